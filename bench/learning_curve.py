@@ -7,7 +7,8 @@ The start model is scored first. The int8 network of each package is scored by b
 With --steps, each training has a number of steps instead of a time, so that it does not depend on what else the machine does.
 With --partial, training uses one stack of which only every fourth slice is labeled; all other voxels have the ignore
 label. Results are kept in WORK, and a second run only adds what is missing. Start from a network that has not seen
-the embryos in training, such as the first stage of `models/make nuclei`. Needs numpy, tifffile and `cargo build --release`.
+the embryos in training, such as the first stage of `models/make nuclei`. An interrupted training continues from its
+checkpoint; to start it over, remove its folder `NAME.training` in WORK. Needs numpy, tifffile and `cargo build --release`.
 """
 import argparse
 import os
@@ -38,9 +39,11 @@ def train(options, name, folder, duration, config):
         return result.read_text()
     if not (out / "rdf.yaml").exists():
         command = [options.binary, "train", "--task", "segmentation", "--data", folder, "--from", options.start, *duration]
-        command += ["--seed", 1, "--restart", "--out", out] + (["--config", config] if config else [])
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-        (options.work / f"{name}.log").write_text(done.stdout + done.stderr)
+        is_unfinished = out.with_name(f"{name}.training").is_dir()
+        command += ["--seed", 1, "--out", out] + (["--config", config] if config else [])
+        done = subprocess.run(list(map(str, command + ["--resume"] * is_unfinished)), capture_output=True, text=True)
+        with (options.work / f"{name}.log").open("a" if is_unfinished else "w") as log:
+            log.write(done.stdout + done.stderr)
         if done.returncode:
             raise SystemExit(done.stderr[-2000:])
     result.write_text(score(options, out) + "\n")

@@ -1,12 +1,11 @@
 """Runs the criterion suites of two built checkouts in turns, and prints the ratios of their times.
 
     (in each checkout) cargo bench --no-run --bench bench_kernels --bench bench_tiling --bench bench_codecs --bench bench_objects
-    python bench/regression.py OLD NEW [--rounds 5] [--filter kernels] [--store TIMES.json] [--baseline TIMES.json]
+    python bench/regression.py OLD NEW [--rounds 5] [--filter kernels]
 
 OLD and NEW are folders of checkouts, or their target folders. A ratio is the time in NEW divided by that in OLD in the same
-round, so that a slowdown of the machine affects both; the range over the rounds shows the noise. --store writes the medians
-of NEW and the name of the CPU as JSON; --baseline prints the ratio to such a file as well, and says so if it is that of
-another CPU: then the ratios mean nothing. The exit code is 1 if the whole range of a benchmark is above --limit.
+round, so that a slowdown of the machine affects both; the range over the rounds shows the noise. The exit code is 1 if the
+whole range of a benchmark is above --limit. To keep times for later, see bench/baseline.py.
 """
 
 import argparse
@@ -54,17 +53,8 @@ def main():
     arguments.add_argument("--seconds", type=float, default=1.0, help="measurement time of each benchmark")
     arguments.add_argument("--filter", default="", help="only benchmarks whose name contains this")
     arguments.add_argument("--limit", type=float, default=1.1, help="ratio that counts as a regression")
-    arguments.add_argument("--store", help="write the medians of NEW to this JSON file")
-    arguments.add_argument("--baseline", help="also compare NEW with this JSON file")
     asked = arguments.parse_args()
-    cpu = cpu_name()
-    print(f"CPU: {cpu}", flush=True)
-    baseline = {}
-    if asked.baseline:
-        stored = json.loads(pathlib.Path(asked.baseline).read_text())
-        baseline = stored["median_secs"]
-        if stored.get("cpu") != cpu:
-            print(f"note: {asked.baseline} was measured on {stored.get('cpu', 'an unknown CPU')}", flush=True)
+    print(f"CPU: {cpu_name()}", flush=True)
     programs = {suite: [program(asked.old, suite), program(asked.new, suite)] for suite in SUITES}
     times = {}
     for number in range(asked.rounds):
@@ -82,14 +72,10 @@ def main():
             continue
         ratios = [b / a for a, b in zip(old, new)]
         middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
-        relative = f"  {statistics.median(new) / baseline[name]:.3f} of the baseline" if name in baseline else ""
         mark = "  SLOWER" if low > asked.limit else ""
         slower += [name] if mark else []
         left, right = (f"{1e6 * statistics.median(side):.2f} µs" for side in (old, new))
-        print(f"{name:40} {left:>12} {right:>12}  {middle:.3f} ({low:.3f} to {high:.3f}){relative}{mark}")
-    if asked.store:
-        medians = {name: statistics.median(new) for name, (_, new) in sorted(times.items()) if new}
-        pathlib.Path(asked.store).write_text(json.dumps({"cpu": cpu, "median_secs": medians}, indent=2) + "\n")
+        print(f"{name:40} {left:>12} {right:>12}  {middle:.3f} ({low:.3f} to {high:.3f}){mark}")
     sys.exit(1 if slower else 0)
 
 

@@ -105,8 +105,9 @@ impl MeasuredRun {
         // Measuring the machine's peak takes memory, too.
         recorder.end_memory_timeline();
         let (memory_peak, device_memory_peak) = (recorder.memory_peak(), recorder.device_memory_peak());
-        // Where the system does not report the peak, the highest sample is close to it.
-        let peak_bytes = facts.peak_bytes.or(memory_peak.as_ref().map(|peak| peak.resident_bytes));
+        // Where the system does not report the peak, the highest sample is close to it. Where it does, its count may be a
+        // little below a sample, because it is updated less often.
+        let peak_bytes = facts.peak_bytes.max(memory_peak.as_ref().map(|peak| peak.resident_bytes));
         let spans = recorder.spans();
         let (operators, slowdown) = (operator_totals(&spans), Slowdown::of(&spans));
         let machine_peak = facts.machine_peak.clone().or_else(|| machine_peak_of(&facts, &operators));

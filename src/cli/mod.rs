@@ -644,6 +644,8 @@ mod tests {
         for line in [
             "evaluate --pred a.tif --truth b.tif --data d",
             "profile run.json --json --table stages",
+            "profile run.json --csv o.csv --top 3",
+            "profile job.json --leaks 20 --top 3",
             "train --task segmentation --data d --out m --epochs 3 --trials 4",
             "train --task segmentation --data d --out m --search s.toml --trials 4 --steps 8 --stages-only",
         ] {

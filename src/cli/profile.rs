@@ -42,7 +42,7 @@ pub(crate) struct Profile {
     #[arg(long, value_name = "OTHER.json")]
     compare: Option<PathBuf>,
     /// Maximum number of operators to list.
-    #[arg(long, default_value_t = OPERATORS)]
+    #[arg(long, default_value_t = OPERATORS, conflicts_with_all = ["csv", "leaks"])]
     top: usize,
     /// Print the profile as one JSON object.
     #[arg(long)]
@@ -96,7 +96,8 @@ fn why_empty(table: RunTable) -> Option<&'static str> {
     match table {
         RunTable::Operators | RunTable::Spans => Some("it has no spans; expected a trace (--trace), or --table stages"),
         RunTable::Roofline => Some(
-            "it does not contain the peak of its machine; expected a trace (--trace) with operators of a run on the CPU",
+            "it does not contain the peak of its machine; expected a trace (--trace) with operators of a prediction or a \
+             training run on the CPU",
         ),
         RunTable::Memory => Some("it has no samples of the memory; expected a trace (--trace)"),
         RunTable::Steps => Some("it has no training steps; expected a trace (--trace) of a training run"),
@@ -182,9 +183,9 @@ impl RunProfile {
     fn new(stored: StoredRun, top: usize) -> Self {
         let mut operators = stored.operators();
         let advice = advise(&stored.record.facts, &operators);
-        let operators_secs = operators.iter().map(|o| o.seconds).sum();
+        let operators_secs: f64 = operators.iter().map(|o| o.seconds).sum();
         let peak = stored.record.facts.machine_peak.as_ref();
-        let share_of_peak = peak.and_then(|peak| share_of_peak(&roofline(&operators, peak)));
+        let share_of_peak = peak.and_then(|peak| share_of_peak(&roofline(&operators, peak), operators_secs));
         operators.truncate(top);
         let roofline = peak.map(|peak| roofline(&operators, peak)).unwrap_or_default();
         let growing_spans = stored.growing_spans().into_iter().take(GROWING_SPANS).cloned().collect();
@@ -226,7 +227,7 @@ impl RunProfile {
             let share = self.share(total).map_or_else(|| "part".to_owned(), |s| format!("{} %", fixed(100.0 * s, 1)));
             let bytes = if total.bytes > 0 { format!("  {}", bytes_text(total.bytes)) } else { String::new() };
             let (name, time, count) = (total.stage.name(), time_text(total.seconds), total.count);
-            format!("  {name:12} {time:>12} {share:>8} {count:>8} spans{bytes}")
+            format!("  {name:12} {time:>12} {share:>8} {count:>8} {:5}{bytes}", spans_word(count)).trim_end().to_owned()
         };
         let mut stages: Vec<&StageTotal> = self.run.stages.iter().collect();
         stages.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
@@ -242,7 +243,8 @@ impl RunProfile {
                 String::new()
             };
             let (name, time, share) = (short(&o.shown_name()), time_text(o.seconds), fixed(share, 1));
-            format!("  {name:48} {time:>12} {share:>6} % {:>8} spans{rate}", o.count)
+            let (count, spans) = (o.count, spans_word(o.count));
+            format!("  {name:48} {time:>12} {share:>6} % {count:>8} {spans:5}{rate}").trim_end().to_owned()
         };
         self.operators.iter().map(line).collect()
     }
@@ -352,7 +354,9 @@ impl RunProfile {
         }
         section("share of the machine's measured peak", &self.roofline_lines());
         if self.roofline.is_empty() && !self.operators.is_empty() {
-            print("  the peak of this machine was not measured: only traces of runs on the CPU contain it");
+            print(
+                "  the peak of the machine is unknown: only traces of predictions and training runs on the CPU contain it",
+            );
         }
         section("training", &self.training_lines());
         section("memory", &self.memory_lines());
@@ -368,6 +372,11 @@ fn peak_line(peak: &MachinePeak) -> String {
     let threads = if *threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
     let (float, memory) = (float_macs_per_sec / 1e9, memory_bytes_per_sec / 1e9);
     format!("  peak ({kernels}, {threads}): {float:.1} GMAC/s f32{int8}, {memory:.1} GB/s memory")
+}
+
+/// Returns the word after a number of spans.
+fn spans_word(count: u64) -> &'static str {
+    if count == 1 { "span" } else { "spans" }
 }
 
 /// Prints a section unless it is empty.
@@ -532,6 +541,7 @@ mod tests {
         let lines = RunProfile::new(run.clone(), 9).operator_lines();
         assert!(lines.iter().any(|line| line.contains("Relu a") && line.contains(" 7.36 µs ")), "{lines:?}");
         assert!(lines.iter().all(|line| line.chars().count() < 120), "{lines:?}");
+        assert!(lines.iter().all(|line| line.contains(" 1 span ")), "{lines:?}");
         let compared = Comparison::new(run.clone(), run, 9).operators;
         let lines: Vec<String> = compared.iter().map(compared_line).collect();
         assert!(lines.iter().any(|line| line.contains(" 7.36 µs ") && line.ends_with(" 1.00×")), "{lines:?}");

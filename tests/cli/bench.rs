@@ -1,8 +1,9 @@
 //! `bench`: tables of tasks, comparison with stored results, and measurements of quantization, optimizations and recording.
 
-use crate::common::{Fixture, missing};
+use crate::common::{Fixture, missing, python};
 use crate::train::{simulate_pairs, write_settings};
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// Header of a table of tasks.
 const HEADER: &str = "name,kind,model,data,device,precision,batch_size,epochs,overrides\n";
@@ -217,4 +218,24 @@ fn a_bench_table_error_names_line_and_column() {
         fixture.fails(2, &arguments, &["--output", "is inside", "a.zarr"]);
     }
     assert!(fixture.bytes("a.zarr/zarr.json") == metadata && fixture.names("a.zarr") == ["0", "zarr.json"]);
+}
+
+/// Runs the tests of the module `test_baseline` in a folder, and prints how many there are.
+const BASELINE_TESTS: &str = "
+import sys, unittest
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv[1])
+import test_baseline
+tests = unittest.defaultTestLoader.loadTestsFromModule(test_baseline)
+result = unittest.TextTestRunner(stream=sys.stderr).run(tests)
+assert result.wasSuccessful()
+print(result.testsRun)
+";
+
+#[test]
+fn baselines_of_the_criterion_suites_are_stored_and_compared() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench");
+    if let Some(printed) = python("unittest", BASELINE_TESTS, &[folder.as_path()]) {
+        assert!(printed.trim().parse::<usize>().unwrap() > 0, "{printed}");
+    }
 }

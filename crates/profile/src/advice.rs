@@ -482,6 +482,8 @@ mod tests {
         let larger = Some(AdvisedSetting::Tile([32, 128, 128]));
         assert_eq!((advice.rule, &advice.setting), (AdviceRule::LaunchOverhead, &larger));
         assert!(advice.evidence.contains("20 µs on cuda:0") && advice.evidence.contains("500 runs"), "{advice:?}");
+        assert!(advice.evidence.contains("30 µs by an estimate (launches are not measured)"), "{advice:?}");
+        assert!(advice.expected_gain.contains("if the estimate is right"), "{advice:?}");
         assert!(advice.change.starts_with("--tile 32,128,128"), "{}", advice.change);
         // Longer steps, one tile, the CPU, a network that takes little of the time, and unknown steps.
         assert_eq!(rules(&facts("cuda:0", 2.0, 10_000, 500), &[]), NONE);

@@ -60,7 +60,7 @@ impl LeakReport {
         let text = |owner: &OwnerGrowth| {
             let (first, last) = (owner.bytes.get(self.warm_up), owner.bytes.last());
             let size = |bytes: Option<&u64>| bytes.map_or_else(|| "unknown".to_owned(), |b| bytes_text(*b));
-            let verdict = if owner.grows { "GROWS" } else { "constant" };
+            let verdict = if owner.grows { "GROWS" } else { "does not keep growing" };
             let sign = if owner.growth_bytes < 0.0 { "-" } else { "" };
             format!(
                 "{}: {verdict}, {sign}{} for each repetition ({} after the warm-up, {} at the end)",

@@ -128,12 +128,11 @@ pub fn roofline(operators: &[OperatorTotal], peak: &MachinePeak) -> Vec<Roofline
     operators.iter().filter_map(|operator| RooflinePoint::new(operator, peak)).collect()
 }
 
-/// Returns the share of the peak of all operators together: the sum of their shortest possible times by the sum of their
-/// measured times; `None` without operators.
-pub fn share_of_peak(points: &[RooflinePoint]) -> Option<f64> {
-    let seconds: f64 = points.iter().map(|point| point.seconds).sum();
-    let bound: f64 = points.iter().map(|point| point.bound_secs).sum();
-    (seconds > 0.0).then(|| bound / seconds)
+/// Returns the share of the peak of all operators together: the sum of their shortest possible times by `operators_secs`, the
+/// measured time of all of them, also of those that have no point because their work is unknown; `None` without points.
+pub fn share_of_peak(points: &[RooflinePoint], operators_secs: f64) -> Option<f64> {
+    let bound_secs: f64 = points.iter().map(|point| point.bound_secs).sum();
+    (!points.is_empty() && operators_secs > 0.0).then(|| bound_secs / operators_secs)
 }
 
 #[cfg(test)]
@@ -171,8 +170,11 @@ mod tests {
         let resize = RooflinePoint::new(&operator("Resize r", 4.0, 0, 20), &peak()).unwrap();
         assert_eq!((resize.bound, resize.share, resize.macs_per_byte()), (Bound::Memory, 0.5, None));
         let points = [conv, resize];
-        assert_eq!(share_of_peak(&points), Some(12.0 / 44.0));
-        assert_eq!(share_of_peak(&[]), None);
+        assert_eq!(share_of_peak(&points, 44.0), Some(12.0 / 44.0));
+        // Operators whose work is unknown took as long again.
+        assert_eq!(share_of_peak(&points, 88.0), Some(12.0 / 88.0));
+        assert_eq!(share_of_peak(&[], 44.0), None);
+        assert_eq!(share_of_peak(&points, 0.0), None);
     }
 
     #[test]

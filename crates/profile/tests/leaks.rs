@@ -28,4 +28,5 @@ fn a_job_that_keeps_memory_grows_and_one_that_frees_it_does_not() {
     };
     let constant = repeat(8, &process, freed).unwrap();
     assert!(!constant.grows(), "{constant:?}");
+    assert!(constant.messages()[0].contains("process: does not keep growing"), "{:?}", constant.messages());
 }

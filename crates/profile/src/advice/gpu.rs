@@ -3,8 +3,9 @@
 use super::{Advice, AdviceRule, AdvisedSetting, MAX_TRANSFERS, at_most_faster, percent, shape_text};
 use crate::facts::{InputFacts, TileFacts};
 
-/// Mean duration in seconds of a step of a network on a GPU below which it is about as long as its launch: a step is one or
-/// more kernels, each of which takes the host about 10 µs to launch.
+/// Mean duration in seconds of a step of a network on a GPU below which it is about as long as its launch. This is an
+/// estimate, which the advice states: a step is one or more kernels, each of which takes the host about 10 µs to launch, and
+/// neither their number nor the time of their launches is measured.
 const LAUNCH_SECS: f64 = 30e-6;
 /// Share of a prediction's time spent in the network above which a faster network is worth a change.
 const MIN_COMPUTING: f64 = 0.2;
@@ -43,15 +44,19 @@ pub(super) fn launch_overhead(input: &InputFacts) -> Option<(f64, Advice)> {
     let tiles = input.tiles.as_ref().filter(|tiles| tiles.count > 1)?;
     let larger = tiles.larger_tile()?;
     let evidence = format!(
-        "a step of the network takes {:.0} µs on {}, about as long as launching its kernels: {} runs of tiles of {} voxels \
-         have {} steps",
+        "a step of the network takes {:.0} µs on {}, and launching its kernels about {:.0} µs by an estimate (launches are not \
+         measured): {} runs of tiles of {} voxels have {} steps",
         step_secs * 1e6,
         input.device,
+        LAUNCH_SECS * 1e6,
         traffic.runs,
         shape_text(tiles.tile_zyx),
         traffic.steps
     );
-    let gain = format!("{} faster inference, because as many launches compute more voxels", at_most_faster(0.5));
+    let gain = format!(
+        "{} faster inference if the estimate is right, because as many launches compute more voxels",
+        at_most_faster(0.5)
+    );
     let change = format!("--tile {}, if there is memory for it", shape_text(larger));
     let advice = Advice::new(AdviceRule::LaunchOverhead, evidence, gain, change);
     Some((compute_secs / input.seconds, advice.with(AdvisedSetting::Tile(larger))))

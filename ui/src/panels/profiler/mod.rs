@@ -123,8 +123,11 @@ impl Derived {
         if matches!(run, ShownRun::Job(_)) {
             facts.memory_bytes = total_bytes();
         }
-        let roofline =
-            peak.map(|peak| Roofline { peak: peak.clone(), points: cytoscope_profile::roofline(&operators, peak) });
+        let roofline = peak.map(|peak| Roofline {
+            peak: peak.clone(),
+            points: cytoscope_profile::roofline(&operators, peak),
+            operators_secs: operators.iter().map(|operator| operator.seconds).sum(),
+        });
         Self {
             of,
             at: Instant::now(),

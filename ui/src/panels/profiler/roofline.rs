@@ -20,6 +20,8 @@ const INT8: &str = "int8";
 pub(super) struct Roofline {
     pub(super) peak: MachinePeak,
     pub(super) points: Vec<RooflinePoint>,
+    /// Measured time of all operators in seconds, also of those without a point.
+    pub(super) operators_secs: f64,
 }
 
 /// Draws the roofline of a run. Without a peak, it offers to measure one; `can_measure` is whether that is possible now, and
@@ -31,9 +33,14 @@ pub(super) fn roofline(
     can_measure: Option<bool>,
     actions: &mut Actions,
 ) {
-    let Some(Roofline { peak, points }) = roofline else {
+    let Some(Roofline { peak, points, operators_secs }) = roofline else {
         match can_measure {
-            None => _ = weak(ui, "The run lacks the peak of its machine: only traces of runs on the CPU have it."),
+            None => {
+                _ = weak(
+                    ui,
+                    "The run lacks the peak of its machine: only traces of predictions and training runs on the CPU have it.",
+                )
+            }
             Some(enabled) => {
                 weak(ui, "The peak of this machine has not been measured.");
                 let button = egui::Button::new(format!("{}  Measure peak", icon::GAUGE));
@@ -49,8 +56,8 @@ pub(super) fn roofline(
     };
     let query = search.to_lowercase();
     let found: Vec<&RooflinePoint> = points.iter().filter(|p| is_found(Stage::Op, &p.shown_name(), &query)).collect();
-    let share =
-        share_of_peak(points).map_or_else(String::new, |s| format!("All operators: {:.0} % of the peak. ", 100.0 * s));
+    let share = share_of_peak(points, *operators_secs);
+    let share = share.map_or_else(String::new, |s| format!("All operators: {:.0} % of the peak. ", 100.0 * s));
     weak(ui, format!("{share}{}", peak_text(peak)));
     let series = [FLOAT, INT8].map(|name| Series::new(name, &found));
     if series.iter().all(|s| s.points.is_empty()) {
