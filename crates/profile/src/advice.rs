@@ -230,7 +230,7 @@ fn small_tiles(input: &InputFacts) -> Option<(f64, Advice)> {
         shape_text(tiles.tile_zyx),
         bytes_text(tiles.planned_bytes)
     );
-    let gain = format!("{} faster inference", at_most_faster(share));
+    let gain = format!("{} faster inference", at_most_faster(tiles.saved_share(larger)));
     let change = format!("--tile {}, if there is memory for it{alternative}", shape_text(larger));
     let advice = Advice::new(AdviceRule::SmallTiles, evidence, gain, change);
     Some((share, advice.with(AdvisedSetting::Tile(larger))))

@@ -232,6 +232,26 @@ impl TileFacts {
         let doubled = |edge: usize, grid: usize| if edge < grid { edge.saturating_mul(2) } else { edge };
         can_be_wider.then(|| [z, doubled(y, grid_y), doubled(x, grid_x)])
     }
+
+    /// Returns the share of the work that tiles of `larger` voxels would save: what they lose to the halo less. Tiles without a
+    /// known halo would save [`TileFacts::discarded_share`] at most.
+    pub fn saved_share(&self, larger: [usize; 3]) -> f64 {
+        let grid = self.grid_zyx.unwrap_or([usize::MAX; 3]);
+        // Computed voxels for each that is kept. An axis along which one tile covers the volume has no halo.
+        let work = |tile: [usize; 3]| {
+            let along = |a: usize| match tile[a].checked_sub(2 * self.halo_zyx[a]) {
+                _ if tile[a] >= grid[a] => Some(1.0),
+                Some(kept) if kept > 0 => Some(tile[a] as f64 / kept as f64),
+                _ => None,
+            };
+            (0..3).map(along).product::<Option<f64>>()
+        };
+        let discarded = self.discarded_share();
+        match (work(self.tile_zyx), work(larger)) {
+            (Some(now), Some(then)) if self.halo_zyx != [0; 3] => (1.0 - then / now).clamp(0.0, discarded),
+            _ => discarded,
+        }
+    }
 }
 
 /// Certainty of an estimated object diameter.
@@ -339,6 +359,31 @@ mod tests {
         assert_eq!(larger([8, 64, 64], [0; 3], [8, 64, 200]), Some([8, 64, 128]), "the other axes are covered");
         assert_eq!(larger([8, 64, 64], [0; 3], [20, 64, 64]), Some([16, 64, 64]));
         assert_eq!(larger([1, 64, 64], [0; 3], [20, 64, 64]), None, "a network for single slices");
+    }
+
+    #[test]
+    fn larger_tiles_save_what_they_lose_less_to_the_halo() {
+        let saved = |halo_zyx, grid_z, larger| {
+            let tiles = TileFacts {
+                joining: Joining::Crop,
+                crop_possible: true,
+                tile_zyx: [28, 128, 128],
+                count: 9,
+                computed_voxels: 20,
+                kept_voxels: 1,
+                planned_bytes: 0,
+                budget_bytes: None,
+                grid_zyx: Some([grid_z, 512, 512]),
+                halo_zyx,
+                reason: None,
+            };
+            tiles.saved_share(larger)
+        };
+        // Of 28 slices, 4 are kept, and of 56 slices 32; all 56 if they are the whole stack.
+        assert!((saved([12, 0, 0], 64, [56, 128, 128]) - 0.75).abs() < 1e-9);
+        assert!((saved([12, 0, 0], 56, [56, 128, 128]) - 6.0 / 7.0).abs() < 1e-9);
+        assert!((saved([0; 3], 64, [56, 128, 128]) - 0.95).abs() < 1e-9, "an unknown halo");
+        assert!((saved([14, 0, 0], 64, [56, 128, 128]) - 0.95).abs() < 1e-9, "a halo of a whole tile");
     }
 
     #[test]
