@@ -119,6 +119,8 @@ fn hostile_plates_are_refused_when_the_folder_is_opened() {
     assert!(text.contains("an entry of its wells states no path"), "{text}");
     let outside = make(&|root, _| root["attributes"]["ome"] = json!({"plate": {"wells": [{"path": "../A"}]}}));
     assert_eq!(refused(&outside), Unsupported);
+    let text = open(&outside, &OpenOptions::default()).unwrap_err().to_string();
+    assert!(text.contains("../A") && text.contains("export the folder again"), "{text}");
     std::fs::write(plate.join("zarr.json"), "[".repeat(100_000)).unwrap();
     assert_eq!(refused(&plate), Malformed);
     // Metadata of a plate that were consolidated into one file. The file is sparse.
