@@ -487,7 +487,10 @@ fn element_type(info: &ValueInfo<'_>) -> Result<Option<ElementType>> {
     }
     let dtype = ElementType::from_onnx_code(info.element);
     if dtype.is_none() && info.element != 0 {
-        return Err(GraphError::unsupported(format!("input \"{}\" has ONNX type {}", info.name, info.element)));
+        return Err(GraphError::unsupported(format!(
+            "input \"{}\" has ONNX type {}; export the model with inputs of numbers or booleans",
+            info.name, info.element
+        )));
     }
     Ok(dtype)
 }
