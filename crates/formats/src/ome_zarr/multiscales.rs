@@ -140,7 +140,7 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
     let Some(node) = list(group.ome("multiscales")).get(image.multiscale) else {
         return Err(Fault::malformed(format!("{:?} has no multiscales", image.group)));
     };
-    let (own, units) = match (node.get("axes"), axes) {
+    let (own, units): (Vec<Axis>, Vec<Option<String>>) = match (node.get("axes"), axes) {
         (None, Some(axes)) => (axes.iter().collect(), vec![None; axes.len()]),
         (stated, _) => {
             let version = node.get("version").or_else(|| group.ome("version")).and_then(Value::as_str);
