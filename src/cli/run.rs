@@ -11,7 +11,7 @@ use cytoscope_engine::{DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_engine_cpu::{CpuEngine, ReferenceEngine};
 use cytoscope_graph::infer::shape_text;
 use cytoscope_graph::{Dim, ElementType, Graph, GraphError, GraphLimits, Tensor, Value, ValueId, npy};
-use cytoscope_model_package::{Package, refuse_inside_package};
+use cytoscope_model_package::{Package, TensorSpec, refuse_inside_package};
 use cytoscope_pipeline::{Context, JobError, find_model};
 use cytoscope_profile::{RunFacts, Stage};
 use cytoscope_storage::Overwrite;
@@ -28,11 +28,12 @@ pub(crate) struct RunCommand {
     /// Network to run: an .onnx file, a package (folder or .zip) or the name of an installed model. Pre- and postprocessing
     /// of a package are not applied.
     model: PathBuf,
-    /// Array for an input of the network, NAME=FILE.npy, or FILE.npy for inputs in the model's order; can be repeated.
+    /// Array for an input of the network, NAME=FILE.npy, or FILE.npy for inputs in the model's order; can be repeated. NAME is
+    /// the input's name in the network, or its id in the description of a package.
     #[arg(long = "input", value_name = "[NAME=]FILE.npy", required = true)]
     inputs: Vec<String>,
-    /// File for an output of the network, NAME=FILE.npy, or FILE.npy for outputs in the model's order; can be repeated.
-    /// Other outputs are not written.
+    /// File for an output of the network, NAME=FILE.npy, or FILE.npy for outputs in the model's order; can be repeated. NAME is
+    /// as for inputs. Other outputs are not written.
     #[arg(long = "output", value_name = "[NAME=]FILE.npy")]
     outputs: Vec<String>,
     /// Engine to run the network on: cpu, cuda[:i], wgpu[:i], or reference, the slow executor that the others are checked
@@ -89,9 +90,10 @@ impl RunCommand {
         if self.repeat == 0 || self.repeat > MAX_REPEAT {
             return Err(Failure::wrong_use(format!("--repeat is {}: expected 1 to {MAX_REPEAT}", self.repeat)));
         }
-        let (graph, model) = self.load()?;
-        let outputs_to = self.output_files(&graph, &model)?;
-        let inputs = self.read_inputs(&graph)?;
+        let network = self.load()?;
+        let outputs_to = self.output_files(&network)?;
+        let inputs = self.read_inputs(&network)?;
+        let graph = network.graph;
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
         let engine: Box<dyn Engine> = match self.engine {
             EngineName::Reference => Box::new(ReferenceEngine::new()),
@@ -128,23 +130,29 @@ impl RunCommand {
         self.print_report(&graph, engine.as_ref(), session.as_ref(), &outputs, times, run)
     }
 
-    /// Loads the network and returns it with the path of its model.
-    fn load(&self) -> Result<(Graph, PathBuf), Failure> {
+    /// Loads the network of the model.
+    fn load(&self) -> Result<Network, Failure> {
         let name = self.model.to_str().filter(|_| extension(&self.model).is_none());
         let path = name.map_or_else(|| Ok(self.model.clone()), find_model)?;
         if !path.is_dir() && !extension(&path).is_some_and(|e| e == "zip" || e == "yaml" || e == "yml") {
-            return Ok((load_file(&path)?, path));
+            let graph = load_file(&path)?;
+            let [inputs, outputs] = [&graph.inputs, &graph.outputs].map(|ids| tensor_names(&graph, ids, &[]));
+            return Ok(Network { graph, model: path, inputs, outputs });
         }
         let package = Package::open(&path)?;
         let float = package.float_graph.filter(|_| self.precision != Precision::Int8);
-        Ok((float.unwrap_or(package.graph), path))
+        let graph = float.unwrap_or(package.graph);
+        let inputs = tensor_names(&graph, &graph.inputs, &package.inputs);
+        let outputs = tensor_names(&graph, &graph.outputs, &package.outputs);
+        Ok(Network { graph, model: path, inputs, outputs })
     }
 
     /// Returns the file of each output, after checking that all files may be written.
-    fn output_files(&self, graph: &Graph, model: &Path) -> Result<Vec<Option<PathBuf>>, Failure> {
-        let outputs_to = assign(graph, &graph.outputs, &self.outputs, "output")?;
+    fn output_files(&self, network: &Network) -> Result<Vec<Option<PathBuf>>, Failure> {
+        let outputs_to = assign(&network.outputs, &self.outputs, "output")?;
         let overwrite = Overwrite::from_force(self.force);
-        let given = assign(graph, &graph.inputs, &self.inputs, "input")?;
+        let given = assign(&network.inputs, &self.inputs, "input")?;
+        let model = network.model.as_path();
         let read: Vec<PathBuf> = given.into_iter().flatten().chain([model.to_owned()]).collect();
         let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
         let mut written = BTreeSet::new();
@@ -255,8 +263,9 @@ impl RunCommand {
     }
 
     /// Reads one tensor for each graph input.
-    fn read_inputs(&self, graph: &Graph) -> Result<Vec<Tensor>, Failure> {
-        let assigned = assign(graph, &graph.inputs, &self.inputs, "input")?;
+    fn read_inputs(&self, network: &Network) -> Result<Vec<Tensor>, Failure> {
+        let assigned = assign(&network.inputs, &self.inputs, "input")?;
+        let graph = &network.graph;
         graph
             .inputs
             .iter()
@@ -346,13 +355,54 @@ fn load_file(path: &Path) -> Result<Graph, Failure> {
         .map_err(|error| JobError::model(path.display().to_string(), error).into())
 }
 
-/// Returns the file for each graph value in `ids`: named files by name, the others in order for the remaining values.
-fn assign(graph: &Graph, ids: &[ValueId], given: &[String], what: &str) -> Result<Vec<Option<PathBuf>>, Failure> {
-    let mut files: Vec<Option<PathBuf>> = vec![None; ids.len()];
-    let names: Vec<&str> = ids.iter().map(|id| graph.value(*id).name.as_str()).collect();
+/// The network of a model.
+struct Network {
+    graph: Graph,
+    /// Path of the model.
+    model: PathBuf,
+    /// Names of the inputs, in the network's order.
+    inputs: Vec<TensorNames>,
+    /// Names of the outputs, in the network's order.
+    outputs: Vec<TensorNames>,
+}
+
+/// The names by which a tensor is chosen.
+struct TensorNames {
+    /// Name in the network.
+    name: String,
+    /// Id in the description of a package, if it is another name than that in the network.
+    id: Option<String>,
+}
+
+impl TensorNames {
+    /// The names in a message.
+    fn text(&self) -> String {
+        self.id.as_ref().map_or_else(|| self.name.clone(), |id| format!("{} ({id})", self.name))
+    }
+}
+
+/// Returns the names of the values `ids` of a network. `specs` describe them in the same order; empty without a description.
+fn tensor_names(graph: &Graph, ids: &[ValueId], specs: &[TensorSpec]) -> Vec<TensorNames> {
+    let names = ids.iter().enumerate().map(|(i, id)| {
+        let name = graph.value(*id).name.clone();
+        let id = specs.get(i).map(|spec| spec.id.clone()).filter(|id| *id != name);
+        TensorNames { name, id }
+    });
+    names.collect()
+}
+
+/// Returns the file for each tensor: named files by the tensor's name in the network, or else its id, the others in order for
+/// the remaining tensors.
+fn assign(tensors: &[TensorNames], given: &[String], what: &str) -> Result<Vec<Option<PathBuf>>, Failure> {
+    let mut files: Vec<Option<PathBuf>> = vec![None; tensors.len()];
+    let known = || tensors.iter().map(TensorNames::text).collect::<Vec<_>>().join(", ");
+    let position = |name: &str| {
+        let by_id = || tensors.iter().position(|tensor| tensor.id.as_deref() == Some(name));
+        tensors.iter().position(|tensor| tensor.name == name).or_else(by_id)
+    };
     let mut unnamed = Vec::new();
     for text in given {
-        let named = text.split_once('=').and_then(|(name, file)| Some((names.iter().position(|n| *n == name)?, file)));
+        let named = text.split_once('=').and_then(|(name, file)| Some((position(name)?, file)));
         match named {
             Some((at, file)) => {
                 let earlier = files.get_mut(at).and_then(|slot| slot.replace(PathBuf::from(file)));
@@ -366,7 +416,7 @@ fn assign(graph: &Graph, ids: &[ValueId], given: &[String], what: &str) -> Resul
             None if text.contains('=') && !Path::new(text).exists() => {
                 return Err(Failure::wrong_use(format!(
                     "--{what} {text}: the model has no {what} of that name; its {what}s are {}",
-                    names.join(", ")
+                    known()
                 )));
             }
             None => unnamed.push(text),
@@ -376,8 +426,8 @@ fn assign(graph: &Graph, ids: &[ValueId], given: &[String], what: &str) -> Resul
         let Some(slot) = files.iter_mut().find(|slot| slot.is_none()) else {
             return Err(Failure::wrong_use(format!(
                 "--{what} {text}: too many {what}s were given; the model has {} ({})",
-                ids.len(),
-                names.join(", ")
+                tensors.len(),
+                known()
             )));
         };
         *slot = Some(PathBuf::from(text));

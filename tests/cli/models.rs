@@ -205,6 +205,34 @@ fn a_bare_network_becomes_a_package() {
 }
 
 #[test]
+fn run_accepts_the_tensor_ids_of_a_package() {
+    let fixture = Fixture::new();
+    network(&fixture);
+    std::fs::create_dir(fixture.path("named")).unwrap();
+    std::fs::copy(fixture.path("m.onnx"), fixture.path("named/weights.onnx")).unwrap();
+    let rdf = "format_version: 0.4.9\ntype: model\nname: other names\ndescription: a test\n\
+        authors: [{name: A Test}]\ncite: [{text: none, url: 'https://example.org'}]\nlicense: MIT\n\
+        documentation: README.md\ntimestamp: '2023-01-01T00:00:00'\ntags: []\ncovers: []\n\
+        test_inputs: [in.npy]\ntest_outputs: [out.npy]\n\
+        inputs:\n- name: stack\n  axes: bczyx\n  data_type: float32\n  shape: {min: [1, 1, 4, 4, 4], step: [0, 0, 1, 1, 1]}\n\
+        outputs:\n- name: maps\n  axes: bczyx\n  data_type: float32\n  \
+        shape: {reference_tensor: stack, scale: [1.0, 2.0, 1.0, 1.0, 1.0], offset: [0.0, 0.0, 0.0, 0.0, 0.0]}\n\
+        weights:\n  onnx: {source: weights.onnx, opset_version: 17}\n";
+    std::fs::write(fixture.path("named/rdf.yaml"), rdf).unwrap();
+    let run = |input: &str, output: &str| fixture.run(&["run", "named", "--input", input, "--output", output]).ok();
+    run("stack=x.npy", "maps=by_id.npy");
+    run("x=x.npy", "by_name.npy");
+    assert_eq!(fixture.bytes("by_id.npy"), fixture.bytes("by_name.npy"));
+    // A wrong name is answered with both names.
+    fixture.fails(2, &["run", "named", "--input", "nosuch=x.npy"], &["nosuch", "its inputs are x (stack)"]);
+    fixture.fails(
+        2,
+        &["run", "named", "--input", "x=x.npy", "--input", "stack=m.npy"],
+        &["already has the file x.npy"],
+    );
+}
+
+#[test]
 fn packages_of_format_0_4_are_imported() {
     let fixture = Fixture::new();
     let x = network(&fixture);

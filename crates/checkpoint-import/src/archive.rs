@@ -71,7 +71,9 @@ impl<'a> Archive<'a> {
         }
         let (reader, limit) = LimitedReader::new(Cursor::new(bytes), MAX_DIRECTORY_BYTES);
         let zip = zip::ZipArchive::new(reader).map_err(|error| {
-            ImportError::malformed(format!("it is neither safetensors nor a zip that torch.save wrote ({error})"))
+            ImportError::malformed(format!(
+                "it is neither safetensors nor a zip that torch.save wrote ({error}); copy or save it again"
+            ))
         })?;
         limit.lift();
         let names: Vec<String> = zip.file_names().flatten().map(|name| name.into_owned()).collect();

@@ -45,7 +45,10 @@ pub enum ImportError {
         known: String,
     },
     /// A tensor that the architecture needs is missing or does not fit.
-    #[error("tensor \"{tensor}\" {problem}; the tensors do not fit the architecture {architecture}")]
+    #[error(
+        "tensor \"{tensor}\" {problem}; the tensors do not fit the architecture {architecture}: export the model with \
+         torch.onnx.export and import the ONNX file"
+    )]
     Tensor {
         /// Name of the tensor.
         tensor: String,

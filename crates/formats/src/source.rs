@@ -183,6 +183,13 @@ pub(crate) fn open_fault(error: io::Error) -> Fault {
         Some(Refusal::NotRegular(kind @ SpecialFile::Folder)) => {
             Fault::unsupported(format!("this is {kind}"), "choose an image file inside it")
         }
+        Some(Refusal::Outside(target)) => Fault::unsupported(
+            format!("a link points out of the folder, to {target:?}"),
+            "copy the file into the folder instead of linking to it",
+        ),
+        Some(refusal @ Refusal::NotRelative(_)) => {
+            Fault::unsupported(refusal.to_string(), "export the folder again, with all its files in it")
+        }
         Some(refusal) => Fault::unsupported(refusal.to_string(), "choose an image file"),
         None => Fault::Io(OPENING, error),
     }

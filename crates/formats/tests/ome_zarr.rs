@@ -421,6 +421,12 @@ put("v3_raw", 3, chunks=(3, 10, 10), compressors=None)
 put("v3_shards_blosc", 3, chunks=(1, 8, 8), shards=(4, 32, 48), compressors=zarr.codecs.BloscCodec())
 crc = [zarr.codecs.ZstdCodec(checksum=True), zarr.codecs.Crc32cCodec()]
 put("v3_shards_crc", 3, chunks=(2, 11, 16), shards=(2, 33, 48), compressors=crc)
+try:
+    from zarr.codecs.numcodecs import GZip, Zlib, Zstd
+except ImportError:
+    from numcodecs.zarr3 import GZip, Zlib, Zstd
+for codec in [GZip, Zlib, Zstd]:
+    put(f"v3_numcodecs_{codec.__name__}", 3, chunks=(3, 10, 10), compressors=[codec()])
 store = zarr.storage.ZipStore(f"{out}/zipped.zarr.zip", mode="w")
 group = zarr.create_group(store, zarr_format=3)
 group.create_array("0", data=data, chunks=(1, 8, 8), shards=(4, 32, 48))

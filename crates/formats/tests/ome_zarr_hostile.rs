@@ -81,6 +81,32 @@ fn hostile_metadata_are_refused_when_the_folder_is_opened() {
 }
 
 #[test]
+fn the_axes_of_an_image_that_lists_none_are_not_guessed() {
+    let folder = tempfile::tempdir().unwrap();
+    let without_axes = |root: &mut Value| {
+        root["attributes"]["ome"]["multiscales"][0].as_object_mut().unwrap().remove("axes");
+    };
+    let path = made(folder.path(), |root, _| without_axes(root));
+    let error = open(&path, &OpenOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Unsupported);
+    let text = error.to_string();
+    assert!(text.contains("version \"0.5\", have no list of axes") && text.contains("such as ZYX"), "{text}");
+    let options = OpenOptions { axes: Some("ZYX".parse().unwrap()), ..OpenOptions::default() };
+    let image = open(&path, &options).unwrap();
+    assert_eq!((image.meta().axes.to_string().as_str(), image.meta().shape.as_slice()), ("ZYX", &[4, 4, 4][..]));
+    // The first versions have the axes t, c, z, y, x.
+    let first_version = made(folder.path(), |root, array| {
+        without_axes(root);
+        root["attributes"]["ome"]["multiscales"][0]["version"] = json!("0.1");
+        root["attributes"]["ome"]["multiscales"][0]["datasets"] = json!([{"path": "0"}]);
+        array["shape"] = json!([1, 2, 4, 4, 4]);
+        array["chunk_grid"]["configuration"]["chunk_shape"] = json!([1, 1, 4, 4, 4]);
+    });
+    let image = open(&first_version, &OpenOptions::default()).unwrap();
+    assert_eq!((image.meta().axes.to_string().as_str(), image.meta().shape.as_slice()), ("ZCYX", &[4, 2, 4, 4][..]));
+}
+
+#[test]
 fn hostile_plates_are_refused_when_the_folder_is_opened() {
     use FormatErrorKind::{Malformed, OverLimit, Unsupported};
     let folder = tempfile::tempdir().unwrap();
@@ -93,6 +119,8 @@ fn hostile_plates_are_refused_when_the_folder_is_opened() {
     assert!(text.contains("an entry of its wells states no path"), "{text}");
     let outside = make(&|root, _| root["attributes"]["ome"] = json!({"plate": {"wells": [{"path": "../A"}]}}));
     assert_eq!(refused(&outside), Unsupported);
+    let text = open(&outside, &OpenOptions::default()).unwrap_err().to_string();
+    assert!(text.contains("../A") && text.contains("export the folder again"), "{text}");
     std::fs::write(plate.join("zarr.json"), "[".repeat(100_000)).unwrap();
     assert_eq!(refused(&plate), Malformed);
     // Metadata of a plate that were consolidated into one file. The file is sparse.

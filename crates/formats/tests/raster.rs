@@ -92,8 +92,14 @@ fn a_series_ends_at_gaps_and_at_files_of_another_kind() {
     series(folder.path(), "b", &[3], 1);
     std::fs::write(folder.path().join("a6.png"), png_bytes(3, 2, ColorType::Grayscale, BitDepth::Eight, &[0; 6]))
         .unwrap();
+    for (name, color) in [("c1", ColorType::Grayscale), ("c2", ColorType::Grayscale), ("c3", ColorType::Indexed)] {
+        let bytes = png_bytes(3, 2, color, BitDepth::Eight, &[0, 1, 2, 3, 2, 1]);
+        std::fs::write(folder.path().join(format!("{name}.png")), bytes).unwrap();
+    }
     let members = |name: &str| open(&folder.path().join(name), &OpenOptions::default()).unwrap().files();
     let files = |name: &str| members(name).len();
+    // Indices of a palette are not gray values.
+    assert_eq!((files("c1.png"), files("c3.png")), (2, 1));
     assert_eq!((files("a1.png"), files("a5.png"), files("a6.png"), files("b3.png")), (2, 2, 1, 1));
     let left_out = |name: &str| count_left_out_of_series(&members(name));
     assert_eq!((left_out("a1.png"), left_out("a5.png"), left_out("b3.png")), (3, 3, 0));

@@ -559,6 +559,40 @@ fn a_file_of_a_set_opens_the_image_that_it_belongs_to() {
     }
 }
 
+/// Two images in a file each; the file of the second one is missing.
+#[test]
+fn an_image_whose_file_is_missing_is_not_read_from_another_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = |name: &str| {
+        format!(
+            "<Image><Pixels DimensionOrder=\"XYZCT\" SizeX=\"4\" SizeY=\"3\" SizeZ=\"1\" SizeC=\"1\" SizeT=\"1\"><TiffData \
+             IFD=\"0\"><UUID FileName=\"{name}\">urn:uuid:{name}</UUID></TiffData></Pixels></Image>"
+        )
+    };
+    let write = |name: &str, images: String| {
+        let mut t = Tiff::new();
+        let at = t.data(&[7u8; 12]);
+        let mut tags = gray(4, 3, at, 12);
+        tags.push((270, 2, format!("<OME>{images}</OME>").bytes().map(u32::from).chain([0]).collect()));
+        tags.sort_by_key(|tag| tag.0);
+        t.page(&tags);
+        std::fs::write(folder.path().join(name), &t.bytes).unwrap();
+    };
+    let open_series =
+        |name: &str, series: usize| open(&folder.path().join(name), &OpenOptions { series, ..OpenOptions::default() });
+    write("p0.tif", image("p0.tif") + &image("p1.tif"));
+    let first = open_series("p0.tif", 0).unwrap();
+    assert_eq!((first.meta().series_count, first.read_all().unwrap().samples().as_bytes()[0]), (2, 7));
+    let error = open_series("p0.tif", 1).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Malformed);
+    assert!(error.to_string().contains("'p1.tif', which is missing"), "{error}");
+    // A single file with all images may have been renamed.
+    write("renamed.tif", image("before.tif") + &image("before.tif"));
+    for series in [0, 1] {
+        assert_eq!(open_series("renamed.tif", series).unwrap().read_all().unwrap().samples().as_bytes()[0], 7);
+    }
+}
+
 /// The files are written by tifffile; pixel (x, y) is 2000 + 50 y + x, or red 5 x, green 6 y, blue 200 - 5 x.
 #[test]
 fn jpeg_xr_strips_and_tiles_are_read() {

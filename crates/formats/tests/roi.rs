@@ -115,6 +115,19 @@ fn lines_and_damaged_regions_are_refused() {
 }
 
 #[test]
+fn the_damaged_region_of_a_set_is_named() {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for (name, bytes) in [("good.roi", roi(1, [0, 0, 1, 1], &[], &[], 0)), ("bad.roi", b"no region".to_vec())] {
+        zip.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+        zip.write_all(&bytes).unwrap();
+    }
+    let bytes = zip.finish().unwrap().into_inner();
+    let error = open_bytes(bytes, &OpenOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Malformed);
+    assert!(error.to_string().contains("\"bad.roi\": a region does not begin with"), "{error}");
+}
+
+#[test]
 fn sets_keep_the_numbers_in_their_file_names() {
     let seed = include_bytes!("../../../fuzz/seeds/read_roi/set");
     let image = open_bytes(seed.to_vec(), &OpenOptions::default()).unwrap();

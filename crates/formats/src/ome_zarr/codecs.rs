@@ -27,7 +27,7 @@ impl BytesCodec {
     /// The codec of a name in Zarr 2 or 3.
     pub fn from_name(name: &str) -> Result<Self, Fault> {
         Ok(match name {
-            "gzip" => Self::Gzip,
+            "gzip" | "numcodecs.gzip" => Self::Gzip,
             "zlib" | "numcodecs.zlib" => Self::Zlib,
             "zstd" | "numcodecs.zstd" => Self::Zstd,
             "blosc" | "numcodecs.blosc" => Self::Blosc,

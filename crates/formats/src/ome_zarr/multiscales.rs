@@ -140,7 +140,13 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
     let Some(node) = list(group.ome("multiscales")).get(image.multiscale) else {
         return Err(Fault::malformed(format!("{:?} has no multiscales", image.group)));
     };
-    let (own, units) = parse_axes(node.get("axes"))?;
+    let (own, units): (Vec<Axis>, Vec<Option<String>>) = match (node.get("axes"), axes) {
+        (None, Some(axes)) => (axes.iter().collect(), vec![None; axes.len()]),
+        (stated, _) => {
+            let version = node.get("version").or_else(|| group.ome("version")).and_then(Value::as_str);
+            parse_axes(stated, version)?
+        }
+    };
     let axes: Vec<Axis> = match axes {
         None => own,
         Some(axes) if axes.len() == own.len() => axes.iter().collect(),
@@ -189,10 +195,19 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
     })
 }
 
-/// Axes with their units; without a list, the five axes of the first versions.
-fn parse_axes(value: Option<&Value>) -> Result<(Vec<Axis>, Vec<Option<String>>), Fault> {
+/// Axes with their units; without a list, the five axes of the first versions, 0.1 and 0.2.
+fn parse_axes(value: Option<&Value>, version: Option<&str>) -> Result<(Vec<Axis>, Vec<Option<String>>), Fault> {
     let Some(value) = value else {
-        return Ok((vec![Axis::T, Axis::C, Axis::Z, Axis::Y, Axis::X], vec![None; 5]));
+        return match version {
+            None | Some("0.1" | "0.2") => Ok((vec![Axis::T, Axis::C, Axis::Z, Axis::Y, Axis::X], vec![None; 5])),
+            Some(version) => {
+                let version: String = version.chars().take(20).collect();
+                Err(Fault::unsupported(
+                    format!("its multiscales, of version {version:?}, have no list of axes"),
+                    "open it with the axes of its arrays, such as ZYX, or write it again as OME-Zarr 0.4 or 0.5",
+                ))
+            }
+        };
     };
     let (mut axes, mut units) = (Vec::new(), Vec::new());
     for entry in list(Some(value)) {

@@ -35,6 +35,8 @@ pub(super) struct Header {
     pub samples: usize,
     /// Stored bits per sample: 1, 2, 4, 8 or 16.
     pub bits: u32,
+    /// Whether the samples are indices of a palette, which cannot be compared with gray values.
+    pub is_palette: bool,
 }
 
 /// Length of the part of a PNG file that is its header, in bytes.
@@ -60,7 +62,8 @@ impl Header {
         }
         let (width, height) = (f.u32(16)? as usize, f.u32(20)? as usize);
         let bits = u32::from(f.u8(24)?);
-        let samples = match (f.u8(25)?, bits) {
+        let color_type = f.u8(25)?;
+        let samples = match (color_type, bits) {
             (0, 1 | 2 | 4 | 8 | 16) | (3, 1 | 2 | 4 | 8) => 1,
             (4, 8 | 16) => 2,
             (2, 8 | 16) => 3,
@@ -69,7 +72,7 @@ impl Header {
                 return Err(Fault::malformed(format!("the PNG header has color type {kind} with {bits} bits")));
             }
         };
-        non_empty(Self { codec: Codec::Png, width, height, samples, bits })
+        non_empty(Self { codec: Codec::Png, width, height, samples, bits, is_palette: color_type == 3 })
     }
 
     /// Finds the frame header among the segments of a JPEG file.
@@ -112,7 +115,8 @@ impl Header {
         if let Some(problem) = unsupported {
             return Err(Fault::unsupported(problem, "save it as PNG or TIFF"));
         }
-        non_empty(Self { codec: Codec::Jpeg, width, height, samples: usize::from(components), bits: 8 })
+        let samples = usize::from(components);
+        non_empty(Self { codec: Codec::Jpeg, width, height, samples, bits: 8, is_palette: false })
     }
 
     /// Size of the decoded samples in bytes.

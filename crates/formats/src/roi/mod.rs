@@ -127,7 +127,7 @@ fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault>
             let limit = limits.max_metadata_bytes;
             Fault::over("the expanded size of its regions", limit.saturating_add(1), "max_metadata_bytes", limit)
         })?;
-        match parse::parse(&roi, stem)? {
+        match parse::parse(&roi, stem).map_err(|fault| of_region(fault, &name))? {
             Some(roi) => rois.push(roi),
             None => skipped += 1,
         }
@@ -136,6 +136,14 @@ fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault>
         return Err(Fault::unsupported("the zip contains no ImageJ regions (.roi)", "open an image or a ROI set"));
     }
     Ok((rois, skipped))
+}
+
+/// Names the file of a damaged region in the zip.
+fn of_region(fault: Fault, name: &str) -> Fault {
+    match fault {
+        Fault::Malformed(problem, next_step) => Fault::Malformed(format!("\"{name}\": {problem}").into(), next_step),
+        other => other,
+    }
 }
 
 /// The label of each region: the number N of its name `label-N`, if all have such names, or its number in the set.

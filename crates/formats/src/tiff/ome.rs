@@ -153,7 +153,7 @@ fn build(
         ));
     };
     let own = file.map(|f| files.add_open(f));
-    let mut set = SetFiles::new(path, own, &document, image);
+    let mut set = SetFiles::new(path, own, &document);
     // SizeC counts the samples of a pixel as channels; the first file determines how many samples a page has.
     let first_file = match image.tiff_data.first() {
         Some(data) => set.resolve(&mut files, data)?,
@@ -204,20 +204,22 @@ struct SetFiles<'a> {
     /// The file that was opened, if it is one of the set.
     own: Option<u32>,
     uuid: Option<&'a str>,
-    /// Whether all planes are in files of one name.
+    /// Whether all planes of all images are in files of one name.
     one_name: bool,
     paths: HashMap<PathBuf, u32>,
     names: HashMap<String, u32>,
 }
 
 impl<'a> SetFiles<'a> {
-    fn new(path: &'a Path, own: Option<u32>, document: &'a Document, image: &OmeImage) -> Self {
-        let first_name = image.tiff_data.first().and_then(|d| d.file_name.as_ref());
+    fn new(path: &'a Path, own: Option<u32>, document: &'a Document) -> Self {
+        let planes = document.images.iter().flat_map(|image| &image.tiff_data);
+        let mut file_names = planes.map(|data| data.file_name.as_ref());
+        let first_name = file_names.next().flatten();
         Self {
             path,
             own,
             uuid: document.uuid.as_deref(),
-            one_name: image.tiff_data.iter().all(|d| d.file_name.as_ref() == first_name),
+            one_name: file_names.all(|name| name == first_name),
             paths: own.map(|own| (path.to_owned(), own)).into_iter().collect(),
             names: HashMap::new(),
         }

@@ -2,7 +2,7 @@
 //! the operator on floats between `DequantizeLinear` and `QuantizeLinear`.
 
 use super::layers::pool;
-use super::{Importer, Pending};
+use super::{Importer, Pending, UNKNOWN};
 use cytoscope_graph::{Activation, BinaryOp, ElementType, GraphError, Op, Result, ValueId};
 
 /// Domain of ONNX Runtime's own operators.
@@ -25,7 +25,7 @@ pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<O
             Op::AveragePool(pool(im, node)?)
         }
         "QGemm" => return gemm(im, node),
-        _ => return Err(node.unsupported("not implemented")),
+        _ => return Err(node.unsupported(UNKNOWN)),
     };
     let operands = if matches!(op, Op::Binary(_)) { 2 } else { 1 };
     let mut inputs = Vec::new();

@@ -92,12 +92,17 @@ pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> 
     Ok(importer.graph)
 }
 
+/// Why an operator that is not known is refused.
+const UNKNOWN: &str = "not implemented; export the model without it, for example with another opset";
+
 /// Refuses opsets whose operators are not known.
 fn check_opset(opset: i64) -> Result<()> {
     if (1..=NEWEST_OPSET).contains(&opset) {
         return Ok(());
     }
-    Err(GraphError::unsupported(format!("opset {opset}; opsets 1 to {NEWEST_OPSET} are supported")))
+    Err(GraphError::unsupported(format!(
+        "opset {opset}; opsets 1 to {NEWEST_OPSET} are supported: export the model with one of them"
+    )))
 }
 
 /// States the domain of an unsupported operator, and the version of the domain.
@@ -413,7 +418,10 @@ impl Importer<'_> {
                 op: format!("{}.{}", proto.domain, proto.op_type),
                 node: name.to_owned(),
                 opset: self.domains.get(proto.domain).copied().unwrap_or(1),
-                why: format!("operators of domain \"{}\" are not supported", proto.domain),
+                why: format!(
+                    "operators of domain \"{}\" are not supported; export the model with operators of ONNX's default domain",
+                    proto.domain
+                ),
             });
         }
         let mut pending = Pending {
@@ -479,7 +487,10 @@ fn element_type(info: &ValueInfo<'_>) -> Result<Option<ElementType>> {
     }
     let dtype = ElementType::from_onnx_code(info.element);
     if dtype.is_none() && info.element != 0 {
-        return Err(GraphError::unsupported(format!("input \"{}\" has ONNX type {}", info.name, info.element)));
+        return Err(GraphError::unsupported(format!(
+            "input \"{}\" has ONNX type {}; export the model with inputs of numbers or booleans",
+            info.name, info.element
+        )));
     }
     Ok(dtype)
 }

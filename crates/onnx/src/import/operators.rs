@@ -1,6 +1,6 @@
 //! Import of all other operators: arithmetic, products, reductions, and operators that move elements.
 
-use super::{Importer, Pending};
+use super::{Importer, Pending, UNKNOWN};
 use crate::proto::{AttributeValue, ExternalData, TensorProto, tensor_from_proto};
 use cytoscope_graph::{
     BinaryOp, DepthOrder, ElementType, GraphError, GraphLimits, Op, PadMode, ReduceOp, Result, Tensor, UnaryOp,
@@ -125,8 +125,8 @@ pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>, wanted: &[&
         return Ok(op);
     }
     Err(match node.op_type {
-        "Loop" | "Scan" => node.unsupported("loops are not implemented"),
-        _ => node.unsupported("not implemented"),
+        "Loop" | "Scan" => node.unsupported("loops are not implemented; export the model without them"),
+        _ => node.unsupported(UNKNOWN),
     })
 }
 
@@ -423,7 +423,7 @@ fn dropout(node: &mut Pending<'_>, wanted: &[&str]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::super::attributes::Attributes;
-    use super::super::{Importer, Pending, convert};
+    use super::super::{Importer, Pending, UNKNOWN, convert};
     use cytoscope_graph::{GraphError, GraphLimits};
 
     /// The table lists exactly the operators that the converters accept.
@@ -442,7 +442,7 @@ mod tests {
                 outputs: Vec::new(),
             };
             let result = convert(&mut importer, &mut node, &["y"]);
-            !matches!(result, Err(GraphError::UnsupportedOp { why, .. }) if why == "not implemented")
+            !matches!(result, Err(GraphError::UnsupportedOp { why, .. }) if why == UNKNOWN)
         };
         for row in crate::supported_operators().filter(|r| !matches!(r.name, "Constant" | "If")) {
             assert!(known(row.name), "{} is in the table but not converted", row.name);

@@ -31,7 +31,8 @@ impl ExternalData<'_> {
             .ok_or_else(|| GraphError::malformed(format!("external data of tensor \"{name}\" has no location")))?;
         let outside = || {
             GraphError::malformed(format!(
-                "external data of tensor \"{name}\" is outside the model's folder: \"{location}\""
+                "external data of tensor \"{name}\" is outside the model's folder: \"{location}\"; export the \
+                 model again, with its data in the folder of the .onnx file"
             ))
         };
         let relative = Path::new(location);

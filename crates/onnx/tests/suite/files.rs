@@ -76,6 +76,8 @@ fn unsupported_features_are_named() {
         refused(&bytes, Unsupported, &format!("the_{op}"));
         refused(&bytes, Unsupported, "opset 17");
     }
+    let unknown = model(&[x.clone(), y.clone(), node("NonMaxSuppression", &["x"], &["y"], &[])]);
+    refused(&unknown, Unsupported, "export the model without it");
     let foreign = node("Gelu", &["x"], &["y"], &field(7, b"com.example"));
     refused(&model(&[x.clone(), y.clone(), foreign]), Unsupported, "com.example.Gelu");
     let attribute = field(5, &[field(1, b"surprise"), int(3, 1), int(20, 2)].concat());
