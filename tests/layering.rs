@@ -15,7 +15,7 @@ const CRATES: [(&str, &[&str]); 30] = [
     ("storage", &[]),
     ("volume", &[]),
     ("preprocess", &["volume"]),
-    ("profile", &[]),
+    ("profile", &["storage"]),
     ("kernels", &[]),
     ("formats", &["kernels", "pickle", "storage", "volume"]),
     ("objects", &["volume"]),
@@ -355,14 +355,15 @@ fn tests_named_in_robustness_md_exist() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Crates whose notes and errors the window shows in words of its own: they name options by constants of
+/// Crates whose notes, errors and advice the window shows in words of its own: they name options by constants of
 /// `cytoscope_storage::setting`.
-const WITH_SETTINGS: [&str; 10] = [
+const WITH_SETTINGS: [&str; 11] = [
     "checkpoint-import",
     "formats",
     "model-package",
     "objects",
     "pipeline",
+    "profile",
     "quantize",
     "storage",
     "train",

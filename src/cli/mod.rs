@@ -19,6 +19,7 @@ mod measured;
 mod mesh;
 mod models;
 mod options;
+mod output;
 mod predict;
 mod profile;
 mod progress;
@@ -32,25 +33,25 @@ mod simulate;
 mod trace_path;
 mod train;
 mod tune;
+mod values;
 mod window;
 mod worker;
 
 use clap::error::{ContextKind, ErrorKind as UsageErrorKind};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use cytoscope_engine::Precision;
-use cytoscope_pipeline::{JobErrorKind, MAX_THREADS, Note, NoteLevel};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use cytoscope_pipeline::{Note, NoteLevel};
+use cytoscope_storage::io_advice;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::check_extension;
-use cytoscope_storage::{io_advice, is_exhausted};
-use cytoscope_volume::{VoxelSize, printable};
 use failure::{Failure, Outcome};
+use output::{check_stdout, eprint_json, eprint_line, keep_stdout_error, print, print_json};
 use std::error::Error;
 use std::ffi::OsString;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
+use values::{PrecisionName, parse_bytes, parse_threads, parse_um, parse_zyx};
 
 /// Segment cells and predict stains in 3-D microscopy stacks. Without a command, the window opens.
 ///
@@ -283,16 +284,6 @@ fn counted(count: impl std::fmt::Display, noun: &str) -> String {
     format!("{count} {noun}{plural}")
 }
 
-/// Prints a line on stderr, ignoring a closed stderr. Control characters, which file names may contain, are escaped.
-fn eprint_line(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", escape_controls(line));
-}
-
-/// Returns the text with its control characters escaped, except line breaks.
-fn escape_controls(text: &str) -> String {
-    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
-}
-
 /// Returns the line of a note, which begins with its level.
 fn note_line(note: &Note) -> String {
     let level = match note.level {
@@ -310,61 +301,6 @@ fn note_moved_aside(output: &Path, aside: Option<&Path>) {
     }
 }
 
-/// Prints a value on stderr as one line of JSON.
-fn eprint_json(value: &impl serde::Serialize) {
-    if let Ok(line) = serde_json::to_string(value) {
-        // Standard error may be closed.
-        let _ = writeln!(std::io::stderr(), "{}", ascii_controls(&line));
-    }
-}
-
-/// First error of writing to stdout, if any.
-static STDOUT: Mutex<Option<std::io::Error>> = Mutex::new(None);
-
-/// Prints a line on stdout, with control characters escaped.
-fn print(line: &str) {
-    write_stdout(&escape_controls(line));
-}
-
-/// Prints a value on stdout as indented JSON.
-fn print_json(value: &impl serde::Serialize) -> Outcome {
-    let text = serde_json::to_string_pretty(value).map_err(|e| Failure::other(e.to_string()))?;
-    write_stdout(&ascii_controls(&text));
-    Ok(())
-}
-
-fn write_stdout(text: &str) {
-    let mut out = std::io::stdout().lock();
-    keep_stdout_error(writeln!(out, "{text}").and_then(|()| out.flush()));
-}
-
-/// Keeps an error of writing to stdout for [`check_stdout`].
-fn keep_stdout_error(written: std::io::Result<()>) {
-    if let Err(error) = written {
-        STDOUT.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-    }
-}
-
-/// Fails if something could not be written to stdout. A closed pipe (`| head`) is not a failure.
-fn check_stdout() -> Outcome {
-    match STDOUT.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        Some(error) if error.kind() != ErrorKind::BrokenPipe => {
-            let kind = if is_exhausted(&error) { JobErrorKind::OutOfResources } else { JobErrorKind::Other };
-            Err(Failure::new(kind, format!("standard output: {error}; {}", io_advice(&error))))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Escapes the control characters that JSON allows unescaped (DEL and C1): terminals interpret some as commands.
-fn ascii_controls(json: &str) -> String {
-    let escaped = |c: char| c == '\u{7f}' || ('\u{80}'..='\u{9f}').contains(&c);
-    if !json.contains(escaped) {
-        return json.to_owned();
-    }
-    json.chars().map(|c| if escaped(c) { format!("\\u{:04x}", c as u32) } else { c.to_string() }).collect()
-}
-
 /// Refuses arguments that are not valid Unicode. Reports and provenance records are JSON and could not name them;
 /// without this check, the error would appear only after the work was done.
 fn refuse_other_encodings() -> Outcome {
@@ -375,31 +311,6 @@ fn refuse_other_encodings() -> Outcome {
             "{}: the name is not valid Unicode (UTF-8), so reports cannot name it; rename the file or folder",
             argument.display()
         ))),
-    }
-}
-
-/// A precision on the command line.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum PrecisionName {
-    Auto,
-    F32,
-    Tf32,
-    F16,
-    Bf16,
-    Int8,
-}
-
-impl PrecisionName {
-    /// Returns the precision; `None` selects the best one.
-    fn precision(self) -> Option<Precision> {
-        match self {
-            Self::Auto => None,
-            Self::F32 => Some(Precision::F32),
-            Self::Tf32 => Some(Precision::Tf32),
-            Self::F16 => Some(Precision::F16),
-            Self::Bf16 => Some(Precision::Bf16),
-            Self::Int8 => Some(Precision::Int8),
-        }
     }
 }
 
@@ -423,82 +334,15 @@ fn check_folder(out: &Path) -> Outcome {
     Ok(())
 }
 
-/// Parses a memory size such as `2G`, `512MiB` or a number of bytes; units are powers of 1024. A number of less than a MiB
-/// without a unit is refused: its unit was forgotten.
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    let invalid = || format!("invalid size \"{text}\": expected a number with an optional unit, such as 2G or 512M");
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let factor: u64 = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
-        "" => 1,
-        "k" => 1 << 10,
-        "m" => 1 << 20,
-        "g" => 1 << 30,
-        "t" => 1 << 40,
-        _ => return Err(invalid()),
-    };
-    let value: f64 = number.parse().map_err(|_| invalid())?;
-    let bytes = (value * factor as f64) as u64;
-    if factor == 1 && (1..1 << 20).contains(&bytes) {
-        return Err(format!(
-            "\"{text}\" stands for {}: give a unit, such as {text}G or {text}M",
-            counted(bytes, "byte")
-        ));
-    }
-    Ok(bytes)
-}
-
-/// Parses a number of threads; 0 stands for all cores.
-fn parse_threads(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n) if n <= MAX_THREADS => Ok(n),
-        _ => Err(format!("invalid number of threads \"{text}\": expected 0 (all cores) to {MAX_THREADS}")),
-    }
-}
-
-/// Parses `Z,Y,X` as three positive lengths in voxels.
-fn parse_zyx(text: &str) -> Result<[usize; 3], String> {
-    let parts: Result<Vec<usize>, _> = text.split(',').map(|p| p.trim().parse()).collect();
-    match parts.as_deref() {
-        Ok([z, y, x]) if *z > 0 && *y > 0 && *x > 0 => Ok([*z, *y, *x]),
-        _ => Err(format!("invalid shape \"{text}\": expected three positive lengths Z,Y,X, such as 64,256,256")),
-    }
-}
-
-/// Parses `Z,Y,X` as three positive sizes in µm.
-fn parse_um(text: &str) -> Result<[f64; 3], String> {
-    VoxelSize::parse_zyx_um(text).map_err(|error| error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use cytoscope_storage::setting::Setting;
 
     #[test]
-    fn sizes_with_and_without_units_are_parsed() {
-        assert_eq!(parse_bytes("2G"), Ok(2 << 30));
-        assert_eq!(parse_bytes("1.5MiB"), Ok(3 << 19));
-        assert_eq!(parse_bytes("1234567"), Ok(1_234_567));
-        assert_eq!(parse_bytes("2K"), Ok(2048));
-        assert!(parse_bytes("2").unwrap_err().contains("2G"));
-        assert!(parse_bytes("2 apples").is_err());
-        assert_eq!(parse_zyx("1, 2,3"), Ok([1, 2, 3]));
-        assert!(parse_zyx("1,0,3").is_err());
-    }
-
-    #[test]
     fn warnings_are_not_introduced_as_notes() {
         assert_eq!(note_line(&Note::warning("it is flat")), "warning: it is flat");
         assert_eq!(note_line(&Note::info("it is flat")), "note: it is flat");
-    }
-
-    #[test]
-    fn precisions_have_the_same_names_as_in_files() {
-        for value in PrecisionName::value_variants() {
-            let name = value.to_possible_value().unwrap();
-            assert_eq!(name.get_name(), value.precision().map_or("auto", Precision::name));
-        }
     }
 
     /// The page that says where commands and their options are in the window.

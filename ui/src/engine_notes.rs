@@ -31,9 +31,11 @@ impl InWindow {
 fn in_place_of(setting: Setting) -> InWindow {
     use InWindow::{Control, Nothing, Words};
     match setting {
+        Setting::AccuracyBudget => Control("\"Max. relative error\""),
         Setting::Architecture => Control("\"Architecture\""),
         Setting::Axes => Control("\"Axes…\""),
         Setting::Batch => Control("\"Batch size\""),
+        Setting::Blend => Control("\"Blending\""),
         Setting::GaussianBlend => Control("Gaussian \"Blending\""),
         // The open stacks calibrate.
         Setting::Calibrate => Control("\"Open…\""),
@@ -58,6 +60,7 @@ fn in_place_of(setting: Setting) -> InWindow {
         Setting::Restart => Control("\"Stop…\", then \"Start training\","),
         Setting::Series => Control("the list below the name of the stack"),
         Setting::AllSeries => Control("the button that predicts all series"),
+        Setting::Threads => Control("\"Threads\""),
         Setting::Truth => Control("\"Ground truth…\""),
         Setting::TruthChannel => Control("\"Ground truth channel\""),
         Setting::VoxelSize => Control("\"Voxel size…\""),
@@ -69,13 +72,16 @@ fn in_place_of(setting: Setting) -> InWindow {
         | Setting::Force
         | Setting::FromScratch
         | Setting::Input
+        | Setting::Json
         | Setting::License
         | Setting::Like
+        | Setting::Mode
         | Setting::Objects
         | Setting::OutputPreprocessed
         | Setting::Set
         | Setting::Table
-        | Setting::Time => Nothing,
+        | Setting::Time
+        | Setting::Trace => Nothing,
     }
 }
 

@@ -11,6 +11,7 @@ pub use training::smaller_batch;
 use crate::device::RunDevice;
 use crate::facts::{InputFacts, Joining, RunFacts, TileFacts, TileReason};
 use crate::{OperatorTotal, bytes_text};
+use cytoscope_storage::setting::{ACCURACY_BUDGET, BLEND, CALIBRATE, DEVICE, MEMORY_BUDGET, MODE, OVERLAP, TILE};
 use serde::{Deserialize, Serialize};
 
 /// Share of discarded voxels above which larger tiles are worth a change.
@@ -215,8 +216,8 @@ fn small_tiles(input: &InputFacts) -> Option<(f64, Advice)> {
     let tiles = several_tiles(input).filter(|t| t.budget_bytes.is_none())?;
     let share = tiles.discarded_share();
     let (limit, alternative) = match tiles.joining {
-        Joining::Crop => (MAX_DISCARDED, ""),
-        Joining::Gaussian => (MAX_OVERLAPPED, ", or a smaller --overlap"),
+        Joining::Crop => (MAX_DISCARDED, String::new()),
+        Joining::Gaussian => (MAX_OVERLAPPED, format!(", or a smaller {OVERLAP}")),
     };
     if share <= limit {
         return None;
@@ -231,7 +232,7 @@ fn small_tiles(input: &InputFacts) -> Option<(f64, Advice)> {
         bytes_text(tiles.planned_bytes)
     );
     let gain = format!("{} faster inference", at_most_faster(tiles.saved_share(larger)));
-    let change = format!("--tile {}, if there is memory for it{alternative}", shape_text(larger));
+    let change = format!("{TILE} {}, if there is memory for it{alternative}", shape_text(larger));
     let advice = Advice::new(AdviceRule::SmallTiles, evidence, gain, change);
     Some((share, advice.with(AdvisedSetting::Tile(larger))))
 }
@@ -264,7 +265,7 @@ fn limited_by_budget(input: &InputFacts) -> Option<(f64, Advice)> {
         ),
         _ => (doubled_mib, ""),
     };
-    let change = format!("--memory-budget {larger_mib}M, or no budget{effect}");
+    let change = format!("{MEMORY_BUDGET} {larger_mib}M, or no budget{effect}");
     let advice = Advice::new(AdviceRule::MemoryBudget, evidence, gain, change);
     Some((share, advice.with(AdvisedSetting::MemoryBudget(larger_mib.saturating_mul(1 << 20)))))
 }
@@ -289,10 +290,10 @@ fn float_operators(inputs: &[InputFacts], operators: &[OperatorTotal]) -> Option
         if floats.len() > names.len() { ", …" } else { "" }
     );
     let gain = format!("{} faster inference", at_most_faster(share));
-    let change =
-        "quantize again: cytoscope quantize --mode static --calibrate with stacks like these, --mode qat, or a \
-                  larger --accuracy-budget"
-            .to_owned();
+    let change = format!(
+        "quantize again: cytoscope quantize {MODE} static {CALIBRATE} with stacks like these, {MODE} qat, or a larger \
+         {ACCURACY_BUDGET}"
+    );
     Some(Advice::new(AdviceRule::FloatOperators, evidence, gain, change))
 }
 
@@ -304,7 +305,7 @@ fn seams(input: &InputFacts) -> Option<(f64, Advice)> {
         tiles.count
     );
     let gain = "the same result as without tiles, hence no seams".to_owned();
-    let advice = Advice::new(AdviceRule::Seams, evidence, gain, "leave out --blend".to_owned());
+    let advice = Advice::new(AdviceRule::Seams, evidence, gain, format!("leave out {BLEND}"));
     Some((input.seam_energy.unwrap_or(0.0), advice.with(AdvisedSetting::DefaultBlend)))
 }
 
@@ -320,7 +321,7 @@ fn slower_device(input: &InputFacts) -> Option<(f64, Advice)> {
         own.best_ms, own.device, best.best_ms, best.device
     );
     let gain = format!("about {ratio:.1}× faster inference");
-    let advice = Advice::new(AdviceRule::SlowerDevice, evidence, gain, format!("--device {}", best.device));
+    let advice = Advice::new(AdviceRule::SlowerDevice, evidence, gain, format!("{DEVICE} {}", best.device));
     Some((ratio, advice.with(AdvisedSetting::Device(best.device.clone()))))
 }
 

@@ -9,7 +9,7 @@
 //!
 //! [`advise`] suggests what would make a run faster or its result better. [`compare_stages`] compares the times of two
 //! runs, [`fn@roofline`] relates operators to the peak rates of the machine, and [`leaks`] finds memory that grows when a
-//! job is repeated.
+//! job is repeated. The settings that advice names are those of [`cytoscope_storage::setting`] and [`train_setting`].
 //!
 //! Recording never fails: after [`MAX_SPANS`], single spans are no longer stored (the totals still are), and a poisoned
 //! lock is ignored. Reading a stored run fails with a [`RunFileError`] if the file is not JSON, contains no run, or was
@@ -41,6 +41,7 @@ mod tables;
 mod timeline;
 mod totals;
 mod trace;
+pub mod train_setting;
 
 pub use advice::{Advice, AdviceRule, AdvisedSetting, advise, smaller_batch};
 pub use compare::{ComparedTime, compare_operators, compare_stages};

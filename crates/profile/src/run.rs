@@ -5,6 +5,7 @@ use crate::{
     DeviceMemory, MemoryMark, MemorySample, OperatorPrecision, Recorder, RunFacts, SpanRecord, SpanTotal, Stage,
     StageTotal, span_totals,
 };
+use cytoscope_storage::setting::{JSON, TRACE};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -119,10 +120,11 @@ impl std::fmt::Display for RunFileError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Json(reason) => {
-                write!(f, "the file is not a stored run: {reason}; expected JSON written by --trace or --json")
+                write!(f, "the file is not a stored run: {reason}; expected JSON written by {TRACE} or {JSON}")
             }
-            Self::NoRun => f.write_str(
-                "the JSON contains no run; expected a trace (--trace FILE.json) or a report (--json) of a command that \
+            Self::NoRun => write!(
+                f,
+                "the JSON contains no run; expected a trace ({TRACE} FILE.json) or a report ({JSON}) of a command that \
                  runs a job",
             ),
             Self::Format(found) => write!(

@@ -3,6 +3,8 @@
 //! A folder created by [`PartialFolder::create_listed`] keeps a marker that lists its files, so that a later run may replace
 //! it as long as no one has changed it.
 
+mod unfinished;
+
 use crate::folder::{Found, Replaced, find, move_aside, move_into_place, remove_marked};
 use crate::manifest::{MARKER, Manifest, ManifestFile, folders_on_the_way, sha256_of_bytes};
 use crate::target::{Overwrite, check_parent, refuse_input};
@@ -10,73 +12,15 @@ use crate::write::{
     RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, sweep_once, sync_folder, without_hidden_name,
 };
 use crate::{StorageError, read};
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, PoisonError};
+use unfinished::Change;
+pub use unfinished::remove_unfinished_folders;
 
 /// Kind in the marker of an unfinished folder.
 const KIND: &str = "unfinished";
-/// Maximum time that [`remove_unfinished_folders`] waits for files that are being written.
-const MAX_WAIT: Duration = Duration::from_secs(2);
-/// Time between two looks at whether files are being written.
-const POLL: Duration = Duration::from_millis(5);
-
-/// Unfinished folders of this process.
-static UNFINISHED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-/// Number of threads that change unfinished folders at the moment.
-static CHANGES: AtomicUsize = AtomicUsize::new(0);
-/// Whether the process is about to exit, so that unfinished folders are no longer changed.
-static IS_ENDING: AtomicBool = AtomicBool::new(false);
-
-fn unfinished() -> MutexGuard<'static, BTreeSet<PathBuf>> {
-    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A change of an unfinished folder, which ends when dropped.
-struct Change;
-
-impl Change {
-    /// Begins a change; waits for the end of the process if it is about to exit.
-    fn begin() -> Self {
-        CHANGES.fetch_add(1, Ordering::SeqCst);
-        if !IS_ENDING.load(Ordering::SeqCst) {
-            return Self;
-        }
-        CHANGES.fetch_sub(1, Ordering::SeqCst);
-        loop {
-            std::thread::park();
-        }
-    }
-}
-
-impl Drop for Change {
-    fn drop(&mut self) {
-        CHANGES.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Removes all unfinished folders of this process, for a process that exits right afterwards without waiting for its jobs:
-/// threads that go on to write to a folder, or to publish one, stop for good. If a file takes long to write, the folders stay;
-/// they are removed when the next file is written beside them.
-pub fn remove_unfinished_folders() {
-    IS_ENDING.store(true, Ordering::SeqCst);
-    let start = Instant::now();
-    while CHANGES.load(Ordering::SeqCst) > 0 {
-        if start.elapsed() >= MAX_WAIT {
-            return;
-        }
-        std::thread::sleep(POLL);
-    }
-    let folders = std::mem::take(&mut *unfinished());
-    for path in folders {
-        // The process is exiting; a leftover folder is hidden and marked, and a later sweep removes it.
-        let _ = remove_marked(&path);
-    }
-}
 
 /// Checks that a new folder may be written to a path: the path is not an input, and it is free, an empty folder, or may
 /// be moved aside.
@@ -152,7 +96,7 @@ impl PartialFolder {
         });
         match marked {
             Ok(marker) => {
-                unfinished().insert(partial.clone());
+                unfinished::paths().insert(partial.clone());
                 Ok(Self { partial, target: target.to_owned(), marker: Some(marker), listed: None })
             }
             Err(error) => {
@@ -381,7 +325,7 @@ impl FinishedFolder {
 
 impl Drop for PartialFolder {
     fn drop(&mut self) {
-        unfinished().remove(&self.partial);
+        unfinished::paths().remove(&self.partial);
         if self.marker.take().is_some() {
             // Nobody can receive an error here; a leftover folder is hidden and marked, and a later sweep removes it.
             let _ = remove_marked(&self.partial);

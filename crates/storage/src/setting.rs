@@ -63,12 +63,16 @@ macro_rules! message_settings {
 message_settings! {
     /// An option of the command line, alone or with a certain value, or a command that a message names, as it is typed.
     pub enum Setting {
+        /// The loss of accuracy that the quantization of a network may cause.
+        AccuracyBudget, ACCURACY_BUDGET, "--accuracy-budget";
         /// The architecture of a checkpoint.
         Architecture, ARCHITECTURE, "--architecture";
         /// The axes of a file.
         Axes, AXES, "--axes";
         /// Patches per batch of a training run.
         Batch, BATCH, "--batch";
+        /// The way of joining tiles.
+        Blend, BLEND, "--blend";
         /// Averaging of overlapping tiles.
         GaussianBlend, GAUSSIAN_BLEND, "--blend gaussian";
         /// Stacks for the calibration of a quantized network.
@@ -97,6 +101,8 @@ message_settings! {
         IgnoreLabel, IGNORE_LABEL, "--ignore-label";
         /// The image of an input of a model.
         Input, INPUT, "--input";
+        /// The report of a command as JSON.
+        Json, JSON, "--json";
         /// A label image that is converted with its stack.
         Labels, LABELS, "--labels";
         /// The license of a trained model.
@@ -105,6 +111,8 @@ message_settings! {
         Like, LIKE, "--like";
         /// Memory that a job may use.
         MemoryBudget, MEMORY_BUDGET, "--memory-budget";
+        /// The way of quantizing a network.
+        Mode, MODE, "--mode";
         /// The objects whose surfaces are written.
         Objects, OBJECTS, "--objects";
         /// The output of a model with several outputs.
@@ -137,10 +145,14 @@ message_settings! {
         Set, SET, "--set";
         /// The path of a table.
         Table, TABLE, "--table";
+        /// The number of threads that compute.
+        Threads, THREADS, "--threads";
         /// The size of tiles.
         Tile, TILE, "--tile";
         /// The time point of a stack.
         Time, TIME, "--time";
+        /// The file that a run is stored in.
+        Trace, TRACE, "--trace";
         /// The ground truth.
         Truth, TRUTH, "--truth";
         /// The channel of the ground truth that is scored.

@@ -130,6 +130,7 @@ mod tests {
 
     use super::*;
     use crate::config::TrainPrecision;
+    use cytoscope_profile::train_setting::TrainSetting;
 
     fn set(texts: &[&str]) -> Result<TrainConfig, String> {
         let assignments: Vec<SettingAssignment> = texts.iter().map(|text| text.parse().unwrap()).collect();
@@ -159,6 +160,14 @@ mod tests {
         for other in ["network.filters=[4]", "ema=0.6", "loss.kind=dice", "segment.min_peak=0.5", "batch=2", "color=1"]
         {
             assert!(!is_in(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn settings_that_advice_names_exist() {
+        for setting in TrainSetting::ALL {
+            let text = format!("{setting}=1");
+            assert!(set(&[text.as_str()]).is_ok(), "{text}: {:?}", set(&[text.as_str()]));
         }
     }
 

@@ -10,9 +10,6 @@ use std::collections::BTreeMap;
 /// Figures of one run by name; a dot separates the parts of a name. Times end in `_secs`, sizes in `_bytes`.
 pub(super) type Figures = BTreeMap<String, f64>;
 
-/// Relative L2 difference to a reference; may be much smaller than 1.
-pub(super) const RELATIVE_L2: &str = "relative_l2";
-
 /// The unit of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
@@ -29,32 +26,101 @@ pub(super) enum Unit {
 }
 
 impl Unit {
-    /// Returns the unit of a figure.
+    /// Returns the unit of a figure by its name: a score or ratio, if it is none of [`Metric`].
     pub(super) fn of(figure: &str) -> Self {
-        match figure {
-            "total_secs"
-            | "checkpoint_load_secs"
-            | "verify_secs"
-            | "model_init_secs"
-            | "first_batch.load_secs"
-            | "first_batch.transfer_secs"
-            | "first_batch.forward_secs"
-            | "first_batch.post_secs"
-            | "full_prediction_secs"
-            | "avg_batch_secs"
-            | "full_secs"
-            | "data_setup_secs"
-            | "data_loading_first_batch_secs"
-            | "forward_first_batch_secs"
-            | "first_epoch_secs"
-            | "step_secs"
-            | "run_secs" => Self::Seconds,
-            "peak_bytes" | "device_peak_bytes" | "network_bytes" | "arena_bytes" => Self::Bytes,
-            "qat_steps" | "spans" => Self::Count,
-            RELATIVE_L2 => Self::RelativeError,
-            _ => Self::Number,
-        }
+        Metric::ALL.iter().find(|metric| metric.name() == figure).map_or(Self::Number, |metric| metric.unit())
     }
+}
+
+/// Defines the figures of a run with their names in files of results, and their units.
+macro_rules! metrics {
+    ($($(#[$doc:meta])* $variant:ident, $name:literal, $unit:ident;)+) => {
+        /// A figure of a run. The scores of training runs, which depend on the task, are others.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(super) enum Metric {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl Metric {
+            /// All figures.
+            const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// Returns the name in files of results.
+            pub(super) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+
+            /// Returns the unit.
+            const fn unit(self) -> Unit {
+                match self {
+                    $(Self::$variant => Unit::$unit,)+
+                }
+            }
+        }
+    };
+}
+
+metrics! {
+    /// Duration of the process.
+    TotalSecs, "total_secs", Seconds;
+    /// Reading the model.
+    CheckpointLoadSecs, "checkpoint_load_secs", Seconds;
+    /// Comparing devices and checking the network.
+    VerifySecs, "verify_secs", Seconds;
+    /// Preparing the network.
+    ModelInitSecs, "model_init_secs", Seconds;
+    /// Reading and preprocessing before the first tile.
+    FirstBatchLoadSecs, "first_batch.load_secs", Seconds;
+    /// Copies of the first tile to and from the device.
+    FirstBatchTransferSecs, "first_batch.transfer_secs", Seconds;
+    /// Running the network on the first tile.
+    FirstBatchForwardSecs, "first_batch.forward_secs", Seconds;
+    /// Joining the first tile.
+    FirstBatchPostSecs, "first_batch.post_secs", Seconds;
+    /// Predictions of all inputs.
+    FullPredictionSecs, "full_prediction_secs", Seconds;
+    /// Voxels that are predicted per second.
+    VoxelsPerSec, "voxels_per_sec", Number;
+    /// Mean time of a tile.
+    AvgBatchSecs, "avg_batch_secs", Seconds;
+    /// Checking the training data.
+    DataSetupSecs, "data_setup_secs", Seconds;
+    /// The whole training run.
+    FullSecs, "full_secs", Seconds;
+    /// A training step.
+    StepSecs, "step_secs", Seconds;
+    /// Patches that are trained on per second.
+    SamplesPerSec, "samples_per_sec", Number;
+    /// Waiting for the first batch.
+    DataLoadingFirstBatchSecs, "data_loading_first_batch_secs", Seconds;
+    /// Forward pass of the first batch.
+    ForwardFirstBatchSecs, "forward_first_batch_secs", Seconds;
+    /// The first epoch.
+    FirstEpochSecs, "first_epoch_secs", Seconds;
+    /// A run of the network.
+    RunSecs, "run_secs", Seconds;
+    /// Peak memory of the process.
+    PeakBytes, "peak_bytes", Bytes;
+    /// Peak memory of the device.
+    DevicePeakBytes, "device_peak_bytes", Bytes;
+    /// Size of the network in its package.
+    NetworkBytes, "network_bytes", Bytes;
+    /// Memory for activations.
+    ArenaBytes, "arena_bytes", Bytes;
+    /// Steps of quantization-aware training.
+    QatSteps, "qat_steps", Count;
+    /// Spans that a run records.
+    Spans, "spans", Count;
+    /// How many times as fast a run is as the first row.
+    SpeedUp, "speed_up", Number;
+    /// Time with recording, by the time without.
+    CostRatio, "cost_ratio", Number;
+    /// CPU time with recording, by that without.
+    CpuCostRatio, "cpu_cost_ratio", Number;
+    /// Relative L2 difference to a reference; may be much smaller than 1.
+    RelativeL2, "relative_l2", RelativeError;
 }
 
 /// The report of a task's run.
@@ -151,15 +217,15 @@ pub(super) fn flat(value: &Value) -> BTreeMap<String, Spread> {
 /// Returns the figures of a run: `run` from its trace, `report` from its standard output. `total_secs` is the duration
 /// of the process.
 pub(super) fn figures(run: &StoredRun, report: &TaskReport, total_secs: f64) -> Figures {
-    let mut figures = Figures::from([("total_secs".to_owned(), total_secs)]);
+    let mut figures = Figures::from([(Metric::TotalSecs.name().to_owned(), total_secs)]);
     let mut add = |name: &str, value: Option<f64>| {
         if let Some(value) = value.filter(|v| v.is_finite()) {
             figures.insert(name.to_owned(), value);
         }
     };
-    add("peak_bytes", run.record.facts.peak_bytes.map(|bytes| bytes as f64));
+    add(Metric::PeakBytes.name(), run.record.facts.peak_bytes.map(|bytes| bytes as f64));
     let device_peak = run.record.facts.device_memory_peak.as_ref();
-    add("device_peak_bytes", device_peak.map(|peak| peak.reserved_bytes as f64));
+    add(Metric::DevicePeakBytes.name(), device_peak.map(|peak| peak.reserved_bytes as f64));
     match report {
         TaskReport::Inference(_) => of_inference(run, &mut add),
         TaskReport::Training(report) => of_training(run, &report.report, &mut add),
@@ -183,19 +249,19 @@ fn first<'a>(spans: &'a [SpanRecord], stages: &[Stage], from_us: f64) -> Option<
 }
 
 fn of_inference(run: &StoredRun, add: &mut dyn FnMut(&str, Option<f64>)) {
-    add("checkpoint_load_secs", Some(seconds(run, &[Stage::Load])));
+    add(Metric::CheckpointLoadSecs.name(), Some(seconds(run, &[Stage::Load])));
     // Most of it is the check of the network, which only its first run on a machine has.
-    add("verify_secs", Some(seconds(run, &[Stage::Verify])));
-    add("model_init_secs", Some(seconds(run, &[Stage::Compile])));
+    add(Metric::VerifySecs.name(), Some(seconds(run, &[Stage::Verify])));
+    add(Metric::ModelInitSecs.name(), Some(seconds(run, &[Stage::Compile])));
     let inputs = &run.record.facts.inputs;
     let full_secs: f64 = inputs.iter().map(|input| input.seconds).sum();
     let voxels: f64 = inputs.iter().map(|input| input.voxels as f64).sum();
-    add("full_prediction_secs", Some(full_secs).filter(|_| !inputs.is_empty()));
-    add("voxels_per_sec", Some(voxels / full_secs));
+    add(Metric::FullPredictionSecs.name(), Some(full_secs).filter(|_| !inputs.is_empty()));
+    add(Metric::VoxelsPerSec.name(), Some(voxels / full_secs));
     // The spans include the copies to and from a GPU, which the total of the stage does not.
     let tiles = || run.spans.iter().filter(|span| span.stage == Stage::Compute);
     let tiles_secs: f64 = tiles().map(|span| span.duration_us / 1e6).sum();
-    add("avg_batch_secs", Some(tiles_secs / tiles().count() as f64).filter(|secs| secs.is_finite()));
+    add(Metric::AvgBatchSecs.name(), Some(tiles_secs / tiles().count() as f64).filter(|secs| secs.is_finite()));
     let Some(forward) = first(&run.spans, &[Stage::Compute], 0.0) else { return };
     // What the first tile needed: everything after its network was compiled.
     let compiled = run.spans.iter().filter(|s| s.stage == Stage::Compile && end_us(s) <= forward.start_us);
@@ -205,39 +271,42 @@ fn of_inference(run: &StoredRun, add: &mut dyn FnMut(&str, Option<f64>)) {
             |s: &&SpanRecord| stages.contains(&s.stage) && s.start_us >= from_us && s.start_us < forward.start_us;
         run.spans.iter().filter(inside).map(|s| s.duration_us / 1e6).sum()
     };
-    add("first_batch.load_secs", Some(before(&[Stage::Read, Stage::Normalize, Stage::Resample])));
+    add(Metric::FirstBatchLoadSecs.name(), Some(before(&[Stage::Read, Stage::Normalize, Stage::Resample])));
     // On a GPU, the run of a tile copies its input and output.
     let is_copy = |s: &&SpanRecord| {
         let is_inside = s.start_us >= forward.start_us && end_us(s) <= end_us(forward);
         matches!(s.stage, Stage::Upload | Stage::Download) && s.thread == forward.thread && is_inside
     };
     let copying_secs: f64 = run.spans.iter().filter(is_copy).map(|s| s.duration_us / 1e6).sum();
-    add("first_batch.transfer_secs", Some(before(&[Stage::Upload]) + copying_secs));
-    add("first_batch.forward_secs", Some((forward.duration_us / 1e6 - copying_secs).max(0.0)));
+    add(Metric::FirstBatchTransferSecs.name(), Some(before(&[Stage::Upload]) + copying_secs));
+    add(Metric::FirstBatchForwardSecs.name(), Some((forward.duration_us / 1e6 - copying_secs).max(0.0)));
     let joined = first(&run.spans, &[Stage::Blend], end_us(forward));
-    add("first_batch.post_secs", joined.map(|span| span.duration_us / 1e6));
+    add(Metric::FirstBatchPostSecs.name(), joined.map(|span| span.duration_us / 1e6));
 }
 
 fn of_training(run: &StoredRun, report: &TrainReport, add: &mut dyn FnMut(&str, Option<f64>)) {
-    add("model_init_secs", Some(seconds(run, &[Stage::Load, Stage::Compile])));
-    add("data_setup_secs", Some(seconds(run, &[Stage::Check])));
-    add("full_secs", Some(report.seconds));
-    add("step_secs", Some(report.step_secs));
-    add("samples_per_sec", Some(report.batch as f64 / report.step_secs));
+    add(Metric::ModelInitSecs.name(), Some(seconds(run, &[Stage::Load, Stage::Compile])));
+    add(Metric::DataSetupSecs.name(), Some(seconds(run, &[Stage::Check])));
+    add(Metric::FullSecs.name(), Some(report.seconds));
+    add(Metric::StepSecs.name(), Some(report.step_secs));
+    add(Metric::SamplesPerSec.name(), Some(report.batch as f64 / report.step_secs));
     for (name, score) in &report.after {
         add(&format!("final.{}", name.to_string().replace('.', "_")), Some(*score));
     }
     // The last one: those before are of devices that failed.
     let Some(mark) = run.marks.iter().rev().find(|mark| mark.label == FIRST_STEP_MARK) else { return };
     let secs = |span: &SpanRecord| span.duration_us / 1e6;
-    add("data_loading_first_batch_secs", first(&run.spans, &[Stage::DataWait], mark.at_us).map(secs));
-    add("forward_first_batch_secs", first(&run.spans, &[Stage::Forward, Stage::Compute], mark.at_us).map(secs));
+    add(Metric::DataLoadingFirstBatchSecs.name(), first(&run.spans, &[Stage::DataWait], mark.at_us).map(secs));
+    add(
+        Metric::ForwardFirstBatchSecs.name(),
+        first(&run.spans, &[Stage::Forward, Stage::Compute], mark.at_us).map(secs),
+    );
     let steps = run.spans.iter().filter(|s| s.stage == Stage::Optimizer && s.start_us >= mark.at_us);
     let mut ends: Vec<f64> = steps.map(end_us).collect();
     ends.sort_by(f64::total_cmp);
     let epoch_steps = usize::try_from(report.epoch_steps).ok();
     let last = epoch_steps.and_then(|steps| ends.get(steps.checked_sub(1)?));
-    add("first_epoch_secs", last.map(|end| (end - mark.at_us) / 1e6));
+    add(Metric::FirstEpochSecs.name(), last.map(|end| (end - mark.at_us) / 1e6));
 }
 
 /// Returns what the report of a training run says about its data.

@@ -396,7 +396,7 @@ fn time_left(all: &[Progress], rounds: usize) -> String {
     let open = all.iter().filter(|progress| progress.error.is_none() && progress.runs.len() < rounds);
     let left_secs: Option<f64> = open
         .map(|Progress { runs, .. }| {
-            let secs: f64 = runs.iter().filter_map(|run| run.figures.get("total_secs")).sum();
+            let secs: f64 = runs.iter().filter_map(|run| run.figures.get(metrics::Metric::TotalSecs.name())).sum();
             let left = rounds.saturating_sub(runs.len());
             (!runs.is_empty()).then(|| secs / runs.len() as f64 * left as f64)
         })

@@ -1,7 +1,7 @@
 //! `bench --compare-opts`: how much each optimization of the CPU engine speeds up a network, and whether it changes the
 //! output.
 
-use super::metrics::{Figures, RELATIVE_L2, Spread, nested, spreads};
+use super::metrics::{Figures, Metric, Spread, nested, spreads};
 use super::results::{Origin, Store, TaskResult, amount};
 use super::tasks::TaskKind;
 use crate::cli::failure::Failure;
@@ -154,11 +154,11 @@ fn compared(measured: &[Measured], one: &Measured) -> (BTreeMap<String, Spread>,
     let figures: Vec<Figures> = times
         .map(|(secs, baseline_secs)| {
             let mut figures = Figures::from([
-                ("run_secs".to_owned(), *secs),
-                ("speed_up".to_owned(), baseline_secs / secs.max(f64::MIN_POSITIVE)),
-                ("arena_bytes".to_owned(), one.session.report().arena_bytes as f64),
+                (Metric::RunSecs.name().to_owned(), *secs),
+                (Metric::SpeedUp.name().to_owned(), baseline_secs / secs.max(f64::MIN_POSITIVE)),
+                (Metric::ArenaBytes.name().to_owned(), one.session.report().arena_bytes as f64),
             ]);
-            figures.extend(error.map(|error| (RELATIVE_L2.to_owned(), error)));
+            figures.extend(error.map(|error| (Metric::RelativeL2.name().to_owned(), error)));
             figures
         })
         .collect();
@@ -166,8 +166,12 @@ fn compared(measured: &[Measured], one: &Measured) -> (BTreeMap<String, Spread>,
 }
 
 fn print_row(name: &str, spreads: &BTreeMap<String, Spread>, error: Option<f64>) {
-    let Some((secs, ratio)) = spreads.get("run_secs").zip(spreads.get("speed_up")) else { return };
-    let arena = spreads.get("arena_bytes").map_or_else(String::new, |bytes| amount("arena_bytes", bytes.median));
+    let Some((secs, ratio)) = spreads.get(Metric::RunSecs.name()).zip(spreads.get(Metric::SpeedUp.name())) else {
+        return;
+    };
+    let arena = spreads
+        .get(Metric::ArenaBytes.name())
+        .map_or_else(String::new, |bytes| amount(Metric::ArenaBytes.name(), bytes.median));
     let output = match error {
         Some(error) if error <= ROUNDING => format!("output unchanged ({error:.1e})"),
         Some(error) => format!("relative L2 {error:.1e}"),
@@ -175,7 +179,7 @@ fn print_row(name: &str, spreads: &BTreeMap<String, Spread>, error: Option<f64>)
     };
     print(&format!(
         "{name:30} {:>9} {:.2}× ({:.2} to {:.2})  {arena:>9}  {output}",
-        amount("run_secs", secs.median),
+        amount(Metric::RunSecs.name(), secs.median),
         ratio.median,
         ratio.min,
         ratio.max

@@ -1,6 +1,6 @@
 //! `bench --quantization`: a model in floats and quantized in several ways, compared by size, speed and accuracy.
 
-use super::metrics::{Figures, RELATIVE_L2};
+use super::metrics::{Figures, Metric};
 use super::tasks::Task;
 use crate::cli::child::{self, Scratch};
 use crate::cli::diameter::for_comparison;
@@ -102,16 +102,16 @@ impl Quantization {
 
     /// Adds the size of the network, and the difference of its maps to the maps of the float network.
     pub(super) fn add_to(&mut self, task: &str, report: &PredictCommandReport, figures: &mut Figures) {
-        figures.extend(self.network_bytes.get(task).map(|bytes| ("network_bytes".to_owned(), *bytes)));
+        figures.extend(self.network_bytes.get(task).map(|bytes| (Metric::NetworkBytes.name().to_owned(), *bytes)));
         if task == QAT {
-            figures.insert("qat_steps".to_owned(), self.qat_steps);
+            figures.insert(Metric::QatSteps.name().to_owned(), self.qat_steps);
         }
         let maps = maps_of(report);
         if task == FLOAT && self.reference.is_none() {
             self.reference.clone_from(&maps);
         }
         let difference = self.reference.as_ref().zip(maps).and_then(|(float, maps)| relative_l2(float, &maps));
-        figures.extend(difference.map(|error| (RELATIVE_L2.to_owned(), error)));
+        figures.extend(difference.map(|error| (Metric::RelativeL2.name().to_owned(), error)));
     }
 }
 

@@ -1,6 +1,6 @@
 //! The file of results, and comparisons of its entries.
 
-use super::metrics::{Figures, RELATIVE_L2, Spread, Unit, flat};
+use super::metrics::{Figures, Metric, Spread, Unit, flat};
 use super::tasks::TaskKind;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::measured::{PROGRAM, cores};
@@ -23,23 +23,23 @@ const MAX_RESULTS_BYTES: u64 = 64 << 20;
 const MEMORY_TOLERANCE: f64 = 0.05;
 /// Figures that are compared, in the order of their lines; the scores of training runs follow.
 const COMPARED: [(&str, Measure); 14] = [
-    ("total_secs", Measure::Time),
-    ("full_prediction_secs", Measure::Time),
-    ("voxels_per_sec", Measure::Rate),
-    ("avg_batch_secs", Measure::Time),
-    ("full_secs", Measure::Time),
-    ("first_epoch_secs", Measure::Time),
-    ("samples_per_sec", Measure::Rate),
+    (Metric::TotalSecs.name(), Measure::Time),
+    (Metric::FullPredictionSecs.name(), Measure::Time),
+    (Metric::VoxelsPerSec.name(), Measure::Rate),
+    (Metric::AvgBatchSecs.name(), Measure::Time),
+    (Metric::FullSecs.name(), Measure::Time),
+    (Metric::FirstEpochSecs.name(), Measure::Time),
+    (Metric::SamplesPerSec.name(), Measure::Rate),
     (STEP_SECS, Measure::Time),
-    ("peak_bytes", Measure::Size),
-    ("device_peak_bytes", Measure::Size),
-    ("network_bytes", Measure::Size),
-    ("run_secs", Measure::Time),
-    ("arena_bytes", Measure::Size),
-    (RELATIVE_L2, Measure::Difference),
+    (Metric::PeakBytes.name(), Measure::Size),
+    (Metric::DevicePeakBytes.name(), Measure::Size),
+    (Metric::NetworkBytes.name(), Measure::Size),
+    (Metric::RunSecs.name(), Measure::Time),
+    (Metric::ArenaBytes.name(), Measure::Size),
+    (Metric::RelativeL2.name(), Measure::Difference),
 ];
 /// Time of a training step, which depends on the batch size.
-const STEP_SECS: &str = "step_secs";
+const STEP_SECS: &str = Metric::StepSecs.name();
 /// Value from which decimals say nothing, such as those of voxels per second.
 const NO_DECIMALS: f64 = 1e4;
 /// Prefix of the names of the scores of a training run.

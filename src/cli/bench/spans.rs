@@ -1,6 +1,6 @@
 //! `bench --span-cost`: what recording costs a prediction.
 
-use super::metrics::{Figures, nested, spreads};
+use super::metrics::{Figures, Metric, nested, spreads};
 use super::paired::{COVERAGE, Random, median_interval, verdict};
 use super::results::{Origin, Store, TaskResult, amount};
 use super::tasks::TaskKind;
@@ -139,10 +139,10 @@ fn metrics(mode: &Mode, pairs: &[PairedTimes], spans: u64) -> (serde_json::Value
         .iter()
         .map(|PairedTimes { own, off }| {
             Figures::from([
-                ("run_secs".to_owned(), own.wall_secs),
-                ("cost_ratio".to_owned(), ratio(own.wall_secs, off.wall_secs)),
-                ("cpu_cost_ratio".to_owned(), ratio(own.cpu_secs, off.cpu_secs)),
-                ("spans".to_owned(), spans as f64),
+                (Metric::RunSecs.name().to_owned(), own.wall_secs),
+                (Metric::CostRatio.name().to_owned(), ratio(own.wall_secs, off.wall_secs)),
+                (Metric::CpuCostRatio.name().to_owned(), ratio(own.cpu_secs, off.cpu_secs)),
+                (Metric::Spans.name().to_owned(), spans as f64),
             ])
         })
         .collect();
@@ -152,12 +152,15 @@ fn metrics(mode: &Mode, pairs: &[PairedTimes], spans: u64) -> (serde_json::Value
         median_interval(&values)
     };
     let mut line = None;
-    if let Some(((wall, cpu), secs)) = interval("cost_ratio").zip(interval("cpu_cost_ratio")).zip(all.get("run_secs")) {
+    if let Some(((wall, cpu), secs)) = interval(Metric::CostRatio.name())
+        .zip(interval(Metric::CpuCostRatio.name()))
+        .zip(all.get(Metric::RunSecs.name()))
+    {
         let limit = mode.limit.map_or_else(|| "noise".to_owned(), |limit| verdict(&wall, limit));
         line = Some(format!(
             "{:22} {:>10}  {:.4} ({:.4} to {:.4}), CPU time {:.4} ({:.4} to {:.4}), {} pairs, {spans} spans: {limit}",
             mode.name,
-            amount("run_secs", secs.median),
+            amount(Metric::RunSecs.name(), secs.median),
             wall.median,
             wall.min,
             wall.max,

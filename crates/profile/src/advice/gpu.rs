@@ -2,6 +2,7 @@
 
 use super::{Advice, AdviceRule, AdvisedSetting, MAX_TRANSFERS, at_most_faster, percent, shape_text};
 use crate::facts::{InputFacts, TileFacts};
+use cytoscope_storage::setting::{ON_CPU, TILE};
 
 /// Mean duration in seconds of a step of a network on a GPU below which it is about as long as its launch. This is an
 /// estimate, which the advice states: a step is one or more kernels, each of which takes the host about 10 µs to launch, and
@@ -25,10 +26,10 @@ pub(super) fn transfers(input: &InputFacts) -> Option<(f64, Advice)> {
     );
     let gain = format!("{} faster prediction", at_most_faster(share));
     let Some(larger) = input.tiles.as_ref().filter(|tiles| tiles.count > 1).and_then(TileFacts::larger_tile) else {
-        let change = "several stacks in one command, so that the weights are copied once; or --device cpu".to_owned();
+        let change = format!("several stacks in one command, so that the weights are copied once; or {ON_CPU}");
         return Some((share, Advice::new(AdviceRule::Transfers, evidence, gain, change)));
     };
-    let change = format!("--tile {}, so that less overlap is copied; or --device cpu", shape_text(larger));
+    let change = format!("{TILE} {}, so that less overlap is copied; or {ON_CPU}", shape_text(larger));
     let advice = Advice::new(AdviceRule::Transfers, evidence, gain, change);
     Some((share, advice.with(AdvisedSetting::Tile(larger))))
 }
@@ -57,7 +58,7 @@ pub(super) fn launch_overhead(input: &InputFacts) -> Option<(f64, Advice)> {
         "{} faster inference if the estimate is right, because as many launches compute more voxels",
         at_most_faster(0.5)
     );
-    let change = format!("--tile {}, if there is memory for it", shape_text(larger));
+    let change = format!("{TILE} {}, if there is memory for it", shape_text(larger));
     let advice = Advice::new(AdviceRule::LaunchOverhead, evidence, gain, change);
     Some((compute_secs / input.seconds, advice.with(AdvisedSetting::Tile(larger))))
 }

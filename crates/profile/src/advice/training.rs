@@ -2,11 +2,11 @@
 
 use super::{Advice, AdviceRule, AdvisedSetting, MAX_TRANSFERS, at_most_faster, percent};
 use crate::facts::RunFacts;
+use crate::train_setting::{ACCUMULATE, CACHE_BYTES, MEMORY_MIB, PREFETCH, VALIDATION_TIMES, WORKERS};
+use cytoscope_storage::setting::{BATCH, ON_CPU, SET};
 
 /// Share of a training step above which waiting for data is worth a change.
 const MAX_DATA_WAIT: f64 = 0.2;
-/// Remedy if stacks are read and decoded again and again.
-const CACHE: &str = "if the stacks are compressed and fit in memory, a larger cache (--set cache_bytes=BYTES)";
 /// Share of a step's multiply-accumulates above which computing them a second time is worth a change.
 const MAX_RECOMPUTED: f64 = 0.1;
 
@@ -20,19 +20,21 @@ pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
     let workers = training.workers.max(1);
     let doubled = workers.saturating_mul(2);
     let more = facts.cores.map_or(doubled, |cores| cores.min(doubled));
+    // The remedy if stacks are read and decoded again and again.
+    let cache = format!("if the stacks are compressed and fit in memory, a larger cache ({SET} {CACHE_BYTES}=BYTES)");
     let change = if more > workers {
         format!(
-            "--set workers={more} (or workers = {more} in the settings file); a larger prefetch (--set prefetch=N) if \
-             only some steps wait; {CACHE}"
+            "{SET} {WORKERS}={more} (or {WORKERS} = {more} in the settings file); a larger prefetch ({SET} {PREFETCH}=N) \
+             if only some steps wait; {cache}"
         )
     } else {
         format!(
             "every core has a data worker: less augmentation ([augment] in the settings file), uncompressed stacks, or, \
-             {CACHE}"
+             {cache}"
         )
     };
     let evidence = format!(
-        "waiting for data takes {} of a training step ({:.3} of {:.3} s) with workers = {workers}",
+        "waiting for data takes {} of a training step ({:.3} of {:.3} s) with {WORKERS} = {workers}",
         percent(share),
         training.stalled_secs,
         training.step_secs
@@ -50,7 +52,7 @@ pub(super) fn small_batch(facts: &RunFacts) -> Option<Advice> {
         training.batch, training.device
     );
     let gain = "more patches per second, because each kernel has more to compute".to_owned();
-    let change = format!("--batch {larger}; learning rates that suited the smaller batch may need to be larger");
+    let change = format!("{BATCH} {larger}; learning rates that suited the smaller batch may need to be larger");
     let advice = Advice::new(AdviceRule::SmallBatch, evidence, gain, change);
     Some(advice.with(AdvisedSetting::Batch(larger)))
 }
@@ -63,13 +65,13 @@ pub(super) fn recomputation(facts: &RunFacts) -> Option<Advice> {
         percent(share)
     );
     let gain = format!("{} faster steps", at_most_faster(share / (1.0 + share)));
-    let memory = "a larger --set memory_mib=MIB, if there is memory for it";
+    let memory = format!("a larger {SET} {MEMORY_MIB}=MIB, if there is memory for it");
     // 0 stands for an unknown number.
     let Some((batch, accumulate)) = smaller_batch(training.batch, training.accumulate).filter(|(_, n)| *n > 0) else {
-        return Some(Advice::new(AdviceRule::Recomputation, evidence, gain, memory.to_owned()));
+        return Some(Advice::new(AdviceRule::Recomputation, evidence, gain, memory));
     };
     let change =
-        format!("--batch {batch} --set accumulate={accumulate}, which keeps the patches of a step; or {memory}");
+        format!("{BATCH} {batch} {SET} {ACCUMULATE}={accumulate}, which keeps the patches of a step; or {memory}");
     let advice = Advice::new(AdviceRule::Recomputation, evidence, gain, change);
     Some(advice.with(AdvisedSetting::AccumulatedBatch { batch, accumulate }))
 }
@@ -89,11 +91,11 @@ pub(super) fn transfers(facts: &RunFacts) -> Option<Advice> {
         traffic.text()
     );
     let gain = format!("{} faster training", at_most_faster(share));
-    let others = "fewer validations (--set validation.times=N), whose stacks are copied, too; or --device cpu";
+    let others = format!("fewer validations ({SET} {VALIDATION_TIMES}=N), whose stacks are copied, too; or {ON_CPU}");
     let Some(larger) = training.larger_batch.filter(|larger| *larger > training.batch) else {
-        return Some(Advice::new(AdviceRule::Transfers, evidence, gain, others.to_owned()));
+        return Some(Advice::new(AdviceRule::Transfers, evidence, gain, others));
     };
-    let change = format!("--batch {larger}, whose patches are copied at once; {others}");
+    let change = format!("{BATCH} {larger}, whose patches are copied at once; {others}");
     let advice = Advice::new(AdviceRule::Transfers, evidence, gain, change);
     Some(advice.with(AdvisedSetting::Batch(larger)))
 }

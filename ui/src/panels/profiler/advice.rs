@@ -13,7 +13,9 @@ use crate::theme;
 use crate::training::TrainingAction;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{DiameterRequest, MAX_THREADS};
+use cytoscope_profile::train_setting::{ACCUMULATE, MEMORY_MIB, WORKERS};
 use cytoscope_profile::{Advice, AdvisedSetting, bytes_text};
+use cytoscope_storage::setting::{BLEND, SET};
 use cytoscope_train::{MAX_ACCUMULATE, MAX_BATCH};
 use cytoscope_training_data::limits::MAX_WORKERS;
 use eframe::egui::{self, RichText, Ui};
@@ -23,21 +25,21 @@ use std::path::Path;
 /// Diameters that can be set, in µm or voxels.
 const DIAMETERS: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
 
-/// Options in advice that notes and failures do not name, with what the window has in their place. An option whose name
-/// continues that of another one precedes it.
-const CONTROLS: [(&str, &str); 7] = [
-    ("--set memory_mib=MIB", "\"Memory limit\""),
-    ("--set memory_mib=", "\"Memory limit\" "),
-    ("--set workers=", "\"Data workers\" "),
-    (" --set accumulate=", " and \"Batches per step\" "),
-    ("--batch", "\"Batch size\""),
-    ("--threads", "\"Threads\""),
-    ("leave out --blend", "set \"Blending\" to Auto"),
-];
+/// Returns the settings and words in advice that notes and failures do not have, with what the window has in their place. One
+/// that continues another one precedes it.
+fn controls() -> [(String, &'static str); 5] {
+    [
+        (format!("{SET} {MEMORY_MIB}=MIB"), "\"Memory limit\""),
+        (format!("{SET} {MEMORY_MIB}="), "\"Memory limit\" "),
+        (format!("{SET} {WORKERS}="), "\"Data workers\" "),
+        (format!(" {SET} {ACCUMULATE}="), " and \"Batches per step\" "),
+        (format!("leave out {BLEND}"), "set \"Blending\" to Auto"),
+    ]
+}
 
 /// A change that advice proposes, with the controls of the window in place of options.
 fn change_in_window(change: &str) -> String {
-    let named = CONTROLS.iter().fold(change.to_owned(), |text, (option, control)| text.replace(option, control));
+    let named = controls().iter().fold(change.to_owned(), |text, (words, control)| text.replace(words, control));
     in_window(&named)
 }
 
@@ -252,6 +254,7 @@ mod tests {
             ("or a larger --set memory_mib=MIB, if there is", "or a larger \"Memory limit\", if there is"),
             ("--set memory_mib=8192, which", "\"Memory limit\" 8192, which"),
             ("--memory-budget 512M, or no budget", "\"Memory budget\" 512M, or no budget"),
+            ("larger --accuracy-budget", "larger \"Max. relative error\""),
             ("leave out --blend", "set \"Blending\" to Auto"),
             ("a larger cache (--set cache_bytes=BYTES)", "a larger cache"),
         ] {
