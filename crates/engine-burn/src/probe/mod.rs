@@ -203,24 +203,15 @@ fn test_device(mut device: Device, offered: &[Precision], good: &str, lacks: Opt
     device
 }
 
-/// Removes the precisions of a device that CubeCL has not registered for it, and tests the first one after f32. If that
-/// fails and f32 works, only f32 is left; returns what failed.
-fn find_precisions(device: &mut Device) -> Result<Option<Shortcoming>, String> {
+/// Removes the precisions of a device that CubeCL has not registered for it, or whose test fails; returns what failed.
+fn find_precisions(device: &mut Device) -> Result<Vec<Shortcoming>, String> {
     let id = device.id;
     // Burn is configured when a device is opened, and must not be asked for the device before.
     crate::BurnEngine::open(device).map_err(|e| e.to_string())?;
     device.precisions.retain(|precision| crate::is_registered(id, *precision));
-    let fast: Vec<Precision> = device.precisions.iter().copied().filter(|p| *p != Precision::F32).collect();
-    let Some(first) = fast.first().copied() else {
-        return check(device, Precision::F32).map(|()| None);
-    };
-    let Err(error) = check(device, first) else { return Ok(None) };
-    device.precisions = vec![Precision::F32];
-    match check(device, Precision::F32) {
-        Ok(()) => Ok(Some(Shortcoming::FailedPrecisions { precisions: fast, error })),
-        // The first error is the cause.
-        Err(_) => Err(error),
-    }
+    let (precisions, failed) = precisions::working(&device.precisions, |precision| check(device, precision))?;
+    device.precisions = precisions;
+    Ok(failed)
 }
 
 /// Returns a network that convolves a volume of 3×3×3 ones with a kernel of ones, whose result is 27 in the center and 8 in
