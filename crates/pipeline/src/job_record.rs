@@ -526,7 +526,9 @@ fn lock_output(output: &Path, record: &Path) -> Result<Option<ResultsLock>, JobE
     let name = record.file_name().and_then(|name| name.to_str()?.strip_suffix(RECORD_SUFFIX));
     let (Some(folder), Some(name)) = (record.parent(), name) else { return Ok(None) };
     match ResultsLock::acquire(folder, name) {
-        Err(StorageError::Busy { locked, .. }) => Err(StorageError::Busy { path: output.to_owned(), locked }.into()),
+        Err(StorageError::Busy { locked, holder, .. }) => {
+            Err(StorageError::Busy { path: output.to_owned(), locked, holder }.into())
+        }
         acquired => Ok(acquired.ok()),
     }
 }

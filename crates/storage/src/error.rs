@@ -63,12 +63,18 @@ pub enum StorageError {
         expected: String,
     },
     /// Another process holds the lock.
-    #[error("{path}: another run of Cytoscope is {locked}; {next_step}", next_step = .locked.next_step())]
+    #[error(
+        "{path}: another run of Cytoscope{process} is {locked}; {next_step}",
+        process = process_text(*.holder),
+        next_step = .locked.next_step(*.holder)
+    )]
     Busy {
         /// Path of what is locked.
         path: PathBuf,
         /// What is locked.
         locked: Locked,
+        /// The process that holds the lock, if it is known.
+        holder: Option<Holder>,
     },
 }
 
@@ -95,14 +101,37 @@ impl std::fmt::Display for Locked {
 }
 
 impl Locked {
-    /// Returns what to do next.
-    fn next_step(self) -> &'static str {
+    /// Returns what to do next. A process that was killed and waits for a driver may never end.
+    fn next_step(self, holder: Option<Holder>) -> String {
+        let killed = holder.filter(|holder| holder.is_killed);
+        let first = killed.map_or_else(
+            || "wait for it".to_owned(),
+            |Holder { pid, .. }| format!("restart the computer if process {pid} does not end"),
+        );
         match self {
-            Self::Results => "wait for it, or write to another folder",
-            Self::File => "wait until it has ended, then try again",
-            Self::Folder => "wait for it, or choose another folder",
+            Self::Results => format!("{first}, or write to another folder"),
+            Self::File if killed.is_none() => "wait until it has ended, then try again".to_owned(),
+            Self::File => format!("{first}, then try again"),
+            Self::Folder => format!("{first}, or choose another folder"),
         }
     }
+}
+
+/// The process that holds a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// Its id in the operating system.
+    pub pid: u32,
+    /// Whether it was killed and has not ended yet, as one that waits for a driver.
+    pub is_killed: bool,
+}
+
+/// Returns the process that holds a lock, in parentheses; nothing if it is not known.
+fn process_text(holder: Option<Holder>) -> String {
+    holder.map_or_else(String::new, |Holder { pid, is_killed }| {
+        let killed = if is_killed { ", which was killed but has not ended" } else { "" };
+        format!(" (process {pid}{killed})")
+    })
 }
 
 impl StorageError {
@@ -120,7 +149,7 @@ impl StorageError {
             Self::IsInput { .. } => OTHER_PATH.to_owned(),
             Self::NotReplaceable { can_force, .. } => replace_advice(*can_force),
             Self::Extension { expected, .. } => extension_advice(expected),
-            Self::Busy { locked, .. } => locked.next_step().to_owned(),
+            Self::Busy { locked, holder, .. } => locked.next_step(*holder),
         }
     }
 
@@ -188,6 +217,11 @@ mod tests {
     #[test]
     fn every_message_ends_with_the_next_step() {
         let path = || PathBuf::from("o/a.tif");
+        let busy = |locked, is_killed: Option<bool>| StorageError::Busy {
+            path: path(),
+            locked,
+            holder: is_killed.map(|is_killed| Holder { pid: 4711, is_killed }),
+        };
         let not_replaceable =
             |can_force| StorageError::NotReplaceable { path: path(), problem: "is other".to_owned(), can_force };
         let errors = [
@@ -198,7 +232,11 @@ mod tests {
             not_replaceable(false),
             not_replaceable(true),
             StorageError::Extension { path: path(), found: "ends in .x".to_owned(), expected: ".tif".to_owned() },
-            StorageError::Busy { path: path(), locked: Locked::Results },
+            busy(Locked::Results, None),
+            busy(Locked::Results, Some(false)),
+            busy(Locked::Results, Some(true)),
+            busy(Locked::File, Some(true)),
+            busy(Locked::Folder, Some(true)),
         ];
         for error in errors {
             let (message, next_step) = (error.to_string(), error.next_step());
@@ -206,5 +244,14 @@ mod tests {
             assert!(problem.is_some_and(|problem| problem.starts_with("o/a.tif")), "{message}");
         }
         assert!(not_replaceable(true).to_string().ends_with("or use --force to move it aside and write here"));
+        assert_eq!(
+            busy(Locked::Results, Some(false)).to_string(),
+            "o/a.tif: another run of Cytoscope (process 4711) is writing these results; wait for it, or write to another folder"
+        );
+        assert_eq!(
+            busy(Locked::Folder, Some(true)).to_string(),
+            "o/a.tif: another run of Cytoscope (process 4711, which was killed but has not ended) is using this folder; restart \
+             the computer if process 4711 does not end, or choose another folder"
+        );
     }
 }

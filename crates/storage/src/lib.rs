@@ -55,7 +55,7 @@ pub mod space;
 pub mod target;
 pub mod write;
 
-pub use error::{Locked, StorageError, io_advice, is_exhausted};
+pub use error::{Holder, Locked, StorageError, io_advice, is_exhausted};
 pub use manifest::{
     MARKER, Manifest, ManifestFile, hexadecimal, sha256_of_bytes, sha256_of_file, sha256_of_file_while,
 };

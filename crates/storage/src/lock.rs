@@ -1,8 +1,9 @@
 //! Locks on the name of results in a folder, on a file and on a folder, so that only one process at a time writes there.
 
-use crate::write::{LOCK, register_unfinished, unregister_unfinished};
-use crate::{Locked, StorageError};
+use crate::write::{LOCK, machine_id, register_unfinished, unregister_unfinished};
+use crate::{Holder, Locked, StorageError};
 use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,8 @@ const UPDATE_LIMIT: Duration = Duration::from_secs(10);
 const UPDATE_POLL: Duration = Duration::from_millis(5);
 /// Number of times a lock file that was deleted between opening and locking is opened again.
 const ATTEMPTS: usize = 16;
+/// Maximum number of bytes that are read from a lock file.
+const MAX_HOLDER_BYTES: u64 = 64;
 
 /// A lock on the results with one name, a file or a folder, held until dropped. The system releases it when the process ends.
 #[derive(Debug)]
@@ -73,7 +76,7 @@ impl ResultsLock {
 
     /// Locks the file `path`; `shown` is the path for error messages.
     fn lock_file(path: PathBuf, shown: &Path, locked: Locked, keep: bool) -> Result<Self, StorageError> {
-        let busy = || StorageError::Busy { path: shown.to_owned(), locked };
+        let busy = |lock: &Path| StorageError::Busy { path: shown.to_owned(), locked, holder: holder_of(lock) };
         for _ in 0..ATTEMPTS {
             let mut options = OpenOptions::new();
             options.create(true).truncate(false).write(true);
@@ -82,17 +85,18 @@ impl ResultsLock {
             match file.try_lock() {
                 // On file systems without lock support, no other process is assumed to write.
                 Ok(()) | Err(TryLockError::Error(_)) => {}
-                Err(TryLockError::WouldBlock) => return Err(busy()),
+                Err(TryLockError::WouldBlock) => return Err(busy(&path)),
             }
             // The previous holder may have removed the file meanwhile; the lock is then on a deleted file.
             if same_file(&file, &path) {
                 if !keep {
                     register_unfinished(&path);
                 }
+                name_holder(&file);
                 return Ok(Self { file, path, keep });
             }
         }
-        Err(busy())
+        Err(busy(&path))
     }
 }
 
@@ -102,10 +106,55 @@ impl Drop for ResultsLock {
             // A leftover lock file is not locked, so the next process takes it.
             let _ = std::fs::remove_file(&self.path);
             unregister_unfinished(&self.path);
+        } else {
+            // The next holder names itself.
+            let _ = self.file.set_len(0);
         }
         // Closing the file releases the lock as well.
         let _ = self.file.unlock();
     }
+}
+
+/// Writes the id of this process and the machine to a lock file, for the messages of processes that find it locked.
+fn name_holder(mut file: &File) {
+    let text = format!("{} {}", std::process::id(), machine_id());
+    // If it fails, for example because the disk is full, these messages name no process.
+    let _ = file.set_len(0).and_then(|()| file.write_all(text.as_bytes()));
+}
+
+/// Returns the process that holds the lock on a file, as [`name_holder`] has named it; `None` if it is on another machine, or
+/// where a locked file cannot be read.
+fn holder_of(path: &Path) -> Option<Holder> {
+    let mut text = String::new();
+    crate::read::open_regular(path).ok()?.take(MAX_HOLDER_BYTES).read_to_string(&mut text).ok()?;
+    let (pid, machine) = text.split_once(' ')?;
+    let pid = pid.parse().ok()?;
+    (machine == machine_id()).then(|| Holder { pid, is_killed: is_killed(pid) })
+}
+
+/// Returns whether a process was killed and has not ended yet.
+#[cfg(target_os = "linux")]
+fn is_killed(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| says_killed(&status))
+}
+
+/// Other systems are not asked.
+#[cfg(not(target_os = "linux"))]
+fn is_killed(_pid: u32) -> bool {
+    false
+}
+
+/// Returns whether the status of a process in `/proc` says that it is to be killed by signal 9, or that its first thread has
+/// ended: a process whose other threads have ended, too, holds no lock.
+#[cfg(any(target_os = "linux", test))]
+fn says_killed(status: &str) -> bool {
+    const KILL: u64 = 1 << 8;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let is_pending = |name: &str| {
+        let signals = field(name).and_then(|bits| u64::from_str_radix(bits, 16).ok());
+        signals.is_some_and(|signals| signals & KILL != 0)
+    };
+    field("State:").is_some_and(|state| state.starts_with('Z')) || is_pending("SigPnd:") || is_pending("ShdPnd:")
 }
 
 /// The name of a file or folder as text.
@@ -172,6 +221,39 @@ mod tests {
         // A file left by a killed process does not count as locked.
         std::fs::write(folder.path().join(".a.cytoscope-lock"), "").unwrap();
         ResultsLock::acquire(folder.path(), "a").unwrap();
+    }
+
+    #[test]
+    fn a_process_that_was_killed_and_waits_for_a_driver_is_recognized() {
+        let status = |state: &str, own: &str, shared: &str| {
+            format!(
+                "Name:\tcytoscope\nState:\t{state}\nPid:\t7\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\t00000000000001ff\n"
+            )
+        };
+        let (none, kill, terminate) = ("0000000000000000", "0000000000000100", "0000000000004000");
+        assert!(says_killed(&status("D (disk sleep)", none, kill)));
+        assert!(says_killed(&status("D (disk sleep)", kill, none)));
+        assert!(says_killed(&status("Z (zombie)", none, none)), "another thread waits");
+        for alive in [status("D (disk sleep)", none, none), status("S (sleeping)", none, terminate), String::new()] {
+            assert!(!says_killed(&alive), "{alive}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_process_that_holds_a_lock_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (lock, own) = (folder.path().join("lock"), Holder { pid: std::process::id(), is_killed: false });
+        let held = ResultsLock::in_folder(folder.path(), "lock").unwrap();
+        assert_eq!(holder_of(&lock), Some(own));
+        let refused = ResultsLock::in_folder(folder.path(), "lock").unwrap_err().to_string();
+        assert!(refused.contains(&format!("another run of Cytoscope (process {}) is", own.pid)), "{refused}");
+        drop(held);
+        assert_eq!(holder_of(&lock), None, "nobody holds it");
+        for other in ["7 another machine", "text", "x 1", ""] {
+            std::fs::write(&lock, other).unwrap();
+            assert_eq!(holder_of(&lock), None, "{other}");
+        }
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub(crate) fn partial_suffix() -> &'static str {
 }
 
 /// Hexadecimal digits that identify this machine.
-fn machine_id() -> String {
+pub(crate) fn machine_id() -> String {
     #[cfg(unix)]
     let name = rustix::system::uname().nodename().to_bytes().to_vec();
     #[cfg(not(unix))]

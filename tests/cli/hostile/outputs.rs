@@ -339,6 +339,7 @@ fn concurrent_predictions_do_not_mix_results() {
     let ran = fixture.run(&again);
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.contains("another run") && ran.stderr.contains("large"), "{}", ran.stderr);
+    assert!(ran.stderr.contains(&format!("process {}", child.id())), "{}", ran.stderr);
     child.kill().unwrap();
     child.wait().unwrap();
     // The killed run holds no lock, and its partial files are removed.
