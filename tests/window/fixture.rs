@@ -5,7 +5,7 @@ use cytoscope_train::TrainConfig;
 use cytoscope_ui::{Workbench, WorkbenchOptions};
 use cytoscope_volume::Array;
 use eframe::egui::accesskit::Role;
-use eframe::egui::{Key, Modifiers};
+use eframe::egui::{Event, Key, Modifiers, PointerButton, Pos2};
 use egui_kittest::kittest::{NodeT, Queryable, by};
 use egui_kittest::{Harness, Node};
 use null_renderer::NullRenderer;
@@ -113,7 +113,11 @@ impl Fixture {
             }
             before = place.get();
         }
-        assert!(of_name(&self.window, &|node| node.click()), "{name} disappeared; on screen: {}", self.on_screen());
+        // All within one frame: results that arrive between two frames may move the widget away from the pointer.
+        let center = std::cell::Cell::new(None);
+        of_name(&self.window, &|node| center.set(Some(node.rect().center())));
+        let Some(at) = center.get() else { panic!("{name} disappeared; on screen: {}", self.on_screen()) };
+        self.window.input_mut().events.extend(click_events(at));
         self.window.run_steps(8);
     }
 
@@ -144,6 +148,13 @@ impl Fixture {
         let all: Vec<String> = self.window.query_all(by()).map(words).filter(|w| !w.is_empty()).collect();
         all.join(" | ")
     }
+}
+
+/// A click at a position of the window.
+fn click_events(at: Pos2) -> [Event; 3] {
+    let (button, modifiers) = (PointerButton::Primary, Modifiers::NONE);
+    let button = |pressed| Event::PointerButton { pos: at, button, pressed, modifiers };
+    [Event::PointerMoved(at), button(true), button(false)]
 }
 
 /// The content of a JSON file, such as a provenance record.
