@@ -200,14 +200,21 @@ fn program(home: &Path) -> PathBuf {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_cytoscope"));
     #[cfg(unix)]
     if std::env::var_os("CYTOSCOPE_SOFTWARE_GPU").is_some() {
-        use std::os::unix::fs::PermissionsExt;
         let script = home.join("cytoscope-without-software-gpu");
         let text = format!("#!/bin/sh\nunset CYTOSCOPE_SOFTWARE_GPU\nexec '{}' \"$@\"\n", program.display());
-        std::fs::write(&script, text).unwrap();
-        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&script, &text);
         return script;
     }
     program
+}
+
+/// Writes an executable script. Another process writes it: a process that a test starts while this one writes would inherit
+/// the open file, and files that are open for writing cannot be executed.
+#[cfg(unix)]
+pub fn write_script(path: &Path, text: &str) {
+    let write = "printf '%s' \"$2\" > \"$1\" && chmod 755 \"$1\"";
+    let written = std::process::Command::new("sh").args(["-c", write, "sh"]).arg(path).arg(text).status();
+    assert!(written.unwrap().success(), "{}", path.display());
 }
 
 /// Opens a window whose engine process is the real program.
