@@ -3,7 +3,6 @@
 use crate::common::Fixture;
 use cytoscope_testkit::skip;
 use serde_json::Value;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 const HEADER: &str = "name,kind,model,data,device,precision,overrides,branch\n";
@@ -21,8 +20,10 @@ fn write_cargo(fixture: &Fixture) {
          chmod +x \"$6/release/cytoscope\"\n",
         fixture.path("built").display()
     );
-    std::fs::write(fixture.path("cargo"), cargo).unwrap();
-    std::fs::set_permissions(fixture.path("cargo"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // Written by another process: files that are open for writing, here or in a child process of another test, cannot be
+    // executed.
+    let write = ["-c", "printf '%s' \"$1\" > cargo && chmod 755 cargo", "sh", &cargo];
+    assert!(Command::new("sh").args(write).current_dir(fixture.path("")).status().unwrap().success());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use cytoscope_train::TrainConfig;
 use cytoscope_ui::{Workbench, WorkbenchOptions};
 use cytoscope_volume::Array;
 use eframe::egui::accesskit::Role;
-use eframe::egui::{Key, Modifiers};
+use eframe::egui::{Event, Key, Modifiers, PointerButton, Pos2};
 use egui_kittest::kittest::{NodeT, Queryable, by};
 use egui_kittest::{Harness, Node};
 use null_renderer::NullRenderer;
@@ -113,7 +113,11 @@ impl Fixture {
             }
             before = place.get();
         }
-        assert!(of_name(&self.window, &|node| node.click()), "{name} disappeared; on screen: {}", self.on_screen());
+        // All within one frame: results that arrive between two frames may move the widget away from the pointer.
+        let center = std::cell::Cell::new(None);
+        of_name(&self.window, &|node| center.set(Some(node.rect().center())));
+        let Some(at) = center.get() else { panic!("{name} disappeared; on screen: {}", self.on_screen()) };
+        self.window.input_mut().events.extend(click_events(at));
         self.window.run_steps(8);
     }
 
@@ -144,6 +148,13 @@ impl Fixture {
         let all: Vec<String> = self.window.query_all(by()).map(words).filter(|w| !w.is_empty()).collect();
         all.join(" | ")
     }
+}
+
+/// A click at a position of the window.
+fn click_events(at: Pos2) -> [Event; 3] {
+    let (button, modifiers) = (PointerButton::Primary, Modifiers::NONE);
+    let button = |pressed| Event::PointerButton { pos: at, button, pressed, modifiers };
+    [Event::PointerMoved(at), button(true), button(false)]
 }
 
 /// The content of a JSON file, such as a provenance record.
@@ -189,14 +200,21 @@ fn program(home: &Path) -> PathBuf {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_cytoscope"));
     #[cfg(unix)]
     if std::env::var_os("CYTOSCOPE_SOFTWARE_GPU").is_some() {
-        use std::os::unix::fs::PermissionsExt;
         let script = home.join("cytoscope-without-software-gpu");
         let text = format!("#!/bin/sh\nunset CYTOSCOPE_SOFTWARE_GPU\nexec '{}' \"$@\"\n", program.display());
-        std::fs::write(&script, text).unwrap();
-        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&script, &text);
         return script;
     }
     program
+}
+
+/// Writes an executable script. Another process writes it: a process that a test starts while this one writes would inherit
+/// the open file, and files that are open for writing cannot be executed.
+#[cfg(unix)]
+pub fn write_script(path: &Path, text: &str) {
+    let write = "printf '%s' \"$2\" > \"$1\" && chmod 755 \"$1\"";
+    let written = std::process::Command::new("sh").args(["-c", write, "sh"]).arg(path).arg(text).status();
+    assert!(written.unwrap().success(), "{}", path.display());
 }
 
 /// Opens a window whose engine process is the real program.

@@ -1,6 +1,8 @@
 //! Models in the window: opening a file, testing, adding, quantizing, exporting, removing; the devices that run them.
 
 use crate::accessibility;
+#[cfg(unix)]
+use crate::fixture::write_script;
 use crate::fixture::{Fixture, read_json, sees};
 use crate::gestures::{drop_file, enter_path};
 use cytoscope_builders::{DynUNet, UNet3d, Weights, dynunet, unet3d};
@@ -235,7 +237,6 @@ fn a_model_that_cannot_be_read_says_why() {
 /// Writes an engine process that lists a GPU only when it is asked to look for devices again.
 #[cfg(unix)]
 fn engine_with_a_new_gpu(folder: &Path) -> std::path::PathBuf {
-    use std::os::unix::fs::PermissionsExt;
     let ready = format!(
         "{{\"reply\":\"ready\",\"version\":{},\"program\":\"0\",\"pid\":'$$',\"folder\":\"/nowhere/at-all\"}}",
         cytoscope_worker::PROTOCOL_VERSION
@@ -256,8 +257,7 @@ fn engine_with_a_new_gpu(folder: &Path) -> std::path::PathBuf {
          esac\ndone\n"
     );
     let program = folder.join("engine");
-    std::fs::write(&program, script).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&program, &script);
     program
 }
 

@@ -280,6 +280,10 @@ impl Drop for Queue {
                 tracing::warn!("the queue of predictions could not be saved: {error}");
             }
         }
+        for (file, _) in &self.abandoned_files {
+            // Unlocked explicitly, as in `write`: the next window offers their predictions.
+            let _ = file.unlock();
+        }
     }
 }
 

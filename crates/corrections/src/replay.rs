@@ -2,7 +2,7 @@
 
 use crate::chunks::LabelSnapshot;
 use crate::history::{History, UndoStep};
-use crate::journal::{Header, HeaderError, JournalFile, JournalReader, Record, Resume, Tail};
+use crate::journal::{Header, HeaderError, JournalFile, JournalReader, LockedFile, Record, Resume, Tail};
 use crate::session::SessionOptions;
 use crate::volume::Direction;
 use crate::{CorrectionError, Fingerprint, LabelVolume};
@@ -73,11 +73,12 @@ pub(crate) fn open(
     // The file is empty, or writing its header was interrupted.
     let is_new = len < bytes.len() as u64 && {
         let mut start = Vec::new();
-        (&file).take(len).read_to_end(&mut start).map_err(io("reading the journal"))?;
+        let reader: &File = &file;
+        reader.take(len).read_to_end(&mut start).map_err(io("reading the journal"))?;
         bytes.starts_with(&start)
     };
     if is_new {
-        let write = |file: &mut File| {
+        let write = |file: &mut LockedFile| {
             file.seek(SeekFrom::Start(0))?;
             file.write_all(&bytes)?;
             file.sync_all()
@@ -100,7 +101,7 @@ pub(crate) fn open(
 
 struct Replayer<'a> {
     path: &'a Path,
-    file: File,
+    file: LockedFile,
     len: u64,
     fingerprint: Fingerprint,
     options: &'a SessionOptions,
@@ -117,8 +118,9 @@ impl Replayer<'_> {
     }
 
     fn reader(&self) -> Result<JournalReader<BufReader<&File>>, CorrectionError> {
-        (&self.file).seek(SeekFrom::Start(0)).map_err(self.io("reading the journal"))?;
-        JournalReader::begin(BufReader::with_capacity(1 << 16, &self.file), self.len).map_err(|e| match e {
+        let mut file: &File = &self.file;
+        file.seek(SeekFrom::Start(0)).map_err(self.io("reading the journal"))?;
+        JournalReader::begin(BufReader::with_capacity(1 << 16, file), self.len).map_err(|e| match e {
             HeaderError::Io(e) => self.io("reading the journal")(e),
             HeaderError::NotAJournal(problem) => self.bad(problem),
         })
@@ -253,7 +255,7 @@ impl Replayer<'_> {
                 Err(e) => return Err(CorrectionError::io(&beside, "saving the damaged end of the journal")(e)),
             }
         };
-        let mut file = &self.file;
+        let mut file: &File = &self.file;
         let kept = file
             .seek(SeekFrom::Start(from))
             .and_then(|_| io::copy(&mut file.take(bytes), &mut copy))

@@ -5,17 +5,46 @@ use super::record::Record;
 use crate::{CorrectionError, Fingerprint};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// A locked file, unlocked when dropped. Closing it does not suffice: a child process that another thread starts inherits the
+/// file, and holds the lock until it executes its program.
+#[derive(Debug)]
+pub(crate) struct LockedFile(File);
+
+impl Deref for LockedFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
+impl DerefMut for LockedFile {
+    fn deref_mut(&mut self) -> &mut File {
+        &mut self.0
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        // On file systems without locks there is nothing to unlock.
+        let _ = self.0.unlock();
+    }
+}
+
 /// A journal that is open for writing.
 #[derive(Debug)]
 pub(crate) struct JournalFile {
     path: PathBuf,
-    file: File,
+    /// Dropped before the file is unlocked, so that the next session opens a synced journal.
+    syncer: Syncer,
+    file: LockedFile,
     /// Length of the valid part in bytes; the next record is written there.
     len: u64,
     /// Number of records, which is the position of the next one.
@@ -26,7 +55,6 @@ pub(crate) struct JournalFile {
     pub bases: Vec<Fingerprint>,
     /// Whether `path` was replaced by a new file that is not open yet.
     replaced: bool,
-    syncer: Syncer,
     every: Duration,
 }
 
@@ -49,7 +77,7 @@ pub(crate) struct Resume {
 
 impl JournalFile {
     /// Opens a file for reading and writing, creates it if necessary, and locks it.
-    pub fn lock(path: &Path) -> Result<File, CorrectionError> {
+    pub fn lock(path: &Path) -> Result<LockedFile, CorrectionError> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -58,16 +86,16 @@ impl JournalFile {
             .open(path)
             .map_err(CorrectionError::io(path, "opening the journal"))?;
         match file.try_lock() {
-            Ok(()) => Ok(file),
+            Ok(()) => Ok(LockedFile(file)),
             Err(TryLockError::WouldBlock) => Err(CorrectionError::InUse { journal: path.to_owned() }),
             // On file systems without locks a second window cannot be detected; editing is still allowed.
-            Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => Ok(file),
+            Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => Ok(LockedFile(file)),
             Err(TryLockError::Error(e)) => Err(CorrectionError::io(path, "locking the journal")(e)),
         }
     }
 
     /// Continues a locked file after its last valid record; the rest is cut off.
-    pub fn resume(path: &Path, file: File, from: Resume) -> Result<Self, CorrectionError> {
+    pub fn resume(path: &Path, file: LockedFile, from: Resume) -> Result<Self, CorrectionError> {
         let Resume { len, position, compact_len, bases, every } = from;
         file.set_len(len).map_err(CorrectionError::io(path, "cutting the journal"))?;
         let syncer = Syncer::start(path, &file, every)?;
@@ -126,7 +154,7 @@ impl JournalFile {
     /// Makes every write fail until the file is opened again.
     #[cfg(test)]
     pub fn forbid_writing(&mut self) {
-        self.file = File::open(&self.path).unwrap();
+        self.file = LockedFile(File::open(&self.path).unwrap());
     }
 
     /// The error of the last background sync; `None` if it succeeded.
