@@ -67,8 +67,9 @@ fn unsaved_strokes_are_restored_in_the_next_window() {
     fixture.settle();
     fixture.click("Correct");
     fixture.until("the hint", |w| sees(w, "Earlier corrections of this stack are kept"));
-    start_correcting(&mut fixture);
-    assert!(fixture.sees("1 earlier correction restored"), "{}", fixture.on_screen());
+    fixture.click("Label this stack");
+    fixture.until("the notification", |w| sees(w, "1 earlier correction restored"));
+    wait_for_tools(&mut fixture);
     assert_eq!(label_at(&save(&mut fixture), [z, 40, 60]), 1);
 }
 

@@ -1,7 +1,9 @@
 //! A window killed while painting: every finished stroke is restored.
 
-use crate::fixture::{Fixture, window};
-use crate::gestures::{SHAPE, command, digest, press, screen_position, session_labels, start_correcting, stroke};
+use crate::fixture::{Fixture, sees, window};
+use crate::gestures::{
+    SHAPE, command, digest, press, screen_position, session_labels, start_correcting, stroke, wait_for_tools,
+};
 use cytoscope_ui::data::plane::Orientation;
 use eframe::egui::Key;
 use std::io::{BufRead, BufReader, Write};
@@ -99,8 +101,12 @@ fn strokes_survive_a_killed_window() {
         assert_ne!(expected, nothing);
         let mut fixture = Fixture { window: window(&home, vec![home.join("sample/nuclei_raw.tif")]), folder };
         fixture.settle();
-        start_correcting(&mut fixture);
-        assert!(fixture.sees("arlier correction"), "{}", fixture.on_screen());
+        fixture.click("Correct");
+        fixture.click("Label this stack");
+        fixture.until("the notification", |w| {
+            sees(w, "1 earlier correction restored") || sees(w, "Earlier corrections restored")
+        });
+        wait_for_tools(&mut fixture);
         // The stroke in progress may be there as well, complete.
         let found = session_labels(&fixture);
         if digest(&found) != expected {

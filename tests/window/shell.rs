@@ -69,8 +69,9 @@ fn a_restarted_window_reports_the_recovery() {
     let (mut fixture, path) = fixture();
     let mut shell = connect(&mut fixture);
     shell.send(&format!(r#"{{"open":[{}],"recovered":"signal 9","left_closed":[]}}"#, quoted(&path)));
+    // Before the stack is loaded: the notification disappears after some seconds.
+    fixture.until("the notification", |w| crate::fixture::sees(w, "Cytoscope has recovered"));
     fixture.settle();
-    assert!(fixture.sees("Cytoscope has recovered"));
     shell.send(&format!(r#"{{"open":[],"recovered":"signal 9","left_closed":[{}]}}"#, quoted(&path)));
     fixture.until("the notification", |w| crate::fixture::sees(w, "Files were not reopened"));
     shell.send("no JSON");

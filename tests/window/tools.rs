@@ -1,6 +1,6 @@
 //! Every correction tool and action, by name or key: the resulting labels are checked voxel by voxel.
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, sees};
 use crate::gestures::{
     SHAPE, click_at, command, correcting_sample, current_label, current_slice, digest, distance_um, draw, go_to_slice,
     label_at, press, read_labels, sample_predicted, save, session_labels, stroke, voxel_positions, voxel_um, voxels_of,
@@ -128,6 +128,7 @@ fn line_splits_a_label_in_two() {
     let before = save(&mut fixture);
     press(&mut fixture, Key::K);
     stroke(&mut fixture, (40.0, 60.0), (80.0, 60.0));
+    fixture.until("the notification", |w| sees(w, "The other part is label 2"));
     let after = save(&mut fixture);
     assert_eq!(
         (label_at(&after, [z, 60, 45]), label_at(&after, [z, 60, 90])),
@@ -137,10 +138,9 @@ fn line_splits_a_label_in_two() {
     let both: BTreeSet<_> = voxels_of(&after, 1).into_iter().chain(voxels_of(&after, 2)).collect();
     assert!(both == voxels_of(&before, 1).into_iter().collect(), "the parts have the voxels of the label");
     assert!(voxels_of(&after, 2).iter().all(|p| p[2] <= 61) && voxels_of(&after, 1).iter().all(|p| p[2] >= 59));
-    assert!(fixture.sees("The other part is label 2"), "{}", fixture.on_screen());
     // A line that crosses no label is reported and changes nothing.
     stroke(&mut fixture, (120.0, 20.0), (140.0, 20.0));
-    assert!(fixture.sees("The line crosses no label"), "{}", fixture.on_screen());
+    fixture.until("the notification", |w| sees(w, "The line crosses no label"));
     assert!(session_labels(&fixture) == after);
 }
 
@@ -398,8 +398,8 @@ fn merging_an_undone_label_changes_nothing() {
     let before = session_labels(&fixture);
     assert!(voxels_of(&before, 2).is_empty() && !voxels_of(&before, 1).is_empty());
     press(&mut fixture, Key::Enter);
+    fixture.until("the notification", |w| sees(w, "The selected labels no longer exist"));
     assert!(session_labels(&fixture) == before, "the other label is unchanged");
-    assert!(fixture.sees("The selected labels no longer exist"), "{}", fixture.on_screen());
 }
 
 #[test]

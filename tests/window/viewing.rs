@@ -127,9 +127,13 @@ fn swipe_uploads_each_slice_with_and_without_labels() {
     assert_eq!(sent(&fixture), 0);
     fixture.window.key_press(Key::PageUp);
     let mut total = 0;
-    for _ in 0..200 {
+    // For as long as the slices take to load, and then for some more frames.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let mut further = 100;
+    while further > 0 {
         fixture.window.step();
         total += sent(&fixture);
+        further -= usize::from(total >= 2 || std::time::Instant::now() > end);
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     assert_eq!(total, 2, "the slice, and the slice without labels");

@@ -20,12 +20,13 @@ fn train(id: u64, job: Value) -> Request {
     Request::run(JobId(id), Job::Train(serde_json::from_value(job).unwrap()))
 }
 
+/// A training run whose patches are so large that hundreds of steps take seconds: it is cancelled in the middle.
 fn training(fixture: &Fixture, steps: usize, resume: bool) -> Value {
     json!({
         "task": "segmentation", "data": fixture.path("sim"), "from": "scratch", "out": fixture.path("model"), "resume": resume,
         "without_int8": true,
         "config": {
-            "patch_zyx": [4, 16, 16], "batch": 1, "budget": {"steps": steps}, "validation": {"times": 2},
+            "patch_zyx": [8, 32, 32], "batch": 1, "budget": {"steps": steps}, "validation": {"times": 2},
             "network": {"filters": [4, 8], "strides": [[1, 2, 2]], "convs_per_block": 1},
         },
     })
