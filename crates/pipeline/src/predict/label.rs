@@ -1,7 +1,7 @@
 //! Segmentation and measurement of a predicted volume of any number of slices in bounded memory.
 
 use super::label_slices::SliceLabeler;
-use super::prediction::Prediction;
+use super::prediction::{FOREGROUND_BYTES, Prediction};
 use super::resolve::Resolved;
 use crate::measure::{self, measure_slices};
 use crate::spool::{Scratch, Spool};
@@ -10,7 +10,7 @@ use crate::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_objects::stitch::Stitcher;
 use cytoscope_objects::threshold::Histogram;
-use cytoscope_objects::{Height, SegmentOptions, Threshold, segment_in_place, smooth};
+use cytoscope_objects::{Foreground, Height, SegmentOptions, Threshold, segment_with_foreground, smooth};
 use cytoscope_profile::Stage;
 use std::ops::Range;
 
@@ -28,8 +28,7 @@ pub(crate) const OVERLAP_UM: f64 = 16.0;
 /// Maximum memory in bytes of segmenting a stack slice by slice. Most of it holds the maps in the boxes of the
 /// components that a slice divides.
 const MAX_STREAMED_BYTES: u64 = 1 << 30;
-/// Limits of the memory in bytes of finding objects during a pass.
-const MIN_PASS_BYTES: u64 = 16 << 20;
+/// Maximum memory in bytes of finding objects during a pass.
 const MAX_PASS_BYTES: u64 = 256 << 20;
 /// A stack is segmented slice by slice in at most this fraction (1 / `BUDGET_PARTS`) of the memory budget.
 const BUDGET_PARTS: u64 = 4;
@@ -50,7 +49,7 @@ pub(crate) fn peak_bytes(shape: [usize; 3], streamed_bytes: u64, measured_channe
 /// Returns the memory in bytes that finding objects during a pass may take, if segmenting a stack slice by slice may take
 /// `streamed_bytes`. If it takes more, objects are found after the pass.
 pub(super) fn bytes_during_pass(shape: [usize; 3], streamed_bytes: u64) -> u64 {
-    slab_bytes(shape).clamp(MIN_PASS_BYTES, MAX_PASS_BYTES).min(streamed_bytes)
+    if is_segmented_at_once(shape) { FOREGROUND_BYTES } else { MAX_PASS_BYTES.min(streamed_bytes) }
 }
 
 /// Returns the memory in bytes of a slab.
@@ -155,22 +154,23 @@ impl Smoothing {
 }
 
 /// Segments a map, with its labels stored in `scratch`: at once, slice by slice, or, if that takes too much memory, in slabs.
-/// The caller must drop small objects.
+/// `foreground` is the foreground of the map, if it was found while the map was made. The caller must drop small objects.
 pub(crate) fn label(
     context: &Context,
     map: &mut dyn MapSource,
     settings: &LabelSettings<'_>,
     scratch: Scratch<'_>,
+    foreground: Option<Foreground>,
 ) -> Result<Labels, JobError> {
     let slab = slab_slices(map.shape());
     if map.shape()[0] <= slab {
-        return label_in_slabs(context, map, settings, scratch, slab);
+        return label_in_slabs(context, map, settings, scratch, foreground, slab);
     }
     match label_slice_by_slice(context, map, settings, scratch, slab)? {
         Ok(labels) => Ok(labels),
         Err(threshold) => {
             let options = SegmentOptions { threshold, ..settings.options.clone() };
-            label_in_slabs(context, map, &LabelSettings { options: &options, ..*settings }, scratch, slab)
+            label_in_slabs(context, map, &LabelSettings { options: &options, ..*settings }, scratch, None, slab)
         }
     }
 }
@@ -203,6 +203,7 @@ fn label_slice_by_slice(
     // Every slice is read twice.
     let mut meter = context.meter(ProgressStage::Objects, 2 * shape[0] as u64, ProgressUnit::Slices);
     let fits = labeler.advance(context, map, shape[0], &mut |slices| meter.add(slices))?;
+    context.recorder.mark_memory("objects");
     Ok(if fits { Ok(labeler.finish(context)) } else { Err(threshold) })
 }
 
@@ -212,6 +213,7 @@ fn label_in_slabs(
     map: &mut dyn MapSource,
     settings: &LabelSettings<'_>,
     scratch: Scratch<'_>,
+    foreground: Option<Foreground>,
     slab: usize,
 ) -> Result<Labels, JobError> {
     let LabelSettings { channel, seed_channel, voxel_um, options, overlap_um, .. } = *settings;
@@ -219,6 +221,7 @@ fn label_in_slabs(
     let plane = shape[1] * shape[2];
     let mut spool = Spool::new(scratch, plane)?;
     let whole = shape[0] <= slab;
+    let mut foreground = foreground.filter(|_| whole);
     let overlap = if whole { 0 } else { overlap_slices(slab, overlap_um / voxel_um[0]) };
     let mut meter = context.meter(ProgressStage::Objects, shape[0] as u64, ProgressUnit::Slices);
     // A single slab is smoothed while it is segmented. The slices around a slab are limited to twice as many as it has.
@@ -246,8 +249,8 @@ fn label_in_slabs(
         let mut values = smoothing.read(context, map, channel, start..end)?;
         let seeds = if settings.has_seeds() { Some(map.read(context, seed_channel, start..end)?) } else { None };
         let span = context.recorder.span(Stage::Objects, "segment").voxels(values.len());
-        let size = [end - start, shape[1], shape[2]];
-        let (mut labels, _) = segment_in_place(&mut values, seeds.as_deref(), size, voxel_um, &options)?;
+        let (found, size) = (foreground.take(), [end - start, shape[1], shape[2]]);
+        let (mut labels, _) = segment_with_foreground(&mut values, seeds.as_deref(), found, size, voxel_um, &options)?;
         drop(seeds);
         stitcher.renumber(&mut labels, if start == 0 { 0 } else { overlap * plane });
         // The first half of the overlap belongs to the previous slab.
@@ -468,7 +471,11 @@ pub(super) fn label_prediction(
     let Resolved { segment, voxel_um, .. } = resolved;
     let mut labels = match prediction.take_labels(context) {
         Some(labels) => labels,
-        None => label(context, prediction, &settings_of(resolved, resolved.budget.for_labels_bytes()), scratch)?,
+        None => {
+            let (settings, foreground) =
+                (settings_of(resolved, resolved.budget.for_labels_bytes()), prediction.take_foreground());
+            label(context, prediction, &settings, scratch, foreground)?
+        }
     };
     labels.filter_objects(context, segment.min_voxels(labels.shape[0], *voxel_um), segment.drop_border)?;
     Ok(labels)

@@ -97,16 +97,18 @@ impl SliceLabeler {
             }
             self.find_foreground(context, map, slices.clone())?;
             progress(slices.len() as u64)?;
-            if self.segmentation.needed_bytes() > self.limit_bytes {
-                return Ok(false);
-            }
             while self.segmentation.added() < self.segmentation.ready() {
                 let start = self.segmentation.added();
                 let slices = start..(start + self.step).min(self.segmentation.ready());
+                if self.segmentation.needed_bytes() > self.limit_bytes {
+                    return Ok(false);
+                }
                 self.segment(context, map, slices.clone())?;
                 progress(slices.len() as u64)?;
             }
-            context.recorder.mark_memory("objects");
+            if self.segmentation.needed_bytes() > self.limit_bytes {
+                return Ok(false);
+            }
         }
     }
 

@@ -213,7 +213,7 @@ impl<'a> Inference<'a> {
     /// there is no pass.
     fn objects_bytes(&self, shape: [usize; 3]) -> u64 {
         let Some(Runner::Pass { objects_bytes, .. }) = &self.runner else { return 0 };
-        // With a single thread, overlapping the stages gains nothing, and small maps are segmented fastest at once.
+        // With a single thread, overlapping the stages gains nothing. Larger maps are still in the system's cache.
         let overlaps = self.resolved.compile.threads != 1;
         if overlaps || !label::is_segmented_at_once(shape) { *objects_bytes } else { 0 }
     }

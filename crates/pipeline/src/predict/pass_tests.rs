@@ -16,7 +16,7 @@ use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_engine::{Band, CompileOptions, DeviceId, Engine, Precision, RollingPlan};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::Graph;
-use cytoscope_objects::{Height, SegmentOptions, Threshold};
+use cytoscope_objects::{Foreground, Height, SegmentOptions, Threshold};
 use cytoscope_profile::Recorder;
 use cytoscope_volume::tile::{Span, crop_spans};
 use cytoscope_volume::{Array, Axes, VoxelSize};
@@ -282,41 +282,46 @@ fn objects_that_are_found_during_a_pass_are_those_of_the_whole_map() {
         min_volume_um3: 2.0,
         ..SegmentOptions::default()
     };
-    let settings = |streamed_bytes: u64| LabelSettings {
-        channel: 0,
-        seed_channel: 0,
-        voxel_um: [1.0; 3],
-        options: &options,
-        overlap_um: 1.0,
-        streamed_bytes,
-    };
-    // Returns the labels, and whether they were found during the pass.
-    let labels = |streamed_bytes: u64, overlaps: bool| {
-        let prepare = |prediction: &mut Prediction| {
-            if streamed_bytes > 0 {
-                prediction.find_objects(&settings(streamed_bytes), Scratch::Memory).unwrap();
-            }
+    // Returns the labels, and whether they were found during the pass, or only their foreground.
+    let labels = |during_pass: Option<DuringPass>, overlaps: bool| {
+        let (voxel_um, overlap_um) = ([1.0; 3], 1.0);
+        let settings = |streamed_bytes: u64| {
+            let (channel, seed_channel) = (0, 0);
+            LabelSettings { channel, seed_channel, voxel_um, options: &options, overlap_um, streamed_bytes }
+        };
+        let prepare = |prediction: &mut Prediction| match during_pass {
+            Some(DuringPass::Foreground) => prediction.find_objects(&settings(0), Scratch::Memory).unwrap(),
+            Some(DuringPass::Labels { bytes }) => prediction.find_labels(&settings(bytes), Scratch::Memory).unwrap(),
+            None => {}
         };
         let plan = plan(&graph, None).unwrap();
         let mut prediction =
             predict_with(&context, plan, &values, Setup { overlaps, ..Setup::default() }, prepare).unwrap();
-        let during_pass = prediction.take_labels(&context);
-        let is_found = during_pass.is_some();
-        let mut found = match during_pass {
+        let (foreground, labels) = (prediction.take_foreground(), prediction.take_labels(&context));
+        let found = [foreground.as_ref().map(Foreground::slices) == Some(SHAPE[0]), labels.is_some()];
+        let mut labels = match labels {
             Some(labels) => labels,
-            None => label(&context, &mut prediction, &settings(0), Scratch::Memory).unwrap(),
+            None => label(&context, &mut prediction, &settings(0), Scratch::Memory, foreground).unwrap(),
         };
-        found.filter_objects(&context, 2, false).unwrap();
-        ((found.count, found.all_slices(&context).unwrap()), is_found)
+        labels.filter_objects(&context, 2, false).unwrap();
+        ((labels.count, labels.all_slices(&context).unwrap()), found)
     };
-    let (whole, is_found) = labels(0, true);
-    assert!(whole.0 > 1 && !is_found, "{} objects", whole.0);
+    let (whole, found) = labels(None, true);
+    assert!(whole.0 > 1 && found == [false; 2], "{} objects", whole.0);
+    assert!(labels(Some(DuringPass::Foreground), true) == (whole.clone(), [true, false]));
     for overlaps in [false, true] {
-        assert!(labels(1 << 30, overlaps) == (whole.clone(), true));
+        assert!(labels(Some(DuringPass::Labels { bytes: 1 << 30 }), overlaps) == (whole.clone(), [false, true]));
     }
     // The memory suffices to begin, but not for all of it.
-    let bytes = (SHAPE[1] * SHAPE[2] * SHAPE[0] * 8) as u64;
-    assert!(labels(bytes + 1000, true) == (whole, false));
+    let bytes = (SHAPE.iter().product::<usize>() * 8) as u64 + 1000;
+    assert!(labels(Some(DuringPass::Labels { bytes }), true) == (whole, [false; 2]));
+}
+
+/// What is found of objects during a pass.
+#[derive(Clone, Copy)]
+enum DuringPass {
+    Foreground,
+    Labels { bytes: u64 },
 }
 
 /// A sink that is slower than the network.

@@ -1,12 +1,12 @@
 //! The network's output, stored in a spool on the model's grid and read on the input's grid.
 
-use super::label::{LabelSettings, Labels, MapSource};
+use super::label::{self, LabelSettings, Labels, MapSource};
 use super::label_slices::SliceLabeler;
 use crate::ops::Volume;
 use crate::slice_statistics::Chains;
 use crate::spool::{Scratch, Spool};
 use crate::{Context, JobError};
-use cytoscope_objects::{SegmentOptions, Threshold};
+use cytoscope_objects::Foreground;
 use cytoscope_profile::Stage;
 use cytoscope_volume::Samples;
 use cytoscope_volume::resample::{AxisMap, linear};
@@ -28,9 +28,22 @@ pub(crate) struct Prediction {
     buffer: Vec<f32>,
     /// Number of complete slices on the model's grid, from the first on.
     complete: usize,
-    /// Finds objects while slices are stored.
-    labeler: Option<SliceLabeler>,
+    /// What was found of the objects in the slices that could be read so far.
+    found: Option<FoundObjects>,
 }
+
+/// What is found of objects while slices are stored.
+enum FoundObjects {
+    /// The foreground of a channel of a stack that is segmented at once.
+    Foreground(usize, Foreground),
+    /// The labels of a larger stack.
+    Labels(Box<SliceLabeler>),
+}
+
+/// Maximum runs of foreground voxels that are held while the network runs; see [`FOREGROUND_BYTES`].
+const MAX_RUNS: usize = 1 << 19;
+/// Bytes of that many runs, 12 for each, and of where rows start.
+pub(super) const FOREGROUND_BYTES: u64 = 7 << 20;
 
 /// Number of voxels that are segmented at once while slices are stored, unless a single slice has more.
 const STEP_VOXELS: usize = 1 << 20;
@@ -39,7 +52,7 @@ impl Prediction {
     pub(crate) fn new(spool: Spool<f32>, channels: usize, model_shape: [usize; 3], shape: [usize; 3]) -> Self {
         let back = super::grid::maps(model_shape, shape);
         let chains = Chains::Stack(vec![Vec::new(); channels]);
-        Self { spool, channels, model_shape, shape, back, chains, buffer: Vec::new(), complete: 0, labeler: None }
+        Self { spool, channels, model_shape, shape, back, chains, buffer: Vec::new(), complete: 0, found: None }
     }
 
     /// Stores finished rows and columns `[C][z][rows][columns]` of slices of the model's grid. Slices are complete once the
@@ -89,39 +102,88 @@ impl Prediction {
         z < self.shape[0] && needed <= self.complete
     }
 
-    /// Finds objects while slices are stored, unless that takes too much memory or the whole map is needed before: for Otsu's
-    /// threshold, or to smooth the map.
+    /// Finds objects while slices are stored, or their foreground if the stack is segmented at once, in at most
+    /// `settings.streamed_bytes` of memory. Nothing is found if the whole map is needed before: for Otsu's threshold, or to
+    /// smooth the map.
     ///
     /// # Errors
     /// [`JobError`] if the labels cannot be stored, or an option is out of range.
-    pub(crate) fn find_objects(&mut self, settings: &LabelSettings<'_>, scratch: Scratch<'_>) -> Result<(), JobError> {
-        let SegmentOptions { threshold, smooth_um, .. } = *settings.options;
-        if matches!(threshold, Threshold::Fixed(_)) && smooth_um <= 0.0 {
-            let step = (STEP_VOXELS / (self.shape[1] * self.shape[2]).max(1)).max(1);
-            self.labeler = SliceLabeler::new(self.shape, settings, step, settings.streamed_bytes, scratch)?;
+    pub(super) fn find_objects(&mut self, settings: &LabelSettings<'_>, scratch: Scratch<'_>) -> Result<(), JobError> {
+        let Some(foreground) = Foreground::new(self.shape, settings.options) else { return Ok(()) };
+        if label::is_segmented_at_once(self.shape) {
+            self.found = Some(FoundObjects::Foreground(settings.channel, foreground));
+            return Ok(());
         }
+        self.find_labels(settings, scratch)
+    }
+
+    /// As [`Prediction::find_objects`], for a stack that is segmented slice by slice.
+    pub(super) fn find_labels(&mut self, settings: &LabelSettings<'_>, scratch: Scratch<'_>) -> Result<(), JobError> {
+        let step = (STEP_VOXELS / (self.shape[1] * self.shape[2]).max(1)).max(1);
+        let labeler = SliceLabeler::new(self.shape, settings, step, settings.streamed_bytes, scratch)?;
+        self.found = labeler.map(|labeler| FoundObjects::Labels(Box::new(labeler)));
         Ok(())
     }
 
     /// Finds objects as far as the stored slices allow; gives it up if it takes too much memory.
     ///
     /// # Errors
-    /// [`JobError`] if a slice cannot be read, a label cannot be stored, or the job is cancelled.
-    pub(crate) fn advance_objects(&mut self, context: &Context) -> Result<(), JobError> {
-        let Some(mut labeler) = self.labeler.take() else { return Ok(()) };
-        let available = (labeler.foreground_slices()..).find(|z| !self.is_ready(*z)).unwrap_or_default();
-        let depth = self.shape[0];
-        if labeler.advance(context, self, available.min(depth), &mut |_| context.check())? {
-            self.labeler = Some(labeler);
+    /// [`JobError`] if a slice cannot be read, labels cannot be stored, or the job is cancelled.
+    pub(super) fn advance_objects(&mut self, context: &Context) -> Result<(), JobError> {
+        let Some(mut found) = self.found.take() else { return Ok(()) };
+        let fits = match &mut found {
+            FoundObjects::Foreground(channel, foreground) => self.advance_foreground(context, *channel, foreground)?,
+            FoundObjects::Labels(labeler) => {
+                let first = labeler.foreground_slices();
+                let ready = (first..).take_while(|z| self.is_ready(*z)).count();
+                labeler.advance(context, self, first + ready, &mut |_| context.check())?
+            }
+        };
+        if fits {
+            self.found = Some(found);
         } else {
-            tracing::debug!("finding objects during the prediction takes too much memory: they are found after it");
+            tracing::debug!("objects take too much memory during the pass: they are found after it");
         }
         Ok(())
     }
 
-    /// Returns the labels that were found while slices were stored; `None` if they were not.
-    pub(crate) fn take_labels(&mut self, context: &Context) -> Option<Labels> {
-        self.labeler.take().filter(SliceLabeler::is_complete).map(|labeler| labeler.finish(context))
+    /// Adds the slices that can be read by now to the foreground; returns whether it has not too many parts.
+    fn advance_foreground(
+        &mut self,
+        context: &Context,
+        channel: usize,
+        foreground: &mut Foreground,
+    ) -> Result<bool, JobError> {
+        while self.is_ready(foreground.slices()) && foreground.runs() <= MAX_RUNS {
+            let z = foreground.slices();
+            let values = self.read(context, channel, z..z + 1)?;
+            let _span = context.recorder.span(Stage::Objects, "foreground").voxels(values.len());
+            foreground.add_slice(&values)?;
+            context.check()?;
+        }
+        Ok(foreground.runs() <= MAX_RUNS)
+    }
+
+    /// Returns the foreground of a stack that is segmented at once, if it was found while slices were stored.
+    pub(super) fn take_foreground(&mut self) -> Option<Foreground> {
+        match self.found.take() {
+            Some(FoundObjects::Foreground(_, foreground)) => Some(foreground),
+            other => {
+                self.found = other;
+                None
+            }
+        }
+    }
+
+    /// Returns the labels, if they were found while slices were stored.
+    pub(super) fn take_labels(&mut self, context: &Context) -> Option<Labels> {
+        match self.found.take() {
+            Some(FoundObjects::Labels(labeler)) if labeler.is_complete() => Some(labeler.finish(context)),
+            other => {
+                self.found = other;
+                None
+            }
+        }
     }
 
     /// Reads all channels of a slice of the model's grid, before postprocessing.
