@@ -71,7 +71,7 @@ impl Prober<'_> {
     /// Returns the time limit of a child process that tests several precisions. The rest of the time is for those that it could
     /// not test.
     fn first_timeout(&self) -> Duration {
-        self.timeout * 2 / 3
+        self.timeout * 5 / 6
     }
 
     fn ask(&self, part: ProbePart, timeout: Duration) -> Result<Vec<Device>, Failed> {
@@ -110,7 +110,7 @@ impl Prober<'_> {
     /// Returns a device that works in a precision, but whose test has ended with `reason` in a later one. Tests the precisions
     /// after that one in processes of their own.
     fn settled(&self, mut device: Device, reason: String) -> Device {
-        let end = Instant::now() + self.timeout / 3;
+        let end = Instant::now() + self.timeout / 6;
         let mut precisions = untested(&device).to_vec().into_iter();
         device.shortcomings.retain(|of| !matches!(of, Shortcoming::UntestedPrecisions { .. }));
         let mut failed: Vec<(Precision, String)> =

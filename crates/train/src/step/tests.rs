@@ -262,6 +262,8 @@ fn steps_on_joined_parameters_are_those_of_the_cpu() {
     let of_sessions: Vec<DeviceTraffic> = sessions.into_iter().flatten().filter_map(BoundSession::traffic).collect();
     let all = on_gpu.traffic().unwrap();
     assert_eq!(all.runs, of_sessions.iter().map(|traffic| traffic.runs).sum::<u64>());
+    // Steps are timed by the time of these calls.
+    assert!(all.synchronizations >= all.runs, "a run may not have ended when the call returns: {all:?}");
     let of_sessions: u64 = of_sessions.iter().map(|traffic| traffic.downloads).sum();
     assert!(all.downloads > of_sessions, "the state was downloaded, too: {all:?}");
     assert_eq!(on_cpu.traffic(), None);
