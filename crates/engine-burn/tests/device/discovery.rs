@@ -2,7 +2,7 @@
 
 use cytoscope_engine::{Device, DeviceId, EngineError, Precision, Shortcoming};
 use cytoscope_engine_burn::BurnEngine;
-use cytoscope_engine_burn::probe::{Kind, child_main, discover, discover_all, discover_kind};
+use cytoscope_engine_burn::probe::{Kind, ProbePart, ProbeRequest, child_main, discover, discover_all, discover_kind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -163,6 +163,23 @@ fn devices_after_one_that_crashes_are_tested_alone() {
     assert_eq!(found, [0, 1, 2].map(|index| (DeviceId::Cuda(index), true, f32_only)));
     assert_eq!(devices[1].shortcomings, [failed(Precision::F16, "the driver crashed (signal 11)")]);
     assert!(devices[0].shortcomings.is_empty() && devices[2].shortcomings.is_empty(), "{devices:?}");
+}
+
+#[test]
+fn requests_of_probes_are_read_as_they_are_written() {
+    let parts = [
+        ("cuda", ProbePart::All),
+        ("cuda:list", ProbePart::List),
+        ("cuda:2", ProbePart::Index(2)),
+        ("cuda:1:f16", ProbePart::Precision(1, Precision::F16)),
+    ];
+    for (text, part) in parts {
+        let request: ProbeRequest = text.parse().unwrap();
+        assert_eq!((request.kind, request.part, request.to_string().as_str()), (Kind::Cuda, part, text));
+    }
+    for wrong in ["gpu", "cuda:", "cuda:x", "cuda:1:f17", "cuda:1:"] {
+        assert!(wrong.parse::<ProbeRequest>().is_err(), "{wrong}");
+    }
 }
 
 #[test]
