@@ -212,7 +212,10 @@ fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Dev
     // Drivers print to the same pipe: the last line that parses as devices counts.
     let devices: Option<Vec<Device>> = output.iter().rev().find_map(|line| serde_json::from_str(line).ok());
     let Some(status) = status else {
-        let reason = format!("the driver did not answer within {} s", timeout.as_secs_f32());
+        let seconds = timeout.as_secs_f32();
+        let reason = format!(
+            "the driver did not answer within {seconds} s: restart the computer; if it happens again, update the driver"
+        );
         return Err(Failed { reason, is_late: true, so_far: devices.unwrap_or_default() });
     };
     if !status.success() {
@@ -221,9 +224,11 @@ fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Dev
         let errors = String::from_utf8_lossy(&errors);
         let last = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
         let message: String = last.trim().chars().take(200).collect();
-        let message = explained(&message);
+        let explanation = explained(&message);
         let colon = if message.is_empty() { "" } else { ": " };
-        let reason = format!("the driver crashed ({}){colon}{message}", describe_status(status));
+        // An explanation says what to do.
+        let advice = if explanation == message { "; update the driver" } else { "" };
+        let reason = format!("the driver crashed ({}){colon}{explanation}{advice}", describe_status(status));
         return Err(Failed { reason, is_late: false, so_far: devices.unwrap_or_default() });
     }
     devices.ok_or_else(|| {

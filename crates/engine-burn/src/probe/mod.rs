@@ -315,6 +315,6 @@ fn check(device: &Device, precision: Precision) -> Result<(), String> {
     if picked == (Some(8.0), Some(27.0), Some(8.0)) {
         Ok(())
     } else {
-        Err(format!("wrong results: a test convolution returned {picked:?} instead of 8, 27 and 8"))
+        Err(format!("wrong results: a test convolution returned {picked:?} instead of 8, 27 and 8; update the driver"))
     }
 }

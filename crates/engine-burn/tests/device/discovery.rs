@@ -118,13 +118,17 @@ fn a_precision_whose_test_hangs_or_crashes_hides_neither_those_before_nor_those_
             esac"#
         )
     };
-    let crash = ("kill -SEGV $$", Duration::from_secs(60), "the driver crashed (signal 11)");
-    let hang = ("exec sleep 100", Duration::from_secs(18), "the driver did not answer within 15 s");
+    let crash = ("kill -SEGV $$", Duration::from_secs(60), "the driver crashed (signal 11); update the driver");
+    let late = "the driver did not answer within 15 s: restart the computer; if it happens again, update the driver";
+    let hang = ("exec sleep 100", Duration::from_secs(18), late);
     for (end, timeout, error) in [crash, hang] {
         let devices = cuda_by_script(&script(end), timeout);
         let [device] = devices.as_slice() else { panic!("{devices:?}") };
         assert!(device.usable && device.precisions == [Precision::F32, Precision::F16], "{device:?}");
-        let expected = [failed(Precision::Tf32, error), failed(Precision::Bf16, "the driver crashed (exit code 4)")];
+        let expected = [
+            failed(Precision::Tf32, error),
+            failed(Precision::Bf16, "the driver crashed (exit code 4); update the driver"),
+        ];
         assert_eq!(device.shortcomings, expected);
         assert!(device.reason.contains("works; tf32") && device.reason.contains(error), "{}", device.reason);
     }
@@ -142,7 +146,10 @@ fn a_precision_that_there_was_no_time_to_test_has_not_failed() {
     let [device] = devices.as_slice() else { panic!("{devices:?}") };
     assert!(device.usable && device.precisions == [Precision::F32], "{device:?}");
     let untested = Shortcoming::UntestedPrecisions { precisions: vec![Precision::F16, Precision::Bf16] };
-    assert_eq!(device.shortcomings, [failed(Precision::Tf32, "the driver crashed (signal 11)"), untested]);
+    assert_eq!(
+        device.shortcomings,
+        [failed(Precision::Tf32, "the driver crashed (signal 11); update the driver"), untested]
+    );
     assert!(device.reason.contains("no time to test f16, bf16"), "{}", device.reason);
 }
 
@@ -161,7 +168,7 @@ fn devices_after_one_that_crashes_are_tested_alone() {
     let found: Vec<_> = devices.iter().map(|d| (d.id, d.usable, d.precisions.as_slice())).collect();
     let f32_only = &[Precision::F32][..];
     assert_eq!(found, [0, 1, 2].map(|index| (DeviceId::Cuda(index), true, f32_only)));
-    assert_eq!(devices[1].shortcomings, [failed(Precision::F16, "the driver crashed (signal 11)")]);
+    assert_eq!(devices[1].shortcomings, [failed(Precision::F16, "the driver crashed (signal 11); update the driver")]);
     assert!(devices[0].shortcomings.is_empty() && devices[2].shortcomings.is_empty(), "{devices:?}");
 }
 
