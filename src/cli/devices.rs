@@ -55,7 +55,7 @@ impl DevicesCommand {
 
 impl ProbeDevice {
     pub(crate) fn run(self) -> Outcome {
-        print(&cytoscope_pipeline::devices::probe_child(self.request, &mut |so_far| print(so_far)));
+        print(&cytoscope_pipeline::devices::probe_child(self.request, &mut print));
         Ok(())
     }
 }
