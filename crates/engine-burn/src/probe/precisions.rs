@@ -83,7 +83,7 @@ mod tests {
         // Tests the precisions, of which those in `bad` fail with these errors, and returns which were tested, too.
         let test = |bad: &[(Precision, &str)]| {
             let mut checked = Vec::new();
-            let check = |precision| {
+            let check = |precision: Precision| {
                 checked.push(precision);
                 let error = bad.iter().find(|(failing, _)| *failing == precision);
                 error.map_or(Ok(()), |(_, error)| Err((*error).to_owned()))
@@ -111,7 +111,7 @@ mod tests {
     fn what_was_found_is_told_before_each_test() {
         use Precision::{F16, F32, Tf32};
         let mut told = Vec::new();
-        let check = |precision| if precision == Tf32 { Err("wrong".to_owned()) } else { Ok(()) };
+        let check = |precision: Precision| if precision == Tf32 { Err("wrong".to_owned()) } else { Ok(()) };
         let tested = test_each(&[F32, Tf32, F16], check, |so_far| told.push(so_far.clone())).unwrap();
         let state = |good: &[Precision], failed: &[Precision], untested: &[Precision]| Tested {
             good: good.to_vec(),
