@@ -17,7 +17,8 @@ pub(crate) struct DevicesCommand {
 
 #[derive(Args)]
 pub(crate) struct ProbeDevice {
-    /// Devices to probe: those of a kind (`cuda` or `wgpu`), their list (`cuda:list`), or one of them (`cuda:1`).
+    /// Devices to probe: those of a kind (`cuda` or `wgpu`), their list (`cuda:list`), one of them (`cuda:1`), or one of them
+    /// in one precision (`cuda:1:f16`).
     request: ProbeRequest,
 }
 
@@ -54,7 +55,7 @@ impl DevicesCommand {
 
 impl ProbeDevice {
     pub(crate) fn run(self) -> Outcome {
-        print(&cytoscope_pipeline::devices::probe_child(self.request));
+        print(&cytoscope_pipeline::devices::probe_child(self.request, &mut print));
         Ok(())
     }
 }

@@ -110,6 +110,9 @@ fn with_search_buttons(text: &str) -> String {
         match setting {
             Setting::Resume => shown.replace_range(option, "\"Continue search\""),
             Setting::Restart => shown.replace_range(option, "\"Search for settings\""),
+            Setting::ResumeOnCpu | Setting::ResumeOnCpuInF32 => {
+                shown.replace_range(option, "\"Device\" and \"Continue search\"");
+            }
             _ => {}
         }
     }
@@ -211,6 +214,10 @@ mod tests {
         assert_eq!(
             search_failure_in_window(message, Some("use --restart instead of --resume")),
             "m.search.csv: row 2 cannot be read\nUse \"Search for settings\" instead of \"Continue search\""
+        );
+        assert_eq!(
+            search_failure_in_window("it is lost; continue on another device with --resume --device cpu", None),
+            "it is lost; continue on another device with \"Device\" and \"Continue search\""
         );
         let of_training = in_window(message);
         assert!(of_training.ends_with(" instead of \"Continue training\""), "{of_training}");

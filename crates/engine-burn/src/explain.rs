@@ -38,6 +38,21 @@ const EXPLANATIONS: &[(&[&str], &str)] = &[
         "the NVIDIA driver is too old or only a stub: install a current driver",
     ),
     (
+        &["cuda_error_jit_compiler_not_found"],
+        "a part of the NVIDIA driver (libnvidia-ptxjitcompiler) is missing: install the complete driver, or in a container, allow \
+         it all parts (NVIDIA_DRIVER_CAPABILITIES=all)",
+    ),
+    (
+        &["cuda_error_system_not_ready"],
+        "the links between the GPUs of this computer are not ready: start the service nvidia-fabricmanager, in the version of the \
+         driver",
+    ),
+    (
+        &["cuda_error_operating_system"],
+        "the NVIDIA driver could not open a device file (/dev/nvidia*): check its permissions, or pass all of them to this \
+         container",
+    ),
+    (
         &["cuda_error_devices_unavailable", "cuda_error_device_unavailable"],
         "another program uses the GPU exclusively: close it, or set the compute mode to default with `nvidia-smi -c 0`",
     ),
@@ -55,9 +70,11 @@ const EXPLANATIONS: &[(&[&str], &str)] = &[
             "parent device is lost",
             "device is lost",
             "device_lost",
+            "device_removed",
+            "device_hung",
         ],
-        "the GPU stopped a computation and was reset: restart the program; if it happens again, update the driver or use \
-         --device cpu",
+        "the GPU stopped a computation and was reset: restart the program before using it again; if it happens again, update the \
+         driver or use --device cpu",
     ),
     (
         &["cuda_error_unknown", "cuda_error_not_initialized", "cuda_error_invalid_device"],
@@ -132,6 +149,12 @@ mod tests {
                 "nvidia-smi",
             ),
             ("DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"an illegal memory access was encountered\")", "--device cpu"),
+            ("DriverError(CUDA_ERROR_SYSTEM_NOT_READY, \"system not yet initialized\")", "nvidia-fabricmanager"),
+            (
+                "DriverError(CUDA_ERROR_JIT_COMPILER_NOT_FOUND, \"PTX JIT compiler library not found\")",
+                "complete driver",
+            ),
+            ("DriverError(CUDA_ERROR_OPERATING_SYSTEM, \"OS call failed or operation not supported\")", "/dev/nvidia"),
             ("wgpu error: Validation Error Caused by: Parent device is lost", "--device cpu"),
         ];
         for (said, advice) in real {

@@ -176,15 +176,21 @@ pub enum Shortcoming {
         /// The error of the test.
         error: String,
     },
+    /// The hardware has these precisions, but there was no time to test them.
+    UntestedPrecisions {
+        /// The precisions that are not used.
+        precisions: Vec<Precision>,
+    },
 }
 
 impl fmt::Display for Shortcoming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = |of: &[Precision]| of.iter().map(|precision| precision.name()).collect::<Vec<&str>>().join(", ");
         match self {
             Self::MissingHeaders { advice, .. } => f.write_str(advice),
-            Self::FailedPrecisions { precisions, error } => {
-                let names: Vec<&str> = precisions.iter().map(|precision| precision.name()).collect();
-                write!(f, "{} cannot be used: {error}", names.join(", "))
+            Self::FailedPrecisions { precisions, error } => write!(f, "{} cannot be used: {error}", names(precisions)),
+            Self::UntestedPrecisions { precisions } => {
+                write!(f, "there was no time to test {}: look for devices again", names(precisions))
             }
         }
     }
@@ -280,8 +286,10 @@ mod tests {
         });
         let good: Device = serde_json::from_value(stored).unwrap();
         assert_eq!(good.shortcoming(), None, "a semicolon in the reason is not a shortcoming");
-        let slow = Device { shortcomings: vec![missing, failed], ..good };
-        let text = "tf32 needs mma.h; install it; tf32, f16 cannot be used: wrong results";
+        let untested = Shortcoming::UntestedPrecisions { precisions: vec![Precision::Bf16] };
+        let slow = Device { shortcomings: vec![missing, failed, untested], ..good };
+        let text = "tf32 needs mma.h; install it; tf32, f16 cannot be used: wrong results; there was no time to test bf16: look \
+                    for devices again";
         assert_eq!(slow.shortcoming().as_deref(), Some(text));
         let json = serde_json::to_value(&slow).unwrap();
         assert_eq!(json["shortcomings"][0]["kind"], "missing_headers");

@@ -501,9 +501,10 @@ fn unverified_note(device: DeviceId, error: &JobError) -> String {
     format!("the network could not be checked on {device} ({error})")
 }
 
-/// Returns what the child process of a probe prints: a JSON array of devices.
-pub fn probe_child(request: ProbeRequest) -> String {
-    cytoscope_engine_burn::probe::child_main(&request.to_string())
+/// Returns what the child process of a probe prints at the end: a JSON array of devices. `print` receives such arrays before
+/// each test, in which a driver may crash or hang.
+pub fn probe_child(request: ProbeRequest, print: &mut dyn FnMut(&str)) -> String {
+    cytoscope_engine_burn::probe::child_main(&request.to_string(), print)
 }
 
 #[cfg(test)]

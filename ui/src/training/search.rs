@@ -167,6 +167,11 @@ impl SearchJob {
         Ok(())
     }
 
+    /// Returns the search as it continues on another device, such as after one has failed.
+    fn on(&self, device: DeviceRequest) -> Self {
+        Self { device, ..self.clone() }
+    }
+
     /// Title of the search: that of its start model.
     pub(crate) fn title(&self) -> String {
         self.from.model().map_or_else(|| NEW_NETWORK.to_owned(), |path| file_name(Path::new(path)))
@@ -366,7 +371,10 @@ impl Training {
         if !search.is_unfinished() {
             effects.success("Search finished", format!("{}: the best settings can be used now", job.title()));
         } else if jobs.can_tune() {
-            effects.act(JobsAction::StartSearch { job, resume: true });
+            let job = job.on(self.wizard.plan.device);
+            search.job = Some(job.clone());
+            effects.act(JobsAction::StartSearch { job: Box::new(job), resume: true });
+            self.wizard.save_plan(true);
             self.forget_cost(&mut effects);
         }
         effects
@@ -384,6 +392,7 @@ impl Training {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_engine::DeviceId;
 
     fn trial(number: usize, rung: usize, score: Option<f64>) -> SearchTrial {
         let settings = vec![format!("ema=0.{number}"), "network.filters=[4, 8]".to_owned()];
@@ -435,6 +444,18 @@ mod tests {
         assert!(search.is_unfinished());
         search.add(trial(0, 2, Some(0.5)));
         assert!(!search.is_unfinished());
+    }
+
+    #[test]
+    fn a_search_continues_on_the_device_that_is_chosen_then() {
+        let started = job("/out".into());
+        let continued = started.on(DeviceRequest::Device(DeviceId::Cpu)).arguments(true);
+        assert!(continued.contains(&OsString::from("--device=cpu")) && continued.contains(&OsString::from("--resume")));
+        let others = |arguments: Vec<OsString>| -> Vec<OsString> {
+            let is_device = |argument: &OsString| argument.to_string_lossy().starts_with("--device=");
+            arguments.into_iter().filter(|argument| !is_device(argument)).collect()
+        };
+        assert_eq!(others(continued), others(started.arguments(true)), "all else is as it was");
     }
 
     #[test]

@@ -1,24 +1,23 @@
 //! Probes devices in child processes, which may crash, hang or print garbage.
 
-use super::{Kind, ProbePart, ProbeRequest};
+use super::precisions::failures;
+use super::{CUDA_WORKS, Kind, ProbePart, ProbeRequest};
 use crate::explain::explained;
-use cytoscope_engine::{Device, DeviceId};
-use std::io::Read;
+use cytoscope_engine::{Device, DeviceId, Precision, Shortcoming};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Time limit of a child process.
+/// Time limit of a child process, or of two one after the other if the first one does not survive the test of a precision.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a child process may take to end after it was killed.
 const KILL_WAIT: Duration = Duration::from_secs(1);
 /// Largest number of bytes read from a child process.
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 
-/// Probes the devices of all kinds in parallel: runs `program args… REQUEST`, which must print [`super::child_main`] of
-/// that [`ProbeRequest`]. If the test of a kind's devices fails, each device is tested in a separate process, so that
-/// one that crashes does not hide the others.
+/// Probes the devices of all kinds in parallel, each as [`discover_all`] does.
 pub fn discover(program: &Path, args: &[&str]) -> Vec<Device> {
     let mut found = Vec::new();
     std::thread::scope(|scope| {
@@ -31,43 +30,154 @@ pub fn discover(program: &Path, args: &[&str]) -> Vec<Device> {
     found
 }
 
-/// Probes the devices of a kind in one child process; if that fails, in one for each device.
-fn discover_all(kind: Kind, program: &Path, args: &[&str], timeout: Duration) -> Vec<Device> {
-    let ask = |part: ProbePart| {
-        let request = ProbeRequest { kind, part }.to_string();
-        let args: Vec<&str> = args.iter().copied().chain([request.as_str()]).collect();
-        run_probe(program, &args, timeout)
-    };
-    let failed = match ask(ProbePart::All) {
+/// Probes the devices of a kind: runs `program args… REQUEST`, which must print [`super::child_main`] of that [`ProbeRequest`],
+/// for at most `timeout`. If the test of a kind's devices fails, each device is tested in a separate process, so that one that
+/// crashes does not hide the others. A precision whose test crashes or hangs does not hide those that were tested before; those
+/// after it are tested in separate processes.
+pub fn discover_all(kind: Kind, program: &Path, args: &[&str], timeout: Duration) -> Vec<Device> {
+    let prober = Prober { kind, program, args, timeout };
+    let failed = match prober.ask(ProbePart::All, prober.first_timeout()) {
         Ok(devices) => return or_none_found(kind, devices),
-        Err(reason) => reason,
+        Err(failed) => failed,
     };
-    let listed = match ask(ProbePart::List) {
+    let Failed { reason: failed, so_far, .. } = failed;
+    if so_far.len() > 1 && so_far.iter().any(|device| !untested(device).is_empty()) {
+        return so_far.into_iter().map(|device| prober.completed(device)).collect();
+    }
+    if let Some(only) = so_far.into_iter().find(is_partly_tested) {
+        return vec![prober.settled(only, failed)];
+    }
+    let listed = match prober.ask(ProbePart::List, timeout) {
         Ok(devices) if devices.len() > 1 => devices,
         // The only device is the one that failed.
         Ok(devices) => {
             let only = devices.into_iter().next().unwrap_or_else(|| kind.unusable(""));
-            return vec![Device { usable: false, reason: failed, ..only }];
+            return vec![unusable(only, failed)];
         }
         Err(_) => return vec![kind.unusable(failed)],
     };
-    let test = |device: Device| {
+    listed.into_iter().map(|device| prober.test_alone(device)).collect()
+}
+
+/// Asks child processes about the devices of a kind.
+struct Prober<'a> {
+    kind: Kind,
+    program: &'a Path,
+    args: &'a [&'a str],
+    timeout: Duration,
+}
+
+impl Prober<'_> {
+    /// Returns the time limit of a child process that tests several precisions. The rest of the time is for those that it could
+    /// not test.
+    fn first_timeout(&self) -> Duration {
+        self.timeout * 5 / 6
+    }
+
+    fn ask(&self, part: ProbePart, timeout: Duration) -> Result<Vec<Device>, Failed> {
+        let request = ProbeRequest { kind: self.kind, part }.to_string();
+        let args: Vec<&str> = self.args.iter().copied().chain([request.as_str()]).collect();
+        run_probe(self.program, &args, timeout)
+    }
+
+    /// Tests a device in a separate process if its test had not ended when the process of all devices failed.
+    fn completed(&self, device: Device) -> Device {
+        if untested(&device).is_empty() { device } else { self.test_alone(device) }
+    }
+
+    /// Tests a device in a separate process.
+    fn test_alone(&self, device: Device) -> Device {
         let index = match device.id {
             DeviceId::Cuda(index) | DeviceId::Wgpu(index) => index,
             DeviceId::Cpu => return device,
         };
-        match ask(ProbePart::Index(index)) {
+        match self.ask(ProbePart::Index(index), self.first_timeout()) {
             Ok(tested) => {
                 // Without the device, the child says why there is none of its kind.
                 let other = tested.first().map_or("the probe did not find it again", |other| other.reason.as_str());
-                let reason = other.to_owned();
-                let gone = Device { usable: false, reason, ..device };
+                let gone = unusable(device, other.to_owned());
                 tested.into_iter().find(|d| d.id == gone.id).unwrap_or(gone)
             }
-            Err(reason) => Device { usable: false, reason, ..device },
+            Err(Failed { reason, so_far, .. }) => {
+                match so_far.into_iter().find(|d| d.id == device.id && is_partly_tested(d)) {
+                    Some(tested) => self.settled(tested, reason),
+                    None => unusable(device, reason),
+                }
+            }
         }
-    };
-    listed.into_iter().map(test).collect()
+    }
+
+    /// Returns a device that works in a precision, but whose test has ended with `reason` in a later one. Tests the precisions
+    /// after that one in processes of their own.
+    fn settled(&self, mut device: Device, reason: String) -> Device {
+        let end = Instant::now() + self.timeout / 6;
+        let mut precisions = untested(&device).to_vec().into_iter();
+        device.shortcomings.retain(|of| !matches!(of, Shortcoming::UntestedPrecisions { .. }));
+        let mut failed: Vec<(Precision, String)> =
+            precisions.next().map(|culprit| (culprit, reason)).into_iter().collect();
+        let mut late = Vec::new();
+        for precision in precisions {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.test_precision(device.id, precision, left) {
+                Ok(()) => device.precisions.push(precision),
+                Err(Failed { is_late: true, .. }) => late.push(precision),
+                Err(Failed { reason, .. }) => failed.push((precision, reason)),
+            }
+        }
+        device.shortcomings.extend(failures(failed));
+        if !late.is_empty() {
+            device.shortcomings.push(Shortcoming::UntestedPrecisions { precisions: late });
+        }
+        device.reason = super::reason(CUDA_WORKS, &device);
+        device
+    }
+
+    /// Tests a precision of a device in a separate process.
+    fn test_precision(&self, id: DeviceId, precision: Precision, timeout: Duration) -> Result<(), Failed> {
+        let index = match id {
+            DeviceId::Cuda(index) | DeviceId::Wgpu(index) => index,
+            DeviceId::Cpu => 0,
+        };
+        let found = self.ask(ProbePart::Precision(index, precision), timeout)?;
+        match found.into_iter().find(|device| device.id == id) {
+            Some(device) if device.usable && device.precisions.contains(&precision) => Ok(()),
+            Some(device) => Err(Failed::because(device.reason)),
+            None => Err(Failed::because("the probe did not find the device again".to_owned())),
+        }
+    }
+}
+
+/// Why a child process has not answered.
+struct Failed {
+    reason: String,
+    /// Whether it was ended because it took too long.
+    is_late: bool,
+    /// The devices as they were before the test in which it ended; empty if it had not begun to test.
+    so_far: Vec<Device>,
+}
+
+impl Failed {
+    fn because(reason: String) -> Self {
+        Self { reason, is_late: false, so_far: Vec::new() }
+    }
+}
+
+/// Returns the precisions of a device whose test had not ended.
+fn untested(of: &Device) -> &[Precision] {
+    let untested = of.shortcomings.iter().find_map(|shortcoming| match shortcoming {
+        Shortcoming::UntestedPrecisions { precisions } => Some(precisions.as_slice()),
+        _ => None,
+    });
+    untested.unwrap_or_default()
+}
+
+/// Returns whether a device works in a precision, and others were still to be tested.
+fn is_partly_tested(device: &Device) -> bool {
+    device.usable && !untested(device).is_empty()
+}
+
+fn unusable(device: Device, reason: String) -> Device {
+    Device { usable: false, reason, precisions: Vec::new(), shortcomings: Vec::new(), ..device }
 }
 
 /// Runs `program args…`, which must print [`super::child_main`] of `kind`, for at most `timeout`. If the child fails,
@@ -75,7 +185,7 @@ fn discover_all(kind: Kind, program: &Path, args: &[&str], timeout: Duration) ->
 pub fn discover_kind(kind: Kind, program: &Path, args: &[&str], timeout: Duration) -> Vec<Device> {
     match run_probe(program, args, timeout) {
         Ok(devices) => or_none_found(kind, devices),
-        Err(reason) => vec![kind.unusable(reason)],
+        Err(failed) => vec![kind.unusable(failed.reason)],
     }
 }
 
@@ -84,38 +194,71 @@ fn or_none_found(kind: Kind, devices: Vec<Device>) -> Vec<Device> {
     if devices.is_empty() { vec![kind.unusable("the probe found no devices")] } else { devices }
 }
 
-fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Device>, String> {
+fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Device>, Failed> {
     let mut child = Command::new(program)
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|e| format!("cannot start the probe: {e}"))?;
-    let output = read_all(child.stdout.take());
+        .map_err(|e| Failed::because(format!("cannot start the probe: {e}")))?;
+    let output = read_lines(child.stdout.take());
     let errors = read_all(child.stderr.take());
-    let Some(status) = wait(&mut child, timeout) else {
+    let status = wait(&mut child, timeout);
+    if status.is_none() {
         end(&mut child);
-        return Err(format!("the driver did not answer within {} s", timeout.as_secs_f32()));
+    }
+    let output = lines(&output);
+    // Drivers print to the same pipe: the last line that parses as devices counts.
+    let devices: Option<Vec<Device>> = output.iter().rev().find_map(|line| serde_json::from_str(line).ok());
+    let Some(status) = status else {
+        let seconds = timeout.as_secs_f32();
+        let reason = format!(
+            "the driver did not answer within {seconds} s: restart the computer; if it happens again, update the driver"
+        );
+        return Err(Failed { reason, is_late: true, so_far: devices.unwrap_or_default() });
     };
-    // A process that the child started may keep the pipes open.
-    let text = |from: Receiver<Vec<u8>>| {
-        String::from_utf8_lossy(&from.recv_timeout(Duration::from_secs(1)).unwrap_or_default()).into_owned()
-    };
-    let (output, errors) = (text(output), text(errors));
     if !status.success() {
+        // A process that the child started may keep the pipe open.
+        let errors = errors.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+        let errors = String::from_utf8_lossy(&errors);
         let last = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
         let message: String = last.trim().chars().take(200).collect();
-        let message = explained(&message);
+        let explanation = explained(&message);
         let colon = if message.is_empty() { "" } else { ": " };
-        return Err(format!("the driver crashed ({}){colon}{message}", describe_status(status)));
+        // An explanation says what to do.
+        let advice = if explanation == message { "; update the driver" } else { "" };
+        let reason = format!("the driver crashed ({}){colon}{explanation}{advice}", describe_status(status));
+        return Err(Failed { reason, is_late: false, so_far: devices.unwrap_or_default() });
     }
-    // Drivers print to the same pipe: the last line that parses as devices counts.
-    let devices = output.lines().rev().find_map(|line| serde_json::from_str(line).ok());
     devices.ok_or_else(|| {
-        let message: String = output.trim().chars().take(80).collect();
-        format!("the probe printed \"{message}\" instead of devices")
+        let message: String = output.join("\n").trim().chars().take(80).collect();
+        Failed::because(format!("the probe printed \"{message}\" instead of devices"))
     })
+}
+
+/// Returns the lines that a child process prints, each as soon as it is complete.
+fn read_lines(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        if let Some(mut pipe) = pipe {
+            for line in BufReader::new(pipe.by_ref().take(MAX_OUTPUT_BYTES)).split(b'\n').map_while(Result::ok) {
+                // The receiver may have given up.
+                let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
+            }
+            drop(sender);
+            // Drain the rest, so that the child does not block on a full pipe.
+            let _ = std::io::copy(&mut pipe, &mut std::io::sink());
+        }
+    });
+    receiver
+}
+
+/// Returns the lines until the pipe is closed, or those of a second: a process that the child started may keep it open.
+fn lines(from: &Receiver<String>) -> Vec<String> {
+    let end = Instant::now() + Duration::from_secs(1);
+    let next = || from.recv_timeout(end.saturating_duration_since(Instant::now())).ok();
+    std::iter::from_fn(next).collect()
 }
 
 /// Returns what a child process prints, as soon as it has closed the pipe.

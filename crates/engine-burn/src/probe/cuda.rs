@@ -5,9 +5,9 @@ use super::listing::{
 };
 use super::precisions::precisions_of;
 use super::toolkit::{Headers, Places, nvrtc_advice_on_windows, nvrtc_names};
-use super::{Kind, child, driver, test_device};
+use super::{CUDA_WORKS, Candidate, Kind, child, driver, test_devices};
 use crate::tuning;
-use cytoscope_engine::{Device, DeviceId, Shortcoming};
+use cytoscope_engine::{Device, DeviceId, Precision, Shortcoming};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,8 +22,13 @@ pub(super) struct Parts {
     headers: Headers,
 }
 
-/// Tests the devices, or only the one with the given index.
-pub(super) fn devices(only: Option<usize>) -> Vec<Device> {
+/// Tests the devices, or only the one with the given index, in all their precisions or only in the given one. `tell` receives
+/// the devices before each test.
+pub(super) fn devices(
+    only: Option<usize>,
+    precision: Option<Precision>,
+    tell: &mut dyn FnMut(&[Device]),
+) -> Vec<Device> {
     let listed = listed();
     let parts = match parts(listed.first().map(|gpu| gpu.driver.as_str())) {
         Ok(parts) => parts,
@@ -40,13 +45,14 @@ pub(super) fn devices(only: Option<usize>) -> Vec<Device> {
         }),
         Headers::Complete | Headers::Missing(_) => None,
     };
-    let test = |(index, device): (usize, Device)| {
+    let candidate = |(index, device): (usize, Device)| {
         let capability = gpus.get(index).and_then(|gpu| gpu.capability);
-        let offered = precisions_of(capability, parts.headers.suffice_for_tensor_cores());
-        test_device(device, &offered, "CUDA works: a test convolution was correct", lacks.clone())
+        let mut offered = precisions_of(capability, parts.headers.suffice_for_tensor_cores());
+        offered.retain(|offered| precision.is_none_or(|wanted| wanted == *offered));
+        Candidate { device, offered, lacks: lacks.clone() }
     };
     let wanted = all.into_iter().enumerate().filter(|(index, _)| only.is_none_or(|only| only == *index));
-    wanted.map(test).collect()
+    test_devices(wanted.map(candidate).collect(), CUDA_WORKS, tell)
 }
 
 /// Returns the devices without testing them.

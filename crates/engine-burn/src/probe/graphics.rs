@@ -45,7 +45,7 @@ fn described(software: bool, test: impl Fn(&Device) -> bool) -> Vec<Device> {
                 format!("software {api} (slower than the CPU engine); set {SOFTWARE_VARIABLE}=1 to allow it for tests");
             Device { reason, ..device }
         } else if test(&device) {
-            test_device(device, &[Precision::F32], &good, None)
+            test_device(device, &[Precision::F32], &good, None, &mut |_| ())
         } else {
             device
         });

@@ -11,13 +11,17 @@ mod listing;
 mod precisions;
 mod toolkit;
 
-pub use child::{TIMEOUT, discover, discover_kind};
+pub use child::{TIMEOUT, discover, discover_all, discover_kind};
 
 use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision, Shortcoming};
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, GraphError, Op, Tensor, ValueId};
+use precisions::{Tested, test_each};
 
 /// Environment variable that allows software Vulkan, for tests.
 pub const SOFTWARE_VARIABLE: &str = "CYTOSCOPE_SOFTWARE_GPU";
+
+/// What is said about a CUDA device that works.
+const CUDA_WORKS: &str = "CUDA works: a test convolution was correct";
 
 /// A kind of devices, probed in a separate process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,8 +73,8 @@ impl std::str::FromStr for Kind {
     }
 }
 
-/// Request to a child process: the devices of a kind, their list without a test, or a single device. As text,
-/// `cuda`, `cuda:list` or `cuda:1`.
+/// Request to a child process: the devices of a kind, their list without a test, a single device, or one precision of it. As
+/// text, `cuda`, `cuda:list`, `cuda:1` or `cuda:1:f16`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbeRequest {
     /// Kind of the devices to probe.
@@ -88,6 +92,8 @@ pub enum ProbePart {
     List,
     /// The device of this index is tested.
     Index(usize),
+    /// The device of this index is tested in this precision only.
+    Precision(usize, Precision),
 }
 
 impl std::fmt::Display for ProbeRequest {
@@ -97,6 +103,7 @@ impl std::fmt::Display for ProbeRequest {
             ProbePart::All => f.write_str(kind),
             ProbePart::List => write!(f, "{kind}:list"),
             ProbePart::Index(index) => write!(f, "{kind}:{index}"),
+            ProbePart::Precision(index, precision) => write!(f, "{kind}:{index}:{precision}"),
         }
     }
 }
@@ -108,9 +115,17 @@ impl std::str::FromStr for ProbeRequest {
         let (kind, part) = match text.split_once(':') {
             None => (text, ProbePart::All),
             Some((kind, "list")) => (kind, ProbePart::List),
-            Some((kind, index)) => {
-                let invalid = |_| format!("invalid probe \"{text}\": expected cuda, cuda:list or cuda:INDEX");
-                (kind, ProbePart::Index(index.parse().map_err(invalid)?))
+            Some((kind, of_device)) => {
+                let invalid = || {
+                    format!("invalid probe \"{text}\": expected cuda, cuda:list, cuda:INDEX or cuda:INDEX:PRECISION")
+                };
+                let (index, precision) = match of_device.split_once(':') {
+                    Some((index, precision)) => (index, Some(precision)),
+                    None => (of_device, None),
+                };
+                let index: usize = index.parse().map_err(|_| invalid())?;
+                let precision = precision.map(str::parse::<Precision>).transpose().map_err(|_| invalid())?;
+                (kind, precision.map_or(ProbePart::Index(index), |precision| ProbePart::Precision(index, precision)))
             }
         };
         Ok(Self { kind: kind.parse()?, part })
@@ -119,30 +134,34 @@ impl std::str::FromStr for ProbeRequest {
 
 /// Probes the devices of a kind in this process, which a driver may crash.
 pub fn run_in_this_process(kind: Kind) -> Vec<Device> {
-    run_request(ProbeRequest { kind, part: ProbePart::All })
+    run_request(ProbeRequest { kind, part: ProbePart::All }, &mut |_| ())
 }
 
-/// Like [`run_in_this_process`], for a request.
-fn run_request(request: ProbeRequest) -> Vec<Device> {
+/// Like [`run_in_this_process`], for a request. `tell` receives the devices before each test of a precision.
+fn run_request(request: ProbeRequest, tell: &mut dyn FnMut(&[Device])) -> Vec<Device> {
     let software = std::env::var_os(SOFTWARE_VARIABLE).is_some_and(|v| !v.is_empty() && v != "0");
-    run_part(request, software)
+    run_part(request, software, tell)
 }
 
 /// Like [`run_in_this_process`], but `software` instead of [`SOFTWARE_VARIABLE`] decides whether software Vulkan is
 /// usable.
 pub fn run_with_software(kind: Kind, software: bool) -> Vec<Device> {
-    run_part(ProbeRequest { kind, part: ProbePart::All }, software)
+    run_part(ProbeRequest { kind, part: ProbePart::All }, software, &mut |_| ())
 }
 
-fn run_part(request: ProbeRequest, software: bool) -> Vec<Device> {
+fn run_part(request: ProbeRequest, software: bool, tell: &mut dyn FnMut(&[Device])) -> Vec<Device> {
     let kind = request.kind;
     let found = match (kind, request.part) {
-        (Kind::Cuda, ProbePart::All) => cuda::devices(None),
+        (Kind::Cuda, ProbePart::All) => cuda::devices(None, None, tell),
         (Kind::Cuda, ProbePart::List) => cuda::list(),
-        (Kind::Cuda, ProbePart::Index(index)) => cuda::devices(Some(index)),
+        (Kind::Cuda, ProbePart::Index(index)) => cuda::devices(Some(index), None, tell),
+        (Kind::Cuda, ProbePart::Precision(index, precision)) => cuda::devices(Some(index), Some(precision), tell),
         (Kind::Wgpu, ProbePart::All) => graphics::devices(software, None),
         (Kind::Wgpu, ProbePart::List) => graphics::list(),
-        (Kind::Wgpu, ProbePart::Index(index)) => graphics::devices(software, Some(index)),
+        // Only one precision is tested.
+        (Kind::Wgpu, ProbePart::Index(index) | ProbePart::Precision(index, _)) => {
+            graphics::devices(software, Some(index))
+        }
     };
     if found.is_empty() {
         return vec![kind.unusable(match kind {
@@ -165,14 +184,15 @@ pub fn free_bytes(id: DeviceId) -> Option<u64> {
     }
 }
 
-/// Returns what the child process must print: the devices of a [`ProbeRequest`] in its form as text, as one line of
-/// JSON.
-pub fn child_main(request: &str) -> String {
+/// Returns what the child process must print at the end: the devices of a [`ProbeRequest`] in its form as text, as one line of
+/// JSON. `print` receives such lines before, with what is known if a driver crashes or hangs in the next test.
+pub fn child_main(request: &str, print: &mut dyn FnMut(&str)) -> String {
+    let line = |devices: &[Device]| serde_json::to_string(devices).unwrap_or_else(|_| "[]".to_owned());
     let devices = match request.parse::<ProbeRequest>() {
-        Ok(request) => run_request(request),
+        Ok(request) => run_request(request, &mut |devices| print(&line(devices))),
         Err(reason) => vec![Kind::Wgpu.unusable(reason)],
     };
-    serde_json::to_string(&devices).unwrap_or_else(|_| "[]".to_owned())
+    line(&devices)
 }
 
 /// Checks that all components of CUDA are installed, without initializing CUDA.
@@ -183,35 +203,80 @@ pub(crate) fn cuda_parts() -> Result<(), String> {
     cuda::parts(None).map(|_| ())
 }
 
-/// Runs a tiny network on a device and sets `usable`, `precisions` and `reason` by the result. `offered` are the precisions
-/// that it may have, f32 first; `good` is the reason if the device works, and `lacks` what is known to be missing then.
-fn test_device(mut device: Device, offered: &[Precision], good: &str, lacks: Option<Shortcoming>) -> Device {
-    device.usable = true;
-    device.precisions = offered.to_vec();
-    match find_precisions(&mut device) {
-        Ok(failed) => {
-            device.shortcomings = lacks.into_iter().chain(failed).collect();
-            let parts = std::iter::once(good.to_owned()).chain(device.shortcoming());
-            device.reason = parts.collect::<Vec<_>>().join("; ");
-        }
-        Err(reason) => {
-            device.usable = false;
-            device.precisions = Vec::new();
-            device.reason = reason;
+/// A device that is to be tested.
+struct Candidate {
+    device: Device,
+    /// The precisions that it may have, f32 first.
+    offered: Vec<Precision>,
+    /// What is known to be missing if the device works.
+    lacks: Option<Shortcoming>,
+}
+
+/// Tests devices one after the other; `good` is what is said about those that work. `tell` receives all of them before each
+/// test.
+fn test_devices(candidates: Vec<Candidate>, good: &str, tell: &mut dyn FnMut(&[Device])) -> Vec<Device> {
+    let untested = |of: &Candidate| {
+        let tested = Tested { good: Vec::new(), failed: Vec::new(), untested: of.offered.clone() };
+        described(&of.device, &tested, good, &[])
+    };
+    let mut all: Vec<Device> = candidates.iter().map(untested).collect();
+    for (index, Candidate { device, offered, lacks }) in candidates.into_iter().enumerate() {
+        tell(&all);
+        let mut tell_one = |so_far: Device| {
+            if let Some(slot) = all.get_mut(index) {
+                *slot = so_far;
+            }
+            tell(&all);
+        };
+        let tested = test_device(device, &offered, good, lacks, &mut tell_one);
+        if let Some(slot) = all.get_mut(index) {
+            *slot = tested;
         }
     }
+    all
+}
+
+/// Runs a tiny network on a device in each precision and returns it with `usable`, `precisions` and `reason` set by the
+/// results. `offered` are the precisions that it may have, f32 first; `good` is the reason if the device works, and `lacks` what
+/// is known to be missing then. `tell` receives the device before each test.
+fn test_device(
+    device: Device,
+    offered: &[Precision],
+    good: &str,
+    lacks: Option<Shortcoming>,
+    tell: &mut dyn FnMut(Device),
+) -> Device {
+    let device = Device { usable: true, precisions: offered.to_vec(), ..device };
+    let lacks: Vec<Shortcoming> = lacks.into_iter().collect();
+    match find_precisions(&device, |so_far| tell(described(&device, so_far, good, &lacks))) {
+        Ok(tested) => described(&device, &tested, good, &lacks),
+        Err(reason) => Device { usable: false, precisions: Vec::new(), reason, ..device },
+    }
+}
+
+/// Returns a device as the tests of its precisions have found it.
+fn described(device: &Device, tested: &Tested, good: &str, lacks: &[Shortcoming]) -> Device {
+    let usable = !tested.good.is_empty();
+    let shortcomings = [lacks.to_vec(), tested.shortcomings()].concat();
+    let mut device = Device { usable, precisions: tested.good.clone(), shortcomings, ..device.clone() };
+    let error = tested.failed.first().map(|(_, error)| error.clone());
+    device.reason = if usable { reason(good, &device) } else { error.unwrap_or_default() };
     device
 }
 
-/// Removes the precisions of a device that CubeCL has not registered for it, or whose test fails; returns what failed.
-fn find_precisions(device: &mut Device) -> Result<Vec<Shortcoming>, String> {
+/// Returns the reason of a device that works: what is said about it, and its shortcomings.
+fn reason(good: &str, device: &Device) -> String {
+    std::iter::once(good.to_owned()).chain(device.shortcoming()).collect::<Vec<_>>().join("; ")
+}
+
+/// Tests the precisions of a device that CubeCL has registered for it.
+fn find_precisions(device: &Device, tell: impl FnMut(&Tested)) -> Result<Tested, String> {
     let id = device.id;
     // Burn is configured when a device is opened, and must not be asked for the device before.
     crate::BurnEngine::open(device).map_err(|e| e.to_string())?;
-    device.precisions.retain(|precision| crate::is_registered(id, *precision));
-    let (precisions, failed) = precisions::working(&device.precisions, |precision| check(device, precision))?;
-    device.precisions = precisions;
-    Ok(failed)
+    let mut offered = device.precisions.clone();
+    offered.retain(|precision| crate::is_registered(id, *precision));
+    test_each(&offered, |precision| check(device, precision), tell)
 }
 
 /// Returns a network that convolves a volume of 3×3×3 ones with a kernel of ones, whose result is 27 in the center and 8 in
@@ -250,6 +315,6 @@ fn check(device: &Device, precision: Precision) -> Result<(), String> {
     if picked == (Some(8.0), Some(27.0), Some(8.0)) {
         Ok(())
     } else {
-        Err(format!("wrong results: a test convolution returned {picked:?} instead of 8, 27 and 8"))
+        Err(format!("wrong results: a test convolution returned {picked:?} instead of 8, 27 and 8; update the driver"))
     }
 }

@@ -14,36 +14,62 @@ pub(crate) fn precisions_of(capability: Option<u32>, has_headers: bool) -> Vec<P
     std::iter::once(Precision::F32).chain(fast).collect()
 }
 
-/// Tests each of the precisions that are offered besides f32, so that one that fails does not hide the others, and f32 if none
-/// of them works. Returns the precisions that work, f32 first, and those that failed, with equal errors together.
-///
-/// # Errors
-/// The error of the first test if all fail.
-pub(crate) fn working(
-    offered: &[Precision],
-    mut check: impl FnMut(Precision) -> Result<(), String>,
-) -> Result<(Vec<Precision>, Vec<Shortcoming>), String> {
-    let mut good = Vec::new();
-    let mut failed: Vec<(Vec<Precision>, String)> = Vec::new();
-    for precision in offered.iter().copied().filter(|precision| *precision != Precision::F32) {
-        let Err(error) = check(precision) else {
-            good.push(precision);
-            continue;
-        };
-        match failed.iter_mut().find(|(_, known)| *known == error) {
+/// What the tests of a device's precisions have found so far.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Tested {
+    /// The precisions that work.
+    pub good: Vec<Precision>,
+    /// Those whose test failed, with its error.
+    pub failed: Vec<(Precision, String)>,
+    /// Those whose test has not ended; the first one is tested next.
+    pub untested: Vec<Precision>,
+}
+
+impl Tested {
+    /// Returns why precisions are not used.
+    pub(crate) fn shortcomings(&self) -> Vec<Shortcoming> {
+        let mut all = failures(self.failed.clone());
+        if !self.untested.is_empty() {
+            all.push(Shortcoming::UntestedPrecisions { precisions: self.untested.clone() });
+        }
+        all
+    }
+}
+
+/// Returns the shortcomings of precisions whose tests failed; those with equal errors are together.
+pub(crate) fn failures(failed: Vec<(Precision, String)>) -> Vec<Shortcoming> {
+    let mut together: Vec<(Vec<Precision>, String)> = Vec::new();
+    for (precision, error) in failed {
+        match together.iter_mut().find(|(_, known)| *known == error) {
             Some((precisions, _)) => precisions.push(precision),
-            None => failed.push((vec![precision], error)),
+            None => together.push((vec![precision], error)),
         }
     }
-    if good.is_empty()
-        && let Err(error) = check(Precision::F32)
-    {
-        // The first error is the cause.
-        return Err(failed.into_iter().next().map_or(error, |(_, first)| first));
-    }
-    good.insert(0, Precision::F32);
     let shortcoming = |(precisions, error)| Shortcoming::FailedPrecisions { precisions, error };
-    Ok((good, failed.into_iter().map(shortcoming).collect()))
+    together.into_iter().map(shortcoming).collect()
+}
+
+/// Tests each of the precisions that are offered, so that one that fails does not hide the others. Before each test, `tell`
+/// receives what was found so far, because the driver may crash or hang in it.
+///
+/// # Errors
+/// The error of the test in f32, after which no other precision is tested.
+pub(crate) fn test_each(
+    offered: &[Precision],
+    mut check: impl FnMut(Precision) -> Result<(), String>,
+    mut tell: impl FnMut(&Tested),
+) -> Result<Tested, String> {
+    let mut tested = Tested { good: Vec::new(), failed: Vec::new(), untested: offered.to_vec() };
+    for (index, &precision) in offered.iter().enumerate() {
+        tell(&tested);
+        match check(precision) {
+            Ok(()) => tested.good.push(precision),
+            Err(error) if precision == Precision::F32 => return Err(error),
+            Err(error) => tested.failed.push((precision, error)),
+        }
+        tested.untested = offered.get(index + 1..).unwrap_or_default().to_vec();
+    }
+    Ok(tested)
 }
 
 #[cfg(test)]
@@ -55,31 +81,49 @@ mod tests {
         use Precision::{Bf16, F16, F32, Tf32};
         let offered = [F32, Tf32, F16, Bf16];
         // Tests the precisions, of which those in `bad` fail with these errors, and returns which were tested, too.
-        let test = |offered: &[Precision], bad: &[(Precision, &str)]| {
-            let mut tested = Vec::new();
-            let found = working(offered, |precision| {
-                tested.push(precision);
+        let test = |bad: &[(Precision, &str)]| {
+            let mut checked = Vec::new();
+            let check = |precision: Precision| {
+                checked.push(precision);
                 let error = bad.iter().find(|(failing, _)| *failing == precision);
                 error.map_or(Ok(()), |(_, error)| Err((*error).to_owned()))
-            });
-            (found, tested)
+            };
+            let found = test_each(&offered, check, |_| ()).map(|tested| (tested.good.clone(), tested.shortcomings()));
+            (found, checked)
         };
         let failed = |precisions: &[Precision], error: &str| Shortcoming::FailedPrecisions {
             precisions: precisions.to_vec(),
             error: error.to_owned(),
         };
-        assert_eq!(test(&offered, &[]), (Ok((offered.to_vec(), Vec::new())), vec![Tf32, F16, Bf16]));
-        let (found, _) = test(&offered, &[(Tf32, "wrong")]);
-        assert_eq!(found, Ok((vec![F32, F16, Bf16], vec![failed(&[Tf32], "wrong")])), "the first");
-        let (found, _) = test(&offered, &[(F16, "wrong"), (Bf16, "no kernel")]);
+        assert_eq!(test(&[]), (Ok((offered.to_vec(), Vec::new())), offered.to_vec()));
+        let (found, _) = test(&[(Tf32, "wrong")]);
+        assert_eq!(found, Ok((vec![F32, F16, Bf16], vec![failed(&[Tf32], "wrong")])));
+        let (found, _) = test(&[(F16, "wrong"), (Bf16, "no kernel")]);
         assert_eq!(found, Ok((vec![F32, Tf32], vec![failed(&[F16], "wrong"), failed(&[Bf16], "no kernel")])));
-        let all = [(Tf32, "wrong"), (F16, "wrong"), (Bf16, "wrong")];
-        let (found, tested) = test(&offered, &all);
+        let (found, checked) = test(&[(Tf32, "wrong"), (F16, "wrong"), (Bf16, "wrong")]);
         assert_eq!(found, Ok((vec![F32], vec![failed(&[Tf32, F16, Bf16], "wrong")])));
-        assert_eq!(tested, [Tf32, F16, Bf16, F32]);
-        let (found, _) = test(&offered, &[(Tf32, "lost"), (F16, "gone"), (Bf16, "gone"), (F32, "gone")]);
-        assert_eq!(found, Err("lost".to_owned()), "the first error is the cause");
-        assert_eq!(test(&[F32], &[(F32, "wrong")]), (Err("wrong".to_owned()), vec![F32]));
+        assert_eq!(checked, offered);
+        let gone = [(F32, "lost"), (Tf32, "gone"), (F16, "gone"), (Bf16, "gone")];
+        assert_eq!(test(&gone), (Err("lost".to_owned()), vec![F32]), "the device does not work at all");
+    }
+
+    #[test]
+    fn what_was_found_is_told_before_each_test() {
+        use Precision::{F16, F32, Tf32};
+        let mut told = Vec::new();
+        let check = |precision: Precision| if precision == Tf32 { Err("wrong".to_owned()) } else { Ok(()) };
+        let tested = test_each(&[F32, Tf32, F16], check, |so_far| told.push(so_far.clone())).unwrap();
+        let state = |good: &[Precision], failed: &[Precision], untested: &[Precision]| Tested {
+            good: good.to_vec(),
+            failed: failed.iter().map(|precision| (*precision, "wrong".to_owned())).collect(),
+            untested: untested.to_vec(),
+        };
+        let before =
+            [state(&[], &[], &[F32, Tf32, F16]), state(&[F32], &[], &[Tf32, F16]), state(&[F32], &[Tf32], &[F16])];
+        assert_eq!(told, before);
+        assert_eq!(tested, state(&[F32, F16], &[Tf32], &[]));
+        let untested = Shortcoming::UntestedPrecisions { precisions: vec![Tf32, F16] };
+        assert_eq!(before[1].shortcomings(), [untested]);
     }
 
     #[test]

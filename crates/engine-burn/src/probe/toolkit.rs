@@ -215,7 +215,7 @@ impl Places {
 const OWN_VENV: &str = ".local/share/cytoscope/cuda";
 
 /// Next step after the installation.
-const THEN: &str = "then run cytoscope devices again, which names variables to set, if any";
+const THEN: &str = "then see `cytoscope devices`, which names variables to set, if any";
 
 /// Returns a path as a shell reads it.
 fn quoted(path: &Path) -> String {

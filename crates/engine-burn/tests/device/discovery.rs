@@ -1,8 +1,8 @@
 //! Device discovery, with child processes that crash, hang or print garbage.
 
-use cytoscope_engine::{Device, DeviceId, EngineError};
+use cytoscope_engine::{Device, DeviceId, EngineError, Precision, Shortcoming};
 use cytoscope_engine_burn::BurnEngine;
-use cytoscope_engine_burn::probe::{Kind, child_main, discover, discover_kind};
+use cytoscope_engine_burn::probe::{Kind, ProbePart, ProbeRequest, child_main, discover, discover_all, discover_kind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -82,9 +82,116 @@ fn a_gpu_that_is_gone_when_it_is_tested_has_a_reason() {
     assert_eq!(found, expected);
 }
 
+/// The start of a script that prints CUDA devices: `device INDEX USABLE PRECISIONS UNTESTED`.
+#[cfg(unix)]
+const DEVICE: &str = r#"device() {
+        lacks="[{\"kind\":\"untested_precisions\",\"precisions\":[$4]}]"
+        [ -n "$4" ] || lacks="[]"
+        echo "{\"id\":\"cuda:$1\",\"name\":\"G\",\"memory_bytes\":null,\"usable\":$2,\"reason\":\"R\",\"precisions\":[$3],\"shortcomings\":$lacks}"
+    }
+    "#;
+
+/// Looks for CUDA devices with a script whose argument is the request.
+#[cfg(unix)]
+fn cuda_by_script(script: &str, timeout: Duration) -> Vec<Device> {
+    discover_all(Kind::Cuda, Path::new("/bin/sh"), &["-c", &format!("{DEVICE}{script}")], timeout)
+}
+
+#[cfg(unix)]
+fn failed(precision: Precision, error: &str) -> Shortcoming {
+    Shortcoming::FailedPrecisions { precisions: vec![precision], error: error.to_owned() }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_precision_whose_test_hangs_or_crashes_hides_neither_those_before_nor_those_after_it() {
+    let script = |end: &str| {
+        format!(
+            r#"case "$0" in
+                cuda)
+                    echo "[$(device 0 false '' '"f32","tf32","f16","bf16"')]"
+                    echo "[$(device 0 true '"f32"' '"tf32","f16","bf16"')]"
+                    {end} ;;
+                cuda:0:f16) echo "[$(device 0 true '"f16"' '')]" ;;
+                cuda:0:bf16) exit 4 ;;
+                *) exit 3 ;;
+            esac"#
+        )
+    };
+    let crash = ("kill -SEGV $$", Duration::from_secs(60), "the driver crashed (signal 11); update the driver");
+    let late = "the driver did not answer within 15 s: restart the computer; if it happens again, update the driver";
+    let hang = ("exec sleep 100", Duration::from_secs(18), late);
+    for (end, timeout, error) in [crash, hang] {
+        let devices = cuda_by_script(&script(end), timeout);
+        let [device] = devices.as_slice() else { panic!("{devices:?}") };
+        assert!(device.usable && device.precisions == [Precision::F32, Precision::F16], "{device:?}");
+        let expected = [
+            failed(Precision::Tf32, error),
+            failed(Precision::Bf16, "the driver crashed (exit code 4); update the driver"),
+        ];
+        assert_eq!(device.shortcomings, expected);
+        assert!(device.reason.contains("works; tf32") && device.reason.contains(error), "{}", device.reason);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_precision_that_there_was_no_time_to_test_has_not_failed() {
+    let script = r#"case "$0" in
+            cuda) echo "[$(device 0 true '"f32"' '"tf32","f16","bf16"')]"; kill -SEGV $$ ;;
+            cuda:0:*) exec sleep 100 ;;
+            *) exit 3 ;;
+        esac"#;
+    let devices = cuda_by_script(script, Duration::from_secs(9));
+    let [device] = devices.as_slice() else { panic!("{devices:?}") };
+    assert!(device.usable && device.precisions == [Precision::F32], "{device:?}");
+    let untested = Shortcoming::UntestedPrecisions { precisions: vec![Precision::F16, Precision::Bf16] };
+    assert_eq!(
+        device.shortcomings,
+        [failed(Precision::Tf32, "the driver crashed (signal 11); update the driver"), untested]
+    );
+    assert!(device.reason.contains("no time to test f16, bf16"), "{}", device.reason);
+}
+
+#[cfg(unix)]
+#[test]
+fn devices_after_one_that_crashes_are_tested_alone() {
+    let script = r#"case "$0" in
+            cuda)
+                echo "[$(device 0 true '"f32"' ''),$(device 1 false '' '"f32","f16"'),$(device 2 false '' '"f32"')]"
+                kill -SEGV $$ ;;
+            cuda:1) echo "[$(device 1 true '"f32"' '"f16"')]"; kill -SEGV $$ ;;
+            cuda:2) echo "[$(device 2 true '"f32"' '')]" ;;
+            *) exit 3 ;;
+        esac"#;
+    let devices = cuda_by_script(script, Duration::from_secs(60));
+    let found: Vec<_> = devices.iter().map(|d| (d.id, d.usable, d.precisions.as_slice())).collect();
+    let f32_only = &[Precision::F32][..];
+    assert_eq!(found, [0, 1, 2].map(|index| (DeviceId::Cuda(index), true, f32_only)));
+    assert_eq!(devices[1].shortcomings, [failed(Precision::F16, "the driver crashed (signal 11); update the driver")]);
+    assert!(devices[0].shortcomings.is_empty() && devices[2].shortcomings.is_empty(), "{devices:?}");
+}
+
+#[test]
+fn requests_of_probes_are_read_as_they_are_written() {
+    let parts = [
+        ("cuda", ProbePart::All),
+        ("cuda:list", ProbePart::List),
+        ("cuda:2", ProbePart::Index(2)),
+        ("cuda:1:f16", ProbePart::Precision(1, Precision::F16)),
+    ];
+    for (text, part) in parts {
+        let request: ProbeRequest = text.parse().unwrap();
+        assert_eq!((request.kind, request.part, request.to_string().as_str()), (Kind::Cuda, part, text));
+    }
+    for wrong in ["gpu", "cuda:", "cuda:x", "cuda:1:f17", "cuda:1:"] {
+        assert!(wrong.parse::<ProbeRequest>().is_err(), "{wrong}");
+    }
+}
+
 #[test]
 fn missing_cuda_components_are_named_and_software_vulkan_is_off_by_default() {
-    let cuda: Vec<Device> = serde_json::from_str(&child_main("cuda")).unwrap();
+    let cuda: Vec<Device> = serde_json::from_str(&child_main("cuda", &mut |_| ())).unwrap();
     for device in cuda.iter().filter(|d| !d.usable) {
         eprintln!("{}: {}", device.id, device.reason);
         assert!(!device.reason.is_empty());

@@ -2,7 +2,7 @@
 
 use super::*;
 use cytoscope_autodiff::prepare;
-use cytoscope_builders::{DynUNet, Weights, dynunet};
+use cytoscope_builders::{DynUNet, UNet3d, Weights, dynunet, unet3d};
 use cytoscope_engine::{DeviceId, Engine, Precision};
 use cytoscope_engine_burn::{BurnEngine, probe};
 use cytoscope_graph::{LossKind, LossTerm};
@@ -70,22 +70,29 @@ fn network() -> Graph {
     prepare(&dynunet(&config, &Weights::Random { seed: 7 }).unwrap()).unwrap()
 }
 
-/// Returns a stepper in f16 on a GPU; `None`, with a report of the skip, without such a GPU.
-fn in_f16(loss: Loss) -> Option<Stepper> {
+/// A network with batch norms, which have running statistics.
+fn network_with_batch_norms() -> Graph {
+    let config = UNet3d { filters: vec![4, 6], strides: vec![[1, 2, 2]], ..UNet3d::default() };
+    prepare(&unet3d(&config, &Weights::Random { seed: 7 }).unwrap()).unwrap()
+}
+
+/// Returns a stepper of a network in f16 on a GPU; `None`, with a report of the skip, without such a GPU.
+fn in_f16(net: Graph, options: StepperOptions) -> Option<Stepper> {
     let devices = probe::run_with_software(probe::Kind::Wgpu, true);
     let gpu = devices.iter().find(|device| device.usable).map(|device| BurnEngine::open(device).unwrap());
     let Some(gpu) = gpu.filter(|gpu| gpu.training_precisions().contains(&Precision::F16)) else {
         cytoscope_testkit::skip("no Vulkan or Metal device with f16");
         return None;
     };
-    let options = StepperOptions { loss, half: Some(ElementType::F16), ..options() };
-    Some(Stepper::new(network(), &gpu, &options).unwrap())
+    let options = StepperOptions { half: Some(ElementType::F16), ..options };
+    Some(Stepper::new(net, &gpu, &options).unwrap())
 }
 
 #[test]
 fn steps_that_overflow_in_f16_are_skipped_and_counted_when_losses_are_read() {
     const STEPS: u32 = 40;
-    let Some(mut stepper) = in_f16(Loss::single(LossKind::MeanSquared, 1)) else { return };
+    let options = StepperOptions { loss: Loss::single(LossKind::MeanSquared, 1), ..options() };
+    let Some(mut stepper) = in_f16(network(), options) else { return };
     assert!(stepper.is_scaled());
     let step = |stepper: &mut Stepper| {
         let target: Vec<f32> = noise(2).as_f32().unwrap().iter().map(|v| v * 1e3).collect();
@@ -120,6 +127,60 @@ fn steps_that_overflow_in_f16_are_skipped_and_counted_when_losses_are_read() {
     assert!((1e5..1e6).contains(&mean), "a loss of {mean}");
     assert!(after.values.iter().all(|t| t.as_f32().unwrap().iter().all(|v| v.is_finite())));
     assert_ne!(after.values, before.values);
+}
+
+/// Returns the bits of parameters, first and second moments, averages and running statistics, each kind in one list.
+fn bits(of: &ModelState) -> [Vec<u32>; 5] {
+    let kinds: [Vec<&Tensor>; 5] = [
+        of.values.iter().collect(),
+        of.first_moment.iter().collect(),
+        of.second_moment.iter().collect(),
+        of.average.iter().collect(),
+        of.running_stats.values().collect(),
+    ];
+    kinds.map(|tensors| tensors.iter().flat_map(|t| t.as_f32().unwrap()).map(|v| v.to_bits()).collect())
+}
+
+#[test]
+fn a_step_that_overflows_in_f16_changes_nothing_but_the_loss_scale() {
+    const SCALE: f32 = 256.0;
+    let loss = Loss::single(LossKind::MeanSquared, 1);
+    let options = StepperOptions { loss, optimizer: Optimizer::default(), ..options() };
+    let Some(mut stepper) = in_f16(network_with_batch_norms(), options) else { return };
+    assert!(stepper.is_scaled() && stepper.has_norms());
+    // Makes a step with targets of this size. Returns how many steps were skipped, and the state after it.
+    let step = |stepper: &mut Stepper, size: f32| {
+        let target: Vec<f32> = noise(2).as_f32().unwrap().iter().map(|v| v * size).collect();
+        let ones = Tensor::new(SHAPE, vec![1.0f32; target.len()]).unwrap();
+        let batch = vec![noise(1), Tensor::new(SHAPE, target).unwrap(), ones];
+        assert_eq!(stepper.forward_backward_later(batch).unwrap(), StepOutput::Loss(0.0));
+        stepper.optimizer_step(1e-3, 1.0, 1).unwrap();
+        assert!(stepper.unread_loss().unwrap().is_some(), "every loss is finite");
+        (stepper.take_skipped_steps(), stepper.state().unwrap())
+    };
+    let start = ModelState { loss_scale: SCALE, ..stepper.state().unwrap() };
+    stepper.set_state(start.clone()).unwrap();
+    let (skipped, made) = step(&mut stepper, 1.0);
+    assert_eq!((skipped, made.optimizer_steps, made.steady_steps, made.loss_scale), (0, 1, 1, SCALE));
+    for (kind, (before, after)) in bits(&start).iter().zip(bits(&made)).enumerate() {
+        assert!(!before.is_empty() && *before != after, "a step without overflow changes kind {kind}");
+    }
+    // The largest gradient of the loss is above 2: with the first scale, it overflows even in 32 bits, with the second one only
+    // in 16.
+    for scale in [2.0f32.powi(127), cytoscope_graph::LossScale::default().max] {
+        let before = ModelState { loss_scale: scale, ..made.clone() };
+        stepper.set_state(before.clone()).unwrap();
+        let (skipped, after) = step(&mut stepper, 1e3);
+        assert_eq!((skipped, after.optimizer_steps, after.steady_steps, after.loss_scale), (1, 1, 0, scale / 2.0));
+        for (kind, (before, after)) in bits(&before).iter().zip(bits(&after)).enumerate() {
+            assert!(*before == after, "a scale of {scale}: kind {kind} has changed");
+        }
+    }
+    // The steps after it are made again.
+    stepper.set_state(ModelState { loss_scale: SCALE, ..made.clone() }).unwrap();
+    let (skipped, after) = step(&mut stepper, 1.0);
+    assert_eq!((skipped, after.optimizer_steps), (0, 2));
+    assert!(bits(&after).iter().zip(bits(&made)).all(|(after, before)| *after != before));
 }
 
 /// Returns steppers of the same network on a GPU and on the CPU; `None`, with a report of the skip, without a GPU.
@@ -201,6 +262,8 @@ fn steps_on_joined_parameters_are_those_of_the_cpu() {
     let of_sessions: Vec<DeviceTraffic> = sessions.into_iter().flatten().filter_map(BoundSession::traffic).collect();
     let all = on_gpu.traffic().unwrap();
     assert_eq!(all.runs, of_sessions.iter().map(|traffic| traffic.runs).sum::<u64>());
+    // Steps are timed by the time of these calls.
+    assert!(all.synchronizations >= all.runs, "a run may not have ended when the call returns: {all:?}");
     let of_sessions: u64 = of_sessions.iter().map(|traffic| traffic.downloads).sum();
     assert!(all.downloads > of_sessions, "the state was downloaded, too: {all:?}");
     assert_eq!(on_cpu.traffic(), None);
