@@ -131,7 +131,7 @@ impl FormatError {
             | FormatError::OverLimit { next_step, .. }
             | FormatError::Misused { next_step, .. } => printable(next_step).into_owned(),
             FormatError::Io { source, .. } => io_advice(source).to_owned(),
-            FormatError::Storage(error) => error.next_step(),
+            FormatError::Storage(error) => error.next_step().into(),
         }
     }
 

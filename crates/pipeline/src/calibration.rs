@@ -68,7 +68,7 @@ pub fn calibration_tiles(
         return Err(JobError::Mismatch {
             path: predictions.iter().flat_map(|job| &job.inputs).next().cloned().unwrap_or_default(),
             problem: "the folder contains no stacks to calibrate with, only results of predictions".to_owned(),
-            next_step: "give the folder that contains the stacks".to_owned(),
+            next_step: "give the folder that contains the stacks".into(),
         });
     };
     let tiles = of_some(context, &files, max_tiles, |(job, file), each| of_stack(context, model, job, file, each))?;
@@ -125,7 +125,7 @@ fn no_tile(first: &Path) -> JobError {
 }
 
 fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
-    JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step: next_step.to_owned() }
+    JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step: next_step.into() }
 }
 
 /// Cuts tiles out of a stack that is read as in a prediction.

@@ -267,7 +267,7 @@ impl EvaluateJob {
             return Err(JobError::Mismatch {
                 path: self.prediction.clone(),
                 problem: format!("no file name matches one in {}", self.truth.display()),
-                next_step: next_step.to_owned(),
+                next_step: next_step.into(),
             });
         }
         let read = records_before(pairs.iter().flat_map(|(prediction, truth)| [prediction, truth]));

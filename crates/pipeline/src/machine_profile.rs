@@ -6,6 +6,7 @@ use crate::{JobError, Model, user_folder};
 use cytoscope_engine::{Device, DeviceId, DeviceRequest, Precision};
 use cytoscope_storage::json::{read_json_of_format, write_json};
 use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::SAVE_TUNING;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -363,9 +364,9 @@ impl MachineProfiles {
     /// # Errors
     /// [`JobError`] if the file cannot be read, is too large, or was written by another version.
     pub fn read(path: &Path) -> Result<Self, JobError> {
-        let next_step = format!("remove the file, and run {SAVE_TUNING} again");
+        let next_step = message!("remove the file, and run {SAVE_TUNING} again");
         let read = read_json_of_format(path, MAX_FILE_BYTES, MACHINE_PROFILES_FORMAT);
-        Ok(read.map_err(JobError::stored(path, "machine profiles", &next_step))?.unwrap_or_default())
+        Ok(read.map_err(JobError::stored(path, "machine profiles", next_step))?.unwrap_or_default())
     }
 
     /// Writes the profiles, and creates the folder.

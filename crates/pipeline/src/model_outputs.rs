@@ -4,6 +4,7 @@ use crate::{JobError, Model};
 use cytoscope_graph::Graph;
 use cytoscope_graph_passes::join_outputs;
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
+use cytoscope_storage::message;
 use cytoscope_storage::setting::OUTPUT_TENSOR;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -186,7 +187,7 @@ impl Model {
             None => {
                 let ids = self.output_ids().join(", ");
                 let name = &self.name;
-                return Err(JobError::WrongUse(format!(
+                return Err(JobError::wrong_use(format!(
                     "the model {name} has no output \"{wanted}\": choose one of {ids}"
                 )));
             }
@@ -212,8 +213,8 @@ impl Model {
             return Ok(self);
         }
         let refused = |problem: String| {
-            let next_step = format!("choose one output at a time with {OUTPUT_TENSOR}");
-            JobError::WrongUse(format!(
+            let next_step = message!("choose one output at a time with {OUTPUT_TENSOR}");
+            JobError::wrong_use(message!(
                 "the outputs of {} cannot be predicted together: {problem}; {next_step}",
                 self.name
             ))

@@ -51,7 +51,11 @@ impl Side<'_> {
     fn chosen_index(&self) -> Result<Option<usize>, JobError> {
         let Some(chosen) = self.chosen else { return Ok(None) };
         let found = find_channels(std::slice::from_ref(chosen), &self.names());
-        let mismatch = |(problem, next_step)| JobError::Mismatch { path: self.path.to_owned(), problem, next_step };
+        let mismatch = |(problem, next_step): (String, String)| JobError::Mismatch {
+            path: self.path.to_owned(),
+            problem,
+            next_step: next_step.into(),
+        };
         Ok(found.map_err(mismatch)?.first().copied())
     }
 

@@ -20,6 +20,7 @@ use cytoscope_formats::{
 };
 use cytoscope_objects::{ObjectTable, SegmentOptions};
 use cytoscope_profile::Stage;
+use cytoscope_storage::message;
 use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_storage::setting::{CHANNEL, TABLE, TIME};
 use cytoscope_storage::write::write_unpublished;
@@ -293,12 +294,12 @@ impl SegmentJob {
     /// written, or the job is cancelled.
     pub fn run(&self, context: &Context) -> Result<SegmentReport, JobError> {
         let Some(labels) = &self.labels else {
-            return Err(JobError::WrongUse(
+            return Err(JobError::wrong_use(
                 "no path was given for the labels: give a name that ends in .tif, .ome.tif or .zarr".to_owned(),
             ));
         };
         if self.table.as_ref().is_some_and(|table| target::resolved(table) == target::resolved(labels)) {
-            return Err(JobError::WrongUse(format!(
+            return Err(JobError::wrong_use(message!(
                 "{}: labels and table have the same path; give {TABLE} another name",
                 labels.display()
             )));
@@ -523,7 +524,7 @@ impl SegmentJob {
             return Err(JobError::Mismatch {
                 path: path.clone(),
                 problem: format!("its shape is {:?}, but the map's is {:?}", extents.zyx, map.extents.zyx),
-                next_step: "give the stack that the map was predicted from".to_owned(),
+                next_step: "give the stack that the map was predicted from".into(),
             });
         }
         check_index(path, "time point", TIME, self.time, extents.times)?;
@@ -541,7 +542,7 @@ fn check_index(path: &Path, what: &str, option: impl Display, index: usize, coun
     Err(JobError::Mismatch {
         path: path.to_owned(),
         problem: format!("{what} {index} does not exist: the file has {count}"),
-        next_step: format!("give {option} 0 to {}", count.saturating_sub(1)),
+        next_step: message!("give {option} 0 to {}", count.saturating_sub(1)),
     })
 }
 

@@ -7,6 +7,7 @@ use cytoscope_pipeline::packages::{network_inputs, test_inputs};
 use cytoscope_pipeline::{
     CalibrationTile, Context, JobError, Model, Note, PredictJob, calibration_tiles, join_tensors,
 };
+use cytoscope_storage::message;
 use cytoscope_storage::setting::CALIBRATE;
 use std::path::PathBuf;
 
@@ -84,7 +85,7 @@ impl QuantizeJob {
                 return Err(JobError::Mismatch {
                     path: path.clone(),
                     problem: "it has no test tensors to calibrate with".to_owned(),
-                    next_step: format!("give stacks with {CALIBRATE}, like those that the model will be used on"),
+                    next_step: message!("give stacks with {CALIBRATE}, like those that the model will be used on"),
                 });
             }
         };
@@ -94,7 +95,7 @@ impl QuantizeJob {
                 return Err(JobError::Mismatch {
                     path: path.clone(),
                     problem: "its test tensor contains values that are not finite 32-bit floats".to_owned(),
-                    next_step: format!("give stacks with {CALIBRATE}"),
+                    next_step: message!("give stacks with {CALIBRATE}"),
                 });
             }
             Ok(CalibrationTile { values, from: from.clone() })
@@ -102,7 +103,7 @@ impl QuantizeJob {
         let values = join_tensors(network_inputs(package, &raw)?).ok_or_else(|| JobError::Mismatch {
             path: path.clone(),
             problem: "its test tensors are not 32-bit floats of the same size, apart from the channels".to_owned(),
-            next_step: format!("give stacks with {CALIBRATE}"),
+            next_step: message!("give stacks with {CALIBRATE}"),
         })?;
         Ok(vec![tile(values)?])
     }

@@ -14,6 +14,7 @@ use cytoscope_pipeline::{
 };
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{PRED, TRUTH, TRUTH_CHANNEL};
 use cytoscope_storage::target::{check_extension, check_file};
 use cytoscope_training_data::{ImageRef, Pair, TrainingTask, find_pairs};
@@ -92,7 +93,7 @@ impl EvaluateModelJob {
         Err(JobError::Mismatch {
             path: self.data.clone(),
             problem: "this is a single file, but scores need pairs of an image and its ground truth".to_owned(),
-            next_step: format!(
+            next_step: message!(
                 "give the folder with both, or a table (.csv) of the files; to score a prediction that was made before, \
                  give {PRED} and {TRUTH}"
             ),

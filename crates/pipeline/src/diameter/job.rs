@@ -31,7 +31,7 @@ impl DiameterJob {
         job.check()?;
         let files = job.stacks(context)?;
         let Some(input) = files.first() else {
-            return Err(JobError::WrongUse("no input was given: give the name of a file".to_owned()));
+            return Err(JobError::wrong_use("no input was given: give the name of a file".to_owned()));
         };
         let loading = context.recorder.span(Stage::Load, "model");
         let model = Model::load(&job.model)?.with_output(job.output_tensor.as_ref())?;
@@ -59,7 +59,7 @@ fn object_diameter(
     input: &Path,
 ) -> Result<ObjectDiameter, JobError> {
     let Some(nominal_um) = model.object_diameter_um else {
-        return Err(JobError::WrongUse(format!(
+        return Err(JobError::wrong_use(format!(
             "the model {} declares no object diameter, so none can be estimated; use another model",
             model.name
         )));

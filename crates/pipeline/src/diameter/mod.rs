@@ -18,6 +18,7 @@ pub use job::DiameterJob;
 pub(crate) use series::{SeriesDiameter, SeriesEstimator};
 
 use crate::{JobError, Model};
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{DIAMETER, VOXEL_SIZE};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -253,9 +254,9 @@ impl ObjectDiameter {
 /// # Errors
 /// [`JobError::WrongUse`] with the reason.
 pub(crate) fn check(request: DiameterRequest, model: &Model) -> Result<(), JobError> {
-    request.checked().map_err(JobError::WrongUse)?;
+    request.checked().map_err(JobError::wrong_use)?;
     match request {
-        DiameterRequest::Given(_) if model.object_diameter_um.is_none() => Err(JobError::WrongUse(format!(
+        DiameterRequest::Given(_) if model.object_diameter_um.is_none() => Err(JobError::wrong_use(message!(
             "the model {} declares no object diameter, so {DIAMETER} has no effect: leave the option out",
             model.name
         ))),

@@ -3,6 +3,7 @@
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError};
 use cytoscope_formats::ImageMeta;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::CHANNEL;
 use std::ops::Range;
 use std::path::Path;
@@ -48,7 +49,7 @@ pub(super) fn only_channel(context: &Context, stack: &Stack, input: &Path) -> Re
             return Err(JobError::Mismatch {
                 path: input.to_owned(),
                 problem: "this is an RGB image, but the model requires one channel".to_owned(),
-                next_step: format!(
+                next_step: message!(
                     "choose one with {CHANNEL} 0 (red), 1 (green) or 2 (blue); models for fluorescence do not find dark \
                      objects on a bright background, such as nuclei in H&E"
                 ),

@@ -14,6 +14,8 @@ use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Precision};
 use cytoscope_formats::{Image, ImageMeta, find_channels};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{AXES, CHANNEL, CHANNELS, DIAMETER, INPUT, TIME, VOXEL_SIZE};
 use cytoscope_volume::VoxelSize;
 use std::collections::BTreeSet;
@@ -75,7 +77,7 @@ impl<'a> Selection<'a> {
             &[time] => Ok(time),
             several => {
                 let count = several.len();
-                Err(JobError::WrongUse(format!("the image has {count} time points: give the one to predict")))
+                Err(JobError::wrong_use(format!("the image has {count} time points: give the one to predict")))
             }
         }
     }
@@ -223,7 +225,7 @@ impl<'a> Resolved<'a> {
     /// the object diameter.
     fn check_segment(&self) -> Result<(), JobError> {
         match (self.segment.validate(), self.diameter) {
-            (Err(error), Some(found)) if self.has_objects() => Err(JobError::WrongUse(format!(
+            (Err(error), Some(found)) if self.has_objects() => Err(JobError::wrong_use(message!(
                 "the model's segmentation settings cannot be scaled to objects of {:.1} {}: {error}; give another \
                  {DIAMETER}",
                 found.diameter,
@@ -285,8 +287,8 @@ pub(crate) fn check_time(time: Option<usize>, times: usize, input: &Path) -> Res
             path: input.to_owned(),
             problem: format!("time point {time} does not exist: the file has {times}"),
             next_step: match times {
-                0 | 1 => format!("leave out {TIME}"),
-                n => format!("give a {TIME} from 0 to {}", n - 1),
+                0 | 1 => message!("leave out {TIME}"),
+                n => message!("give a {TIME} from 0 to {}", n - 1),
             },
         }),
     }
@@ -302,11 +304,11 @@ pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize, given_um: Option<[f
     let valid = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
     let known = VoxelSize { z: valid(size.z), y: valid(size.y), x: valid(size.x) };
     known.check().map_err(|error| match given_um {
-        Some(given_um) => JobError::WrongUse(format!("invalid {VOXEL_SIZE} {given_um:?}: {error}")),
+        Some(given_um) => JobError::wrong_use(message!("invalid {VOXEL_SIZE} {given_um:?}: {error}")),
         None => JobError::Mismatch {
             path: path.to_owned(),
             problem: error.to_string(),
-            next_step: format!("use {VOXEL_SIZE} Z,Y,X, or correct the file"),
+            next_step: message!("use {VOXEL_SIZE} Z,Y,X, or correct the file"),
         },
     })
 }
@@ -316,7 +318,7 @@ pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize, given_um: Option<[f
 /// # Errors
 /// [`JobError::WrongUse`] with the first implausible axis.
 pub(crate) fn check_given_axes(size: VoxelSize) -> Result<(), JobError> {
-    size.check().map_err(|error| JobError::WrongUse(format!("invalid voxel size: {error}")))
+    size.check().map_err(|error| JobError::wrong_use(format!("invalid voxel size: {error}")))
 }
 
 /// Returns the note that lengths and volumes are not in µm, if the voxel size is unknown along an axis with several voxels.
@@ -435,15 +437,16 @@ pub(crate) fn channels(
     let available = stack.extents.channels;
     let needed = model.input_channels;
     let mismatch =
-        |problem: String, next_step: String| JobError::Mismatch { path: input.to_owned(), problem, next_step };
+        |problem: String, next_step: Message| JobError::Mismatch { path: input.to_owned(), problem, next_step };
     if !chosen.is_empty() {
         let names: Vec<String> = (0..available).map(|c| channel_name(meta, c)).collect();
-        let found = find_channels(chosen, &names).map_err(|(problem, next_step)| mismatch(problem, next_step))?;
+        let found =
+            find_channels(chosen, &names).map_err(|(problem, next_step)| mismatch(problem, next_step.into()))?;
         if found.len() != needed {
             let problem = format!("the model requires {}, not {}", channels_text(needed), found.len());
             return Err(mismatch(
                 problem,
-                format!("give {needed} with {CHANNELS}, in the order of the model's inputs"),
+                message!("give {needed} with {CHANNELS}, in the order of the model's inputs"),
             ));
         }
         return Ok(found);
@@ -491,13 +494,13 @@ pub(crate) fn channels(
                 channels_text(needed)
             ),
             match available.checked_sub(needed) {
-                Some(0) => format!("leave out {CHANNEL}, or give the channels by name with {CHANNELS}"),
-                Some(last) => format!("give a {CHANNEL} from 0 to {last}, or the channels by name with {CHANNELS}"),
+                Some(0) => message!("leave out {CHANNEL}, or give the channels by name with {CHANNELS}"),
+                Some(last) => message!("give a {CHANNEL} from 0 to {last}, or the channels by name with {CHANNELS}"),
                 None if model.inputs.len() > 1 => {
-                    let files: Vec<String> = model.inputs.iter().map(|i| format!("{INPUT} {}=FILE", i.id)).collect();
-                    format!("give a file for each of the model's inputs: {}", files.join(" "))
+                    let first = Message::from("give a file for each of the model's inputs:");
+                    model.inputs.iter().fold(first, |advice, input| message!("{advice} {INPUT} {}=FILE", input.id))
                 }
-                None => "use a file with all channels of the model".to_owned(),
+                None => "use a file with all channels of the model".into(),
             },
         ));
     }

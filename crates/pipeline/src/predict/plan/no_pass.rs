@@ -5,6 +5,7 @@ use crate::{JobError, Model};
 use cytoscope_engine::{DeviceId, NotRolling};
 use cytoscope_graph_passes::analysis;
 use cytoscope_profile::bytes_text;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::MEMORY_BUDGET;
 use serde::{Deserialize, Serialize};
 
@@ -199,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_a_pass_is_stated_if_tiles_need_more() {
-        let (needed_bytes, budget_bytes, next_step) = (44 << 30, 4 << 30, String::new());
+        let (needed_bytes, budget_bytes, next_step) = (44 << 30, 4 << 30, Message::default());
         let error = || JobError::Budget { needed_bytes, budget_bytes, next_step: next_step.clone() };
         let stated = |reason: NoPass| match reason.or_memory_of_pass(error()) {
             JobError::Budget { needed_bytes, .. } => needed_bytes,
