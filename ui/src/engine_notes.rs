@@ -138,9 +138,9 @@ fn failure_with_controls(message: &Message, next_step: Option<&str>, in_place: f
     }
 }
 
-/// Returns a note with its message as [`in_window`] returns it.
+/// Returns a note with its message as [`message_in_window`] returns it.
 pub(crate) fn note_in_window(note: &Note) -> Note {
-    Note { level: note.level, message: in_window(&note.message) }
+    Note { level: note.level, message: message_in_window(&note.message).into() }
 }
 
 /// Returns the texts of notes as [`note_in_window`] returns these.

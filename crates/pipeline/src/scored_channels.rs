@@ -4,6 +4,8 @@ use crate::job_record::absolute;
 use crate::stack::Extents;
 use crate::{JobError, Note};
 use cytoscope_formats::{ChannelRef, ImageMeta, find_channels};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::Setting;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -67,14 +69,14 @@ impl Side<'_> {
     }
 
     /// Returns the note that only the `used` channels are scored, if the file has others and none was chosen.
-    fn note(&self, used: &BTreeSet<usize>) -> Option<String> {
+    fn note(&self, used: &BTreeSet<usize>) -> Option<Message> {
         let count = self.count();
         if self.chosen.is_some() || used.len() >= count {
             return None;
         }
         let listed: Vec<String> = used.iter().map(|c| format!("{c} ({})", self.meta.channel_name(*c))).collect();
         let (plural, verb) = if listed.len() == 1 { ("", "is") } else { ("s", "are") };
-        Some(format!(
+        Some(message!(
             "{}: only channel{plural} {} of its {count} channels {verb} compared (choose another with {})",
             absolute(self.path).display(),
             listed.join(", "),

@@ -69,14 +69,14 @@ impl QuantizeJob {
         let own = package.test_tensors().map_err(|e| JobError::model(path.display().to_string(), e))?;
         let (raw, from) = match (own, self.mode) {
             (Some((inputs, _)), _) => {
-                notes.push(Note::info(format!(
+                notes.push(Note::info(message!(
                     "calibrated on the package's test tensor alone: use {CALIBRATE} with stacks like those that the model \
                      will be used on"
                 )));
                 (inputs, "its test tensor")
             }
             (None, QuantizeMode::Dynamic) => {
-                notes.push(Note::info(format!(
+                notes.push(Note::info(message!(
                     "errors and times were measured on a synthetic tile: give stacks with {CALIBRATE}"
                 )));
                 (test_inputs(package)?, "a synthetic tile")

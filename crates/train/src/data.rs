@@ -383,7 +383,7 @@ mod tests {
         let seen = Arc::clone(&notes);
         let sink = move |event: &Event| {
             if let Event::Note(note) = event {
-                seen.lock().unwrap().push(note.message.clone());
+                seen.lock().unwrap().push(note.message.to_string());
             }
         };
         let context = Context { sink: Arc::new(sink), ..Context::default() };

@@ -175,7 +175,7 @@ impl EvaluateModelJob {
         context.report_alive(ProgressStage::Evaluate, || evaluation.score(prediction, scored_truth))?;
         let path = std::path::absolute(&pair.image.path).unwrap_or_else(|_| pair.image.path.clone());
         for Note { level, message } in notes {
-            evaluation.add_note(Note { level, message: format!("{}: {message}", path.display()) });
+            evaluation.add_note(Note { level, message: message!("{}: {message}", path.display()) });
         }
         Ok(precision)
     }

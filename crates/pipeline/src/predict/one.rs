@@ -21,6 +21,8 @@ use cytoscope_formats::{Image, SeriesChoice};
 use cytoscope_profile::{Stage, StageTotal};
 use cytoscope_storage::ResultsFolder;
 use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{DIAMETER, GAUSSIAN_BLEND, OVERLAP};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -313,12 +315,12 @@ fn publish(
 }
 
 /// Returns the note that no objects were found with the diameter that was given, if that is so.
-fn no_objects_note(report: &InputReport) -> Option<String> {
+fn no_objects_note(report: &InputReport) -> Option<Message> {
     let given = report.diameter.filter(|diameter| diameter.estimate.is_none())?;
     let is_empty = !report.objects.is_empty() && report.objects.iter().all(|count| *count == 0);
     is_empty.then(|| {
         let unit = given.unit.symbol();
-        format!(
+        message!(
             "no objects were found with the given object diameter of {:.1} {unit}: leave out {DIAMETER} to have it \
              estimated",
             given.diameter
