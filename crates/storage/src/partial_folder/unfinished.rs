@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum time that [`remove_unfinished_folders`] waits for files that are being written.
 const MAX_WAIT: Duration = Duration::from_secs(2);
-/// Time between two looks at whether files are being written.
+/// Interval at which [`remove_unfinished_folders`] checks whether files are still being written.
 const POLL: Duration = Duration::from_millis(5);
 
 /// Hidden paths of the unfinished folders.
