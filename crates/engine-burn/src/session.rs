@@ -43,8 +43,8 @@ pub(crate) struct DeviceSession<B: DeviceBackend> {
     recorder: Recorder,
     /// Maximum size of a slab in bytes; 0 if the graph does not take tiles of one.
     slab_limit_bytes: u64,
-    /// Whether the session must wait for the device before it returns: errors are lost when Burn times kernels. Other
-    /// sessions learn about them when they wait the next time.
+    /// Whether each run waits for the device before it returns. It must if Burn times kernels, because an error that is not
+    /// received before is lost. In other sessions, the next wait receives it.
     waits: bool,
     /// Number of runs since the session waited for the device.
     unwaited_runs: usize,
@@ -178,8 +178,8 @@ impl<B: DeviceBackend> DeviceSession<B> {
         })
     }
 
-    /// Returns the stream whose memory pool the session uses, and what lives as long as the session or a tensor that it
-    /// left on the device.
+    /// Returns the stream whose memory pool the session uses, and a weak reference that is valid while the session, or a
+    /// tensor that it left on the device, exists.
     pub(crate) fn memory_holder(&self) -> (StreamId, Weak<AtomicBool>) {
         (self.stream, Arc::downgrade(&self.is_lost))
     }
@@ -238,9 +238,9 @@ impl<B: DeviceBackend> DeviceSession<B> {
         matches!(self.memory, DeviceMemory::Empty)
     }
 
-    /// Abandons what the session holds on a device that failed, because none of it can be trusted. Frees it if memory ran
-    /// out.
-    fn after<T>(&mut self, result: Result<T, EngineError>) -> Result<T, EngineError> {
+    /// Returns a result. If it is an error of the device, the session no longer holds anything there: what it held is freed
+    /// if memory ran out, and abandoned if the device failed, because freeing may fail again.
+    fn release_if_failed<T>(&mut self, result: Result<T, EngineError>) -> Result<T, EngineError> {
         match &result {
             // The memory is needed for a smaller session.
             Err(EngineError::OutOfMemory { .. }) => self.release(),
@@ -258,7 +258,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
     fn release(&mut self) {
         let memory = std::mem::replace(&mut self.memory, DeviceMemory::Released);
         if self.is_lost.load(Ordering::Relaxed) {
-            // Another session that shares tensors has lost the device; see `after`.
+            // Another session that shares tensors has lost the device; see `release_if_failed`.
             std::mem::forget(memory);
         } else if let DeviceMemory::Held(held) = memory {
             self.free(Some(held));
@@ -469,7 +469,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         if waits && result.is_ok() {
             self.tuning.end_compiling();
         }
-        self.after(result)
+        self.release_if_failed(result)
     }
 
     /// Returns the form of an input tile.
