@@ -11,6 +11,7 @@ use crate::{Context, JobError, Model, ProgressStage, ProgressUnit, preprocess};
 use cytoscope_engine::{DeviceId, Precision};
 use cytoscope_formats::{ChannelRef, Image};
 use cytoscope_graph::Tensor;
+use cytoscope_storage::message;
 use std::cell::Cell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -160,7 +161,7 @@ fn of_image(
     let chosen = (given.channel, given.channels.as_slice());
     let channels = channels(context, chosen, model, &meta, &stack, file, &mut notes)?;
     let voxel = voxel_size(given.voxel_um, file, &mut meta, model, &mut Vec::new())?;
-    notes.iter().for_each(|note| context.note(format!("{}: {note}", file.display())));
+    notes.iter().for_each(|note| context.note(message!("{}: {note}", file.display())));
     let chains = stack.preprocessing(context, model, &channels)?;
     let diameter = match model.object_diameter_um {
         None => None,

@@ -21,6 +21,7 @@ use cytoscope_formats::{
 use cytoscope_objects::{ObjectTable, SegmentOptions};
 use cytoscope_profile::Stage;
 use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_storage::setting::{CHANNEL, TABLE, TIME};
 use cytoscope_storage::write::write_unpublished;
@@ -384,7 +385,7 @@ impl SegmentJob {
         let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);
         let aside = publication.publish_over(self.overwrite, &is_own)?;
         let of_labels = label_note.into_iter().chain(map_note);
-        let of_map = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(of_labels);
+        let of_map = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(of_labels.map(Message::from));
         let mut notes: Vec<Note> = of_map.map(Note::from).chain(of_values).collect();
         notes.extend(aside.iter().map(|path| Note::from(moved_aside_note(path))));
         Ok(SegmentReport {
@@ -469,7 +470,7 @@ impl SegmentJob {
     }
 
     /// Returns the notes about a map of this voxel size and these extents.
-    fn notes(&self, map: &Image, size: VoxelSize, extents: Extents) -> Vec<String> {
+    fn notes(&self, map: &Image, size: VoxelSize, extents: Extents) -> Vec<Message> {
         let of_series = first_series_note(&self.series, map.meta(), "is segmented", OtherSeries::One);
         let reading = reading_notes(map, SliceAlone::ByFolder).into_iter().chain(of_series);
         let time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is segmented");

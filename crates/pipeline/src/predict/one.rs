@@ -98,9 +98,10 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let checking = context.recorder.span(Stage::Read, "earlier results");
     context.report_alive(ProgressStage::Check, || files.refuse_foreign(context, &wanted, job.overwrite))?;
     checking.finish();
-    of_reading.extend(selection.label_image_note(context));
+    of_reading.extend(selection.label_image_note(context).map(Message::from));
     let earlier = KeptRecord::to_continue(run, &files.fingerprint_of_slices);
-    of_reading.extend(KeptRecord::unused_note(earlier.as_ref(), run, &files.fingerprint_of_slices));
+    let unused = KeptRecord::unused_note(earlier.as_ref(), run, &files.fingerprint_of_slices);
+    of_reading.extend(unused.map(Message::from));
     let in_floats = earlier.as_ref().map(|earlier| earlier.in_floats(run, engine)).transpose()?.flatten();
     let engine = in_floats.as_ref().unwrap_or(engine);
     let diameter = earlier.as_ref().and_then(|earlier| earlier.diameter_for(options.diameter));
@@ -213,12 +214,13 @@ fn emit_plan(context: &Context, report: &InputReport) {
 }
 
 /// Returns the notes about a plan.
-fn notes_of(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> Vec<String> {
+fn notes_of(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> Vec<Message> {
     let of_tiles = tiles.plan.note_of_tiles(resolved.grid);
-    let mut notes: Vec<String> = tiles.replanned.iter().cloned().chain(tiles.fallback_note()).chain(of_tiles).collect();
+    let of_network = tiles.replanned.iter().cloned().chain(tiles.fallback_note());
+    let mut notes: Vec<Message> = of_network.map(Message::from).chain(of_tiles).collect();
     let is_cropped = tiles.plan.blend == super::Blend::Crop;
     if is_cropped && resolved.tiles.overlap.is_some() && resolved.tiles.recorded.is_none() {
-        notes.push(format!(
+        notes.push(message!(
             "{OVERLAP} had no effect: the tiles were cropped, not averaged (add {GAUSSIAN_BLEND} to average them)"
         ));
     }
@@ -246,7 +248,8 @@ fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTil
 /// Returns the part of an input's report that is known before inference. `kept` are the slices that may be finished.
 fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles, kept: Option<&KeptSlices>) -> InputReport {
     let parts = kept.map(KeptSlices::parts).unwrap_or_default();
-    let of_kept = kept.map(KeptSlices::notes).unwrap_or_default().into_iter().chain(parts_note(&parts));
+    let of_kept =
+        kept.map(KeptSlices::notes).unwrap_or_default().into_iter().chain(parts_note(&parts).map(Message::from));
     let notes = resolved.notes.iter().cloned().chain(notes_of(resolved, tiles)).chain(of_kept);
     InputReport {
         input: resolved.input.to_owned(),

@@ -36,7 +36,7 @@ pub(super) struct Selection<'a> {
     pub times: Vec<usize>,
     /// Preprocessing of the channels at the first of the time points; `None` if it has the statistics of the image.
     pub first_chains: Option<Chains>,
-    notes: Vec<String>,
+    notes: Vec<Message>,
 }
 
 impl<'a> Selection<'a> {
@@ -124,7 +124,7 @@ pub(super) struct Resolved<'a> {
     /// Preprocessing of the channels at the first time point, if it is given or estimating the diameter required it.
     pub first_chains: Option<Chains>,
     /// Notes for the user.
-    pub notes: Vec<String>,
+    pub notes: Vec<Message>,
 }
 
 impl<'a> Resolved<'a> {
@@ -184,7 +184,7 @@ impl<'a> Resolved<'a> {
         }
         let grid = model_shape(extents.zyx, voxel.known.or(diameter.map(|_| voxel_um)), model_um);
         if grid != extents.zyx {
-            notes.push(format!("resampled to the model's voxel size: from {:?} to {grid:?} voxels", extents.zyx));
+            notes.push(message!("resampled to the model's voxel size: from {:?} to {grid:?} voxels", extents.zyx));
         }
         let mut resolved = Self {
             segment: model.segment.scaled(diameter.map_or(1.0, |d| d.scale())),
@@ -210,7 +210,7 @@ impl<'a> Resolved<'a> {
         };
         resolved.check_segment()?;
         let of_output = resolved.output_note();
-        resolved.notes.extend(of_output);
+        resolved.notes.extend(of_output.map(Message::from));
         Ok(resolved)
     }
 
@@ -322,13 +322,13 @@ pub(crate) fn check_given_axes(size: VoxelSize) -> Result<(), JobError> {
 }
 
 /// Returns the note that lengths and volumes are not in µm, if the voxel size is unknown along an axis with several voxels.
-pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<String> {
+pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<Message> {
     let is_known = |um: Option<f64>| um.is_some_and(|um| um.is_finite() && um > 0.0);
     let axes = [("Z", size.z, slices > 1), ("Y", size.y, true), ("X", size.x, true)];
     let unknown: Vec<&str> =
         axes.into_iter().filter(|(_, um, counts)| *counts && !is_known(*um)).map(|(name, ..)| name).collect();
     (!unknown.is_empty()).then(|| {
-        format!(
+        message!(
             "the voxel size along {} is unknown: 1 µm is assumed, so lengths and volumes are not in µm (set it with \
              {VOXEL_SIZE})",
             unknown.join(", ")
@@ -337,11 +337,11 @@ pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<
 }
 
 /// As [`unknown_voxel_size_note`], for a job that uses the voxel size Z, Y, X that a prediction assumed, if it is known.
-pub(crate) fn assumed_voxel_size_note(size: VoxelSize, slices: usize, assumed_um: Option<[f64; 3]>) -> Option<String> {
+pub(crate) fn assumed_voxel_size_note(size: VoxelSize, slices: usize, assumed_um: Option<[f64; 3]>) -> Option<Message> {
     let unknown = unknown_voxel_size_note(size, slices)?;
     Some(match assumed_um {
         None => unknown,
-        Some([z, y, x]) => format!(
+        Some([z, y, x]) => message!(
             "the voxel size is unknown: {z} × {y} × {x} is assumed, as in the prediction, so lengths and volumes are not in µm"
         ),
     })
@@ -363,7 +363,7 @@ pub(crate) fn voxel_size(
     input: &Path,
     meta: &mut ImageMeta,
     model: &Model,
-    notes: &mut Vec<String>,
+    notes: &mut Vec<Message>,
 ) -> Result<Voxel, JobError> {
     if let Some([z, y, x]) = given_um {
         meta.voxel_size_um = VoxelSize::new_um(z, y, x);
@@ -375,7 +375,7 @@ pub(crate) fn voxel_size(
     let flat = Extents::of(meta).zyx[0] == 1;
     let known = stated[1].is_some() && stated[2].is_some() && (flat || stated[0].is_some());
     if !known && model.object_diameter_um.is_some() {
-        notes.push(format!(
+        notes.push(message!(
             "the voxel size in the file is missing or incomplete: lengths are measured in voxels along X (set it with \
              {VOXEL_SIZE})"
         ));
@@ -388,7 +388,7 @@ pub(crate) fn voxel_size(
     if !known {
         let from = if model.voxel_um.is_some() { "the model's" } else { "1 µm" };
         let [z, y, x] = assumed;
-        notes.push(format!(
+        notes.push(message!(
             "the voxel size in the file is missing or incomplete: {from} is used in its place, giving {z} × {y} × {x} µm \
              (set it with {VOXEL_SIZE})"
         ));
@@ -432,7 +432,7 @@ pub(crate) fn channels(
     meta: &ImageMeta,
     stack: &Stack,
     input: &Path,
-    notes: &mut Vec<String>,
+    notes: &mut Vec<Message>,
 ) -> Result<Vec<usize>, JobError> {
     let available = stack.extents.channels;
     let needed = model.input_channels;
@@ -453,7 +453,7 @@ pub(crate) fn channels(
     }
     if let Some(found) = channels_of_model(requested, model, meta, available) {
         let names: Vec<String> = found.iter().map(|c| channel_name(meta, *c)).collect();
-        notes.push(format!(
+        notes.push(message!(
             "the model's inputs are read from the channels of their names: {} (choose others with {CHANNELS})",
             names.join(", ")
         ));
@@ -469,19 +469,19 @@ pub(crate) fn channels(
         None => {
             if model.inputs.len() > 1 && available >= needed {
                 let names: Vec<String> = (0..needed).map(|c| channel_name(meta, c)).collect();
-                notes.push(format!(
+                notes.push(message!(
                     "no channels have the names of the model's inputs ({}): {} are used in this order (choose others with \
                      {INPUT} or {CHANNELS})",
                     model.input_channel_names.join(", "),
                     names.join(", ")
                 ));
             } else if available > needed {
-                notes.push(format!(
+                notes.push(message!(
                     "the file has {available} channels; {} is used (choose another with {CHANNEL})",
                     channel_name(meta, 0)
                 ));
                 if stack.extents.zyx[0] == 1 && available > MAX_LIKELY_CHANNELS {
-                    notes.push(format!("if these channels are the slices of a stack, use {AXES} ZYX"));
+                    notes.push(message!("if these channels are the slices of a stack, use {AXES} ZYX"));
                 }
             }
             0
