@@ -7,6 +7,7 @@ use cytoscope_engine::{Device, DeviceId, DeviceRequest, Precision};
 use cytoscope_storage::json::{read_json_of_format, write_json};
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::SAVE_TUNING;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -71,9 +72,9 @@ impl PerformanceRequest {
     const OFF: &'static str = "off";
 
     /// Returns a note for the user that a preset that was requested by name has no effect; `None` without such a request.
-    pub fn unused_note(self) -> Option<String> {
+    pub fn unused_note(self) -> Option<Message> {
         let Self::Preset(preset) = self else { return None };
-        Some(format!(
+        Some(message!(
             "performance {preset} has no effect: the machine profile has no such settings for this model with the given \
              device and precision, or all of them are given ({SAVE_TUNING} measures and stores them)"
         ))
@@ -247,16 +248,16 @@ impl AppliedProfile {
 
     /// Returns why the settings cannot be used by a job on the device `request`: its GPU cannot be used now, or is not the one
     /// that was measured. `None` if they can be used.
-    pub fn problem(&self, request: DeviceRequest, devices: &[Device]) -> Option<String> {
+    pub fn problem(&self, request: DeviceRequest, devices: &[Device]) -> Option<Message> {
         let DeviceRequest::Device(id) = request else { return None };
         if id == DeviceId::Cpu {
             return None;
         }
         let Some(device) = devices.iter().find(|device| device.id == id && device.usable) else {
-            return Some(format!("the machine profile is not used: its device {id} cannot be used now"));
+            return Some(message!("the machine profile is not used: its device {id} cannot be used now"));
         };
         let measured = self.device_name.as_ref().filter(|measured| **measured != device.name)?;
-        Some(format!(
+        Some(message!(
             "the machine profile is not used: {id} is {}, and the settings were measured on {measured}; run \
              {SAVE_TUNING} again",
             device.name

@@ -104,7 +104,7 @@ impl KeptRecord {
 
     /// Returns the note that a run with `--resume` starts over although slices are kept; `None` if it continues `earlier` ones,
     /// or if none are kept.
-    pub(super) fn unused_note(earlier: Option<&Self>, run: &InputRun<'_>, fingerprint: &str) -> Option<String> {
+    pub(super) fn unused_note(earlier: Option<&Self>, run: &InputRun<'_>, fingerprint: &str) -> Option<Message> {
         if earlier.is_some() || !run.job.resume || run.is_later {
             return None;
         }
@@ -114,7 +114,7 @@ impl KeptRecord {
         } else {
             "they are of another version of the input, other options or another version of this program"
         };
-        Some(format!(
+        Some(message!(
             "predicted from the beginning: the slices that an interrupted run had finished are not used, because {why}"
         ))
     }

@@ -98,10 +98,9 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let checking = context.recorder.span(Stage::Read, "earlier results");
     context.report_alive(ProgressStage::Check, || files.refuse_foreign(context, &wanted, job.overwrite))?;
     checking.finish();
-    of_reading.extend(selection.label_image_note(context).map(Message::from));
+    of_reading.extend(selection.label_image_note(context));
     let earlier = KeptRecord::to_continue(run, &files.fingerprint_of_slices);
-    let unused = KeptRecord::unused_note(earlier.as_ref(), run, &files.fingerprint_of_slices);
-    of_reading.extend(unused.map(Message::from));
+    of_reading.extend(KeptRecord::unused_note(earlier.as_ref(), run, &files.fingerprint_of_slices));
     let in_floats = earlier.as_ref().map(|earlier| earlier.in_floats(run, engine)).transpose()?.flatten();
     let engine = in_floats.as_ref().unwrap_or(engine);
     let diameter = earlier.as_ref().and_then(|earlier| earlier.diameter_for(options.diameter));

@@ -63,9 +63,9 @@ impl<'a> Selection<'a> {
     }
 
     /// Returns a note if the image has the values of labels.
-    pub(super) fn label_image_note(&self, context: &Context) -> Option<String> {
+    pub(super) fn label_image_note(&self, context: &Context) -> Option<Message> {
         let (&channel, &time) = self.channels.first().zip(self.times.first())?;
-        label_image_note(context, &Stack::new(self.image, time), channel)
+        label_image_note(context, &Stack::new(self.image, time), channel).map(Message::from)
     }
 
     /// Returns the time point of a selection of a single one.
