@@ -17,7 +17,7 @@
 //! - [`npy`] parses the header of NumPy files, for images and for tensors.
 //! - [`json`] reads and writes the JSON files that are kept between runs: settings, caches, profiles.
 //! - [`setting`] lists the options and commands that notes and errors name.
-//! - [`message`] is a text for the user with the options that it names.
+//! - [`message`](mod@message) is a text for the user with the options that it names.
 //! - [`growing`] keeps the file of an unfinished result, with a record of what is valid, for the next process.
 //! - [`space`] returns the free space of a disk.
 //! - [`lock`] prevents two processes from writing results under the same name.
