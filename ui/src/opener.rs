@@ -394,7 +394,7 @@ fn open_series(path: &Path, given: GivenMetadata, series: usize) -> Result<(Docu
 
 /// Returns why a file could not be opened, in the words of the window.
 fn reason_of(error: &FormatError) -> String {
-    failure_in_window(&Message::parse(error.to_string()), Some(error.next_step().as_str()))
+    failure_in_window(&Message::of(error), Some(error.next_step().as_str()))
 }
 
 /// Whether a file that failed to open may open with other axes.

@@ -229,7 +229,7 @@ impl JobError {
     pub fn message(&self) -> Message {
         match self {
             // The crates below write the names of settings into the texts of these errors.
-            Self::Format(_) | Self::Model { .. } | Self::Engine(_) => Message::parse(self.to_string()),
+            Self::Model { .. } | Self::Engine(_) => Message::parse(self.to_string()),
             // The problem may quote such an error.
             Self::Mismatch { path, problem, next_step } => {
                 message!("{}: {}; {next_step}", path.display(), Message::parse(problem.as_str()))
@@ -249,7 +249,7 @@ impl JobError {
         match self {
             Self::Mismatch { next_step, .. } | Self::Budget { next_step, .. } => Some(next_step.clone()),
             Self::Input { error, .. } => error.next_step(),
-            Self::Format(error) => Some(Message::parse(error.next_step())),
+            Self::Format(error) => Some(error.next_step()),
             Self::Storage(error) => Some(error.next_step()),
             Self::Io { error, .. } => Some(io_advice(error).into()),
             Self::Model { error, .. } => match error.downcast_ref::<PackageError>() {

@@ -3,6 +3,7 @@
 
 use crate::setting::Setting;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -115,6 +116,22 @@ impl Message {
         self.settings.iter().map(|(start, setting)| NamedSetting { start: *start, name: setting.to_string() }).collect()
     }
 
+    /// Returns the message with the text around the names of settings as `change` returns it.
+    pub fn map_text(&self, change: impl Fn(&str) -> Cow<'_, str>) -> Self {
+        let mut mapped = Self::default();
+        let (mut rest, mut end) = (self.text.as_str(), 0);
+        for (range, setting) in self.settings() {
+            let (before, named) = rest.split_at(range.start - end);
+            mapped.text.push_str(&change(before));
+            mapped.settings.push((mapped.text.len(), setting));
+            mapped.text.push_str(setting.text());
+            rest = named.split_at(range.len()).1;
+            end = range.end;
+        }
+        mapped.text.push_str(&change(rest));
+        mapped
+    }
+
     /// Returns the message in two parts: up to the byte `at` of the text, and from there on. `None` if a character or the name
     /// of a setting spans that place, or the text is shorter.
     pub fn split_at(&self, at: usize) -> Option<(Self, Self)> {
@@ -162,6 +179,13 @@ impl From<String> for Message {
     /// Returns a text that names no settings.
     fn from(text: String) -> Self {
         Self { text, settings: Vec::new() }
+    }
+}
+
+impl From<Cow<'_, str>> for Message {
+    /// Returns a text that names no settings.
+    fn from(text: Cow<'_, str>) -> Self {
+        Self::from(text.into_owned())
     }
 }
 
@@ -242,6 +266,13 @@ mod tests {
             assert_eq!(Message::new(text, &[wrong]), Message::from(text));
         }
         assert_eq!(Message::new(text, &[named(20, "--force"), named(20, "--force")]), message);
+    }
+
+    #[test]
+    fn changed_text_moves_the_settings_with_it() {
+        let message = message!("\n: use {FORCE}\n, or {TILE}");
+        let mapped = message.map_text(|text| Cow::Owned(text.replace('\n', "\\n")));
+        assert_eq!(mapped, message!("\\n: use {FORCE}\\n, or {TILE}"));
     }
 
     #[test]

@@ -111,7 +111,7 @@ mod tests {
         let error = data_error(over_limit);
         assert_eq!(error.to_string(), format!("a.tif: {said}"));
         assert_eq!(problem_of(error, file), said);
-        let (problem, next_step) = ("it is damaged".to_owned(), "copy it again".to_owned());
+        let (problem, next_step) = ("it is damaged".to_owned(), "copy it again".into());
         let malformed = JobError::Format(FormatError::Malformed { file: file.to_owned(), problem, next_step });
         assert_eq!(problem_of(malformed, file), "it is damaged; copy it again");
         assert!(

@@ -15,6 +15,7 @@ use crate::{
     reader::{Opened, Pixels},
     source::Source,
 };
+use cytoscope_storage::message;
 use cytoscope_storage::setting::LIKE;
 use cytoscope_volume::{DType, Region, Samples};
 use parse::Roi;
@@ -55,7 +56,7 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     if rois.is_empty() && (skipped > 0 || options.shape_zyx.is_none()) {
         return Err(Fault::unsupported(
             format!("it contains no areas ({skipped} lines, points or other regions)"),
-            format!(
+            message!(
                 "draw polygons, ovals, rectangles or freehand outlines, or convert a set of a stack without objects with \
                  the stack (convert {LIKE} STACK)"
             ),
