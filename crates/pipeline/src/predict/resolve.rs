@@ -444,10 +444,8 @@ pub(crate) fn channels(
             find_channels(chosen, &names).map_err(|(problem, next_step)| mismatch(problem, next_step.into()))?;
         if found.len() != needed {
             let problem = format!("the model requires {}, not {}", channels_text(needed), found.len());
-            return Err(mismatch(
-                problem,
-                message!("give {needed} with {CHANNELS}, in the order of the model's inputs"),
-            ));
+            let next_step = message!("give {needed} with {CHANNELS}, in the order of the model's inputs");
+            return Err(mismatch(problem, next_step));
         }
         return Ok(found);
     }
