@@ -309,7 +309,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         recorder: &Recorder,
     ) -> Result<BTreeMap<ValueId, Image<B>>, EngineError> {
         let mut values = BTreeMap::new();
-        let each = recorder.times_operators();
+        let is_timed = recorder.times_operators();
         let span = match feed {
             Feed::Tensors(inputs) => {
                 let bytes: usize = inputs.iter().map(|t| t.len() * size_of::<f32>()).sum();
@@ -339,7 +339,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
                 Some(span)
             }
             Feed::Tiles(starts) => {
-                let span = each.then(|| recorder.span(Stage::Op, "tiles of the slab"));
+                let span = is_timed.then(|| recorder.span(Stage::Op, "tiles of the slab"));
                 let slab = held.slab.as_ref().ok_or_else(|| bad_slab("a slab".to_owned(), "none".to_owned()))?;
                 if let Some(input) = self.program.inputs.first() {
                     let tiles = B::gather_tiles(slab, starts, input.form, |table| self.transfers.upload_table(table));
@@ -349,7 +349,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
                 span
             }
         };
-        if each {
+        if is_timed {
             self.transfers.synchronize()?;
         }
         drop(span);
@@ -364,13 +364,14 @@ impl<B: DeviceBackend> DeviceSession<B> {
         recorder: &Recorder,
     ) -> Result<BTreeMap<ValueId, Image<B>>, EngineError> {
         // Work is queued; the device is synchronized after each step only if steps are profiled.
-        let each = recorder.times_operators();
+        let is_timed = recorder.times_operators();
         let uploaded = &held.weights;
         let mut values = self.feed(held, feed, recorder)?;
         self.transfers.count_run(self.program.steps.len());
         for step in &self.program.steps {
             let precision = OperatorPrecision::Float;
-            let span = each.then(|| recorder.span(Stage::Op, step.name.clone()).precision(precision).macs(step.macs));
+            let span =
+                is_timed.then(|| recorder.span(Stage::Op, step.name.clone()).precision(precision).macs(step.macs));
             let mut arguments = Vec::with_capacity(step.inputs.len());
             for (index, source) in step.inputs.iter().enumerate() {
                 let argument = match source {
@@ -400,7 +401,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
             for value in &step.last_used {
                 values.remove(value);
             }
-            if each {
+            if is_timed {
                 self.transfers.synchronize()?;
             }
             drop(span);
