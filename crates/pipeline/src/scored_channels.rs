@@ -99,8 +99,11 @@ pub(crate) fn channel_pairs(
 ) -> Result<Vec<ChannelPair>, JobError> {
     let (p, t) = (prediction.chosen_index()?, truth.chosen_index()?);
     let is_free = p.is_none() && t.is_none() && !are_labels;
-    let free_pairs =
-        if is_free { by_name(prediction, truth).or_else(|| in_order(prediction, truth, notes)) } else { None };
+    let free_pairs = if is_free {
+        pairs_by_name(prediction, truth).or_else(|| pairs_in_order(prediction, truth, notes))
+    } else {
+        None
+    };
     let pairs = match free_pairs {
         Some(pairs) => pairs,
         None => {
@@ -120,7 +123,7 @@ pub(crate) fn channel_pairs(
 }
 
 /// Returns pairs of channels of the same names, if the ground truth has one of the name of each channel of the prediction.
-fn by_name(prediction: Side<'_>, truth: Side<'_>) -> Option<Vec<[usize; 2]>> {
+fn pairs_by_name(prediction: Side<'_>, truth: Side<'_>) -> Option<Vec<[usize; 2]>> {
     let names = truth.names();
     let mut seen = BTreeSet::new();
     let mut pairs = Vec::with_capacity(prediction.count());
@@ -136,7 +139,7 @@ fn by_name(prediction: Side<'_>, truth: Side<'_>) -> Option<Vec<[usize; 2]>> {
 }
 
 /// Returns the pairs of channels of the same number, if both files have equally many.
-fn in_order(prediction: Side<'_>, truth: Side<'_>, notes: &mut Vec<Note>) -> Option<Vec<[usize; 2]>> {
+fn pairs_in_order(prediction: Side<'_>, truth: Side<'_>, notes: &mut Vec<Note>) -> Option<Vec<[usize; 2]>> {
     let count = prediction.count();
     if count != truth.count() {
         return None;
