@@ -313,7 +313,7 @@ mod tests {
         queue.open.retain(|(id, _)| id.0 != 1);
         queue.write_entry(Entry::Ended { number: 2 });
         let files = || std::fs::read_dir(folder.path().join(FOLDER)).map_or(0, |f| f.count());
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while files() == 0 && std::time::Instant::now() < end {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }

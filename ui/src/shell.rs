@@ -226,7 +226,7 @@ mod tests {
         }
         let whole = "{\"ready\":1}\n{\"files\":[]}\n{\"files\":[\"/a b/ü.tif\"]}\n{\"files\":[\"/a \
                      b/ü.tif\",\"/c.tif\"]}\n{\"files\":[]}\n";
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while buffer.bytes().len() < whole.len() && std::time::Instant::now() < end {
             std::thread::sleep(std::time::Duration::from_millis(2));
         }

@@ -150,109 +150,31 @@ impl Components {
     /// # Errors
     /// [`ObjectsError::Length`] if `labels` does not match the shape.
     pub fn finish(self, labels: &mut [u32]) -> Result<u32, ObjectsError> {
-        let [_, ny, nx] = self.shape_zyx;
         check_len("labels", labels.len(), self.shape_zyx)?;
-        let numbered = self.numbered();
-        for (z, slice) in labels.chunks_exact_mut((ny * nx).max(1)).enumerate() {
-            numbered.fill_slice(z, slice);
-        }
-        Ok(numbered.count)
-    }
-
-    /// Numbers the components from 1 on in scan order.
-    pub(crate) fn numbered(mut self) -> Numbered {
+        let mut sets = self.sets;
         let mut numbers = vec![0u32; self.runs.len()];
         let mut count = 0;
-        for id in 0..self.runs.len() as u32 {
-            let root = self.sets.find(id);
-            if numbers[root as usize] == 0 {
-                count += 1;
-                numbers[root as usize] = count;
+        for (row, target) in labels.chunks_exact_mut(self.shape_zyx[2].max(1)).enumerate() {
+            target.fill(0);
+            let ids = match self.row_starts.get(row..row + 2) {
+                Some(&[first, end]) => first..end,
+                _ => 0..0,
+            };
+            for (id, run) in ids.clone().zip(&self.runs[ids]) {
+                let number = &mut numbers[sets.find(id as u32) as usize];
+                if *number == 0 {
+                    count += 1;
+                    *number = count;
+                }
+                target[run.start as usize..run.end as usize].fill(*number);
             }
-            numbers[id as usize] = numbers[root as usize];
         }
-        Numbered { shape_zyx: self.shape_zyx, runs: self.runs, row_starts: self.row_starts, numbers, count }
+        Ok(count)
     }
 }
 
 /// Smallest and largest index (inclusive) of an object along Z, Y, X.
 pub(crate) type Bounds = ([usize; 3], [usize; 3]);
-
-/// Numbered components, as runs of voxels.
-#[derive(Debug)]
-pub(crate) struct Numbered {
-    shape_zyx: [usize; 3],
-    runs: Vec<Run>,
-    /// First run of each row, and the number of runs.
-    row_starts: Vec<usize>,
-    /// Number of the component of each run; 0 if it was removed.
-    numbers: Vec<u32>,
-    count: u32,
-}
-
-impl Numbered {
-    /// Returns the number of components.
-    pub(crate) fn count(&self) -> u32 {
-        self.count
-    }
-
-    /// Returns the number of runs of voxels.
-    pub(crate) fn runs(&self) -> usize {
-        self.runs.len()
-    }
-
-    /// Removes components with fewer than `min_voxels` voxels, and renumbers the others in their order.
-    pub(crate) fn remove_small(&mut self, min_voxels: u64) {
-        let mut voxels = vec![0u64; self.count as usize + 1];
-        for (run, number) in self.runs.iter().zip(&self.numbers) {
-            voxels[*number as usize] += u64::from(run.end - run.start);
-        }
-        let mut renumbered = vec![0u32; voxels.len()];
-        self.count = 0;
-        for (number, voxels) in renumbered.iter_mut().zip(voxels).skip(1) {
-            if voxels > 0 && voxels >= min_voxels {
-                self.count += 1;
-                *number = self.count;
-            }
-        }
-        self.numbers.iter_mut().for_each(|number| *number = renumbered[*number as usize]);
-    }
-
-    /// Returns the runs of a row: first voxel, end and number of the component.
-    pub(crate) fn row(&self, z: usize, y: usize) -> impl Iterator<Item = (usize, usize, u32)> + '_ {
-        let row = z * self.shape_zyx[1] + y;
-        let ids = match self.row_starts.get(row..row + 2) {
-            Some(&[first, end]) => first..end,
-            _ => 0..0,
-        };
-        let runs = self.runs[ids.clone()].iter().zip(&self.numbers[ids]);
-        runs.filter(|(_, number)| **number > 0).map(|(run, number)| (run.start as usize, run.end as usize, *number))
-    }
-
-    /// Overwrites a slice with the numbers of the components.
-    pub(crate) fn fill_slice(&self, z: usize, slice: &mut [u32]) {
-        slice.fill(0);
-        for (y, target) in slice.chunks_exact_mut(self.shape_zyx[2].max(1)).enumerate() {
-            for (start, end, number) in self.row(z, y) {
-                target[start..end].fill(number);
-            }
-        }
-    }
-
-    /// Returns the bounding box of each component, in the order of their numbers.
-    pub(crate) fn boxes(&self) -> Vec<Bounds> {
-        let [depth, ny, _] = self.shape_zyx;
-        let mut boxes = vec![([usize::MAX; 3], [0; 3]); self.count as usize];
-        for (z, y) in (0..depth).flat_map(|z| (0..ny).map(move |y| (z, y))) {
-            for (start, end, number) in self.row(z, y) {
-                let (low, high) = &mut boxes[number as usize - 1];
-                *low = [low[0].min(z), low[1].min(y), low[2].min(start)];
-                *high = [high[0].max(z), high[1].max(y), high[2].max(end - 1)];
-            }
-        }
-        boxes
-    }
-}
 
 /// Labels the connected components of voxels where `mask(value)` is true from 1 on in scan order; `labels` is
 /// overwritten. Returns the number of components.

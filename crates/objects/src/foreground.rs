@@ -1,6 +1,6 @@
 //! The foreground of a map whose slices arrive one after the other: the part of a segmentation that needs no other slices.
 
-use crate::components::{Components, Connectivity, Numbered};
+use crate::components::{Components, Connectivity};
 use crate::error::check_len;
 use crate::filter::fill_holes;
 use crate::{ObjectsError, SegmentOptions, Threshold};
@@ -73,16 +73,6 @@ impl Foreground {
     /// Numbers the components in scan order, as [`Components::finish`].
     pub(crate) fn label(self, labels: &mut [u32]) -> Result<u32, ObjectsError> {
         self.components.finish(labels)
-    }
-
-    /// Returns the shape Z, Y, X.
-    pub(crate) fn shape_zyx(&self) -> [usize; 3] {
-        self.shape_zyx
-    }
-
-    /// Numbers the components in scan order.
-    pub(crate) fn numbered(self) -> Numbered {
-        self.components.numbered()
     }
 }
 

@@ -37,6 +37,7 @@ pub mod measure;
 pub mod mesh;
 pub mod regression;
 pub mod rims;
+mod rolling_components;
 mod segment;
 pub mod segmentation_errors;
 pub mod smooth;

@@ -1,29 +1,47 @@
-//! Segmentation of a map whose slices arrive one after the other, with the same result as that of the whole map. Only the
-//! boxes of the components that the current slice divides are held.
+//! Segmentation of a map whose slices arrive one after the other, with the same result as that of the whole map. Its memory
+//! does not grow with the number of slices.
+//!
+//! Each slice is added twice: first its foreground, and later, once the components that begin in it are complete, the maps
+//! themselves. Only runs of foreground voxels are held in between, and of the maps, the boxes of the components that the
+//! current slice divides.
 
-use crate::components::{Bounds, Numbered};
+use crate::components::Bounds;
 use crate::error::check_len;
+use crate::filter::fill_holes;
+use crate::rolling_components::RollingComponents;
 use crate::segment::{MapOf, check_voxel, split_box, with_margin};
-use crate::surroundings::Surroundings;
-use crate::{Foreground, Height, ObjectsError, SegmentOptions};
+use crate::surroundings::{Surroundings, mean_share};
+use crate::{Height, ObjectsError, SegmentOptions, Threshold};
 use rayon::prelude::*;
 use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Voxels of complete boxes that are split together, unless a single one has more.
 const BATCH_VOXELS: usize = 1 << 20;
+/// Slices after which complete boxes are split, even if they have fewer voxels.
+const BATCH_SLICES: usize = 32;
 /// Memory in bytes per voxel of a box that is split, beside its maps: the mask (1), the heights (4), the order (8) and the
 /// labels (4) of the watershed, and up to 3 for its basins.
 const SPLIT_BYTES: u64 = 20;
 
 /// A component whose box has begun.
 struct Begun {
-    /// Index of the component: its number − 1.
-    component: usize,
+    /// Number of the component.
+    component: u32,
+    /// See [`Component::order`](crate::rolling_components::Component::order).
+    order: u64,
+    is_tissue: bool,
     origin: [usize; 3],
     size: [usize; 3],
     /// Values of the maps in the box that have arrived and are still needed.
     map: Vec<f32>,
     seeds: Vec<f32>,
+}
+
+impl Begun {
+    fn voxels(&self) -> usize {
+        self.size.iter().product()
+    }
 }
 
 /// Voxels of an object in a row.
@@ -36,7 +54,7 @@ struct ObjectRun {
 
 /// A component that was split.
 struct Split {
-    component: usize,
+    order: u64,
     /// Number of objects, numbered from 1 on.
     count: u32,
     /// Those that are bright enough.
@@ -54,30 +72,54 @@ pub struct MapNeeds {
     pub seeds: bool,
 }
 
+/// What is known of a closed component besides its extent.
+#[derive(Debug, Clone, Copy, Default)]
+struct Facts {
+    /// Whether it has the minimum volume.
+    is_large: bool,
+    /// Sum of the shares of foreground around its voxels, and number of voxels.
+    share: (f64, u64),
+    /// Without a watershed: whether its map reaches the minimum peak, and its number in the labels; 0 before its first slice is
+    /// taken.
+    is_bright: bool,
+    label: u32,
+}
+
 /// A segmentation that slices are added to, and from which slices of labels are taken.
 pub struct StreamedSegmentation {
     shape: [usize; 3],
     voxel_um: [f64; 3],
     options: SegmentOptions,
+    /// Value above which voxels are foreground.
+    level: f32,
+    min_voxels: u64,
     /// Options and outline in tissue.
     dense: Option<(SegmentOptions, Option<f64>)>,
     needs: MapNeeds,
-    components: Numbered,
-    /// Box of each component, with a margin.
-    boxes: Vec<([usize; 3], [usize; 3])>,
-    /// Whether each component is tissue; empty if all are treated alike.
-    in_tissue: Vec<bool>,
-    /// Number of components whose boxes have begun.
-    begun: usize,
+    components: RollingComponents,
+    /// By the numbers of the components.
+    facts: Vec<Facts>,
+    /// Finds tissue, with the share of foreground above which components are tissue; `None` if all are treated alike.
+    surroundings: Option<(Surroundings, f64)>,
+    /// Number of slices of which all components are closed, and of those whose surroundings are known.
+    settled: usize,
+    classified: usize,
+    /// Closed components whose boxes have not begun, by their order.
+    waiting: BTreeMap<u64, u32>,
+    /// Voxels of the largest box so far.
+    largest_box: usize,
     open: Vec<Begun>,
     /// Components whose boxes are complete, and the voxels of these boxes.
     complete: Vec<Begun>,
     complete_voxels: usize,
-    /// Runs of objects in each slice, until it is taken.
-    runs: Vec<Vec<ObjectRun>>,
-    /// Objects of each component that are bright enough, in their order.
-    bright: Vec<Vec<u32>>,
-    /// Number of slices that were added and taken.
+    /// Voxels of all boxes that have begun and were not split.
+    begun_voxels: usize,
+    /// Runs of objects in each slice from `taken` on, and the number of runs.
+    runs: VecDeque<Vec<ObjectRun>>,
+    run_count: usize,
+    /// Objects that are bright enough, with the order of their components.
+    kept: Vec<(u64, u32)>,
+    /// Number of slices whose maps were added, and of slices that were taken.
     added: usize,
     taken: usize,
     /// Number of objects so far.
@@ -85,36 +127,27 @@ pub struct StreamedSegmentation {
 }
 
 impl StreamedSegmentation {
-    /// Bytes in memory for each run of foreground voxels (see [`Foreground::runs`]), at most.
-    pub const RUN_BYTES: u64 = 40;
-
-    /// Starts with the foreground of all slices, which was found with the same options. `has_seeds` states whether there is a
-    /// second map. Smoothing of the map ([`SegmentOptions::smooth_um`]) is left to the caller, and objects at the border of
-    /// the volume are kept.
+    /// Starts without slices. `has_seeds` states whether there is a second map. Smoothing of the map
+    /// ([`SegmentOptions::smooth_um`]) is left to the caller, and objects at the border of the volume are kept.
     ///
     /// # Errors
-    /// [`ObjectsError`] if slices of the foreground are missing, a voxel size is not positive, or an option is out of range.
+    /// [`ObjectsError`] if the threshold is not a number, a voxel size is not positive, or an option is out of range.
     pub fn new(
-        foreground: Foreground,
+        shape: [usize; 3],
         has_seeds: bool,
         voxel_um: [f64; 3],
         options: &SegmentOptions,
     ) -> Result<Self, ObjectsError> {
         options.validate()?;
         check_voxel(voxel_um)?;
-        let shape = foreground.shape_zyx();
-        if !foreground.is_complete(shape) {
-            let got = format!("{} of {} slices", foreground.slices(), shape[0]);
-            return Err(ObjectsError::Parameter { what: "foreground", expected: "all slices", got });
-        }
-        let mut components = foreground.numbered();
-        components.remove_small(options.min_voxels(shape[0], voxel_um));
-        let in_tissue = tissue(&components, shape, voxel_um, options);
-        let dense = options.tissue.map(|tissue| (options.in_tissue(&tissue), tissue.outline));
-        let boxes: Vec<_> = components.boxes().into_iter().map(|bounds: Bounds| with_margin(bounds, shape)).collect();
+        let Threshold::Fixed(level) = options.threshold else {
+            let got = format!("{:?}", options.threshold);
+            return Err(ObjectsError::Parameter { what: "threshold", expected: "a number", got });
+        };
         let of_seeds = matches!(options.height, Some(Height::Seeds | Height::DistancePlusSeeds { .. }));
         let of_map = matches!(options.height, Some(Height::Map | Height::DistanceTimesMap));
-        let has_outline = options.height.is_some() && options.tissue.is_some_and(|tissue| tissue.outline.is_some());
+        let tissue = options.tissue.filter(|_| options.height.is_some());
+        let has_outline = tissue.is_some_and(|tissue| tissue.outline.is_some());
         let needs = MapNeeds {
             map: of_map || (of_seeds && !has_seeds) || has_outline || options.min_peak > 0.0,
             seeds: of_seeds && has_seeds,
@@ -123,79 +156,153 @@ impl StreamedSegmentation {
             shape,
             voxel_um,
             options: options.clone(),
-            dense,
+            level: level as f32,
+            min_voxels: options.min_voxels(shape[0], voxel_um),
+            dense: tissue.map(|tissue| (options.in_tissue(&tissue), tissue.outline)),
             needs,
-            bright: vec![Vec::new(); boxes.len()],
-            count: if options.height.is_none() { components.count() } else { 0 },
-            components,
-            boxes,
-            in_tissue,
-            begun: 0,
+            components: RollingComponents::new(shape),
+            facts: Vec::new(),
+            surroundings: tissue.map(|tissue| (Surroundings::new(shape, voxel_um, tissue.window_um), tissue.min_fill)),
+            settled: 0,
+            classified: 0,
+            waiting: BTreeMap::new(),
+            largest_box: 0,
             open: Vec::new(),
             complete: Vec::new(),
             complete_voxels: 0,
-            runs: (0..shape[0]).map(|_| Vec::new()).collect(),
+            begun_voxels: 0,
+            runs: VecDeque::new(),
+            run_count: 0,
+            kept: Vec::new(),
             added: 0,
             taken: 0,
+            count: 0,
         })
     }
 
-    /// Returns which maps are needed; of the others, empty slices may be added.
+    /// Returns which maps are needed after the foreground; of the others, empty slices may be added.
     pub fn needs(&self) -> MapNeeds {
         self.needs
     }
 
-    /// Returns the peak memory in bytes.
-    pub fn needed_bytes(&self) -> u64 {
-        let runs_bytes = (self.components.runs() as u64).saturating_mul(Self::RUN_BYTES);
-        if self.options.height.is_none() {
-            return runs_bytes;
-        }
-        // Voxels of a slice of the boxes that begin and end at each slice, and voxels of the boxes that end there.
-        let mut changes = vec![[0u64; 3]; self.shape[0] + 1];
-        let mut largest = 0;
-        for (origin, size) in &self.boxes {
-            let area = (size[1] * size[2]) as u64;
-            let volume = area * size[0] as u64;
-            largest = volume.max(largest);
-            changes[origin[0]][0] += area;
-            changes[origin[0] + size[0]][1] += area;
-            changes[origin[0] + size[0]][2] += volume;
-        }
-        let (mut area, mut held, mut most) = (0u64, 0u64, 0u64);
-        for [begin, end, released] in changes {
-            area = area + begin - end;
-            held = held + area - released;
-            most = most.max(held);
-        }
-        let value_bytes = 4 * (u64::from(self.needs.map) + u64::from(self.needs.seeds));
-        // Before a slice is added, the complete boxes that wait are smaller than a batch.
-        let held_bytes = most.saturating_add(BATCH_VOXELS as u64).saturating_mul(value_bytes);
-        let together = largest + BATCH_VOXELS as u64;
-        runs_bytes.saturating_add(held_bytes).saturating_add(together.saturating_mul(SPLIT_BYTES))
+    /// Returns the number of slices whose foreground was added.
+    pub fn foreground_slices(&self) -> usize {
+        self.components.added()
     }
 
-    /// Adds the next slice of the maps.
+    /// Returns the number of slices whose maps were added.
+    pub fn added(&self) -> usize {
+        self.added
+    }
+
+    /// Returns the number of slices, from the first on, whose maps can be added by now: the components that begin in them are
+    /// complete.
+    pub fn ready(&self) -> usize {
+        if self.options.height.is_none() {
+            return self.settled;
+        }
+        // A box begins in the slice before its component.
+        let is_whole = self.settled == self.shape[0];
+        let ready = if is_whole { self.settled } else { self.settled.saturating_sub(1) };
+        let unclassified = self.waiting.values().map(|id| self.components.component(*id).bounds);
+        let first = unclassified.filter(|(_, high)| high[0] >= self.classified).map(|(low, _)| low[0]).next();
+        first.map_or(ready, |first| ready.min(first.saturating_sub(1))).max(self.added)
+    }
+
+    /// Returns the memory in bytes that is held, and that is needed to split the components that are known.
+    pub fn needed_bytes(&self) -> u64 {
+        let value_bytes = 4 * (u64::from(self.needs.map) + u64::from(self.needs.seeds));
+        let runs_bytes = (self.run_count * size_of::<ObjectRun>()) as u64;
+        let held_bytes = self.components.bytes() + self.begun_voxels as u64 * value_bytes + runs_bytes;
+        let surroundings_bytes = self.surroundings.as_ref().map_or(0, |(surroundings, _)| surroundings.bytes());
+        let split_bytes = match self.options.height {
+            Some(_) => (self.largest_box + self.begun_voxels.min(BATCH_VOXELS)) as u64 * (SPLIT_BYTES + value_bytes),
+            None => 0,
+        };
+        held_bytes + surroundings_bytes + split_bytes
+    }
+
+    /// Finds the foreground of the next slice of the map.
     ///
     /// # Errors
-    /// [`ObjectsError`] if a slice that is needed does not match the shape, or there are too many objects.
+    /// [`ObjectsError`] if the slice does not match the shape, or there are too many components.
+    pub fn add_foreground(&mut self, map: &[f32]) -> Result<(), ObjectsError> {
+        let [depth, ny, nx] = self.shape;
+        check_len("slice", map.len(), [usize::from(self.components.added() < depth), ny, nx])?;
+        let level = self.level;
+        let closed = if self.options.fill_holes {
+            let mut mask: Vec<bool> = map.iter().map(|v| *v > level).collect();
+            fill_holes(&mut mask, [1, ny, nx]);
+            self.components.add_slice(&mask, |inside| inside)?
+        } else {
+            self.components.add_slice(map, |v| v > level)?
+        };
+        for id in closed {
+            let component = self.components.component(id);
+            if self.facts.len() <= id as usize {
+                self.facts.resize(id as usize + 1, Facts::default());
+            }
+            let is_large = component.voxels >= self.min_voxels;
+            self.facts[id as usize] = Facts { is_large, ..Facts::default() };
+            if is_large && self.options.height.is_some() {
+                self.waiting.insert(component.order, id);
+                let (_, size) = with_margin(component.bounds, self.shape);
+                self.largest_box = self.largest_box.max(size.iter().product());
+            }
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Relates the slices of which all components are closed to their surroundings.
+    fn settle(&mut self) {
+        let settled = self.components.settled();
+        let Some((surroundings, _)) = &mut self.surroundings else {
+            (self.settled, self.classified) = (settled, settled);
+            return;
+        };
+        let (components, facts, ny) = (&self.components, &mut self.facts, self.shape[1]);
+        for z in self.settled..settled {
+            let rows = (0..ny).flat_map(|y| components.row(z, y).map(move |run| (y, run)));
+            let large = rows.filter(|(_, (.., id))| facts[*id as usize].is_large);
+            surroundings.add_slice(large.map(|(y, (start, end, _))| (y, start..end)));
+        }
+        self.settled = settled;
+        while self.classified < settled && surroundings.has_shares_of(self.classified) {
+            for y in 0..ny {
+                for (start, end, id) in components.row(self.classified, y) {
+                    let Facts { is_large, share, .. } = &mut facts[id as usize];
+                    if *is_large {
+                        surroundings.add_shares(y, start..end, share);
+                    }
+                }
+            }
+            self.classified += 1;
+        }
+    }
+
+    /// Adds the next slice of the maps, which must be [ready](StreamedSegmentation::ready).
+    ///
+    /// # Errors
+    /// [`ObjectsError`] if it is not ready, a slice that is needed does not match the shape, or there are too many objects.
     pub fn add_slice(&mut self, map: &[f32], seeds: &[f32]) -> Result<(), ObjectsError> {
         let ([depth, ny, nx], z) = (self.shape, self.added);
+        if z >= self.ready() {
+            let got = format!("slice {z} before the foreground around it");
+            return Err(ObjectsError::Parameter { what: "slice", expected: "one that is ready", got });
+        }
         for (what, is_needed, slice) in [("slice", self.needs.map, map), ("seed slice", self.needs.seeds, seeds)] {
             if is_needed {
-                check_len(what, slice.len(), [usize::from(z < depth), ny, nx])?;
+                check_len(what, slice.len(), [1, ny, nx])?;
             }
         }
         self.added += 1;
+        self.runs.push_back(Vec::new());
         if self.options.height.is_none() {
-            self.add_bright(z, map);
+            self.mark_bright(z, map);
             return Ok(());
         }
-        while let Some((origin, size)) = self.boxes.get(self.begun).filter(|(origin, _)| origin[0] <= z) {
-            let (component, origin, size) = (self.begun, *origin, *size);
-            self.open.push(Begun { component, origin, size, map: Vec::new(), seeds: Vec::new() });
-            self.begun += 1;
-        }
+        self.begin_boxes(z);
         for Begun { origin, size, map: own_map, seeds: own_seeds, .. } in &mut self.open {
             for y in origin[1]..origin[1] + size[1] {
                 let row = y * nx + origin[2]..y * nx + origin[2] + size[2];
@@ -210,29 +317,47 @@ impl StreamedSegmentation {
         let (mut complete, open): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.open).into_iter().partition(|begun| begun.origin[0] + begun.size[0] == z + 1);
         self.open = open;
-        self.complete_voxels += complete.iter().map(|begun| begun.size.iter().product::<usize>()).sum::<usize>();
+        self.complete_voxels += complete.iter().map(Begun::voxels).sum::<usize>();
         self.complete.append(&mut complete);
-        if self.complete_voxels >= BATCH_VOXELS || self.added == depth { self.split() } else { Ok(()) }
+        let has_waited = self.complete.first().is_some_and(|begun| begun.origin[0] + begun.size[0] + BATCH_SLICES <= z);
+        if self.complete_voxels >= BATCH_VOXELS || has_waited || self.added == depth { self.split() } else { Ok(()) }
+    }
+
+    /// Begins the boxes whose first slice is slice `z`.
+    fn begin_boxes(&mut self, z: usize) {
+        while let Some(entry) = self.waiting.first_entry() {
+            let (order, component) = (*entry.key(), *entry.get());
+            let bounds: Bounds = self.components.component(component).bounds;
+            let (origin, size) = with_margin(bounds, self.shape);
+            if origin[0] > z {
+                return;
+            }
+            entry.remove();
+            let share = self.facts.get(component as usize).map_or(0.0, |facts| mean_share(facts.share));
+            let is_tissue = self.surroundings.as_ref().is_some_and(|(_, min_fill)| share > *min_fill);
+            let begun = Begun { component, order, is_tissue, origin, size, map: Vec::new(), seeds: Vec::new() };
+            self.begun_voxels += begun.voxels();
+            self.open.push(begun);
+        }
     }
 
     /// Without a watershed, components are the objects: marks those that are bright enough in a slice.
-    fn add_bright(&mut self, z: usize, map: &[f32]) {
+    fn mark_bright(&mut self, z: usize, map: &[f32]) {
         if self.options.min_peak <= 0.0 {
             return;
         }
         let least = self.options.min_peak as f32;
         for (y, values) in map.chunks_exact(self.shape[2].max(1)).enumerate() {
-            for (start, end, number) in self.components.row(z, y) {
-                let objects = &mut self.bright[number as usize - 1];
-                if objects.is_empty() && values[start..end].iter().any(|value| *value >= least) {
-                    objects.push(number);
-                }
+            for (start, end, id) in self.components.row(z, y) {
+                let facts = &mut self.facts[id as usize];
+                facts.is_bright = facts.is_bright || values[start..end].iter().any(|value| *value >= least);
             }
         }
     }
 
     /// Splits the components whose boxes are complete.
     fn split(&mut self) -> Result<(), ObjectsError> {
+        self.begun_voxels -= self.complete_voxels;
         self.complete_voxels = 0;
         let mut waiting = std::mem::take(&mut self.complete).into_iter().peekable();
         while waiting.peek().is_some() {
@@ -240,17 +365,18 @@ impl StreamedSegmentation {
             while voxels < BATCH_VOXELS
                 && let Some(next) = waiting.next()
             {
-                voxels += next.size.iter().product::<usize>();
+                voxels += next.voxels();
                 batch.push(next);
             }
             let split: Vec<Split> =
                 batch.into_par_iter().map(|begun| self.split_one(begun)).collect::<Result<_, ObjectsError>>()?;
-            for Split { component, count, bright, runs } in split {
+            for Split { order, count, bright, runs } in split {
                 let first = self.count;
                 self.count = first.checked_add(count).ok_or(ObjectsError::TooManyObjects { limit: u32::MAX })?;
-                self.bright[component] = bright.into_iter().map(|object| first + object).collect();
+                self.kept.extend(bright.into_iter().map(|object| (order, first + object)));
+                self.run_count += runs.len();
                 for (z, run) in runs {
-                    self.runs[z].push(ObjectRun { object: first + run.object, ..run });
+                    self.runs[z - self.taken].push(ObjectRun { object: first + run.object, ..run });
                 }
             }
         }
@@ -258,12 +384,12 @@ impl StreamedSegmentation {
     }
 
     fn split_one(&self, begun: Begun) -> Result<Split, ObjectsError> {
-        let Begun { component, origin, size, map, seeds } = begun;
+        let Begun { component, order, is_tissue, origin, size, map, seeds } = begun;
         let row_of = |row: usize| (origin[0] + row / size[1], origin[1] + row % size[1]);
         let mut mask = vec![false; size.iter().product()];
         for (row, line) in mask.chunks_exact_mut(size[2]).enumerate() {
             let (z, y) = row_of(row);
-            for (start, end, _) in self.components.row(z, y).filter(|(.., number)| *number as usize == component + 1) {
+            for (start, end, _) in self.components.row(z, y).filter(|(.., id)| *id == component) {
                 line[start - origin[2]..end - origin[2]].fill(true);
             }
         }
@@ -274,7 +400,7 @@ impl StreamedSegmentation {
             MapOf::Seeds | MapOf::Objects => map.clone(),
         };
         let options = match &self.dense {
-            Some((dense, outline)) if self.in_tissue.get(component).is_some_and(|is| *is) => (dense, *outline),
+            Some((dense, outline)) if is_tissue => (dense, *outline),
             _ => (&self.options, None),
         };
         let height = self.options.height.unwrap_or(Height::Distance);
@@ -290,7 +416,7 @@ impl StreamedSegmentation {
                 x += run.len();
             }
         }
-        Ok(Split { component, count, bright: bright(&basins, &map, count, self.options.min_peak), runs })
+        Ok(Split { order, count, bright: bright(&basins, &map, count, self.options.min_peak), runs })
     }
 
     /// Overwrites `labels` with the next slice, and returns whether there is one: false as long as components that the slice
@@ -302,43 +428,57 @@ impl StreamedSegmentation {
             return false;
         }
         self.taken += 1;
-        if self.options.height.is_none() {
-            self.components.fill_slice(z, labels);
-            return true;
-        }
         labels.fill(0);
-        for ObjectRun { start, voxels, object } in self.runs.get_mut(z).map(std::mem::take).unwrap_or_default() {
+        for ObjectRun { start, voxels, object } in self.runs.pop_front().unwrap_or_default() {
+            self.run_count -= 1;
             labels[start..start + voxels as usize].fill(object);
         }
+        if self.options.height.is_none() {
+            self.fill_components(z, labels);
+        }
+        self.forget_slices();
         true
+    }
+
+    /// Without a watershed: writes the components of a slice to `labels`, numbered in the order of their first voxels.
+    fn fill_components(&mut self, z: usize, labels: &mut [u32]) {
+        for (y, target) in labels.chunks_exact_mut(self.shape[2].max(1)).enumerate() {
+            for (start, end, id) in self.components.row(z, y) {
+                let Facts { is_large, label, .. } = &mut self.facts[id as usize];
+                if !*is_large {
+                    continue;
+                }
+                if *label == 0 {
+                    self.count += 1;
+                    *label = self.count;
+                }
+                target[start..end].fill(*label);
+            }
+        }
+    }
+
+    /// Forgets the runs of foreground voxels of slices that are not needed any more.
+    fn forget_slices(&mut self) {
+        let has_watershed = self.options.height.is_some();
+        while self.components.forgotten() < self.taken.min(self.classified) {
+            let (facts, kept, min_peak) = (&self.facts, &mut self.kept, self.options.min_peak);
+            self.components.forget_slice(|id, component| {
+                let Facts { is_large, is_bright, label, .. } = facts[id as usize];
+                if !has_watershed && is_large && (is_bright || min_peak <= 0.0) {
+                    kept.push((component.order, label));
+                }
+            });
+        }
     }
 
     /// Returns the largest number of an object in the slices that were taken, and the numbers of the objects to keep in the
     /// order in which the whole map would have been numbered. The others are too dim. Objects that are too small after the
     /// watershed are not removed.
-    pub fn finish(self) -> (u32, Vec<u32>) {
-        if self.options.height.is_none() && self.options.min_peak <= 0.0 {
-            return (self.count, (1..=self.count).collect());
-        }
-        (self.count, self.bright.concat())
+    pub fn finish(mut self) -> (u32, Vec<u32>) {
+        // The objects of a component are in their order.
+        self.kept.sort_by_key(|(order, _)| *order);
+        (self.count, self.kept.into_iter().map(|(_, object)| object).collect())
     }
-}
-
-/// Returns whether each component is tissue; empty if the options do not treat tissue in another way.
-fn tissue(components: &Numbered, shape: [usize; 3], voxel_um: [f64; 3], options: &SegmentOptions) -> Vec<bool> {
-    let Some(tissue) = options.tissue.filter(|_| options.height.is_some()) else { return Vec::new() };
-    let mut slice = vec![0; shape[1] * shape[2]];
-    let mut surroundings = Surroundings::new(shape, voxel_um, tissue.window_um);
-    for z in 0..shape[0] {
-        components.fill_slice(z, &mut slice);
-        surroundings.add_slice(z, &slice);
-    }
-    let mut shares = surroundings.averaged(components.count());
-    for z in 0..shape[0] {
-        components.fill_slice(z, &mut slice);
-        shares.add_slice(z, &slice);
-    }
-    shares.of_labels().into_iter().skip(1).map(|share| share > tissue.min_fill).collect()
 }
 
 /// Returns the basins whose map reaches `min_peak`, or all of them if it is 0.
@@ -358,21 +498,26 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
     use crate::filter::filter_and_relabel;
-    use crate::{Threshold, TissueOptions, segment_in_place};
+    use crate::{TissueOptions, segment_in_place};
     use proptest::prelude::*;
 
     /// Segments a map slice by slice.
     fn streamed(map: &[f32], seeds: Option<&[f32]>, shape: [usize; 3], options: &SegmentOptions) -> (Vec<u32>, u32) {
         let (plane, voxel_um) = (shape[1] * shape[2], [1.0, 0.5, 0.5]);
-        let mut foreground = Foreground::new(shape, options).unwrap();
-        map.chunks_exact(plane).for_each(|slice| foreground.add_slice(slice).unwrap());
-        let mut segmentation = StreamedSegmentation::new(foreground, seeds.is_some(), voxel_um, options).unwrap();
+        let mut segmentation = StreamedSegmentation::new(shape, seeds.is_some(), voxel_um, options).unwrap();
         let (mut labels, mut slice) = (Vec::new(), vec![9; plane]);
-        for (map, seeds) in map.chunks_exact(plane).zip(seeds.unwrap_or(map).chunks_exact(plane)) {
-            let needs = segmentation.needs();
-            segmentation.add_slice(if needs.map { map } else { &[] }, if needs.seeds { seeds } else { &[] }).unwrap();
-            while segmentation.take_slice(&mut slice) {
-                labels.extend_from_slice(&slice);
+        let maps: Vec<_> = map.chunks_exact(plane).zip(seeds.unwrap_or(map).chunks_exact(plane)).collect();
+        let needs = segmentation.needs();
+        for (of_foreground, _) in &maps {
+            segmentation.add_foreground(of_foreground).unwrap();
+            while let Some((map, seeds)) =
+                maps.get(segmentation.added()).filter(|_| segmentation.added() < segmentation.ready())
+            {
+                let (map, seeds) = (if needs.map { map } else { &[][..] }, if needs.seeds { seeds } else { &[][..] });
+                segmentation.add_slice(map, seeds).unwrap();
+                while segmentation.take_slice(&mut slice) {
+                    labels.extend_from_slice(&slice);
+                }
             }
         }
         let (largest, order) = segmentation.finish();
@@ -424,27 +569,72 @@ mod tests {
         }
     }
 
+    /// Balls of 5 voxels across, in every eighth slice at another place of a plane of 64² voxels.
+    fn ball(z: usize, i: usize) -> f32 {
+        let (center, around) = (z / 8, [z % 8, i / 64, i % 64]);
+        let at = [3, center * 13 % 56 + 4, center * 29 % 56 + 4];
+        let square: usize = (0..3).map(|a| around[a].abs_diff(at[a]).pow(2)).sum();
+        if square <= 6 { 1.0 } else { 0.0 }
+    }
+
     #[test]
-    fn memory_grows_with_the_boxes_that_are_held_at_once() {
-        let options = SegmentOptions {
-            threshold: Threshold::Fixed(0.5),
-            height: Some(Height::Map),
-            min_volume_um3: 0.0,
-            ..SegmentOptions::default()
-        };
+    fn memory_does_not_grow_with_the_number_of_slices() {
+        for height in [None, Some(Height::Map)] {
+            let tissue = Some(TissueOptions {
+                min_fill: 0.4,
+                window_um: 15.0,
+                height_smooth_um: 0.0,
+                seed_height: 0.1,
+                outline: None,
+            });
+            let (threshold, min_volume_um3) = (Threshold::Fixed(0.5), 1.0);
+            let options = SegmentOptions { threshold, height, min_volume_um3, tissue, ..SegmentOptions::default() };
+            let most_of = |depth: usize| {
+                let shape = [depth, 64, 64];
+                let mut segmentation = StreamedSegmentation::new(shape, false, [1.0; 3], &options).unwrap();
+                let (mut labels, mut most_bytes, mut taken) = (vec![0; 64 * 64], 0, 0);
+                let slice = |z: usize| (0..64 * 64).map(|i| ball(z, i)).collect::<Vec<f32>>();
+                for z in 0..depth {
+                    segmentation.add_foreground(&slice(z)).unwrap();
+                    while segmentation.added() < segmentation.ready() {
+                        segmentation.add_slice(&slice(segmentation.added()), &[]).unwrap();
+                        taken += (0..).take_while(|_| segmentation.take_slice(&mut labels)).count();
+                    }
+                    most_bytes = most_bytes.max(segmentation.needed_bytes());
+                }
+                assert_eq!((taken, segmentation.finish().1.len()), (depth, depth / 8));
+                most_bytes
+            };
+            let [short, long] = [128, 1024].map(most_of);
+            assert!(long <= short + short / 4, "{long} bytes for 1,024 slices, {short} for 128");
+        }
+    }
+
+    #[test]
+    fn a_component_of_the_whole_stack_needs_memory_for_all_of_it() {
+        let (threshold, min_volume_um3) = (Threshold::Fixed(0.5), 0.0);
+        let height = Some(Height::Map);
+        let options = SegmentOptions { threshold, height, min_volume_um3, ..SegmentOptions::default() };
         let needed = |inside: &dyn Fn(usize) -> bool| {
-            let shape = [64, 8, 8];
-            let mut foreground = Foreground::new(shape, &options).unwrap();
-            for z in 0..shape[0] {
-                foreground.add_slice(&[if inside(z) { 1.0 } else { 0.0 }; 64]).unwrap();
-            }
-            StreamedSegmentation::new(foreground, false, [1.0; 3], &options).unwrap().needed_bytes()
+            let mut segmentation = StreamedSegmentation::new([64, 8, 8], false, [1.0; 3], &options).unwrap();
+            (0..64).for_each(|z| segmentation.add_foreground(&[if inside(z) { 1.0 } else { 0.0 }; 64]).unwrap());
+            segmentation.needed_bytes()
         };
         let (whole, parts) = (needed(&|_| true), needed(&|z| z % 4 < 2));
-        // A box of 64 slices is held and split instead of one of 4 slices, and there are twice as many runs of voxels.
-        let box_bytes = |slices: u64| slices * 64 * (4 + SPLIT_BYTES);
-        assert_eq!(whole - parts, box_bytes(64) - box_bytes(4) + 32 * 8 * StreamedSegmentation::RUN_BYTES);
-        let foreground = Foreground::new([2, 1, 1], &options).unwrap();
-        assert!(StreamedSegmentation::new(foreground, false, [1.0; 3], &options).is_err());
+        // The largest box has 64 slices instead of 4.
+        assert!(whole - parts >= 60 * 64 * (SPLIT_BYTES + 4), "{whole} and {parts} bytes");
+    }
+
+    #[test]
+    fn slices_that_are_not_ready_are_refused() {
+        let threshold = Threshold::Fixed(0.5);
+        let options = SegmentOptions { threshold, height: Some(Height::Map), ..SegmentOptions::default() };
+        let mut segmentation = StreamedSegmentation::new([3, 2, 2], false, [1.0; 3], &options).unwrap();
+        assert!(segmentation.add_slice(&[1.0; 4], &[]).is_err());
+        segmentation.add_foreground(&[1.0; 4]).unwrap();
+        assert!(segmentation.add_slice(&[1.0; 4], &[]).is_err(), "the component is not complete");
+        assert!(segmentation.add_foreground(&[1.0; 5]).is_err());
+        let otsu = SegmentOptions { threshold: Threshold::Otsu, ..options };
+        assert!(StreamedSegmentation::new([3, 2, 2], false, [1.0; 3], &otsu).is_err());
     }
 }

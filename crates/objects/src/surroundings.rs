@@ -1,13 +1,17 @@
 //! How much of the surroundings of components is foreground: tissue, or scattered objects.
 
+use crate::components::label_runs;
+use std::collections::VecDeque;
+use std::ops::Range;
+
 /// Blocks per window along each axis: the foreground is averaged over blocks of voxels first.
 const BLOCKS_PER_WINDOW: f64 = 7.0;
 
 /// Blocks of voxels of a volume.
 #[derive(Debug, Clone, Copy)]
 struct Blocks {
-    /// Number of voxels of a row.
-    width: usize,
+    /// Shape of the volume Z, Y, X.
+    shape: [usize; 3],
     /// Voxels per block along Z, Y, X.
     size: [usize; 3],
     /// Number of blocks along Z, Y, X.
@@ -15,21 +19,33 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Returns the rows of a slice, each with its first block.
-    fn rows<'l>(&self, z: usize, labels: &'l [u32]) -> impl Iterator<Item = (usize, &'l [u32])> + use<'l> {
-        let Self { width, size, counts } = *self;
-        let rows = labels.chunks_exact(width.max(1)).enumerate();
-        rows.map(move |(y, row)| ((z / size[0] * counts[1] + y / size[1]) * counts[2], row))
+    /// Returns the parts of a run of voxels of row `y` by blocks: the index of the block in its layer, and the number of voxels.
+    fn parts(&self, y: usize, run: Range<usize>) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (width, row) = (self.size[2], y / self.size[1] * self.counts[2]);
+        let mut start = run.start;
+        std::iter::from_fn(move || {
+            let end = ((start / width + 1) * width).min(run.end);
+            let part = (start < run.end).then(|| (row + start / width, end - start));
+            start = end;
+            part
+        })
     }
 }
 
-/// The foreground of a volume in blocks; its slices are added one after the other.
+/// How much of the surroundings of each voxel is foreground. Slices of the foreground are added one after the other; only the
+/// sums of the blocks around those that were asked for last are held.
+#[derive(Debug)]
 pub(crate) struct Surroundings {
     blocks: Blocks,
     /// Number of blocks of a window on either side of its center along Z, Y, X.
     reach: [usize; 3],
-    /// Voxels, and those of the foreground.
-    sums: Vec<[f32; 2]>,
+    /// Voxels, and those of the foreground, of the layers of blocks from `first_layer` on; the last one may lack slices.
+    layers: VecDeque<Vec<[f32; 2]>>,
+    first_layer: usize,
+    /// Number of slices so far.
+    added: usize,
+    /// The layer that was asked for last, with the shares of foreground around its blocks, 0 to 1.
+    around: Option<(usize, Vec<f32>)>,
 }
 
 impl Surroundings {
@@ -41,59 +57,82 @@ impl Surroundings {
         let counts = [0, 1, 2].map(|a| shape[a].div_ceil(size[a]).max(1));
         let reach =
             [0, 1, 2].map(|a| (0.5 * (window_um / voxel_um[a] / size[a] as f64 - 1.0)).round().max(0.0) as usize);
-        let blocks = Blocks { width: shape[2], size, counts };
-        Self { blocks, reach, sums: vec![[0.0f32; 2]; counts.iter().product()] }
+        let blocks = Blocks { shape, size, counts };
+        Self { blocks, reach, layers: VecDeque::new(), first_layer: 0, added: 0, around: None }
     }
 
-    /// Adds a slice; labels above 0 are foreground.
-    pub(crate) fn add_slice(&mut self, z: usize, labels: &[u32]) {
-        for (first, row) in self.blocks.rows(z, labels) {
-            for (sum, part) in self.sums.iter_mut().skip(first).zip(row.chunks(self.blocks.size[2])) {
-                sum[0] += part.len() as f32;
-                sum[1] += part.iter().filter(|label| **label > 0).count() as f32;
+    /// Adds the next slice: the runs of foreground voxels, each with its row.
+    pub(crate) fn add_slice(&mut self, runs: impl Iterator<Item = (usize, Range<usize>)>) {
+        let Blocks { shape: [_, ny, nx], size, counts } = self.blocks;
+        if self.added.is_multiple_of(size[0]) {
+            self.layers.push_back(vec![[0.0; 2]; counts[1] * counts[2]]);
+        }
+        self.added += 1;
+        let Some(layer) = self.layers.back_mut() else { return };
+        for y in 0..ny {
+            for (block, voxels) in self.blocks.parts(y, 0..nx) {
+                layer[block][0] += voxels as f32;
+            }
+        }
+        for (y, run) in runs {
+            for (block, voxels) in self.blocks.parts(y, run) {
+                layer[block][1] += voxels as f32;
             }
         }
     }
 
-    /// Averages the foreground, to be related to the labels `1..=count`. At the border of the volume, only its inside counts.
-    pub(crate) fn averaged(self, count: u32) -> Shares {
-        let Self { blocks, reach, mut sums } = self;
-        for (axis, reach) in reach.into_iter().enumerate() {
-            sums = summed(&sums, blocks.counts, axis, reach);
+    /// Returns the memory in bytes that is held.
+    pub(crate) fn bytes(&self) -> u64 {
+        let layer = self.blocks.counts[1] * self.blocks.counts[2];
+        (self.layers.len() * layer * size_of::<[f32; 2]>() + layer * size_of::<f32>()) as u64
+    }
+
+    /// Computes the shares of foreground around the voxels of slice `z` for [`Surroundings::add_shares`]; returns `false` while
+    /// slices around it are missing. Earlier slices can no longer be asked for.
+    pub(crate) fn has_shares_of(&mut self, z: usize) -> bool {
+        let Blocks { shape, size, counts } = self.blocks;
+        let layer = z / size[0];
+        if self.around.as_ref().is_some_and(|(known, _)| *known == layer) {
+            return true;
+        }
+        let end = layer + self.reach[0].min(counts[0] - 1 - layer) + 1;
+        if self.added < (end * size[0]).min(shape[0]) {
+            return false;
+        }
+        let first = layer.saturating_sub(self.reach[0]);
+        while self.first_layer < first {
+            self.layers.pop_front();
+            self.first_layer += 1;
+        }
+        // At the border of the volume, only its inside counts.
+        let mut sums = vec![[0.0; 2]; counts[1] * counts[2]];
+        for of_layer in self.layers.iter().take(end - first) {
+            for (sum, value) in sums.iter_mut().zip(of_layer) {
+                *sum = [sum[0] + value[0], sum[1] + value[1]];
+            }
+        }
+        for axis in [1, 2] {
+            sums = summed(&sums, [1, counts[1], counts[2]], axis, self.reach[axis]);
         }
         let around = sums.into_iter().map(|[voxels, foreground]| foreground / voxels.max(1.0)).collect();
-        Shares { blocks, around, of_labels: vec![(0.0, 0); count as usize + 1] }
+        self.around = Some((layer, around));
+        true
     }
-}
 
-/// The share of foreground around the voxels of labels, whose slices are added one after the other.
-pub(crate) struct Shares {
-    blocks: Blocks,
-    /// Share of foreground around each block, 0 to 1.
-    around: Vec<f32>,
-    /// Sum over the voxels of each label, and their number.
-    of_labels: Vec<(f64, u64)>,
-}
-
-impl Shares {
-    /// Adds the shares around the labeled voxels of slice `z`.
-    pub(crate) fn add_slice(&mut self, z: usize, labels: &[u32]) {
-        for (first, row) in self.blocks.rows(z, labels) {
-            for (share, part) in self.around.iter().skip(first).zip(row.chunks(self.blocks.size[2])) {
-                for label in part.iter().filter(|label| **label > 0) {
-                    if let Some((sum, voxels)) = self.of_labels.get_mut(*label as usize) {
-                        *sum += f64::from(*share);
-                        *voxels += 1;
-                    }
-                }
-            }
+    /// Adds the shares of foreground around the voxels of a run of row `y`, in the slice of which
+    /// [`Surroundings::has_shares_of`] was asked last, to a sum and a number of voxels.
+    pub(crate) fn add_shares(&self, y: usize, run: Range<usize>, (sum, count): &mut (f64, u64)) {
+        let Some((_, around)) = &self.around else { return };
+        for (block, voxels) in self.blocks.parts(y, run) {
+            *sum += f64::from(around[block]) * voxels as f64;
+            *count += voxels as u64;
         }
     }
+}
 
-    /// Returns the mean share of each label (index 0 is unused): 0 to 1.
-    pub(crate) fn of_labels(self) -> Vec<f64> {
-        self.of_labels.into_iter().map(|(sum, voxels)| sum / voxels.max(1) as f64).collect()
-    }
+/// Returns the mean of shares that were added by [`Surroundings::add_shares`].
+pub(crate) fn mean_share((sum, voxels): (f64, u64)) -> f64 {
+    sum / voxels.max(1) as f64
 }
 
 /// Sums over `reach` neighbors on either side along an axis.
@@ -117,12 +156,26 @@ pub(crate) fn fill_around(
     count: u32,
     window_um: f64,
 ) -> Vec<f64> {
-    let slices = || labels.chunks_exact((shape[1] * shape[2]).max(1)).enumerate();
+    let width = shape[2].max(1);
+    let runs = |slice: &'_ [u32]| {
+        let rows = slice.chunks_exact(width).enumerate();
+        rows.flat_map(|(y, row)| label_runs(row).map(move |(label, run)| (label, y, run))).collect::<Vec<_>>()
+    };
+    let slices = || labels.chunks_exact((shape[1] * shape[2]).max(1)).map(runs).enumerate();
     let mut surroundings = Surroundings::new(shape, voxel_um, window_um);
-    slices().for_each(|(z, slice)| surroundings.add_slice(z, slice));
-    let mut shares = surroundings.averaged(count);
-    slices().for_each(|(z, slice)| shares.add_slice(z, slice));
-    shares.of_labels()
+    slices().for_each(|(_, runs)| surroundings.add_slice(runs.into_iter().map(|(_, y, run)| (y, run))));
+    let mut shares = vec![(0.0, 0); count as usize + 1];
+    for (z, runs) in slices() {
+        if !surroundings.has_shares_of(z) {
+            break;
+        }
+        for (label, y, run) in runs {
+            if let Some(share) = shares.get_mut(label as usize) {
+                surroundings.add_shares(y, run, share);
+            }
+        }
+    }
+    shares.into_iter().map(mean_share).collect()
 }
 
 #[cfg(test)]

@@ -446,7 +446,7 @@ impl SegmentJob {
             streamed_bytes: label::streamed_bytes(cytoscope_profile::default_budget_bytes()),
         };
         let min_voxels = self.options.min_voxels(map.extents.zyx[0], voxel_um);
-        let mut labels = label::label(context, &mut FileMap(map), &settings, Scratch::Folder(folder), None)?;
+        let mut labels = label::label(context, &mut FileMap(map), &settings, Scratch::Folder(folder))?;
         labels.filter_objects(context, min_voxels, self.options.drop_border)?;
         Ok(labels)
     }

@@ -49,7 +49,8 @@ impl StepSession {
     fn step(&mut self, inputs: &[Tensor]) -> Result<(), JobError> {
         self.context.check()?;
         for _ in 0..self.accumulate {
-            self.stepper.forward_backward(inputs.to_vec())?;
+            // A run reads its losses every few steps only. On a GPU, too, a step has ended when the calls return.
+            self.stepper.forward_backward_later(inputs.to_vec())?;
         }
         self.stepper.optimizer_step(1e-9, self.clip_norm, self.accumulate)
     }
@@ -97,12 +98,12 @@ pub(crate) fn step_precision(requested: TrainPrecision, device: &Device) -> Prec
 
 /// Returns a fingerprint of what determines the time of a step, besides the shape of the batch and the device. The version
 /// in it makes sure that times of earlier versions are not used, which were stored without the memory limit that may have
-/// been lowered to measure them.
+/// been lowered to measure them, or contain the reading of each loss.
 fn fingerprint(start: &StartModel, config: &TrainConfig) -> String {
     let graph = &start.graph;
     let shapes: Vec<_> = graph.initializers.iter().map(|(id, t)| (*id, t.shape().to_vec())).collect();
     let text = format!(
-        "training step 2 {:?} {:?} {:?} {shapes:?} {:?} {:?} {} {} {:?}",
+        "training step 3 {:?} {:?} {:?} {shapes:?} {:?} {:?} {} {} {:?}",
         graph.nodes,
         graph.inputs,
         graph.outputs,

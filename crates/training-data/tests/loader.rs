@@ -83,7 +83,7 @@ fn prefetching_is_limited_and_stops_on_drop() {
     let counter = Arc::clone(&made);
     let make = move |index: u64| {
         counter.fetch_add(1, Ordering::SeqCst);
-        // Those of the second batch take so long that the consumer waits for them.
+        // Those of later batches take so long that the consumer waits for them.
         std::thread::sleep(Duration::from_millis(if index < 4 { 5 } else { 200 }));
         Ok(synthetic_patch(index))
     };
@@ -95,8 +95,14 @@ fn prefetching_is_limited_and_stops_on_drop() {
     assert_eq!(made.load(Ordering::SeqCst), 4);
     assert_eq!(loader.stalled_secs(), 0.0, "the consumer has not waited");
     loader.next_batch(4).unwrap();
-    loader.next_batch(4).unwrap();
-    assert!(loader.stalled_secs() > 0.0, "the second batch was not ready");
+    // On a busy machine the consumer may be late for some of them, too.
+    for _ in 0..50 {
+        loader.next_batch(4).unwrap();
+        if loader.stalled_secs() > 0.0 {
+            break;
+        }
+    }
+    assert!(loader.stalled_secs() > 0.0, "the later batches were not ready");
     drop(loader);
     let after = made.load(Ordering::SeqCst);
     std::thread::sleep(Duration::from_millis(40));

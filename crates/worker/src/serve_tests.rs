@@ -8,6 +8,7 @@ use cytoscope_testkit::SharedBuffer;
 use serde_json::json;
 use std::io::{Cursor, Read};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 #[test]
 fn a_panic_fails_only_its_job() {
@@ -104,10 +105,17 @@ fn a_job_that_does_not_stop_does_not_keep_the_worker_alive() {
 fn an_invalid_job_fails_and_does_not_end_an_accepted_one() {
     let temporary = tempfile::tempdir().unwrap();
     let (started, wait) = channel();
+    let output = SharedBuffer::default();
+    let replies_so_far = output.clone();
     let discover = move || {
         let _ = started.send(());
         // The job runs until all lines are read.
-        std::thread::sleep(Duration::from_secs(1));
+        let start = Instant::now();
+        while !String::from_utf8_lossy(&replies_so_far.bytes()).contains("\"id\":2")
+            && start.elapsed() < Duration::from_secs(60)
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         Devices::cpu_only()
     };
     let hello = format!("{{\"request\":\"hello\",\"version\":{PROTOCOL_VERSION}}}");
@@ -119,7 +127,6 @@ fn an_invalid_job_fails_and_does_not_end_an_accepted_one() {
         "{\"request\":\"run\",\"id\":1,\"job\":{\"paint\":{}}}".to_owned(),
         "{\"request\":\"run\",\"id\":2,\"job\":{\"paint\":{}}}\n".to_owned(),
     ];
-    let output = SharedBuffer::default();
     let options = WorkerOptions { discover: Box::new(discover), temporary: temporary.path().to_owned() };
     let input = Lines(Cursor::new(lines.join("\n").into_bytes()), wait);
     serve(io::BufReader::new(input), output.clone(), options).unwrap();

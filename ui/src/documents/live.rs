@@ -219,7 +219,7 @@ mod tests {
         }
         assert_eq!(now(&documents), first);
         slow.open.store(true, Ordering::SeqCst);
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         while documents.loader.is_busy() {
             assert!(Instant::now() < end, "the slice was not read in time");
             std::thread::sleep(Duration::from_millis(1));

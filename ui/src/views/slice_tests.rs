@@ -63,7 +63,7 @@ fn shown(document: Document) -> Harness<'static, Shown> {
 
 /// Steps the window until `is` holds.
 fn until(harness: &mut Harness<'static, Shown>, what: &str, is: impl Fn(&Harness<'static, Shown>) -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while !is(harness) {
         assert!(Instant::now() < end, "timed out waiting for {what}");
         harness.step();

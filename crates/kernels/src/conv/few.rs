@@ -1,7 +1,7 @@
 //! Convolution from planes to planes (few input and output channels), vectorized along W.
 
 use super::drive::Plan;
-use super::{Activation, PackedConv};
+use super::{Activation, PackedConv, WeightShape};
 use crate::parallel::{Shared, for_each, multiversion};
 use crate::{Blocked, Isa};
 
@@ -18,8 +18,8 @@ pub(super) fn few_channels(
     out_layout: &Blocked,
 ) {
     let [depth, height, width] = plan.geometry.counts;
-    let taps = weights.shape.taps;
-    let per_output = weights.shape.in_channels * taps;
+    let WeightShape { in_channels, taps, .. } = weights.packing.shape;
+    let per_output = in_channels * taps;
     let shared = Shared::new(output);
     for_each(out_layout.channels * depth, |task| {
         let (o, d) = (task / depth, task % depth);

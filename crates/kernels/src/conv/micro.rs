@@ -1,6 +1,6 @@
 //! The arguments of micro-kernels, and which micro-kernels packed weights are multiplied with.
 
-use super::pack::Group;
+use super::pack::{Group, Packing};
 use super::{PackedConv, PackedConvInt8, WeightShape, portable};
 use crate::Isa;
 use crate::int8::pairs::Excess;
@@ -88,12 +88,24 @@ pub(crate) trait Core: Sync {
     /// Type of the sums, 32 bits wide.
     type Sum;
     const INTEGER: bool;
+    /// Returns how the weights are packed.
+    fn packing(&self) -> &Packing;
     /// Returns the instruction set that the weights were packed for.
-    fn isa(&self) -> Isa;
-    fn groups(&self) -> &[Group];
-    fn shape(&self) -> WeightShape;
-    fn in_block(&self) -> usize;
-    fn depthwise(&self) -> bool;
+    fn isa(&self) -> Isa {
+        self.packing().isa
+    }
+    fn groups(&self) -> &[Group] {
+        &self.packing().groups
+    }
+    fn shape(&self) -> WeightShape {
+        self.packing().shape
+    }
+    fn in_block(&self) -> usize {
+        self.packing().in_block
+    }
+    fn depthwise(&self) -> bool {
+        self.packing().depthwise
+    }
     fn weights(&self) -> &[Self::Weight];
     /// Returns the weights of a group that are multiplied in addition.
     fn excess(&self, _group: &Group) -> &[Excess] {
@@ -124,20 +136,8 @@ impl Core for PackedConv {
     type Sum = f32;
     const INTEGER: bool = false;
 
-    fn isa(&self) -> Isa {
-        self.isa
-    }
-    fn groups(&self) -> &[Group] {
-        &self.groups
-    }
-    fn shape(&self) -> WeightShape {
-        self.shape
-    }
-    fn in_block(&self) -> usize {
-        self.in_block
-    }
-    fn depthwise(&self) -> bool {
-        self.depthwise
+    fn packing(&self) -> &Packing {
+        &self.packing
     }
     fn weights(&self) -> &[f32] {
         &self.values
@@ -189,20 +189,8 @@ impl Core for PackedConvInt8 {
     type Sum = i32;
     const INTEGER: bool = true;
 
-    fn isa(&self) -> Isa {
-        self.isa
-    }
-    fn groups(&self) -> &[Group] {
-        &self.groups
-    }
-    fn shape(&self) -> WeightShape {
-        self.shape
-    }
-    fn in_block(&self) -> usize {
-        self.in_block
-    }
-    fn depthwise(&self) -> bool {
-        self.depthwise
+    fn packing(&self) -> &Packing {
+        &self.packing
     }
     fn weights(&self) -> &[i8] {
         &self.values
@@ -220,10 +208,10 @@ impl Core for PackedConvInt8 {
         crate::int8::most_parts(isa)
     }
     fn prepare(&self, isa: Isa, adjacent: usize) {
-        crate::int8::prepare(isa, adjacent * self.in_block);
+        crate::int8::prepare(isa, adjacent * self.in_block());
     }
     fn release(&self, isa: Isa, adjacent: usize) {
-        crate::int8::release(isa, adjacent * self.in_block);
+        crate::int8::release(isa, adjacent * self.in_block());
     }
     unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, u8, i8, i32>) {
         // SAFETY: the caller guarantees that the pointers of `micro` reach `len` voxels and that `prepare` was called

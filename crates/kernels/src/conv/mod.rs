@@ -151,16 +151,24 @@ pub fn conv(
     mut target: Target<'_>,
     out_layout: &Blocked,
 ) -> Result<Option<Moments>, KernelError> {
-    check_isa(weights.isa, isa)?;
-    check_window(in_layout, out_layout, shape, weights.shape.taps)?;
+    check_isa(weights.isa(), isa)?;
+    check_window(in_layout, out_layout, shape, weights.shape().taps)?;
     if let Target::F32(output) = &mut target
         && is_for_few_channels(&weights.plain, shape, finish, out_layout)
         && finish.scale.is_none()
         && finish.bias.is_none()
     {
-        check_io(input.len(), in_layout, weights.shape, weights.in_block, finish, &Target::F32(output), out_layout)?;
+        check_io(
+            input.len(),
+            in_layout,
+            weights.shape(),
+            weights.in_block(),
+            finish,
+            &Target::F32(output),
+            out_layout,
+        )?;
         let (plan, slope) = (window_plan(in_layout, out_layout, shape), finish.activation.slope());
-        if weights.in_block == 1 {
+        if weights.in_block() == 1 {
             few::few_channels(isa, input, in_layout, weights, &plan, finish.activation, output, out_layout);
         } else {
             let ends: Vec<End> =
@@ -195,12 +203,20 @@ pub fn conv_int8(
     mut target: Target<'_>,
     out_layout: &Blocked,
 ) -> Result<Option<Moments>, KernelError> {
-    check_isa(weights.isa, isa)?;
-    check_window(in_layout, out_layout, shape, weights.shape.taps)?;
+    check_isa(weights.isa(), isa)?;
+    check_window(in_layout, out_layout, shape, weights.shape().taps)?;
     if let Target::F32(output) = &mut target
         && is_for_few_channels(&weights.plain, shape, finish, out_layout)
     {
-        check_io(input.len(), in_layout, weights.shape, weights.in_block, finish, &Target::F32(output), out_layout)?;
+        check_io(
+            input.len(),
+            in_layout,
+            weights.shape(),
+            weights.in_block(),
+            finish,
+            &Target::F32(output),
+            out_layout,
+        )?;
         let of = |values: Option<&[f32]>, o: usize, none: f32| values.and_then(|v| v.get(o)).copied().unwrap_or(none);
         let end = |(o, start): (usize, &i32)| End {
             start: *start as f32,

@@ -105,21 +105,30 @@ fn group_blocks(shape: &WeightShape, together: usize, block: usize) -> impl Iter
     })
 }
 
+/// How weights are packed, whatever their type.
+#[derive(Debug, Clone)]
+pub(crate) struct Packing {
+    /// Instruction set that the weights were packed for.
+    pub isa: Isa,
+    /// Output blocks that are computed together, in order.
+    pub groups: Vec<Group>,
+    /// Shape of the weights.
+    pub shape: WeightShape,
+    /// Channels that an input block stores.
+    pub in_block: usize,
+    /// Whether the convolution is depthwise, with 16 weights per tap.
+    pub depthwise: bool,
+}
+
 /// Packed float weights of a convolution, in the order of one instruction set; others refuse to run them.
 #[derive(Debug, Clone)]
 pub struct PackedConv {
-    /// Instruction set that the weights were packed for.
-    pub(super) isa: Isa,
+    pub(super) packing: Packing,
     pub(super) values: Vec<f32>,
     /// For the kernels for few output channels: the original `[O][I][taps]` for planar inputs, `[O][input block][taps][16]`
     /// for inputs in blocks; empty if there are too many output channels.
     pub(super) plain: Vec<f32>,
     pub(super) bias: Vec<f32>,
-    pub(super) groups: Vec<Group>,
-    pub(super) shape: WeightShape,
-    pub(super) in_block: usize,
-    /// Whether the convolution is depthwise, with 16 weights per tap.
-    pub(super) depthwise: bool,
 }
 
 impl PackedConv {
@@ -159,7 +168,8 @@ impl PackedConv {
             }
         });
         let bias = by_block(bias.unwrap_or(&[]), shape.out_channels);
-        Ok(Self { isa, values, plain: Vec::new(), bias, groups, shape, in_block, depthwise })
+        let packing = Packing { isa, groups, shape, in_block, depthwise };
+        Ok(Self { packing, values, plain: Vec::new(), bias })
     }
 
     /// Packs strided weights: the weight from input channel `i` to output channel `o` at `tap` is
@@ -206,12 +216,13 @@ impl PackedConv {
             }
         });
         let bias = by_block(bias.unwrap_or(&[]), shape.out_channels);
-        Ok(Self { isa, values, plain: Vec::new(), bias, groups, shape, in_block, depthwise: false })
+        let packing = Packing { isa, groups, shape, in_block, depthwise: false };
+        Ok(Self { packing, values, plain: Vec::new(), bias })
     }
 
     /// Returns the number of output channels.
     pub fn out_channels(&self) -> usize {
-        self.shape.out_channels
+        self.packing.shape.out_channels
     }
 
     /// Returns the size of the packed weights in bytes.
@@ -320,8 +331,7 @@ pub(super) fn by_block<T: Copy + Default>(values: &[T], channels: usize) -> Vec<
 /// four bytes of a quad.
 #[derive(Debug, Clone)]
 pub struct PackedConvInt8 {
-    /// Instruction set that the weights were packed for.
-    pub(super) isa: Isa,
+    pub(super) packing: Packing,
     pub(super) values: Vec<i8>,
     /// For a single tap and few output channels: the weights `[O][I]` as floats, padded to whole blocks; else empty.
     pub(super) plain: Vec<f32>,
@@ -331,11 +341,6 @@ pub struct PackedConvInt8 {
     pub(super) start: Vec<i32>,
     /// Largest possible magnitude of the sums, by output channel.
     max_abs_sums: Vec<i32>,
-    pub(super) groups: Vec<Group>,
-    pub(super) shape: WeightShape,
-    pub(super) in_block: usize,
-    /// Whether the convolution is depthwise, with 16 weights per tap.
-    pub(super) depthwise: bool,
 }
 
 impl PackedConvInt8 {
@@ -386,18 +391,9 @@ impl PackedConvInt8 {
             && shape.in_channels <= EXACT_TERMS;
         let floats = || weights.iter().map(|w| f32::from(*w)).collect::<Vec<f32>>();
         let plain = if few { by_tap(&floats(), &shape) } else { Vec::new() };
-        Ok(Self {
-            isa,
-            values,
-            plain,
-            excess,
-            start: by_block(&start, shape.out_channels),
-            max_abs_sums,
-            groups,
-            shape,
-            in_block,
-            depthwise,
-        })
+        let start = by_block(&start, shape.out_channels);
+        let packing = Packing { isa, groups, shape, in_block, depthwise };
+        Ok(Self { packing, values, plain, excess, start, max_abs_sums })
     }
 
     /// Returns the largest possible magnitude of the sums of each output channel.
@@ -407,7 +403,7 @@ impl PackedConvInt8 {
 
     /// Returns the number of output channels.
     pub fn out_channels(&self) -> usize {
-        self.shape.out_channels
+        self.packing.shape.out_channels
     }
 
     /// Returns the size of the packed weights in bytes.

@@ -1,6 +1,7 @@
 //! Convolutions of an input whose slices form a ring: after its last slice, the first one follows. A stack that flows through
 //! a network is kept in such a ring, in which no slice has to be moved.
 
+use super::micro::Core;
 use super::{ConvShape, Finish, PackedConv, PackedConvInt8, Plan, Target, check_axes, run_plan, taps_at, window_plan};
 use crate::norm::Moments;
 use crate::{Blocked, Isa, KernelError, check_isa, check_that};
@@ -23,9 +24,7 @@ pub fn conv_in_ring(
     target: Target<'_>,
     out_layout: &Blocked,
 ) -> Result<Option<Moments>, KernelError> {
-    check_isa(weights.isa, isa)?;
-    let plan = ring_plan(in_layout, first, out_layout, shape, weights.shape.taps)?;
-    run_plan(isa, input, in_layout, weights, &plan, finish, target, out_layout)
+    in_ring(isa, input, in_layout, first, weights, shape, finish, target, out_layout)
 }
 
 /// Convolution of bytes like [`super::conv_int8`], of an input whose slices form a ring; see [`conv_in_ring`].
@@ -44,8 +43,24 @@ pub fn conv_int8_in_ring(
     target: Target<'_>,
     out_layout: &Blocked,
 ) -> Result<Option<Moments>, KernelError> {
-    check_isa(weights.isa, isa)?;
-    let plan = ring_plan(in_layout, first, out_layout, shape, weights.shape.taps)?;
+    in_ring(isa, input, in_layout, first, weights, shape, finish, target, out_layout)
+}
+
+/// Convolves an input whose slices form a ring, of floats or bytes.
+#[allow(clippy::too_many_arguments)]
+fn in_ring<C: Core>(
+    isa: Isa,
+    input: &[C::In],
+    in_layout: &Blocked,
+    first: usize,
+    weights: &C,
+    shape: &ConvShape,
+    finish: &Finish<'_>,
+    target: Target<'_>,
+    out_layout: &Blocked,
+) -> Result<Option<Moments>, KernelError> {
+    check_isa(weights.isa(), isa)?;
+    let plan = ring_plan(in_layout, first, out_layout, shape, weights.shape().taps)?;
     run_plan(isa, input, in_layout, weights, &plan, finish, target, out_layout)
 }
 

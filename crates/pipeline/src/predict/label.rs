@@ -1,5 +1,6 @@
 //! Segmentation and measurement of a predicted volume of any number of slices in bounded memory.
 
+use super::label_slices::SliceLabeler;
 use super::prediction::Prediction;
 use super::resolve::Resolved;
 use crate::measure::{self, measure_slices};
@@ -9,9 +10,7 @@ use crate::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_objects::stitch::Stitcher;
 use cytoscope_objects::threshold::Histogram;
-use cytoscope_objects::{
-    Foreground, Height, SegmentOptions, StreamedSegmentation, Threshold, segment_with_foreground, smooth,
-};
+use cytoscope_objects::{Height, SegmentOptions, Threshold, segment_in_place, smooth};
 use cytoscope_profile::Stage;
 use std::ops::Range;
 
@@ -29,6 +28,9 @@ pub(crate) const OVERLAP_UM: f64 = 16.0;
 /// Maximum memory in bytes of segmenting a stack slice by slice. Most of it holds the maps in the boxes of the
 /// components that a slice divides.
 const MAX_STREAMED_BYTES: u64 = 1 << 30;
+/// Limits of the memory in bytes of finding objects during a pass.
+const MIN_PASS_BYTES: u64 = 16 << 20;
+const MAX_PASS_BYTES: u64 = 256 << 20;
 /// A stack is segmented slice by slice in at most this fraction (1 / `BUDGET_PARTS`) of the memory budget.
 const BUDGET_PARTS: u64 = 4;
 
@@ -43,6 +45,12 @@ pub(crate) fn peak_bytes(shape: [usize; 3], streamed_bytes: u64, measured_channe
     let streamed_bytes = if is_segmented_at_once(shape) { 0 } else { streamed_bytes };
     let measured_bytes = if measured_channels > 0 { measure::slab_bytes(shape, measured_channels) } else { 0 };
     slab_bytes(shape).max(streamed_bytes).max(measured_bytes) + (64 << 20)
+}
+
+/// Returns the memory in bytes that finding objects during a pass may take, if segmenting a stack slice by slice may take
+/// `streamed_bytes`. If it takes more, objects are found after the pass.
+pub(super) fn bytes_during_pass(shape: [usize; 3], streamed_bytes: u64) -> u64 {
+    slab_bytes(shape).clamp(MIN_PASS_BYTES, MAX_PASS_BYTES).min(streamed_bytes)
 }
 
 /// Returns the memory in bytes of a slab.
@@ -105,7 +113,7 @@ pub(crate) struct LabelSettings<'a> {
 
 impl LabelSettings<'_> {
     /// Returns whether seeds and objects are found in different channels.
-    fn has_seeds(&self) -> bool {
+    pub(super) fn has_seeds(&self) -> bool {
         let of_seeds = matches!(self.options.height, Some(Height::Seeds | Height::DistancePlusSeeds { .. }));
         of_seeds && self.seed_channel != self.channel
     }
@@ -113,21 +121,21 @@ impl LabelSettings<'_> {
 
 /// Smoothing of a map that is read in parts.
 #[derive(Clone, Copy)]
-struct Smoothing {
+pub(super) struct Smoothing {
     /// Sigma in voxels along Z, Y, X; 0 without smoothing.
     sigma: [f64; 3],
     /// Number of slices on either side that a smoothed slice depends on.
-    reach: usize,
+    pub reach: usize,
 }
 
 impl Smoothing {
-    fn new(smooth_um: f64, voxel_um: [f64; 3]) -> Self {
+    pub(super) fn new(smooth_um: f64, voxel_um: [f64; 3]) -> Self {
         let sigma = voxel_um.map(|v| smooth_um / v);
         Self { sigma, reach: (3.0 * sigma[0]).ceil() as usize }
     }
 
     /// Reads slices `z` of a channel, smoothed as in the whole stack.
-    fn read(
+    pub(super) fn read(
         &self,
         context: &Context,
         map: &mut dyn MapSource,
@@ -147,24 +155,22 @@ impl Smoothing {
 }
 
 /// Segments a map, with its labels stored in `scratch`: at once, slice by slice, or, if that takes too much memory, in slabs.
-/// `foreground` is the foreground of the map, if it was found while the map was made. The caller must drop small objects.
+/// The caller must drop small objects.
 pub(crate) fn label(
     context: &Context,
     map: &mut dyn MapSource,
     settings: &LabelSettings<'_>,
     scratch: Scratch<'_>,
-    foreground: Option<Foreground>,
 ) -> Result<Labels, JobError> {
     let slab = slab_slices(map.shape());
     if map.shape()[0] <= slab {
-        return label_in_slabs(context, map, settings, scratch, foreground, slab);
+        return label_in_slabs(context, map, settings, scratch, slab);
     }
     match label_slice_by_slice(context, map, settings, scratch, slab)? {
         Ok(labels) => Ok(labels),
         Err(threshold) => {
             let options = SegmentOptions { threshold, ..settings.options.clone() };
-            let settings = LabelSettings { options: &options, ..*settings };
-            label_in_slabs(context, map, &settings, scratch, None, slab)
+            label_in_slabs(context, map, &LabelSettings { options: &options, ..*settings }, scratch, slab)
         }
     }
 }
@@ -178,102 +184,26 @@ fn label_slice_by_slice(
     scratch: Scratch<'_>,
     step: usize,
 ) -> Result<Result<Labels, Threshold>, JobError> {
-    let LabelSettings { channel, seed_channel, voxel_um, options, .. } = *settings;
-    let shape = map.shape();
-    let (depth, plane) = (shape[0], shape[1] * shape[2]);
-    let smoothing = Smoothing::new(options.smooth_um, voxel_um);
-    // The slices that are read at once, twice: smoothing copies them, or there are seeds.
-    let read_slices = smoothing.reach.saturating_mul(2).saturating_add(step).min(depth);
-    let read_bytes = (read_slices.saturating_mul(plane) as u64).saturating_mul(2 * 4);
-    let limit_bytes = settings.streamed_bytes.max(slab_bytes(shape)).saturating_sub(read_bytes);
-    let max_runs = limit_bytes / StreamedSegmentation::RUN_BYTES;
-    if max_runs == 0 {
-        return Ok(Err(options.threshold));
-    }
+    let (shape, options) = (map.shape(), settings.options);
+    let limit_bytes = settings.streamed_bytes.max(slab_bytes(shape));
+    let begin = |threshold: Threshold| {
+        let options = SegmentOptions { threshold, ..options.clone() };
+        SliceLabeler::new(shape, &LabelSettings { options: &options, ..*settings }, step, limit_bytes, scratch)
+    };
     let threshold = match options.threshold {
-        Threshold::Otsu => Threshold::Fixed(otsu(context, map, channel, step, &smoothing)?),
+        // Memory that does not suffice for any threshold is found before the map is read.
+        Threshold::Otsu if begin(Threshold::Fixed(0.0))?.is_none() => return Ok(Err(Threshold::Otsu)),
+        Threshold::Otsu => {
+            let smoothing = Smoothing::new(options.smooth_um, settings.voxel_um);
+            Threshold::Fixed(otsu(context, map, settings.channel, step, &smoothing)?)
+        }
         fixed @ Threshold::Fixed(_) => fixed,
     };
-    let options = SegmentOptions { threshold, smooth_um: 0.0, ..options.clone() };
-    let Some(mut foreground) = Foreground::new(shape, &options) else { return Ok(Err(threshold)) };
-    let parts = || (0..depth).step_by(step).map(move |z| z..(z + step).min(depth));
+    let Some(mut labeler) = begin(threshold)? else { return Ok(Err(threshold)) };
     // Every slice is read twice.
-    let mut meter = context.meter(ProgressStage::Objects, 2 * depth as u64, ProgressUnit::Slices);
-    for z in parts() {
-        if foreground.runs() as u64 > max_runs {
-            return Ok(Err(threshold));
-        }
-        let values = smoothing.read(context, map, channel, z.clone())?;
-        let _span = context.recorder.span(Stage::Objects, "foreground").voxels(values.len());
-        values.chunks_exact(plane.max(1)).try_for_each(|slice| foreground.add_slice(slice))?;
-        meter.add(z.len() as u64)?;
-    }
-    let preparing = context.recorder.span(Stage::Objects, "prepare").voxels(plane * depth);
-    let mut segmentation = StreamedSegmentation::new(foreground, settings.has_seeds(), voxel_um, &options)?;
-    drop(preparing);
-    if segmentation.needed_bytes() > limit_bytes {
-        return Ok(Err(threshold));
-    }
-    let needs = segmentation.needs();
-    let mut spool = Spool::new(scratch, plane)?;
-    let (mut labels, mut written) = (vec![0u32; plane], 0);
-    let mut first = FirstSeen::default();
-    for z in parts() {
-        let values = if needs.map { smoothing.read(context, map, channel, z.clone())? } else { Vec::new() };
-        let seeds = if needs.seeds { map.read(context, seed_channel, z.clone())? } else { Vec::new() };
-        for at in (0..z.len()).map(|index| index * plane) {
-            // A map that is not needed is empty.
-            let [values, seeds] = [&values, &seeds].map(|all| all.get(at..at + plane).unwrap_or_default());
-            let span = context.recorder.span(Stage::Objects, "segment").voxels(plane);
-            segmentation.add_slice(values, seeds)?;
-            drop(span);
-            while segmentation.take_slice(&mut labels) {
-                let _span = context.recorder.span(Stage::Write, "label spool").bytes(plane * 4);
-                spool.write(written, &labels)?;
-                first.add(&labels);
-                written += 1;
-            }
-            meter.add(1)?;
-        }
-        context.recorder.mark_memory("objects");
-    }
-    let _span = context.recorder.span(Stage::Objects, "renumber");
-    let (stored, kept) = segmentation.finish();
-    Ok(Ok(Labels::new(spool, shape, stored, &first.of(&kept))))
-}
-
-/// The order in which labels appear in slices, by which a stack that is segmented at once is numbered, too (see
-/// [`Stitcher::renumber`]).
-#[derive(Default)]
-struct FirstSeen {
-    is_seen: Vec<bool>,
-    order: Vec<u32>,
-}
-
-impl FirstSeen {
-    /// Adds the labels of the next slice.
-    fn add(&mut self, labels: &[u32]) {
-        for run in labels.chunk_by(|a, b| a == b) {
-            let Some(label) = run.first().copied().filter(|label| *label > 0) else { continue };
-            if self.is_seen.len() <= label as usize {
-                self.is_seen.resize(label as usize + 1, false);
-            }
-            if !std::mem::replace(&mut self.is_seen[label as usize], true) {
-                self.order.push(label);
-            }
-        }
-    }
-
-    /// Returns those of the labels that were seen, in the order in which they appeared.
-    fn of(self, labels: &[u32]) -> Vec<u32> {
-        let mut is_wanted = vec![false; self.is_seen.len()];
-        for label in labels {
-            if let Some(slot) = is_wanted.get_mut(*label as usize) {
-                *slot = true;
-            }
-        }
-        self.order.into_iter().filter(|label| is_wanted[*label as usize]).collect()
-    }
+    let mut meter = context.meter(ProgressStage::Objects, 2 * shape[0] as u64, ProgressUnit::Slices);
+    let fits = labeler.advance(context, map, shape[0], &mut |slices| meter.add(slices))?;
+    Ok(if fits { Ok(labeler.finish(context)) } else { Err(threshold) })
 }
 
 /// As [`label`], in slabs of `slab` slices: objects are split within each slab, and joined across slabs.
@@ -282,7 +212,6 @@ fn label_in_slabs(
     map: &mut dyn MapSource,
     settings: &LabelSettings<'_>,
     scratch: Scratch<'_>,
-    foreground: Option<Foreground>,
     slab: usize,
 ) -> Result<Labels, JobError> {
     let LabelSettings { channel, seed_channel, voxel_um, options, overlap_um, .. } = *settings;
@@ -290,7 +219,6 @@ fn label_in_slabs(
     let plane = shape[1] * shape[2];
     let mut spool = Spool::new(scratch, plane)?;
     let whole = shape[0] <= slab;
-    let mut foreground = foreground.filter(|_| whole);
     let overlap = if whole { 0 } else { overlap_slices(slab, overlap_um / voxel_um[0]) };
     let mut meter = context.meter(ProgressStage::Objects, shape[0] as u64, ProgressUnit::Slices);
     // A single slab is smoothed while it is segmented. The slices around a slab are limited to twice as many as it has.
@@ -318,8 +246,8 @@ fn label_in_slabs(
         let mut values = smoothing.read(context, map, channel, start..end)?;
         let seeds = if settings.has_seeds() { Some(map.read(context, seed_channel, start..end)?) } else { None };
         let span = context.recorder.span(Stage::Objects, "segment").voxels(values.len());
-        let (found, size) = (foreground.take(), [end - start, shape[1], shape[2]]);
-        let (mut labels, _) = segment_with_foreground(&mut values, seeds.as_deref(), found, size, voxel_um, &options)?;
+        let size = [end - start, shape[1], shape[2]];
+        let (mut labels, _) = segment_in_place(&mut values, seeds.as_deref(), size, voxel_um, &options)?;
         drop(seeds);
         stitcher.renumber(&mut labels, if start == 0 { 0 } else { overlap * plane });
         // The first half of the overlap belongs to the previous slab.
@@ -394,7 +322,7 @@ fn otsu(
 
 impl Labels {
     /// Labels up to `stored`, of which those in `order` are kept and numbered in this order.
-    fn new(spool: Spool<u32>, shape: [usize; 3], stored: u32, order: &[u32]) -> Self {
+    pub(super) fn new(spool: Spool<u32>, shape: [usize; 3], stored: u32, order: &[u32]) -> Self {
         let mut renumbering = vec![0; stored as usize + 1];
         for (number, label) in (1..).zip(order) {
             renumbering[*label as usize] = number;
@@ -513,8 +441,21 @@ pub(crate) struct MeasuredStack<'a> {
     pub measure: bool,
 }
 
-/// Segments a prediction with the settings of its model, and drops small objects and, if the settings say so, those at
-/// the border.
+/// Returns how a prediction is segmented with the settings of its model, slice by slice in at most `streamed_bytes`.
+pub(super) fn settings_of<'a>(resolved: &'a Resolved<'_>, streamed_bytes: u64) -> LabelSettings<'a> {
+    let Resolved { model, segment, voxel_um, .. } = resolved;
+    LabelSettings {
+        channel: model.segment_channel,
+        seed_channel: model.seed_channel,
+        voxel_um: *voxel_um,
+        options: segment,
+        overlap_um: OVERLAP_UM * resolved.scale(),
+        streamed_bytes,
+    }
+}
+
+/// Segments a prediction with the settings of its model, unless it was segmented during the prediction, and drops small
+/// objects and, if the settings say so, those at the border.
 ///
 /// # Errors
 /// [`JobError`] if the maps cannot be read, the labels cannot be stored, or the job is cancelled.
@@ -524,17 +465,11 @@ pub(super) fn label_prediction(
     prediction: &mut Prediction,
     scratch: Scratch<'_>,
 ) -> Result<Labels, JobError> {
-    let Resolved { model, segment, voxel_um, .. } = resolved;
-    let settings = LabelSettings {
-        channel: model.segment_channel,
-        seed_channel: model.seed_channel,
-        voxel_um: *voxel_um,
-        options: segment,
-        overlap_um: OVERLAP_UM * resolved.scale(),
-        streamed_bytes: resolved.budget.for_labels_bytes(),
+    let Resolved { segment, voxel_um, .. } = resolved;
+    let mut labels = match prediction.take_labels(context) {
+        Some(labels) => labels,
+        None => label(context, prediction, &settings_of(resolved, resolved.budget.for_labels_bytes()), scratch)?,
     };
-    let foreground = prediction.take_foreground();
-    let mut labels = label(context, prediction, &settings, scratch, foreground)?;
     labels.filter_objects(context, segment.min_voxels(labels.shape[0], *voxel_um), segment.drop_border)?;
     Ok(labels)
 }

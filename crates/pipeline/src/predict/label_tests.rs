@@ -37,7 +37,7 @@ fn an_object_is_whole_although_its_parts_in_slabs_are_small() {
     };
     let settings = settings(&options);
     for slab in [4, 8] {
-        let mut labels = label_in_slabs(&context, &mut map, &settings, Scratch::Memory, None, slab).unwrap();
+        let mut labels = label_in_slabs(&context, &mut map, &settings, Scratch::Memory, slab).unwrap();
         labels.filter_objects(&context, 30, false).unwrap();
         assert_eq!(labels.note.is_some(), slab == 4);
         let expected: Vec<u32> = (0..200).map(|i| u32::from(inside(i))).collect();
@@ -91,8 +91,7 @@ fn an_object_keeps_its_dim_parts_in_other_slabs() {
         };
         let expected: Vec<u32> = (0..252).map(|i| u32::from(i / 7 % 3 == 1 && i % 7 == 1)).collect();
         for slab in [4, 12] {
-            let mut labels =
-                label_in_slabs(&context, &mut map, &settings(&options), Scratch::Memory, None, slab).unwrap();
+            let mut labels = label_in_slabs(&context, &mut map, &settings(&options), Scratch::Memory, slab).unwrap();
             labels.filter_objects(&context, 0, false).unwrap();
             assert_eq!(labels.all_slices(&context).unwrap(), expected, "slabs of {slab} slices");
         }
@@ -123,7 +122,7 @@ fn a_stack_read_in_parts_is_segmented_as_at_once() {
             labels.filter_objects(&context, 20, false).unwrap();
             (labels.count, labels.all_slices(&context).unwrap())
         };
-        let whole = label_in_slabs(&context, &mut map, &settings, Scratch::Memory, None, 30).unwrap();
+        let whole = label_in_slabs(&context, &mut map, &settings, Scratch::Memory, 30).unwrap();
         let whole = all(whole);
         assert!(whole.0 >= 3, "{} objects", whole.0);
         for step in [1, 4, 30] {
@@ -165,7 +164,7 @@ fn the_threshold_is_known_if_slice_by_slice_takes_too_much_memory() {
     let known = SegmentOptions { threshold: Threshold::Fixed(level), ..options.clone() };
     let [own, known] = [&options, &known].map(|options| {
         let settings = LabelSettings { options, ..settings };
-        label_in_slabs(&context, &mut map, &settings, Scratch::Memory, None, 3).unwrap().all_slices(&context).unwrap()
+        label_in_slabs(&context, &mut map, &settings, Scratch::Memory, 3).unwrap().all_slices(&context).unwrap()
     });
     assert!(own == known && own.contains(&1));
 }
@@ -205,7 +204,7 @@ fn columns_that_meet_beyond_a_slab_are_one_object() {
         height: None,
         ..SegmentOptions::default()
     };
-    let mut labels = label(&context, &mut Columns, &settings(&options), Scratch::Memory, None).unwrap();
+    let mut labels = label(&context, &mut Columns, &settings(&options), Scratch::Memory).unwrap();
     labels.filter_objects(&context, 20, false).unwrap();
     let mut slice = Vec::new();
     labels.slice(0, &mut slice).unwrap();

@@ -60,13 +60,12 @@ impl Store<'_> {
         self.prediction.put(self.context, z, part, &values)
     }
 
-    /// Writes the maps that are complete, finds the foreground of objects in them, and records from time to time what is
-    /// finished.
+    /// Writes the maps that are complete, finds objects in them, and records from time to time what is finished.
     pub(super) fn write_ready(&mut self) -> Result<(), JobError> {
         if let Some(maps) = &mut self.maps {
             maps.write_ready(self.context, self.prediction)?;
         }
-        self.prediction.add_to_foreground(self.context)?;
+        self.prediction.advance_objects(self.context)?;
         self.keep_if_due()
     }
 
@@ -210,11 +209,13 @@ impl<'a> Inference<'a> {
         self.live.map(|sink| Live::begin(sink, &volume, softmax, postprocessing))
     }
 
-    /// Whether a pass predicts maps of this shape that are then segmented at once, so that their foreground can be found while
-    /// the network runs.
-    fn is_segmented_after_pass(&self, shape: [usize; 3]) -> bool {
-        let is_pass = matches!(self.runner, Some(Runner::Pass { .. }));
-        is_pass && self.resolved.has_objects() && label::is_segmented_at_once(shape)
+    /// Returns the memory in bytes for finding objects in maps of this shape during a pass; 0 if they are found after it, or
+    /// there is no pass.
+    fn objects_bytes(&self, shape: [usize; 3]) -> u64 {
+        let Some(Runner::Pass { objects_bytes, .. }) = &self.runner else { return 0 };
+        // With a single thread, overlapping the stages gains nothing, and small maps are segmented fastest at once.
+        let overlaps = self.resolved.compile.threads != 1;
+        if overlaps || !label::is_segmented_at_once(shape) { *objects_bytes } else { 0 }
     }
 
     /// Predicts a time point; the time points must be those of the prediction, in order. One that an interrupted run has
@@ -250,8 +251,9 @@ impl<'a> Inference<'a> {
         }
         // With a single thread, overlapping the stages gains nothing.
         let overlaps = resolved.compile.threads != 1;
-        if is_known && overlaps && self.is_segmented_after_pass(prediction.shape) {
-            prediction.find_foreground(model.segment_channel, &resolved.segment);
+        let objects_bytes = self.objects_bytes(prediction.shape);
+        if is_known && objects_bytes > 0 {
+            prediction.find_objects(&label::settings_of(resolved, objects_bytes), self.scratch)?;
         }
         let live = self.begin_live(time, softmax, later);
         let mut meter =
@@ -273,7 +275,7 @@ impl<'a> Inference<'a> {
                 store.end(ended)?;
                 self.check = store.check;
             }
-            Runner::Pass { session, slab_slices, bands, first_z, macs } => {
+            Runner::Pass { session, slab_slices, bands, first_z, macs, .. } => {
                 let (session, size) = (&mut **session, plan.tile);
                 let (slab_slices, first_z) = (*slab_slices, *first_z);
                 let [skipped, area] = store.kept.as_mut().map_or([0; 2], |kept| kept.begin_bands(bands));

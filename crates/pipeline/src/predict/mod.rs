@@ -16,6 +16,7 @@ pub(crate) mod input_tensors;
 mod kept;
 mod kept_bands;
 pub(crate) mod label;
+mod label_slices;
 mod live;
 mod maps;
 mod one;

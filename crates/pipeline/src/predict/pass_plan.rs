@@ -89,6 +89,8 @@ pub(super) struct PlannedPass {
     pub columns: Vec<Span>,
     /// Highest memory of the job during the pass and the segmentation after it, in bytes.
     pub peak_bytes: u64,
+    /// Maximum memory of finding objects during the pass, in bytes; part of `peak_bytes`.
+    pub objects_bytes: u64,
     /// Voxels of the input that are read in all bands, and those that an untiled network reads.
     pub read_voxels: [u64; 2],
 }

@@ -16,7 +16,7 @@ use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_engine::{Band, CompileOptions, DeviceId, Engine, Precision, RollingPlan};
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::Graph;
-use cytoscope_objects::{Foreground, Height, SegmentOptions, Threshold};
+use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_profile::Recorder;
 use cytoscope_volume::tile::{Span, crop_spans};
 use cytoscope_volume::{Array, Axes, VoxelSize};
@@ -269,7 +269,7 @@ fn bands_of_a_resampled_stack_read_only_their_rows() {
 }
 
 #[test]
-fn the_foreground_that_is_found_during_a_pass_gives_the_same_labels() {
+fn objects_that_are_found_during_a_pass_are_those_of_the_whole_map() {
     let values = noise(5, SHAPE.iter().product());
     let (graph, context) = (network(), Context::default());
     let mut sorted = untiled(&values);
@@ -282,27 +282,41 @@ fn the_foreground_that_is_found_during_a_pass_gives_the_same_labels() {
         min_volume_um3: 2.0,
         ..SegmentOptions::default()
     };
-    let labels = |with_foreground: bool| {
+    let settings = |streamed_bytes: u64| LabelSettings {
+        channel: 0,
+        seed_channel: 0,
+        voxel_um: [1.0; 3],
+        options: &options,
+        overlap_um: 1.0,
+        streamed_bytes,
+    };
+    // Returns the labels, and whether they were found during the pass.
+    let labels = |streamed_bytes: u64, overlaps: bool| {
         let prepare = |prediction: &mut Prediction| {
-            if with_foreground {
-                prediction.find_foreground(0, &options);
+            if streamed_bytes > 0 {
+                prediction.find_objects(&settings(streamed_bytes), Scratch::Memory).unwrap();
             }
         };
         let plan = plan(&graph, None).unwrap();
         let mut prediction =
-            predict_with(&context, plan, &values, Setup { overlaps: true, ..Setup::default() }, prepare).unwrap();
-        let foreground = prediction.take_foreground();
-        assert_eq!(foreground.as_ref().map(Foreground::slices), with_foreground.then_some(SHAPE[0]));
-        let memory = Scratch::Memory;
-        let (voxel_um, overlap_um, streamed_bytes) = ([1.0; 3], 1.0, 0);
-        let settings =
-            LabelSettings { channel: 0, seed_channel: 0, voxel_um, options: &options, overlap_um, streamed_bytes };
-        let mut found = label(&context, &mut prediction, &settings, memory, foreground).unwrap();
-        (found.count, found.all_slices(&context).unwrap())
+            predict_with(&context, plan, &values, Setup { overlaps, ..Setup::default() }, prepare).unwrap();
+        let during_pass = prediction.take_labels(&context);
+        let is_found = during_pass.is_some();
+        let mut found = match during_pass {
+            Some(labels) => labels,
+            None => label(&context, &mut prediction, &settings(0), Scratch::Memory).unwrap(),
+        };
+        found.filter_objects(&context, 2, false).unwrap();
+        ((found.count, found.all_slices(&context).unwrap()), is_found)
     };
-    let found = labels(true);
-    assert!(found.0 > 1, "{} objects", found.0);
-    assert!(found == labels(false));
+    let (whole, is_found) = labels(0, true);
+    assert!(whole.0 > 1 && !is_found, "{} objects", whole.0);
+    for overlaps in [false, true] {
+        assert!(labels(1 << 30, overlaps) == (whole.clone(), true));
+    }
+    // The memory suffices to begin, but not for all of it.
+    let bytes = (SHAPE[1] * SHAPE[2] * SHAPE[0] * 8) as u64;
+    assert!(labels(bytes + 1000, true) == (whole, false));
 }
 
 /// A sink that is slower than the network.

@@ -68,6 +68,8 @@ pub(super) enum Runner {
         first_z: usize,
         /// Multiply-accumulate operations of the whole pass.
         macs: u64,
+        /// Maximum memory of finding objects during the pass, in bytes.
+        objects_bytes: u64,
     },
 }
 

@@ -1,11 +1,12 @@
 //! The network's output, stored in a spool on the model's grid and read on the input's grid.
 
-use super::label::MapSource;
+use super::label::{LabelSettings, Labels, MapSource};
+use super::label_slices::SliceLabeler;
 use crate::ops::Volume;
 use crate::slice_statistics::Chains;
-use crate::spool::Spool;
+use crate::spool::{Scratch, Spool};
 use crate::{Context, JobError};
-use cytoscope_objects::{Foreground, SegmentOptions};
+use cytoscope_objects::{SegmentOptions, Threshold};
 use cytoscope_profile::Stage;
 use cytoscope_volume::Samples;
 use cytoscope_volume::resample::{AxisMap, linear};
@@ -27,20 +28,18 @@ pub(crate) struct Prediction {
     buffer: Vec<f32>,
     /// Number of complete slices on the model's grid, from the first on.
     complete: usize,
-    /// The channel that objects are found in, and the foreground of the slices that could be read so far.
-    foreground: Option<(usize, Foreground)>,
+    /// Finds objects while slices are stored.
+    labeler: Option<SliceLabeler>,
 }
 
-/// Maximum runs of foreground voxels that are held while the network runs; see [`FOREGROUND_BYTES`].
-const MAX_RUNS: usize = 1 << 19;
-/// Bytes of that many runs, 12 for each, and of where rows start.
-pub(crate) const FOREGROUND_BYTES: u64 = 7 << 20;
+/// Number of voxels that are segmented at once while slices are stored, unless a single slice has more.
+const STEP_VOXELS: usize = 1 << 20;
 
 impl Prediction {
     pub(crate) fn new(spool: Spool<f32>, channels: usize, model_shape: [usize; 3], shape: [usize; 3]) -> Self {
         let back = super::grid::maps(model_shape, shape);
         let chains = Chains::Stack(vec![Vec::new(); channels]);
-        Self { spool, channels, model_shape, shape, back, chains, buffer: Vec::new(), complete: 0, foreground: None }
+        Self { spool, channels, model_shape, shape, back, chains, buffer: Vec::new(), complete: 0, labeler: None }
     }
 
     /// Stores finished rows and columns `[C][z][rows][columns]` of slices of the model's grid. Slices are complete once the
@@ -90,33 +89,39 @@ impl Prediction {
         z < self.shape[0] && needed <= self.complete
     }
 
-    /// Finds the foreground of a channel while slices are stored, if the options allow it slice by slice.
-    pub(crate) fn find_foreground(&mut self, channel: usize, options: &SegmentOptions) {
-        self.foreground = Foreground::new(self.shape, options).map(|foreground| (channel, foreground));
-    }
-
-    /// Adds the slices that can be read by now to the foreground; gives it up if it has too many parts.
+    /// Finds objects while slices are stored, unless that takes too much memory or the whole map is needed before: for Otsu's
+    /// threshold, or to smooth the map.
     ///
     /// # Errors
-    /// [`JobError`] if a slice cannot be read, or the job is cancelled.
-    pub(crate) fn add_to_foreground(&mut self, context: &Context) -> Result<(), JobError> {
-        let Some((channel, mut foreground)) = self.foreground.take() else { return Ok(()) };
-        while self.is_ready(foreground.slices()) && foreground.runs() <= MAX_RUNS {
-            let z = foreground.slices();
-            let values = self.read(context, channel, z..z + 1)?;
-            let _span = context.recorder.span(Stage::Objects, "foreground").voxels(values.len());
-            foreground.add_slice(&values)?;
-            context.check()?;
-        }
-        if foreground.runs() <= MAX_RUNS {
-            self.foreground = Some((channel, foreground));
+    /// [`JobError`] if the labels cannot be stored, or an option is out of range.
+    pub(crate) fn find_objects(&mut self, settings: &LabelSettings<'_>, scratch: Scratch<'_>) -> Result<(), JobError> {
+        let SegmentOptions { threshold, smooth_um, .. } = *settings.options;
+        if matches!(threshold, Threshold::Fixed(_)) && smooth_um <= 0.0 {
+            let step = (STEP_VOXELS / (self.shape[1] * self.shape[2]).max(1)).max(1);
+            self.labeler = SliceLabeler::new(self.shape, settings, step, settings.streamed_bytes, scratch)?;
         }
         Ok(())
     }
 
-    /// Returns the foreground that was found while slices were stored.
-    pub(crate) fn take_foreground(&mut self) -> Option<Foreground> {
-        self.foreground.take().map(|(_, foreground)| foreground)
+    /// Finds objects as far as the stored slices allow; gives it up if it takes too much memory.
+    ///
+    /// # Errors
+    /// [`JobError`] if a slice cannot be read, a label cannot be stored, or the job is cancelled.
+    pub(crate) fn advance_objects(&mut self, context: &Context) -> Result<(), JobError> {
+        let Some(mut labeler) = self.labeler.take() else { return Ok(()) };
+        let available = (labeler.foreground_slices()..).find(|z| !self.is_ready(*z)).unwrap_or_default();
+        let depth = self.shape[0];
+        if labeler.advance(context, self, available.min(depth), &mut |_| context.check())? {
+            self.labeler = Some(labeler);
+        } else {
+            tracing::debug!("finding objects during the prediction takes too much memory: they are found after it");
+        }
+        Ok(())
+    }
+
+    /// Returns the labels that were found while slices were stored; `None` if they were not.
+    pub(crate) fn take_labels(&mut self, context: &Context) -> Option<Labels> {
+        self.labeler.take().filter(SliceLabeler::is_complete).map(|labeler| labeler.finish(context))
     }
 
     /// Reads all channels of a slice of the model's grid, before postprocessing.
@@ -189,7 +194,6 @@ impl Volume for Unprocessed<'_> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use crate::spool::Scratch;
 
     #[test]
     fn slices_are_ready_once_all_slices_that_they_are_resampled_from_are_complete() {

@@ -7,9 +7,9 @@
 
 use super::{BASE_BYTES, Blend, Budget, NoPass, PlannedTiles, Planner, Runner, TilePlan};
 use crate::JobError;
+use crate::predict::label;
 use crate::predict::pass_plan::{PassPlan, PassSizes, PlannedPass, pass_bands};
 use crate::predict::postprocess::split_softmax;
-use crate::predict::prediction::FOREGROUND_BYTES;
 use cytoscope_engine::CompileOptions;
 use cytoscope_profile::Stage;
 use cytoscope_volume::tile::{Span, crop_spans};
@@ -103,7 +103,9 @@ impl Planner<'_> {
             let peak_bytes = during.max(self.after_pass(plan.memory_bytes()));
             if peak_bytes <= budget_bytes {
                 let read_voxels = self.pass_sizes(tile).read_voxels(&pass_bands(plan.bands(), &columns), first_z);
-                return Ok(PlannedPass { tile, first_z, plan, columns, peak_bytes, read_voxels });
+                let objects_bytes = self.objects_bytes().min(budget_bytes - during);
+                let peak_bytes = peak_bytes.max(during + objects_bytes);
+                return Ok(PlannedPass { tile, first_z, plan, columns, peak_bytes, objects_bytes, read_voxels });
             }
             let reason = NoPass::Memory { needed_bytes: peak_bytes, budget_bytes };
             if self.after_pass(0) > budget_bytes {
@@ -133,14 +135,14 @@ impl Planner<'_> {
     pub(super) fn accept_pass(&self, pass: PlannedPass) -> Result<PlannedTiles, JobError> {
         let work = pass.work();
         let macs = pass.macs();
-        let PlannedPass { tile, first_z, plan, columns, peak_bytes, .. } = pass;
+        let PlannedPass { tile, first_z, plan, columns, peak_bytes, objects_bytes, .. } = pass;
         let slab_slices = plan.slab_planes();
         let bands = pass_bands(plan.bands(), &columns);
         let described = PassPlan { slab_slices, bands: plan.bands().len(), bands_x: columns.len(), work };
         let span = self.context.recorder.span(Stage::Compile, "memory of the pass");
         let session = plan.start()?;
         span.finish();
-        let runner = Runner::Pass { session, slab_slices, bands, first_z, macs };
+        let runner = Runner::Pass { session, slab_slices, bands, first_z, macs, objects_bytes };
         let plan = TilePlan {
             tile,
             halo: self.halo,
@@ -181,8 +183,17 @@ impl Planner<'_> {
     /// Returns the bytes that one pass in slabs of `slab_slices` slices, in bands of `part` rows and columns, holds besides the
     /// session.
     pub(super) fn around_pass(&self, tile: [usize; 3], slab_slices: usize, part: [usize; 2]) -> u64 {
-        let foreground_bytes = if self.resolved.has_objects() { FOREGROUND_BYTES } else { 0 };
         let job_bytes = BASE_BYTES + self.volume.held_bytes + self.volume.writing_bytes;
-        job_bytes + self.pass_sizes(tile).bytes(slab_slices, part) + foreground_bytes
+        job_bytes + self.pass_sizes(tile).bytes(slab_slices, part)
+    }
+
+    /// Returns the memory in bytes that finding objects during a pass may take, if the budget allows it.
+    fn objects_bytes(&self) -> u64 {
+        let streamed_bytes = self.resolved.budget.for_labels_bytes();
+        if self.resolved.has_objects() {
+            label::bytes_during_pass(self.resolved.extents.zyx, streamed_bytes)
+        } else {
+            0
+        }
     }
 }
