@@ -416,6 +416,67 @@ fn messages_name_options_by_the_list_that_the_window_translates() {
     assert!(violations.is_empty(), "{}", violations.join("\n"));
 }
 
+/// Crates whose messages keep the settings that they name, so that the window shows its controls: `message!` formats them.
+/// `format!` would leave only a text.
+const KEEPING_SETTINGS: [&str; 5] = ["formats", "pipeline", "quantize", "storage", "worker"];
+
+/// Settings in the texts of engine errors, where they are searched for: source file and constant.
+const IN_TEXTS: [(&str, &str); 1] = [("crates/pipeline/src/verify.rs", "DEVICE")];
+
+/// The arguments of a call, from behind its opening parenthesis on.
+fn arguments(rest: &str) -> &str {
+    let mut depth = 1;
+    let end = rest.find(|c: char| {
+        depth += match c {
+            '(' => 1,
+            ')' => -1,
+            _ => 0,
+        };
+        depth == 0
+    });
+    &rest[..end.unwrap_or(rest.len())]
+}
+
+/// The constants of settings that the code of a source file writes into texts.
+fn settings_in_texts(text: &str) -> BTreeSet<String> {
+    let lines = without_tests(text).lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code = lines.collect::<Vec<_>>().join("\n");
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_constant = |word: &&str| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    let constants = |text: &str| -> BTreeSet<String> {
+        text.split(|c: char| !is_part(c)).filter(is_constant).map(str::to_owned).collect()
+    };
+    let imports = code.split("setting::").skip(1).filter_map(|rest| rest.split(';').next());
+    let imported: BTreeSet<String> = imports.flat_map(constants).collect();
+    let written: BTreeSet<String> =
+        code.split("format!(").skip(1).flat_map(|rest| constants(arguments(rest))).collect();
+    written.intersection(&imported).cloned().collect()
+}
+
+#[test]
+fn messages_keep_the_settings_that_they_name() {
+    let text = "use cytoscope_storage::setting::{TILE, TIME};\nlet a = format!(\"use {TILE} (or b) {}\", c);\n\
+                // format!(TIME)\nlet d = message!(\"{TIME}\");\n#[cfg(test)]\nmod tests { format!(\"{TIME}\") }";
+    assert_eq!(settings_in_texts(text), BTreeSet::from(["TILE".to_owned()]));
+    let mut violations = Vec::new();
+    for name in KEEPING_SETTINGS {
+        let mut files = Vec::new();
+        sources(&root().join("crates").join(name).join("src"), &mut files);
+        for file in files {
+            let path = file.strip_prefix(root()).unwrap().to_string_lossy().replace('\\', "/");
+            if ["/tests/", "/tests.rs", "_tests.rs"].iter().any(|part| path.contains(part)) {
+                continue;
+            }
+            for setting in settings_in_texts(&std::fs::read_to_string(&file).unwrap()) {
+                if !IN_TEXTS.contains(&(path.as_str(), setting.as_str())) {
+                    violations.push(format!("{path} writes {setting} with format!: use cytoscope_storage::message!"));
+                }
+            }
+        }
+    }
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
+}
+
 #[test]
 fn advice_about_drivers_names_options_that_the_window_translates() {
     let path = root().join("crates/engine-burn/src/explain.rs");

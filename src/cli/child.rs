@@ -9,6 +9,7 @@ use cytoscope_profile::StoredRun;
 use cytoscope_storage::StorageError;
 use cytoscope_storage::folder::{clear_working, create_private, create_working, is_working, remove_working};
 use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::message::Message;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -251,17 +252,16 @@ fn terminate(_child: &Child) {}
 /// Returns the failure of a process, as it reported it in the last [`ProcessEvent::Error`].
 fn failure_of(code: Option<i32>, stderr: &str) -> Failure {
     let reported = stderr.lines().rev().find_map(|line| match ProcessEvent::parse(line) {
-        Some(ProcessEvent::Error { kind, message, next_step }) => Some((kind, message, next_step)),
+        Some(ProcessEvent::Error { kind, message, next_step, settings }) => {
+            Some(Failure::with_settings(kind, Message::new(message, &settings)).with_next_step(next_step))
+        }
         _ => None,
     });
-    let (kind, message, next_step) = reported.unwrap_or_else(|| {
+    let failure = reported.unwrap_or_else(|| {
         let (kind, message) = failure_in_words(code, stderr);
-        (kind, message, None)
+        Failure::new(kind, message)
     });
-    if kind == JobErrorKind::Cancelled {
-        return JobError::Cancelled.into();
-    }
-    Failure::new(kind, message).with_next_step(next_step)
+    if failure.kind() == JobErrorKind::Cancelled { JobError::Cancelled.into() } else { failure }
 }
 
 /// Returns the kind and the message of the failure of a process that reported none as an event: it was ended from outside, it
@@ -281,6 +281,7 @@ fn failure_in_words(code: Option<i32>, stderr: &str) -> (JobErrorKind, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_storage::message::NamedSetting;
 
     #[test]
     fn a_folder_of_runs_is_used_by_one_process_at_a_time() {
@@ -324,14 +325,15 @@ mod tests {
     fn a_reported_failure_is_taken_over_with_its_kind_and_whole_message() {
         let error = ProcessEvent::Error {
             kind: JobErrorKind::WouldOverwrite,
-            message: "a.tif exists\nerror: no line of its own; choose another".to_owned(),
-            next_step: Some("choose another".to_owned()),
+            message: "a.tif exists\nerror: no line of its own; choose another, or use --force".to_owned(),
+            next_step: Some("choose another, or use --force".to_owned()),
+            settings: vec![NamedSetting { start: 63, name: "--force".to_owned() }],
         };
         let line = serde_json::to_string(&error).unwrap();
         let failure = failure_of(Some(2), &format!("error: of a library\n{line}\nnote: removed a folder\n"));
         assert_eq!(failure.kind(), JobErrorKind::WouldOverwrite);
-        assert_eq!(failure.to_string(), "a.tif exists\nerror: no line of its own; choose another");
-        assert_eq!(failure.event(), error, "it is passed on with its next step");
+        assert_eq!(failure.to_string(), "a.tif exists\nerror: no line of its own; choose another, or use --force");
+        assert_eq!(failure.event(), error, "it is passed on with its next step and settings");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use cytoscope_formats::FormatError;
 use cytoscope_graph::GraphError;
 use cytoscope_model_package::PackageError;
 use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, model_error_message};
+use cytoscope_storage::message::Message;
 use cytoscope_storage::read::refusal;
 use cytoscope_storage::{StorageError, is_exhausted};
 
@@ -15,14 +16,20 @@ pub(crate) type Outcome = Result<(), Failure>;
 #[derive(Debug)]
 pub(crate) struct Failure {
     kind: JobErrorKind,
-    message: String,
+    message: Message,
     /// What to do next, as the end of the message; `None` if that is unknown.
     next_step: Option<String>,
 }
 
 impl Failure {
+    /// Returns a failure with a text, in which its settings are found.
     pub(crate) fn new(kind: JobErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), next_step: None }
+        Self::with_settings(kind, Message::parse(message))
+    }
+
+    /// Returns a failure with a message that states its settings.
+    pub(crate) fn with_settings(kind: JobErrorKind, message: Message) -> Self {
+        Self { kind, message, next_step: None }
     }
 
     /// Returns the failure with what to do next, if it is known and the message ends with it.
@@ -54,8 +61,12 @@ impl Failure {
 
     /// The event that reports the failure to the process that started this one.
     pub(crate) fn event(&self) -> ProcessEvent {
-        let (message, next_step) = (self.message.clone(), self.next_step.clone());
-        ProcessEvent::Error { kind: self.kind, message, next_step }
+        ProcessEvent::Error {
+            kind: self.kind,
+            message: self.message.to_string(),
+            next_step: self.next_step.clone(),
+            settings: self.message.named_settings(),
+        }
     }
 
     /// Exit code of the program, from 1.
@@ -72,7 +83,7 @@ impl std::fmt::Display for Failure {
 
 impl From<JobError> for Failure {
     fn from(error: JobError) -> Self {
-        Self::new(error.kind(), error.to_string()).with_next_step(error.next_step())
+        Self::with_settings(error.kind(), error.message()).with_next_step(error.next_step().map(String::from))
     }
 }
 

@@ -24,6 +24,7 @@ use cytoscope_pipeline::{
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::target::check_extension;
 use cytoscope_volume::VoxelSize;
 use std::path::{Path, PathBuf};
@@ -375,7 +376,7 @@ fn print_report(report: &InputReport) {
 pub(super) fn finish(outcome: &PredictOutcome) -> Outcome {
     let Some(first) = outcome.failed.first() else { return Ok(()) };
     if outcome.failed.len() + outcome.done.len() == 1 {
-        return Err(Failure::new(first.kind, first.message.clone()));
+        return Err(Failure::with_settings(first.kind, Message::new(first.message.as_str(), &first.settings)));
     }
     let kind = if outcome.failed.iter().any(|f| f.kind == JobErrorKind::OutOfResources) {
         JobErrorKind::OutOfResources

@@ -262,7 +262,7 @@ impl RerunRequest<'_> {
 
 /// Returns the error for a recorded job that states no output.
 fn no_output() -> JobError {
-    JobError::WrongUse("the recorded job states no output: give a path for its result with --out".to_owned())
+    JobError::wrong_use("the recorded job states no output: give a path for its result with --out".to_owned())
 }
 
 /// Compares the outputs of a rerun with the recorded ones, which are in the same order.

@@ -3,6 +3,7 @@
 
 use crate::panels::capitalized;
 use cytoscope_pipeline::Note;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::Setting;
 use std::ops::Range;
 
@@ -85,52 +86,64 @@ fn in_place_of(setting: Setting) -> InWindow {
     }
 }
 
-/// Returns a note or failure with the controls of the window in place of options, and time points counted from 1. Advice in
-/// parentheses about an option that the window lacks is left out.
-pub(crate) fn in_window(note: &str) -> String {
-    options_in_window(time_points_from_one(note))
+/// Returns what the window has in place of an option or command in messages of a search for training settings, which has
+/// buttons of its own to continue and to restart.
+fn in_place_of_search(setting: Setting) -> InWindow {
+    match setting {
+        Setting::Resume => InWindow::Control("\"Continue search\""),
+        Setting::Restart => InWindow::Control("\"Search for settings\""),
+        Setting::ResumeOnCpu | Setting::ResumeOnCpuInF32 => {
+            InWindow::Control("\"Device\" and \"Continue search\"")
+        }
+        other => in_place_of(other),
+    }
+}
+
+/// Returns a message with the controls of the window in place of the options that it names, and time points counted from 1.
+/// Advice in parentheses about an option that the window lacks is left out.
+pub(crate) fn message_in_window(message: &Message) -> String {
+    with_controls(message, in_place_of, time_points_from_one)
+}
+
+/// Returns a text that came without its options as [`message_in_window`] returns messages.
+pub(crate) fn in_window(text: &str) -> String {
+    message_in_window(&Message::parse(text))
 }
 
 /// Returns a text as [`in_window`] does, with its numbers of time points.
 pub(crate) fn options_in_window(text: String) -> String {
-    with_controls(without_missing(text))
+    with_controls(&Message::parse(text), in_place_of, str::to_owned)
 }
 
 /// Returns a failure of a search for training settings as [`failure_in_window`] returns it, with the buttons of the search in
 /// place of those of a training run.
-pub(crate) fn search_failure_in_window(message: &str, next_step: Option<&str>) -> String {
-    let next_step = next_step.map(with_search_buttons);
-    failure_in_window(&with_search_buttons(message), next_step.as_deref())
+pub(crate) fn search_failure_in_window(message: &Message, next_step: Option<&str>) -> String {
+    failure_with_controls(message, next_step, in_place_of_search)
 }
 
-/// The text with the buttons of a search in place of the options that continue or restart it.
-fn with_search_buttons(text: &str) -> String {
-    let mut shown = text.to_owned();
-    for (option, setting) in Setting::named_in(text).into_iter().rev() {
-        match setting {
-            Setting::Resume => shown.replace_range(option, "\"Continue search\""),
-            Setting::Restart => shown.replace_range(option, "\"Search for settings\""),
-            Setting::ResumeOnCpu | Setting::ResumeOnCpuInF32 => {
-                shown.replace_range(option, "\"Device\" and \"Continue search\"");
-            }
-            _ => {}
-        }
-    }
-    shown
+/// Returns a failure as [`message_in_window`] returns it. What to do next, which is the end of its message, gets a line of its
+/// own.
+pub(crate) fn failure_in_window(message: &Message, next_step: Option<&str>) -> String {
+    failure_with_controls(message, next_step, in_place_of)
 }
 
-/// Returns a failure as [`in_window`] returns it. What to do next, which is the end of its message, gets a line of its own.
-pub(crate) fn failure_in_window(message: &str, next_step: Option<&str>) -> String {
-    let problem = next_step.and_then(|step| message.strip_suffix(step)?.strip_suffix("; "));
-    match (problem, next_step) {
-        (Some(problem), Some(step)) => format!("{}\n{}", in_window(problem), capitalized(&in_window(step))),
-        _ => in_window(message),
+fn failure_with_controls(message: &Message, next_step: Option<&str>, in_place: fn(Setting) -> InWindow) -> String {
+    let shown = |message: &Message| with_controls(message, in_place, time_points_from_one);
+    let parts = next_step.and_then(|step| {
+        let problem = message.strip_suffix(step)?.strip_suffix("; ")?;
+        let (problem, _) = message.split_at(problem.len())?;
+        let (_, step) = message.split_at(message.len() - step.len())?;
+        Some((problem, step))
+    });
+    match parts {
+        Some((problem, step)) => format!("{}\n{}", shown(&problem), capitalized(&shown(&step))),
+        None => shown(message),
     }
 }
 
-/// Returns a note with its message as [`in_window`] returns it.
+/// Returns a note with its message as [`message_in_window`] returns it.
 pub(crate) fn note_in_window(note: &Note) -> Note {
-    Note { level: note.level, message: in_window(&note.message) }
+    Note { level: note.level, message: message_in_window(&note.message).into() }
 }
 
 /// Returns the texts of notes as [`note_in_window`] returns these.
@@ -138,35 +151,34 @@ pub(crate) fn all_in_window(notes: &[Note]) -> Vec<String> {
     notes.iter().map(|note| note_in_window(note).to_string()).collect()
 }
 
-/// The text without the parentheses that name an option for which the window has no control.
-fn without_missing(mut text: String) -> String {
-    while let Some(range) = parentheses_of_missing(&text) {
-        text.replace_range(range, "");
+/// Returns a message with what is `in_place` of the options that it names, and the text around them as `of_text` returns it.
+/// Parentheses that name an option for which the window has no control are left out.
+fn with_controls(message: &Message, in_place: fn(Setting) -> InWindow, of_text: fn(&str) -> String) -> String {
+    let missing = message.settings().filter(|(_, setting)| !matches!(in_place(*setting), InWindow::Control(_)));
+    let left_out = missing.filter_map(|(name, _)| Some((parentheses_around(message, &name)?, "")));
+    let named = message.settings().filter_map(|(name, setting)| Some((name, in_place(setting).words()?)));
+    let mut replaced: Vec<(Range<usize>, &str)> = left_out.chain(named).collect();
+    replaced.sort_by_key(|(range, _)| range.start);
+    let (mut shown, mut end) = (String::with_capacity(message.len()), 0);
+    for (range, words) in replaced {
+        // A name in parentheses that were left out has no text before it.
+        let Some(before) = message.get(end..range.start) else { continue };
+        shown.push_str(&of_text(before));
+        shown.push_str(words);
+        end = range.end;
     }
-    text
+    if let Some(rest) = message.get(end..) {
+        shown.push_str(&of_text(rest));
+    }
+    shown
 }
 
-/// Returns the place of the first parentheses that name an option for which the window has no control, with the space before
-/// them.
-fn parentheses_of_missing(text: &str) -> Option<Range<usize>> {
-    let named = Setting::named_in(text).into_iter();
-    let mut missing = named.filter(|(_, setting)| !matches!(in_place_of(*setting), InWindow::Control(_)));
-    missing.find_map(|(option, _)| {
-        let before = text.get(..option.start)?;
-        let start = before.rfind(" (").filter(|start| before.rfind(')').is_none_or(|closed| closed < *start))?;
-        let end = text.get(option.end..)?.find(')')? + option.end;
-        Some(start..end + 1)
-    })
-}
-
-/// The text with controls in place of the options that it names.
-fn with_controls(mut text: String) -> String {
-    for (option, setting) in Setting::named_in(&text).into_iter().rev() {
-        if let Some(words) = in_place_of(setting).words() {
-            text.replace_range(option, words);
-        }
-    }
-    text
+/// Returns the place of the parentheses around a `name` in a text, with the space before them; `None` if there are none.
+fn parentheses_around(text: &str, name: &Range<usize>) -> Option<Range<usize>> {
+    let before = text.get(..name.start)?;
+    let start = before.rfind(" (").filter(|start| before.rfind(')').is_none_or(|closed| closed < *start))?;
+    let end = text.get(name.end..)?.find(')')? + name.end;
+    Some(start..end + 1)
 }
 
 /// The text with the numbers of time points increased by one.
@@ -191,38 +203,48 @@ pub(crate) fn time_points_from_one(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_storage::message;
+    use cytoscope_storage::setting::{AXES, PRECISION, RESTART, RESUME, RESUME_ON_CPU, TIME};
 
     #[test]
     fn the_next_step_of_a_failure_has_a_line_of_its_own() {
-        let message = "a.tif: time point 2 does not exist; it has 2; leave out the choice, or use --axes";
+        let message = message!("a.tif: time point 2 does not exist; it has 2; leave out the choice, or use {AXES}");
         assert_eq!(
-            failure_in_window(message, Some("leave out the choice, or use --axes")),
+            failure_in_window(&message, Some("leave out the choice, or use --axes")),
             "a.tif: time point 3 does not exist; it has 2\nLeave out the choice, or use \"Axes…\""
         );
+        let message = Message::from("the GPU failed; restart it");
         for other in [None, Some("something else")] {
-            assert_eq!(failure_in_window("the GPU failed; restart it", other), "the GPU failed; restart it");
+            assert_eq!(failure_in_window(&message, other), "the GPU failed; restart it");
         }
     }
 
     #[test]
     fn a_failed_search_names_its_own_buttons() {
-        let message = "m.search.csv: row 2 cannot be read; use --restart instead of --resume";
+        let message = message!("m.search.csv: row 2 cannot be read; use {RESTART} instead of {RESUME}");
         assert_eq!(
-            search_failure_in_window(message, None),
+            search_failure_in_window(&message, None),
             "m.search.csv: row 2 cannot be read; use \"Search for settings\" instead of \"Continue search\""
         );
         assert_eq!(
-            search_failure_in_window(message, Some("use --restart instead of --resume")),
+            search_failure_in_window(&message, Some("use --restart instead of --resume")),
             "m.search.csv: row 2 cannot be read\nUse \"Search for settings\" instead of \"Continue search\""
         );
+        let of_training = message_in_window(&message);
+        assert!(of_training.ends_with(" instead of \"Continue training\""), "{of_training}");
+        let message = message!("it is lost; continue on another device with {RESUME_ON_CPU}");
         assert_eq!(
-            search_failure_in_window("it is lost; continue on another device with --resume --device cpu", None),
+            search_failure_in_window(&message, None),
             "it is lost; continue on another device with \"Device\" and \"Continue search\""
         );
-        let of_training = in_window(message);
-        assert!(of_training.ends_with(" instead of \"Continue training\""), "{of_training}");
-        let other = "set --precision to f32, at time point 0";
-        assert_eq!(search_failure_in_window(other, None), in_window(other));
+        let other = message!("set {PRECISION} to f32, at time point 0");
+        assert_eq!(search_failure_in_window(&other, None), message_in_window(&other));
+    }
+
+    #[test]
+    fn only_the_settings_of_a_message_are_replaced() {
+        let message = message!("{}: time point 0 is dark (see {TIME}); use {AXES}", "of (--axes b.tif) --tile");
+        assert_eq!(message_in_window(&message), "of (--axes b.tif) --tile: time point 1 is dark; use \"Axes…\"");
     }
 
     #[test]

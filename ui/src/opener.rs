@@ -12,6 +12,7 @@ use crate::training::models::TrainedModelFormat;
 use cytoscope_formats::{FormatError, FormatErrorKind, is_zarr_folder, one_of_each_series, zarr_folder_of};
 use cytoscope_pipeline::ExportFormat;
 use cytoscope_profile::RunTable;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::target::refuse_input;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -393,7 +394,7 @@ fn open_series(path: &Path, given: GivenMetadata, series: usize) -> Result<(Docu
 
 /// Returns why a file could not be opened, in the words of the window.
 fn reason_of(error: &FormatError) -> String {
-    failure_in_window(&error.to_string(), Some(error.next_step().as_str()))
+    failure_in_window(&Message::of(error), Some(error.next_step().as_str()))
 }
 
 /// Whether a file that failed to open may open with other axes.

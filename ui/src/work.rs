@@ -21,6 +21,7 @@ use cytoscope_pipeline::{
     PredictOutcome, SegmentJob, SegmentReport,
 };
 use cytoscope_profile::SpanRecord;
+use cytoscope_storage::message::Message;
 use cytoscope_train::{CheckReport, Estimate, TrainEvent, TrainReport};
 use cytoscope_worker::{
     ContinuedJob, Job, JobId, JobResult, LiveRegion, Reply, Request, Worker, WorkerEvent, WorkerState,
@@ -500,8 +501,8 @@ impl Work {
                 None
             }
             Reply::Done { id, result } => self.handle_result(id, result),
-            Reply::Failed { id, message, next_step, existing, .. } => {
-                self.handle_failure(id, &message, next_step.as_deref(), existing)
+            Reply::Failed { id, message, next_step, settings, existing, .. } => {
+                self.handle_failure(id, &Message::new(message, &settings), next_step.as_deref(), existing)
             }
             Reply::Cancelled { id } => {
                 self.end(id, JobState::Cancelled)?;
@@ -514,7 +515,7 @@ impl Work {
     fn handle_failure(
         &mut self,
         id: JobId,
-        message: &str,
+        message: &Message,
         next_step: Option<&str>,
         existing: Option<ExistingOutput>,
     ) -> Option<Outcome> {
@@ -523,7 +524,7 @@ impl Work {
         let purpose = self.job(id)?.purpose.clone();
         let is_check = purpose == Purpose::Check;
         let message = match &existing {
-            _ if is_check => message.to_owned(),
+            _ if is_check => message.to_string(),
             // The message names an option of the command line.
             Some(existing) if !self.repeatable.contains_key(&id) => refused::reason(existing, &purpose),
             _ => failure_in_window(message, next_step),
@@ -538,7 +539,9 @@ impl Work {
         match result {
             JobResult::Predict(mut outcome) => {
                 for failed in &mut outcome.failed {
-                    failed.message = failure_in_window(&failed.message, failed.next_step.as_deref());
+                    let message =
+                        Message::new(std::mem::take(&mut failed.message), &std::mem::take(&mut failed.settings));
+                    failed.message = failure_in_window(&message, failed.next_step.as_deref());
                 }
                 Some(self.predicted(id, title, purpose.document()?, outcome))
             }

@@ -68,9 +68,43 @@ pub enum ImportError {
         /// Name of the architecture that was tried, as on the command line.
         architecture: &'static str,
     },
-    /// A setting of the network that cannot be expressed.
-    #[error("{0}")]
-    Setting(String),
+    /// No known architecture has this name.
+    #[error("unknown architecture \"{name}\": expected one of {known}")]
+    UnknownArchitecture {
+        /// The name that was given.
+        name: String,
+        /// Names of all known architectures, separated by commas.
+        known: String,
+    },
+    /// An argument of the network's constructor has a value that cannot be imported.
+    #[error(
+        "the network was built with {argument} = {value}, which is not supported (supported: {supported}); export the model \
+         with torch.onnx.export"
+    )]
+    UnsupportedArgument {
+        /// Name of the argument.
+        argument: String,
+        /// The value that it has.
+        value: String,
+        /// Values that can be imported, separated by commas.
+        supported: String,
+    },
+    /// An argument of the network's constructor has a value that no network can have.
+    #[error("the network was built with {argument} = {value}: expected {expected}")]
+    InvalidArgument {
+        /// Name of the argument.
+        argument: String,
+        /// The value that it has.
+        value: String,
+        /// Values that were expected.
+        expected: &'static str,
+    },
+    /// nnU-Net's plans lack a configuration, or prepare its images in a way that is not supported.
+    #[error("nnU-Net's plans: {problem}")]
+    Plans {
+        /// What is wrong, with what was expected.
+        problem: String,
+    },
     /// The network that the tensors describe is invalid: shapes of consecutive layers do not fit.
     #[error(transparent)]
     Graph(#[from] GraphError),

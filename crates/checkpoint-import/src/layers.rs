@@ -288,8 +288,8 @@ impl<'a> Layers<'a> {
         self.push(&format!("{name}.pool"), op, &[Some(x.value)], x.channels)
     }
 
-    /// Doubles all lengths by linear interpolation.
-    pub(crate) fn double(&mut self, name: &str, x: Features, align_corners: bool) -> Features {
+    /// Upsamples by linear interpolation to twice the length along each spatial axis.
+    pub(crate) fn upsample_twofold(&mut self, name: &str, x: Features, align_corners: bool) -> Features {
         let scales: Vec<f32> = [1.0, 1.0].into_iter().chain(vec![2.0; self.axes]).collect();
         let scales = self.graph.add_initializer(format!("{name}.scales"), Tensor::vector(scales));
         let coordinates = if align_corners { CoordinateMode::AlignCorners } else { CoordinateMode::HalfPixel };
@@ -326,7 +326,7 @@ impl<'a> Layers<'a> {
             .filter(|name| !self.used.contains(*name) && !name.ends_with("num_batches_tracked") && !is_left_out(name))
             .collect();
         if !unused.is_empty() {
-            return Err(ImportError::Unused { tensors: some_of(&unused), architecture: self.architecture });
+            return Err(ImportError::Unused { tensors: list_first(&unused), architecture: self.architecture });
         }
         if let Some(value) = self.graph.values.get_mut(y.value.index()) {
             value.name = "y".to_owned();
@@ -338,8 +338,8 @@ impl<'a> Layers<'a> {
     }
 }
 
-/// Lists the first names, and says how many more there are.
-pub(crate) fn some_of(names: &[&str]) -> String {
+/// Returns the first names, separated by commas, and how many more there are.
+pub(crate) fn list_first(names: &[&str]) -> String {
     let first: Vec<&str> = names.iter().take(NAMED).copied().collect();
     let more = names.len().saturating_sub(NAMED);
     let rest = if more == 0 { String::new() } else { format!(" and {more} more") };

@@ -46,9 +46,9 @@ impl ChunkGrid {
         self.counts.iter().product()
     }
 
-    /// The chunk of a voxel and the voxel's index in the chunk.
+    /// Returns the index of the chunk that holds a voxel, and the index of the voxel in the chunk.
     #[inline]
-    pub fn place(&self, [z, y, x]: [usize; 3]) -> (usize, usize) {
+    pub fn locate(&self, [z, y, x]: [usize; 3]) -> (usize, usize) {
         let (cz, cy, cx) = (z / CHUNK_ZYX[0], y / CHUNK_ZYX[1], x / CHUNK_ZYX[2]);
         let chunk = (cz * self.counts[1] + cy) * self.counts[2] + cx;
         let ny = (self.shape[1] - cy * CHUNK_ZYX[1]).min(CHUNK_ZYX[1]);
@@ -114,7 +114,7 @@ pub(crate) enum Chunk {
 }
 
 impl Chunk {
-    /// Stores values in the smallest form.
+    /// Returns the chunk with these values, stored with as few bits as they allow.
     pub fn from_values(values: &[u32]) -> Self {
         let first = values.first().copied().unwrap_or(0);
         if values.iter().all(|v| *v == first) {
@@ -166,7 +166,7 @@ impl Chunk {
     }
 
     /// Calls `f(start, len, value)` for each maximal run of equal values in `range`.
-    pub fn runs(&self, range: Range<usize>, mut f: impl FnMut(usize, usize, u32)) {
+    pub fn each_run(&self, range: Range<usize>, mut f: impl FnMut(usize, usize, u32)) {
         fn walk<T: Copy + PartialEq + Into<u32>>(values: &[T], base: usize, f: &mut impl FnMut(usize, usize, u32)) {
             let mut i = 0;
             while let Some(value) = values.get(i).copied() {
@@ -196,7 +196,7 @@ impl Chunk {
         mut changed: impl FnMut(usize, usize, u32),
     ) {
         let mut any = false;
-        self.runs(range.clone(), |_, _, old| any |= old != new && allow(old));
+        self.each_run(range.clone(), |_, _, old| any |= old != new && allow(old));
         if !any {
             return;
         }
@@ -313,7 +313,7 @@ impl LabelSnapshot {
     /// The label of a voxel inside the volume.
     #[inline]
     pub(crate) fn at(&self, zyx: [usize; 3]) -> u32 {
-        let (chunk, local) = self.grid.place(zyx);
+        let (chunk, local) = self.grid.locate(zyx);
         self.chunks[chunk].get(local)
     }
 
@@ -321,9 +321,9 @@ impl LabelSnapshot {
     pub(crate) fn each_run(&self, z: usize, y: usize, xs: Range<usize>, mut f: impl FnMut(Range<usize>, u32)) {
         let mut x = xs.start;
         while x < xs.end {
-            let (chunk, local) = self.grid.place([z, y, x]);
+            let (chunk, local) = self.grid.locate([z, y, x]);
             let end = xs.end.min((x / CHUNK_ZYX[2] + 1) * CHUNK_ZYX[2]);
-            self.chunks[chunk].runs(local..local + end - x, |start, len, value| {
+            self.chunks[chunk].each_run(local..local + end - x, |start, len, value| {
                 let from = x + start - local;
                 f(from..from + len, value);
             });
@@ -440,7 +440,7 @@ impl LabelSnapshot {
         let one = |(i, chunk): (usize, &Chunk)| -> [u8; 32] {
             let mut hash = Sha256::new();
             let mut bytes = Vec::new();
-            chunk.runs(0..self.grid.chunk_voxels(i), |_, len, value| {
+            chunk.each_run(0..self.grid.chunk_voxels(i), |_, len, value| {
                 bytes.extend((len as u32).to_le_bytes());
                 bytes.extend(value.to_le_bytes());
                 if bytes.len() >= 1 << 16 {
@@ -472,7 +472,7 @@ mod tests {
         for z in 0..33 {
             for y in 0..65 {
                 for x in 0..130 {
-                    let (chunk, local) = grid.place([z, y, x]);
+                    let (chunk, local) = grid.locate([z, y, x]);
                     assert!(!std::mem::replace(&mut seen[chunk][local], true));
                     assert!(grid.bounds(chunk).contains([z, y, x]));
                     assert_eq!(grid.run_bounds(chunk, local, 1).start, [z, y, x]);
@@ -518,7 +518,7 @@ mod tests {
             }
             let range = start..(start + len).min(40);
             let mut seen = Vec::new();
-            chunk.runs(range.clone(), |_, n, v| seen.extend(std::iter::repeat_n(v, n)));
+            chunk.each_run(range.clone(), |_, n, v| seen.extend(std::iter::repeat_n(v, n)));
             prop_assert_eq!(&seen[..], &plain[range]);
         }
     }

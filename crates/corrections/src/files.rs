@@ -155,7 +155,7 @@ pub(crate) fn plane(path: &Path, ny: usize, nx: usize, samples: Samples) -> Resu
         FormatError::Misused {
             file: path.to_owned(),
             problem: e.to_string(),
-            next_step: "give slices of the same size and type".to_owned(),
+            next_step: "give slices of the same size and type".into(),
         }
         .into()
     })

@@ -2,7 +2,7 @@
 
 use crate::chunks::LabelSnapshot;
 use crate::history::{History, UndoStep};
-use crate::journal::{Header, HeaderError, JournalFile, JournalReader, LockedFile, Record, Resume, Tail};
+use crate::journal::{Header, HeaderError, JournalFile, JournalReader, LockedFile, Record, ResumeState, Tail};
 use crate::session::SessionOptions;
 use crate::volume::Direction;
 use crate::{CorrectionError, Fingerprint, LabelVolume};
@@ -85,12 +85,12 @@ pub(crate) fn open(
         };
         write(&mut file).map_err(io("writing the journal"))?;
         let history = History::new(options.undo_budget_bytes, 0, 1);
-        let resume = Resume {
+        let resume = ResumeState {
             len: bytes.len() as u64,
             position: 0,
             compact_len: bytes.len() as u64,
             bases: header.bases,
-            every: options.sync_every,
+            sync_interval: options.sync_every,
         };
         let journal = JournalFile::resume(path, file, resume)?;
         let report = Replay::default();
@@ -221,12 +221,12 @@ impl Replayer<'_> {
         let dropped = self.keep_tail(len, tail)?;
         let mut history = state.history;
         let dropped_steps = history.trim(self.options.undo_budget_bytes);
-        let resume = Resume {
+        let resume = ResumeState {
             len,
             position,
             compact_len: snapshot_end + history.bytes(),
             bases,
-            every: self.options.sync_every,
+            sync_interval: self.options.sync_every,
         };
         let journal = JournalFile::resume(self.path, self.file, resume)?;
         let report = Replay { entries, dropped, dropped_steps };

@@ -313,15 +313,15 @@ impl Session {
             _ => None,
         };
         journal.replace(|out| {
-            out.raw(&header.bytes()?)?;
-            snapshot_parts(&labels, |part| out.record(&part.body()))?;
+            out.write_raw(&header.bytes()?)?;
+            snapshot_parts(&labels, |part| out.write_record(&part.body()))?;
             for step in steps() {
                 let mut body = Vec::new();
                 put_edit(&mut body, step.id, &step.name, &step.diff);
-                out.record(&body)?;
+                out.write_record(&body)?;
             }
-            self.history.undone().iter().try_for_each(|_| out.record(&Record::Undo.body()))?;
-            saved.iter().try_for_each(|s| out.record(&s.body()))
+            self.history.undone().iter().try_for_each(|_| out.write_record(&Record::Undo.body()))?;
+            saved.iter().try_for_each(|s| out.write_record(&s.body()))
         })
     }
 
@@ -389,8 +389,8 @@ fn write(
 
 /// Syncs the journal without holding its lock.
 fn sync(journal: &Mutex<JournalFile>) -> Result<(), CorrectionError> {
-    let to_sync = lock(journal).to_sync()?;
-    to_sync()
+    let sync_file = lock(journal).sync_task()?;
+    sync_file()
 }
 
 fn change_of_diff(name: &str, diff: &EditDiff) -> Change {

@@ -74,7 +74,7 @@ impl LabelVolume {
     pub fn from_snapshot(labels: LabelSnapshot, limits: &Limits) -> Result<Self, CorrectionError> {
         let count = |(i, chunk): (usize, &Chunk)| {
             let mut found: HashMap<u32, u32> = HashMap::new();
-            chunk.runs(0..labels.grid.chunk_voxels(i), |_, len, value| {
+            chunk.each_run(0..labels.grid.chunk_voxels(i), |_, len, value| {
                 if value != 0 {
                     *found.entry(value).or_default() += len as u32;
                 }
@@ -227,7 +227,7 @@ impl LabelVolume {
             for (z, y) in part.rows() {
                 let row = ((z - own.start[0]) * ny + y - own.start[1]) * nx;
                 let range = row + part.start[2] - own.start[2]..row + part.end[2] - own.start[2];
-                self.labels.chunks[chunk].runs(range, |start, len, value| {
+                self.labels.chunks[chunk].each_run(range, |start, len, value| {
                     if value == label {
                         let x = own.start[2] + start - row;
                         f(z, y, x..x + len);
@@ -308,7 +308,7 @@ pub(crate) fn apply_diff_to_snapshot(
     let mut fits = true;
     diff.each(&grid, &mut |chunk, run| {
         let run = oriented(run);
-        labels.chunks[chunk as usize].runs(range(run), |_, _, value| fits &= value == run.old);
+        labels.chunks[chunk as usize].each_run(range(run), |_, _, value| fits &= value == run.old);
     });
     if !fits {
         return Err("the labels do not match its differences");
@@ -356,7 +356,7 @@ impl<'a> LabelWriter<'a> {
         let grid = self.volume.labels.grid;
         let mut x = xs.start;
         while x < xs.end {
-            let (chunk, local) = grid.place([z, y, x]);
+            let (chunk, local) = grid.locate([z, y, x]);
             let own = grid.bounds(chunk);
             let end = xs.end.min(own.end[2]);
             let len = own.size().iter().product();

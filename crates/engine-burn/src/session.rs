@@ -43,8 +43,8 @@ pub(crate) struct DeviceSession<B: DeviceBackend> {
     recorder: Recorder,
     /// Maximum size of a slab in bytes; 0 if the graph does not take tiles of one.
     slab_limit_bytes: u64,
-    /// Whether the session must wait for the device before it returns: errors are lost when Burn times kernels. Other
-    /// sessions learn about them when they wait the next time.
+    /// Whether each run waits for the device before it returns. It must if Burn times kernels, because an error that is not
+    /// received before is lost. In other sessions, the next wait receives it.
     waits: bool,
     /// Number of runs since the session waited for the device.
     unwaited_runs: usize,
@@ -178,8 +178,8 @@ impl<B: DeviceBackend> DeviceSession<B> {
         })
     }
 
-    /// Returns the stream whose memory pool the session uses, and what lives as long as the session or a tensor that it
-    /// left on the device.
+    /// Returns the stream whose memory pool the session uses, and a weak reference that is valid while the session, or a
+    /// tensor that it left on the device, exists.
     pub(crate) fn memory_holder(&self) -> (StreamId, Weak<AtomicBool>) {
         (self.stream, Arc::downgrade(&self.is_lost))
     }
@@ -238,9 +238,9 @@ impl<B: DeviceBackend> DeviceSession<B> {
         matches!(self.memory, DeviceMemory::Empty)
     }
 
-    /// Abandons what the session holds on a device that failed, because none of it can be trusted. Frees it if memory ran
-    /// out.
-    fn after<T>(&mut self, result: Result<T, EngineError>) -> Result<T, EngineError> {
+    /// Returns a result. If it is an error of the device, the session no longer holds anything there: what it held is freed
+    /// if memory ran out, and abandoned if the device failed, because freeing may fail again.
+    fn release_if_failed<T>(&mut self, result: Result<T, EngineError>) -> Result<T, EngineError> {
         match &result {
             // The memory is needed for a smaller session.
             Err(EngineError::OutOfMemory { .. }) => self.release(),
@@ -258,7 +258,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
     fn release(&mut self) {
         let memory = std::mem::replace(&mut self.memory, DeviceMemory::Released);
         if self.is_lost.load(Ordering::Relaxed) {
-            // Another session that shares tensors has lost the device; see `after`.
+            // Another session that shares tensors has lost the device; see `release_if_failed`.
             std::mem::forget(memory);
         } else if let DeviceMemory::Held(held) = memory {
             self.free(Some(held));
@@ -309,7 +309,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         recorder: &Recorder,
     ) -> Result<BTreeMap<ValueId, Image<B>>, EngineError> {
         let mut values = BTreeMap::new();
-        let each = recorder.times_operators();
+        let is_timed = recorder.times_operators();
         let span = match feed {
             Feed::Tensors(inputs) => {
                 let bytes: usize = inputs.iter().map(|t| t.len() * size_of::<f32>()).sum();
@@ -339,7 +339,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
                 Some(span)
             }
             Feed::Tiles(starts) => {
-                let span = each.then(|| recorder.span(Stage::Op, "tiles of the slab"));
+                let span = is_timed.then(|| recorder.span(Stage::Op, "tiles of the slab"));
                 let slab = held.slab.as_ref().ok_or_else(|| bad_slab("a slab".to_owned(), "none".to_owned()))?;
                 if let Some(input) = self.program.inputs.first() {
                     let tiles = B::gather_tiles(slab, starts, input.form, |table| self.transfers.upload_table(table));
@@ -349,7 +349,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
                 span
             }
         };
-        if each {
+        if is_timed {
             self.transfers.synchronize()?;
         }
         drop(span);
@@ -364,13 +364,14 @@ impl<B: DeviceBackend> DeviceSession<B> {
         recorder: &Recorder,
     ) -> Result<BTreeMap<ValueId, Image<B>>, EngineError> {
         // Work is queued; the device is synchronized after each step only if steps are profiled.
-        let each = recorder.times_operators();
+        let is_timed = recorder.times_operators();
         let uploaded = &held.weights;
         let mut values = self.feed(held, feed, recorder)?;
         self.transfers.count_run(self.program.steps.len());
         for step in &self.program.steps {
             let precision = OperatorPrecision::Float;
-            let span = each.then(|| recorder.span(Stage::Op, step.name.clone()).precision(precision).macs(step.macs));
+            let span =
+                is_timed.then(|| recorder.span(Stage::Op, step.name.clone()).precision(precision).macs(step.macs));
             let mut arguments = Vec::with_capacity(step.inputs.len());
             for (index, source) in step.inputs.iter().enumerate() {
                 let argument = match source {
@@ -400,7 +401,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
             for value in &step.last_used {
                 values.remove(value);
             }
-            if each {
+            if is_timed {
                 self.transfers.synchronize()?;
             }
             drop(span);
@@ -469,7 +470,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
         if waits && result.is_ok() {
             self.tuning.end_compiling();
         }
-        self.after(result)
+        self.release_if_failed(result)
     }
 
     /// Returns the form of an input tile.

@@ -1,5 +1,6 @@
 //! Errors of reading and writing. Malformed, unsupported, over a limit and misused are four different kinds.
 
+use cytoscope_storage::message::Message;
 use cytoscope_storage::{StorageError, io_advice, is_exhausted};
 use cytoscope_volume::printable;
 use std::{
@@ -38,44 +39,44 @@ pub const OPENING: &str = "opening";
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// The file violates its format.
-    #[error("{}: {}; {}", path_text(.file), printable(.problem), printable(.next_step))]
+    #[error("{}: {}; {}", path_text(.file), printable(.problem), .next_step.map_text(printable))]
     Malformed {
         /// Path of the malformed file.
         file: PathBuf,
         /// What is wrong.
         problem: String,
         /// What was expected, or what to do next.
-        next_step: String,
+        next_step: Message,
     },
     /// The file is valid, but uses a feature that is not supported.
-    #[error("{}: {}; {}", path_text(.file), printable(.problem), printable(.next_step))]
+    #[error("{}: {}; {}", path_text(.file), printable(.problem), .next_step.map_text(printable))]
     Unsupported {
         /// Path of the file that uses the feature.
         file: PathBuf,
         /// What is wrong.
         problem: String,
         /// What was expected, or what to do next.
-        next_step: String,
+        next_step: Message,
     },
     /// The file exceeds a limit.
-    #[error("{}: {}; {}", path_text(.file), printable(.problem), printable(.next_step))]
+    #[error("{}: {}; {}", path_text(.file), printable(.problem), .next_step.map_text(printable))]
     OverLimit {
         /// Path of the file that exceeds the limit.
         file: PathBuf,
         /// What is wrong.
         problem: String,
         /// What was expected, or what to do next.
-        next_step: String,
+        next_step: Message,
     },
     /// The call does not match the file.
-    #[error("{}: {}; {}", path_text(.file), printable(.problem), printable(.next_step))]
+    #[error("{}: {}; {}", path_text(.file), printable(.problem), .next_step.map_text(printable))]
     Misused {
         /// Path of the file that the call refers to.
         file: PathBuf,
         /// What was requested.
         problem: String,
         /// What was expected, or what to do next.
-        next_step: String,
+        next_step: Message,
     },
     /// The operating system reported an error.
     #[error("{}: {doing} failed: {source}; {}", path_text(.file), io_advice(.source))]
@@ -124,13 +125,13 @@ impl FormatError {
     }
 
     /// What was expected, or what to do next: the end of the message.
-    pub fn next_step(&self) -> String {
+    pub fn next_step(&self) -> Message {
         match self {
             FormatError::Malformed { next_step, .. }
             | FormatError::Unsupported { next_step, .. }
             | FormatError::OverLimit { next_step, .. }
-            | FormatError::Misused { next_step, .. } => printable(next_step).into_owned(),
-            FormatError::Io { source, .. } => io_advice(source).to_owned(),
+            | FormatError::Misused { next_step, .. } => next_step.map_text(printable),
+            FormatError::Io { source, .. } => io_advice(source).into(),
             FormatError::Storage(error) => error.next_step(),
         }
     }
@@ -139,11 +140,11 @@ impl FormatError {
         FormatError::Io { file: file.to_owned(), doing, source }
     }
 
-    pub(crate) fn misused(file: &Path, problem: impl Into<String>, next_step: impl Into<String>) -> Self {
+    pub(crate) fn misused(file: &Path, problem: impl Into<String>, next_step: impl Into<Message>) -> Self {
         FormatError::Misused { file: file.to_owned(), problem: problem.into(), next_step: next_step.into() }
     }
 
-    pub(crate) fn unsupported(file: &Path, problem: impl Into<String>, next_step: impl Into<String>) -> Self {
+    pub(crate) fn unsupported(file: &Path, problem: impl Into<String>, next_step: impl Into<Message>) -> Self {
         FormatError::Unsupported { file: file.to_owned(), problem: problem.into(), next_step: next_step.into() }
     }
 }
@@ -160,10 +161,10 @@ impl From<StorageError> for FormatError {
 /// An error inside a decoder or parser, before the path of the file is attached with [`Fault::at`].
 #[derive(Debug)]
 pub(crate) enum Fault {
-    Malformed(Cow<'static, str>, Cow<'static, str>),
-    Unsupported(Cow<'static, str>, Cow<'static, str>),
-    OverLimit(Cow<'static, str>, Cow<'static, str>),
-    Misused(Cow<'static, str>, Cow<'static, str>),
+    Malformed(Cow<'static, str>, Message),
+    Unsupported(Cow<'static, str>, Message),
+    OverLimit(Cow<'static, str>, Message),
+    Misused(Cow<'static, str>, Message),
     Io(&'static str, io::Error),
 }
 
@@ -186,7 +187,7 @@ impl Fault {
     }
 
     /// A valid file with a feature that cannot be read; `next_step` says how to get around it.
-    pub fn unsupported(problem: impl Into<Cow<'static, str>>, next_step: impl Into<Cow<'static, str>>) -> Self {
+    pub fn unsupported(problem: impl Into<Cow<'static, str>>, next_step: impl Into<Message>) -> Self {
         Fault::Unsupported(problem.into(), next_step.into())
     }
 
@@ -203,16 +204,16 @@ impl Fault {
         let file = file.to_owned();
         match self {
             Fault::Malformed(problem, next_step) => {
-                FormatError::Malformed { file, problem: problem.into_owned(), next_step: next_step.into_owned() }
+                FormatError::Malformed { file, problem: problem.into_owned(), next_step }
             }
             Fault::Unsupported(problem, next_step) => {
-                FormatError::Unsupported { file, problem: problem.into_owned(), next_step: next_step.into_owned() }
+                FormatError::Unsupported { file, problem: problem.into_owned(), next_step }
             }
             Fault::OverLimit(problem, next_step) => {
-                FormatError::OverLimit { file, problem: problem.into_owned(), next_step: next_step.into_owned() }
+                FormatError::OverLimit { file, problem: problem.into_owned(), next_step }
             }
             Fault::Misused(problem, next_step) => {
-                FormatError::Misused { file, problem: problem.into_owned(), next_step: next_step.into_owned() }
+                FormatError::Misused { file, problem: problem.into_owned(), next_step }
             }
             Fault::Io(doing, source) => FormatError::Io { file, doing, source },
         }
@@ -222,6 +223,8 @@ impl Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_storage::message;
+    use cytoscope_storage::setting::AXES;
 
     #[test]
     fn a_full_disk_is_distinguished_from_other_io_errors() {
@@ -237,6 +240,17 @@ mod tests {
     fn text_from_a_file_is_escaped_in_messages() {
         let error = Fault::malformed("its name is \u{1b}[2J").at(Path::new("a\u{202e}\n.tif")).to_string();
         assert!(error.starts_with("a\\u{202e}\\u{a}.tif: its name is \\u{1b}[2J; "), "{error}");
+    }
+
+    #[test]
+    fn the_next_step_keeps_the_settings_that_it_names() {
+        let error =
+            FormatError::misused(Path::new("--axes.tif"), "its axes are\n odd", message!("give\n them ({AXES})"));
+        assert_eq!(error.to_string(), "--axes.tif: its axes are\\u{a} odd; give\\u{a} them (--axes)");
+        for message in [Message::of(&error), error.next_step()] {
+            assert!(message.ends_with("give\\u{a} them (--axes)"), "{message}");
+            assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [AXES], "{message}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::{Context, JobError, Model, ProgressStage, ProgressUnit, preprocess};
 use cytoscope_engine::{DeviceId, Precision};
 use cytoscope_formats::{ChannelRef, Image};
 use cytoscope_graph::Tensor;
+use cytoscope_storage::message;
 use std::cell::Cell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -68,10 +69,11 @@ pub fn calibration_tiles(
         return Err(JobError::Mismatch {
             path: predictions.iter().flat_map(|job| &job.inputs).next().cloned().unwrap_or_default(),
             problem: "the folder contains no stacks to calibrate with, only results of predictions".to_owned(),
-            next_step: "give the folder that contains the stacks".to_owned(),
+            next_step: "give the folder that contains the stacks".into(),
         });
     };
-    let tiles = of_some(context, &files, max_tiles, |(job, file), each| of_stack(context, model, job, file, each))?;
+    let tiles =
+        tiles_of_some(context, &files, max_tiles, |(job, file), each| tiles_of_stack(context, model, job, file, each))?;
     if tiles.is_empty() { Err(no_tile(first)) } else { Ok(tiles) }
 }
 
@@ -88,20 +90,20 @@ pub fn calibration_tiles_of_images(
     let Some(first) = images.first() else {
         return Err(JobError::Internal("calibration: there are no images".to_owned()));
     };
-    let tiles = of_some(context, images, max_tiles, |CalibrationImage { image, window, voxel_um }, each| {
+    let tiles = tiles_of_some(context, images, max_tiles, |CalibrationImage { image, window, voxel_um }, each| {
         let channels = match Extents::of(image.meta()).channels {
             count if count > 1 && count == model.input_channels => (0..count).map(ChannelRef::Index).collect(),
             _ => Vec::new(),
         };
         let options = PredictOptions { voxel_um: *voxel_um, channels, ..PredictOptions::default() };
-        of_image(context, model, (image.meta().path.as_path(), image), window.as_ref(), &options, each)
+        tiles_of_image(context, model, (image.meta().path.as_path(), image), window.as_ref(), &options, each)
     })?;
     if tiles.is_empty() { Err(no_tile(&first.image.meta().path)) } else { Ok(tiles) }
 }
 
 /// Cuts at most `max_tiles` tiles out of sources; of many, evenly spaced ones are used. `cut` returns at most the given number
 /// of tiles of a source.
-fn of_some<T>(
+fn tiles_of_some<T>(
     context: &Context,
     sources: &[T],
     max_tiles: usize,
@@ -125,11 +127,11 @@ fn no_tile(first: &Path) -> JobError {
 }
 
 fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
-    JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step: next_step.to_owned() }
+    JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step: next_step.into() }
 }
 
 /// Cuts tiles out of a stack that is read as in a prediction.
-fn of_stack(
+fn tiles_of_stack(
     context: &Context,
     model: &Model,
     job: &PredictJob,
@@ -139,11 +141,11 @@ fn of_stack(
     let sources = input_tensors::sources(job, model, file, job.open(file)?)?;
     let (image, ..) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let given = sources.options(preprocess::options_after(job));
-    of_image(context, model, (file, &image), None, &given, max_tiles)
+    tiles_of_image(context, model, (file, &image), None, &given, max_tiles)
 }
 
 /// Cuts tiles out of a preprocessed image, or a part of it along Z, Y, X; `file` is named in messages.
-fn of_image(
+fn tiles_of_image(
     context: &Context,
     model: &Model,
     (file, image): (&Path, &Image),
@@ -160,7 +162,7 @@ fn of_image(
     let chosen = (given.channel, given.channels.as_slice());
     let channels = channels(context, chosen, model, &meta, &stack, file, &mut notes)?;
     let voxel = voxel_size(given.voxel_um, file, &mut meta, model, &mut Vec::new())?;
-    notes.iter().for_each(|note| context.note(format!("{}: {note}", file.display())));
+    notes.iter().for_each(|note| context.note(message!("{}: {note}", file.display())));
     let chains = stack.preprocessing(context, model, &channels)?;
     let diameter = match model.object_diameter_um {
         None => None,
@@ -174,7 +176,7 @@ fn of_image(
     let grid = model_shape(stack.extents.zyx, known, model.voxel_um.map(|v| v.map(|um| um * scale)));
     let [slices, rows, columns] = match window {
         None => grid.map(|length| 0..length),
-        Some(window) => std::array::from_fn(|a| on_grid(&window[a], stack.extents.zyx[a], grid[a])),
+        Some(window) => std::array::from_fn(|a| range_on_grid(&window[a], stack.extents.zyx[a], grid[a])),
     };
     let inside = [slices.len(), rows.len(), columns.len()];
     let size = tile_size(model, inside);
@@ -208,7 +210,7 @@ fn of_image(
 }
 
 /// Returns the voxels of a grid of `to` voxels along an axis that a window of a stack of `from` voxels covers.
-fn on_grid(window: &Range<usize>, from: usize, to: usize) -> Range<usize> {
+fn range_on_grid(window: &Range<usize>, from: usize, to: usize) -> Range<usize> {
     let scaled = |at: usize| at.min(from) as f64 * to as f64 / from.max(1) as f64;
     let end = (scaled(window.end).ceil() as usize).clamp(1, to.max(1));
     (scaled(window.start) as usize).min(end - 1)..end
@@ -320,12 +322,12 @@ mod tests {
 
     #[test]
     fn a_window_lies_inside_the_grid() {
-        assert_eq!(on_grid(&(10..20), 40, 40), 10..20);
-        assert_eq!(on_grid(&(10..21), 40, 20), 5..11);
-        assert_eq!(on_grid(&(10..20), 40, 80), 20..40);
-        assert_eq!(on_grid(&(39..40), 40, 3), 2..3);
-        assert_eq!(on_grid(&(50..60), 40, 40), 39..40, "outside the stack");
-        assert_eq!(on_grid(&(0..0), 40, 40), 0..1);
+        assert_eq!(range_on_grid(&(10..20), 40, 40), 10..20);
+        assert_eq!(range_on_grid(&(10..21), 40, 20), 5..11);
+        assert_eq!(range_on_grid(&(10..20), 40, 80), 20..40);
+        assert_eq!(range_on_grid(&(39..40), 40, 3), 2..3);
+        assert_eq!(range_on_grid(&(50..60), 40, 40), 39..40, "outside the stack");
+        assert_eq!(range_on_grid(&(0..0), 40, 40), 0..1);
     }
 
     #[test]

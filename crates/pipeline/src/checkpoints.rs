@@ -61,7 +61,7 @@ pub(crate) fn open(file: &Path, settings: &ImportSettings) -> Result<Opened, Job
     settings.apply(&mut package, file)?;
     match built.take() {
         Some((architecture, assumptions)) => Ok(Opened { package, architecture: Some(architecture), assumptions }),
-        None if requested.is_some() => Err(JobError::WrongUse(format!(
+        None if requested.is_some() => Err(JobError::wrong_use(format!(
             "{}: the model has ONNX weights, which contain the network; leave the architecture out",
             file.display()
         ))),
@@ -114,11 +114,11 @@ fn open_checkpoint(file: &Path, settings: &ImportSettings) -> Result<Opened, Job
     let imported = checkpoint.network(settings.architecture, &Value::Null).map_err(bad)?;
     let Imported { graph, architecture, mut assumptions } = imported;
     let mut found = match architecture {
-        Architecture::NnUNet => of_plans(file, &checkpoint, &graph, settings).map_err(|error| match error {
+        Architecture::NnUNet => use_with_plans(file, &checkpoint, &graph, settings).map_err(|error| match error {
             PlansError::Job(error) => error,
             PlansError::Import(error) => bad(error),
         })?,
-        _ => of_head(architecture, checkpoint.cytodl_head()),
+        _ => use_without_plans(architecture, checkpoint.cytodl_head()),
     };
     let completed = found.completed(settings);
     assumptions.append(&mut found.assumptions);
@@ -154,7 +154,7 @@ fn name_channels(tensors: &mut [TensorSpec], names: Option<Vec<String>>) {
 /// Returns the names of the input channels in the description of nnU-Net's data set (`{"0": "nuclei"}`), if they are complete.
 fn channels_of_dataset(dataset: &Value) -> Option<Vec<String>> {
     let channels = dataset.get("channel_names")?.as_object()?;
-    in_order(channels.iter().map(|(number, name)| Some((number.parse::<u64>().ok()?, name.as_str()?.to_owned()))))
+    names_in_order(channels.iter().map(|(number, name)| Some((number.parse::<u64>().ok()?, name.as_str()?.to_owned()))))
 }
 
 /// Returns the names of the labels in the description of nnU-Net's data set (`{"background": 0}`), if they are complete. Labels
@@ -162,13 +162,13 @@ fn channels_of_dataset(dataset: &Value) -> Option<Vec<String>> {
 fn labels_of_dataset(dataset: &Value) -> Option<Vec<String>> {
     let labels = dataset.get("labels")?.as_object()?;
     let classes = labels.iter().filter(|(name, _)| *name != IGNORED_LABEL);
-    let names = in_order(classes.map(|(name, number)| Some((number.as_u64()?, name.clone()))))?;
+    let names = names_in_order(classes.map(|(name, number)| Some((number.as_u64()?, name.clone()))))?;
     let is_valid = labels.get(IGNORED_LABEL).is_none_or(|ignored| ignored.as_u64() == Some(names.len() as u64));
     is_valid.then_some(names)
 }
 
 /// Returns names in the order of their numbers; `None` if a number from 0 is missing, or a name is empty.
-fn in_order(named: impl Iterator<Item = Option<(u64, String)>>) -> Option<Vec<String>> {
+fn names_in_order(named: impl Iterator<Item = Option<(u64, String)>>) -> Option<Vec<String>> {
     let mut named: Vec<(u64, String)> = named.collect::<Option<_>>()?;
     named.sort();
     let is_complete = (0u64..).zip(&named).all(|(expected, (number, name))| expected == *number && !name.is_empty());
@@ -177,7 +177,7 @@ fn in_order(named: impl Iterator<Item = Option<(u64, String)>>) -> Option<Vec<St
 
 /// Returns what is known about a network of an architecture other than nnU-Net, whose checkpoint states no
 /// normalization.
-fn of_head(architecture: Architecture, head: Option<CytoDlHead>) -> CheckpointUse {
+fn use_without_plans(architecture: Architecture, head: Option<CytoDlHead>) -> CheckpointUse {
     let is_stain = architecture == Architecture::Fnet || head.is_some_and(|head| head.predicts_intensities);
     let task = if is_stain { Some(ModelTask::LabelFree) } else { head.map(|_| ModelTask::Segmentation) };
     CheckpointUse {
@@ -191,7 +191,7 @@ fn of_head(architecture: Architecture, head: Option<CytoDlHead>) -> CheckpointUs
 
 /// Returns what nnU-Net's checkpoint and plans state about its network. The spacing is ignored if the user states a voxel
 /// size.
-fn of_plans(
+fn use_with_plans(
     file: &Path,
     checkpoint: &Checkpoint,
     graph: &Graph,
@@ -311,7 +311,7 @@ mod tests {
     fn stain_networks_are_recognized_and_the_user_decides() {
         let nothing = ImportSettings::default();
         let completed = |architecture, head, stated: &ImportSettings| {
-            let mut found = of_head(architecture, head);
+            let mut found = use_without_plans(architecture, head);
             let settings = found.completed(stated);
             (settings.task, settings.final_activation, found.assumptions.len())
         };

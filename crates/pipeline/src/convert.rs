@@ -16,6 +16,7 @@ use cytoscope_formats::{
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{COMPRESSION, LABELS, LIKE};
 use cytoscope_volume::{Array, Axes, Axis, Region, VoxelSize, with_samples};
 use serde::{Deserialize, Serialize};
@@ -84,20 +85,20 @@ impl ConvertJob {
     ) -> Result<(), JobError> {
         if is_zarr_name(&self.output) || is_zarr_zip_name(&self.output) {
             if self.compression != Compression::None {
-                return Err(JobError::WrongUse(format!(
+                return Err(JobError::wrong_use(message!(
                     "{COMPRESSION} requires a .ome.tif output: OME-Zarr is always compressed with Zstd"
                 )));
             }
             return convert_zarr::run(self, context, record, is_one_of_all);
         }
         if self.labels.is_some() {
-            return Err(JobError::WrongUse(format!(
+            return Err(JobError::wrong_use(message!(
                 "{LABELS} requires an output whose name ends in .zarr, .ozx or .zarr.zip"
             )));
         }
         let container = container_for_path(&self.output)?;
         if self.compression != Compression::None && container != Container::OmeTiff {
-            return Err(JobError::WrongUse(format!(
+            return Err(JobError::wrong_use(message!(
                 "{COMPRESSION} requires a .ome.tif output: ImageJ TIFF and .npy are written uncompressed"
             )));
         }
@@ -180,7 +181,7 @@ impl ConvertJob {
         let of_series = of_series.filter(|_| !is_one_of_all);
         reading_notes(&image, SliceAlone::ByAxes).into_iter().chain(of_series).for_each(|note| context.note(note));
         if stack.is_some() && !image.is_without_extents() {
-            return Err(JobError::WrongUse(format!(
+            return Err(JobError::wrong_use(message!(
                 "{}: {LIKE} gives the extents of an ImageJ ROI set, but this file has its own; leave out {LIKE}",
                 self.input.display()
             )));
@@ -200,7 +201,7 @@ impl ConvertJob {
                 return Err(JobError::Mismatch {
                     path: self.input.clone(),
                     problem: format!("{name} {picked} does not exist: the file has {extent}"),
-                    next_step: format!("give a number from 0 to {}", extent.saturating_sub(1)),
+                    next_step: message!("give a number from 0 to {}", extent.saturating_sub(1)),
                 });
             }
         }

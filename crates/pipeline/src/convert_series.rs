@@ -3,6 +3,7 @@
 use crate::job_record::recorded;
 use crate::{Context, ConvertJob, Event, JobError, JobErrorKind, stack_stem};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{LABELS, SERIES};
 use std::path::{Path, PathBuf};
 
@@ -28,7 +29,7 @@ impl ConvertJob {
         let options = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         let chosen = self.series.indices_in(&self.input, &options)?;
         if self.labels.is_some() && chosen.len() > 1 {
-            return Err(JobError::WrongUse(format!(
+            return Err(JobError::wrong_use(message!(
                 "{LABELS} is the label image of one series: convert one after the other, each with {SERIES} N"
             )));
         }
@@ -81,7 +82,7 @@ fn output_of(output: &Path, series: usize) -> Result<PathBuf, JobError> {
     let name = output.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(&stem));
     let Some(extension) = name else {
         let path = output.display();
-        return Err(JobError::WrongUse(format!(
+        return Err(JobError::wrong_use(format!(
             "{path}: the name of the output is not valid Unicode: give another one"
         )));
     };

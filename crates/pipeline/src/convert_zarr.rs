@@ -12,8 +12,9 @@ use crate::results::{Publication, check_file, moved_aside_note, refuse_inside_za
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
 use cytoscope_formats::{Image, OpenOptions, SeriesChoice, ZarrImageSpec, ZarrWriter, is_zarr_zip_name};
 use cytoscope_profile::Stage;
+use cytoscope_storage::message;
 use cytoscope_storage::partial_folder::check_new_folder;
-use cytoscope_storage::setting::{LIKE, PREPROCESS};
+use cytoscope_storage::setting::LIKE;
 use cytoscope_volume::{DType, Region, Samples, with_samples};
 use std::path::{Path, PathBuf};
 
@@ -154,8 +155,8 @@ fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents)
     if labels.is_without_extents() && job.preprocess.iter().any(|step| step.moves_voxels()) {
         return Err(JobError::Mismatch {
             path: path.to_owned(),
-            problem: format!("its regions were drawn on the stack before {PREPROCESS} crops or warps it"),
-            next_step: format!(
+            problem: "its regions were drawn on the stack before its preprocessing, which crops or warps it".to_owned(),
+            next_step: message!(
                 "convert the set to a label image with {LIKE} STACK and the same crop, and give that image"
             ),
         });
@@ -174,7 +175,7 @@ fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents)
     } else {
         return Ok((labels, whole));
     };
-    let next_step = "give the label image of this stack".to_owned();
+    let next_step = "give the label image of this stack".into();
     Err(JobError::Mismatch { path: path.to_owned(), problem, next_step })
 }
 

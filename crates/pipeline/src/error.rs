@@ -7,6 +7,8 @@ use cytoscope_model_package::PackageError;
 use cytoscope_objects::ObjectsError;
 use cytoscope_profile::bytes_text;
 use cytoscope_storage::json::JsonError;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::read::refusal;
 use cytoscope_storage::{StorageError, is_exhausted};
 use cytoscope_volume::VolumeError;
@@ -102,7 +104,7 @@ pub enum JobError {
         /// The mismatch.
         problem: String,
         /// Advice on how to fix it.
-        next_step: String,
+        next_step: Message,
     },
     /// An error in the work on an input, which is not the input's fault; it keeps its kind.
     #[error("{}", .error.message_about(.path))]
@@ -129,7 +131,7 @@ pub enum JobError {
         /// The memory budget in bytes.
         budget_bytes: u64,
         /// Advice on how to fix it.
-        next_step: String,
+        next_step: Message,
     },
     /// An I/O error of a temporary or small file.
     #[error("{path}: {error}; {}", io_advice(.error))]
@@ -144,7 +146,7 @@ pub enum JobError {
     Storage(#[from] StorageError),
     /// Invalid options, with a message that explains them.
     #[error("{0}")]
-    WrongUse(String),
+    WrongUse(Message),
     /// The user cancelled the job.
     #[error("cancelled; no partly written files were left")]
     Cancelled,
@@ -157,6 +159,11 @@ pub enum JobError {
 }
 
 impl JobError {
+    /// Returns the error for invalid options.
+    pub fn wrong_use(message: impl Into<Message>) -> Self {
+        Self::WrongUse(message.into())
+    }
+
     /// Returns an error of the model `path`.
     pub fn model(path: impl Into<String>, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Model { path: path.into(), error: error.into() }
@@ -178,18 +185,18 @@ impl JobError {
         Self::Mismatch {
             path: path.to_owned(),
             problem: "no such file or folder".to_owned(),
-            next_step: "check the path".to_owned(),
+            next_step: "check the path".into(),
         }
     }
 
     /// Returns a function that converts the error of reading a file that should hold `what`, for `map_err`.
-    pub(crate) fn stored(path: &Path, what: &str, next_step: &str) -> impl FnOnce(JsonError) -> Self {
+    pub(crate) fn stored(path: &Path, what: &str, next_step: impl Into<Message>) -> impl FnOnce(JsonError) -> Self {
         move |error| match error {
             JsonError::Io(error) => Self::Io { path: path.to_owned(), error },
             error => Self::Mismatch {
                 path: path.to_owned(),
                 problem: format!("the file holds no {what} that can be read: {error}"),
-                next_step: next_step.to_owned(),
+                next_step: next_step.into(),
             },
         }
     }
@@ -218,22 +225,36 @@ impl JobError {
         self.subject().is_some_and(|subject| is_within(subject, path))
     }
 
+    /// Returns the message with the settings that it names.
+    pub fn message(&self) -> Message {
+        match self {
+            // The crates below write the names of settings into the texts of these errors.
+            Self::Model { .. } | Self::Engine(_) => Message::parse(self.to_string()),
+            // The problem may quote such an error.
+            Self::Mismatch { path, problem, next_step } => {
+                message!("{}: {}; {next_step}", path.display(), Message::parse(problem.as_str()))
+            }
+            _ => Message::of(self),
+        }
+    }
+
     /// Returns the message, prefixed with the file or folder that it is about unless the message names it.
-    pub fn message_about(&self, path: &Path) -> String {
-        if self.names(path) { self.to_string() } else { format!("{}: {self}", path.display()) }
+    pub fn message_about(&self, path: &Path) -> Message {
+        let message = self.message();
+        if self.names(path) { message } else { message!("{}: {message}", path.display()) }
     }
 
     /// Returns what to do next, which is the end of the message after `; `. `None` if the message does not end with it.
-    pub fn next_step(&self) -> Option<String> {
+    pub fn next_step(&self) -> Option<Message> {
         match self {
             Self::Mismatch { next_step, .. } | Self::Budget { next_step, .. } => Some(next_step.clone()),
             Self::Input { error, .. } => error.next_step(),
             Self::Format(error) => Some(error.next_step()),
             Self::Storage(error) => Some(error.next_step()),
-            Self::Io { error, .. } => Some(io_advice(error).to_owned()),
+            Self::Io { error, .. } => Some(io_advice(error).into()),
             Self::Model { error, .. } => match error.downcast_ref::<PackageError>() {
                 Some(PackageError::Storage(error)) => Some(error.next_step()),
-                _ => model_io(error.as_ref()).map(|error| io_advice(error).to_owned()),
+                _ => model_io(error.as_ref()).map(|error| io_advice(error).into()),
             },
             Self::Engine(_)
             | Self::Objects(_)
@@ -397,18 +418,19 @@ impl From<GraphError> for JobError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_storage::setting::{FORCE, TIME};
 
     #[test]
     fn a_file_is_named_once_whatever_else_the_message_contains() {
         let input = Path::new("a.tif");
         let named = JobError::unreadable(input, ErrorKind::NotFound.into());
-        assert_eq!(named.message_about(input), "a.tif: no such file or folder; check the path");
+        assert_eq!(named.message_about(input).as_str(), "a.tif: no such file or folder; check the path");
         // The name of the input is part of another name.
         let of_other = JobError::unreadable(Path::new("data.tif"), ErrorKind::NotFound.into());
-        assert_eq!(of_other.message_about(input), "a.tif: data.tif: no such file or folder; check the path");
+        assert_eq!(of_other.message_about(input).as_str(), "a.tif: data.tif: no such file or folder; check the path");
         let unnamed = JobError::Internal("a.tif".to_owned());
         assert_eq!(unnamed.subject(), None);
-        assert_eq!(unnamed.message_about(input), "a.tif: internal error (a.tif); please report it");
+        assert_eq!(unnamed.message_about(input).as_str(), "a.tif: internal error (a.tif); please report it");
         let of_chunk = JobError::unreadable(Path::new("a.zarr/0/c/0"), ErrorKind::NotFound.into());
         assert!(of_chunk.names(Path::new("a.zarr")) && !of_chunk.names(Path::new("a.zarr/0/c/0/1")));
     }
@@ -422,7 +444,7 @@ mod tests {
         let errors = [
             mismatch(),
             JobError::Input { path: PathBuf::from("b.tif"), error: Box::new(mismatch()) },
-            JobError::Budget { needed_bytes: 2 << 20, budget_bytes: 1 << 20, next_step: "close programs".to_owned() },
+            JobError::Budget { needed_bytes: 2 << 20, budget_bytes: 1 << 20, next_step: "close programs".into() },
             JobError::Io { path: path(), error: full() },
             StorageError::Exists { path: path() }.into(),
             FormatError::from(StorageError::io(&path(), "writing")(full())).into(),
@@ -430,7 +452,8 @@ mod tests {
             JobError::model("m", PackageError::Storage(StorageError::IsInput { path: path() })),
         ];
         for error in errors {
-            let (message, next_step) = (error.to_string(), error.next_step());
+            let (message, next_step) = (error.message(), error.next_step());
+            assert_eq!(message.as_str(), error.to_string());
             let step = next_step.unwrap_or_else(|| panic!("{message}"));
             assert!(
                 message.strip_suffix(step.as_str()).is_some_and(|problem| problem.ends_with("; ")),
@@ -438,15 +461,39 @@ mod tests {
             );
         }
         assert_eq!(mismatch().next_step().as_deref(), Some("give a stack"));
-        assert_eq!(JobError::WrongUse("invalid".to_owned()).next_step(), None);
+        assert_eq!(JobError::wrong_use("invalid").next_step(), None);
         assert_eq!(JobError::model("m", "no network").next_step(), None);
+    }
+
+    #[test]
+    fn messages_keep_the_settings_that_they_name() {
+        let mismatch = || JobError::Mismatch {
+            path: PathBuf::from("--tile.tif"),
+            problem: "it has no time points".into(),
+            next_step: message!("leave out {TIME}"),
+        };
+        let of_other = JobError::Input { path: PathBuf::from("b.tif"), error: Box::new(mismatch()) };
+        let unnamed = JobError::wrong_use(message!("invalid {TIME} 3"));
+        let of_input = JobError::Input { path: PathBuf::from("b.tif"), error: Box::new(unnamed) };
+        let quoting = JobError::Mismatch { path: "a.tif".into(), problem: "give --time".into(), next_step: "x".into() };
+        for error in [mismatch(), of_other, of_input, quoting] {
+            let message = error.message();
+            assert_eq!(message.as_str(), error.to_string());
+            assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [TIME], "{error}");
+        }
+        let exists = JobError::from(StorageError::Exists { path: "a.tif".into() });
+        for message in
+            [exists.message(), exists.next_step().unwrap_or_default(), JobError::model("m", exists).message()]
+        {
+            assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [FORCE], "{message}");
+        }
     }
 
     #[test]
     fn an_error_with_an_input_keeps_its_kind() {
         let path = PathBuf::from("a.tif");
         let of = |error: JobError| JobError::Input { path: path.clone(), error: Box::new(error) };
-        let full = of(JobError::Budget { needed_bytes: 2 << 20, budget_bytes: 1 << 20, next_step: "x".to_owned() });
+        let full = of(JobError::Budget { needed_bytes: 2 << 20, budget_bytes: 1 << 20, next_step: "x".into() });
         assert_eq!((full.kind(), full.subject()), (JobErrorKind::OutOfResources, Some(path.as_path())));
         assert!(full.to_string().starts_with("a.tif: the job needs about 2 MiB"), "{full}");
         let existing = of(StorageError::Exists { path: PathBuf::from("b.tif") }.into());

@@ -21,6 +21,7 @@ use cytoscope_objects::segmentation_errors::ErrorSummary;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{PRED_CHANNEL, TRUTH_CHANNEL};
 use cytoscope_storage::target::check_extension;
 use cytoscope_volume::VoxelSize;
@@ -267,7 +268,7 @@ impl EvaluateJob {
             return Err(JobError::Mismatch {
                 path: self.prediction.clone(),
                 problem: format!("no file name matches one in {}", self.truth.display()),
-                next_step: next_step.to_owned(),
+                next_step: next_step.into(),
             });
         }
         let read = records_before(pairs.iter().flat_map(|(prediction, truth)| [prediction, truth]));
@@ -302,7 +303,7 @@ impl EvaluateJob {
             let of_series = first_series_note(&self.series, image.meta(), "is scored", OtherSeries::One);
             let of_labels = label_series_note(&self.series, image.meta(), "is scored");
             for note in regions_note(image.meta()).into_iter().chain(of_series).chain(of_labels) {
-                evaluation.add_note(format!("{}: {note}", absolute(path).display()));
+                evaluation.add_note(message!("{}: {note}", absolute(path).display()));
             }
         }
         if let Some(note) = not_labels_note((prediction, &a), (truth, &b)) {

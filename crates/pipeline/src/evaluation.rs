@@ -12,6 +12,7 @@ use cytoscope_objects::regression::{Regression, regression};
 use cytoscope_objects::rims::{Annotation, Rims};
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Errors, Grid};
 use cytoscope_profile::{DeviceTraffic, Stage};
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{IGNORE_LABEL, Setting};
 use cytoscope_volume::{Element, Samples, with_samples};
 use std::collections::HashMap;
@@ -264,7 +265,7 @@ fn check_shapes((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -
         return Err(JobError::Mismatch {
             path: prediction.to_owned(),
             problem: format!("its shape {} differs from {} ({})", shape(&ea), truth.display(), shape(&eb)),
-            next_step: next_step.to_owned(),
+            next_step: next_step.into(),
         });
     }
     Ok(())
@@ -414,7 +415,7 @@ impl ObjectNumbers {
             return Ok(0);
         }
         let mismatch = |problem: String| {
-            let next_step = format!(
+            let next_step = message!(
                 "give a label image: 0 for the background and a whole number above 0 for each object; a value of \
                  the ground truth for voxels that are not annotated is left out with {IGNORE_LABEL}"
             );

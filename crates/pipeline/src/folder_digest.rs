@@ -63,7 +63,7 @@ pub(crate) fn changed_error(path: &Path, change: &str) -> JobError {
         problem: format!(
             "the {what} {change}: it changed while it was read, so the result would match neither version"
         ),
-        next_step: format!("wait until the {what} is complete, then run the command again"),
+        next_step: format!("wait until the {what} is complete, then run the command again").into(),
     }
 }
 

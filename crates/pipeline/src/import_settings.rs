@@ -72,7 +72,7 @@ impl ImportSettings {
     pub(crate) fn check(&self) -> Result<(), JobError> {
         let Some(um @ [z, y, x]) = self.voxel_um else { return Ok(()) };
         let checked = VoxelSize::new_um(z, y, x).check();
-        checked.map_err(|error| JobError::WrongUse(format!("invalid voxel size {um:?} of the model: {error}")))
+        checked.map_err(|error| JobError::wrong_use(format!("invalid voxel size {um:?} of the model: {error}")))
     }
 
     /// Enters everything except the architecture into the description of a model.
@@ -80,7 +80,7 @@ impl ImportSettings {
     /// # Errors
     /// [`JobError::WrongUse`] if the model states a setting itself, or does not have outputs for it.
     pub(crate) fn apply(&self, package: &mut Package, file: &Path) -> Result<(), JobError> {
-        let refused = |problem: String| JobError::WrongUse(format!("{}: {problem}", file.display()));
+        let refused = |problem: String| JobError::wrong_use(format!("{}: {problem}", file.display()));
         if package.is_described() {
             self.refuse_stated(package).map_err(refused)?;
         }

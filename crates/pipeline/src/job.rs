@@ -29,7 +29,7 @@ pub fn check_threads(threads: usize) -> Result<(), JobError> {
     if threads <= MAX_THREADS {
         return Ok(());
     }
-    Err(JobError::WrongUse(format!("invalid number of threads {threads}: expected 0 (all cores) to {MAX_THREADS}")))
+    Err(JobError::wrong_use(format!("invalid number of threads {threads}: expected 0 (all cores) to {MAX_THREADS}")))
 }
 
 /// Requests a job to stop, which it does within one tile. Clones share the request.

@@ -357,19 +357,19 @@ impl<J: Recordable> PendingRecord<J> {
         let outputs: Vec<PathBuf> = job.outputs().into_iter().map(Path::to_owned).collect();
         let first = outputs
             .first()
-            .ok_or_else(|| JobError::WrongUse("the job has no output: give a path for its result".to_owned()))?;
+            .ok_or_else(|| JobError::wrong_use("the job has no output: give a path for its result".to_owned()))?;
         let path = record_path(first);
         check_record(&path, first, &job.inputs(), overwrite)?;
         // Paths that JSON cannot hold are reported before the work is done.
         if let Some(path) = job.paths_mut().into_iter().find(|path| path.to_str().is_none()) {
-            return Err(JobError::WrongUse(format!(
+            return Err(JobError::wrong_use(format!(
                 "{}: the path is not valid Unicode (UTF-8), so the provenance record cannot name it; rename the file or \
                  folder",
                 path.display()
             )));
         }
         serde_json::to_value(&job)
-            .map_err(|e| JobError::WrongUse(format!("the job cannot be recorded ({e}): rename the file or folder")))?;
+            .map_err(|e| JobError::wrong_use(format!("the job cannot be recorded ({e}): rename the file or folder")))?;
         let left_out: Vec<PathBuf> =
             outputs.iter().chain(&job.working_folders()).map(|output| resolved(output)).collect();
         let mut seen = BTreeSet::new();
@@ -539,7 +539,7 @@ fn check_record(path: &Path, output: &Path, inputs: &[&Path], overwrite: Overwri
     refuse_input(path, inputs)?;
     let length = path.file_name().map_or(0, |name| name.as_encoded_bytes().len());
     if length > MAX_NAME_BYTES {
-        return Err(JobError::WrongUse(format!(
+        return Err(JobError::wrong_use(format!(
             "{}: the name of its provenance record would have {length} bytes, but file systems allow {MAX_NAME_BYTES}: give \
              the output a shorter name",
             output.display()

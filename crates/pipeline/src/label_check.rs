@@ -119,7 +119,7 @@ impl LabelCheck {
         Err(JobError::Mismatch {
             path: self.path.clone(),
             problem: format!("the value {value} is not a label"),
-            next_step: "give a label image: 0 for the background and numbers from 1 for the objects".to_owned(),
+            next_step: "give a label image: 0 for the background and numbers from 1 for the objects".into(),
         })
     }
 }

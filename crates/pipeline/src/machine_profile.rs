@@ -6,6 +6,8 @@ use crate::{JobError, Model, user_folder};
 use cytoscope_engine::{Device, DeviceId, DeviceRequest, Precision};
 use cytoscope_storage::json::{read_json_of_format, write_json};
 use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::SAVE_TUNING;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -70,9 +72,9 @@ impl PerformanceRequest {
     const OFF: &'static str = "off";
 
     /// Returns a note for the user that a preset that was requested by name has no effect; `None` without such a request.
-    pub fn unused_note(self) -> Option<String> {
+    pub fn unused_note(self) -> Option<Message> {
         let Self::Preset(preset) = self else { return None };
-        Some(format!(
+        Some(message!(
             "performance {preset} has no effect: the machine profile has no such settings for this model with the given \
              device and precision, or all of them are given ({SAVE_TUNING} measures and stores them)"
         ))
@@ -246,16 +248,16 @@ impl AppliedProfile {
 
     /// Returns why the settings cannot be used by a job on the device `request`: its GPU cannot be used now, or is not the one
     /// that was measured. `None` if they can be used.
-    pub fn problem(&self, request: DeviceRequest, devices: &[Device]) -> Option<String> {
+    pub fn problem(&self, request: DeviceRequest, devices: &[Device]) -> Option<Message> {
         let DeviceRequest::Device(id) = request else { return None };
         if id == DeviceId::Cpu {
             return None;
         }
         let Some(device) = devices.iter().find(|device| device.id == id && device.usable) else {
-            return Some(format!("the machine profile is not used: its device {id} cannot be used now"));
+            return Some(message!("the machine profile is not used: its device {id} cannot be used now"));
         };
         let measured = self.device_name.as_ref().filter(|measured| **measured != device.name)?;
-        Some(format!(
+        Some(message!(
             "the machine profile is not used: {id} is {}, and the settings were measured on {measured}; run \
              {SAVE_TUNING} again",
             device.name
@@ -363,9 +365,9 @@ impl MachineProfiles {
     /// # Errors
     /// [`JobError`] if the file cannot be read, is too large, or was written by another version.
     pub fn read(path: &Path) -> Result<Self, JobError> {
-        let next_step = format!("remove the file, and run {SAVE_TUNING} again");
+        let next_step = message!("remove the file, and run {SAVE_TUNING} again");
         let read = read_json_of_format(path, MAX_FILE_BYTES, MACHINE_PROFILES_FORMAT);
-        Ok(read.map_err(JobError::stored(path, "machine profiles", &next_step))?.unwrap_or_default())
+        Ok(read.map_err(JobError::stored(path, "machine profiles", next_step))?.unwrap_or_default())
     }
 
     /// Writes the profiles, and creates the folder.

@@ -240,7 +240,7 @@ impl MeasureJob {
 
     /// Returns the error of a label image that does not fit.
     fn mismatch(&self, problem: String, next_step: &str) -> JobError {
-        JobError::Mismatch { path: self.labels.clone(), problem, next_step: next_step.to_owned() }
+        JobError::Mismatch { path: self.labels.clone(), problem, next_step: next_step.into() }
     }
 }
 
@@ -343,7 +343,7 @@ pub(crate) fn numbers(path: &Path, samples: Samples) -> Result<Vec<u32>, JobErro
     label_numbers(samples).map_err(|value| JobError::Mismatch {
         path: path.to_owned(),
         problem: format!("the value {value} is not a label"),
-        next_step: format!("give a label image: 0 for the background and 1 to {} for the objects", u32::MAX),
+        next_step: format!("give a label image: 0 for the background and 1 to {} for the objects", u32::MAX).into(),
     })
 }
 

@@ -17,6 +17,8 @@ use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_objects::mesh::{Mesh, SMOOTHING_ROUNDS, surface};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{MEMORY_BUDGET, OBJECTS};
 use cytoscope_storage::target::{check_extension, check_parent, extension};
 use cytoscope_storage::write::write_checked;
@@ -157,7 +159,7 @@ impl MeshJob {
             if triangles > MAX_TRIANGLES {
                 return Err(self.mismatch(
                     format!("the surfaces have more than {MAX_TRIANGLES} triangles"),
-                    format!("choose fewer objects ({OBJECTS})"),
+                    message!("choose fewer objects ({OBJECTS})"),
                 ));
             }
             objects.push(meshed(*label, &mesh));
@@ -169,7 +171,7 @@ impl MeshJob {
             Some("glb") => files::glb(&meshes),
             _ => files::stl(&meshes),
         };
-        let bytes = bytes.map_err(|problem| self.mismatch(problem, format!("choose fewer objects ({OBJECTS})")))?;
+        let bytes = bytes.map_err(|problem| self.mismatch(problem, message!("choose fewer objects ({OBJECTS})")))?;
         record.refuse_changed()?;
         let aside = write_checked(&self.out, &bytes, self.overwrite)?;
         aside.iter().for_each(|aside| context.note(moved_aside_note(aside)));
@@ -200,7 +202,7 @@ impl MeshJob {
             return Ok(());
         }
         let [z, y, x] = [&window[0], &window[1], &window[2]].map(Range::len);
-        let next_step = format!(
+        let next_step = message!(
             "the bounding box of object {label} in {} has {z} × {y} × {x} voxels: choose other objects ({OBJECTS}), raise \
              {MEMORY_BUDGET}, or convert the labels to fewer voxels",
             self.labels.display()
@@ -208,7 +210,7 @@ impl MeshJob {
         Err(JobError::Budget { needed_bytes, budget_bytes, next_step })
     }
 
-    fn mismatch(&self, problem: String, next_step: impl Into<String>) -> JobError {
+    fn mismatch(&self, problem: String, next_step: impl Into<Message>) -> JobError {
         JobError::Mismatch { path: self.labels.clone(), problem, next_step: next_step.into() }
     }
 

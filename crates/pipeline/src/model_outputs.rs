@@ -4,6 +4,8 @@ use crate::{JobError, Model};
 use cytoscope_graph::Graph;
 use cytoscope_graph_passes::join_outputs;
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::OUTPUT_TENSOR;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -186,7 +188,7 @@ impl Model {
             None => {
                 let ids = self.output_ids().join(", ");
                 let name = &self.name;
-                return Err(JobError::WrongUse(format!(
+                return Err(JobError::wrong_use(format!(
                     "the model {name} has no output \"{wanted}\": choose one of {ids}"
                 )));
             }
@@ -212,8 +214,8 @@ impl Model {
             return Ok(self);
         }
         let refused = |problem: String| {
-            let next_step = format!("choose one output at a time with {OUTPUT_TENSOR}");
-            JobError::WrongUse(format!(
+            let next_step = message!("choose one output at a time with {OUTPUT_TENSOR}");
+            JobError::wrong_use(message!(
                 "the outputs of {} cannot be predicted together: {problem}; {next_step}",
                 self.name
             ))
@@ -241,14 +243,14 @@ impl Model {
     }
 
     /// Returns the note that names the outputs that are not predicted; `None` if there are none.
-    pub(crate) fn outputs_note(&self) -> Option<String> {
+    pub(crate) fn outputs_note(&self) -> Option<Message> {
         if self.has_joined_outputs || self.outputs.len() < 2 {
             return None;
         }
         let mut ids = self.output_ids();
         let predicted = (self.output_index < ids.len()).then(|| ids.remove(self.output_index))?;
         let verb = if ids.len() == 1 { "is" } else { "are" };
-        Some(format!(
+        Some(message!(
             "the model has {} outputs: {predicted} is predicted, {} {verb} not written (choose another with {OUTPUT_TENSOR})",
             self.outputs.len(),
             ids.join(", ")

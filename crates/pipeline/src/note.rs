@@ -1,5 +1,6 @@
 //! Notes of jobs to the user.
 
+use cytoscope_storage::message::Message;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -29,26 +30,27 @@ pub struct Note {
     /// How important the note is; absent in JSON if it is [`NoteLevel::Info`].
     #[serde(default, skip_serializing_if = "NoteLevel::is_info")]
     pub level: NoteLevel,
-    /// The text, in lower case without a full stop.
-    pub message: String,
+    /// The text, in lower case without a full stop, with the settings that it names.
+    #[serde(flatten)]
+    pub message: Message,
 }
 
 impl Note {
     /// Returns a note about what the job does or has found.
-    pub fn info(message: impl Into<String>) -> Self {
+    pub fn info(message: impl Into<Message>) -> Self {
         Self { level: NoteLevel::Info, message: message.into() }
     }
 
     /// Returns a note about what may make results worse than they seem.
-    pub fn warning(message: impl Into<String>) -> Self {
+    pub fn warning(message: impl Into<Message>) -> Self {
         Self { level: NoteLevel::Warning, message: message.into() }
     }
 
     /// Parses a note of a list of texts.
     fn of_text(text: String) -> Self {
         match text.strip_prefix(WARNING) {
-            Some(message) => Self::warning(message),
-            None => Self::info(text),
+            Some(message) => Self::warning(Message::parse(message)),
+            None => Self::info(Message::parse(text)),
         }
     }
 }
@@ -59,19 +61,27 @@ impl fmt::Display for Note {
             NoteLevel::Info => {}
             NoteLevel::Warning => f.write_str(WARNING)?,
         }
-        f.write_str(&self.message)
+        fmt::Display::fmt(&self.message, f)
+    }
+}
+
+impl From<Message> for Note {
+    fn from(message: Message) -> Self {
+        Self::info(message)
     }
 }
 
 impl From<String> for Note {
-    fn from(message: String) -> Self {
-        Self::info(message)
+    /// Returns a note with a text, in which its settings are found.
+    fn from(text: String) -> Self {
+        Self::info(Message::parse(text))
     }
 }
 
 impl From<&str> for Note {
-    fn from(message: &str) -> Self {
-        Self::info(message)
+    /// Returns a note with a text, in which its settings are found.
+    fn from(text: &str) -> Self {
+        Self::info(Message::parse(text))
     }
 }
 
@@ -102,6 +112,8 @@ pub mod texts {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use cytoscope_storage::message;
+    use cytoscope_storage::setting::AXES;
     use serde_json::json;
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -125,10 +137,17 @@ mod tests {
         for (note, value) in [
             (Note::from("it is flat"), json!({"message": "it is flat"})),
             (Note::warning("it is dark"), json!({"level": "warning", "message": "it is dark"})),
+            (
+                Note::from(message!("it is flat (see {AXES})")),
+                json!({"message": "it is flat (see --axes)", "settings": [{"start": 16, "name": "--axes"}]}),
+            ),
         ] {
             assert_eq!(json!(note), value);
             assert_eq!(serde_json::from_value::<Note>(value).unwrap(), note);
         }
         assert_eq!(Note::warning("it is dark").to_string(), "warning: it is dark");
+        let note = Note::warning(message!("use {AXES}"));
+        assert_eq!(Message::of(&note), message!("warning: use {AXES}"));
+        assert_eq!(Note::of_text(note.to_string()), note, "the settings of a text are found in it");
     }
 }

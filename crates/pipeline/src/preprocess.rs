@@ -55,7 +55,7 @@ impl PreprocessRecord {
 /// # Errors
 /// [`JobError::WrongUse`] that names the invalid step.
 pub(crate) fn check(steps: &[PreprocessStep]) -> Result<(), JobError> {
-    steps.iter().try_for_each(PreprocessStep::check).map_err(|error| JobError::WrongUse(error.to_string()))
+    steps.iter().try_for_each(PreprocessStep::check).map_err(|error| JobError::wrong_use(error.to_string()))
 }
 
 /// Applies a job's steps to an opened input; returns the image to predict, the record of the steps if there are any,
@@ -161,9 +161,9 @@ fn job_error(path: &Path, error: PreprocessError) -> JobError {
         PreprocessError::Unfit { step, problem, next_step } => JobError::Mismatch {
             path: path.to_owned(),
             problem: format!("preprocessing step {step}: {problem}"),
-            next_step,
+            next_step: next_step.into(),
         },
-        other => JobError::WrongUse(other.to_string()),
+        other => JobError::wrong_use(other.to_string()),
     }
 }
 

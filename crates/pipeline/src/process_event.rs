@@ -1,6 +1,7 @@
 //! Lines that a process of this program writes to standard error, as JSON, for the process that started it.
 
 use crate::JobErrorKind;
+use cytoscope_storage::message::NamedSetting;
 use serde::{Deserialize, Serialize};
 
 /// How the run of a candidate of `tune` ended.
@@ -103,6 +104,9 @@ pub enum ProcessEvent {
         /// What to do next, which is the end of the message after `; `; `None` if the message does not end with it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         next_step: Option<String>,
+        /// The settings that the message names.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        settings: Vec<NamedSetting>,
     },
 }
 
@@ -161,7 +165,8 @@ mod tests {
         let failed = candidate(CandidateOutcome::Failed { error: "no memory".to_owned() });
         let error = |next_step: Option<&str>| {
             let (kind, message) = (JobErrorKind::BadInput, "a.tif: not a TIFF; convert it".to_owned());
-            ProcessEvent::Error { kind, message, next_step: next_step.map(str::to_owned) }
+            let settings = Vec::new();
+            ProcessEvent::Error { kind, message, next_step: next_step.map(str::to_owned), settings }
         };
         let trial = |score, error: &str| {
             let settings = vec!["network.filters=[4, 8]".to_owned()];

@@ -125,7 +125,7 @@ pub struct ModelRecord {
 /// [`JobError::WrongUse`] if a path is not Unicode.
 pub(crate) fn fingerprint(job: &PredictJob, model: &str, files: &[InputRecord]) -> Result<String, JobError> {
     let text = serde_json::to_string(&(job, model, files))
-        .map_err(|e| JobError::WrongUse(format!("the job cannot be recorded ({e}): rename the file or folder")))?;
+        .map_err(|e| JobError::wrong_use(format!("the job cannot be recorded ({e}): rename the file or folder")))?;
     Ok(cytoscope_engine::select::fingerprint(text.as_bytes()))
 }
 
@@ -313,13 +313,13 @@ pub fn read(path: &Path) -> Result<Provenance, JobError> {
         path: path.to_owned(),
         problem: format!("not a provenance record of a prediction ({error})"),
         next_step: "give a _provenance.json that a prediction wrote; for those of other jobs, use cytoscope provenance"
-            .to_owned(),
+            .into(),
     })
 }
 
 /// Returns the error of a file that is not a provenance record.
 pub(crate) fn not_a_record(path: &Path, problem: String) -> JobError {
-    let next_step = "give a _provenance.json that this program wrote".to_owned();
+    let next_step = "give a _provenance.json that this program wrote".into();
     JobError::Mismatch { path: path.to_owned(), problem, next_step }
 }
 

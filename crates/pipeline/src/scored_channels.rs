@@ -4,6 +4,8 @@ use crate::job_record::absolute;
 use crate::stack::Extents;
 use crate::{JobError, Note};
 use cytoscope_formats::{ChannelRef, ImageMeta, find_channels};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::Setting;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -51,7 +53,11 @@ impl Side<'_> {
     fn chosen_index(&self) -> Result<Option<usize>, JobError> {
         let Some(chosen) = self.chosen else { return Ok(None) };
         let found = find_channels(std::slice::from_ref(chosen), &self.names());
-        let mismatch = |(problem, next_step)| JobError::Mismatch { path: self.path.to_owned(), problem, next_step };
+        let mismatch = |(problem, next_step): (String, String)| JobError::Mismatch {
+            path: self.path.to_owned(),
+            problem,
+            next_step: next_step.into(),
+        };
         Ok(found.map_err(mismatch)?.first().copied())
     }
 
@@ -63,14 +69,14 @@ impl Side<'_> {
     }
 
     /// Returns the note that only the `used` channels are scored, if the file has others and none was chosen.
-    fn note(&self, used: &BTreeSet<usize>) -> Option<String> {
+    fn note(&self, used: &BTreeSet<usize>) -> Option<Message> {
         let count = self.count();
         if self.chosen.is_some() || used.len() >= count {
             return None;
         }
         let listed: Vec<String> = used.iter().map(|c| format!("{c} ({})", self.meta.channel_name(*c))).collect();
         let (plural, verb) = if listed.len() == 1 { ("", "is") } else { ("s", "are") };
-        Some(format!(
+        Some(message!(
             "{}: only channel{plural} {} of its {count} channels {verb} compared (choose another with {})",
             absolute(self.path).display(),
             listed.join(", "),
@@ -93,8 +99,11 @@ pub(crate) fn channel_pairs(
 ) -> Result<Vec<ChannelPair>, JobError> {
     let (p, t) = (prediction.chosen_index()?, truth.chosen_index()?);
     let is_free = p.is_none() && t.is_none() && !are_labels;
-    let free_pairs =
-        if is_free { by_name(prediction, truth).or_else(|| in_order(prediction, truth, notes)) } else { None };
+    let free_pairs = if is_free {
+        pairs_by_name(prediction, truth).or_else(|| pairs_in_order(prediction, truth, notes))
+    } else {
+        None
+    };
     let pairs = match free_pairs {
         Some(pairs) => pairs,
         None => {
@@ -114,7 +123,7 @@ pub(crate) fn channel_pairs(
 }
 
 /// Returns pairs of channels of the same names, if the ground truth has one of the name of each channel of the prediction.
-fn by_name(prediction: Side<'_>, truth: Side<'_>) -> Option<Vec<[usize; 2]>> {
+fn pairs_by_name(prediction: Side<'_>, truth: Side<'_>) -> Option<Vec<[usize; 2]>> {
     let names = truth.names();
     let mut seen = BTreeSet::new();
     let mut pairs = Vec::with_capacity(prediction.count());
@@ -130,7 +139,7 @@ fn by_name(prediction: Side<'_>, truth: Side<'_>) -> Option<Vec<[usize; 2]>> {
 }
 
 /// Returns the pairs of channels of the same number, if both files have equally many.
-fn in_order(prediction: Side<'_>, truth: Side<'_>, notes: &mut Vec<Note>) -> Option<Vec<[usize; 2]>> {
+fn pairs_in_order(prediction: Side<'_>, truth: Side<'_>, notes: &mut Vec<Note>) -> Option<Vec<[usize; 2]>> {
     let count = prediction.count();
     if count != truth.count() {
         return None;

@@ -20,6 +20,8 @@ use cytoscope_formats::{
 };
 use cytoscope_objects::{ObjectTable, SegmentOptions};
 use cytoscope_profile::Stage;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_storage::setting::{CHANNEL, TABLE, TIME};
 use cytoscope_storage::write::write_unpublished;
@@ -293,12 +295,12 @@ impl SegmentJob {
     /// written, or the job is cancelled.
     pub fn run(&self, context: &Context) -> Result<SegmentReport, JobError> {
         let Some(labels) = &self.labels else {
-            return Err(JobError::WrongUse(
+            return Err(JobError::wrong_use(
                 "no path was given for the labels: give a name that ends in .tif, .ome.tif or .zarr".to_owned(),
             ));
         };
         if self.table.as_ref().is_some_and(|table| target::resolved(table) == target::resolved(labels)) {
-            return Err(JobError::WrongUse(format!(
+            return Err(JobError::wrong_use(message!(
                 "{}: labels and table have the same path; give {TABLE} another name",
                 labels.display()
             )));
@@ -383,7 +385,7 @@ impl SegmentJob {
         let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);
         let aside = publication.publish_over(self.overwrite, &is_own)?;
         let of_labels = label_note.into_iter().chain(map_note);
-        let of_map = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(of_labels);
+        let of_map = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(of_labels.map(Message::from));
         let mut notes: Vec<Note> = of_map.map(Note::from).chain(of_values).collect();
         notes.extend(aside.iter().map(|path| Note::from(moved_aside_note(path))));
         Ok(SegmentReport {
@@ -468,7 +470,7 @@ impl SegmentJob {
     }
 
     /// Returns the notes about a map of this voxel size and these extents.
-    fn notes(&self, map: &Image, size: VoxelSize, extents: Extents) -> Vec<String> {
+    fn notes(&self, map: &Image, size: VoxelSize, extents: Extents) -> Vec<Message> {
         let of_series = first_series_note(&self.series, map.meta(), "is segmented", OtherSeries::One);
         let reading = reading_notes(map, SliceAlone::ByFolder).into_iter().chain(of_series);
         let time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is segmented");
@@ -523,7 +525,7 @@ impl SegmentJob {
             return Err(JobError::Mismatch {
                 path: path.clone(),
                 problem: format!("its shape is {:?}, but the map's is {:?}", extents.zyx, map.extents.zyx),
-                next_step: "give the stack that the map was predicted from".to_owned(),
+                next_step: "give the stack that the map was predicted from".into(),
             });
         }
         check_index(path, "time point", TIME, self.time, extents.times)?;
@@ -541,7 +543,7 @@ fn check_index(path: &Path, what: &str, option: impl Display, index: usize, coun
     Err(JobError::Mismatch {
         path: path.to_owned(),
         problem: format!("{what} {index} does not exist: the file has {count}"),
-        next_step: format!("give {option} 0 to {}", count.saturating_sub(1)),
+        next_step: message!("give {option} 0 to {}", count.saturating_sub(1)),
     })
 }
 

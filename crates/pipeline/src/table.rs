@@ -57,7 +57,7 @@ impl TableFormat {
             (Self::Parquet, false) => "cannot hold a Parquet table: give a name that ends in .parquet",
             (Self::Csv, _) | (Self::Parquet, true) | (Self::AnnData, false) => return Ok(()),
         };
-        Err(JobError::WrongUse(format!("{} {message}", path.display())))
+        Err(JobError::wrong_use(format!("{} {message}", path.display())))
     }
 
     /// Returns the content of a table's file: Parquet if its name ends in `.parquet`, else CSV in this form.
@@ -67,7 +67,7 @@ impl TableFormat {
     pub(crate) fn file(self, path: &Path, table: &ObjectTable) -> Result<Vec<u8>, JobError> {
         self.check_path(path)?;
         if is_parquet(path) {
-            let wrong = |problem: String| JobError::WrongUse(format!("{}: {problem}", path.display()));
+            let wrong = |problem: String| JobError::wrong_use(format!("{}: {problem}", path.display()));
             return parquet_table(table).map_err(wrong);
         }
         let text = if self == Self::AnnData { table.anndata_csv() } else { table.csv() };

@@ -126,7 +126,7 @@ fn process(
 }
 
 /// Returns the inputs before preprocessing, by id.
-fn by_id<'a>(specs: &'a [TensorSpec], raw: &[Tensor]) -> Result<Vec<(&'a str, Values)>, String> {
+fn tensors_by_id<'a>(specs: &'a [TensorSpec], raw: &[Tensor]) -> Result<Vec<(&'a str, Values)>, String> {
     specs.iter().zip(raw).map(|(spec, tensor)| Ok((spec.id.as_str(), Values::new(spec, tensor)?))).collect()
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn preprocess(
         } else {
             let unprocessed = Values::new(spec, tensor)?;
             let mut values = Values::new(spec, tensor)?;
-            process(&spec.processing, &mut values, Some(&unprocessed), &by_id(specs, raw)?)
+            process(&spec.processing, &mut values, Some(&unprocessed), &tensors_by_id(specs, raw)?)
                 .map_err(|step| format!("preprocessing step {step} of \"{}\" is not supported", spec.id))?;
             Tensor::new(tensor.shape(), values.values).map_err(|e| e.to_string())?
         };
@@ -180,7 +180,7 @@ pub(crate) fn postprocess(
             return Ok(tensor);
         }
         let mut values = Values::new(spec, &tensor)?;
-        process(&steps, &mut values, None, &by_id(input_specs, raw)?)
+        process(&steps, &mut values, None, &tensors_by_id(input_specs, raw)?)
             .map_err(|step| format!("postprocessing step {step} of \"{}\" is not supported", spec.id))?;
         let result = Tensor::new(tensor.shape(), values.values).map_err(|e| e.to_string())?;
         let described = spec.dtype.element_type();

@@ -7,6 +7,7 @@ use cytoscope_pipeline::packages::{network_inputs, test_inputs};
 use cytoscope_pipeline::{
     CalibrationTile, Context, JobError, Model, Note, PredictJob, calibration_tiles, join_tensors,
 };
+use cytoscope_storage::message;
 use cytoscope_storage::setting::CALIBRATE;
 use std::path::PathBuf;
 
@@ -68,14 +69,14 @@ impl QuantizeJob {
         let own = package.test_tensors().map_err(|e| JobError::model(path.display().to_string(), e))?;
         let (raw, from) = match (own, self.mode) {
             (Some((inputs, _)), _) => {
-                notes.push(Note::info(format!(
+                notes.push(Note::info(message!(
                     "calibrated on the package's test tensor alone: use {CALIBRATE} with stacks like those that the model \
                      will be used on"
                 )));
                 (inputs, "its test tensor")
             }
             (None, QuantizeMode::Dynamic) => {
-                notes.push(Note::info(format!(
+                notes.push(Note::info(message!(
                     "errors and times were measured on a synthetic tile: give stacks with {CALIBRATE}"
                 )));
                 (test_inputs(package)?, "a synthetic tile")
@@ -84,7 +85,7 @@ impl QuantizeJob {
                 return Err(JobError::Mismatch {
                     path: path.clone(),
                     problem: "it has no test tensors to calibrate with".to_owned(),
-                    next_step: format!("give stacks with {CALIBRATE}, like those that the model will be used on"),
+                    next_step: message!("give stacks with {CALIBRATE}, like those that the model will be used on"),
                 });
             }
         };
@@ -94,7 +95,7 @@ impl QuantizeJob {
                 return Err(JobError::Mismatch {
                     path: path.clone(),
                     problem: "its test tensor contains values that are not finite 32-bit floats".to_owned(),
-                    next_step: format!("give stacks with {CALIBRATE}"),
+                    next_step: message!("give stacks with {CALIBRATE}"),
                 });
             }
             Ok(CalibrationTile { values, from: from.clone() })
@@ -102,7 +103,7 @@ impl QuantizeJob {
         let values = join_tensors(network_inputs(package, &raw)?).ok_or_else(|| JobError::Mismatch {
             path: path.clone(),
             problem: "its test tensors are not 32-bit floats of the same size, apart from the channels".to_owned(),
-            next_step: format!("give stacks with {CALIBRATE}"),
+            next_step: message!("give stacks with {CALIBRATE}"),
         })?;
         Ok(vec![tile(values)?])
     }

@@ -209,12 +209,12 @@ impl QuantizeJob {
 
     fn check_options(&self, has_trainer: bool) -> Result<(), JobError> {
         if self.mode == QuantizeMode::Qat && !has_trainer {
-            return Err(JobError::WrongUse(
+            return Err(JobError::wrong_use(
                 "quantization-aware training is not available here: use mode static or dynamic".to_owned(),
             ));
         }
         if !(self.accuracy_budget.is_finite() && self.accuracy_budget > 0.0) {
-            return Err(JobError::WrongUse(format!(
+            return Err(JobError::wrong_use(format!(
                 "invalid accuracy budget {}: give a relative error above 0, such as {ACCURACY_BUDGET}",
                 self.accuracy_budget
             )));
@@ -255,7 +255,7 @@ impl QuantizeJob {
             None => Ok(()),
             Some(unknown) => {
                 let names: Vec<&str> = layers.iter().map(|l| l.name.as_str()).collect();
-                Err(JobError::WrongUse(format!(
+                Err(JobError::wrong_use(format!(
                     "the model has no layer \"{unknown}\" to keep in float: its layers are {}",
                     names.join(", ")
                 )))
@@ -278,7 +278,7 @@ impl QuantizeJob {
             return Err(JobError::Mismatch {
                 path: from.into(),
                 problem: "the float network's output for it is not finite (NaN or infinite)".to_owned(),
-                next_step: "check the stack, or leave it out of the calibration".to_owned(),
+                next_step: "check the stack, or leave it out of the calibration".into(),
             });
         }
         Ok(Search {

@@ -159,7 +159,7 @@ pub(crate) fn observe(
                     "for it, the network's tensor \"{}\" is not finite (NaN or infinite)",
                     graph.value(id).name
                 ),
-                next_step: "leave this stack out of the calibration".to_owned(),
+                next_step: "leave this stack out of the calibration".into(),
             });
         }
         let channels = tensor.shape().get(1).copied().unwrap_or(1).max(1);

@@ -11,6 +11,7 @@ use cytoscope_graph_passes::quantize::{self, Domain, Layer};
 use cytoscope_graph_passes::{analysis, infer_shapes};
 use cytoscope_pipeline::{CalibrationTile, JobError, Meter, ModelTask, ProgressStage, ProgressUnit};
 use cytoscope_profile::Stage;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::CALIBRATE;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -515,7 +516,7 @@ fn worst(errors: &[OutputError]) -> f64 {
 
 /// Returns the error for a job without calibration data.
 pub(crate) fn no_data() -> JobError {
-    JobError::WrongUse(format!("there is no calibration data: give stacks with {CALIBRATE}"))
+    JobError::wrong_use(message!("there is no calibration data: give stacks with {CALIBRATE}"))
 }
 
 /// Returns the factor of each channel: w^(1 − s) / r^s, where r is the channel's maximum and w the maximum share of the

@@ -1,5 +1,7 @@
 //! Errors of writing, replacing and removing files and folders.
 
+use crate::message;
+use crate::message::Message;
 use crate::setting::FORCE;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -141,15 +143,15 @@ impl StorageError {
     }
 
     /// Returns what to do next, which is the end of the message.
-    pub fn next_step(&self) -> String {
+    pub fn next_step(&self) -> Message {
         match self {
-            Self::Io { source, .. } => io_advice(source).to_owned(),
-            Self::NoFolder { .. } => CREATE_FOLDER.to_owned(),
+            Self::Io { source, .. } => io_advice(source).into(),
+            Self::NoFolder { .. } => CREATE_FOLDER.into(),
             Self::Exists { .. } => exists_advice(),
-            Self::IsInput { .. } => OTHER_PATH.to_owned(),
+            Self::IsInput { .. } => OTHER_PATH.into(),
             Self::NotReplaceable { can_force, .. } => replace_advice(*can_force),
-            Self::Extension { expected, .. } => extension_advice(expected),
-            Self::Busy { locked, holder, .. } => locked.next_step(*holder),
+            Self::Extension { expected, .. } => extension_advice(expected).into(),
+            Self::Busy { locked, holder, .. } => locked.next_step(*holder).into(),
         }
     }
 
@@ -168,14 +170,16 @@ impl StorageError {
 }
 
 /// Returns what to do if a file exists.
-fn exists_advice() -> String {
-    format!("choose another name, or replace it with {FORCE}")
+fn exists_advice() -> Message {
+    message!("choose another name, or replace it with {FORCE}")
 }
 
 /// Returns what to do if a file or folder is not replaced.
-fn replace_advice(can_force: bool) -> String {
-    let force = if can_force { format!(", or use {FORCE} to move it aside and write here") } else { String::new() };
-    format!("choose another path{force}")
+fn replace_advice(can_force: bool) -> Message {
+    match can_force {
+        true => message!("choose another path, or use {FORCE} to move it aside and write here"),
+        false => "choose another path".into(),
+    }
 }
 
 /// Returns what to do if the extension of a name is not one of the `expected` ones.
@@ -242,6 +246,9 @@ mod tests {
             let (message, next_step) = (error.to_string(), error.next_step());
             let problem = message.strip_suffix(next_step.as_str()).and_then(|rest| rest.strip_suffix("; "));
             assert!(problem.is_some_and(|problem| problem.starts_with("o/a.tif")), "{message}");
+            let names = |message: &Message| message.settings().map(|(_, setting)| setting).collect::<Vec<_>>();
+            assert_eq!(names(&Message::of(&error)), names(&next_step), "{message}");
+            assert_eq!(names(&next_step).contains(&FORCE), message.contains("--force"), "{message}");
         }
         assert!(not_replaceable(true).to_string().ends_with("or use --force to move it aside and write here"));
         assert_eq!(

@@ -17,6 +17,7 @@
 //! - [`npy`] parses the header of NumPy files, for images and for tensors.
 //! - [`json`] reads and writes the JSON files that are kept between runs: settings, caches, profiles.
 //! - [`setting`] lists the options and commands that notes and errors name.
+//! - [`message`](mod@message) is a text for the user with the options that it names.
 //! - [`growing`] keeps the file of an unfinished result, with a record of what is valid, for the next process.
 //! - [`space`] returns the free space of a disk.
 //! - [`lock`] prevents two processes from writing results under the same name.
@@ -45,6 +46,7 @@ pub mod json;
 pub mod limited;
 pub mod lock;
 mod manifest;
+pub mod message;
 pub mod names;
 pub mod npy;
 pub mod partial_folder;

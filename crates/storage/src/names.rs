@@ -43,7 +43,7 @@ macro_rules! named {
 }
 
 /// Implements `FromStr` for an enum whose constant `ALL` lists its variants and whose method `name` returns their names. The
-/// literal says what another text is, such as "invalid choice"; the error lists the names.
+/// error for any other text begins with the literal, such as "invalid choice", and lists the names.
 ///
 /// ```
 /// #[derive(Clone, Copy)]

@@ -96,7 +96,7 @@ impl PartialFolder {
         });
         match marked {
             Ok(marker) => {
-                unfinished::paths().insert(partial.clone());
+                unfinished::lock_paths().insert(partial.clone());
                 Ok(Self { partial, target: target.to_owned(), marker: Some(marker), listed: None })
             }
             Err(error) => {
@@ -325,7 +325,7 @@ impl FinishedFolder {
 
 impl Drop for PartialFolder {
     fn drop(&mut self) {
-        unfinished::paths().remove(&self.partial);
+        unfinished::lock_paths().remove(&self.partial);
         if self.marker.take().is_some() {
             // Nobody can receive an error here; a leftover folder is hidden and marked, and a later sweep removes it.
             let _ = remove_marked(&self.partial);

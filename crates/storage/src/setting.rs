@@ -1,10 +1,11 @@
-//! The options, commands and settings that notes and errors name. Messages write them with the constants of an enum, so that
-//! an interface with other names for them, such as the window, can replace them and misses none.
+//! The options, commands and settings that notes and errors name. Messages write them with the constants of an enum, and
+//! [`Message`](crate::message::Message) keeps them beside its text, so that an interface with other names for them, such as the
+//! window, can show these.
 
 use std::ops::Range;
 
-/// Defines an enum of what messages name: its constant `ALL`, its method `text`, `Display`, its function `named_in`, and a
-/// constant for each variant, which format strings can name.
+/// Defines an enum of what messages name: its constant `ALL`, its functions `text`, `from_text` and `named_in`, `Display`, and
+/// a constant for each variant, which format strings can name.
 ///
 /// ```
 /// cytoscope_storage::message_settings! {
@@ -44,6 +45,11 @@ macro_rules! message_settings {
                 }
             }
 
+            /// Returns what has this text.
+            pub fn from_text(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|named| named.text() == text)
+            }
+
             /// Returns what a message names, with the places in it, in order; of several at one place, the longest.
             pub fn named_in(message: &str) -> ::std::vec::Vec<(::std::ops::Range<usize>, Self)> {
                 $crate::setting::named_in(message, Self::ALL, Self::text)
@@ -52,7 +58,7 @@ macro_rules! message_settings {
 
         impl ::std::fmt::Display for $name {
             fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
-                f.write_str(self.text())
+                $crate::message::write_name(f, self.text())
             }
         }
 

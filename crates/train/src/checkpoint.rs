@@ -23,6 +23,7 @@ use cytoscope_model_package::PACKAGE_KIND;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_storage::json::{JsonError, read_json};
 use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::message;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::setting::{RESTART, RESUME};
 use cytoscope_storage::write::atomic_write;
@@ -301,7 +302,7 @@ impl RunFolder {
                     "the folder holds an unfinished training run ({JSON}), but its file {MARKER}, by which Cytoscope \
                      recognizes its own folders, is missing or damaged"
                 ),
-                next_step: format!(
+                next_step: message!(
                     "to continue the run, restore this file (its content is {marker}); to start over, move the folder away"
                 ),
             });
@@ -486,7 +487,7 @@ fn bad(path: &Path, problem: String) -> JobError {
     JobError::Mismatch {
         path: path.to_owned(),
         problem,
-        next_step: format!("use {RESTART} instead of {RESUME} to start over"),
+        next_step: message!("use {RESTART} instead of {RESUME} to start over"),
     }
 }
 

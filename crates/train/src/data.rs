@@ -9,6 +9,7 @@ use crate::trained_images::{TrainedImages, digests};
 use cytoscope_objects::diameter::FLAT_SLICES;
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Stage;
+use cytoscope_storage::message::Message;
 use cytoscope_training_data::{
     CheckOptions, Dataset, Pair, PairSummary, Report, Split, SplitOptions, TargetKind, TrainingDataError, TrainingTask,
     check_with, find_pairs_with, split,
@@ -92,7 +93,7 @@ pub(crate) fn load(
         return Err(JobError::Mismatch {
             path: first.map_or_else(|| path.to_owned(), |p| p.file.clone()),
             problem: first.map_or_else(|| "no pair is usable".to_owned(), |p| p.message.clone()),
-            next_step: first.map_or_else(|| "check the data".to_owned(), |p| p.next_step.clone()),
+            next_step: first.map_or_else(|| "check the data".into(), |p| Message::parse(p.next_step.as_str())),
         });
     }
     let mut split = split_pairs(&usable, &report, config, seed, keep, &known).map_err(data_error)?;
@@ -382,7 +383,7 @@ mod tests {
         let seen = Arc::clone(&notes);
         let sink = move |event: &Event| {
             if let Event::Note(note) = event {
-                seen.lock().unwrap().push(note.message.clone());
+                seen.lock().unwrap().push(note.message.to_string());
             }
         };
         let context = Context { sink: Arc::new(sink), ..Context::default() };

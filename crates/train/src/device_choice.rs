@@ -396,7 +396,7 @@ mod tests {
         let kept = Arc::clone(&notes);
         let sink = move |event: &Event| {
             if let Event::Note(note) = event {
-                kept.lock().unwrap().push(note.message.clone());
+                kept.lock().unwrap().push(note.message.to_string());
             }
         };
         let context = Context { sink: Arc::new(sink), ..Context::default() };

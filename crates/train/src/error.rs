@@ -4,28 +4,31 @@ use cytoscope_engine::{DeviceId, EngineError};
 use cytoscope_formats::FormatError;
 use cytoscope_graph::GraphError;
 use cytoscope_pipeline::JobError;
+use cytoscope_storage::message::Message;
 use cytoscope_training_data::TrainingDataError;
 use std::path::Path;
 
 /// Returns the error for settings or arguments that cannot be used.
-pub(crate) fn wrong_use(message: impl Into<String>) -> JobError {
-    JobError::WrongUse(message.into())
+pub(crate) fn wrong_use(message: impl Into<Message>) -> JobError {
+    JobError::wrong_use(message)
 }
 
 /// Converts an error in the training data.
 pub(crate) fn data_error(error: TrainingDataError) -> JobError {
     match error {
         TrainingDataError::Format(e) => JobError::Format(e),
-        TrainingDataError::Data { file, problem, next_step } => JobError::Mismatch { path: file, problem, next_step },
+        TrainingDataError::Data { file, problem, next_step } => {
+            JobError::Mismatch { path: file, problem, next_step: Message::parse(next_step) }
+        }
         TrainingDataError::NoPairs { dataset, problem, next_step } => {
-            JobError::Mismatch { path: dataset.root, problem, next_step }
+            JobError::Mismatch { path: dataset.root, problem, next_step: Message::parse(next_step) }
         }
         TrainingDataError::Io { file, source, .. } => JobError::unreadable(&file, source),
-        TrainingDataError::Parameter { .. } => JobError::WrongUse(error.to_string()),
+        TrainingDataError::Parameter { .. } => JobError::wrong_use(error.to_string()),
         TrainingDataError::OverLimit { file, what, got, limit_name, limit, next_step } => JobError::Mismatch {
             path: file,
             problem: format!("{what} is {got}, more than the limit {limit_name} = {limit}"),
-            next_step: next_step.to_owned(),
+            next_step: next_step.into(),
         },
         TrainingDataError::Thread { .. } => {
             JobError::Engine(EngineError::Device { device: DeviceId::Cpu, reason: error.to_string() })
@@ -108,7 +111,7 @@ mod tests {
         let error = data_error(over_limit);
         assert_eq!(error.to_string(), format!("a.tif: {said}"));
         assert_eq!(problem_of(error, file), said);
-        let (problem, next_step) = ("it is damaged".to_owned(), "copy it again".to_owned());
+        let (problem, next_step) = ("it is damaged".to_owned(), "copy it again".into());
         let malformed = JobError::Format(FormatError::Malformed { file: file.to_owned(), problem, next_step });
         assert_eq!(problem_of(malformed, file), "it is damaged; copy it again");
         assert!(

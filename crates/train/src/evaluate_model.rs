@@ -14,6 +14,7 @@ use cytoscope_pipeline::{
 };
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{PRED, TRUTH, TRUTH_CHANNEL};
 use cytoscope_storage::target::{check_extension, check_file};
 use cytoscope_training_data::{ImageRef, Pair, TrainingTask, find_pairs};
@@ -92,7 +93,7 @@ impl EvaluateModelJob {
         Err(JobError::Mismatch {
             path: self.data.clone(),
             problem: "this is a single file, but scores need pairs of an image and its ground truth".to_owned(),
-            next_step: format!(
+            next_step: message!(
                 "give the folder with both, or a table (.csv) of the files; to score a prediction that was made before, \
                  give {PRED} and {TRUTH}"
             ),
@@ -174,7 +175,7 @@ impl EvaluateModelJob {
         context.report_alive(ProgressStage::Evaluate, || evaluation.score(prediction, scored_truth))?;
         let path = std::path::absolute(&pair.image.path).unwrap_or_else(|_| pair.image.path.clone());
         for Note { level, message } in notes {
-            evaluation.add_note(Note { level, message: format!("{}: {message}", path.display()) });
+            evaluation.add_note(Note { level, message: message!("{}: {message}", path.display()) });
         }
         Ok(precision)
     }

@@ -28,6 +28,8 @@ use cytoscope_profile::{Stage, count_text};
 use cytoscope_quantize::{ACCURACY_BUDGET, MAX_QAT_TILES, QuantizeJob, QuantizeMode};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::{Replaced, is_finished, move_aside, move_back};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::LICENSE;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -48,8 +50,8 @@ const INT8_LOSS: f64 = 0.005;
 const TUNING_SHARE: f64 = 0.3;
 
 /// Returns the note about a package without a license.
-fn no_license_note() -> String {
-    format!(
+fn no_license_note() -> Message {
+    message!(
         "the package states no license, so others may not use the model; its authors can state one ({LICENSE}, or license in \
          the settings, such as CC-BY-4.0)"
     )

@@ -15,6 +15,7 @@ use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::packages::is_model;
 use cytoscope_pipeline::{JobError, Model, ModelInput, SCRATCH, find_model, model_folders, move_channels};
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{CONFIG, FROM_SCRATCH};
 use cytoscope_training_data::{Normalize, TargetKind, TrainingTask};
 use head::{append_sigmoid, ends_in_sigmoid, further_layer, new_head, remove_sigmoid};
@@ -119,7 +120,7 @@ fn resolve_trainable(name: &str, folders: &[PathBuf]) -> Result<String, JobError
     }
     let problem =
         format!("it contains \"{}\", which is not the name of a model", other.chars().take(60).collect::<String>());
-    let next_step = "write the name of a model that can be trained, or remove the file".to_owned();
+    let next_step = "write the name of a model that can be trained, or remove the file".into();
     Err(JobError::Mismatch { path, problem, next_step })
 }
 
@@ -193,7 +194,7 @@ pub(crate) fn load_start_model(
         (Some(requested), _) => requested,
         (None, Some(own)) => own,
         (None, None) => {
-            return Err(wrong_use(format!(
+            return Err(wrong_use(message!(
                 "{from} uses preprocessing that training does not support: set normalize in {CONFIG}"
             )));
         }
@@ -247,11 +248,11 @@ fn check_input_channels(from: &str, of_model: usize, chosen: &[String]) -> Resul
         count => format!("data.channels lists {count}"),
     };
     let next_step = match of_model {
-        1 => format!("list one channel, or train from scratch ({FROM_SCRATCH})"),
-        count => format!("list {count} in data.channels, in the order of the model's inputs, or choose another model"),
+        1 => message!("list one channel, or train from scratch ({FROM_SCRATCH})"),
+        count => message!("list {count} in data.channels, in the order of the model's inputs, or choose another model"),
     };
     let plural = if of_model == 1 { "" } else { "s" };
-    Err(wrong_use(format!("{from} has {of_model} input channel{plural}, but {choice}: {next_step}")))
+    Err(wrong_use(message!("{from} has {of_model} input channel{plural}, but {choice}: {next_step}")))
 }
 
 /// Returns the names of the output channels of a network that is trained to predict `target`.

@@ -48,7 +48,7 @@ pub enum QatLimitError {
 
 impl From<QatLimitError> for JobError {
     fn from(error: QatLimitError) -> Self {
-        Self::WrongUse(error.to_string())
+        Self::wrong_use(error.to_string())
     }
 }
 

@@ -20,6 +20,7 @@ use cytoscope_graph::{ElementType, Graph};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{Context, DiameterRequest, JobError, ProgressStage, input_record};
 use cytoscope_profile::{Recorder, Stage};
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{DEVICE, PRECISION, RESTART, RESUME};
 use cytoscope_training_data::{
     IgnoreLabel, ObjectScale, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind,
@@ -80,7 +81,7 @@ pub(crate) fn check_same_run(state: &TrainState, job: &TrainJob, folder: &RunFol
     Err(JobError::Mismatch {
         path: folder.path.clone(),
         problem: "the checkpoint in it was made with another task, start model or seed".to_owned(),
-        next_step: format!(
+        next_step: message!(
             "use the original task, start model and seed, or use {RESTART} instead of {RESUME} to start over"
         ),
     })
@@ -166,10 +167,10 @@ fn half(precision: TrainPrecision, engine: &dyn Engine) -> Result<Option<Element
         return Ok(precision.half());
     }
     match (wanted, engine.device().id) {
-        (Precision::Tf32, DeviceId::Cpu | DeviceId::Wgpu(_)) => Err(wrong_use(format!(
+        (Precision::Tf32, DeviceId::Cpu | DeviceId::Wgpu(_)) => Err(wrong_use(message!(
             "precision: only CUDA trains in tf32: set {PRECISION} to f32, or choose cuda with {DEVICE}"
         ))),
-        (_, DeviceId::Cpu) => Err(wrong_use(format!(
+        (_, DeviceId::Cpu) => Err(wrong_use(message!(
             "precision: the CPU trains in f32 only: set {PRECISION} to f32, or choose a GPU with {DEVICE}"
         ))),
         _ => Err(EngineError::unsupported_precision(engine, wanted, &offered).into()),

@@ -114,7 +114,7 @@ pub(crate) fn read_channels<'a>(
             return Err(JobError::Mismatch {
                 path: image.path.clone(),
                 problem: format!("its shape Z, Y, X is {its_shape:?}, but that of {} {shape:?}", first.path.display()),
-                next_step: "choose channels of one shape".to_owned(),
+                next_step: "choose channels of one shape".into(),
             });
         }
         values.extend(more);

@@ -15,7 +15,7 @@ pub(crate) fn toml_text(path: &Path, file: impl Read) -> Result<String, JobError
     let wrong = |problem: &str| JobError::Mismatch {
         path: path.to_owned(),
         problem: problem.to_owned(),
-        next_step: "give a text file with settings in TOML".to_owned(),
+        next_step: "give a text file with settings in TOML".into(),
     };
     if path.is_dir() {
         return Err(wrong("this is a folder"));

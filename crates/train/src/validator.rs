@@ -404,7 +404,7 @@ fn image_error(path: &Path, error: JobError) -> JobError {
         JobErrorKind::BadInput | JobErrorKind::WrongUse | JobErrorKind::WouldOverwrite => JobError::Mismatch {
             path: path.to_owned(),
             problem: problem_of(error, path),
-            next_step: "correct the pair, or remove it from the data".to_owned(),
+            next_step: "correct the pair, or remove it from the data".into(),
         },
     }
 }
@@ -439,12 +439,12 @@ mod tests {
             error.kind()
         };
         let io = |kind: std::io::ErrorKind| JobError::Io { path: "/tmp/x".into(), error: kind.into() };
-        let memory = JobError::Budget { needed_bytes: 2, budget_bytes: 1, next_step: String::new() };
+        let memory = JobError::Budget { needed_bytes: 2, budget_bytes: 1, next_step: "".into() };
         assert_eq!(failed(memory), JobErrorKind::OutOfResources);
         assert_eq!(failed(io(std::io::ErrorKind::StorageFull)), JobErrorKind::OutOfResources);
         assert_eq!(failed(io(std::io::ErrorKind::PermissionDenied)), JobErrorKind::Other);
         assert_eq!(failed(JobError::Cancelled), JobErrorKind::Cancelled);
-        assert_eq!(failed(JobError::WrongUse("it has several time points".to_owned())), JobErrorKind::BadInput);
+        assert_eq!(failed(JobError::wrong_use("it has several time points".to_owned())), JobErrorKind::BadInput);
     }
 
     #[test]

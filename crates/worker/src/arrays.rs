@@ -119,7 +119,7 @@ impl RawArray {
             return Err(JobError::Mismatch {
                 path: path.to_owned(),
                 problem: format!("it has {bytes} bytes, but {channels} × {z} × {y} × {x} values need {expected}"),
-                next_step: "open it with the shape that the worker reported".to_owned(),
+                next_step: "open it with the shape that the worker reported".into(),
             });
         }
         Ok(Self { file, path: path.to_owned(), channels, shape })
@@ -130,7 +130,7 @@ impl RawArray {
         JobError::Mismatch {
             path: self.path.clone(),
             problem,
-            next_step: format!("the array has {} channels of {z} × {y} × {x}", self.channels),
+            next_step: format!("the array has {} channels of {z} × {y} × {x}", self.channels).into(),
         }
     }
 

@@ -9,6 +9,7 @@ use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::devices::FailedDevice;
 use cytoscope_pipeline::{DeviceInUse, Event, ExistingOutput, JobError, JobErrorKind};
 use cytoscope_profile::{MemoryMark, MemorySample, SpanRecord, StageTotal};
+use cytoscope_storage::message::NamedSetting;
 use cytoscope_train::TrainEvent;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -261,6 +262,9 @@ pub enum Reply {
         /// What to do next, which is the end of the message after `; `, if the error states it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         next_step: Option<String>,
+        /// The settings that the message names.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        settings: Vec<NamedSetting>,
         /// The file or folder that the job would replace if the user allowed it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         existing: Option<ExistingOutput>,
@@ -288,16 +292,18 @@ pub enum Reply {
 impl Reply {
     /// Returns the reply that a job or query failed with this message.
     pub(crate) fn failed(id: JobId, kind: JobErrorKind, message: impl Into<String>) -> Self {
-        Self::Failed { id, kind, message: message.into(), next_step: None, existing: None }
+        Self::Failed { id, kind, message: message.into(), next_step: None, settings: Vec::new(), existing: None }
     }
 
     /// Returns the reply that a job or query failed with this error.
     pub(crate) fn of_error(id: JobId, error: &JobError) -> Self {
+        let message = error.message();
         Self::Failed {
             id,
             kind: error.kind(),
-            message: error.to_string(),
-            next_step: error.next_step(),
+            settings: message.named_settings(),
+            message: message.into(),
+            next_step: error.next_step().map(String::from),
             existing: error.existing_output(),
         }
     }
@@ -326,6 +332,8 @@ mod tests {
     use super::*;
     use cytoscope_engine::DeviceRequest;
     use cytoscope_pipeline::EvaluateReport;
+    use cytoscope_storage::message;
+    use cytoscope_storage::setting::AXES;
     use serde::de::DeserializeOwned;
     use serde_json::Value;
     use std::collections::BTreeSet;
@@ -416,11 +424,12 @@ mod tests {
         let error = JobError::Mismatch {
             path: "a.tif".into(),
             problem: "it is flat".to_owned(),
-            next_step: "give a stack".to_owned(),
+            next_step: message!("give a stack, or use {AXES}"),
         };
         let reply = serde_json::to_value(Reply::of_error(JobId(3), &error)).unwrap();
-        assert_eq!(reply["sentence"], "a.tif: it is flat; give a stack");
-        assert_eq!(reply["next_step"], "give a stack");
+        assert_eq!(reply["sentence"], "a.tif: it is flat; give a stack, or use --axes");
+        assert_eq!(reply["next_step"], "give a stack, or use --axes");
+        assert_eq!(reply["settings"], serde_json::json!([{"start": 40, "name": "--axes"}]));
         let without = r#"{"reply":"failed","id":3,"kind":"other","sentence":"it failed"}"#;
         let expected = Reply::failed(JobId(3), JobErrorKind::Other, "it failed");
         assert_eq!(serde_json::from_str::<Reply>(without).unwrap(), expected);

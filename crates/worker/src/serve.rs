@@ -17,6 +17,8 @@ use cytoscope_pipeline::{
     engine_memory,
 };
 use cytoscope_profile::Recorder;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_train::TrainEvent;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -423,13 +425,13 @@ impl ServeShared {
         let stored =
             MachineProfiles::user_path().map_or_else(|| Ok(MachineProfiles::default()), |p| MachineProfiles::read(&p));
         let profiles = stored.unwrap_or_else(|error| {
-            notes.push(format!("the machine profiles are not used: {error}"));
+            notes.push(message!("the machine profiles are not used: {error}"));
             MachineProfiles::default()
         });
         if let Some((tuned, applied)) = job.with_machine_profile(&profiles) {
             let devices = self.devices_for(tuned.device());
             let Some(problem) = applied.problem(tuned.device(), devices.list()) else {
-                notes.push(applied.text());
+                notes.push(applied.text().into());
                 return Profiled { job: Cow::Owned(tuned), profile: Some(applied), devices, notes };
             };
             notes.push(problem);
@@ -497,7 +499,7 @@ struct Profiled<'a> {
     /// The devices to choose from.
     devices: Devices,
     /// Notes for the user.
-    notes: Vec<String>,
+    notes: Vec<Message>,
 }
 
 /// Returns whether two lists name the same devices in the same state; their free memory may differ.

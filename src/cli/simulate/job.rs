@@ -155,7 +155,7 @@ fn simulate_stack(settings: &Settings, context: &Context) -> Result<Simulation, 
     });
     let simulation = simulated.map_err(|error| match error {
         SimulateError::Cancelled => JobError::Cancelled,
-        error => JobError::WrongUse(error.to_string()),
+        error => JobError::wrong_use(error.to_string()),
     })?;
     span.voxels(simulation.raw.samples().len()).finish();
     Ok(simulation)

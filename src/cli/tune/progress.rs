@@ -65,7 +65,12 @@ mod tests {
         assert_eq!(line_of(&ProcessEvent::Round { round: 1, candidates: 4 }).unwrap(), "[round 1] 4 candidates");
         assert_eq!(line_of(&ProcessEvent::Preparing { what: "a: b".to_owned() }).unwrap(), "a: b");
         assert_eq!(
-            line_of(&ProcessEvent::Error { kind: JobErrorKind::Other, message: String::new(), next_step: None }),
+            line_of(&ProcessEvent::Error {
+                kind: JobErrorKind::Other,
+                message: String::new(),
+                next_step: None,
+                settings: Vec::new()
+            }),
             None
         );
     }

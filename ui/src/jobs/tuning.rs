@@ -14,6 +14,7 @@ use crate::training::search::{SearchJob, SearchSetup};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{ChildProgram, DiameterRequest, PerformanceRequest, ProcessEvent, SearchTrial};
 use cytoscope_preprocess::PreprocessStep;
+use cytoscope_storage::message::Message;
 use cytoscope_train::{TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use std::ffi::OsString;
@@ -237,7 +238,8 @@ fn read_events(pipe: impl Read, runs: TunedRuns, show: impl Fn(ProcessEvent)) ->
     // If reading fails, the process ends without a known reason.
     while reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         match ProcessEvent::parse(&String::from_utf8_lossy(&line)) {
-            Some(ProcessEvent::Error { message, next_step, .. }) => {
+            Some(ProcessEvent::Error { message, next_step, settings, .. }) => {
+                let message = Message::new(message, &settings);
                 error = Some(match runs {
                     TunedRuns::Search => search_failure_in_window(&message, next_step.as_deref()),
                     TunedRuns::Predictions | TunedRuns::Training => failure_in_window(&message, next_step.as_deref()),
@@ -545,6 +547,7 @@ mod tests {
             kind: JobErrorKind::OutOfResources,
             message: "there is no memory; close other programs".to_owned(),
             next_step: Some("close other programs".to_owned()),
+            settings: Vec::new(),
         };
         let round = ProcessEvent::Round { round: 1, candidates: 2 };
         let lines: Vec<String> = [round, candidate(1, 150.0), candidate(2, 0.0), error]

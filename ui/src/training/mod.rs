@@ -19,7 +19,7 @@ pub mod validation_picture;
 pub(crate) use state::{Training, TrainingAction};
 
 use crate::effect::Wake;
-use crate::engine_notes::in_window;
+use crate::engine_notes::message_in_window;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{JobError, PerformanceRequest, user_folder};
 use cytoscope_train::{
@@ -272,7 +272,7 @@ fn file_name(path: &Path) -> String {
 
 /// Returns the text of an error for notifications, in the words of the window.
 pub(crate) fn error_text(error: &JobError) -> String {
-    in_window(&error.to_string())
+    message_in_window(&error.message())
 }
 
 /// Returns the result of a training run that started from `from`, in one or two sentences.

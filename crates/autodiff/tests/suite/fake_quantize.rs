@@ -7,14 +7,14 @@ use cytoscope_graph::{Dim, ElementType, Graph, GraphErrorKind, Op, Tensor};
 use cytoscope_graph_passes::quantize::{Activations, is_quantized, prepare, quantizable_layers, quantize};
 
 use crate::common;
-use crate::quantized_nets::{SHAPE, nets, on, relative_l2, run};
+use crate::quantized_nets::{SHAPE, nets, quantize_static, relative_l2, run};
 
 #[test]
 fn a_fake_quantized_network_computes_the_same_and_writes_trained_weights_back() {
     for (name, net) in nets() {
         let float = prepare(&net).unwrap();
         let x = common::noise_tensor(1, &SHAPE);
-        let quantized = on(&float, &x, &BTreeSet::new());
+        let quantized = quantize_static(&float, &x, &BTreeSet::new());
         let fake = fake_quantized(&quantized, &float).unwrap();
         assert!(!is_quantized(&fake.graph), "{name}");
         assert!(relative_l2(&run(&fake.graph, &x), &run(&quantized, &x)) < 1e-6, "{name}");
@@ -55,7 +55,7 @@ fn a_quantized_network_is_converted_to_floats() {
         let float = prepare(&net).unwrap();
         let x = common::noise_tensor(1, &SHAPE);
         let dynamic = quantize(&float, &Activations::Dynamic, &BTreeSet::new()).unwrap();
-        for quantized in [on(&float, &x, &BTreeSet::new()), dynamic] {
+        for quantized in [quantize_static(&float, &x, &BTreeSet::new()), dynamic] {
             let trained = cytoscope_autodiff::prepare(&quantized).unwrap();
             assert!(!is_quantized(&trained), "{name}");
             assert!(relative_l2(&run(&trained, &x), &run(&float, &x)) < 0.05, "{name}");

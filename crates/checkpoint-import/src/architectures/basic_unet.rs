@@ -44,7 +44,7 @@ pub(super) fn build(
         } else {
             let pre = format!("{up}.preconv");
             x = if l.has_any(&format!("{pre}.")) { l.conv(&pre, x, &vec![1; l.axes])? } else { x };
-            x = l.double(&up, x, true);
+            x = l.upsample_twofold(&up, x, true);
         }
         let both = l.concat(&name, skip, x);
         x = two_convolutions(&mut l, &format!("{name}.convs"), both, activation)?;

@@ -21,10 +21,11 @@ pub(super) fn build(
     l.epsilon = kwargs.setting("norm_name", "eps")?.unwrap_or(l.epsilon);
     match kwargs.get("strides").and_then(|strides| strides.get(0)) {
         Some(first) if !is_one(first) => {
-            return Err(ImportError::Setting(format!(
-                "the network was built with a first stride of {first}, which is not supported (supported: 1); export the \
-                 model with torch.onnx.export"
-            )));
+            return Err(ImportError::UnsupportedArgument {
+                argument: "strides[0]".to_owned(),
+                value: first.to_string(),
+                supported: "1".to_owned(),
+            });
         }
         Some(_) => {}
         None => l.assume("the first block has stride 1"),

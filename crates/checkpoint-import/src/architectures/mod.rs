@@ -9,7 +9,7 @@ mod segresnet;
 mod torch_em;
 
 use crate::error::ImportError;
-use crate::layers::some_of;
+use crate::layers::list_first;
 use crate::tensors::StoredTensor;
 use cytoscope_graph::{Activation, Graph};
 use serde::{Deserialize, Serialize};
@@ -65,8 +65,8 @@ impl Architecture {
         }
     }
 
-    /// Returns the names of all architectures as one text.
-    pub fn known() -> String {
+    /// Returns the names of all architectures, separated by commas.
+    pub fn list_names() -> String {
         Self::ALL.map(Self::name).join(", ")
     }
 
@@ -111,9 +111,8 @@ impl std::str::FromStr for Architecture {
     type Err = ImportError;
 
     fn from_str(text: &str) -> Result<Self, ImportError> {
-        Self::ALL.into_iter().find(|known| known.name() == text).ok_or_else(|| {
-            ImportError::Setting(format!("unknown architecture \"{text}\": expected one of {}", Self::known()))
-        })
+        let named = Self::ALL.into_iter().find(|architecture| architecture.name() == text);
+        named.ok_or_else(|| ImportError::UnknownArchitecture { name: text.to_owned(), known: Self::list_names() })
     }
 }
 
@@ -146,15 +145,15 @@ pub(crate) fn network(
         return Err(match architecture {
             Some(requested) => ImportError::Tensor {
                 tensor: requested.signatures().first().copied().unwrap_or_default().to_owned(),
-                problem: format!("is missing: the tensors are {}", some_of(&names)),
+                problem: format!("is missing: the tensors are {}", list_first(&names)),
                 architecture: requested.name(),
             },
-            None => ImportError::Unrecognized { tensors: some_of(&names), known: Architecture::known() },
+            None => ImportError::Unrecognized { tensors: list_first(&names), known: Architecture::list_names() },
         });
     };
     let others: Vec<&str> = names.iter().copied().filter(|name| !name.starts_with(&prefix)).collect();
     if !others.is_empty() {
-        return Err(ImportError::Unused { tensors: some_of(&others), architecture: architecture.name() });
+        return Err(ImportError::Unused { tensors: list_first(&others), architecture: architecture.name() });
     }
     let own = tensors.iter().filter_map(|(name, t)| Some((name.strip_prefix(&prefix)?.to_owned(), t))).collect();
     let (graph, assumptions) = architecture.build(&own, &Kwargs(kwargs))?;
@@ -170,9 +169,9 @@ impl Kwargs<'_> {
         self.0.get(key).filter(|value| !value.is_null())
     }
 
-    /// Returns what an argument names, in lower case; `None` if it is not given. MONAI writes arguments as a name or as a
-    /// list of name and settings.
-    fn name(&self, key: &str) -> Option<String> {
+    /// Returns the name that an argument states, in lower case, such as `leakyrelu`; `None` if the argument is not given. In
+    /// MONAI, an argument is a name or a list of a name and settings.
+    fn stated_name(&self, key: &str) -> Option<String> {
         let value = self.0.get(key)?;
         Some(value.get(0).unwrap_or(value).as_str().unwrap_or_default().to_lowercase())
     }
@@ -183,10 +182,10 @@ impl Kwargs<'_> {
         let given = self.0.get(key).and_then(|value| value.get(1)).and_then(|settings| settings.get(setting));
         let Some(value) = given else { return Ok(None) };
         let number = value.as_f64().map(|v| v as f32).filter(|v| v.is_finite() && *v >= 0.0);
-        number.map(Some).ok_or_else(|| {
-            ImportError::Setting(format!(
-                "the network was built with {setting} = {value} of {key}: expected 0 or a positive number"
-            ))
+        number.map(Some).ok_or_else(|| ImportError::InvalidArgument {
+            argument: format!("{setting} of {key}"),
+            value: value.to_string(),
+            expected: "0 or a positive number",
         })
     }
 
@@ -199,15 +198,15 @@ impl Kwargs<'_> {
 
     /// Refuses an argument with a value other than `accepted`, in lower case; null is a value.
     fn accept(&self, key: &str, accepted: &[&str]) -> Result<(), ImportError> {
-        let (Some(value), Some(name)) = (self.0.get(key), self.name(key)) else { return Ok(()) };
+        let (Some(value), Some(name)) = (self.0.get(key), self.stated_name(key)) else { return Ok(()) };
         if accepted.contains(&name.as_str()) {
             return Ok(());
         }
-        Err(ImportError::Setting(format!(
-            "the network was built with {key} = {value}, which is not supported (supported: {}); export the model with \
-             torch.onnx.export",
-            accepted.join(", ")
-        )))
+        Err(ImportError::UnsupportedArgument {
+            argument: key.to_owned(),
+            value: value.to_string(),
+            supported: accepted.join(", "),
+        })
     }
 
     /// Returns the activation after the last layer.

@@ -69,10 +69,10 @@ impl UNet<'_, '_> {
                 Some(list) => list.iter().map(length).collect::<Option<Vec<_>>>(),
                 None => length(of_level).map(|n| vec![n; axes]),
             };
-            return lengths.filter(|lengths| lengths.len() == axes).ok_or_else(|| {
-                ImportError::Setting(format!(
-                    "the network was built with strides = {given}: expected a stride for each level"
-                ))
+            return lengths.filter(|lengths| lengths.len() == axes).ok_or_else(|| ImportError::InvalidArgument {
+                argument: "strides".to_owned(),
+                value: given.to_string(),
+                expected: "a stride for each level",
             });
         }
         // A residual unit convolves its input to add it: with the kernel of the unit if it has a stride, with a kernel

@@ -118,17 +118,17 @@ impl Plans {
     /// Reads the plans of a configuration, such as `3d_fullres`.
     ///
     /// # Errors
-    /// [`ImportError::Setting`] if the configuration is not in the plans, or its images are prepared in a way that is
+    /// [`ImportError::Plans`] if the configuration is not in the plans, or its images are prepared in a way that is
     /// not supported.
     pub fn read(plans: &Json, configuration: &str) -> Result<Self, ImportError> {
-        let setting = |problem: String| ImportError::Setting(format!("nnU-Net's plans: {problem}"));
+        let refused = |problem: String| ImportError::Plans { problem };
         let all = plans.get("configurations").and_then(Json::as_object);
         let all = all.ok_or_else(|| {
-            setting("there are no configurations; give the plans.json of nnU-Net version 2".to_owned())
+            refused("there are no configurations; give the plans.json of nnU-Net version 2".to_owned())
         })?;
         let mut chosen = all.get(configuration).ok_or_else(|| {
             let known: Vec<&str> = all.keys().map(String::as_str).collect();
-            setting(format!("there is no configuration \"{configuration}\"; there are {}", known.join(", ")))
+            refused(format!("there is no configuration \"{configuration}\"; there are {}", known.join(", ")))
         })?;
         // A configuration may inherit from another one.
         let mut sources = vec![chosen];
@@ -143,7 +143,7 @@ impl Plans {
         if let Some(order) = plans.get("transpose_forward").and_then(Json::as_array)
             && order.iter().enumerate().any(|(i, axis)| axis.as_u64() != Some(i as u64))
         {
-            return Err(setting(format!("axes are reordered ({order:?}), which is not supported")));
+            return Err(refused(format!("axes are reordered ({order:?}), which is not supported")));
         }
         let schemes = get("normalization_schemes").and_then(Json::as_array).cloned().unwrap_or_default();
         let mut normalizations = Vec::new();
@@ -152,13 +152,13 @@ impl Plans {
                 "ZScoreNormalization" => Normalization::ZScore,
                 "RescaleTo01Normalization" => Normalization::ZeroToOne,
                 "NoNormalization" => Normalization::None,
-                "" => return Err(setting(format!("the normalization {scheme} is not a name"))),
-                other => return Err(setting(format!("the normalization {other} is not supported"))),
+                "" => return Err(refused(format!("the normalization {scheme} is not a name"))),
+                other => return Err(refused(format!("the normalization {other} is not supported"))),
             });
         }
         let first = normalizations.first().copied();
         let normalization = first.filter(|first| normalizations.iter().all(|n| n == first)).ok_or_else(|| {
-            setting(format!("the channels are normalized as {schemes:?}: expected one way for all channels"))
+            refused(format!("the channels are normalized as {schemes:?}: expected one way for all channels"))
         })?;
         let spacing = match get("spacing").filter(|stated| !stated.is_null()) {
             None => Vec::new(),
@@ -166,7 +166,7 @@ impl Plans {
                 let numbers: Option<Vec<f64>> =
                     stated.as_array().and_then(|list| list.iter().map(Json::as_f64).collect());
                 numbers
-                    .ok_or_else(|| setting(format!("the spacing is {stated}: expected numbers along (Z,) Y and X")))?
+                    .ok_or_else(|| refused(format!("the spacing is {stated}: expected numbers along (Z,) Y and X")))?
             }
         };
         Ok(Self { normalization, spacing })

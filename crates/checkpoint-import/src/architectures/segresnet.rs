@@ -29,11 +29,15 @@ pub(super) fn build(
     let given = kwargs.get("norm").and_then(|norm| norm.pointer("/1/num_groups")).or_else(|| kwargs.get("num_groups"));
     let groups = match given {
         None | Some(Json::Null) => None,
-        Some(value) => Some(value.as_u64().and_then(|n| usize::try_from(n).ok()).ok_or_else(|| {
-            ImportError::Setting(format!("num_groups is {value}, expected a number of groups of the norms"))
-        })?),
+        Some(value) => {
+            Some(value.as_u64().and_then(|n| usize::try_from(n).ok()).ok_or_else(|| ImportError::InvalidArgument {
+                argument: "num_groups".to_owned(),
+                value: value.to_string(),
+                expected: "a number of groups of the norms",
+            })?)
+        }
     };
-    let is_instance = kwargs.name("norm").is_some_and(|name| name == "instance");
+    let is_instance = kwargs.stated_name("norm").is_some_and(|name| name == "instance");
     let mut net = SegResNet { layers, groups: groups.unwrap_or(GROUPS), is_instance };
     net.layers.epsilon = kwargs.setting("norm", "eps")?.unwrap_or(net.layers.epsilon);
     net.layers.assume("strides are 2, and the activation is ReLU, MONAI's default");
@@ -60,7 +64,7 @@ pub(super) fn build(
         x = net.layers.conv(&format!("{name}.0.conv"), x, &ones)?;
         x = match net.layers.has_any(&format!("{name}.1.")) {
             true => net.layers.transposed(&format!("{name}.1.deconv"), x, ConvTransposeAttrs::upsample)?,
-            false => net.layers.double(&name, x, false),
+            false => net.layers.upsample_twofold(&name, x, false),
         };
         x = net.layers.add(&format!("{name}.0.conv.weight"), x, skip)?;
         for block in 0..net.layers.count(|i| format!("up_layers.{index}.{i}.")) {

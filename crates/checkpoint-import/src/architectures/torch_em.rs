@@ -16,18 +16,21 @@ pub(super) fn build(
     kwargs: &Kwargs<'_>,
 ) -> Result<(Graph, Vec<String>), ImportError> {
     for key in ["postprocessing", "return_side_outputs", "anisotropic_kernel"] {
-        if kwargs.get(key).is_some_and(|value| *value != Json::Bool(false)) {
-            return Err(ImportError::Setting(format!(
-                "the network was built with {key}, which is not supported; export the model with torch.onnx.export"
-            )));
+        if let Some(given) = kwargs.get(key).filter(|given| **given != Json::Bool(false)) {
+            return Err(ImportError::UnsupportedArgument {
+                argument: key.to_owned(),
+                value: given.to_string(),
+                supported: "None or False".to_owned(),
+            });
         }
     }
     let factors = kwargs.get("scale_factors");
     if let Some(given) = factors.filter(|given| !is_two(given)) {
-        return Err(ImportError::Setting(format!(
-            "the network was built with scale_factors = {given}, which is not supported (supported: 2 along all axes); \
-             export the model with torch.onnx.export"
-        )));
+        return Err(ImportError::UnsupportedArgument {
+            argument: "scale_factors".to_owned(),
+            value: given.to_string(),
+            supported: "2 along all axes".to_owned(),
+        });
     }
     let has_norms = tensors.contains_key("encoder.blocks.0.block.4.weight");
     let first = if has_norms { "encoder.blocks.0.block.1.weight" } else { "encoder.blocks.0.block.0.weight" };
@@ -49,11 +52,11 @@ pub(super) fn build(
     x = block(&mut layers, "base.block", x, has_norms)?;
     for (index, skip) in skips.into_iter().rev().enumerate() {
         let sampler = format!("decoder.samplers.{index}");
-        x = layers.double(&sampler, x, false);
+        x = layers.upsample_twofold(&sampler, x, false);
         x = layers.conv(&format!("{sampler}.conv"), x, &vec![1; layers.axes])?;
         let name = format!("decoder.blocks.{index}.block");
-        let both = layers.concat(&name, x, skip);
-        x = block(&mut layers, &name, both, has_norms)?;
+        let joined = layers.concat(&name, x, skip);
+        x = block(&mut layers, &name, joined, has_norms)?;
     }
     if layers.has_any("out_conv.") {
         x = layers.conv("out_conv", x, &vec![1; layers.axes])?;

@@ -7,8 +7,8 @@ use crate::volume::LabelWriter;
 use cytoscope_objects::components::{self, Connectivity};
 use cytoscope_objects::filter;
 
-/// Gives a label the holes that it encloses: in one slice, holes that no path in the slice leaves; in the volume, holes
-/// that no path in 3-D leaves. `over` decides which labels are overwritten.
+/// Fills the holes of a label with the label. In a slice, a hole is a region that the label encloses within the slice; in the
+/// volume, one that it encloses in 3-D. `over` decides which labels are overwritten.
 pub(super) fn fill_holes(
     writer: &mut LabelWriter,
     label: u32,
@@ -18,21 +18,21 @@ pub(super) fn fill_holes(
     let bounds = writer.volume().box_of(label, scope)?;
     let mask = writer.volume().mask_of(label, &bounds);
     // The label ends at its bounding box, so a region that reaches a face of the box is not enclosed.
-    let inside = match scope {
+    let filled = match scope {
         Scope::Slice(plane) => {
             let [rows, columns] = plane.axis.rows_columns();
-            let mut filled = mask.clone();
-            filter::fill_holes(&mut filled, [1, bounds.size()[rows], bounds.size()[columns]]);
-            filled
+            let mut slice = mask.clone();
+            filter::fill_holes(&mut slice, [1, bounds.size()[rows], bounds.size()[columns]]);
+            slice
         }
-        Scope::Volume => enclosed(&mask, &bounds)?,
+        Scope::Volume => with_holes_filled(&mask, &bounds)?,
     };
-    writer.fill_box(&bounds, |i| (inside[i] && !mask[i]).then_some(label), |old| over.allows(old));
+    writer.fill_box(&bounds, |i| (filled[i] && !mask[i]).then_some(label), |old| over.allows(old));
     Ok(())
 }
 
 /// Returns the mask with its enclosed 3-D holes filled.
-fn enclosed(mask: &[bool], bounds: &BoundsZyx) -> Result<Vec<bool>, CorrectionError> {
+fn with_holes_filled(mask: &[bool], bounds: &BoundsZyx) -> Result<Vec<bool>, CorrectionError> {
     let size = bounds.size();
     let mut regions = vec![0u32; mask.len()];
     let count = components::label(mask, size, Connectivity::Faces, |inside: bool| !inside, &mut regions)?;

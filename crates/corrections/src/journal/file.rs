@@ -55,14 +55,15 @@ pub(crate) struct JournalFile {
     pub bases: Vec<Fingerprint>,
     /// Whether `path` was replaced by a new file that is not open yet.
     replaced: bool,
-    every: Duration,
+    /// Minimum time between two syncs.
+    sync_interval: Duration,
 }
 
 /// Largest number of fingerprints in a journal: the first and the latest ones.
 const MAX_BASES: usize = 64;
 
 /// State from which an existing journal is continued.
-pub(crate) struct Resume {
+pub(crate) struct ResumeState {
     /// Length of the valid part in bytes; the rest is cut off.
     pub len: u64,
     /// Number of records that were read and are valid.
@@ -72,7 +73,7 @@ pub(crate) struct Resume {
     /// See [`JournalFile::bases`].
     pub bases: Vec<Fingerprint>,
     /// Minimum time between two syncs.
-    pub every: Duration,
+    pub sync_interval: Duration,
 }
 
 impl JournalFile {
@@ -95,12 +96,12 @@ impl JournalFile {
     }
 
     /// Continues a locked file after its last valid record; the rest is cut off.
-    pub fn resume(path: &Path, file: LockedFile, from: Resume) -> Result<Self, CorrectionError> {
-        let Resume { len, position, compact_len, bases, every } = from;
+    pub fn resume(path: &Path, file: LockedFile, from: ResumeState) -> Result<Self, CorrectionError> {
+        let ResumeState { len, position, compact_len, bases, sync_interval } = from;
         file.set_len(len).map_err(CorrectionError::io(path, "cutting the journal"))?;
-        let syncer = Syncer::start(path, &file, every)?;
+        let syncer = Syncer::start(path, &file, sync_interval)?;
         let path = path.to_owned();
-        Ok(Self { path, file, len, position, compact_len, bases, replaced: false, syncer, every })
+        Ok(Self { path, file, len, position, compact_len, bases, replaced: false, syncer, sync_interval })
     }
 
     /// Length of the journal in bytes.
@@ -163,7 +164,7 @@ impl JournalFile {
     }
 
     /// Returns a function that syncs the file; the journal can be written to while it runs.
-    pub fn to_sync(&self) -> Result<impl FnOnce() -> Result<(), CorrectionError> + use<>, CorrectionError> {
+    pub fn sync_task(&self) -> Result<impl FnOnce() -> Result<(), CorrectionError> + use<>, CorrectionError> {
         let file = self.file.try_clone().map_err(CorrectionError::io(&self.path, "syncing the journal"))?;
         let path = self.path.clone();
         Ok(move || file.sync_data().map_err(CorrectionError::io(&path, "syncing the journal")))
@@ -194,7 +195,7 @@ impl JournalFile {
         if found != self.len {
             return Err(CorrectionError::InUse { journal: self.path.clone() });
         }
-        self.syncer = Syncer::start(&self.path, &file, self.every)?;
+        self.syncer = Syncer::start(&self.path, &file, self.sync_interval)?;
         self.file = file;
         self.replaced = false;
         Ok(())
@@ -219,20 +220,20 @@ pub(crate) struct RecordWriter<'a> {
 
 impl RecordWriter<'_> {
     /// Writes bytes as they are: the encoded header, before the first record.
-    pub fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub fn write_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.len += bytes.len() as u64;
         self.out.write_all(bytes)
     }
 
     /// Adds the length and checksum to the encoded body of a record, and writes it.
-    pub fn record(&mut self, body: &[u8]) -> io::Result<()> {
+    pub fn write_record(&mut self, body: &[u8]) -> io::Result<()> {
         let bytes = encode_record(self.position, body);
         self.position += 1;
-        self.raw(&bytes)
+        self.write_raw(&bytes)
     }
 }
 
-/// Syncs a file in its own thread: soon after a request, at most once per `every`, and when dropped.
+/// Syncs a file in its own thread: soon after a request, at most once per `sync_interval`, and when dropped.
 #[derive(Debug)]
 struct Syncer {
     requests: Option<Sender<()>>,
@@ -241,14 +242,14 @@ struct Syncer {
 }
 
 impl Syncer {
-    fn start(path: &Path, file: &File, every: Duration) -> Result<Self, CorrectionError> {
+    fn start(path: &Path, file: &File, sync_interval: Duration) -> Result<Self, CorrectionError> {
         let file = file.try_clone().map_err(CorrectionError::io(path, "opening the journal"))?;
         let failure = Arc::new(Mutex::new(None));
         let (requests, received) = channel();
         let shared = Arc::clone(&failure);
         let thread = std::thread::Builder::new()
             .name("journal sync".to_owned())
-            .spawn(move || sync_on_request(&file, &received, every, &shared))
+            .spawn(move || sync_on_request(&file, &received, sync_interval, &shared))
             .map_err(CorrectionError::io(path, "starting to sync the journal"))?;
         Ok(Self { requests: Some(requests), thread: Some(thread), failure })
     }
@@ -261,12 +262,12 @@ impl Syncer {
     }
 }
 
-fn sync_on_request(file: &File, received: &Receiver<()>, every: Duration, failure: &Mutex<Option<String>>) {
+fn sync_on_request(file: &File, received: &Receiver<()>, sync_interval: Duration, failure: &Mutex<Option<String>>) {
     let mut last: Option<Instant> = None;
     while received.recv().is_ok() {
         let mut open = true;
         loop {
-            let wait = last.map_or(Duration::ZERO, |l| every.saturating_sub(l.elapsed()));
+            let wait = last.map_or(Duration::ZERO, |l| sync_interval.saturating_sub(l.elapsed()));
             match received.recv_timeout(wait) {
                 Ok(()) if wait > Duration::ZERO => {}
                 Ok(()) | Err(RecvTimeoutError::Timeout) => break,

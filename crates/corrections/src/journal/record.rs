@@ -102,7 +102,7 @@ pub(crate) fn snapshot_parts(
     let mut bytes = vec![0];
     let last = labels.chunks.len().saturating_sub(1);
     for (i, chunk) in labels.chunks.iter().enumerate() {
-        chunk.runs(0..labels.grid.chunk_voxels(i), |_, len, value| {
+        chunk.each_run(0..labels.grid.chunk_voxels(i), |_, len, value| {
             put(&mut bytes, len as u64);
             put(&mut bytes, u64::from(value));
         });

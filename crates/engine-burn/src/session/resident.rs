@@ -173,7 +173,7 @@ impl<B: DeviceBackend> ResidentSession for DeviceSession<B> {
         }
         self.upload_weights(false)?;
         let moved = self.move_to_device(inputs, keep_inputs);
-        self.after(moved)?;
+        self.release_if_failed(moved)?;
         self.run_with(Feed::Contents(&*inputs), true, |session, values, recorder| {
             session.keep_or_download(values, keep_outputs, recorder)
         })

@@ -69,7 +69,7 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
             })
         });
         drop(span);
-        let slab = self.after(slab)?;
+        let slab = self.release_if_failed(slab)?;
         if let DeviceMemory::Held(held) = &mut self.memory {
             held.slab = Some(slab);
         }
@@ -141,7 +141,7 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
         }
         span.add_bytes(taken.as_ref().map_or(0, |(_, values)| values.len() * size_of::<f32>()));
         drop(span);
-        let (shape, values) = self.after(taken)?;
+        let (shape, values) = self.release_if_failed(taken)?;
         self.unwaited_runs = 0;
         Ok(HostTensor::new(shape, values)?)
     }
@@ -177,7 +177,7 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
                 Ok(Sums { total, weights })
             })
         });
-        let made = self.after(made)?;
+        let made = self.release_if_failed(made)?;
         if let DeviceMemory::Held(held) = &mut self.memory {
             held.sums = Some(made);
         }
@@ -224,7 +224,7 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
                 Ok(Sums { total, weights })
             })
         });
-        let added = self.after(added)?;
+        let added = self.release_if_failed(added)?;
         if let DeviceMemory::Held(held) = &mut self.memory {
             held.sums = Some(added);
         }
@@ -266,7 +266,7 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
         }
         span.add_bytes(taken.as_ref().map_or(0, |(values, _)| values.len() * size_of::<f32>()));
         drop(span);
-        let (values, sums) = self.after(taken)?;
+        let (values, sums) = self.release_if_failed(taken)?;
         if let DeviceMemory::Held(held) = &mut self.memory {
             held.sums = Some(sums);
         }

@@ -15,6 +15,7 @@ use crate::{
     reader::{Opened, Pixels},
     source::Source,
 };
+use cytoscope_storage::message;
 use cytoscope_storage::setting::LIKE;
 use cytoscope_volume::{DType, Region, Samples};
 use parse::Roi;
@@ -55,7 +56,7 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     if rois.is_empty() && (skipped > 0 || options.shape_zyx.is_none()) {
         return Err(Fault::unsupported(
             format!("it contains no areas ({skipped} lines, points or other regions)"),
-            format!(
+            message!(
                 "draw polygons, ovals, rectangles or freehand outlines, or convert a set of a stack without objects with \
                  the stack (convert {LIKE} STACK)"
             ),
@@ -127,7 +128,7 @@ fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault>
             let limit = limits.max_metadata_bytes;
             Fault::over("the expanded size of its regions", limit.saturating_add(1), "max_metadata_bytes", limit)
         })?;
-        match parse::parse(&roi, stem).map_err(|fault| of_region(fault, &name))? {
+        match parse::parse(&roi, stem).map_err(|fault| with_region_name(fault, &name))? {
             Some(roi) => rois.push(roi),
             None => skipped += 1,
         }
@@ -139,7 +140,7 @@ fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault>
 }
 
 /// Names the file of a damaged region in the zip.
-fn of_region(fault: Fault, name: &str) -> Fault {
+fn with_region_name(fault: Fault, name: &str) -> Fault {
     match fault {
         Fault::Malformed(problem, next_step) => Fault::Malformed(format!("\"{name}\": {problem}").into(), next_step),
         other => other,

@@ -4,6 +4,7 @@ use crate::{
     error::Fault,
     meta::{Channel, ignore_entry, micrometers_per, positive, seconds_per},
 };
+use cytoscope_storage::message;
 use cytoscope_storage::setting::AXES;
 use cytoscope_volume::{Axis, VoxelSize};
 use quick_xml::{
@@ -102,7 +103,7 @@ pub(crate) fn attributes(element: &BytesStart<'_>) -> Result<Attributes, Fault> 
 fn invalid_xml(error: &dyn std::fmt::Display) -> Fault {
     Fault::Malformed(
         format!("its OME-XML is invalid ({error})").into(),
-        format!("give the axes ({AXES}) to read its pages without the metadata, or export the file again").into(),
+        message!("give the axes ({AXES}) to read its pages without the metadata, or export the file again"),
     )
 }
 

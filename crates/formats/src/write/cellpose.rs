@@ -2,6 +2,7 @@
 
 use super::spec::WriteSpec;
 use crate::error::FormatError;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{CHANNEL, TIME};
 use cytoscope_volume::{Axis, DType};
 use std::path::Path;
@@ -16,7 +17,7 @@ pub(super) fn check(spec: &WriteSpec, path: &Path) -> Result<(), FormatError> {
         return Err(FormatError::unsupported(
             path,
             format!("masks of Cellpose cannot have the axes {axes}"),
-            format!("convert one channel and one time point ({CHANNEL}, {TIME})"),
+            message!("convert one channel and one time point ({CHANNEL}, {TIME})"),
         ));
     }
     if !matches!(spec.dtype, DType::U8 | DType::U16 | DType::U32) {

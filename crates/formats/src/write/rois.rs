@@ -5,6 +5,7 @@ use crate::{
     error::FormatError,
     roi::{Position, encode, trace},
 };
+use cytoscope_storage::message;
 use cytoscope_storage::setting::CHANNEL;
 use cytoscope_volume::{Array, Axis, DType, Samples};
 use std::{
@@ -21,7 +22,7 @@ pub(super) fn check(spec: &WriteSpec, path: &Path) -> Result<(), FormatError> {
         return Err(FormatError::unsupported(
             path,
             "a ROI set has no channels",
-            format!("convert one channel of the labels ({CHANNEL})"),
+            message!("convert one channel of the labels ({CHANNEL})"),
         ));
     }
     if !matches!(spec.dtype, DType::U8 | DType::U16 | DType::U32) {

@@ -10,7 +10,7 @@ use cytoscope_graph_passes::quantize::{
     shift_bias,
 };
 
-use crate::quantized_nets::{SHAPE, free_input, inside, nets, on, pooled, relative_l2, run};
+use crate::quantized_nets::{SHAPE, free_input, inside, nets, pooled, quantize_static, relative_l2, run};
 use crate::{common, onnxruntime};
 
 #[test]
@@ -66,7 +66,7 @@ fn dequantized_weights_are_within_half_a_step_of_their_channel() {
 fn every_layer_reads_bytes_and_every_tensor_is_quantized_once() {
     for (name, net) in nets() {
         let float = prepare(&net).unwrap();
-        let quantized = on(&float, &common::noise_tensor(1, &SHAPE), &BTreeSet::new());
+        let quantized = quantize_static(&float, &common::noise_tensor(1, &SHAPE), &BTreeSet::new());
         quantized.validate().unwrap();
         assert!(is_quantized(&quantized) && !is_quantized(&float), "{name}");
         let producers = quantized.producers();
@@ -127,7 +127,7 @@ fn quantized_networks_stay_near_the_float_ones() {
         let x = common::noise_tensor(2, &SHAPE);
         let expected = run(&net, &x);
         assert!(relative_l2(&run(&float, &x), &expected) < 1e-5, "{name}: preparing changes nothing");
-        let fixed = on(&float, &x, &BTreeSet::new());
+        let fixed = quantize_static(&float, &x, &BTreeSet::new());
         let while_running = quantize(&float, &Activations::Dynamic, &BTreeSet::new()).unwrap();
         while_running.validate().unwrap();
         for (how, graph) in [("static", &fixed), ("dynamic", &while_running)] {
@@ -139,7 +139,7 @@ fn quantized_networks_stay_near_the_float_ones() {
         // Layers that are not quantized compute the same as before.
         let layers = quantizable_layers(&float).layers;
         let most: BTreeSet<String> = layers.iter().skip(1).map(|l| l.name.clone()).collect();
-        let one = on(&float, &x, &most);
+        let one = quantize_static(&float, &x, &most);
         assert!(relative_l2(&run(&one, &x), &expected) < relative_l2(&run(&fixed, &x), &expected), "{name}");
         let bytes = |graph: &Graph| graph.nodes.iter().filter(|n| matches!(n.op, Op::DequantizeLinear { .. })).count();
         assert_eq!(bytes(&one), 2, "{name}: one layer's weights and input");
@@ -152,7 +152,7 @@ fn quantized_graphs_are_read_back_unchanged() {
         let float = prepare(&net).unwrap();
         let x = common::noise_tensor(3, &SHAPE);
         let dynamic = quantize(&float, &Activations::Dynamic, &BTreeSet::new()).unwrap();
-        for graph in [on(&float, &x, &BTreeSet::new()), dynamic] {
+        for graph in [quantize_static(&float, &x, &BTreeSet::new()), dynamic] {
             let bytes = cytoscope_onnx::to_bytes(&graph).unwrap();
             let again = cytoscope_onnx::from_bytes(&bytes, None, &GraphLimits::default()).unwrap();
             assert_eq!(common::distance(&run(&graph, &x), &run(&again, &x)), 0.0, "{name}");
@@ -172,7 +172,7 @@ fn onnx_runtime_agrees_with_quantized_files() {
         let float = prepare(&net).unwrap();
         let x = common::noise_tensor(8, &SHAPE);
         let dynamic = quantize(&float, &Activations::Dynamic, &BTreeSet::new()).unwrap();
-        for (how, graph) in [("static", on(&float, &x, &BTreeSet::new())), ("dynamic", dynamic)] {
+        for (how, graph) in [("static", quantize_static(&float, &x, &BTreeSet::new())), ("dynamic", dynamic)] {
             let ours = run(&graph, &x);
             let theirs = onnxruntime::onnxruntime(&python, &graph, &x, &ours);
             let error = relative_l2(&theirs, &ours);
@@ -222,7 +222,7 @@ fn shifting_a_bias_adds_it_where_there_was_none() {
     let float = prepare(&nets().remove(0).1).unwrap();
     let x = common::noise_tensor(5, &SHAPE);
     let last = quantizable_layers(&float).layers.pop().unwrap();
-    let mut shifted = on(&float, &x, &BTreeSet::new());
+    let mut shifted = quantize_static(&float, &x, &BTreeSet::new());
     let before = inside(&shifted, &[last.output], &x).remove(0);
     shift_bias(&mut shifted, &last.name, &[0.75]).unwrap();
     shift_bias(&mut shifted, &last.name, &[0.25]).unwrap();

@@ -96,8 +96,8 @@ pub fn inside(graph: &Graph, ids: &[ValueId], x: &Tensor) -> Vec<Tensor> {
     cytoscope_reference::run(&seen, &[("x".into(), x.clone())]).unwrap()
 }
 
-/// Quantizes with the ranges of the tensors on `x`.
-pub fn on(graph: &Graph, x: &Tensor, keep: &BTreeSet<String>) -> Graph {
+/// Quantizes with the ranges that the tensors have when the network runs on `x`.
+pub fn quantize_static(graph: &Graph, x: &Tensor, keep: &BTreeSet<String>) -> Graph {
     let range = |group: &Group| {
         let held: Vec<f64> = inside(graph, &group.sources, x).iter().flat_map(Tensor::to_f64_vec).collect();
         let ends = held.iter().fold((0.0f64, 0.0f64), |(l, h), v| (l.min(*v), h.max(*v)));

@@ -9,6 +9,7 @@ use crate::predict::{PredictJob, input_tensors};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model, preprocess};
 use cytoscope_profile::Stage;
+use cytoscope_storage::message::Message;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -31,7 +32,7 @@ impl DiameterJob {
         job.check()?;
         let files = job.stacks(context)?;
         let Some(input) = files.first() else {
-            return Err(JobError::WrongUse("no input was given: give the name of a file".to_owned()));
+            return Err(JobError::wrong_use("no input was given: give the name of a file".to_owned()));
         };
         let loading = context.recorder.span(Stage::Load, "model");
         let model = Model::load(&job.model)?.with_output(job.output_tensor.as_ref())?;
@@ -59,7 +60,7 @@ fn object_diameter(
     input: &Path,
 ) -> Result<ObjectDiameter, JobError> {
     let Some(nominal_um) = model.object_diameter_um else {
-        return Err(JobError::WrongUse(format!(
+        return Err(JobError::wrong_use(format!(
             "the model {} declares no object diameter, so none can be estimated; use another model",
             model.name
         )));
@@ -74,7 +75,7 @@ fn object_diameter(
     check_time(job.time, count, input)?;
     let times: Vec<usize> = job.time.map_or_else(|| (0..count).collect(), |time| vec![time]);
     let stack = Stack::new(&image, times.first().copied().unwrap_or(0));
-    let mut notes: Vec<String> = of_series.into_iter().collect();
+    let mut notes: Vec<Message> = of_series.into_iter().collect();
     let chosen = (given.channel, given.channels.as_slice());
     let channels = channels(context, chosen, model, &meta, &stack, input, &mut notes)?;
     stack.check_ends()?;

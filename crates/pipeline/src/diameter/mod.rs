@@ -18,6 +18,8 @@ pub use job::DiameterJob;
 pub(crate) use series::{SeriesDiameter, SeriesEstimator};
 
 use crate::{JobError, Model};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{DIAMETER, VOXEL_SIZE};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -204,24 +206,24 @@ impl ObjectDiameter {
     }
 
     /// Returns a description with the assumed slice spacing, if the voxel size is unknown.
-    pub fn text(&self) -> String {
+    pub fn text(&self) -> Message {
         let slices = match self.unit {
-            DiameterUnit::Um => String::new(),
+            DiameterUnit::Um => Message::default(),
             DiameterUnit::Voxels => {
-                format!("; the slice spacing is assumed to be {:.1} voxels (set it with {VOXEL_SIZE})", self.voxel[0])
+                message!("; the slice spacing is assumed to be {:.1} voxels (set it with {VOXEL_SIZE})", self.voxel[0])
             }
         };
-        self.diameter_text() + &slices
+        message!("{}{slices}", self.diameter_text())
     }
 
     /// Returns a description for the report, without the slice spacing.
-    pub(crate) fn diameter_text(&self) -> String {
+    pub(crate) fn diameter_text(&self) -> Message {
         let Self { diameter, unit, nominal_um, .. } = self;
         let is_unusual = matches!(unit, DiameterUnit::Um) && !USUAL_UM.contains(diameter);
         let unit = unit.symbol();
         let text = match &self.estimate {
-            None => format!("object diameter {diameter:.1} {unit}, as given (the model's is {nominal_um} µm)"),
-            Some(e) if e.certainty == Certainty::None => format!(
+            None => message!("object diameter {diameter:.1} {unit}, as given (the model's is {nominal_um} µm)"),
+            Some(e) if e.certainty == Certainty::None => message!(
                 "no objects were found to estimate the object diameter: {diameter:.1} {unit} is assumed (set it with \
                  {DIAMETER})"
             ),
@@ -231,14 +233,14 @@ impl ObjectDiameter {
                     1 => "one object".to_owned(),
                     many => format!("{many} objects of {low:.1} to {high:.1} {unit}"),
                 };
-                format!(
+                message!(
                     "object diameter {diameter:.1} {unit}, estimated from {objects} ({}; set it with {DIAMETER})",
                     e.certainty.words()
                 )
             }
         };
         if is_unusual {
-            format!(
+            message!(
                 "{text}; objects of this size are unusual: the voxel size is probably in another unit (set it with \
                  {VOXEL_SIZE})"
             )
@@ -253,9 +255,9 @@ impl ObjectDiameter {
 /// # Errors
 /// [`JobError::WrongUse`] with the reason.
 pub(crate) fn check(request: DiameterRequest, model: &Model) -> Result<(), JobError> {
-    request.checked().map_err(JobError::WrongUse)?;
+    request.checked().map_err(JobError::wrong_use)?;
     match request {
-        DiameterRequest::Given(_) if model.object_diameter_um.is_none() => Err(JobError::WrongUse(format!(
+        DiameterRequest::Given(_) if model.object_diameter_um.is_none() => Err(JobError::wrong_use(message!(
             "the model {} declares no object diameter, so {DIAMETER} has no effect: leave the option out",
             model.name
         ))),

@@ -6,6 +6,8 @@ use crate::stack::Stack;
 use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Engine};
 use cytoscope_formats::Image;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{DIAMETER, TIME};
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -44,7 +46,7 @@ pub(crate) struct SeriesDiameter {
     /// Largest memory of a short prediction, in bytes; 0 if nothing was estimated.
     pub peak_bytes: u64,
     /// Note that the objects of the time points differ much in size.
-    pub note: Option<String>,
+    pub note: Option<Message>,
 }
 
 impl SeriesEstimator<'_> {
@@ -108,7 +110,7 @@ fn representatives(times: &[usize]) -> BTreeSet<usize> {
 
 /// Returns the median of the diameters at some time points, and a note if they differ much. Time points without objects do
 /// not count, unless none has any. `None` without time points.
-fn median_diameter(all: &[(usize, ObjectDiameter)]) -> Option<(ObjectDiameter, Option<String>)> {
+fn median_diameter(all: &[(usize, ObjectDiameter)]) -> Option<(ObjectDiameter, Option<Message>)> {
     let has_objects = |found: &ObjectDiameter| found.estimate.is_none_or(|e| e.certainty != Certainty::None);
     let mut known: Vec<&(usize, ObjectDiameter)> = all.iter().filter(|(_, found)| has_objects(found)).collect();
     if known.is_empty() {
@@ -122,7 +124,7 @@ fn median_diameter(all: &[(usize, ObjectDiameter)]) -> Option<(ObjectDiameter, O
     let (_, median) = known.get(known.len() / 2)?;
     let ratio = known.last()?.1.diameter / known.first()?.1.diameter;
     let note = (ratio > STEADY_RATIO).then(|| {
-        format!(
+        message!(
             "the object diameter changes with time: {}; {:.1} {} is used for all time points (predict single ones with \
              {TIME}, or set {DIAMETER})",
             listed.join(", "),

@@ -53,7 +53,7 @@ fn inputs_that_the_record_does_not_list_are_noted() {
     let sink = Arc::clone(&notes);
     let push = move |event: &Event| {
         if let Event::Note(note) = event {
-            sink.lock().unwrap().push(note.message.clone());
+            sink.lock().unwrap().push(note.message.to_string());
         }
     };
     let context = Context { sink: Arc::new(push), ..Context::default() };

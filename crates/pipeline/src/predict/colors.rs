@@ -3,6 +3,8 @@
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError};
 use cytoscope_formats::ImageMeta;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::CHANNEL;
 use std::ops::Range;
 use std::path::Path;
@@ -39,7 +41,7 @@ pub(super) fn is_rgb(meta: &ImageMeta, extents: &Extents) -> bool {
 ///
 /// # Errors
 /// [`JobError::Mismatch`] if several colors show something; [`JobError`] if the image cannot be read.
-pub(super) fn only_channel(context: &Context, stack: &Stack, input: &Path) -> Result<(usize, String), JobError> {
+pub(super) fn only_channel(context: &Context, stack: &Stack, input: &Path) -> Result<(usize, Message), JobError> {
     let colors = if (3..=4).contains(&stack.extents.channels) { compared(context, stack)? } else { Colors::Several };
     let (channel, why) = match colors {
         Colors::Gray => (0, "this RGB image is gray".to_owned()),
@@ -48,7 +50,7 @@ pub(super) fn only_channel(context: &Context, stack: &Stack, input: &Path) -> Re
             return Err(JobError::Mismatch {
                 path: input.to_owned(),
                 problem: "this is an RGB image, but the model requires one channel".to_owned(),
-                next_step: format!(
+                next_step: message!(
                     "choose one with {CHANNEL} 0 (red), 1 (green) or 2 (blue); models for fluorescence do not find dark \
                      objects on a bright background, such as nuclei in H&E"
                 ),
@@ -56,7 +58,7 @@ pub(super) fn only_channel(context: &Context, stack: &Stack, input: &Path) -> Re
         }
     };
     let name = NAMES.get(channel).copied().unwrap_or_default();
-    Ok((channel, format!("{why}: {name} is used (choose another with {CHANNEL})")))
+    Ok((channel, message!("{why}: {name} is used (choose another with {CHANNEL})")))
 }
 
 /// Compares the colors in the middle of a stack.

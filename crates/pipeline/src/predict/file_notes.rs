@@ -1,6 +1,8 @@
 //! Notes on which part of a file a job uses, and how the file was read.
 
 use cytoscope_formats::{Image, ImageMeta, SeriesChoice, count_left_out_of_series};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{ALL_SERIES, AXES, CHANNEL, SERIES, TIME};
 use std::fmt;
 use std::path::Path;
@@ -25,14 +27,14 @@ impl fmt::Display for SliceAlone {
 
 /// Returns notes on how an image was read: that several numbered files became one stack, and how to read one `alone`; why
 /// pages are read as slices; and that planes are missing, or regions of interest outside of the stack.
-pub(crate) fn reading_notes(image: &Image, alone: SliceAlone) -> Vec<String> {
+pub(crate) fn reading_notes(image: &Image, alone: SliceAlone) -> Vec<Message> {
     let meta = image.meta();
     let missing = match meta.missing_planes {
         0 => None,
         1 => Some("1 plane is not in the file and is read as zeros".to_owned()),
         count => Some(format!("{count} planes are not in the file and are read as zeros")),
     };
-    let of_file = meta.read_as_slices.clone().into_iter().chain(missing).chain(regions_note(meta));
+    let of_file = meta.read_as_slices.clone().into_iter().chain(missing).map(Message::from).chain(regions_note(meta));
     numbered_series_note(image, alone).into_iter().chain(of_file).collect()
 }
 
@@ -40,7 +42,7 @@ pub(crate) fn reading_notes(image: &Image, alone: SliceAlone) -> Vec<String> {
 const NAMED_REGIONS: usize = 5;
 
 /// Returns the note that regions of interest are left out, because they lie outside of the stack that gives their extents.
-pub(crate) fn regions_note(meta: &ImageMeta) -> Option<String> {
+pub(crate) fn regions_note(meta: &ImageMeta) -> Option<Message> {
     let outside = &meta.regions_outside;
     let names: Vec<&str> = outside.iter().take(NAMED_REGIONS).map(String::as_str).collect();
     let more = if outside.len() > NAMED_REGIONS { ", …" } else { "" };
@@ -49,12 +51,12 @@ pub(crate) fn regions_note(meta: &ImageMeta) -> Option<String> {
         1 => "1 region of interest lies outside of the stack and is left out".to_owned(),
         count => format!("{count} regions of interest lie outside of the stack and are left out"),
     };
-    Some(format!("{what}: {}{more}", names.join(", ")))
+    Some(message!("{what}: {}{more}", names.join(", ")))
 }
 
 /// Returns the note that several numbered files were read as one stack, how to read one `alone`, and how many files of the same
 /// name were left out; `None` for other images. The files may be images that do not belong together.
-fn numbered_series_note(image: &Image, alone: SliceAlone) -> Option<String> {
+fn numbered_series_note(image: &Image, alone: SliceAlone) -> Option<Message> {
     let files = if image.meta().is_numbered_series() { image.files() } else { Vec::new() };
     let [first, .., last] = files.as_slice() else { return None };
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -64,7 +66,7 @@ fn numbered_series_note(image: &Image, alone: SliceAlone) -> Option<String> {
         n => format!("; {n} other files of this name were not, because a number is missing or they differ from them"),
     };
     let (count, first, last) = (files.len(), name(first), name(last));
-    Some(format!("{count} files, {first} to {last}, were read as one stack ({alone}){left_out}"))
+    Some(message!("{count} files, {first} to {last}, were read as one stack ({alone}){left_out}"))
 }
 
 /// An axis of a file along which a job uses one element.
@@ -75,12 +77,13 @@ pub(crate) enum FilePart {
 }
 
 /// Returns the note that one part of several is used, as the predicate `used` says; `None` if there is only one.
-pub(crate) fn one_of_several_note(part: FilePart, index: usize, count: usize, used: &str) -> Option<String> {
+pub(crate) fn one_of_several_note(part: FilePart, index: usize, count: usize, used: &str) -> Option<Message> {
     let (what, option) = match part {
         FilePart::Channel => ("channel", CHANNEL),
         FilePart::TimePoint => ("time point", TIME),
     };
-    (count > 1).then(|| format!("there are {count} {what}s: only {what} {index} {used} (choose another with {option})"))
+    (count > 1)
+        .then(|| message!("there are {count} {what}s: only {what} {index} {used} (choose another with {option})"))
 }
 
 /// Which other series of a file a job can use.
@@ -111,21 +114,21 @@ pub(crate) fn first_series_note(
     meta: &ImageMeta,
     used: &str,
     other: OtherSeries,
-) -> Option<String> {
+) -> Option<Message> {
     let count = SeriesChoice::All.indices_of(meta).map_or(1, |all| all.len());
     (choice.is_first() && count > 1).then(|| {
         let name = meta.series_name(0);
-        format!("there are {count} series: only the first one, {name}, {used} ({other})")
+        message!("there are {count} series: only the first one, {name}, {used} ({other})")
     })
 }
 
 /// Returns the note that the label image of a file is used, as the predicate `used` says, because no series was chosen and the
 /// first one is no label image. `None` if the first or the chosen one is used.
-pub(crate) fn label_series_note(choice: &SeriesChoice, meta: &ImageMeta, used: &str) -> Option<String> {
+pub(crate) fn label_series_note(choice: &SeriesChoice, meta: &ImageMeta, used: &str) -> Option<Message> {
     (choice.is_first() && meta.series > 0).then(|| {
         let [name, first] = [meta.series, 0].map(|series| meta.series_name(series));
         // The number of the first image also stands for no choice.
-        format!(
+        message!(
             "the label image {name} {used}, and not the first image of the file (choose that with {SERIES} and its name, \
              {first})"
         )

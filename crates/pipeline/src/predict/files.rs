@@ -186,7 +186,7 @@ impl ResultFiles {
             problem: format!(
                 "the {what} {change}: it changed while it was read, so the prediction would match neither version"
             ),
-            next_step: format!("wait until the {what} is complete, then predict again"),
+            next_step: format!("wait until the {what} is complete, then predict again").into(),
         })
     }
 }

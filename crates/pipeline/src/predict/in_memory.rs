@@ -16,6 +16,7 @@ use cytoscope_engine::{OpFallback, Precision};
 use cytoscope_formats::{Image, image_in_memory};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_profile::DeviceTraffic;
+use cytoscope_storage::message::Message;
 use cytoscope_volume::{Array, Axes, Samples, VoxelSize};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -196,7 +197,7 @@ fn predict(
     let resolved = Resolved::new(context, model, engine, selection, options, outputs.result_set(), None)?;
     let memory = JobMemory { held_bytes: held_bytes(&resolved, outputs), writing_bytes: 0 };
     let tiles = plan(context, &resolved, memory, 0)?;
-    let of_tiles = tiles.fallback_note().into_iter().chain(tiles.plan.note_of_tiles(resolved.grid));
+    let of_tiles = tiles.fallback_note().into_iter().map(Message::from).chain(tiles.plan.note_of_tiles(resolved.grid));
     let mut notes: Vec<Note> = resolved.notes.iter().cloned().chain(of_tiles).map(Note::from).collect();
     let (plan, fallbacks) = (tiles.plan.clone(), tiles.fallbacks());
     let mut inference = Inference::new(context, &resolved, tiles, Scratch::Memory, None, None);

@@ -7,6 +7,8 @@ use crate::provenance::{InputRecord, InputTensorRecord};
 use crate::stack::{Extents, channels_text};
 use crate::{JobError, Model};
 use cytoscope_formats::{Channel, DerivedPixels, DerivedSpec, FormatError, Image, find_channels, is_zarr_folder};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::INPUT;
 use cytoscope_storage::target::resolved;
 use cytoscope_volume::{DType, Region, Samples, VoxelSize};
@@ -105,7 +107,7 @@ pub fn check_input_files(tensors: &[InputTensor], stacks: usize) -> Result<(), J
     let is_one = |tensor: &InputTensor| tensor.file.as_deref().is_some_and(|f| !f.is_dir() || is_zarr_folder(f));
     match tensors.iter().find(|tensor| stacks > 1 && is_one(tensor)) {
         None => Ok(()),
-        Some(InputTensor { name, file, .. }) => Err(JobError::WrongUse(format!(
+        Some(InputTensor { name, file, .. }) => Err(JobError::wrong_use(format!(
             "the input {name} is read from one file, {}, but {stacks} stacks are given: give a folder with a file of the same \
              name as each stack",
             file.as_deref().unwrap_or(Path::new("")).display()
@@ -124,10 +126,10 @@ impl PredictJob {
         for InputTensor { name, .. } in &self.input_tensors {
             if !ids.contains(&name.as_str()) {
                 let known = ids.join(", ");
-                return Err(JobError::WrongUse(format!("the model has no input \"{name}\": its inputs are {known}")));
+                return Err(JobError::wrong_use(format!("the model has no input \"{name}\": its inputs are {known}")));
             }
             if !seen.insert(name) {
-                return Err(JobError::WrongUse(format!("the input {name} is given several times: give one image")));
+                return Err(JobError::wrong_use(format!("the input {name} is given several times: give one image")));
             }
         }
         check_input_files(&self.input_tensors, stacks)
@@ -265,10 +267,10 @@ fn channels_in(
 ) -> Result<Vec<usize>, JobError> {
     let ModelInput { id, channels: needed, .. } = tensor;
     let mismatch =
-        |problem: String, next_step: String| JobError::Mismatch { path: file.to_owned(), problem, next_step };
-    let advice = || format!("give {needed} with {INPUT} {id}=FILE:CHANNEL or {id}=CHANNEL, separated by commas");
+        |problem: String, next_step: Message| JobError::Mismatch { path: file.to_owned(), problem, next_step };
+    let advice = || message!("give {needed} with {INPUT} {id}=FILE:CHANNEL or {id}=CHANNEL, separated by commas");
     if !chosen.is_empty() {
-        let found = find_channels(chosen, names).map_err(|(problem, next_step)| mismatch(problem, next_step))?;
+        let found = find_channels(chosen, names).map_err(|(problem, next_step)| mismatch(problem, next_step.into()))?;
         if found.len() == *needed {
             return Ok(found);
         }
@@ -308,7 +310,7 @@ fn complete(
                 return Err(JobError::Mismatch {
                     path: input.to_owned(),
                     problem: format!("it has no channel named {id}, as the model's input is"),
-                    next_step: format!("give its image with {INPUT} {id}=FILE or {INPUT} {id}=CHANNEL"),
+                    next_step: message!("give its image with {INPUT} {id}=FILE or {INPUT} {id}=CHANNEL"),
                 });
             }
         }
@@ -330,7 +332,7 @@ fn open_on_grid(job: &PredictJob, file: &Path, input: &Path, image: &Image) -> R
     let differ = |found: String, expected: String| JobError::Mismatch {
         path: file.to_owned(),
         problem: format!("it has {found}, but the stack {} has {expected}", input.display()),
-        next_step: "give images of the same field of view with the same shape and voxel size".to_owned(),
+        next_step: "give images of the same field of view with the same shape and voxel size".into(),
     };
     let (own, found) = (Extents::of(image.meta()), Extents::of(other.meta()));
     if own.zyx != found.zyx {

@@ -21,6 +21,8 @@ use crate::{JobError, JobErrorKind, provenance};
 use cytoscope_engine::{DeviceId, Precision};
 use cytoscope_storage::growing::GrowingFile;
 use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{DEVICE, MEMORY_BUDGET, PRECISION};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -102,7 +104,7 @@ impl KeptRecord {
 
     /// Returns the note that a run with `--resume` starts over although slices are kept; `None` if it continues `earlier` ones,
     /// or if none are kept.
-    pub(super) fn unused_note(earlier: Option<&Self>, run: &InputRun<'_>, fingerprint: &str) -> Option<String> {
+    pub(super) fn unused_note(earlier: Option<&Self>, run: &InputRun<'_>, fingerprint: &str) -> Option<Message> {
         if earlier.is_some() || !run.job.resume || run.is_later {
             return None;
         }
@@ -112,7 +114,7 @@ impl KeptRecord {
         } else {
             "they are of another version of the input, other options or another version of this program"
         };
-        Some(format!(
+        Some(message!(
             "predicted from the beginning: the slices that an interrupted run had finished are not used, because {why}"
         ))
     }
@@ -201,13 +203,13 @@ pub(super) struct KeptSlices {
     /// Whether an earlier attempt of the same run has stored the slices.
     is_later: bool,
     /// A note about slices of an earlier run that are not continued.
-    discarded: Option<String>,
+    discarded: Option<Message>,
     recorded: Instant,
 }
 
 /// Returns the note about bands of the same job that are not continued.
-fn discarded_bands_note() -> String {
-    format!(
+fn discarded_bands_note() -> Message {
+    message!(
         "the bands that were finished are computed again, because the bands, the device or the precision differ, or their \
          values were changed; {MEMORY_BUDGET}, {DEVICE} and {PRECISION} keep them the same"
     )
@@ -402,7 +404,7 @@ impl KeptSlices {
     }
 
     /// Returns notes about slices and bands of an interrupted run or an earlier attempt; none if there are none.
-    pub(super) fn notes(&self) -> Vec<String> {
+    pub(super) fn notes(&self) -> Vec<Message> {
         let origin = if self.is_later { "that were finished before" } else { "that an interrupted run had finished" };
         let note = || match (self.times, self.finished.checked_div(self.depth).unwrap_or(0)) {
             (1, _) => format!("continued after {} slices {origin}", self.finished),
@@ -415,7 +417,7 @@ impl KeptSlices {
         let slices = (self.finished > 0).then(note);
         let of_bands = self.bands.as_ref().map(BandProgress::counts).filter(|[finished, _]| *finished > 0);
         let bands = of_bands.map(|[finished, all]| format!("continued after {finished} of {all} bands {origin}"));
-        slices.into_iter().chain(bands).chain(self.discarded.clone()).collect()
+        slices.into_iter().chain(bands).map(Message::from).chain(self.discarded.clone()).collect()
     }
 
     /// Ends the recording of the slices, and removes them as [`KeptSlices::remove`] does.

@@ -66,6 +66,8 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{DeviceTraffic, StageTotal};
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::message;
+use cytoscope_storage::message::NamedSetting;
 use cytoscope_volume::{Axes, Axis, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -278,6 +280,9 @@ pub struct InputFailure {
     /// What to do next, which is the end of the message after `; `, if the error states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_step: Option<String>,
+    /// The settings that the message names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<NamedSetting>,
     /// The file that the job would replace if the user allowed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub existing: Option<ExistingOutput>,
@@ -353,7 +358,7 @@ fn listed(inputs: &[PathBuf], select: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Re
             return Err(JobError::Mismatch {
                 path: input.clone(),
                 problem: "the folder contains no stacks".to_owned(),
-                next_step: format!(
+                next_step: message!(
                     "give a folder with files that end in .{}, or an OME-Zarr folder",
                     STACK_EXTENSIONS.join(", .")
                 ),
@@ -363,7 +368,7 @@ fn listed(inputs: &[PathBuf], select: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Re
         files.extend(found);
     }
     if files.is_empty() {
-        return Err(JobError::WrongUse("no input was given: give a file or a folder".to_owned()));
+        return Err(JobError::wrong_use("no input was given: give a file or a folder".to_owned()));
     }
     Ok(files)
 }

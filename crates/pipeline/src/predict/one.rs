@@ -21,6 +21,8 @@ use cytoscope_formats::{Image, SeriesChoice};
 use cytoscope_profile::{Stage, StageTotal};
 use cytoscope_storage::ResultsFolder;
 use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{DIAMETER, GAUSSIAN_BLEND, OVERLAP};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -211,12 +213,13 @@ fn emit_plan(context: &Context, report: &InputReport) {
 }
 
 /// Returns the notes about a plan.
-fn notes_of(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> Vec<String> {
+fn notes_of(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> Vec<Message> {
     let of_tiles = tiles.plan.note_of_tiles(resolved.grid);
-    let mut notes: Vec<String> = tiles.replanned.iter().cloned().chain(tiles.fallback_note()).chain(of_tiles).collect();
+    let of_network = tiles.replanned.iter().cloned().chain(tiles.fallback_note());
+    let mut notes: Vec<Message> = of_network.map(Message::from).chain(of_tiles).collect();
     let is_cropped = tiles.plan.blend == super::Blend::Crop;
     if is_cropped && resolved.tiles.overlap.is_some() && resolved.tiles.recorded.is_none() {
-        notes.push(format!(
+        notes.push(message!(
             "{OVERLAP} had no effect: the tiles were cropped, not averaged (add {GAUSSIAN_BLEND} to average them)"
         ));
     }
@@ -244,7 +247,8 @@ fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTil
 /// Returns the part of an input's report that is known before inference. `kept` are the slices that may be finished.
 fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles, kept: Option<&KeptSlices>) -> InputReport {
     let parts = kept.map(KeptSlices::parts).unwrap_or_default();
-    let of_kept = kept.map(KeptSlices::notes).unwrap_or_default().into_iter().chain(parts_note(&parts));
+    let of_kept =
+        kept.map(KeptSlices::notes).unwrap_or_default().into_iter().chain(parts_note(&parts).map(Message::from));
     let notes = resolved.notes.iter().cloned().chain(notes_of(resolved, tiles)).chain(of_kept);
     InputReport {
         input: resolved.input.to_owned(),
@@ -313,12 +317,12 @@ fn publish(
 }
 
 /// Returns the note that no objects were found with the diameter that was given, if that is so.
-fn no_objects_note(report: &InputReport) -> Option<String> {
+fn no_objects_note(report: &InputReport) -> Option<Message> {
     let given = report.diameter.filter(|diameter| diameter.estimate.is_none())?;
     let is_empty = !report.objects.is_empty() && report.objects.iter().all(|count| *count == 0);
     is_empty.then(|| {
         let unit = given.unit.symbol();
-        format!(
+        message!(
             "no objects were found with the given object diameter of {:.1} {unit}: leave out {DIAMETER} to have it \
              estimated",
             given.diameter

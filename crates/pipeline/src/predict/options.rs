@@ -5,6 +5,8 @@ use crate::JobError;
 use crate::diameter::DiameterRequest;
 use crate::job::check_threads;
 use cytoscope_engine::Precision;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{CHANNEL, CHANNELS, MEMORY_BUDGET, OVERLAP, TILE, VOXEL_SIZE};
 use cytoscope_volume::number_text;
 use std::path::PathBuf;
@@ -41,23 +43,23 @@ impl PredictOptions {
     /// # Errors
     /// [`JobError::WrongUse`] with the option and the values that were expected.
     pub(crate) fn check(&self) -> Result<(), JobError> {
-        let wrong = |what: String| Err(JobError::WrongUse(what));
+        let wrong = |what: Message| Err(JobError::wrong_use(what));
         check_threads(self.threads)?;
         if let Some(tile) = self.tiles.tile.filter(|t| t.iter().any(|n| *n == 0 || *n > MAX_TILE_EDGE)) {
-            return wrong(format!("invalid {TILE} {tile:?}: expected lengths from 1 to {MAX_TILE_EDGE} voxels"));
+            return wrong(message!("invalid {TILE} {tile:?}: expected lengths from 1 to {MAX_TILE_EDGE} voxels"));
         }
         if let Some(overlap) = self.tiles.overlap.filter(|v| !(0.0..1.0).contains(v)) {
             let given = number_text(overlap);
-            return wrong(format!("invalid {OVERLAP} {given}: expected a number from 0 to below 1"));
+            return wrong(message!("invalid {OVERLAP} {given}: expected a number from 0 to below 1"));
         }
         if self.memory_budget_bytes == Some(0) {
-            return wrong(format!("invalid {MEMORY_BUDGET} 0: expected a size such as 2G"));
+            return wrong(message!("invalid {MEMORY_BUDGET} 0: expected a size such as 2G"));
         }
         if self.channel.is_some() && !self.channels.is_empty() {
-            return wrong(format!("{CHANNEL} and {CHANNELS} exclude each other: give one of them"));
+            return wrong(message!("{CHANNEL} and {CHANNELS} exclude each other: give one of them"));
         }
         match self.voxel_um.filter(|v| v.iter().any(|um| !um.is_finite() || *um <= 0.0)) {
-            Some(um) => wrong(format!("invalid {VOXEL_SIZE} {um:?}: expected three sizes above 0 in µm")),
+            Some(um) => wrong(message!("invalid {VOXEL_SIZE} {um:?}: expected three sizes above 0 in µm")),
             None => Ok(()),
         }
     }

@@ -17,6 +17,7 @@ use super::session_memory::{SESSION_BYTES, device_session_cap_bytes, memory_cost
 use crate::{Context, JobError, JobErrorKind, Model, Output};
 use cytoscope_engine::{EngineError, OpFallback, RollingSession, SLAB_COPIES, Session, UNKNOWN_DEVICE_SLAB_BYTES};
 use cytoscope_profile::Stage;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{GAUSSIAN_BLEND, MEMORY_BUDGET, OVERLAP, TILE};
 use cytoscope_volume::number_text;
 use cytoscope_volume::tile::{crop_spans, window_starts};
@@ -184,7 +185,7 @@ impl<'a> Planner<'a> {
         let blend = request.blend.unwrap_or(if reach.is_some() { Blend::Crop } else { Blend::Gaussian });
         let overlap = request.overlap.unwrap_or(0.25);
         if !(0.0..1.0).contains(&overlap) {
-            return Err(JobError::WrongUse(format!(
+            return Err(JobError::wrong_use(message!(
                 "invalid {OVERLAP} {}: expected a number from 0 to below 1",
                 number_text(overlap)
             )));
@@ -194,13 +195,13 @@ impl<'a> Planner<'a> {
             (Blend::Crop, Some(halo)) => halo,
             (Blend::Crop, None) if is_one_tile(model, volume.shape) => [0; 3],
             (Blend::Crop, None) if model.fixed.contains(&true) => {
-                return Err(JobError::WrongUse(format!(
+                return Err(JobError::wrong_use(message!(
                     "the model {} accepts inputs of one size only, so tiles cannot be cropped: use {GAUSSIAN_BLEND}",
                     model.name
                 )));
             }
             (Blend::Crop, None) => {
-                return Err(JobError::WrongUse(format!(
+                return Err(JobError::wrong_use(message!(
                     "the model {} normalizes over the whole tile, so cropped tiles would differ from the untiled result: \
                      use {GAUSSIAN_BLEND}",
                     model.name
@@ -349,7 +350,7 @@ impl<'a> Planner<'a> {
         }
         let (halo, step) = (self.halo, self.model.step);
         let min_tile: [usize; 3] = std::array::from_fn(|a| (2 * halo[a] + step[a]).next_multiple_of(step[a]));
-        Err(JobError::WrongUse(format!(
+        Err(JobError::wrong_use(message!(
             "{TILE} {requested:?} is too small: the receptive field of {} extends {halo:?} voxels to each side; use at least \
              {min_tile:?}, or the size of the stack along an axis",
             self.model.name
@@ -519,9 +520,9 @@ impl<'a> Planner<'a> {
         }
         let other_bytes = self.after_pass(0);
         let next_step = if plan.stated_peak_bytes > other_bytes {
-            format!("give a larger {MEMORY_BUDGET} (or a smaller {TILE}), or close other programs")
+            message!("give a larger {MEMORY_BUDGET} (or a smaller {TILE}), or close other programs")
         } else {
-            format!("give a larger {MEMORY_BUDGET}, or close other programs")
+            message!("give a larger {MEMORY_BUDGET}, or close other programs")
         };
         Err(JobError::Budget { needed_bytes: plan.stated_peak_bytes, budget_bytes, next_step })
     }

@@ -14,6 +14,8 @@ use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Precision};
 use cytoscope_formats::{Image, ImageMeta, find_channels};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{AXES, CHANNEL, CHANNELS, DIAMETER, INPUT, TIME, VOXEL_SIZE};
 use cytoscope_volume::VoxelSize;
 use std::collections::BTreeSet;
@@ -34,7 +36,7 @@ pub(super) struct Selection<'a> {
     pub times: Vec<usize>,
     /// Preprocessing of the channels at the first of the time points; `None` if it has the statistics of the image.
     pub first_chains: Option<Chains>,
-    notes: Vec<String>,
+    notes: Vec<Message>,
 }
 
 impl<'a> Selection<'a> {
@@ -61,9 +63,9 @@ impl<'a> Selection<'a> {
     }
 
     /// Returns a note if the image has the values of labels.
-    pub(super) fn label_image_note(&self, context: &Context) -> Option<String> {
+    pub(super) fn label_image_note(&self, context: &Context) -> Option<Message> {
         let (&channel, &time) = self.channels.first().zip(self.times.first())?;
-        label_image_note(context, &Stack::new(self.image, time), channel)
+        label_image_note(context, &Stack::new(self.image, time), channel).map(Message::from)
     }
 
     /// Returns the time point of a selection of a single one.
@@ -75,7 +77,7 @@ impl<'a> Selection<'a> {
             &[time] => Ok(time),
             several => {
                 let count = several.len();
-                Err(JobError::WrongUse(format!("the image has {count} time points: give the one to predict")))
+                Err(JobError::wrong_use(format!("the image has {count} time points: give the one to predict")))
             }
         }
     }
@@ -122,7 +124,7 @@ pub(super) struct Resolved<'a> {
     /// Preprocessing of the channels at the first time point, if it is given or estimating the diameter required it.
     pub first_chains: Option<Chains>,
     /// Notes for the user.
-    pub notes: Vec<String>,
+    pub notes: Vec<Message>,
 }
 
 impl<'a> Resolved<'a> {
@@ -182,7 +184,7 @@ impl<'a> Resolved<'a> {
         }
         let grid = model_shape(extents.zyx, voxel.known.or(diameter.map(|_| voxel_um)), model_um);
         if grid != extents.zyx {
-            notes.push(format!("resampled to the model's voxel size: from {:?} to {grid:?} voxels", extents.zyx));
+            notes.push(message!("resampled to the model's voxel size: from {:?} to {grid:?} voxels", extents.zyx));
         }
         let mut resolved = Self {
             segment: model.segment.scaled(diameter.map_or(1.0, |d| d.scale())),
@@ -208,7 +210,7 @@ impl<'a> Resolved<'a> {
         };
         resolved.check_segment()?;
         let of_output = resolved.output_note();
-        resolved.notes.extend(of_output);
+        resolved.notes.extend(of_output.map(Message::from));
         Ok(resolved)
     }
 
@@ -223,7 +225,7 @@ impl<'a> Resolved<'a> {
     /// the object diameter.
     fn check_segment(&self) -> Result<(), JobError> {
         match (self.segment.validate(), self.diameter) {
-            (Err(error), Some(found)) if self.has_objects() => Err(JobError::WrongUse(format!(
+            (Err(error), Some(found)) if self.has_objects() => Err(JobError::wrong_use(message!(
                 "the model's segmentation settings cannot be scaled to objects of {:.1} {}: {error}; give another \
                  {DIAMETER}",
                 found.diameter,
@@ -285,8 +287,8 @@ pub(crate) fn check_time(time: Option<usize>, times: usize, input: &Path) -> Res
             path: input.to_owned(),
             problem: format!("time point {time} does not exist: the file has {times}"),
             next_step: match times {
-                0 | 1 => format!("leave out {TIME}"),
-                n => format!("give a {TIME} from 0 to {}", n - 1),
+                0 | 1 => message!("leave out {TIME}"),
+                n => message!("give a {TIME} from 0 to {}", n - 1),
             },
         }),
     }
@@ -302,11 +304,11 @@ pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize, given_um: Option<[f
     let valid = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
     let known = VoxelSize { z: valid(size.z), y: valid(size.y), x: valid(size.x) };
     known.check().map_err(|error| match given_um {
-        Some(given_um) => JobError::WrongUse(format!("invalid {VOXEL_SIZE} {given_um:?}: {error}")),
+        Some(given_um) => JobError::wrong_use(message!("invalid {VOXEL_SIZE} {given_um:?}: {error}")),
         None => JobError::Mismatch {
             path: path.to_owned(),
             problem: error.to_string(),
-            next_step: format!("use {VOXEL_SIZE} Z,Y,X, or correct the file"),
+            next_step: message!("use {VOXEL_SIZE} Z,Y,X, or correct the file"),
         },
     })
 }
@@ -316,17 +318,17 @@ pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize, given_um: Option<[f
 /// # Errors
 /// [`JobError::WrongUse`] with the first implausible axis.
 pub(crate) fn check_given_axes(size: VoxelSize) -> Result<(), JobError> {
-    size.check().map_err(|error| JobError::WrongUse(format!("invalid voxel size: {error}")))
+    size.check().map_err(|error| JobError::wrong_use(format!("invalid voxel size: {error}")))
 }
 
 /// Returns the note that lengths and volumes are not in µm, if the voxel size is unknown along an axis with several voxels.
-pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<String> {
+pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<Message> {
     let is_known = |um: Option<f64>| um.is_some_and(|um| um.is_finite() && um > 0.0);
     let axes = [("Z", size.z, slices > 1), ("Y", size.y, true), ("X", size.x, true)];
     let unknown: Vec<&str> =
         axes.into_iter().filter(|(_, um, counts)| *counts && !is_known(*um)).map(|(name, ..)| name).collect();
     (!unknown.is_empty()).then(|| {
-        format!(
+        message!(
             "the voxel size along {} is unknown: 1 µm is assumed, so lengths and volumes are not in µm (set it with \
              {VOXEL_SIZE})",
             unknown.join(", ")
@@ -335,11 +337,11 @@ pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<
 }
 
 /// As [`unknown_voxel_size_note`], for a job that uses the voxel size Z, Y, X that a prediction assumed, if it is known.
-pub(crate) fn assumed_voxel_size_note(size: VoxelSize, slices: usize, assumed_um: Option<[f64; 3]>) -> Option<String> {
+pub(crate) fn assumed_voxel_size_note(size: VoxelSize, slices: usize, assumed_um: Option<[f64; 3]>) -> Option<Message> {
     let unknown = unknown_voxel_size_note(size, slices)?;
     Some(match assumed_um {
         None => unknown,
-        Some([z, y, x]) => format!(
+        Some([z, y, x]) => message!(
             "the voxel size is unknown: {z} × {y} × {x} is assumed, as in the prediction, so lengths and volumes are not in µm"
         ),
     })
@@ -361,7 +363,7 @@ pub(crate) fn voxel_size(
     input: &Path,
     meta: &mut ImageMeta,
     model: &Model,
-    notes: &mut Vec<String>,
+    notes: &mut Vec<Message>,
 ) -> Result<Voxel, JobError> {
     if let Some([z, y, x]) = given_um {
         meta.voxel_size_um = VoxelSize::new_um(z, y, x);
@@ -373,7 +375,7 @@ pub(crate) fn voxel_size(
     let flat = Extents::of(meta).zyx[0] == 1;
     let known = stated[1].is_some() && stated[2].is_some() && (flat || stated[0].is_some());
     if !known && model.object_diameter_um.is_some() {
-        notes.push(format!(
+        notes.push(message!(
             "the voxel size in the file is missing or incomplete: lengths are measured in voxels along X (set it with \
              {VOXEL_SIZE})"
         ));
@@ -386,7 +388,7 @@ pub(crate) fn voxel_size(
     if !known {
         let from = if model.voxel_um.is_some() { "the model's" } else { "1 µm" };
         let [z, y, x] = assumed;
-        notes.push(format!(
+        notes.push(message!(
             "the voxel size in the file is missing or incomplete: {from} is used in its place, giving {z} × {y} × {x} µm \
              (set it with {VOXEL_SIZE})"
         ));
@@ -430,27 +432,26 @@ pub(crate) fn channels(
     meta: &ImageMeta,
     stack: &Stack,
     input: &Path,
-    notes: &mut Vec<String>,
+    notes: &mut Vec<Message>,
 ) -> Result<Vec<usize>, JobError> {
     let available = stack.extents.channels;
     let needed = model.input_channels;
     let mismatch =
-        |problem: String, next_step: String| JobError::Mismatch { path: input.to_owned(), problem, next_step };
+        |problem: String, next_step: Message| JobError::Mismatch { path: input.to_owned(), problem, next_step };
     if !chosen.is_empty() {
         let names: Vec<String> = (0..available).map(|c| channel_name(meta, c)).collect();
-        let found = find_channels(chosen, &names).map_err(|(problem, next_step)| mismatch(problem, next_step))?;
+        let found =
+            find_channels(chosen, &names).map_err(|(problem, next_step)| mismatch(problem, next_step.into()))?;
         if found.len() != needed {
             let problem = format!("the model requires {}, not {}", channels_text(needed), found.len());
-            return Err(mismatch(
-                problem,
-                format!("give {needed} with {CHANNELS}, in the order of the model's inputs"),
-            ));
+            let next_step = message!("give {needed} with {CHANNELS}, in the order of the model's inputs");
+            return Err(mismatch(problem, next_step));
         }
         return Ok(found);
     }
     if let Some(found) = channels_of_model(requested, model, meta, available) {
         let names: Vec<String> = found.iter().map(|c| channel_name(meta, *c)).collect();
-        notes.push(format!(
+        notes.push(message!(
             "the model's inputs are read from the channels of their names: {} (choose others with {CHANNELS})",
             names.join(", ")
         ));
@@ -466,19 +467,19 @@ pub(crate) fn channels(
         None => {
             if model.inputs.len() > 1 && available >= needed {
                 let names: Vec<String> = (0..needed).map(|c| channel_name(meta, c)).collect();
-                notes.push(format!(
+                notes.push(message!(
                     "no channels have the names of the model's inputs ({}): {} are used in this order (choose others with \
                      {INPUT} or {CHANNELS})",
                     model.input_channel_names.join(", "),
                     names.join(", ")
                 ));
             } else if available > needed {
-                notes.push(format!(
+                notes.push(message!(
                     "the file has {available} channels; {} is used (choose another with {CHANNEL})",
                     channel_name(meta, 0)
                 ));
                 if stack.extents.zyx[0] == 1 && available > MAX_LIKELY_CHANNELS {
-                    notes.push(format!("if these channels are the slices of a stack, use {AXES} ZYX"));
+                    notes.push(message!("if these channels are the slices of a stack, use {AXES} ZYX"));
                 }
             }
             0
@@ -491,13 +492,13 @@ pub(crate) fn channels(
                 channels_text(needed)
             ),
             match available.checked_sub(needed) {
-                Some(0) => format!("leave out {CHANNEL}, or give the channels by name with {CHANNELS}"),
-                Some(last) => format!("give a {CHANNEL} from 0 to {last}, or the channels by name with {CHANNELS}"),
+                Some(0) => message!("leave out {CHANNEL}, or give the channels by name with {CHANNELS}"),
+                Some(last) => message!("give a {CHANNEL} from 0 to {last}, or the channels by name with {CHANNELS}"),
                 None if model.inputs.len() > 1 => {
-                    let files: Vec<String> = model.inputs.iter().map(|i| format!("{INPUT} {}=FILE", i.id)).collect();
-                    format!("give a file for each of the model's inputs: {}", files.join(" "))
+                    let first = Message::from("give a file for each of the model's inputs:");
+                    model.inputs.iter().fold(first, |advice, input| message!("{advice} {INPUT} {}=FILE", input.id))
                 }
-                None => "use a file with all channels of the model".to_owned(),
+                None => "use a file with all channels of the model".into(),
             },
         ));
     }

@@ -13,6 +13,7 @@ use crate::{AppliedProfile, Context, Event, JobError, Model, ModelTask, Note, pr
 use cytoscope_formats::FormatError;
 use cytoscope_model_package::refuse_inside_package;
 use cytoscope_profile::Stage;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{CHANNEL, CHANNELS, INPUT, OUTPUT_PREPROCESSED, PREPROCESS};
 use cytoscope_storage::{ResultsFolder, StorageError, target};
 use std::collections::BTreeSet;
@@ -81,14 +82,14 @@ impl PredictJob {
     pub(crate) fn check(&self) -> Result<(), JobError> {
         self.options().check()?;
         if !self.input_tensors.is_empty() && (self.channel.is_some() || !self.channels.is_empty()) {
-            return Err(JobError::WrongUse(format!(
+            return Err(JobError::wrong_use(message!(
                 "{INPUT} cannot be combined with {CHANNEL} or {CHANNELS}: give the channels of the inputs with {INPUT}"
             )));
         }
         check_given_axes(self.voxel_axes_um)?;
         preprocess::check(&self.preprocess)?;
         if self.outputs.contains(&Output::Preprocessed) && self.preprocess.is_empty() {
-            return Err(JobError::WrongUse(format!(
+            return Err(JobError::wrong_use(message!(
                 "{OUTPUT_PREPROCESSED} writes the preprocessed stack, but there are no steps: give them with {PREPROCESS}"
             )));
         }
@@ -113,7 +114,7 @@ impl PredictJob {
             return Err(JobError::Mismatch {
                 path: self.inputs.first().cloned().unwrap_or_default(),
                 problem: "the folder contains only results of earlier predictions".to_owned(),
-                next_step: "give the folder that contains the stacks".to_owned(),
+                next_step: "give the folder that contains the stacks".into(),
             });
         }
         Ok(files)
@@ -135,7 +136,7 @@ impl PredictJob {
         for path in [&model.path, &std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone())] {
             if path.to_str().is_none() {
                 let what = "the path is not valid Unicode (UTF-8), so the provenance record cannot name it";
-                return Err(JobError::WrongUse(format!("{}: {what}; rename it", path.display())));
+                return Err(JobError::wrong_use(format!("{}: {what}; rename it", path.display())));
             }
         }
         let folder = self.folder();
@@ -189,9 +190,16 @@ impl PredictJob {
                     });
                     let fatal = count > 1 && is_full_disk(&error);
                     let named = error.message_about(&input);
-                    let message = if number > 0 { format!("series {number} of {named}") } else { named };
-                    let (kind, next_step, existing) = (error.kind(), error.next_step(), error.existing_output());
-                    outcome.failed.push(InputFailure { input, series: number, kind, message, next_step, existing });
+                    let message = if number > 0 { message!("series {number} of {named}") } else { named };
+                    outcome.failed.push(InputFailure {
+                        input,
+                        series: number,
+                        kind: error.kind(),
+                        settings: message.named_settings(),
+                        message: message.into(),
+                        next_step: error.next_step().map(String::from),
+                        existing: error.existing_output(),
+                    });
                     if fatal {
                         context.note("the disk is full: the remaining inputs were not processed");
                         break;
@@ -232,7 +240,7 @@ fn predict_input(
         return Err(JobError::Mismatch {
             path: input.to_owned(),
             problem: "the name is not valid Unicode (UTF-8), so the provenance record cannot name it".to_owned(),
-            next_step: "rename the file".to_owned(),
+            next_step: "rename the file".into(),
         });
     }
     engine.come_back(context);

@@ -100,7 +100,7 @@ impl PredictJob {
         } else {
             return Ok(());
         };
-        Err(JobError::WrongUse(format!("{out}: {problem}")))
+        Err(JobError::wrong_use(format!("{out}: {problem}")))
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum time that [`remove_unfinished_folders`] waits for files that are being written.
 const MAX_WAIT: Duration = Duration::from_secs(2);
-/// Time between two looks at whether files are being written.
+/// Interval at which [`remove_unfinished_folders`] checks whether files are still being written.
 const POLL: Duration = Duration::from_millis(5);
 
 /// Hidden paths of the unfinished folders.
@@ -20,7 +20,7 @@ static CHANGES: AtomicUsize = AtomicUsize::new(0);
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Locks the set of unfinished folders.
-pub(super) fn paths() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+pub(super) fn lock_paths() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -59,7 +59,7 @@ pub fn remove_unfinished_folders() {
         }
         std::thread::sleep(POLL);
     }
-    let folders = std::mem::take(&mut *paths());
+    let folders = std::mem::take(&mut *lock_paths());
     for path in folders {
         // The process is exiting; a leftover folder is hidden and marked, and a later sweep removes it.
         let _ = remove_marked(&path);

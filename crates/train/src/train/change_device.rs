@@ -11,6 +11,7 @@ use crate::step::StepperOptions;
 use cytoscope_engine::{DeviceId, EngineError};
 use cytoscope_pipeline::JobError;
 use cytoscope_pipeline::job_record::PendingRecord;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{ON_CPU, ON_CPU_IN_F32, RESUME_ON_CPU, RESUME_ON_CPU_IN_F32};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -134,9 +135,9 @@ impl Training<'_> {
             TrainPrecision::Tf32 | TrainPrecision::F16 | TrainPrecision::Bf16 => (RESUME_ON_CPU_IN_F32, ON_CPU_IN_F32),
         };
         let next_step = if self.folder.has_checkpoint() {
-            format!("the last good state is kept: continue on another device with {resumed}")
+            message!("the last good state is kept: continue on another device with {resumed}")
         } else {
-            format!("no step was completed: choose another device, such as {started}")
+            message!("no step was completed: choose another device, such as {started}")
         };
         match error {
             JobError::Engine(EngineError::Device { device, reason }) => {

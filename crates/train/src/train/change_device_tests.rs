@@ -237,7 +237,7 @@ fn a_gpu_that_runs_out_of_memory_recomputes_more_before_another_device_is_tried(
     let report = job(folder, "tight", TIGHT, false).run(&context, &devices(TIGHT), &|_| ()).unwrap();
     assert_eq!((report.steps, report.device.as_str()), (6, "a GPU"));
     let said = "not enough memory on cuda:3: 4 MiB needed; trying again with at most 1 MiB of activations";
-    assert!(report.history.notes.iter().any(|note| note.message == said), "{:?}", report.history.notes);
+    assert!(report.history.notes.iter().any(|note| note.message.as_str() == said), "{:?}", report.history.notes);
     assert!(has_note(&events.lock().unwrap(), said));
 }
 
@@ -277,7 +277,7 @@ fn a_memory_limit_that_was_lowered_for_the_measurement_applies_to_training() {
         if message.starts_with("training on cuda:5") {
             IS_FULL.store(true, Ordering::Relaxed);
         }
-        kept.lock().unwrap().push(message.clone());
+        kept.lock().unwrap().push(message.to_string());
     };
     let context = Context { sink: Arc::new(sink), ..Context::default() };
     let devices = Devices::with_engines(vec![gpu, cpu], open).measured_again();

@@ -6,6 +6,7 @@ use crate::config::{TrainConfig, TrainPrecision};
 use crate::job::TrainJob;
 use crate::setup::check_same_run;
 use cytoscope_pipeline::JobError;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{RESTART, RESUME};
 
 /// Returns the settings of a resumed run: the settings of its checkpoint, with the given budget, precision and license if
@@ -35,7 +36,7 @@ pub(super) fn unfinished(folder: &RunFolder) -> JobError {
     JobError::Mismatch {
         path: folder.path.clone(),
         problem: format!("an unfinished training run already exists here{progress}"),
-        next_step: format!("use {RESUME} to continue it, or {RESTART} to discard it"),
+        next_step: message!("use {RESUME} to continue it, or {RESTART} to discard it"),
     }
 }
 
@@ -51,7 +52,7 @@ pub(super) fn load_locked(
     let changed = || JobError::Mismatch {
         path: folder.path.clone(),
         problem: "another process has changed or ended the training run here since this one was started".to_owned(),
-        next_step: "start this training run again".to_owned(),
+        next_step: "start this training run again".into(),
     };
     match (earlier, folder.has_checkpoint()) {
         (Some(earlier), true) => {

@@ -182,7 +182,7 @@ impl Training<'_> {
             return Err(JobError::Mismatch {
                 path: self.job.data.clone(),
                 problem: format!("the loss was not finite {MAX_ROLLBACKS} times, at decreasing learning rates"),
-                next_step: "check the data for values that are not finite, or lower schedule.rate".to_owned(),
+                next_step: "check the data for values that are not finite, or lower schedule.rate".into(),
             });
         }
         stepper.set_state(last_good.model.clone())?;

@@ -218,7 +218,7 @@ pub(crate) fn problem_from_error(error: &TrainingDataError, file: &Path) -> Prob
             | FormatError::Unsupported { file, problem, next_step }
             | FormatError::OverLimit { file, problem, next_step }
             | FormatError::Misused { file, problem, next_step },
-        ) => Problem::error(file, problem, next_step),
+        ) => Problem::error(file, problem, next_step.as_str()),
         TrainingDataError::OverLimit { file, what, got, limit_name, limit, next_step } => {
             Problem::error(file, format!("{what} is {got}, more than the limit {limit_name} = {limit}"), *next_step)
         }

@@ -9,13 +9,15 @@ use crate::predict::resolve::Resolved;
 use crate::{JobError, ProgressStage};
 use cytoscope_engine::Precision;
 use cytoscope_storage::growing::GrowingFile;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{DIAMETER, PRECISION, TILE};
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
 /// Returns the note about slices of the same job that are not continued.
-fn discarded_note() -> String {
-    format!(
+fn discarded_note() -> Message {
+    message!(
         "the slices that were finished on another grid, in other blended tiles or in another precision are computed again; \
          to continue them, use the same {DIAMETER}, {TILE} and {PRECISION}"
     )
@@ -241,7 +243,7 @@ impl KeptRequest<'_, '_> {
             has_fallback: resolved.engine.has_fallback(),
             resumes: job.resume,
             is_later: *is_later,
-            discarded: discarded.or_else(|| is_changed.then(|| CHANGED.to_owned())),
+            discarded: discarded.or_else(|| is_changed.then(|| Message::from(CHANGED))),
             recorded: Instant::now(),
         })
     }

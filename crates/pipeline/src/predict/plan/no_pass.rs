@@ -5,6 +5,8 @@ use crate::{JobError, Model};
 use cytoscope_engine::{DeviceId, NotRolling};
 use cytoscope_graph_passes::analysis;
 use cytoscope_profile::bytes_text;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::MEMORY_BUDGET;
 use serde::{Deserialize, Serialize};
 
@@ -108,8 +110,8 @@ impl NoPass {
 
     /// Returns a note with the reason and with what would make a pass possible; `None` if the user asked for tiles, or if
     /// they are the rule.
-    pub(super) fn note(&self) -> Option<String> {
-        let change = match self {
+    pub(super) fn note(&self) -> Option<Message> {
+        let change: Message = match self {
             Self::TileGiven
             | Self::BlendGiven
             | Self::Recorded
@@ -118,17 +120,17 @@ impl NoPass {
             | Self::NotCheaper => return None,
             Self::NormalizesOverTile => {
                 ": a network with batch norms, which cytoscope train folds into the convolutions, passes over a stack once"
-                    .to_owned()
+                    .into()
             }
             Self::FixedSize => {
-                ": if it is exported to ONNX with dynamic axes, the results do not depend on tiles".to_owned()
+                ": if it is exported to ONNX with dynamic axes, the results do not depend on tiles".into()
             }
-            Self::Memory { .. } => self.sufficient_budget_bytes().map_or_else(String::new, |bytes| {
-                format!(": give {MEMORY_BUDGET} {}M or more for one pass over the stack", bytes.div_ceil(1 << 20))
+            Self::Memory { .. } => self.sufficient_budget_bytes().map_or_else(Message::default, |bytes| {
+                message!(": give {MEMORY_BUDGET} {}M or more for one pass over the stack", bytes.div_ceil(1 << 20))
             }),
-            Self::WholeTile | Self::Operator { .. } | Self::Interface { .. } | Self::Network { .. } => String::new(),
+            Self::WholeTile | Self::Operator { .. } | Self::Interface { .. } | Self::Network { .. } => Message::default(),
         };
-        Some(format!("predicted in tiles, because {}{change}", self.clause()))
+        Some(message!("predicted in tiles, because {}{change}", self.clause()))
     }
 }
 
@@ -199,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_a_pass_is_stated_if_tiles_need_more() {
-        let (needed_bytes, budget_bytes, next_step) = (44 << 30, 4 << 30, String::new());
+        let (needed_bytes, budget_bytes, next_step) = (44 << 30, 4 << 30, Message::default());
         let error = || JobError::Budget { needed_bytes, budget_bytes, next_step: next_step.clone() };
         let stated = |reason: NoPass| match reason.or_memory_of_pass(error()) {
             JobError::Budget { needed_bytes, .. } => needed_bytes,
