@@ -92,9 +92,7 @@ fn in_place_of_search(setting: Setting) -> InWindow {
     match setting {
         Setting::Resume => InWindow::Control("\"Continue search\""),
         Setting::Restart => InWindow::Control("\"Search for settings\""),
-        Setting::ResumeOnCpu | Setting::ResumeOnCpuInF32 => {
-            InWindow::Control("\"Device\" and \"Continue search\"")
-        }
+        Setting::ResumeOnCpu | Setting::ResumeOnCpuInF32 => InWindow::Control("\"Device\" and \"Continue search\""),
         other => in_place_of(other),
     }
 }
