@@ -26,7 +26,7 @@ use cytoscope_storage::json::{JsonError, read_json};
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::setting::{RESTART, RESUME};
-use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::write::{atomic_write, sweep};
 use cytoscope_storage::{MARKER, Manifest, ResultsFolder, StorageError, folder, sha256_of_bytes, space, target};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -291,6 +291,10 @@ impl RunFolder {
     /// contains an input.
     pub(crate) fn check(&self, inputs: &[&Path]) -> Result<(), JobError> {
         target::refuse_input(&self.path, inputs)?;
+        if self.path.is_dir() && !self.is_of_run() {
+            // A run that was killed while it created the folder has left an unfinished marker.
+            sweep(&self.path);
+        }
         let is_free = std::fs::read_dir(&self.path).map_or(true, |mut entries| entries.next().is_none());
         let is_file = self.path.is_file() || self.path.is_symlink();
         if !is_file && (is_free || self.is_of_run()) {

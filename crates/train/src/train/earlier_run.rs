@@ -77,6 +77,8 @@ mod tests {
     use crate::history::History;
     use crate::step::ModelState;
     use cytoscope_graph::Tensor;
+    use cytoscope_storage::MARKER;
+    use cytoscope_storage::write::PartialFile;
     use serde_json::json;
     use std::collections::BTreeMap;
 
@@ -129,6 +131,25 @@ mod tests {
         assert_ne!(with_best, text);
         std::fs::write(folder.path.join("training.json"), with_best).unwrap();
         assert!(refused().contains("best-2") && refused().contains("best network"), "{}", refused());
+    }
+
+    #[test]
+    fn a_folder_whose_creation_was_interrupted_is_used() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = RunFolder::for_package(&parent.path().join("m"));
+        std::fs::create_dir(&folder.path).unwrap();
+        let marker = PartialFile::create(&folder.path.join(MARKER)).unwrap();
+        let unfinished = cytoscope_testkit::file_names(&folder.path).pop().unwrap();
+        drop(marker);
+        std::fs::write(folder.path.join(unfinished), "{").unwrap();
+        folder.check(&[]).unwrap();
+        drop(folder.lock().unwrap());
+        assert!(folder.is_of_run());
+        // A file of the user is kept.
+        let other = RunFolder::for_package(&parent.path().join("n"));
+        std::fs::create_dir(&other.path).unwrap();
+        std::fs::write(other.path.join("mine"), "data").unwrap();
+        assert!(other.check(&[]).is_err() && other.path.join("mine").is_file());
     }
 
     #[test]
