@@ -202,7 +202,9 @@ impl Training<'_> {
         // Steps before this mark were made to time them.
         self.context.recorder.mark_memory(FIRST_STEP_MARK);
         let last_good = RollbackPoint { model: stepper.state()?, step: state.step };
-        self.folder.check_space(&last_good.model)?;
+        if !resumed {
+            self.folder.check_space(&last_good.model)?;
+        }
         Ok(LoopState {
             state,
             stepper,
