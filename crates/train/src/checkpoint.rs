@@ -1,8 +1,9 @@
 //! The checkpoint folder of a training run: everything needed to resume it. Files are written completely or not at all.
 //!
 //! `training.json` holds the state of the run, `tensors-STEP.safetensors` the parameters, optimizer state, EMA and
-//! batch norm statistics (`tensors-STEP-2.safetensors` if the last checkpoint of the same step has other ones). `training.json` names its tensor file; an older tensor file is removed only after the new
-//! `training.json` has been written. The best network is a package named by its step, so that the one `training.json`
+//! batch norm statistics (`tensors-STEP-2.safetensors` if the last checkpoint of the same step has other ones).
+//! `training.json` names its tensor file; an older tensor file is removed only after the new `training.json` has been
+//! written. The best network is a package named by its step, so that the one `training.json`
 //! refers to always exists. A file named `finish` asks the run to take no further step and to write the best network so
 //! far.
 
