@@ -52,6 +52,7 @@ fn foreign_folder_is_never_replaced_by_a_package() {
 fn the_home_folder_is_never_moved_aside() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,32,32", 1);
+    fixture.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
     let refused = |home: &str, command: &[&str]| {
         std::fs::create_dir_all(fixture.path(home)).unwrap();
         std::fs::write(fixture.path(home).join("mine"), "data").unwrap();
@@ -64,10 +65,10 @@ fn the_home_folder_is_never_moved_aside() {
         }
         assert_eq!(fixture.bytes(&format!("{home}/mine")), b"data");
     };
-    refused("home", &["import", "nuclei-dog", "--out", "home"]);
+    refused("home", &["import", "m.onnx", "--out", "home"]);
     refused("home", &["export", "nuclei-dog", "--format", "bioimageio", "--out", "home"]);
     refused("home", &["quantize", "nuclei-dog", "--mode", "dynamic", "--out", "home"]);
-    refused("users/me", &["import", "nuclei-dog", "--out", "users"]);
+    refused("users/me", &["import", "m.onnx", "--out", "users"]);
     refused("home.zarr", &["convert", &raw, "home.zarr"]);
 }
 
