@@ -93,9 +93,13 @@ impl CorrectionFiles {
         let n = free_number(&all.map(PathBuf::as_path))?;
         let labels = self.labels.exists().then(|| (self.labels.clone(), earlier(&self.labels, n)));
         let existing: Vec<&Path> = all.into_iter().map(PathBuf::as_path).filter(|path| path.exists()).collect();
-        rename_together(&existing, n, |from, to| std::fs::rename(from, to))?;
+        rename_together(&existing, n, rename_file)?;
         Ok(SetAside { journal: earlier(&self.journal, n), labels })
     }
+}
+
+fn rename_file(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::rename(from, to)
 }
 
 /// Renames files to those of earlier corrections with the number `n`. If one cannot be renamed, all keep their names, because
