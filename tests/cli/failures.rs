@@ -228,6 +228,19 @@ fn a_full_disk_is_code_4_and_leaves_nothing() {
 }
 
 #[test]
+fn a_simulated_stack_is_not_replaced_in_part_on_a_full_disk() {
+    let fixture = Fixture::new();
+    let Some(_disk) = SmallDisk::mount(&fixture.path("full"), "240k") else { return };
+    let simulate = ["simulate", "--kind", "nuclei", "--shape", "8,64,64", "--out", "full/s"];
+    fixture.run(&simulate).ok();
+    let images = || ["raw", "labels"].map(|part| fixture.bytes(&format!("full/s/nuclei_0_{part}.tif")));
+    let before = images();
+    // The new image would fit beside the old files, but not its labels, too.
+    fixture.fails(4, &[&simulate[..], &["--varied", "--force"]].concat(), &["labels", "space"]);
+    assert!(images() == before, "an image was replaced");
+}
+
+#[test]
 fn read_only_disk_is_code_1_and_suggests_another_folder() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,32,32", 1);

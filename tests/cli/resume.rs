@@ -266,3 +266,38 @@ fn temporarily_full_disk_does_not_end_training() {
     assert!(child.wait().unwrap().success());
     assert!(fixture.path("small/m/rdf.yaml").is_file() && !fixture.path("small/m.training").exists());
 }
+
+#[test]
+fn a_trained_network_that_cannot_be_written_is_kept_for_resume() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
+    let arguments = [&SMALL[..], &["--steps", "400", "--without-int8", "--out", "m"]].concat();
+    let mut child = fixture.command(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("score")), "it ended before a validation");
+    // A folder of the user takes the place of the package.
+    std::fs::create_dir(fixture.path("m")).unwrap();
+    std::fs::write(fixture.path("m/mine"), "data").unwrap();
+    std::fs::write(fixture.path("m.training/finish"), "").unwrap();
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(2), "{rest:?}");
+    let is_advice = |line: &String| line.contains("m.training") && line.contains("continue with --resume");
+    assert!(rest.iter().any(is_advice), "{rest:?}");
+    assert_eq!(fixture.bytes("m/mine"), b"data");
+    std::fs::rename(fixture.path("m"), fixture.path("other")).unwrap();
+    let report = fixture.run(&[&arguments[..], &["--resume"]].concat()).json();
+    assert!(report["steps"].as_u64().unwrap() > 0, "{report:#}");
+    assert!(fixture.path("m/rdf.yaml").is_file() && !fixture.path("m.training").exists());
+}
+
+#[test]
+fn training_that_does_not_fit_the_disk_is_refused_before_its_first_step() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
+    let Some(_disk) = SmallDisk::mount(&fixture.path("small"), "100k") else { return };
+    let arguments = [&SMALL[..], &["--steps", "4", "--without-int8", "--out", "small/m"]].concat();
+    fixture.fails(4, &arguments, &["of disk space", "free some space"]);
+    assert!(fixture.names("small").is_empty(), "{:?}", fixture.names("small"));
+}

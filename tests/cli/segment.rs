@@ -40,6 +40,23 @@ fn segment_finds_the_objects_of_a_map() {
 }
 
 #[test]
+fn a_table_that_lists_the_objects_of_earlier_labels_is_noted() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,40,40", 1);
+    fixture.run(&["predict", &raw, "--model", "nuclei-dog", "--out", "o"]).ok();
+    let segment = ["segment", "o/nuclei_1_raw_probability.tif", "--out", "o/nuclei_1_raw_labels.tif"];
+    let with_settings = |more: &[&str]| {
+        let ran = fixture.run(&[&segment[..], more].concat()).ok();
+        format!("{}{}", ran.stdout, ran.stderr)
+    };
+    let note = "nuclei_1_raw_objects.csv lists the objects of the labels before";
+    let printed = with_settings(&["--threshold", "0.9"]);
+    assert!(printed.contains(note) && printed.contains("--table"), "{printed}");
+    let table = ["--table", "o/nuclei_1_raw_objects.csv"];
+    assert!(!with_settings(&[&["--threshold", "0.9"][..], &table].concat()).contains(note), "it is written again");
+}
+
+#[test]
 fn objects_from_the_map_of_a_prediction_are_made_again_unless_they_were_edited() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,40,40", 1);

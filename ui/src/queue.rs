@@ -10,7 +10,7 @@ use cytoscope_volume::VoxelSize;
 use cytoscope_worker::JobId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -109,7 +109,8 @@ fn write(folder: &Path, messages: &Receiver<Message>) -> io::Result<()> {
     }
     let Some((file, path)) = file else { return Ok(()) };
     // Unlocked explicitly: a child process being started may still hold the file, and with it the lock, for a moment.
-    file.unlock()?;
+    // Where there are no locks, there is nothing to unlock.
+    let _ = file.unlock();
     if open.is_empty() { std::fs::remove_file(path) } else { Ok(()) }
 }
 
@@ -119,8 +120,9 @@ fn begin(folder: &Path) -> io::Result<(File, PathBuf)> {
         let path = folder.join(format!("{}-{n}.jsonl", std::process::id()));
         match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
             Ok(file) => {
-                // Another window may have locked the new file as abandoned in between; then it keeps it.
-                if file.try_lock().is_ok() && path.exists() {
+                // Another window may have locked the new file as abandoned in between; then it keeps it. Where there are no
+                // locks, no window does.
+                if !matches!(file.try_lock(), Err(TryLockError::WouldBlock)) && path.exists() {
                     return Ok((file, path));
                 }
             }

@@ -6,6 +6,7 @@ use crate::theme::ThemeChoice;
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_pipeline::{Output, OutputTensor, PerformanceRequest, ResultFormat};
 use cytoscope_storage::StorageError;
+use cytoscope_storage::lock::ResultsLock;
 use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -314,6 +315,7 @@ impl SettingsFile {
     /// As [`Settings::save`]. The changes are then written with the next ones.
     pub(crate) fn save(&self, settings: &Settings) -> Result<(), StorageError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let _lock = ResultsLock::for_update(&self.path)?;
         let merged = match read_json::<Settings>(&self.path, MAX_BYTES) {
             Some(stored) => stored
                 .with_changes(&known, settings)
@@ -474,6 +476,25 @@ mod tests {
         std::fs::write(&path, "{ half").unwrap();
         first_file.save(&first).unwrap();
         assert_eq!(Settings::load(&path), first);
+    }
+
+    #[test]
+    fn windows_that_save_at_the_same_time_keep_each_others_settings() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings.json");
+        std::thread::scope(|scope| {
+            for window in ["a", "b"] {
+                let path = path.clone();
+                scope.spawn(move || {
+                    let (file, mut settings) = SettingsFile::read(path);
+                    for n in 0..20 {
+                        settings.remember_axes(Path::new(&format!("/{window}/{n}/x.tif")), Some("ZYX"));
+                        file.save(&settings).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(Settings::load(&path).axes_of_folder.len(), 40);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::files::{Stack, plane};
 use crate::known_voxels::{KnownLabels, KnownVoxels, UNKNOWN_LABEL};
 use crate::limits::MAX_TABLE_BYTES;
 use cytoscope_formats::{Channel, Compression, Container, Image, OpenOptions, StackWriter, WriteSpec, open};
+use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
 use cytoscope_volume::{Axes, DType, Samples, VoxelSize};
@@ -137,7 +138,9 @@ pub fn export_part(
     } else {
         labels.save_with(&files.labels, &mut |_, _| ControlFlow::Continue(()))?;
     }
-    // Another program may have changed the table while the images were written.
+    // Another window may add a pair at the same time, and another program may have changed the table while the images were
+    // written.
+    let _lock = ResultsLock::for_update(&table)?;
     let now = Table::read(&table)?;
     now.add(&table, &file_name(&files.raw), &file_name(&files.labels), is_part)?;
     files.keep = true;

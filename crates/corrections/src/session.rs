@@ -10,7 +10,7 @@ use crate::limits::{self, Limits, MAX_RECORD_BYTES};
 use crate::replay::{self, Replay};
 use crate::volume::{Direction, LabelWriter, apply_diff_to_snapshot};
 use crate::{CorrectionError, Fingerprint, LabelVolume};
-use cytoscope_storage::folder::move_aside;
+use cytoscope_storage::folder::{move_aside, move_back};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -446,20 +446,28 @@ impl SaveTicket {
     ///
     /// # Errors
     /// As [`LabelSnapshot::save_with`]; [`CorrectionError::Storage`] if a foreign file at `path` cannot be moved aside, and
-    /// [`CorrectionError::Io`] if the journal cannot be written; in both cases nothing is saved.
+    /// [`CorrectionError::Io`] if the journal cannot be written; in both cases nothing is saved, and a foreign file keeps its
+    /// name.
     pub fn save(self, path: &Path, progress: Progress) -> Result<Saved, CorrectionError> {
         let fingerprint = self.journal.is_some().then(|| self.labels.fingerprint());
         let writer = self.labels.write_slices(path, progress)?;
         let kept_aside = if self.is_foreign(path) { Some(move_aside(path)?) } else { None };
-        if let (Some(journal), Some(fingerprint)) = (&self.journal, fingerprint) {
-            let mut open = lock(journal);
-            open.append(&Record::Saving { state: self.state, fingerprint })?;
-            open.add_base(fingerprint);
-            drop(open);
-            sync(journal)?;
+        let saved = self.record_saving(fingerprint).and_then(|()| Ok(writer.finish()?));
+        if let (Err(_), Some(aside)) = (&saved, &kept_aside) {
+            move_back(aside, path);
         }
-        writer.finish()?;
+        saved?;
         Ok(Saved { state: self.state, fingerprint, path: path.to_owned(), kept_aside })
+    }
+
+    /// Records in the journal, if there is one, that the labels with this fingerprint are about to get their name.
+    fn record_saving(&self, fingerprint: Option<Fingerprint>) -> Result<(), CorrectionError> {
+        let (Some(journal), Some(fingerprint)) = (&self.journal, fingerprint) else { return Ok(()) };
+        let mut open = lock(journal);
+        open.append(&Record::Saving { state: self.state, fingerprint })?;
+        open.add_base(fingerprint);
+        drop(open);
+        sync(journal)
     }
 
     /// Whether a file exists at the path that was not written with this journal: by another program, or changed since.
@@ -521,6 +529,23 @@ mod tests {
         let (session, _) = Session::open(base, None, &path, SessionOptions::default()).unwrap();
         assert_eq!(session.undo_names().next(), Some("Paint 3"));
         session.close().unwrap();
+    }
+
+    #[test]
+    fn labels_of_another_program_keep_their_name_if_saving_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let (journal, labels) = (folder.path().join("a.journal"), folder.path().join("a.tif"));
+        let base = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
+        let (mut session, _) = Session::open(base, None, &journal, SessionOptions::default()).unwrap();
+        session.apply(&dab(1, 10.0)).unwrap();
+        std::fs::write(&labels, "of another program").unwrap();
+        lock(session.journal.as_ref().unwrap()).forbid_writing();
+        let ticket = session.begin_save().unwrap();
+        let saved = ticket.save(&labels, &mut |_, _| std::ops::ControlFlow::Continue(()));
+        assert!(matches!(saved, Err(CorrectionError::Io { .. })), "{saved:?}");
+        assert_eq!(std::fs::read_to_string(&labels).unwrap(), "of another program");
+        let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 2, "{names:?}");
     }
 
     #[test]

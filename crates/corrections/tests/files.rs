@@ -188,6 +188,26 @@ fn raw_and_labels(folder: &Path) -> (PathBuf, LabelVolume, Vec<u16>) {
 }
 
 #[test]
+fn pairs_that_are_exported_at_the_same_time_are_all_in_the_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let (raw, labels, _) = raw_and_labels(folder.path());
+    let dataset = folder.path().join("dataset");
+    let source = RawSource { path: &raw, series: 0, axes: None, voxel_um: None, channel: Some(1), time: Some(1) };
+    std::thread::scope(|scope| {
+        for window in ["a", "b"] {
+            let (source, labels, dataset) = (&source, labels.labels(), &dataset);
+            scope.spawn(move || {
+                for pair in 0..10 {
+                    export_pair(source, labels, dataset, &format!("{window}{pair}")).unwrap();
+                }
+            });
+        }
+    });
+    let table = std::fs::read_to_string(dataset.join("dataset.csv")).unwrap();
+    assert_eq!(table.lines().count(), 21, "{table}");
+}
+
+#[test]
 fn exported_pairs_never_replace_existing_ones() {
     let folder = tempfile::tempdir().unwrap();
     let (raw, labels, chosen) = raw_and_labels(folder.path());

@@ -251,14 +251,18 @@ fn records_after_an_impossible_length_are_copied_to_a_file() {
     session.apply(&Edit::Delete { label: 1, scope: Scope::Volume }).unwrap();
     session.apply(&Edit::Delete { label: 2, scope: Scope::Volume }).unwrap();
     drop(session);
-    let mut bytes = std::fs::read(&path).unwrap();
-    // The highest byte of the length of the first record.
-    bytes[first + 3] ^= 0x80;
-    std::fs::write(&path, &bytes).unwrap();
-    let (session, replay) = open(&path);
-    assert!(fingerprint(&session) == base().fingerprint());
-    let kept = replay.dropped.and_then(|dropped| dropped.kept_at).unwrap();
-    assert!(std::fs::read(kept).unwrap() == bytes[first..]);
+    let whole = std::fs::read(&path).unwrap();
+    // The highest bytes of the length of the first record: a length that no record has, and one that exceeds the file.
+    for (byte, bit) in [(3, 0x80), (2, 0x40)] {
+        let mut bytes = whole.clone();
+        bytes[first + byte] ^= bit;
+        std::fs::write(&path, &bytes).unwrap();
+        let (session, replay) = open(&path);
+        assert!(fingerprint(&session) == base().fingerprint());
+        let kept = replay.dropped.and_then(|dropped| dropped.kept_at).unwrap();
+        assert!(std::fs::read(kept).unwrap() == bytes[first..], "byte {byte}");
+        drop(session);
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ pub use inputs::{InputRecord, InputTensorRecord};
 pub use lookup::diameter_of_map;
 pub(crate) use lookup::{
     is_of_prediction, is_zip_of_prediction, lists, lists_content, lists_while, record_listing, record_of,
+    table_of_replaced,
 };
 
 use crate::devices::DeviceChoice;

@@ -10,7 +10,7 @@ use crate::job_record::records_result_of;
 use crate::predict::zarr::FOLDER_KIND;
 use crate::{Context, JobError, provenance};
 use cytoscope_formats::is_zarr_folder;
-use cytoscope_storage::folder::{Replaced, check_finished_while, content_of_finished_while, move_aside};
+use cytoscope_storage::folder::{Replaced, check_finished_while, content_of_finished_while, move_aside, move_back};
 use cytoscope_storage::partial_folder::FinishedFolder;
 use cytoscope_storage::write::FinishedFile;
 use cytoscope_storage::{MARKER, Overwrite, StorageError, sha256_of_file, sha256_of_file_while, target};
@@ -136,10 +136,12 @@ impl Publication {
         for file in self.files {
             let path = file.target().to_owned();
             let is_foreign = std::fs::symlink_metadata(&path).is_ok() && !is_own(&path);
-            if overwrite == Overwrite::Refuse && is_foreign {
-                aside.push(move_aside(&path)?);
+            let moved = if overwrite == Overwrite::Refuse && is_foreign { Some(move_aside(&path)?) } else { None };
+            if let Err(error) = file.publish() {
+                moved.iter().for_each(|aside| move_back(aside, &path));
+                return Err(StorageError::io(&path, "finishing the file")(error).into());
             }
-            file.publish().map_err(StorageError::io(&path, "finishing the file"))?;
+            aside.extend(moved);
         }
         Ok(aside)
     }
@@ -237,5 +239,27 @@ pub(crate) fn check(context: &Context, path: &Path, inputs: &[&Path], overwrite:
             context.check()?;
             Ok(other?)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use cytoscope_storage::write::write_unpublished;
+
+    #[test]
+    fn a_foreign_file_keeps_its_name_if_the_result_cannot_be_renamed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        let file = write_unpublished(&path, b"new").unwrap();
+        std::fs::write(&path, "foreign").unwrap();
+        // Without it, there is nothing to rename.
+        std::fs::remove_file(file.path()).unwrap();
+        let mut publication = Publication::default();
+        publication.add(file);
+        assert!(publication.publish_over(Overwrite::Refuse, &|_| false).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "foreign");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

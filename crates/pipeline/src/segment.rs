@@ -384,8 +384,8 @@ impl SegmentJob {
         provenance::update(&publication.records(context)?)?;
         let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);
         let aside = publication.publish_over(self.overwrite, &is_own)?;
-        let of_labels = label_note.into_iter().chain(map_note);
-        let of_map = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(of_labels.map(Message::from));
+        let of_labels = label_note.into_iter().chain(map_note).map(Message::from).chain(self.table_note(path));
+        let of_map = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(of_labels);
         let mut notes: Vec<Note> = of_map.map(Note::from).chain(of_values).collect();
         notes.extend(aside.iter().map(|path| Note::from(moved_aside_note(path))));
         Ok(SegmentReport {
@@ -398,6 +398,15 @@ impl SegmentJob {
             notes,
             seconds: start.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Returns the note about the table of a prediction that still lists the objects of the labels that these have replaced.
+    fn table_note(&self, labels: &Path) -> Option<Message> {
+        if self.table.is_some() {
+            return None;
+        }
+        let table = provenance::table_of_replaced(labels)?;
+        Some(message!("{} lists the objects of the labels before; write it again with {TABLE}", table.display()))
     }
 
     /// Opens the map, and returns it with its state if that `is_needed`.

@@ -6,7 +6,7 @@
 //! run wrote ([`remove_own`]). A folder without a marker is never removed or emptied.
 
 use crate::manifest::{MARKER, Manifest, SYSTEM_FILES, folders_on_the_way};
-use crate::target::{Overwrite, refuse_input};
+use crate::target::{Overwrite, refuse_home, refuse_input};
 use crate::write::{
     PARTIAL, RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, rename_new, sweep_once, sync_folder,
     without_hidden_name,
@@ -221,6 +221,7 @@ pub fn check_finished_while(
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<(), StorageError> {
     refuse_input(path, inputs)?;
+    refuse_home(path)?;
     recover(path);
     if overwrite == Overwrite::Replace {
         // Whatever exists there is replaced or moved aside.

@@ -1,6 +1,6 @@
 //! Locks on the name of results in a folder, on a file and on a folder, so that only one process at a time writes there.
 
-use crate::write::{LOCK, machine_id, register_unfinished, unregister_unfinished};
+use crate::write::{LOCK, machine_id, parent_of, register_unfinished, unregister_unfinished};
 use crate::{Holder, Locked, StorageError};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
@@ -81,7 +81,8 @@ impl ResultsLock {
             let mut options = OpenOptions::new();
             options.create(true).truncate(false).write(true);
             refuse_links(&mut options);
-            let file = options.open(&path).map_err(StorageError::io(&path, "creating the lock file"))?;
+            // The hidden name means nothing to users.
+            let file = options.open(&path).map_err(StorageError::io(parent_of(&path), "creating a file"))?;
             match file.try_lock() {
                 // On file systems without lock support, no other process is assumed to write.
                 Ok(()) | Err(TryLockError::Error(_)) => {}
@@ -254,6 +255,15 @@ mod tests {
             std::fs::write(&lock, other).unwrap();
             assert_eq!(holder_of(&lock), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_folder_in_which_nothing_can_be_locked_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("missing");
+        let text = ResultsLock::acquire(&missing, "a").unwrap_err().to_string();
+        assert!(text.starts_with(&format!("{}: creating a file failed: ", missing.display())), "{text}");
+        assert!(!text.contains(LOCK), "{text}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod unfinished;
 
 use crate::folder::{Found, Replaced, find, move_aside, move_into_place, remove_marked};
 use crate::manifest::{MARKER, Manifest, ManifestFile, folders_on_the_way, sha256_of_bytes};
-use crate::target::{Overwrite, check_parent, refuse_input};
+use crate::target::{Overwrite, check_parent, refuse_home, refuse_input};
 use crate::write::{
     RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, sweep_once, sync_folder, without_hidden_name,
 };
@@ -29,6 +29,7 @@ const KIND: &str = "unfinished";
 /// [`StorageError::IsInput`], [`StorageError::NotReplaceable`], or [`StorageError::Io`] if its folder does not exist.
 pub fn check_new_folder(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     refuse_input(path, inputs)?;
+    refuse_home(path)?;
     check_parent(path)?;
     if overwrite == Overwrite::Refuse && occupied(path)? {
         let problem = "already exists".to_owned();

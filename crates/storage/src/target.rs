@@ -103,6 +103,26 @@ pub fn refuse_input(path: &Path, inputs: &[&Path]) -> Result<(), StorageError> {
     }
 }
 
+/// Checks that a folder is not the user's home folder, nor one that contains it: moved aside, the user's settings and documents
+/// would not be found.
+///
+/// # Errors
+/// [`StorageError::NotReplaceable`].
+pub(crate) fn refuse_home(path: &Path) -> Result<(), StorageError> {
+    refuse_home_in(path, std::env::home_dir())
+}
+
+fn refuse_home_in(path: &Path, home: Option<PathBuf>) -> Result<(), StorageError> {
+    let home = home.filter(|home| !home.as_os_str().is_empty());
+    match home.is_some_and(|home| resolved(&home).starts_with(resolved(path))) {
+        true => {
+            let problem = "is your home folder, or contains it, so it is not replaced".to_owned();
+            Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false })
+        }
+        false => Ok(()),
+    }
+}
+
 /// Returns the absolute path with links resolved in the part that exists; the rest is unchanged.
 pub fn resolved(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -150,6 +170,19 @@ mod tests {
             matches!(refuse_input(folder.path(), &[&input]), Err(StorageError::IsInput { .. })),
             "a folder that contains the input"
         );
+    }
+
+    #[test]
+    fn the_home_folder_is_never_replaced() {
+        let parent = tempfile::tempdir().unwrap();
+        let home = parent.path().join("home/me");
+        std::fs::create_dir_all(home.join("out")).unwrap();
+        let is_refused = |path: &Path| refuse_home_in(path, Some(home.clone())).is_err();
+        assert!(is_refused(&home) && is_refused(&home.join("out/..")) && is_refused(parent.path()));
+        assert!(!is_refused(&home.join("out")) && !is_refused(&parent.path().join("home/you")));
+        assert!(refuse_home_in(&home, None).is_ok() && refuse_home_in(&home, Some(PathBuf::new())).is_ok());
+        let text = refuse_home_in(&home, Some(home.clone())).unwrap_err().to_string();
+        assert!(text.contains("home folder") && text.ends_with("choose another path"), "{text}");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The checkpoint folder of a training run: everything needed to resume it. Files are written completely or not at all.
 //!
 //! `training.json` holds the state of the run, `tensors-STEP.safetensors` the parameters, optimizer state, EMA and
-//! batch norm statistics. `training.json` names its tensor file; an older tensor file is removed only after the new
-//! `training.json` has been written. The best network is a package named by its step, so that the one `training.json`
+//! batch norm statistics (`tensors-STEP-2.safetensors` if the last checkpoint of the same step has other ones).
+//! `training.json` names its tensor file; an older tensor file is removed only after the new `training.json` has been
+//! written. The best network is a package named by its step, so that the one `training.json`
 //! refers to always exists. A file named `finish` asks the run to take no further step and to write the best network so
 //! far.
 
@@ -21,16 +22,17 @@ use crate::validator::Comparison;
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::PACKAGE_KIND;
 use cytoscope_pipeline::{Context, JobError};
+use cytoscope_profile::bytes_text;
 use cytoscope_storage::json::{JsonError, read_json};
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::message;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::setting::{RESTART, RESUME};
-use cytoscope_storage::write::atomic_write;
-use cytoscope_storage::{MARKER, Manifest, ResultsFolder, StorageError, folder, sha256_of_bytes, target};
+use cytoscope_storage::write::{atomic_write, sweep};
+use cytoscope_storage::{MARKER, Manifest, ResultsFolder, StorageError, folder, sha256_of_bytes, space, target};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use tensors::{parse_tensors, tensor_file};
 
@@ -38,6 +40,8 @@ use tensors::{parse_tensors, tensor_file};
 const VERSION: u32 = 2;
 /// Prefix of the name of the tensor file; the step follows.
 const TENSORS: &str = "tensors-";
+/// Follows the step in the name of a tensor file if the last checkpoint of the same step has other tensors.
+const SECOND: &str = "-2";
 /// Maximum size of `training.json` in bytes.
 const MAX_JSON_BYTES: u64 = 64 << 20;
 /// Maximum size of the tensor file in bytes.
@@ -289,6 +293,10 @@ impl RunFolder {
     /// contains an input.
     pub(crate) fn check(&self, inputs: &[&Path]) -> Result<(), JobError> {
         target::refuse_input(&self.path, inputs)?;
+        if self.path.is_dir() && !self.is_of_run() {
+            // A run that was killed while it created the folder has left an unfinished marker.
+            sweep(&self.path);
+        }
         let is_free = std::fs::read_dir(&self.path).map_or(true, |mut entries| entries.next().is_none());
         let is_file = self.path.is_file() || self.path.is_symlink();
         if !is_file && (is_free || self.is_of_run()) {
@@ -412,25 +420,62 @@ impl RunFolder {
         self.path.join(START)
     }
 
-    /// Saves the state of the run and of the network; `names` are the names of the parameters.
+    /// Checks that a checkpoint of the network and a package of the best one fit on the disk, where its free space is known, so
+    /// that a run does not lose its network at the end.
+    pub(crate) fn check_space(&self, model: &ModelState) -> Result<(), JobError> {
+        let bytes = |tensors: &[Tensor]| tensors.iter().map(Tensor::size_bytes).sum::<u64>();
+        let optimizer = bytes(&model.first_moment) + bytes(&model.second_moment) + bytes(&model.average);
+        let needed_bytes = 2 * bytes(&model.values) + optimizer;
+        let free_bytes = space::free_bytes(&self.path).filter(|free| *free < needed_bytes);
+        let Some(free_bytes) = free_bytes.filter(|_| !space::may_compress(&self.path)) else { return Ok(()) };
+        let (needed, free) = (bytes_text(needed_bytes), bytes_text(free_bytes));
+        let problem = format!("the training run needs at least {needed} of disk space, but {free} are free");
+        Err(JobError::Io { path: self.path.clone(), error: io::Error::new(io::ErrorKind::StorageFull, problem) })
+    }
+
+    /// Saves the state of the run and of the network; `names` are the names of the parameters. If that fails, the checkpoint
+    /// that was saved before is unchanged.
     pub(crate) fn save(&self, state: &mut TrainState, names: &[String], model: &ModelState) -> Result<(), JobError> {
-        let old = std::mem::replace(&mut state.tensors, format!("{TENSORS}{}.safetensors", state.step));
-        state.optimizer_steps = model.optimizer_steps;
-        (state.loss_scale, state.steady_steps) = (model.loss_scale, model.steady_steps);
-        state.version = VERSION;
         let bytes = tensor_file(names, model)?;
-        state.tensors_sha256 = sha256_of_bytes(&bytes);
-        atomic_write(&self.path.join(&state.tensors), &bytes)?;
-        let json = serde_json::to_vec_pretty(state).map_err(|e| JobError::Internal(e.to_string()))?;
-        atomic_write(&self.json(), &json)?;
-        if old != state.tensors && !old.is_empty() {
-            // A leftover file only takes disk space; the checkpoint names the current one.
-            let _ = std::fs::remove_file(self.path.join(old));
+        let sha256 = sha256_of_bytes(&bytes);
+        let mut tensors = format!("{TENSORS}{}.safetensors", state.step);
+        // The file that the last checkpoint names is not replaced by one with other content.
+        if tensors == state.tensors && sha256 != state.tensors_sha256 {
+            tensors = format!("{TENSORS}{}{SECOND}.safetensors", state.step);
         }
+        let last =
+            (std::mem::replace(&mut state.tensors, tensors), std::mem::replace(&mut state.tensors_sha256, sha256));
+        if let Err(error) = self.write(state, &bytes, model) {
+            (state.tensors, state.tensors_sha256) = last;
+            return Err(error);
+        }
+        self.remove_older_tensors(&state.tensors);
         if let Some((_, step)) = state.best {
             self.remove_older_best(&self.best(step));
         }
         Ok(())
+    }
+
+    /// Writes the tensor file that `state` names, and then the state.
+    fn write(&self, state: &mut TrainState, tensors: &[u8], model: &ModelState) -> Result<(), JobError> {
+        state.optimizer_steps = model.optimizer_steps;
+        (state.loss_scale, state.steady_steps) = (model.loss_scale, model.steady_steps);
+        state.version = VERSION;
+        let json = serde_json::to_vec_pretty(state).map_err(|e| JobError::Internal(e.to_string()))?;
+        atomic_write(&self.path.join(&state.tensors), tensors)?;
+        Ok(atomic_write(&self.json(), &json)?)
+    }
+
+    /// Removes the tensor files of earlier checkpoints.
+    fn remove_older_tensors(&self, current: &str) {
+        for entry in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let is_older = |name: &str| name.starts_with(TENSORS) && is_of_run(name) && name != current;
+            if name.to_str().is_some_and(is_older) {
+                // A leftover file only takes disk space; the checkpoint names the current one.
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
     }
 
     /// Reads the state of the run without its tensors.
@@ -475,7 +520,10 @@ impl RunFolder {
 /// Returns whether a training run gives this name to an entry of its checkpoint folder.
 fn is_of_run(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let tensors = || name.strip_prefix(TENSORS)?.strip_suffix(".safetensors");
+    let tensors = || {
+        let step = name.strip_prefix(TENSORS)?.strip_suffix(".safetensors")?;
+        Some(step.strip_suffix(SECOND).unwrap_or(step))
+    };
     [JSON, LOCK, FINISH, PREVIEW, START, FLOAT, INT8, KEPT].contains(&name)
         || name.strip_prefix(BEST).is_some_and(is_number)
         || CALIBRATION.iter().any(|suffix| name.strip_suffix(suffix).is_some_and(is_number))

@@ -8,7 +8,7 @@ mod steps;
 
 pub(crate) use run_loop::LoopOutcome;
 
-use crate::checkpoint::{RunFolder, TrainState};
+use crate::checkpoint::{CheckpointSummary, RunFolder, TrainState};
 use crate::config::TrainConfig;
 use crate::data::{self, Data, DataRequest};
 use crate::error::data_error;
@@ -29,8 +29,9 @@ use cytoscope_model_package::check_destination;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::PendingRecord;
-use cytoscope_pipeline::{Context, JobError, check_threads, find_model};
+use cytoscope_pipeline::{Context, JobError, JobErrorKind, check_threads, find_model};
 use cytoscope_profile::{Stage, StageTotal};
+use cytoscope_storage::setting::RESUME;
 use cytoscope_training_data::{Loader, LoaderOptions, Pair, Sampler};
 use earlier_run::{has_settings, load_locked, resumed, unfinished};
 use std::collections::BTreeMap;
@@ -181,11 +182,28 @@ fn run_locked(
     let mut training = prepare(request, folder.clone(), config, data, fingerprint, intensities)?;
     record.set_tile_shape(&training.patch);
     context.recorder.mark_memory("prepared");
-    let outcome = training.run_on_devices(checkpoint, record)?;
+    let outcome = training.run_on_devices(checkpoint, record).inspect_err(|error| {
+        // The error of a device, or a note, says how to continue.
+        if !training.has_device_failed(error) {
+            note_kept(context, folder, error);
+        }
+    })?;
     context.recorder.mark_memory("trained");
-    let report = training.finalize(outcome);
+    let report = training.finalize(outcome).inspect_err(|error| note_kept(context, folder, error));
     context.recorder.mark_memory("end");
     report
+}
+
+/// Notes how a run that has failed with `error` can be continued, if it has a checkpoint. A cancelled one has a note of its own.
+fn note_kept(context: &Context, folder: &RunFolder, error: &JobError) {
+    let summary = if error.kind() == JobErrorKind::Cancelled { None } else { CheckpointSummary::read(folder) };
+    if let Some(CheckpointSummary { step, steps, .. }) = summary {
+        context.note(format!(
+            "the training run is kept in {} up to step {step} of {steps}: remove the cause of the error, then continue with \
+             {RESUME}",
+            folder.path.display()
+        ));
+    }
 }
 
 impl Training<'_> {

@@ -1,13 +1,13 @@
 //! The job that simulates one stack and writes its files, with a provenance record.
 
-use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
+use cytoscope_formats::{Channel, Container, StackWriter, WriteSpec};
 use cytoscope_pipeline::job_record::{JobKind, PendingRecord, Recordable, recorded};
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Stage;
 use cytoscope_simulate::{Settings, SimulateError, Simulation, simulate};
 use cytoscope_storage::target::check_file;
-use cytoscope_storage::write::{PartialFile, atomic_write};
-use cytoscope_storage::{Overwrite, ResultsFolder};
+use cytoscope_storage::write::{PartialFile, write_unpublished};
+use cytoscope_storage::{Overwrite, ResultsFolder, StorageError};
 use cytoscope_volume::{Array, DType};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -110,9 +110,10 @@ impl SimulateJob {
         })
     }
 
-    /// Writes the images and the settings of a stack; returns their paths.
+    /// Writes the images and the settings of a stack; returns their paths. They get their names together, so that a full disk
+    /// does not leave images of different stacks.
     fn write(&self, simulation: &Simulation, context: &Context) -> Result<Vec<PathBuf>, JobError> {
-        let mut files = Vec::new();
+        let mut unpublished = Vec::new();
         let parts: [(&str, Option<&Array>); 3] = [
             ("raw", Some(&simulation.raw)),
             ("labels", simulation.labels.as_ref()),
@@ -128,15 +129,22 @@ impl SimulateJob {
             spec.voxel_size_um = simulation.voxel_size_um;
             spec.channels = vec![Channel { name: part.to_owned(), color_rgb: None }];
             let writing = context.recorder.span(Stage::Write, part).bytes(array.samples().as_bytes().len());
-            write_array(&path, array, &spec)?;
+            let mut writer = StackWriter::create(&path, &spec)?;
+            writer.write(array)?;
+            unpublished.push(writer.finish_unpublished()?);
             writing.finish();
-            files.push(path);
         }
         let path = self.settings_path();
         let text = serde_json::to_string_pretty(&simulation.settings)
             .map_err(|error| JobError::Io { path: path.clone(), error: error.into() })?;
-        atomic_write(&path, text.as_bytes())?;
-        files.push(path);
+        unpublished.push(write_unpublished(&path, text.as_bytes())?);
+        context.check()?;
+        let mut files = Vec::new();
+        for file in unpublished {
+            let path = file.target().to_owned();
+            file.publish().map_err(StorageError::io(&path, "finishing the file"))?;
+            files.push(path);
+        }
         Ok(files)
     }
 }

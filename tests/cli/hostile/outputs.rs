@@ -47,6 +47,31 @@ fn foreign_folder_is_never_replaced_by_a_package() {
     assert_eq!(fixture.bytes("data/README.md"), card);
 }
 
+#[cfg(unix)]
+#[test]
+fn the_home_folder_is_never_moved_aside() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    fixture.run(&["export", "nuclei-dog", "--format", "onnx", "--out", "m.onnx"]).ok();
+    let refused = |home: &str, command: &[&str]| {
+        std::fs::create_dir_all(fixture.path(home)).unwrap();
+        std::fs::write(fixture.path(home).join("mine"), "data").unwrap();
+        for force in [&[][..], &["--force"]] {
+            let mut ran = fixture.command(&[command, force].concat());
+            let ran = ran.env("HOME", fixture.path(home)).output().unwrap();
+            let text = String::from_utf8_lossy(&ran.stderr);
+            assert_eq!(ran.status.code(), Some(2), "{command:?}: {text}");
+            assert!(text.contains("home folder") && text.contains("choose another path"), "{command:?}: {text}");
+        }
+        assert_eq!(fixture.bytes(&format!("{home}/mine")), b"data");
+    };
+    refused("home", &["import", "m.onnx", "--out", "home"]);
+    refused("home", &["export", "nuclei-dog", "--format", "bioimageio", "--out", "home"]);
+    refused("home", &["quantize", "nuclei-dog", "--mode", "dynamic", "--out", "home"]);
+    refused("users/me", &["import", "m.onnx", "--out", "users"]);
+    refused("home.zarr", &["convert", &raw, "home.zarr"]);
+}
+
 #[test]
 fn package_is_never_written_over_its_source() {
     let fixture = Fixture::new();

@@ -1,6 +1,7 @@
 //! Files of corrections: the journal, the saved labels and a copy of the original labels.
 
 use cytoscope_corrections::{CorrectionError, LabelSnapshot};
+use cytoscope_storage::folder::move_back;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write_with;
 use std::io;
@@ -91,13 +92,28 @@ impl CorrectionFiles {
         let all = [&self.base, &self.journal, &self.labels];
         let n = free_number(&all.map(PathBuf::as_path))?;
         let labels = self.labels.exists().then(|| (self.labels.clone(), earlier(&self.labels, n)));
-        for path in all {
-            if path.exists() {
-                std::fs::rename(path, earlier(path, n))?;
-            }
-        }
+        let existing: Vec<&Path> = all.into_iter().map(PathBuf::as_path).filter(|path| path.exists()).collect();
+        rename_together(&existing, n, rename_file)?;
         Ok(SetAside { journal: earlier(&self.journal, n), labels })
     }
+}
+
+fn rename_file(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::rename(from, to)
+}
+
+/// Renames files to those of earlier corrections with the number `n`. If one cannot be renamed, all keep their names, because
+/// a journal is of no use without the labels that it is based on.
+fn rename_together(files: &[&Path], n: usize, rename: impl Fn(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
+    for (at, path) in files.iter().enumerate() {
+        if let Err(error) = rename(path, &earlier(path, n)) {
+            for renamed in files.iter().take(at) {
+                move_back(&earlier(renamed, n), renamed);
+            }
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 /// Returns the name under which a file of earlier corrections is kept.
@@ -147,6 +163,21 @@ mod tests {
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5);
         assert_ne!(CorrectionFiles::of(folder.path(), "cells", Some(3)), files);
+    }
+
+    #[test]
+    fn files_of_corrections_that_cannot_all_be_set_aside_keep_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = CorrectionFiles::of(folder.path(), "cells", None);
+        for path in [&files.base, &files.journal] {
+            std::fs::write(path, "x").unwrap();
+        }
+        let rename_all_but_journals = |from: &Path, to: &Path| {
+            if from == files.journal { Err(io::Error::other("it is open")) } else { std::fs::rename(from, to) }
+        };
+        let refused = rename_together(&[&files.base, &files.journal], 1, rename_all_but_journals);
+        assert!(refused.unwrap_err().to_string().contains("it is open"));
+        assert!(files.base.is_file() && files.journal.is_file());
     }
 
     #[test]

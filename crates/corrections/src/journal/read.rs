@@ -6,6 +6,11 @@ use crate::chunks::ChunkGrid;
 use crate::limits::{MAX_HEADER_BYTES, MAX_RECORD_BYTES};
 use std::io::{self, Read};
 
+/// Largest end of a journal that is searched for whole records, in bytes.
+const MAX_SEARCHED_BYTES: u64 = 16 << 20;
+/// Maximum number of bytes whose checksum is computed in that search.
+const MAX_SUMMED_BYTES: usize = 256 << 20;
+
 /// Why no further record can be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Tail {
@@ -90,9 +95,12 @@ impl<R: Read> JournalReader<R> {
         self.from.read_exact(&mut head)?;
         let [a, b, c, d, e, f, g, h] = head;
         let (count, sum) = (u64::from(u32::from_le_bytes([a, b, c, d])), u32::from_le_bytes([e, f, g, h]));
+        let after = left - head.len() as u64;
         // No write has a larger length: it is damaged, and whole records may follow.
-        if count > left - head.len() as u64 && count <= MAX_RECORD_BYTES {
-            return Ok(Err(Tail::Torn));
+        if count > after && count <= MAX_RECORD_BYTES {
+            // A smaller one may be damaged, too.
+            let is_damaged = self.has_later_record(after)?;
+            return Ok(Err(if is_damaged { Tail::Damaged("its length is wrong") } else { Tail::Torn }));
         }
         if count == 0 || count > MAX_RECORD_BYTES {
             return Ok(Err(if count == 0 && self.only_zeros()? {
@@ -116,6 +124,31 @@ impl<R: Read> JournalReader<R> {
         self.at += head.len() as u64 + count;
         self.position += 1;
         Ok(Ok(record))
+    }
+
+    /// Returns whether the record after the next one is among the last `count` bytes of the file, so that they are more than
+    /// what is left of a single write. Also true if there are too many bytes to search.
+    fn has_later_record(&mut self, count: u64) -> io::Result<bool> {
+        if count > MAX_SEARCHED_BYTES {
+            return Ok(true);
+        }
+        let mut bytes = Vec::new();
+        self.from.by_ref().take(count).read_to_end(&mut bytes)?;
+        let mut summed_bytes = 0;
+        for start in 0..bytes.len() {
+            let Some((head, after)) = bytes.get(start..).and_then(|part| part.split_first_chunk::<8>()) else {
+                break;
+            };
+            let [a, b, c, d, e, f, g, h] = *head;
+            let length = u32::from_le_bytes([a, b, c, d]) as usize;
+            let Some(body) = after.get(..length).filter(|body| !body.is_empty()) else { continue };
+            summed_bytes += length;
+            if summed_bytes > MAX_SUMMED_BYTES || check_sum(self.position + 1, body) == u32::from_le_bytes([e, f, g, h])
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn only_zeros(&mut self) -> io::Result<bool> {

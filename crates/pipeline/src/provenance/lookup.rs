@@ -1,6 +1,6 @@
 //! The record of a prediction to which a file belongs, and whether it lists the file.
 
-use super::{Provenance, read};
+use super::{Provenance, beside, read};
 use crate::diameter::ObjectDiameter;
 use crate::results::FileRecord;
 use crate::{ArtifactKind, Model, stack_stem};
@@ -76,6 +76,18 @@ fn known_with_name(file: &Path) -> Vec<FileRecord> {
     let record = record_listing(file).and_then(|path| read(&path).ok());
     let known = |r: Provenance| [r.outputs, r.replaced, r.derived].concat();
     record.map_or_else(Vec::new, known).into_iter().filter(|known| known.is_named(file)).collect()
+}
+
+/// Returns the table of a prediction whose labels these have replaced, so that it lists other objects; `None` if there is none.
+pub(crate) fn table_of_replaced(labels: &Path) -> Option<PathBuf> {
+    let path = record_listing(labels)?;
+    // Without a readable record, no table is known to belong to the labels.
+    let record = read(&path).ok().filter(|record| record.replaced.iter().any(|file| file.is_named(labels)))?;
+    let is_table = |file: &PathBuf| {
+        let kind = file.file_name().and_then(|name| ArtifactKind::of_name(name.to_str()?)).map(|(kind, _)| kind);
+        kind == Some(ArtifactKind::Table) && file.is_file()
+    };
+    record.outputs.iter().map(|output| beside(&path, &output.path)).find(is_table)
 }
 
 /// Returns whether the record beside a file lists it with its current size and content.

@@ -77,6 +77,9 @@ mod tests {
     use super::*;
     use crate::history::History;
     use crate::step::ModelState;
+    use cytoscope_graph::Tensor;
+    use cytoscope_storage::MARKER;
+    use cytoscope_storage::write::PartialFile;
     use serde_json::json;
     use std::collections::BTreeMap;
 
@@ -129,6 +132,73 @@ mod tests {
         assert_ne!(with_best, text);
         std::fs::write(folder.path.join("training.json"), with_best).unwrap();
         assert!(refused().contains("best-2") && refused().contains("best network"), "{}", refused());
+    }
+
+    #[test]
+    fn a_folder_whose_creation_was_interrupted_is_used() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = RunFolder::for_package(&parent.path().join("m"));
+        std::fs::create_dir(&folder.path).unwrap();
+        let marker = PartialFile::create(&folder.path.join(MARKER)).unwrap();
+        let unfinished = cytoscope_testkit::file_names(&folder.path).pop().unwrap();
+        drop(marker);
+        std::fs::write(folder.path.join(unfinished), "{").unwrap();
+        folder.check(&[]).unwrap();
+        drop(folder.lock().unwrap());
+        assert!(folder.is_of_run());
+        // A file of the user is kept.
+        let other = RunFolder::for_package(&parent.path().join("n"));
+        std::fs::create_dir(&other.path).unwrap();
+        std::fs::write(other.path.join("mine"), "data").unwrap();
+        assert!(other.check(&[]).is_err() && other.path.join("mine").is_file());
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_saved_leaves_the_one_before_it_even_of_the_same_step() {
+        let parent = tempfile::tempdir().unwrap();
+        let out = parent.path().join("m");
+        let job: TrainJob =
+            serde_json::from_value(json!({"task": "segmentation", "data": "d", "from": "scratch", "out": out}))
+                .unwrap();
+        let folder = RunFolder::for_package(&out);
+        let lock = folder.lock().unwrap();
+        save(&folder, &job, 3, &["a"]);
+        let (mut state, _) = folder.load().unwrap();
+        let mut save_value = |value: f32| {
+            let values = vec![Tensor::vector(vec![value])];
+            let model = ModelState {
+                first_moment: values.clone(),
+                values,
+                second_moment: Vec::new(),
+                average: Vec::new(),
+                running_stats: BTreeMap::new(),
+                optimizer_steps: 3,
+                loss_scale: 1.0,
+                steady_steps: 0,
+            };
+            folder.save(&mut state, &["w".to_owned()], &model)
+        };
+        let loaded = || folder.load().unwrap().1.get("value/w").cloned();
+        let tensor_files = || {
+            let names = cytoscope_testkit::file_names(&folder.path);
+            names.into_iter().filter(|name| name.starts_with("tensors-")).collect::<Vec<_>>()
+        };
+        save_value(1.0).unwrap();
+        assert_eq!(loaded(), Some(Tensor::vector(vec![1.0f32])));
+        assert_eq!(tensor_files().len(), 1, "that of the earlier state is removed");
+        // The state cannot be written, as on a full disk: a folder has its name.
+        let (json, aside) = (folder.path.join("training.json"), parent.path().join("aside"));
+        std::fs::rename(&json, &aside).unwrap();
+        std::fs::create_dir_all(json.join("full")).unwrap();
+        assert!(save_value(2.0).is_err());
+        std::fs::remove_dir_all(&json).unwrap();
+        std::fs::rename(&aside, &json).unwrap();
+        assert_eq!(loaded(), Some(Tensor::vector(vec![1.0f32])), "the tensors that it names are unchanged");
+        save_value(3.0).unwrap();
+        assert_eq!(loaded(), Some(Tensor::vector(vec![3.0f32])));
+        assert_eq!(tensor_files().len(), 1);
+        drop(lock);
+        assert_eq!(folder.remove().unwrap(), Vec::<String>::new(), "all files are known to be those of a run");
     }
 
     #[test]

@@ -202,6 +202,9 @@ impl Training<'_> {
         // Steps before this mark were made to time them.
         self.context.recorder.mark_memory(FIRST_STEP_MARK);
         let last_good = RollbackPoint { model: stepper.state()?, step: state.step };
+        if !resumed {
+            self.folder.check_space(&last_good.model)?;
+        }
         Ok(LoopState {
             state,
             stepper,
@@ -269,6 +272,18 @@ impl Training<'_> {
         Ok(())
     }
 
+    /// Saves a run whose validation has failed with `error`, so that its steps need not be repeated: when it is resumed, the
+    /// validation is still due. Nothing is read from a device that has failed.
+    fn keep_unvalidated(&self, run: &mut LoopState, error: &JobError) {
+        if self.has_device_failed(error) {
+            return;
+        }
+        run.state.since_point = (run.window.loss, run.window.steps);
+        if let Err(error) = self.save_checkpoint(&mut run.state, &run.stepper) {
+            self.context.note(format!("the checkpoint could not be saved ({error})"));
+        }
+    }
+
     /// Validates the network, plans again and saves a checkpoint. A validation that is cut short stays due.
     fn run_validation(&mut self, run: &mut LoopState) -> Result<(), JobError> {
         match self.validate(&mut run.state, &run.stepper, &mut run.before) {
@@ -278,7 +293,10 @@ impl Training<'_> {
                 // A full disk does not end training: there may be space again for the next validation.
                 self.context.note(format!("validation failed ({error}); training continues"));
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                self.keep_unvalidated(run, &error);
+                return Err(error);
+            }
         }
         run.state.validation_due = false;
         run.window = LossWindow::default();
