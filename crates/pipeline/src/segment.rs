@@ -404,7 +404,7 @@ impl SegmentJob {
         // The labels of a prediction are further images in the folder of its maps.
         let image = match zarr::is_result(&self.map) {
             true => open(&self.map, &OpenOptions::default())?,
-            false => self.series.open_or_only(&self.map, &OpenOptions::default())?,
+            false => self.series.open_maps_of_stack(&self.map, &OpenOptions::default())?,
         };
         let state = is_needed.then(|| MapState::of(context, &self.map)).transpose()?;
         Ok((image, state))
