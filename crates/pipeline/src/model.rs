@@ -228,6 +228,7 @@ impl Model {
         let path = package.path.clone();
         let bad = |problem: String| JobError::model(path.display().to_string(), problem);
         model_inputs::check_same_grid(&package.inputs).map_err(&bad)?;
+        model_inputs::check_batch(&package).map_err(&bad)?;
         model_inputs::move_channels(&mut package).map_err(&bad)?;
         let inputs = model_inputs::inputs_of(&package);
         for graph in std::iter::once(&mut package.graph).chain(package.float_graph.as_mut()) {
