@@ -8,7 +8,7 @@ use crate::provenance::InputRecord;
 use cytoscope_engine::{
     CompileOptions, DeviceId, Engine, EngineError, NotRolling, Precision, RollingPlan, Session, select,
 };
-use cytoscope_graph::{Graph, gcd};
+use cytoscope_graph::{Graph, Op, gcd};
 use cytoscope_graph_passes::quantize::{has_quantized_layers, is_quantized};
 use cytoscope_graph_passes::{analysis, over_slices, to_single_precision};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
@@ -107,6 +107,33 @@ pub struct Model {
     pub segment_channel: usize,
     /// Output channel that separates touching objects; the segmentation channel if there is no other.
     pub seed_channel: usize,
+}
+
+/// Refuses a network with weights that are NaN or infinite. Other constants, such as limits and padding, may be infinite.
+fn check_weights(graph: &Graph) -> Result<(), String> {
+    let has_weights = |op: &Op| {
+        let is_norm = matches!(
+            op,
+            Op::BatchNormalization { .. }
+                | Op::InstanceNormalization { .. }
+                | Op::GroupNormalization { .. }
+                | Op::LayerNormalization { .. }
+        );
+        is_norm || matches!(op, Op::Conv(_) | Op::ConvTranspose(_) | Op::Gemm { .. } | Op::MatMul)
+    };
+    for id in graph.nodes.iter().filter(|node| has_weights(&node.op)).flat_map(|node| node.inputs.iter().flatten()) {
+        let Some(values) = graph.constant(*id).and_then(|tensor| tensor.as_f32()) else { continue };
+        let not_finite = values.iter().filter(|value| !value.is_finite()).count();
+        if not_finite > 0 {
+            return Err(format!(
+                "its weights \"{}\" contain values that are NaN or infinite ({not_finite} of {}), with which no prediction can be \
+                 computed; export the network again with weights from before they appeared, usually because training diverged",
+                graph.value(*id).name,
+                values.len()
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the number of spatial axes of input and output, or why stacks cannot be run through the network.
@@ -233,6 +260,7 @@ impl Model {
         let inputs = model_inputs::inputs_of(&package);
         for graph in std::iter::once(&mut package.graph).chain(package.float_graph.as_mut()) {
             to_single_precision(graph).map_err(|e| bad(e.to_string()))?;
+            check_weights(graph).map_err(&bad)?;
             model_inputs::join(graph, &inputs).map_err(&bad)?;
         }
         let input = package.inputs.first().ok_or_else(|| bad("it has no input".to_owned()))?;
