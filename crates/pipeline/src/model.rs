@@ -8,7 +8,7 @@ use crate::provenance::InputRecord;
 use cytoscope_engine::{
     CompileOptions, DeviceId, Engine, EngineError, NotRolling, Precision, RollingPlan, Session, select,
 };
-use cytoscope_graph::{Graph, Op, gcd};
+use cytoscope_graph::{Graph, Op, lcm};
 use cytoscope_graph_passes::quantize::{has_quantized_layers, is_quantized};
 use cytoscope_graph_passes::{analysis, over_slices, to_single_precision};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
@@ -508,10 +508,6 @@ fn on_disk(path: &Path) -> std::io::Result<Vec<InputRecord>> {
     let mut files: Vec<PathBuf> = listed.into_iter().filter(|p| p.is_file() && !is_hidden(p)).collect();
     files.sort();
     files.iter().map(|file| InputRecord::of(file)).collect()
-}
-
-fn lcm(a: usize, b: usize) -> usize {
-    (a / gcd(a, b).max(1)).saturating_mul(b)
 }
 
 #[cfg(test)]
