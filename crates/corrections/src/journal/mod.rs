@@ -15,7 +15,7 @@ mod record;
 
 #[cfg(test)]
 pub(crate) use file::encode_record;
-pub(crate) use file::{JournalFile, LockedFile, Resume};
+pub(crate) use file::{JournalFile, Resume};
 pub(crate) use read::{HeaderError, JournalReader, Tail};
 pub(crate) use record::{Header, Record, put_edit, snapshot_parts};
 
