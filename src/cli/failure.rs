@@ -31,6 +31,13 @@ impl Failure {
         Self { next_step, ..self }
     }
 
+    /// Returns the failure with what to do next at the end of its message.
+    pub(crate) fn and_next(self, next_step: impl Into<String>) -> Self {
+        let next_step = next_step.into();
+        let message = format!("{}; {next_step}", self.message);
+        Self { kind: self.kind, message, next_step: Some(next_step) }
+    }
+
     /// Returns a failure of this kind with another message, and with the next step if that message ends with it, too.
     pub(crate) fn with_message(self, message: impl Into<String>) -> Self {
         Self::new(self.kind, message).with_next_step(self.next_step)

@@ -77,6 +77,7 @@ fn in_place_of(setting: Setting) -> InWindow {
         | Setting::Like
         | Setting::Mode
         | Setting::Objects
+        | Setting::Out
         | Setting::OutputPreprocessed
         | Setting::Set
         | Setting::Table
@@ -214,6 +215,13 @@ mod tests {
         );
         let of_training = in_window(message);
         assert!(of_training.ends_with(" instead of \"Continue training\""), "{of_training}");
+        // The window chooses the place of a search.
+        let message =
+            "m.training: it matches no trial; use --restart instead of --resume to discard it (another --out keeps it)";
+        assert_eq!(
+            search_failure_in_window(message, None),
+            "m.training: it matches no trial; use \"Search for settings\" instead of \"Continue search\" to discard it"
+        );
         let other = "set --precision to f32, at time point 0";
         assert_eq!(search_failure_in_window(other, None), in_window(other));
     }

@@ -16,6 +16,7 @@ use cytoscope_model_package::check_destination;
 use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SEARCH_FOLDER_KIND, SearchTrial, is_search_table};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::setting::{OUT, RESTART, RESUME};
 use cytoscope_storage::target::check_file;
 use cytoscope_storage::write::atomic_write;
 use cytoscope_train::{
@@ -48,29 +49,24 @@ fn open_table(
     check_destination(&options.out, &[options.data.as_path()], Overwrite::from_force(options.force))?;
     let unfinished = job.folder();
     if unfinished.exists() && !options.resume && !options.restart {
-        return Err(Failure::bad_input(format!(
-            "{}: an unfinished training run already exists here; use --resume to continue the search, or --restart to \
-             discard both",
-            unfinished.display()
-        )));
+        let problem = format!("{}: an unfinished training run already exists here", unfinished.display());
+        return Err(Failure::bad_input(problem)
+            .and_next(format!("use {RESUME} to continue the search, or {RESTART} to discard both")));
     }
     if options.resume
         && let Some(config) = job.checkpoint_config()
         && !settings.iter().any(|trial| is_of_trial(&config, trial))
     {
-        return Err(Failure::bad_input(format!(
-            "{}: the settings of the unfinished training run here match no trial of this search; give another --out, or \
-             use --restart instead of --resume to discard it",
-            unfinished.display()
-        )));
+        let problem = "the settings of the unfinished training run here match no trial of this search";
+        let next_step = format!("use {RESTART} instead of {RESUME} to discard it (another {OUT} keeps it)");
+        return Err(Failure::bad_input(format!("{}: {problem}", unfinished.display())).and_next(next_step));
     }
     let path = beside(&options.out, "search.csv");
     let is_table = is_search_table(&path);
     if is_table && !(options.resume || options.restart || options.force) {
-        return Err(Failure::wrong_use(format!(
-            "{}: the table of an earlier search already exists; use --resume to continue that search, --restart to discard \
-             it, or another --out",
-            path.display()
+        let problem = format!("{}: the table of an earlier search already exists", path.display());
+        return Err(Failure::wrong_use(problem).and_next(format!(
+            "use {RESUME} to continue that search, or {RESTART} to discard it (another {OUT} keeps it)"
         )));
     }
     // Files of another program do not belong to the search that is continued or discarded.
