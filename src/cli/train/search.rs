@@ -23,6 +23,7 @@ use cytoscope_train::{
     MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, TrainJob, ValidationPoint, search_rungs,
 };
 use serde_json::json;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use table::ResultsTable;
 
@@ -162,7 +163,9 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
         // Now, not when the first run ends or the last one starts: if this search is interrupted before, the next one with
         // --resume must not continue what is discarded.
         job.discard_unused()?;
-        table.write()?;
+    }
+    if !options.resume {
+        replace_earlier(options, &table)?;
     }
     let rungs = search_rungs(trials, steps);
     let mut active: Vec<usize> = (0..trials).collect();
@@ -218,6 +221,19 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
         }
     }
     finish(options, &table, last_report.as_ref())
+}
+
+/// Empties the table of an earlier search that this one replaces, and removes its plots: if this one is interrupted before its
+/// first trial ends, none of the other's results are left beside it. Without an earlier one, there is no table until then.
+fn replace_earlier(options: &Train, table: &ResultsTable) -> Outcome {
+    if options.restart || table.path.exists() {
+        table.write()?;
+    }
+    let path = beside(&options.out, PLOTS);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(JobError::Io { path, error }.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Prints the result of a search.
