@@ -3,14 +3,14 @@
 use super::failure::Outcome;
 use super::measured::{MeasuredRun, Measurement};
 use super::options::StageTraceOption;
-use super::{PrecisionName, counted, devices, parse_um, print, progress};
+use super::{PrecisionName, devices, parse_um, print, progress};
 use clap::{ArgGroup, Args};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::{ChannelRef, SeriesChoice};
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome as Kind, SizeUnit};
 use cytoscope_pipeline::{DiameterRequest, EvaluateJob, EvaluateReport, find_model};
-use cytoscope_storage::Overwrite;
+use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::EvaluateModelJob;
 use cytoscope_volume::VoxelSize;
 use std::path::PathBuf;

@@ -277,13 +277,6 @@ impl Command {
     }
 }
 
-/// Returns a number with the noun that it counts, such as `1 object` and `2 objects`.
-fn counted(count: impl std::fmt::Display, noun: &str) -> String {
-    let count = count.to_string();
-    let plural = if count == "1" { "" } else { "s" };
-    format!("{count} {noun}{plural}")
-}
-
 /// Returns the line of a note, which begins with its level.
 fn note_line(note: &Note) -> String {
     let level = match note.level {

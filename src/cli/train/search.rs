@@ -15,10 +15,10 @@ use cytoscope_engine::select::fingerprint;
 use cytoscope_model_package::check_destination;
 use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SEARCH_FOLDER_KIND, SearchTrial, is_search_table};
 use cytoscope_profile::Recorder;
-use cytoscope_storage::Overwrite;
 use cytoscope_storage::setting::{OUT, RESTART, RESUME};
 use cytoscope_storage::target::check_file;
 use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::{
     MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, TrainJob, ValidationPoint, search_rungs,
 };
@@ -277,7 +277,8 @@ fn show_trial(options: &Train, keys: &[String], row: &Row, rungs: usize, remaini
     }
     let SearchTrial { number, rung, steps, .. } = &trial;
     let (result, left) = (trial.result_text(), remaining.text());
-    eprint_line(&format!("[rung {rung} of {rungs}] trial {number}, {steps} steps: {result}{left}"));
+    let steps = counted(steps, "step");
+    eprint_line(&format!("[rung {rung} of {rungs}] trial {number}, {steps}: {result}{left}"));
 }
 
 /// Runs a trial, and returns its row and its report, or how it failed.
