@@ -108,11 +108,13 @@ impl KeptRecord {
         if earlier.is_some() || !run.job.resume || run.is_later {
             return None;
         }
-        let recorded = GrowingFile::recorded(run.job.folder(), run.stem)?;
-        let why = if recorded.fingerprint.starts_with(&of_job(fingerprint)) {
-            "their record cannot be read"
-        } else {
-            "they are of another version of the input, other options or another version of this program"
+        let (folder, stem) = (run.job.folder(), run.stem);
+        let why = match GrowingFile::recorded(folder, stem) {
+            Some(recorded) if !recorded.fingerprint.starts_with(&of_job(fingerprint)) => {
+                "they are of another version of the input, other options or another version of this program"
+            }
+            None if !GrowingFile::has_damaged_record(folder, stem) => return None,
+            _ => "their record cannot be read",
         };
         Some(format!(
             "predicted from the beginning: the slices that an interrupted run had finished are not used, because {why}"
