@@ -480,14 +480,24 @@ mod tests {
         }
         for line in [
             "evaluate --pred a.tif --truth b.tif --data d",
+            "evaluate --pred a.tif --truth b.tif --device cpu",
+            "evaluate --pred a.tif --truth b.tif --precision f32",
+            "evaluate --pred a.tif --truth b.tif --diameter 8",
             "profile run.json --json --table stages",
             "profile run.json --csv o.csv --top 3",
+            "profile run.json --json --force",
             "profile job.json --leaks 20 --top 3",
+            "tune --training d --only-training --data a.tif",
+            "tune --training d --only-training --series 1",
             "train --task segmentation --data d --out m --epochs 3 --trials 4",
             "train --task segmentation --data d --out m --search s.toml --trials 4 --steps 8 --stages-only",
         ] {
             assert!(refused(line).unwrap_or_default().contains("cannot be used with"), "{line}: {:?}", refused(line));
         }
+        // Intensities are measured for a table only.
+        let segment = "segment a.tif --out l.tif --intensities b.tif";
+        assert!(refused(segment).unwrap_or_default().contains("--table"), "{:?}", refused(segment));
+        assert_eq!(refused(&format!("{segment} --table t.csv")), None);
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(crate) struct Profile {
     #[arg(long, value_enum, requires = "csv", conflicts_with_all = ["compare", "leaks", "json"])]
     table: Option<TableName>,
     /// Overwrite an existing table; a stored run is never overwritten.
-    #[arg(long, requires = "csv")]
+    #[arg(long, requires = "csv", conflicts_with_all = ["leaks", "json"])]
     force: bool,
 }
 

@@ -73,7 +73,7 @@ pub(crate) struct Segment {
     #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
     voxel_size: Option<[f64; 3]>,
     /// Stack whose intensities are measured for the table; by default the map itself.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "table")]
     intensities: Option<PathBuf>,
     /// Overwrite existing files; an input is never overwritten.
     #[arg(long)]

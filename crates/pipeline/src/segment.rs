@@ -462,7 +462,7 @@ impl SegmentJob {
         let extents = Extents::of(&meta);
         check_index(&self.map, "channel", CHANNEL, self.channel, extents.channels)?;
         let seed_channel = self.seed_channel.unwrap_or(self.channel);
-        check_index(&self.map, "seed channel", "a seed channel of", seed_channel, extents.channels)?;
+        check_index(&self.map, "seed channel", CHANNEL, seed_channel, extents.channels)?;
         check_index(&self.map, "time point", TIME, self.time, extents.times)?;
         Ok(meta)
     }
@@ -538,11 +538,12 @@ fn check_index(path: &Path, what: &str, option: impl Display, index: usize, coun
     if index < count {
         return Ok(());
     }
-    Err(JobError::Mismatch {
-        path: path.to_owned(),
-        problem: format!("{what} {index} does not exist: the file has {count}"),
-        next_step: format!("give {option} 0 to {}", count.saturating_sub(1)),
-    })
+    let next_step = match count {
+        0 | 1 => format!("give {option} 0"),
+        _ => format!("give {option} 0 to {}", count - 1),
+    };
+    let problem = format!("{what} {index} does not exist: the file has {count}");
+    Err(JobError::Mismatch { path: path.to_owned(), problem, next_step })
 }
 
 #[cfg(test)]
