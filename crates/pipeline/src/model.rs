@@ -143,10 +143,16 @@ fn spatial_axes(input: &TensorSpec, output: &TensorSpec) -> Result<usize, String
     let spatial_axes = match order.as_slice() {
         [Batch, Channel, Z, Y, X] => 3,
         [Batch, Channel, Y, X] => 2,
-        _ => return Err(format!("its input has the axes {order:?}; expected batch, channel, (z,) y, x")),
+        _ => {
+            return Err(format!(
+                "its input has the axes {order:?}, expected batch, channel, (z,) y, x; export the network with these axes"
+            ));
+        }
     };
     if output.axes.iter().map(|a| a.kind).ne(order) {
-        return Err("the axes of its output differ from those of its input".to_owned());
+        return Err(
+            "the axes of its output differ from those of its input; export the network with equal ones".to_owned()
+        );
     }
     Ok(spatial_axes)
 }
