@@ -110,7 +110,7 @@ pub struct Model {
 }
 
 /// Refuses a network with weights that are NaN or infinite. Other constants, such as limits and padding, may be infinite.
-fn check_weights(graph: &Graph) -> Result<(), String> {
+pub(crate) fn check_weights(graph: &Graph) -> Result<(), String> {
     let has_weights = |op: &Op| {
         let is_norm = matches!(
             op,
