@@ -239,7 +239,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// Calls outside `storage` that can destroy a file or folder: source file, call, number of calls, and why they are
 /// safe.
-const DESTRUCTIVE: [(&str, &str, usize, &str); 13] = [
+const DESTRUCTIVE: [(&str, &str, usize, &str); 14] = [
     (
         "crates/corrections/src/export.rs",
         "remove_file",
@@ -280,6 +280,12 @@ const DESTRUCTIVE: [(&str, &str, usize, &str); 13] = [
         "remove_file",
         1,
         "the files of a search that the user removes, by their names, while no process uses them",
+    ),
+    (
+        "src/cli/train/search.rs",
+        "remove_file",
+        1,
+        "the plots of a search that is replaced, beside its table or at the user's request, while no process uses them",
     ),
     (
         "crates/profile/src/memory.rs",

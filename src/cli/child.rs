@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// The folder that runs write to; removed when dropped. Other processes that would use it are refused meanwhile.
@@ -102,6 +103,14 @@ fn is_of_same_user(_a: &Path, _b: &Path) -> bool {
 
 /// Time between two looks at a process.
 const POLL: Duration = Duration::from_millis(20);
+/// Time that a killed process may take to end. One that hangs in a driver may not even end then, and is left alone.
+const KILL_WAIT: Duration = Duration::from_secs(10);
+/// Time that the pipes of an ended process may stay open: a process that it started may hold them.
+const PIPE_WAIT: Duration = Duration::from_secs(10);
+/// Largest number of bytes of a report that a process prints.
+const MAX_REPORT_BYTES: u64 = 256 << 20;
+/// Largest number of bytes of the messages of a process; its error is among the last ones.
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
 /// Measurements of a run of `predict` or `train` in a separate process; `R` is the type of its report.
 pub(crate) struct ChildRun<R> {
@@ -187,37 +196,72 @@ fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<O
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| Failure::other(format!("the run cannot be started: {error}")))?;
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     // Both pipes are read while the process runs: it would wait for a full one.
-    let (status, printed, stderr) = std::thread::scope(|scope| {
-        let stdout = scope.spawn(move || (read_all(stdout), Instant::now()));
-        let stderr = scope.spawn(move || read_all(stderr));
-        let status = wait(&mut child, start, limit);
-        (status, stdout.join(), stderr.join().unwrap_or_default())
-    });
+    let printed = in_background(child.stdout.take(), |pipe| (read_start(pipe), Instant::now()));
+    let messages = in_background(child.stderr.take(), read_end);
+    let status = wait(&mut child, start, limit)
+        .map_err(|error| Failure::other(format!("the run cannot be observed: {error}")))?;
+    let Some(status) = status else { return Ok(None) };
     // The pipe is closed when the process ends, which is noticed up to one POLL later.
-    let (stdout, ended) = printed.unwrap_or_else(|_| (Vec::new(), Instant::now()));
-    let total_secs = ended.duration_since(start).as_secs_f64();
-    let status = status.map_err(|error| Failure::other(format!("the run cannot be observed: {error}")))?;
-    match status {
-        None => Ok(None),
-        Some(status) if status.success() => Ok(Some(FinishedProcess { stdout, total_secs })),
-        // A signal that arrives before the process handles signals ends it directly.
-        Some(status) if status.code().is_none() && signals::is_requested() => Err(JobError::Cancelled.into()),
-        Some(status) => Err(failure_of(status.code(), &String::from_utf8_lossy(&stderr))),
+    let noticed = Instant::now();
+    let (stdout, ended) = printed.recv_timeout(PIPE_WAIT).unwrap_or((Vec::new(), noticed));
+    let total_secs = ended.min(noticed).duration_since(start).as_secs_f64();
+    if status.success() {
+        return Ok(Some(FinishedProcess { stdout, total_secs }));
     }
+    // A signal that arrives before the process handles signals ends it directly.
+    if status.code().is_none() && signals::is_requested() {
+        return Err(JobError::Cancelled.into());
+    }
+    let messages = messages.recv_timeout(PIPE_WAIT).unwrap_or_default();
+    Err(failure_of(status.code(), &String::from_utf8_lossy(&messages)))
 }
 
-fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
-    let mut bytes = Vec::new();
+/// Returns what a function reads from the pipe of a process, as soon as it has finished. The pipe of a process that does not
+/// end may never be closed.
+fn in_background<R: Read + Send + 'static, T: Send + 'static>(
+    pipe: Option<R>,
+    read: impl FnOnce(&mut R) -> T + Send + 'static,
+) -> Receiver<T> {
+    let (sender, receiver) = channel();
     if let Some(mut pipe) = pipe {
-        // If reading fails, what was read so far is enough for a message.
-        let _ = pipe.read_to_end(&mut bytes);
+        std::thread::spawn(move || {
+            // The receiver may have given up.
+            let _ = sender.send(read(&mut pipe));
+        });
     }
+    receiver
+}
+
+/// Reads a pipe until it is closed; returns its first [`MAX_REPORT_BYTES`].
+fn read_start<R: Read>(pipe: &mut R) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // If reading fails, what was read so far is enough for a message. The rest is read so that the process does not wait.
+    let _ = pipe.by_ref().take(MAX_REPORT_BYTES).read_to_end(&mut bytes);
+    let _ = io::copy(pipe, &mut io::sink());
     bytes
 }
 
-/// Waits for a process; kills it at the limit and returns `None`. A termination request to this program is passed on to
+/// Reads a pipe until it is closed; returns its last [`MAX_MESSAGE_BYTES`].
+fn read_end<R: Read>(pipe: &mut R) -> Vec<u8> {
+    let (mut bytes, mut part) = (Vec::new(), vec![0; 1 << 16]);
+    loop {
+        match pipe.read(&mut part) {
+            Ok(0) => break,
+            Ok(read) => bytes.extend_from_slice(part.get(..read).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // What was read so far is enough for a message.
+            Err(_) => break,
+        }
+        if bytes.len() > 2 * MAX_MESSAGE_BYTES {
+            bytes.drain(..bytes.len() - MAX_MESSAGE_BYTES);
+        }
+    }
+    bytes.drain(..bytes.len().saturating_sub(MAX_MESSAGE_BYTES));
+    bytes
+}
+
+/// Waits for a process; kills it at the limit and returns `None`, even if it does not end then. A termination request to this program is passed on to
 /// the process.
 fn wait(child: &mut Child, start: Instant, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
     let mut has_signaled = false;
@@ -227,7 +271,13 @@ fn wait(child: &mut Child, start: Instant, limit: Option<Duration>) -> io::Resul
         }
         if limit.is_some_and(|limit| start.elapsed() > limit) {
             child.kill()?;
-            child.wait()?;
+            if !has_ended_within(child, KILL_WAIT)? {
+                eprint_line(&format!(
+                    "note: process {} exceeded its time limit and has not ended since it was killed, probably because it \
+                     hangs in the driver of a device: if that device stays busy, restart the computer",
+                    child.id()
+                ));
+            }
             return Ok(None);
         }
         if signals::is_requested() && !has_signaled {
@@ -236,6 +286,18 @@ fn wait(child: &mut Child, start: Instant, limit: Option<Duration>) -> io::Resul
         }
         std::thread::sleep(POLL);
     }
+}
+
+/// Waits for a process to end, for at most this time; returns whether it has ended.
+fn has_ended_within(child: &mut Child, limit: Duration) -> io::Result<bool> {
+    let start = Instant::now();
+    while child.try_wait()?.is_none() {
+        if start.elapsed() > limit {
+            return Ok(false);
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(true)
 }
 
 /// Sends SIGTERM to a process. Ctrl-C in the terminal reaches it anyway, but a scheduler signals only this program.
@@ -353,5 +415,32 @@ mod tests {
         assert!(child.try_wait().unwrap().is_some(), "it still runs");
         let mut quick = Command::new("true").spawn().unwrap();
         assert!(wait(&mut quick, start, Some(Duration::from_secs(60))).unwrap().is_some_and(|s| s.success()));
+        let mut running = Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(!has_ended_within(&mut running, Duration::from_millis(50)).unwrap(), "it is waited for without end");
+        running.kill().unwrap();
+        assert!(has_ended_within(&mut running, KILL_WAIT).unwrap());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_run_at_its_limit_returns_although_a_process_that_it_started_keeps_its_pipes_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let pid = folder.path().join("pid");
+        // `sleep` outlives the shell, and its pipes stay open.
+        let script = format!("sleep 600 & echo $! > '{}'; wait", pid.display());
+        let words = ["-c".to_owned(), script];
+        let done = finish(Path::new("/bin/sh"), &words, Some(Duration::from_secs(3))).unwrap();
+        assert!(done.is_none());
+        let end = format!("kill {}", std::fs::read_to_string(&pid).unwrap().trim());
+        assert!(Command::new("/bin/sh").args(["-c", &end]).status().unwrap().success(), "it had ended");
+    }
+
+    #[test]
+    fn of_many_messages_the_last_ones_are_kept() {
+        let mut text = vec![b'a'; 3 * MAX_MESSAGE_BYTES];
+        text.extend_from_slice(b"\nerror: last\n");
+        let kept = read_end(&mut text.as_slice());
+        assert_eq!(kept.len(), MAX_MESSAGE_BYTES);
+        assert!(kept.ends_with(b"\nerror: last\n"));
     }
 }

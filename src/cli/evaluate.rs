@@ -3,14 +3,14 @@
 use super::failure::Outcome;
 use super::measured::{MeasuredRun, Measurement};
 use super::options::StageTraceOption;
-use super::{PrecisionName, counted, devices, parse_um, print, progress};
+use super::{PrecisionName, devices, parse_um, print, progress};
 use clap::{ArgGroup, Args};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::{ChannelRef, SeriesChoice};
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome as Kind, SizeUnit};
 use cytoscope_pipeline::{DiameterRequest, EvaluateJob, EvaluateReport, find_model};
-use cytoscope_storage::Overwrite;
+use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::EvaluateModelJob;
 use cytoscope_volume::VoxelSize;
 use std::path::PathBuf;
@@ -34,14 +34,14 @@ pub(crate) struct Evaluate {
     #[arg(long, value_name = "DIR|FILE.csv", requires = "model", conflicts_with_all = ["pred", "truth"])]
     data: Option<PathBuf>,
     /// Device of --model: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i]; by default auto.
-    #[arg(long, requires = "model")]
+    #[arg(long, requires = "model", conflicts_with_all = ["pred", "truth"])]
     device: Option<DeviceRequest>,
     /// Numeric precision of --model: auto, f32, tf32, f16, bf16 or int8, as for predict; by default auto.
-    #[arg(long, value_enum, requires = "model", hide_possible_values = true)]
+    #[arg(long, value_enum, requires = "model", conflicts_with_all = ["pred", "truth"], hide_possible_values = true)]
     precision: Option<PrecisionName>,
     /// Median diameter of the objects in µm for --model (in voxels if the voxel size is unknown), or auto to estimate it from
     /// each stack; by default auto.
-    #[arg(long, value_name = "UM|auto", requires = "model")]
+    #[arg(long, value_name = "UM|auto", requires = "model", conflicts_with_all = ["pred", "truth"])]
     diameter: Option<DiameterRequest>,
     /// Ignore true objects with fewer voxels than this, and predicted objects that mostly overlap them: they count
     /// neither as hits nor as errors.

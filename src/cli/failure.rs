@@ -5,6 +5,7 @@ use cytoscope_formats::FormatError;
 use cytoscope_graph::GraphError;
 use cytoscope_model_package::PackageError;
 use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, model_error_message};
+use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::read::refusal;
 use cytoscope_storage::{StorageError, is_exhausted};
@@ -36,6 +37,12 @@ impl Failure {
     pub(crate) fn with_next_step(self, next_step: Option<String>) -> Self {
         let next_step = next_step.filter(|step| self.message.ends_with(step.as_str()));
         Self { next_step, ..self }
+    }
+
+    /// Returns the failure with what to do next at the end of its message.
+    pub(crate) fn and_next(self, next_step: Message) -> Self {
+        let message = message!("{}; {next_step}", self.message);
+        Self { kind: self.kind, message, next_step: Some(next_step.into()) }
     }
 
     /// Returns a failure of this kind with another message, and with the next step if that message ends with it, too.

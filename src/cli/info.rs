@@ -4,6 +4,7 @@ use super::failure::Outcome;
 use super::{print, print_json};
 use clap::Args;
 use cytoscope_formats::{ByteOrder, FileFormat, OpenOptions, SeriesChoice, StoredCompression};
+use cytoscope_storage::{by_count, counted};
 use cytoscope_volume::Axes;
 use std::path::PathBuf;
 
@@ -76,7 +77,9 @@ impl Info {
             print(&format!("  axes        {why}"));
         }
         if meta.missing_planes > 0 {
-            print(&format!("  missing     {} planes are not in the file and read as zeros", meta.missing_planes));
+            let missing = counted(meta.missing_planes, "plane");
+            let are = by_count(meta.missing_planes, "is", "are");
+            print(&format!("  missing     {missing} {are} not in the file and read as zeros"));
         }
         Ok(())
     }

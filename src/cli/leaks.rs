@@ -7,6 +7,7 @@ use cytoscope_pipeline::{Context, JobErrorKind, engine_memory};
 use cytoscope_profile::leaks::{LeakReport, MAX_REPETITIONS, MIN_REPETITIONS, MemoryOwner, repeat};
 use cytoscope_profile::{Recorder, resident_bytes};
 use cytoscope_storage::read::open_regular;
+use cytoscope_storage::{by_count, counted};
 use cytoscope_training_data::patch_cache_bytes;
 use cytoscope_worker::{Job, JobResult};
 use std::io::Read;
@@ -50,7 +51,8 @@ pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
     if as_json {
         print_json(&report)?;
     } else {
-        print(&format!("{repetitions} repetitions, of which {} are warm-up", report.warm_up));
+        let (all, are) = (counted(repetitions, "repetition"), by_count(report.warm_up, "is", "are"));
+        print(&format!("{all}, of which {} {are} warm-up", report.warm_up));
         report.messages().iter().for_each(|message| print(&format!("  {message}")));
     }
     verdict(&report)

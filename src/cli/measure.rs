@@ -3,12 +3,12 @@
 use super::failure::Outcome;
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption, one_of, table_format};
-use super::{counted, note_line, print, progress};
+use super::{note_line, print, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::{MeasureJob, PARQUET_EXTENSION, TableFormat};
-use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::check_extension;
+use cytoscope_storage::{Overwrite, counted};
 use cytoscope_volume::Axes;
 use std::path::PathBuf;
 

@@ -3,11 +3,11 @@
 use super::failure::Outcome;
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption};
-use super::{counted, note_line, print, progress};
+use super::{note_line, print, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::MeshJob;
-use cytoscope_storage::Overwrite;
+use cytoscope_storage::{Overwrite, counted};
 use std::path::PathBuf;
 
 #[derive(Args)]

@@ -277,13 +277,6 @@ impl Command {
     }
 }
 
-/// Returns a number with the noun that it counts, such as `1 object` and `2 objects`.
-fn counted(count: impl std::fmt::Display, noun: &str) -> String {
-    let count = count.to_string();
-    let plural = if count == "1" { "" } else { "s" };
-    format!("{count} {noun}{plural}")
-}
-
 /// Returns the line of a note, which begins with its level.
 fn note_line(note: &Note) -> String {
     let level = match note.level {
@@ -487,14 +480,24 @@ mod tests {
         }
         for line in [
             "evaluate --pred a.tif --truth b.tif --data d",
+            "evaluate --pred a.tif --truth b.tif --device cpu",
+            "evaluate --pred a.tif --truth b.tif --precision f32",
+            "evaluate --pred a.tif --truth b.tif --diameter 8",
             "profile run.json --json --table stages",
             "profile run.json --csv o.csv --top 3",
+            "profile run.json --json --force",
             "profile job.json --leaks 20 --top 3",
+            "tune --training d --only-training --data a.tif",
+            "tune --training d --only-training --series 1",
             "train --task segmentation --data d --out m --epochs 3 --trials 4",
             "train --task segmentation --data d --out m --search s.toml --trials 4 --steps 8 --stages-only",
         ] {
             assert!(refused(line).unwrap_or_default().contains("cannot be used with"), "{line}: {:?}", refused(line));
         }
+        // Intensities are measured for a table only.
+        let segment = "segment a.tif --out l.tif --intensities b.tif";
+        assert!(refused(segment).unwrap_or_default().contains("--table"), "{:?}", refused(segment));
+        assert_eq!(refused(&format!("{segment} --table t.csv")), None);
     }
 
     #[test]

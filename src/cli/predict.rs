@@ -6,8 +6,8 @@ use super::options::{ImageOptions, TraceOptions, one_of};
 use super::reports::{FailedInput, PredictCommandReport, PrintedInput};
 use super::trace_path::check_trace;
 use super::{
-    PrecisionName, counted, devices, machine_profile, note_line, parse_bytes, parse_threads, parse_zyx, print,
-    print_json, progress,
+    PrecisionName, devices, machine_profile, note_line, parse_bytes, parse_threads, parse_zyx, print, print_json,
+    progress,
 };
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -23,9 +23,9 @@ use cytoscope_pipeline::{
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{RunFacts, bytes_text};
-use cytoscope_storage::Overwrite;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::target::check_extension;
+use cytoscope_storage::{Overwrite, counted};
 use cytoscope_volume::VoxelSize;
 use std::path::{Path, PathBuf};
 

@@ -9,10 +9,10 @@ use cytoscope_profile::{
     SpanRecord, StageTotal, StoredRun, advise, bytes_text, compare_operators, compare_stages, computing_share, median,
     roofline, share_of_peak, step_durations_secs, time_text,
 };
-use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::{check_extension, check_file};
 use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::{Overwrite, by_count, counted};
 use serde::Serialize;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ pub(crate) struct Profile {
     #[arg(long, value_enum, requires = "csv", conflicts_with_all = ["compare", "leaks", "json"])]
     table: Option<TableName>,
     /// Overwrite an existing table; a stored run is never overwritten.
-    #[arg(long, requires = "csv")]
+    #[arg(long, requires = "csv", conflicts_with_all = ["leaks", "json"])]
     force: bool,
 }
 
@@ -350,7 +350,8 @@ impl RunProfile {
         section("stages, with their share of the time", &self.stage_lines());
         section("operators, with their share of the time of all operators", &self.operator_lines());
         if self.spans_not_kept > 0 {
-            print(&format!("  {} spans were not kept; totals by stage include them", self.spans_not_kept));
+            let (spans, were) = (counted(self.spans_not_kept, "span"), by_count(self.spans_not_kept, "was", "were"));
+            print(&format!("  {spans} {were} not kept; totals by stage include all"));
         }
         section("share of the machine's measured peak", &self.roofline_lines());
         if self.roofline.is_empty() && !self.operators.is_empty() {

@@ -17,7 +17,7 @@ use cytoscope_pipeline::{
     SegmentJob,
 };
 use cytoscope_profile::Recorder;
-use cytoscope_storage::Overwrite;
+use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::{EvaluateModelJob, LimitedQuantization, TrainEvent, TrainJob, TrainPrecision};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -120,7 +120,7 @@ impl Provenance {
         print_input(&record.input);
         if let Some(files) = &record.input_files {
             let (count, bytes) = files.count_and_bytes();
-            print(&format!("  read {count} other files of this image: {bytes} bytes"));
+            print(&format!("  read {} of this image: {bytes} bytes", counted(count, "other file")));
         }
         print_model(&record.model);
         let precision = record.precision.map_or_else(String::new, |precision| format!(" in {precision}"));
@@ -129,7 +129,7 @@ impl Provenance {
             Err(error) => print(&format!("  device: as another version recorded it{precision} ({error})")),
         }
         for PredictedSlices { slices, device, precision } in &record.parts {
-            print(&format!("    {slices} slices: {device} in {precision}"));
+            print(&format!("    {}: {device} in {precision}", counted(slices, "slice")));
         }
         match record.plan.get() {
             Ok(plan) => print(&format!("  tile: {:?} voxels", plan.tile)),

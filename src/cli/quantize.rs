@@ -4,13 +4,13 @@ use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption};
 use super::trace_path::check_trace;
-use super::{counted, note_line, print, progress};
+use super::{note_line, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_pipeline::predict::InputTensor;
 use cytoscope_pipeline::{PredictJob, find_model};
 use cytoscope_profile::bytes_text;
 use cytoscope_quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
-use cytoscope_storage::Overwrite;
+use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::{LimitedQuantization, QatLimitError, QatTrainer, minutes_problem};
 use std::path::{Path, PathBuf};
 

@@ -14,9 +14,9 @@ use cytoscope_graph::{Dim, ElementType, Graph, GraphError, GraphLimits, Tensor, 
 use cytoscope_model_package::{Package, TensorSpec, refuse_inside_package};
 use cytoscope_pipeline::{Context, JobError, find_model};
 use cytoscope_profile::{RunFacts, Stage};
-use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::{check_extension, check_file, extension, resolved};
 use cytoscope_storage::write::write_checked;
+use cytoscope_storage::{Overwrite, counted};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -242,7 +242,8 @@ impl RunCommand {
                 "traffic": session.traffic(),
             }));
         }
-        print(&format!("{} on {} ({}), {threads} threads", engine.name(), engine.device().name, report.backend));
+        let threads = counted(threads, "thread");
+        print(&format!("{} on {} ({}), {threads}", engine.name(), engine.device().name, report.backend));
         print(&format!(
             "    {:.2} ms per run (median of {}; {:.2} to {:.2}), CPU time {:.2} ms",
             wall.median, self.repeat, wall.min, wall.max, cpu.median

@@ -3,13 +3,13 @@
 use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption, one_of, table_format};
-use super::{counted, note_line, print, progress};
+use super::{note_line, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::provenance::diameter_of_map;
 use cytoscope_pipeline::{DiameterRequest, JobError, Model, ModelTask, SegmentJob, TableFormat};
-use cytoscope_storage::Overwrite;
+use cytoscope_storage::{Overwrite, counted};
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -73,7 +73,7 @@ pub(crate) struct Segment {
     #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
     voxel_size: Option<[f64; 3]>,
     /// Stack whose intensities are measured for the table; by default the map itself.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "table")]
     intensities: Option<PathBuf>,
     /// Overwrite existing files; an input is never overwritten.
     #[arg(long)]

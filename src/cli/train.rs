@@ -16,7 +16,7 @@ use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::{DiameterRequest, PerformanceRequest, find_model};
 use cytoscope_profile::{RunFacts, bytes_text, count_text, time_text};
-use cytoscope_storage::Overwrite;
+use cytoscope_storage::{Overwrite, by_count, counted};
 use cytoscope_train::{
     ChosenNetwork, SettingAssignment, TrainConfig, TrainEvent, TrainJob, TrainPrecision, TrainReport, TrainStart,
     TrainStatus, minutes_problem,
@@ -276,12 +276,12 @@ fn print_report(report: &TrainReport) {
             print("    its segmentation settings were adapted to the data and score better");
         }
     }
+    let patches = format!("{} {}", report.batch, by_count(report.batch, "patch", "patches"));
     print(&format!(
-        "  {} trainable parameters, {} steps of {} patches ({:?} voxels), {:.0} s in total, {}/step ({} of it \
+        "  {} trainable parameters, {} of {patches} ({:?} voxels), {:.0} s in total, {}/step ({} of it \
          waiting for data)",
         count_text(report.parameters as u64),
-        report.steps,
-        report.batch,
+        counted(report.steps, "step"),
         report.patch_zyx,
         report.seconds,
         time_text(report.step_secs),

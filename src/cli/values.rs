@@ -1,9 +1,9 @@
 //! Values of options: precisions, sizes, shapes and numbers of threads.
 
-use super::counted;
 use clap::ValueEnum;
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::MAX_THREADS;
+use cytoscope_storage::counted;
 use cytoscope_volume::VoxelSize;
 
 /// A precision on the command line.

@@ -139,7 +139,7 @@ fn wrong_outputs_and_objects_are_refused() {
     fixture.fails(3, &["mesh", "empty.tif", "--out", "m.stl"], &["empty.tif", "no objects"]);
     assert!(!fixture.path("m.stl").exists());
     // The label image has one time point.
-    fixture.fails(3, &["mesh", "labels.tif", "--time", "1", "--out", "m.stl"], &["time point 1", "only one"]);
+    fixture.fails(3, &["mesh", "labels.tif", "--time", "1", "--out", "m.stl"], &["time point 1", "leave out --time"]);
     let little = ["mesh", "labels.tif", "--memory-budget", "2K", "--out", "m.stl"];
     fixture.fails(4, &little, &["budget", "object 3", "voxels", "--objects", "labels.tif"]);
     assert!(!fixture.path("m.stl").exists());
@@ -148,7 +148,7 @@ fn wrong_outputs_and_objects_are_refused() {
     fixture.write("times.tif", "TZYX", &[2, 2, 8, 8], [vec![0u16; 128], vec![5; 128]].concat());
     fixture.run(&["mesh", "times.tif", "--time", "1", "--out", "t.stl"]).ok();
     fixture.fails(3, &["mesh", "times.tif", "--time", "0", "--out", "u.stl"], &["no objects"]);
-    fixture.fails(3, &["mesh", "times.tif", "--time", "2", "--out", "u.stl"], &["time point 2", "there are 2"]);
+    fixture.fails(3, &["mesh", "times.tif", "--time", "2", "--out", "u.stl"], &["time point 2", "--time from 0 to 1"]);
     fixture.run(&["mesh", "labels.tif", "--objects", "9", "--out", "m.stl"]).ok();
     fixture.fails(2, &["mesh", "labels.tif", "--objects", "9", "--out", "m.stl"], &["m.stl", "--force"]);
 }

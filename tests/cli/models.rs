@@ -5,6 +5,7 @@ mod weights;
 
 use crate::common::{Fixture, floats, missing, npy_f32, parse_npy, python, shared_data, uniform};
 use cytoscope_builders::{DynUNet, Weights, dynunet};
+use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -321,6 +322,29 @@ fn other_weights_are_refused_with_the_way_to_export_them() {
         std::fs::write(fixture.path("old/rdf.yaml"), rdf).unwrap();
         fixture.fails(3, &["import", "old", "--out", "p"], &[weights, words]);
     }
+}
+
+#[test]
+fn networks_that_cannot_be_predicted_are_not_imported() {
+    let fixture = Fixture::new();
+    let save = |samples: usize, value: f32| {
+        let mut graph = Graph::new("net");
+        let free = |axis: &str| Dim::Free(axis.to_owned());
+        let shape = vec![Dim::Fixed(samples), Dim::Fixed(1), free("height"), free("width")];
+        let x = graph.add_input("x", ElementType::F32, shape);
+        let weight = graph.add_initializer("conv.weight", Tensor::new([1, 1, 3, 3], vec![value; 9]).unwrap());
+        let y = graph.push("y", Op::Conv(ConvAttrs::same(&[3, 3])), &[Some(x), Some(weight)]);
+        graph.outputs.push(y);
+        cytoscope_onnx::save(&graph, &fixture.path("m.onnx")).unwrap();
+    };
+    save(4, 0.1);
+    fixture.fails(3, &["import", "m.onnx", "--out", "mine"], &["m.onnx: ", "a fixed batch of 4 samples", "batch of 1"]);
+    save(1, f32::NAN);
+    let words = ["m.onnx: ", "\"conv.weight\"", "(9 of 9)", "export the network again"];
+    fixture.fails(3, &["import", "m.onnx", "--out", "mine"], &words);
+    assert!(!fixture.path("mine").exists());
+    save(1, 0.1);
+    fixture.run(&["import", "m.onnx", "--out", "mine"]).ok();
 }
 
 /// The tensors of a small 3-D DynUNet, which is also written as `net.onnx`.

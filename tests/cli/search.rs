@@ -106,6 +106,24 @@ fn tables_and_plots_of_other_programs_are_kept_when_a_search_is_restarted() {
 }
 
 #[test]
+fn a_search_in_place_of_another_leaves_none_of_its_results() {
+    let fixture = prepared();
+    let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--out", "m"];
+    let arguments = ["train", "--task", "segmentation", "--data", "empty", "--config", "t.toml", "--device", "cpu"];
+    std::fs::create_dir(fixture.path("empty")).unwrap();
+    for more in ["--restart", "--force"] {
+        // As an earlier search leaves them; all trials of the new one fail, because there are no pairs.
+        let header = "trial,rung,steps,score,seconds,error,ema,schedule.rate,search\n";
+        std::fs::write(fixture.path("m.search.csv"), format!("{header}7,1,2,0.5,1.0,,0.5,0.1,abc\n")).unwrap();
+        std::fs::write(fixture.path("m.search.svg"), "<svg/>").unwrap();
+        fixture.fails(3, &[&arguments[..], &search, &[more]].concat(), &["all trials failed"]);
+        assert!(fixture.table("m.search.csv")[1..].iter().all(|row| row[0] != "7"), "{more}");
+        let plots = std::fs::read_to_string(fixture.path("m.search.svg")).unwrap_or_default();
+        assert!(plots != "<svg/>", "{more}: the plots of the other search are left");
+    }
+}
+
+#[test]
 fn a_search_neither_continues_nor_keeps_the_training_run_of_something_else() {
     let fixture = prepared();
     let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--out", "m"];
@@ -115,6 +133,11 @@ fn a_search_neither_continues_nor_keeps_the_training_run_of_something_else() {
     std::fs::write(fixture.path("m.training/training.json"), json!({ "job": job }).to_string()).unwrap();
     fixture.fails(3, &[&SMALL[..], &search].concat(), &["m.training", "--resume", "--restart"]);
     fixture.fails(3, &[&SMALL[..], &search, &["--resume"]].concat(), &["m.training", "no trial", "--restart"]);
+    // The window, which has no --out, shows what to do on a line of its own, and leaves out the parentheses.
+    let refused = fixture.run(&[&SMALL[..], &search, &["--resume", "--json-error"]].concat());
+    let event: Value = serde_json::from_str(refused.stderr.lines().last().unwrap()).unwrap();
+    let next_step = "use --restart instead of --resume to discard it (another --out keeps it)";
+    assert_eq!(event["next_step"], next_step, "{event}");
     assert!(fixture.path("m.training/training.json").exists());
     // A search that starts over discards it at once, even if its trials fail: here because there are no pairs.
     std::fs::create_dir(fixture.path("empty")).unwrap();

@@ -354,7 +354,7 @@ impl Batch {
             );
         } else if truncated {
             let details = format!("A folder has more than {MAX_CONVERTED} stacks; the others are not in the list.");
-            effects.info(format!("{added} files added"), details);
+            effects.info(format!("{} added", counted(added as u64, "file")), details);
         } else if added >= MANY_FILES {
             effects.info(format!("{added} files added"), "\"Clear list\" removes them.");
         }

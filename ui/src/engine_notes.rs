@@ -78,6 +78,7 @@ fn in_place_of(setting: Setting) -> InWindow {
         | Setting::Like
         | Setting::Mode
         | Setting::Objects
+        | Setting::Out
         | Setting::OutputPreprocessed
         | Setting::Set
         | Setting::Table
@@ -202,7 +203,7 @@ pub(crate) fn time_points_from_one(text: &str) -> String {
 mod tests {
     use super::*;
     use cytoscope_storage::message;
-    use cytoscope_storage::setting::{AXES, PRECISION, RESTART, RESUME, RESUME_ON_CPU, TIME};
+    use cytoscope_storage::setting::{AXES, OUT, PRECISION, RESTART, RESUME, RESUME_ON_CPU, TIME};
 
     #[test]
     fn the_next_step_of_a_failure_has_a_line_of_its_own() {
@@ -230,6 +231,14 @@ mod tests {
         );
         let of_training = message_in_window(&message);
         assert!(of_training.ends_with(" instead of \"Continue training\""), "{of_training}");
+        // The window chooses the place of a search.
+        let message = message!(
+            "m.training: it matches no trial; use {RESTART} instead of {RESUME} to discard it (another {OUT} keeps it)"
+        );
+        assert_eq!(
+            search_failure_in_window(&message, None),
+            "m.training: it matches no trial; use \"Search for settings\" instead of \"Continue search\" to discard it"
+        );
         let message = message!("it is lost; continue on another device with {RESUME_ON_CPU}");
         assert_eq!(
             search_failure_in_window(&message, None),

@@ -57,6 +57,19 @@ pub enum ImportError {
         /// Name of the architecture that was tried, as on the command line.
         architecture: &'static str,
     },
+    /// A tensor with values that are NaN or infinite.
+    #[error(
+        "tensor \"{tensor}\" contains values that are NaN or infinite ({not_finite} of {values}), with which no network can be \
+         computed; import a checkpoint from before they appeared, usually because training diverged"
+    )]
+    NotFinite {
+        /// Name of the tensor.
+        tensor: String,
+        /// Number of these values.
+        not_finite: usize,
+        /// Number of all values.
+        values: usize,
+    },
     /// Tensors that the architecture does not have.
     #[error(
         "the architecture {architecture} has no tensors {tensors}, so the checkpoint is of another network; export the model \

@@ -143,8 +143,12 @@ impl<'a> Layers<'a> {
         let stored = self.tensors.get(name).ok_or_else(|| self.bad(name, "is missing"))?;
         let tensor = stored.to_tensor()?;
         let tensor = if tensor.dtype() == ElementType::F32 { tensor } else { tensor.cast(ElementType::F32) };
-        if tensor.as_f32().is_none_or(|values| values.iter().any(|v| !v.is_finite())) {
-            return Err(self.bad(name, "has values that are not finite (NaN or infinite)"));
+        let Some(values) = tensor.as_f32() else {
+            return Err(self.bad(name, format!("has elements of type {}: expected floats", tensor.dtype())));
+        };
+        let not_finite = values.iter().filter(|value| !value.is_finite()).count();
+        if not_finite > 0 {
+            return Err(ImportError::NotFinite { tensor: name.to_owned(), not_finite, values: values.len() });
         }
         self.used.insert(name.to_owned());
         Ok(tensor)

@@ -294,7 +294,11 @@ fn settings_missing_from_tensors_are_required_or_assumed() {
     assert!(unknown.contains("fc.weight") && unknown.contains("segresnet") && unknown.contains("onnx"), "{unknown}");
     let mut broken = torch_em();
     broken.get_mut("base.block.1.weight").unwrap().1[3] = f32::NAN;
-    assert!(import(&broken).unwrap_err().contains("\"base.block.1.weight\" has values that are not finite"));
+    let values = broken["base.block.1.weight"].1.len();
+    let refused = import(&broken).unwrap_err();
+    let named = format!("\"base.block.1.weight\" contains values that are NaN or infinite (1 of {values})");
+    assert!(refused.contains(&named) && refused.contains("import a checkpoint from before"), "{refused}");
+    assert!(!refused.contains("do not fit the architecture"), "{refused}");
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use crate::chunks::LabelSnapshot;
 use crate::history::{History, UndoStep};
-use crate::journal::{Header, HeaderError, JournalFile, JournalReader, LockedFile, Record, ResumeState, Tail};
+use crate::journal::{Header, HeaderError, JournalFile, JournalReader, Record, ResumeState, Tail};
 use crate::session::SessionOptions;
 use crate::volume::Direction;
 use crate::{CorrectionError, Fingerprint, LabelVolume};
+use cytoscope_storage::lock::LockedFile;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};

@@ -101,7 +101,11 @@ pub(crate) fn open(index: usize, device: &Device) -> Result<WgpuDevice, String> 
     static STARTED: Mutex<BTreeMap<usize, AdapterInfo>> = Mutex::new(BTreeMap::new());
     let adapters = list();
     let Some(adapter) = adapters.get(index) else {
-        return Err(format!("{1} no longer exists: {0} graphics adapters found", adapters.len(), device.id));
+        let found = match adapters.len() {
+            1 => "1 graphics adapter".to_owned(),
+            count => format!("{count} graphics adapters"),
+        };
+        return Err(format!("{} no longer exists: {found} found", device.id));
     };
     if adapter.info.name != device.name || driver(&adapter.info) != device.driver {
         return Err(format!(

@@ -3,6 +3,7 @@
 use crate::{DeviceId, Engine, Precision};
 use cytoscope_graph::GraphError;
 use cytoscope_profile::bytes_text;
+use cytoscope_storage::by_count;
 
 /// Advice at the end of [`EngineError::OutOfMemory`].
 const MEMORY_ADVICE: &str = "use smaller tiles, or in training a smaller batch";
@@ -156,9 +157,10 @@ fn memory_finding(device: DeviceId, needed_bytes: u64, available_bytes: u64) -> 
 
 /// Returns the message of [`EngineError::NotFinite`] without its advice.
 fn range_finding(device: DeviceId, precision: Precision, count: u64) -> String {
+    let values = by_count(count, "value of the network is", "values of the network are");
     format!(
-        "at least {count} output values of the network are NaN or infinite in {precision} on {device}, probably because \
-         values exceed the range of this type"
+        "at least {count} output {values} NaN or infinite in {precision} on {device}, probably because values exceed the \
+         range of this type"
     )
 }
 

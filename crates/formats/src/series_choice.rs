@@ -139,6 +139,40 @@ impl SeriesChoice {
         }
     }
 
+    /// As [`SeriesChoice::open_labels`], for the labels of a stack in another file, of which a series was chosen: the
+    /// [`label_series`] counts as the only series of its file, unless another label image is chosen by name.
+    ///
+    /// # Errors
+    /// As [`SeriesChoice::open`].
+    pub fn open_labels_of_stack(&self, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
+        let Some(found) = label_series(path) else { return self.open_or_only(path, options) };
+        open(path, &OpenOptions { series: self.label_image_or(found, path, options)?, ..options.clone() })
+    }
+
+    /// As [`SeriesChoice::open_or_only`], for the maps of a stack in another file, of which a series was chosen: the image
+    /// beside a [`label_series`] counts as the only series of its file, unless a label image is chosen by name.
+    ///
+    /// # Errors
+    /// As [`SeriesChoice::open`].
+    pub fn open_maps_of_stack(&self, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
+        match label_series(path).filter(|_| !self.is_first()) {
+            Some(_) => open(path, &OpenOptions { series: self.label_image_or(0, path, options)?, ..options.clone() }),
+            None => self.open_or_only(path, options),
+        }
+    }
+
+    /// Returns the number of the label image of an OME-Zarr that is chosen by name, or else `found`. Numbers count the images
+    /// of the stack's file, and the first image is not the labels of the stack, although it may have the same name.
+    ///
+    /// # Errors
+    /// As [`any_series`].
+    pub fn label_image_or(&self, found: usize, path: &Path, options: &OpenOptions) -> Result<usize, FormatError> {
+        let Self::Name(_) = self else { return Ok(found) };
+        let named = self.indices_of(any_series(path, options)?.meta());
+        let other = named.ok().and_then(|named| named.first().copied()).filter(|series| *series > 0);
+        Ok(other.unwrap_or(found))
+    }
+
     /// Returns the number of the chosen series of a file, or 0 if the file has a single one.
     ///
     /// # Errors
@@ -321,6 +355,31 @@ mod tests {
             assert_eq!(first(&SeriesChoice::Name("image".to_owned()), name), 0.0, "{name}");
         }
         assert_eq!(first(&SeriesChoice::default(), "none.zarr"), 0.0);
+    }
+
+    #[test]
+    fn the_series_of_a_stack_does_not_choose_among_the_maps_and_labels_of_its_prediction() {
+        let folder = tempfile::tempdir().unwrap();
+        let [packed, ours] = ["x.ozx", "x.zarr"].map(|name| folder.path().join(name));
+        let names = ["cells", "objects"];
+        pack_zarr(zarr(&packed, &names).finish().unwrap(), &|| true).unwrap().unwrap().publish().unwrap();
+        zarr(&ours, &names).finish().unwrap().publish(Overwrite::Refuse).unwrap();
+        let first = |image: Result<Image, FormatError>| image.unwrap().read_all().unwrap().samples().to_f32()[0];
+        let options = OpenOptions::default();
+        for (choice, labels, maps) in [
+            ("0", 2.0, 0.0),
+            ("1", 2.0, 0.0),
+            ("7", 2.0, 0.0),
+            ("B/3/0", 2.0, 0.0),
+            ("image", 2.0, 0.0),
+            ("labels/cells", 1.0, 1.0),
+        ] {
+            let series: SeriesChoice = choice.parse().unwrap();
+            for path in [&packed, &ours] {
+                assert_eq!(first(series.open_labels_of_stack(path, &options)), labels, "{choice}");
+                assert_eq!(first(series.open_maps_of_stack(path, &options)), maps, "{choice}");
+            }
+        }
     }
 
     #[test]

@@ -276,3 +276,20 @@ fn window_output(
 pub fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
+
+/// Returns the least common multiple of two numbers, of which 0 counts as 1; the largest number if it is above that.
+pub fn lcm(a: usize, b: usize) -> usize {
+    let (a, b) = (a.max(1), b.max(1));
+    (a / gcd(a, b)).saturating_mul(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_common_multiple_of_any_numbers_is_at_least_one_and_does_not_overflow() {
+        assert_eq!([lcm(4, 6), lcm(16, 8), lcm(3, 1), lcm(0, 5), lcm(0, 0)], [12, 16, 3, 5, 1]);
+        assert_eq!(lcm(usize::MAX, usize::MAX - 1), usize::MAX);
+    }
+}

@@ -1,6 +1,7 @@
 //! A package's own test: its test inputs must reproduce its test outputs.
 
 use cytoscope_graph::Tensor;
+use cytoscope_storage::by_count;
 use serde_json::{Value, json};
 
 /// Tolerance for reproducing an output.
@@ -91,8 +92,9 @@ pub fn compare(name: &str, expected: &Tensor, got: &Tensor, tolerance: Tolerance
     }
     let ppm = outside as f64 * 1e6 / a.len().max(1) as f64;
     if ppm > tolerance.outside_ppm {
+        let exceed = by_count(outside, "exceeds", "exceed");
         return Err(format!(
-            "output \"{name}\": {outside} of {} values exceed the tolerance, the largest difference is {worst}",
+            "output \"{name}\": {outside} of {} values {exceed} the tolerance, the largest difference is {worst}",
             a.len()
         ));
     }

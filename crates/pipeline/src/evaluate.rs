@@ -514,7 +514,7 @@ mod tests {
         write(&truth, floats(vec![0.25, 1.0, 2.0, 3.0]));
         let notes = |truth: &PathBuf| job(prediction.clone(), truth.clone()).run(&Context::default()).unwrap().notes;
         let of_nan = notes(&truth);
-        assert!(of_nan.len() == 1 && of_nan[0].message.contains("p.npy: 1 of 4 values are NaN"), "{of_nan:?}");
+        assert!(of_nan.len() == 1 && of_nan[0].message.contains("p.npy: 1 of 4 values is NaN"), "{of_nan:?}");
         assert_eq!(of_nan[0].level, NoteLevel::Warning);
         write(&prediction, floats(vec![0.0, 1.0, 2.0, 2.0]));
         assert!(notes(&truth).is_empty());

@@ -12,6 +12,7 @@ use cytoscope_objects::regression::{Regression, regression};
 use cytoscope_objects::rims::{Annotation, Rims};
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Errors, Grid};
 use cytoscope_profile::{DeviceTraffic, Stage};
+use cytoscope_storage::by_count;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{IGNORE_LABEL, Setting};
 use cytoscope_volume::{Element, Samples, with_samples};
@@ -317,8 +318,9 @@ fn warnings_on_intensities(report: &PairReport, [prediction, truth]: [&[f32]; 2]
     for (path, values) in [(&report.prediction, prediction), (&report.truth, truth)] {
         let invalid = values.iter().filter(|value| !value.is_finite()).count();
         if invalid > 0 {
+            let (are, these) = (by_count(invalid, "is", "are"), by_count(invalid, "this value", "these values"));
             notes.push(Note::warning(format!(
-                "{}: {invalid} of {} values are NaN or infinite, so its scores are 0 or undefined; replace these values",
+                "{}: {invalid} of {} values {are} NaN or infinite, so its scores are 0 or undefined; replace {these}",
                 path.display(),
                 values.len()
             )));

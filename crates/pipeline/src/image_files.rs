@@ -1,7 +1,7 @@
 //! Records of the files that make up an image together with the input file, such as numbered slices.
 
 use crate::provenance::InputRecord;
-use cytoscope_storage::hexadecimal;
+use cytoscope_storage::{by_count, hexadecimal};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -93,14 +93,18 @@ impl ImageFiles {
                 notes.extend(named.map(|(path, change)| format!("the input {} {change}", path.display())));
                 if changed.len() > MAX_NAMED {
                     let more = changed.len() - MAX_NAMED;
-                    notes.push(format!("{more} more files of the input {} have changed", input.display()));
+                    let (files, have) = (by_count(more, "file", "files"), by_count(more, "has", "have"));
+                    notes.push(format!("{more} more {files} of the input {} {have} changed", input.display()));
                 }
             }
             Self::Summed(sum) => {
                 let now = find().and_then(|files| records_of_others(input, &files));
                 if now.is_none_or(|now| FileSum::of(&now) != *sum) {
-                    let files = sum.files;
-                    notes.push(format!("at least one of the {files} other files of {} has changed", input.display()));
+                    let one = match sum.files {
+                        1 => "the other file".to_owned(),
+                        files => format!("at least one of the {files} other files"),
+                    };
+                    notes.push(format!("{one} of {} has changed", input.display()));
                 }
             }
         }

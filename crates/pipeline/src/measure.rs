@@ -212,10 +212,14 @@ impl MeasureJob {
             OpenOptions { shape_zyx: Some(extents.zyx), times: Some(extents.times), ..OpenOptions::default() };
         // The image of a prediction is its maps.
         let path = labels_of(&self.labels);
-        let mut labels = self.series.open_labels(&path, &of_labels)?;
+        let open = |options: &OpenOptions| match self.intensities {
+            Some(_) => self.series.open_labels_of_stack(&path, options),
+            None => self.series.open_labels(&path, options),
+        };
+        let mut labels = open(&of_labels)?;
         // The label image may have the same wrong axes as its stack.
         if Extents::of(labels.meta()).zyx != extents.zyx
-            && let Ok(again) = self.series.open_labels(&path, of_stack)
+            && let Ok(again) = open(of_stack)
         {
             labels = again;
         }

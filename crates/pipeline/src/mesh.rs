@@ -8,7 +8,7 @@ use crate::measure::numbers;
 use crate::predict::file_notes::{
     FilePart, OtherSeries, SliceAlone, first_series_note, label_series_note, one_of_several_note, reading_notes,
 };
-use crate::predict::resolve::{assumed_voxel_size_note, check_voxel_size, used_voxel_um};
+use crate::predict::resolve::{assumed_voxel_size_note, check_time, check_voxel_size, used_voxel_um};
 use crate::predict::zarr::labels_of;
 use crate::results::{check_file, moved_aside_note};
 use crate::stack::{Extents, Stack, channels_text};
@@ -128,13 +128,7 @@ impl MeshJob {
             let problem = format!("values of type {dtype} in {channels} are not labels");
             return Err(self.mismatch(problem, "give an image with one channel of integers"));
         }
-        if self.time >= extents.times {
-            let problem = match extents.times {
-                1 => format!("time point {} does not exist: there is only one", self.time),
-                n => format!("time point {} does not exist: there are {n}", self.time),
-            };
-            return Err(self.mismatch(problem, "give another time point, counted from 0"));
-        }
+        check_time(Some(self.time), extents.times, &self.labels)?;
         let size = self.voxel_um.map_or(image.meta().voxel_size_um, |[z, y, x]| VoxelSize::new_um(z, y, x));
         check_voxel_size(&self.labels, size, self.voxel_um)?;
         if let Some([z, y, x]) = self.assumed_voxel_um {

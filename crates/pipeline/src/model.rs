@@ -8,7 +8,7 @@ use crate::provenance::InputRecord;
 use cytoscope_engine::{
     CompileOptions, DeviceId, Engine, EngineError, NotRolling, Precision, RollingPlan, Session, select,
 };
-use cytoscope_graph::{Graph, gcd};
+use cytoscope_graph::{Graph, Op, lcm};
 use cytoscope_graph_passes::quantize::{has_quantized_layers, is_quantized};
 use cytoscope_graph_passes::{analysis, over_slices, to_single_precision};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
@@ -109,6 +109,33 @@ pub struct Model {
     pub seed_channel: usize,
 }
 
+/// Refuses a network with weights that are NaN or infinite. Other constants, such as limits and padding, may be infinite.
+pub(crate) fn check_weights(graph: &Graph) -> Result<(), String> {
+    let has_weights = |op: &Op| {
+        let is_norm = matches!(
+            op,
+            Op::BatchNormalization { .. }
+                | Op::InstanceNormalization { .. }
+                | Op::GroupNormalization { .. }
+                | Op::LayerNormalization { .. }
+        );
+        is_norm || matches!(op, Op::Conv(_) | Op::ConvTranspose(_) | Op::Gemm { .. } | Op::MatMul)
+    };
+    for id in graph.nodes.iter().filter(|node| has_weights(&node.op)).flat_map(|node| node.inputs.iter().flatten()) {
+        let Some(values) = graph.constant(*id).and_then(|tensor| tensor.as_f32()) else { continue };
+        let not_finite = values.iter().filter(|value| !value.is_finite()).count();
+        if not_finite > 0 {
+            return Err(format!(
+                "its weights \"{}\" contain values that are NaN or infinite ({not_finite} of {}), with which no prediction can be \
+                 computed; export the network again with weights from before they appeared, usually because training diverged",
+                graph.value(*id).name,
+                values.len()
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Returns the number of spatial axes of input and output, or why stacks cannot be run through the network.
 fn spatial_axes(input: &TensorSpec, output: &TensorSpec) -> Result<usize, String> {
     use AxisKind::{Batch, Channel, X, Y, Z};
@@ -116,10 +143,16 @@ fn spatial_axes(input: &TensorSpec, output: &TensorSpec) -> Result<usize, String
     let spatial_axes = match order.as_slice() {
         [Batch, Channel, Z, Y, X] => 3,
         [Batch, Channel, Y, X] => 2,
-        _ => return Err(format!("its input has the axes {order:?}; expected batch, channel, (z,) y, x")),
+        _ => {
+            return Err(format!(
+                "its input has the axes {order:?}, expected batch, channel, (z,) y, x; export the network with these axes"
+            ));
+        }
     };
     if output.axes.iter().map(|a| a.kind).ne(order) {
-        return Err("the axes of its output differ from those of its input".to_owned());
+        return Err(
+            "the axes of its output differ from those of its input; export the network with equal ones".to_owned()
+        );
     }
     Ok(spatial_axes)
 }
@@ -228,10 +261,12 @@ impl Model {
         let path = package.path.clone();
         let bad = |problem: String| JobError::model(path.display().to_string(), problem);
         model_inputs::check_same_grid(&package.inputs).map_err(&bad)?;
+        model_inputs::check_batch(&package).map_err(&bad)?;
         model_inputs::move_channels(&mut package).map_err(&bad)?;
         let inputs = model_inputs::inputs_of(&package);
         for graph in std::iter::once(&mut package.graph).chain(package.float_graph.as_mut()) {
             to_single_precision(graph).map_err(|e| bad(e.to_string()))?;
+            check_weights(graph).map_err(&bad)?;
             model_inputs::join(graph, &inputs).map_err(&bad)?;
         }
         let input = package.inputs.first().ok_or_else(|| bad("it has no input".to_owned()))?;
@@ -479,10 +514,6 @@ fn on_disk(path: &Path) -> std::io::Result<Vec<InputRecord>> {
     let mut files: Vec<PathBuf> = listed.into_iter().filter(|p| p.is_file() && !is_hidden(p)).collect();
     files.sort();
     files.iter().map(|file| InputRecord::of(file)).collect()
-}
-
-fn lcm(a: usize, b: usize) -> usize {
-    (a / gcd(a, b).max(1)).saturating_mul(b)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The input tensors of a model: what a package declares about each, and whether stacks can be cut into tiles for all of
 //! them at once.
 
-use cytoscope_graph::Graph;
+use cytoscope_graph::{Dim, Graph};
 use cytoscope_graph_passes::{channels_first, join_inputs};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
 
@@ -84,6 +84,24 @@ pub(crate) fn channel_names(inputs: &[ModelInput]) -> Vec<String> {
 pub(crate) fn join(graph: &mut Graph, inputs: &[ModelInput]) -> Result<(), String> {
     let channels: Vec<usize> = inputs.iter().map(|input| input.channels).collect();
     join_inputs(graph, &channels).map_err(|error| error.to_string())
+}
+
+/// Refuses a network with an input of several samples at a time: the number of tiles is not a multiple of theirs.
+pub(crate) fn check_batch(package: &Package) -> Result<(), String> {
+    for graph in std::iter::once(&package.graph).chain(package.float_graph.as_ref()) {
+        for (spec, id) in package.inputs.iter().zip(&graph.inputs) {
+            let has_batch = spec.axes.first().is_some_and(|axis| axis.kind == AxisKind::Batch);
+            let first = graph.value(*id).shape.as_ref().and_then(|shape| shape.first());
+            if let Some(samples) = first.and_then(Dim::fixed).filter(|samples| has_batch && *samples > 1) {
+                return Err(format!(
+                    "its input {} has a fixed batch of {samples} samples, expected 1 or a free length: export the network \
+                     again with a batch of 1, or with a dynamic batch axis",
+                    spec.id
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Refuses inputs that are not on the same grid: with other axes, voxel sizes, or lengths that depend on those of another

@@ -195,7 +195,8 @@ impl Model {
             Some((0, _)) => {}
             Some((index, output)) => {
                 if self.outputs.first().is_some_and(|first| first.axes != output.axes) {
-                    let problem = format!("the axes of its output {} differ from those of its input", output.id);
+                    let problem =
+                        format!("the axes of its output {} differ from those of its input; choose another", output.id);
                     return Err(JobError::model(self.path.display().to_string(), problem));
                 }
                 self.output_channels = output.channels;

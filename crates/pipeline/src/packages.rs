@@ -4,6 +4,8 @@ use crate::checkpoints::{self, Opened};
 use crate::devices::Devices;
 use crate::inherited::{Inherited, covers, file_name, inherit, not_lists};
 use crate::job_record::{recorded, recorded_training};
+use crate::model::check_weights;
+use crate::model_inputs::check_batch;
 use crate::package_test::{self, TestRun};
 use crate::tensors::run_reference;
 use crate::verify::{self, Verification};
@@ -124,6 +126,11 @@ impl ImportJob {
         let loading = context.recorder.span(Stage::Load, "package");
         let open = || checkpoints::open(file, settings);
         let Opened { package, architecture, assumptions } = context.report_alive(ProgressStage::Check, open)?;
+        let refused = |problem: String| JobError::model(&*file_text, problem);
+        check_batch(&package).map_err(refused)?;
+        for graph in std::iter::once(&package.graph).chain(package.float_graph.as_ref()) {
+            check_weights(graph).map_err(refused)?;
+        }
         loading.finish();
         context.check()?;
         let testing = context.recorder.span(Stage::Verify, "self-test");

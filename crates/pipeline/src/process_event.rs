@@ -1,6 +1,7 @@
 //! Lines that a process of this program writes to standard error, as JSON, for the process that started it.
 
 use crate::JobErrorKind;
+use cytoscope_storage::counted;
 use cytoscope_storage::message::NamedSetting;
 use serde::{Deserialize, Serialize};
 
@@ -142,7 +143,7 @@ impl ProcessEvent {
             }
             Self::Trial { trial, rungs, .. } => {
                 let SearchTrial { number, rung, steps, .. } = trial;
-                let text = format!("trial {number}, {steps} steps: {}", trial.result_text());
+                let text = format!("trial {number}, {}: {}", counted(steps, "step"), trial.result_text());
                 Some((Some(format!("rung {rung} of {rungs}")), text))
             }
             Self::Error { .. } => None,

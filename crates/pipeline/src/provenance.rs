@@ -14,6 +14,7 @@ pub(crate) use lookup::{
 use crate::devices::DeviceChoice;
 use crate::diameter::ObjectDiameter;
 use crate::installed_models::recorded_model;
+use crate::job_record::absolute;
 use crate::predict::{InputReport, InputTensor, KeepSlices, PredictJob, PredictedSlices, TilePlan, zarr};
 use crate::preprocess::PreprocessRecord;
 use crate::recorded::Recorded;
@@ -213,11 +214,6 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, 
     };
     store(path, &record)?;
     Ok(kept_results(path, &record))
-}
-
-/// Returns the path in a form in which the record can be run again from any folder.
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Returns the job as it is recorded: for this input alone, with absolute paths, and without what does not determine the

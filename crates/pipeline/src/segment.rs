@@ -415,7 +415,7 @@ impl SegmentJob {
         // The labels of a prediction are further images in the folder of its maps.
         let image = match zarr::is_result(&self.map) {
             true => open(&self.map, &OpenOptions::default())?,
-            false => self.series.open_or_only(&self.map, &OpenOptions::default())?,
+            false => self.series.open_maps_of_stack(&self.map, &OpenOptions::default())?,
         };
         let state = is_needed.then(|| MapState::of(context, &self.map)).transpose()?;
         Ok((image, state))
@@ -473,7 +473,7 @@ impl SegmentJob {
         let extents = Extents::of(&meta);
         check_index(&self.map, "channel", CHANNEL, self.channel, extents.channels)?;
         let seed_channel = self.seed_channel.unwrap_or(self.channel);
-        check_index(&self.map, "seed channel", "a seed channel of", seed_channel, extents.channels)?;
+        check_index(&self.map, "seed channel", CHANNEL, seed_channel, extents.channels)?;
         check_index(&self.map, "time point", TIME, self.time, extents.times)?;
         Ok(meta)
     }
@@ -549,11 +549,12 @@ fn check_index(path: &Path, what: &str, option: impl Display, index: usize, coun
     if index < count {
         return Ok(());
     }
-    Err(JobError::Mismatch {
-        path: path.to_owned(),
-        problem: format!("{what} {index} does not exist: the file has {count}"),
-        next_step: message!("give {option} 0 to {}", count.saturating_sub(1)),
-    })
+    let next_step = match count {
+        0 | 1 => message!("give {option} 0"),
+        _ => message!("give {option} 0 to {}", count - 1),
+    };
+    let problem = format!("{what} {index} does not exist: the file has {count}");
+    Err(JobError::Mismatch { path: path.to_owned(), problem, next_step })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use crate::ops::{self, Elementwise, Reference, Statistics, Volume, apply};
 use crate::predict::prediction::Prediction;
-use crate::stack::Stack;
+use crate::stack::{Stack, unsupported_step};
 use crate::{Context, JobError, Model};
 use cytoscope_model_package::Processing;
 use cytoscope_profile::Stage;
@@ -89,9 +89,7 @@ pub(crate) fn preprocessing_of_slices(
             let mut chains = Vec::with_capacity(channels.len());
             for (input, (_, own)) in model.inputs.iter().zip(input_tensors(model, slice)) {
                 let found = resolve(&input.preprocessing, own, Statistics::Unprocessed, input_tensors(model, slice));
-                chains.extend(found.map_err(|step| {
-                    JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported"))
-                })?);
+                chains.extend(found.map_err(|step| unsupported_step(model, &step))?);
             }
             all.push(chains);
         }

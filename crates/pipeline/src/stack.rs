@@ -8,6 +8,12 @@ use cytoscope_profile::Stage;
 use cytoscope_volume::{Axis, Region, Samples};
 use std::ops::Range;
 
+/// Returns the error for a preprocessing step of a model that is not supported.
+pub(crate) fn unsupported_step(model: &Model, step: &str) -> JobError {
+    let next_step = "apply it to the stacks first, and remove it from the package";
+    JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported; {next_step}"))
+}
+
 /// Returns a number of channels as text, such as `1 channel` and `2 channels`.
 pub(crate) fn channels_text(count: usize) -> String {
     format!("{count} channel{}", if count == 1 { "" } else { "s" })
@@ -152,9 +158,7 @@ impl Stack {
             let mut volume = StackChannels { stack: self, context, channels };
             let mut references = references(&mut tensors);
             let found = ops::resolve(&input.preprocessing, &mut volume, Statistics::Unprocessed, &mut references)?;
-            chains.extend(found.map_err(|step| {
-                JobError::model(model.name.clone(), format!("preprocessing step {step} is not supported"))
-            })?);
+            chains.extend(found.map_err(|step| unsupported_step(model, &step))?);
         }
         Ok(Chains::Stack(chains))
     }

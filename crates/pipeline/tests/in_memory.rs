@@ -161,6 +161,46 @@ fn a_network_of_one_size_that_declares_free_axes_is_refused_with_what_to_do() {
     assert!(error.to_string().contains("export it without dynamic axes"), "{error}");
 }
 
+#[test]
+fn a_network_with_a_fixed_batch_of_several_samples_is_refused_with_what_to_do() {
+    let with_batch = |samples: usize| {
+        let mut graph = Graph::new("batch");
+        let [d, h, w] = ["d", "h", "w"].map(|name| Dim::Free(name.to_owned()));
+        let x = graph.add_input("x", ElementType::F32, vec![Dim::Fixed(samples), Dim::Fixed(1), d, h, w]);
+        let y = graph.push("y", Op::Activation(Activation::Relu), &[Some(x)]);
+        graph.outputs.push(y);
+        Model::from_package(package(&graph).in_memory(Path::new("a test")).unwrap())
+    };
+    assert!(with_batch(1).is_ok());
+    let error = with_batch(4).unwrap_err().to_string();
+    assert!(error.contains("a fixed batch of 4 samples, expected 1"), "{error}");
+    assert!(error.contains("export the network again with a batch of 1"), "{error}");
+}
+
+#[test]
+fn a_network_with_weights_that_are_not_finite_is_refused_with_their_name_and_number() {
+    let with_weight = |value: f32| {
+        let mut graph = Graph::new("weights");
+        let [n, d, h, w] = ["n", "d", "h", "w"].map(|name| Dim::Free(name.to_owned()));
+        let x = graph.add_input("x", ElementType::F32, vec![n, Dim::Fixed(1), d, h, w]);
+        // Constants that are no weights may be infinite.
+        let limit = graph.add_initializer("limit", Tensor::scalar(f32::INFINITY));
+        let clipped = graph.push("clipped", Op::Clip, &[Some(x), None, Some(limit)]);
+        let mut values = noise(5, 27);
+        values[3..5].fill(value);
+        let weight = graph.add_initializer("conv.weight", Tensor::new([1, 1, 3, 3, 3], values).unwrap());
+        let y = graph.push("y", Op::Conv(ConvAttrs::same(&[3, 3, 3])), &[Some(clipped), Some(weight)]);
+        graph.outputs.push(y);
+        Model::from_package(package(&graph).in_memory(Path::new("a test")).unwrap())
+    };
+    assert!(with_weight(0.5).is_ok());
+    for value in [f32::NAN, f32::NEG_INFINITY] {
+        let error = with_weight(value).unwrap_err().to_string();
+        assert!(error.contains("\"conv.weight\" contain values that are NaN or infinite (2 of 27)"), "{error}");
+        assert!(error.contains("export the network again"), "{error}");
+    }
+}
+
 /// The network takes bytes and returns booleans.
 #[test]
 fn a_network_of_other_types_than_f32_is_predicted() {

@@ -199,6 +199,12 @@ impl GrowingFile {
         Some(Recorded { fingerprint, about })
     }
 
+    /// Whether there is a record of the growing file of the results `folder/stem_*` that cannot be read.
+    pub fn has_damaged_record(folder: &Path, stem: &str) -> bool {
+        let path = paths(folder, stem).1;
+        path.is_file() && read_record(&path).is_none()
+    }
+
     /// Returns the number of recorded bytes from the start of the file, once those are recorded that are to be.
     pub fn kept_bytes(&self) -> u64 {
         self.shared.valid().recorded_bytes
@@ -326,6 +332,17 @@ mod tests {
         GrowingFile::remove(folder, "stack").unwrap();
         assert!(GrowingFile::open(folder, &"long ".repeat(60), "a job").is_ok(), "a stem of 300 bytes");
         assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_damaged_record_is_told_from_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let is_damaged = || GrowingFile::has_damaged_record(folder.path(), "stack");
+        assert!(!is_damaged(), "there is none");
+        write(folder.path());
+        assert!(!is_damaged());
+        std::fs::write(paths(folder.path(), "stack").1, "{\"fingerprint\"").unwrap();
+        assert!(is_damaged() && GrowingFile::recorded(folder.path(), "stack").is_none());
     }
 
     #[test]

@@ -18,6 +18,7 @@
 //! - [`json`] reads and writes the JSON files that are kept between runs: settings, caches, profiles.
 //! - [`setting`] lists the options and commands that notes and errors name.
 //! - [`message`](mod@message) is a text for the user with the options that it names.
+//! - [`counted`] and [`by_count`] let the words of messages agree with their numbers.
 //! - [`growing`] keeps the file of an unfinished result, with a record of what is valid, for the next process.
 //! - [`space`] returns the free space of a disk.
 //! - [`lock`] prevents two processes from writing results under the same name.
@@ -39,6 +40,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod count;
 mod error;
 pub mod folder;
 pub mod growing;
@@ -57,6 +59,7 @@ pub mod space;
 pub mod target;
 pub mod write;
 
+pub use count::{by_count, counted};
 pub use error::{Holder, Locked, StorageError, io_advice, is_exhausted};
 pub use manifest::{
     MARKER, Manifest, ManifestFile, hexadecimal, sha256_of_bytes, sha256_of_file, sha256_of_file_while,

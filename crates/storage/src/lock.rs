@@ -4,6 +4,7 @@ use crate::write::{LOCK, machine_id, parent_of, register_unfinished, unregister_
 use crate::{Holder, Locked, StorageError};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,10 +17,44 @@ const ATTEMPTS: usize = 16;
 /// Maximum number of bytes that are read from a lock file.
 const MAX_HOLDER_BYTES: u64 = 64;
 
+/// A locked file, unlocked when dropped. Closing it does not suffice: a child process that another thread starts inherits the
+/// file, and holds the lock until it executes its program.
+#[derive(Debug)]
+pub struct LockedFile(File);
+
+impl LockedFile {
+    /// Takes over a file that was locked, or that is on a file system without locks.
+    pub fn new(file: File) -> Self {
+        Self(file)
+    }
+}
+
+impl Deref for LockedFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
+impl DerefMut for LockedFile {
+    fn deref_mut(&mut self) -> &mut File {
+        &mut self.0
+    }
+}
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        // On file systems without locks there is nothing to unlock.
+        let _ = self.0.unlock();
+    }
+}
+
 /// A lock on the results with one name, a file or a folder, held until dropped. The system releases it when the process ends.
 #[derive(Debug)]
 pub struct ResultsLock {
-    file: File,
+    /// Unlocked after the file is removed.
+    file: LockedFile,
     path: PathBuf,
     keep: bool,
 }
@@ -94,7 +129,7 @@ impl ResultsLock {
                     register_unfinished(&path);
                 }
                 name_holder(&file);
-                return Ok(Self { file, path, keep });
+                return Ok(Self { file: LockedFile::new(file), path, keep });
             }
         }
         Err(busy(&path))
@@ -111,8 +146,6 @@ impl Drop for ResultsLock {
             // The next holder names itself.
             let _ = self.file.set_len(0);
         }
-        // Closing the file releases the lock as well.
-        let _ = self.file.unlock();
     }
 }
 
@@ -208,6 +241,20 @@ mod tests {
         });
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "40");
         assert_eq!(std::fs::read_dir(folder.path().join("new")).unwrap().count(), 1, "no lock remains");
+    }
+
+    #[test]
+    fn a_dropped_lock_is_released_although_another_handle_of_its_file_is_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let file = File::create(&path).unwrap();
+        file.try_lock().unwrap();
+        let (held, inherited) = (LockedFile::new(file.try_clone().unwrap()), file);
+        let other = File::open(&path).unwrap();
+        assert!(matches!(other.try_lock(), Err(TryLockError::WouldBlock)));
+        drop(held);
+        other.try_lock().unwrap();
+        drop(inherited);
     }
 
     #[test]

@@ -121,6 +121,8 @@ message_settings! {
         Mode, MODE, "--mode";
         /// The objects whose surfaces are written.
         Objects, OBJECTS, "--objects";
+        /// The path of a result.
+        Out, OUT, "--out";
         /// The output of a model with several outputs.
         OutputTensor, OUTPUT_TENSOR, "--output-tensor";
         /// The preprocessed stack as a result.

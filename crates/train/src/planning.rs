@@ -13,6 +13,7 @@ use crate::validator::SCORE_VERSION;
 use cytoscope_graph::{ElementType, Graph};
 use cytoscope_pipeline::{CancelToken, JobError, Note};
 use cytoscope_profile::{bytes_text, count_text, time_text};
+use cytoscope_storage::{by_count, counted};
 use std::time::{Duration, Instant};
 
 /// Number of steps that are timed before the first plan.
@@ -173,18 +174,20 @@ impl Training<'_> {
         context.note(plan.text());
         if let (Some(mixed_precision), Some(half)) = (stepper.mixed_precision(), self.config.precision.half()) {
             context.note(format!(
-                "mixed precision: {} operators compute in {half}; parameters, norms and the loss use {}",
-                mixed_precision.nodes,
+                "mixed precision: {} {} in {half}; parameters, norms and the loss use {}",
+                counted(mixed_precision.nodes, "operator"),
+                by_count(mixed_precision.nodes, "computes", "compute"),
                 ElementType::F32
             ));
         }
         if let Some(r) = stepper.recompute() {
             context.note(format!(
-                "memory: {} instead of {} of activations are kept; {} operators are computed twice, {:.0} % of a step's \
+                "memory: {} instead of {} of activations are kept; {} {} computed twice, {:.0} % of a step's \
                  multiplications",
                 bytes_text(r.bytes_after),
                 bytes_text(r.bytes_before),
-                r.nodes,
+                counted(r.nodes, "operator"),
+                by_count(r.nodes, "is", "are"),
                 100.0 * r.recomputed_macs as f64 / r.macs.max(1) as f64
             ));
         }

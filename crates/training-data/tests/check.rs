@@ -99,7 +99,7 @@ fn invalid_shapes_and_values_are_problems() {
     has(&with_bad(image.clone(), shape, negative, shape), Severity::Warning, "negative");
     let mut odd: Vec<f32> = image.iter().map(|v| f32::from(*v)).collect();
     odd[5] = f32::NAN;
-    has(&with_bad(odd, shape, labels.clone(), shape), Severity::Warning, "1 of its 320 voxels are NaN");
+    has(&with_bad(odd, shape, labels.clone(), shape), Severity::Warning, "1 of its 320 voxels is NaN");
     has(&with_bad(vec![f32::NAN; n], shape, labels.clone(), shape), Severity::Error, "none of its voxels");
     let clipped: Vec<u16> = image.iter().map(|v| (*v).min(255)).collect();
     has(&with_bad(clipped, shape, labels, shape), Severity::Warning, "overexposed");

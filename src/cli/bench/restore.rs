@@ -4,11 +4,12 @@ use super::metrics::Figures;
 use super::results::{GitInfo, Origin, TaskResult};
 use super::tasks::Task;
 use super::{Progress, TaskRun};
+use crate::cli::eprint_line;
 use crate::cli::failure::{Failure, Outcome};
-use crate::cli::{counted, eprint_line};
 use cytoscope_engine::select::fingerprint;
 use cytoscope_pipeline::provenance::InputRecord;
 use cytoscope_pipeline::{input_record, own_program};
+use cytoscope_storage::counted;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 

@@ -7,6 +7,7 @@ use crate::cli::print;
 use cytoscope_pipeline::Context;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_profile::Recorder;
+use cytoscope_storage::counted;
 use cytoscope_train::{PrecisionComparison, TrainConfig, TrainJob, TrainPrecision, TrainReport, TrainSink};
 
 /// Kind of the working folder, as stored in its marker file.
@@ -52,8 +53,9 @@ pub(super) fn compare(
 pub(super) fn print_comparison(full: &PrecisionComparison, mixed: &TrainReport) {
     let speed_up = full.step_secs / mixed.step_secs.max(f64::MIN_POSITIVE);
     print(&format!(
-        "  the same training in f32: {} steps of {:.3} s ({speed_up:.2}× the time of mixed precision)",
-        full.steps, full.step_secs
+        "  the same training in f32: {} of {:.3} s ({speed_up:.2}× the time of mixed precision)",
+        counted(full.steps, "step"),
+        full.step_secs
     ));
     for (name, difference) in &full.differences {
         let score = full.scores.get(name).copied().unwrap_or(f64::NAN);

@@ -15,13 +15,15 @@ use cytoscope_engine::select::fingerprint;
 use cytoscope_model_package::check_destination;
 use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SEARCH_FOLDER_KIND, SearchTrial, is_search_table};
 use cytoscope_profile::Recorder;
-use cytoscope_storage::Overwrite;
+use cytoscope_storage::setting::{OUT, RESTART, RESUME};
 use cytoscope_storage::target::check_file;
 use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::{
     MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, TrainJob, ValidationPoint, search_rungs,
 };
 use serde_json::json;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use table::ResultsTable;
 
@@ -48,29 +50,24 @@ fn open_table(
     check_destination(&options.out, &[options.data.as_path()], Overwrite::from_force(options.force))?;
     let unfinished = job.folder();
     if unfinished.exists() && !options.resume && !options.restart {
-        return Err(Failure::bad_input(format!(
-            "{}: an unfinished training run already exists here; use --resume to continue the search, or --restart to \
-             discard both",
-            unfinished.display()
-        )));
+        let problem = format!("{}: an unfinished training run already exists here", unfinished.display());
+        return Err(Failure::bad_input(problem)
+            .and_next(message!("use {RESUME} to continue the search, or {RESTART} to discard both")));
     }
     if options.resume
         && let Some(config) = job.checkpoint_config()
         && !settings.iter().any(|trial| is_of_trial(&config, trial))
     {
-        return Err(Failure::bad_input(format!(
-            "{}: the settings of the unfinished training run here match no trial of this search; give another --out, or \
-             use --restart instead of --resume to discard it",
-            unfinished.display()
-        )));
+        let problem = "the settings of the unfinished training run here match no trial of this search";
+        let next_step = message!("use {RESTART} instead of {RESUME} to discard it (another {OUT} keeps it)");
+        return Err(Failure::bad_input(format!("{}: {problem}", unfinished.display())).and_next(next_step));
     }
     let path = beside(&options.out, "search.csv");
     let is_table = is_search_table(&path);
     if is_table && !(options.resume || options.restart || options.force) {
-        return Err(Failure::wrong_use(format!(
-            "{}: the table of an earlier search already exists; use --resume to continue that search, --restart to discard \
-             it, or another --out",
-            path.display()
+        let problem = format!("{}: the table of an earlier search already exists", path.display());
+        return Err(Failure::wrong_use(problem).and_next(message!(
+            "use {RESUME} to continue that search, or {RESTART} to discard it (another {OUT} keeps it)"
         )));
     }
     // Files of another program do not belong to the search that is continued or discarded.
@@ -166,7 +163,9 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
         // Now, not when the first run ends or the last one starts: if this search is interrupted before, the next one with
         // --resume must not continue what is discarded.
         job.discard_unused()?;
-        table.write()?;
+    }
+    if !options.resume {
+        replace_earlier(options, &table)?;
     }
     let rungs = search_rungs(trials, steps);
     let mut active: Vec<usize> = (0..trials).collect();
@@ -224,6 +223,19 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
     finish(options, &table, last_report.as_ref())
 }
 
+/// Empties the table of an earlier search that this one replaces, and removes its plots: if this one is interrupted before its
+/// first trial ends, none of the other's results are left beside it. Without an earlier one, there is no table until then.
+fn replace_earlier(options: &Train, table: &ResultsTable) -> Outcome {
+    if options.restart || table.path.exists() {
+        table.write()?;
+    }
+    let path = beside(&options.out, PLOTS);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(JobError::Io { path, error }.into()),
+        _ => Ok(()),
+    }
+}
+
 /// Prints the result of a search.
 fn finish(options: &Train, table: &ResultsTable, report: Option<&TrainCommandReport>) -> Outcome {
     let best = table.rows.last();
@@ -265,7 +277,8 @@ fn show_trial(options: &Train, keys: &[String], row: &Row, rungs: usize, remaini
     }
     let SearchTrial { number, rung, steps, .. } = &trial;
     let (result, left) = (trial.result_text(), remaining.text());
-    eprint_line(&format!("[rung {rung} of {rungs}] trial {number}, {steps} steps: {result}{left}"));
+    let steps = counted(steps, "step");
+    eprint_line(&format!("[rung {rung} of {rungs}] trial {number}, {steps}: {result}{left}"));
 }
 
 /// Runs a trial, and returns its row and its report, or how it failed.

@@ -1,6 +1,7 @@
 //! The plots of a search as an SVG file: the score of each trial over the rungs, and beside each setting.
 
 use super::search::Row;
+use cytoscope_storage::counted;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -105,10 +106,10 @@ fn frame(title: &str, [left, right]: [&str; 2], scores: &Scale) -> String {
 /// Returns a point; its tooltip names trial, steps and score.
 fn point((x, y): (f64, f64), row: &Row, score: f64, is_best: bool) -> String {
     let (radius, fill) = if is_best { (5.0, "#d1495b") } else { (3.5, "#30638e") };
-    let (trial, steps) = (row.trial, row.steps);
+    let (trial, steps) = (row.trial, counted(row.steps, "step"));
     format!(
         "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" fill=\"{fill}\" fill-opacity=\"0.75\"><title>trial {trial}, \
-         {steps} steps: score {score:.4}</title></circle>\n"
+         {steps}: score {score:.4}</title></circle>\n"
     )
 }
 
@@ -117,7 +118,7 @@ fn over_rungs(scored: &[(&Row, f64)], best: usize, scores: &Scale) -> Option<Str
     let mut steps = Scale::of(scored.iter().map(|(row, _)| row.steps as f64))?;
     // Each rung has twice the steps of the one before.
     steps.is_logarithmic = steps.low > 0.0;
-    let [left, right] = [steps.low, steps.high].map(|n| format!("{n} steps"));
+    let [left, right] = [steps.low, steps.high].map(|n| counted(n, "step"));
     let mut plot = frame("score by steps, a line for each trial", [left.as_str(), right.as_str()], scores);
     let mut trials: BTreeMap<usize, Vec<(&Row, f64)>> = BTreeMap::new();
     for &(row, score) in scored {

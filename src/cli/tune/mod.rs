@@ -77,7 +77,8 @@ pub(crate) struct Tune {
     #[arg(long, value_name = "DIR|CSV")]
     training: Option<PathBuf>,
     /// Tune only the training runs, not the predictions with the model.
-    #[arg(long, requires = "training")]
+    #[arg(long, requires = "training",
+          conflicts_with_all = ["data", "series", "axes", "channels", "voxel_size", "diameter", "preprocess"])]
     only_training: bool,
     /// Task to train the network for; by default the model's task, or segmentation for scratch.
     #[arg(long, value_enum, requires = "training")]

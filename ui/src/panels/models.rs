@@ -9,6 +9,7 @@ use crate::documents::DocumentsAction;
 use crate::engine_notes::note_in_window;
 use crate::jobs::JobsAction;
 use crate::models::{ModelFindings, ModelsAction, stem};
+use crate::number_text::counted;
 use crate::opener::FileRequest;
 use crate::panels::predict::{about_model, facts};
 use crate::state::State;
@@ -386,7 +387,7 @@ fn test_result(ui: &mut Ui, test: &ModelTestReport) {
         weak(ui, format!("{} ({}): {how}", engine.device, engine.precision));
     }
     let mut about =
-        vec![format!("{} nodes", test.nodes), format!("{} of weights", bytes_text(test.weight_bytes as u64))];
+        vec![counted(test.nodes as u64, "node"), format!("{} of weights", bytes_text(test.weight_bytes as u64))];
     about.extend(test.architecture.map(|architecture| architecture.name().to_owned()));
     weak(ui, about.join(" · "));
     for assumption in &test.assumptions {
@@ -416,7 +417,7 @@ fn speed_table(ui: &mut Ui, speed: &ModelSpeedReport) {
     heading(ui, "Speed on this machine");
     let shape = |shape: &[usize]| shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" × ");
     let shapes: Vec<String> = speed.input_shapes.iter().map(|s| shape(s)).collect();
-    weak(ui, format!("Inputs of {}; median of {} runs", shapes.join(" and "), speed.runs));
+    weak(ui, format!("Inputs of {}; median of {}", shapes.join(" and "), counted(speed.runs as u64, "run")));
     egui::Grid::new("model speed").num_columns(4).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
         for name in ["Device", "Precision", "Time", "Voxels/s"] {
             ui.label(RichText::new(name).weak());

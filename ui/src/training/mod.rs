@@ -194,6 +194,11 @@ impl Wizard {
         self.plan.performance.unwrap_or(self.config.performance)
     }
 
+    /// Why the found settings of a search cannot be used; `None` if they can, or if none are used.
+    pub(crate) fn problem_of_found_settings(&self) -> Option<String> {
+        self.plan.search.problem(&self.config)
+    }
+
     /// The training configuration with the user's choices.
     fn chosen_config(&self) -> TrainConfig {
         let mut config = self.config.clone();

@@ -88,7 +88,22 @@ impl SettingsSearch {
         self.results.push(trial);
     }
 
-    /// Returns training settings with those of the trial that is used.
+    /// Returns why training settings cannot have those of the trial that is used; `None` if they can.
+    pub(super) fn problem(&self, config: &TrainConfig) -> Option<String> {
+        let is_usable =
+            |text: &&String| text.parse::<SettingAssignment>().is_ok_and(|found| found.set_in(config).is_some());
+        let unusable: Vec<&str> = self.used.iter().filter(|text| !is_usable(text)).map(String::as_str).collect();
+        (!unusable.is_empty()).then(|| {
+            format!(
+                "Found settings that this version of Cytoscope does not have: {}. Choose \"Discard found settings\", or \
+                 search again.",
+                unusable.join(", ")
+            )
+        })
+    }
+
+    /// Returns training settings with those of the trial that is used. If they cannot have one of these, see
+    /// [`Self::problem`], no run starts with them.
     pub(super) fn applied_to(&self, config: TrainConfig) -> TrainConfig {
         let assignments = self.used.iter().filter_map(|text| text.parse::<SettingAssignment>().ok());
         assignments.fold(config, |config, assignment| assignment.set_in(&config).unwrap_or(config))
@@ -290,6 +305,9 @@ impl Training {
         let wizard = &self.wizard;
         let is_ready = wizard.is_usable() && wizard.saving == Saving::No && !self.starting;
         let Some(data) = wizard.plan.data.clone().filter(|_| is_ready) else { return };
+        if let Some(problem) = wizard.problem_of_found_settings() {
+            return effects.error("The search cannot start", problem);
+        }
         let plan = &wizard.plan;
         let job = SearchJob {
             task: plan.task,
@@ -431,6 +449,15 @@ mod tests {
         search.used = search.best().unwrap().settings.clone();
         let config = search.applied_to(TrainConfig { batch: Some(3), ..TrainConfig::default() });
         assert_eq!((config.batch, config.ema, config.network.filters), (Some(3), 0.2, vec![4, 8]));
+        assert_eq!(search.problem(&TrainConfig::default()), None);
+    }
+
+    #[test]
+    fn found_settings_that_training_does_not_have_are_named() {
+        let used = ["ema=0.5", "schedule.gone=1", "no value", "network.filters=many"].map(str::to_owned).to_vec();
+        let search = SettingsSearch { used, ..SettingsSearch::default() };
+        let problem = search.problem(&TrainConfig::default()).unwrap();
+        assert!(problem.contains(": schedule.gone=1, no value, network.filters=many. Choose"), "{problem}");
     }
 
     #[test]

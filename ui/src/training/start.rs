@@ -6,6 +6,7 @@ use super::{Check, Training, file_name};
 use crate::display::Display;
 use crate::effect::Effects;
 use crate::jobs::Jobs;
+use crate::number_text::counted;
 use cytoscope_model_package::package_of;
 use cytoscope_pipeline::ModelTask;
 use cytoscope_pipeline::cards::{ModelCard, card};
@@ -29,9 +30,10 @@ pub(crate) fn incompatibility(model: &ModelCard, task: TrainingTask, channels: u
         return Some(format!("Its filters were designed by hand: start from {other} instead."));
     }
     if model.input_channels != channels {
+        let are = if channels == 1 { "is" } else { "are" };
         return Some(format!(
-            "It takes {} channels, but {channels} are chosen on the Data page, under Input channels.",
-            model.input_channels
+            "It takes {}, but {channels} {are} chosen on the Data page, under Input channels.",
+            counted(model.input_channels as u64, "channel")
         ));
     }
     match (task, own_task) {

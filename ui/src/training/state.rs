@@ -278,6 +278,9 @@ impl Training {
     fn tune(&mut self, effects: &mut Effects) {
         let wizard = &self.wizard;
         let Some(data) = wizard.plan.data.clone().filter(|_| wizard.is_usable() && !self.starting) else { return };
+        if let Some(problem) = wizard.problem_of_found_settings() {
+            return effects.error("Tuning cannot start", problem);
+        }
         let from = wizard.plan.from.clone();
         let title = from.model().map_or_else(|| NEW_NETWORK.to_owned(), |path| file_name(Path::new(path)));
         let (task, config, device) = (wizard.plan.task, wizard.chosen_config(), wizard.plan.device);
@@ -294,6 +297,9 @@ impl Training {
         // A run would distort the timing.
         if self.starting || !is_ready || jobs.tuning().is_some() {
             return;
+        }
+        if let Some(problem) = wizard.problem_of_found_settings() {
+            return effects.error("Training cannot start", problem);
         }
         let name = plan::clean_name(&wizard.plan.name);
         let name = if name.is_empty() { wizard.plan.suggested_name() } else { name };

@@ -3,40 +3,14 @@
 use super::check_sum;
 use super::record::Record;
 use crate::{CorrectionError, Fingerprint};
+use cytoscope_storage::lock::LockedFile;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// A locked file, unlocked when dropped. Closing it does not suffice: a child process that another thread starts inherits the
-/// file, and holds the lock until it executes its program.
-#[derive(Debug)]
-pub(crate) struct LockedFile(File);
-
-impl Deref for LockedFile {
-    type Target = File;
-
-    fn deref(&self) -> &File {
-        &self.0
-    }
-}
-
-impl DerefMut for LockedFile {
-    fn deref_mut(&mut self) -> &mut File {
-        &mut self.0
-    }
-}
-
-impl Drop for LockedFile {
-    fn drop(&mut self) {
-        // On file systems without locks there is nothing to unlock.
-        let _ = self.0.unlock();
-    }
-}
 
 /// A journal that is open for writing.
 #[derive(Debug)]
@@ -87,10 +61,10 @@ impl JournalFile {
             .open(path)
             .map_err(CorrectionError::io(path, "opening the journal"))?;
         match file.try_lock() {
-            Ok(()) => Ok(LockedFile(file)),
+            Ok(()) => Ok(LockedFile::new(file)),
             Err(TryLockError::WouldBlock) => Err(CorrectionError::InUse { journal: path.to_owned() }),
             // On file systems without locks a second window cannot be detected; editing is still allowed.
-            Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => Ok(LockedFile(file)),
+            Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => Ok(LockedFile::new(file)),
             Err(TryLockError::Error(e)) => Err(CorrectionError::io(path, "locking the journal")(e)),
         }
     }
@@ -155,7 +129,7 @@ impl JournalFile {
     /// Makes every write fail until the file is opened again.
     #[cfg(test)]
     pub fn forbid_writing(&mut self) {
-        self.file = LockedFile(File::open(&self.path).unwrap());
+        self.file = LockedFile::new(File::open(&self.path).unwrap());
     }
 
     /// The error of the last background sync; `None` if it succeeded.

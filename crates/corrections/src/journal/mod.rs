@@ -15,7 +15,7 @@ mod record;
 
 #[cfg(test)]
 pub(crate) use file::encode_record;
-pub(crate) use file::{JournalFile, LockedFile, ResumeState};
+pub(crate) use file::{JournalFile, ResumeState};
 pub(crate) use read::{HeaderError, JournalReader, Tail};
 pub(crate) use record::{Header, Record, put_edit, snapshot_parts};
 

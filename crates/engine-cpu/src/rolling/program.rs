@@ -15,7 +15,7 @@ use crate::step::{Elem, Slot, StepOp};
 use crate::steps::{Affine, ByteScale, PoolStep, ResizeStep, copy_part, dequantize};
 use cytoscope_engine::{EngineError, NotRolling};
 use cytoscope_graph::infer::shape_text;
-use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, gcd, op_name};
+use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, lcm, op_name};
 use cytoscope_kernels::conv::{ConvShape, TransposedShape};
 use cytoscope_kernels::pool::Pool;
 use cytoscope_kernels::resize::Tap;
@@ -238,7 +238,7 @@ impl RollingProgram {
         }
         for flow in &self.flow.nodes {
             if let Some(Some(step)) = steps.get_mut(buffer_of(flow.output)) {
-                *step = least_common_multiple(*step, flow.step);
+                *step = lcm(*step, flow.step);
             }
         }
         steps
@@ -252,12 +252,6 @@ impl RollingProgram {
         };
         self.flow.values.iter().map(of_value).max().unwrap_or(0)
     }
-}
-
-/// Returns the least common multiple of two numbers above 0.
-fn least_common_multiple(a: usize, b: usize) -> usize {
-    let (a, b) = (a.max(1), b.max(1));
-    a / gcd(a, b) * b
 }
 
 /// Lowers a prepared graph.

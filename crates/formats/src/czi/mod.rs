@@ -19,6 +19,7 @@ use crate::{
     reader::{Opened, Pixels, no_level},
     source::Source,
 };
+use cytoscope_storage::counted;
 use cytoscope_volume::{DType, Region, Samples};
 use directory::{FileHeader, Subblock};
 use rayon::prelude::*;
@@ -51,7 +52,8 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
             Fault::malformed("the CZI has no planes")
         } else {
             Fault::Misused(
-                format!("there is no series {}: the file has {} scenes", options.series, scenes.len()).into(),
+                format!("there is no series {}: the file has {}", options.series, counted(scenes.len(), "scene"))
+                    .into(),
                 choose_index(scenes.len()).into(),
             )
         });

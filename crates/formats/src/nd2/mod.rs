@@ -19,6 +19,7 @@ use crate::{
     source::Source,
 };
 use chunks::ChunkMap;
+use cytoscope_storage::counted;
 use cytoscope_volume::{Region, Samples, VoxelSize};
 use metadata::{Frame, Loop, Over, Picture};
 use rayon::prelude::*;
@@ -59,7 +60,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     let [t, positions, z] = [Over::Time, Over::Position, Over::Slice].map(|over| count_of(&loops, over));
     if options.series >= positions {
         return Err(Fault::Misused(
-            format!("there is no series {}: the file has {positions} positions", options.series).into(),
+            format!("there is no series {}: the file has {}", options.series, counted(positions, "position")).into(),
             choose_index(positions).into(),
         ));
     }

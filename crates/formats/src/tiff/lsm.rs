@@ -15,6 +15,7 @@ use crate::{
     file_format::FileFormat,
     meta::{Channel, positive},
 };
+use cytoscope_storage::counted;
 use cytoscope_volume::{Axis, VoxelSize};
 
 /// The tag with Zeiss' description of the image.
@@ -55,7 +56,12 @@ pub(crate) fn series(file: &TiffFile, pages: &[u32]) -> Result<Series, Fault> {
     }
     if slices.checked_mul(times) != Some(pages.len()) {
         return Err(Fault::unsupported(
-            format!("the LSM declares {times} time points of {slices} slices, but it has {} planes", pages.len()),
+            format!(
+                "the LSM declares {} of {}, but it has {}",
+                counted(times, "time point"),
+                counted(slices, "slice"),
+                counted(pages.len(), "plane")
+            ),
             "export each position as OME-TIFF, for example with Fiji",
         ));
     }

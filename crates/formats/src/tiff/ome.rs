@@ -12,6 +12,7 @@ use crate::{
     limits::Limits,
     source::{Counters, open_fault},
 };
+use cytoscope_storage::counted;
 use cytoscope_storage::read::open_regular;
 use cytoscope_volume::Axis;
 use std::{
@@ -291,8 +292,8 @@ fn assign_planes(
         assigned = assigned.saturating_add(how_many.clamp(1, sizes.total.saturating_sub(start).max(1)));
         if assigned > sizes.total.saturating_mul(MAX_ASSIGNMENTS) {
             let problem = format!(
-                "its TiffData elements assign pages to planes {assigned} times, but the image has only {} planes",
-                sizes.total
+                "its TiffData elements assign pages to planes {assigned} times, but the image has only {}",
+                counted(sizes.total, "plane")
             );
             return Err(Fault::malformed(problem).at(path));
         }
@@ -308,7 +309,8 @@ fn page_of(file: &TiffFile, ifd: usize) -> Result<&super::page::Page, FormatErro
             Err(Fault::unsupported("a plane has a format that is not supported", crate::error::RESAVE).at(&file.path))
         }
         None => {
-            let problem = format!("its OME-XML refers to page {ifd}, but the file has {} pages", file.chain_len);
+            let pages = counted(file.chain_len, "page");
+            let problem = format!("its OME-XML refers to page {ifd}, but the file has {pages}");
             Err(Fault::malformed(problem).at(&file.path))
         }
     }

@@ -11,6 +11,7 @@ use crate::{
     error::{Fault, FormatError},
     huge_pages,
 };
+use cytoscope_storage::counted;
 use cytoscope_volume::{Region, Samples};
 use rayon::prelude::*;
 use std::{cell::RefCell, collections::HashSet, ops::Range, path::Path, sync::Arc, time::Instant};
@@ -130,9 +131,9 @@ impl Stack {
             }
             None => {
                 return Err(Fault::malformed(format!(
-                    "its metadata refer to page {}, but the file has {} pages",
+                    "its metadata refer to page {}, but the file has {}",
                     plane.page,
-                    file.pages.len()
+                    counted(file.pages.len(), "page")
                 )));
             }
         };

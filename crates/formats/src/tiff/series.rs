@@ -17,6 +17,7 @@ use crate::{
     image::OpenOptions,
     meta::{Channel, INCH_UM, PRINTED_UM, positive},
 };
+use cytoscope_storage::counted;
 use cytoscope_volume::{Axes, Axis, VoxelSize};
 use std::{collections::HashMap, path::Path, sync::Arc};
 
@@ -381,7 +382,8 @@ pub(crate) fn apply_axes(path: &Path, series: &mut Series, axes: &Axes, file: &T
             Err(FormatError::misused(
                 path,
                 format!(
-                    "the axes {axes} do not match its {total} planes ({}YX{})",
+                    "the axes {axes} do not match its {} ({}YX{})",
+                    counted(total, "plane"),
                     found,
                     if samples > 1 && of_samples.is_none() { "S" } else { "" }
                 ),

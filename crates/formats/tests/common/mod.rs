@@ -2,6 +2,7 @@
 //! they are missing.
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
 
+pub mod tiff_builder;
 pub mod zarr;
 
 use cytoscope_formats::{FormatErrorKind, Image, OpenOptions, open_bytes};

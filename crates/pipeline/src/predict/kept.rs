@@ -24,6 +24,7 @@ use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{DEVICE, MEMORY_BUDGET, PRECISION};
+use cytoscope_storage::{by_count, counted};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -65,7 +66,8 @@ fn listed(parts: Vec<PredictedSlices>, device: DeviceId, precision: Precision) -
 /// Returns a note about the devices and precisions that computed the slices of a result; `None` if there is one only.
 pub(super) fn parts_note(parts: &[PredictedSlices]) -> Option<String> {
     let part = |PredictedSlices { slices, device, precision }: &PredictedSlices| {
-        format!("{slices} slices were computed on {device} in {precision}")
+        let were = by_count(slices, "was", "were");
+        format!("{} {were} computed on {device} in {precision}", counted(slices, "slice"))
     };
     (parts.len() > 1).then(|| parts.iter().map(part).collect::<Vec<String>>().join(", the next "))
 }
@@ -108,11 +110,13 @@ impl KeptRecord {
         if earlier.is_some() || !run.job.resume || run.is_later {
             return None;
         }
-        let recorded = GrowingFile::recorded(run.job.folder(), run.stem)?;
-        let why = if recorded.fingerprint.starts_with(&of_job(fingerprint)) {
-            "their record cannot be read"
-        } else {
-            "they are of another version of the input, other options or another version of this program"
+        let (folder, stem) = (run.job.folder(), run.stem);
+        let why = match GrowingFile::recorded(folder, stem) {
+            Some(recorded) if !recorded.fingerprint.starts_with(&of_job(fingerprint)) => {
+                "they are of another version of the input, other options or another version of this program"
+            }
+            None if !GrowingFile::has_damaged_record(folder, stem) => return None,
+            _ => "their record cannot be read",
         };
         Some(message!(
             "predicted from the beginning: the slices that an interrupted run had finished are not used, because {why}"
@@ -406,12 +410,13 @@ impl KeptSlices {
     /// Returns notes about slices and bands of an interrupted run or an earlier attempt; none if there are none.
     pub(super) fn notes(&self) -> Vec<Message> {
         let origin = if self.is_later { "that were finished before" } else { "that an interrupted run had finished" };
+        let of_one = if self.is_later && self.finished == 1 { "that was finished before" } else { origin };
         let note = || match (self.times, self.finished.checked_div(self.depth).unwrap_or(0)) {
-            (1, _) => format!("continued after {} slices {origin}", self.finished),
+            (1, _) => format!("continued after {} {of_one}", counted(self.finished, "slice")),
             (times, complete) if complete >= times => format!("continued after all {times} time points {origin}"),
             (times, complete) => format!(
-                "continued after {complete} of {times} time points and {} slices of the next one {origin}",
-                self.finished_of_next()
+                "continued after {complete} of {times} time points and {} of the next one {origin}",
+                counted(self.finished_of_next(), "slice")
             ),
         };
         let slices = (self.finished > 0).then(note);

@@ -12,6 +12,7 @@ use cytoscope_objects::stitch::Stitcher;
 use cytoscope_objects::threshold::Histogram;
 use cytoscope_objects::{Foreground, Height, SegmentOptions, Threshold, segment_with_foreground, smooth};
 use cytoscope_profile::Stage;
+use cytoscope_storage::counted;
 use std::ops::Range;
 
 /// Maximum number of voxels segmented at once, except in slabs of [`MIN_SLAB_SLICES`]; larger stacks are segmented slice by
@@ -275,8 +276,9 @@ fn label_in_slabs(
     let order: Vec<u32> = (1..=stitcher.count()).filter(|label| bright[*label as usize]).collect();
     let note = (!whole).then(|| {
         format!(
-            "segmenting the whole stack takes too much memory, so it was segmented in slabs of {slab} slices: objects that \
-             slabs divide may differ from those of the whole stack"
+            "segmenting the whole stack takes too much memory, so it was segmented in slabs of {}: objects that slabs divide \
+             may differ from those of the whole stack",
+            counted(slab, "slice")
         )
     });
     Ok(Labels { note, ..Labels::new(spool, shape, stitcher.count(), &order) })

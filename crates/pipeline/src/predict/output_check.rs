@@ -2,6 +2,7 @@
 
 use crate::Note;
 use cytoscope_engine::{DeviceId, EngineError, Precision};
+use cytoscope_storage::by_count;
 
 /// Counts the output values of a network that are NaN or infinite. In 16 bits, they are an error: the network exceeds
 /// the range of the type, and another precision may compute them. In other precisions, the network itself produces
@@ -37,9 +38,11 @@ impl OutputCheck {
     pub(crate) fn note(&self) -> Option<Note> {
         let Self { device, precision, not_finite } = self;
         (*not_finite > 0).then(|| {
+            let values = by_count(*not_finite, "value of the network is", "values of the network are");
+            let these = by_count(*not_finite, "this voxel", "these voxels");
             Note::warning(format!(
-                "{not_finite} output values of the network are NaN or infinite ({precision} on {device}): the prediction at \
-                 these voxels is meaningless"
+                "{not_finite} output {values} NaN or infinite ({precision} on {device}): the prediction at {these} is \
+                 meaningless"
             ))
         })
     }

@@ -3,6 +3,7 @@
 use super::grid::{CACHED_SLICES, READ_SLICES, maps, sources};
 use super::pass::QUEUED_SLABS;
 use cytoscope_engine::{Band, RollingPlan};
+use cytoscope_storage::counted;
 use cytoscope_volume::tile::Span;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -25,7 +26,7 @@ pub struct PassPlan {
 impl PassPlan {
     /// Returns the slabs and bands as a clause.
     pub fn text(&self) -> String {
-        let slabs = format!("one pass in slabs of {} slices", self.slab_slices);
+        let slabs = format!("one pass in slabs of {}", counted(self.slab_slices, "slice"));
         let bands = match [self.bands, self.bands_x] {
             [1, 1] => return slabs,
             [y, 1] => format!("{y} bands along Y"),

@@ -296,7 +296,10 @@ fn of_output(name: &str, error: EngineError) -> JobError {
 fn not_tileable(name: &str, found: &str) -> JobError {
     JobError::model(
         name.to_owned(),
-        format!("its output has {found}: only models whose output has the same shape as their input can be tiled"),
+        format!(
+            "its output has {found}: only models whose output has the same shape as their input can be tiled; export the network \
+             with padding that keeps the size"
+        ),
     )
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::job_record::{AnyRecord, read_any, record_path};
 use crate::{Event, ProgressStage};
-use cytoscope_formats::{WriteSpec, ZarrImageSpec, ZarrWriter, write_array};
+use cytoscope_formats::{WriteSpec, ZarrImageSpec, ZarrWriter, pack_zarr, write_array};
 use cytoscope_objects::Threshold;
 use cytoscope_volume::Samples;
 
@@ -53,6 +53,29 @@ fn saved_labels_replace_those_in_the_folder_of_the_map() {
     assert!(notes.contains("x_probability.zarr has changed since its prediction"), "{notes}");
     assert_eq!(read(&map.join("labels/objects")).iter().sum::<f32>(), 18.0);
     assert!(map.join("labels/mine/zarr.json").is_file());
+}
+
+#[test]
+fn the_maps_in_a_zip_file_are_segmented_whichever_series_of_the_stack_was_predicted() {
+    let folder = tempfile::tempdir().unwrap();
+    let map = folder.path().join("x_s1.ozx");
+    let mut writer = ZarrWriter::create(&map, ZarrImageSpec::new("x", [1, 1, 4, 8, 8], DType::F32)).unwrap();
+    let predicted = writer.add_labels(ZarrImageSpec::new("objects", [1, 1, 4, 8, 8], DType::U16)).unwrap();
+    writer.write(0, [0; 3], &Samples::F32(map_values())).unwrap();
+    writer.write(predicted, [0; 3], &Samples::U16(vec![7; 256])).unwrap();
+    pack_zarr(writer.finish().unwrap(), &|| true).unwrap().unwrap().publish().unwrap();
+    let labels = folder.path().join("x_labels.tif");
+    let text = serde_json::json!({"map": &map, "labels": &labels, "series": 1});
+    let job: SegmentJob = serde_json::from_value(text).unwrap();
+    let options = SegmentOptions {
+        threshold: Threshold::Fixed(0.5),
+        height: None,
+        min_volume_um3: 1.0,
+        ..SegmentOptions::default()
+    };
+    SegmentJob { options, ..job }.run(&Context::default()).unwrap();
+    let written = open(&labels, &OpenOptions::default()).unwrap().read_all().unwrap();
+    assert_eq!(written.samples().to_f32().iter().sum::<f32>(), 18.0, "the label image was segmented");
 }
 
 #[test]

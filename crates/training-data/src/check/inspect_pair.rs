@@ -10,6 +10,7 @@ use crate::setting::{AXES, IGNORE_LABEL, TIME, VOXEL_UM};
 use crate::stack::{Role, Stack, channel_count, channel_names, open_image, voxel_um_of};
 use cytoscope_formats::Image;
 use cytoscope_objects::components::{Components, Connectivity};
+use cytoscope_storage::by_count;
 use cytoscope_volume::statistics::Moments;
 use cytoscope_volume::{Element, Samples, VoxelSize, with_samples};
 use sha2::{Digest, Sha256};
@@ -226,7 +227,11 @@ fn check_shapes(inspection: &mut PairInspection, image: &Stack, target: &Stack) 
 fn check_missing_planes(inspection: &mut PairInspection, file: &Image) {
     let meta = file.meta();
     if meta.missing_planes > 0 {
-        let problem = format!("{} of its planes are missing and are read as zeros", meta.missing_planes);
+        let missing = meta.missing_planes;
+        let problem = match missing {
+            1 => "1 of its planes is missing and is read as zeros".to_owned(),
+            _ => format!("{missing} of its planes are missing and are read as zeros"),
+        };
         inspection.add(Problem::warning(&meta.path, problem, "add the missing files of the image, or export it again"));
     }
 }
@@ -312,7 +317,8 @@ fn add_intensity_problems(
 ) {
     let file = &stack.image.path;
     if non_finite > 0 {
-        let problem = format!("{non_finite} of its {} voxels are NaN or infinite", stack.voxels());
+        let are = by_count(non_finite, "is", "are");
+        let problem = format!("{non_finite} of its {} voxels {are} NaN or infinite", stack.voxels());
         let next_step = "they are replaced by the darkest value; export the file again if they are unexpected";
         if non_finite == stack.voxels() {
             inspection.add(Problem::error(file, "none of its voxels is finite", "export the file again"));
@@ -415,14 +421,15 @@ fn count_invalid_labels<E: Element>(
 fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &LabelStats, options: &CheckOptions) {
     let file = &stack.image.path;
     if seen.fractional > 0 {
-        let problem = format!("{} of its voxels are not integers, so it is not a label image", seen.fractional);
+        let are = by_count(seen.fractional, "is not an integer", "are not integers");
+        let problem = format!("{} of its voxels {are}, so it is not a label image", seen.fractional);
         let next_step = "choose the label image, or convert a probability map to labels first (cytoscope segment)";
         inspection.add(Problem::error(file, problem, next_step));
         return;
     }
     if seen.above > 0 {
-        let problem =
-            format!("{} of its voxels have labels above {MAX_LABEL}, which are not distinguished", seen.above);
+        let have = by_count(seen.above, "has a label", "have labels");
+        let problem = format!("{} of its voxels {have} above {MAX_LABEL}, which are not distinguished", seen.above);
         inspection.add(Problem::error(
             file,
             problem,
@@ -430,7 +437,8 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
         ));
     }
     if seen.negative > 0 {
-        let problem = format!("{} of its voxels are negative, which counts as background", seen.negative);
+        let are = by_count(seen.negative, "is", "are");
+        let problem = format!("{} of its voxels {are} negative, which counts as background", seen.negative);
         inspection.add(Problem::warning(
             file,
             problem,

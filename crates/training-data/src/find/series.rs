@@ -4,7 +4,7 @@ use crate::dataset::{ImageRef, Pair};
 use crate::error::TrainingDataError;
 use crate::setting::SERIES;
 use crate::split::series_suffix;
-use cytoscope_formats::{FormatError, OpenOptions, SeriesChoice, any_series};
+use cytoscope_formats::{FormatError, OpenOptions, SeriesChoice};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -35,11 +35,7 @@ fn chosen_in(image: &ImageRef, choice: &SeriesChoice) -> Result<usize, FormatErr
     if image.series == 0 {
         return choice.index_or_only(&image.path, &options);
     }
-    // Numbers count the images of a file. Its first image is not its labels, although it may have the name of their stack.
-    let SeriesChoice::Name(_) = choice else { return Ok(image.series) };
-    let named = choice.indices_of(any_series(&image.path, &options)?.meta());
-    let other = named.ok().and_then(|found| found.first().copied()).filter(|series| *series > 0);
-    Ok(other.unwrap_or(image.series))
+    choice.label_image_or(image.series, &image.path, &options)
 }
 
 /// Returns the pair with the series that `series_of` returns for each of its files.

@@ -13,6 +13,7 @@ use crate::action::Actions;
 use crate::command::Command;
 use crate::documents::DocumentsAction;
 use crate::jobs::{Jobs, JobsAction};
+use crate::number_text::counted;
 use crate::opener::{FileRequest, ProfileFormat, ProfileTable};
 use crate::runs::{DurationHistogram, RunId, ShownRun};
 use crate::screenshots::{ScreenshotSubject, choose_screenshot_file};
@@ -333,7 +334,9 @@ fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun
         weak(ui, format!("below: {}, {ratio:.2} times as long", other.title()));
     }
     if run.spans_not_kept() > 0 && matches!(own.view, ProfileView::Timeline | ProfileView::Operators) {
-        weak(ui, format!("{} spans were left out; the stages include them.", run.spans_not_kept()));
+        let were = if run.spans_not_kept() == 1 { "was" } else { "were" };
+        let spans = counted(run.spans_not_kept(), "span");
+        weak(ui, format!("{spans} {were} left out; the stages include all."));
     }
     if let Some(derived) = &own.derived {
         match (own.view, &derived.comparison) {

@@ -3,6 +3,7 @@
 use super::{is_found, nothing_matches};
 use crate::action::Actions;
 use crate::jobs::JobsAction;
+use crate::number_text::counted;
 use crate::panels::{weak, wide_x_axis, y_axis};
 use crate::theme;
 use cytoscope_profile::{MachinePeak, RooflinePoint, Stage, share_of_peak};
@@ -159,8 +160,9 @@ fn peak_text(peak: &MachinePeak) -> String {
     let int8 = peak.int8_macs_per_sec.map_or_else(String::new, |rate| format!(", {:.0} GMAC/s int8", rate / 1e9));
     let (float, memory) = (peak.float_macs_per_sec / 1e9, peak.memory_bytes_per_sec / 1e9);
     format!(
-        "Peak with {} threads, {}: {float:.0} GMAC/s f32{int8}, {memory:.1} GB/s memory.",
-        peak.threads, peak.kernels
+        "Peak with {}, {}: {float:.0} GMAC/s f32{int8}, {memory:.1} GB/s memory.",
+        counted(peak.threads as u64, "thread"),
+        peak.kernels
     )
 }
 

@@ -1,5 +1,6 @@
 //! Figures of a training run, and the times of its steps.
 
+use crate::number_text::counted;
 use crate::panels::{weak, x_axis, y_axis};
 use crate::runs::{DurationHistogram, ShownRun, rate_text};
 use crate::theme;
@@ -45,7 +46,7 @@ pub(super) fn training(ui: &mut Ui, run: ShownRun<'_>, steps: Option<&DurationHi
 fn step_times(ui: &mut Ui, histogram: &DurationHistogram) {
     let count: u64 = histogram.counts.iter().sum();
     let (median, longest) = (time_text(histogram.median_secs), time_text(histogram.longest_secs));
-    let text = format!("{count} steps: median {median}, longest {longest}");
+    let text = format!("{}: median {median}, longest {longest}", counted(count, "step"));
     weak(ui, text.clone());
     let (scale, unit) = if histogram.median_secs < 1.0 { (1e3, "ms") } else { (1.0, "s") };
     let bars = histogram.counts.iter().enumerate().map(|(i, n)| {

@@ -48,7 +48,7 @@ pub(super) fn search_section(ui: &mut Ui, state: State<'_>, actions: &mut Action
         });
         weak(ui, format!("{} steps in total", count_text(search.all_steps() as u64)));
         buttons(ui, state, actions);
-        used_settings(ui, search, actions);
+        used_settings(ui, state, actions);
         results(ui, state, actions);
         if search.job.is_some() {
             removal(ui, search, state.jobs.is_searching(), actions);
@@ -121,11 +121,16 @@ fn reason_against_searching(state: State<'_>) -> Option<&'static str> {
 }
 
 /// The settings of a trial that the next training run uses.
-fn used_settings(ui: &mut Ui, search: &SettingsSearch, actions: &mut Actions) {
+fn used_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let wizard = state.wizard();
+    let search = &wizard.plan.search;
     if search.used.is_empty() {
         return;
     }
-    weak(ui, format!("Training uses these in place of the settings above: {}", search.used.join(", ")));
+    match wizard.problem_of_found_settings() {
+        Some(problem) => ui.label(RichText::new(problem).color(theme::warn(ui.visuals()))),
+        None => weak(ui, format!("Training uses these in place of the settings above: {}", search.used.join(", "))),
+    };
     if icon_text_button(ui, true, icon::TRASH, "Discard found settings").clicked() {
         send(actions, SearchAction::UseNone);
     }
