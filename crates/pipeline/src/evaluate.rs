@@ -522,6 +522,22 @@ mod tests {
     }
 
     #[test]
+    fn stains_with_small_differences_of_large_values_are_scored_exactly() {
+        let folder = tempfile::tempdir().unwrap();
+        let [prediction, truth] = ["p.npy", "t.npy"].map(|name| folder.path().join(name));
+        let write = |path: &Path, values: Vec<f64>| {
+            let array = Array::new("YX".parse().unwrap(), vec![2, 2], values).unwrap();
+            write_array(path, &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+        };
+        // As 32-bit floats, all values are 1e9.
+        write(&truth, [0.0, 1.0, 2.0, 3.5].map(|value| 1e9 + value).to_vec());
+        write(&prediction, [0.5, 1.0, 2.0, 3.5].map(|value| 1e9 + value).to_vec());
+        let report = job(prediction, truth).run(&Context::default()).unwrap();
+        assert_eq!(report.regression.unwrap().mse, 0.0625);
+        assert!(report.notes.is_empty(), "{:?}", report.notes);
+    }
+
+    #[test]
     fn a_voxel_size_along_z_alone_completes_that_of_the_files() {
         let folder = tempfile::tempdir().unwrap();
         // A box of 2 × 4 × 4 voxels, in files that state no slice spacing.
