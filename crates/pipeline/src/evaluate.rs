@@ -7,7 +7,7 @@ pub(crate) use pairing::{looks_like_labels, pair_key};
 use crate::evaluation::{Evaluation, ScoredImage};
 use crate::folder_digest::{records_before, refuse_changed};
 use crate::job_record::{absolute, recorded};
-use crate::predict::file_notes::{OtherSeries, first_series_note, label_series_note, regions_note};
+use crate::predict::file_notes::{OtherSeries, first_series_note, label_series_note, missing_notes, regions_note};
 use crate::predict::is_raster;
 use crate::predict::resolve::{check_given_axes, check_voxel_size};
 use crate::predict::zarr::labels_of;
@@ -301,7 +301,8 @@ impl EvaluateJob {
         for (path, image) in [(prediction, &a), (truth, &b)] {
             let of_series = first_series_note(&self.series, image.meta(), "is scored", OtherSeries::One);
             let of_labels = label_series_note(&self.series, image.meta(), "is scored");
-            for note in regions_note(image.meta()).into_iter().chain(of_series).chain(of_labels) {
+            let of_file = missing_notes(image.meta()).into_iter().chain(regions_note(image.meta()));
+            for note in of_file.chain(of_series).chain(of_labels) {
                 evaluation.add_note(format!("{}: {note}", absolute(path).display()));
             }
         }

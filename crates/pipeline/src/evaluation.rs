@@ -3,6 +3,7 @@
 use crate::evaluate::{ChannelScores, EvaluateReport, Ignored, PairReport};
 use crate::job_record::absolute;
 use crate::label_check::LabelCheck;
+use crate::label_notes::FoundLabels;
 use crate::scored_channels::{ChannelPair, Side, channel_pairs};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Note};
@@ -162,6 +163,12 @@ impl<'a> Evaluation<'a> {
         }
         overlaps.remove_predictions(&rims.labels());
         self.notes.extend([of_prediction.note(), of_truth.note()].into_iter().flatten());
+        for (path, image, channel, numbers) in [
+            (&report.prediction, a, channels.prediction, &predicted_numbers),
+            (&report.truth, b, channels.truth, &true_numbers),
+        ] {
+            self.notes.extend(numbers.found().notes(context, path, image, channel)?);
+        }
         let _span = context.recorder.span(Stage::Validate, "match objects");
         let counted = overlaps.ignoring_below(self.ignore_below_voxels);
         let ignored = Ignored {
@@ -436,6 +443,13 @@ impl ObjectNumbers {
             numbers.resize(numbers.len() + run.len(), number);
         }
         Ok(numbers)
+    }
+
+    /// Returns the labels that were numbered.
+    fn found(&self) -> FoundLabels {
+        let mut found = FoundLabels::default();
+        self.of_label.keys().for_each(|(time, label)| found.add(*label, *time));
+        found
     }
 
     fn number(&mut self, path: &Path, label: f64, time: usize) -> Result<u32, JobError> {
