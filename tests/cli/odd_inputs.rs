@@ -37,11 +37,13 @@ fn stacks_without_contrast_are_noted() {
     let raw = fixture.nuclei("6,48,48", 1);
     fixture.write("blank.tif", "ZYX", &[4, 20, 20], vec![5u16; 1600]);
     fixture.write("nan.npy", "ZYX", &[4, 20, 20], vec![f32::NAN; 1600]);
+    fixture.write("faint.npy", "ZYX", &[4, 20, 20], (0..1600).map(|i| i as f32 * 1e-10).collect::<Vec<f32>>());
     fixture.write("times.tif", "TZYX", &[2, 4, 20, 20], [(0..1600).collect::<Vec<u16>>(), vec![0; 1600]].concat());
     for (name, note) in [
         ("blank.tif", "all input values are 5: "),
         ("nan.npy", "all input values are NaN or infinite: "),
         ("times.tif", "all input values of time point 1 are 0: "),
+        ("faint.npy", "% of their contrast"),
     ] {
         let command = ["predict", name, "--voxel-size", "1,1,1", "--out", "o", "--json"];
         let report = fixture.run(&command).json();
@@ -50,7 +52,7 @@ fn stacks_without_contrast_are_noted() {
         assert!(text.contains(note), "{text}");
     }
     let report = fixture.run(&["predict", &raw, "--out", "o", "--json"]).json();
-    assert!(!notes(&report).contains("all input values"), "{report}");
+    assert!(!notes(&report).contains("all input values") && !notes(&report).contains("of their contrast"), "{report}");
 }
 
 #[test]
