@@ -137,6 +137,23 @@ fn commands_for_one_time_point_or_channel_name_the_one_that_they_use() {
 }
 
 #[test]
+fn a_numpy_file_whose_axes_would_be_guessed_wrongly_is_noted() {
+    let fixture = Fixture::new();
+    for (axes, shape, guess) in [
+        ("TZYX", vec![2, 3, 4, 5], Some("CZYX")),
+        ("TYX", vec![2, 4, 15], Some("ZYX")),
+        ("ZYX", vec![6, 4, 5], None),
+        ("YX", vec![12, 10], None),
+    ] {
+        fixture.write("a.tif", axes, &shape, (0..120).collect::<Vec<u8>>());
+        let text = fixture.run(&["convert", "a.tif", "a.npy", "--force"]).ok().stderr;
+        let note = guess.map(|guess| format!("its axes, {axes}; it is read with {guess} unless --axes {axes}"));
+        assert_eq!(text.contains("state its axes"), note.is_some(), "{axes}: {text}");
+        assert!(note.is_none_or(|note| text.contains(&note)), "{axes}: {text}");
+    }
+}
+
+#[test]
 fn an_rgb_picture_asks_for_a_channel() {
     let fixture = Fixture::new();
     let pixels: Vec<u8> = (0..32 * 32 * 3).map(|i| (i * 7 % 251) as u8).collect();
