@@ -141,7 +141,8 @@ fn a_threshold_below_all_values_of_a_map_is_noted() {
     let fixture = Fixture::new();
     let values: Vec<u8> = (0..4 * 12 * 12).map(|i| if (i / 12) % 6 < 3 { 200 } else { 20 }).collect();
     fixture.write("map.tif", "ZYX", &[4, 12, 12], values);
-    let command = ["segment", "map.tif", "--method", "components", "--out", "l.tif", "--force", "--voxel-size", "1,1,1"];
+    let command =
+        ["segment", "map.tif", "--method", "components", "--out", "l.tif", "--force", "--voxel-size", "1,1,1"];
     for (threshold, is_noted) in [("0.5", true), ("100", false)] {
         let text = fixture.run(&[&command[..], &["--threshold", threshold]].concat()).ok().stdout;
         assert_eq!(text.contains("every voxel belongs to an object"), is_noted, "{threshold}: {text}");
