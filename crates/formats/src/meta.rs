@@ -103,7 +103,8 @@ pub struct ImageMeta {
     /// and belong to no series.
     #[serde(skip_serializing_if = "is_zero")]
     pub unread_pages: usize,
-    /// Why all pages are read as slices, as a sentence, if the file states axes that do not fit them.
+    /// Why all pages are read as slices, as a sentence, if the file states axes that do not fit them, or none where others are
+    /// likely.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_as_slices: Option<String>,
     /// Names of regions of interest that are not drawn, because they lie outside of the stack that gives their extents.
