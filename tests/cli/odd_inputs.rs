@@ -37,11 +37,13 @@ fn stacks_without_contrast_are_noted() {
     let raw = fixture.nuclei("6,48,48", 1);
     fixture.write("blank.tif", "ZYX", &[4, 20, 20], vec![5u16; 1600]);
     fixture.write("nan.npy", "ZYX", &[4, 20, 20], vec![f32::NAN; 1600]);
+    fixture.write("faint.npy", "ZYX", &[4, 20, 20], (0..1600).map(|i| i as f32 * 1e-10).collect::<Vec<f32>>());
     fixture.write("times.tif", "TZYX", &[2, 4, 20, 20], [(0..1600).collect::<Vec<u16>>(), vec![0; 1600]].concat());
     for (name, note) in [
         ("blank.tif", "all input values are 5: "),
         ("nan.npy", "all input values are NaN or infinite: "),
         ("times.tif", "all input values of time point 1 are 0: "),
+        ("faint.npy", "% of their contrast"),
     ] {
         let command = ["predict", name, "--voxel-size", "1,1,1", "--out", "o", "--json"];
         let report = fixture.run(&command).json();
@@ -50,7 +52,7 @@ fn stacks_without_contrast_are_noted() {
         assert!(text.contains(note), "{text}");
     }
     let report = fixture.run(&["predict", &raw, "--out", "o", "--json"]).json();
-    assert!(!notes(&report).contains("all input values"), "{report}");
+    assert!(!notes(&report).contains("all input values") && !notes(&report).contains("of their contrast"), "{report}");
 }
 
 #[test]
@@ -132,6 +134,36 @@ fn commands_for_one_time_point_or_channel_name_the_one_that_they_use() {
     }
     let text = fixture.run(&[&["segment", "channels.tif", "--out", "s.tif"][..], &size].concat()).ok().stdout;
     assert!(text.contains("2 channels: only channel 0 is segmented"), "{text}");
+}
+
+#[test]
+fn a_threshold_below_all_values_of_a_map_is_noted() {
+    let fixture = Fixture::new();
+    let values: Vec<u8> = (0..4 * 12 * 12).map(|i| if (i / 12) % 6 < 3 { 200 } else { 20 }).collect();
+    fixture.write("map.tif", "ZYX", &[4, 12, 12], values);
+    let command =
+        ["segment", "map.tif", "--method", "components", "--out", "l.tif", "--force", "--voxel-size", "1,1,1"];
+    for (threshold, is_noted) in [("0.5", true), ("100", false)] {
+        let text = fixture.run(&[&command[..], &["--threshold", threshold]].concat()).ok().stdout;
+        assert_eq!(text.contains("every voxel belongs to an object"), is_noted, "{threshold}: {text}");
+    }
+}
+
+#[test]
+fn a_numpy_file_whose_axes_would_be_guessed_wrongly_is_noted() {
+    let fixture = Fixture::new();
+    for (axes, shape, guess) in [
+        ("TZYX", vec![2, 3, 4, 5], Some("CZYX")),
+        ("TYX", vec![2, 4, 15], Some("ZYX")),
+        ("ZYX", vec![6, 4, 5], None),
+        ("YX", vec![12, 10], None),
+    ] {
+        fixture.write("a.tif", axes, &shape, (0..120).collect::<Vec<u8>>());
+        let text = fixture.run(&["convert", "a.tif", "a.npy", "--force"]).ok().stderr;
+        let note = guess.map(|guess| format!("its axes, {axes}; it is read with {guess} unless --axes {axes}"));
+        assert_eq!(text.contains("state its axes"), note.is_some(), "{axes}: {text}");
+        assert!(note.is_none_or(|note| text.contains(&note)), "{axes}: {text}");
+    }
 }
 
 #[test]

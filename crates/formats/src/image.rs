@@ -281,6 +281,7 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
     }
     let shape_full = npy.layout.shape_full.to_vec();
     let (axes, shape) = squeezed(&shape_full);
+    let read_as_slices = if options.axes.is_none() { npy::color_as_columns(&npy.layout.shape_full) } else { None };
     let meta = ImageMeta {
         path: path.to_owned(),
         format: FileFormat::Npy,
@@ -303,7 +304,7 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
         display_range: None,
         missing_planes: 0,
         unread_pages: 0,
-        read_as_slices: None,
+        read_as_slices,
         regions_outside: Vec::new(),
     };
     Ok(Image::new(meta, Data::Npy(npy), options.limits.clone(), counters))

@@ -103,7 +103,8 @@ pub struct ImageMeta {
     /// and belong to no series.
     #[serde(skip_serializing_if = "is_zero")]
     pub unread_pages: usize,
-    /// Why all pages are read as slices, as a sentence, if the file states axes that do not fit them.
+    /// Why all pages are read as slices, as a sentence, if the file states axes that do not fit them, or none where others are
+    /// likely.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_as_slices: Option<String>,
     /// Names of regions of interest that are not drawn, because they lie outside of the stack that gives their extents.
@@ -146,14 +147,14 @@ pub(crate) fn micrometers_per(unit: &str) -> Option<f64> {
     // ImageJ escapes the micro sign in its text; OME allows both micro signs of Unicode.
     let unit = unit.replace("\\u00B5", "µ").replace("\\u00b5", "µ").replace('\u{3bc}', "µ");
     Some(match unit.as_str() {
-        "µm" | "um" | "micron" | "microns" | "micrometer" | "micrometers" | "micrometre" | "µ" => 1.0,
+        "µm" | "um" | "micron" | "microns" | "micrometer" | "micrometers" | "micrometre" | "micrometres" | "µ" => 1.0,
         "pm" => 1e-6,
         "Å" | "\u{212b}" | "angstrom" => 1e-4,
-        "nm" | "nanometer" | "nanometers" => 1e-3,
-        "mm" | "millimeter" => 1e3,
-        "cm" | "centimeter" => 1e4,
+        "nm" | "nanometer" | "nanometers" | "nanometre" | "nanometres" => 1e-3,
+        "mm" | "millimeter" | "millimeters" | "millimetre" | "millimetres" => 1e3,
+        "cm" | "centimeter" | "centimeters" | "centimetre" | "centimetres" => 1e4,
         "dm" => 1e5,
-        "m" | "meter" => 1e6,
+        "m" | "meter" | "meters" | "metre" | "metres" => 1e6,
         "km" => 1e9,
         "inch" | "in" | "\"" | "inches" => INCH_UM,
         _ => return None,

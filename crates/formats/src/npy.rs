@@ -74,6 +74,21 @@ fn axes_of_array(shape: &[usize], axes: Option<&Axes>) -> Result<Vec<Axis>, Faul
     }
 }
 
+/// Fewest rows and slices of an array whose few columns are probably the samples of a color.
+const MIN_ROWS: usize = 16;
+
+/// Returns the sentence that the last axis of an array, whose axes were chosen by its rank, may be that of a color, as in arrays
+/// of pictures; `None` if its shape T, Z, C, Y, X, S looks like that of a stack.
+pub(crate) fn color_as_columns(&[_, z, _, y, x, _]: &[usize; 6]) -> Option<String> {
+    let is_color = matches!(x, 2..=4) && y.min(z) >= MIN_ROWS;
+    is_color.then(|| {
+        format!(
+            "the array states no axes, so that its last axis of length {x} is read as X: if it is that of colors or channels, \
+             the axes end in YXC"
+        )
+    })
+}
+
 impl From<HeaderError> for Fault {
     fn from(error: HeaderError) -> Self {
         let next_step = match error {

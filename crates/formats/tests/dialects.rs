@@ -521,6 +521,35 @@ fn an_image_says_that_the_axes_of_its_json_description_do_not_fit_its_pages() {
     assert_eq!((image.meta().axes.to_string().as_str(), &image.meta().read_as_slices), ("ZYX", &None));
 }
 
+#[test]
+fn pages_whose_json_description_names_no_usable_axes_are_slices_with_a_reason_and_can_be_named() {
+    let six = |description: &str| pages(6, &[text(270, description)], &[]);
+    for (description, named) in [
+        ("{\"shape\": [2, 3, 2, 3]}", "the shape [2, 3, 2, 3] without axes"),
+        ("{\"shape\": [2, 3, 2, 3], \"axes\": \"RZYX\"}", "the axes RZYX"),
+        ("{\"shape\": [6, 2, 3], \"axes\": \"ZXY\"}", "the axes ZXY"),
+        ("{\"shape\": [6, 2, 3], \"axes\": \"XYZ\"}", "the axes XYZ"),
+    ] {
+        let image = opened(six(description)).unwrap();
+        assert_eq!((image.meta().axes.to_string().as_str(), image.meta().shape[0]), ("ZYX", 6), "{description}");
+        let why = image.meta().read_as_slices.clone().unwrap_or_default();
+        assert!(why.contains(named) && why.contains("6 pages"), "{description}: {why}");
+    }
+    for plain in ["{\"shape\": [6, 2, 3]}", "{\"shape\": [1, 6, 2, 3]}", "{\"other\": 1}", "text"] {
+        assert_eq!(opened(six(plain)).unwrap().meta().read_as_slices, None, "{plain}");
+    }
+    // Rows of a page along X, columns along C: they are not the pages of the file.
+    let rows = opened(six("{\"shape\": [6, 2, 3], \"axes\": \"YXC\"}")).unwrap();
+    assert!(rows.meta().read_as_slices.is_some());
+    // The lengths are known, only the names are not.
+    let options = |axes: &str| OpenOptions { axes: Some(axes.parse().unwrap()), ..OpenOptions::default() };
+    let named = open_bytes(six("{\"shape\": [2, 3, 2, 3]}"), &options("CZYX")).unwrap();
+    assert_eq!((named.meta().axes.to_string().as_str(), &named.meta().read_as_slices), ("ZCYX", &None));
+    assert_eq!(named.meta().shape, [3, 2, 2, 3]);
+    let error = open_bytes(six("{\"shape\": [6, 2, 3]}"), &options("CZYX")).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Misused);
+}
+
 /// A slide with two levels and an overview of other proportions.
 fn ndpi() -> Vec<u8> {
     let mut tiff = Tiff::new();

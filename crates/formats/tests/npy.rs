@@ -65,3 +65,20 @@ fn ambiguous_headers_are_refused() {
         assert_eq!(read(1, header, &[0; 6]), Err(FormatErrorKind::Malformed), "{header}");
     }
 }
+
+#[test]
+fn an_array_whose_last_axis_may_be_a_color_says_so() {
+    let reason = |shape: &str, count: usize, axes: Option<&str>| {
+        let header = format!("{{'descr': '<i2', 'fortran_order': False, 'shape': {shape}}}");
+        let options = OpenOptions { axes: axes.map(|axes| axes.parse().unwrap()), ..OpenOptions::default() };
+        let image = open_bytes(file(1, &header, &vec![0; count]), &options).unwrap();
+        image.meta().read_as_slices.clone()
+    };
+    let picture = reason("(20, 30, 3)", 1800, None).unwrap();
+    assert!(picture.contains("length 3 is read as X") && picture.contains("YXC"), "{picture}");
+    assert!(reason("(2, 20, 30, 4)", 4800, None).is_some());
+    assert_eq!(reason("(20, 30, 3)", 1800, Some("YXC")), None);
+    for (stack, count) in [("(20, 30, 30)", 18_000), ("(3, 20, 30)", 1800), ("(20, 30, 1)", 600), ("(30, 3)", 90)] {
+        assert_eq!(reason(stack, count, None), None, "{stack}");
+    }
+}

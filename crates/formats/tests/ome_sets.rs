@@ -29,6 +29,33 @@ fn annotations_of_other_programs_in_ome_xml_are_no_images() {
     }
 }
 
+#[test]
+fn images_of_a_document_without_tiff_data_follow_each_other() {
+    let image = |slices: usize, channels: usize| {
+        format!(
+            "<Image><Pixels DimensionOrder=\"XYZCT\" SizeX=\"4\" SizeY=\"3\" SizeZ=\"{slices}\" SizeC=\"{channels}\" \
+             SizeT=\"1\"/></Image>"
+        )
+    };
+    let mut t = Tiff::new();
+    for i in 0..6u8 {
+        let at = t.data(&[i; 12]);
+        let mut tags = gray(4, 3, at, 12);
+        if i == 0 {
+            let text = format!("<OME>{}{}{}</OME>", image(2, 1), image(1, 3), image(1, 1));
+            tags.push((270, 2, text.bytes().map(u32::from).chain([0]).collect()));
+            tags.sort_by_key(|tag| tag.0);
+        }
+        t.page(&tags);
+    }
+    let first_values = |series: usize| {
+        let options = OpenOptions { series, ..OpenOptions::default() };
+        let array = open_bytes(t.bytes.clone(), &options).unwrap().read_all().unwrap();
+        array.samples().as_bytes().chunks(12).map(|plane| plane[0]).collect::<Vec<u8>>()
+    };
+    assert_eq!([0, 1, 2].map(first_values), [vec![0, 1], vec![2, 3, 4], vec![5]]);
+}
+
 /// Two images of two slices each, in four files; slice i is filled with i.
 #[test]
 fn a_file_of_a_set_opens_the_image_that_it_belongs_to() {

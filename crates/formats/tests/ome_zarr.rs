@@ -449,3 +449,21 @@ numpy.save(f"{out}/data.npy", data)
     }
     assert!(count >= 20, "{count} folders");
 }
+
+#[test]
+fn metadata_with_a_byte_order_mark_and_british_units_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = made(folder.path(), |root, _| {
+        let image = &mut root["attributes"]["ome"]["multiscales"][0];
+        for (axis, unit) in ["millimetre", "nanometre", "micrometre"].into_iter().enumerate() {
+            image["axes"][axis]["unit"] = json!(unit);
+        }
+        image["datasets"][0]["coordinateTransformations"][0]["scale"] = json!([0.002, 500.0, 0.25]);
+    });
+    for name in ["zarr.json", "0/zarr.json"] {
+        let text = std::fs::read_to_string(path.join(name)).unwrap();
+        std::fs::write(path.join(name), format!("\u{feff}{text}")).unwrap();
+    }
+    let image = open(&path, &OpenOptions::default()).unwrap();
+    assert_eq!(image.meta().voxel_size_um, VoxelSize::new_um(2.0, 0.5, 0.25));
+}

@@ -198,6 +198,28 @@ fn numbered_tiff_slices_are_a_stack_from_any_member_or_their_folder() {
 }
 
 #[test]
+fn tiff_files_whose_samples_mean_something_else_are_no_slices_of_a_series() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    // 0: white is zero, 1: black is zero, 3: a palette.
+    let write = |name: &str, photometric: u8| {
+        let mut bytes = tiff_bytes(3, &[plane(0)], 1);
+        let tag = bytes.windows(8).position(|window| window == [6, 1, 3, 0, 1, 0, 0, 0]).unwrap();
+        bytes[tag + 8] = photometric;
+        std::fs::write(at(name), bytes).unwrap();
+    };
+    for (other, same) in [(3, 1), (0, 1), (1, 3)] {
+        for z in 0..5 {
+            write(&format!("s_{z:03}.tif"), if z == 2 { other } else { same });
+        }
+        let count = |name: &str| default_open(&at(name)).unwrap().files().len();
+        assert_eq!(["s_000.tif", "s_002.tif", "s_004.tif"].map(count), [2, 1, 2], "{other} among {same}");
+    }
+    (0..5).for_each(|z| write(&format!("s_{z:03}.tif"), 3));
+    assert_eq!(default_open(&at("s_002.tif")).unwrap().files().len(), 5);
+}
+
+#[test]
 fn opening_a_long_series_reads_few_of_its_files_and_a_different_one_is_refused_when_it_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);

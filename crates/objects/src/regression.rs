@@ -3,6 +3,7 @@
 use crate::ObjectsError;
 use crate::error::check_len;
 use crate::smooth;
+use cytoscope_volume::Element;
 use serde::Serialize;
 
 /// Scores of a label-free prediction.
@@ -20,13 +21,14 @@ pub struct Regression {
     pub mse: f64,
 }
 
-/// Scores `prediction` against `truth`, both `times` volumes `[Z][Y][X]`, one after the other.
+/// Scores `prediction` against `truth`, both `times` volumes `[Z][Y][X]`, one after the other. Values that are not exact as
+/// 32-bit floats, such as small differences of large ones, need `f64`.
 ///
 /// # Errors
 /// [`ObjectsError::Length`] if the volumes do not match the shape.
-pub fn regression(
-    truth: &[f32],
-    prediction: &[f32],
+pub fn regression<T: Element, P: Element>(
+    truth: &[T],
+    prediction: &[P],
     times: usize,
     shape_zyx: [usize; 3],
 ) -> Result<Regression, ObjectsError> {
@@ -35,12 +37,11 @@ pub fn regression(
     check_len("truth", truth.len(), together)?;
     check_len("prediction", prediction.len(), together)?;
     let n = truth.len().max(1) as f64;
-    let mean = |v: &[f32]| v.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
     let (mt, mp) = (mean(truth), mean(prediction));
     let (mut tt, mut pp, mut tp, mut squares) = (0.0, 0.0, 0.0, 0.0);
     let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
     for (t, p) in truth.iter().zip(prediction) {
-        let (t, p) = (f64::from(*t), f64::from(*p));
+        let (t, p) = (t.to_f64(), p.to_f64());
         tt += (t - mt) * (t - mt);
         pp += (p - mp) * (p - mp);
         tp += (t - mt) * (p - mp);
@@ -57,21 +58,39 @@ pub fn regression(
     })
 }
 
-fn ssim(truth: &[f32], prediction: &[f32], shape: [usize; 3], range: f64) -> Result<f64, ObjectsError> {
+/// Returns the mean of the values; 0 if there are none.
+fn mean<E: Element>(values: &[E]) -> f64 {
+    values.iter().map(|value| value.to_f64()).sum::<f64>() / values.len().max(1) as f64
+}
+
+fn ssim<T: Element, P: Element>(
+    truth: &[T],
+    prediction: &[P],
+    shape: [usize; 3],
+    range: f64,
+) -> Result<f64, ObjectsError> {
     // The truth's mean is subtracted first: squares of a camera offset would swamp the variance in rounding errors.
-    let center = (truth.iter().map(|t| f64::from(*t)).sum::<f64>() / truth.len().max(1) as f64) as f32;
+    let center = mean(truth);
     let voxels = shape.iter().product::<usize>().max(1);
     let mut sum = 0.0;
-    for (truth, prediction) in truth.chunks_exact(voxels).zip(prediction.chunks_exact(voxels)) {
-        sum += ssim_sum([truth, prediction], shape, range, center)?;
+    for (t, p) in truth.chunks_exact(voxels).zip(prediction.chunks_exact(voxels)) {
+        sum += ssim_sum(t, p, shape, range, center)?;
     }
     Ok(sum / truth.len().max(1) as f64)
 }
 
 /// Returns the sum of the structural similarity over the voxels of a volume of truth and prediction.
-fn ssim_sum([truth, prediction]: [&[f32]; 2], shape: [usize; 3], range: f64, center: f32) -> Result<f64, ObjectsError> {
+fn ssim_sum<T: Element, P: Element>(
+    truth: &[T],
+    prediction: &[P],
+    shape: [usize; 3],
+    range: f64,
+    center: f64,
+) -> Result<f64, ObjectsError> {
+    let centered = |value: f64| (value - center) as f32;
     let blur = |f: &dyn Fn(f32, f32) -> f32| -> Result<Vec<f32>, ObjectsError> {
-        let mut v: Vec<f32> = truth.iter().zip(prediction).map(|(t, p)| f(*t - center, *p - center)).collect();
+        let pairs = truth.iter().zip(prediction);
+        let mut v: Vec<f32> = pairs.map(|(t, p)| f(centered(t.to_f64()), centered(p.to_f64()))).collect();
         smooth::gaussian(&mut v, shape, [1.5; 3])?;
         Ok(v)
     };
@@ -82,7 +101,7 @@ fn ssim_sum([truth, prediction]: [&[f32]; 2], shape: [usize; 3], range: f64, cen
         .map(|i| {
             let (a, b) = (f64::from(mt[i]), f64::from(mp[i]));
             let (va, vb, cov) = (f64::from(tt[i]) - a * a, f64::from(pp[i]) - b * b, f64::from(tp[i]) - a * b);
-            let (a, b) = (a + f64::from(center), b + f64::from(center));
+            let (a, b) = (a + center, b + center);
             ((2.0 * a * b + c1) * (2.0 * cov + c2)) / ((a * a + b * b + c1) * (va + vb + c2))
         })
         .sum())
@@ -106,6 +125,29 @@ mod tests {
         for prediction in [[2.0; 4], [2.0, f32::NAN, 3.0, 4.0]] {
             assert_eq!(regression(&[1.0, 2.0, 3.0, 4.0], &prediction, 1, [1, 2, 2]).unwrap().pearson, Some(0.0));
         }
+    }
+
+    /// The expected numbers were computed with NumPy from the same formulas.
+    #[test]
+    fn small_differences_of_large_values_are_scored_as_those_of_small_ones() {
+        let noise = |i: usize| ((i * 7919) % 101) as f64 / 100.0;
+        let shape = [2, 8, 9];
+        let truth: Vec<f64> = (0..144).map(noise).collect();
+        let prediction: Vec<f64> = (0..144).map(|i| noise(i) + 0.1 * noise(i + 13)).collect();
+        let shifted = |values: &[f64]| values.iter().map(|value| value + 1e9).collect::<Vec<f64>>();
+        let near = regression(&truth, &prediction, 1, shape).unwrap();
+        let far = regression(&shifted(&truth), &shifted(&prediction), 1, shape).unwrap();
+        for (a, b) in [(near.pearson, far.pearson), (near.psnr_db, far.psnr_db), (Some(near.mse), Some(far.mse))] {
+            assert!((a.unwrap() / b.unwrap() - 1.0).abs() < 1e-5, "{near:?} {far:?}");
+        }
+        assert!(
+            (near.pearson.unwrap() - 0.995108482525844).abs() < 1e-9 && (near.mse - 0.003359638888888888).abs() < 1e-12,
+            "{near:?}"
+        );
+        // The prediction is an integer type, as counts of photons.
+        let counts: Vec<u32> = (0..144).map(|i| 4_000_000_000 + (i * 7919) % 101).collect();
+        let same: Vec<f64> = counts.iter().map(|count| f64::from(*count)).collect();
+        assert_eq!(regression(&same, &counts, 1, shape).unwrap().mse, 0.0);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
-use cytoscope_storage::setting::{COMPRESSION, LABELS, LIKE};
+use cytoscope_storage::setting::{AXES, COMPRESSION, LABELS, LIKE};
 use cytoscope_volume::{Array, Axes, Axis, Region, VoxelSize, with_samples};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -118,6 +118,12 @@ impl ConvertJob {
             (0..meta.axes_full.len()).filter(|i| whole.size[*i] != 1 || is_of_plane(i)).collect();
         let axes = Axes::new(retained.iter().map(|i| meta.axes_full.as_slice()[*i]).collect())?;
         let shape: Vec<usize> = retained.iter().map(|i| whole.size[*i]).collect();
+        if let Some(guess) = wrong_guess(&axes).filter(|_| container == Container::Npy) {
+            context.note(message!(
+                "{}: an .npy file does not state its axes, {axes}; it is read with {guess} unless {AXES} {axes} is given",
+                self.output.display()
+            ));
+        }
         let mut spec = self.spec(container, axes.clone(), shape, &meta);
         spec.dtype = stored_type(container, meta.dtype);
         let stored = spec.dtype;
@@ -232,6 +238,12 @@ impl ConvertJob {
         spec.display_range = display_range(meta);
         spec
     }
+}
+
+/// Returns the axes that an array of NumPy with these axes is read with; `None` if they are the same.
+fn wrong_guess(axes: &Axes) -> Option<&'static str> {
+    let guess = ["YX", "ZYX", "CZYX", "TCZYX"].into_iter().find(|guess| guess.len() == axes.len())?;
+    (axes.to_string() != guess).then_some(guess)
 }
 
 /// Returns the display range of an image of one channel. One of several channels, such as the first one's in ImageJ TIFF,

@@ -7,7 +7,7 @@ pub(crate) use pairing::{looks_like_labels, pair_key};
 use crate::evaluation::{Evaluation, ScoredImage};
 use crate::folder_digest::{records_before, refuse_changed};
 use crate::job_record::{absolute, recorded};
-use crate::predict::file_notes::{OtherSeries, first_series_note, label_series_note, regions_note};
+use crate::predict::file_notes::{OtherSeries, first_series_note, label_series_note, missing_notes, regions_note};
 use crate::predict::is_raster;
 use crate::predict::resolve::{check_given_axes, check_voxel_size};
 use crate::predict::zarr::labels_of;
@@ -302,7 +302,8 @@ impl EvaluateJob {
         for (path, image) in [(prediction, &a), (truth, &b)] {
             let of_series = first_series_note(&self.series, image.meta(), "is scored", OtherSeries::One);
             let of_labels = label_series_note(&self.series, image.meta(), "is scored");
-            for note in regions_note(image.meta()).into_iter().chain(of_series).chain(of_labels) {
+            let of_file = missing_notes(image.meta()).into_iter().chain(regions_note(image.meta()));
+            for note in of_file.chain(of_series).chain(of_labels) {
                 evaluation.add_note(message!("{}: {note}", absolute(path).display()));
             }
         }
@@ -520,6 +521,22 @@ mod tests {
         assert!(notes(&truth).is_empty());
         let of_labels = notes(&labels);
         assert!(of_labels.len() == 1 && of_labels[0].message.contains("intensities are compared"), "{of_labels:?}");
+    }
+
+    #[test]
+    fn stains_with_small_differences_of_large_values_are_scored_exactly() {
+        let folder = tempfile::tempdir().unwrap();
+        let [prediction, truth] = ["p.npy", "t.npy"].map(|name| folder.path().join(name));
+        let write = |path: &Path, values: Vec<f64>| {
+            let array = Array::new("YX".parse().unwrap(), vec![2, 2], values).unwrap();
+            write_array(path, &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+        };
+        // As 32-bit floats, all values are 1e9.
+        write(&truth, [0.0, 1.0, 2.0, 3.5].map(|value| 1e9 + value).to_vec());
+        write(&prediction, [0.5, 1.0, 2.0, 3.5].map(|value| 1e9 + value).to_vec());
+        let report = job(prediction, truth).run(&Context::default()).unwrap();
+        assert_eq!(report.regression.unwrap().mse, 0.0625);
+        assert!(report.notes.is_empty(), "{:?}", report.notes);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::evaluate::{ChannelScores, EvaluateReport, Ignored, PairReport};
 use crate::job_record::absolute;
 use crate::label_check::LabelCheck;
+use crate::label_notes::FoundLabels;
 use crate::scored_channels::{ChannelPair, Side, channel_pairs};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Note};
@@ -15,7 +16,7 @@ use cytoscope_profile::{DeviceTraffic, Stage};
 use cytoscope_storage::by_count;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{IGNORE_LABEL, Setting};
-use cytoscope_volume::{Element, Samples, with_samples};
+use cytoscope_volume::{DType, Element, Samples, with_samples};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -164,6 +165,12 @@ impl<'a> Evaluation<'a> {
         }
         overlaps.remove_predictions(&rims.labels());
         self.notes.extend([of_prediction.note(), of_truth.note()].into_iter().flatten());
+        for (path, image, channel, numbers) in [
+            (&report.prediction, a, channels.prediction, &predicted_numbers),
+            (&report.truth, b, channels.truth, &true_numbers),
+        ] {
+            self.notes.extend(numbers.found().notes(context, path, image, channel)?);
+        }
         let _span = context.recorder.span(Stage::Validate, "match objects");
         let counted = overlaps.ignoring_below(self.ignore_below_voxels);
         let ignored = Ignored {
@@ -313,10 +320,10 @@ fn add_rims(rims: &mut Rims, plane: usize, [predicted, true_objects]: [&[u32]; 2
 
 /// Returns warnings about intensities whose scores are misleading: values that are not finite, and label images whose samples
 /// are floats.
-fn warnings_on_intensities(report: &PairReport, [prediction, truth]: [&[f32]; 2]) -> Vec<Note> {
+fn warnings_on_intensities<E: Element>(report: &PairReport, [prediction, truth]: [&[E]; 2]) -> Vec<Note> {
     let mut notes = Vec::new();
     for (path, values) in [(&report.prediction, prediction), (&report.truth, truth)] {
-        let invalid = values.iter().filter(|value| !value.is_finite()).count();
+        let invalid = values.iter().filter(|value| !value.to_f64().is_finite()).count();
         if invalid > 0 {
             let (are, these) = (by_count(invalid, "is", "are"), by_count(invalid, "this value", "these values"));
             notes.push(Note::warning(format!(
@@ -326,8 +333,9 @@ fn warnings_on_intensities(report: &PairReport, [prediction, truth]: [&[f32]; 2]
             )));
         }
     }
-    let are_like_labels = |values: &[f32]| values.iter().all(|value| *value >= 0.0 && value.fract() == 0.0);
-    let is_constant = |values: &[f32]| values.iter().all(|value| Some(value) == values.first());
+    let is_like_label = |value: f64| value >= 0.0 && value.fract() == 0.0;
+    let are_like_labels = |values: &[E]| values.iter().all(|value| is_like_label(value.to_f64()));
+    let is_constant = |values: &[E]| values.iter().all(|value| Some(value) == values.first());
     if [prediction, truth].into_iter().all(|values| are_like_labels(values) && !is_constant(values)) {
         notes.push(Note::warning(format!(
             "{} and {}: all values are whole numbers, but not all are of an integer type, so intensities are compared; if they \
@@ -347,24 +355,20 @@ fn score_intensities(
     pairs: &[ChannelPair],
     notes: &mut Vec<Note>,
 ) -> Result<PairReport, JobError> {
-    let Extents { zyx, times, .. } = Extents::of(images[0].meta());
+    // Rounding to 32 bits would change the scores of differences that are small beside the values.
+    let are_exact = images.iter().all(|image| is_exact_as_f32(image.meta().dtype));
     let mut channels = Vec::with_capacity(pairs.len());
     for pair in pairs {
-        let (mut p_all, mut t_all) = (Vec::new(), Vec::new());
-        for time in 0..times {
-            each_slab(context, images, pair, time, &mut |p, t| {
-                p_all.extend(p.to_f32());
-                t_all.extend(t.to_f32());
-                Ok(())
-            })?;
-        }
-        for note in warnings_on_intensities(&report, [&p_all, &t_all]) {
+        let (regression, warnings) = if are_exact {
+            compare_intensities(context, &report, images, pair, Samples::to_f32)?
+        } else {
+            compare_intensities(context, &report, images, pair, to_f64)?
+        };
+        for note in warnings {
             if !notes.contains(&note) {
                 notes.push(note);
             }
         }
-        let _span = context.recorder.span(Stage::Validate, "compare intensities").voxels(p_all.len());
-        let regression = regression(&t_all, &p_all, times, zyx)?;
         channels.push(ChannelScores { name: pair.name.clone(), regression });
     }
     let scores: Vec<Regression> = channels.iter().map(|channel| channel.regression).collect();
@@ -372,6 +376,38 @@ fn score_intensities(
         channels.clear();
     }
     Ok(PairReport { regression: mean_of(&scores), channels, ..report })
+}
+
+/// Whether all values of a sample type are exact as 32-bit floats.
+fn is_exact_as_f32(dtype: DType) -> bool {
+    matches!(dtype, DType::U8 | DType::I8 | DType::U16 | DType::I16 | DType::F16 | DType::F32)
+}
+
+fn to_f64(samples: &Samples) -> Vec<f64> {
+    with_samples!(samples, values => values.iter().map(|value| value.to_f64()).collect())
+}
+
+/// Returns the scores of a channel of intensity images, prediction and truth, whose samples `convert` turns into numbers, and
+/// warnings about them.
+fn compare_intensities<E: Element>(
+    context: &Context,
+    report: &PairReport,
+    images: [&Image; 2],
+    pair: &ChannelPair,
+    convert: fn(&Samples) -> Vec<E>,
+) -> Result<(Regression, Vec<Note>), JobError> {
+    let Extents { zyx, times, .. } = Extents::of(images[0].meta());
+    let (mut p_all, mut t_all): (Vec<E>, Vec<E>) = (Vec::new(), Vec::new());
+    for time in 0..times {
+        each_slab(context, images, pair, time, &mut |p, t| {
+            p_all.extend(convert(&p));
+            t_all.extend(convert(&t));
+            Ok(())
+        })?;
+    }
+    let warnings = warnings_on_intensities(report, [&p_all, &t_all]);
+    let _span = context.recorder.span(Stage::Validate, "compare intensities").voxels(p_all.len());
+    Ok((regression(&t_all, &p_all, times, zyx)?, warnings))
 }
 
 /// Returns the voxel size Z, Y, X in µm of a file; `None` if a relevant one is missing or invalid.
@@ -410,6 +446,13 @@ impl ObjectNumbers {
             numbers.resize(numbers.len() + run.len(), number);
         }
         Ok(numbers)
+    }
+
+    /// Returns the labels that were numbered.
+    fn found(&self) -> FoundLabels {
+        let mut found = FoundLabels::default();
+        self.of_label.keys().for_each(|(time, label)| found.add(*label, *time));
+        found
     }
 
     fn number(&mut self, path: &Path, label: f64, time: usize) -> Result<u32, JobError> {

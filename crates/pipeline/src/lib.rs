@@ -36,6 +36,7 @@ mod installed_models;
 mod job;
 pub mod job_record;
 mod label_check;
+mod label_notes;
 mod machine_peak;
 mod machine_profile;
 mod measure;

@@ -2,9 +2,10 @@
 
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
+use crate::label_notes::{FoundLabels, other_voxel_size_note};
 use crate::predict::file_notes::{
-    FilePart, OtherSeries, SliceAlone, first_series_note, label_series_note, one_of_several_note, reading_notes,
-    regions_note,
+    FilePart, OtherSeries, SliceAlone, first_series_note, label_series_note, missing_notes, one_of_several_note,
+    reading_notes, regions_note,
 };
 use crate::predict::resolve::{channel_name, check_voxel_size, unknown_voxel_size_note};
 use crate::predict::zarr::labels_of;
@@ -125,11 +126,15 @@ impl MeasureJob {
         let mut meter = context.meter(ProgressStage::Measure, slices as u64, ProgressUnit::Slices);
         let mut rows = Vec::with_capacity(times.len());
         let (mut check, mut has_background) = (LabelCheck::new(&self.labels), false);
+        let mut found = FoundLabels::default();
         for (time, label_time) in times {
             let stacks = [Stack::new(&image, time), Stack::new(&labels, label_time)];
             let measurer = Measurer::new(voxel_um, [ny, nx], names.clone());
-            rows.push((time, self.rows(context, &stacks, measurer, &mut check, &mut meter, &mut has_background)?));
+            let objects = self.rows(context, &stacks, measurer, &mut check, &mut meter, &mut has_background)?;
+            objects.iter().for_each(|row| found.add(row.label.into(), label_time));
+            rows.push((time, objects));
         }
+        let of_objects = found.notes(context, &self.labels, &labels, 0)?;
         if version != self::version(&self.labels) {
             return Err(self.mismatch("it was changed while it was measured".to_owned(), "measure it again"));
         }
@@ -156,8 +161,10 @@ impl MeasureJob {
                 .chain(first_series_note(&self.series, image.meta(), "is measured", OtherSeries::One))
                 .chain(label_series_note(&self.series, labels.meta(), "is measured"))
                 .chain(of_regions)
+                .chain(self.notes_on_labels([&image, &labels], depth))
                 .map(Note::from)
                 .chain(check.note())
+                .chain(of_objects)
                 .chain(of_values)
                 .chain(unknown_voxel_size_note(size, depth).map(Note::from))
                 .chain(
@@ -170,6 +177,18 @@ impl MeasureJob {
                 .collect(),
             seconds: start.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Returns notes on the label image of a stack: that planes of it are missing or its axes are unknown, and that its voxel
+    /// size is another one than that of the stack.
+    fn notes_on_labels(&self, [stack, labels]: [&Image; 2], slices: usize) -> Vec<String> {
+        if self.intensities.is_none() {
+            return Vec::new();
+        }
+        let of_file = missing_notes(labels.meta()).into_iter().map(|note| format!("{}: {note}", self.labels.display()));
+        let [size, of_labels] = [stack, labels].map(|image| image.meta().voxel_size_um);
+        let of_size = other_voxel_size_note(size, of_labels, slices).filter(|_| self.voxel_um.is_none());
+        of_file.chain(of_size).collect()
     }
 
     /// Measures the objects of a time point; `stacks` are the intensities and the labels. Sets `has_background` if a voxel

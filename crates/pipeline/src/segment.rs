@@ -151,6 +151,10 @@ impl SegmentReport {
     }
 }
 
+/// Note on labels without background.
+const NO_BACKGROUND: &str = "every voxel belongs to an object: if the threshold is below all values of the map, such as 0.5 for \
+                             values from 1 to 255, choose a higher one";
+
 struct FileMap(Stack);
 
 impl MapSource for FileMap {
@@ -361,7 +365,9 @@ impl SegmentJob {
             voxel_um,
             measure: self.table.is_some(),
         };
+        let mut has_background = false;
         let rows = labels.finish(context, measured, |slice| {
+            has_background = has_background || slice.contains(&0);
             in_map.iter_mut().try_for_each(|labels| labels.add(slice))?;
             target.write(slice, [zyx[1], zyx[2]])
         })?;
@@ -386,7 +392,8 @@ impl SegmentJob {
         let aside = publication.publish_over(self.overwrite, &is_own)?;
         let of_labels = label_note.into_iter().chain(map_note).map(Message::from).chain(self.table_note(path));
         let of_map = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(of_labels);
-        let mut notes: Vec<Note> = of_map.map(Note::from).chain(of_values).collect();
+        let of_background = (!has_background).then(|| Note::from(NO_BACKGROUND));
+        let mut notes: Vec<Note> = of_map.map(Note::from).chain(of_background).chain(of_values).collect();
         notes.extend(aside.iter().map(|path| Note::from(moved_aside_note(path))));
         Ok(SegmentReport {
             objects,

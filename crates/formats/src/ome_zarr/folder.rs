@@ -94,7 +94,8 @@ impl Folder {
             ));
         }
         let bytes = source.read_vec(0, source.len() as usize)?;
-        match serde_json::from_slice(&bytes) {
+        // Some editors begin a text file with a byte order mark.
+        match serde_json::from_slice(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes)) {
             Ok(Value::Object(object)) => Ok(Some(object)),
             Ok(_) => Err(Fault::malformed(format!("{key} is not a JSON object"))),
             Err(error) => Err(Fault::malformed(format!("{key} is not valid JSON ({error})"))),

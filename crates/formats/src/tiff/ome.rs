@@ -143,7 +143,8 @@ fn build(
     let count = document.images.len();
     let name_of = |series| document.images.get(image_of_series(series, own)).map(|image| image.name.clone());
     let names: Vec<String> = (0..count).filter_map(name_of).collect();
-    let Some(image) = document.images.get(image_of_series(options.series, own)) else {
+    let index = image_of_series(options.series, own);
+    let Some(image) = document.images.get(index) else {
         if count == 0 {
             return Err(Fault::malformed("its OME-XML has no images").at(path));
         }
@@ -161,7 +162,11 @@ fn build(
         None => own.ok_or_else(|| Fault::malformed("its planes refer to no file").at(path))?,
     };
     let first = files.get(first_file)?;
-    let first_ifd = image.tiff_data.first().and_then(|d| d.ifd).unwrap_or(0);
+    let first_ifd = if document.images.iter().all(|image| image.tiff_data.is_empty()) {
+        page_after(document.images.get(..index).unwrap_or_default(), &first)?
+    } else {
+        image.tiff_data.first().and_then(|d| d.ifd).unwrap_or(0)
+    };
     let page = page_of(&first, first_ifd)?;
     let samples = page.layout.samples;
     if (page.layout.width, page.layout.height) != (image.size_x, image.size_y) || image.size_c % samples != 0 {
@@ -175,7 +180,7 @@ fn build(
         });
     }
     let sizes = Sizes::new(image, samples, files.limits()).map_err(|f| f.at(path))?;
-    let planes = assign_planes(image, &sizes, samples, &mut set, &mut files, first_file)?;
+    let planes = assign_planes(image, &sizes, samples, &mut set, &mut files, (first_file, first_ifd))?;
     check_sharing(&planes).map_err(|f| f.at(path))?;
     let mut channels: Vec<_> = image.channels.clone();
     channels.truncate(sizes.c);
@@ -260,19 +265,33 @@ impl<'a> SetFiles<'a> {
     }
 }
 
-/// Returns the page of each plane, as the `TiffData` elements assign them; without any, in the order of the pages.
+/// Returns the page after those of these images, which follow each other from the first page on: their document does not state
+/// where their planes are.
+fn page_after(images: &[OmeImage], file: &TiffFile) -> Result<usize, FormatError> {
+    let mut page = 0usize;
+    for image in images {
+        let samples = page_of(file, page)?.layout.samples.max(1);
+        let channels = (image.size_c / samples).max(1);
+        page = page.saturating_add(image.size_z.saturating_mul(image.size_t).saturating_mul(channels));
+    }
+    Ok(page)
+}
+
+/// Returns the page of each plane, as the `TiffData` elements assign them; without any, in the order of the pages from `first`
+/// on, a file and a page of it.
 fn assign_planes(
     image: &OmeImage,
     sizes: &Sizes,
     samples: usize,
     set: &mut SetFiles<'_>,
     files: &mut FileSet,
-    first_file: u32,
+    (first_file, first_ifd): (u32, usize),
 ) -> Result<Vec<Option<PlaneRef>>, FormatError> {
     let path = set.path;
     let mut planes = vec![None; sizes.total];
     if image.tiff_data.is_empty() {
-        fill(&mut planes, sizes, 0, first_file, 0, files.get(first_file)?.chain_len);
+        let pages = files.get(first_file)?.chain_len.saturating_sub(first_ifd);
+        fill(&mut planes, sizes, 0, first_file, first_ifd, pages);
     }
     let mut lengths: HashMap<u32, usize> = HashMap::new();
     let mut assigned = 0usize;

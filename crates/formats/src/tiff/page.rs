@@ -29,6 +29,10 @@ pub(crate) struct Layout {
     pub planar: bool,
     /// Whether colors are stored as YCbCr, which the JPEG decoder converts to RGB.
     pub ycbcr: bool,
+    /// Whether samples are indices of a palette.
+    pub palette: bool,
+    /// Whether 0 is shown as white.
+    pub white_is_zero: bool,
     /// Whether the first sample of a byte is in its lowest bits.
     pub bits_reversed: bool,
     /// Whether the page is stored in tiles, otherwise in strips.
@@ -97,6 +101,12 @@ impl Layout {
     /// Whether two pages can be planes of one stack.
     pub fn stacks_with(&self, other: &Layout) -> bool {
         self.stack_key() == other.stack_key()
+    }
+
+    /// Whether the pages of two files can be slices of one stack: their samples have the same meaning, too. Pages of one file may
+    /// differ in that, because some programs store the colors of a channel as a palette.
+    pub fn is_slice_with(&self, other: &Layout) -> bool {
+        self.stacks_with(other) && (self.palette, self.white_is_zero) == (other.palette, other.white_is_zero)
     }
 }
 
@@ -208,6 +218,8 @@ fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
         predictor,
         planar,
         ycbcr,
+        palette: photometric == 3,
+        white_is_zero: photometric == 0,
         bits_reversed,
         tiled,
         chunk_width,

@@ -59,6 +59,8 @@ pub(crate) struct Series {
     pub unread_pages: usize,
     /// Why all pages are slices, as a sentence, if the file states axes that do not fit them.
     pub read_as_slices: Option<String>,
+    /// Lengths of the axes before Y and X in storage order, slowest first, if the file states several without their names.
+    pub unnamed_lengths: Vec<usize>,
     /// Pages of the first file that are the lower levels of the only plane, largest first; empty if levels are SubIFDs.
     pub level_pages: Vec<u32>,
 }
@@ -194,8 +196,11 @@ fn plain_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault
             ..Series::default()
         })
         .collect();
-    if let (Some(stated), Some(layout), [only]) = (shaped::stated(description), layout, all.as_mut_slice()) {
-        stated.apply_to(only, &layout);
+    if let (Some(layout), [only]) = (layout, all.as_mut_slice()) {
+        match shaped::stated(description) {
+            Some(stated) => stated.apply_to(only, &layout),
+            None => shaped::describe_without_axes(only, &layout, description),
+        }
     }
     Ok(all)
 }
@@ -362,6 +367,9 @@ pub(crate) fn apply_axes(path: &Path, series: &mut Series, axes: &Axes, file: &T
         (true, []) => (total == 1).then(Vec::new),
         (true, [one]) => Some(vec![(*one, total)]),
         (true, many) if many.len() == known.len() => Some(many.iter().zip(&known).map(|(a, d)| (*a, d.1)).collect()),
+        (true, many) if many.len() == series.unnamed_lengths.len() => {
+            Some(many.iter().copied().zip(series.unnamed_lengths.iter().copied()).collect())
+        }
         _ => None,
     };
     match dims.filter(|dims| dims.iter().all(|(axis, _)| Some(*axis) != samples_axis)) {

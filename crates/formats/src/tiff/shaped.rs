@@ -13,16 +13,54 @@ pub(super) struct Stated {
     shape: Vec<usize>,
 }
 
+/// Returns the description as JSON; `None` if it is longer than [`MAX_SHAPED_BYTES`].
+fn parsed(description: &str) -> Option<serde_json::Value> {
+    serde_json::from_str(Some(description).filter(|text| text.len() <= MAX_SHAPED_BYTES)?).ok()
+}
+
+/// Returns the shape that a JSON description states.
+fn shape_of(json: &serde_json::Value) -> Option<Vec<usize>> {
+    json.get("shape")?.as_array()?.iter().map(|n| Some(n.as_u64()? as usize)).collect()
+}
+
 /// Returns the axes of a JSON description; `None` if an axis is unknown, if Y and X are not the last axes apart from S, or if
 /// the description is longer than [`MAX_SHAPED_BYTES`].
 pub(super) fn stated(description: &str) -> Option<Stated> {
-    let description = Some(description).filter(|text| text.len() <= MAX_SHAPED_BYTES)?;
-    let json: serde_json::Value = serde_json::from_str(description).ok()?;
+    let json = parsed(description)?;
     let axes: Axes = json.get("axes")?.as_str()?.parse().ok()?;
-    let shape: Vec<usize> =
-        json.get("shape")?.as_array()?.iter().map(|n| Some(n.as_u64()? as usize)).collect::<Option<_>>()?;
+    let shape = shape_of(&json)?;
     let stated = Stated { axes, shape };
-    (stated.axes.len() > stated.leading().len()).then_some(stated)
+    let is_leading = |axis: &Axis| !matches!(axis, Axis::Y | Axis::X | Axis::S);
+    let of_page: String = stated.axes.iter().skip_while(is_leading).map(Axis::letter).collect();
+    // The samples of a color may be stated as channels.
+    matches!(of_page.as_str(), "YX" | "YXS" | "YXC" | "SYX").then_some(stated)
+}
+
+/// Describes a series of several pages whose description states no axes that can be used: its pages are slices, for lack of
+/// anything better, although they may be channels or time points.
+pub(super) fn describe_without_axes(series: &mut Series, layout: &Layout, description: &str) {
+    let planes = series.planes.len();
+    let Some((json, shape)) = parsed(description).and_then(|json| shape_of(&json).map(|shape| (json, shape))) else {
+        return;
+    };
+    let page = [layout.height, layout.width, layout.samples];
+    let leading = shape.strip_suffix(&page[..2]).or_else(|| shape.strip_suffix(&page));
+    let lengths: Vec<usize> = leading.unwrap_or_default().iter().copied().filter(|length| *length > 1).collect();
+    let are_planes = lengths.iter().try_fold(1usize, |n, length| n.checked_mul(*length)) == Some(planes);
+    let has_several = are_planes && lengths.len() > 1;
+    if has_several {
+        series.unnamed_lengths = lengths;
+    }
+    let stated = match json.get("axes").and_then(serde_json::Value::as_str) {
+        Some(axes) => {
+            let axes: String = axes.chars().take(20).collect();
+            format!("the axes {axes}, which are not T, Z and C before YX,")
+        }
+        None if has_several => format!("the shape {shape:?} without axes"),
+        None => return,
+    };
+    series.read_as_slices =
+        Some(format!("the description declares {stated} for its {planes} pages: they are read as slices"));
 }
 
 impl Stated {
@@ -30,6 +68,12 @@ impl Stated {
     fn leading(&self) -> Vec<(Axis, usize)> {
         let all = self.axes.iter().zip(self.shape.iter().copied());
         all.take_while(|(axis, _)| !matches!(axis, Axis::Y | Axis::X | Axis::S)).collect()
+    }
+
+    /// Whether the lengths along Y and X are those of a page.
+    fn describes_page(&self, layout: &Layout) -> bool {
+        let y = self.axes.position(Axis::Y).unwrap_or(0);
+        self.shape.get(y..y.saturating_add(2)) == Some(&[layout.height, layout.width][..])
     }
 
     /// Gives the stated axes to a series whose planes are all pages of the file. If they do not fit, the pages remain slices.
@@ -47,7 +91,7 @@ impl Stated {
                 series.dims = outer.to_vec();
             }
             // The description of a page by itself: each page has its own.
-            None => {}
+            None if self.describes_page(layout) => {}
             _ => {
                 series.read_as_slices = Some(format!(
                     "the description declares the axes {} with the lengths {:?}, but the file has {planes} pages of \

@@ -107,12 +107,12 @@ fn layout_of(file: &TiffFile) -> Result<Option<Arc<Layout>>, Fault> {
 
 /// Refuses a file that cannot be a slice in a stack with pages of this layout.
 pub(super) fn check_slice(file: &TiffFile, layout: &Layout) -> Result<(), Fault> {
-    if layout_of(file)?.is_some_and(|own| own.stacks_with(layout)) { Ok(()) } else { Err(differs()) }
+    if layout_of(file)?.is_some_and(|own| own.is_slice_with(layout)) { Ok(()) } else { Err(differs()) }
 }
 
 /// Returns whether a file can be a slice in a stack with pages of this layout.
 fn stacks_with(path: &Path, layout: &Layout, limits: &Limits) -> Result<bool, Fault> {
-    Ok(slice_of(path, limits)?.is_some_and(|own| own.stacks_with(layout)))
+    Ok(slice_of(path, limits)?.is_some_and(|own| own.is_slice_with(layout)))
 }
 
 /// Returns the files that opening a file opens; if its series is incomplete, the ones that exist, and if the series cannot be

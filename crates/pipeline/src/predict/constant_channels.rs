@@ -1,13 +1,47 @@
-//! Checks that the channels of a stack are not constant: a network finds nothing in a constant channel.
+//! Checks that the channels of a stack are not constant, or nearly: a network finds nothing in such a channel.
 
 use crate::Note;
+use crate::ops::Elementwise;
+use crate::slice_statistics::Chains;
 use crate::stack::Extents;
+use cytoscope_model_package::Processing;
 
 /// Number of channels and time points that a note names.
 const NAMED: usize = 4;
 /// What follows from equal values, and what to check.
 const ADVICE: &str = "without differences between values, the prediction is meaningless; check that this is the right file, \
                       channel and time point";
+
+/// Share of the contrast whose loss is noted.
+const NOTED_LOSS: f64 = 0.05;
+
+/// Returns the share of a stack's contrast that the preprocessing `steps` of a model remove, because they add a small number,
+/// `eps`, to the range or the standard deviation that they divide by. `chains` are the resolved steps of all channels; if they
+/// differ among slices, the share is not computed.
+pub(super) fn lost_contrast<'a>(steps: impl Iterator<Item = &'a Processing>, chains: &Chains) -> f64 {
+    let eps = steps.map(|step| match step {
+        Processing::ScaleRange { eps, .. } | Processing::ZeroMeanUnitVariance { eps, .. } => *eps,
+        _ => 0.0,
+    });
+    let eps = eps.fold(0.0, f64::max);
+    let Chains::Stack(chains) = chains else { return 0.0 };
+    let gain = |step: &Elementwise| match step {
+        Elementwise::Affine { gain, .. } => *gain,
+        _ => 0.0,
+    };
+    (eps * chains.iter().flatten().map(gain).fold(0.0, f64::max)).min(1.0)
+}
+
+/// Returns the warning that preprocessing removes this share of a stack's contrast; `None` for a small one.
+pub(super) fn lost_contrast_note(share: f64) -> Option<Note> {
+    (share > NOTED_LOSS).then(|| {
+        Note::warning(format!(
+            "the values of the stack differ so little that the model's preprocessing removes {:.0} % of their contrast: objects \
+             may be missed; multiply the values by a large number, such as 1e6, and predict again",
+            share * 100.0
+        ))
+    })
+}
 
 /// Whether the values of a channel that were read so far differ. NaN and infinite values do not count.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -104,6 +138,7 @@ impl FlatChannels {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_model_package::StatisticsAxes;
 
     fn contrast(values: &[f32]) -> Contrast {
         let mut contrast = Contrast::default();
@@ -122,6 +157,30 @@ mod tests {
         assert_eq!(whole, Contrast::Flat(5.0));
         whole.merge(contrast(&[4.0]));
         assert_eq!(whole, Contrast::Varies);
+    }
+
+    #[test]
+    fn values_that_differ_by_less_than_a_step_adds_to_their_range_have_a_note() {
+        let range = |eps| Processing::ScaleRange {
+            min_percentile: 0.0,
+            max_percentile: 100.0,
+            eps,
+            axes: StatisticsAxes::default(),
+            reference_tensor: None,
+        };
+        let share = |eps: f64, range_of_values: f64| {
+            let gain = 1.0 / (range_of_values + eps);
+            let chains = Chains::Stack(vec![vec![Elementwise::Affine { gain, offset: 0.0 }]]);
+            lost_contrast([range(eps)].iter(), &chains)
+        };
+        assert!((share(1e-6, 3e-6) - 0.25).abs() < 1e-12, "{}", share(1e-6, 3e-6));
+        let note = lost_contrast_note(share(1e-6, 3e-6)).unwrap();
+        assert!(note.message.contains("25 % of their contrast"), "{note}");
+        assert_eq!(lost_contrast_note(share(1e-6, 1e-3)), None);
+        assert_eq!(lost_contrast_note(share(0.0, 1e-9)), None);
+        // A fixed step may have any gain.
+        let fixed = Chains::Stack(vec![vec![Elementwise::Affine { gain: 1e9, offset: 0.0 }]]);
+        assert_eq!(lost_contrast([Processing::Sigmoid].iter(), &fixed), 0.0);
     }
 
     #[test]

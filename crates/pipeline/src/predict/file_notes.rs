@@ -28,14 +28,18 @@ impl fmt::Display for SliceAlone {
 /// Returns notes on how an image was read: that several numbered files became one stack, and how to read one `alone`; why
 /// pages are read as slices; and that planes are missing, or regions of interest outside of the stack.
 pub(crate) fn reading_notes(image: &Image, alone: SliceAlone) -> Vec<Message> {
-    let meta = image.meta();
+    let of_file = missing_notes(image.meta()).into_iter().chain(regions_note(image.meta()));
+    numbered_series_note(image, alone).into_iter().chain(of_file).collect()
+}
+
+/// Returns notes on what is missing in a file: why pages are read as slices, and that planes are read as zeros.
+pub(crate) fn missing_notes(meta: &ImageMeta) -> Vec<Message> {
     let missing = match meta.missing_planes {
         0 => None,
         1 => Some("1 plane is not in the file and is read as zeros".to_owned()),
         count => Some(format!("{count} planes are not in the file and are read as zeros")),
     };
-    let of_file = meta.read_as_slices.clone().into_iter().chain(missing).map(Message::from).chain(regions_note(meta));
-    numbered_series_note(image, alone).into_iter().chain(of_file).collect()
+    meta.read_as_slices.clone().map(Message::parse).into_iter().chain(missing.map(Message::from)).collect()
 }
 
 /// Regions of interest outside of their stack that a note names.

@@ -1,6 +1,6 @@
 //! Fills the maps of an image's time points, one after the other, with one compiled network.
 
-use super::constant_channels::FlatChannels;
+use super::constant_channels::{FlatChannels, lost_contrast, lost_contrast_note};
 use super::files::MapWriter;
 use super::grid::ModelView;
 use super::infer::{InferenceRun, Seams};
@@ -129,6 +129,8 @@ pub(super) struct Inference<'a> {
     seams: Seams,
     not_finite: bool,
     flat: FlatChannels,
+    /// The greatest share of a time point's contrast that preprocessing removes.
+    lost_contrast: f64,
     /// The check of all outputs so far.
     check: OutputCheck,
 }
@@ -161,6 +163,7 @@ impl<'a> Inference<'a> {
             seams,
             not_finite,
             flat,
+            lost_contrast: 0.0,
             check,
         }
     }
@@ -243,6 +246,8 @@ impl<'a> Inference<'a> {
             Some(chains) => chains,
             None => stack.preprocessing(context, model, channels)?,
         };
+        let steps = model.inputs.iter().flat_map(|input| &input.preprocessing);
+        self.lost_contrast = self.lost_contrast.max(lost_contrast(steps, &chains));
         let mut view = ModelView::new(&stack, channels, chains, grid);
         let (softmax, later) = split_softmax(model);
         let is_known = !later.iter().any(Processing::needs_statistics);
@@ -307,10 +312,11 @@ impl<'a> Inference<'a> {
     }
 
     /// Returns warnings about values of the stack and of the network's output that are not finite, and about channels whose
-    /// values are all equal.
+    /// values are all equal, or nearly.
     pub(super) fn notes(&self) -> impl Iterator<Item = Note> {
         let of_stack = self.not_finite.then(|| Note::warning(NOT_FINITE));
-        of_stack.into_iter().chain(self.flat.note(self.resolved.extents)).chain(self.check.note())
+        let of_contrast = self.flat.note(self.resolved.extents).or_else(|| lost_contrast_note(self.lost_contrast));
+        of_stack.into_iter().chain(of_contrast).chain(self.check.note())
     }
 
     /// Releases the network after the last time point, so that its memory is free for what follows. Returns what has passed

@@ -1,0 +1,188 @@
+//! Notes on label images whose objects cannot be told apart, or whose voxels have another size than those of their stack.
+
+use crate::stack::Stack;
+use crate::{Context, JobError, Note};
+use cytoscope_formats::Image;
+use cytoscope_objects::components::{Components, Connectivity};
+use cytoscope_storage::setting::VOXEL_SIZE;
+use cytoscope_volume::{DType, VoxelSize, number_text};
+use std::path::Path;
+
+/// Usual values of the foreground of masks.
+const MASK_LABELS: [u64; 3] = [1, 255, 65_535];
+/// Maximum number of runs of voxels, of 12 bytes each, by which the parts of a mask are counted.
+const MAX_RUNS: usize = 4 << 20;
+/// Smallest ratio of two voxel sizes that differ by more than rounding.
+const OTHER_SIZE: f64 = 1.01;
+
+/// The labels of the objects that were found in a label image.
+#[derive(Debug, Default)]
+pub(crate) struct FoundLabels {
+    /// The first label, and the earliest time point with it.
+    first: Option<(u64, usize)>,
+    has_several: bool,
+    highest: u64,
+}
+
+impl FoundLabels {
+    /// Adds the label of an object at a time point.
+    pub(crate) fn add(&mut self, label: u64, time: usize) {
+        self.highest = self.highest.max(label);
+        match &mut self.first {
+            Some((first, earliest)) if *first == label => *earliest = time.min(*earliest),
+            Some(_) => self.has_several = true,
+            None => self.first = Some((label, time)),
+        }
+    }
+
+    /// Returns warnings if objects of the label image may have become one: it is a mask, or its samples are floats that are not
+    /// exact for such high labels. `path` and `channel` are those of the label image.
+    ///
+    /// # Errors
+    /// [`JobError`] if the label image cannot be read again, which is done for what may be a mask.
+    pub(crate) fn notes(
+        &self,
+        context: &Context,
+        path: &Path,
+        image: &Image,
+        channel: usize,
+    ) -> Result<Vec<Note>, JobError> {
+        let mut notes: Vec<Note> = rounding_note(path, image.meta().dtype, self.highest).into_iter().collect();
+        if let (Some((label, time)), false) = (self.first, self.has_several)
+            && MASK_LABELS.contains(&label)
+        {
+            notes.extend(mask_note(context, path, &Stack::new(image, time), channel, label)?);
+        }
+        Ok(notes)
+    }
+}
+
+/// Returns a warning if the highest label is above those that are exact in samples of this type.
+fn rounding_note(path: &Path, dtype: DType, highest: u64) -> Option<Note> {
+    let exact: u64 = match dtype {
+        DType::F16 => 1 << 11,
+        DType::F32 => 1 << 24,
+        _ => return None,
+    };
+    (highest > exact).then(|| {
+        Note::warning(format!(
+            "{}: its labels go up to {highest} but are stored as {dtype}, which holds whole numbers up to {exact} exactly: \
+             objects whose numbers were rounded to the same one are counted as one; store the labels as integers",
+            path.display()
+        ))
+    })
+}
+
+/// Returns a warning if the voxels of the only label of a channel form several separate parts; none if there are too many to
+/// count.
+fn mask_note(
+    context: &Context,
+    path: &Path,
+    labels: &Stack,
+    channel: usize,
+    label: u64,
+) -> Result<Option<Note>, JobError> {
+    let [depth, height, width] = labels.extents.zyx;
+    let mut components = Components::new([depth, height, width], Connectivity::Corners);
+    for z in 0..depth {
+        let slice = labels.read(context, channel, z..z + 1)?.to_f32();
+        for row in slice.chunks(width.max(1)) {
+            components.add_row(row, |value| f64::from(value) == label as f64)?;
+        }
+        if components.runs() > MAX_RUNS {
+            return Ok(None);
+        }
+    }
+    let parts = components.count();
+    Ok((parts > 1).then(|| {
+        Note::warning(format!(
+            "{}: all of its objects have the label {label}, as in a mask, so that {parts} separate parts count as one object; \
+             give each object its own label",
+            path.display()
+        ))
+    }))
+}
+
+/// Returns the note that the label image states another voxel size than its stack, whose size is used; `slices` is their number.
+pub(crate) fn other_voxel_size_note(stack: VoxelSize, labels: VoxelSize, slices: usize) -> Option<String> {
+    let axes = [("Z", stack.z, labels.z, slices > 1), ("Y", stack.y, labels.y, true), ("X", stack.x, labels.x, true)];
+    let (axis, used, other) = axes.into_iter().find_map(|(axis, used, other, counts)| {
+        let (used, other) = (used.filter(|_| counts)?, other?);
+        (used / other > OTHER_SIZE || other / used > OTHER_SIZE).then_some((axis, used, other))
+    })?;
+    Some(format!(
+        "the label image states another voxel size along {axis}, {} µm, than the stack, {} µm, which is used (set it with \
+         {VOXEL_SIZE})",
+        number_text(other),
+        number_text(used)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
+    use cytoscope_volume::{Array, Samples};
+
+    /// Returns the notes on a label image of 2 × 3 × 6 voxels.
+    fn notes(samples: Samples) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("labels.npy");
+        let mut found = FoundLabels::default();
+        for label in samples.to_f32() {
+            if label > 0.0 {
+                found.add(label as u64, 0);
+            }
+        }
+        let array = Array::new("ZYX".parse().unwrap(), vec![2, 3, 6], samples).unwrap();
+        write_array(&path, &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+        let image = open(&path, &OpenOptions::default()).unwrap();
+        let notes = found.notes(&Context::default(), &path, &image, 0).unwrap();
+        notes.iter().map(Note::to_string).collect()
+    }
+
+    #[test]
+    fn a_mask_of_several_parts_has_a_note_and_one_object_has_none() {
+        let with = |second: u8| {
+            let mut values = vec![0u8; 36];
+            (values[0], values[1], values[6]) = (255, 255, 255);
+            // The last voxel of the second slice.
+            values[35] = second;
+            values
+        };
+        let of_mask = notes(Samples::U8(with(255)));
+        assert!(of_mask.len() == 1 && of_mask[0].starts_with("warning: "), "{of_mask:?}");
+        assert!(of_mask[0].contains("the label 255") && of_mask[0].contains("2 separate parts"), "{of_mask:?}");
+        let ones: Vec<f32> = with(255).iter().map(|value| f32::from(*value) / 255.0).collect();
+        assert!(notes(Samples::F32(ones))[0].contains("the label 1,"));
+        // One object; two objects; an object of two parts whose label is none of a mask.
+        assert!(notes(Samples::U8(with(0))).is_empty());
+        assert!(notes(Samples::U8(with(7))).is_empty());
+        assert!(notes(Samples::U8(with(255).iter().map(|value| value / 255 * 7).collect())).is_empty());
+    }
+
+    #[test]
+    fn labels_that_floats_round_have_a_note() {
+        let with = |highest: u32| (0..36).map(|i| if i < 18 { 3 } else { highest }).collect::<Vec<u32>>();
+        let floats = |highest: u32| Samples::F32(with(highest).iter().map(|label| *label as f32).collect());
+        let of_floats = notes(floats((1 << 24) + 2));
+        assert!(of_floats.len() == 1 && of_floats[0].contains("16777218"), "{of_floats:?}");
+        assert!(of_floats[0].contains("float32") && of_floats[0].contains("16777216 exactly"), "{of_floats:?}");
+        assert!(notes(floats(1 << 24)).is_empty());
+        assert!(notes(Samples::U32(with((1 << 24) + 2))).is_empty());
+    }
+
+    #[test]
+    fn labels_of_another_voxel_size_have_a_note() {
+        let stack = VoxelSize::new_um(2.0, 0.5, 0.5);
+        let note = other_voxel_size_note(stack, VoxelSize::new_um(2.0, 0.5, 0.25), 3).unwrap();
+        assert!(note.contains("along X, 0.25 µm") && note.contains("0.5 µm, which is used"), "{note}");
+        assert_eq!(other_voxel_size_note(stack, VoxelSize::new_um(2.0, 0.501, 0.499), 3), None);
+        assert_eq!(other_voxel_size_note(stack, VoxelSize { z: None, y: Some(0.5), x: None }, 3), None);
+        // A single slice has no distance to others.
+        let single = VoxelSize::new_um(1.0, 0.5, 0.5);
+        assert_eq!(other_voxel_size_note(stack, single, 1), None);
+        assert!(other_voxel_size_note(stack, single, 2).is_some());
+    }
+}
