@@ -4,6 +4,8 @@ use crate::stack::Stack;
 use crate::{Context, JobError, Note};
 use cytoscope_formats::Image;
 use cytoscope_objects::components::{Components, Connectivity};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::VOXEL_SIZE;
 use cytoscope_volume::{DType, VoxelSize, number_text};
 use std::path::Path;
@@ -104,13 +106,13 @@ fn mask_note(
 }
 
 /// Returns the note that the label image states another voxel size than its stack, whose size is used; `slices` is their number.
-pub(crate) fn other_voxel_size_note(stack: VoxelSize, labels: VoxelSize, slices: usize) -> Option<String> {
+pub(crate) fn other_voxel_size_note(stack: VoxelSize, labels: VoxelSize, slices: usize) -> Option<Message> {
     let axes = [("Z", stack.z, labels.z, slices > 1), ("Y", stack.y, labels.y, true), ("X", stack.x, labels.x, true)];
     let (axis, used, other) = axes.into_iter().find_map(|(axis, used, other, counts)| {
         let (used, other) = (used.filter(|_| counts)?, other?);
         (used / other > OTHER_SIZE || other / used > OTHER_SIZE).then_some((axis, used, other))
     })?;
-    Some(format!(
+    Some(message!(
         "the label image states another voxel size along {axis}, {} µm, than the stack, {} µm, which is used (set it with \
          {VOXEL_SIZE})",
         number_text(other),

@@ -181,11 +181,12 @@ impl MeasureJob {
 
     /// Returns notes on the label image of a stack: that planes of it are missing or its axes are unknown, and that its voxel
     /// size is another one than that of the stack.
-    fn notes_on_labels(&self, [stack, labels]: [&Image; 2], slices: usize) -> Vec<String> {
+    fn notes_on_labels(&self, [stack, labels]: [&Image; 2], slices: usize) -> Vec<Message> {
         if self.intensities.is_none() {
             return Vec::new();
         }
-        let of_file = missing_notes(labels.meta()).into_iter().map(|note| format!("{}: {note}", self.labels.display()));
+        let of_file =
+            missing_notes(labels.meta()).into_iter().map(|note| message!("{}: {note}", self.labels.display()));
         let [size, of_labels] = [stack, labels].map(|image| image.meta().voxel_size_um);
         let of_size = other_voxel_size_note(size, of_labels, slices).filter(|_| self.voxel_um.is_none());
         of_file.chain(of_size).collect()
