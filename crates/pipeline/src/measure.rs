@@ -18,6 +18,8 @@ use cytoscope_objects::ObjectTable;
 use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::write::write_unpublished;
 use cytoscope_volume::{Axes, Element, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
