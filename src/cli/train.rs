@@ -10,7 +10,7 @@ use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder, training_
 use super::options::{ReportOptions, ThreadsOption, TraceOptions, one_of};
 use super::reports::TrainCommandReport;
 use super::trace_path::check_trace;
-use super::{machine_profile, note_line, parse_zyx, print, print_json, progress};
+use super::{counted, machine_profile, note_line, parse_zyx, print, print_json, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::SeriesChoice;
@@ -277,10 +277,10 @@ fn print_report(report: &TrainReport) {
         }
     }
     print(&format!(
-        "  {} trainable parameters, {} steps of {} patches ({:?} voxels), {:.0} s in total, {}/step ({} of it \
+        "  {} trainable parameters, {} of {} patches ({:?} voxels), {:.0} s in total, {}/step ({} of it \
          waiting for data)",
         count_text(report.parameters as u64),
-        report.steps,
+        counted(report.steps, "step"),
         report.batch,
         report.patch_zyx,
         report.seconds,

@@ -9,7 +9,7 @@ use super::{TaskName, Train, search_plot};
 use crate::cli::child::{self, Scratch};
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::reports::TrainCommandReport;
-use crate::cli::{eprint_json, eprint_line, print, print_json, progress};
+use crate::cli::{counted, eprint_json, eprint_line, print, print_json, progress};
 use clap::ValueEnum;
 use cytoscope_engine::select::fingerprint;
 use cytoscope_model_package::check_destination;
@@ -265,7 +265,7 @@ fn show_trial(options: &Train, keys: &[String], row: &Row, rungs: usize, remaini
     }
     let SearchTrial { number, rung, steps, .. } = &trial;
     let (result, left) = (trial.result_text(), remaining.text());
-    eprint_line(&format!("[rung {rung} of {rungs}] trial {number}, {steps} steps: {result}{left}"));
+    eprint_line(&format!("[rung {rung} of {rungs}] trial {number}, {}: {result}{left}", counted(steps, "step")));
 }
 
 /// Runs a trial, and returns its row and its report, or how it failed.
