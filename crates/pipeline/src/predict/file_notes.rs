@@ -1,5 +1,7 @@
 //! Notes on which part of a file a job uses, and how the file was read.
 
+use super::PredictJob;
+use crate::stack::Extents;
 use cytoscope_formats::{Image, ImageMeta, SeriesChoice, count_left_out_of_series};
 use cytoscope_storage::setting::{ALL_SERIES, AXES, CHANNEL, SERIES, TIME};
 use std::fmt;
@@ -34,6 +36,20 @@ pub(crate) fn reading_notes(image: &Image, alone: SliceAlone) -> Vec<String> {
     };
     let of_file = meta.read_as_slices.clone().into_iter().chain(missing).chain(regions_note(meta));
     numbered_series_note(image, alone).into_iter().chain(of_file).collect()
+}
+
+/// Returns the note that each time point of a file is a single slice although it states no interval between time points:
+/// many programs save the slices of a stack as time points. `None` for other files, and if the job states axes or a time point.
+pub(crate) fn slices_as_times_note(job: &PredictJob, meta: &ImageMeta) -> Option<String> {
+    let Extents { times, zyx: [depth, ..], .. } = Extents::of(meta);
+    let is_unclear = meta.time_interval_secs.is_none() && job.axes.is_none() && job.time.is_none();
+    (times > 1 && depth == 1 && is_unclear).then(|| {
+        let axes = meta.axes.to_string().replace('T', "Z");
+        format!(
+            "the file has {times} time points of one slice, each of which is predicted alone; if they are the slices of one \
+             stack, use {AXES} {axes}"
+        )
+    })
 }
 
 /// Regions of interest outside of their stack that a note names.

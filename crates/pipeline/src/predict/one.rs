@@ -1,6 +1,6 @@
 //! Prediction of one input file.
 
-use super::file_notes::{OtherSeries, SliceAlone, first_series_note, reading_notes};
+use super::file_notes::{OtherSeries, SliceAlone, first_series_note, reading_notes, slices_as_times_note};
 use super::files::ResultFiles;
 use super::input_tensors;
 use super::kept::{KeptRecord, KeptRequest, KeptSlices, parts_note};
@@ -72,6 +72,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let image = open(run)?;
     let mut of_reading = reading_notes(&image, SliceAlone::ByAxes);
     of_reading.extend(first_series_note(run.series, image.meta(), "is predicted", OtherSeries::OneOrAll));
+    of_reading.extend(slices_as_times_note(job, image.meta()));
     let sources = input_tensors::sources(job, model, input, image)?;
     let (image, preprocessed, steps_bytes) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let before = context.recorder.totals();
