@@ -7,7 +7,7 @@ use super::{note_line, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
-use cytoscope_pipeline::provenance::diameter_of_map;
+use cytoscope_pipeline::provenance::{diameter_of_map, other_model_of_map};
 use cytoscope_pipeline::{DiameterRequest, JobError, Model, ModelTask, SegmentJob, TableFormat};
 use cytoscope_storage::{Overwrite, counted};
 use std::path::PathBuf;
@@ -104,7 +104,7 @@ impl Segment {
                 "--height and --seed-height apply to --method watershed: components has no seeds; leave them out",
             ));
         }
-        let Basis { channel, seed_channel, options } = self.basis()?;
+        let Basis { channel, seed_channel, options, note } = self.basis()?;
         let options = self.changed(options);
         let of_table = self.table.as_deref().map(|table| table_format(self.table_format, table)).transpose()?;
         let job = SegmentJob {
@@ -125,6 +125,7 @@ impl Segment {
         };
         let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
         let context = progress::context(self.report.json_progress, false, measurement.recorder());
+        note.into_iter().for_each(|note| context.note(note));
         let (report, run) = measurement.finish(job.run(&context).map_err(failure), 0)?;
         if self.report.json {
             return run.print_json(&report);
@@ -141,6 +142,8 @@ struct Basis {
     /// Channel that separates touching objects; `None` for the same.
     seed_channel: Option<usize>,
     options: SegmentOptions,
+    /// That the model is not the one that predicted the map.
+    note: Option<String>,
 }
 
 impl Segment {
@@ -149,7 +152,7 @@ impl Segment {
     fn basis(&self) -> Result<Basis, Failure> {
         let Some(name) = &self.model else {
             let channel = self.channel.unwrap_or(0);
-            return Ok(Basis { channel, seed_channel: None, options: SegmentOptions::default() });
+            return Ok(Basis { channel, seed_channel: None, options: SegmentOptions::default(), note: None });
         };
         let model = Model::load(name)?;
         if model.task != ModelTask::Segmentation {
@@ -158,8 +161,19 @@ impl Segment {
                  predicts objects"
             )));
         }
+        let mut note = None;
         let scale = match (self.diameter, model.object_diameter_um) {
-            (None, _) => diameter_of_map(&self.map, &model).map_or(1.0, |diameter| diameter.scale()),
+            (None, _) => match diameter_of_map(&self.map, &model) {
+                Some(diameter) => diameter.scale(),
+                None => {
+                    note = other_model_of_map(&self.map, &model).map(|other| {
+                        format!(
+                            "the map was predicted with another model, {other}: the settings of --model {name} may not suit it"
+                        )
+                    });
+                    1.0
+                }
+            },
             (Some(diameter), Some(nominal_um)) => diameter / nominal_um,
             (Some(_), None) => {
                 return Err(Failure::wrong_use(format!(
@@ -172,7 +186,7 @@ impl Segment {
             Some(channel) => (channel, None),
             None => (model.segment_channel, Some(model.seed_channel)),
         };
-        Ok(Basis { channel, seed_channel, options: model.segment.scaled(scale) })
+        Ok(Basis { channel, seed_channel, options: model.segment.scaled(scale), note })
     }
 
     /// Returns settings with those that are given as options.

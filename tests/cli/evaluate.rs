@@ -211,6 +211,21 @@ fn objects_are_told_apart_whatever_their_labels_and_other_values_are_refused() {
 }
 
 #[test]
+fn a_file_that_is_compared_with_itself_is_warned_about() {
+    let fixture = Fixture::new();
+    fixture.write("channels.ome.tif", "CZYX", &[2, 2, 4, 4], vec![1u16; 64]);
+    fixture.write("same.ome.tif", "CZYX", &[2, 2, 4, 4], vec![1u16; 64]);
+    let is_warned = |truth: &str, options: &[&str]| {
+        let command = [&["evaluate", "--pred", "channels.ome.tif", "--truth", truth][..], options].concat();
+        fixture.run(&command).ok().stderr.contains("channels.ome.tif is compared with itself")
+    };
+    assert!(is_warned("channels.ome.tif", &[]));
+    assert!(is_warned("./channels.ome.tif", &["--pred-channel", "1", "--truth-channel", "1"]));
+    assert!(!is_warned("channels.ome.tif", &["--pred-channel", "0", "--truth-channel", "1"]));
+    assert!(!is_warned("same.ome.tif", &[]));
+}
+
+#[test]
 fn labels_that_are_stored_as_floats_are_scored_as_objects() {
     let fixture = Fixture::new();
     let floats = |values: Vec<u16>| values.into_iter().map(f32::from).collect::<Vec<f32>>();

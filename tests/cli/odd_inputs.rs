@@ -32,6 +32,22 @@ fn flat_tiny_and_blank_images_are_predicted() {
 }
 
 #[test]
+fn slices_that_were_saved_as_time_points_are_noted() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,48,48", 1);
+    fixture.write("times.tif", "TYX", &[6, 48, 48], fixture.integers(&raw));
+    let is_noted = |options: &[&str]| {
+        let command = ["predict", "times.tif", "--model", "nuclei-dog", "--device", "cpu", "--out", "o", "--json"];
+        let report = fixture.run(&[&command[..], options].concat()).json();
+        notes(&report).contains("6 time points of one slice") && notes(&report).contains("--axes ZYX")
+    };
+    assert!(is_noted(&[]));
+    assert!(!is_noted(&["--axes", "ZYX"]));
+    assert!(!is_noted(&["--axes", "TYX"]));
+    assert!(!is_noted(&["--time", "2"]));
+}
+
+#[test]
 fn stacks_without_contrast_are_noted() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,48,48", 1);

@@ -134,7 +134,7 @@ fn wrong_steps_are_refused_with_their_parameters() {
     convert("gaussian:radius=1", 2, &["gaussian", "sigma"]);
     convert("clahe:tiles=8:clip=7", 2, &["clahe", "clip is 7"]);
     // Without a voxel size, lengths in µm have no meaning.
-    convert("tophat:radius=5um", 3, &["a.npy", "tophat", "voxel size along Y is unknown"]);
+    convert("tophat:radius=5um", 3, &["a.npy", "tophat", "voxel size along Y is unknown", "--voxel-size"]);
     convert("crop:z=0-9", 3, &["a.npy", "crop", "0-4"]);
     let nothing = ["predict", "a.npy", "--axes", "ZYX", "--out", "o", "--outputs", "preprocessed"];
     fixture.fails(2, &nothing, &["--preprocess"]);

@@ -292,6 +292,8 @@ fn records_are_not_written_over_files_of_others_and_other_files_are_no_records()
     let plain = fixture.write("plain.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
     fixture.fails(3, &["provenance", &plain], &[&plain, "no provenance record", "_provenance.json"]);
     fixture.fails(3, &["provenance", "nothere.json"], &["nothere.json"]);
+    std::fs::write(fixture.path("settings.json"), "{\"kind\": \"nuclei\"}").unwrap();
+    fixture.fails(3, &["provenance", "settings.json"], &["settings.json", "not a provenance record", "no outputs"]);
     fixture.fails(2, &["provenance", "c.npy", "--out", "d.npy"], &["--rerun"]);
     // Commands that only read write no record.
     let before = fixture.names("sim");

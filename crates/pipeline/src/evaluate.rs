@@ -23,7 +23,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{PRED_CHANNEL, TRUTH_CHANNEL};
-use cytoscope_storage::target::check_extension;
+use cytoscope_storage::target::{check_extension, resolved};
 use cytoscope_volume::VoxelSize;
 use pairing::by_key;
 use serde::{Deserialize, Serialize};
@@ -275,12 +275,28 @@ impl EvaluateJob {
         let mut meter = context.meter(ProgressStage::Evaluate, pairs.len() as u64, ProgressUnit::Files);
         let mut evaluation = Evaluation::new(context, self.ignore_below_voxels).ignoring_label(self.ignore_label);
         notes.into_iter().for_each(|note| evaluation.add_note(note));
+        if let Some(note) = self.same_file_note(&pairs) {
+            evaluation.add_note(note);
+        }
         for (prediction, truth) in pairs {
             self.score(context, &mut evaluation, &labels_of(&prediction), &truth)?;
             meter.add(1)?;
         }
         refuse_changed(&read)?;
         Ok(evaluation.finish(unpaired))
+    }
+
+    /// Returns a warning if an image is compared with itself, for example because the same folder was given twice.
+    fn same_file_note(&self, pairs: &[(PathBuf, PathBuf)]) -> Option<Note> {
+        if self.prediction_channel != self.truth_channel {
+            return None;
+        }
+        let (same, _) = pairs.iter().find(|(prediction, truth)| resolved(prediction) == resolved(truth))?;
+        Some(Note::warning(format!(
+            "{} is compared with itself, which says nothing about its quality: give different files as prediction and ground \
+             truth",
+            absolute(same).display()
+        )))
     }
 
     /// Opens and scores a pair.

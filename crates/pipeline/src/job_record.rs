@@ -260,6 +260,10 @@ pub fn read_any(path: &Path) -> Result<AnyRecord, JobError> {
     let bytes = read_bytes(path, MAX_RECORD_BYTES)?;
     let bad = |error: serde_json::Error| not_a_record(path, format!("not a provenance record ({error})"));
     let value: Value = serde_json::from_slice(&bytes).map_err(bad)?;
+    // All records have it; other JSON files may have a `kind`, too.
+    if value.get("outputs").is_none() {
+        return Err(not_a_record(path, "not a provenance record, because it lists no outputs".to_owned()));
+    }
     if value.get("kind").is_some() {
         return Ok(AnyRecord::Job(serde_json::from_value(value).map_err(bad)?));
     }

@@ -8,6 +8,8 @@ use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model, ModelTask, ProgressStage, ProgressUnit};
 use cytoscope_formats::{DerivedPixels, DerivedSpec, FormatError, Image};
 use cytoscope_preprocess::{Chain, PreprocessError, PreprocessStep, Source, StackStatistics, Tails};
+use cytoscope_storage::message;
+use cytoscope_storage::setting::VOXEL_SIZE;
 use cytoscope_volume::{BoxZyx, DType, Region, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -162,6 +164,11 @@ fn job_error(path: &Path, error: PreprocessError) -> JobError {
             path: path.to_owned(),
             problem: format!("preprocessing step {step}: {problem}"),
             next_step: next_step.into(),
+        },
+        PreprocessError::UnknownVoxelSize { step, problem, otherwise } => JobError::Mismatch {
+            path: path.to_owned(),
+            problem: format!("preprocessing step {step}: {problem}"),
+            next_step: message!("{otherwise}set the voxel size with {VOXEL_SIZE}"),
         },
         other => JobError::wrong_use(other.to_string()),
     }

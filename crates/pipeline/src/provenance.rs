@@ -5,7 +5,7 @@ mod lookup;
 
 pub use crate::image_files::{FileSum, ImageFiles};
 pub use inputs::{InputRecord, InputTensorRecord};
-pub use lookup::diameter_of_map;
+pub use lookup::{diameter_of_map, other_model_of_map};
 pub(crate) use lookup::{
     is_of_prediction, is_zip_of_prediction, lists, lists_content, lists_while, record_listing, record_of,
     table_of_replaced,

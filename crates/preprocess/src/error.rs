@@ -31,6 +31,16 @@ pub enum PreprocessError {
         /// What the user can do, as a clause.
         next_step: String,
     },
+    /// A step has lengths in µm, but the voxel size of the stack is unknown.
+    #[error("preprocessing step {step}: {problem}; {otherwise}set the voxel size")]
+    UnknownVoxelSize {
+        /// Name of the step, as in its text.
+        step: &'static str,
+        /// What needs the voxel size, as a clause.
+        problem: String,
+        /// What the user can do instead, as a clause that ends in `, or `; empty if there is nothing else.
+        otherwise: &'static str,
+    },
     /// There are too many steps.
     #[error("{count} preprocessing steps were given; expected at most {max}")]
     TooMany {
@@ -48,5 +58,9 @@ impl PreprocessError {
 
     pub(crate) fn unfit(step: &'static str, problem: impl Into<String>, next_step: impl Into<String>) -> Self {
         Self::Unfit { step, problem: problem.into(), next_step: next_step.into() }
+    }
+
+    pub(crate) fn unknown_voxel_size(step: &'static str, problem: impl Into<String>, otherwise: &'static str) -> Self {
+        Self::UnknownVoxelSize { step, problem: problem.into(), otherwise }
     }
 }

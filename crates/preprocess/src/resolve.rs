@@ -78,7 +78,7 @@ impl Grid {
         let letter = ["Z", "Y", "X"].get(axis).copied().unwrap_or_default();
         self.voxel_sizes().get(axis).copied().flatten().ok_or_else(|| {
             let problem = format!("a length is in µm, but the voxel size along {letter} is unknown");
-            PreprocessError::unfit(step, problem, "give lengths in voxels (without \"um\"), or set the voxel size")
+            PreprocessError::unknown_voxel_size(step, problem, "give lengths in voxels (without \"um\"), or ")
         })
     }
 
@@ -259,13 +259,13 @@ fn deskew(grid: &mut Grid, angle_degrees: f64, step_um: Option<f64>) -> Result<O
     const STEP: &str = "deskew";
     let y_um = grid.voxel_um(STEP, 1).map_err(|_| {
         let problem = "the shift of slices is in µm, but the voxel size along Y is unknown";
-        PreprocessError::unfit(STEP, problem, "set the voxel size")
+        PreprocessError::unknown_voxel_size(STEP, problem, "")
     })?;
     let step_um = match step_um {
         Some(um) => um,
         None => grid.voxel_um(STEP, 0).map_err(|_| {
             let problem = "the distance between slices is unknown";
-            PreprocessError::unfit(STEP, problem, "add it, such as step=0.5um, or set the voxel size")
+            PreprocessError::unknown_voxel_size(STEP, problem, "add it, such as step=0.5um, or ")
         })?,
     };
     let angle = angle_degrees.abs().to_radians();

@@ -1,7 +1,7 @@
 //! Settings given one by one as text, such as `schedule.rate=0.001`, which override a settings file.
 
 use crate::config::TrainConfig;
-use crate::error::wrong_use;
+use crate::error::{with_words_for_types, wrong_use};
 use crate::toml_text::toml_text;
 use cytoscope_pipeline::JobError;
 use std::fmt;
@@ -118,7 +118,8 @@ impl TrainConfig {
         }
         let given: Vec<String> = assignments.iter().map(SettingAssignment::key).collect();
         let invalid = |error: &str| wrong_use(format!("settings {}: {error}", given.join(", ")));
-        let config: Self = settings.clone().try_into().map_err(|e: toml::de::Error| invalid(e.message()))?;
+        let of_type = |e: toml::de::Error| invalid(&with_words_for_types(e.message()));
+        let config: Self = settings.clone().try_into().map_err(of_type)?;
         config.refuse_unknown(&settings).map_err(|e| invalid(&e))?;
         Ok(config)
     }
@@ -176,6 +177,8 @@ mod tests {
         for (text, word) in [
             ("color=red", "color"),
             ("batch=many", "batch"),
+            ("batch=many", "expected a whole number"),
+            ("schedule.rate=fast", "expected a number"),
             ("batch.size=2", "batch"),
             ("segment.seed_hight=0.1", "seed_hight"),
         ] {

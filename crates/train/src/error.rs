@@ -63,7 +63,16 @@ pub(crate) fn toml_problem(text: &str, error: &toml::de::Error) -> String {
     };
     let index = before.matches('\n').count();
     let line: String = text.split('\n').nth(index).unwrap_or_default().trim().chars().take(SHOWN).collect();
-    format!("line {} (\"{line}\"): {}; correct the settings", index + 1, one_line(error.message()))
+    let problem = with_words_for_types(&one_line(error.message()));
+    format!("line {} (\"{line}\"): {problem}; correct the settings", index + 1)
+}
+
+/// Returns the message of an error in settings with words for the types of numbers.
+pub(crate) fn with_words_for_types(message: &str) -> String {
+    let types = [("f64", "a number"), ("f32", "a number"), ("usize", "a whole number"), ("u64", "a whole number")];
+    types.iter().fold(message.to_owned(), |text, (name, words)| {
+        text.replace(&format!("expected {name}"), &format!("expected {words}"))
+    })
 }
 
 /// Returns a converter for graph errors of the model `name`.

@@ -453,6 +453,23 @@ fn parts_can_be_subfolders_of_images_and_targets() {
 }
 
 #[test]
+fn files_of_models_below_the_data_are_not_training_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    tiny_pair(&at("day1/a.tif"), &at("day1/a_masks.tif"), 1);
+    for (model, mark) in [("net", "rdf.yaml"), ("other.training", "lock")] {
+        tiny_pair(&at(model).join("test_input_0.npy"), &at(model).join("test_output_0.npy"), 2);
+        fs::write(at(model).join(mark), "").unwrap();
+    }
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!((dataset.pairs.len(), dataset.problems), (1, vec![]));
+    let options = FindOptions { same_file: true, ..FindOptions::default() };
+    let dataset = find_pairs_with(folder.path(), TrainingTask::LabelFree, &options).unwrap();
+    assert!(dataset.pairs.iter().all(|pair| pair.image.path.starts_with(at("day1"))), "{:?}", dataset.pairs);
+    assert_eq!(dataset.pairs.len(), 2);
+}
+
+#[test]
 fn too_many_rows_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.csv");

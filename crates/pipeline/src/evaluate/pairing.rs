@@ -70,7 +70,9 @@ pub(crate) fn pair_key(path: &Path) -> String {
 /// Returns whether a file name suggests a label image.
 pub(crate) fn looks_like_labels(path: &Path) -> bool {
     let given = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let name = given.to_lowercase();
+    // These words name images without labels.
+    let words = ["labelfree", "label-free", "label_free", "label free", "unlabel"];
+    let name = words.iter().fold(given.to_lowercase(), |name, word| name.replace(word, ""));
     // As a part of other words, as in "length" and "wingtip", the letters say nothing.
     let is_truth = || given.contains("GT") || name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| word == "gt");
     ["label", "mask", "seg"].iter().any(|part| name.contains(part)) || is_truth()
@@ -119,6 +121,10 @@ mod tests {
             ("seg_1.tif", true),
             ("length_3.tif", false),
             ("a_raw.tif", false),
+            ("labelfree_raw.tif", false),
+            ("Label-free_target.tif", false),
+            ("unlabeled_3.tif", false),
+            ("labelfree_labels.tif", true),
         ] {
             assert_eq!(looks_like_labels(Path::new(name)), is_label_image, "{name}");
         }

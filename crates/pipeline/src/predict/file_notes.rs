@@ -1,5 +1,7 @@
 //! Notes on which part of a file a job uses, and how the file was read.
 
+use super::PredictJob;
+use crate::stack::Extents;
 use cytoscope_formats::{Image, ImageMeta, SeriesChoice, count_left_out_of_series};
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
@@ -40,6 +42,20 @@ pub(crate) fn missing_notes(meta: &ImageMeta) -> Vec<Message> {
         count => Some(format!("{count} planes are not in the file and are read as zeros")),
     };
     meta.read_as_slices.clone().map(Message::parse).into_iter().chain(missing.map(Message::from)).collect()
+}
+
+/// Returns the note that each time point of a file is a single slice although it states no interval between time points:
+/// many programs save the slices of a stack as time points. `None` for other files, and if the job states axes or a time point.
+pub(crate) fn slices_as_times_note(job: &PredictJob, meta: &ImageMeta) -> Option<Message> {
+    let Extents { times, zyx: [depth, ..], .. } = Extents::of(meta);
+    let is_unclear = meta.time_interval_secs.is_none() && job.axes.is_none() && job.time.is_none();
+    (times > 1 && depth == 1 && is_unclear).then(|| {
+        let axes = meta.axes.to_string().replace('T', "Z");
+        message!(
+            "the file has {times} time points of one slice, each of which is predicted alone; if they are the slices of one \
+             stack, use {AXES} {axes}"
+        )
+    })
 }
 
 /// Regions of interest outside of their stack that a note names.

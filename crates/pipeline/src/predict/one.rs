@@ -1,6 +1,6 @@
 //! Prediction of one input file.
 
-use super::file_notes::{OtherSeries, SliceAlone, first_series_note, reading_notes};
+use super::file_notes::{OtherSeries, SliceAlone, first_series_note, reading_notes, slices_as_times_note};
 use super::files::ResultFiles;
 use super::input_tensors;
 use super::kept::{KeptRecord, KeptRequest, KeptSlices, parts_note};
@@ -54,6 +54,13 @@ fn open(run: &InputRun<'_>) -> Result<Image, JobError> {
     Ok(run.job.open(run.input)?)
 }
 
+/// Returns notes on how an input was read, and on which part of it is predicted.
+fn notes_of_reading(run: &InputRun<'_>, image: &Image) -> Vec<Message> {
+    let of_series = first_series_note(run.series, image.meta(), "is predicted", OtherSeries::OneOrAll);
+    let of_times = slices_as_times_note(run.job, image.meta());
+    reading_notes(image, SliceAlone::ByAxes).into_iter().chain(of_series).chain(of_times).collect()
+}
+
 /// Locks the results `folder/stem_*`. Another process may have created the folder, and removed it because its own prediction
 /// was refused; with the lock file in it, it stays.
 fn lock_results(folder: &Path, stem: &str) -> Result<(ResultsLock, ResultsFolder), JobError> {
@@ -72,8 +79,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     cytoscope_profile::restart_peak();
     context.recorder.mark_memory("start");
     let image = open(run)?;
-    let mut of_reading = reading_notes(&image, SliceAlone::ByAxes);
-    of_reading.extend(first_series_note(run.series, image.meta(), "is predicted", OtherSeries::OneOrAll));
+    let mut of_reading = notes_of_reading(run, &image);
     let sources = input_tensors::sources(job, model, input, image)?;
     let (image, preprocessed, steps_bytes) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let before = context.recorder.totals();

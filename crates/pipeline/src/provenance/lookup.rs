@@ -109,8 +109,20 @@ pub(crate) fn lists_content(file: &Path, (bytes, sha256): &(u64, String)) -> boo
 /// Returns the object diameter with which a model predicted a map, if the record beside the map lists it unchanged and names
 /// the model.
 pub fn diameter_of_map(map: &Path, model: &Model) -> Option<ObjectDiameter> {
-    // A record that cannot be read lists nothing.
+    let record = record_of_unchanged(map)?;
+    record.diameter.filter(|_| record.model.fingerprint == model.fingerprint)
+}
+
+/// Returns the name of the model that predicted a map, if the record beside the map lists it unchanged and names another model
+/// than this one.
+pub fn other_model_of_map(map: &Path, model: &Model) -> Option<String> {
+    let record = record_of_unchanged(map)?;
+    (record.model.fingerprint != model.fingerprint).then_some(record.model.name)
+}
+
+/// Returns the record beside a map, if it lists the map with its current content. A record that cannot be read lists nothing.
+fn record_of_unchanged(map: &Path) -> Option<Provenance> {
     let record = read(&record_of(map)?).ok()?;
     let is_listed = record.outputs.iter().any(|output| output.is_named(map) && output.matches(map));
-    record.diameter.filter(|_| is_listed && record.model.fingerprint == model.fingerprint)
+    is_listed.then_some(record)
 }

@@ -92,11 +92,18 @@ fn search_below(
     if depth >= MAX_DEPTH {
         return Ok(());
     }
-    for sub in &listing.folders {
+    for sub in listing.folders.iter().filter(|sub| !is_of_model(sub)) {
         let name = file_name(sub);
         search_below(sub, task, options, Part::from_word(&name).or(part), depth + 1, found)?;
     }
     Ok(())
+}
+
+/// Whether a folder is a model package, or the state of an unfinished training run: the test tensors and pictures in it are
+/// not training data.
+fn is_of_model(folder: &Path) -> bool {
+    let has = |name: &str| folder.join(name).is_file();
+    has("rdf.yaml") || has("bioimageio.yaml") || (file_name(folder).ends_with(".training") && has("lock"))
 }
 
 /// Adds the pairs of a folder of images and a folder of targets. Returns whether there are such folders.
