@@ -246,7 +246,17 @@ impl RunProfile {
             let (count, spans) = (o.count, spans_word(o.count));
             format!("  {name:48} {time:>12} {share:>6} % {count:>8} {spans:5}{rate}").trim_end().to_owned()
         };
-        self.operators.iter().map(line).collect()
+        let note = "  of operators on a GPU, the time includes the launch of the kernels and the wait for their end";
+        let notes = (!self.operators.is_empty() && self.used_gpu()).then(|| note.to_owned());
+        self.operators.iter().map(line).chain(notes).collect()
+    }
+
+    /// Returns whether a device other than the CPU ran networks or training steps.
+    fn used_gpu(&self) -> bool {
+        let facts = &self.run.facts;
+        let of_training = facts.training.iter().map(|training| &training.device);
+        let mut devices = facts.inputs.iter().map(|input| &input.device).chain(of_training);
+        devices.any(|device| !device.is_cpu() && !device.as_str().is_empty())
     }
 
     /// Lists the operators by their share of the machine's peak.
@@ -514,7 +524,7 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cytoscope_profile::{Recorder, RunFacts, Stage};
+    use cytoscope_profile::{InputFacts, Recorder, RunFacts, Stage};
 
     #[test]
     fn the_longest_operators_of_either_run_are_compared() {
@@ -548,6 +558,21 @@ mod tests {
         assert!(lines.iter().any(|line| line.contains(" 7.36 µs ") && line.ends_with(" 1.00×")), "{lines:?}");
         let ratio = compared_line(&ComparedTime::new("Conv b", 1e-300, 1.0));
         assert!(ratio.ends_with(" 1.0e300×"), "{ratio}");
+    }
+
+    #[test]
+    fn times_of_operators_on_a_gpu_are_said_to_include_the_launch() {
+        let lines = |device: &str| {
+            let inputs = vec![InputFacts { device: device.into(), ..InputFacts::default() }];
+            let facts = RunFacts { inputs, ..RunFacts::default() };
+            let record = RunRecord::new("cytoscope 0", "predict", &Recorder::off(), facts);
+            let spans = vec![SpanRecord::new(Stage::Op, "Conv a", 0.0, 5.0)];
+            let run = StoredRun { record, spans, marks: Vec::new(), timeline: Vec::new(), spans_not_kept: 0 };
+            RunProfile::new(run, 9).operator_lines()
+        };
+        let on_gpu = lines("cuda:0");
+        assert!(on_gpu.len() == 2 && on_gpu[1].contains("includes the launch"), "{on_gpu:?}");
+        assert_eq!((lines("cpu").len(), lines("").len()), (1, 1));
     }
 
     #[test]

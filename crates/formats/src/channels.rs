@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 /// A channel of an image, by number or name. As text, digits are a number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a channel must be its number, from 0, or its name")]
 pub enum ChannelRef {
     /// Index of the channel, from 0.
     Index(usize),

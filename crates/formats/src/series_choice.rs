@@ -32,7 +32,7 @@ pub enum SeriesChoice {
 
 /// The form in files: a number or a text.
 #[derive(Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a series must be its number, from 0, or a text as of --series")]
 enum Stored {
     Number(usize),
     Text(String),

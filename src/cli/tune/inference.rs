@@ -140,7 +140,8 @@ pub(super) fn tiling(
     Ok((found, diameter_unit))
 }
 
-/// Returns the candidates for a stack, those in 32-bit floats first.
+/// Returns the candidates for a stack, those in 32-bit floats first. The first one, which has the tile, the threads and the
+/// device that the program prefers, counts as the default.
 pub(super) fn candidates(model: &Model, devices: &[Device], tiling: &Tiling) -> Vec<InferenceCandidate> {
     let mut all = Vec::new();
     for device in devices.iter().filter(|device| device.usable) {
@@ -401,5 +402,13 @@ mod tests {
         assert_eq!(precision(Preset::Fastest), Some(Precision::Int8));
         assert_eq!(precision(Preset::LeastMemory), Some(Precision::F16), "the faster of two that hold the same");
         assert_eq!(precision(Preset::MostAccurate), Some(Precision::Tf32), "the faster of two without a difference");
+        // The default won the final within the spread, although the shortest time is that of another one.
+        let trials = [
+            trial(Precision::F32, 1.1, 800, 0.0, TrialEnd::Fastest),
+            trial(Precision::Tf32, 1.0, 800, 1e-6, TrialEnd::WithinSpread),
+        ];
+        for (preset, settings) in presets(&trials, &[]) {
+            assert_eq!(settings.precision, Precision::F32, "{preset}");
+        }
     }
 }

@@ -524,6 +524,7 @@ fn trial_line<C: Candidate>(trial: &Trial<C>, width: usize, difference: &str) ->
     let memory = memory_text(trial.peak_bytes);
     let end = match &trial.end {
         TrialEnd::Fastest => "fastest".to_owned(),
+        TrialEnd::WithinSpread => "as fast as the fastest, within the spread of the runs".to_owned(),
         TrialEnd::Slower { round } => format!("dropped after round {round}"),
         TrialEnd::TooSlow { round } => format!("ended in round {round}"),
         TrialEnd::Failed { error } => format!("failed: {error}"),

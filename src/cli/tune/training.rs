@@ -100,7 +100,7 @@ impl TrainingWorkload<'_> {
     }
 }
 
-/// Returns the candidates on these devices. Settings that `config` states are not varied.
+/// Returns the candidates on these devices. Settings that `config` states are not varied. The first one counts as the default.
 pub(super) fn candidates(config: &TrainConfig, devices: &[Device]) -> Vec<TrainingCandidate> {
     let powers = std::iter::successors(Some(1usize), |n| n.checked_mul(2));
     let worker_counts: Vec<usize> = match config.workers {

@@ -4,7 +4,7 @@ use crate::lower::LowerError;
 use crate::lower::arena::{self, Request};
 use crate::lower::placement::Placement;
 use crate::plan::{Dequantized, DynamicDequantized, KernelPlan, PlanKind};
-use crate::step::{ProgramStep, Slot, StepOp};
+use crate::step::{Elem, ProgramStep, Slot, StepOp};
 use crate::steps::{ByteScale, ClearBorder, Copy, Pack, Reference, Unpack, copy_part, dequantize};
 use cytoscope_engine::OpFallback;
 use cytoscope_graph::{Activation, BinaryOp, ElementType, Graph, Op, ValueId, op_name};
@@ -24,6 +24,19 @@ pub(crate) struct Emitted {
     pub dead_after: Vec<Vec<ValueId>>,
     /// Operators that the reference executor runs, except losses and optimizers, which it runs by design.
     pub fallbacks: Vec<OpFallback>,
+}
+
+/// Returns the bytes that clearing the border of a slot writes.
+fn border_bytes(slot: &Slot) -> u64 {
+    // No kernel reads the border of 16-bit floats, so it is not cleared.
+    if slot.elem == Elem::F16 {
+        return 0;
+    }
+    let Slot { layout, elem, images, .. } = slot;
+    let voxels = |lengths: [usize; 3]| lengths.iter().fold(1u64, |n, len| n.saturating_mul(*len as u64));
+    let border_voxels = voxels(layout.padded()).saturating_sub(voxels(layout.dims));
+    let factors = [layout.blocks(), layout.block, elem.size_bytes(), *images];
+    factors.iter().fold(border_voxels, |n, factor| n.saturating_mul(*factor as u64))
 }
 
 /// A part of a concatenation.
@@ -142,7 +155,7 @@ impl<'a> Emitter<'a> {
             let at = self.steps.len();
             self.lifetimes.insert(root, (slot, Request { len, first: at, last: at }));
             if layout.halo != [0; 3] {
-                self.push(Box::new(ClearBorder { slot }), "border", 0, 0);
+                self.push(Box::new(ClearBorder { slot }), "border", 0, border_bytes(&self.slots[slot]));
             }
         }
         let at = self.steps.len();
@@ -376,4 +389,24 @@ fn last_uses(graph: &Graph, steps: &[ProgramStep]) -> Vec<Vec<ValueId>> {
         }
     }
     dead
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_kernels::{Blocked, reorder};
+
+    #[test]
+    fn the_bytes_of_a_border_are_those_that_clearing_it_writes() {
+        for (halo, block) in [([1, 1, 1], 16), ([0, 2, 1], 16), ([2, 0, 0], 4), ([1, 1, 0], 1)] {
+            let layout = Blocked::new(18, [2, 3, 4], halo, block);
+            let mut image = vec![1.0f32; layout.len()];
+            reorder::clear_border(&layout, 0.0, &mut image).unwrap();
+            let written = image.iter().filter(|value| **value == 0.0).count() as u64;
+            let slot = |elem| Slot { layout, elem, images: 3, start: 0, image_stride: layout.len(), ring_first: None };
+            assert_eq!(border_bytes(&slot(Elem::F32)), 3 * 4 * written, "{halo:?}");
+            assert_eq!(border_bytes(&slot(Elem::U8 { zero_point: 7 })), 3 * written, "{halo:?}");
+            assert_eq!(border_bytes(&slot(Elem::F16)), 0);
+        }
+    }
 }

@@ -42,7 +42,7 @@ pub enum DiameterRequest {
 
 /// JSON form of a request: `"auto"` or a number.
 #[derive(Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "an object diameter must be \"auto\" or a number such as 12.5")]
 enum Json {
     Number(f64),
     Text(String),
@@ -291,6 +291,9 @@ mod tests {
         for wrong in ["0", "-3", "1e9", "\"large\"", "null"] {
             assert!(serde_json::from_str::<DiameterRequest>(wrong).is_err(), "{wrong}");
         }
+        // Objects of JSON are met in jobs that are written by hand.
+        let error = serde_json::from_str::<DiameterRequest>("{\"given\": 8.0}").unwrap_err().to_string();
+        assert!(error.contains("an object diameter must be \"auto\" or a number"), "{error}");
         for wrong in ["", "nan", "inf", "12 µm"] {
             assert!(wrong.parse::<DiameterRequest>().is_err(), "{wrong}");
         }
