@@ -24,7 +24,7 @@ use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{ModelTask, OutputTensor, Preset, ProgressUnit};
+use cytoscope_pipeline::{DiameterUnit, ModelTask, OutputTensor, Preset, ProgressUnit};
 use eframe::egui::{self, RichText, Ui};
 use egui_commonmark::{CommonMarkCache, CommonMarkViewer};
 use egui_phosphor::regular as icon;
@@ -422,7 +422,7 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
         weak(ui, "Check the channel, and whether the ring on the image is as wide as an object.");
     }
     let before = options.clone();
-    controls(ui, &mut options, &usual);
+    controls(ui, &mut options, &usual, state.jobs.length_unit(document, state.settings()));
     let changed = options != before;
     let mut keep = false;
     let mut reset = false;
@@ -446,8 +446,9 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
     }
 }
 
-/// Segmentation controls; re-enabled options take their values from `usual`.
-fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
+/// Segmentation controls with lengths in `unit`; re-enabled options take their values from `usual`.
+fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions, unit: DiameterUnit) {
+    let in_unit = |um: &'static str, voxels: &'static str| if unit == DiameterUnit::Um { um } else { voxels };
     let mut auto = options.threshold == Threshold::Otsu;
     if theme::checkbox(ui, &mut auto, "Automatic threshold").on_hover_text("Otsu's threshold of the map").changed() {
         options.threshold = if auto { Threshold::Otsu } else { Threshold::Fixed(0.5) };
@@ -474,11 +475,12 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
         // Heights predicted by the network are unitless, 1 at the center of an object.
         let (max, name) = match height {
             Height::Map | Height::Seeds => (1.0, "Split less"),
-            _ => (5.0, "Split less (µm)"),
+            _ => (5.0, in_unit("Split less (µm)", "Split less (voxels)")),
         };
         let before = (options.seed_height, options.height_smooth_um);
         slide(ui, &mut options.seed_height, max, name, false);
-        slide(ui, &mut options.height_smooth_um, 5.0, "Smooth shapes (µm)", false);
+        let name = in_unit("Smooth shapes (µm)", "Smooth shapes (voxels)");
+        slide(ui, &mut options.height_smooth_um, 5.0, name, false);
         if before != (options.seed_height, options.height_smooth_um) {
             // A value set by hand applies everywhere.
             options.tissue = None;
@@ -492,8 +494,9 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
             }
         }
     }
-    slide(ui, &mut options.smooth_um, 5.0, "Smooth map (µm)", false);
-    slide(ui, &mut options.min_volume_um3, 2000.0, "Min. volume (µm³)", true);
+    slide(ui, &mut options.smooth_um, 5.0, in_unit("Smooth map (µm)", "Smooth map (voxels)"), false);
+    let name = in_unit("Min. volume (µm³)", "Min. volume (voxels)");
+    slide(ui, &mut options.min_volume_um3, 2000.0, name, true);
     theme::checkbox(ui, &mut options.fill_holes, "Fill holes")
         .on_hover_text("Background inside an object becomes part of it");
     let hint = "Leave out objects that touch the border of the stack";
@@ -531,9 +534,31 @@ fn without_pictures(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use egui_kittest::Harness;
+    use egui_kittest::kittest::Queryable;
 
     #[test]
     fn images_in_model_cards_are_removed() {
         assert_eq!(without_pictures("# A\n\n![b](c.png)\nsee ![d] here\n"), "# A\n\nsee ![d] here\n");
+    }
+
+    #[test]
+    fn lengths_of_segmentation_settings_have_the_unit_of_the_stack() {
+        for (unit, names) in [
+            (DiameterUnit::Um, ["Split less (µm)", "Smooth shapes (µm)", "Smooth map (µm)", "Min. volume (µm³)"]),
+            (
+                DiameterUnit::Voxels,
+                ["Split less (voxels)", "Smooth shapes (voxels)", "Smooth map (voxels)", "Min. volume (voxels)"],
+            ),
+        ] {
+            let usual = SegmentOptions { height: Some(Height::Distance), ..SegmentOptions::default() };
+            let window = Harness::builder().with_size([400.0, 600.0]).build_ui(move |ui| {
+                let mut options = usual.clone();
+                controls(ui, &mut options, &usual, unit);
+            });
+            for name in names {
+                assert!(window.query_all_by_label(name).next().is_some(), "{name}");
+            }
+        }
     }
 }
