@@ -156,3 +156,14 @@ fn arrow_keys_move_through_the_items_of_a_menu_and_to_the_menus_beside_it() {
         fixture.on_screen()
     );
 }
+
+#[test]
+fn a_disabled_button_says_why_it_is_disabled() {
+    let mut fixture = gestures::correcting_sample();
+    for (name, reason) in [("Undo", "There is no edit to undo."), ("Redo", "There is no edit to redo.")] {
+        fixture.window.query_all_by_label(name).last().expect("the button").scroll_to_me();
+        fixture.window.run_steps(30);
+        fixture.window.query_all_by_label(name).last().expect("the button").hover();
+        fixture.until(name, |w| sees(w, reason));
+    }
+}

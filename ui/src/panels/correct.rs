@@ -116,12 +116,14 @@ fn other_time(ui: &mut Ui, state: State<'_>, id: u64, time: usize, actions: &mut
 /// A text button for an edit action.
 fn action_button(ui: &mut Ui, state: State<'_>, action: EditAction, text: &str, actions: &mut Actions) {
     let command = Command::Correct(action);
-    let enabled = state.is_enabled(command);
+    let reason = state.reason_against_editing(action);
+    let enabled = reason.is_none();
     let title = state.current_title(command);
     let response = ui.add_enabled(enabled, egui::Button::new(format!("{}  {text}", action.icon())));
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &title));
     let keys = command.shortcut().map(|s| format!(" ({})", keys_text(ui.ctx(), &s))).unwrap_or_default();
-    if response.on_hover_text(format!("{title}{keys}")).clicked() {
+    let response = response.on_hover_text(format!("{title}{keys}"));
+    if response.on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
         actions.command(command);
     }
 }

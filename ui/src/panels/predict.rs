@@ -93,10 +93,9 @@ fn disabled_reason(ui: &mut Ui, state: State<'_>) {
 
 /// Why stacks cannot be predicted now; `None` if they can.
 pub(super) fn reason_against_predicting(state: State<'_>) -> Option<&'static str> {
-    if !state.jobs.has_engine() {
-        Some("The engine is missing: stacks can be viewed but not predicted.")
-    } else if state.jobs.has_stopped_engine() {
-        Some("The engine has stopped: restart it in the status bar.")
+    let reason = state.reason_against_jobs();
+    if reason.is_some() {
+        reason
     } else if state.jobs.models().is_empty() {
         Some("Loading models…")
     } else if state.model().is_none() {
