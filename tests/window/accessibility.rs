@@ -167,3 +167,30 @@ fn a_disabled_button_says_why_it_is_disabled() {
         fixture.until(name, |w| sees(w, reason));
     }
 }
+
+#[test]
+fn arrow_keys_move_the_contrast_limits_of_the_focused_histogram() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let limits = |fixture: &Fixture| {
+        let display = &fixture.window.state().document().expect("the stack").channels[0].display;
+        (display.low, display.high)
+    };
+    let before = limits(&fixture);
+    fixture.window.query_all_by_label_contains("Contrast of ").next().expect("the histogram").focus();
+    fixture.window.run_steps(2);
+    let press = |fixture: &mut Fixture, key: Key| {
+        fixture.window.key_press(key);
+        fixture.window.run_steps(4);
+        limits(fixture)
+    };
+    let raised = press(&mut fixture, Key::ArrowRight);
+    assert!(raised.0 > before.0 && raised.1 == before.1, "{before:?} {raised:?}");
+    let lower = press(&mut fixture, Key::ArrowDown);
+    assert!(lower.0 == raised.0 && lower.1 < raised.1, "{raised:?} {lower:?}");
+    let widened = press(&mut fixture, Key::ArrowLeft);
+    assert!(widened.0 < lower.0 && widened.1 == lower.1, "{lower:?} {widened:?}");
+    let upper = press(&mut fixture, Key::ArrowUp);
+    assert!(upper.0 == widened.0 && upper.1 > widened.1, "{widened:?} {upper:?}");
+}
