@@ -3,6 +3,7 @@
 mod compositor;
 mod decor;
 pub mod layout;
+mod live_limits;
 pub mod pen;
 mod placement;
 pub mod scale_bar;
