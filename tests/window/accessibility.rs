@@ -1,10 +1,10 @@
 //! Every control has a name for screen readers and can be reached with the keyboard.
 
-use crate::fixture::{Fixture, sees};
+use crate::fixture::{Fixture, bundled_sample, sees};
 use crate::gestures;
 use cytoscope_ui::command::Command;
-use eframe::egui::Key;
 use eframe::egui::accesskit::{Role, Toggled};
+use eframe::egui::{self, Key};
 use egui_kittest::kittest::{NodeT, Queryable, by};
 
 /// Roles and positions of the controls on screen without a name.
@@ -193,4 +193,22 @@ fn arrow_keys_move_the_contrast_limits_of_the_focused_histogram() {
     assert!(widened.0 < lower.0 && widened.1 == lower.1, "{lower:?} {widened:?}");
     let upper = press(&mut fixture, Key::ArrowUp);
     assert!(upper.0 == widened.0 && upper.1 > widened.1, "{widened:?} {upper:?}");
+}
+
+#[test]
+fn recent_files_are_within_reach_in_a_low_window() {
+    let mut fixture = Fixture::with(|folder| {
+        let files: Vec<_> = (0..5).map(|n| folder.join(format!("recent {n}.tif"))).collect();
+        files.iter().for_each(|file| _ = std::fs::copy(bundled_sample(), file).expect("a copy"));
+        files
+    });
+    fixture.until("the stacks", |w| w.state().documents().len() == 5);
+    while fixture.window.state().document().is_some() {
+        fixture.window.state_mut().send(Command::Close);
+        fixture.window.run_steps(4);
+    }
+    fixture.window.set_size(egui::vec2(640.0, 480.0));
+    fixture.window.run_steps(4);
+    fixture.click("recent 0.tif");
+    fixture.until("the stack", |w| w.state().document().is_some());
 }

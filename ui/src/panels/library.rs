@@ -1,7 +1,7 @@
 //! The left panel: open stacks, and display settings of the active document.
 
 use super::compare::comparison;
-use super::{frame, heading, icon_button, weak};
+use super::{frame, heading, icon_button, item_text, weak};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::data::composite::{Blending, ColorMap, Intensity, LabelStyle};
@@ -153,7 +153,7 @@ fn series_choice(ui: &mut Ui, document: &Document, actions: &mut Actions) {
         .truncate()
         .show_ui(ui, |ui| {
             for number in 0..meta.series_count {
-                ui.selectable_value(&mut series, number, meta.series_name(number));
+                ui.selectable_value(&mut series, number, item_text(&meta.series_name(number)));
             }
         })
         .response;

@@ -247,10 +247,11 @@ fn job_panel(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
         ui.add_space(theme::GAP);
         ui.horizontal(|ui| {
             ui.spinner();
-            ui.label(&job.title);
             if named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
                 actions.send(JobsAction::Cancel(job.id));
             }
+            // After the button, which a long title would move out of the window.
+            ui.add(egui::Label::new(&job.title).truncate());
         });
         job_progress(ui, job);
     });

@@ -151,7 +151,8 @@ pub(super) fn model_list(ui: &mut Ui, state: State<'_>, card: &ModelCard, width:
         for model in all {
             let usable = model.problem.is_none();
             let text = if usable { super::distinct_title(model, all) } else { format!("{} (unusable)", model.name) };
-            let response = ui.add_enabled(usable, egui::Button::selectable(model.name == card.name, text));
+            let button = egui::Button::selectable(model.name == card.name, super::item_text(&text));
+            let response = ui.add_enabled(usable, button);
             let response = match &model.problem {
                 Some(problem) => response.on_disabled_hover_text(problem),
                 None => response.on_hover_text(&model.description),
@@ -247,7 +248,7 @@ fn channel_choice(ui: &mut Ui, state: State<'_>, document: &Document, actions: &
                 .truncate()
                 .show_ui(ui, |ui| {
                     for (i, name) in names.iter().enumerate() {
-                        ui.selectable_value(channel, i, name.as_str());
+                        ui.selectable_value(channel, i, super::item_text(name));
                     }
                 })
                 .response;
