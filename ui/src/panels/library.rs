@@ -209,6 +209,17 @@ pub(crate) fn named_slider(
     name: &str,
     logarithmic: bool,
 ) -> bool {
+    labeled_slider(ui, value, range, name, logarithmic).changed()
+}
+
+/// A slider with a label; returns its response, for a tooltip.
+pub(crate) fn labeled_slider(
+    ui: &mut Ui,
+    value: &mut f32,
+    range: std::ops::RangeInclusive<f32>,
+    name: &str,
+    logarithmic: bool,
+) -> egui::Response {
     // `max_decimals` would round the value itself, and with it settings that a model has chosen.
     let shown = |value: f64, decimals: std::ops::RangeInclusive<usize>| {
         egui::emath::format_with_decimals_in_range(value, (*decimals.start()).min(2)..=(*decimals.end()).min(2))
@@ -224,9 +235,9 @@ pub(crate) fn named_slider(
     let available = ui.available_width() - text.size().x - SLIDER_NUMBER - gaps;
     ui.spacing_mut().slider_width = available.min(usual).max(MIN_SLIDER);
     let slider = egui::Slider::new(value, range).logarithmic(logarithmic).custom_formatter(shown).text(name);
-    let changed = ui.add(slider).changed();
+    let response = ui.add(slider);
     ui.spacing_mut().slider_width = usual;
-    changed
+    response
 }
 
 fn color_menu(ui: &mut Ui, display: &mut Intensity) {

@@ -3,7 +3,7 @@
 mod options;
 
 use super::device_lists::{device_list, offered_precisions, precision_list};
-use super::library::named_slider;
+use super::library::labeled_slider;
 use super::performance::{inference_text, performance_choice, tune_button};
 use super::{SettingRow, heading, labeled_choice, main_button, weak};
 use crate::action::Actions;
@@ -455,7 +455,8 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions, u
     }
     if let Threshold::Fixed(value) = &mut options.threshold {
         let mut v = *value as f32;
-        if named_slider(ui, &mut v, 0.0..=1.0, "Threshold", false) {
+        let slider = labeled_slider(ui, &mut v, 0.0..=1.0, "Threshold", false);
+        if slider.on_hover_text("Voxels with higher values in the map belong to objects").changed() {
             *value = f64::from(v);
         }
     }
@@ -464,10 +465,10 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions, u
     if theme::checkbox(ui, &mut split, "Split touching objects").on_hover_text(hint).changed() {
         options.height = split.then(|| usual.height.unwrap_or(Height::Distance));
     }
-    let slide = |ui: &mut Ui, value: &mut f64, max: f32, name: &str, logarithmic: bool| {
+    let slide = |ui: &mut Ui, value: &mut f64, max: f32, name: &str, logarithmic: bool, hint: &str| {
         let mut v = *value as f32;
         let max = max.max(v);
-        if named_slider(ui, &mut v, 0.0..=max, name, logarithmic) {
+        if labeled_slider(ui, &mut v, 0.0..=max, name, logarithmic).on_hover_text(hint).changed() {
             *value = f64::from(v);
         }
     };
@@ -478,9 +479,11 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions, u
             _ => (5.0, in_unit("Split less (µm)", "Split less (voxels)")),
         };
         let before = (options.seed_height, options.height_smooth_um);
-        slide(ui, &mut options.seed_height, max, name, false);
+        let hint = "Higher values merge neighboring seeds, so that fewer objects are split";
+        slide(ui, &mut options.seed_height, max, name, false, hint);
         let name = in_unit("Smooth shapes (µm)", "Smooth shapes (voxels)");
-        slide(ui, &mut options.height_smooth_um, 5.0, name, false);
+        let hint = "Smoothing before seeds are searched: higher values ignore finer details of shapes";
+        slide(ui, &mut options.height_smooth_um, 5.0, name, false, hint);
         if before != (options.seed_height, options.height_smooth_um) {
             // A value set by hand applies everywhere.
             options.tissue = None;
@@ -494,9 +497,10 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions, u
             }
         }
     }
-    slide(ui, &mut options.smooth_um, 5.0, in_unit("Smooth map (µm)", "Smooth map (voxels)"), false);
+    let name = in_unit("Smooth map (µm)", "Smooth map (voxels)");
+    slide(ui, &mut options.smooth_um, 5.0, name, false, "Smoothing of the map before the threshold is applied");
     let name = in_unit("Min. volume (µm³)", "Min. volume (voxels)");
-    slide(ui, &mut options.min_volume_um3, 2000.0, name, true);
+    slide(ui, &mut options.min_volume_um3, 2000.0, name, true, "Smaller objects are removed");
     theme::checkbox(ui, &mut options.fill_holes, "Fill holes")
         .on_hover_text("Background inside an object becomes part of it");
     let hint = "Leave out objects that touch the border of the stack";
