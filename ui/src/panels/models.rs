@@ -119,7 +119,7 @@ fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.add_space(theme::GAP);
     let is_looking = state.jobs.is_looking_for_devices();
     ui.horizontal(|ui| {
-        let reason = state.reason_against_jobs().or(is_looking.then_some("The devices are being looked for."));
+        let reason = state.reason_against_jobs().or(is_looking.then_some("The search for devices is running."));
         let is_possible = reason.is_none();
         let button = named_button(ui, is_possible, icon::ARROWS_CLOCKWISE, "Look for devices again");
         let hint = "For a GPU that was connected, or whose driver was installed, since the program was started, and for one \
