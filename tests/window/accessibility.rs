@@ -1,10 +1,10 @@
 //! Every control has a name for screen readers and can be reached with the keyboard.
 
-use crate::fixture::{Fixture, sees};
+use crate::fixture::{Fixture, bundled_sample, sees};
 use crate::gestures;
 use cytoscope_ui::command::Command;
-use eframe::egui::Key;
 use eframe::egui::accesskit::{Role, Toggled};
+use eframe::egui::{self, Key};
 use egui_kittest::kittest::{NodeT, Queryable, by};
 
 /// Roles and positions of the controls on screen without a name.
@@ -155,4 +155,60 @@ fn arrow_keys_move_through_the_items_of_a_menu_and_to_the_menus_beside_it() {
         "a command by its key closes the menu: {}",
         fixture.on_screen()
     );
+}
+
+#[test]
+fn a_disabled_button_says_why_it_is_disabled() {
+    let mut fixture = gestures::correcting_sample();
+    for (name, reason) in [("Undo", "There is no edit to undo."), ("Redo", "There is no edit to redo.")] {
+        fixture.window.query_all_by_label(name).last().expect("the button").scroll_to_me();
+        fixture.window.run_steps(30);
+        fixture.window.query_all_by_label(name).last().expect("the button").hover();
+        fixture.until(name, |w| sees(w, reason));
+    }
+}
+
+#[test]
+fn arrow_keys_move_the_contrast_limits_of_the_focused_histogram() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let limits = |fixture: &Fixture| {
+        let display = &fixture.window.state().document().expect("the stack").channels[0].display;
+        (display.low, display.high)
+    };
+    let before = limits(&fixture);
+    fixture.window.query_all_by_label_contains("Contrast of ").next().expect("the histogram").focus();
+    fixture.window.run_steps(2);
+    let press = |fixture: &mut Fixture, key: Key| {
+        fixture.window.key_press(key);
+        fixture.window.run_steps(4);
+        limits(fixture)
+    };
+    let raised = press(&mut fixture, Key::ArrowRight);
+    assert!(raised.0 > before.0 && raised.1 == before.1, "{before:?} {raised:?}");
+    let lower = press(&mut fixture, Key::ArrowDown);
+    assert!(lower.0 == raised.0 && lower.1 < raised.1, "{raised:?} {lower:?}");
+    let widened = press(&mut fixture, Key::ArrowLeft);
+    assert!(widened.0 < lower.0 && widened.1 == lower.1, "{lower:?} {widened:?}");
+    let upper = press(&mut fixture, Key::ArrowUp);
+    assert!(upper.0 == widened.0 && upper.1 > widened.1, "{widened:?} {upper:?}");
+}
+
+#[test]
+fn recent_files_are_within_reach_in_a_low_window() {
+    let mut fixture = Fixture::with(|folder| {
+        let files: Vec<_> = (0..5).map(|n| folder.join(format!("recent {n}.tif"))).collect();
+        files.iter().for_each(|file| _ = std::fs::copy(bundled_sample(), file).expect("a copy"));
+        files
+    });
+    fixture.until("the stacks", |w| w.state().documents().len() == 5);
+    while fixture.window.state().document().is_some() {
+        fixture.window.state_mut().send(Command::Close);
+        fixture.window.run_steps(4);
+    }
+    fixture.window.set_size(egui::vec2(640.0, 480.0));
+    fixture.window.run_steps(4);
+    fixture.click("recent 0.tif");
+    fixture.until("the stack", |w| w.state().document().is_some());
 }

@@ -378,7 +378,7 @@ impl Display {
 
     /// Takes pending screenshots and removes old notifications. The areas are those of the 3-D view and the profiler.
     pub(crate) fn poll(&mut self, volume: egui::Rect, profiler: egui::Rect) -> Effects {
-        self.notifications.expire();
+        self.notifications.expire(Instant::now());
         self.screenshots.poll(&self.ctx, volume, profiler)
     }
 

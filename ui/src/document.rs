@@ -463,6 +463,15 @@ impl Document {
         (self.predicted_diameter, self.segment, self.segment_channels) = (diameter, segment, channels);
     }
 
+    /// Unit of lengths in the slices: voxels if neither the file nor the user states a voxel size.
+    pub(crate) fn length_unit(&self) -> DiameterUnit {
+        let of_file = self.file_voxel_size_um;
+        match self.voxel_known || (of_file.y.is_some() && of_file.x.is_some()) {
+            true => DiameterUnit::Um,
+            false => DiameterUnit::Voxels,
+        }
+    }
+
     /// Number of voxels, sample type and voxel size in one line.
     pub fn summary(&self) -> String {
         let [z, y, x] = self.voxel_um.map(short_number);

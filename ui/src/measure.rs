@@ -79,10 +79,12 @@ pub(crate) fn table_hint(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.add_space(theme::GAP);
     let warning = format!("{}  {text}", icon::WARNING);
     ui.add(egui::Label::new(RichText::new(warning).size(12.0)).wrap());
-    let enabled = state.is_enabled(Command::Measure);
+    let reason = state.reason_against_measuring();
+    let enabled = reason.is_none();
     let button = ui.add_enabled(enabled, egui::Button::new(format!("{}  Measure", icon::RULER)));
     button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, Command::Measure.title()));
-    if button.on_hover_text("Corrected labels are saved first").clicked() {
+    let button = button.on_hover_text("Corrected labels are saved first");
+    if button.on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
         actions.command(Command::Measure);
     }
     if table == TableState::Old {

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// How long notifications other than errors are shown.
 const SHOWN_FOR: Duration = Duration::from_secs(7);
 
+/// Maximum time that counts between two frames: while the window stalls, nobody can read a notification.
+const LONGEST_FRAME: Duration = Duration::from_millis(250);
+
 /// Maximum number of notifications on screen; older errors are shown once newer ones are closed.
 const MAX_SHOWN: usize = 5;
 
@@ -51,8 +54,8 @@ pub struct Notification {
     pub title: String,
     /// Details; collapsible if long.
     pub details: String,
-    /// Time of creation.
-    at: Instant,
+    /// How long it was on screen.
+    age: Duration,
     number: u64,
     /// The job whose failure it reports.
     about: Option<JobSubject>,
@@ -63,6 +66,8 @@ pub struct Notification {
 pub struct Notifications {
     shown: Vec<Notification>,
     count: u64,
+    /// Time of the latest frame.
+    frame_at: Option<Instant>,
 }
 
 impl Notifications {
@@ -76,7 +81,7 @@ impl Notifications {
         self.count += 1;
         let is_same = |n: &Notification| (n.level, &n.title, &n.details, &n.about) == (level, &title, &details, &about);
         self.shown.retain(|n| !is_same(n));
-        self.shown.push(Notification { level, title, details, at: Instant::now(), number: self.count, about });
+        self.shown.push(Notification { level, title, details, age: Duration::ZERO, number: self.count, about });
         // Errors are not removed in favor of other messages.
         self.limit(|n| n.level == Level::Error, MAX_ERRORS);
         self.limit(|n| n.level != Level::Error, MAX_SHOWN);
@@ -101,9 +106,11 @@ impl Notifications {
         self.shown.retain(|n| n.about.as_ref().is_none_or(|about| !about.is_same_work(job)));
     }
 
-    /// Removes notifications that were shown long enough; errors stay.
-    pub fn expire(&mut self) {
-        self.shown.retain(|n| n.level == Level::Error || n.at.elapsed() < SHOWN_FOR);
+    /// Removes notifications that were shown long enough; errors stay. `now` is the time of the frame.
+    pub fn expire(&mut self, now: Instant) {
+        let since = self.frame_at.replace(now).map_or(Duration::ZERO, |before| now.saturating_duration_since(before));
+        self.shown.iter_mut().for_each(|n| n.age += since.min(LONGEST_FRAME));
+        self.shown.retain(|n| n.level == Level::Error || n.age < SHOWN_FOR);
     }
 
     /// The notifications on screen and the errors behind them, oldest first.
@@ -113,14 +120,10 @@ impl Notifications {
 
     /// Draws the notifications in the lower right corner of `views`, where they cover no controls.
     pub(crate) fn show(&self, ctx: &egui::Context, views: Rect, actions: &mut Actions) {
-        if let Some(next) = self
-            .shown
-            .iter()
-            .filter(|n| n.level != Level::Error)
-            .map(|n| SHOWN_FOR.saturating_sub(n.at.elapsed()))
-            .min()
-        {
-            ctx.request_repaint_after(next);
+        let ages = self.shown.iter().filter(|n| n.level != Level::Error).map(|n| n.age);
+        if let Some(oldest) = ages.max() {
+            // A longer time without frames would not count.
+            ctx.request_repaint_after(SHOWN_FOR.saturating_sub(oldest).min(LONGEST_FRAME));
         }
         let mut corner = views.right_bottom() - vec2(12.0, 12.0);
         let width = (views.width() - FRAME_WIDTH).clamp(LEAST_WIDTH, 300.0);
@@ -245,6 +248,25 @@ mod tests {
         }
         let details: Vec<&str> = notifications.shown().iter().map(|n| n.details.as_str()).collect();
         assert_eq!(details, ["the disk is full", "label 9 does not exist"]);
+    }
+
+    #[test]
+    fn the_time_of_a_notification_does_not_run_out_while_the_window_stalls() {
+        let mut notifications = Notifications::default();
+        notifications.push(Level::Success, "Saved".to_owned(), String::new(), None);
+        notifications.push(Level::Error, "The disk is full".to_owned(), String::new(), None);
+        let titles = |of: &Notifications| of.shown().iter().map(|n| n.title.clone()).collect::<Vec<_>>();
+        let start = Instant::now();
+        let resumed = start + Duration::from_secs(60);
+        notifications.expire(start);
+        notifications.expire(resumed);
+        // The stall counts as 0.25 s, and each frame as 0.1 s.
+        for frame in 1..=67 {
+            notifications.expire(resumed + Duration::from_millis(100 * frame));
+        }
+        assert_eq!(titles(&notifications), ["Saved", "The disk is full"]);
+        notifications.expire(resumed + Duration::from_millis(6800));
+        assert_eq!(titles(&notifications), ["The disk is full"]);
     }
 
     #[test]

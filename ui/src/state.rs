@@ -3,7 +3,7 @@
 use crate::batch::Batch;
 use crate::command::Command;
 use crate::correct::tools::EditAction;
-use crate::correct::{Correction, Corrections, can_run};
+use crate::correct::{Correction, Corrections, reason_against};
 use crate::display::{Display, PanelTask};
 use crate::document::{Document, PREVIEW_NAME, Role, file_name};
 use crate::documents::Documents;
@@ -88,30 +88,50 @@ impl<'a> State<'a> {
             Command::ToggleSwipe => document.is_some_and(|d| !d.overlays.is_empty()),
             Command::SaveTable | Command::SaveAnnData => document.is_some_and(|d| d.results.is_some()),
             Command::SaveMesh => self.jobs.has_engine() && document.is_some_and(has_saved_labels),
-            Command::Measure => self.can_measure(),
+            Command::Measure => self.reason_against_measuring().is_none(),
             Command::Tool(_) => self.correction().is_some() && self.display.task() == PanelTask::Correct,
-            Command::Correct(action) => self.can_edit(action),
+            Command::Correct(action) => self.reason_against_editing(action).is_none(),
             _ => true,
         }
     }
 
     fn can_predict(self) -> bool {
         let has_model = self.jobs.models().iter().any(|m| m.problem.is_none());
-        let runs = self.jobs.has_engine() && !self.jobs.has_stopped_engine();
-        runs && has_model && self.jobs.tuning().is_none()
+        self.reason_against_jobs().is_none() && has_model && self.jobs.tuning().is_none()
     }
 
-    /// Whether the shown labels can be measured now.
-    fn can_measure(self) -> bool {
-        let Some(document) = self.document() else { return false };
-        let saving = self.corrections.of(document.id).is_some_and(|c| c.saving);
-        has_saved_labels(document) && !saving && self.jobs.has_engine() && self.jobs.measuring(document.id).is_none()
+    /// Why the engine can run no job now; `None` if it can.
+    pub(crate) fn reason_against_jobs(self) -> Option<&'static str> {
+        if !self.jobs.has_engine() {
+            Some("The engine is missing: quit Cytoscope and start it again.")
+        } else if self.jobs.has_stopped_engine() {
+            Some("The engine has stopped: restart it in the status bar.")
+        } else {
+            None
+        }
     }
 
-    fn can_edit(self, action: EditAction) -> bool {
+    /// Why the shown labels cannot be measured now; `None` if they can.
+    pub(crate) fn reason_against_measuring(self) -> Option<&'static str> {
+        let Some(document) = self.document() else { return Some("Open a stack first.") };
+        if document.of_role(Role::Labels).is_none() {
+            Some("Predict the stack or add labels first.")
+        } else if !has_saved_labels(document) {
+            Some("These objects are a preview: save them in Predict first.")
+        } else if self.corrections.of(document.id).is_some_and(|c| c.saving) {
+            Some("Wait until the corrected labels have been saved.")
+        } else if self.jobs.measuring(document.id).is_some() {
+            Some("The labels are being measured.")
+        } else {
+            self.reason_against_jobs()
+        }
+    }
+
+    /// Why an edit action is disabled now; `None` if it is enabled.
+    pub(crate) fn reason_against_editing(self, action: EditAction) -> Option<&'static str> {
         let points = self.documents.active_id().map_or(0, |id| self.corrections.selected_points(id));
         let is_shown = self.display.task() == PanelTask::Correct;
-        can_run(action, self.correction(), self.corrections.tools(), points, is_shown)
+        reason_against(action, self.correction(), self.corrections.tools(), points, is_shown)
     }
 
     /// Title of a command now; undo and redo name the step they affect, a map is named after what it

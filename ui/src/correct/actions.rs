@@ -65,31 +65,43 @@ pub(crate) enum CorrectionsAction {
     SaveAll,
 }
 
-/// Whether an edit action is enabled now; `points` is the number of selected points, and `is_shown` says whether the
-/// tools are on screen.
-pub(crate) fn can_run(
+/// Why an edit action is disabled now; `None` if it is enabled. `points` is the number of selected points, and `is_shown`
+/// says whether the tools are on screen.
+pub(crate) fn reason_against(
     action: EditAction,
     correction: Option<&Correction>,
     tools: &Tools,
     points: usize,
     is_shown: bool,
-) -> bool {
-    let Some((correction, state)) = correction.and_then(|c| Some((c, c.state.as_ref()?))) else { return false };
-    match action {
-        EditAction::Undo => state.undo_count > 0,
-        EditAction::Redo => !state.redo.is_empty(),
-        EditAction::Save => !correction.saving,
-        EditAction::Export => !correction.exporting,
-        EditAction::NewLabel => is_shown && state.free > 0,
+) -> Option<&'static str> {
+    let Some((correction, state)) = correction.and_then(|c| Some((c, c.state.as_ref()?))) else {
+        return Some("Start correcting labels first.");
+    };
+    let (is_enabled, reason) = match action {
+        EditAction::Undo => return (state.undo_count == 0).then_some("There is no edit to undo."),
+        EditAction::Redo => return state.redo.is_empty().then_some("There is no edit to redo."),
+        EditAction::Save => return correction.saving.then_some("The labels are being saved."),
+        EditAction::Export => return correction.exporting.then_some("The stack is being added to the training data."),
+        EditAction::NewLabel => (state.free > 0, "All labels are used."),
         EditAction::Delete
         | EditAction::Interpolate
         | EditAction::Grow
         | EditAction::Shrink
-        | EditAction::FillHoles => is_shown && correction.label > 0,
-        EditAction::Apply => is_shown && matches!(tools.tool, Tool::Merge | Tool::Split) && points >= MIN_SELECTED,
-        EditAction::ClearSelection => is_shown && (points > 0 || tools.tool != Tool::Navigate),
-        EditAction::EnlargeBrush | EditAction::ShrinkBrush => is_shown && tools.tool.has_brush(),
-        EditAction::ToggleBall => is_shown,
+        | EditAction::FillHoles => (correction.label > 0, "Choose a label first."),
+        EditAction::Apply => match tools.tool {
+            Tool::Merge => (points >= MIN_SELECTED, "Click at least two labels first."),
+            Tool::Split => (points >= MIN_SELECTED, "Draw a line across a label, or click at least two seeds first."),
+            _ => (false, "Choose the tool for merging or for splitting labels first."),
+        },
+        EditAction::ClearSelection => (points > 0 || tools.tool != Tool::Navigate, "Nothing is selected."),
+        EditAction::EnlargeBrush | EditAction::ShrinkBrush => {
+            (tools.tool.has_brush(), "Choose the tool for painting or for erasing first.")
+        }
+        EditAction::ToggleBall => (true, ""),
+    };
+    match is_shown {
+        false => Some("Show the Correct panel first."),
+        true => (!is_enabled).then_some(reason),
     }
 }
 

@@ -12,7 +12,7 @@ pub mod session;
 pub mod source;
 pub mod tools;
 
-pub(crate) use actions::{CorrectionsAction, can_run};
+pub(crate) use actions::{CorrectionsAction, reason_against};
 
 use crate::disk::{CorrectionsPlace, DocumentEffect};
 use crate::document::{Document, file_name};

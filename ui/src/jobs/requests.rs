@@ -17,8 +17,8 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::predict::{Blend, ChannelRef, TileRequest};
 use cytoscope_pipeline::{
-    ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, MeasureJob, MeshJob, ModelTask, Output, PredictJob,
-    SegmentJob,
+    ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, DiameterUnit, MeasureJob, MeshJob, ModelTask, Output,
+    PredictJob, SegmentJob,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;
@@ -299,6 +299,17 @@ impl Jobs {
         Some([0, 1, 2].map(|a| stated[a].unwrap_or(if a == 0 && is_flat { 1.0 } else { of_model[a] })))
     }
 
+    /// Unit of the lengths with which objects of a document are found: voxels along X if neither the stack nor the model
+    /// states a size.
+    pub(crate) fn length_unit(&self, document: &Document, settings: &Settings) -> DiameterUnit {
+        match document.predicted_diameter {
+            _ if document.voxel_known => DiameterUnit::Um,
+            Some(predicted) => predicted.unit,
+            None if self.assumed_voxel_um(document, settings).is_some() => DiameterUnit::Um,
+            None => document.length_unit(),
+        }
+    }
+
     /// Measures labels of a time point, or of all, once the folder of the table was checked.
     pub(crate) fn measurement_ready(
         &mut self,
@@ -374,7 +385,7 @@ mod tests {
     use crate::opener::Expanded;
     use crate::work::RepeatableJob;
     use cytoscope_formats::{Container, WriteSpec, write_array};
-    use cytoscope_pipeline::{DiameterUnit, LabelFormat, ObjectDiameter, SegmentReport};
+    use cytoscope_pipeline::{LabelFormat, ObjectDiameter, SegmentReport};
     use cytoscope_volume::Array;
     use cytoscope_worker::LabelArray;
     use std::sync::Arc;
@@ -477,7 +488,8 @@ mod tests {
         let (mut documents, id) = opened(folder.path(), display.settings());
         let jobs = Jobs::new(None, None, None, &no_wake());
         let assumed = |documents: &Documents| jobs.assumed_voxel_um(documents.get(id).unwrap(), &Settings::default());
-        assert_eq!(assumed(&documents), None);
+        let length_unit = |documents: &Documents| jobs.length_unit(documents.get(id).unwrap(), &Settings::default());
+        assert_eq!((assumed(&documents), length_unit(&documents)), (None, DiameterUnit::Voxels));
         let (voxel, unit) = ([2.5, 1.0, 1.0], DiameterUnit::Voxels);
         let diameter = ObjectDiameter { diameter: 8.0, unit, voxel, nominal_um: 12.0, estimate: None };
         let segment = Some(SegmentOptions { min_volume_um3: 7.0, ..SegmentOptions::default() });
@@ -494,7 +506,7 @@ mod tests {
         let document = documents.get(id).unwrap();
         assert_eq!((&document.segment, document.segment_channels), (&segment, Some([0, 1])));
         assert_eq!(document.object_size.found, Some(diameter), "it is shown as after the prediction");
-        assert_eq!(assumed(&documents), Some(voxel));
+        assert_eq!((assumed(&documents), length_unit(&documents)), (Some(voxel), DiameterUnit::Voxels));
         // Nor does one that was skipped because its results exist.
         show(&mut documents, JobOutput::Predicted(Predicted::default()));
         assert_eq!(assumed(&documents), Some(voxel));

@@ -1,7 +1,7 @@
 //! Menu bar, status bar, and the toolbar of the views.
 
 use super::menu_keys::{DrawnMenu, is_opened_by_keys, move_with_arrows};
-use super::{icon_button, remaining_text};
+use super::{icon_button, item_text, remaining_text};
 use crate::action::Actions;
 use crate::command::{Command, keys_text};
 use crate::correct::CorrectionsAction;
@@ -243,7 +243,7 @@ fn recent_menu(ui: &mut Ui, state: State<'_>, actions: &mut Actions) -> Vec<Id> 
         let mut items = Vec::with_capacity(recent.len());
         for path in recent {
             let name = distinct_name(&file_name(path), path, &namesakes(path, recent));
-            let item = ui.button(name).on_hover_text(path.display().to_string());
+            let item = ui.button(item_text(&name)).on_hover_text(path.display().to_string());
             if item.clicked() {
                 actions.send(DocumentsAction::Open(vec![path.clone()]));
                 ui.close();

@@ -177,8 +177,9 @@ fn convert_start(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 
 /// Why no files can be converted now; `None` if they can.
 fn reason_against_converting(state: State<'_>) -> Option<&'static str> {
-    if !state.jobs.has_engine() {
-        Some("The engine is missing: nothing can be converted.")
+    let reason = state.reason_against_jobs();
+    if reason.is_some() {
+        reason
     } else if state.batch.files.is_empty() {
         Some("Add files first.")
     } else if state.batch.converting(state.jobs) > 0 {
@@ -345,8 +346,9 @@ fn scored_diameter(ui: &mut Ui, batch: &Batch, card: &ModelCard, actions: &mut A
 /// Why what is chosen cannot be scored now; `None` if it can.
 fn reason_against_evaluating(state: State<'_>) -> Option<&'static str> {
     let batch = state.batch;
+    let reason = state.reason_against_jobs();
     match batch.subject {
-        _ if !state.jobs.has_engine() => Some("The engine is missing: nothing can be scored."),
+        _ if reason.is_some() => reason,
         ScoreSubject::Predictions if batch.prediction.path.is_none() => Some("Choose predictions."),
         ScoreSubject::Predictions if batch.truth.path.is_none() => Some("Choose their ground truth."),
         ScoreSubject::Predictions => None,

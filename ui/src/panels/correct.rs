@@ -15,6 +15,7 @@ use crate::state::State;
 use crate::theme;
 use cytoscope_corrections::KnownVoxels;
 use cytoscope_formats::label_color;
+use cytoscope_pipeline::DiameterUnit;
 use cytoscope_pipeline::predict::containing_maps;
 use eframe::egui::{self, Color32, RichText, Sense, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -86,21 +87,12 @@ fn correction_tools(ui: &mut Ui, state: State<'_>, id: u64, correction: &Correct
     other_time(ui, state, id, correction.time, actions);
     tool_buttons(ui, tools.tool, actions);
     current_label(ui, state, id, correction, actions);
-    let unit = length_unit(state.document());
+    let unit = state.document().map_or(DiameterUnit::Um, Document::length_unit).symbol();
     brush_controls(ui, tools, unit, actions);
     selection(ui, state, id, actions);
     label_actions(ui, state, tools, unit, actions);
     history(ui, state, correction, actions);
     saving_controls(ui, state, correction, actions);
-}
-
-/// Unit of lengths in the slices of a stack: voxels if its file states no voxel size and none is set.
-fn length_unit(document: Option<&Document>) -> &'static str {
-    let is_um = |document: &Document| {
-        let of_file = document.file_voxel_size_um;
-        document.voxel_known || (of_file.y.is_some() && of_file.x.is_some())
-    };
-    if document.is_none_or(is_um) { "µm" } else { "voxels" }
 }
 
 /// If another time point is shown than the one that is corrected, offers to go back to it, or to correct the shown one.
@@ -124,12 +116,14 @@ fn other_time(ui: &mut Ui, state: State<'_>, id: u64, time: usize, actions: &mut
 /// A text button for an edit action.
 fn action_button(ui: &mut Ui, state: State<'_>, action: EditAction, text: &str, actions: &mut Actions) {
     let command = Command::Correct(action);
-    let enabled = state.is_enabled(command);
+    let reason = state.reason_against_editing(action);
+    let enabled = reason.is_none();
     let title = state.current_title(command);
     let response = ui.add_enabled(enabled, egui::Button::new(format!("{}  {text}", action.icon())));
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &title));
     let keys = command.shortcut().map(|s| format!(" ({})", keys_text(ui.ctx(), &s))).unwrap_or_default();
-    if response.on_hover_text(format!("{title}{keys}")).clicked() {
+    let response = response.on_hover_text(format!("{title}{keys}"));
+    if response.on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
         actions.command(command);
     }
 }

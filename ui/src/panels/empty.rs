@@ -5,7 +5,7 @@ use crate::command::Command;
 use crate::display::PanelTask;
 use crate::document::file_name;
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
-use crate::panels::filled_button;
+use crate::panels::{filled_button, item_text};
 use crate::state::State;
 use crate::theme;
 use eframe::egui::{self, Align2, Color32, FontId, RichText, Stroke, StrokeKind, Ui, vec2};
@@ -14,10 +14,17 @@ use egui_phosphor::regular as icon;
 /// Number of recent files listed.
 const RECENT: usize = 5;
 
-/// Draws the empty window.
+/// Draws the empty window, with a scroll bar if it is low.
 pub(super) fn empty(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    let height = ui.available_height();
+    let scroll = egui::ScrollArea::vertical().id_salt("empty window").auto_shrink([false; 2]);
+    scroll.show(ui, |ui| choices(ui, state, height, actions));
+}
+
+/// Draws the ways to begin, in the middle of `height` points.
+fn choices(ui: &mut Ui, state: State<'_>, height: f32, actions: &mut Actions) {
     ui.vertical_centered(|ui| {
-        ui.add_space((ui.available_height() * 0.5 - 210.0).max(24.0));
+        ui.add_space((height * 0.5 - 210.0).max(24.0));
         if drop_area(ui, state.documents.is_opening()).clicked() {
             actions.command(Command::Open);
         }
@@ -45,7 +52,7 @@ pub(super) fn empty(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             ui.label(RichText::new("Recent").weak());
             for path in recent.iter().take(RECENT) {
                 let name = distinct_name(&file_name(path), path, &namesakes(path, recent));
-                let link = ui.link(name).on_hover_text(path.display().to_string());
+                let link = ui.link(item_text(&name)).on_hover_text(path.display().to_string());
                 if link.clicked() {
                     actions.send(DocumentsAction::Open(vec![path.clone()]));
                 }

@@ -1,7 +1,7 @@
 //! The left panel: open stacks, and display settings of the active document.
 
 use super::compare::comparison;
-use super::{frame, heading, icon_button, weak};
+use super::{frame, heading, icon_button, item_text, weak};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::data::composite::{Blending, ColorMap, Intensity, LabelStyle};
@@ -11,7 +11,7 @@ use crate::document::{ChannelView, Document, DocumentChange, Overlay, Role};
 use crate::documents::DocumentsAction;
 use crate::state::State;
 use crate::theme;
-use eframe::egui::{self, Color32, RichText, Sense, Stroke, Ui, pos2, vec2};
+use eframe::egui::{self, Color32, Key, RichText, Sense, Stroke, StrokeKind, Ui, pos2, vec2};
 use egui_phosphor::regular as icon;
 
 /// Number of stacks above which their list has a scroll bar of its own, so that the channels below it stay within reach.
@@ -153,7 +153,7 @@ fn series_choice(ui: &mut Ui, document: &Document, actions: &mut Actions) {
         .truncate()
         .show_ui(ui, |ui| {
             for number in 0..meta.series_count {
-                ui.selectable_value(&mut series, number, meta.series_name(number));
+                ui.selectable_value(&mut series, number, item_text(&meta.series_name(number)));
             }
         })
         .response;
@@ -209,6 +209,17 @@ pub(crate) fn named_slider(
     name: &str,
     logarithmic: bool,
 ) -> bool {
+    labeled_slider(ui, value, range, name, logarithmic).changed()
+}
+
+/// A slider with a label; returns its response, for a tooltip.
+pub(crate) fn labeled_slider(
+    ui: &mut Ui,
+    value: &mut f32,
+    range: std::ops::RangeInclusive<f32>,
+    name: &str,
+    logarithmic: bool,
+) -> egui::Response {
     // `max_decimals` would round the value itself, and with it settings that a model has chosen.
     let shown = |value: f64, decimals: std::ops::RangeInclusive<usize>| {
         egui::emath::format_with_decimals_in_range(value, (*decimals.start()).min(2)..=(*decimals.end()).min(2))
@@ -224,9 +235,9 @@ pub(crate) fn named_slider(
     let available = ui.available_width() - text.size().x - SLIDER_NUMBER - gaps;
     ui.spacing_mut().slider_width = available.min(usual).max(MIN_SLIDER);
     let slider = egui::Slider::new(value, range).logarithmic(logarithmic).custom_formatter(shown).text(name);
-    let changed = ui.add(slider).changed();
+    let response = ui.add(slider);
     ui.spacing_mut().slider_width = usual;
-    changed
+    response
 }
 
 fn color_menu(ui: &mut Ui, display: &mut Intensity) {
@@ -302,6 +313,14 @@ fn contrast(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &
             display.high = value.max(display.low + min_gap);
         }
     }
+    if response.has_focus() {
+        painter.rect_stroke(rect, 4.0, Stroke::new(1.5, theme::ACCENT), StrokeKind::Inside);
+        contrast_keys(ui, response.id, span, display);
+    }
+    response.on_hover_text(
+        "Drag the limits. With the keyboard: left and right for the lower limit, down and up for the upper one; with \
+         Shift in larger steps",
+    );
     ui.horizontal(|ui| {
         let speed = f64::from(span) / 400.0;
         let digits = match span {
@@ -323,6 +342,22 @@ fn contrast(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &
             }
         });
     });
+}
+
+/// Moves the contrast limits with the arrow keys by a hundredth of `span`, the range of the focused histogram, or a tenth
+/// with Shift.
+fn contrast_keys(ui: &Ui, histogram: egui::Id, span: f32, display: &mut Intensity) {
+    crate::views::keep_arrow_keys(ui, histogram);
+    let step = if ui.input(|i| i.modifiers.shift) { span / 10.0 } else { span / 100.0 };
+    let steps = |back: Key, forth: Key| ui.input(|i| i.num_presses(forth) as f32 - i.num_presses(back) as f32);
+    let (low, high) = (steps(Key::ArrowLeft, Key::ArrowRight) * step, steps(Key::ArrowDown, Key::ArrowUp) * step);
+    let min_gap = span * 1e-4;
+    if low != 0.0 {
+        display.low = (display.low + low).min(display.high - min_gap);
+    }
+    if high != 0.0 {
+        display.high = (display.high + high).max(display.low + min_gap);
+    }
 }
 
 /// Display settings of an overlay that can be changed here.

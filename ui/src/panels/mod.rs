@@ -146,6 +146,32 @@ pub(crate) fn named_primary_button(ui: &mut Ui, enabled: bool, sign: &str, name:
     response
 }
 
+/// Longest text of an item in a menu or list, in characters of Latin script: the longest item is as wide as the list.
+const LONGEST_ITEM: usize = 64;
+
+/// Returns the text of an item in a menu or list, without its middle if it is long: names of files often differ at their
+/// ends.
+pub(crate) fn item_text(text: &str) -> String {
+    // Characters of East Asian scripts are twice as wide.
+    let width = |c: char| -> usize { if c < '\u{1100}' { 1 } else { 2 } };
+    if text.chars().map(width).sum::<usize>() <= LONGEST_ITEM {
+        return text.to_owned();
+    }
+    let part = |chars: &mut dyn Iterator<Item = char>| {
+        let (mut used, mut part) = (0, Vec::<char>::new());
+        for c in chars {
+            used += width(c);
+            if used > LONGEST_ITEM / 2 {
+                break;
+            }
+            part.push(c);
+        }
+        part
+    };
+    let (start, end) = (part(&mut text.chars()), part(&mut text.chars().rev()));
+    start.into_iter().chain(['…']).chain(end.into_iter().rev()).collect()
+}
+
 /// Title of a model, with its name if another one of `all` has the same title.
 fn distinct_title(model: &ModelCard, all: &[ModelCard]) -> String {
     let is_ambiguous = all.iter().any(|other| other.title == model.title && other.name != model.name);
@@ -427,6 +453,17 @@ mod tests {
     use super::*;
     use cytoscope_pipeline::cards::card;
     use std::path::Path;
+
+    #[test]
+    fn long_items_keep_their_start_and_their_end() {
+        let long = format!("{}_7.tif", "Zähler_".repeat(20));
+        let shown = item_text(&long);
+        assert!(shown.starts_with("Zähler_Zähler_") && shown.ends_with("_7.tif"), "{shown}");
+        assert_eq!((shown.chars().count(), shown.matches('…').count()), (LONGEST_ITEM + 1, 1));
+        let wide = item_text(&"细胞核".repeat(40));
+        assert_eq!(wide.chars().count(), LONGEST_ITEM / 2 + 1, "{wide}");
+        assert_eq!(item_text("nuclei_raw.tif"), "nuclei_raw.tif");
+    }
 
     #[test]
     fn models_of_the_same_title_are_listed_with_their_names() {

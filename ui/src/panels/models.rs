@@ -73,12 +73,7 @@ fn model_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
     heading(ui, "Installed");
     if state.jobs.models().is_empty() {
-        let text = match state.jobs.has_engine() {
-            true if state.jobs.has_stopped_engine() => "The engine has stopped: restart it in the status bar.",
-            true => "Loading models…",
-            false => "The engine is missing: no models are listed.",
-        };
-        weak(ui, text);
+        weak(ui, state.reason_against_jobs().unwrap_or("Loading models…"));
     }
     for card in state.jobs.models() {
         model_row(ui, state, &card.path, &card.name, card.problem.is_some(), actions);
@@ -125,12 +120,12 @@ fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.add_space(theme::GAP);
     let is_looking = state.jobs.is_looking_for_devices();
     ui.horizontal(|ui| {
-        let is_possible = state.jobs.has_engine() && !is_looking;
+        let reason = state.reason_against_jobs().or(is_looking.then_some("The search for devices is running."));
+        let is_possible = reason.is_none();
         let button = named_button(ui, is_possible, icon::ARROWS_CLOCKWISE, "Look for devices again");
         let hint = "For a GPU that was connected, or whose driver was installed, since the program was started, and for one \
                     that is not used because it hung.";
-        let button = if is_looking { button } else { button.on_disabled_hover_text("The engine is missing") };
-        if button.on_hover_text(hint).clicked() {
+        if button.on_hover_text(hint).on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
             actions.send(JobsAction::LookForDevices);
         }
         if is_looking {
@@ -153,17 +148,23 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
     ui.add_space(theme::GAP);
     let job = state.models.latest_job(model, state.jobs);
     let is_busy = job.is_some_and(|j| !j.state.is_over());
-    let is_idle = !is_busy && state.jobs.has_engine();
-    let usable = card.is_some_and(|c| c.problem.is_none());
+    let is_idle = !is_busy && state.reason_against_jobs().is_none();
+    let problem = card.and_then(|c| c.problem.as_deref());
+    let usable = card.is_some() && problem.is_none();
     if installed.is_none() {
         if is_undescribed(model) {
             import_settings(ui, state, model, card.and_then(|c| c.voxel_um), is_idle, actions);
         }
-        add_controls(ui, state, model, is_idle && usable, actions);
+        let unread = (!usable).then_some(problem.unwrap_or("The file was not read yet: test it first."));
+        add_controls(ui, state, model, (!is_idle).then(|| why_not(state)).or(unread), actions);
     }
     ui.horizontal_wrapped(|ui| {
-        if installed.is_some() && named_button(ui, usable, icon::SPARKLE, "Predict with this model").clicked() {
-            actions.send(ModelsAction::Use);
+        let problem = problem.unwrap_or_default();
+        if installed.is_some() {
+            let predict = named_button(ui, usable, icon::SPARKLE, "Predict with this model");
+            if predict.on_disabled_hover_text(problem).clicked() {
+                actions.send(ModelsAction::Use);
+            }
         }
         let test = named_button(ui, is_idle, icon::TEST_TUBE, "Test").on_disabled_hover_text(why_not(state));
         if test.on_hover_text("Run the model on its test tensors, and compare devices with the reference").clicked() {
@@ -171,7 +172,7 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
         }
         if installed.is_some() {
             let measure = named_button(ui, is_idle && usable, icon::GAUGE, "Measure here");
-            let measure = if usable { measure.on_disabled_hover_text(why_not(state)) } else { measure };
+            let measure = measure.on_disabled_hover_text(if usable { why_not(state) } else { problem });
             if measure.on_hover_text("Measure the speed of the model on the devices of this machine").clicked() {
                 actions.send(ModelsAction::Measure);
             }
@@ -179,7 +180,7 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
     });
     if installed.is_some() && usable {
         quantize_controls(ui, state, is_idle, actions);
-        export_controls(ui, is_idle, actions);
+        export_controls(ui, state, is_idle, actions);
     }
     if let Some((package, parts)) = findings.and_then(|f| f.left_out.as_ref()).filter(|(_, parts)| !parts.is_empty()) {
         weak(ui, format!("{package} lacks these parts of the original:"));
@@ -189,7 +190,8 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
     }
     if state.models.is_own(model) {
         heading(ui, "Remove");
-        if named_button(ui, is_idle, icon::TRASH, "Remove from my models…").clicked() {
+        let remove = named_button(ui, is_idle, icon::TRASH, "Remove from my models…");
+        if remove.on_disabled_hover_text(why_not(state)).clicked() {
             actions.send(ModelsAction::AskRemove);
         }
     }
@@ -205,10 +207,7 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
 
 /// Why no job of a model can start, if none can.
 fn why_not(state: State<'_>) -> &'static str {
-    match state.jobs.has_engine() {
-        true => "Wait until the job of this model has finished, or cancel it",
-        false => "The engine is missing",
-    }
+    state.reason_against_jobs().unwrap_or("Wait until the job of this model has finished, or cancel it.")
 }
 
 fn card_details(ui: &mut Ui, card: &ModelCard, own: &mut ModelsPanel) {
@@ -249,10 +248,11 @@ fn job_panel(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
         ui.add_space(theme::GAP);
         ui.horizontal(|ui| {
             ui.spinner();
-            ui.label(&job.title);
             if named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
                 actions.send(JobsAction::Cancel(job.id));
             }
+            // After the button, which a long title would move out of the window.
+            ui.add(egui::Label::new(&job.title).truncate());
         });
         job_progress(ui, job);
     });
@@ -335,8 +335,8 @@ fn voxel_size_fields(ui: &mut Ui, known_um: Option<[f64; 3]>, chosen: &mut Optio
 }
 
 /// Draws the name under which a model file is added to the user's models, and the buttons that add it or remove it from the
-/// list.
-fn add_controls(ui: &mut Ui, state: State<'_>, model: &Path, enabled: bool, actions: &mut Actions) {
+/// list. `reason` says why it cannot be added now.
+fn add_controls(ui: &mut Ui, state: State<'_>, model: &Path, reason: Option<&str>, actions: &mut Actions) {
     ui.horizontal_wrapped(|ui| {
         let mut name = state.models.name().to_owned();
         let edit = ui.add(egui::TextEdit::singleline(&mut name).desired_width(240.0));
@@ -349,8 +349,12 @@ fn add_controls(ui: &mut Ui, state: State<'_>, model: &Path, enabled: bool, acti
             actions.send(ModelsAction::Name(name.clone()));
         }
         let is_entered = edit.lost_focus() && ui.input(|i| i.key_pressed(egui::Key::Enter));
-        let may = enabled && !crate::training::plan::clean_name(&name).is_empty();
-        if named_button(ui, may, icon::PLUS, "Add to my models").clicked() || (is_entered && may) {
+        let is_unnamed = crate::training::plan::clean_name(&name).is_empty();
+        let reason = reason.or(is_unnamed.then_some("Enter a name first."));
+        let may = reason.is_none();
+        let add = named_button(ui, may, icon::PLUS, "Add to my models");
+        let add = add.on_disabled_hover_text(reason.unwrap_or_default());
+        if add.clicked() || (is_entered && may) {
             actions.send(ModelsAction::Add);
         }
         if named_button(ui, true, icon::X, "Remove from the list").clicked() {
@@ -550,7 +554,7 @@ fn quantize_options(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
 }
 
-fn export_controls(ui: &mut Ui, is_idle: bool, actions: &mut Actions) {
+fn export_controls(ui: &mut Ui, state: State<'_>, is_idle: bool, actions: &mut Actions) {
     heading(ui, "Export");
     ui.horizontal_wrapped(|ui| {
         for format in ExportFormat::ALL {
@@ -559,7 +563,8 @@ fn export_controls(ui: &mut Ui, is_idle: bool, actions: &mut Actions) {
                 ExportFormat::Onnx => (icon::GRAPH, "ONNX…"),
                 ExportFormat::Safetensors => (icon::FILE, "Weights (safetensors)…"),
             };
-            if named_button(ui, is_idle, sign, name).clicked() {
+            let export = named_button(ui, is_idle, sign, name);
+            if export.on_disabled_hover_text(why_not(state)).clicked() {
                 actions.send(ModelsAction::AskExport(format));
             }
         }

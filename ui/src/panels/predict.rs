@@ -3,7 +3,7 @@
 mod options;
 
 use super::device_lists::{device_list, offered_precisions, precision_list};
-use super::library::named_slider;
+use super::library::labeled_slider;
 use super::performance::{inference_text, performance_choice, tune_button};
 use super::{SettingRow, heading, labeled_choice, main_button, weak};
 use crate::action::Actions;
@@ -24,7 +24,7 @@ use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{ModelTask, OutputTensor, Preset, ProgressUnit};
+use cytoscope_pipeline::{DiameterUnit, ModelTask, OutputTensor, Preset, ProgressUnit};
 use eframe::egui::{self, RichText, Ui};
 use egui_commonmark::{CommonMarkCache, CommonMarkViewer};
 use egui_phosphor::regular as icon;
@@ -93,10 +93,9 @@ fn disabled_reason(ui: &mut Ui, state: State<'_>) {
 
 /// Why stacks cannot be predicted now; `None` if they can.
 pub(super) fn reason_against_predicting(state: State<'_>) -> Option<&'static str> {
-    if !state.jobs.has_engine() {
-        Some("The engine is missing: stacks can be viewed but not predicted.")
-    } else if state.jobs.has_stopped_engine() {
-        Some("The engine has stopped: restart it in the status bar.")
+    let reason = state.reason_against_jobs();
+    if reason.is_some() {
+        reason
     } else if state.jobs.models().is_empty() {
         Some("Loading models…")
     } else if state.model().is_none() {
@@ -152,7 +151,8 @@ pub(super) fn model_list(ui: &mut Ui, state: State<'_>, card: &ModelCard, width:
         for model in all {
             let usable = model.problem.is_none();
             let text = if usable { super::distinct_title(model, all) } else { format!("{} (unusable)", model.name) };
-            let response = ui.add_enabled(usable, egui::Button::selectable(model.name == card.name, text));
+            let button = egui::Button::selectable(model.name == card.name, super::item_text(&text));
+            let response = ui.add_enabled(usable, button);
             let response = match &model.problem {
                 Some(problem) => response.on_disabled_hover_text(problem),
                 None => response.on_hover_text(&model.description),
@@ -248,7 +248,7 @@ fn channel_choice(ui: &mut Ui, state: State<'_>, document: &Document, actions: &
                 .truncate()
                 .show_ui(ui, |ui| {
                     for (i, name) in names.iter().enumerate() {
-                        ui.selectable_value(channel, i, name.as_str());
+                        ui.selectable_value(channel, i, super::item_text(name));
                     }
                 })
                 .response;
@@ -422,7 +422,7 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
         weak(ui, "Check the channel, and whether the ring on the image is as wide as an object.");
     }
     let before = options.clone();
-    controls(ui, &mut options, &usual);
+    controls(ui, &mut options, &usual, state.jobs.length_unit(document, state.settings()));
     let changed = options != before;
     let mut keep = false;
     let mut reset = false;
@@ -446,15 +446,17 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
     }
 }
 
-/// Segmentation controls; re-enabled options take their values from `usual`.
-fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
+/// Segmentation controls with lengths in `unit`; re-enabled options take their values from `usual`.
+fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions, unit: DiameterUnit) {
+    let in_unit = |um: &'static str, voxels: &'static str| if unit == DiameterUnit::Um { um } else { voxels };
     let mut auto = options.threshold == Threshold::Otsu;
     if theme::checkbox(ui, &mut auto, "Automatic threshold").on_hover_text("Otsu's threshold of the map").changed() {
         options.threshold = if auto { Threshold::Otsu } else { Threshold::Fixed(0.5) };
     }
     if let Threshold::Fixed(value) = &mut options.threshold {
         let mut v = *value as f32;
-        if named_slider(ui, &mut v, 0.0..=1.0, "Threshold", false) {
+        let slider = labeled_slider(ui, &mut v, 0.0..=1.0, "Threshold", false);
+        if slider.on_hover_text("Voxels with higher values in the map belong to objects").changed() {
             *value = f64::from(v);
         }
     }
@@ -463,10 +465,10 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
     if theme::checkbox(ui, &mut split, "Split touching objects").on_hover_text(hint).changed() {
         options.height = split.then(|| usual.height.unwrap_or(Height::Distance));
     }
-    let slide = |ui: &mut Ui, value: &mut f64, max: f32, name: &str, logarithmic: bool| {
+    let slide = |ui: &mut Ui, value: &mut f64, max: f32, name: &str, logarithmic: bool, hint: &str| {
         let mut v = *value as f32;
         let max = max.max(v);
-        if named_slider(ui, &mut v, 0.0..=max, name, logarithmic) {
+        if labeled_slider(ui, &mut v, 0.0..=max, name, logarithmic).on_hover_text(hint).changed() {
             *value = f64::from(v);
         }
     };
@@ -474,11 +476,14 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
         // Heights predicted by the network are unitless, 1 at the center of an object.
         let (max, name) = match height {
             Height::Map | Height::Seeds => (1.0, "Split less"),
-            _ => (5.0, "Split less (µm)"),
+            _ => (5.0, in_unit("Split less (µm)", "Split less (voxels)")),
         };
         let before = (options.seed_height, options.height_smooth_um);
-        slide(ui, &mut options.seed_height, max, name, false);
-        slide(ui, &mut options.height_smooth_um, 5.0, "Smooth shapes (µm)", false);
+        let hint = "Higher values merge neighboring seeds, so that fewer objects are split";
+        slide(ui, &mut options.seed_height, max, name, false, hint);
+        let name = in_unit("Smooth shapes (µm)", "Smooth shapes (voxels)");
+        let hint = "Smoothing before seeds are searched: higher values ignore finer details of shapes";
+        slide(ui, &mut options.height_smooth_um, 5.0, name, false, hint);
         if before != (options.seed_height, options.height_smooth_um) {
             // A value set by hand applies everywhere.
             options.tissue = None;
@@ -492,8 +497,10 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions) {
             }
         }
     }
-    slide(ui, &mut options.smooth_um, 5.0, "Smooth map (µm)", false);
-    slide(ui, &mut options.min_volume_um3, 2000.0, "Min. volume (µm³)", true);
+    let name = in_unit("Smooth map (µm)", "Smooth map (voxels)");
+    slide(ui, &mut options.smooth_um, 5.0, name, false, "Smoothing of the map before the threshold is applied");
+    let name = in_unit("Min. volume (µm³)", "Min. volume (voxels)");
+    slide(ui, &mut options.min_volume_um3, 2000.0, name, true, "Smaller objects are removed");
     theme::checkbox(ui, &mut options.fill_holes, "Fill holes")
         .on_hover_text("Background inside an object becomes part of it");
     let hint = "Leave out objects that touch the border of the stack";
@@ -531,9 +538,31 @@ fn without_pictures(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use egui_kittest::Harness;
+    use egui_kittest::kittest::Queryable;
 
     #[test]
     fn images_in_model_cards_are_removed() {
         assert_eq!(without_pictures("# A\n\n![b](c.png)\nsee ![d] here\n"), "# A\n\nsee ![d] here\n");
+    }
+
+    #[test]
+    fn lengths_of_segmentation_settings_have_the_unit_of_the_stack() {
+        for (unit, names) in [
+            (DiameterUnit::Um, ["Split less (µm)", "Smooth shapes (µm)", "Smooth map (µm)", "Min. volume (µm³)"]),
+            (
+                DiameterUnit::Voxels,
+                ["Split less (voxels)", "Smooth shapes (voxels)", "Smooth map (voxels)", "Min. volume (voxels)"],
+            ),
+        ] {
+            let usual = SegmentOptions { height: Some(Height::Distance), ..SegmentOptions::default() };
+            let window = Harness::builder().with_size([400.0, 600.0]).build_ui(move |ui| {
+                let mut options = usual.clone();
+                controls(ui, &mut options, &usual, unit);
+            });
+            for name in names {
+                assert!(window.query_all_by_label(name).next().is_some(), "{name}");
+            }
+        }
     }
 }

@@ -241,6 +241,11 @@ impl Training {
         wizard.typed = data.display().to_string();
         if wizard.plan.data.as_ref() != Some(&data) {
             wizard.plan.search.used.clear();
+            // It belongs to the files of the earlier data, and other layouts refuse it.
+            if wizard.plan.data.is_some() && wizard.plan.files.spacing_order.take().is_some() {
+                let details = "It was set for the earlier data. Set it again if these data need it, too.";
+                effects.info("nnU-Net spacing is Automatic again", details);
+            }
         }
         wizard.plan.data = Some(data);
         wizard.plan.step = WizardStep::Data;

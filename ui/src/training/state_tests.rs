@@ -5,6 +5,7 @@ use crate::action::Action;
 use crate::correct::Corrections;
 use crate::documents::Documents;
 use crate::effect::Effect;
+use cytoscope_training_data::SpacingOrder;
 use eframe::egui::Context;
 use std::sync::Arc;
 
@@ -98,6 +99,17 @@ fn a_check_of_other_data_cancels_the_earlier_one_first() {
     let of_second = check_of(&states);
     assert_eq!(asked(&first), [Asked::Run(of_first)]);
     assert_eq!(asked(&second), [Asked::Cancel(of_first), Asked::Run(of_second)]);
+}
+
+#[test]
+fn the_order_of_nnunet_spacing_is_kept_for_the_same_data_only() {
+    let mut states = States::new();
+    states.training.wizard.plan.files.spacing_order = Some(SpacingOrder::Xyz);
+    let notes = |effects: &[Effect]| effects.iter().filter(|effect| matches!(effect, Effect::Notify { .. })).count();
+    let same = states.apply(TrainingAction::TrainOn(PathBuf::from("/nothere/pairs")));
+    assert_eq!((states.training.wizard.plan.files.spacing_order, notes(&same)), (Some(SpacingOrder::Xyz), 0));
+    let other = states.apply(TrainingAction::TrainOn(PathBuf::from("/nothere/other")));
+    assert_eq!((states.training.wizard.plan.files.spacing_order, notes(&other)), (None, 1));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod compositor;
 mod decor;
 pub mod layout;
+mod live_limits;
 pub mod pen;
 mod placement;
 pub mod scale_bar;
@@ -11,8 +12,8 @@ pub mod volume;
 
 use eframe::egui;
 
-/// Lets a focused view receive the arrow keys, which would otherwise move the focus.
-fn keep_arrow_keys(ui: &egui::Ui, view: egui::Id) {
+/// Lets a focused widget receive the arrow keys, which would otherwise move the focus.
+pub(crate) fn keep_arrow_keys(ui: &egui::Ui, widget: egui::Id) {
     let filter = egui::EventFilter { horizontal_arrows: true, vertical_arrows: true, ..Default::default() };
-    ui.memory_mut(|memory| memory.set_focus_lock_filter(view, filter));
+    ui.memory_mut(|memory| memory.set_focus_lock_filter(widget, filter));
 }

@@ -2,6 +2,7 @@
 
 use super::compositor::Compositor;
 use super::decor::{draw_caption, draw_crosshair, draw_message, draw_ring, draw_scale_bar};
+use super::live_limits::LiveLimits;
 use super::pen::{self, Marks, Pen, PointerEvent};
 use super::placement::{Moved, Placement, fit, plane_to_load, zoom_about};
 use crate::data::composite::{DisplayedPlane, Intensity};
@@ -107,6 +108,7 @@ pub struct SliceView {
     drawing: bool,
     /// Why a plane of the slice could not be read; the picture lacks it.
     failed: Option<String>,
+    live_limits: LiveLimits,
     /// The displayed plane whose neighbors are to be prefetched.
     prefetch_around: Option<PlaneAt>,
 }
@@ -358,7 +360,7 @@ impl SliceView {
         at: &PlaneAt,
         changes: &mut Vec<DocumentChange>,
     ) {
-        let planes = displayed_planes(document, loader, at, changes);
+        let planes = displayed_planes(ui.ctx(), document, loader, at, &mut self.live_limits, changes);
         if planes.complete {
             self.failed = planes.failed;
         }
@@ -482,11 +484,14 @@ struct Planes {
     failed: Option<String>,
 }
 
-/// The loaded planes of the visible channels and overlays at a slice; `changes` gets new contrast limits.
+/// The loaded planes of the visible channels and overlays at a slice; `live` finds the contrast limits of a growing
+/// prediction, and `changes` gets new contrast limits.
 fn displayed_planes(
+    ctx: &egui::Context,
     document: &Document,
     loader: &PlaneLoader,
     at: &PlaneAt,
+    live: &mut LiveLimits,
     changes: &mut Vec<DocumentChange>,
 ) -> Planes {
     let orientation = at.orientation;
@@ -529,7 +534,7 @@ fn displayed_planes(
             LoadState::Ready(plane) => {
                 changes.extend(map_histogram(overlay, &plane));
                 let mut display = overlay.display.clone();
-                if let Some((low, high)) = wider_limits(overlay, &plane) {
+                if let Some((low, high)) = live.widened(ctx, overlay, &plane) {
                     (display.low, display.high) = (low, high);
                     changes.push(DocumentChange::LiveContrast { source: overlay.source_id, low, high });
                 }
@@ -575,18 +580,6 @@ fn map_histogram(overlay: &Overlay, plane: &Plane) -> Option<DocumentChange> {
     }
     let histogram = Histogram::of(plane)?;
     Some(DocumentChange::MapHistogram { source: overlay.source_id, histogram })
-}
-
-/// The contrast limits of a growing prediction, widened to the values of the XY slice on screen; `None` if they stay. A stain
-/// has values of any range, of which only those that were predicted so far are known; probabilities are within 0 to 1.
-fn wider_limits(overlay: &Overlay, plane: &Plane) -> Option<(f32, f32)> {
-    if overlay.role != Role::Live || plane.at.orientation != Orientation::Xy {
-        return None;
-    }
-    let histogram = Histogram::of(plane).filter(|histogram| histogram.low < 0.0 || histogram.high > 1.0)?;
-    let (shown, found) = ((overlay.display.low, overlay.display.high), histogram.limits());
-    let wider = (shown.0.min(found.0), shown.1.max(found.1));
-    (wider != shown).then_some(wider)
 }
 
 #[cfg(test)]

@@ -271,20 +271,28 @@ fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut 
 /// Why no training run can start now; `None` if one can.
 fn reason_against_training(state: State<'_>) -> Option<&'static str> {
     let wizard = state.wizard();
-    if !state.jobs.has_engine() {
-        Some("The engine is missing: nothing can be trained")
+    let reason = state.reason_against_jobs();
+    if reason.is_some() {
+        reason
     } else if matches!(wizard.check, Check::Running(_)) {
-        Some("Wait until the data have been checked")
+        Some("Wait until the data have been checked.")
     } else if !wizard.is_usable() {
-        Some("Choose data that can be used for training first")
+        Some("Choose data that can be used for training first.")
     } else if wizard.saving != Saving::No {
-        Some("Wait until the model has been saved")
-    } else if state.jobs.is_searching() {
-        Some("Wait until the search for settings has finished, or cancel it")
-    } else if state.jobs.tuning().is_some() {
-        Some("Wait until tuning has finished, or cancel it: training would distort the timing")
+        Some("Wait until the model has been saved.")
     } else {
-        None
+        reason_against_running(state)
+    }
+}
+
+/// Why no training run can run now, whatever its data; `None` if one can.
+fn reason_against_running(state: State<'_>) -> Option<&'static str> {
+    if state.jobs.is_searching() {
+        Some("Wait until the search for settings has finished, or cancel it.")
+    } else if state.jobs.tuning().is_some() {
+        Some("Wait until tuning has finished, or cancel it: training would distort the timing.")
+    } else {
+        state.reason_against_jobs()
     }
 }
 

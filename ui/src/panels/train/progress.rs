@@ -1,7 +1,7 @@
 //! The Training page: progress, curves and log.
 
 use super::start::device_and_precision;
-use super::{TrainPanel, colored, icon_text_button, page_header, primary_button};
+use super::{TrainPanel, colored, icon_text_button, page_header, primary_button, reason_against_running};
 use crate::action::Actions;
 use crate::number_text::short_number;
 use crate::panels::{SettingRow, capitalized, seconds, weak, wide_x_axis, y_axis};
@@ -85,20 +85,15 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     let eta_secs = progress.map(|progress| progress.eta_secs).filter(|eta| eta.is_finite() && *eta > 0.0);
     figures(ui, run, job.and_then(|job| ShownRun::Job(job).training()), memory, eta_secs);
     ui.add_space(theme::GAP);
+    let reason = reason_against_running(state);
     if matches!(run.state, RunState::Paused | RunState::Failed(_)) {
         // Another device may continue the run.
         device_and_precision(ui, state, SettingRow::Line, actions);
-        if state.jobs.tuning().is_some() {
-            let why = match state.jobs.is_searching() {
-                true => "Wait until the search has finished, or cancel it.",
-                false => "Wait until tuning has finished, or cancel it: training would distort the timing.",
-            };
-            weak(ui, why);
-        } else if !state.jobs.has_engine() {
-            weak(ui, "The engine is missing: training cannot continue.");
+        if let Some(reason) = reason {
+            weak(ui, reason);
         }
     }
-    run_buttons(ui, run, state.jobs.has_engine() && state.jobs.tuning().is_none(), actions);
+    run_buttons(ui, run, reason, actions);
     if let RunState::Failed(reason) = &run.state {
         let color = theme::bad(ui.visuals());
         colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
@@ -178,14 +173,15 @@ fn figures(
     });
 }
 
-/// Draws the buttons of a run; `can_run` says whether one can run now.
-fn run_buttons(ui: &mut Ui, run: &TrainingRun, can_run: bool, actions: &mut Actions) {
+/// Draws the buttons of a run; `reason` says why none can run now.
+fn run_buttons(ui: &mut Ui, run: &TrainingRun, reason: Option<&'static str>, actions: &mut Actions) {
+    let can_run = reason.is_none();
     ui.horizontal_wrapped(|ui| match &run.state {
         RunState::Running(_) => {
             if icon_text_button(ui, true, icon::PAUSE, "Pause training").clicked() {
                 actions.send(TrainingAction::Pause);
             }
-            finish_button(ui, run, can_run, actions);
+            finish_button(ui, run, reason, actions);
             stop_button(ui, run, actions);
         }
         RunState::Finishing(_) => stop_button(ui, run, actions),
@@ -193,33 +189,30 @@ fn run_buttons(ui: &mut Ui, run: &TrainingRun, can_run: bool, actions: &mut Acti
             if primary_button(ui, true, icon::ARROW_LEFT, "Change settings").clicked() {
                 actions.send(TrainingAction::Stop);
             }
-            if icon_text_button(ui, can_run, icon::ARROWS_CLOCKWISE, "Try again").clicked() {
+            let again = icon_text_button(ui, can_run, icon::ARROWS_CLOCKWISE, "Try again");
+            if again.on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
                 actions.send(TrainingAction::Continue);
             }
         }
         RunState::Paused | RunState::Failed(_) => {
-            if primary_button(ui, can_run, icon::PLAY, "Continue training").clicked() {
+            let on = primary_button(ui, can_run, icon::PLAY, "Continue training");
+            if on.on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
                 actions.send(TrainingAction::Continue);
             }
-            finish_button(ui, run, can_run, actions);
+            finish_button(ui, run, reason, actions);
             stop_button(ui, run, actions);
         }
         RunState::Pausing(_) | RunState::Stopping(_) | RunState::Idle => {}
     });
 }
 
-/// Draws the button that ends training with the best network, enabled once a step is done and while a run can run.
-fn finish_button(ui: &mut Ui, run: &TrainingRun, can_run: bool, actions: &mut Actions) {
-    let has_steps = run.step() > 0;
-    let may = has_steps && can_run;
-    let why_not = if has_steps {
-        "The engine is not available, or settings are being tuned."
-    } else {
-        "No step has been completed yet."
-    };
-    let response = icon_text_button(ui, may, icon::FLAG_CHECKERED, "Finish now")
+/// Draws the button that ends training with the best network, enabled once a step is done, unless `reason` says why no run
+/// can run.
+fn finish_button(ui: &mut Ui, run: &TrainingRun, reason: Option<&'static str>, actions: &mut Actions) {
+    let reason = (run.step() == 0).then_some("No step has been completed yet.").or(reason);
+    let response = icon_text_button(ui, reason.is_none(), icon::FLAG_CHECKERED, "Finish now")
         .on_hover_text("End training now and write the best network so far")
-        .on_disabled_hover_text(why_not);
+        .on_disabled_hover_text(reason.unwrap_or_default());
     if response.clicked() {
         actions.send(TrainingAction::Finish);
     }

@@ -116,7 +116,7 @@ fn buttons(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 
 /// Why no search can start or continue now; `None` if one can.
 fn reason_against_searching(state: State<'_>) -> Option<&'static str> {
-    let waits = "Wait until the running jobs have finished, or cancel them";
+    let waits = "Wait until the running jobs have finished, or cancel them.";
     reason_against_training(state).or_else(|| (!state.jobs.can_tune()).then_some(waits))
 }
 
