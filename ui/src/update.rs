@@ -90,7 +90,7 @@ impl Workbench {
             DiskEvent::TuningReady(training) => self.jobs.tuning_ready(training),
             DiskEvent::SearchReady(job) => self.training.search_ready(job, &self.jobs),
             DiskEvent::SearchRemoved { job, result } => self.training.search_removed(*job, result),
-            DiskEvent::TrialsRead { job, trials } => self.training.continue_search(job, trials, &self.jobs),
+            DiskEvent::TrialsRead { job, trials } => self.training.continue_search(*job, trials, &self.jobs),
             DiskEvent::MachineProfilesRead(profiles) => self.jobs.machine_profiles_read(profiles),
             DiskEvent::PeakMeasured(peak) => self.jobs.peak_measured(*peak),
             DiskEvent::SettingsSaved(result) => Display::settings_saved(result),

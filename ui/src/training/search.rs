@@ -370,13 +370,13 @@ impl Training {
     /// Continues the latest search after the trials in its table, unless all have ended.
     pub(crate) fn continue_search(
         &mut self,
-        job: Box<SearchJob>,
+        job: SearchJob,
         trials: Result<Vec<SearchTrial>, String>,
         jobs: &Jobs,
     ) -> Effects {
         let mut effects = Effects::default();
         let search = &mut self.wizard.plan.search;
-        if search.job.as_ref() != Some(&*job) {
+        if search.job.as_ref() != Some(&job) {
             return effects;
         }
         match trials {
@@ -501,9 +501,9 @@ mod tests {
             (Training::new(None, TrainConfig::default(), &wake), Jobs::new(None, None, None, &wake));
         training.wizard.plan.search.job = Some(job.clone());
         let ended = vec![trial(1, 1, Some(0.5)), trial(1, 2, Some(0.6))];
-        let _ = training.continue_search(Box::new(SearchJob { trials: 9, ..job.clone() }), Ok(ended.clone()), &jobs);
+        let _ = training.continue_search(SearchJob { trials: 9, ..job.clone() }, Ok(ended.clone()), &jobs);
         assert!(training.wizard.plan.search.is_unfinished(), "it is another search");
-        let _ = training.continue_search(Box::new(job.clone()), Ok(ended), &jobs);
+        let _ = training.continue_search(job.clone(), Ok(ended), &jobs);
         assert!(!training.wizard.plan.search.is_unfinished());
 
         std::fs::write(job.table(), format!("{header}one,1,10,0.5,1.0,,0.1,[4],abc\n")).unwrap();
