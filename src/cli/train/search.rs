@@ -15,6 +15,7 @@ use cytoscope_engine::select::fingerprint;
 use cytoscope_model_package::check_destination;
 use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SEARCH_FOLDER_KIND, SearchTrial, is_search_table};
 use cytoscope_profile::Recorder;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{OUT, RESTART, RESUME};
 use cytoscope_storage::target::check_file;
 use cytoscope_storage::write::atomic_write;
