@@ -32,7 +32,7 @@ pub enum SeriesChoice {
 
 /// The form in files: a number or a text.
 #[derive(Serialize, Deserialize)]
-#[serde(untagged, expecting = "a series must be its number, from 0, or a text as of --series")]
+#[serde(untagged, expecting = "a series must be a number, from 0, a name or all")]
 enum Stored {
     Number(usize),
     Text(String),
