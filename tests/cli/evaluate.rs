@@ -314,6 +314,18 @@ fn a_map_in_place_of_labels_is_noted() {
 }
 
 #[test]
+fn a_voxel_size_without_effect_is_noted() {
+    let fixture = Fixture::new();
+    fixture.write("stain.npy", "ZYX", &[2, 8, 8], (0..128).map(|i| i as f32 + 0.5).collect::<Vec<f32>>());
+    fixture.write("labels.tif", "ZYX", &[2, 8, 8], (0..128).map(|i| u16::from(i % 8 < 4)).collect::<Vec<u16>>());
+    for (file, is_noted) in [("stain.npy", true), ("labels.tif", false)] {
+        let command = ["evaluate", "--pred", file, "--truth", file, "--voxel-size", "2,1,1"];
+        let notes = fixture.run(&command).ok().stderr;
+        assert_eq!(notes.contains("--voxel-size changes only the diameters"), is_noted, "{file}: {notes}");
+    }
+}
+
+#[test]
 fn a_channel_of_label_images_can_be_chosen() {
     let fixture = Fixture::new();
     fixture.write("two.ome.tif", "CZYX", &[2, 2, 4, 4], [[0u16; 32], [1; 32]].concat());

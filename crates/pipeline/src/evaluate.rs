@@ -22,7 +22,7 @@ use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
 use cytoscope_storage::message;
-use cytoscope_storage::setting::{PRED_CHANNEL, TRUTH_CHANNEL};
+use cytoscope_storage::setting::{PRED_CHANNEL, TRUTH_CHANNEL, VOXEL_SIZE};
 use cytoscope_storage::target::{check_extension, resolved};
 use cytoscope_volume::VoxelSize;
 use pairing::by_key;
@@ -283,6 +283,9 @@ impl EvaluateJob {
             meter.add(1)?;
         }
         refuse_changed(&read)?;
+        if self.voxel_um.is_some() && !evaluation.has_labels() {
+            evaluation.add_note(format!("no file contains labels: {VOXEL_SIZE} changes only the diameters of objects"));
+        }
         Ok(evaluation.finish(unpaired))
     }
 

@@ -67,6 +67,11 @@ impl<'a> Evaluation<'a> {
         self.notes.push(note.into());
     }
 
+    /// Whether objects were scored in one of the pairs so far.
+    pub(crate) fn has_labels(&self) -> bool {
+        self.reports.iter().any(|report| report.ignored.is_some())
+    }
+
     /// Adds the traffic between the host and the device of a prediction that is scored.
     pub fn add_traffic(&mut self, traffic: Option<DeviceTraffic>) {
         self.traffic = [self.traffic, traffic].into_iter().flatten().reduce(DeviceTraffic::plus);
