@@ -261,8 +261,8 @@ fn read_end<R: Read>(pipe: &mut R) -> Vec<u8> {
     bytes
 }
 
-/// Waits for a process; kills it at the limit and returns `None`, even if it does not end then. A termination request to this program is passed on to
-/// the process.
+/// Waits for a process; kills it at the limit and returns `None`, even if it does not end then. A termination request to this
+/// program is passed on to the process.
 fn wait(child: &mut Child, start: Instant, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
     let mut has_signaled = false;
     loop {

@@ -260,7 +260,7 @@ fn a_failed_allocation_in_a_training_step_moves_the_run_to_the_cpu() {
     let train = |device: &str, out: &str, variables: &[(&str, &str)]| {
         null.clear_logs();
         let task = ["train", "--task", "segmentation", "--data", "sim", "--from", "nuclei", "--out", out];
-        let size = ["--patch", "16,32,32", "--batch", "2", "--steps", "2", "--diameter", "12", "--without-int8"];
+        let size = ["--patch", "32,64,64", "--batch", "2", "--steps", "2", "--diameter", "12", "--without-int8"];
         null.output(&fixture, &[&task[..], &size, &["--device", device, "--json"]].concat(), variables)
     };
     let ran = train("cuda:0", "m", &[]);

@@ -18,7 +18,7 @@ pub(crate) fn short_number(value: f64) -> String {
 
 /// Returns a count with its noun, such as `1 object` or `1,234 objects`; `one` is the noun in the singular.
 pub(crate) fn counted(count: u64, one: &str) -> String {
-    if count == 1 { format!("1 {one}") } else { format!("{} {one}s", count_text(count)) }
+    cytoscope_storage::counted(count_text(count), one)
 }
 
 #[cfg(test)]

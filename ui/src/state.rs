@@ -87,7 +87,7 @@ impl<'a> State<'a> {
             Command::ToggleMap => has(Role::Map),
             Command::ToggleSwipe => document.is_some_and(|d| !d.overlays.is_empty()),
             Command::SaveTable | Command::SaveAnnData => document.is_some_and(|d| d.results.is_some()),
-            Command::SaveMesh => self.jobs.has_engine() && document.is_some_and(has_saved_labels),
+            Command::SaveMesh => self.reason_against_jobs().is_none() && document.is_some_and(has_saved_labels),
             Command::Measure => self.reason_against_measuring().is_none(),
             Command::Tool(_) => self.correction().is_some() && self.display.task() == PanelTask::Correct,
             Command::Correct(action) => self.reason_against_editing(action).is_none(),

@@ -3,6 +3,7 @@
 use crate::ObjectsError;
 use crate::components::Bounds;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Set of a run that was not yet assigned to one.
 const NO_SET: u32 = u32::MAX;
@@ -273,9 +274,21 @@ impl RollingComponents {
 
     /// Returns the runs of a row of a held slice: first voxel, end and number of the component.
     pub(crate) fn row(&self, z: usize, y: usize) -> impl Iterator<Item = (usize, usize, u32)> + '_ {
+        self.part_of_row(z, y, 0..self.shape_zyx[2])
+    }
+
+    /// As [`RollingComponents::row`], for the runs that reach into these columns.
+    pub(crate) fn part_of_row(
+        &self,
+        z: usize,
+        y: usize,
+        columns: Range<usize>,
+    ) -> impl Iterator<Item = (usize, usize, u32)> + '_ {
         let slice = z.checked_sub(self.first).and_then(|at| self.slices.get(at));
         let runs = slice.map_or(&[][..], |slice| slice.row(y));
-        runs.iter().map(|run| (run.start as usize, run.end as usize, self.sets.root(run.set)))
+        let first = runs.partition_point(|run| run.end as usize <= columns.start);
+        let runs = runs.iter().skip(first).take_while(move |run| (run.start as usize) < columns.end);
+        runs.map(|run| (run.start as usize, run.end as usize, self.sets.root(run.set)))
     }
 
     /// Forgets the first of the held slices, of which all components must be closed, and the components of which it is the

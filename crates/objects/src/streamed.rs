@@ -201,6 +201,10 @@ impl StreamedSegmentation {
         if self.options.height.is_none() {
             return self.settled;
         }
+        // No component that waits lacks its surroundings.
+        if self.classified == self.shape[0] {
+            return self.settled;
+        }
         // A box begins in the slice before its component.
         let is_whole = self.settled == self.shape[0];
         let ready = if is_whole { self.settled } else { self.settled.saturating_sub(1) };
@@ -213,7 +217,8 @@ impl StreamedSegmentation {
     pub fn needed_bytes(&self) -> u64 {
         let value_bytes = 4 * (u64::from(self.needs.map) + u64::from(self.needs.seeds));
         let runs_bytes = (self.run_count * size_of::<ObjectRun>()) as u64;
-        let held_bytes = self.components.bytes() + self.begun_voxels as u64 * value_bytes + runs_bytes;
+        let facts_bytes = (self.facts.len() * size_of::<Facts>()) as u64;
+        let held_bytes = self.components.bytes() + facts_bytes + self.begun_voxels as u64 * value_bytes + runs_bytes;
         let surroundings_bytes = self.surroundings.as_ref().map_or(0, |(surroundings, _)| surroundings.bytes());
         let split_bytes = match self.options.height {
             Some(_) => (self.largest_box + self.begun_voxels.min(BATCH_VOXELS)) as u64 * (SPLIT_BYTES + value_bytes),
@@ -389,7 +394,8 @@ impl StreamedSegmentation {
         let mut mask = vec![false; size.iter().product()];
         for (row, line) in mask.chunks_exact_mut(size[2]).enumerate() {
             let (z, y) = row_of(row);
-            for (start, end, _) in self.components.row(z, y).filter(|(.., id)| *id == component) {
+            let columns = origin[2]..origin[2] + size[2];
+            for (start, end, _) in self.components.part_of_row(z, y, columns).filter(|(.., id)| *id == component) {
                 line[start - origin[2]..end - origin[2]].fill(true);
             }
         }

@@ -9,6 +9,7 @@ use crate::trained_images::{TrainedImages, digests};
 use cytoscope_objects::diameter::FLAT_SLICES;
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Stage;
+use cytoscope_storage::counted;
 use cytoscope_storage::message::Message;
 use cytoscope_training_data::{
     CheckOptions, Dataset, Pair, PairSummary, Report, Split, SplitOptions, TargetKind, TrainingDataError, TrainingTask,
@@ -100,11 +101,10 @@ pub(crate) fn load(
     if split.train.is_empty() {
         return Err(wrong_use("no training pairs are left after the split: lower validation.fraction"));
     }
-    let counted = |pairs: usize, part: &str| format!("{pairs} {part} pair{}", if pairs == 1 { "" } else { "s" });
     context.note(format!(
         "{}, {}. {}",
-        counted(split.train.len(), "training"),
-        counted(split.validation.len(), "validation"),
+        counted(split.train.len(), "training pair"),
+        counted(split.validation.len(), "validation pair"),
         split.how.trim_end_matches('.')
     ));
     let validation_names = split.validation_names();

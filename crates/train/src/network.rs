@@ -15,6 +15,7 @@ use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::packages::is_model;
 use cytoscope_pipeline::{JobError, Model, ModelInput, SCRATCH, find_model, model_folders, move_channels};
+use cytoscope_storage::counted;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{CONFIG, FROM_SCRATCH};
 use cytoscope_training_data::{Normalize, TargetKind, TrainingTask};
@@ -251,8 +252,8 @@ fn check_input_channels(from: &str, of_model: usize, chosen: &[String]) -> Resul
         1 => message!("list one channel, or train from scratch ({FROM_SCRATCH})"),
         count => message!("list {count} in data.channels, in the order of the model's inputs, or choose another model"),
     };
-    let plural = if of_model == 1 { "" } else { "s" };
-    Err(wrong_use(message!("{from} has {of_model} input channel{plural}, but {choice}: {next_step}")))
+    let inputs = counted(of_model, "input channel");
+    Err(wrong_use(message!("{from} has {inputs}, but {choice}: {next_step}")))
 }
 
 /// Returns the names of the output channels of a network that is trained to predict `target`.

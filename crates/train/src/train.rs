@@ -31,6 +31,7 @@ use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::PendingRecord;
 use cytoscope_pipeline::{Context, JobError, JobErrorKind, check_threads, find_model};
 use cytoscope_profile::{Stage, StageTotal};
+use cytoscope_storage::message;
 use cytoscope_storage::setting::RESUME;
 use cytoscope_training_data::{Loader, LoaderOptions, Pair, Sampler};
 use earlier_run::{has_settings, load_locked, resumed, unfinished};
@@ -194,11 +195,12 @@ fn run_locked(
     report
 }
 
-/// Notes how a run that has failed with `error` can be continued, if it has a checkpoint. A cancelled one has a note of its own.
+/// Notes how a run that has failed with `error` can be continued, if it has a checkpoint. The training loop notes a
+/// cancelled one itself.
 fn note_kept(context: &Context, folder: &RunFolder, error: &JobError) {
     let summary = if error.kind() == JobErrorKind::Cancelled { None } else { CheckpointSummary::read(folder) };
     if let Some(CheckpointSummary { step, steps, .. }) = summary {
-        context.note(format!(
+        context.note(message!(
             "the training run is kept in {} up to step {step} of {steps}: remove the cause of the error, then continue with \
              {RESUME}",
             folder.path.display()

@@ -318,8 +318,8 @@ fn contrast(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &
         contrast_keys(ui, response.id, span, display);
     }
     response.on_hover_text(
-        "Drag the limits. With the keyboard: left and right for the lower limit, down and up for the upper one; with \
-         Shift in larger steps",
+        "Drag the limits. The left and right arrow keys move the lower limit, down and up the upper one; with Shift in \
+         larger steps",
     );
     ui.horizontal(|ui| {
         let speed = f64::from(span) / 400.0;

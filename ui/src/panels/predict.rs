@@ -500,7 +500,11 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions, u
     let name = in_unit("Smooth map (µm)", "Smooth map (voxels)");
     slide(ui, &mut options.smooth_um, 5.0, name, false, "Smoothing of the map before the threshold is applied");
     let name = in_unit("Min. volume (µm³)", "Min. volume (voxels)");
-    slide(ui, &mut options.min_volume_um3, 2000.0, name, true, "Smaller objects are removed");
+    let hint = in_unit(
+        "Smaller objects are removed",
+        "Smaller objects are removed. The unit is a cube whose sides are as long as a voxel along X.",
+    );
+    slide(ui, &mut options.min_volume_um3, 2000.0, name, true, hint);
     theme::checkbox(ui, &mut options.fill_holes, "Fill holes")
         .on_hover_text("Background inside an object becomes part of it");
     let hint = "Leave out objects that touch the border of the stack";

@@ -11,6 +11,7 @@ use cytoscope_model_package::package_of;
 use cytoscope_pipeline::ModelTask;
 use cytoscope_pipeline::cards::{ModelCard, card};
 use cytoscope_pipeline::packages::is_checkpoint;
+use cytoscope_storage::by_count;
 use cytoscope_train::TrainStart;
 use cytoscope_training_data::TrainingTask;
 use std::path::PathBuf;
@@ -30,7 +31,7 @@ pub(crate) fn incompatibility(model: &ModelCard, task: TrainingTask, channels: u
         return Some(format!("Its filters were designed by hand: start from {other} instead."));
     }
     if model.input_channels != channels {
-        let are = if channels == 1 { "is" } else { "are" };
+        let are = by_count(channels, "is", "are");
         return Some(format!(
             "It takes {}, but {channels} {are} chosen on the Data page, under Input channels.",
             counted(model.input_channels as u64, "channel")

@@ -2,7 +2,7 @@
 
 use super::PredictJob;
 use crate::stack::Extents;
-use cytoscope_formats::{Image, ImageMeta, SeriesChoice, count_left_out_of_series};
+use cytoscope_formats::{FileFormat, Image, ImageMeta, SeriesChoice, count_left_out_of_series};
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{ALL_SERIES, AXES, CHANNEL, SERIES, TIME};
@@ -51,9 +51,15 @@ pub(crate) fn slices_as_times_note(job: &PredictJob, meta: &ImageMeta) -> Option
     let is_unclear = meta.time_interval_secs.is_none() && job.axes.is_none() && job.time.is_none();
     (times > 1 && depth == 1 && is_unclear).then(|| {
         let axes = meta.axes.to_string().replace('T', "Z");
+        // An array needs a letter for each of its axes, a TIFF file those of its planes in their order.
+        let is_known = axes == "ZYX" && !matches!(meta.format, FileFormat::OmeZarr | FileFormat::Npy);
+        let advice = match is_known {
+            true => message!("use {AXES} {axes}"),
+            false => message!("give its axes with {AXES}, with Z in place of T"),
+        };
         message!(
             "the file has {times} time points of one slice, each of which is predicted alone; if they are the slices of one \
-             stack, use {AXES} {axes}"
+             stack, {advice}"
         )
     })
 }

@@ -43,9 +43,10 @@ impl SliceLabeler {
         let LabelSettings { channel, seed_channel, voxel_um, options, .. } = *settings;
         let (depth, plane) = (shape[0], shape[1] * shape[2]);
         let smoothing = Smoothing::new(options.smooth_um, voxel_um);
-        // The slices that are read at once, twice: smoothing copies them, or there are seeds.
+        // The slices that are read at once, twice: smoothing copies them, or there are seeds; and one of labels.
         let read_slices = smoothing.reach.saturating_mul(2).saturating_add(step).min(depth);
-        let read_bytes = (read_slices.saturating_mul(plane) as u64).saturating_mul(2 * 4);
+        let held_values = read_slices.saturating_mul(2).saturating_add(1).saturating_mul(plane);
+        let read_bytes = (held_values as u64).saturating_mul(4);
         let limit_bytes = limit_bytes.saturating_sub(read_bytes);
         if limit_bytes == 0 {
             return Ok(None);

@@ -11,7 +11,7 @@ use super::output_check::OutputCheck;
 use super::pass::{Emitter, Pass};
 use super::plan::{JobMemory, PlannedTiles, Runner, TilePlan, plan};
 use super::postprocess::{self, softmax_channels, split_softmax};
-use super::prediction::Prediction;
+use super::prediction::{FOREGROUND_BYTES, Prediction};
 use super::resolve::Resolved;
 use super::tiles::{TileNetwork, TileRunner};
 use crate::slice_statistics::Chains;
@@ -65,8 +65,8 @@ impl Store<'_> {
         if let Some(maps) = &mut self.maps {
             maps.write_ready(self.context, self.prediction)?;
         }
-        self.prediction.advance_objects(self.context)?;
-        self.keep_if_due()
+        self.keep_if_due()?;
+        self.prediction.advance_objects(self.context)
     }
 
     /// States that a band of a pass is finished, from the first slice to the last.
@@ -218,7 +218,8 @@ impl<'a> Inference<'a> {
         let Some(Runner::Pass { objects_bytes, .. }) = &self.runner else { return 0 };
         // With a single thread, overlapping the stages gains nothing. Larger maps are still in the system's cache.
         let overlaps = self.resolved.compile.threads != 1;
-        if overlaps || !label::is_segmented_at_once(shape) { *objects_bytes } else { 0 }
+        let is_enough = *objects_bytes >= FOREGROUND_BYTES;
+        if is_enough && (overlaps || !label::is_segmented_at_once(shape)) { *objects_bytes } else { 0 }
     }
 
     /// Predicts a time point; the time points must be those of the prediction, in order. One that an interrupted run has

@@ -313,7 +313,7 @@ fn objects_that_are_found_during_a_pass_are_those_of_the_whole_map() {
         assert!(labels(Some(DuringPass::Labels { bytes: 1 << 30 }), overlaps) == (whole.clone(), [false, true]));
     }
     // The memory suffices to begin, but not for all of it.
-    let bytes = (SHAPE.iter().product::<usize>() * 8) as u64 + 1000;
+    let bytes = ((SHAPE[0] * 2 + 1) * SHAPE[1] * SHAPE[2] * 4) as u64 + 1000;
     assert!(labels(Some(DuringPass::Labels { bytes }), true) == (whole, [false; 2]));
 }
 

@@ -9,6 +9,7 @@ use crate::trained_images::join_lists;
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::{JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::{FIRST_STEP_MARK, Stage};
+use cytoscope_storage::counted;
 use cytoscope_training_data::Loader;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -279,7 +280,7 @@ impl Training<'_> {
             return;
         }
         run.state.since_point = (run.window.loss, run.window.steps);
-        if let Err(error) = self.save_checkpoint(&mut run.state, &run.stepper) {
+        if let Err(error) = self.write_checkpoint(&mut run.state, &run.stepper) {
             self.context.note(format!("the checkpoint could not be saved ({error})"));
         }
     }
@@ -306,7 +307,7 @@ impl Training<'_> {
         run.last_good = run.rollback_point()?;
         let patience = self.config.budget.patience;
         if patience > 0 && run.state.validations_since_best >= patience {
-            let validations = if patience == 1 { "1 validation".to_owned() } else { format!("{patience} validations") };
+            let validations = counted(patience, "validation");
             self.context.note(format!("early stopping: no better score in {validations}"));
             run.state.history.notes.push(format!("ended early at step {}", run.state.step).into());
             run.state.ended = true;
@@ -350,13 +351,7 @@ impl Training<'_> {
     }
 
     fn save_checkpoint(&self, state: &mut TrainState, stepper: &Stepper) -> Result<(), JobError> {
-        let _span = self.context.recorder.span(Stage::Checkpoint, "checkpoint");
-        self.context.recorder.mark_memory("checkpoint");
-        let now = self.seconds(state);
-        let seconds = std::mem::replace(&mut state.seconds, now);
-        let done = stepper.state().and_then(|model| self.folder.save(state, &stepper.names(), &model));
-        state.seconds = seconds;
-        match done {
+        match self.write_checkpoint(state, stepper) {
             Err(error) if state.step < state.steps && !self.context.cancel.is_cancelled() => {
                 // A full disk does not end training: the last checkpoint is still there.
                 self.context.note(format!("the checkpoint could not be saved ({error}); training continues"));
@@ -364,5 +359,16 @@ impl Training<'_> {
             }
             other => other,
         }
+    }
+
+    /// Writes a checkpoint. If that fails, the last one is still there.
+    fn write_checkpoint(&self, state: &mut TrainState, stepper: &Stepper) -> Result<(), JobError> {
+        let _span = self.context.recorder.span(Stage::Checkpoint, "checkpoint");
+        self.context.recorder.mark_memory("checkpoint");
+        let now = self.seconds(state);
+        let seconds = std::mem::replace(&mut state.seconds, now);
+        let done = stepper.state().and_then(|model| self.folder.save(state, &stepper.names(), &model));
+        state.seconds = seconds;
+        done
     }
 }

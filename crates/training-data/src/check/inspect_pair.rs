@@ -228,10 +228,8 @@ fn check_missing_planes(inspection: &mut PairInspection, file: &Image) {
     let meta = file.meta();
     if meta.missing_planes > 0 {
         let missing = meta.missing_planes;
-        let problem = match missing {
-            1 => "1 of its planes is missing and is read as zeros".to_owned(),
-            _ => format!("{missing} of its planes are missing and are read as zeros"),
-        };
+        let are = by_count(missing, "is missing and is", "are missing and are");
+        let problem = format!("{missing} of its planes {are} read as zeros");
         inspection.add(Problem::warning(&meta.path, problem, "add the missing files of the image, or export it again"));
     }
 }

@@ -25,6 +25,7 @@ use cytoscope_profile::{
     Advice, MachinePeak, Slowdown, SpanTotal, Stage, StageTotal, advise, bytes_text, operator_totals, span_totals,
     step_durations_secs, time_text, total_bytes,
 };
+use cytoscope_storage::by_count;
 use eframe::egui::{self, Align2, FontId, Rect, RichText, Sense, Ui, pos2, vec2};
 use egui_phosphor::regular as icon;
 use roofline::Roofline;
@@ -334,7 +335,7 @@ fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun
         weak(ui, format!("below: {}, {ratio:.2} times as long", other.title()));
     }
     if run.spans_not_kept() > 0 && matches!(own.view, ProfileView::Timeline | ProfileView::Operators) {
-        let were = if run.spans_not_kept() == 1 { "was" } else { "were" };
+        let were = by_count(run.spans_not_kept(), "was", "were");
         let spans = counted(run.spans_not_kept(), "span");
         weak(ui, format!("{spans} {were} left out; the stages include all."));
     }

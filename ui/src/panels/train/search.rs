@@ -106,7 +106,8 @@ fn buttons(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
         if search.is_unfinished() && !state.jobs.is_searching() {
             let again = icon_text_button(ui, may, icon::PLAY, "Continue search");
-            let hint = "With its own data, ranges and settings, on the chosen device; trials that have ended stay";
+            let hint =
+                "With its own data, ranges and settings, on the chosen device; finished trials are not run again";
             if again.on_hover_text(hint).on_disabled_hover_text(reason).clicked() {
                 send(actions, SearchAction::Continue);
             }
