@@ -121,6 +121,15 @@ impl Fixture {
         self.window.run_steps(8);
     }
 
+    /// Clicks a button once it is enabled: other jobs, such as an estimate, may still be running.
+    pub fn click_enabled(&mut self, name: &str) {
+        self.until(&format!("{name} to be enabled"), |w| {
+            let mut buttons = w.query_all_by_label(name).filter(|n| n.accesskit_node().role() != Role::Label);
+            buttons.next().is_some_and(|n| !n.accesskit_node().is_disabled())
+        });
+        self.click(name);
+    }
+
     /// Replaces the text of the field with this name.
     pub fn type_into(&mut self, field: &str, text: &str) {
         self.window.get_by_label(field).focus();

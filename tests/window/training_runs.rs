@@ -113,7 +113,7 @@ fn a_paused_run_cannot_be_continued_while_settings_are_tuned() {
         w.query_by_label("Tune settings").is_some_and(|button| !button.accesskit_node().is_disabled())
     };
     fixture.until("an idle engine", can_tune);
-    fixture.click("Tune settings");
+    fixture.click_enabled("Tune settings");
     fixture.until("the start", |w| sees(w, "Tuning "));
     fixture.window.state_mut().send(Command::Train);
     fixture.until("the run and the reason", |w| w.query_by_label("Continue training").is_some() && sees(w, REASON));

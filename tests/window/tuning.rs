@@ -22,7 +22,7 @@ fn settings_are_tuned_from_the_window_and_offered_afterwards() {
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
     assert!(!fixture.sees("Performance"), "{}", fixture.on_screen());
-    fixture.click("Tune settings");
+    fixture.click_enabled("Tune settings");
     fixture.until("the start", |w| sees(w, "Tuning "));
     let cancel = fixture.window.get_by_label("Cancel").rect();
     let texts = fixture.window.query_all_by_label_contains("Tuning ");
@@ -32,7 +32,7 @@ fn settings_are_tuned_from_the_window_and_offered_afterwards() {
     fixture.click("Cancel");
     fixture.until("the end of cancelled tuning", |w| sees(w, "Tune settings"));
     assert!(!fixture.sees("Tuning failed") && !fixture.sees("Settings tuned"), "{}", fixture.on_screen());
-    fixture.click("Tune settings");
+    fixture.click_enabled("Tune settings");
     fixture.until("the second start", |w| sees(w, "Tuning "));
     fixture.until("the end", |w| sees(w, "Settings tuned"));
     fixture.until("the presets", |w| sees(w, "Performance"));
@@ -57,7 +57,7 @@ fn training_runs_are_tuned_on_the_data_of_the_wizard() {
     fixture.click("New network");
     fixture.until("the time per step", |w| sees(w, "On this machine a step takes"));
     assert!(!fixture.sees("Performance"), "{}", fixture.on_screen());
-    fixture.click("Tune settings");
+    fixture.click_enabled("Tune settings");
     fixture.until("the start", |w| sees(w, "Tuning New network"));
     assert!(fixture.window.get_by_label("Start training").accesskit_node().is_disabled());
     fixture.until("the end", |w| sees(w, "Settings tuned"));
@@ -88,7 +88,7 @@ fn settings_are_searched_for_and_used_by_the_next_training_run() {
     fixture.click("Hyperparameter search");
     fixture.until("the section", |w| sees(w, "steps in total"));
     assert!(!fixture.sees("Use best settings"), "{}", fixture.on_screen());
-    fixture.click("Search for settings");
+    fixture.click_enabled("Search for settings");
     fixture.until("the end", |w| sees(w, "Search finished"));
     fixture.until("the scores", |w| sees(w, "Validation scores of 2 trials"));
     fixture.click("Use best settings");

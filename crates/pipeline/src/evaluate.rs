@@ -284,7 +284,8 @@ impl EvaluateJob {
         }
         refuse_changed(&read)?;
         if self.voxel_um.is_some() && !evaluation.has_labels() {
-            evaluation.add_note(format!("no file contains labels: {VOXEL_SIZE} changes only the diameters of objects"));
+            evaluation
+                .add_note(message!("no file contains labels: {VOXEL_SIZE} changes only the diameters of objects"));
         }
         Ok(evaluation.finish(unpaired))
     }
