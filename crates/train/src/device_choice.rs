@@ -49,7 +49,7 @@ impl StepSession {
     fn step(&mut self, inputs: &[Tensor]) -> Result<(), JobError> {
         self.context.check()?;
         for _ in 0..self.accumulate {
-            // A run reads its losses every few steps only. On a GPU, too, a step has ended when the calls return.
+            // A long run reads its losses every few steps only. On a GPU, too, a step has ended when the calls return.
             self.stepper.forward_backward_later(inputs.to_vec())?;
         }
         self.stepper.optimizer_step(1e-9, self.clip_norm, self.accumulate)

@@ -145,7 +145,7 @@ fn measure_steps(
         context.check()?;
         let started = Instant::now();
         for _ in 0..config.accumulate {
-            // A run reads its losses every few steps only. On a GPU, too, a step has ended when the calls return.
+            // A long run reads its losses every few steps only. On a GPU, too, a step has ended when the calls return.
             stepper.forward_backward_later(batch.to_vec())?;
         }
         stepper.optimizer_step(1e-9, config.clip_norm, config.accumulate)?;

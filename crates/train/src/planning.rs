@@ -110,7 +110,7 @@ impl Training<'_> {
             let started = Instant::now();
             let batch = self.batch(&mut loader)?;
             for _ in 0..self.config.accumulate {
-                // A run reads its losses every few steps only. On a GPU, too, a step has ended when the calls return.
+                // A long run reads its losses every few steps only. On a GPU, too, a step has ended when the calls return.
                 stepper.forward_backward_later(batch.clone())?;
             }
             stepper.optimizer_step(1e-9, self.config.clip_norm, self.config.accumulate)?;
