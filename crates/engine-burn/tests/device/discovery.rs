@@ -130,7 +130,7 @@ fn a_precision_whose_test_hangs_or_crashes_hides_neither_those_before_nor_those_
             failed(Precision::Bf16, "the driver crashed (exit code 4); update the driver"),
         ];
         assert_eq!(device.shortcomings, expected);
-        assert!(device.reason.contains("works; tf32") && device.reason.contains(error), "{}", device.reason);
+        assert!(device.reason.contains("correct; tf32") && device.reason.contains(error), "{}", device.reason);
     }
 }
 
