@@ -61,6 +61,21 @@ struct Run {
     end: u32,
 }
 
+/// Returns the runs of consecutive values of a row where `mask(value)` is true: index of the first one, and end.
+pub(crate) fn runs_of<T: Copy>(values: &[T], mask: impl Fn(T) -> bool) -> impl Iterator<Item = (u32, u32)> {
+    let mut x = 0;
+    std::iter::from_fn(move || {
+        while x < values.len() && !mask(values[x]) {
+            x += 1;
+        }
+        let start = x;
+        while x < values.len() && mask(values[x]) {
+            x += 1;
+        }
+        (start < x).then_some((start as u32, x as u32))
+    })
+}
+
 /// The connected components of a mask whose rows arrive one after the other, in the order of the volume.
 #[derive(Debug)]
 pub struct Components {
@@ -90,20 +105,11 @@ impl Components {
     /// [`ObjectsError::TooManyObjects`] if there are more runs than label numbers.
     pub fn add_row<T: Copy>(&mut self, values: &[T], mask: impl Fn(T) -> bool) -> Result<(), ObjectsError> {
         let (row, first) = (self.row_starts.len() - 1, self.runs.len());
-        let mut x = 0;
-        while x < values.len() {
-            if !mask(values[x]) {
-                x += 1;
-                continue;
-            }
-            let start = x;
-            while x < values.len() && mask(values[x]) {
-                x += 1;
-            }
+        for (start, end) in runs_of(values, mask) {
             if self.runs.len() >= u32::MAX as usize {
                 return Err(ObjectsError::TooManyObjects { limit: u32::MAX });
             }
-            self.runs.push(Run { start: start as u32, end: x as u32 });
+            self.runs.push(Run { start, end });
             self.sets.push();
         }
         let ny = self.shape_zyx[1].max(1);

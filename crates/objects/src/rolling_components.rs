@@ -1,7 +1,7 @@
 //! Connected components of a mask whose slices arrive one after the other, and are forgotten once they are not needed.
 
 use crate::ObjectsError;
-use crate::components::Bounds;
+use crate::components::{Bounds, runs_of};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -168,18 +168,7 @@ impl HeldSlice {
 
     /// Adds the runs of the next row, without sets.
     fn add_row<T: Copy>(&mut self, values: &[T], mask: impl Fn(T) -> bool) {
-        let mut x = 0;
-        while x < values.len() {
-            if !mask(values[x]) {
-                x += 1;
-                continue;
-            }
-            let start = x;
-            while x < values.len() && mask(values[x]) {
-                x += 1;
-            }
-            self.runs.push(Run { start: start as u32, end: x as u32, set: NO_SET });
-        }
+        self.runs.extend(runs_of(values, mask).map(|(start, end)| Run { start, end, set: NO_SET }));
         self.row_ends.push(self.runs.len() as u32);
     }
 }

@@ -273,7 +273,7 @@ impl StreamedSegmentation {
             surroundings.add_slice(large.map(|(y, (start, end, _))| (y, start..end)));
         }
         self.settled = settled;
-        while self.classified < settled && surroundings.has_shares_of(self.classified) {
+        while self.classified < settled && surroundings.compute_shares_of(self.classified) {
             for y in 0..ny {
                 for (start, end, id) in components.row(self.classified, y) {
                     let Facts { is_large, share, .. } = &mut facts[id as usize];

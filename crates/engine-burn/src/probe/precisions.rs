@@ -108,11 +108,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_is_told_before_each_test() {
+    fn what_was_found_is_reported_before_each_test() {
         use Precision::{F16, F32, Tf32};
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let check = |precision: Precision| if precision == Tf32 { Err("wrong".to_owned()) } else { Ok(()) };
-        let tested = test_each(&[F32, Tf32, F16], check, |so_far| told.push(so_far.clone())).unwrap();
+        let tested = test_each(&[F32, Tf32, F16], check, |so_far| reported.push(so_far.clone())).unwrap();
         let state = |good: &[Precision], failed: &[Precision], untested: &[Precision]| Tested {
             good: good.to_vec(),
             failed: failed.iter().map(|precision| (*precision, "wrong".to_owned())).collect(),
@@ -120,7 +120,7 @@ mod tests {
         };
         let before =
             [state(&[], &[], &[F32, Tf32, F16]), state(&[F32], &[], &[Tf32, F16]), state(&[F32], &[Tf32], &[F16])];
-        assert_eq!(told, before);
+        assert_eq!(reported, before);
         assert_eq!(tested, state(&[F32, F16], &[Tf32], &[]));
         let untested = Shortcoming::UntestedPrecisions { precisions: vec![Tf32, F16] };
         assert_eq!(before[1].shortcomings(), [untested]);
