@@ -205,6 +205,12 @@ fn resume_keeps_only_results_of_the_same_job() {
     fixture.write(&raw, "ZYX", &[8, 48, 48], dim);
     std::fs::File::open(fixture.path(&raw)).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
     assert_eq!(run(&[&raw], &[]), [false], "the stack has changed");
+    assert_eq!(run(&[&raw], &[]), [true]);
+    // Another stack with the same size and time, as archives and some cameras write them.
+    let dimmer = shape.samples().to_f32().iter().map(|v| (*v / 3.0) as u16).collect::<Vec<_>>();
+    fixture.write(&raw, "ZYX", &[8, 48, 48], dimmer);
+    std::fs::File::open(fixture.path(&raw)).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    assert_eq!(run(&[&raw], &[]), [false], "the stack was replaced");
 }
 
 #[test]

@@ -15,7 +15,8 @@ const MAX_DEPTH: usize = 32;
 /// Maximum number of files and folders that are counted in a folder: a record may name any folder.
 const MAX_COUNTED: usize = 1_000_000;
 
-/// Returns the record of an input as it is now: of a folder, the size of all its files, and the latest time of modification.
+/// Returns the record of an input as it is now: of a file, with a hash of parts of its content; of a folder, the size of all
+/// its files, and the latest time of modification.
 /// The outputs (resolved paths) and all records of jobs are left out of a folder.
 ///
 /// # Errors
@@ -69,10 +70,10 @@ pub(crate) fn changed_error(path: &Path, change: &str) -> JobError {
 
 /// Like [`input_record`], with a maximum number of files and folders in a folder.
 fn counted_record(path: &Path, outputs: &[PathBuf], max_files: usize) -> std::io::Result<InputRecord> {
-    let record = InputRecord::of(path)?;
     if !path.is_dir() {
-        return Ok(record);
+        return InputRecord::sampled(path);
     }
+    let record = InputRecord::of(path)?;
     let mut sum = InputRecord { bytes: 0, modified_unix_secs: 0, modified_nanos: 0, ..record };
     let time = |r: &InputRecord| (r.modified_unix_secs, r.modified_nanos);
     let mut left = max_files;

@@ -39,7 +39,7 @@ impl FileSum {
         let mut ordered: Vec<&InputRecord> = records.iter().collect();
         ordered.sort_by(|a, b| a.path.cmp(&b.path));
         let mut digest = Sha256::new();
-        for InputRecord { path, bytes, modified_unix_secs, modified_nanos } in ordered {
+        for InputRecord { path, bytes, modified_unix_secs, modified_nanos, .. } in ordered {
             // The folder may be moved.
             digest.update(path.file_name().unwrap_or_default().as_encoded_bytes());
             digest.update(format!("\0{bytes} {modified_unix_secs} {modified_nanos}\n"));

@@ -120,8 +120,8 @@ pub struct ModelRecord {
     pub fingerprint: String,
 }
 
-/// Returns the fingerprint of everything that determines an input's result: the job, the model, and the sizes and times
-/// of the input's files.
+/// Returns the fingerprint of everything that determines an input's result: the job, the model, and the sizes, times and
+/// sampled contents of the input's files.
 ///
 /// # Errors
 /// [`JobError::WrongUse`] if a path is not Unicode.
@@ -388,20 +388,21 @@ pub(crate) fn update(files: &[FileRecord]) -> Result<(), JobError> {
     Ok(())
 }
 
-/// Returns the outputs of an earlier run with this fingerprint and its record, if all of them exist unchanged. `maps` is the
-/// kind of its maps, if it wrote any, and `has_labels` states whether it wrote labels.
+/// Returns the outputs of an earlier run of the same job and its record, if all of them exist unchanged. `is_of_job` returns
+/// whether a record is that of the job, `maps` is the kind of its maps, if it wrote any, and `has_labels` states whether it
+/// wrote labels.
 ///
 /// # Errors
 /// [`JobError::Cancelled`].
 pub(crate) fn finished(
     context: &Context,
     path: &Path,
-    fingerprint: &str,
+    is_of_job: impl FnOnce(&Provenance) -> bool,
     maps: Option<ArtifactKind>,
     has_labels: bool,
 ) -> Result<Option<Vec<Artifact>>, JobError> {
     // Without a readable record, the input is predicted again.
-    let Some(record) = read(path).ok().filter(|r| r.fingerprint == fingerprint) else { return Ok(None) };
+    let Some(record) = read(path).ok().filter(is_of_job) else { return Ok(None) };
     let mut found = Vec::new();
     for output in &record.outputs {
         let file = beside(path, &output.path);
@@ -481,7 +482,7 @@ mod tests {
         let record = folder.path().join("x_provenance.json");
         write_record(&record, &[zarr_folder(&folder.path().join("x_probability.zarr"))], 7);
         let context = Context::default();
-        let find = || finished(&context, &record, "f", Some(ArtifactKind::Probability), false);
+        let find = || finished(&context, &record, |r| r.fingerprint == "f", Some(ArtifactKind::Probability), false);
         assert_eq!(find().unwrap().map(|found| found.len()), Some(2), "the maps and the record");
         // A file is hashed block by block.
         let maps = folder.path().join("y_probability.tif");

@@ -7,7 +7,7 @@ use super::{Output, PredictJob, TileRequest};
 use crate::artifact::{table_name, wide_labels_name};
 use crate::folder_digest::{chunks_change, chunks_record};
 use crate::model::ModelTask;
-use crate::provenance::{ImageFiles, InputRecord};
+use crate::provenance::{ImageFiles, InputRecord, Provenance};
 use crate::{ArtifactKind, Context, JobError, Model, ProgressStage, ProgressUnit, TableFormat, provenance, results};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::{
@@ -100,6 +100,8 @@ impl Paths {
 
 /// Maximum number of files of an image that are checked for changes.
 const MAX_WATCHED_FILES: usize = 4096;
+/// Maximum number of these files of which blocks are read as well.
+const MAX_SAMPLED_FILES: usize = 256;
 
 /// The files that a prediction of one input reads and writes.
 pub(super) struct ResultFiles {
@@ -117,12 +119,23 @@ pub(super) struct ResultFiles {
     pub chunks: Vec<InputRecord>,
     /// Fingerprint of everything that determines the result.
     pub fingerprint: String,
-    /// The same, whatever the device, the precision and the size of the tiles.
+    /// The same, as earlier versions computed it: without the content of the files.
+    pub fingerprint_without_content: String,
+    /// The same as `fingerprint`, whatever the device, the precision and the size of the tiles.
     pub fingerprint_of_slices: String,
 }
 
 fn record(file: &Path) -> Result<InputRecord, JobError> {
-    InputRecord::of(file).map_err(|error| JobError::unreadable(file, error))
+    InputRecord::sampled(file).map_err(|error| JobError::unreadable(file, error))
+}
+
+/// Returns the records of files as they are now; blocks are read from the first ones only.
+fn records(files: impl Iterator<Item = PathBuf>) -> Result<Vec<InputRecord>, JobError> {
+    let one = |(n, file): (usize, PathBuf)| {
+        let found = if n < MAX_SAMPLED_FILES { InputRecord::sampled(&file) } else { InputRecord::of(&file) };
+        found.map_err(|error| JobError::unreadable(&file, error))
+    };
+    files.enumerate().map(one).collect()
 }
 
 impl ResultFiles {
@@ -149,17 +162,36 @@ impl ResultFiles {
         let input_files = input_files.map_err(|(file, error)| JobError::unreadable(&file, error))?;
         let watched_of_tensors = of_tensors.iter().take(MAX_WATCHED_FILES / 2).cloned();
         let first = std::iter::once(input.to_owned()).chain(watched_of_tensors);
-        let sources = first.chain(of_stack().cloned()).take(MAX_WATCHED_FILES);
-        let read_from = sources.map(|file| record(&file)).collect::<Result<Vec<_>, _>>()?;
+        let read_from = records(first.chain(of_stack().cloned()).take(MAX_WATCHED_FILES))?;
         let of_chunks = |folder: PathBuf| chunks_record(&folder).map_err(|error| JobError::unreadable(&folder, error));
         let chunks = image.chunk_folders().into_iter().map(of_chunks).collect::<Result<Vec<_>, _>>()?;
         let all = [&read_from[..], &chunks[..]].concat();
         let fingerprint = job.fingerprint(model, input, &all)?;
+        let without_content: Vec<InputRecord> = all.iter().map(InputRecord::without_sample).collect();
+        let fingerprint_without_content = job.fingerprint(model, input, &without_content)?;
         let tiles = TileRequest { tile: None, recorded: None, ..job.tiles.clone() };
         let on_any_device = PredictJob { device: DeviceRequest::Auto, precision: None, tiles, ..job.clone() };
         let fingerprint_of_slices = on_any_device.fingerprint(model, input, &all)?;
         let (table_format, input) = (job.table_format, record(input)?);
-        Ok(Self { paths, table_format, input, input_files, read_from, chunks, fingerprint, fingerprint_of_slices })
+        Ok(Self {
+            paths,
+            table_format,
+            input,
+            input_files,
+            read_from,
+            chunks,
+            fingerprint,
+            fingerprint_without_content,
+            fingerprint_of_slices,
+        })
+    }
+
+    /// Whether a record is that of this input with this job. Those of earlier versions do not state the content of the input.
+    pub(super) fn is_recorded_in(&self, record: &Provenance) -> bool {
+        match record.input.sampled_sha256 {
+            None if self.input.sampled_sha256.is_some() => record.fingerprint == self.fingerprint_without_content,
+            _ => record.fingerprint == self.fingerprint,
+        }
     }
 
     /// As [`Paths::refuse_foreign`].

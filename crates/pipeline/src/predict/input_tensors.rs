@@ -220,7 +220,7 @@ impl TensorSources {
             let name = |channel: &usize| channel_name(self.image.meta(), *channel);
             Ok(InputTensorRecord {
                 name: tensor.id.clone(),
-                file: InputRecord::of(&absolute).map_err(|error| JobError::unreadable(file, error))?,
+                file: InputRecord::sampled(&absolute).map_err(|error| JobError::unreadable(file, error))?,
                 channels: channels.iter().map(|c| added(*c).map_or(*c, |added| added.channel)).collect(),
                 channel_names: channels.iter().map(name).collect(),
             })

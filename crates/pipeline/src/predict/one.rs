@@ -92,7 +92,8 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     listing.finish();
     let maps = wanted.contains(&Output::Maps).then(|| ArtifactKind::of_maps(model.task));
     let has_labels = wanted.contains(&Output::Labels);
-    let finished = || provenance::finished(context, &files.paths.provenance, &files.fingerprint, maps, has_labels);
+    let is_of_job = |record: &provenance::Provenance| files.is_recorded_in(record);
+    let finished = || provenance::finished(context, &files.paths.provenance, is_of_job, maps, has_labels);
     if job.resume
         && let Some(outputs) = context.report_alive(ProgressStage::Check, finished)?
     {

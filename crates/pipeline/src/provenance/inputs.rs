@@ -1,11 +1,20 @@
 //! Records of the files that were read, by which later changes are noticed.
 
 use crate::predict::{ChannelRef, InputTensor};
+use cytoscope_storage::read::open_regular;
+use cytoscope_storage::{hexadecimal, sha256_of_file};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// A file that was read: path, size and time of modification.
+/// Number of blocks that are read from a file to recognize its content.
+const SAMPLED_BLOCKS: u64 = 16;
+/// Size of such a block in bytes.
+const BLOCK_BYTES: u64 = 4096;
+
+/// A file that was read: path, size, time of modification, and possibly a hash of parts of its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputRecord {
     /// Path of the file or package.
@@ -17,6 +26,10 @@ pub struct InputRecord {
     /// Nanoseconds of that time beyond the full second.
     #[serde(default)]
     pub modified_nanos: u32,
+    /// SHA-256 of blocks spread over the file, as hex; absent for folders and for files of which many are read. Earlier
+    /// versions do not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled_sha256: Option<String>,
 }
 
 impl InputRecord {
@@ -32,12 +45,30 @@ impl InputRecord {
             bytes: meta.len(),
             modified_unix_secs: modified.map_or(0, |d| d.as_secs()),
             modified_nanos: modified.map_or(0, |d| d.subsec_nanos()),
+            sampled_sha256: None,
         })
+    }
+
+    /// Returns the record of a file as it is now, with the hash of blocks of its content: another file may have the same size
+    /// and time. The record of a folder has no hash.
+    ///
+    /// # Errors
+    /// As [`InputRecord::of`], and the system's error if the file cannot be read.
+    pub(crate) fn sampled(path: &Path) -> std::io::Result<Self> {
+        let record = Self::of(path)?;
+        let sampled_sha256 = if path.is_dir() { None } else { Some(sampled_sha256(path, record.bytes)?) };
+        Ok(Self { sampled_sha256, ..record })
+    }
+
+    /// Returns the record without the hash of its content, as earlier versions wrote it.
+    pub(crate) fn without_sample(&self) -> Self {
+        Self { sampled_sha256: None, ..self.clone() }
     }
 
     /// Returns how a file differs from the record, as the predicate of a sentence; `None` if it does not.
     pub(crate) fn change_on_disk(&self, file: &Path) -> Option<String> {
-        match Self::of(file) {
+        let now = if self.sampled_sha256.is_some() { Self::sampled(file) } else { Self::of(file) };
+        match now {
             Ok(now) => self.change(&now),
             Err(error) => Some(format!("can no longer be read ({error})")),
         }
@@ -51,8 +82,35 @@ impl InputRecord {
         // Records of earlier versions and some file systems store whole seconds only.
         let nanos = |r: &Self| if self.modified_nanos == 0 || now.modified_nanos == 0 { 0 } else { r.modified_nanos };
         let time = |r: &Self| (r.modified_unix_secs, nanos(r));
-        (time(self) != time(now)).then(|| "was modified since it was recorded".to_owned())
+        if time(self) != time(now) {
+            return Some("was modified since it was recorded".to_owned());
+        }
+        match (&self.sampled_sha256, &now.sampled_sha256) {
+            (Some(then), Some(now)) if then != now => {
+                Some("was replaced by another file of the same size and time since it was recorded".to_owned())
+            }
+            _ => None,
+        }
     }
+}
+
+/// Returns the SHA-256 of blocks spread evenly over a file of `bytes` bytes, from the first to the last, in lower-case
+/// hexadecimal. A file that has no more bytes than the blocks is read as a whole.
+fn sampled_sha256(path: &Path, bytes: u64) -> std::io::Result<String> {
+    if bytes <= SAMPLED_BLOCKS * BLOCK_BYTES {
+        return sha256_of_file(path);
+    }
+    let mut file = open_regular(path)?;
+    let mut hasher = Sha256::new();
+    let mut block = Vec::new();
+    for number in 0..SAMPLED_BLOCKS {
+        let start = (bytes - BLOCK_BYTES).saturating_mul(number) / (SAMPLED_BLOCKS - 1);
+        file.seek(SeekFrom::Start(start))?;
+        block.clear();
+        file.by_ref().take(BLOCK_BYTES).read_to_end(&mut block)?;
+        hasher.update(&block);
+    }
+    Ok(hexadecimal(&hasher.finalize()))
 }
 
 /// Source of an input tensor of the model.
@@ -97,5 +155,25 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         let change = record.change_on_disk(&file).unwrap();
         assert!(change.starts_with("can no longer be read ("), "{change}");
+    }
+
+    #[test]
+    fn another_file_of_the_same_size_and_time_is_noticed_unless_the_record_is_of_an_earlier_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.tif");
+        let write = |bytes: &[u8]| {
+            std::fs::write(&file, bytes).unwrap();
+            std::fs::File::options().write(true).open(&file).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        };
+        for (then, now) in [(vec![1_u8; 3], vec![2; 3]), (vec![1; 200_001], [vec![1; 200_000], vec![2]].concat())] {
+            write(&then);
+            let record = InputRecord::sampled(&file).unwrap();
+            assert_eq!(record.change_on_disk(&file), None);
+            write(&now);
+            let change = record.change_on_disk(&file).unwrap();
+            assert!(change.contains("same size and time"), "{change}");
+            assert_eq!(record.without_sample().change_on_disk(&file), None);
+        }
+        assert_eq!(InputRecord::sampled(folder.path()).unwrap().sampled_sha256, None, "a folder");
     }
 }
