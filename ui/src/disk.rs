@@ -38,6 +38,8 @@ use std::sync::Arc;
 
 /// Name of the results folder beside a stack.
 const RESULTS_FOLDER: &str = "cytoscope";
+/// Maximum number of paths that are tried for a new training run.
+const RESERVATIONS: usize = 100;
 
 /// Where the results of a stack go.
 #[derive(Clone)]
@@ -458,10 +460,15 @@ fn prepare_training(job: &TrainJob, name: Option<&str>) -> Result<Box<TrainJob>,
     let folder = job.out.parent().map(Path::to_owned).unwrap_or_default();
     create_folder(&folder)?;
     let mut job = Box::new(job.clone());
-    if let Some(name) = name {
+    let Some(name) = name else { return Ok(job) };
+    for _ in 0..RESERVATIONS {
         job.out = free_path(&folder, name);
+        // Another window may have taken the path meanwhile.
+        if job.reserve_folder().map_err(|error| error.to_string())? {
+            return Ok(job);
+        }
     }
-    Ok(job)
+    Err(format!("{}: no name is free for {name}", folder.display()))
 }
 
 /// Writes the files of a search at a free path.

@@ -340,6 +340,31 @@ impl RunFolder {
         Ok(ResultsLock::in_folder(&self.path, LOCK)?)
     }
 
+    /// Creates the folder of a run that starts later. Returns `false` if something exists at its path.
+    pub(crate) fn reserve(&self) -> Result<bool, JobError> {
+        match std::fs::create_dir(&self.path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+            Err(error) => return Err(io_error(&self.path)(error)),
+        }
+        folder::create_working(&self.path, KIND)?;
+        Ok(true)
+    }
+
+    /// Removes the folder if no run has written to it and none uses it.
+    pub(crate) fn remove_unwritten(&self) {
+        let is_mark = |entry: &std::fs::DirEntry| [MARKER, LOCK].iter().any(|name| entry.file_name() == *name);
+        let is_unwritten = std::fs::read_dir(&self.path)
+            .is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| is_mark(&entry))));
+        if !is_unwritten || !self.is_of_run() {
+            return;
+        }
+        let Ok(lock) = self.lock() else { return };
+        drop(lock);
+        // A folder without a checkpoint that stays does no harm.
+        let _ = self.remove();
+    }
+
     /// Removes the files of an earlier run from the folder.
     pub(crate) fn clear(&self) -> Result<(), JobError> {
         // The state file is removed first, so that a partly cleared folder is not taken for a checkpoint.

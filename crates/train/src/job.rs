@@ -230,6 +230,15 @@ impl TrainJob {
         RunFolder::for_package(&self.out).request_finish()
     }
 
+    /// Creates the folder of a new run before it starts, so that no other run takes its path. A run that fails before its first
+    /// checkpoint removes the folder. Returns `false` if something exists at its path.
+    ///
+    /// # Errors
+    /// [`JobError`] if the folder cannot be created.
+    pub fn reserve_folder(&self) -> Result<bool, JobError> {
+        RunFolder::for_package(&self.out).reserve()
+    }
+
     /// Removes the checkpoint of an earlier run, and its folder unless that holds other files.
     ///
     /// # Errors
@@ -279,7 +288,12 @@ impl TrainJob {
         if let Some(path) = self.from.model().and_then(trainable_for).as_deref().and_then(Path::to_str) {
             job.from = TrainStart::Model(path.to_owned());
         }
-        recorded(&job, context, |record| train::run(self, context, devices, on_event, record))
+        let result = recorded(&job, context, |record| train::run(self, context, devices, on_event, record));
+        if result.is_err() {
+            // A reserved folder would keep its name from the next run.
+            RunFolder::for_package(&self.out).remove_unwritten();
+        }
+        result
     }
 }
 
@@ -359,6 +373,30 @@ mod tests {
         drop(lock);
         job.discard_unused().unwrap();
         assert!(!job.folder().exists());
+    }
+
+    #[test]
+    fn only_one_of_two_runs_gets_a_path_and_leaves_it_if_it_fails() {
+        let parent = tempfile::tempdir().unwrap();
+        let job: TrainJob = serde_json::from_value(
+            json!({"task": "segmentation", "data": "d", "from": "scratch", "out": parent.path().join("m")}),
+        )
+        .unwrap();
+        assert!(job.reserve_folder().unwrap());
+        assert!(!job.reserve_folder().unwrap(), "another run has it");
+        let folder = RunFolder::for_package(&job.out);
+        folder.check(&[]).unwrap();
+        // A run that is in progress keeps its folder.
+        let lock = folder.lock().unwrap();
+        folder.remove_unwritten();
+        assert!(folder.is_of_run());
+        drop(lock);
+        std::fs::write(folder.path.join("float"), "a network").unwrap();
+        folder.remove_unwritten();
+        assert!(folder.is_of_run(), "a run has written to it");
+        std::fs::remove_file(folder.path.join("float")).unwrap();
+        folder.remove_unwritten();
+        assert!(!folder.path.exists());
     }
 
     #[test]
