@@ -166,6 +166,19 @@ fn a_threshold_below_all_values_of_a_map_is_noted() {
 }
 
 #[test]
+fn a_threshold_above_all_values_of_a_map_is_noted_with_their_range() {
+    let fixture = Fixture::new();
+    let values: Vec<u8> = (0..4 * 12 * 12).map(|i| if (i / 12) % 6 < 3 { 200 } else { 20 }).collect();
+    fixture.write("map.tif", "ZYX", &[4, 12, 12], values);
+    let command =
+        ["segment", "map.tif", "--method", "components", "--out", "l.tif", "--force", "--voxel-size", "1,1,1"];
+    for (threshold, is_noted) in [("300", true), ("100", false)] {
+        let text = fixture.run(&[&command[..], &["--threshold", threshold]].concat()).ok().stdout;
+        assert_eq!(text.contains("above the threshold, 300: the values range from 20 to 200"), is_noted, "{text}");
+    }
+}
+
+#[test]
 fn a_numpy_file_whose_axes_would_be_guessed_wrongly_is_noted() {
     let fixture = Fixture::new();
     for (axes, shape, guess) in [

@@ -3,6 +3,7 @@
 use crate::stack::Stack;
 use crate::{Context, JobError, Note};
 use cytoscope_formats::Image;
+use cytoscope_objects::Threshold;
 use cytoscope_objects::components::{Components, Connectivity};
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
@@ -103,6 +104,46 @@ fn mask_note(
             path.display()
         ))
     }))
+}
+
+/// The lowest and the highest value of a map.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ValueRange {
+    lowest: f32,
+    highest: f32,
+}
+
+impl Default for ValueRange {
+    fn default() -> Self {
+        Self { lowest: f32::INFINITY, highest: f32::NEG_INFINITY }
+    }
+}
+
+impl ValueRange {
+    /// Adds values; NaN does not count.
+    pub(crate) fn add(&mut self, values: &[f32]) {
+        for value in values {
+            self.lowest = self.lowest.min(*value);
+            self.highest = self.highest.max(*value);
+        }
+    }
+
+    /// Returns the note that no value is above a fixed threshold; `None` if one is, or there are no values.
+    pub(crate) fn nothing_above_note(&self, threshold: Threshold) -> Option<Note> {
+        let Threshold::Fixed(level) = threshold else { return None };
+        let (lowest, highest) = (self.lowest, self.highest);
+        // The shortest text that stands for a 32-bit number.
+        let text = |value: f32| number_text(value.to_string().parse().unwrap_or(f64::from(value)));
+        (lowest <= highest && level >= f64::from(highest)).then(|| {
+            Note::from(format!(
+                "no value of the map is above the threshold, {}: the values range from {} to {}, and the threshold is in their \
+                 unit; choose one in this range",
+                number_text(level),
+                text(lowest),
+                text(highest)
+            ))
+        })
+    }
 }
 
 /// Returns the note that the label image states another voxel size than its stack, whose size is used; `slices` is their number.

@@ -1,6 +1,7 @@
 //! Segmentation of an existing probability map: labels, and a table of measurements.
 
 use crate::job_record::{PendingRecord, recorded};
+use crate::label_notes::ValueRange;
 use crate::measure::not_finite_note;
 use crate::predict::file_notes::{
     FilePart, OtherSeries, SliceAlone, first_series_note, one_of_several_note, reading_notes,
@@ -155,15 +156,25 @@ impl SegmentReport {
 const NO_BACKGROUND: &str = "every voxel belongs to an object: if the threshold is below all values of the map, such as 0.5 for \
                              values from 1 to 255, choose a higher one";
 
-struct FileMap(Stack);
+struct FileMap {
+    stack: Stack,
+    /// The channel that is segmented.
+    channel: usize,
+    /// Values of this channel in the slices that were read.
+    values: ValueRange,
+}
 
 impl MapSource for FileMap {
     fn shape(&self) -> [usize; 3] {
-        self.0.extents.zyx
+        self.stack.extents.zyx
     }
 
     fn read(&mut self, context: &Context, channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError> {
-        Ok(self.0.read(context, channel, z)?.to_f32())
+        let values = self.stack.read(context, channel, z)?.to_f32();
+        if channel == self.channel {
+            self.values.add(&values);
+        }
+        Ok(values)
     }
 }
 
@@ -351,7 +362,7 @@ impl SegmentJob {
         };
         let zyx = extents.zyx;
         let voxel_um = used_voxel_um(meta.voxel_size_um, zyx[0], self.assumed_voxel_um);
-        let mut labels = self.label(context, stack, voxel_um, &folder)?;
+        let (mut labels, values) = self.label(context, stack, voxel_um, &folder)?;
         let (objects, label_note) = (labels.count, labels.note.take());
         let mut target = Target::create(path, format, &meta, zyx, objects)?;
         let (mut in_map, map_note) = match state {
@@ -393,7 +404,9 @@ impl SegmentJob {
         let of_labels = label_note.into_iter().chain(map_note).map(Message::from).chain(self.table_note(path));
         let of_map = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(of_labels);
         let of_background = (!has_background).then(|| Note::from(NO_BACKGROUND));
-        let mut notes: Vec<Note> = of_map.map(Note::from).chain(of_background).chain(of_values).collect();
+        let of_threshold = (objects == 0).then(|| values.nothing_above_note(self.options.threshold)).flatten();
+        let of_labels = of_background.or(of_threshold);
+        let mut notes: Vec<Note> = of_map.map(Note::from).chain(of_labels).chain(of_values).collect();
         notes.extend(aside.iter().map(|path| Note::from(moved_aside_note(path))));
         Ok(SegmentReport {
             objects,
@@ -451,8 +464,14 @@ impl SegmentJob {
     }
 
     /// Segments the map, with the labels stored in `folder`, and drops small objects and, if the options say so, those at the
-    /// border.
-    fn label(&self, context: &Context, map: Stack, voxel_um: [f64; 3], folder: &Path) -> Result<Labels, JobError> {
+    /// border. Returns the values of the segmented channel as well.
+    fn label(
+        &self,
+        context: &Context,
+        map: Stack,
+        voxel_um: [f64; 3],
+        folder: &Path,
+    ) -> Result<(Labels, ValueRange), JobError> {
         let settings = LabelSettings {
             channel: self.channel,
             seed_channel: self.seed_channel.unwrap_or(self.channel),
@@ -462,9 +481,10 @@ impl SegmentJob {
             streamed_bytes: label::streamed_bytes(cytoscope_profile::default_budget_bytes()),
         };
         let min_voxels = self.options.min_voxels(map.extents.zyx[0], voxel_um);
-        let mut labels = label::label(context, &mut FileMap(map), &settings, Scratch::Folder(folder), None)?;
+        let mut map = FileMap { stack: map, channel: self.channel, values: ValueRange::default() };
+        let mut labels = label::label(context, &mut map, &settings, Scratch::Folder(folder), None)?;
         labels.filter_objects(context, min_voxels, self.options.drop_border)?;
-        Ok(labels)
+        Ok((labels, map.values))
     }
 
     /// Returns the metadata of the map with the voxel size to use, if it has the channels and the time point of the job.
