@@ -136,6 +136,12 @@ fn a_folder_that_cannot_be_written_is_code_1() {
     let inside = format!("{raw}/a.safetensors");
     fixture.fails(1, &["export", "nuclei", "--format", "safetensors", "--out", &inside], &[&inside, "another folder"]);
     fixture.fails(1, &["segment", &raw, "--out", &format!("{raw}/l.tif")], &[&raw]);
+    // A file in place of the folder is a mistake in the command.
+    std::fs::write(fixture.path("plain"), "mine").unwrap();
+    for command in [&["predict", &raw][..], &["simulate", "--kind", "nuclei", "--shape", "4,16,16"]] {
+        fixture.fails(2, &[command, &["--out", "plain"]].concat(), &["plain is not a folder", "choose another path"]);
+    }
+    assert_eq!(fixture.bytes("plain"), b"mine");
 }
 
 #[test]

@@ -179,13 +179,24 @@ impl JobError {
 
     /// Returns the error for an input file or folder that is missing or cannot be read.
     pub fn unreadable(path: &Path, error: std::io::Error) -> Self {
-        if error.kind() != std::io::ErrorKind::NotFound {
-            return Self::Io { path: path.to_owned(), error };
-        }
-        Self::Mismatch {
-            path: path.to_owned(),
-            problem: "no such file or folder".to_owned(),
-            next_step: "check the path".into(),
+        let problem = match error.kind() {
+            ErrorKind::NotFound => "no such file or folder",
+            ErrorKind::NotADirectory => "part of the path is a file, not a folder",
+            _ => return Self::Io { path: path.to_owned(), error },
+        };
+        Self::Mismatch { path: path.to_owned(), problem: problem.to_owned(), next_step: "check the path".into() }
+    }
+
+    /// Returns a function that converts the error of creating a folder for results, for `map_err`.
+    pub fn results_folder(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |error| match error.kind() {
+            ErrorKind::AlreadyExists => StorageError::NotReplaceable {
+                path: path.to_owned(),
+                problem: "is not a folder, but results are written to a folder".to_owned(),
+                can_force: false,
+            }
+            .into(),
+            _ => StorageError::io(path, "creating the folder")(error).into(),
         }
     }
 
@@ -296,7 +307,9 @@ impl JobError {
                     FormatError::Io { source, .. } if source.kind() == ErrorKind::UnexpectedEof => {
                         JobErrorKind::BadInput
                     }
-                    FormatError::Io { doing: OPENING, source, .. } if source.kind() == ErrorKind::NotFound => {
+                    FormatError::Io { doing: OPENING, source, .. }
+                        if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+                    {
                         JobErrorKind::BadInput
                     }
                     _ => JobErrorKind::Other,
@@ -499,6 +512,17 @@ mod tests {
         let existing = of(StorageError::Exists { path: PathBuf::from("b.tif") }.into());
         assert_eq!(existing.kind(), JobErrorKind::WouldOverwrite);
         assert!(existing.existing_output().is_some_and(|output| output.path == Path::new("b.tif")));
+    }
+
+    #[test]
+    fn a_file_in_place_of_a_folder_is_wrong_use_for_results_and_a_bad_input_otherwise() {
+        let path = Path::new("a.tif/b");
+        let taken = JobError::results_folder(path)(ErrorKind::AlreadyExists.into());
+        assert_eq!(taken.kind(), JobErrorKind::WrongUse, "{taken}");
+        assert!(taken.next_step().is_some() && taken.existing_output().is_none(), "{taken}");
+        assert_eq!(JobError::results_folder(path)(ErrorKind::NotADirectory.into()).kind(), JobErrorKind::Other);
+        let input = JobError::unreadable(path, ErrorKind::NotADirectory.into());
+        assert_eq!((input.kind(), input.next_step().is_some()), (JobErrorKind::BadInput, true), "{input}");
     }
 
     #[test]

@@ -331,7 +331,7 @@ impl RunFolder {
     /// Creates the folders around it. Those that did not exist are removed if they are empty when the result is dropped.
     pub(crate) fn create_parents(&self) -> Result<ResultsFolder, JobError> {
         let parent = self.path.parent().unwrap_or(Path::new(""));
-        ResultsFolder::create(parent).map_err(io_error(parent))
+        ResultsFolder::create(parent).map_err(JobError::results_folder(parent))
     }
 
     /// Creates the folder if it does not exist, and locks it against other runs.

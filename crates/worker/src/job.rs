@@ -194,7 +194,7 @@ impl Job {
             Self::Segment { segmentation, .. } => JobResult::Segment(segmentation.run(context)?),
             Self::Measure(job) => {
                 let path = folder_of(&job.table);
-                let _folder = ResultsFolder::create(&path).map_err(|error| JobError::Io { path, error })?;
+                let _folder = ResultsFolder::create(&path).map_err(JobError::results_folder(&path))?;
                 JobResult::Measure(job.run(context)?)
             }
             Self::Convert(job) => {

@@ -70,11 +70,10 @@ impl SimulateJob {
     /// overwritten. If nothing was written until the result is dropped, a new folder is removed again.
     ///
     /// # Errors
-    /// [`JobError::Io`] if the folder cannot be created; [`JobError::Storage`] if a file may not be written;
-    /// [`JobError::WrongUse`] if a path is not Unicode.
+    /// [`JobError::Storage`] if the folder cannot be created or a file may not be written; [`JobError::WrongUse`] if a path is
+    /// not Unicode.
     pub(crate) fn prepare(&self, inputs: &[&Path]) -> Result<ResultsFolder, JobError> {
-        let folder =
-            ResultsFolder::create(&self.out).map_err(|error| JobError::Io { path: self.out.clone(), error })?;
+        let folder = ResultsFolder::create(&self.out).map_err(JobError::results_folder(&self.out))?;
         self.check_files(inputs)?;
         PendingRecord::begin(&self.with_image()).map(drop)?;
         Ok(folder)

@@ -64,7 +64,7 @@ fn notes_of_reading(run: &InputRun<'_>, image: &Image) -> Vec<Message> {
 /// Locks the results `folder/stem_*`. Another process may have created the folder, and removed it because its own prediction
 /// was refused; with the lock file in it, it stays.
 fn lock_results(folder: &Path, stem: &str) -> Result<(ResultsLock, ResultsFolder), JobError> {
-    let created = ResultsFolder::create(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })?;
+    let created = ResultsFolder::create(folder).map_err(JobError::results_folder(folder))?;
     Ok((ResultsLock::acquire(folder, stem)?, created))
 }
 

@@ -140,7 +140,7 @@ impl PredictJob {
             }
         }
         let folder = self.folder();
-        ResultsFolder::create(folder).map_err(|error| JobError::Io { path: folder.to_owned(), error })
+        ResultsFolder::create(folder).map_err(JobError::results_folder(folder))
     }
 
     /// Predicts the inputs one after the other. An input that fails does not stop the others, unless the disk is full.
