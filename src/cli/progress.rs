@@ -8,7 +8,10 @@ use indicatif::{HumanDuration, HumanFloatCount, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Minimum time between two lines of progress, if there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Where a job's events go.
 pub(crate) enum Display {
@@ -18,8 +21,8 @@ pub(crate) enum Display {
     Quiet,
     /// A terminal, with the progress bar of the current stage.
     Terminal(Mutex<Option<StageBar>>),
-    /// Lines on stderr.
-    Lines,
+    /// Lines on stderr, with the time of the last line of progress.
+    Lines(Mutex<Instant>),
 }
 
 /// A stage with the unit that it counts, and its progress bar.
@@ -34,7 +37,7 @@ impl Display {
         } else if std::io::stderr().is_terminal() {
             Self::Terminal(Mutex::new(None))
         } else {
-            Self::Lines
+            Self::Lines(Mutex::new(Instant::now()))
         }
     }
 
@@ -43,7 +46,16 @@ impl Display {
             Self::Json => eprint_json(event),
             Self::Quiet => {}
             Self::Terminal(bar) => show(event, &mut bar.lock().unwrap_or_else(PoisonError::into_inner)),
-            Self::Lines => print_event(event),
+            Self::Lines(last) => {
+                if let Event::Progress(progress) = event
+                    // Training runs print lines of their own.
+                    && progress.stage != ProgressStage::Train
+                    && is_due(&mut last.lock().unwrap_or_else(PoisonError::into_inner), Instant::now())
+                {
+                    eprint_line(&progress_line(progress));
+                }
+                print_event(event);
+            }
         }
     }
 
@@ -56,7 +68,7 @@ impl Display {
                 clear(&mut bar.lock().unwrap_or_else(PoisonError::into_inner));
                 print_training_event(event);
             }
-            Self::Lines => print_training_event(event),
+            Self::Lines(_) => print_training_event(event),
         }
     }
 }
@@ -103,7 +115,28 @@ pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder
     (Context { cancel, sink, recorder }, display)
 }
 
-/// Prints the events that are worth a line on stderr; progress needs a terminal.
+/// Returns whether the next line of progress is due, and then counts it as printed.
+fn is_due(last: &mut Instant, now: Instant) -> bool {
+    let is_due = now.saturating_duration_since(*last) >= LINE_INTERVAL;
+    if is_due {
+        *last = now;
+    }
+    is_due
+}
+
+/// Returns the progress of a stage as a line.
+fn progress_line(progress: &StageProgress) -> String {
+    let StageProgress { stage, done, total, unit, .. } = progress;
+    let counted = match unit {
+        ProgressUnit::Seconds => format!("{done} s"),
+        ProgressUnit::Voxels => format!("{:.0} %", 100.0 * progress.share()),
+        _ => format!("{done} of {total} {unit}"),
+    };
+    let left = time_left(progress).map_or_else(String::new, |left| format!(", {left}"));
+    format!("{stage}: {counted}{left}")
+}
+
+/// Prints the events that are worth a line on stderr, without progress.
 fn print_event(event: &Event) {
     match event {
         Event::Started { input, index, count } => eprint_line(&format!("[{}/{count}] {}", index + 1, input.display())),
@@ -180,11 +213,15 @@ fn show(event: &Event, bar: &mut Option<StageBar>) {
 /// Returns the time that a stage still takes, if it is known, and the rate of voxels. The bar's own estimates would count
 /// what an earlier run has done, and what was done before the bar was drawn again, as done in no time.
 fn remaining(progress: &StageProgress) -> String {
-    let StageProgress { unit, rate, eta_secs, .. } = progress;
+    let StageProgress { unit, rate, .. } = progress;
     let rate = (*unit == ProgressUnit::Voxels).then(|| format!("{:.0}/s", HumanFloatCount(*rate)));
-    let left = Duration::try_from_secs_f64(*eta_secs).ok().filter(|left| !left.is_zero());
-    let left = left.map(|left| format!("{:#} left", HumanDuration(left)));
-    rate.into_iter().chain(left).collect::<Vec<_>>().join("  ")
+    rate.into_iter().chain(time_left(progress)).collect::<Vec<_>>().join("  ")
+}
+
+/// Returns the time that a stage still takes; `None` if it is not known.
+fn time_left(progress: &StageProgress) -> Option<String> {
+    let left = Duration::try_from_secs_f64(progress.eta_secs).ok().filter(|left| !left.is_zero())?;
+    Some(format!("{:#} left", HumanDuration(left)))
 }
 
 #[cfg(test)]
@@ -206,6 +243,22 @@ mod tests {
         // The plan of the stage has changed.
         assert_eq!(shown(progress(4, 20, ProgressUnit::Slices)), Some((4, Some(20))));
         assert_eq!(shown(progress(5, 0, ProgressUnit::Seconds)), Some((5, Some(0))));
+    }
+
+    #[test]
+    fn without_a_terminal_progress_is_a_line_now_and_then() {
+        let start = Instant::now();
+        let mut last = start;
+        let secs = |secs| start + Duration::from_secs(secs);
+        let due: Vec<u64> = (0..100).filter(|at| is_due(&mut last, secs(*at))).collect();
+        assert_eq!(due, [30, 60, 90]);
+        let line = |stage, done, total, unit, eta_secs| {
+            progress_line(&StageProgress { stage, done, total, unit, rate: 1.0, eta_secs })
+        };
+        let runs = line(ProgressStage::Calibrate, 12, 40, ProgressUnit::Runs, 180.0);
+        assert_eq!(runs, "calibrate: 12 of 40 runs, 3m left");
+        assert_eq!(line(ProgressStage::Predict, 1, 4, ProgressUnit::Voxels, 0.0), "predict: 25 %");
+        assert_eq!(line(ProgressStage::Tuning, 40, 0, ProgressUnit::Seconds, 0.0), "tuning: 40 s");
     }
 
     #[test]
