@@ -13,6 +13,7 @@ use crate::cli::{eprint_json, eprint_line, print, print_json, progress};
 use clap::ValueEnum;
 use cytoscope_engine::select::fingerprint;
 use cytoscope_model_package::check_destination;
+use cytoscope_pipeline::job_record::{AnyRecord, JobKind, read_any, record_path};
 use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SEARCH_FOLDER_KIND, SearchTrial, is_search_table};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::message;
@@ -95,6 +96,15 @@ fn fingerprint_of(options: &Train) -> Result<String, Failure> {
 /// Returns whether a training run with these settings is one of a trial.
 fn is_of_trial(config: &TrainConfig, trial: &[SettingAssignment]) -> bool {
     trial.iter().all(|assignment| assignment.is_in(config))
+}
+
+/// Returns whether the package of a search was trained with the settings of a trial and this number of steps, and is unchanged.
+fn is_trained(out: &Path, trial: &[SettingAssignment], steps: usize) -> bool {
+    let Ok(AnyRecord::Job(record)) = read_any(&record_path(out)) else { return false };
+    let job = (record.kind == JobKind::Train).then(|| serde_json::from_value::<TrainJob>(record.job.clone()));
+    let Some(Ok(TrainJob { config, .. })) = job else { return false };
+    let is_same = config.budget.steps == Some(steps) && is_of_trial(&config, trial);
+    is_same && record.outputs.first().is_some_and(|package| package.matches(out))
 }
 
 /// Refuses ranges of settings that are also given by an option: one of both would have no effect.
@@ -180,7 +190,10 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
             let Some(assigned) = settings.get(trial) else { continue };
             let values: Vec<String> = assigned.iter().map(SettingAssignment::value).collect();
             let earlier = table.earlier(trial, number, rung.steps, &values)?.cloned();
-            let (row, report) = match earlier.filter(|row| !is_last && row.score.is_some_and(f64::is_finite)) {
+            let earlier = earlier.filter(|row| row.score.is_some_and(f64::is_finite));
+            let is_complete = is_last && !job.has_checkpoint() && is_trained(&options.out, assigned, rung.steps);
+            let (row, report) = match earlier.filter(|_| !is_last || is_complete) {
+                Some(_) if is_last => return finish(options, &table, None),
                 Some(row) => (row, None),
                 None => {
                     context.check()?;
@@ -237,13 +250,17 @@ fn replace_earlier(options: &Train, table: &ResultsTable) -> Outcome {
     }
 }
 
-/// Prints the result of a search.
+/// Prints the result of a search. `report` is that of its last training run; `None` if an earlier search has trained the
+/// package already.
 fn finish(options: &Train, table: &ResultsTable, report: Option<&TrainCommandReport>) -> Outcome {
     let best = table.rows.last();
     if options.report.json {
         return print_json(&json!({
             "table": table.path, "plots": beside(&options.out, PLOTS), "settings": table.keys, "trials": table.rows, "best": best, "report": report,
         }));
+    }
+    if report.is_none() {
+        print("the search is complete, so nothing was trained; --restart starts it over");
     }
     if let Some(best) = best {
         print(&format!("best: trial {}, score {:.4}", best.trial, best.score.unwrap_or(f64::NAN)));
@@ -252,7 +269,8 @@ fn finish(options: &Train, table: &ResultsTable, report: Option<&TrainCommandRep
         }
     }
     let plots = beside(&options.out, PLOTS);
-    print(&format!("wrote {}, {} and {}", options.out.display(), table.path.display(), plots.display()));
+    let wrote = if report.is_some() { "wrote" } else { "its results are" };
+    print(&format!("{wrote} {}, {} and {}", options.out.display(), table.path.display(), plots.display()));
     Ok(())
 }
 
