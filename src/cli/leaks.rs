@@ -1,7 +1,7 @@
 //! `cytoscope profile --leaks`: repeats a job in one process, and fails if its memory grows.
 
 use super::failure::{Failure, Outcome};
-use super::{devices, eprint_line, print, print_json, progress};
+use super::{devices, eprint_line, print, print_json, progress, unreadable};
 use cytoscope_formats::chunk_cache_bytes;
 use cytoscope_pipeline::{Context, JobErrorKind, engine_memory};
 use cytoscope_profile::leaks::{LeakReport, MAX_REPETITIONS, MIN_REPETITIONS, MemoryOwner, repeat};
@@ -119,7 +119,7 @@ fn read_job(path: &Path) -> Result<Job, Failure> {
     let failed = |problem: String| Failure::bad_input(format!("{}: {problem}", path.display()));
     let mut text = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(MAX_JOB_BYTES + 1).read_to_end(&mut text));
-    read.map_err(|error| failed(format!("{error}; check the path")))?;
+    read.map_err(|error| unreadable(path, error))?;
     if text.len() as u64 > MAX_JOB_BYTES {
         return Err(failed(format!("the file is larger than {MAX_JOB_BYTES} bytes; expected a job")));
     }

@@ -39,8 +39,7 @@ mod worker;
 
 use clap::error::{ContextKind, ErrorKind as UsageErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use cytoscope_pipeline::{Note, NoteLevel};
-use cytoscope_storage::io_advice;
+use cytoscope_pipeline::{JobError, JobErrorKind, Note, NoteLevel};
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::check_extension;
 use failure::{Failure, Outcome};
@@ -315,8 +314,15 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     match open_regular(path).and_then(|mut file| file.read_to_end(&mut bytes)) {
         Ok(_) => Ok(bytes),
-        Err(error) => Err(Failure::bad_input(format!("{}: {error}; {}", path.display(), io_advice(&error)))),
+        Err(error) => Err(unreadable(path, error)),
     }
+}
+
+/// Returns the failure of a file that cannot be read, which counts as a bad input whatever the reason.
+fn unreadable(path: &Path, error: std::io::Error) -> Failure {
+    let error = JobError::unreadable(path, error);
+    let failure = Failure::with_settings(JobErrorKind::BadInput, error.message());
+    failure.with_next_step(error.next_step().map(String::from))
 }
 
 /// Refuses a folder for results whose name has the extension of a file, unless the folder exists.

@@ -2,7 +2,7 @@
 
 use super::failure::{Failure, Outcome};
 use super::trace_path::whole_around;
-use super::{bench, leaks, print, print_json};
+use super::{bench, leaks, print, print_json, unreadable};
 use clap::{Args, ValueEnum};
 use cytoscope_profile::{
     Advice, ComparedRun, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, RunTable,
@@ -154,7 +154,7 @@ impl StepTimes {
 pub(crate) fn read_run(path: &Path) -> Result<StoredRun, Failure> {
     let mut text = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(MAX_RUN_BYTES + 1).read_to_end(&mut text));
-    read.map_err(|error| Failure::bad_input(format!("{}: {error}; check the path", path.display())))?;
+    read.map_err(|error| unreadable(path, error))?;
     if text.len() as u64 > MAX_RUN_BYTES {
         let limit = bytes_text(MAX_RUN_BYTES);
         return Err(Failure::bad_input(format!(

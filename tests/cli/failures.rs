@@ -43,7 +43,17 @@ fn bad_input_is_code_3_and_names_the_file() {
     std::fs::write(fixture.path("bad.onnx"), "no protobuf at all, just words").unwrap();
     fixture.fails(3, &["predict", &raw, "--model", "bad.onnx", "--out", "o"], &["bad.onnx"]);
     fixture.fails(3, &["run", "bad.onnx", "--input", "x.npy"], &["bad.onnx"]);
-    fixture.fails(3, &["run", "nothere.onnx", "--input", "x.npy"], &["nothere.onnx"]);
+    for command in [
+        &["run", "nothere.onnx", "--input", "x.npy"][..],
+        &["info", "nothere.onnx"],
+        &["profile", "nothere.onnx"],
+        &["profile", "nothere.onnx", "--leaks", "4"],
+        &["bench", "--config", "nothere.onnx", "--output", "r.json"],
+        &["simulate", "--kind", "nuclei", "--out", "s", "--settings", "nothere.onnx"],
+    ] {
+        let ran = fixture.fails(3, command, &["nothere.onnx: no such file or folder; check "]);
+        assert!(!ran.stderr.contains("os error"), "{}", ran.stderr);
+    }
     fixture.fails(3, &["import", "bad.onnx", "--out", "pkg"], &["bad.onnx"]);
     fixture.fails(3, &["import", "nothere.zip", "--out", "pkg"], &["nothere.zip"]);
     fixture.fails(3, &["simulate", "--kind", "nuclei", "--settings", "text.tif", "--out", "s"], &["text.tif"]);

@@ -79,7 +79,7 @@ pub enum FormatError {
         next_step: Message,
     },
     /// The operating system reported an error.
-    #[error("{}: {doing} failed: {source}; {}", path_text(.file), io_advice(.source))]
+    #[error("{}: {}; {}", path_text(.file), io_problem(.doing, .source), io_advice(.source))]
     Io {
         /// Path of the file or folder that the operation failed on.
         file: PathBuf,
@@ -155,6 +155,14 @@ impl From<StorageError> for FormatError {
             StorageError::Io { path, doing, source } => FormatError::Io { file: path, doing, source },
             other => FormatError::Storage(other),
         }
+    }
+}
+
+/// Returns what the operating system reported about an operation.
+fn io_problem(doing: &str, source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::NotFound if doing == OPENING => "no such file or folder".to_owned(),
+        _ => format!("{doing} failed: {source}"),
     }
 }
 

@@ -4,7 +4,7 @@ use super::metrics::{Figures, Metric, Spread, Unit, flat};
 use super::tasks::TaskKind;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::measured::{PROGRAM, cores};
-use crate::cli::{note_moved_aside, print};
+use crate::cli::{note_moved_aside, print, unreadable};
 use cytoscope_pipeline::provenance::InputRecord;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::open_regular;
@@ -250,7 +250,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<TaskResult>, Failure> {
     let failed = |problem: String| Failure::bad_input(format!("{}: {problem}", path.display()));
     let mut text = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(MAX_RESULTS_BYTES + 1).read_to_end(&mut text));
-    read.map_err(|error| failed(format!("{error}; check the path")))?;
+    read.map_err(|error| unreadable(path, error))?;
     if text.len() as u64 > MAX_RESULTS_BYTES {
         return Err(failed(format!("the file is larger than {MAX_RESULTS_BYTES} bytes; expected results of a bench")));
     }

@@ -3,7 +3,7 @@
 use crate::cli::failure::Failure;
 use crate::cli::predict::Predict;
 use crate::cli::train::{Train, TrainPrecisionName};
-use crate::cli::{PrecisionName, usage_problem};
+use crate::cli::{PrecisionName, unreadable, usage_problem};
 use clap::{Args, ValueEnum};
 use csv::StringRecord;
 use cytoscope_engine::DeviceRequest;
@@ -96,7 +96,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Task>, Failure> {
     let failed = |problem: String| Failure::bad_input(format!("{}: {problem}", path.display()));
     let mut text = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(MAX_TABLE_BYTES + 1).read_to_end(&mut text));
-    read.map_err(|error| failed(format!("{error}; check the path")))?;
+    read.map_err(|error| unreadable(path, error))?;
     if text.len() as u64 > MAX_TABLE_BYTES {
         return Err(failed(format!("the table is larger than {MAX_TABLE_BYTES} bytes; expected one row per task")));
     }
