@@ -25,6 +25,17 @@ pub fn input_record(path: &Path, outputs: &[PathBuf]) -> std::io::Result<InputRe
     counted_record(path, outputs, MAX_COUNTED)
 }
 
+/// As [`input_record`], without the content of a file.
+pub(crate) fn unsampled_record(path: &Path, outputs: &[PathBuf]) -> std::io::Result<InputRecord> {
+    if path.is_dir() { input_record(path, outputs) } else { InputRecord::of(path) }
+}
+
+/// Returns the record of an input as it is now, with what an earlier record of it states.
+pub(crate) fn record_like(then: &InputRecord, outputs: &[PathBuf]) -> std::io::Result<InputRecord> {
+    let record = if then.sampled_sha256.is_some() { input_record } else { unsampled_record };
+    record(&then.path, outputs)
+}
+
 /// Returns the record of a folder of chunks as it is now: the size of all its files, and the latest time of modification.
 pub(crate) fn chunks_record(folder: &Path) -> std::io::Result<InputRecord> {
     // Reading the image opens each of them, so that their number needs no limit here.
@@ -95,12 +106,16 @@ fn counted_record(path: &Path, outputs: &[PathBuf], max_files: usize) -> std::io
 /// Passes every file below a folder to `visit`, in any order. Links to folders are not followed. Fails after `left`
 /// files and folders.
 fn walk(folder: &Path, depth: usize, left: &mut usize, visit: &mut dyn FnMut(&Path)) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
+    let unlisted = |error: std::io::Error| {
+        std::io::Error::new(error.kind(), format!("the folder {} cannot be listed: {error}", folder.display()))
+    };
+    for entry in std::fs::read_dir(folder).map_err(unlisted)? {
+        let entry = entry.map_err(unlisted)?;
         *left = left.checked_sub(1).ok_or_else(|| {
-            std::io::Error::other(format!("the folder has more than {MAX_COUNTED} files; give a smaller one"))
+            let problem = format!("it has more than {MAX_COUNTED} files, counted up to {}", entry.path().display());
+            std::io::Error::other(format!("{problem}; give a smaller folder"))
         })?;
-        match entry.file_type()?.is_dir() {
+        match entry.file_type().map_err(unlisted)?.is_dir() {
             true if depth > 0 => walk(&entry.path(), depth - 1, left, visit)?,
             true => {}
             false => visit(&entry.path()),
@@ -171,6 +186,20 @@ mod tests {
         std::fs::write(folder.path().join("inner/b.tif"), "d").unwrap();
         let after = input_record(folder.path(), &[output]).unwrap();
         assert!(before.change(&after).unwrap().contains("and has 4 now"));
+    }
+
+    #[test]
+    fn folders_that_cannot_be_recorded_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.tif", "b.tif"] {
+            std::fs::write(folder.path().join(name), "abc").unwrap();
+        }
+        let error = counted_record(folder.path(), &[], 1).unwrap_err().to_string();
+        assert!(error.contains(".tif; give a smaller folder"), "{error}");
+        let (missing, mut left) = (folder.path().join("gone"), 1);
+        let error = walk(&missing, 1, &mut left, &mut |_| ()).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+        assert!(error.to_string().contains("gone cannot be listed: "), "{error}");
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 mod removal;
 
-use crate::folder_digest::{changed_error, file_record, input_record};
+use crate::folder_digest::{changed_error, file_record, input_record, record_like, unsampled_record};
 use crate::installed_models::recorded_model;
 use crate::provenance::{InputRecord, ModelRecord, Provenance, not_a_record, program, read_bytes, record_listing};
 use crate::results::FileRecord;
@@ -41,6 +41,8 @@ const MAX_RECORD_BYTES: u64 = 64 << 20;
 const MAX_NAME_BYTES: usize = 255;
 /// Maximum number of files that a record lists one by one.
 const MAX_LISTED_FILES: usize = 2_000;
+/// Maximum number of these of which blocks are read, by which their content is recognized.
+const MAX_SAMPLED_FILES: usize = 256;
 
 /// The kind of a recorded job, which is the name of its command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,7 +204,7 @@ impl<J> JobRecord<J> {
         }
         let outputs: Vec<PathBuf> = self.outputs.iter().map(|output| resolved(&output.path)).collect();
         for input in &self.inputs {
-            let change = match input_record(&input.path, &outputs) {
+            let change = match record_like(input, &outputs) {
                 Ok(now) => input.change(&now),
                 Err(error) => Some(format!("can no longer be read ({error})")),
             };
@@ -436,7 +438,7 @@ impl<J: Recordable> PendingRecord<J> {
     /// [`JobError::Mismatch`] with the input that changed.
     pub(crate) fn refuse_changed(&self) -> Result<(), JobError> {
         for then in &self.record.inputs {
-            let change = match input_record(&then.path, &self.left_out) {
+            let change = match record_like(then, &self.left_out) {
                 Ok(now) => then.change(&now),
                 Err(error) => Some(format!("can no longer be read ({error})")),
             };
@@ -505,8 +507,9 @@ pub fn recorded<J: Recordable, R>(
 /// Returns the records of the inputs that can be read, and each other one as `PATH: ERROR`. `outputs` are left out of folders.
 fn listed<'a>(paths: impl Iterator<Item = &'a Path>, outputs: &[PathBuf]) -> (Vec<InputRecord>, Vec<String>) {
     let (mut inputs, mut unlisted) = (Vec::new(), Vec::new());
-    for path in paths {
-        match input_record(path, outputs) {
+    for (n, path) in paths.enumerate() {
+        let record = if n < MAX_SAMPLED_FILES { input_record } else { unsampled_record };
+        match record(path, outputs) {
             Ok(input) => inputs.push(input),
             Err(error) => unlisted.push(format!("{}: {error}", path.display())),
         }
