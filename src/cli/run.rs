@@ -133,6 +133,9 @@ impl RunCommand {
     /// Loads the network of the model.
     fn load(&self) -> Result<Network, Failure> {
         let name = self.model.to_str().filter(|_| extension(&self.model).is_none());
+        if name.is_none() {
+            std::fs::metadata(&self.model).map_err(|error| JobError::unreadable(&self.model, error))?;
+        }
         let path = name.map_or_else(|| Ok(self.model.clone()), find_model)?;
         if !path.is_dir() && !extension(&path).is_some_and(|e| e == "zip" || e == "yaml" || e == "yml") {
             let graph = load_file(&path)?;

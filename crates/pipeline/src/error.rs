@@ -400,10 +400,6 @@ fn model_error_path<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<
 /// Formats a model error; if an I/O error caused it, advice is appended.
 pub fn model_error_message(error: &(dyn std::error::Error + 'static)) -> String {
     match model_io(error) {
-        Some(io) if io.kind() == ErrorKind::NotFound => {
-            let message = error.to_string().replace(&io.to_string(), "no such file or folder");
-            format!("{message}; {}", io_advice(io))
-        }
         Some(io) => format!("{error}; {}", io_advice(io)),
         None => error.to_string(),
     }

@@ -120,6 +120,7 @@ impl ImportJob {
 
     fn import(&self, context: &Context, devices: &Devices) -> Result<ImportReport, JobError> {
         let Self { file, out, overwrite, settings, .. } = self;
+        std::fs::metadata(file).map_err(|error| JobError::unreadable(file, error))?;
         check_parent(out)?;
         check_destination(out, &[file], *overwrite)?;
         let file_text = file.display().to_string();
