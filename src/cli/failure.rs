@@ -55,7 +55,7 @@ impl Failure {
     }
 
     pub(crate) fn wrong_use(message: impl Into<String>) -> Self {
-        Self::new(JobErrorKind::WrongUse, message)
+        JobError::wrong_use(Message::parse(message)).into()
     }
 
     pub(crate) fn bad_input(message: impl Into<String>) -> Self {

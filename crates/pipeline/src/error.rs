@@ -255,7 +255,8 @@ impl JobError {
         if self.names(path) { message } else { message!("{}: {message}", path.display()) }
     }
 
-    /// Returns what to do next, which is the end of the message after `; `. `None` if the message does not end with it.
+    /// Returns what to do next, which is the end of the message after `; `, or after `: ` for wrong use. `None` if the message
+    /// does not end with it.
     pub fn next_step(&self) -> Option<Message> {
         match self {
             Self::Mismatch { next_step, .. } | Self::Budget { next_step, .. } => Some(next_step.clone()),
@@ -267,10 +268,10 @@ impl JobError {
                 Some(PackageError::Storage(error)) => Some(error.next_step()),
                 _ => model_io(error.as_ref()).map(|error| io_advice(error).into()),
             },
+            Self::WrongUse(message) => advice_at_end(message),
             Self::Engine(_)
             | Self::Objects(_)
             | Self::Volume(_)
-            | Self::WrongUse(_)
             | Self::Cancelled
             | Self::Panicked(_)
             | Self::Internal(_) => None,
@@ -340,6 +341,20 @@ impl JobError {
             _ => JobErrorKind::Other,
         }
     }
+}
+
+/// First words of what the message of wrong use says to do.
+const ADVICE: [&str; 16] = [
+    "add", "check", "choose", "correct", "give", "leave", "lower", "omit", "raise", "remove", "rename", "run", "set",
+    "take", "use", "write",
+];
+
+/// Returns the part of a message after the last `; ` or `: ` if it says what to do.
+fn advice_at_end(message: &Message) -> Option<Message> {
+    let start = |separator: &str| message.rfind(separator).map(|at| at + separator.len());
+    let at = start("; ").max(start(": "))?;
+    let first = message.get(at..)?.split(' ').next()?;
+    if ADVICE.contains(&first) { Some(message.split_at(at)?.1) } else { None }
 }
 
 /// Returns the file or folder that writing would replace if the user allowed it.
@@ -474,7 +489,16 @@ mod tests {
             );
         }
         assert_eq!(mismatch().next_step().as_deref(), Some("give a stack"));
-        assert_eq!(JobError::wrong_use("invalid").next_step(), None);
+        for (text, step) in [
+            ("invalid", None),
+            ("invalid; it is too large", None),
+            ("no file was given: give its name", Some("give its name")),
+            ("a: use: both are set; remove one of them", Some("remove one of them")),
+        ] {
+            assert_eq!(JobError::wrong_use(text).next_step().as_deref(), step, "{text}");
+        }
+        let with_setting = JobError::wrong_use(message!("the model has no size: leave out {TIME}"));
+        assert_eq!(with_setting.next_step(), Some(message!("leave out {TIME}")));
         assert_eq!(JobError::model("m", "no network").next_step(), None);
     }
 
