@@ -52,8 +52,8 @@ pub(crate) struct Evaluate {
     /// states, if any.
     #[arg(long, value_name = "LABEL")]
     ignore_label: Option<i64>,
-    /// Series of predictions and ground truth, by number from 0 or by name; ignored for files with a single series. By
-    /// default and with 0, an OME-Zarr with maps and labels is scored by its labels; the name of its image chooses the maps.
+    /// Series of predictions and ground truth, by number from 0 or by name; ignored for files with a single series. An OME-Zarr
+    /// with maps and labels counts as one series and is scored by its labels; the name of its image chooses the maps.
     #[arg(long, default_value = "0", value_name = "N|NAME")]
     series: SeriesChoice,
     /// Channel of the predictions to score, by name or number. Without this option and --truth-channel, all channels of

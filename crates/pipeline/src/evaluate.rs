@@ -43,8 +43,8 @@ pub struct EvaluateJob {
     /// True label of voxels that are not annotated: they count neither way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignore_label: Option<i64>,
-    /// Series of predictions and ground truth, by number or name; ignored for files with a single series. If none is chosen,
-    /// an OME-Zarr with one label image is scored by it against labels.
+    /// Series of predictions and ground truth, by number or name; ignored for files with a single series. An OME-Zarr with one
+    /// label image is scored by it against labels, unless its image is chosen by name.
     #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
     pub series: SeriesChoice,
     /// Channel of the predictions to score, by name or number. Without a choice for predictions or ground truth, all channels
@@ -321,7 +321,7 @@ impl EvaluateJob {
         opening.finish();
         for (path, image) in [(prediction, &a), (truth, &b)] {
             let of_series = first_series_note(&self.series, image.meta(), "is scored", OtherSeries::One);
-            let of_labels = label_series_note(&self.series, image.meta(), "is scored");
+            let of_labels = label_series_note(&self.series_in(path), image.meta(), "is scored");
             let of_file = missing_notes(image.meta()).into_iter().chain(regions_note(image.meta()));
             for note in of_file.chain(of_series).chain(of_labels) {
                 evaluation.add_note(message!("{}: {note}", absolute(path).display()));
@@ -349,7 +349,16 @@ impl EvaluateJob {
 
     /// Opens an image of a pair, with the voxel size of the job.
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Image, JobError> {
-        Ok(self.with_voxel_size(&self.series.open_or_only(path, options)?))
+        Ok(self.with_voxel_size(&self.series_in(path).open_or_only(path, options)?))
+    }
+
+    /// Returns the choice of a series in a file. A number counts the images of the stack's file, so that an OME-Zarr with maps
+    /// and labels counts as the only series of its file, as it does for measurements.
+    fn series_in(&self, path: &Path) -> SeriesChoice {
+        match self.series {
+            SeriesChoice::Index(_) if label_series(path).is_some() => SeriesChoice::default(),
+            _ => self.series.clone(),
+        }
     }
 
     /// Returns an image with the voxel size of the job.
@@ -360,14 +369,14 @@ impl EvaluateJob {
         }
     }
 
-    /// Returns the images to score: those of a pair or, if no series was chosen, the label image that an OME-Zarr holds beside
-    /// its image, if it is compared with integers or with another such label image.
+    /// Returns the images to score: those of a pair or, if no series was chosen by name, the label image that an OME-Zarr holds
+    /// beside its image, if it is compared with integers or with another such label image.
     fn labels_in(
         &self,
         (prediction, a): (&Path, Image),
         (truth, b): (&Path, Image),
     ) -> Result<(Image, Image), JobError> {
-        let series_in = |path: &Path| label_series(path).filter(|_| self.series.is_first());
+        let series_in = |path: &Path| label_series(path).filter(|_| self.series_in(path).is_first());
         let (of_prediction, of_truth) = (series_in(prediction), series_in(truth));
         let labels = |path: &Path, series: Option<usize>, may_be: bool| -> Result<Option<Image>, JobError> {
             let Some(series) = series.filter(|_| may_be) else { return Ok(None) };
