@@ -78,6 +78,15 @@ impl Measurer {
 
     /// Adds the next slice: its labels, and one intensity slice per channel (missing ones count as zero).
     pub fn add_slice(&mut self, labels: &[u32], intensities: &[&[f32]]) {
+        self.add_slice_of(labels, intensities);
+    }
+
+    /// As [`Measurer::add_slice`], for intensities that are not exact in 32 bits.
+    pub fn add_slice_f64(&mut self, labels: &[u32], intensities: &[&[f64]]) {
+        self.add_slice_of(labels, intensities);
+    }
+
+    fn add_slice_of<V: Copy + Into<f64>>(&mut self, labels: &[u32], intensities: &[&[V]]) {
         let [ny, nx] = self.shape_yx;
         if nx == 0 || labels.len() != ny * nx {
             return;
@@ -100,6 +109,15 @@ impl Measurer {
 
     /// Adds the intensities of further channels, from number `first` on, in a slice with these labels that was added.
     pub fn add_channels(&mut self, labels: &[u32], first: usize, intensities: &[&[f32]]) {
+        self.add_channels_of(labels, first, intensities);
+    }
+
+    /// As [`Measurer::add_channels`], for intensities that are not exact in 32 bits.
+    pub fn add_channels_f64(&mut self, labels: &[u32], first: usize, intensities: &[&[f64]]) {
+        self.add_channels_of(labels, first, intensities);
+    }
+
+    fn add_channels_of<V: Copy + Into<f64>>(&mut self, labels: &[u32], first: usize, intensities: &[&[V]]) {
         let channels = self.channels.len();
         for (label, run) in label_runs(labels) {
             let Some(sums) = self.sums.get_mut(&label) else { continue };
@@ -192,10 +210,11 @@ impl Sums {
     }
 
     /// Adds intensities of a channel.
-    fn add_values(&mut self, channel: usize, values: &[f32]) {
+    fn add_values<V: Copy + Into<f64>>(&mut self, channel: usize, values: &[V]) {
         for value in values {
-            self.sum[channel] += f64::from(*value);
-            self.max[channel] = self.max[channel].max(f64::from(*value));
+            let value: f64 = (*value).into();
+            self.sum[channel] += value;
+            self.max[channel] = self.max[channel].max(value);
         }
     }
 

@@ -21,7 +21,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::write::write_unpublished;
-use cytoscope_volume::{Axes, Element, Samples, VoxelSize};
+use cytoscope_volume::{Axes, DType, Element, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::ops::Range;
@@ -280,6 +280,49 @@ pub(crate) fn slab_bytes(zyx: [usize; 3], channels: usize) -> u64 {
     voxels.saturating_mul(4 * (channels.min(HELD_CHANNELS) as u64 + 2))
 }
 
+/// A type of intensities that are measured.
+trait Intensity: Copy {
+    /// Number of channels of a slab that are held at once.
+    const HELD_CHANNELS: usize;
+
+    /// Returns the intensities of samples.
+    fn of(samples: &Samples) -> Vec<Self>;
+
+    /// Adds the intensities of the channels from number `first` on in a slice with these labels; those from the first channel on
+    /// add the slice itself.
+    fn add(measurer: &mut Measurer, labels: &[u32], first: usize, planes: &[&[Self]]);
+}
+
+impl Intensity for f32 {
+    const HELD_CHANNELS: usize = HELD_CHANNELS;
+
+    fn of(samples: &Samples) -> Vec<Self> {
+        samples.to_f32()
+    }
+
+    fn add(measurer: &mut Measurer, labels: &[u32], first: usize, planes: &[&[Self]]) {
+        match first {
+            0 => measurer.add_slice(labels, planes),
+            _ => measurer.add_channels(labels, first, planes),
+        }
+    }
+}
+
+impl Intensity for f64 {
+    const HELD_CHANNELS: usize = HELD_CHANNELS / 2;
+
+    fn of(samples: &Samples) -> Vec<Self> {
+        samples.to_f64()
+    }
+
+    fn add(measurer: &mut Measurer, labels: &[u32], first: usize, planes: &[&[Self]]) {
+        match first {
+            0 => measurer.add_slice_f64(labels, planes),
+            _ => measurer.add_channels_f64(labels, first, planes),
+        }
+    }
+}
+
 /// Measures the objects in slices `z` of labels, with the intensities of these channels of a stack of the same shape.
 ///
 /// # Errors
@@ -291,27 +334,43 @@ pub(crate) fn measure_slices(
     (stack, channels): (&Stack, &[usize]),
     z: Range<usize>,
 ) -> Result<(), JobError> {
-    let plane = stack.slice_len().max(1);
     if channels.is_empty() {
         context.check()?;
         let _span = context.recorder.span(Stage::Objects, "measure").voxels(labels.len());
-        labels.chunks(plane).for_each(|slice| measurer.add_slice(slice, &[]));
+        labels.chunks(stack.slice_len().max(1)).for_each(|slice| measurer.add_slice(slice, &[]));
         return Ok(());
     }
-    for (group, held) in channels.chunks(HELD_CHANNELS).enumerate() {
+    // Large values of these types are not exact as 32-bit floats.
+    match stack.dtype() {
+        DType::U32 | DType::I32 | DType::U64 | DType::I64 | DType::F64 => {
+            measure_intensities::<f64>(context, measurer, labels, (stack, channels), z)
+        }
+        DType::U8 | DType::I8 | DType::U16 | DType::I16 | DType::F16 | DType::F32 => {
+            measure_intensities::<f32>(context, measurer, labels, (stack, channels), z)
+        }
+    }
+}
+
+/// As [`measure_slices`], with intensities of a type.
+fn measure_intensities<V: Intensity>(
+    context: &Context,
+    measurer: &mut Measurer,
+    labels: &[u32],
+    (stack, channels): (&Stack, &[usize]),
+    z: Range<usize>,
+) -> Result<(), JobError> {
+    let plane = stack.slice_len().max(1);
+    for (group, held) in channels.chunks(V::HELD_CHANNELS).enumerate() {
         context.check()?;
         let read =
-            |channel: &usize| -> Result<Vec<f32>, JobError> { Ok(stack.read(context, *channel, z.clone())?.to_f32()) };
-        let intensities = held.iter().map(read).collect::<Result<Vec<Vec<f32>>, JobError>>()?;
+            |channel: &usize| -> Result<Vec<V>, JobError> { Ok(V::of(&stack.read(context, *channel, z.clone())?)) };
+        let intensities = held.iter().map(read).collect::<Result<Vec<Vec<V>>, JobError>>()?;
         for (n, slice) in labels.chunks(plane).enumerate() {
             let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
             let at = n * plane..(n + 1) * plane;
-            let planes = intensities.iter().map(|values| values.get(at.clone())).collect::<Option<Vec<&[f32]>>>();
+            let planes = intensities.iter().map(|values| values.get(at.clone())).collect::<Option<Vec<&[V]>>>();
             let planes = planes.ok_or_else(|| JobError::Internal(format!("measure: slice {n} is incomplete")))?;
-            match group {
-                0 => measurer.add_slice(slice, &planes),
-                later => measurer.add_channels(slice, later * HELD_CHANNELS, &planes),
-            }
+            V::add(measurer, slice, group * V::HELD_CHANNELS, &planes);
         }
     }
     Ok(())
@@ -412,6 +471,28 @@ fn checked_floats<T: Element>(values: &[T]) -> Result<Vec<u32>, String> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_formats::{Container, WriteSpec, open, write_array};
+    use cytoscope_volume::Array;
+
+    #[test]
+    fn intensities_that_are_not_exact_in_32_bits_are_measured_exactly() {
+        let folder = tempfile::tempdir().unwrap();
+        let measured = |name: &str, samples: Samples| {
+            let path = folder.path().join(name);
+            let array = Array::new("ZYX".parse().unwrap(), vec![1, 2, 2], samples).unwrap();
+            write_array(&path, &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
+            let image = open(&path, &OpenOptions::default()).unwrap();
+            let mut measurer = Measurer::new([1.0; 3], [2, 2], vec!["a".to_owned()]);
+            let stack = Stack::new(&image, 0);
+            measure_slices(&Context::default(), &mut measurer, &[1; 4], (&stack, &[0]), 0..1).unwrap();
+            let rows = measurer.finish();
+            (rows[0].mean[0], rows[0].max[0])
+        };
+        let exact = 16_777_217.0;
+        assert_eq!(measured("u.npy", Samples::U32(vec![16_777_217; 4])), (exact, exact));
+        assert_eq!(measured("d.npy", Samples::F64(vec![exact; 4])), (exact, exact));
+        assert_eq!(measured("f.npy", Samples::F32(vec![0.5; 4])), (0.5, 0.5));
+    }
 
     #[test]
     fn integers_of_any_type_are_label_numbers_and_other_values_are_named() {

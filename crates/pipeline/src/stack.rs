@@ -5,7 +5,7 @@ use crate::slice_statistics::{Chains, are_of_slices, preprocessing_of_slices};
 use crate::{Context, JobError, Model};
 use cytoscope_formats::{Image, ImageMeta};
 use cytoscope_profile::Stage;
-use cytoscope_volume::{Axis, Region, Samples};
+use cytoscope_volume::{Axis, DType, Region, Samples};
 use std::ops::Range;
 
 /// Returns the error for a preprocessing step of a model that is not supported.
@@ -83,6 +83,11 @@ impl Stack {
     /// Returns the index of the first slice of the window in the whole stack.
     pub(crate) fn first_slice(&self) -> usize {
         self.origin[0]
+    }
+
+    /// Returns the type of the samples.
+    pub(crate) fn dtype(&self) -> DType {
+        self.image.meta().dtype
     }
 
     /// Returns the number of voxels of a slice.

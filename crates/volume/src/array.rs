@@ -112,6 +112,14 @@ impl Samples {
         }
         with_samples!(self, v => convert(v))
     }
+
+    /// The samples converted to `f64`.
+    pub fn to_f64(&self) -> Vec<f64> {
+        fn convert<E: Element>(v: &[E]) -> Vec<f64> {
+            v.iter().map(|s| s.to_f64()).collect()
+        }
+        with_samples!(self, v => convert(v))
+    }
 }
 
 macro_rules! from_vec {
