@@ -222,6 +222,8 @@ pub(crate) struct TableTarget {
 pub(crate) struct CorrectionsPlace {
     /// The results folder of the stack.
     pub(crate) folder: PathBuf,
+    /// Files of the corrections of a stack with a single time point; `None` for a time series.
+    pub(crate) files: Option<CorrectionFiles>,
     /// Labels to start from instead of those shown: the first that match the journal.
     pub(crate) bases: Option<Vec<Base>>,
 }
@@ -453,7 +455,8 @@ fn prepare_corrections(place: &ResultsPlace, earlier: Option<&CorrectionFiles>) 
         let kept = [&files.labels, &files.base].into_iter().filter(|path| path.is_file());
         kept.map(|path| Base::File(path.clone())).chain([Base::Empty]).collect()
     });
-    Ok(CorrectionsPlace { folder, bases })
+    let files = (place.times < 2).then(|| CorrectionFiles::existing(&folder, &place.stem));
+    Ok(CorrectionsPlace { folder, files, bases })
 }
 
 fn prepare_training(job: &TrainJob, name: Option<&str>) -> Result<Box<TrainJob>, String> {

@@ -1,6 +1,7 @@
 //! Files of corrections: the journal, the saved labels and a copy of the original labels.
 
 use cytoscope_corrections::{CorrectionError, LabelSnapshot};
+use cytoscope_pipeline::{ArtifactKind, stack_stem};
 use cytoscope_storage::folder::move_back;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write_with;
@@ -9,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// Maximum number of earlier corrections of one stack.
 const MAX_SET_ASIDE: usize = 1000;
+/// Follows the stem of a stack that ends in the number of a time point.
+const STACK: &str = "_stack";
 
 /// Paths of the correction files of one stack, in its results folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,9 +35,28 @@ pub(crate) struct SetAside {
 }
 
 impl CorrectionFiles {
-    /// Returns the paths for a stack; `time` is given if it has several time points.
+    /// Returns the paths for a stack; `time` is given if it has several time points. No two stacks or time points in a folder
+    /// have the same.
     pub fn of(folder: &Path, stem: &str, time: Option<usize>) -> Self {
-        let stem = time.map_or_else(|| stem.to_owned(), |t| format!("{stem}_t{t}"));
+        Self::named(folder, &time.map_or_else(|| stem_of_stack(stem), |t| format!("{stem}_t{t}")))
+    }
+
+    /// Returns the paths for a stack with a single time point. If an earlier version has written its corrections to the files
+    /// that those of a time point of another stack would have, they stay there.
+    pub fn existing(folder: &Path, stem: &str) -> Self {
+        let (files, earlier) = (Self::of(folder, stem, None), Self::named(folder, stem));
+        if files == earlier || files.exist() || !earlier.exist() || is_time_of_another(folder, stem) {
+            return files;
+        }
+        earlier
+    }
+
+    /// Whether one of the files exists.
+    fn exist(&self) -> bool {
+        [&self.journal, &self.labels, &self.base].into_iter().any(|file| file.exists())
+    }
+
+    fn named(folder: &Path, stem: &str) -> Self {
         Self {
             journal: folder.join(format!("{stem}.corrections")),
             labels: folder.join(format!("{stem}_corrected_labels.tif")),
@@ -96,6 +118,35 @@ impl CorrectionFiles {
         rename_together(&existing, n, rename_file)?;
         Ok(SetAside { journal: earlier(&self.journal, n), labels })
     }
+}
+
+/// Returns the series and the number of a time point in a text that ends in one, such as `cells_t3`.
+fn time_at_end(text: &str) -> Option<(&str, usize)> {
+    let (series, digits) = text.rsplit_once("_t")?;
+    let time: usize = digits.parse().ok()?;
+    (time.to_string() == digits).then_some((series, time))
+}
+
+/// Returns the stem of the correction files of a stack with a single time point. It never ends in the number of a time point,
+/// which those of a time series do, and is different for each stack.
+fn stem_of_stack(stem: &str) -> String {
+    let mut text = stem;
+    while let Some(before) = text.strip_suffix(STACK) {
+        text = before;
+    }
+    if time_at_end(text).is_some() { format!("{stem}{STACK}") } else { stem.to_owned() }
+}
+
+/// Whether files in a results folder whose names begin with the stem of a stack that ends in the number of a time point are
+/// rather those of this time point of a time series.
+fn is_time_of_another(folder: &Path, stem: &str) -> bool {
+    let Some((series, _)) = time_at_end(stem) else { return false };
+    let was_predicted = |stem: &str| folder.join(ArtifactKind::Provenance.file_name(stem)).is_file();
+    let exists = || {
+        let entries = folder.parent().and_then(|parent| std::fs::read_dir(parent).ok()).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).any(|path| path.is_file() && stack_stem(&path) == series)
+    };
+    !was_predicted(stem) && (was_predicted(series) || exists())
 }
 
 fn rename_file(from: &Path, to: &Path) -> io::Result<()> {
@@ -163,6 +214,39 @@ mod tests {
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5);
         assert_ne!(CorrectionFiles::of(folder.path(), "cells", Some(3)), files);
+    }
+
+    #[test]
+    fn a_stack_does_not_share_the_files_of_a_time_point_of_another() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("cytoscope");
+        std::fs::create_dir(&folder).unwrap();
+        let of = |stem: &str, time| CorrectionFiles::of(&folder, stem, time);
+        let all = [
+            of("cells", None),
+            of("cells", Some(3)),
+            of("cells_t3", None),
+            of("cells_t3", Some(3)),
+            of("cells_t3_stack", None),
+            of("cells_t3_stack", Some(3)),
+            of("cells_t3_t3", None),
+        ];
+        for (n, files) in all.iter().enumerate() {
+            assert!(!all[..n].contains(files), "{files:?}");
+        }
+        assert!(of("cells_t", None).journal.ends_with("cells_t.corrections"), "no number of a time point");
+        // Files of an earlier version, unless they are those of the other stack.
+        let (new, old) = (of("cells_t3", None), of("cells", Some(3)));
+        let existing = || CorrectionFiles::existing(&folder, "cells_t3");
+        assert_eq!(existing(), new);
+        std::fs::write(&old.journal, "").unwrap();
+        assert_eq!(existing(), old);
+        std::fs::write(home.path().join("cells.tif"), "").unwrap();
+        assert_eq!(existing(), new);
+        std::fs::write(folder.join("cells_t3_provenance.json"), "").unwrap();
+        assert_eq!(existing(), old);
+        std::fs::write(&new.journal, "").unwrap();
+        assert_eq!(existing(), new);
     }
 
     #[test]

@@ -174,7 +174,7 @@ impl Corrections {
                 return effects;
             }
         };
-        let files = files_of(document, &place.folder);
+        let files = place.files.unwrap_or_else(|| files_of(document, &place.folder));
         let labels = documents.labels_to_correct(id);
         let base = labels.map_or(Base::Empty, |path| Base::File(path.to_owned()));
         let start = SessionStart {

@@ -61,16 +61,15 @@ impl FoundResults {
 
 /// The time points of a stack that have a journal of corrections.
 fn corrected_times(place: &ResultsPlace, folder: &Path) -> BTreeSet<usize> {
-    let is_journal = |name: &str, time: Option<usize>| {
-        let journal = CorrectionFiles::of(folder, &place.stem, time).journal;
-        journal.file_name().is_some_and(|expected| expected == name)
-    };
+    if place.times < 2 {
+        let journal = CorrectionFiles::existing(folder, &place.stem).journal;
+        return journal.exists().then_some(0).into_iter().collect();
+    }
     let journal_time = |name: &str| {
-        if place.times < 2 {
-            return is_journal(name, None).then_some(0);
-        }
         let time: usize = name.strip_suffix(".corrections")?.rsplit_once("_t")?.1.parse().ok()?;
-        (time < place.times && is_journal(name, Some(time))).then_some(time)
+        let journal = CorrectionFiles::of(folder, &place.stem, Some(time)).journal;
+        let is_journal = journal.file_name().is_some_and(|expected| expected == name);
+        (time < place.times && is_journal).then_some(time)
     };
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| journal_time(&entry.file_name().into_string().ok()?)).collect()
@@ -135,7 +134,7 @@ impl Search<'_> {
         ];
         let files: Vec<Artifact> = files.into_iter().flatten().cloned().collect();
         // Corrected labels take precedence over predicted ones.
-        let corrected = CorrectionFiles::of(folder, stem, None).labels;
+        let corrected = CorrectionFiles::existing(folder, stem).labels;
         if !corrected.is_file() || !(self.of_this() || self.is_beside) {
             return if self.of_this() { files } else { Vec::new() };
         }
