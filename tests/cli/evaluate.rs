@@ -99,6 +99,10 @@ fn a_model_has_the_scores_of_its_predictions() {
     assert!(fixture.bytes("s.json") == fixture.bytes("t.json"));
     fixture.fails(2, &["evaluate", "--model", "nuclei-dog", "--data", "data", "--pred", "o"], &["--pred"]);
     fixture.fails(2, &["evaluate", "--model", "nuclei-dog"], &["--data"]);
+    // A report in the package would change it.
+    fixture.run(&["export", "nuclei-dog", "--format", "bioimageio", "--out", "pkg"]).ok();
+    let inside = ["evaluate", "--model", "./pkg", "--data", "data", "--out", "pkg/s.json"];
+    fixture.fails(2, &inside, &["pkg/s.json is inside the package", "choose another path"]);
     let single = ["evaluate", "--model", "nuclei-dog", "--data", "data/nuclei_3_raw.tif"];
     let refused = fixture.fails(3, &single, &["nuclei_3_raw.tif", "ground truth", "--pred and --truth"]);
     assert!(!refused.stderr.contains("training"), "{}", refused.stderr);

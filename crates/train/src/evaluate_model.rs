@@ -6,11 +6,12 @@ use crate::problems;
 use crate::stacks::{channels_array, is_whole_file, read_channels, read_samples, voxel_um};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
+use cytoscope_model_package::refuse_inside_package;
 use cytoscope_pipeline::devices::{Devices, SelectedEngine};
 use cytoscope_pipeline::job_record::{JobKind, PendingRecord, Recordable, recorded};
 use cytoscope_pipeline::{
     Context, DiameterRequest, EvaluateReport, Evaluation, Event, JobError, Model, ModelTask, Note, PredictOptions,
-    ProgressStage, ScoredImage, VolumeOutputs, predict_volume_on_devices, records_before, refuse_changed,
+    ProgressStage, ScoredImage, VolumeOutputs, find_model, predict_volume_on_devices, records_before, refuse_changed,
 };
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
@@ -69,7 +70,10 @@ impl EvaluateModelJob {
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<EvaluateReport, JobError> {
         let Some(out) = &self.out else { return self.evaluate(context, devices, None) };
         check_extension(out, &["json"])?;
-        check_file(out, &[&self.data], self.overwrite)?;
+        // The list of a folder in the layout of nnU-Net.
+        let listing = self.data.join("dataset.json");
+        check_file(out, &[&self.data, &listing], self.overwrite)?;
+        refuse_inside_package(out, &[&find_model(&self.model)?])?;
         recorded(self, context, |record| {
             let report = self.evaluate(context, devices, Some(record))?;
             if let Some(aside) = write_checked_json(out, &report.with_absolute_paths(), self.overwrite)? {
