@@ -353,7 +353,8 @@ impl RunFolder {
 
     /// Removes the folder if no run has written to it and none uses it.
     pub(crate) fn remove_unwritten(&self) {
-        let is_mark = |entry: &std::fs::DirEntry| [MARKER, LOCK].iter().any(|name| entry.file_name().to_str() == Some(*name));
+        let is_mark =
+            |entry: &std::fs::DirEntry| [MARKER, LOCK].iter().any(|name| entry.file_name().to_str() == Some(*name));
         let is_unwritten = std::fs::read_dir(&self.path)
             .is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| is_mark(&entry))));
         if !is_unwritten || !self.is_of_run() {
