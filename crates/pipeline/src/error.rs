@@ -63,12 +63,12 @@ fn is_within(path: &Path, of: &Path) -> bool {
 }
 
 /// Prefixes the message of a model error with the model's path or name, unless the message names it or a file inside it.
-fn model_message(model: &str, error: &(dyn std::error::Error + 'static)) -> String {
+fn model_message(model: &str, error: &(dyn std::error::Error + 'static)) -> Message {
     let message = model_error_message(error);
     match model_error_path(error) {
         // The model's path is text, in which bytes that are not Unicode are replaced.
         Some(path) if is_within(Path::new(&*path.to_string_lossy()), Path::new(model)) => message,
-        _ => format!("{model}: {message}"),
+        _ => message!("{model}: {message}"),
     }
 }
 
@@ -228,8 +228,8 @@ impl JobError {
     /// Returns the message with the settings that it names.
     pub fn message(&self) -> Message {
         match self {
-            // The crates below write the names of settings into the texts of these errors.
-            Self::Model { .. } | Self::Engine(_) => Message::parse(self.to_string()),
+            // Explanations of drivers' messages name settings in their texts, which another process may have written.
+            Self::Engine(_) => Message::parse(self.to_string()),
             // The problem may quote such an error.
             Self::Mismatch { path, problem, next_step } => {
                 message!("{}: {}; {next_step}", path.display(), Message::parse(problem.as_str()))
@@ -384,11 +384,11 @@ fn model_error_path<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<
     }
 }
 
-/// Formats a model error; if an I/O error caused it, advice is appended.
-pub fn model_error_message(error: &(dyn std::error::Error + 'static)) -> String {
+/// Returns the message of a model error with the settings that it names; if an I/O error caused it, advice is appended.
+pub fn model_error_message(error: &(dyn std::error::Error + 'static)) -> Message {
     match model_io(error) {
-        Some(io) => format!("{error}; {}", io_advice(io)),
-        None => error.to_string(),
+        Some(io) => message!("{error}; {}", io_advice(io)),
+        None => message!("{error}"),
     }
 }
 
@@ -482,9 +482,13 @@ mod tests {
             assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [TIME], "{error}");
         }
         let exists = JobError::from(StorageError::Exists { path: "a.tif".into() });
-        for message in
-            [exists.message(), exists.next_step().unwrap_or_default(), JobError::model("m", exists).message()]
-        {
+        let of_model = JobError::model("m", message!("a --tile.onnx exists: use {FORCE}"));
+        for message in [
+            exists.message(),
+            exists.next_step().unwrap_or_default(),
+            JobError::model("m", exists).message(),
+            of_model.message(),
+        ] {
             assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [FORCE], "{message}");
         }
     }
