@@ -239,7 +239,7 @@ impl JobError {
     }
 
     /// Returns the message, prefixed with the file or folder that it is about unless the message names it.
-    pub fn message_about(&self, path: &Path) -> Message {
+    pub(crate) fn message_about(&self, path: &Path) -> Message {
         let message = self.message();
         if self.names(path) { message } else { message!("{}: {message}", path.display()) }
     }

@@ -82,7 +82,7 @@ pub enum Part {
 
 impl Part {
     /// Parses a word such as `train`, `valid` or `test`, regardless of case; `None` for other words.
-    pub fn from_word(word: &str) -> Option<Part> {
+    pub(crate) fn from_word(word: &str) -> Option<Part> {
         Some(match word.trim().to_lowercase().as_str() {
             "train" | "training" | "tr" => Part::Train,
             "valid" | "val" | "validation" | "validate" | "dev" => Part::Validation,
