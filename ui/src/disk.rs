@@ -30,6 +30,7 @@ use cytoscope_pipeline::{
 use cytoscope_profile::{MachinePeak, StoredRun};
 use cytoscope_storage::ResultsFolder;
 use cytoscope_storage::folder::{move_aside, remove_finished};
+use cytoscope_storage::message::Message;
 use cytoscope_train::TrainJob;
 use cytoscope_worker::{LabelArray, LiveArray};
 use std::collections::BTreeMap;
@@ -304,7 +305,7 @@ pub(crate) enum DiskEvent {
         result: Result<(), String>,
     },
     /// The machine profiles were read.
-    MachineProfilesRead(Result<MachineProfiles, String>),
+    MachineProfilesRead(Result<MachineProfiles, Message>),
     /// The peak rates of this machine were read or measured.
     PeakMeasured(Box<MachinePeak>),
     /// The settings were saved, or why not.
@@ -372,7 +373,7 @@ impl DiskEffect {
             Self::ReadTrials(job) => DiskEvent::TrialsRead { job: job.clone(), trials: job.stored_trials() },
             Self::RemoveSearch(job) => DiskEvent::SearchRemoved { job: job.clone(), result: job.remove() },
             Self::ReadMachineProfiles { path } => {
-                DiskEvent::MachineProfilesRead(MachineProfiles::read(path).map_err(|error| error.to_string()))
+                DiskEvent::MachineProfilesRead(MachineProfiles::read(path).map_err(|error| error.message()))
             }
             Self::MeasurePeak => DiskEvent::PeakMeasured(Box::new(machine_peak(0))),
             Self::Visit { path } => DiskEvent::Visited(visit(path)),
