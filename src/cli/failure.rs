@@ -126,7 +126,7 @@ impl From<cytoscope_objects::ObjectsError> for Failure {
             JobErrorKind::Other => JobErrorKind::BadInput,
             kind => kind,
         };
-        Self::new(kind, error.to_string())
+        Self::with_settings(kind, error.message())
     }
 }
 
