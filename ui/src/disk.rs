@@ -11,6 +11,7 @@ use crate::correct::files::{CorrectionFiles, SetAside};
 use crate::correct::session::Base;
 use crate::document::file_name;
 use crate::documents::LiveOutput;
+use crate::engine_notes::message_in_window;
 use crate::file_browser::{Visited, visit, visit_new};
 use crate::jobs::TunedTraining;
 use crate::measure::table_name;
@@ -364,7 +365,9 @@ impl DiskEffect {
             Self::RequestFinish { job, paused } => {
                 DiskEvent::FinishRequested { paused: *paused, requested: request_finish(job, *paused) }
             }
-            Self::DiscardTraining { job } => DiskEvent::TrainingDiscarded(job.discard().map_err(|e| e.to_string())),
+            Self::DiscardTraining { job } => {
+                DiskEvent::TrainingDiscarded(job.discard().map_err(|e| message_in_window(&e.message())))
+            }
             Self::ReadRun { path } => DiskEvent::RunRead { path: path.clone(), run: read_run(path).map(Box::new) },
             Self::PrepareTuning(training) => {
                 DiskEvent::TuningReady(training.write_settings().map(|()| training.clone()))
@@ -496,7 +499,7 @@ fn free_path(folder: &Path, name: &str) -> PathBuf {
 
 fn request_finish(job: &TrainJob, paused: bool) -> Result<(), String> {
     if paused {
-        return job.finish_early().map_err(|e| e.to_string());
+        return job.finish_early().map_err(|e| message_in_window(&e.message()));
     }
     // A resumed run that is still queued gets no messages; it checks its folder when it starts.
     if job.checkpoint_summary().is_some()
