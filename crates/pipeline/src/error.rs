@@ -388,6 +388,8 @@ fn model_error_path<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<
 pub fn model_error_message(error: &(dyn std::error::Error + 'static)) -> Message {
     match model_io(error) {
         Some(io) => message!("{error}; {}", io_advice(io)),
+        // See `JobError::message`.
+        None if error.is::<EngineError>() => Message::parse(error.to_string()),
         None => message!("{error}"),
     }
 }
@@ -418,7 +420,7 @@ impl From<GraphError> for JobError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cytoscope_storage::setting::{FORCE, TIME};
+    use cytoscope_storage::setting::{FORCE, ON_CPU, TIME};
 
     #[test]
     fn a_file_is_named_once_whatever_else_the_message_contains() {
@@ -491,6 +493,10 @@ mod tests {
         ] {
             assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [FORCE], "{message}");
         }
+        let device = cytoscope_engine::DeviceId::Cpu;
+        let of_engine = EngineError::Device { device, reason: format!("it hung: use {ON_CPU}") };
+        let message = JobError::model("m", of_engine).message();
+        assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [ON_CPU], "{message}");
     }
 
     #[test]
