@@ -424,10 +424,16 @@ fn messages_name_options_by_the_list_that_the_window_translates() {
 
 /// Crates whose messages keep the settings that they name, so that the window shows its controls: `message!` formats them.
 /// `format!` would leave only a text.
-const KEEPING_SETTINGS: [&str; 5] = ["formats", "pipeline", "quantize", "storage", "worker"];
+const KEEPING_SETTINGS: [&str; 7] =
+    ["checkpoint-import", "formats", "pipeline", "quantize", "storage", "train", "worker"];
 
-/// Settings in the texts of engine errors, where they are searched for: source file and constant.
-const IN_TEXTS: [(&str, &str); 1] = [("crates/pipeline/src/verify.rs", "DEVICE")];
+/// Settings in texts, by source file and constant: of engine errors, where they are searched for, and of advice that only the
+/// command line shows.
+const IN_TEXTS: [(&str, &str); 3] = [
+    ("crates/pipeline/src/verify.rs", "DEVICE"),
+    ("crates/train/src/monitor.rs", "BATCH"),
+    ("crates/train/src/monitor.rs", "SET"),
+];
 
 /// The arguments of a call, from behind its opening parenthesis on.
 fn arguments(rest: &str) -> &str {

@@ -126,7 +126,7 @@ impl From<cytoscope_objects::ObjectsError> for Failure {
             JobErrorKind::Other => JobErrorKind::BadInput,
             kind => kind,
         };
-        Self::new(kind, error.to_string())
+        Self::with_settings(kind, error.message())
     }
 }
 
@@ -137,7 +137,7 @@ impl From<GraphError> for Failure {
             GraphError::Io { source, .. } if refusal(source).is_none() => JobErrorKind::Other,
             _ => JobErrorKind::BadInput,
         };
-        Self::new(kind, model_error_message(&error))
+        Self::with_settings(kind, model_error_message(&error))
     }
 }
 
@@ -147,6 +147,6 @@ impl From<PackageError> for Failure {
             return error.into();
         }
         let message = model_error_message(&error);
-        Self::new(JobError::model("", error).kind(), message)
+        Self::with_settings(JobError::model("", error).kind(), message)
     }
 }

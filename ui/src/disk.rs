@@ -11,6 +11,7 @@ use crate::correct::files::{CorrectionFiles, SetAside};
 use crate::correct::session::Base;
 use crate::document::file_name;
 use crate::documents::LiveOutput;
+use crate::engine_notes::message_in_window;
 use crate::file_browser::{Visited, visit, visit_new};
 use crate::jobs::TunedTraining;
 use crate::measure::table_name;
@@ -30,6 +31,7 @@ use cytoscope_pipeline::{
 use cytoscope_profile::{MachinePeak, StoredRun};
 use cytoscope_storage::ResultsFolder;
 use cytoscope_storage::folder::{move_aside, remove_finished};
+use cytoscope_storage::message::Message;
 use cytoscope_train::TrainJob;
 use cytoscope_worker::{LabelArray, LiveArray};
 use std::collections::BTreeMap;
@@ -308,7 +310,7 @@ pub(crate) enum DiskEvent {
         result: Result<(), String>,
     },
     /// The machine profiles were read.
-    MachineProfilesRead(Result<MachineProfiles, String>),
+    MachineProfilesRead(Result<MachineProfiles, Message>),
     /// The peak rates of this machine were read or measured.
     PeakMeasured(Box<MachinePeak>),
     /// The settings were saved, or why not.
@@ -367,7 +369,9 @@ impl DiskEffect {
             Self::RequestFinish { job, paused } => {
                 DiskEvent::FinishRequested { paused: *paused, requested: request_finish(job, *paused) }
             }
-            Self::DiscardTraining { job } => DiskEvent::TrainingDiscarded(job.discard().map_err(|e| e.to_string())),
+            Self::DiscardTraining { job } => {
+                DiskEvent::TrainingDiscarded(job.discard().map_err(|e| message_in_window(&e.message())))
+            }
             Self::ReadRun { path } => DiskEvent::RunRead { path: path.clone(), run: read_run(path).map(Box::new) },
             Self::PrepareTuning(training) => {
                 DiskEvent::TuningReady(training.write_settings().map(|()| training.clone()))
@@ -376,7 +380,7 @@ impl DiskEffect {
             Self::ReadTrials(job) => DiskEvent::TrialsRead { job: job.clone(), trials: job.stored_trials() },
             Self::RemoveSearch(job) => DiskEvent::SearchRemoved { job: job.clone(), result: job.remove() },
             Self::ReadMachineProfiles { path } => {
-                DiskEvent::MachineProfilesRead(MachineProfiles::read(path).map_err(|error| error.to_string()))
+                DiskEvent::MachineProfilesRead(MachineProfiles::read(path).map_err(|error| error.message()))
             }
             Self::MeasurePeak => DiskEvent::PeakMeasured(Box::new(machine_peak(0))),
             Self::Visit { path } => DiskEvent::Visited(visit(path)),
@@ -505,7 +509,7 @@ fn free_path(folder: &Path, name: &str) -> PathBuf {
 
 fn request_finish(job: &TrainJob, paused: bool) -> Result<(), String> {
     if paused {
-        return job.finish_early().map_err(|e| e.to_string());
+        return job.finish_early().map_err(|e| message_in_window(&e.message()));
     }
     // A resumed run that is still queued gets no messages; it checks its folder when it starts.
     if job.checkpoint_summary().is_some()

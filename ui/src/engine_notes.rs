@@ -104,14 +104,14 @@ pub(crate) fn message_in_window(message: &Message) -> String {
     with_controls(message, in_place_of, time_points_from_one)
 }
 
-/// Returns a text that came without its options as [`message_in_window`] returns messages.
+/// Returns a text that came without its options, such as advice of a stored run, as [`message_in_window`] returns messages.
 pub(crate) fn in_window(text: &str) -> String {
     message_in_window(&Message::parse(text))
 }
 
-/// Returns a text as [`in_window`] does, with its numbers of time points.
-pub(crate) fn options_in_window(text: String) -> String {
-    with_controls(&Message::parse(text), in_place_of, str::to_owned)
+/// Returns a message as [`message_in_window`] does, with its numbers of time points.
+pub(crate) fn options_in_window(message: &Message) -> String {
+    with_controls(message, in_place_of, str::to_owned)
 }
 
 /// Returns a failure of a search for training settings as [`failure_in_window`] returns it, with the buttons of the search in

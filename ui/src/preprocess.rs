@@ -6,6 +6,7 @@ use crate::data::plane::{Plane, PlaneAt};
 use crate::data::source::{Cancel, FileSource, PlaneSource, SourceError};
 use crate::document::{Document, DocumentChange, fresh_id};
 use crate::documents::DocumentsAction;
+use crate::engine_notes::message_in_window;
 use crate::jobs::JobsAction;
 use crate::panels::{heading, icon_button, named_button, weak};
 use cytoscope_formats::Image;
@@ -41,7 +42,7 @@ impl PreprocessPreview {
     pub fn new(image: &Image, steps: &[PreprocessStep]) -> Result<Self, String> {
         let context = Context::default();
         let cancel = context.cancel.clone();
-        let result = preprocessed(&context, image, steps).map_err(|error| error.to_string())?;
+        let result = preprocessed(&context, image, steps).map_err(|error| message_in_window(&error.message()))?;
         let file = FileSource::new(result, false);
         let source = Arc::new(PreviewSource { file, cancel: cancel.clone() });
         Ok(Self { source, source_id: fresh_id(), cancel })
@@ -287,6 +288,14 @@ mod tests {
         let plane = preview.source.plane(&at, &Cancel::default()).unwrap();
         let expected: Vec<f32> = (64..128).map(|i| (f64::from(i) / 127.0) as f32).collect();
         assert_eq!(plane.values, Values::F32(expected));
+    }
+
+    #[test]
+    fn a_step_that_needs_the_voxel_size_names_the_control_that_sets_it() {
+        let array = Array::new(Axes::zyx(), vec![2, 8, 8], vec![0.0f32; 128]).unwrap();
+        let image = cytoscope_formats::image_in_memory(Path::new("x"), array, VoxelSize::default()).unwrap();
+        let refused = PreprocessPreview::new(&image, &["tophat:radius=2um".parse().unwrap()]).err().unwrap();
+        assert!(refused.ends_with("or set the voxel size with \"Voxel size…\""), "{refused}");
     }
 
     #[test]

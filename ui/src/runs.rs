@@ -1,11 +1,13 @@
 //! Runs that the profiler shows: jobs of this window, and runs from files.
 
 use crate::document::file_name;
+use crate::engine_notes::message_in_window;
 use crate::work::{JobState, JobView, TrainingTimes};
 use cytoscope_profile::{
     DeviceMemory, MemoryMark, MemorySample, RunFacts, SpanRecord, StageTotal, StoredRun, TrainingFacts, bytes_text,
     computing_share,
 };
+use cytoscope_storage::message;
 use cytoscope_storage::read::open_regular;
 use cytoscope_worker::JobId;
 use std::io::Read;
@@ -66,7 +68,8 @@ pub(crate) fn read_run(path: &Path) -> Result<StoredRun, String> {
         let limit = bytes_text(MAX_RUN_BYTES);
         return Err(format!("{}: the file is larger than {limit}; expected a stored run", path.display()));
     }
-    let mut run = StoredRun::from_json(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut run =
+        StoredRun::from_json(&text).map_err(|error| message_in_window(&message!("{}: {error}", path.display())))?;
     let in_file = run.spans.len();
     run.spans.retain(|s| SPAN_TIMES_US.contains(&s.start_us) && SPAN_TIMES_US.contains(&s.duration_us));
     run.spans_not_kept = run.spans_not_kept.saturating_add((in_file - run.spans.len()) as u64);

@@ -29,7 +29,7 @@ impl SliceAxis {
     }
 
     /// Indices in Z, Y, X of the axes of a slice's rows and columns.
-    pub fn rows_columns(self) -> [usize; 2] {
+    pub(crate) fn rows_columns(self) -> [usize; 2] {
         match self {
             SliceAxis::Z => [1, 2],
             SliceAxis::Y => [0, 2],

@@ -71,7 +71,7 @@ impl LabelVolume {
     ///
     /// # Errors
     /// [`CorrectionError::TooLarge`] if there are more pairs of label and chunk than the limits allow.
-    pub fn from_snapshot(labels: LabelSnapshot, limits: &Limits) -> Result<Self, CorrectionError> {
+    pub(crate) fn from_snapshot(labels: LabelSnapshot, limits: &Limits) -> Result<Self, CorrectionError> {
         let count = |(i, chunk): (usize, &Chunk)| {
             let mut found: HashMap<u32, u32> = HashMap::new();
             chunk.each_run(0..labels.grid.chunk_voxels(i), |_, len, value| {

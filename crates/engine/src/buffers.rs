@@ -53,7 +53,7 @@ impl Content {
     ///
     /// # Errors
     /// As [`DeviceTensor::read`].
-    pub fn into_host(self) -> Result<Tensor, EngineError> {
+    pub(crate) fn into_host(self) -> Result<Tensor, EngineError> {
         match self {
             Self::Host(tensor) => Ok(tensor),
             Self::Device(tensor) => tensor.read(),

@@ -240,15 +240,6 @@ impl Graph {
         map
     }
 
-    /// Replaces every use of `from`, in nodes and graph outputs, by `to`.
-    pub fn replace_uses(&mut self, from: ValueId, to: ValueId) {
-        for id in self.nodes.iter_mut().flat_map(|n| n.inputs.iter_mut().flatten()).chain(&mut self.outputs) {
-            if *id == from {
-                *id = to;
-            }
-        }
-    }
-
     /// Total size of all constants in bytes.
     pub fn initializer_bytes(&self) -> usize {
         self.initializers.values().map(|t| t.len() * t.dtype().size_bytes()).sum()

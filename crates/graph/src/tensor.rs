@@ -334,18 +334,13 @@ impl Tensor {
         &self.data
     }
 
-    /// Consumes the tensor and returns its elements.
-    pub fn into_data(self) -> TensorData {
-        self.data
-    }
-
     /// Returns the elements as a slice of `T`, if that is their type.
     pub fn as_slice<T: Scalar>(&self) -> Option<&[T]> {
         T::slice(&self.data)
     }
 
     /// Consumes the tensor and returns the elements as a vector of `T`, if that is their type.
-    pub fn into_vec<T: Scalar>(self) -> Option<Vec<T>> {
+    pub(crate) fn into_vec<T: Scalar>(self) -> Option<Vec<T>> {
         T::unwrap(self.data)
     }
 
@@ -369,18 +364,8 @@ impl Tensor {
         self.as_slice()
     }
 
-    /// Returns the elements, if they are i32.
-    pub fn as_i32(&self) -> Option<&[i32]> {
-        self.as_slice()
-    }
-
     /// Consumes the tensor and returns the elements, if they are f32.
     pub fn into_f32(self) -> Option<Vec<f32>> {
-        self.into_vec()
-    }
-
-    /// Consumes the tensor and returns the elements, if they are i64.
-    pub fn into_i64(self) -> Option<Vec<i64>> {
         self.into_vec()
     }
 

@@ -63,12 +63,12 @@ fn is_within(path: &Path, of: &Path) -> bool {
 }
 
 /// Prefixes the message of a model error with the model's path or name, unless the message names it or a file inside it.
-fn model_message(model: &str, error: &(dyn std::error::Error + 'static)) -> String {
+fn model_message(model: &str, error: &(dyn std::error::Error + 'static)) -> Message {
     let message = model_error_message(error);
     match model_error_path(error) {
         // The model's path is text, in which bytes that are not Unicode are replaced.
         Some(path) if is_within(Path::new(&*path.to_string_lossy()), Path::new(model)) => message,
-        _ => format!("{model}: {message}"),
+        _ => message!("{model}: {message}"),
     }
 }
 
@@ -239,8 +239,8 @@ impl JobError {
     /// Returns the message with the settings that it names.
     pub fn message(&self) -> Message {
         match self {
-            // The crates below write the names of settings into the texts of these errors.
-            Self::Model { .. } | Self::Engine(_) => Message::parse(self.to_string()),
+            // Explanations of drivers' messages name settings in their texts, which another process may have written.
+            Self::Engine(_) => Message::parse(self.to_string()),
             // The problem may quote such an error.
             Self::Mismatch { path, problem, next_step } => {
                 message!("{}: {}; {next_step}", path.display(), Message::parse(problem.as_str()))
@@ -250,7 +250,7 @@ impl JobError {
     }
 
     /// Returns the message, prefixed with the file or folder that it is about unless the message names it.
-    pub fn message_about(&self, path: &Path) -> Message {
+    pub(crate) fn message_about(&self, path: &Path) -> Message {
         let message = self.message();
         if self.names(path) { message } else { message!("{}: {message}", path.display()) }
     }
@@ -412,11 +412,13 @@ fn model_error_path<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<
     }
 }
 
-/// Formats a model error; if an I/O error caused it, advice is appended.
-pub fn model_error_message(error: &(dyn std::error::Error + 'static)) -> String {
+/// Returns the message of a model error with the settings that it names; if an I/O error caused it, advice is appended.
+pub fn model_error_message(error: &(dyn std::error::Error + 'static)) -> Message {
     match model_io(error) {
-        Some(io) => format!("{error}; {}", io_advice(io)),
-        None => error.to_string(),
+        Some(io) => message!("{error}; {}", io_advice(io)),
+        // See `JobError::message`.
+        None if error.is::<EngineError>() => Message::parse(error.to_string()),
+        None => message!("{error}"),
     }
 }
 
@@ -446,7 +448,7 @@ impl From<GraphError> for JobError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cytoscope_storage::setting::{FORCE, TIME};
+    use cytoscope_storage::setting::{FORCE, ON_CPU, TIME};
 
     #[test]
     fn a_file_is_named_once_whatever_else_the_message_contains() {
@@ -519,11 +521,19 @@ mod tests {
             assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [TIME], "{error}");
         }
         let exists = JobError::from(StorageError::Exists { path: "a.tif".into() });
-        for message in
-            [exists.message(), exists.next_step().unwrap_or_default(), JobError::model("m", exists).message()]
-        {
+        let of_model = JobError::model("m", message!("a --tile.onnx exists: use {FORCE}"));
+        for message in [
+            exists.message(),
+            exists.next_step().unwrap_or_default(),
+            JobError::model("m", exists).message(),
+            of_model.message(),
+        ] {
             assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [FORCE], "{message}");
         }
+        let device = cytoscope_engine::DeviceId::Cpu;
+        let of_engine = EngineError::Device { device, reason: format!("it hung: use {ON_CPU}") };
+        let message = JobError::model("m", of_engine).message();
+        assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [ON_CPU], "{message}");
     }
 
     #[test]

@@ -376,7 +376,7 @@ impl Model {
 
     /// Returns how the package's files have changed since it was loaded, as the predicate of a sentence; `None` if they
     /// have not.
-    pub fn change_on_disk(&self) -> Option<String> {
+    pub(crate) fn change_on_disk(&self) -> Option<String> {
         let now = match on_disk(&self.path) {
             Ok(now) => now,
             Err(error) => return Some(format!("can no longer be read ({error})")),
@@ -456,7 +456,7 @@ impl Model {
     }
 
     /// Returns the shape of the network's input for a tile Z, Y, X.
-    pub fn tensor_shape(&self, channels: usize, tile: [usize; 3]) -> Vec<usize> {
+    pub(crate) fn tensor_shape(&self, channels: usize, tile: [usize; 3]) -> Vec<usize> {
         let mut shape = vec![1, channels];
         shape.extend(&tile[3 - self.spatial_axes..]);
         shape

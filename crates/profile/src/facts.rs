@@ -206,7 +206,7 @@ pub struct TileFacts {
 impl TileFacts {
     /// Returns the share of the computed voxels that was discarded or computed again: halos, overlaps, and filling up to
     /// whole tiles.
-    pub fn discarded_share(&self) -> f64 {
+    pub(crate) fn discarded_share(&self) -> f64 {
         if self.computed_voxels == 0 {
             return 0.0;
         }
@@ -215,7 +215,7 @@ impl TileFacts {
 
     /// Returns a larger tile: of twice the edge along the axes that lose most to the halo, in the plane before Z. An axis
     /// along which one tile covers the volume stays as it is. `None` if no axis can be larger.
-    pub fn larger_tile(&self) -> Option<[usize; 3]> {
+    pub(crate) fn larger_tile(&self) -> Option<[usize; 3]> {
         let [z, y, x] = self.tile_zyx;
         let [halo_z, halo_y, halo_x] = self.halo_zyx;
         let [grid_z, grid_y, grid_x] = self.grid_zyx.unwrap_or([usize::MAX; 3]);
@@ -235,7 +235,7 @@ impl TileFacts {
 
     /// Returns the share of the work that tiles of `larger` voxels would save: what they lose to the halo less. Tiles without a
     /// known halo would save [`TileFacts::discarded_share`] at most.
-    pub fn saved_share(&self, larger: [usize; 3]) -> f64 {
+    pub(crate) fn saved_share(&self, larger: [usize; 3]) -> f64 {
         let grid = self.grid_zyx.unwrap_or([usize::MAX; 3]);
         // Computed voxels for each that is kept. An axis along which one tile covers the volume has no halo.
         let work = |tile: [usize; 3]| {

@@ -273,7 +273,7 @@ impl Recorder {
     }
 
     /// Returns all memory marks recorded so far.
-    pub fn memory_marks(&self) -> Vec<MemoryMark> {
+    pub(crate) fn memory_marks(&self) -> Vec<MemoryMark> {
         self.state().marks.clone()
     }
 

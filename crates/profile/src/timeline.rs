@@ -172,7 +172,7 @@ impl Recorder {
     }
 
     /// Returns the memory over time: samples and marks, in order of time.
-    pub fn memory_timeline(&self) -> Vec<MemorySample> {
+    pub(crate) fn memory_timeline(&self) -> Vec<MemorySample> {
         let state = self.state();
         let of_marks = state.marks.iter().map(|mark| MemorySample {
             at_us: mark.at_us,

@@ -168,6 +168,8 @@ impl fmt::Display for Message {
     }
 }
 
+impl std::error::Error for Message {}
+
 impl From<&str> for Message {
     /// Returns a text that names no settings.
     fn from(text: &str) -> Self {

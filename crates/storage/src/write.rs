@@ -340,7 +340,7 @@ impl FinishedFile {
     ///
     /// # Errors
     /// [`StorageError::Io`]; what exists at the target is then unchanged, and the new file is removed.
-    pub fn publish_checked(mut self, overwrite: Overwrite) -> Result<Option<PathBuf>, StorageError> {
+    pub(crate) fn publish_checked(mut self, overwrite: Overwrite) -> Result<Option<PathBuf>, StorageError> {
         let target = self.target.clone();
         self.sync().map_err(StorageError::io(&target, "finishing the file"))?;
         let has_appeared = overwrite == Overwrite::Refuse && std::fs::symlink_metadata(&target).is_ok();

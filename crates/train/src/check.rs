@@ -7,6 +7,7 @@ use crate::problems;
 use crate::start::TrainStart;
 use crate::trained_images::TrainedImages;
 use cytoscope_pipeline::{Context, JobError};
+use cytoscope_storage::StorageError;
 use cytoscope_training_data::{Dataset, Report, Split, TrainingDataError, TrainingTask};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -89,7 +90,9 @@ impl CheckJob {
             }
         }
         // If the list cannot be written, the report still contains every problem.
-        let details = problems::list(&self.data, &report.problems, self.details.as_deref()).and_then(Result::ok);
+        let unwritten = |error: &StorageError| tracing::warn!("the list of problems cannot be written: {error}");
+        let details = problems::list(&self.data, &report.problems, self.details.as_deref());
+        let details = details.and_then(|written| written.inspect_err(unwritten).ok());
         Ok(CheckReport { dataset, report, split: found, no_split, details })
     }
 

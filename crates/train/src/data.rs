@@ -10,7 +10,6 @@ use cytoscope_objects::diameter::FLAT_SLICES;
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Stage;
 use cytoscope_storage::counted;
-use cytoscope_storage::message::Message;
 use cytoscope_training_data::{
     CheckOptions, Dataset, Pair, PairSummary, Report, Split, SplitOptions, TargetKind, TrainingDataError, TrainingTask,
     check_with, find_pairs_with, split,
@@ -94,7 +93,7 @@ pub(crate) fn load(
         return Err(JobError::Mismatch {
             path: first.map_or_else(|| path.to_owned(), |p| p.file.clone()),
             problem: first.map_or_else(|| "no pair is usable".to_owned(), |p| p.message.clone()),
-            next_step: first.map_or_else(|| "check the data".into(), |p| Message::parse(p.next_step.as_str())),
+            next_step: first.map_or_else(|| "check the data".into(), |p| p.next_step.clone()),
         });
     }
     let mut split = split_pairs(&usable, &report, config, seed, keep, &known).map_err(data_error)?;

@@ -17,11 +17,9 @@ pub(crate) fn wrong_use(message: impl Into<Message>) -> JobError {
 pub(crate) fn data_error(error: TrainingDataError) -> JobError {
     match error {
         TrainingDataError::Format(e) => JobError::Format(e),
-        TrainingDataError::Data { file, problem, next_step } => {
-            JobError::Mismatch { path: file, problem, next_step: Message::parse(next_step) }
-        }
+        TrainingDataError::Data { file, problem, next_step } => JobError::Mismatch { path: file, problem, next_step },
         TrainingDataError::NoPairs { dataset, problem, next_step } => {
-            JobError::Mismatch { path: dataset.root, problem, next_step: Message::parse(next_step) }
+            JobError::Mismatch { path: dataset.root, problem, next_step }
         }
         TrainingDataError::Io { file, source, .. } => JobError::unreadable(&file, source),
         TrainingDataError::Parameter { .. } => JobError::wrong_use(error.to_string()),

@@ -5,6 +5,7 @@ use crate::step::input_parts;
 use cytoscope_graph::{Dim, Graph, ValueId};
 use cytoscope_graph_passes::{analysis, infer_shapes, input_channels, join_inputs};
 use cytoscope_pipeline::JobError;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::FROM_SCRATCH;
 
 /// Axes of the input before those of space: batch and channels.
@@ -115,7 +116,7 @@ pub(crate) fn check_output_size(graph: &Graph, name: &str, batch: &[usize]) -> R
         let lengths: Vec<String> = shape.iter().skip(BEFORE_SPACE).map(usize::to_string).collect();
         lengths.join(" × ")
     };
-    let problem = format!(
+    let problem = message!(
         "its output has {} voxels for an input of {}, but training requires outputs of the size of the input: start from a \
          network that pads its convolutions and returns to the resolution of its input, or from scratch ({FROM_SCRATCH})",
         size(&output),

@@ -71,7 +71,7 @@ mod tests {
             pair: None,
             severity: Severity::Warning,
             message: "this kind of image is not read".to_owned(),
-            next_step: "save it as TIFF".to_owned(),
+            next_step: "save it as TIFF".into(),
         }
     }
 

@@ -191,8 +191,9 @@ impl Training<'_> {
         let _span = self.context.recorder.span(Stage::Validate, "preview");
         let Some((png, caption)) = self.previews.live_png(case, live).zip(self.previews.caption(case)) else { return };
         let path = self.folder.preview();
-        if cytoscope_storage::write::atomic_write(&path, &png).is_ok() {
-            self.emit(&TrainEvent::ValidationPreview { step, path, caption });
+        match cytoscope_storage::write::atomic_write(&path, &png) {
+            Ok(()) => self.emit(&TrainEvent::ValidationPreview { step, path, caption }),
+            Err(error) => tracing::warn!("the preview of a validation cannot be written: {error}"),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Training sets: pairs of files and their problems.
 
 use cytoscope_formats::OpenOptions;
+use cytoscope_storage::message::Message;
 use cytoscope_volume::Axes;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -82,7 +83,7 @@ pub enum Part {
 
 impl Part {
     /// Parses a word such as `train`, `valid` or `test`, regardless of case; `None` for other words.
-    pub fn from_word(word: &str) -> Option<Part> {
+    pub(crate) fn from_word(word: &str) -> Option<Part> {
         Some(match word.trim().to_lowercase().as_str() {
             "train" | "training" | "tr" => Part::Train,
             "valid" | "val" | "validation" | "validate" | "dev" => Part::Validation,
@@ -184,8 +185,31 @@ pub struct Problem {
     /// What was found, as a sentence.
     #[serde(rename = "sentence")]
     pub message: String,
-    /// What the user can do to solve the problem.
-    pub next_step: String,
+    /// What the user can do to solve the problem, with the options that it names.
+    #[serde(flatten, with = "next_step")]
+    pub next_step: Message,
+}
+
+/// What to do next in JSON: the text, and beside it the options that it names, if there are any.
+mod next_step {
+    use cytoscope_storage::message::{Message, NamedSetting};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Fields {
+        next_step: String,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        settings: Vec<NamedSetting>,
+    }
+
+    pub(super) fn serialize<S: Serializer>(message: &Message, serializer: S) -> Result<S::Ok, S::Error> {
+        Fields { next_step: message.to_string(), settings: message.named_settings() }.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Message, D::Error> {
+        let Fields { next_step, settings } = Fields::deserialize(deserializer)?;
+        Ok(Message::new(next_step, &settings))
+    }
 }
 
 impl Problem {
@@ -193,16 +217,16 @@ impl Problem {
         severity: Severity,
         file: &Path,
         message: impl Into<String>,
-        next_step: impl Into<String>,
+        next_step: impl Into<Message>,
     ) -> Self {
         Self { file: file.to_owned(), pair: None, severity, message: message.into(), next_step: next_step.into() }
     }
 
-    pub(crate) fn warning(file: &Path, message: impl Into<String>, next_step: impl Into<String>) -> Self {
+    pub(crate) fn warning(file: &Path, message: impl Into<String>, next_step: impl Into<Message>) -> Self {
         Self::new(Severity::Warning, file, message, next_step)
     }
 
-    pub(crate) fn error(file: &Path, message: impl Into<String>, next_step: impl Into<String>) -> Self {
+    pub(crate) fn error(file: &Path, message: impl Into<String>, next_step: impl Into<Message>) -> Self {
         Self::new(Severity::Error, file, message, next_step)
     }
 
@@ -249,4 +273,30 @@ pub struct Dataset {
     /// Whether the data declare that labels are classes rather than objects.
     #[serde(default)]
     pub labels_are_classes: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_storage::message;
+    use cytoscope_storage::setting::AXES;
+    use serde_json::json;
+
+    #[test]
+    fn advice_keeps_the_options_that_it_names_and_reports_of_earlier_versions_are_read() {
+        let next_step = message!("give them with {AXES}");
+        let problem = Problem::error(Path::new("a.tif"), "its axes are unknown", next_step);
+        let mut value = json!({
+            "file": "a.tif",
+            "severity": "error",
+            "sentence": "its axes are unknown",
+            "next_step": "give them with --axes",
+            "settings": [{"start": 15, "name": "--axes"}],
+        });
+        assert_eq!(json!(problem), value);
+        assert_eq!(serde_json::from_value::<Problem>(value.clone()).unwrap(), problem);
+        value.as_object_mut().unwrap().remove("settings");
+        let earlier: Problem = serde_json::from_value(value).unwrap();
+        assert_eq!(earlier.next_step, Message::from("give them with --axes"));
+    }
 }

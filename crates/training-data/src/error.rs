@@ -4,6 +4,7 @@ use crate::dataset::{Dataset, Problem};
 use crate::summary;
 use cytoscope_formats::{FormatError, io_advice};
 use cytoscope_objects::ObjectsError;
+use cytoscope_storage::message::Message;
 use cytoscope_volume::{VolumeError, printable};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -47,7 +48,7 @@ pub enum TrainingDataError {
         /// What is wrong.
         problem: String,
         /// What was expected, or what to do next.
-        next_step: String,
+        next_step: Message,
     },
     /// A folder or table contains no pair, but files that could be part of one.
     #[error("{}: {}; {}", shown(&.dataset.root), printable(.problem), printable(.next_step))]
@@ -57,7 +58,7 @@ pub enum TrainingDataError {
         /// What is wrong, with the most common problem of the files.
         problem: String,
         /// What to do next.
-        next_step: String,
+        next_step: Message,
     },
     /// A quantity exceeds a limit of [`crate::limits`].
     #[error("{}: {what} is {got}, more than the limit {limit_name} = {limit}; {next_step}", shown(.file))]
@@ -120,7 +121,7 @@ pub enum TrainingDataError {
 }
 
 impl TrainingDataError {
-    pub(crate) fn data(file: &Path, problem: impl Into<String>, next_step: impl Into<String>) -> Self {
+    pub(crate) fn data(file: &Path, problem: impl Into<String>, next_step: impl Into<Message>) -> Self {
         Self::Data { file: file.to_owned(), problem: problem.into(), next_step: next_step.into() }
     }
 

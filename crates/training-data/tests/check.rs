@@ -348,7 +348,7 @@ fn ambiguous_channels_and_time_points_name_the_setting() {
     let next_steps = |options: &FindOptions| {
         let dataset = find_pairs_with(folder.path(), TrainingTask::Segmentation, options).unwrap();
         let report = check(&dataset, &CheckOptions::default());
-        let steps: Vec<String> = report.of(Severity::Error).map(|p| p.next_step.clone()).collect();
+        let steps: Vec<String> = report.of(Severity::Error).map(|p| p.next_step.to_string()).collect();
         (report.pairs.iter().all(|p| p.usable), steps.join("; "))
     };
     let (_, steps) = next_steps(&FindOptions::default());

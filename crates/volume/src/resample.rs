@@ -93,7 +93,7 @@ impl AxisMap {
     }
 
     /// Whether every output voxel is the input voxel of the same index.
-    pub fn is_identity(&self) -> bool {
+    pub(crate) fn is_identity(&self) -> bool {
         (0..self.len()).all(|o| self.weighted_inputs(o).all(|(i, w)| (i == o) == (w == 1.0) && (i == o || w == 0.0)))
     }
 }

@@ -100,7 +100,7 @@ pub enum Job {
 
 impl Job {
     /// Returns the folders that the job writes results to.
-    pub fn output_folders(&self) -> Vec<PathBuf> {
+    pub(crate) fn output_folders(&self) -> Vec<PathBuf> {
         match self {
             Self::Predict { prediction, .. } => vec![prediction.folder().to_owned()],
             Self::Segment { segmentation: SegmentJob { labels, table, .. }, .. } => {
@@ -136,7 +136,7 @@ impl Job {
 
     /// Returns the job with its open settings filled from the profile of this machine, and the settings that were filled;
     /// `None` if the job asks for no profile, or there is none for its model.
-    pub fn with_machine_profile(&self, profiles: &MachineProfiles) -> Option<(Self, AppliedProfile)> {
+    pub(crate) fn with_machine_profile(&self, profiles: &MachineProfiles) -> Option<(Self, AppliedProfile)> {
         match self {
             Self::Predict { prediction, live, operators, performance, remeasure } => {
                 let mut prediction = prediction.clone();

@@ -15,7 +15,7 @@ use crate::disk::{DocumentEffect, FoundResults, ResultsPlace};
 use crate::document::{Document, PREVIEW_NAME, Role};
 use crate::documents::{Documents, DocumentsAction, JobOutput};
 use crate::effect::{Effects, Wake};
-use crate::engine_notes::in_window;
+use crate::engine_notes::message_in_window;
 use crate::overwrite::OverwriteQuestion;
 use crate::queue::Queue;
 use crate::runs::FileRun;
@@ -29,6 +29,7 @@ use cytoscope_pipeline::results::FileRecord;
 use cytoscope_pipeline::{DiameterRequest, MachineProfile, MachineProfiles, machine_key};
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::MachinePeak;
+use cytoscope_storage::message::Message;
 use cytoscope_worker::{Job, JobId, WorkerState};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -402,11 +403,11 @@ impl Jobs {
     }
 
     /// Stores the machine profiles; a file that cannot be used is reported.
-    pub(crate) fn machine_profiles_read(&mut self, profiles: Result<MachineProfiles, String>) -> Effects {
+    pub(crate) fn machine_profiles_read(&mut self, profiles: Result<MachineProfiles, Message>) -> Effects {
         let mut effects = Effects::default();
         match profiles {
             Ok(profiles) => self.machine_profiles = profiles,
-            Err(reason) => effects.error("The machine profiles are not used", in_window(&reason)),
+            Err(reason) => effects.error("The machine profiles are not used", message_in_window(&reason)),
         }
         effects
     }

@@ -215,7 +215,7 @@ impl Jobs {
             overwrite: Overwrite::Replace,
         };
         let title = format!("{} · preprocess", documents.title(document));
-        let copy = self.work.run(title, Purpose::Convert, Job::Convert(job));
+        let copy = self.work.run(title, Purpose::Preprocess, Job::Convert(job));
         self.copies.insert(copy);
     }
 

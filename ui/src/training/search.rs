@@ -4,7 +4,7 @@
 //! can be continued.
 
 use super::models::Saving;
-use super::{NEW_NETWORK, Training, file_name};
+use super::{NEW_NETWORK, Training, error_text, file_name};
 use crate::disk::DiskEffect;
 use crate::effect::Effects;
 use crate::jobs::{Jobs, JobsAction, path_option};
@@ -166,9 +166,9 @@ impl SearchJob {
         let scratch = self.file("search");
         // A window that was closed may have started a process that still searches.
         let _lock = ResultsLock::beside_folder(&scratch).map_err(text)?;
-        TrainJob::discard_unused_of(&self.out).map_err(|error| error.to_string())?;
+        TrainJob::discard_unused_of(&self.out).map_err(|error| error_text(&error))?;
         remove_finished(&self.out, PACKAGE_KIND).map_err(text)?;
-        remove_record(&self.out).map_err(|error| error.to_string())?;
+        remove_record(&self.out).map_err(|error| error_text(&error))?;
         remove_working(&scratch, SEARCH_FOLDER_KIND).map_err(text)?;
         for extension in OWN_FILES {
             let path = self.file(extension);
@@ -231,7 +231,7 @@ impl SearchSetup {
         let ranges = match &self.ranges {
             None => DEFAULT_RANGES.to_owned(),
             Some(path) => {
-                SearchSpace::read(path).map_err(|error| error.to_string())?;
+                SearchSpace::read(path).map_err(|error| error_text(&error))?;
                 std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?
             }
         };

@@ -59,6 +59,8 @@ pub enum Purpose {
     Model(ModelWork),
     /// Convert a file.
     Convert,
+    /// Write a preprocessed copy of a stack.
+    Preprocess,
     /// Score predictions against ground truth.
     Evaluate,
     /// Write the surfaces of objects.
@@ -108,6 +110,7 @@ impl Purpose {
             | Purpose::PrecisionComparison
             | Purpose::Model(_)
             | Purpose::Convert
+            | Purpose::Preprocess
             | Purpose::Evaluate
             | Purpose::Mesh => None,
         }
@@ -121,6 +124,7 @@ impl Purpose {
             | Purpose::Model(ModelWork::Quantize | ModelWork::Add | ModelWork::Export)
             | Purpose::PrecisionComparison
             | Purpose::Convert
+            | Purpose::Preprocess
             | Purpose::Evaluate
             | Purpose::Mesh => true,
             Purpose::Predict { .. }
@@ -146,7 +150,7 @@ impl Purpose {
             Purpose::Model(ModelWork::Measure) => "run",
             Purpose::Model(ModelWork::Quantize) => "quantize",
             Purpose::Model(ModelWork::Export) => "export",
-            Purpose::Convert => "convert",
+            Purpose::Convert | Purpose::Preprocess => "convert",
             Purpose::Evaluate => "evaluate",
             Purpose::Mesh => "mesh",
         }
@@ -326,7 +330,7 @@ impl JobView {
 
     /// What the job does, such as "Converting a.tif", in words that "failed" can follow.
     pub(super) fn action(&self) -> String {
-        let Some((subject, work)) = self.title.rsplit_once(" · ") else { return self.title.clone() };
+        let Some((subject, _)) = self.title.rsplit_once(" · ") else { return self.title.clone() };
         let verb = match self.purpose {
             Purpose::Predict { .. } => "Predicting",
             Purpose::Preview { .. } | Purpose::Keep { .. } => "Finding the objects of",
@@ -338,8 +342,8 @@ impl JobView {
             Purpose::Model(ModelWork::Quantize) => "Quantizing",
             Purpose::Model(ModelWork::Add) => "Adding",
             Purpose::Model(ModelWork::Export) => "Exporting",
-            Purpose::Convert if work == "preprocess" => "Preprocessing",
             Purpose::Convert => "Converting",
+            Purpose::Preprocess => "Preprocessing",
             Purpose::Evaluate => "Evaluating",
             Purpose::Mesh => "Saving the meshes of",
         };
@@ -492,7 +496,7 @@ mod tests {
     fn a_failure_names_what_the_job_does_and_its_file() {
         let action = |title: &str, purpose: Purpose| JobView::new(JobId(1), title.to_owned(), purpose).action();
         assert_eq!(action("a.tif · convert", Purpose::Convert), "Converting a.tif");
-        assert_eq!(action("a.tif · preprocess", Purpose::Convert), "Preprocessing a.tif");
+        assert_eq!(action("a.tif · preprocess", Purpose::Preprocess), "Preprocessing a.tif");
         // The name of the stack contains that of its series.
         assert_eq!(action("a.czi · Scene 2 · nuclei", Purpose::Predict { document: 1 }), "Predicting a.czi · Scene 2");
         assert_eq!(action("net · test", Purpose::Model(ModelWork::Test)), "Testing net");

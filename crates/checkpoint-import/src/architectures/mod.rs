@@ -66,7 +66,7 @@ impl Architecture {
     }
 
     /// Returns the names of all architectures, separated by commas.
-    pub fn list_names() -> String {
+    pub(crate) fn list_names() -> String {
         Self::ALL.map(Self::name).join(", ")
     }
 

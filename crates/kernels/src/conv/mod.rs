@@ -153,20 +153,12 @@ pub fn conv(
 ) -> Result<Option<Moments>, KernelError> {
     check_isa(weights.isa(), isa)?;
     check_window(in_layout, out_layout, shape, weights.shape().taps)?;
-    if let Target::F32(output) = &mut target
-        && is_for_few_channels(&weights.plain, shape, finish, out_layout)
-        && finish.scale.is_none()
+    let with_plain = (weights, weights.plain.as_slice());
+    if finish.scale.is_none()
         && finish.bias.is_none()
+        && let Some(output) =
+            few_channel_output(input.len(), in_layout, with_plain, shape, finish, &mut target, out_layout)?
     {
-        check_io(
-            input.len(),
-            in_layout,
-            weights.shape(),
-            weights.in_block(),
-            finish,
-            &Target::F32(output),
-            out_layout,
-        )?;
         let (plan, slope) = (window_plan(in_layout, out_layout, shape), finish.activation.slope());
         if weights.in_block() == 1 {
             few::few_channels(isa, input, in_layout, weights, &plan, finish.activation, output, out_layout);
@@ -181,9 +173,25 @@ pub fn conv(
     windows(isa, input, in_layout, weights, shape, finish, target, out_layout)
 }
 
-/// Whether a convolution has a kernel for few output channels, and only needs what that computes.
-fn is_for_few_channels(plain: &[f32], shape: &ConvShape, finish: &Finish<'_>, out_layout: &Blocked) -> bool {
-    !plain.is_empty() && out_layout.block == 1 && shape.stride[2] == 1 && finish.residual.is_none() && !finish.moments
+/// Returns the output of a convolution for the kernel of few output channels, after checking the buffers; `None` if it has no
+/// such kernel, or needs more than that computes. The weights are given with their plain form, which only this kernel reads.
+fn few_channel_output<'a, C: Core>(
+    input_len: usize,
+    in_layout: &Blocked,
+    (weights, plain): (&C, &[f32]),
+    shape: &ConvShape,
+    finish: &Finish<'_>,
+    target: &'a mut Target<'_>,
+    out_layout: &Blocked,
+) -> Result<Option<&'a mut [f32]>, KernelError> {
+    let takes_all = !plain.is_empty() && out_layout.block == 1 && shape.stride[2] == 1;
+    if !takes_all || finish.residual.is_some() || finish.moments || !matches!(target, Target::F32(_)) {
+        return Ok(None);
+    }
+    check_io(input_len, in_layout, weights.shape(), weights.in_block(), finish, target, out_layout)?;
+    let Target::F32(output) = target else { return Ok(None) };
+    let output: &mut [f32] = output;
+    Ok(Some(output))
 }
 
 /// Convolution of bytes with [`PackedConvInt8`] weights; the sums are exact.
@@ -205,18 +213,10 @@ pub fn conv_int8(
 ) -> Result<Option<Moments>, KernelError> {
     check_isa(weights.isa(), isa)?;
     check_window(in_layout, out_layout, shape, weights.shape().taps)?;
-    if let Target::F32(output) = &mut target
-        && is_for_few_channels(&weights.plain, shape, finish, out_layout)
+    let with_plain = (weights, weights.plain.as_slice());
+    if let Some(output) =
+        few_channel_output(input.len(), in_layout, with_plain, shape, finish, &mut target, out_layout)?
     {
-        check_io(
-            input.len(),
-            in_layout,
-            weights.shape(),
-            weights.in_block(),
-            finish,
-            &Target::F32(output),
-            out_layout,
-        )?;
         let of = |values: Option<&[f32]>, o: usize, none: f32| values.and_then(|v| v.get(o)).copied().unwrap_or(none);
         let end = |(o, start): (usize, &i32)| End {
             start: *start as f32,

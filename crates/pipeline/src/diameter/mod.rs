@@ -201,7 +201,7 @@ impl ObjectDiameter {
     /// Returns the factor of the model's voxel size `model_um` (Z, Y, X in µm) that gives the grid of the prediction:
     /// [`Self::scale`], or more if that refined the stack's pixels more than [`MAX_REFINEMENT`] times. Objects of fewer
     /// than seven pixels then appear smaller to the model than its nominal diameter.
-    pub fn grid_scale(&self, model_um: [f64; 3]) -> f64 {
+    pub(crate) fn grid_scale(&self, model_um: [f64; 3]) -> f64 {
         self.scale().max(self.voxel[2] / (model_um[2] * MAX_REFINEMENT))
     }
 

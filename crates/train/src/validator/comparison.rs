@@ -26,7 +26,7 @@ pub struct Comparison {
 impl Comparison {
     /// Returns whether the score is higher by more than chance may cause: by more than one standard error (the rule of
     /// Breiman et al., Classification and Regression Trees, 1984).
-    pub fn is_clear_gain(&self) -> bool {
+    pub(crate) fn is_clear_gain(&self) -> bool {
         self.standard_error.is_some_and(|error| self.after - self.before > error)
     }
 

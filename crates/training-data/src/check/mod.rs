@@ -212,13 +212,13 @@ pub fn check_with(
 /// Converts an error into a problem of its pair.
 pub(crate) fn problem_from_error(error: &TrainingDataError, file: &Path) -> Problem {
     match error {
-        TrainingDataError::Data { file, problem, next_step } => Problem::error(file, problem, next_step),
+        TrainingDataError::Data { file, problem, next_step } => Problem::error(file, problem, next_step.clone()),
         TrainingDataError::Format(
             FormatError::Malformed { file, problem, next_step }
             | FormatError::Unsupported { file, problem, next_step }
             | FormatError::OverLimit { file, problem, next_step }
             | FormatError::Misused { file, problem, next_step },
-        ) => Problem::error(file, problem, next_step.as_str()),
+        ) => Problem::error(file, problem, next_step.clone()),
         TrainingDataError::OverLimit { file, what, got, limit_name, limit, next_step } => {
             Problem::error(file, format!("{what} is {got}, more than the limit {limit_name} = {limit}"), *next_step)
         }

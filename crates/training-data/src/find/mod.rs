@@ -185,7 +185,7 @@ impl SearchResults {
             }
             self.problems.sort_by(|a, b| (&a.file, &a.message).cmp(&(&b.file, &b.message)));
             let next_step =
-                summary::kinds(&self.problems).first().map_or(advice, |kind| kind.example.next_step.clone());
+                summary::kinds(&self.problems).first().map_or(advice.into(), |kind| kind.example.next_step.clone());
             let problem = format!("{NO_PAIR}: {}", most_common_problem(&self.problems));
             return Err(TrainingDataError::NoPairs { dataset: Box::new(self.dataset(root, task)), problem, next_step });
         }
@@ -214,14 +214,14 @@ impl SearchResults {
                 image.axes = options.axes.clone();
             }
             let path = pair.image.path.clone();
-            series::of_pair(pair, &options.series).map_err(|error| problem_from_error(&error, &path))
+            series::of_pair(pair, &options.series).map_err(|error| Box::new(problem_from_error(&error, &path)))
         };
         let pairs = std::mem::take(&mut self.pairs);
-        let chosen: Vec<Result<Vec<Pair>, Problem>> = pairs.into_par_iter().map(of_pair).collect();
+        let chosen: Vec<Result<Vec<Pair>, Box<Problem>>> = pairs.into_par_iter().map(of_pair).collect();
         for result in chosen {
             match result {
                 Ok(pairs) => self.pairs.extend(pairs),
-                Err(problem) => self.problems.push(problem),
+                Err(problem) => self.problems.push(*problem),
             }
         }
     }
@@ -229,7 +229,7 @@ impl SearchResults {
     /// Sets channels, time point and axes of all pairs. A pair without one of the channels becomes a problem.
     fn choose_channels(&mut self, options: &FindOptions) {
         let (pairs, named) = (std::mem::take(&mut self.pairs), std::mem::take(&mut self.named_labels));
-        let chosen: Vec<Result<Pair, Problem>> = pairs
+        let chosen: Vec<Result<Pair, Box<Problem>>> = pairs
             .into_par_iter()
             .map(|pair| {
                 let is_named = named.contains(&pair.target.path);
@@ -239,7 +239,7 @@ impl SearchResults {
         for result in chosen {
             match result {
                 Ok(pair) => self.pairs.push(pair),
-                Err(problem) => self.problems.push(problem),
+                Err(problem) => self.problems.push(*problem),
             }
         }
     }
@@ -276,7 +276,7 @@ fn refuse_unused(root: &Path, layouts: &[Convention], options: &FindOptions) -> 
 
 /// Returns a pair with the channels, time point and axes of the options. `is_named` says whether the file of its labels
 /// was chosen by name.
-fn choose_channels(mut pair: Pair, options: &FindOptions, is_named: bool) -> Result<Pair, Problem> {
+fn choose_channels(mut pair: Pair, options: &FindOptions, is_named: bool) -> Result<Pair, Box<Problem>> {
     let set = |image: &mut ImageRef, channel: Option<usize>| {
         image.channel = image.channel.or(channel);
         image.time = image.time.or(options.time);
@@ -313,7 +313,7 @@ fn extents_of(image: &ImageRef) -> Option<[usize; 4]> {
 ///
 /// # Errors
 /// As [`listed_channels`].
-fn labels_channel(file: &ImageRef, channel: &ChannelRef, is_named: bool) -> Result<ImageRef, Problem> {
+fn labels_channel(file: &ImageRef, channel: &ChannelRef, is_named: bool) -> Result<ImageRef, Box<Problem>> {
     match listed_channels(file, std::slice::from_ref(channel), Role::Labels) {
         Ok((labels, _)) => Ok(labels),
         Err(_) if is_named => Ok(file.clone()),
@@ -325,12 +325,17 @@ fn labels_channel(file: &ImageRef, channel: &ChannelRef, is_named: bool) -> Resu
 ///
 /// # Errors
 /// [`Problem`] if the file cannot be read, or does not have one of the channels.
-fn listed_channels(file: &ImageRef, listed: &[ChannelRef], role: Role) -> Result<(ImageRef, Vec<ImageRef>), Problem> {
+fn listed_channels(
+    file: &ImageRef,
+    listed: &[ChannelRef],
+    role: Role,
+) -> Result<(ImageRef, Vec<ImageRef>), Box<Problem>> {
     let path = &file.path;
-    let names =
-        open_image(file).map(|image| channel_names(image.meta())).map_err(|error| problem_from_error(&error, path))?;
+    let unreadable = |error: TrainingDataError| Box::new(problem_from_error(&error, path));
+    let names = open_image(file).map(|image| channel_names(image.meta())).map_err(unreadable)?;
     let numbers = find_channels(listed, &names).map_err(|(problem, next_step)| {
-        Problem::error(path, problem, format!("{next_step}; change {} in the settings", role.channels_setting()))
+        let next_step = format!("{next_step}; change {} in the settings", role.channels_setting());
+        Box::new(Problem::error(path, problem, next_step))
     })?;
     let mut all = numbers.into_iter().map(|number| ImageRef { channel: Some(number), ..file.clone() });
     let first = all.next().unwrap_or_else(|| file.clone());

@@ -69,7 +69,8 @@ fn all_of(pair: &Pair) -> Result<Vec<Pair>, TrainingDataError> {
                 problem: format!("it has {found} series, but {} has {}", pair.image.path.display(), wanted.len()),
                 next_step: format!(
                     "give files with the same number of series, or set {SERIES} in the settings to one of them"
-                ),
+                )
+                .into(),
             });
         }
     }

@@ -7,6 +7,7 @@ use crate::state::State;
 use crate::theme;
 use crate::training::{Check, TrainingAction};
 use cytoscope_formats::{ChannelRef, SeriesChoice};
+use cytoscope_storage::message::Message;
 use cytoscope_train::DataConfig;
 use cytoscope_training_data::setting::DataSetting;
 use cytoscope_training_data::{SpacingOrder, TrainingTask};
@@ -53,8 +54,14 @@ pub(super) fn counted_from_one(text: &str) -> String {
 
 /// Advice of a check with the names and numbers of this page in place of those of the configuration, and with controls in
 /// place of options.
-pub(super) fn advice_in_window(text: &str) -> String {
-    let mut shown = options_in_window(counted_from_one(text));
+pub(super) fn advice_in_window(advice: &Message) -> String {
+    settings_on_page(&options_in_window(advice))
+}
+
+/// A text of a check, in which options were replaced, with the names and numbers of this page in place of those of the
+/// configuration. The settings are found in the text, because a [`Message`] keeps only the options of the program.
+pub(super) fn settings_on_page(text: &str) -> String {
+    let mut shown = counted_from_one(text);
     let named = DataSetting::named_in(&shown);
     for (place, setting) in named.iter().rev() {
         shown.replace_range(place.clone(), &format!("\"{}\"", name_on_page(*setting)));
@@ -352,28 +359,30 @@ fn spacing_order(ui: &mut Ui, value: &mut Option<SpacingOrder>) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_storage::message;
+    use cytoscope_storage::setting::{AXES, TIME};
 
     #[test]
     fn advice_names_the_settings_of_the_page() {
         let advice =
-            advice_in_window("set data.image_channel in the settings to one of 0 to 9, or data.axes to \"ZYX\"");
+            settings_on_page("set data.image_channel in the settings to one of 0 to 9, or data.axes to \"ZYX\"");
         let place = "under \"Channels and metadata of the files\"";
         assert_eq!(advice, format!("set \"Image channel\" {place} to one of 0 to 9, or \"Axes\" to \"ZYX\""));
-        assert_eq!(advice_in_window("set voxel_um in the settings"), "set voxel_um in the settings");
+        assert_eq!(settings_on_page("set voxel_um in the settings"), "set voxel_um in the settings");
         let one_file =
-            advice_in_window("set data.same_file = true, data.channels and data.target_channel in the settings");
+            settings_on_page("set data.same_file = true, data.channels and data.target_channel in the settings");
         let names = "\"Image and target in one file\", \"Input channels\" and \"Target channel\"";
         assert_eq!(one_file, format!("set {names} {place}"));
         assert_eq!(
-            advice_in_window("give the axes (--axes), or use --time"),
-            "give the axes (\"Axes…\"), or use --time"
+            advice_in_window(&message!("give the axes of --axes.tif ({AXES}), or use {TIME}")),
+            "give the axes of --axes.tif (\"Axes…\"), or use --time"
         );
     }
 
     #[test]
     fn time_points_in_messages_count_from_one_as_on_the_page() {
         let place = "under \"Channels and metadata of the files\"";
-        let advice = advice_in_window("set data.time in the settings to one of 0 to 1, or data.axes to \"ZYX\"");
+        let advice = settings_on_page("set data.time in the settings to one of 0 to 1, or data.axes to \"ZYX\"");
         assert_eq!(advice, format!("set \"Time point\" {place} to one of 1 to 2, or \"Axes\" to \"ZYX\""));
         assert_eq!(
             counted_from_one("time point 2 does not exist: there are 2"),
