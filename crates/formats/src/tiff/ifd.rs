@@ -22,6 +22,8 @@ pub(crate) mod tag {
     pub const DESCRIPTION: u16 = 270;
     /// `StripOffsets`: where each strip begins, in bytes.
     pub const STRIP_OFFSETS: u16 = 273;
+    /// `Orientation`: 1 if the first row is at the top and the first column at the left, and others to 8.
+    pub const ORIENTATION: u16 = 274;
     /// `SamplesPerPixel`.
     pub const SAMPLES: u16 = 277;
     /// `RowsPerStrip`.
