@@ -416,17 +416,22 @@ for cname in ["blosclz", "lz4", "lz4hc", "zlib", "zstd", "snappy"]:
             put(f"v3_{cname}_{name}", 3, chunks=(2, 16, 32), compressors=codec)
 put("v2_zstd", 2, chunks=(5, 33, 47), compressors=numcodecs.Zstd(level=1))
 put("v2_gzip", 2, chunks=(1, 33, 20), compressors=numcodecs.GZip(level=1))
+put("v2_lz4", 2, chunks=(2, 16, 32), compressors=numcodecs.LZ4())
+filters = [numcodecs.Delta(dtype="<u2"), numcodecs.Shuffle(elementsize=2)]
+put("v2_filters", 2, chunks=(2, 16, 32), filters=filters, compressors=numcodecs.LZ4())
+put("v2_filters_f", 2, chunks=(2, 16, 32), order="F", filters=filters, compressors=numcodecs.Zstd())
 put("v2_raw", 2, chunks=(3, 10, 10), compressors=None)
 put("v3_raw", 3, chunks=(3, 10, 10), compressors=None)
 put("v3_shards_blosc", 3, chunks=(1, 8, 8), shards=(4, 32, 48), compressors=zarr.codecs.BloscCodec())
 crc = [zarr.codecs.ZstdCodec(checksum=True), zarr.codecs.Crc32cCodec()]
 put("v3_shards_crc", 3, chunks=(2, 11, 16), shards=(2, 33, 48), compressors=crc)
 try:
-    from zarr.codecs.numcodecs import GZip, Zlib, Zstd
+    from zarr.codecs.numcodecs import LZ4, GZip, Shuffle, Zlib, Zstd
 except ImportError:
-    from numcodecs.zarr3 import GZip, Zlib, Zstd
-for codec in [GZip, Zlib, Zstd]:
+    from numcodecs.zarr3 import LZ4, GZip, Shuffle, Zlib, Zstd
+for codec in [GZip, LZ4, Zlib, Zstd]:
     put(f"v3_numcodecs_{codec.__name__}", 3, chunks=(3, 10, 10), compressors=[codec()])
+put("v3_numcodecs_shuffle", 3, chunks=(3, 10, 10), compressors=[Shuffle(elementsize=2), LZ4()])
 store = zarr.storage.ZipStore(f"{out}/zipped.zarr.zip", mode="w")
 group = zarr.create_group(store, zarr_format=3)
 group.create_array("0", data=data, chunks=(1, 8, 8), shards=(4, 32, 48))

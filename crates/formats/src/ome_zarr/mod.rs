@@ -13,6 +13,7 @@ mod cache;
 mod codecs;
 mod folder;
 mod multiscales;
+mod numcodecs;
 mod pyramid;
 mod read;
 mod shard;
