@@ -493,7 +493,7 @@ fn hexadecimal(text: &str, size: usize) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test")]
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
     use super::*;
     use serde_json::json;
 
@@ -520,6 +520,31 @@ mod tests {
         ] {
             assert_eq!(of(dtype, value.clone()), None, "{dtype} {value}");
         }
+    }
+
+    #[test]
+    fn filters_that_are_not_supported_are_named() {
+        let array = |dtype: &str, filter: Value| {
+            let node = json!({"shape": [4, 4], "chunks": [4, 4], "dtype": dtype, "fill_value": 0, "order": "C",
+                "filters": [filter], "compressor": {"id": "lz4"}});
+            parse_v2(node.as_object().unwrap(), "0")
+        };
+        let delta = |dtype: &str| json!({"id": "delta", "dtype": dtype, "astype": dtype});
+        let read = array("<u2", delta("<u2")).unwrap();
+        assert_eq!(read.codecs, [BytesCodec::Delta { size: 2, order: ByteOrder::Little }, BytesCodec::Lz4]);
+        assert!(array("|u1", delta("|u1")).is_ok());
+        for (dtype, filter, name) in [
+            ("<u2", json!({"id": "fixedscaleoffset", "scale": 10}), "fixedscaleoffset"),
+            ("<u2", json!({"id": "packbits"}), "packbits"),
+            ("<u2", json!({"id": "delta", "dtype": "<u2", "astype": "|u1"}), "|u1"),
+            ("<u2", delta(">u2"), ">u2"),
+            ("<f4", delta("<f4"), "delta"),
+        ] {
+            let Err(Fault::Unsupported(problem, _)) = array(dtype, filter) else { panic!("{name} is not refused") };
+            assert!(problem.contains(name), "{problem}");
+        }
+        assert!(matches!(array("<u2", json!({"id": "shuffle", "elementsize": 0})), Err(Fault::Malformed(..))));
+        assert!(matches!(array("<u2", json!("shuffle")), Err(Fault::Malformed(..))));
     }
 
     #[test]
