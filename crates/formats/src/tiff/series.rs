@@ -214,6 +214,8 @@ pub(crate) fn plain_resolution(file: &TiffFile) -> VoxelSize {
         let per_unit = positive(file.container.number(&file.first, tag)?)?;
         match unit {
             3 if per_unit > 1.0 => positive(10_000.0 / per_unit),
+            4 if per_unit > 1.0 => positive(1000.0 / per_unit),
+            5 => positive(1.0 / per_unit),
             2 if per_unit > INCH_UM / PRINTED_UM => positive(INCH_UM / per_unit),
             _ => None,
         }

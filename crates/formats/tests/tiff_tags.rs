@@ -1,13 +1,17 @@
-//! What a TIFF file states that is not applied to its pixels: an image says so.
+//! Tags and descriptions of TIFF files: what is not applied to pixels is said, and what would be misread is refused.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod common;
 
 use common::tiff_builder::{Tags, Tiff, gray};
-use cytoscope_formats::{ImageMeta, OpenOptions, open_bytes};
+use cytoscope_formats::{FormatError, FormatErrorKind, ImageMeta, OpenOptions, open_bytes};
 
 /// The metadata of a file with pages of 4 × 3 pixels; the first page has more tags.
 fn meta_of(pages: u8, more: Tags) -> ImageMeta {
+    opened(pages, more).unwrap()
+}
+
+fn opened(pages: u8, more: Tags) -> Result<ImageMeta, FormatError> {
     let mut t = Tiff::new();
     for page in 0..pages {
         let at = t.data(&[page; 12]);
@@ -18,7 +22,7 @@ fn meta_of(pages: u8, more: Tags) -> ImageMeta {
         }
         t.page(&tags);
     }
-    open_bytes(t.bytes, &OpenOptions::default()).unwrap().meta().clone()
+    Ok(open_bytes(t.bytes, &OpenOptions::default())?.meta().clone())
 }
 
 fn description(text: &str) -> Tags {
@@ -83,4 +87,23 @@ fn pages_that_ome_xml_does_not_describe_are_counted_and_named() {
     }
     let one = meta_of(4, description(&image("")));
     assert_eq!(one.not_applied, ["1 page of the file is left out: the OME-XML does not describe it"]);
+}
+
+#[test]
+fn pages_with_several_slices_are_refused() {
+    let depth = |slices: u32| opened(1, vec![(32997, 4, vec![slices])]);
+    assert_eq!(depth(1).unwrap().shape, [3, 4]);
+    let error = depth(8).unwrap_err();
+    assert!(error.kind() == FormatErrorKind::Unsupported && error.to_string().contains("8 slices"), "{error}");
+}
+
+#[test]
+fn the_pixel_size_is_read_in_the_units_of_tifffile() {
+    let x_um = |pixels: u32, unit: u32| {
+        let tags = vec![(282, 5, vec![pixels, 1]), (283, 5, vec![pixels, 1]), (296, 3, vec![unit])];
+        meta_of(1, tags).voxel_size_um.x
+    };
+    assert_eq!([x_um(2, 5), x_um(500, 4), x_um(20_000, 3)], [Some(0.5), Some(2.0), Some(0.5)]);
+    // A default resolution of 1, and a number without a unit, state no size.
+    assert_eq!([x_um(1, 4), x_um(1, 3), x_um(100, 1)], [None; 3]);
 }
