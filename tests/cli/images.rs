@@ -391,7 +391,7 @@ fn values_that_imagej_shows_calibrated_are_read_as_stored_with_a_note() {
     let max = bytes.windows(4).position(|bytes| bytes == b"max=").unwrap();
     bytes[max..max + 4].copy_from_slice(b"c1=1");
     std::fs::write(fixture.path("s.tif"), bytes).unwrap();
-    let note = "ImageJ shows the stored values times 159, plus -9: here, the stored values are used";
+    let note = "ImageJ shows the stored values times 159, minus 9: here, the stored values are used";
     let ran = fixture.run(&["convert", "s.tif", "s.npy"]).ok();
     assert!(ran.stderr.contains(note), "{}", ran.stderr);
     let text = fixture.run(&["info", "s.tif"]).ok().stdout;

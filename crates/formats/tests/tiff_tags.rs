@@ -34,7 +34,7 @@ fn an_image_says_that_imagej_shows_other_values_than_those_stored() {
     let with = |lines: &str| meta_of(2, description(&format!("ImageJ=1.54f\nimages=2\nslices=2\n{lines}"))).not_applied;
     // How ImageJ stores signed 16-bit images.
     let signed = with("cf=0\nc0=-32768.0\nc1=1.0\nvunit=Gray Value\n");
-    assert_eq!(signed, ["ImageJ shows the stored values plus -32768: here, the stored values are used"]);
+    assert_eq!(signed, ["ImageJ shows the stored values minus 32768: here, the stored values are used"]);
     let line = with("cf=0\nc0=10\nc1=0.5\n");
     assert_eq!(line, ["ImageJ shows the stored values times 0.5, plus 10: here, the stored values are used"]);
     for function in ["cf=3\nc0=1\nc1=2\nc2=3\nc3=4\n", "cf=0\nc0=x\n"] {

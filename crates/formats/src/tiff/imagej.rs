@@ -92,10 +92,14 @@ fn calibration(pairs: &HashMap<&str, &str>) -> Option<String> {
         return None;
     }
     let coefficient = |key: &str| pairs.get(key)?.parse::<f64>().ok().filter(|value| value.is_finite());
+    let added = |offset: f64| match offset < 0.0 {
+        true => format!("minus {}", -offset),
+        false => format!("plus {offset}"),
+    };
     let shown = match (function, coefficient("c0"), coefficient("c1")) {
         (STRAIGHT_LINE, Some(0.0), Some(1.0)) => return None,
-        (STRAIGHT_LINE, Some(offset), Some(1.0)) => format!("the stored values plus {offset}"),
-        (STRAIGHT_LINE, Some(offset), Some(factor)) => format!("the stored values times {factor}, plus {offset}"),
+        (STRAIGHT_LINE, Some(offset), Some(1.0)) => format!("the stored values {}", added(offset)),
+        (STRAIGHT_LINE, Some(offset), Some(factor)) => format!("the stored values times {factor}, {}", added(offset)),
         _ => "other values, computed by the calibration function of the file,".to_owned(),
     };
     Some(format!("ImageJ shows {shown}: here, the stored values are used"))
