@@ -211,6 +211,9 @@ fn open_source(
     }
 }
 
+/// First bytes of an HDF5 file.
+const HDF5: &[u8] = b"\x89HDF\r\n\x1a\n";
+
 /// Opens a file of a format other than TIFF and NPY; `None` if its first bytes are those of no known format.
 fn open_other(source: Source, head: &[u8], options: &OpenOptions) -> Result<Option<Opened>, Fault> {
     if head.starts_with(npy::MAGIC) {
@@ -227,6 +230,10 @@ fn open_other(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opti
     }
     if head.starts_with(nd2::JPEG_2000) {
         return Err(Fault::unsupported("JPEG 2000 files, such as old Nikon ND2 files, are not supported", nd2::EXPORT));
+    }
+    if head.starts_with(HDF5) {
+        let problem = "HDF5 files, such as those of Imaris (.ims) and ilastik (.h5), are not supported";
+        return Err(Fault::unsupported(problem, "export it as OME-TIFF, for example with Fiji"));
     }
     if head.starts_with(roi::MAGIC) || roi::is_set(head) {
         return roi::open(source, head, options).map(Some);
