@@ -456,6 +456,27 @@ numpy.save(f"{out}/data.npy", data)
 }
 
 #[test]
+fn an_image_says_which_transformations_are_not_applied() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |transformations: Value| {
+        let path = made(folder.path(), |root, _| {
+            root["attributes"]["ome"]["multiscales"][0]["datasets"][0]["coordinateTransformations"] = transformations;
+        });
+        open(&path, &OpenOptions::default()).unwrap().meta().not_applied.clone()
+    };
+    let scale = json!({"type": "scale", "scale": [2.0, 1.0, 1.0]});
+    let shift = json!({"type": "translation", "translation": [2.0, 1.0, 1.0]});
+    assert_eq!(with(json!([scale, shift, {"type": "identity"}])), [""; 0]);
+    let left_out = with(json!([scale, {"type": "affine", "affine": [[1.0]]}, {"type": "translation", "path": "t"}]));
+    let expected = [
+        "the transformation \"affine\" is not applied",
+        "the transformation \"translation\" is not applied, because its numbers are in an array",
+    ];
+    assert_eq!(left_out, expected);
+    assert_eq!(with(json!([{"type": "scale", "path": "s"}])).len(), 1);
+}
+
+#[test]
 fn metadata_with_a_byte_order_mark_and_british_units_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = made(folder.path(), |root, _| {
