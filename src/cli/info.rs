@@ -76,6 +76,9 @@ impl Info {
         if let Some(why) = &meta.read_as_slices {
             print(&format!("  axes        {why}"));
         }
+        for sentence in &meta.not_applied {
+            print(&format!("  note        {sentence}"));
+        }
         if meta.missing_planes > 0 {
             let missing = counted(meta.missing_planes, "plane");
             let are = by_count(meta.missing_planes, "is", "are");

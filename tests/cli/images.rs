@@ -381,6 +381,24 @@ fn a_stack_whose_pages_do_not_fit_its_axes_is_read_as_slices_with_a_note() {
 }
 
 #[test]
+fn values_that_imagej_shows_calibrated_are_read_as_stored_with_a_note() {
+    let fixture = Fixture::new();
+    fixture.write("s.tif", "ZYX", &[3, 4, 5], (0..60u16).collect::<Vec<u16>>());
+    let mut bytes = fixture.bytes("s.tif");
+    // Another entry of the same length, as ImageJ writes it for values with an offset.
+    let at = bytes.windows(10).position(|bytes| bytes == b"loop=false").unwrap();
+    bytes[at..at + 10].copy_from_slice(b"cf=0\nc0=-9");
+    let max = bytes.windows(4).position(|bytes| bytes == b"max=").unwrap();
+    bytes[max..max + 4].copy_from_slice(b"c1=1");
+    std::fs::write(fixture.path("s.tif"), bytes).unwrap();
+    let note = "ImageJ shows the stored values times 159, minus 9: here, the stored values are used";
+    let ran = fixture.run(&["convert", "s.tif", "s.npy"]).ok();
+    assert!(ran.stderr.contains(note), "{}", ran.stderr);
+    let text = fixture.run(&["info", "s.tif"]).ok().stdout;
+    assert!(text.contains(note), "{text}");
+}
+
+#[test]
 fn convert_writes_a_given_voxel_size_in_place_of_the_files() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,20,24", 3);

@@ -79,6 +79,35 @@ print('read')
 }
 
 #[test]
+fn napari_opens_results_in_ome_zarr_as_an_image_and_colored_labels() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("12,40,300", 4);
+    fixture.run(&predict(&raw, "zarr", &["--format", "ome-zarr"])).ok();
+    let script = "
+import sys
+from napari_ome_zarr import napari_get_reader
+image, labels = napari_get_reader(sys.argv[1])(sys.argv[1])
+assert (image[2], labels[2]) == ('image', 'labels'), (image, labels)
+for levels, options, _ in (image, labels):
+    assert [level.shape[-3:] for level in levels] == [(12, 40, 300), (12, 20, 150)], levels
+    assert tuple(options['axis_labels']) == ('z', 'y', 'x'), options
+    assert all('micrometer' in str(unit) for unit in options['units']), options
+    print(*[round(float(um), 6) for um in options['scale']])
+names = image[1]['name']
+assert names[0].endswith('probability') and image[1]['contrast_limits'][0] == [0.0, 1.0], image[1]
+colors = labels[1]['colormap']
+assert 1 in colors and colors[1] != colors[2], colors
+";
+    let maps = fixture.path(MAPS);
+    let Some(printed) = python("napari_ome_zarr", script, &[maps.as_path()]) else { return };
+    let info = fixture.run(&["info", &raw, "--json"]).json();
+    let um = |axis: &str| (info["voxel_size_um"][axis].as_f64().unwrap() * 1e6).round() / 1e6;
+    let size = ["z", "y", "x"].map(|axis| format!("{:?}", um(axis))).join(" ");
+    let printed: Vec<&str> = printed.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).collect();
+    assert_eq!(printed, [size.as_str(); 2]);
+}
+
+#[test]
 fn segment_writes_labels_in_the_format_that_their_name_states() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("12,40,50", 4);

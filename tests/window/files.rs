@@ -138,6 +138,24 @@ fn corrected_axes_are_remembered_for_the_folder() {
 }
 
 #[test]
+fn a_stack_says_that_imagej_shows_other_values() {
+    let mut fixture = Fixture::with(|folder| {
+        let path = stack(&folder.join("calibrated.tif"), "ZYX", &[4, 20, 30]);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(10).position(|bytes| bytes == b"loop=false").unwrap();
+        bytes[at..at + 10].copy_from_slice(b"cf=1\nc0=-9");
+        std::fs::write(&path, bytes).unwrap();
+        vec![path, stack(&folder.join("plain.tif"), "ZYX", &[4, 20, 30])]
+    });
+    fixture.until("both", |w| w.state().documents().len() == 2);
+    fixture.settle();
+    fixture.click("plain.tif");
+    assert!(!fixture.sees("ImageJ shows"), "{}", fixture.on_screen());
+    fixture.click("calibrated.tif");
+    assert!(fixture.sees("ImageJ shows other values"), "{}", fixture.on_screen());
+}
+
+#[test]
 fn dialogs_for_metadata_are_answered_with_the_keyboard() {
     let mut fixture = Fixture::with(|f| vec![stack(&f.join("time.tif"), "TYX", &[6, 16, 24])]);
     fixture.settle();

@@ -116,6 +116,8 @@ pub enum StoredCompression {
     Zlib,
     /// Blosc.
     Blosc,
+    /// LZ4.
+    Lz4,
 }
 
 cytoscope_storage::named! {
@@ -133,6 +135,7 @@ cytoscope_storage::named! {
         Gzip => "gzip",
         Zlib => "zlib",
         Blosc => "blosc",
+        Lz4 => "lz4",
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     tiff::{
         file::{FileSet, TiffFile},
         ifd::looks_like_tiff,
-        ome,
+        ome, orientation,
         read::Stack,
         sample_axis::SamplesAlong,
         series::{self, OpenedSeries},
@@ -163,6 +163,7 @@ pub fn image_in_memory(name: &Path, array: Array, voxel_size_um: VoxelSize) -> R
         missing_planes: 0,
         unread_pages: 0,
         read_as_slices: None,
+        not_applied: Vec::new(),
         regions_outside: Vec::new(),
     };
     let (data, limits) = (Data::Memory(data), Limits::default());
@@ -210,6 +211,9 @@ fn open_source(
     }
 }
 
+/// First bytes of an HDF5 file.
+const HDF5: &[u8] = b"\x89HDF\r\n\x1a\n";
+
 /// Opens a file of a format other than TIFF and NPY; `None` if its first bytes are those of no known format.
 fn open_other(source: Source, head: &[u8], options: &OpenOptions) -> Result<Option<Opened>, Fault> {
     if head.starts_with(npy::MAGIC) {
@@ -226,6 +230,10 @@ fn open_other(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opti
     }
     if head.starts_with(nd2::JPEG_2000) {
         return Err(Fault::unsupported("JPEG 2000 files, such as old Nikon ND2 files, are not supported", nd2::EXPORT));
+    }
+    if head.starts_with(HDF5) {
+        let problem = "HDF5 files, such as those of Imaris (.ims) and ilastik (.h5), are not supported";
+        return Err(Fault::unsupported(problem, "export it as OME-TIFF, for example with Fiji"));
     }
     if head.starts_with(roi::MAGIC) || roi::is_set(head) {
         return roi::open(source, head, options).map(Some);
@@ -264,6 +272,7 @@ fn from_opened(path: &Path, opened: Opened, options: &OpenOptions, counters: Arc
         missing_planes: opened.missing_planes,
         unread_pages: opened.unread_pages,
         read_as_slices: None,
+        not_applied: Vec::new(),
         regions_outside: opened.regions_outside,
     };
     let (data, limits) = (Data::Other(opened.pixels), options.limits.clone());
@@ -305,6 +314,7 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
         missing_planes: 0,
         unread_pages: 0,
         read_as_slices,
+        not_applied: Vec::new(),
         regions_outside: Vec::new(),
     };
     Ok(Image::new(meta, Data::Npy(npy), options.limits.clone(), counters))
@@ -351,6 +361,8 @@ fn from_tiff(
     let planes = series.planes_tzc();
     // A single plane, perhaps taken from a stack together with its description, is a slice in any case.
     let read_as_slices = series.read_as_slices.clone().filter(|_| planes.len() > 1);
+    let mut not_applied = series.not_applied.clone();
+    not_applied.extend(orientation::note(&file));
     let meta = ImageMeta {
         path: path.to_owned(),
         format: series.format,
@@ -374,6 +386,7 @@ fn from_tiff(
         missing_planes: planes.iter().filter(|p| p.is_none()).count(),
         unread_pages: file.pages.iter().filter(|p| p.is_none()).count() + series.unread_pages,
         read_as_slices,
+        not_applied,
         regions_outside: Vec::new(),
     };
     if let Some(why) = &meta.read_as_slices {

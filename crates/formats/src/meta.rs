@@ -107,6 +107,10 @@ pub struct ImageMeta {
     /// likely.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_as_slices: Option<String>,
+    /// What the file states about its pixels or pages that is not applied when they are read, as sentences: a function of the
+    /// values, an orientation, pages beside those of its images.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_applied: Vec<String>,
     /// Names of regions of interest that are not drawn, because they lie outside of the stack that gives their extents.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub regions_outside: Vec<String>,

@@ -416,17 +416,22 @@ for cname in ["blosclz", "lz4", "lz4hc", "zlib", "zstd", "snappy"]:
             put(f"v3_{cname}_{name}", 3, chunks=(2, 16, 32), compressors=codec)
 put("v2_zstd", 2, chunks=(5, 33, 47), compressors=numcodecs.Zstd(level=1))
 put("v2_gzip", 2, chunks=(1, 33, 20), compressors=numcodecs.GZip(level=1))
+put("v2_lz4", 2, chunks=(2, 16, 32), compressors=numcodecs.LZ4())
+filters = [numcodecs.Delta(dtype="<u2"), numcodecs.Shuffle(elementsize=2)]
+put("v2_filters", 2, chunks=(2, 16, 32), filters=filters, compressors=numcodecs.LZ4())
+put("v2_filters_f", 2, chunks=(2, 16, 32), order="F", filters=filters, compressors=numcodecs.Zstd())
 put("v2_raw", 2, chunks=(3, 10, 10), compressors=None)
 put("v3_raw", 3, chunks=(3, 10, 10), compressors=None)
 put("v3_shards_blosc", 3, chunks=(1, 8, 8), shards=(4, 32, 48), compressors=zarr.codecs.BloscCodec())
 crc = [zarr.codecs.ZstdCodec(checksum=True), zarr.codecs.Crc32cCodec()]
 put("v3_shards_crc", 3, chunks=(2, 11, 16), shards=(2, 33, 48), compressors=crc)
 try:
-    from zarr.codecs.numcodecs import GZip, Zlib, Zstd
+    from zarr.codecs.numcodecs import LZ4, GZip, Shuffle, Zlib, Zstd
 except ImportError:
-    from numcodecs.zarr3 import GZip, Zlib, Zstd
-for codec in [GZip, Zlib, Zstd]:
+    from numcodecs.zarr3 import LZ4, GZip, Shuffle, Zlib, Zstd
+for codec in [GZip, LZ4, Zlib, Zstd]:
     put(f"v3_numcodecs_{codec.__name__}", 3, chunks=(3, 10, 10), compressors=[codec()])
+put("v3_numcodecs_shuffle", 3, chunks=(3, 10, 10), compressors=[Shuffle(elementsize=2), LZ4()])
 store = zarr.storage.ZipStore(f"{out}/zipped.zarr.zip", mode="w")
 group = zarr.create_group(store, zarr_format=3)
 group.create_array("0", data=data, chunks=(1, 8, 8), shards=(4, 32, 48))
@@ -448,6 +453,27 @@ numpy.save(f"{out}/data.npy", data)
         count += 1;
     }
     assert!(count >= 20, "{count} folders");
+}
+
+#[test]
+fn an_image_says_which_transformations_are_not_applied() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |transformations: Value| {
+        let path = made(folder.path(), |root, _| {
+            root["attributes"]["ome"]["multiscales"][0]["datasets"][0]["coordinateTransformations"] = transformations;
+        });
+        open(&path, &OpenOptions::default()).unwrap().meta().not_applied.clone()
+    };
+    let scale = json!({"type": "scale", "scale": [2.0, 1.0, 1.0]});
+    let shift = json!({"type": "translation", "translation": [2.0, 1.0, 1.0]});
+    assert_eq!(with(json!([scale, shift, {"type": "identity"}])), [""; 0]);
+    let left_out = with(json!([scale, {"type": "affine", "affine": [[1.0]]}, {"type": "translation", "path": "t"}]));
+    let expected = [
+        "the transformation \"affine\" is not applied",
+        "the transformation \"translation\" is not applied, because its numbers are in an array",
+    ];
+    assert_eq!(left_out, expected);
+    assert_eq!(with(json!([{"type": "scale", "path": "s"}])).len(), 1);
 }
 
 #[test]

@@ -302,3 +302,11 @@ fn jpeg_xr_strips_and_tiles_are_read() {
     let pixel = |i: usize| [of_red(i), (6 * (i / 37)) as u8, 200u8.wrapping_sub(of_red(i))];
     assert_eq!(colors.read_all().unwrap().into_samples(), Samples::U8((0..18 * 37).flat_map(pixel).collect()));
 }
+
+#[test]
+fn hdf5_files_are_refused_by_their_name() {
+    let bytes = [&b"\x89HDF\r\n\x1a\n"[..], &[0; 100]].concat();
+    let error = open_bytes(bytes, &OpenOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Unsupported);
+    assert!(error.to_string().contains("HDF5") && error.to_string().contains("OME-TIFF"), "{error}");
+}

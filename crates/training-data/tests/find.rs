@@ -470,6 +470,24 @@ fn files_of_models_below_the_data_are_not_training_data() {
 }
 
 #[test]
+fn folders_of_data_sets_of_bioimage_io_are_searched() {
+    for (name, description, is_data) in [
+        ("rdf.yaml", "name: cells\ntype: dataset\nversion: 1\n", true),
+        ("bioimageio.yaml", "type: \"dataset\" # of cells\r\nname: cells\r\n", true),
+        ("rdf.yaml", "name: net\ntype: model\ntraining_data:\n  type: dataset\n", false),
+        ("rdf.yaml", "name: net\n", false),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        tiny_pair(&at("day1/a.tif"), &at("day1/a_masks.tif"), 1);
+        tiny_pair(&at("day2/b.tif"), &at("day2/b_masks.tif"), 2);
+        fs::write(at("day2").join(name), description).unwrap();
+        let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+        assert_eq!(dataset.pairs.len(), if is_data { 2 } else { 1 }, "{description}");
+    }
+}
+
+#[test]
 fn too_many_rows_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.csv");

@@ -1,7 +1,7 @@
 //! The left panel: open stacks, and display settings of the active document.
 
 use super::compare::comparison;
-use super::{frame, heading, icon_button, item_text, weak};
+use super::{capitalized, frame, heading, icon_button, item_text, weak};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::data::composite::{Blending, ColorMap, Intensity, LabelStyle};
@@ -135,6 +135,9 @@ fn stack_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
                     actions.send(document.ask_voxel_size());
                 }
             });
+            for sentence in &document.image.meta().not_applied {
+                weak(ui, format!("{}  {}", icon::WARNING, capitalized(sentence)));
+            }
             series_choice(ui, document, actions);
         }
     }

@@ -175,20 +175,11 @@ fn text<'a>(node: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
 fn parse_v2(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
     let (shape, chunk_shape) = (extents(node, "shape")?, extents(node, "chunks")?);
     let (dtype, order) = dtype_v2(text(node, "dtype").unwrap_or_default())?;
-    if node.get("filters").and_then(Value::as_array).is_some_and(|filters| !filters.is_empty()) {
-        let next_step = "write it again without filters, for example with ome-zarr-py";
-        return Err(Fault::unsupported(
-            "its chunks are stored with filters (Zarr 2), which are not supported",
-            next_step,
-        ));
-    }
-    let codecs = match node.get("compressor") {
-        None | Some(Value::Null) => Vec::new(),
-        Some(compressor) => {
-            let id = compressor.get("id").and_then(Value::as_str);
-            vec![BytesCodec::from_name(id.ok_or_else(|| Fault::malformed("its compressor has no id"))?)?]
-        }
-    };
+    // Filters are applied before the compressor.
+    let filters = node.get("filters").and_then(Value::as_array).into_iter().flatten();
+    let compressor = node.get("compressor").filter(|compressor| !compressor.is_null());
+    let codecs =
+        filters.chain(compressor).map(|entry| codec_v2(entry, dtype, order)).collect::<Result<Vec<_>, Fault>>()?;
     let mut stored: Vec<usize> = (0..shape.len()).collect();
     match text(node, "order").unwrap_or("C") {
         "C" => {}
@@ -209,6 +200,35 @@ fn parse_v2(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
         shards: None,
         keys: KeyEncoding { prefix: "", separator },
     })
+}
+
+/// The compressor or filter of an entry in Zarr 2.
+fn codec_v2(entry: &Value, dtype: DType, order: ByteOrder) -> Result<BytesCodec, Fault> {
+    let settings = entry.as_object().ok_or_else(|| Fault::malformed("its compressor or a filter has no settings"))?;
+    match text(settings, "id").ok_or_else(|| Fault::malformed("its compressor or a filter has no id"))? {
+        DELTA => delta(settings, dtype, order),
+        id => BytesCodec::parse(id, settings),
+    }
+}
+
+/// The name of the filter that stores differences.
+const DELTA: &str = "delta";
+
+/// The filter that stores differences of samples, if they are whole numbers of the type of the array.
+fn delta(settings: &Map<String, Value>, dtype: DType, order: ByteOrder) -> Result<BytesCodec, Fault> {
+    let next_step = "write it again without filters";
+    for key in ["dtype", "astype"] {
+        let Some(name) = text(settings, key) else { continue };
+        if dtype_v2(name)? != (dtype, order) && !(dtype.size_bytes() == 1 && dtype_v2(name)?.0 == dtype) {
+            let problem =
+                format!("its filter {DELTA:?} changes the type of the samples ({name:?}), which is not supported");
+            return Err(Fault::unsupported(problem, next_step));
+        }
+    }
+    if dtype.is_float() {
+        return Err(Fault::unsupported(format!("its filter {DELTA:?} of floats is not supported"), next_step));
+    }
+    Ok(BytesCodec::Delta { size: dtype.size_bytes(), order })
 }
 
 fn separator(text: &str) -> Result<char, Fault> {
@@ -356,7 +376,7 @@ impl Chain {
                     let next_step = "write it again with compressed chunks inside the shards";
                     return Err(Fault::unsupported("its shards are compressed as a whole", next_step));
                 }
-                (name, _) => chain.codecs.push(BytesCodec::from_name(name)?),
+                (name, configuration) => chain.codecs.push(BytesCodec::parse(name, &configuration)?),
             }
         }
         if !to_bytes {
@@ -473,7 +493,7 @@ fn hexadecimal(text: &str, size: usize) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test")]
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
     use super::*;
     use serde_json::json;
 
@@ -500,6 +520,31 @@ mod tests {
         ] {
             assert_eq!(of(dtype, value.clone()), None, "{dtype} {value}");
         }
+    }
+
+    #[test]
+    fn filters_that_are_not_supported_are_named() {
+        let array = |dtype: &str, filter: Value| {
+            let node = json!({"shape": [4, 4], "chunks": [4, 4], "dtype": dtype, "fill_value": 0, "order": "C",
+                "filters": [filter], "compressor": {"id": "lz4"}});
+            parse_v2(node.as_object().unwrap(), "0")
+        };
+        let delta = |dtype: &str| json!({"id": "delta", "dtype": dtype, "astype": dtype});
+        let read = array("<u2", delta("<u2")).unwrap();
+        assert_eq!(read.codecs, [BytesCodec::Delta { size: 2, order: ByteOrder::Little }, BytesCodec::Lz4]);
+        assert!(array("|u1", delta("|u1")).is_ok());
+        for (dtype, filter, name) in [
+            ("<u2", json!({"id": "fixedscaleoffset", "scale": 10}), "fixedscaleoffset"),
+            ("<u2", json!({"id": "packbits"}), "packbits"),
+            ("<u2", json!({"id": "delta", "dtype": "<u2", "astype": "|u1"}), "|u1"),
+            ("<u2", delta(">u2"), ">u2"),
+            ("<f4", delta("<f4"), "delta"),
+        ] {
+            let Err(Fault::Unsupported(problem, _)) = array(dtype, filter) else { panic!("{name} is not refused") };
+            assert!(problem.contains(name), "{problem}");
+        }
+        assert!(matches!(array("<u2", json!({"id": "shuffle", "elementsize": 0})), Err(Fault::Malformed(..))));
+        assert!(matches!(array("<u2", json!("shuffle")), Err(Fault::Malformed(..))));
     }
 
     #[test]

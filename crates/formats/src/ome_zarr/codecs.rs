@@ -1,9 +1,12 @@
 //! Codecs of chunks that map bytes to bytes. No decoder returns more bytes than the chunk's metadata allow.
 
+use super::numcodecs;
 use crate::codec::zstandard;
 use crate::error::Fault;
 use crate::file_format::StoredCompression;
+use crate::meta::ByteOrder;
 use libdeflater::Decompressor;
+use serde_json::{Map, Value};
 use std::borrow::Cow;
 use zarrs::array::codec::{Crc32cCodec, blosc_decompress_bytes, blosc_validate};
 use zarrs::array::{BytesRepresentation, BytesToBytesCodecTraits, CodecOptions};
@@ -18,24 +21,49 @@ pub(crate) enum BytesCodec {
     Blosc,
     /// A checksum of 4 bytes after the data.
     Crc32c,
+    /// An LZ4 block after its length, as numcodecs writes it.
+    Lz4,
+    /// First all first bytes of the elements, then all second ones, and so on.
+    Shuffle {
+        /// Bytes of an element.
+        size: usize,
+    },
+    /// Differences between whole numbers that follow each other.
+    Delta {
+        /// Bytes of a number.
+        size: usize,
+        /// Byte order of the numbers.
+        order: ByteOrder,
+    },
 }
+
+/// Bytes of the elements of a shuffle that states none.
+const DEFAULT_ELEMENT_BYTES: u64 = 4;
 
 /// Bytes of a CRC-32C checksum.
 pub(crate) const CHECKSUM_BYTES: usize = 4;
 
 impl BytesCodec {
-    /// The codec of a name in Zarr 2 or 3.
-    pub fn from_name(name: &str) -> Result<Self, Fault> {
+    /// The codec of a name and its settings in Zarr 2 or 3.
+    pub fn parse(name: &str, settings: &Map<String, Value>) -> Result<Self, Fault> {
         Ok(match name {
             "gzip" | "numcodecs.gzip" => Self::Gzip,
             "zlib" | "numcodecs.zlib" => Self::Zlib,
             "zstd" | "numcodecs.zstd" => Self::Zstd,
             "blosc" | "numcodecs.blosc" => Self::Blosc,
             "crc32c" => Self::Crc32c,
+            "lz4" | "numcodecs.lz4" => Self::Lz4,
+            "shuffle" | "numcodecs.shuffle" => {
+                let size = settings.get("elementsize").map_or(Some(DEFAULT_ELEMENT_BYTES), Value::as_u64);
+                let size = size.and_then(|size| usize::try_from(size).ok()).filter(|size| *size > 0);
+                Self::Shuffle {
+                    size: size.ok_or_else(|| Fault::malformed("the elements of its shuffle have no size"))?,
+                }
+            }
             other => {
                 return Err(Fault::unsupported(
                     format!("its chunks are stored with the codec {other:?}, which is not supported"),
-                    "write it again with the codec zstd, blosc, gzip or zlib",
+                    "write it again with the codec zstd, blosc, gzip, zlib or lz4",
                 ));
             }
         })
@@ -49,17 +77,21 @@ impl BytesCodec {
             Self::Zstd => "zstd",
             Self::Blosc => "blosc",
             Self::Crc32c => "crc32c",
+            Self::Lz4 => "lz4",
+            Self::Shuffle { .. } => "shuffle",
+            Self::Delta { .. } => "delta",
         }
     }
 
-    /// The compression of the codec; `None` for a checksum.
+    /// The compression of the codec; `None` for a checksum and for filters.
     pub fn compression(self) -> Option<StoredCompression> {
         match self {
             Self::Gzip => Some(StoredCompression::Gzip),
             Self::Zlib => Some(StoredCompression::Zlib),
             Self::Zstd => Some(StoredCompression::Zstd),
             Self::Blosc => Some(StoredCompression::Blosc),
-            Self::Crc32c => None,
+            Self::Lz4 => Some(StoredCompression::Lz4),
+            Self::Crc32c | Self::Shuffle { .. } | Self::Delta { .. } => None,
         }
     }
 }
@@ -77,6 +109,10 @@ pub(crate) fn decode(codecs: &[BytesCodec], encoded: Vec<u8>, len: usize) -> Res
     }
     Ok(bytes)
 }
+
+/// Reasons of a chunk that cannot be decoded.
+const DAMAGED_CHUNK: &str = "it is damaged, or longer than expected";
+const PART_OF_ELEMENT: &str = "it ends within an element";
 
 fn decode_one(codec: BytesCodec, encoded: Vec<u8>, max_bytes: usize) -> Result<Vec<u8>, Fault> {
     let invalid = |reason: String| Fault::malformed(format!("a chunk is not valid {} data ({reason})", codec.name()));
@@ -104,6 +140,15 @@ fn decode_one(codec: BytesCodec, encoded: Vec<u8>, max_bytes: usize) -> Result<V
             let size = BytesRepresentation::UnboundedSize;
             let decoded = Crc32cCodec::new().decode(Cow::Owned(encoded), &size, &CodecOptions::default());
             return decoded.map(Cow::into_owned).map_err(|e| invalid(e.to_string()));
+        }
+        BytesCodec::Lz4 => {
+            return numcodecs::lz4(&encoded, max_bytes).ok_or_else(|| invalid(DAMAGED_CHUNK.to_owned()));
+        }
+        BytesCodec::Shuffle { size } => {
+            return numcodecs::unshuffled(&encoded, size).ok_or_else(|| invalid(PART_OF_ELEMENT.to_owned()));
+        }
+        BytesCodec::Delta { size, order } => {
+            return numcodecs::summed(encoded, size, order).ok_or_else(|| invalid(PART_OF_ELEMENT.to_owned()));
         }
     };
     out.truncate(len);

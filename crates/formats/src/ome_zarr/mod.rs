@@ -13,6 +13,7 @@ mod cache;
 mod codecs;
 mod folder;
 mod multiscales;
+mod numcodecs;
 mod pyramid;
 mod read;
 mod shard;
@@ -178,6 +179,7 @@ fn open_in(folder: Folder, root: &Path, options: &OpenOptions) -> Result<(ImageM
         missing_planes: 0,
         unread_pages: 0,
         read_as_slices: None,
+        not_applied: description.not_applied,
         regions_outside: Vec::new(),
         shape_full,
     };

@@ -45,6 +45,8 @@ pub(crate) struct Multiscale {
     pub channels: Vec<Channel>,
     /// Values shown as black and white, for an image of one channel.
     pub display_range: Option<(f64, f64)>,
+    /// Transformations that are not applied, as sentences.
+    pub not_applied: Vec<String>,
 }
 
 /// The entries of a list; none if there is no list.
@@ -171,7 +173,7 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
     };
     let transformations = list(datasets.first().and_then(|d| d.get("coordinateTransformations")));
     let of_all = list(node.get("coordinateTransformations"));
-    let Grid { scale, translation } = grid_of(transformations.iter().chain(of_all), axes.len())?;
+    let Grid { scale, translation, not_applied } = grid_of(transformations.iter().chain(of_all), axes.len())?;
     let along = |axis: Axis| {
         let i = axes.iter().position(|a| *a == axis)?;
         Some((scale.as_ref()?.get(i).copied()?, units.get(i)?.as_deref()?))
@@ -192,6 +194,7 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
         levels,
         channels,
         display_range,
+        not_applied,
     })
 }
 
@@ -232,11 +235,28 @@ struct Grid {
     scale: Option<Vec<f64>>,
     /// Position of the first sample.
     translation: Vec<f64>,
+    /// Transformations that are not applied, as sentences.
+    not_applied: Vec<String>,
+}
+
+/// Largest number of transformations that are named because they are not applied.
+const MAX_NAMED: usize = 4;
+
+impl Grid {
+    /// States that a transformation of a type is not applied.
+    fn leave_out(&mut self, kind: &str, entry: &Value) {
+        const SHOWN_CHARS: usize = 40;
+        let kind: String = kind.chars().take(SHOWN_CHARS).collect();
+        let why = if entry.get("path").is_some() { ", because its numbers are in an array" } else { "" };
+        if self.not_applied.len() < MAX_NAMED {
+            self.not_applied.push(format!("the transformation {kind:?} is not applied{why}"));
+        }
+    }
 }
 
 /// Applies transformations, scales and translations, one after the other.
 fn grid_of<'a>(transformations: impl Iterator<Item = &'a Value>, rank: usize) -> Result<Grid, Fault> {
-    let mut grid = Grid { scale: None, translation: vec![0.0; rank] };
+    let mut grid = Grid { scale: None, translation: vec![0.0; rank], not_applied: Vec::new() };
     for entry in transformations {
         let numbers = |key: &str| -> Option<Vec<f64>> {
             entry
@@ -268,9 +288,10 @@ fn grid_of<'a>(transformations: impl Iterator<Item = &'a Value>, rank: usize) ->
                 (None, Some(other)) => {
                     ignore_entry::<()>("translation", &other.to_string(), "one number for each axis");
                 }
-                (None, None) => {}
+                (None, None) => grid.leave_out("translation", entry),
             },
-            _ => {}
+            None | Some("identity") => {}
+            Some(other) => grid.leave_out(other, entry),
         }
     }
     Ok(grid)

@@ -22,6 +22,8 @@ pub(crate) mod tag {
     pub const DESCRIPTION: u16 = 270;
     /// `StripOffsets`: where each strip begins, in bytes.
     pub const STRIP_OFFSETS: u16 = 273;
+    /// `Orientation`: 1 if the first row is at the top and the first column at the left, and others to 8.
+    pub const ORIENTATION: u16 = 274;
     /// `SamplesPerPixel`.
     pub const SAMPLES: u16 = 277;
     /// `RowsPerStrip`.
@@ -34,7 +36,8 @@ pub(crate) mod tag {
     pub const Y_RESOLUTION: u16 = 283;
     /// `PlanarConfiguration`: 1 if the samples of a pixel are side by side, 2 if each sample has a plane of its own.
     pub const PLANAR: u16 = 284;
-    /// `ResolutionUnit`: 1 for none, 2 for inches, 3 for centimeters.
+    /// `ResolutionUnit`: 1 for none, 2 for inches, 3 for centimeters; of Python's tifffile, 4 for millimeters, 5 for
+    /// micrometers.
     pub const RESOLUTION_UNIT: u16 = 296;
     /// `Predictor`: 1 for none, 2 for horizontal differences, 3 for those of floats.
     pub const PREDICTOR: u16 = 317;
@@ -60,6 +63,8 @@ pub(crate) mod tag {
     pub const JPEG_TABLES: u16 = 347;
     /// `YCbCrSubSampling`: pixels along X and Y that share their color.
     pub const YCBCR_SUBSAMPLING: u16 = 530;
+    /// `ImageDepth`: number of slices in a page.
+    pub const IMAGE_DEPTH: u16 = 32997;
     /// ImageJ's `MetaDataByteCounts`: length of each part of [`IJ_METADATA`], its header first.
     pub const IJ_METADATA_COUNTS: u16 = 50838;
     /// ImageJ's `MetaData`: slice labels, display ranges and color tables.

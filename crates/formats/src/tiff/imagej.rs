@@ -22,6 +22,8 @@ pub(crate) struct ImageJ {
     pub time_interval_secs: Option<f64>,
     /// Values shown as black and white.
     pub display_range: Option<(f64, f64)>,
+    /// That ImageJ shows other values than those that are stored, as a sentence.
+    pub calibration: Option<String>,
 }
 
 /// Whether a description was written by ImageJ.
@@ -73,7 +75,34 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
         voxel_size_um: VoxelSize { z, y: size(tag::Y_RESOLUTION, "yunit"), x: size(tag::X_RESOLUTION, "xunit") },
         time_interval_secs: interval.or_else(|| positive(1.0 / number("fps")?)),
         display_range,
+        calibration: calibration(&pairs),
     }
+}
+
+/// The function of ImageJ with two coefficients: a straight line.
+const STRAIGHT_LINE: &str = "0";
+/// The number that ImageJ writes for no function.
+const NO_FUNCTION: &str = "20";
+
+/// Returns a sentence on the function that ImageJ applies to the values of an image; `None` if it shows the stored values. The
+/// values of signed 16-bit images, for example, are stored with an offset of 32768.
+fn calibration(pairs: &HashMap<&str, &str>) -> Option<String> {
+    let function = *pairs.get("cf")?;
+    if function == NO_FUNCTION {
+        return None;
+    }
+    let coefficient = |key: &str| pairs.get(key)?.parse::<f64>().ok().filter(|value| value.is_finite());
+    let added = |offset: f64| match offset < 0.0 {
+        true => format!("minus {}", -offset),
+        false => format!("plus {offset}"),
+    };
+    let shown = match (function, coefficient("c0"), coefficient("c1")) {
+        (STRAIGHT_LINE, Some(0.0), Some(1.0)) => return None,
+        (STRAIGHT_LINE, Some(offset), Some(1.0)) => format!("the stored values {}", added(offset)),
+        (STRAIGHT_LINE, Some(offset), Some(factor)) => format!("the stored values times {factor}, {}", added(offset)),
+        _ => "other values, computed by the calibration function of the file,".to_owned(),
+    };
+    Some(format!("ImageJ shows {shown}: here, the stored values are used"))
 }
 
 /// Content of tags 50838 and 50839: slice labels and color tables.

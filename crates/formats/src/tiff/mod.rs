@@ -8,6 +8,7 @@ pub(crate) mod imagej;
 pub(crate) mod lsm;
 pub(crate) mod ome;
 pub(crate) mod ome_xml;
+pub(crate) mod orientation;
 pub(crate) mod page;
 pub(crate) mod plan;
 mod pyramid;

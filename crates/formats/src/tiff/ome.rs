@@ -12,8 +12,8 @@ use crate::{
     limits::Limits,
     source::{Counters, open_fault},
 };
-use cytoscope_storage::counted;
 use cytoscope_storage::read::open_regular;
+use cytoscope_storage::{by_count, counted};
 use cytoscope_volume::Axis;
 use std::{
     collections::HashMap,
@@ -182,6 +182,10 @@ fn build(
     let sizes = Sizes::new(image, samples, files.limits()).map_err(|f| f.at(path))?;
     let planes = assign_planes(image, &sizes, samples, &mut set, &mut files, (first_file, first_ifd))?;
     check_sharing(&planes).map_err(|f| f.at(path))?;
+    let undescribed = match own {
+        Some(own) => undescribed_pages(&document, &set, own, &files.get(own)?, files.limits()),
+        None => 0,
+    };
     let mut channels: Vec<_> = image.channels.clone();
     channels.truncate(sizes.c);
     let mut series = Series {
@@ -193,6 +197,8 @@ fn build(
         time_interval_secs: image.time_interval_secs,
         channels,
         display_range: series::stored_range(&first),
+        unread_pages: undescribed,
+        not_applied: undescribed_note(undescribed).into_iter().collect(),
         ..Series::default()
     };
     if let Some(axes) = &options.axes {
@@ -228,6 +234,18 @@ impl<'a> SetFiles<'a> {
             one_name: file_names.all(|name| name == first_name),
             paths: own.map(|own| (path.to_owned(), own)).into_iter().collect(),
             names: HashMap::new(),
+        }
+    }
+
+    /// Whether some planes are in the opened file, whose index is `own`, as far as the names that were looked up tell.
+    fn is_in_opened(&self, data: &ome_xml::TiffData, own: u32) -> bool {
+        match &data.file_name {
+            None => true,
+            Some(_) if data.uuid.is_some() && data.uuid.as_deref() == self.uuid => true,
+            Some(name) => {
+                let looked_up = self.names.get(name.as_str());
+                looked_up == Some(&own) || self.path.file_name().is_some_and(|of_own| of_own == name.as_str())
+            }
         }
     }
 
@@ -319,6 +337,53 @@ fn assign_planes(
         fill(&mut planes, sizes, start, index, data.ifd.unwrap_or(0), how_many);
     }
     Ok(planes)
+}
+
+/// Returns the number of pages of the opened file that can be planes, but that no image of its document contains.
+fn undescribed_pages(document: &Document, set: &SetFiles<'_>, own: u32, file: &TiffFile, limits: &Limits) -> usize {
+    let Some(Some(first)) = file.pages.first() else { return 0 };
+    let mut described = vec![false; file.chain_len];
+    let mut describe = |from: usize, count: usize| {
+        let end = from.saturating_add(count).min(file.chain_len);
+        described.get_mut(from.min(end)..end).unwrap_or_default().fill(true);
+    };
+    let without_data = document.images.iter().filter(|image| image.tiff_data.is_empty()).count();
+    // A file that only holds the metadata of a set may have a page that is no plane.
+    let mut has_planes = without_data == document.images.len();
+    if has_planes {
+        // If pages cannot be counted, opening their image says why.
+        describe(0, page_after(&document.images, file).unwrap_or(usize::MAX));
+    } else if without_data > 0 {
+        return 0;
+    }
+    for (image, data) in document.images.iter().flat_map(|image| image.tiff_data.iter().map(move |data| (image, data)))
+    {
+        if !set.is_in_opened(data, own) {
+            continue;
+        }
+        has_planes = true;
+        let start = data.ifd.unwrap_or(0);
+        let samples = page_of(file, start).map_or(1, |page| page.layout.samples);
+        let planes = Sizes::new(image, samples, limits).map_or(usize::MAX, |sizes| sizes.total);
+        let stated = data.plane_count.unwrap_or(if data.ifd.is_some() { 1 } else { file.chain_len });
+        describe(start, stated.min(planes));
+    }
+    if !has_planes {
+        return 0;
+    }
+    let is_plane = |page: &super::page::Page| page.layout.stacks_with(&first.layout);
+    let pages = file.pages.iter().zip(&described);
+    pages.filter(|(page, described)| matches!(page, Some(page) if is_plane(page)) && !**described).count()
+}
+
+/// Returns the sentence that pages are left out, because the document does not describe them.
+fn undescribed_note(pages: usize) -> Option<String> {
+    let are = by_count(
+        pages,
+        "is left out: the OME-XML does not describe it",
+        "are left out: the OME-XML does not describe them",
+    );
+    (pages > 0).then(|| format!("{} of the file {are}", counted(pages, "page")))
 }
 
 fn page_of(file: &TiffFile, ifd: usize) -> Result<&super::page::Page, FormatError> {

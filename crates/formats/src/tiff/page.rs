@@ -168,6 +168,14 @@ fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
     if samples == 0 || samples > u64::from(u16::MAX) {
         return Err(Fault::malformed(format!("a page has {samples} samples per pixel")));
     }
+    let depth = file.integer_or(ifd, tag::IMAGE_DEPTH, 1).unwrap_or(1);
+    if depth > 1 {
+        let problem = format!("a page holds {depth} slices (tag ImageDepth), which is not supported");
+        return Err(Fault::unsupported(
+            problem,
+            "save each slice as a page; Python's tifffile does without volumetric=True",
+        ));
+    }
     let same = |tag: u16, name: &str, default: u64| -> Result<u64, Fault> {
         let Some(entry) = ifd.get(tag) else { return Ok(default) };
         let mut all = file.integers(entry, 0, entry.count.min(samples))?;

@@ -59,6 +59,8 @@ pub(crate) struct Series {
     pub unread_pages: usize,
     /// Why all pages are slices, as a sentence, if the file states axes that do not fit them.
     pub read_as_slices: Option<String>,
+    /// What the file states that is not applied, as sentences.
+    pub not_applied: Vec<String>,
     /// Lengths of the axes before Y and X in storage order, slowest first, if the file states several without their names.
     pub unnamed_lengths: Vec<usize>,
     /// Pages of the first file that are the lower levels of the only plane, largest first; empty if levels are SubIFDs.
@@ -212,6 +214,8 @@ pub(crate) fn plain_resolution(file: &TiffFile) -> VoxelSize {
         let per_unit = positive(file.container.number(&file.first, tag)?)?;
         match unit {
             3 if per_unit > 1.0 => positive(10_000.0 / per_unit),
+            4 if per_unit > 1.0 => positive(1000.0 / per_unit),
+            5 => positive(1.0 / per_unit),
             2 if per_unit > INCH_UM / PRINTED_UM => positive(INCH_UM / per_unit),
             _ => None,
         }
@@ -300,6 +304,7 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
         channels,
         display_range: ij.display_range,
         read_as_slices,
+        not_applied: ij.calibration.into_iter().collect(),
         ..Series::default()
     }];
     all.extend(plain_series(file, "")?.into_iter().skip(1));

@@ -28,20 +28,23 @@ impl fmt::Display for SliceAlone {
 }
 
 /// Returns notes on how an image was read: that several numbered files became one stack, and how to read one `alone`; why
-/// pages are read as slices; and that planes are missing, or regions of interest outside of the stack.
+/// pages are read as slices; what is not applied; and that planes are missing, or regions of interest outside of the stack.
 pub(crate) fn reading_notes(image: &Image, alone: SliceAlone) -> Vec<Message> {
     let of_file = missing_notes(image.meta()).into_iter().chain(regions_note(image.meta()));
     numbered_series_note(image, alone).into_iter().chain(of_file).collect()
 }
 
-/// Returns notes on what is missing in a file: why pages are read as slices, and that planes are read as zeros.
+/// Returns notes on what is missing in a file: why pages are read as slices, what the file states that is not applied, and that
+/// planes are read as zeros.
 pub(crate) fn missing_notes(meta: &ImageMeta) -> Vec<Message> {
     let missing = match meta.missing_planes {
         0 => None,
         1 => Some("1 plane is not in the file and is read as zeros".to_owned()),
         count => Some(format!("{count} planes are not in the file and are read as zeros")),
     };
-    meta.read_as_slices.clone().map(Message::parse).into_iter().chain(missing.map(Message::from)).collect()
+    let not_applied = meta.not_applied.iter().cloned().map(Message::from);
+    let slices = meta.read_as_slices.clone().map(Message::parse);
+    slices.into_iter().chain(not_applied).chain(missing.map(Message::from)).collect()
 }
 
 /// Returns the note that each time point of a file is a single slice although it states no interval between time points:

@@ -5,8 +5,10 @@ use super::{FindOptions, Listing, SearchResults, labels, nnunet, suffixes, table
 use crate::dataset::{Convention, Part, Problem, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::limits::MAX_DEPTH;
+use cytoscope_storage::read::open_regular;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 /// Names of folders with images and with targets, for segmentation.
@@ -102,8 +104,26 @@ fn search_below(
 /// Whether a folder is a model package, or the state of an unfinished training run: the test tensors and pictures in it are
 /// not training data.
 fn is_of_model(folder: &Path) -> bool {
-    let has = |name: &str| folder.join(name).is_file();
-    has("rdf.yaml") || has("bioimageio.yaml") || (file_name(folder).ends_with(".training") && has("lock"))
+    let is_model = |name: &str| is_of_no_data_set(&folder.join(name));
+    let is_run = || file_name(folder).ends_with(".training") && folder.join("lock").is_file();
+    is_model("rdf.yaml") || is_model("bioimageio.yaml") || is_run()
+}
+
+/// Bytes of a description of bioimage.io in which its type is searched for.
+const MAX_DESCRIPTION_BYTES: u64 = 4 << 20;
+
+/// Whether a file is a description of bioimage.io of anything but a data set. Data sets are described by a file of the same name
+/// as models, with another type.
+fn is_of_no_data_set(description: &Path) -> bool {
+    if !description.is_file() {
+        return false;
+    }
+    let Ok(file) = open_regular(description) else { return true };
+    let mut lines = BufReader::new(file.take(MAX_DESCRIPTION_BYTES)).lines().map_while(Result::ok);
+    !lines.any(|line| {
+        let value = line.strip_prefix("type:").and_then(|value| value.split('#').next());
+        value.is_some_and(|value| value.trim().trim_matches(['"', '\'']) == "dataset")
+    })
 }
 
 /// Adds the pairs of a folder of images and a folder of targets. Returns whether there are such folders.
