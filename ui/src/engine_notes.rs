@@ -111,7 +111,12 @@ pub(crate) fn in_window(text: &str) -> String {
 
 /// Returns a text as [`in_window`] does, with its numbers of time points.
 pub(crate) fn options_in_window(text: String) -> String {
-    with_controls(&Message::parse(text), in_place_of, str::to_owned)
+    message_options_in_window(&Message::parse(text))
+}
+
+/// Returns a message as [`message_in_window`] does, with its numbers of time points.
+pub(crate) fn message_options_in_window(message: &Message) -> String {
+    with_controls(message, in_place_of, str::to_owned)
 }
 
 /// Returns a failure of a search for training settings as [`failure_in_window`] returns it, with the buttons of the search in
@@ -252,6 +257,8 @@ mod tests {
     fn only_the_settings_of_a_message_are_replaced() {
         let message = message!("{}: time point 0 is dark (see {TIME}); use {AXES}", "of (--axes b.tif) --tile");
         assert_eq!(message_in_window(&message), "of (--axes b.tif) --tile: time point 1 is dark; use \"Axes…\"");
+        let shown = message_options_in_window(&message);
+        assert_eq!(shown, "of (--axes b.tif) --tile: time point 0 is dark; use \"Axes…\"");
     }
 
     #[test]

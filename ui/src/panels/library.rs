@@ -180,7 +180,7 @@ fn channel_controls(ui: &mut Ui, i: usize, channel: &ChannelView, visible: &mut 
     ui.push_id(("channel", i), |ui| {
         ui.horizontal(|ui| {
             visibility_toggle(ui, visible, &channel.name);
-            color_menu(ui, display);
+            color_menu(ui, display, &channel.name);
             ui.add(egui::Label::new(&channel.name).truncate());
         });
         if !*visible {
@@ -240,12 +240,14 @@ pub(crate) fn labeled_slider(
     response
 }
 
-fn color_menu(ui: &mut Ui, display: &mut Intensity) {
+/// The choice of the colors of the channel or layer with this name.
+fn color_menu(ui: &mut Ui, display: &mut Intensity, name: &str) {
+    let title = format!("Colors of {name}");
     let [r, g, b] = display.map.color(0.8);
     let swatch = Color32::from_rgb(r as u8, g as u8, b as u8);
     let button = egui::Button::new("").fill(swatch).min_size(vec2(16.0, 16.0)).corner_radius(4);
     let (response, _) = egui::containers::menu::MenuButton::from_button(button).ui(ui, |ui| {
-        for (name, map) in ColorMap::NAMED {
+        for (colors, map) in ColorMap::NAMED {
             ui.horizontal(|ui| {
                 let (rect, _) = ui.allocate_exact_size(vec2(48.0, 14.0), Sense::hover());
                 for i in 0..12 {
@@ -255,14 +257,14 @@ fn color_menu(ui: &mut Ui, display: &mut Intensity) {
                         egui::Rect::from_min_size(pos2(x, rect.top()), vec2(rect.width() / 12.0 + 0.5, rect.height()));
                     ui.painter().rect_filled(cell, 0.0, Color32::from_rgb(r as u8, g as u8, b as u8));
                 }
-                if ui.selectable_label(display.map == map, name).clicked() {
+                if ui.selectable_label(display.map == map, colors).clicked() {
                     display.map = map;
                     ui.close();
                 }
             });
         }
     });
-    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Colors"));
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, &title));
     response.on_hover_text("Colors from low to high values");
 }
 
@@ -303,6 +305,8 @@ fn contrast(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &
         let value = from + ((at.x - rect.left()) / rect.width()).clamp(0.0, 1.0) * span;
         let id = response.id.with("which");
         if response.drag_started() || response.clicked() {
+            // The arrow keys move the limits from now on.
+            response.request_focus();
             let low = (value - display.low).abs() < (value - display.high).abs();
             ui.data_mut(|d| d.insert_temp(id, low));
         }
@@ -415,7 +419,7 @@ fn overlay_controls(ui: &mut Ui, overlay: &Overlay, shown: &mut OverlayControls)
             }
         } else {
             ui.horizontal(|ui| {
-                color_menu(ui, &mut shown.display);
+                color_menu(ui, &mut shown.display, title);
                 named_slider(ui, &mut shown.display.opacity, 0.0..=1.0, "Opacity", false);
             });
             if let Some(histogram) = &overlay.histogram {

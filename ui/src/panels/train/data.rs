@@ -55,7 +55,7 @@ pub(super) fn data_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel, act
         Check::Failed(reason) => {
             ui.add_space(theme::GROUP_GAP);
             let color = theme::bad(ui.visuals());
-            colored(ui, color, format!("{}  {}", icon::WARNING_CIRCLE, files::advice_in_window(reason)));
+            colored(ui, color, format!("{}  {}", icon::WARNING_CIRCLE, files::failure_on_page(reason)));
             ui.add_space(theme::GAP);
             check_again(ui, actions);
         }

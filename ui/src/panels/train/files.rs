@@ -54,7 +54,16 @@ pub(super) fn counted_from_one(text: &str) -> String {
 /// Advice of a check with the names and numbers of this page in place of those of the configuration, and with controls in
 /// place of options.
 pub(super) fn advice_in_window(text: &str) -> String {
-    let mut shown = options_in_window(counted_from_one(text));
+    settings_on_page(options_in_window(counted_from_one(text)))
+}
+
+/// The failure of a check, which has controls in place of options, with the names and numbers of this page.
+pub(super) fn failure_on_page(text: &str) -> String {
+    settings_on_page(counted_from_one(text))
+}
+
+/// A text with the names of this page in place of those of the configuration.
+fn settings_on_page(mut shown: String) -> String {
     let named = DataSetting::named_in(&shown);
     for (place, setting) in named.iter().rev() {
         shown.replace_range(place.clone(), &format!("\"{}\"", name_on_page(*setting)));
@@ -364,6 +373,10 @@ mod tests {
             advice_in_window("set data.same_file = true, data.channels and data.target_channel in the settings");
         let names = "\"Image and target in one file\", \"Input channels\" and \"Target channel\"";
         assert_eq!(one_file, format!("set {names} {place}"));
+        assert_eq!(
+            failure_on_page("(--axes b.tif): set data.axes in the settings"),
+            format!("(--axes b.tif): set \"Axes\" under \"{TITLE}\"")
+        );
         assert_eq!(
             advice_in_window("give the axes (--axes), or use --time"),
             "give the axes (\"Axes…\"), or use --time"
