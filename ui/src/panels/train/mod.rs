@@ -253,7 +253,8 @@ fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut 
         }
         WizardStep::Use => {
             let may = wizard.saving == Saving::No;
-            if icon_text_button(ui, may, icon::PLUS, "Train another model").clicked() {
+            let another = icon_text_button(ui, may, icon::PLUS, "Train another model");
+            if another.on_disabled_hover_text(save_and_use::WAIT_FOR_SAVING).clicked() {
                 actions.send(TrainingAction::Another);
             }
         }
