@@ -17,7 +17,7 @@ use egui_phosphor::regular as icon;
 /// Number of stacks above which their list has a scroll bar of its own, so that the channels below it stay within reach.
 const LONG_LIST: usize = 12;
 
-/// Height of a long list of stacks in points.
+/// Least maximum height of a long list of stacks in points; in a high window, it may take half of the panel.
 const LONG_LIST_HEIGHT: f32 = 400.0;
 
 /// Width of the number beside a slider in points.
@@ -96,7 +96,9 @@ fn stacks(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         return stack_list(ui, state, actions);
     }
     let area = egui::ScrollArea::vertical().id_salt("stacks").auto_shrink([false, true]);
-    area.max_height(LONG_LIST_HEIGHT).show(ui, |ui| stack_list(ui, state, actions));
+    // The clip rectangle is the visible part of the panel.
+    let height = LONG_LIST_HEIGHT.max(ui.clip_rect().height() / 2.0);
+    area.max_height(height).show(ui, |ui| stack_list(ui, state, actions));
 }
 
 /// Lists the open stacks, with what is known about the active one.
