@@ -253,10 +253,7 @@ impl RunProfile {
 
     /// Returns whether a device other than the CPU ran networks or training steps.
     fn used_gpu(&self) -> bool {
-        let facts = &self.run.facts;
-        let of_training = facts.training.iter().map(|training| &training.device);
-        let mut devices = facts.inputs.iter().map(|input| &input.device).chain(of_training);
-        devices.any(|device| !device.is_cpu() && !device.as_str().is_empty())
+        self.run.facts.used_gpu()
     }
 
     /// Lists the operators by their share of the machine's peak.

@@ -169,6 +169,26 @@ fn a_disabled_button_says_why_it_is_disabled() {
 }
 
 #[test]
+fn arrow_keys_move_the_contrast_limits_after_a_click_on_the_histogram() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let name = |fixture: &Fixture| {
+        let histogram = fixture.window.query_all_by_label_contains("Contrast of ").next().expect("the histogram");
+        histogram.accesskit_node().label().expect("a name")
+    };
+    let low = |fixture: &Fixture| fixture.window.state().document().expect("the stack").channels[0].display.low;
+    let histogram = name(&fixture);
+    fixture.click(&histogram);
+    let clicked = low(&fixture);
+    fixture.window.key_press(Key::ArrowLeft);
+    fixture.window.run_steps(4);
+    assert!(low(&fixture) < clicked, "{clicked} {}", low(&fixture));
+    let channel = &fixture.window.state().document().expect("the stack").channels[0].name;
+    assert!(fixture.sees(&format!("Colors of {channel}")), "{}", fixture.on_screen());
+}
+
+#[test]
 fn arrow_keys_move_the_contrast_limits_of_the_focused_histogram() {
     let mut fixture = Fixture::new();
     fixture.click("Open the sample");

@@ -236,6 +236,27 @@ fn the_timeline_is_moved_and_zoomed_with_the_keyboard() {
 }
 
 #[test]
+fn what_times_of_operators_on_a_gpu_include_is_said_beside_them() {
+    let mut fixture = Fixture::new();
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    for (device, name, is_said) in [("cpu", "of_cpu.json", false), ("cuda:0", "of_gpu.json", true)] {
+        let recorder = Recorder::new();
+        recorder.add(Stage::Op, "Conv a", Duration::from_millis(500), 0);
+        let inputs = vec![InputFacts { device: device.into(), ..InputFacts::default() }];
+        let facts = RunFacts { wall_secs: 1.0, inputs, ..RunFacts::default() };
+        let mut text = Vec::new();
+        recorder.write_trace(&RunRecord::new("cytoscope 0", "predict", &recorder, facts), &mut text).unwrap();
+        let path = fixture.path(name);
+        std::fs::write(&path, text).unwrap();
+        open(&mut fixture, &path);
+        fixture.click("Operators");
+        assert!(fixture.sees("Conv a"), "{}", fixture.on_screen());
+        let says = fixture.sees("includes the launch of its kernels");
+        assert_eq!(says, is_said, "{device}: {}", fixture.on_screen());
+    }
+}
+
+#[test]
 fn operators_are_shown_beside_the_measured_peak_of_their_machine() {
     let mut fixture = Fixture::new();
     let recorder = Recorder::new();

@@ -6,9 +6,11 @@ use crate::document::GivenMetadata;
 use crate::work::JobView;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::PredictJob;
+use cytoscope_storage::write::atomic_write;
 use cytoscope_volume::VoxelSize;
 use cytoscope_worker::JobId;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -41,22 +43,81 @@ enum Entry {
     },
 }
 
-/// The unfinished predictions of a file, in order. Unreadable lines, as after a torn write, are logged and skipped.
-fn unfinished(text: &str) -> Vec<PredictJob> {
-    let mut asked: Vec<(u64, PredictJob)> = Vec::new();
+/// A prediction as a queue file holds it.
+struct StoredJob {
+    job: PredictJob,
+    /// Fields that only a later version knows.
+    unknown: Map<String, Value>,
+}
+
+/// What an ended window left in its file.
+struct Unfinished {
+    /// The unfinished predictions, in order.
+    jobs: Vec<StoredJob>,
+    /// Lines that stay in the file, because only a later version can read them; empty if there are none.
+    kept: String,
+}
+
+/// Reads what is unfinished in a file. Lines that are no JSON, as after a torn write, are logged and skipped.
+fn unfinished(text: &str) -> Unfinished {
+    let mut asked: Vec<(u64, StoredJob)> = Vec::new();
+    let mut kept = String::new();
+    let mut is_later = false;
     for line in text.lines() {
-        match serde_json::from_str(line) {
-            Ok(Entry::Requested { number, job }) => asked.push((number, *job)),
-            Ok(Entry::Ended { number }) => asked.retain(|(n, _)| *n != number),
-            Err(error) => tracing::warn!("a line of an earlier queue cannot be read and is skipped: {error}"),
+        let is_kept = match serde_json::from_str(line) {
+            Ok(Entry::Requested { number, job }) => {
+                asked.push((number, StoredJob { unknown: unknown_fields(line, &job), job: *job }));
+                false
+            }
+            Ok(Entry::Ended { number }) => {
+                let count = asked.len();
+                asked.retain(|(n, _)| *n != number);
+                // The prediction may be one of those that only a later version can read.
+                asked.len() == count
+            }
+            Err(error) if serde_json::from_str::<Map<String, Value>>(line).is_ok() => {
+                tracing::warn!("a line of an earlier queue stays there: it may be one of a later version: {error}");
+                is_later = true;
+                true
+            }
+            Err(error) => {
+                tracing::warn!("a line of an earlier queue cannot be read and is skipped: {error}");
+                false
+            }
+        };
+        if is_kept {
+            kept.push_str(line);
+            kept.push('\n');
         }
     }
-    asked.into_iter().map(|(_, job)| job).collect()
+    let jobs = asked.into_iter().map(|(_, job)| job).collect();
+    Unfinished { jobs, kept: if is_later { kept } else { String::new() } }
+}
+
+/// The fields of the prediction in a line that `job`, as read from it, does not have.
+fn unknown_fields(line: &str, job: &PredictJob) -> Map<String, Value> {
+    let stored: Value = serde_json::from_str(line).unwrap_or_default();
+    let known = serde_json::to_value(job).unwrap_or_default();
+    let fields = stored.pointer("/asked/job").and_then(Value::as_object).into_iter().flatten();
+    let unknown = fields.filter(|(name, _)| known.get(name.as_str()).is_none());
+    unknown.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// The line of an entry, without its end, with further fields of the prediction.
+fn line_of(entry: &Entry, unknown: Map<String, Value>) -> serde_json::Result<Vec<u8>> {
+    if unknown.is_empty() {
+        return serde_json::to_vec(entry);
+    }
+    let mut value = serde_json::to_value(entry)?;
+    if let Some(job) = value.pointer_mut("/asked/job").and_then(Value::as_object_mut) {
+        job.extend(unknown);
+    }
+    serde_json::to_vec(&value)
 }
 
 /// Reads and locks a queue file that an ended window left; `None` if another window holds it, or if it cannot be read,
 /// which is logged.
-fn lock_abandoned(path: &Path) -> Option<(Vec<PredictJob>, File)> {
+fn lock_abandoned(path: &Path) -> Option<(Unfinished, File)> {
     let lost = |error: &std::io::Error| tracing::warn!("an earlier queue cannot be read: {}: {error}", path.display());
     let file = File::open(path).inspect_err(lost).ok()?;
     // It fails if another window holds the lock.
@@ -68,9 +129,29 @@ fn lock_abandoned(path: &Path) -> Option<(Vec<PredictJob>, File)> {
 
 /// Messages to the writer thread.
 enum Message {
-    Write(Entry),
+    /// Write an entry, with fields of its prediction that only a later version knows.
+    Write(Entry, Map<String, Value>),
     /// Remove these files: their entries were taken over or discarded.
-    Remove(Vec<(File, PathBuf)>),
+    Remove(Vec<AbandonedFile>),
+}
+
+/// A locked queue file of an ended window.
+struct AbandonedFile {
+    file: File,
+    path: PathBuf,
+    /// Lines that stay in the file, see [`Unfinished::kept`].
+    kept: String,
+}
+
+impl AbandonedFile {
+    /// Removes the file, or all but the lines that stay in it. If that fails, its predictions are only offered again.
+    fn remove(self) {
+        if self.kept.is_empty() {
+            drop(std::fs::remove_file(&self.path));
+        } else if let Err(error) = atomic_write(&self.path, self.kept.as_bytes()) {
+            tracing::warn!("an earlier queue cannot be changed: {error}");
+        }
+    }
 }
 
 /// Writes entries as they arrive; the file is created for the first one.
@@ -78,16 +159,15 @@ fn write(folder: &Path, messages: &Receiver<Message>) -> io::Result<()> {
     let mut file: Option<(File, PathBuf)> = None;
     let mut open = BTreeSet::new();
     while let Ok(message) = messages.recv() {
-        let entry = match message {
-            Message::Write(entry) => entry,
+        let (entry, unknown) = match message {
+            Message::Write(entry, unknown) => (entry, unknown),
             Message::Remove(files) => {
-                // If a file cannot be removed, its predictions are only offered again.
-                files.into_iter().for_each(|(_held, path)| drop(std::fs::remove_file(path)));
+                files.into_iter().for_each(AbandonedFile::remove);
                 continue;
             }
         };
         // Paths that are not UTF-8 cannot be saved and are skipped.
-        let Ok(mut line) = serde_json::to_vec(&entry) else { continue };
+        let Ok(mut line) = line_of(&entry, unknown) else { continue };
         match entry {
             Entry::Requested { number, .. } => _ = open.insert(number),
             // Its request could not be saved.
@@ -140,8 +220,8 @@ pub struct Queue {
     /// Unfinished predictions of this window: job id and entry number.
     open: Vec<(JobId, u64)>,
     next: u64,
-    abandoned: Vec<PredictJob>,
-    abandoned_files: Vec<(File, PathBuf)>,
+    abandoned: Vec<StoredJob>,
+    abandoned_files: Vec<AbandonedFile>,
     /// Predictions that start once their stack is open, with their entry numbers.
     to_start: Vec<(u64, PredictJob)>,
 }
@@ -162,9 +242,9 @@ impl Queue {
         };
         let entries = entries.into_iter().flatten().flatten();
         for path in entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "jsonl")) {
-            if let Some((jobs, file)) = lock_abandoned(&path) {
+            if let Some((Unfinished { jobs, kept }, file)) = lock_abandoned(&path) {
                 queue.abandoned.extend(jobs);
-                queue.abandoned_files.push((file, path));
+                queue.abandoned_files.push(AbandonedFile { file, path, kept });
             }
         }
         let (sender, messages) = channel();
@@ -179,7 +259,7 @@ impl Queue {
 
     /// Stacks whose prediction an earlier window did not finish.
     pub fn abandoned(&self) -> impl Iterator<Item = &Path> {
-        self.abandoned.iter().flat_map(|job| job.inputs.iter().map(PathBuf::as_path))
+        self.abandoned.iter().flat_map(|stored| stored.job.inputs.iter().map(PathBuf::as_path))
     }
 
     /// Discards the unfinished predictions of earlier windows.
@@ -197,19 +277,20 @@ impl Queue {
     }
 
     fn write_entry(&mut self, entry: Entry) {
-        self.send(Message::Write(entry));
+        self.send(Message::Write(entry, Map::new()));
     }
 
-    /// Writes an entry for a prediction and returns its number.
-    fn record(&mut self, job: &PredictJob) -> u64 {
+    /// Writes an entry for a prediction, with fields that only a later version knows, and returns its number.
+    fn record(&mut self, job: &PredictJob, unknown: Map<String, Value>) -> u64 {
         self.next += 1;
-        self.write_entry(Entry::Requested { number: self.next, job: Box::new(job.clone()) });
+        let entry = Entry::Requested { number: self.next, job: Box::new(job.clone()) };
+        self.send(Message::Write(entry, unknown));
         self.next
     }
 
     /// Adds a requested prediction to the queue file.
     pub fn add(&mut self, id: JobId, job: &PredictJob) {
-        let number = self.record(job);
+        let number = self.record(job, Map::new());
         self.open.push((id, number));
     }
 
@@ -217,7 +298,7 @@ impl Queue {
     /// removed. Returns path, series and given metadata of each stack that has to be open for them.
     pub(crate) fn take_over(&mut self) -> Vec<(PathBuf, usize, GivenMetadata)> {
         let mut stacks = Vec::new();
-        for job in std::mem::take(&mut self.abandoned) {
+        for StoredJob { job, unknown } in std::mem::take(&mut self.abandoned) {
             // A prediction of all series is continued with the document of the first one.
             let series = match job.series {
                 SeriesChoice::Index(series) => series,
@@ -228,7 +309,7 @@ impl Queue {
                 voxel_size_um: job.voxel_um.map_or(job.voxel_axes_um, |[z, y, x]| VoxelSize::new_um(z, y, x)),
             };
             stacks.extend(job.inputs.iter().map(|path| (path.clone(), series, given.clone())));
-            let number = self.record(&job);
+            let number = self.record(&job, unknown);
             self.to_start.push((number, job));
         }
         self.discard_abandoned();
@@ -282,9 +363,9 @@ impl Drop for Queue {
                 tracing::warn!("the queue of predictions could not be saved: {error}");
             }
         }
-        for (file, _) in &self.abandoned_files {
+        for abandoned in &self.abandoned_files {
             // Unlocked explicitly, as in `write`: the next window offers their predictions.
-            let _ = file.unlock();
+            let _ = abandoned.file.unlock();
         }
     }
 }
@@ -386,14 +467,41 @@ mod tests {
         };
         let torn = line("/torn.tif", 3);
         let text = format!("{}\nnonsense\n{}\n{}", line("/a.tif", 1), line("/b.tif", 2), &torn[..torn.len() - 4]);
-        let names: Vec<_> = unfinished(&text).into_iter().flat_map(|j| j.inputs).collect();
+        let read = unfinished(&text);
+        let names: Vec<_> = read.jobs.into_iter().flat_map(|stored| stored.job.inputs).collect();
         assert_eq!(names, [PathBuf::from("/a.tif"), PathBuf::from("/b.tif")]);
+        assert_eq!(read.kept, "");
         // Cut inside a multi-byte character.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("1-0.jsonl");
         let whole = format!("{}\n{}", line("/a.tif", 1), line("/細胞.tif", 2));
         let cut = whole.find('胞').unwrap() + 1;
         std::fs::write(&path, &whole.as_bytes()[..cut]).unwrap();
-        assert_eq!(lock_abandoned(&path).unwrap().0.len(), 1);
+        assert_eq!(lock_abandoned(&path).unwrap().0.jobs.len(), 1);
+    }
+
+    #[test]
+    fn what_only_a_later_version_can_read_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = folder.path().join("settings.json");
+        let path = folder.path().join(FOLDER).join("1-0.jsonl");
+        std::fs::create_dir(folder.path().join(FOLDER)).unwrap();
+        let [asked, later, over] = [
+            r#"{"asked": {"number": 1, "job": {"inputs": ["/a.tif"], "model": "nuclei", "out": "o", "later": 5}}}"#,
+            r#"{"paused": {"number": 2, "job": {"inputs": ["/b.tif"]}}}"#,
+            r#"{"over": {"number": 2}}"#,
+        ];
+        std::fs::write(&path, format!("{asked}\n{later}\n{over}\n")).unwrap();
+        let mut queue = Queue::new(Some(&settings));
+        assert_eq!(queue.abandoned().collect::<Vec<_>>(), [Path::new("/a.tif")]);
+        assert_eq!(queue.take_over().len(), 1);
+        drop(queue);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{later}\n{over}\n"));
+        // The prediction is in the file of the window that took it over, with all its fields.
+        let files = std::fs::read_dir(folder.path().join(FOLDER)).unwrap().map(|entry| entry.unwrap().path());
+        let taken_over = files.filter(|file| *file != path).map(|file| std::fs::read_to_string(file).unwrap());
+        let taken_over: Vec<Value> = taken_over.map(|text| serde_json::from_str(text.trim()).unwrap()).collect();
+        assert_eq!(taken_over.len(), 1);
+        assert_eq!(taken_over[0]["asked"]["job"]["later"], 5);
     }
 }

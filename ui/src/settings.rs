@@ -6,10 +6,11 @@ use crate::theme::ThemeChoice;
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_pipeline::{Output, OutputTensor, PerformanceRequest, ResultFormat};
 use cytoscope_storage::StorageError;
+use cytoscope_storage::json::write_json;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -185,16 +186,6 @@ impl Settings {
         stored
     }
 
-    /// These settings with the changes from `earlier` to `later`. Only the changed entries of what is remembered about
-    /// folders, files and models are replaced.
-    fn with_changes(&self, earlier: &Self, later: &Self) -> serde_json::Result<Self> {
-        let mut merged = serde_json::to_value(self.storable())?;
-        let [before, now] = [earlier, later].map(|settings| serde_json::to_value(settings.storable()));
-        copy_changes(&mut merged, &before?, &now?, ENTRIES_DEPTH);
-        let recent = merged_recent(&self.recent, &earlier.recent, &later.recent);
-        Ok(Self { recent, ..serde_json::from_value(merged)? })
-    }
-
     /// The settings with the default layout and choices. What was remembered about files, folders and models stays.
     pub fn with_default_choices(&self) -> Self {
         let kept = self.clone();
@@ -294,6 +285,39 @@ impl Settings {
     }
 }
 
+/// What a settings file holds, with the settings and values that only another version knows.
+#[derive(Deserialize)]
+#[serde(try_from = "Map<String, Value>")]
+struct StoredSettings {
+    fields: Map<String, Value>,
+    settings: Settings,
+}
+
+impl TryFrom<Map<String, Value>> for StoredSettings {
+    type Error = serde_json::Error;
+
+    fn try_from(fields: Map<String, Value>) -> Result<Self, Self::Error> {
+        let settings = serde_json::from_value(Value::Object(fields.clone()))?;
+        Ok(Self { fields, settings })
+    }
+}
+
+impl StoredSettings {
+    /// The content of the file with the changes from `earlier` to `later`. Only the changed entries of what is remembered
+    /// about folders, files and models are replaced.
+    fn with_changes(self, earlier: &Settings, later: &Settings) -> serde_json::Result<Value> {
+        let mut merged = Value::Object(self.fields);
+        let [before, now] = [earlier, later].map(|settings| serde_json::to_value(settings.storable()));
+        copy_changes(&mut merged, &before?, &now?, ENTRIES_DEPTH);
+        let mut recent = merged_recent(&self.settings.recent, &earlier.recent, &later.recent);
+        recent.retain(|path| path.to_str().is_some());
+        if let Value::Object(fields) = &mut merged {
+            fields.insert("recent".to_owned(), serde_json::to_value(recent)?);
+        }
+        Ok(merged)
+    }
+}
+
 /// The settings file of a window. Other windows may write it, too.
 #[derive(Debug)]
 pub(crate) struct SettingsFile {
@@ -309,20 +333,22 @@ impl SettingsFile {
         (Self { path, known: Mutex::new(settings.clone()) }, settings)
     }
 
-    /// Writes those settings that this window has changed. The others stay as another window has written them.
+    /// Writes those settings that this window has changed. The others stay as another window has written them, also if it
+    /// has a later version with other settings.
     ///
     /// # Errors
     /// As [`Settings::save`]. The changes are then written with the next ones.
     pub(crate) fn save(&self, settings: &Settings) -> Result<(), StorageError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let _lock = ResultsLock::for_update(&self.path)?;
-        let merged = match read_json::<Settings>(&self.path, MAX_BYTES) {
-            Some(stored) => stored
-                .with_changes(&known, settings)
-                .map_err(|e| StorageError::io(&self.path, "merging the settings")(e.into()))?,
-            None => settings.clone(),
-        };
-        merged.save(&self.path)?;
+        match read_json::<StoredSettings>(&self.path, MAX_BYTES) {
+            Some(stored) => {
+                let merged = stored.with_changes(&known, settings);
+                let merged = merged.map_err(|e| StorageError::io(&self.path, "merging the settings")(e.into()))?;
+                write_json(&self.path, &merged)?;
+            }
+            None => settings.save(&self.path)?,
+        }
         *known = settings.clone();
         Ok(())
     }
@@ -476,6 +502,26 @@ mod tests {
         std::fs::write(&path, "{ half").unwrap();
         first_file.save(&first).unwrap();
         assert_eq!(Settings::load(&path), first);
+    }
+
+    #[test]
+    fn settings_that_only_a_later_version_knows_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings.json");
+        let later = serde_json::json!({
+            "theme": "dark", "device": "abacus", "outputs": ["table", "holograms"], "later": {"a": [1, 2]}
+        });
+        std::fs::write(&path, later.to_string()).unwrap();
+        let (file, mut settings) = SettingsFile::read(path.clone());
+        settings.theme = ThemeChoice::Light;
+        settings.add_recent(Path::new("/data/a.tif"));
+        file.save(&settings).unwrap();
+        let stored: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        for unchanged in ["device", "outputs", "later"] {
+            assert_eq!(stored[unchanged], later[unchanged]);
+        }
+        let loaded = Settings::load(&path);
+        assert_eq!((loaded.theme, loaded.recent.len()), (ThemeChoice::Light, 1));
     }
 
     #[test]

@@ -50,6 +50,13 @@ impl RunFacts {
         let mut devices = self.inputs.iter().map(|input| &input.device).chain(of_training).peekable();
         devices.peek().is_some() && devices.all(RunDevice::is_cpu)
     }
+
+    /// Returns whether a device other than the CPU ran networks or training steps.
+    pub fn used_gpu(&self) -> bool {
+        let of_training = self.training.iter().map(|training| &training.device);
+        let mut devices = self.inputs.iter().map(|input| &input.device).chain(of_training);
+        devices.any(|device| !device.is_cpu() && !device.as_str().is_empty())
+    }
 }
 
 /// Facts about the prediction of one input.

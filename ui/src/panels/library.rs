@@ -17,7 +17,7 @@ use egui_phosphor::regular as icon;
 /// Number of stacks above which their list has a scroll bar of its own, so that the channels below it stay within reach.
 const LONG_LIST: usize = 12;
 
-/// Height of a long list of stacks in points.
+/// Least maximum height of a long list of stacks in points; in a high window, it may take half of the panel.
 const LONG_LIST_HEIGHT: f32 = 400.0;
 
 /// Width of the number beside a slider in points.
@@ -96,7 +96,9 @@ fn stacks(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         return stack_list(ui, state, actions);
     }
     let area = egui::ScrollArea::vertical().id_salt("stacks").auto_shrink([false, true]);
-    area.max_height(LONG_LIST_HEIGHT).show(ui, |ui| stack_list(ui, state, actions));
+    // The clip rectangle is the visible part of the panel.
+    let height = LONG_LIST_HEIGHT.max(ui.clip_rect().height() / 2.0);
+    area.max_height(height).show(ui, |ui| stack_list(ui, state, actions));
 }
 
 /// Lists the open stacks, with what is known about the active one.
@@ -183,7 +185,7 @@ fn channel_controls(ui: &mut Ui, i: usize, channel: &ChannelView, visible: &mut 
     ui.push_id(("channel", i), |ui| {
         ui.horizontal(|ui| {
             visibility_toggle(ui, visible, &channel.name);
-            color_menu(ui, display);
+            color_menu(ui, display, &channel.name);
             ui.add(egui::Label::new(&channel.name).truncate());
         });
         if !*visible {
@@ -243,12 +245,14 @@ pub(crate) fn labeled_slider(
     response
 }
 
-fn color_menu(ui: &mut Ui, display: &mut Intensity) {
+/// The choice of the colors of the channel or layer with this name.
+fn color_menu(ui: &mut Ui, display: &mut Intensity, name: &str) {
+    let title = format!("Colors of {name}");
     let [r, g, b] = display.map.color(0.8);
     let swatch = Color32::from_rgb(r as u8, g as u8, b as u8);
     let button = egui::Button::new("").fill(swatch).min_size(vec2(16.0, 16.0)).corner_radius(4);
     let (response, _) = egui::containers::menu::MenuButton::from_button(button).ui(ui, |ui| {
-        for (name, map) in ColorMap::NAMED {
+        for (colors, map) in ColorMap::NAMED {
             ui.horizontal(|ui| {
                 let (rect, _) = ui.allocate_exact_size(vec2(48.0, 14.0), Sense::hover());
                 for i in 0..12 {
@@ -258,14 +262,14 @@ fn color_menu(ui: &mut Ui, display: &mut Intensity) {
                         egui::Rect::from_min_size(pos2(x, rect.top()), vec2(rect.width() / 12.0 + 0.5, rect.height()));
                     ui.painter().rect_filled(cell, 0.0, Color32::from_rgb(r as u8, g as u8, b as u8));
                 }
-                if ui.selectable_label(display.map == map, name).clicked() {
+                if ui.selectable_label(display.map == map, colors).clicked() {
                     display.map = map;
                     ui.close();
                 }
             });
         }
     });
-    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Colors"));
+    response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, &title));
     response.on_hover_text("Colors from low to high values");
 }
 
@@ -306,6 +310,8 @@ fn contrast(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &
         let value = from + ((at.x - rect.left()) / rect.width()).clamp(0.0, 1.0) * span;
         let id = response.id.with("which");
         if response.drag_started() || response.clicked() {
+            // The arrow keys move the limits from now on.
+            response.request_focus();
             let low = (value - display.low).abs() < (value - display.high).abs();
             ui.data_mut(|d| d.insert_temp(id, low));
         }
@@ -418,7 +424,7 @@ fn overlay_controls(ui: &mut Ui, overlay: &Overlay, shown: &mut OverlayControls)
             }
         } else {
             ui.horizontal(|ui| {
-                color_menu(ui, &mut shown.display);
+                color_menu(ui, &mut shown.display, title);
                 named_slider(ui, &mut shown.display.opacity, 0.0..=1.0, "Opacity", false);
             });
             if let Some(histogram) = &overlay.histogram {

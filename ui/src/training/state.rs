@@ -241,10 +241,8 @@ impl Training {
         wizard.typed = data.display().to_string();
         if wizard.plan.data.as_ref() != Some(&data) {
             wizard.plan.search.used.clear();
-            // It belongs to the files of the earlier data, and other layouts refuse it.
-            if wizard.plan.data.is_some() && wizard.plan.files.spacing_order.take().is_some() {
-                let details = "It was set for the earlier data. Set it again if these data need it, too.";
-                effects.info("nnU-Net spacing is Automatic again", details);
+            if wizard.plan.data.is_some() {
+                forget_layout(&mut wizard.plan.files, effects);
             }
         }
         wizard.plan.data = Some(data);
@@ -565,6 +563,23 @@ impl Training {
         let parent = self.wizard.plan.data.as_ref().and_then(|p| p.parent().map(Path::to_owned));
         let folder = parent.or_else(|| display.settings().dataset_folder.clone());
         effects.act(DocumentsAction::Ask { request, folder, name });
+    }
+}
+
+/// Resets the settings that belong to the layout of earlier training data, which other layouts refuse.
+fn forget_layout(files: &mut DataConfig, effects: &mut Effects) {
+    let is_reset = [
+        ("nnU-Net spacing", files.spacing_order.take().is_some()),
+        ("Split column", files.split_column.take().is_some()),
+        ("Image and target in one file", std::mem::take(&mut files.same_file)),
+    ];
+    let reset: Vec<String> = is_reset.iter().filter(|(_, was_set)| *was_set).map(|(n, _)| format!("\"{n}\"")).collect();
+    if !reset.is_empty() {
+        let details = match reset.len() {
+            1 => "It was set for the earlier data. Set it again if these data need it, too.",
+            _ => "They were set for the earlier data. Set them again if these data need them, too.",
+        };
+        effects.info(format!("Reset for other data: {}", reset.join(", ")), details);
     }
 }
 

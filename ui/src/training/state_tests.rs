@@ -102,14 +102,22 @@ fn a_check_of_other_data_cancels_the_earlier_one_first() {
 }
 
 #[test]
-fn the_order_of_nnunet_spacing_is_kept_for_the_same_data_only() {
+fn settings_of_the_layout_are_kept_for_the_same_data_only() {
     let mut states = States::new();
-    states.training.wizard.plan.files.spacing_order = Some(SpacingOrder::Xyz);
+    let layout = DataConfig {
+        spacing_order: Some(SpacingOrder::Xyz),
+        split_column: Some("fold".to_owned()),
+        same_file: true,
+        ..DataConfig::default()
+    };
+    states.training.wizard.plan.files = DataConfig { time: Some(1), ..layout.clone() };
     let notes = |effects: &[Effect]| effects.iter().filter(|effect| matches!(effect, Effect::Notify { .. })).count();
     let same = states.apply(TrainingAction::TrainOn(PathBuf::from("/nothere/pairs")));
-    assert_eq!((states.training.wizard.plan.files.spacing_order, notes(&same)), (Some(SpacingOrder::Xyz), 0));
+    let kept = DataConfig { time: Some(1), ..layout };
+    assert_eq!((&states.training.wizard.plan.files, notes(&same)), (&kept, 0));
     let other = states.apply(TrainingAction::TrainOn(PathBuf::from("/nothere/other")));
-    assert_eq!((states.training.wizard.plan.files.spacing_order, notes(&other)), (None, 1));
+    let reset = DataConfig { time: Some(1), ..DataConfig::default() };
+    assert_eq!((&states.training.wizard.plan.files, notes(&other)), (&reset, 1));
 }
 
 #[test]

@@ -105,6 +105,8 @@ struct Derived {
     at: Instant,
     advice: Vec<Advice>,
     rows: Vec<SpanTotal>,
+    /// Whether a device other than the CPU ran networks.
+    used_gpu: bool,
     /// Computed when the timeline is shown.
     lanes: OnceCell<Lanes>,
     roofline: Option<Roofline>,
@@ -135,6 +137,7 @@ impl Derived {
             at: Instant::now(),
             advice: advise(&facts, &operators),
             rows: span_totals(run.spans()),
+            used_gpu: facts.used_gpu(),
             lanes: OnceCell::new(),
             roofline,
             steps: DurationHistogram::new(step_durations_secs(run.spans(), run.marks())),
@@ -351,7 +354,8 @@ fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun
             }
             _ if run.spans().is_empty() => no_spans(ui, run),
             (ProfileView::Operators, _) => {
-                operators::operators(ui, &derived.rows, derived.roofline.as_ref(), &own.search)
+                let roofline = derived.roofline.as_ref();
+                operators::operators(ui, &derived.rows, roofline, &own.search, derived.used_gpu)
             }
             (ProfileView::Roofline, _) => {
                 let can_measure = state.jobs.can_measure_peak(run);

@@ -11,8 +11,13 @@ use std::collections::BTreeMap;
 /// Width of a column of numbers in points.
 const NUMBER_WIDTH: f32 = 68.0;
 
-/// Draws the rows that match `search`, with their share of the machine's peak if it is known.
-pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], roofline: Option<&Roofline>, search: &str) {
+/// What the times of operators on a GPU include.
+const GPU_TIMES: &str =
+    "On a GPU, the time of an operator includes the launch of its kernels and the wait for their end.";
+
+/// Draws the rows that match `search`, with their share of the machine's peak if it is known. `used_gpu` is whether some
+/// may have run on a GPU.
+pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], roofline: Option<&Roofline>, search: &str, used_gpu: bool) {
     let query = search.to_lowercase();
     let whole: f64 = rows.iter().filter(|r| !r.stage.is_nested()).map(|r| r.seconds).sum();
     let found: Vec<&SpanTotal> = rows.iter().filter(|r| is_found(r.stage, &r.shown_name(), &query)).collect();
@@ -20,6 +25,9 @@ pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], roofline: Option<&Roofl
         weak(ui, nothing_matches(search));
         ui.allocate_space(ui.available_size());
         return;
+    }
+    if used_gpu && rows.iter().any(|row| row.stage == Stage::Op) {
+        weak(ui, GPU_TIMES);
     }
     let mut columns = vec!["Stage", "Name", "Count", "Time", "Share", "GMAC/s", "Bytes"];
     let peak_shares: Option<BTreeMap<String, f64>> =

@@ -253,7 +253,8 @@ fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut 
         }
         WizardStep::Use => {
             let may = wizard.saving == Saving::No;
-            if icon_text_button(ui, may, icon::PLUS, "Train another model").clicked() {
+            let another = icon_text_button(ui, may, icon::PLUS, "Train another model");
+            if another.on_disabled_hover_text(save_and_use::WAIT_FOR_SAVING).clicked() {
                 actions.send(TrainingAction::Another);
             }
         }
@@ -263,7 +264,11 @@ fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut 
             if let (true, Some(next)) = (response.clicked(), next) {
                 actions.send(TrainingAction::Step(next));
             }
-            next_disabled_reason(ui, wizard, step);
+            if let Some(reason) = next_disabled_reason(wizard, step) {
+                response.on_disabled_hover_text(reason);
+                // Beside the buttons of a narrow window there is little room.
+                ui.add(egui::Label::new(RichText::new(reason).weak().size(12.0)).truncate());
+            }
         }
     });
 }
@@ -296,15 +301,14 @@ fn reason_against_running(state: State<'_>) -> Option<&'static str> {
     }
 }
 
-fn next_disabled_reason(ui: &mut Ui, wizard: &Wizard, step: WizardStep) {
-    let text = match (step, &wizard.check) {
-        (WizardStep::Data, Check::None) => "Choose data first",
-        (WizardStep::Data, Check::Running(_)) => "Checking the data…",
-        (WizardStep::Data, Check::Failed(_)) => "No usable data there",
-        (WizardStep::Data, Check::Done(_)) if !wizard.is_usable() => "No usable pair yet",
-        _ => return,
-    };
-    ui.label(RichText::new(text).weak().size(12.0));
+fn next_disabled_reason(wizard: &Wizard, step: WizardStep) -> Option<&'static str> {
+    match (step, &wizard.check) {
+        (WizardStep::Data, Check::None) => Some("Choose data first"),
+        (WizardStep::Data, Check::Running(_)) => Some("Checking the data…"),
+        (WizardStep::Data, Check::Failed(_)) => Some("No usable data there"),
+        (WizardStep::Data, Check::Done(_)) if !wizard.is_usable() => Some("No usable pair yet"),
+        _ => None,
+    }
 }
 
 fn task_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {

@@ -13,6 +13,9 @@ use cytoscope_train::{FloatOnly, Quantized, TrainReport};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 
+/// Why the model cannot be saved, exported or replaced now.
+pub(super) const WAIT_FOR_SAVING: &str = "Wait until the model is saved or exported.";
+
 /// Draws the page.
 pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let wizard = state.wizard();
@@ -28,7 +31,13 @@ pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         name_field(ui, &wizard.plan.name, saved.is_none(), egui::vec2(8.0, 6.0), actions);
         if saved.is_none() {
             let may = !is_unnamed && !taken && idle;
-            if primary_button(ui, may, icon::FLOPPY_DISK, "Save to my models").clicked() {
+            let reason = match (is_unnamed, taken) {
+                (true, _) => "Enter a name first.",
+                (false, true) => "Choose another name first: a model with this name already exists.",
+                (false, false) => WAIT_FOR_SAVING,
+            };
+            let save = primary_button(ui, may, icon::FLOPPY_DISK, "Save to my models");
+            if save.on_disabled_hover_text(reason).clicked() {
                 actions.send(TrainingAction::Save);
             }
         }
@@ -46,7 +55,8 @@ pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             weak(ui, path.display().to_string());
             ui.add_space(theme::GAP);
             let listed = state.jobs.models().iter().any(|m| m.path == *path);
-            if primary_button(ui, listed, icon::SPARKLE, "Predict with this model").clicked() {
+            let predict = primary_button(ui, listed, icon::SPARKLE, "Predict with this model");
+            if predict.on_disabled_hover_text("The model is not in the list of models yet, or was removed.").clicked() {
                 actions.send(TrainingAction::UseModel);
             }
         }
@@ -63,11 +73,13 @@ pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.horizontal_wrapped(|ui| {
         if icon_text_button(ui, idle, icon::PACKAGE, "Export as bioimage.io package…")
             .on_hover_text("A zip file that other bioimage.io tools can read")
+            .on_disabled_hover_text(WAIT_FOR_SAVING)
             .clicked()
         {
             actions.send(TrainingAction::AskExport(TrainedModelFormat::Zip));
         }
-        if icon_text_button(ui, idle, icon::GRAPH, "Export as ONNX…").on_hover_text("Only the network").clicked() {
+        let onnx = icon_text_button(ui, idle, icon::GRAPH, "Export as ONNX…").on_hover_text("Only the network");
+        if onnx.on_disabled_hover_text(WAIT_FOR_SAVING).clicked() {
             actions.send(TrainingAction::AskExport(TrainedModelFormat::Onnx));
         }
     });

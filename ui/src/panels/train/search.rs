@@ -156,6 +156,7 @@ fn results(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         ui.label(format!("Best: trial {}, {}", best.number, best.result_text()));
         if icon_text_button(ui, best.settings != search.used, icon::CHECK, "Use best settings")
             .on_hover_text(best.settings.join("\n"))
+            .on_disabled_hover_text("The next training run already uses these settings.")
             .clicked()
         {
             send(actions, SearchAction::UseBest);
