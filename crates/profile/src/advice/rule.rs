@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// The rule that a piece of advice comes from.
 ///
-/// `tests/cli/advice.rs` provokes rules by runs of the program. Some need what a test cannot arrange; their unit tests use
-/// made-up facts, and the rule says so.
+/// `tests/cli/advice.rs` provokes rules by runs of the program. Some need what a test cannot arrange: it is written into the
+/// record of a run, or unit tests use made-up facts, and the rule says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdviceRule {
@@ -21,11 +21,12 @@ pub enum AdviceRule {
     MemoryBudget,
     /// The network normalizes over the tile, so that tiles overlap.
     TileNormalization,
-    /// The run took nearly all memory of the machine. Tested with made-up facts: a run that provokes it would disturb
-    /// everything else on the machine.
+    /// The run took nearly all memory of the machine. Tested with the record of a run on a machine with less memory: a run that
+    /// provokes it would disturb everything else on the machine.
     MemoryPressure,
-    /// Copies between host and device take a large part of the time of a prediction or a training run. Tested with made-up
-    /// facts: it takes a fast GPU, because a GPU emulated in software computes for much longer than it copies.
+    /// Copies between host and device take a large part of the time of a prediction or a training run. Tested with the record of
+    /// a prediction with longer copies, and of training with made-up facts: it takes a fast GPU, because a GPU emulated in
+    /// software computes for much longer than it copies.
     Transfers,
     /// The tiles are so small that launching the kernels takes a GPU about as long as running them. Tested with made-up facts:
     /// it takes a fast GPU, too.
@@ -40,8 +41,8 @@ pub enum AdviceRule {
     ThreadsAboveCores,
     /// Threads got too little CPU time.
     IdleThreads,
-    /// The same work took longer at the end of the run than at its start. Tested with made-up facts: heat and other programs
-    /// are outside of a test, and a shorter run than several seconds is not judged.
+    /// The same work took longer at the end of the run than at its start. Tested with the record of a run with other times: heat
+    /// and other programs are outside of a test, and a shorter run than several seconds is not judged.
     Slowdown,
     /// The estimate of the object diameter is uncertain.
     UncertainDiameter,
