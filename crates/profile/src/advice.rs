@@ -343,6 +343,9 @@ mod tests {
         let setting = |workers| advise(&facts(0.5, workers), &[])[0].setting.clone();
         assert_eq!((setting(3), setting(4)), (Some(AdvisedSetting::Workers(4)), None));
         assert!(advise(&facts(0.5, 1), &[])[0].expected_gain.contains("2.00×"));
+        // A step that waits for nearly all of its time is no more than twice as fast with twice the workers.
+        assert!(advise(&facts(0.9, 1), &[])[0].expected_gain.contains("2.00×"));
+        assert!(advise(&facts(0.9, 4), &[])[0].expected_gain.contains("10.00×"));
     }
 
     #[test]
@@ -354,6 +357,7 @@ mod tests {
         assert_eq!(rules(&budget(150 << 20), &[]), [AdviceRule::MemoryBudget]);
         assert_eq!(rules(&budget(4 << 30), &[]), NONE, "the budget is not the cause");
         assert!(advise(&budget(150 << 20), &[])[0].change.contains("300M"));
+        assert!(advise(&budget(150 << 20), &[])[0].expected_gain.contains("without a budget"));
         let small = advise(&of_tiles(tiles(400, None)), &[]).remove(0);
         assert_eq!(small.setting, Some(AdvisedSetting::Tile([32, 128, 128])));
         assert!(small.change.contains("--tile 32,128,128"), "{}", small.change);
