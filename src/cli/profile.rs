@@ -73,7 +73,7 @@ enum TableName {
     Memory,
     /// Durations of training steps.
     Steps,
-    /// Evidence, gain and change of each piece of advice.
+    /// Rule, evidence, gain and change of each piece of advice.
     Advice,
 }
 

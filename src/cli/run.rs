@@ -323,17 +323,28 @@ fn check_array(input: &Value, array: &Tensor, path: &Path) -> Outcome {
     )))
 }
 
-/// Returns the failure of compiling or running a network. If the network does not fit its inputs, the message states their
-/// shapes and what to do.
+/// Returns the failure of compiling or running a network. If the network does not fit its inputs or the memory, the message
+/// states their shapes and what to do.
 fn with_shapes(graph: &Graph, inputs: &[Tensor], error: JobError) -> Failure {
+    let full = match &error {
+        JobError::Engine(cause @ EngineError::OutOfMemory { .. }) => Some(cause.finding()),
+        _ => None,
+    };
     let is_unfit = matches!(&error, JobError::Engine(EngineError::Graph(cause)) if is_misused(cause));
     let failure = Failure::from(error);
-    if !is_unfit {
+    if !is_unfit && full.is_none() {
         return failure;
     }
     let described = graph.inputs.iter().zip(inputs);
     let shapes: Vec<String> =
         described.map(|(id, array)| format!("\"{}\" {:?}", graph.value(*id).name, array.shape())).collect();
+    if let Some(finding) = full {
+        let shapes = shapes.join(", ");
+        return Failure::new(
+            failure.kind(),
+            format!("{finding}; the inputs have the shapes {shapes}: give smaller arrays, or choose another --engine"),
+        );
+    }
     Failure::new(
         failure.kind(),
         format!(

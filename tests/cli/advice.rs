@@ -1,9 +1,10 @@
 //! Advice of real runs: a run that provokes a rule gets its advice, and the same run with the option that the advice names
 //! no longer gets it.
 //!
-//! Rules that a test cannot provoke are listed with the reason at `cytoscope_profile::AdviceRule`.
+//! What a test cannot arrange, as heat or a full memory, is written into the record of a real run, which `profile` reads. Rules
+//! that are tested with made-up facts only are listed with the reason at `cytoscope_profile::AdviceRule`.
 
-use crate::common::Fixture;
+use crate::common::{Fixture, missing};
 use crate::train::{SMALL, simulate_pairs};
 use cytoscope_builders::{DynUNet, Weights, dynunet};
 use cytoscope_testkit::skip;
@@ -434,6 +435,84 @@ fn gpu(fixture: &Fixture) -> Option<String> {
         skip(format!("no GPU, not even in software (install mesa-vulkan-drivers): {devices}"));
     }
     found?["id"].as_str().map(str::to_owned)
+}
+
+/// The profile of a stored run with other measurements, as another machine would have made them.
+fn profile_of(fixture: &Fixture, report: &Value, measure: impl FnOnce(&mut Value)) -> Value {
+    let mut stored = report.clone();
+    measure(&mut stored["run"]["facts"]);
+    std::fs::write(fixture.path("run.json"), stored.to_string()).unwrap();
+    fixture.run(&["profile", "run.json", "--json"]).json()
+}
+
+/// Asserts that `profile` prints this advice for the run of the last [`profile_of`].
+fn is_printed(fixture: &Fixture, advice: &Value) {
+    let text = fixture.run(&["profile", "run.json"]).ok().stdout;
+    for part in ["evidence", "expected_gain", "change"] {
+        assert!(text.contains(advice[part].as_str().unwrap()), "no {part} of {advice}: {text}");
+    }
+    let name = advice["rule"].as_str().unwrap();
+    fixture.run(&["profile", "run.json", "--csv", "advice.csv", "--table", "advice", "--force"]).ok();
+    let rows = fixture.table("advice.csv");
+    assert!(rows.iter().any(|row| row[0] == name), "no row of {name}: {rows:?}");
+}
+
+#[test]
+fn a_run_that_takes_nearly_all_memory_is_told_to_take_less() {
+    let fixture = Fixture::new();
+    fixture.unet(2);
+    let raw = fixture.nuclei("8,48,48", 1);
+    let report = maps(&fixture, "net.onnx", &raw, &[]);
+    let peak_bytes = report["run"]["facts"]["peak_bytes"].as_u64().expect("the peak of the memory");
+    let on_machine_of = |bytes: u64| profile_of(&fixture, &report, |facts| facts["memory_bytes"] = json!(bytes));
+    gone(&on_machine_of(2 * peak_bytes), "memory_pressure");
+    let bytes = peak_bytes / 9 * 10;
+    let full = on_machine_of(bytes);
+    let advice = given(&fixture, "predict", &full, "memory_pressure");
+    assert_eq!(advice["setting"], json!({"memory_budget": (bytes >> 21) << 20}), "{advice}");
+    assert!(advice["evidence"].as_str().unwrap().contains("90 % of the memory"), "{advice}");
+    is_printed(&fixture, &advice);
+}
+
+#[test]
+fn work_that_becomes_slower_is_named_with_fewer_threads() {
+    let fixture = Fixture::new();
+    fixture.unet(2);
+    let raw = fixture.nuclei("8,48,48", 1);
+    let report = maps(&fixture, "net.onnx", &raw, &["--threads", "2"]);
+    gone(&report, "slowdown");
+    let with_late = |late_secs: f64| {
+        let slowdown = json!({"work": "tile", "count": 40, "early_secs": 0.2, "late_secs": late_secs});
+        profile_of(&fixture, &report, |facts| facts["slowdown"] = slowdown)
+    };
+    gone(&with_late(0.22), "slowdown");
+    let advice = given(&fixture, "predict", &with_late(0.5), "slowdown");
+    assert_eq!(advice["setting"], json!({"threads": 1}), "{advice}");
+    let gain = advice["expected_gain"].as_str().unwrap();
+    assert!(gain.contains("2.50×") && advice["change"].as_str().unwrap().contains("--threads 1"), "{advice}");
+    is_printed(&fixture, &advice);
+}
+
+#[test]
+fn copies_that_take_long_are_named_with_ways_to_copy_less() {
+    let fixture = Fixture::new();
+    let Some(gpu) = gpu(&fixture) else { return };
+    fixture.unet(2);
+    let raw = fixture.nuclei("8,48,48", 1);
+    let base = ["predict", &raw, "--model", "net.onnx", "--out", "o", "--outputs", "maps", "--device", &gpu, "--json"];
+    let report = with_gpu(&fixture, &base);
+    let input = &report["run"]["facts"]["inputs"][0];
+    assert_eq!(missing(input, &["traffic", "transfer_secs", "compute_secs"]), Vec::<&str>::new());
+    let seconds = input["seconds"].as_f64().unwrap();
+    let with_copies = |share: f64| {
+        profile_of(&fixture, &report, |facts| facts["inputs"][0]["transfer_secs"] = json!(share * seconds))
+    };
+    gone(&with_copies(0.1), "transfers");
+    let advice = given(&fixture, "predict", &with_copies(0.5), "transfers");
+    assert_eq!(percent(&advice), 50.0, "{advice}");
+    assert!(advice["expected_gain"].as_str().unwrap().contains("2.00×"), "{advice}");
+    assert!(advice["change"].as_str().unwrap().contains("--device cpu"), "{advice}");
+    is_printed(&fixture, &advice);
 }
 
 #[test]

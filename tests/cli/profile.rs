@@ -406,7 +406,7 @@ fn tables_of_a_run_are_saved_as_csv() {
         ("spans", "stage,name,thread,start_us,duration_us,bytes,macs,resident_change_bytes,precision"),
         ("roofline", "name,seconds,macs,bytes,macs_per_byte,macs_per_sec,bound,share_of_peak,precision"),
         ("memory", "seconds,label,resident_bytes,arena_bytes,device_allocated_bytes,device_reserved_bytes"),
-        ("advice", "evidence,expected_gain,change"),
+        ("advice", "rule,evidence,expected_gain,change"),
     ] {
         let rows = rows_of("trace.json", &["--table", table]);
         assert_eq!(rows[0].join(","), header);

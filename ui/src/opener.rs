@@ -153,7 +153,7 @@ pub enum ProfileFormat {
 /// A table of a performance profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProfileTable {
-    /// Evidence, gain and change of each piece of advice.
+    /// Rule, evidence, gain and change of each piece of advice.
     Advice,
     /// Stage, name, thread, start and duration of each span.
     Spans,

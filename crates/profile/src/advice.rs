@@ -4,8 +4,10 @@ mod gpu;
 mod machine;
 mod objects;
 mod passes;
+mod rule;
 mod training;
 
+pub use rule::AdviceRule;
 pub use training::smaller_batch;
 
 use crate::device::RunDevice;
@@ -30,57 +32,6 @@ const SLOWER_DEVICE: f64 = 1.25;
 /// Share of the time of a prediction or a training run spent on copies between host and device above which fewer copies are
 /// worth a change.
 const MAX_TRANSFERS: f64 = 0.2;
-
-/// The rule that a piece of advice comes from.
-///
-/// `tests/cli/advice.rs` provokes rules by runs of the program. Some need what a test cannot arrange; their unit tests use
-/// made-up facts, and the rule says so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AdviceRule {
-    /// Training steps wait for data.
-    DataWait,
-    /// The device has memory for larger training batches, which use it better.
-    SmallBatch,
-    /// Training computes activations twice to save memory.
-    Recomputation,
-    /// Small tiles compute many voxels that are discarded.
-    SmallTiles,
-    /// The memory budget is the reason for small tiles.
-    MemoryBudget,
-    /// The network normalizes over the tile, so that tiles overlap.
-    TileNormalization,
-    /// The run took nearly all memory of the machine. Tested with made-up facts: a run that provokes it would disturb
-    /// everything else on the machine.
-    MemoryPressure,
-    /// Copies between host and device take a large part of the time of a prediction or a training run. Tested with made-up
-    /// facts: it takes a fast GPU, because a GPU emulated in software computes for much longer than it copies.
-    Transfers,
-    /// The tiles are so small that launching the kernels takes a GPU about as long as running them. Tested with made-up facts:
-    /// it takes a fast GPU, too.
-    LaunchOverhead,
-    /// Float operators take a large part of the time of an int8 network.
-    FloatOperators,
-    /// Tiles are blended although cropping would leave no seams.
-    Seams,
-    /// Another device was faster in the probe.
-    SlowerDevice,
-    /// There are more threads than cores.
-    ThreadsAboveCores,
-    /// Threads got too little CPU time.
-    IdleThreads,
-    /// The same work took longer at the end of the run than at its start. Tested with made-up facts: heat and other programs
-    /// are outside of a test, and a shorter run than several seconds is not judged.
-    Slowdown,
-    /// The estimate of the object diameter is uncertain.
-    UncertainDiameter,
-    /// No objects were found with the diameter that the user gave.
-    WrongDiameter,
-    /// The voxel size is unknown.
-    MissingVoxelSize,
-    /// The voxel size of the file does not fit its objects.
-    WrongVoxelSize,
-}
 
 /// A setting with the value that a piece of advice proposes, for programs that can apply it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -256,15 +207,17 @@ fn limited_by_budget(input: &InputFacts) -> Option<(f64, Advice)> {
         percent(share),
         surplus_text(tiles.joining)
     );
-    let gain = format!("{} faster inference", at_most_faster(share));
     let doubled_mib = (budget_bytes >> 20).max(1).saturating_mul(2);
-    let (larger_mib, effect) = match tiles.reason {
+    // With a larger budget for smaller halos, some of this work remains.
+    let (larger_mib, effect, reached) = match tiles.reason {
         Some(TileReason::Memory { pass_budget_bytes }) => (
             doubled_mib.max(pass_budget_bytes.div_ceil(1 << 20)),
             ": the stack is then expected to pass through the network once",
+            "",
         ),
-        _ => (doubled_mib, ""),
+        _ => (doubled_mib, "", " without a budget, less with this one"),
     };
+    let gain = format!("{} faster inference{reached}", at_most_faster(share));
     let change = format!("{MEMORY_BUDGET} {larger_mib}M, or no budget{effect}");
     let advice = Advice::new(AdviceRule::MemoryBudget, evidence, gain, change);
     Some((share, advice.with(AdvisedSetting::MemoryBudget(larger_mib.saturating_mul(1 << 20)))))
@@ -390,6 +343,9 @@ mod tests {
         let setting = |workers| advise(&facts(0.5, workers), &[])[0].setting.clone();
         assert_eq!((setting(3), setting(4)), (Some(AdvisedSetting::Workers(4)), None));
         assert!(advise(&facts(0.5, 1), &[])[0].expected_gain.contains("2.00×"));
+        // A step that waits for nearly all of its time is no more than twice as fast with twice the workers.
+        assert!(advise(&facts(0.9, 1), &[])[0].expected_gain.contains("2.00×"));
+        assert!(advise(&facts(0.9, 4), &[])[0].expected_gain.contains("10.00×"));
     }
 
     #[test]
@@ -401,6 +357,7 @@ mod tests {
         assert_eq!(rules(&budget(150 << 20), &[]), [AdviceRule::MemoryBudget]);
         assert_eq!(rules(&budget(4 << 30), &[]), NONE, "the budget is not the cause");
         assert!(advise(&budget(150 << 20), &[])[0].change.contains("300M"));
+        assert!(advise(&budget(150 << 20), &[])[0].expected_gain.contains("without a budget"));
         let small = advise(&of_tiles(tiles(400, None)), &[]).remove(0);
         assert_eq!(small.setting, Some(AdvisedSetting::Tile([32, 128, 128])));
         assert!(small.change.contains("--tile 32,128,128"), "{}", small.change);

@@ -5,6 +5,11 @@ use crate::memory::bytes_text;
 use crate::{DeviceMemoryPeak, MachinePeak, MemoryPeak, Slowdown};
 use serde::{Deserialize, Serialize};
 
+/// Number of voxels that larger tiles must compute at most, relative to the present ones, to be worth a change.
+const WORTHWHILE_WORK: f64 = 0.9;
+/// Maximum factor by which tiles are enlarged along an axis.
+const MAX_ENLARGED: usize = 4;
+
 /// Facts about a whole run. What was not measured is `None` or empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -220,9 +225,20 @@ impl TileFacts {
         (1.0 - self.kept_voxels as f64 / self.computed_voxels as f64).max(0.0)
     }
 
-    /// Returns a larger tile: of twice the edge along the axes that lose most to the halo, in the plane before Z. An axis
-    /// along which one tile covers the volume stays as it is. `None` if no axis can be larger.
+    /// Returns a larger tile: of twice the edge along the axes that lose most to the halo, in the plane before Z, or of up to four
+    /// times the edge if tiles of twice the edge fit the volume so badly that they save next to nothing. An axis along which one
+    /// tile covers the volume stays as it is. `None` if no axis can be larger.
     pub(crate) fn larger_tile(&self) -> Option<[usize; 3]> {
+        let saves = |tile: &[usize; 3]| match (self.work(self.tile_zyx), self.work(*tile)) {
+            (Some(now), Some(then)) => then <= WORTHWHILE_WORK * now,
+            _ => true,
+        };
+        let saving = (2..=MAX_ENLARGED).filter_map(|factor| self.enlarged_tile(factor)).find(saves);
+        saving.or_else(|| self.enlarged_tile(2))
+    }
+
+    /// Returns the tile of [`TileFacts::larger_tile`] with edges that are `factor` times as long.
+    fn enlarged_tile(&self, factor: usize) -> Option<[usize; 3]> {
         let [z, y, x] = self.tile_zyx;
         let [halo_z, halo_y, halo_x] = self.halo_zyx;
         let [grid_z, grid_y, grid_x] = self.grid_zyx.unwrap_or([usize::MAX; 3]);
@@ -234,30 +250,37 @@ impl TileFacts {
         let can_be_deeper = self.grid_zyx.is_some() && z > 1 && z < grid_z;
         let can_be_wider = y < grid_y || x < grid_x;
         if can_be_deeper && (!can_be_wider || lost(halo_z, z, grid_z) > in_plane) {
-            return Some([z.saturating_mul(2), y, x]);
+            return Some([z.saturating_mul(factor), y, x]);
         }
-        let doubled = |edge: usize, grid: usize| if edge < grid { edge.saturating_mul(2) } else { edge };
-        can_be_wider.then(|| [z, doubled(y, grid_y), doubled(x, grid_x)])
+        let enlarged = |edge: usize, grid: usize| if edge < grid { edge.saturating_mul(factor) } else { edge };
+        can_be_wider.then(|| [z, enlarged(y, grid_y), enlarged(x, grid_x)])
     }
 
     /// Returns the share of the work that tiles of `larger` voxels would save: what they lose to the halo less. Tiles without a
     /// known halo would save [`TileFacts::discarded_share`] at most.
     pub(crate) fn saved_share(&self, larger: [usize; 3]) -> f64 {
-        let grid = self.grid_zyx.unwrap_or([usize::MAX; 3]);
-        // Computed voxels for each that is kept. An axis along which one tile covers the volume has no halo.
-        let work = |tile: [usize; 3]| {
-            let along = |a: usize| match tile[a].checked_sub(2 * self.halo_zyx[a]) {
-                _ if tile[a] >= grid[a] => Some(1.0),
-                Some(kept) if kept > 0 => Some(tile[a] as f64 / kept as f64),
-                _ => None,
-            };
-            (0..3).map(along).product::<Option<f64>>()
-        };
         let discarded = self.discarded_share();
-        match (work(self.tile_zyx), work(larger)) {
-            (Some(now), Some(then)) if self.halo_zyx != [0; 3] => (1.0 - then / now).clamp(0.0, discarded),
+        match (self.work(self.tile_zyx), self.work(larger)) {
+            (Some(now), Some(then)) => (1.0 - then / now).clamp(0.0, discarded),
             _ => discarded,
         }
+    }
+
+    /// Returns the number of voxels that cropped tiles of this size compute; `None` if the halo or the volume is unknown, or if
+    /// nothing would be left of a tile.
+    fn work(&self, tile: [usize; 3]) -> Option<f64> {
+        let grid = self.grid_zyx.filter(|_| self.halo_zyx != [0; 3])?;
+        let along = |axis: usize| {
+            let (edge, extent) = (tile[axis], grid[axis]);
+            if edge >= extent {
+                return Some(extent as f64);
+            }
+            // The tiles at the border keep the halo there.
+            let halos = 2 * self.halo_zyx[axis];
+            let kept = edge.checked_sub(halos).filter(|kept| *kept > 0)?;
+            Some((extent - halos).div_ceil(kept) as f64 * edge as f64)
+        };
+        (0..3).map(along).product()
     }
 }
 
@@ -366,6 +389,8 @@ mod tests {
         assert_eq!(larger([8, 64, 64], [0; 3], [8, 64, 200]), Some([8, 64, 128]), "the other axes are covered");
         assert_eq!(larger([8, 64, 64], [0; 3], [20, 64, 64]), Some([16, 64, 64]));
         assert_eq!(larger([1, 64, 64], [0; 3], [20, 64, 64]), None, "a network for single slices");
+        // Four tiles of 160 cover 324 voxels, and so do two of 320, which is the same work.
+        assert_eq!(larger([40, 160, 160], [24, 48, 48], [40, 324, 324]), Some([40, 480, 480]));
     }
 
     #[test]
@@ -386,9 +411,11 @@ mod tests {
             };
             tiles.saved_share(larger)
         };
-        // Of 28 slices, 4 are kept, and of 56 slices 32; all 56 if they are the whole stack.
-        assert!((saved([12, 0, 0], 64, [56, 128, 128]) - 0.75).abs() < 1e-9);
-        assert!((saved([12, 0, 0], 56, [56, 128, 128]) - 6.0 / 7.0).abs() < 1e-9);
+        // Of 28 slices, 4 are kept, and 12 more at each end of the stack: ten tiles, instead of two of 56 slices.
+        assert!((saved([12, 0, 0], 64, [56, 128, 128]) - (1.0 - 112.0 / 280.0)).abs() < 1e-9);
+        assert!((saved([12, 0, 0], 56, [56, 128, 128]) - (1.0 - 56.0 / 224.0)).abs() < 1e-9, "one tile");
+        // Two tiles are enough for 32 slices.
+        assert!((saved([12, 0, 0], 32, [56, 128, 128]) - (1.0 - 32.0 / 56.0)).abs() < 1e-9);
         assert!((saved([0; 3], 64, [56, 128, 128]) - 0.95).abs() < 1e-9, "an unknown halo");
         assert!((saved([14, 0, 0], 64, [56, 128, 128]) - 0.95).abs() < 1e-9, "a halo of a whole tile");
     }

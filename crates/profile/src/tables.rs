@@ -10,7 +10,7 @@ use crate::{
 pub enum RunTable {
     /// Totals by stage.
     Stages,
-    /// Evidence, gain and change of each piece of advice.
+    /// Rule, evidence, gain and change of each piece of advice.
     Advice,
     /// Stage, name, thread, start and duration of each span.
     Spans,
@@ -84,9 +84,9 @@ fn stages(run: &StoredRun) -> String {
 fn advice(run: &StoredRun) -> String {
     let lines = advise(&run.record.facts, &run.operators()).into_iter().map(|advice| {
         let cells = [&advice.evidence, &advice.expected_gain, &advice.change];
-        cells.map(|cell| quoted(cell)).join(",")
+        format!("{},{}", advice.rule.name(), cells.map(|cell| quoted(cell)).join(","))
     });
-    table("evidence,expected_gain,change", lines)
+    table("rule,evidence,expected_gain,change", lines)
 }
 
 fn spans(run: &StoredRun) -> String {
