@@ -45,7 +45,7 @@ fn labels(stack: &Path) -> PathBuf {
 fn queue_continues_in_the_next_window() {
     let mut fixture = Fixture::with_small_sample();
     let stacks = open_copies(&mut fixture, 3);
-    fixture.click("Predict all 3 stacks");
+    fixture.click_enabled("Predict all 3 stacks");
     let is_prediction = |job: &JobView| matches!(job.purpose, Purpose::Predict { .. });
     fixture.until("the predictions", |w| w.state().jobs().iter().filter(|job| is_prediction(job)).count() == 3);
     fixture.until_between_frames("the first result", || stacks.iter().any(|s| labels(s).is_file()));
@@ -87,7 +87,7 @@ fn unfinished_predictions_can_be_discarded() {
 fn queued_predictions_are_cancelled_together() {
     let mut fixture = Fixture::new();
     open_copies(&mut fixture, 2);
-    fixture.click("Predict all 2 stacks");
+    fixture.click_enabled("Predict all 2 stacks");
     fixture.until("the predictions", |w| w.state().waiting_predictions() == 2);
     fixture.window.state_mut().send(Command::CancelPredictions);
     fixture.until("the end", |w| w.state().waiting_predictions() == 0);
@@ -169,7 +169,7 @@ fn all_series_of_a_file_are_predicted_with_one_click() {
     let mut fixture = Fixture::with(|folder| vec![sample_plate(&folder.join("plate.zarr"))]);
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict all 2 series");
+    fixture.click_enabled("Predict all 2 series");
     // Results of an OME-Zarr stack are OME-Zarr, unless another format is chosen.
     let results = ["plate_probability.zarr", "plate_s1_probability.zarr"];
     let results = results.map(|name| fixture.path("cytoscope").join(name).join("labels/objects"));
@@ -194,7 +194,7 @@ fn a_refused_series_can_replace_files_be_written_elsewhere_or_be_left_out() {
     fixture.until("the models", |w| sees(w, "made for"));
     let question = "Replace existing files?";
     // One series is predicted, the other one is refused.
-    fixture.click("Predict all 2 series");
+    fixture.click_enabled("Predict all 2 series");
     fixture.until("the question", |w| sees(w, question));
     assert!(fixture.sees("plate_s1_labels.tif") && !fixture.sees("Prediction failed"), "{}", fixture.on_screen());
     assert!(!fixture.sees("Same answer for"), "{}", fixture.on_screen());
@@ -206,7 +206,7 @@ fn a_refused_series_can_replace_files_be_written_elsewhere_or_be_left_out() {
     let other = fixture.path("cytoscope/other");
     std::fs::create_dir(&other).unwrap();
     [&first, &second].into_iter().for_each(|file| draw_by_hand(file));
-    fixture.click("Predict all 2 series");
+    fixture.click_enabled("Predict all 2 series");
     fixture.until("the first question", |w| sees(w, question));
     assert!(fixture.sees("Same answer for 1 other series"), "{}", fixture.on_screen());
     fixture.click("Keep files");
@@ -223,7 +223,7 @@ fn a_refused_series_can_replace_files_be_written_elsewhere_or_be_left_out() {
     fixture.until("the second series there", |w| second_there.is_file() && w.state().active_jobs() == 0);
     assert!(!fixture.sees(question) && !first_there.exists(), "{}", fixture.on_screen());
     // One answer for all.
-    fixture.click("Predict all 2 series");
+    fixture.click_enabled("Predict all 2 series");
     fixture.until("the question", |w| sees(w, question));
     fixture.click("Same answer for 1 other series");
     fixture.click("Keep files");

@@ -18,7 +18,7 @@ use std::path::Path;
 
 fn start_training(fixture: &mut Fixture, data: &Path) {
     go_to_start_step(fixture, data);
-    fixture.click("Start training");
+    fixture.click_enabled("Start training");
     fixture.until("a training run", |w| w.state().is_training());
 }
 
@@ -59,7 +59,7 @@ fn paused_or_killed_training_continues() {
     assert_eq!(step_of(&fixture), at);
     assert!(fixture.sees("Continue training"), "{}", fixture.on_screen());
     accessibility::check(&fixture, "paused");
-    fixture.click("Continue training");
+    fixture.click_enabled("Continue training");
     fixture.until("further steps", |w| w.state().wizard().run.step() > at);
     let steps: Vec<u64> = fixture.window.state().wizard().run.history.steps.iter().map(|p| p.step).collect();
     assert!(steps.windows(2).all(|w| w[0] < w[1]) && steps[0] <= 100, "one curve: {steps:?}");
@@ -77,7 +77,7 @@ fn paused_or_killed_training_continues() {
     }
     fixture.until("the failure", |w| matches!(w.state().wizard().run.state, RunState::Failed(_)));
     assert!(fixture.sees("the engine process ended"), "{}", fixture.on_screen());
-    fixture.click("Continue training");
+    fixture.click_enabled("Continue training");
     fixture.until("continuing", |w| w.state().wizard().run.step() > at);
     // After stopping, nothing is left.
     let folder = fixture.window.state().wizard().plan.job.as_ref().unwrap().folder();
@@ -151,7 +151,7 @@ fn chosen_device_and_precision_are_those_of_the_run_and_can_be_changed_when_it_i
     assert!(lefts[0] > 0.0 && lefts.iter().all(|left| (left - lefts[0]).abs() < 1.0), "{lefts:?}");
     choose(&mut fixture, "Device", "cpu");
     choose(&mut fixture, "Precision", "f32");
-    fixture.click("Start training");
+    fixture.click_enabled("Start training");
     fixture.until("a run", |w| matches!(w.state().wizard().run.state, RunState::Running(_)));
     let chosen = |fixture: &Fixture| {
         let job = fixture.window.state().wizard().plan.job.as_ref().unwrap();
@@ -164,7 +164,7 @@ fn chosen_device_and_precision_are_those_of_the_run_and_can_be_changed_when_it_i
     fixture.click("Pause training");
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
     choose(&mut fixture, "Device", "Auto");
-    fixture.click("Continue training");
+    fixture.click_enabled("Continue training");
     fixture.until("continuing", |w| matches!(w.state().wizard().run.state, RunState::Running(_)));
     assert_eq!(chosen(&fixture), (DeviceRequest::Auto, TrainPrecision::F32));
     fixture.click("Stop…");
@@ -251,7 +251,7 @@ fn closing_during_training_loses_nothing() {
     fixture.until("the step that was open", |w| sees(w, "Choose a start model"));
     assert!((fixture.window.state().wizard().plan.minutes - 60.0).abs() < 1e-9);
     fixture.until("the pairs", |w| w.state().wizard().is_usable());
-    fixture.click("Start training");
+    fixture.click_enabled("Start training");
     fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
     // The close button of the window's frame.
     let sent = |fixture: &Fixture, command: &ViewportCommand| {
