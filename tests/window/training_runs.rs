@@ -1,8 +1,8 @@
 //! Training runs in the window: device and precision, validation images, pausing, finishing, closing, and a killed engine.
 
 use crate::accessibility;
-use crate::fixture::{Fixture, sees};
-use crate::training::{fixture, go_to_start_step, next_window};
+use crate::fixture::{Fixture, sees, window_with};
+use crate::training::{fixture, go_to_start_step, next_window, tiny_config};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::Note;
 use cytoscope_train::TrainPrecision;
@@ -174,8 +174,15 @@ fn chosen_device_and_precision_are_those_of_the_run_and_can_be_changed_when_it_i
 
 #[test]
 fn validation_image_is_shown_during_training() {
-    const STEPS: usize = 6000;
+    // Many more than are taken until the run is paused.
+    const STEPS: usize = 60_000;
+    let open = |folder: &Path| {
+        let mut config = tiny_config(STEPS);
+        config.validation.times = 60;
+        window_with(folder, Vec::new(), config)
+    };
     let (mut fixture, data) = fixture(STEPS);
+    fixture.next_window(open);
     start_training(&mut fixture, &data);
     let heading = "Network output on a validation image";
     fixture.until("a picture", |w| sees(w, heading));
@@ -192,7 +199,7 @@ fn validation_image_is_shown_during_training() {
     // The next window shows it, too.
     fixture.click("Pause training");
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
-    next_window(&mut fixture, STEPS);
+    fixture.next_window(open);
     fixture.click("Train a model…");
     fixture.until("the last picture", |w| sees(w, heading));
     fixture.click("Stop…");
