@@ -88,8 +88,10 @@ fn one_channel_and_the_shown_labels_of_an_open_stack_are_converted() {
 fn conversions_are_cancelled_together() {
     let mut fixture = Fixture::new();
     let stacks = open_copies(&mut fixture, 2);
-    // The conversions wait for the predictions.
-    fixture.click_enabled("Predict all 2 stacks");
+    // The conversions wait for the predictions, which do not end before the conversions are cancelled.
+    fixture.until_enabled("Predict all 2 stacks");
+    fixture.stop_engine();
+    fixture.click("Predict all 2 stacks");
     fixture.until("the predictions", |w| w.state().waiting_predictions() == 2);
     fixture.window.state_mut().send(Command::Convert);
     fixture.until("the page", |w| sees(w, "Convert and evaluate"));
@@ -97,6 +99,7 @@ fn conversions_are_cancelled_together() {
     fixture.click_enabled("Convert");
     fixture.until("the start", |w| sees(w, "2 left to convert"));
     fixture.click("Cancel conversions");
+    fixture.resume_engine();
     fixture.until("the end", |w| !sees(w, "to convert"));
     fixture.until("the predictions", |w| w.state().active_jobs() == 0);
     assert!(stacks.iter().all(|stack| !stack.with_extension("npy").exists()));

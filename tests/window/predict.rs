@@ -202,6 +202,8 @@ fn killed_engine_restarts_and_continues_its_prediction() {
         file_names(&folder).into_iter().filter(|name| name.ends_with(".cytoscope-partial")).collect()
     };
     fixture.until("a partial file", |_| !partial_files().is_empty());
+    // It must not end before it is killed.
+    fixture.stop_engine();
     let partial = partial_files();
     let pid = fixture.window.state().engine_pid().unwrap();
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());

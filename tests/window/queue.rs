@@ -73,6 +73,8 @@ fn queue_continues_in_the_next_window() {
 fn unfinished_predictions_can_be_discarded() {
     let mut fixture = Fixture::new();
     open_copies(&mut fixture, 2);
+    // No prediction ends before the window is closed.
+    fixture.stop_engine();
     fixture.window.state_mut().send(Command::PredictAll);
     fixture.until("predictions", |w| w.state().waiting_predictions() == 2);
     next_window(&mut fixture);
@@ -87,9 +89,14 @@ fn unfinished_predictions_can_be_discarded() {
 fn queued_predictions_are_cancelled_together() {
     let mut fixture = Fixture::new();
     open_copies(&mut fixture, 2);
-    fixture.click_enabled("Predict all 2 stacks");
+    fixture.until_enabled("Predict all 2 stacks");
+    // The predictions have hardly begun when the engine is told to end them.
+    fixture.stop_engine();
+    fixture.click("Predict all 2 stacks");
     fixture.until("the predictions", |w| w.state().waiting_predictions() == 2);
     fixture.window.state_mut().send(Command::CancelPredictions);
+    fixture.window.run_steps(3);
+    fixture.resume_engine();
     fixture.until("the end", |w| w.state().waiting_predictions() == 0);
     assert!(!fixture.path("cytoscope/stack 1_labels.tif").exists(), "the second prediction had not begun");
 }
@@ -264,23 +271,24 @@ fn buttons_of_the_models_page_stay_in_place_while_a_job_runs() {
     fixture.click("Model nuclei-dog");
     let place = |w: &Harness<'static, Workbench>| ["Measure here", "ONNX…"].map(|name| w.get_by_label(name).rect());
     let before = place(&fixture.window);
-    let (has_run, has_moved) = (Cell::new(false), Cell::new(false));
-    // A test may end between two frames.
-    for _ in 0..50 {
-        let is_button = |node: &Node<'_>| node.accesskit_node().role() == accesskit::Role::Button;
-        fixture.window.query_all_by_label("Test").find(is_button).unwrap().click();
-        fixture.until("the result of the test", |w| {
-            if w.query_by_label("Cancel").is_some() {
-                has_run.set(true);
-                has_moved.set(has_moved.get() || place(w) != before);
-            }
-            sees(w, "The test outputs are reproduced") && w.state().active_jobs() == 0
-        });
-        if has_run.get() {
-            break;
-        }
-    }
-    assert!(has_run.get(), "the job can be cancelled while it runs");
+    let has_moved = Cell::new(false);
+    // A test may end between two frames, unless the engine is stopped.
+    fixture.stop_engine();
+    let is_button = |node: &Node<'_>| node.accesskit_node().role() == accesskit::Role::Button;
+    fixture.window.query_all_by_label("Test").find(is_button).unwrap().click();
+    let runs = |w: &Harness<'static, Workbench>| {
+        let runs = w.query_by_label("Cancel").is_some();
+        has_moved.set(has_moved.get() || runs && place(w) != before);
+        runs
+    };
+    fixture.until("the test, which can be cancelled", runs);
+    fixture.window.run_steps(3);
+    assert!(runs(&fixture.window), "{}", fixture.on_screen());
+    fixture.resume_engine();
+    fixture.until("the result of the test", |w| {
+        runs(w);
+        sees(w, "The test outputs are reproduced") && w.state().active_jobs() == 0
+    });
     fixture.window.run_steps(3);
     let has_moved = has_moved.get() || place(&fixture.window) != before;
     assert!(!has_moved, "a click beside the pointer would hit another button");
