@@ -288,6 +288,15 @@ fn a_driver_that_is_too_old_is_explained() {
 }
 
 #[test]
+fn a_gpu_whose_memory_is_taken_asks_to_close_other_programs() {
+    let Some(null) = NullCuda::find("taken") else { return };
+    let device = null.device(&Fixture::new(), &[("NULLCUDA_FAIL", "cuMemAllocAsync:1:2,cuMemAlloc_v2:1:2")]);
+    let reason = device["reason"].as_str().unwrap();
+    assert!(device["usable"] == false && reason.contains("not enough memory on cuda:0"), "{device}");
+    assert!(reason.contains("close other programs that use this GPU"), "{device}");
+}
+
+#[test]
 fn tuning_does_not_measure_the_cpu_in_place_of_a_gpu_that_fails() {
     let Some(null) = NullCuda::find("tune") else { return };
     let fixture = Fixture::new();
