@@ -287,6 +287,30 @@ fn a_driver_that_is_too_old_is_explained() {
     assert!(device["usable"] == false && reason.contains("update the driver"), "{device}");
 }
 
+#[test]
+fn a_gpu_whose_memory_is_taken_asks_to_close_other_programs() {
+    let Some(null) = NullCuda::find("taken") else { return };
+    let device = null.device(&Fixture::new(), &[("NULLCUDA_FAIL", "cuMemAllocAsync:1:2,cuMemAlloc_v2:1:2")]);
+    let reason = device["reason"].as_str().unwrap();
+    assert!(device["usable"] == false && reason.contains("not enough memory on cuda:0"), "{device}");
+    assert!(reason.contains("close other programs that use this GPU"), "{device}");
+}
+
+#[test]
+fn tuning_does_not_measure_the_cpu_in_place_of_a_gpu_that_fails() {
+    let Some(null) = NullCuda::find("tune") else { return };
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("9,60,70", 3);
+    let tune = ["tune", "--model", "nuclei-dog", "--data", &raw, "--device", "cuda:0", "--json"];
+    let saving = ["--save", "--profiles", "profiles.json"];
+    // The probe of the device launches fewer kernels than this.
+    let ran = null.output(&fixture, &[&tune[..], &saving].concat(), &[("NULLCUDA_FAIL", "cuLaunchKernel:20:719")]);
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(null.has_failed() && !ran.status.success(), "{said}");
+    assert!(said.contains("ended on cpu in f32: cuda:0 failed"), "{said}");
+    assert!(!fixture.path("profiles.json").exists(), "times of the CPU were saved as those of the GPU");
+}
+
 /// Links all entries of a folder into another, except those of the given names.
 fn link_all(from: &Path, to: &Path, except: &[&str]) {
     std::fs::create_dir_all(to).unwrap();

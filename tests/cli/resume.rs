@@ -7,7 +7,7 @@ use crate::train_pictures::panels;
 use image::RgbImage;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// Starts a training run and returns once it has printed `scores` validation scores.
 fn start_until_scored(fixture: &Fixture, arguments: &[&str], scores: usize) -> Child {
@@ -22,11 +22,22 @@ fn start_until_scored(fixture: &Fixture, arguments: &[&str], scores: usize) -> C
     child
 }
 
-/// Starts a training run and kills it right after it has printed `scores` validation scores.
+/// Starts a training run and kills it right after it has printed `scores` validation scores. On a busy machine, a run may end
+/// before it is killed; it is then repeated.
 pub(crate) fn kill_after_scores(fixture: &Fixture, arguments: &[&str], scores: usize) {
-    let mut child = start_until_scored(fixture, arguments, scores);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let out = arguments.iter().skip_while(|argument| **argument != "--out").nth(1).expect("the name of the package");
+    for _ in 0..20 {
+        let mut child = start_until_scored(fixture, arguments, scores);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if !fixture.path(out).exists() {
+            return;
+        }
+        std::fs::remove_dir_all(fixture.path(out)).unwrap();
+        // It may have been killed before it removed the folder of the run.
+        let _ = std::fs::remove_dir_all(fixture.path(&format!("{out}.training")));
+    }
+    panic!("each training run ended before it was killed");
 }
 
 fn losses(report: &Value) -> Vec<(u64, f64)> {
@@ -132,6 +143,9 @@ fn unfinished_training_is_discarded_only_on_request() {
     assert!(state() == before, "the training state is unchanged");
     // A second run does not touch one in progress.
     let mut child = start_until_scored(&fixture, &[&arguments[..], &["--resume"]].concat(), 1);
+    // It must not end meanwhile.
+    let stopped = Command::new("kill").args(["-STOP", &child.id().to_string()]).status();
+    assert!(stopped.unwrap().success(), "the first run was not stopped");
     let ran = fixture.run(&[&arguments[..], &["--restart"]].concat());
     assert!(ran.code == Some(2) && ran.stderr.contains("another run"), "{:?}: {}", ran.code, ran.stderr);
     assert!(fixture.path("m.training/training.json").is_file());

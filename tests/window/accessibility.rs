@@ -42,7 +42,7 @@ fn every_control_has_a_name() {
     fixture.click("More");
     check(&fixture, "more of a channel");
     fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     fixture.until("objects", |w| sees(w, " objects in "));
     fixture.settle();
     check(&fixture, "predicted");

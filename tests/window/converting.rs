@@ -22,7 +22,7 @@ fn open_stacks_are_converted_beside_their_files() {
     fixture.until("the page", |w| sees(w, "Convert and evaluate"));
     accessibility::check(&fixture, "converting");
     fixture.click("NumPy");
-    fixture.click("Convert");
+    fixture.click_enabled("Convert");
     fixture.until("the file", |w| sees(w, "1 file converted"));
     let written = cytoscope_formats::open(&fixture.path("sample/nuclei_raw.npy"), &Default::default()).unwrap();
     assert_eq!(written.meta().shape, [32, 160, 160]);
@@ -37,11 +37,11 @@ fn open_stacks_are_converted_beside_their_files() {
     fixture.window.state_mut().send(Command::Convert);
     fixture.until("the page", |w| sees(w, "Convert and evaluate"));
     // An existing file is kept.
-    fixture.click("Convert");
+    fixture.click_enabled("Convert");
     fixture.until("the refusal", |w| sees(w, "Converting nuclei_raw.tif failed"));
     // It is outdated once the same file was converted.
     fixture.click("Replace existing files");
-    fixture.click("Convert");
+    fixture.click_enabled("Convert");
     fixture.until("the success", |w| sees(w, "1 file converted") && !sees(w, "Converting nuclei_raw.tif failed"));
 }
 
@@ -73,7 +73,7 @@ fn one_channel_and_the_shown_labels_of_an_open_stack_are_converted() {
     fixture.window.key_press(Key::Enter);
     fixture.window.run_steps(3);
     accessibility::check(&fixture, "parts to convert");
-    fixture.click("Convert");
+    fixture.click_enabled("Convert");
     fixture.until("the file", |w| sees(w, "1 file converted"));
     let read = |series| {
         let options = OpenOptions { series, ..OpenOptions::default() };
@@ -88,15 +88,18 @@ fn one_channel_and_the_shown_labels_of_an_open_stack_are_converted() {
 fn conversions_are_cancelled_together() {
     let mut fixture = Fixture::new();
     let stacks = open_copies(&mut fixture, 2);
-    // The conversions wait for the predictions.
+    // The conversions wait for the predictions, which do not end before the conversions are cancelled.
+    fixture.until_enabled("Predict all 2 stacks");
+    fixture.stop_engine();
     fixture.click("Predict all 2 stacks");
     fixture.until("the predictions", |w| w.state().waiting_predictions() == 2);
     fixture.window.state_mut().send(Command::Convert);
     fixture.until("the page", |w| sees(w, "Convert and evaluate"));
     fixture.click("NumPy");
-    fixture.click("Convert");
+    fixture.click_enabled("Convert");
     fixture.until("the start", |w| sees(w, "2 left to convert"));
     fixture.click("Cancel conversions");
+    fixture.resume_engine();
     fixture.until("the end", |w| !sees(w, "to convert"));
     fixture.until("the predictions", |w| w.state().active_jobs() == 0);
     assert!(stacks.iter().all(|stack| !stack.with_extension("npy").exists()));
@@ -122,9 +125,9 @@ fn a_cropped_copy_is_written_opened_and_predicted_with_new_measurements() {
     assert_eq!(fixture.window.state().document().unwrap().extents.zyx, [16, 160, 160]);
     assert!(fixture.path("sample/nuclei_raw_preprocessed.ome.tif").is_file());
     let again = |fixture: &Fixture| fixture.window.get_by_label("Measure again").accesskit_node().toggled();
-    fixture.click("Measure again");
+    fixture.click_enabled("Measure again");
     assert_eq!(again(&fixture), Some(Toggled::True));
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     fixture.until("objects", |w| sees(w, " objects in "));
     assert_eq!(again(&fixture), Some(Toggled::False), "only one prediction measures");
 }

@@ -75,7 +75,7 @@ fn predictions_are_scored_and_the_scores_are_saved() {
     choose_folder(&mut fixture, "Ground truth…", &truth);
     // In a low window, the page scrolls to the scores.
     fixture.window.set_size([800.0, 480.0].into());
-    fixture.click("Evaluate");
+    fixture.click_enabled("Evaluate");
     let top_of_scores =
         |w: &Harness<'static, Workbench>| w.query_by_label("Scores").map(|heading| heading.rect().top());
     fixture.until("the scores", |w| sees(w, "1 pair") && top_of_scores(w).is_some_and(|top| top < 180.0));
@@ -114,7 +114,7 @@ fn a_model_has_the_scores_of_the_command_line_on_the_same_pairs() {
     fixture.until("the models", |w| sees(w, "segments objects"));
     assert!(fixture.sees("Evaluate a model") && !fixture.sees("Evaluate predictions"), "{}", fixture.on_screen());
     choose_folder(&mut fixture, "Pairs…", &pairs);
-    fixture.click("Evaluate");
+    fixture.click_enabled("Evaluate");
     fixture.until("the scores", |w| sees(w, "2 pairs · predicted by nuclei-dog"));
     let found = found_of_all(score);
     let f1 = format!("{:.4}", score["f1"].as_f64().unwrap());
@@ -152,13 +152,13 @@ fn voxels_that_are_not_annotated_are_left_out_as_on_the_command_line() {
     open_evaluation(&mut fixture);
     choose_file(&mut fixture, "Prediction file…", &predicted);
     choose_file(&mut fixture, "Ground truth file…", &truth);
-    fixture.click("Evaluate");
+    fixture.click_enabled("Evaluate");
     fixture.until("the scores", |w| sees(w, "1 pair") && sees(w, &all));
     assert!(fixture.sees("Matched IoU"), "{}", fixture.on_screen());
     // The label 255 is suggested.
     fixture.click("Ignore voxels with the label");
     assert!(!fixture.sees("1 pair"), "scores of other settings: {}", fixture.on_screen());
-    fixture.click("Evaluate");
+    fixture.click_enabled("Evaluate");
     fixture.until("the scores of annotated voxels", |w| sees(w, &of_annotated));
     accessibility::check(&fixture, "the label of voxels that are not annotated");
     // The names of the two files differ; the table of scores is beside the prediction and names the ground truth.
@@ -182,14 +182,14 @@ fn a_channel_to_score_is_chosen_and_a_note_says_which_one_was_scored() {
     // The list of its channels moves what is below.
     fixture.until("its channels", |w| sees(w, "Prediction channel"));
     choose_file(&mut fixture, "Ground truth file…", &truth);
-    fixture.click("Evaluate");
+    fixture.click_enabled("Evaluate");
     fixture.until("the scores", |w| sees(w, "1 pair"));
     let note = "only channel 0 (first) of its 2 channels is compared";
     assert!(fixture.sees(note) && !fixture.sees("Pearson 1.0000"), "{}", fixture.on_screen());
     accessibility::check(&fixture, "scores of a channel");
     fixture.click("Prediction channel");
     fixture.click("second");
-    fixture.click("Evaluate");
+    fixture.click_enabled("Evaluate");
     fixture.until("the scores of equal channels", |w| sees(w, "Pearson 1.0000"));
     assert!(!fixture.sees(note) && !fixture.sees("Ground truth channel"), "{}", fixture.on_screen());
 }

@@ -79,6 +79,32 @@ impl Fixture {
         }
     }
 
+    /// Waits without frames of the window until `is` holds; panics after [`TIMEOUT`]. On a busy machine, the engine may do much
+    /// during one frame.
+    pub fn until_between_frames(&self, what: &str, is: impl Fn() -> bool) {
+        let end = Instant::now() + TIMEOUT;
+        while !is() {
+            assert!(Instant::now() < end, "timed out waiting for {what}; on screen: {}", self.on_screen());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Stops the engine process until [`Fixture::resume_engine`], so that its job does not go on meanwhile.
+    pub fn stop_engine(&self) {
+        self.signal_engine("-STOP");
+    }
+
+    /// Lets the engine process continue.
+    pub fn resume_engine(&self) {
+        self.signal_engine("-CONT");
+    }
+
+    fn signal_engine(&self, signal: &str) {
+        let pid = self.window.state().engine_pid().expect("an engine process").to_string();
+        let sent = std::process::Command::new("kill").args([signal, &pid]).status();
+        assert!(sent.unwrap().success(), "kill {signal} {pid}");
+    }
+
     /// Steps the window until the stack on screen is fully loaded.
     pub fn settle(&mut self) {
         self.until("a stack", |w| w.state().document().is_some());
@@ -121,12 +147,17 @@ impl Fixture {
         self.window.run_steps(8);
     }
 
-    /// Clicks a button once it is enabled: other jobs, such as an estimate, may still be running.
-    pub fn click_enabled(&mut self, name: &str) {
+    /// Steps the window until a button is enabled: other jobs, such as an estimate, may still be running.
+    pub fn until_enabled(&mut self, name: &str) {
         self.until(&format!("{name} to be enabled"), |w| {
             let mut buttons = w.query_all_by_label(name).filter(|n| n.accesskit_node().role() != Role::Label);
             buttons.next().is_some_and(|n| !n.accesskit_node().is_disabled())
         });
+    }
+
+    /// Clicks a button once it is enabled.
+    pub fn click_enabled(&mut self, name: &str) {
+        self.until_enabled(name);
         self.click(name);
     }
 

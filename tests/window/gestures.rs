@@ -37,7 +37,7 @@ fn predicted(mut fixture: Fixture) -> Fixture {
     fixture.click("Open the sample");
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     fixture.until("labels", |w| {
         w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
     });

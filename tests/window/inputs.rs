@@ -88,7 +88,7 @@ fn the_chosen_channel_is_predicted_after_the_previewed_steps() {
     fixture.click("Preview");
     fixture.settle();
     assert!(picture(&mut fixture, "again.png") == without, "the stack is shown as before");
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     fixture.until("the map", |w| w.state().document().is_some_and(|d| d.of_role(Role::Map).is_some()));
     let record = read_json(&fixture.path("cytoscope/stack_provenance.json"));
     assert_eq!(record["job"]["channels"], serde_json::json!([1]), "{record}");
@@ -168,7 +168,7 @@ fn the_object_diameter_is_given_with_a_ring_or_estimated() {
     assert_ring(&fixture, 12.0);
     set_diameter(&mut fixture, "30");
     assert_ring(&fixture, 30.0);
-    fixture.click("Estimate");
+    fixture.click_enabled("Estimate");
     fixture.until("the estimate", |w| w.state().document().is_some_and(|d| d.object_size.found.is_some()));
     fixture.window.run_steps(2);
     let size = fixture.window.state().document().unwrap().object_size;
@@ -189,11 +189,11 @@ fn the_object_diameter_is_given_with_a_ring_or_estimated() {
     fixture.window.state_mut().open_paths(&[empty]);
     fixture.until("the empty stack", |w| w.state().document().is_some_and(|d| d.name == "empty.tif"));
     fixture.settle();
-    fixture.click("Estimate");
+    fixture.click_enabled("Estimate");
     fixture.until("the assumption", |w| sees(w, "No objects found: assuming 12.0 µm"));
     fixture.click("Manual");
     set_diameter(&mut fixture, "20");
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     let provenance = fixture.path("cytoscope/empty_provenance.json");
     fixture.until("the record", |_| provenance.is_file());
     assert_eq!(read_json(&provenance)["job"]["diameter"], 20.0);
@@ -210,7 +210,7 @@ fn a_failed_prediction_names_the_controls_of_the_window() {
     });
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     fixture.until("the failure", |w| sees(w, "Give a larger \"Memory budget\""));
     assert!(!fixture.sees("--"), "{}", fixture.on_screen());
 }

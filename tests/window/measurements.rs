@@ -42,7 +42,7 @@ fn saved_objects_replace_the_labels_in_the_ome_zarr_folder_of_their_prediction()
     fixture.until("the models", |w| sees(w, "made for"));
     fixture.click("Result format");
     fixture.click("OME-Zarr");
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     fixture.until("the objects", |w| {
         w.state().document().is_some_and(|document| {
             let has = |role| document.of_role(role).is_some();
@@ -56,7 +56,7 @@ fn saved_objects_replace_the_labels_in_the_ome_zarr_folder_of_their_prediction()
     fixture.click("Exclude border objects");
     fixture.until("a preview", |w| sees(w, "not saved yet"));
     assert!(read_labels(&in_folder) == predicted, "a preview writes nothing");
-    fixture.click("Save objects");
+    fixture.click_enabled("Save objects");
     fixture.until("the end", |w| !sees(w, "not saved yet"));
     fixture.settle();
     let saved = read_labels(&in_folder);
@@ -74,7 +74,7 @@ fn saved_corrections_are_measured_and_unsaved_edits_mark_the_table_outdated() {
     fixture.click("Objects");
     assert!(fixture.sees("These labels are not measured yet"), "{}", fixture.on_screen());
     // The button saves the labels first.
-    fixture.click("Measure objects");
+    fixture.click_enabled("Measure objects");
     wait_until_measured(&mut fixture);
     let labels = read_labels(&corrected(&fixture));
     let expected: Vec<(u32, usize)> = [1, 2].map(|l| (l, voxels_of(&labels, l).len())).to_vec();
@@ -159,7 +159,7 @@ fn predicted_table_is_kept_and_corrected_table_is_reloaded() {
     again(&mut fixture);
     assert_eq!(results(&fixture).unwrap().rows.len(), rows);
     assert!(fixture.sees(OUTDATED), "{}", fixture.on_screen());
-    fixture.click("Measure objects");
+    fixture.click_enabled("Measure objects");
     wait_until_measured(&mut fixture);
     assert_eq!(results(&fixture).unwrap().rows.len(), rows + 1);
 }

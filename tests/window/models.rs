@@ -35,17 +35,17 @@ fn a_dropped_model_is_tested_added_and_removed() {
     assert!(fixture.sees("Upload to bioimage.io"), "{}", fixture.on_screen());
     assert!(fixture.sees("import the model as a package"), "{}", fixture.on_screen());
     accessibility::check(&fixture, "a model file");
-    fixture.click("Add to my models");
+    fixture.click_enabled("Add to my models");
     fixture.until("the model", |w| sees(w, "net was added to your models"));
     let added = fixture.path("settings/models/net");
     assert!(added.join("rdf.yaml").is_file() && file.is_file() && record_path(&added).is_file());
     fixture.until("the list", |w| sees(w, "Measure here"));
     accessibility::check(&fixture, "an installed model");
-    fixture.click("Measure here");
+    fixture.click_enabled("Measure here");
     fixture.until("the speed", |w| sees(w, "Speed on this machine") && sees(w, "million"));
     // The package has the outputs of its network as test tensors, which suffice.
     fixture.click("Dynamic");
-    fixture.click("Quantize");
+    fixture.click_enabled("Quantize");
     fixture.until("the quantized model", |w| sees(w, "net-int8 was added to your models"));
     assert!(fixture.sees("accuracy budget"), "{}", fixture.on_screen());
     let quantized = fixture.path("settings/models/net-int8");
@@ -79,7 +79,7 @@ fn a_model_file_is_added_with_the_task_and_voxel_size_that_the_user_states() {
     assert!(!fixture.sees("made for"), "{}", fixture.on_screen());
     fixture.click("Voxel size");
     accessibility::check(&fixture, "what the user states");
-    fixture.click("Add to my models");
+    fixture.click_enabled("Add to my models");
     fixture.until("the model", |w| sees(w, "net was added to your models"));
     let package = cytoscope_model_package::Package::open(&fixture.path("settings/models/net")).unwrap();
     assert_eq!(package.config()["task"], "labelfree");
@@ -142,7 +142,7 @@ fn a_model_is_calibrated_with_the_open_stack_and_exported_in_each_format() {
     fixture.type_into("Maximum relative error", "0.2");
     fixture.window.key_press(Key::Enter);
     fixture.window.run_steps(3);
-    fixture.click("Quantize");
+    fixture.click_enabled("Quantize");
     fixture.until("the quantized model", |w| sees(w, "net-int8 was added to your models"));
     let (net, quantized) = (fixture.path("settings/models/net.onnx"), fixture.path("settings/models/net-int8"));
     assert!(Package::open(&quantized).unwrap().is_int8() && weights(&quantized) == weights(&net));
@@ -213,7 +213,7 @@ fn the_chosen_architecture_of_a_checkpoint_is_tested_and_added() {
     fixture.click("Architecture");
     fixture.click("dynunet");
     fixture.until("the chosen architecture", |w| sees(w, "of weights · dynunet") && is_idle(w));
-    fixture.click("Add to my models");
+    fixture.click_enabled("Add to my models");
     fixture.until("the model", |w| sees(w, "net was added to your models"));
     let added = fixture.path("settings/models/net");
     assert!(Package::open(&added).unwrap().description.contains("the architecture dynunet"));

@@ -89,7 +89,7 @@ fn sliders_preview_objects_and_saving_is_explicit() {
     fixture.click("Exclude border objects");
     fixture.until("a preview", |w| sees(w, "not saved yet"));
     assert_eq!(std::fs::read(&labels).unwrap(), saved_before, "a preview writes nothing");
-    fixture.click("Save objects");
+    fixture.click_enabled("Save objects");
     fixture.until("the kept table", |w| {
         w.state().document().and_then(|d| d.results.as_ref()).is_some_and(|r| r.rows.len() < before)
     });
@@ -131,7 +131,7 @@ fn neither_documentation_of_a_model_nor_preprocessing_steps_widen_their_panel() 
 fn unsaved_options_of_each_stack_are_kept_until_its_objects_are_saved() {
     let mut fixture = Fixture::with_small_sample();
     open_copies(&mut fixture, 2);
-    fixture.click("Predict all 2 stacks");
+    fixture.click_enabled("Predict all 2 stacks");
     fixture.until("the objects", |w| {
         w.state().documents().iter().all(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
     });
@@ -154,11 +154,11 @@ fn unsaved_options_of_each_stack_are_kept_until_its_objects_are_saved() {
     std::fs::write(&drawn, "drawn by hand").unwrap();
     // The old file may still be mapped, so it is not overwritten in place.
     std::fs::rename(&drawn, &labels).unwrap();
-    fixture.click("Save objects");
+    fixture.click_enabled("Save objects");
     fixture.until("the question", |w| sees(w, "Replace existing files?"));
     fixture.click("Keep files");
     assert!(fixture.sees("not saved yet"), "{}", fixture.on_screen());
-    fixture.click("Save objects");
+    fixture.click_enabled("Save objects");
     fixture.until("the question", |w| sees(w, "Replace existing files?"));
     fixture.click("Replace");
     fixture.until("the end", |w| !sees(w, "not saved yet"));
@@ -190,7 +190,7 @@ fn killed_engine_restarts_and_continues_its_prediction() {
     });
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     fixture.until("tiles on screen", |w| w.state().document().is_some_and(|d| d.of_role(Role::Live).is_some()));
     // The memory of the prediction is stated while it runs.
     let plan = fixture.window.state().jobs().iter().find_map(|job| job.plan.clone()).unwrap();
@@ -202,6 +202,8 @@ fn killed_engine_restarts_and_continues_its_prediction() {
         file_names(&folder).into_iter().filter(|name| name.ends_with(".cytoscope-partial")).collect()
     };
     fixture.until("a partial file", |_| !partial_files().is_empty());
+    // It must not end before it is killed.
+    fixture.stop_engine();
     let partial = partial_files();
     let pid = fixture.window.state().engine_pid().unwrap();
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
@@ -338,7 +340,7 @@ fn results_in_ome_zarr_are_found_again_measured_and_corrected() {
     fixture.click("Result format");
     fixture.click("OME-Zarr");
     assert_eq!(fixture.window.state().settings().result_format, ResultFormat::OmeZarr);
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     let folder = fixture.path("sample/cytoscope");
     let labels = folder.join("nuclei_raw_probability.zarr/labels/objects");
     let shows = |w: &Harness<'static, Workbench>| {
@@ -358,7 +360,7 @@ fn results_in_ome_zarr_are_found_again_measured_and_corrected() {
     fixture.settle();
     fixture.click("Objects");
     assert!(fixture.sees("These labels are not measured yet"), "{}", fixture.on_screen());
-    fixture.click("Measure objects");
+    fixture.click_enabled("Measure objects");
     fixture.until("the table", |w| w.state().document().is_some_and(|d| d.results.is_some()));
     assert!(std::fs::read(&table).unwrap() == measured);
     assert!(!fixture.sees("Labels have changed since"), "{}", fixture.on_screen());
@@ -398,7 +400,7 @@ fn chosen_device_precision_voxel_size_and_results_are_used() {
     let is_kept = fixture.window.query_all_by_label("Labels").any(|n| n.accesskit_node().is_disabled());
     assert!(is_kept, "the last result stays");
     fixture.click("Table");
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     let provenance = fixture.path("sample/cytoscope/nuclei_raw_provenance.json");
     fixture.until("the record", |_| provenance.is_file());
     let record = read_json(&provenance);
@@ -418,13 +420,13 @@ fn foreign_files_are_replaced_only_after_a_prompt() {
     fixture.click("Open the sample");
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     fixture.until("the question", |w| sees(w, "Replace existing files?"));
     assert!(fixture.sees("nuclei_raw_labels.tif"), "{}", fixture.on_screen());
     fixture.click("Keep files");
     assert!(!fixture.sees("Replace existing files?"));
     assert_eq!(std::fs::read(&labels).unwrap(), b"drawn by hand");
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     fixture.until("the question", |w| sees(w, "Replace existing files?"));
     fixture.click("Replace");
     fixture.until("labels", |w| {
@@ -483,7 +485,7 @@ fn the_chosen_output_of_a_model_is_predicted_with_the_chosen_blending_and_rememb
     fixture.click("Blending");
     fixture.click("Gaussian");
     fixture.click("Overlap");
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     let record = fixture.path("cytoscope/small_provenance.json");
     fixture.until("the record", |_| record.is_file());
     let record = read_json(&record);

@@ -114,7 +114,7 @@ fn advice_is_shown_with_its_evidence_and_applied_to_the_next_prediction() {
     fixture.click("Cancel");
     fixture.click("Use tiles of 1 × 8 × 8");
     assert!(fixture.sees("Tiles of 1 × 8 × 8"), "{}", fixture.on_screen());
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     fixture.until("the refusal of the tiles", |w| sees(w, "tile size [1, 8, 8] is too small"));
     fixture.click("Automatic tiles");
     assert!(!is_disabled(&fixture, "Use tiles of 1 × 8 × 8") && !fixture.sees("Automatic tiles"));

@@ -186,7 +186,7 @@ fn a_job_of_the_window_is_exported_with_its_facts() {
     fixture.click("Open the sample");
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     fixture.until("objects", |w| sees(w, " objects in "));
     fixture.window.state_mut().send(Command::ToggleProfiler);
     fixture.window.run_steps(4);

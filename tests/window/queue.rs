@@ -5,7 +5,7 @@ use crate::fixture::{Fixture, sees, window};
 use cytoscope_ui::Workbench;
 use cytoscope_ui::command::Command;
 use cytoscope_ui::document::Role;
-use cytoscope_ui::work::JobState;
+use cytoscope_ui::work::{JobState, JobView, Purpose};
 use eframe::egui::accesskit;
 use egui_kittest::kittest::{NodeT, Queryable};
 use egui_kittest::{Harness, Node};
@@ -45,8 +45,10 @@ fn labels(stack: &Path) -> PathBuf {
 fn queue_continues_in_the_next_window() {
     let mut fixture = Fixture::with_small_sample();
     let stacks = open_copies(&mut fixture, 3);
-    fixture.click("Predict all 3 stacks");
-    fixture.until("the first result", |_| stacks.iter().any(|s| labels(s).is_file()));
+    fixture.click_enabled("Predict all 3 stacks");
+    let is_prediction = |job: &JobView| matches!(job.purpose, Purpose::Predict { .. });
+    fixture.until("the predictions", |w| w.state().jobs().iter().filter(|job| is_prediction(job)).count() == 3);
+    fixture.until_between_frames("the first result", || stacks.iter().any(|s| labels(s).is_file()));
     let done: Vec<bool> = stacks.iter().map(|s| labels(s).is_file()).collect();
     assert!(done.iter().any(|d| !d), "every prediction ended before the window was closed");
     next_window(&mut fixture);
@@ -71,6 +73,8 @@ fn queue_continues_in_the_next_window() {
 fn unfinished_predictions_can_be_discarded() {
     let mut fixture = Fixture::new();
     open_copies(&mut fixture, 2);
+    // No prediction ends before the window is closed.
+    fixture.stop_engine();
     fixture.window.state_mut().send(Command::PredictAll);
     fixture.until("predictions", |w| w.state().waiting_predictions() == 2);
     next_window(&mut fixture);
@@ -85,9 +89,14 @@ fn unfinished_predictions_can_be_discarded() {
 fn queued_predictions_are_cancelled_together() {
     let mut fixture = Fixture::new();
     open_copies(&mut fixture, 2);
+    fixture.until_enabled("Predict all 2 stacks");
+    // The predictions have hardly begun when the engine is told to end them.
+    fixture.stop_engine();
     fixture.click("Predict all 2 stacks");
     fixture.until("the predictions", |w| w.state().waiting_predictions() == 2);
     fixture.window.state_mut().send(Command::CancelPredictions);
+    fixture.window.run_steps(3);
+    fixture.resume_engine();
     fixture.until("the end", |w| w.state().waiting_predictions() == 0);
     assert!(!fixture.path("cytoscope/stack 1_labels.tif").exists(), "the second prediction had not begun");
 }
@@ -167,7 +176,7 @@ fn all_series_of_a_file_are_predicted_with_one_click() {
     let mut fixture = Fixture::with(|folder| vec![sample_plate(&folder.join("plate.zarr"))]);
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict all 2 series");
+    fixture.click_enabled("Predict all 2 series");
     // Results of an OME-Zarr stack are OME-Zarr, unless another format is chosen.
     let results = ["plate_probability.zarr", "plate_s1_probability.zarr"];
     let results = results.map(|name| fixture.path("cytoscope").join(name).join("labels/objects"));
@@ -192,7 +201,7 @@ fn a_refused_series_can_replace_files_be_written_elsewhere_or_be_left_out() {
     fixture.until("the models", |w| sees(w, "made for"));
     let question = "Replace existing files?";
     // One series is predicted, the other one is refused.
-    fixture.click("Predict all 2 series");
+    fixture.click_enabled("Predict all 2 series");
     fixture.until("the question", |w| sees(w, question));
     assert!(fixture.sees("plate_s1_labels.tif") && !fixture.sees("Prediction failed"), "{}", fixture.on_screen());
     assert!(!fixture.sees("Same answer for"), "{}", fixture.on_screen());
@@ -204,7 +213,7 @@ fn a_refused_series_can_replace_files_be_written_elsewhere_or_be_left_out() {
     let other = fixture.path("cytoscope/other");
     std::fs::create_dir(&other).unwrap();
     [&first, &second].into_iter().for_each(|file| draw_by_hand(file));
-    fixture.click("Predict all 2 series");
+    fixture.click_enabled("Predict all 2 series");
     fixture.until("the first question", |w| sees(w, question));
     assert!(fixture.sees("Same answer for 1 other series"), "{}", fixture.on_screen());
     fixture.click("Keep files");
@@ -221,7 +230,7 @@ fn a_refused_series_can_replace_files_be_written_elsewhere_or_be_left_out() {
     fixture.until("the second series there", |w| second_there.is_file() && w.state().active_jobs() == 0);
     assert!(!fixture.sees(question) && !first_there.exists(), "{}", fixture.on_screen());
     // One answer for all.
-    fixture.click("Predict all 2 series");
+    fixture.click_enabled("Predict all 2 series");
     fixture.until("the question", |w| sees(w, question));
     fixture.click("Same answer for 1 other series");
     fixture.click("Keep files");
@@ -262,23 +271,24 @@ fn buttons_of_the_models_page_stay_in_place_while_a_job_runs() {
     fixture.click("Model nuclei-dog");
     let place = |w: &Harness<'static, Workbench>| ["Measure here", "ONNX…"].map(|name| w.get_by_label(name).rect());
     let before = place(&fixture.window);
-    let (has_run, has_moved) = (Cell::new(false), Cell::new(false));
-    // A test may end between two frames.
-    for _ in 0..50 {
-        let is_button = |node: &Node<'_>| node.accesskit_node().role() == accesskit::Role::Button;
-        fixture.window.query_all_by_label("Test").find(is_button).unwrap().click();
-        fixture.until("the result of the test", |w| {
-            if w.query_by_label("Cancel").is_some() {
-                has_run.set(true);
-                has_moved.set(has_moved.get() || place(w) != before);
-            }
-            sees(w, "The test outputs are reproduced") && w.state().active_jobs() == 0
-        });
-        if has_run.get() {
-            break;
-        }
-    }
-    assert!(has_run.get(), "the job can be cancelled while it runs");
+    let has_moved = Cell::new(false);
+    // A test may end between two frames, unless the engine is stopped.
+    fixture.stop_engine();
+    let is_button = |node: &Node<'_>| node.accesskit_node().role() == accesskit::Role::Button;
+    fixture.window.query_all_by_label("Test").find(is_button).unwrap().click();
+    let runs = |w: &Harness<'static, Workbench>| {
+        let runs = w.query_by_label("Cancel").is_some();
+        has_moved.set(has_moved.get() || runs && place(w) != before);
+        runs
+    };
+    fixture.until("the test, which can be cancelled", runs);
+    fixture.window.run_steps(3);
+    assert!(runs(&fixture.window), "{}", fixture.on_screen());
+    fixture.resume_engine();
+    fixture.until("the result of the test", |w| {
+        runs(w);
+        sees(w, "The test outputs are reproduced") && w.state().active_jobs() == 0
+    });
     fixture.window.run_steps(3);
     let has_moved = has_moved.get() || place(&fixture.window) != before;
     assert!(!has_moved, "a click beside the pointer would hit another button");

@@ -146,17 +146,20 @@ fn unfinished_jobs_that_no_window_continues_are_named_before_the_window_closes()
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
     // The conversions wait for the predictions, which the next window would continue.
+    fixture.until_enabled("Predict all 3 stacks");
+    fixture.stop_engine();
     fixture.click("Predict all 3 stacks");
     fixture.until("the predictions", |w| w.state().waiting_predictions() == 3);
     fixture.window.state_mut().send(Command::Convert);
     fixture.until("the page", |w| sees(w, "Convert and evaluate"));
     fixture.click("NumPy");
-    fixture.click("Convert");
+    fixture.click_enabled("Convert");
     assert!(!close(&mut fixture), "the dialog opens first");
     fixture.until("the dialog", |w| sees(w, "Unfinished jobs"));
     assert!(fixture.sees("stack 0.tif · convert") && !fixture.sees(TITLE), "{}", fixture.on_screen());
     fixture.window.key_press(Key::Escape);
     fixture.until("no dialog", |w| !sees(w, "Unfinished jobs"));
+    fixture.resume_engine();
     fixture.until("the files", |w| sees(w, "3 files converted"));
     assert!(close(&mut fixture), "everything is done");
 }

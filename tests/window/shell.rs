@@ -1,6 +1,8 @@
 //! The window under the installed shell.
 
 use crate::fixture::Fixture;
+use cytoscope_ui::Workbench;
+use egui_kittest::Harness;
 use std::io::{BufRead, BufReader, PipeWriter, Write};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
@@ -84,18 +86,11 @@ fn a_window_without_its_shell_closes_without_a_prompt() {
     crate::gestures::stroke(&mut fixture, (40.0, 40.0), (40.0, 90.0));
     let shell = connect(&mut fixture);
     fixture.window.run_steps(3);
-    let closes = |fixture: &Fixture| {
-        let root = fixture.window.output().viewport_output.get(&eframe::egui::ViewportId::ROOT);
+    let closes = |w: &Harness<'static, Workbench>| {
+        let root = w.output().viewport_output.get(&eframe::egui::ViewportId::ROOT);
         root.is_some_and(|v| v.commands.contains(&eframe::egui::ViewportCommand::Close))
     };
-    assert!(!closes(&fixture));
+    assert!(!closes(&fixture.window));
     drop(shell);
-    for _ in 0..4000 {
-        fixture.window.step();
-        if closes(&fixture) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    panic!("the window stays open");
+    fixture.until("the end of the window", closes);
 }

@@ -51,7 +51,7 @@ fn shown_table(window: &Harness<'static, Workbench>) -> Option<String> {
 fn save_objects(fixture: &mut Fixture) -> bool {
     fixture.click("Exclude border objects");
     fixture.until("a preview", |w| sees(w, "not saved yet"));
-    fixture.click("Save objects");
+    fixture.click_enabled("Save objects");
     let asks = |w: &Harness<'static, Workbench>| sees(w, "Replace existing files?");
     fixture.until("the end", |w| asks(w) || !sees(w, "not saved yet"));
     asks(&fixture.window)
@@ -62,7 +62,7 @@ fn objects_of_second_time_point() -> Fixture {
     let mut fixture = Fixture::with(|folder| vec![series(folder, false)]);
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     fixture.until("labels", |w| shown_labels(w).is_some() && shown_table(w).is_some());
     let all = fixture.path("cytoscope/series_labels.tif");
     let before = std::fs::read(&all).unwrap();
@@ -79,7 +79,7 @@ fn an_estimate_measures_the_objects_of_the_time_point_on_screen() {
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
     press(&mut fixture, Key::CloseBracket);
-    fixture.click("Estimate");
+    fixture.click_enabled("Estimate");
     let objects = |w: &Harness<'static, Workbench>| Some(w.state().document()?.object_size.found?.estimate?.objects);
     fixture.until("the estimate", |w| objects(w).is_some());
     assert!(objects(&fixture.window) > Some(2), "the first time point is empty");
@@ -90,7 +90,7 @@ fn labels_of_all_time_points_are_measured_at_all_of_them() {
     let mut fixture = Fixture::with(|folder| vec![series(folder, false)]);
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     fixture.until("labels", |w| shown_labels(w).is_some() && shown_table(w).is_some());
     let table = fixture.path("cytoscope/series_objects.csv");
     let predicted = std::fs::read_to_string(&table).unwrap();

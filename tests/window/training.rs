@@ -110,7 +110,7 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     // Meanwhile, the time per step is measured.
     fixture.until("the time per step", |w| sees(w, "On this machine a step takes") && sees(w, "steps in 5 minutes"));
     assert_eq!(fixture.window.state().wizard().plan.name, "embryos");
-    fixture.click("Start training");
+    fixture.click_enabled("Start training");
     fixture.until("the plan", |w| sees(w, "4 steps are planned"));
     fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     accessibility::check(&fixture, "results");
@@ -146,12 +146,12 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     fixture
         .until("its place in the list", |w| !w.get_by_label("Predict with this model").accesskit_node().is_disabled());
     accessibility::check(&fixture, "saved");
-    fixture.click("Predict with this model");
+    fixture.click_enabled("Predict with this model");
     fixture.click("Open the sample");
     fixture.settle();
     assert_eq!(fixture.window.state().settings().model, "embryos");
     fixture.until("the model", |w| sees(w, "trained with Cytoscope"));
-    fixture.click("Predict this stack");
+    fixture.click_enabled("Predict this stack");
     fixture.until("a result", |_| sample_labels(&zip).is_file());
     // The next training run starts at the first step.
     fixture.window.key_press_modifiers(Modifiers::COMMAND | Modifiers::SHIFT, Key::T);
@@ -193,7 +193,7 @@ fn wizard_trains_stain_prediction_from_image_pairs() {
     accessibility::check(&fixture, "pairs of a stain");
     fixture.click("Next");
     fixture.click("New network");
-    fixture.click("Start training");
+    fixture.click_enabled("Start training");
     fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     let report = fixture.window.state().wizard().report.clone().unwrap();
     assert!(
@@ -252,7 +252,7 @@ fn wizard_trains_foreground_from_masks() {
     fixture.until("the pairs", |w| sees(w, "3 usable pairs"));
     fixture.click("Next");
     fixture.click("New network");
-    fixture.click("Start training");
+    fixture.click_enabled("Start training");
     fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     let report = fixture.window.state().wizard().report.clone().unwrap();
     assert_eq!((report.metric, report.train_pairs), (SelectionMetric::Dice, 2));
@@ -262,12 +262,12 @@ fn wizard_trains_foreground_from_masks() {
 fn unsaved_trained_model_is_saved_automatically() {
     let (mut fixture, data) = fixture(4);
     go_to_start_step(&mut fixture, &data);
-    fixture.click("Start training");
+    fixture.click_enabled("Start training");
     fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     let first = fixture.window.state().wizard().report.clone().unwrap().out;
     // The next training run replaces it.
     fixture.click("Step 3: Settings");
-    fixture.click("Start training");
+    fixture.click_enabled("Start training");
     fixture.until("the first one", |w| sees(w, "embryos was added to your models"));
     assert!(!first.exists(), "it was moved to the models");
     fixture.until("the next results", |w| w.state().wizard().plan.step == WizardStep::Results);
@@ -348,7 +348,7 @@ fn wizard_trains_from_own_corrections() {
     assert_eq!(fixture.window.state().wizard().plan.data.as_deref(), Some(home.join("mine").as_path()));
     fixture.click("Next");
     fixture.click("New network");
-    fixture.click("Start training");
+    fixture.click_enabled("Start training");
     fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     assert_eq!(fixture.window.state().wizard().report.as_ref().unwrap().train_pairs, 1);
 }

@@ -45,7 +45,7 @@ fn checked_channels(window: &Harness<'static, Workbench>) -> Vec<PairChannels> {
 fn settings_of_run(fixture: &mut Fixture) -> DataConfig {
     fixture.click("Next");
     fixture.click("New network");
-    fixture.click("Start training");
+    fixture.click_enabled("Start training");
     fixture.until("a training run", |w| w.state().is_training());
     let job = fixture.window.state().wizard().plan.job.clone().unwrap();
     fixture.click("Stop…");

@@ -78,7 +78,7 @@ fn pictures_of_every_step() {
     fixture.until("the models", |w| w.query_by_label("nuclei").is_some());
     save_screenshots(&mut fixture, &to, "3_start");
     fixture.click("New network");
-    fixture.click("Start training");
+    fixture.click_enabled("Start training");
     save_screenshots(&mut fixture, &to, "4_preparing");
     fixture.until("many steps", |w| w.state().wizard().run.step() >= 800);
     save_screenshots(&mut fixture, &to, "4_training");
@@ -87,7 +87,7 @@ fn pictures_of_every_step() {
     fixture.click("Stop…");
     save_screenshots(&mut fixture, &to, "4_paused");
     fixture.click("Cancel");
-    fixture.click("Continue training");
+    fixture.click_enabled("Continue training");
     fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
     save_screenshots(&mut fixture, &to, "5_results");
     fixture.click("Next");

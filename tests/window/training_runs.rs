@@ -1,8 +1,8 @@
 //! Training runs in the window: device and precision, validation images, pausing, finishing, closing, and a killed engine.
 
 use crate::accessibility;
-use crate::fixture::{Fixture, sees};
-use crate::training::{fixture, go_to_start_step, next_window};
+use crate::fixture::{Fixture, sees, window_with};
+use crate::training::{fixture, go_to_start_step, next_window, tiny_config};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::Note;
 use cytoscope_train::TrainPrecision;
@@ -18,7 +18,7 @@ use std::path::Path;
 
 fn start_training(fixture: &mut Fixture, data: &Path) {
     go_to_start_step(fixture, data);
-    fixture.click("Start training");
+    fixture.click_enabled("Start training");
     fixture.until("a training run", |w| w.state().is_training());
 }
 
@@ -59,7 +59,7 @@ fn paused_or_killed_training_continues() {
     assert_eq!(step_of(&fixture), at);
     assert!(fixture.sees("Continue training"), "{}", fixture.on_screen());
     accessibility::check(&fixture, "paused");
-    fixture.click("Continue training");
+    fixture.click_enabled("Continue training");
     fixture.until("further steps", |w| w.state().wizard().run.step() > at);
     let steps: Vec<u64> = fixture.window.state().wizard().run.history.steps.iter().map(|p| p.step).collect();
     assert!(steps.windows(2).all(|w| w[0] < w[1]) && steps[0] <= 100, "one curve: {steps:?}");
@@ -77,7 +77,7 @@ fn paused_or_killed_training_continues() {
     }
     fixture.until("the failure", |w| matches!(w.state().wizard().run.state, RunState::Failed(_)));
     assert!(fixture.sees("the engine process ended"), "{}", fixture.on_screen());
-    fixture.click("Continue training");
+    fixture.click_enabled("Continue training");
     fixture.until("continuing", |w| w.state().wizard().run.step() > at);
     // After stopping, nothing is left.
     let folder = fixture.window.state().wizard().plan.job.as_ref().unwrap().folder();
@@ -151,7 +151,7 @@ fn chosen_device_and_precision_are_those_of_the_run_and_can_be_changed_when_it_i
     assert!(lefts[0] > 0.0 && lefts.iter().all(|left| (left - lefts[0]).abs() < 1.0), "{lefts:?}");
     choose(&mut fixture, "Device", "cpu");
     choose(&mut fixture, "Precision", "f32");
-    fixture.click("Start training");
+    fixture.click_enabled("Start training");
     fixture.until("a run", |w| matches!(w.state().wizard().run.state, RunState::Running(_)));
     let chosen = |fixture: &Fixture| {
         let job = fixture.window.state().wizard().plan.job.as_ref().unwrap();
@@ -164,7 +164,7 @@ fn chosen_device_and_precision_are_those_of_the_run_and_can_be_changed_when_it_i
     fixture.click("Pause training");
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
     choose(&mut fixture, "Device", "Auto");
-    fixture.click("Continue training");
+    fixture.click_enabled("Continue training");
     fixture.until("continuing", |w| matches!(w.state().wizard().run.state, RunState::Running(_)));
     assert_eq!(chosen(&fixture), (DeviceRequest::Auto, TrainPrecision::F32));
     fixture.click("Stop…");
@@ -174,8 +174,15 @@ fn chosen_device_and_precision_are_those_of_the_run_and_can_be_changed_when_it_i
 
 #[test]
 fn validation_image_is_shown_during_training() {
-    const STEPS: usize = 6000;
+    // Many more than are taken until the run is paused.
+    const STEPS: usize = 60_000;
+    let open = |folder: &Path| {
+        let mut config = tiny_config(STEPS);
+        config.validation.times = 60;
+        window_with(folder, Vec::new(), config)
+    };
     let (mut fixture, data) = fixture(STEPS);
+    fixture.next_window(open);
     start_training(&mut fixture, &data);
     let heading = "Network output on a validation image";
     fixture.until("a picture", |w| sees(w, heading));
@@ -192,7 +199,7 @@ fn validation_image_is_shown_during_training() {
     // The next window shows it, too.
     fixture.click("Pause training");
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
-    next_window(&mut fixture, STEPS);
+    fixture.next_window(open);
     fixture.click("Train a model…");
     fixture.until("the last picture", |w| sees(w, heading));
     fixture.click("Stop…");
@@ -211,6 +218,9 @@ fn finish_now_keeps_the_best_network() {
             fixture.click("Pause training");
             fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
         }
+        // What is shown of the end of the run does not depend on how long it takes.
+        fixture.until_enabled("Finish now");
+        fixture.stop_engine();
         fixture.click("Finish now");
         // A paused run is started again for it, once its folder has been prepared.
         fixture.until("the finishing run", |w| matches!(w.state().wizard().run.state, RunState::Finishing(_)));
@@ -220,6 +230,7 @@ fn finish_now_keeps_the_best_network() {
         let shares: Vec<f64> = bars.filter_map(|node| node.accesskit_node().numeric_value()).collect();
         assert!(shares.is_empty(), "a bar would stand still at the share of the steps: {shares:?}");
         accessibility::check(&fixture, "finishing");
+        fixture.resume_engine();
         fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
         let report = fixture.window.state().wizard().report.clone().unwrap();
         assert!(report.steps >= 3 && report.steps < 40_000, "{}", report.steps);
@@ -247,7 +258,7 @@ fn closing_during_training_loses_nothing() {
     fixture.until("the step that was open", |w| sees(w, "Choose a start model"));
     assert!((fixture.window.state().wizard().plan.minutes - 60.0).abs() < 1e-9);
     fixture.until("the pairs", |w| w.state().wizard().is_usable());
-    fixture.click("Start training");
+    fixture.click_enabled("Start training");
     fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
     // The close button of the window's frame.
     let sent = |fixture: &Fixture, command: &ViewportCommand| {

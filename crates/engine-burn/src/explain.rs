@@ -77,11 +77,22 @@ const EXPLANATIONS: &[(&[&str], &str)] = &[
          driver or use --device cpu",
     ),
     (
+        &["cuda_error_launch_out_of_resources"],
+        "a computation needs more registers than this GPU has: choose another --precision, or use --device cpu",
+    ),
+    (
         &["cuda_error_unknown", "cuda_error_not_initialized", "cuda_error_invalid_device"],
         "the NVIDIA driver does not work: restart the computer, or reinstall the driver",
     ),
     (
-        &["recverror", "callerror", "servicecreationerror", "device service"],
+        &[
+            "recverror",
+            "callerror",
+            "servicecreationerror",
+            "device service",
+            // What CubeCL makes of any failed copy.
+            "unknown error happened during execution",
+        ],
         "the driver failed, and its message was lost: see `cytoscope devices`, update the driver, or use --device cpu",
     ),
 ];
@@ -108,10 +119,24 @@ pub(crate) fn rank(said: &str) -> usize {
 /// layers above it.
 const MAX_MESSAGE_CHARS: usize = 320;
 
+/// What CubeCL writes in place of a backtrace.
+const NO_BACKTRACE: [&str; 2] = [" Backtrace No backtrace available", " No backtrace available"];
+
+/// Returns a message without line breaks and missing backtraces, and with errors that follow themselves stated once.
+fn simplified(said: &str) -> String {
+    let mut said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    for absent in NO_BACKTRACE {
+        said = said.replace(absent, "");
+    }
+    let mut errors: Vec<&str> = said.split("), ").collect();
+    errors.dedup();
+    errors.join("), ")
+}
+
 /// Returns a message with a sentence in front that says what it means and what to do; messages without an explanation
-/// are returned as they are. White space is simplified.
+/// are only simplified.
 pub(crate) fn explained(said: &str) -> String {
-    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = simplified(said);
     match explanation(&said) {
         Some((_, meaning)) => {
             let message: String = said.chars().take(MAX_MESSAGE_CHARS).collect();
@@ -173,6 +198,20 @@ mod tests {
         assert!(text.ends_with("DriverError(CUDA_ERROR_ILLEGAL_ADDRESS)"), "{text}");
         let text = explained(&format!("{said}{}", ", again".repeat(100)));
         assert!(text.contains("ILLEGAL_ADDRESS, again") && text.ends_with("…)"), "{text}");
+    }
+
+    #[test]
+    fn a_failed_copy_says_what_to_do_and_repeated_errors_are_stated_once() {
+        let error = "Io(Unknown error happened during execution\n  No backtrace available)";
+        let said = format!("An error happened during execution\nCaused by:\n  [{}]", vec![error; 20].join(", "));
+        let text = explained(&said);
+        assert!(text.contains("--device cpu") && text.contains("Io(Unknown error happened"), "{text}");
+        assert!(text.len() < 400 && !text.contains("acktrace") && !text.contains('…'), "{text}");
+        let error = "Launch(Caused by: DriverError(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, \"too many resources\")\nBacktrace\nNo \
+                     backtrace available)";
+        let text = explained(&format!("[{error}, {error}]"));
+        assert!(text.starts_with("a computation needs more registers"), "{text}");
+        assert!(text.contains("\"too many resources\"))") && !text.contains("acktrace"), "{text}");
     }
 
     #[test]

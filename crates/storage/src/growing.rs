@@ -5,7 +5,7 @@
 
 use crate::lock::refuse_links;
 use crate::read::{Refusal, SpecialFile, open_regular};
-use crate::write::atomic_write;
+use crate::write::{atomic_write, register_unfinished, unregister_unfinished};
 use crate::{StorageError, sha256_of_bytes};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -110,6 +110,7 @@ impl Shared {
         let (fingerprint, about) = (self.fingerprint.clone(), about.to_owned());
         let record = Record { fingerprint, bytes: valid.bytes, crc32: valid.crc32(), about };
         let text = serde_json::to_vec(&record).map_err(io::Error::from);
+        unregister_unfinished(&self.path);
         atomic_write(&self.record_path, &text.map_err(StorageError::io(&self.record_path, "converting to JSON"))?)?;
         valid.recorded_bytes = valid.bytes;
         self.is_recorded.store(true, Ordering::Relaxed);
@@ -179,6 +180,8 @@ impl GrowingFile {
                 Ok(())
             };
             empty().map_err(StorageError::io(&path, "emptying the file"))?;
+            // Without a record, it is of no use to the next process.
+            register_unfinished(&path);
         }
         valid.recorded_bytes = valid.bytes;
         let shared = Shared {
@@ -287,6 +290,7 @@ impl Drop for GrowingFile {
             let _ = remove_if_present(&self.shared.record_path);
             let _ = remove_if_present(&self.shared.path);
         }
+        unregister_unfinished(&self.shared.path);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::cli::measured::cores;
 use crate::cli::reports::PredictCommandReport;
 use cytoscope_engine::select::ERROR_BUDGET;
 use cytoscope_engine::{Device, DeviceId, Precision};
-use cytoscope_pipeline::predict::NoPass;
+use cytoscope_pipeline::predict::{InputReport, NoPass};
 use cytoscope_pipeline::{
     CancelToken, DiameterUnit, InferenceSettings, JobErrorKind, Model, Preset, measured_gpu_name,
 };
@@ -254,7 +254,20 @@ struct InferenceRun {
     no_pass: Option<NoPass>,
 }
 
+/// Returns which device and precision replaced those of a candidate, and why; `None` if the whole stack was predicted as the
+/// candidate states.
+fn replaced(candidate: &InferenceCandidate, input: &InputReport) -> Option<String> {
+    let InferenceCandidate { device, precision, .. } = *candidate;
+    let (ran_on, ran_in) = (input.device.id, input.precision);
+    let is_whole = (ran_on, ran_in) == (device, precision) && input.parts.is_empty();
+    let why = if ran_on == device { String::new() } else { format!(": {}", input.device.why) };
+    (!is_whole).then(|| format!("a prediction on {device} in {precision} ended on {ran_on} in {ran_in}{why}"))
+}
+
 /// Runs a candidate once.
+///
+/// # Errors
+/// The failure of the process, or [`JobErrorKind::Other`] if another device or precision took over.
 fn run_once(
     candidate: &InferenceCandidate,
     workload: &InferenceWorkload<'_>,
@@ -267,6 +280,10 @@ fn run_once(
     let done: Option<ChildRun<PredictCommandReport>> = child::run(&words, &trace, limit)?;
     span.finish();
     let Some(ChildRun { report, run, total_secs }) = done else { return Ok(None) };
+    let first = report.inputs.first().map(|input| &input.0);
+    if let Some(problem) = first.and_then(|input| replaced(candidate, input)) {
+        return Err(Failure::other(problem));
+    }
     let facts = &run.record.facts;
     let measured = Measured {
         secs: facts.inputs.iter().map(|input| input.seconds).sum(),
@@ -274,7 +291,6 @@ fn run_once(
         peak_bytes: facts.peak_bytes,
         relative_l2: None,
     };
-    let first = report.inputs.first().map(|input| &input.0);
     let grid_zyx = first.and_then(|input| input.grid_zyx);
     let diameter_unit = first.and_then(|input| input.diameter.as_ref()).map(|diameter| diameter.unit);
     let plan = first.and_then(|input| input.plan.as_ref());

@@ -109,6 +109,7 @@ fn checkpoints_with_invalid_counters_are_refused() {
     // The first checkpoint is written after the first validation.
     let _ = lines.map(Result::unwrap).find(|line| line.contains("score")).expect("it validates");
     while !fixture.path("m.training/training.json").is_file() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before its checkpoint was found");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     child.kill().unwrap();

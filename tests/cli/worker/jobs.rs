@@ -231,6 +231,7 @@ fn jobs_run_in_order_and_can_be_cancelled_queued_or_running() {
     for (id, output) in [(2, "a.npy"), (3, "b.npy"), (4, "c.npy")] {
         engine.worker.send(Request::run(JobId(id), Job::Convert(convert(&fixture, &raw, output))));
     }
+    engine.reply("the last job in the queue", |r| matches!(r, Reply::Queued { id: JobId(4), .. }).then_some(()));
     engine.wait_for_tiles(1);
     let waiting: Vec<(u64, usize)> = engine
         .seen

@@ -38,7 +38,7 @@ impl PlaneSource for NumberedPlanes {
 
 /// Waits until a condition holds; after 20 s, panics with a message that names `what`.
 pub(crate) fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while !is() {
         assert!(Instant::now() < end, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(1));

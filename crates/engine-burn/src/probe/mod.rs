@@ -273,7 +273,7 @@ fn reason(good: &str, device: &Device) -> String {
 fn find_precisions(device: &Device, tell: impl FnMut(&Tested)) -> Result<Tested, String> {
     let id = device.id;
     // Burn is configured when a device is opened, and must not be asked for the device before.
-    crate::BurnEngine::open(device).map_err(|e| e.to_string())?;
+    crate::BurnEngine::open(device).map_err(|e| failure(&e))?;
     let mut offered = device.precisions.clone();
     offered.retain(|precision| crate::is_registered(id, *precision));
     test_each(&offered, |precision| check(device, precision), tell)
@@ -301,6 +301,14 @@ fn network(precision: Precision) -> Result<Graph, GraphError> {
     Ok(graph)
 }
 
+/// Returns why the network of the probe did not run. It is so small that smaller tiles would not help.
+fn failure(error: &EngineError) -> String {
+    match error {
+        EngineError::OutOfMemory { .. } => format!("{}; close other programs that use this GPU", error.finding()),
+        other => other.to_string(),
+    }
+}
+
 /// Runs the network of the probe in a precision.
 fn check(device: &Device, precision: Precision) -> Result<(), String> {
     let run = || -> Result<Vec<Tensor>, EngineError> {
@@ -309,7 +317,7 @@ fn check(device: &Device, precision: Precision) -> Result<(), String> {
         let mut session = engine.compile(&network(precision)?, &[vec![1, 1, 3, 3, 3]], &options)?;
         session.run(&[Tensor::new([1, 1, 3, 3, 3], vec![1.0f32; 27])?])
     };
-    let outputs = run().map_err(|e| e.to_string())?;
+    let outputs = run().map_err(|e| failure(&e))?;
     let got = outputs.first().and_then(Tensor::as_f32).unwrap_or_default();
     let picked = (got.first().copied(), got.get(13).copied(), got.get(26).copied());
     if picked == (Some(8.0), Some(27.0), Some(8.0)) {
