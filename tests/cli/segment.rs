@@ -49,7 +49,7 @@ fn a_table_that_lists_the_objects_of_earlier_labels_is_noted() {
         let ran = fixture.run(&[&segment[..], more].concat()).ok();
         format!("{}{}", ran.stdout, ran.stderr)
     };
-    let note = "nuclei_1_raw_objects.csv lists the objects of the labels before";
+    let note = "nuclei_1_raw_objects.csv lists the objects of the earlier labels";
     let printed = with_settings(&["--threshold", "0.9"]);
     assert!(printed.contains(note) && printed.contains("--table"), "{printed}");
     let table = ["--table", "o/nuclei_1_raw_objects.csv"];

@@ -46,7 +46,7 @@ pub enum SearchTableError {
     #[error("row {0} cannot be read")]
     Row(usize),
     /// This row, counted from 1 with the header, has another fingerprint than the first one.
-    #[error("row {0} is of another search")]
+    #[error("row {0} belongs to another search")]
     OtherSearch(usize),
 }
 
@@ -141,7 +141,7 @@ mod tests {
         for (text, problem) in [
             ("a,b\n1,2\n".to_owned(), "the columns are not those of a search"),
             (format!("{HEADER}one,1,10,0.5,1.0,,0.1,[4],f\n"), "row 2 cannot be read"),
-            (format!("{HEADER}1,1,10,0.5,1.0,,0.1,[4],f\n2,1,10,0.5,1.0,,0.1,[4],g\n"), "row 3 is of another search"),
+            (format!("{HEADER}1,1,10,0.5,1.0,,0.1,[4],f\n2,1,10,0.5,1.0,,0.1,[4],g\n"), "row 3 belongs to another search"),
         ] {
             write(&text);
             assert_eq!(read_search_table(&path).unwrap_err().to_string(), problem, "{text}");

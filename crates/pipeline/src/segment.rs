@@ -426,7 +426,7 @@ impl SegmentJob {
             return None;
         }
         let table = provenance::table_of_replaced(labels)?;
-        Some(message!("{} lists the objects of the labels before; write it again with {TABLE}", table.display()))
+        Some(message!("{} lists the objects of the earlier labels; write it again with {TABLE}", table.display()))
     }
 
     /// Opens the map, and returns it with its state if that `is_needed`.

@@ -138,7 +138,7 @@ fn chosen(listed: &[ChannelRef], number: Option<usize>) -> Vec<ChannelRef> {
 /// Checks a list of channels; `single` is the setting that it replaces.
 fn check_list(key: &str, listed: &[ChannelRef], single: &str, number: Option<usize>) -> Result<(), JobError> {
     if !listed.is_empty() && number.is_some() {
-        return Err(wrong_use(format!("{key} and {single} exclude each other: remove one of them")));
+        return Err(wrong_use(format!("{key} and {single} cannot be used together: remove one of them")));
     }
     if listed.len() > MAX_CHANNELS {
         return Err(wrong_use(format!("{key} lists {} channels, expected at most {MAX_CHANNELS}", listed.len())));
@@ -241,7 +241,7 @@ mod tests {
             ("labels_channel = \"a\"\ntargets = [1]", "data.labels_channel excludes"),
             ("labels_channel = \" \"", "data.labels_channel is empty"),
             ("same_file = true\nimage_channel = 1\nlabels_channel = 1", "two different"),
-            ("channels = [0, 1]\nimage_channel = 1", "exclude each other"),
+            ("channels = [0, 1]\nimage_channel = 1", "cannot be used together"),
             ("targets = [0, 1]\ntarget_channel = 1", "data.target_channel"),
             ("channels = [\"a\", \"A \"]", "a twice"),
             ("channels = [\"a\", \" \"]", "without a name"),

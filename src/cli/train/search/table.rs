@@ -41,7 +41,7 @@ impl ResultsTable {
     /// Returns the row of an earlier run with the same settings.
     ///
     /// # Errors
-    /// Bad input if the row has other settings or steps: it is of another search.
+    /// Bad input if the row has other settings or steps: it belongs to another search.
     pub(super) fn earlier(
         &self,
         trial: usize,

@@ -130,7 +130,7 @@ fn has_both(files: &DataConfig) -> bool {
     !images.is_empty() && !targets.is_empty() && images.iter().all(|channel| !targets.contains(channel))
 }
 
-/// A list of channels and a single channel exclude each other: the one that was set last is kept.
+/// A list of channels and a single channel cannot be used together: the one that was set last is kept.
 fn keep_one_choice(files: &mut DataConfig, before: &DataConfig) {
     let settle = |listed: &mut Vec<ChannelRef>, number: &mut Option<usize>, old: Option<usize>| {
         if number.is_some() && *number != old {
