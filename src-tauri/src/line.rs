@@ -17,14 +17,14 @@ pub struct OpenRequest {
 impl OpenRequest {
     /// Takes the files from the command-line arguments (without the program name). Relative paths are resolved against
     /// `folder`.
-    pub fn of_arguments(arguments: impl IntoIterator<Item = OsString>, folder: &Path) -> Self {
+    pub fn from_arguments(arguments: impl IntoIterator<Item = OsString>, folder: &Path) -> Self {
         // The program has no options; launchers add some of their own.
         let files = arguments.into_iter().filter(|a| !a.as_encoded_bytes().starts_with(b"-")).map(PathBuf::from);
-        Self::of_paths(files.map(|f| folder.join(f)))
+        Self::from_paths(files.map(|f| folder.join(f)))
     }
 
     /// Splits paths into those that are UTF-8 and the lossy names of the others.
-    pub fn of_paths(paths: impl IntoIterator<Item = PathBuf>) -> Self {
+    pub fn from_paths(paths: impl IntoIterator<Item = PathBuf>) -> Self {
         let (open, others): (Vec<_>, Vec<_>) = paths.into_iter().partition(|p| p.to_str().is_some());
         Self { open, not_text: others.iter().map(|p| p.to_string_lossy().into_owned()).collect() }
     }

@@ -31,14 +31,14 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let folder = std::env::current_dir().unwrap_or_default();
-    let first = OpenRequest::of_arguments(std::env::args_os().skip(1), &folder);
+    let first = OpenRequest::from_arguments(std::env::args_os().skip(1), &folder);
     let supervisor = Supervisor::default();
     let for_launches = supervisor.clone();
     #[cfg(target_os = "macos")]
     let for_events = supervisor.clone();
     let forwarded = move |_: &AppHandle, arguments: Vec<String>, folder: String| {
         let arguments = arguments.into_iter().skip(1).map(OsString::from);
-        for_launches.open(&OpenRequest::of_arguments(arguments, Path::new(&folder)));
+        for_launches.open(&OpenRequest::from_arguments(arguments, Path::new(&folder)));
     };
     let built = tauri::Builder::default()
         .plugin(tauri_plugin_single_instance::init(forwarded))
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         #[cfg(target_os = "macos")]
         RunEvent::Opened { urls } => {
             // The application is registered for files only, so that no other addresses are sent to it.
-            for_events.open(&OpenRequest::of_paths(urls.iter().filter_map(|u| u.to_file_path().ok())));
+            for_events.open(&OpenRequest::from_paths(urls.iter().filter_map(|u| u.to_file_path().ok())));
         }
         #[cfg(target_os = "macos")]
         RunEvent::Reopen { .. } => for_events.open(&OpenRequest::default()),

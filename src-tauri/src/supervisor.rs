@@ -123,7 +123,7 @@ impl Supervisor {
             state.recently_sent.extend(first.open.iter().map(|path| (path.clone(), Instant::now())));
             send(&mut state, first);
             if !early.is_empty() {
-                send(&mut state, &OpenRequest::of_paths(early));
+                send(&mut state, &OpenRequest::from_paths(early));
             }
             return;
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 #[test]
 fn arguments_become_absolute_paths_and_options_do_not() {
     let arguments = ["my cells/α.tif", "--hidden", "/abs/ö.tif"].map(OsString::from);
-    let opening = OpenRequest::of_arguments(arguments, Path::new("/home/ada"));
+    let opening = OpenRequest::from_arguments(arguments, Path::new("/home/ada"));
     assert_eq!(opening.open, [Path::new("/home/ada/my cells/α.tif"), Path::new("/abs/ö.tif")]);
     assert_eq!(serde_json::to_string(&opening).unwrap(), r#"{"open":["/home/ada/my cells/α.tif","/abs/ö.tif"]}"#);
 }
@@ -20,7 +20,7 @@ fn arguments_become_absolute_paths_and_options_do_not() {
 fn names_that_are_not_utf8_are_listed_separately() {
     use std::os::unix::ffi::OsStringExt;
     let latin = OsString::from_vec(b"/data/caf\xe9.tif".to_vec());
-    let opening = OpenRequest::of_paths([PathBuf::from("/a.tif"), PathBuf::from(latin)]);
+    let opening = OpenRequest::from_paths([PathBuf::from("/a.tif"), PathBuf::from(latin)]);
     assert_eq!((opening.open, opening.not_text), (vec!["/a.tif".into()], vec!["/data/caf\u{fffd}.tif".to_owned()]));
 }
 

@@ -32,7 +32,7 @@ impl Fixture {
         };
         let (sender, ended) = channel();
         let supervisor = Supervisor::default();
-        let opening = OpenRequest::of_paths(first.iter().map(PathBuf::from));
+        let opening = OpenRequest::from_paths(first.iter().map(PathBuf::from));
         supervisor.start(window, opening, move |code| sender.send(code).unwrap()).unwrap();
         Self { folder, supervisor, ended }
     }
@@ -68,7 +68,7 @@ fn lines(path: &Path) -> Vec<String> {
 fn files_are_sent_and_later_ones_reach_the_same_window() {
     let fixture = Fixture::new(&["/my cells/α.tif"], ":");
     fixture.wait_for_lines("the first file", "received", 1);
-    fixture.supervisor.open(&OpenRequest::of_paths(["/b.tif".into()]));
+    fixture.supervisor.open(&OpenRequest::from_paths(["/b.tif".into()]));
     fixture.supervisor.open(&OpenRequest::default());
     let received = fixture.wait_for_lines("the second file", "received", 3);
     assert_eq!(received, [r#"{"open":["/my cells/α.tif"]}"#, r#"{"open":["/b.tif"]}"#, r#"{"open":[]}"#]);
@@ -94,7 +94,7 @@ fn a_killed_window_is_restarted_with_its_files() {
 fn a_file_sent_just_before_a_crash_is_sent_again() {
     let fixture = Fixture::new(&[], "echo '{\"files\":[]}'");
     fixture.wait_for_lines("the first line", "received", 1);
-    fixture.supervisor.open(&OpenRequest::of_paths(["/late.tif".into()]));
+    fixture.supervisor.open(&OpenRequest::from_paths(["/late.tif".into()]));
     fixture.wait_for_lines("the file", "received", 2);
     fixture.kill(1, "SEGV");
     let received = fixture.wait_for_lines("the file again", "received", 3);
@@ -126,7 +126,7 @@ fn a_window_that_stops_reading_causes_no_panic() {
     let fixture = Fixture::new(&[], "exec 0<&-; sleep 1; exit 7");
     fixture.wait_for_lines("the window", "pids", 1);
     for _ in 0..100 {
-        fixture.supervisor.open(&OpenRequest::of_paths([PathBuf::from("/x".repeat(3000))]));
+        fixture.supervisor.open(&OpenRequest::from_paths([PathBuf::from("/x".repeat(3000))]));
     }
     assert_eq!(fixture.ended.recv_timeout(TIMEOUT), Ok(7));
 }

@@ -58,7 +58,7 @@ impl Scratch {
         }
         for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-            let is_candidate = name.starts_with(prefix) && name != own_name && is_of_same_user(&path, &self.path);
+            let is_candidate = name.starts_with(prefix) && name != own_name && has_same_owner(&path, &self.path);
             if is_candidate
                 && is_working(&path, self.kind)
                 && let Ok(_lock) = ResultsLock::acquire(parent, &name)
@@ -89,7 +89,7 @@ impl Drop for Scratch {
 
 /// Whether two folders belong to the same user: in a folder that all users share, others could replace their own by a link.
 #[cfg(unix)]
-fn is_of_same_user(a: &Path, b: &Path) -> bool {
+fn has_same_owner(a: &Path, b: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let owner = |path: &Path| std::fs::symlink_metadata(path).map(|meta| meta.uid()).ok();
     owner(a).is_some() && owner(a) == owner(b)
@@ -97,7 +97,7 @@ fn is_of_same_user(a: &Path, b: &Path) -> bool {
 
 /// Only Unix has owners to compare.
 #[cfg(not(unix))]
-fn is_of_same_user(_a: &Path, _b: &Path) -> bool {
+fn has_same_owner(_a: &Path, _b: &Path) -> bool {
     true
 }
 
@@ -214,7 +214,7 @@ fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<O
         return Err(JobError::Cancelled.into());
     }
     let messages = messages.recv_timeout(PIPE_WAIT).unwrap_or_default();
-    Err(failure_of(status.code(), &String::from_utf8_lossy(&messages)))
+    Err(process_failure(status.code(), &String::from_utf8_lossy(&messages)))
 }
 
 /// Returns what a function reads from the pipe of a process, as soon as it has finished. The pipe of a process that does not
@@ -312,7 +312,7 @@ fn terminate(child: &Child) {
 fn terminate(_child: &Child) {}
 
 /// Returns the failure of a process, as it reported it in the last [`ProcessEvent::Error`].
-fn failure_of(code: Option<i32>, stderr: &str) -> Failure {
+fn process_failure(code: Option<i32>, stderr: &str) -> Failure {
     let reported = stderr.lines().rev().find_map(|line| match ProcessEvent::parse(line) {
         Some(ProcessEvent::Error { kind, message, next_step, settings }) => {
             Some(Failure::with_settings(kind, Message::new(message, &settings)).with_next_step(next_step))
@@ -392,7 +392,7 @@ mod tests {
             settings: vec![NamedSetting { start: 63, name: "--force".to_owned() }],
         };
         let line = serde_json::to_string(&error).unwrap();
-        let failure = failure_of(Some(2), &format!("error: of a library\n{line}\nnote: removed a folder\n"));
+        let failure = process_failure(Some(2), &format!("error: of a library\n{line}\nnote: removed a folder\n"));
         assert_eq!(failure.kind(), JobErrorKind::WouldOverwrite);
         assert_eq!(failure.to_string(), "a.tif exists\nerror: no line of its own; choose another, or use --force");
         assert_eq!(failure.event(), error, "it is passed on with its next step and settings");
@@ -400,10 +400,10 @@ mod tests {
 
     #[test]
     fn failures_keep_the_exit_code_and_the_last_error() {
-        let failure = failure_of(Some(3), "note: a\nerror: first\nerror: a.tif: not a TIFF\n");
+        let failure = process_failure(Some(3), "note: a\nerror: first\nerror: a.tif: not a TIFF\n");
         assert_eq!((failure.exit_code(), failure.to_string().as_str()), (3, "a.tif: not a TIFF"));
-        assert_eq!(failure_of(Some(9), "").exit_code(), 1);
-        assert!(failure_of(None, "").to_string().contains("signal"));
+        assert_eq!(process_failure(Some(9), "").exit_code(), 1);
+        assert!(process_failure(None, "").to_string().contains("signal"));
     }
 
     #[cfg(unix)]

@@ -106,12 +106,12 @@ impl Convert {
             },
             overwrite: Overwrite::from_force(self.force),
         };
-        let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
+        let measurement = Measurement::for_job(self.tracing.trace.as_deref(), &job, None)?;
         let context = progress::context(self.report.json_progress, self.report.json, measurement.recorder());
         if job.series == SeriesChoice::All {
             let (all, run) = measurement.finish(job.run_each_series(&context), 0)?;
             if self.report.json {
-                run.print_json(&report_of(&all))?;
+                run.print_json(&convert_report(&all))?;
             } else {
                 let written = all.iter().filter(|one| one.result.is_ok());
                 written.for_each(|one| print(&format!("wrote {}", one.output.display())));
@@ -128,7 +128,7 @@ impl Convert {
 }
 
 /// Returns the report of all series.
-fn report_of(all: &[ConvertedSeries]) -> ConvertReport {
+fn convert_report(all: &[ConvertedSeries]) -> ConvertReport {
     let (mut outputs, mut failed) = (Vec::new(), Vec::new());
     for ConvertedSeries { series, output, result } in all {
         match result {

@@ -3,7 +3,7 @@
 use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ImageOptions, ThreadsOption, TraceOptions};
-use super::predict::{check_prediction_trace, stacks_of};
+use super::predict::{check_prediction_trace, command_stacks};
 use super::{devices, eprint_line, print, progress};
 use clap::Args;
 use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
@@ -66,7 +66,7 @@ impl Diameter {
             voxel_um: self.image.voxel_size,
             diameter: DiameterRequest::Auto,
             threads: self.threading.threads,
-            ..PredictJob::new(stacks_of(&self.inputs, &self.input_tensors)?, self.model, PathBuf::new())
+            ..PredictJob::new(command_stacks(&self.inputs, &self.input_tensors)?, self.model, PathBuf::new())
         };
         let overwrite = Overwrite::from_force(self.force);
         if let Some(trace) = &self.tracing.trace {

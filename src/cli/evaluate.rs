@@ -100,7 +100,7 @@ impl Evaluate {
             out: self.out,
             overwrite: Overwrite::from_force(self.force),
         };
-        let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
+        let measurement = Measurement::for_job(self.tracing.trace.as_deref(), &job, None)?;
         let context = progress::context(false, self.json, measurement.recorder());
         let (report, run) = measurement.finish(job.run(&context), 0)?;
         print_report(&report, run, self.json)
@@ -122,7 +122,7 @@ impl Evaluate {
             overwrite: Overwrite::from_force(self.force),
         };
         let model = find_model(&job.model)?;
-        let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, Some(&model))?;
+        let measurement = Measurement::for_job(self.tracing.trace.as_deref(), &job, Some(&model))?;
         let context = progress::context(false, self.json, measurement.recorder());
         let devices = devices::found(job.device, &context.recorder);
         let (report, run) = measurement.finish(job.run(&context, &devices), 0)?;

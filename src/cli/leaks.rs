@@ -46,7 +46,7 @@ pub(super) fn run(path: &Path, repetitions: usize, as_json: bool) -> Outcome {
         // A new recorder for each repetition, because recorded spans take memory.
         let context = Context { recorder: Recorder::totals_only(), ..context.clone() };
         let ran = job.run(&context, &available, None, &|_| {}).map_err(Failure::from);
-        ran.and_then(failed_inputs).map_err(|failure| of_repetition(failure, number))
+        ran.and_then(failed_inputs).map_err(|failure| with_repetition(failure, number))
     })?;
     if as_json {
         print_json(&report)?;
@@ -64,7 +64,7 @@ pub(super) fn is_job(text: &[u8]) -> bool {
 }
 
 /// Adds to the failure of any repetition but the first (number 0) that the job itself works.
-fn of_repetition(failure: Failure, number: usize) -> Failure {
+fn with_repetition(failure: Failure, number: usize) -> Failure {
     if number == 0 || failure.kind() == JobErrorKind::Cancelled {
         return failure;
     }

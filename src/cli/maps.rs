@@ -5,7 +5,7 @@ use cytoscope_formats::{FormatError, OpenOptions};
 
 /// Reads the maps that the report of a prediction names; `None` if they cannot be read, for example because they are
 /// too large.
-pub(super) fn maps_of(report: &PredictCommandReport) -> Option<Vec<f32>> {
+pub(super) fn read_maps(report: &PredictCommandReport) -> Option<Vec<f32>> {
     let path = &report.inputs.first()?.0.outputs.iter().find(|artifact| artifact.kind.is_maps())?.path;
     let unread = |error: &FormatError| tracing::warn!("the maps of a prediction are not compared: {error}");
     let image = cytoscope_formats::open(path, &OpenOptions::default()).inspect_err(unread).ok()?;

@@ -78,7 +78,7 @@ impl RunClock {
 
 /// Returns the peak rates of the machine for a run whose operators were timed and that names no device other than the CPU; they
 /// are measured the first time.
-fn machine_peak_of(facts: &RunFacts, operators: &[OperatorTotal]) -> Option<MachinePeak> {
+fn run_machine_peak(facts: &RunFacts, operators: &[OperatorTotal]) -> Option<MachinePeak> {
     let has_work = operators.iter().any(|operator| operator.macs > 0);
     (facts.is_on_cpu() && has_work).then(|| cytoscope_pipeline::machine_peak(facts.threads.unwrap_or(0)))
 }
@@ -110,7 +110,7 @@ impl MeasuredRun {
         let peak_bytes = facts.peak_bytes.max(memory_peak.as_ref().map(|peak| peak.resident_bytes));
         let spans = recorder.spans();
         let (operators, slowdown) = (operator_totals(&spans), Slowdown::of(&spans));
-        let machine_peak = facts.machine_peak.clone().or_else(|| machine_peak_of(&facts, &operators));
+        let machine_peak = facts.machine_peak.clone().or_else(|| run_machine_peak(&facts, &operators));
         let totals = recorder.totals();
         let verify_secs = totals.iter().find(|total| total.stage == Stage::Verify).map(|total| total.seconds);
         let copies = totals.iter().filter(|total| matches!(total.stage, Stage::Upload | Stage::Download));
@@ -192,7 +192,7 @@ impl<'a> Measurement<'a> {
     ///
     /// # Errors
     /// As [`check_trace`].
-    pub(crate) fn of_job<J: Recordable>(
+    pub(crate) fn for_job<J: Recordable>(
         trace: Option<&'a Path>,
         job: &J,
         model: Option<&Path>,

@@ -65,7 +65,7 @@ impl MeshCommand {
             memory_budget_bytes: self.memory_budget,
             overwrite: Overwrite::from_force(self.force),
         };
-        let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
+        let measurement = Measurement::for_job(self.tracing.trace.as_deref(), &job, None)?;
         let context = progress::context(self.report.json_progress, self.report.json, measurement.recorder());
         let (report, run) = measurement.finish(job.run(&context), 0)?;
         if self.report.json {

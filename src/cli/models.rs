@@ -105,7 +105,7 @@ impl Import {
                 voxel_um: self.voxel_size,
             },
         };
-        let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
+        let measurement = Measurement::for_job(self.tracing.trace.as_deref(), &job, None)?;
         let context = progress::context(false, self.json, measurement.recorder());
         let devices = devices::found(DeviceRequest::Auto, &context.recorder);
         let (report, run) = measurement.finish(job.run(&context, &devices), 0)?;
@@ -139,13 +139,13 @@ impl Export {
     pub(crate) fn run(self) -> Outcome {
         let job = ExportJob {
             model: self.package,
-            format: self.format.map_or_else(|| format_of(&self.out), |format| Ok(format.format()))?,
+            format: self.format.map_or_else(|| export_format(&self.out), |format| Ok(format.format()))?,
             out: self.out,
             overwrite: Overwrite::from_force(self.force),
         };
         let trace = self.tracing.trace.as_deref();
         let model = trace.map(|_| find_model(&job.model)).transpose()?;
-        let measurement = Measurement::of_job(trace, &job, model.as_deref())?;
+        let measurement = Measurement::for_job(trace, &job, model.as_deref())?;
         let context = progress::context(false, self.json, measurement.recorder());
         let (report, run) = measurement.finish(job.run(&context), 0)?;
         if self.json {
@@ -170,7 +170,7 @@ impl Export {
 ///
 /// # Errors
 /// The extension is that of no format.
-fn format_of(out: &Path) -> Result<ExportFormat, StorageError> {
+fn export_format(out: &Path) -> Result<ExportFormat, StorageError> {
     let known: Vec<&str> = ExportFormat::ALL.iter().flat_map(|format| format.extensions()).copied().collect();
     check_extension(out, &known)?;
     let extension = extension(out).unwrap_or_default();

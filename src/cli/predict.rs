@@ -261,7 +261,7 @@ impl Predict {
             ));
         }
         let job = PredictJob {
-            inputs: stacks_of(&self.inputs, &self.input_tensors)?,
+            inputs: command_stacks(&self.inputs, &self.input_tensors)?,
             model: self.model.clone(),
             out: self.out.clone().unwrap_or_default(),
             format: self.format,
@@ -317,7 +317,7 @@ pub(super) fn check_prediction_trace(
 }
 
 /// Returns the stacks of a command: the given ones, or else the first file of an input of the model.
-pub(super) fn stacks_of(given: &[PathBuf], tensors: &[InputTensor]) -> Result<Vec<PathBuf>, Failure> {
+pub(super) fn command_stacks(given: &[PathBuf], tensors: &[InputTensor]) -> Result<Vec<PathBuf>, Failure> {
     if !given.is_empty() {
         return Ok(given.to_vec());
     }

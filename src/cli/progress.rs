@@ -100,7 +100,7 @@ pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder
         eprint_line(&format!("note: Ctrl-C will stop the program without removing unfinished files ({error})"));
     }
     let display = Arc::new(Display::new(json_lines, quiet));
-    let of_sink = Arc::clone(&display);
+    let sink_display = Arc::clone(&display);
     let is_only_input = AtomicBool::new(false);
     let sink: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event: &Event| {
         if let Event::Started { count, .. } = event {
@@ -109,7 +109,7 @@ pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder
         // The failure of the only input is the error of the command.
         let is_reported_later = matches!(event, Event::Failed { .. }) && is_only_input.load(Ordering::Relaxed);
         if json_lines || !is_reported_later {
-            of_sink.event(event);
+            sink_display.event(event);
         }
     });
     (Context { cancel, sink, recorder }, display)

@@ -39,7 +39,7 @@ impl TryFrom<Value> for PrintedInput {
     fn try_from(mut value: Value) -> Result<Self, Self::Error> {
         if let Some(outputs) = value.get_mut("outputs") {
             let paths: Vec<PathBuf> = serde_json::from_value(outputs.take())?;
-            let artifacts: Vec<Artifact> = paths.into_iter().filter_map(Artifact::of_file).collect();
+            let artifacts: Vec<Artifact> = paths.into_iter().filter_map(Artifact::from_file).collect();
             *outputs = serde_json::to_value(artifacts)?;
         }
         Ok(Self(serde_json::from_value(value)?))

@@ -7,7 +7,7 @@ use super::{note_line, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
-use cytoscope_pipeline::provenance::{diameter_of_map, other_model_of_map};
+use cytoscope_pipeline::provenance::{map_diameter, other_map_model};
 use cytoscope_pipeline::{DiameterRequest, JobError, Model, ModelTask, SegmentJob, TableFormat};
 use cytoscope_storage::{Overwrite, counted};
 use std::path::PathBuf;
@@ -123,7 +123,7 @@ impl Segment {
             options,
             overwrite: Overwrite::from_force(self.force),
         };
-        let measurement = Measurement::of_job(self.tracing.trace.as_deref(), &job, None)?;
+        let measurement = Measurement::for_job(self.tracing.trace.as_deref(), &job, None)?;
         let context = progress::context(self.report.json_progress, false, measurement.recorder());
         note.into_iter().for_each(|note| context.note(note));
         let (report, run) = measurement.finish(job.run(&context).map_err(failure), 0)?;
@@ -163,10 +163,10 @@ impl Segment {
         }
         let mut note = None;
         let scale = match (self.diameter, model.object_diameter_um) {
-            (None, _) => match diameter_of_map(&self.map, &model) {
+            (None, _) => match map_diameter(&self.map, &model) {
                 Some(diameter) => diameter.scale(),
                 None => {
-                    note = other_model_of_map(&self.map, &model).map(|other| {
+                    note = other_map_model(&self.map, &model).map(|other| {
                         format!(
                             "the map was predicted with another model, {other}: the settings of --model {name} may not suit it"
                         )

@@ -28,7 +28,7 @@ pub(crate) fn check_trace(trace: &Path, inputs: &[&Path], outputs: &[&Path], ove
         return refused(&format!("is that of an output, or inside one ({})", output.display()));
     }
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    if matches!(ArtifactKind::of_name(&name), Some((ArtifactKind::Provenance, _))) {
+    if matches!(ArtifactKind::from_name(&name), Some((ArtifactKind::Provenance, _))) {
         return refused("has the name of a provenance record");
     }
     if let Some(folder) = whole_around(&path) {
@@ -45,7 +45,7 @@ pub(crate) fn check_trace(trace: &Path, inputs: &[&Path], outputs: &[&Path], ove
 /// it would change it.
 pub(crate) fn whole_around(path: &Path) -> Option<PathBuf> {
     // A working folder, such as that of a bench, may hold traces.
-    let is_finished = |folder: &Path| Manifest::of_folder(folder).is_some_and(|manifest| manifest.files.is_some());
+    let is_finished = |folder: &Path| Manifest::from_folder(folder).is_some_and(|manifest| manifest.files.is_some());
     let is_whole = |folder: &&Path| is_finished(folder) || is_package(folder) || is_zarr_folder(folder);
     let path = resolved(path);
     path.ancestors().skip(1).find(is_whole).map(Path::to_owned)

@@ -2,7 +2,7 @@
 
 use super::failure::{Failure, Outcome};
 use super::worker::own_stdout;
-use cytoscope_pipeline::{folders_of_program, log_folder, user_folder};
+use cytoscope_pipeline::{log_folder, program_folders, user_folder};
 use cytoscope_ui::{ShellPipes, WorkbenchOptions};
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ impl Read for ShellInput {
 /// tree.
 fn sample() -> Option<PathBuf> {
     let named = std::env::var_os("CYTOSCOPE_SAMPLES").map(PathBuf::from);
-    let around = folders_of_program()
+    let around = program_folders()
         .into_iter()
         .flat_map(|a| [a.join("sample_data"), a.join("share/cytoscope/sample_data"), a.join("Resources/sample_data")]);
     named.into_iter().chain(around).map(|f| f.join(SAMPLE)).find(|p| p.is_file())

@@ -52,7 +52,7 @@ fn percent(advice: &Value) -> f64 {
 }
 
 /// The value of an option that sets a tile.
-fn tile_of(setting: &Value) -> Option<String> {
+fn advised_tile(setting: &Value) -> Option<String> {
     let edges = setting["tile"].as_array()?.iter().map(|n| n.as_u64().map(|n| n.to_string()));
     Some(edges.collect::<Option<Vec<_>>>()?.join(","))
 }
@@ -88,7 +88,7 @@ fn small_tiles_are_enlarged_until_little_is_discarded() {
         let [computed, kept] = ["computed_voxels", "kept_voxels"].map(|key| facts[key].as_f64().unwrap());
         assert_eq!(kept, 16.0 * 96.0 * 96.0, "{facts}");
         assert!((percent(&advice) - 100.0 * (1.0 - kept / computed)).abs() < 0.51, "{advice} {facts}");
-        tile = tile_of(&advice["setting"]).unwrap();
+        tile = advised_tile(&advice["setting"]).unwrap();
         assert!(advice["change"].as_str().unwrap().contains(&format!("--tile {tile}")), "{advice}");
     }
     panic!("the advice was followed {MAX_FOLLOWED} times, and is still given");

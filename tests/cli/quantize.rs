@@ -275,7 +275,7 @@ fn bad_calibration_data_is_refused_by_name() {
 }
 
 /// Writes a network that adds the convolutions of its inputs `nuclei` and `membrane` as `inputs.onnx`.
-pub(crate) fn network_of_two_inputs(fixture: &Fixture) {
+pub(crate) fn write_two_input_network(fixture: &Fixture) {
     let mut graph = Graph::new("two inputs");
     let conv = |graph: &mut Graph, name: &str, x, shape: [usize; 5]| {
         let values = noise(name.len() as u64, shape.iter().product());
@@ -300,7 +300,7 @@ pub(crate) fn network_of_two_inputs(fixture: &Fixture) {
 #[test]
 fn a_network_of_several_inputs_is_calibrated_with_an_image_of_each() {
     let fixture = Fixture::new();
-    network_of_two_inputs(&fixture);
+    write_two_input_network(&fixture);
     for folder in ["raw", "spots"] {
         std::fs::create_dir(fixture.path(folder)).unwrap();
     }

@@ -1,7 +1,7 @@
 //! `train --from` an ONNX file as exporters write it.
 
 use crate::common::Fixture;
-use crate::quantize::network_of_two_inputs;
+use crate::quantize::write_two_input_network;
 use crate::train_channels::write_channels;
 use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
 use cytoscope_model_package::{AxisKind, AxisSize, Package};
@@ -123,7 +123,7 @@ fn a_network_exported_for_one_image_shape_in_16_bits_is_fine_tuned() {
 #[test]
 fn a_network_of_several_inputs_is_fine_tuned_and_keeps_them() {
     let fixture = Fixture::new();
-    network_of_two_inputs(&fixture);
+    write_two_input_network(&fixture);
     for seed in 1..=3 {
         fixture.nuclei("16,64,64", seed);
         let values = |what: &str| fixture.image(&format!("sim/nuclei_{seed}_{what}.tif")).samples().to_f32();

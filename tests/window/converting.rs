@@ -63,7 +63,7 @@ fn one_channel_and_the_shown_labels_of_an_open_stack_are_converted() {
     fixture.window.state_mut().send(Command::OpenLabels);
     let drawn = fixture.path("drawn.ome.tif");
     enter_path(&mut fixture, &drawn);
-    fixture.until("the labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
+    fixture.until("the labels", |w| w.state().document().is_some_and(|d| d.overlay_with_role(Role::Labels).is_some()));
     fixture.window.state_mut().send(Command::Convert);
     fixture.until("the page", |w| sees(w, "Convert and evaluate"));
     fixture.click("OME-Zarr");

@@ -92,7 +92,7 @@ fn start_over_begins_with_the_labels_shown_and_renames_the_earlier_files() {
     let earlier = [&labels, &journal].map(|path| std::fs::read(path).unwrap());
     fixture.window = window(&home, vec![home.join("sample/nuclei_raw.tif")]);
     fixture.settle();
-    fixture.until("the labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
+    fixture.until("the labels", |w| w.state().document().is_some_and(|d| d.overlay_with_role(Role::Labels).is_some()));
     fixture.click("Correct");
     fixture.click("Correct this stack");
     fixture.until("the choice", |w| sees(w, "Earlier corrections exist"));

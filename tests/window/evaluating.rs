@@ -52,11 +52,11 @@ fn found_by_command(predicted: &Path, truth: &Path, options: &[&str]) -> String 
     command.args(["evaluate", "--json", "--pred"]).arg(predicted).arg("--truth").arg(truth).args(options);
     let printed = command.output().unwrap().stdout;
     let report: serde_json::Value = serde_json::from_slice(&printed).unwrap();
-    found_of_all(&report["instances"][0])
+    found_objects_text(&report["instances"][0])
 }
 
 /// The number of true objects that were found, and of all of them, as the window shows them.
-fn found_of_all(score: &serde_json::Value) -> String {
+fn found_objects_text(score: &serde_json::Value) -> String {
     format!("{} of {}", score["tp"], score["n_true"])
 }
 
@@ -116,7 +116,7 @@ fn a_model_has_the_scores_of_the_command_line_on_the_same_pairs() {
     choose_folder(&mut fixture, "Pairs…", &pairs);
     fixture.click_enabled("Evaluate");
     fixture.until("the scores", |w| sees(w, "2 pairs · predicted by nuclei-dog"));
-    let found = found_of_all(score);
+    let found = found_objects_text(score);
     let f1 = format!("{:.4}", score["f1"].as_f64().unwrap());
     assert!(fixture.sees(&found) && fixture.sees(&f1), "{found}, {f1}: {}", fixture.on_screen());
     accessibility::check(&fixture, "scores of a model");

@@ -264,12 +264,12 @@ fn names_in_any_script_are_readable_if_a_font_is_installed() {
 
 /// Writes a plate with one well, whose images have 4 and 6 slices.
 pub fn plate(path: &Path) -> PathBuf {
-    plate_of(path, [4, 6], [16, 24], |z, at| ((z * 16 * 24 + at) % 251) as u16)
+    write_plate(path, [4, 6], [16, 24], |z, at| ((z * 16 * 24 + at) % 251) as u16)
 }
 
 /// Writes a plate with one well of two images with these numbers of slices, which have the shape `yx`; `voxel` returns the
 /// value at a slice and an index in it.
-pub fn plate_of(path: &Path, depths: [usize; 2], yx: [usize; 2], voxel: impl Fn(usize, usize) -> u16) -> PathBuf {
+pub fn write_plate(path: &Path, depths: [usize; 2], yx: [usize; 2], voxel: impl Fn(usize, usize) -> u16) -> PathBuf {
     let well = path.join("A/1");
     std::fs::create_dir_all(&well).unwrap();
     for (name, depth) in ["0.zarr", "1.zarr"].into_iter().zip(depths) {

@@ -50,7 +50,7 @@ impl Fixture {
     pub fn with_program(make: impl FnOnce(&Path) -> PathBuf) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let program = make(folder.path());
-        Self { window: window_of(folder.path(), Vec::new(), TrainConfig::default(), program), folder }
+        Self { window: window_with_engine(folder.path(), Vec::new(), TrainConfig::default(), program), folder }
     }
 
     /// Replaces the window and its engine by the ones that `open` opens with the same folder.
@@ -264,11 +264,11 @@ pub fn window(home: &Path, files: Vec<PathBuf>) -> Harness<'static, Workbench> {
 
 /// Opens a window with other default training settings.
 pub fn window_with(home: &Path, files: Vec<PathBuf>, train_config: TrainConfig) -> Harness<'static, Workbench> {
-    window_of(home, files, train_config, program(home))
+    window_with_engine(home, files, train_config, program(home))
 }
 
 /// Opens a window whose engine process is a program.
-fn window_of(
+fn window_with_engine(
     home: &Path,
     files: Vec<PathBuf>,
     train_config: TrainConfig,

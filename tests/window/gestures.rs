@@ -39,7 +39,7 @@ fn predicted(mut fixture: Fixture) -> Fixture {
     fixture.until("the models", |w| sees(w, "made for"));
     fixture.click_enabled("Predict this stack");
     fixture.until("labels", |w| {
-        w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
+        w.state().document().is_some_and(|d| d.overlay_with_role(Role::Labels).is_some() && d.results.is_some())
     });
     fixture.settle();
     fixture
@@ -184,7 +184,7 @@ pub fn voxel_positions() -> impl Iterator<Item = [usize; 3]> {
 }
 
 /// Voxel positions of a label.
-pub fn voxels_of(labels: &[u32], label: u32) -> Vec<[usize; 3]> {
+pub fn label_positions(labels: &[u32], label: u32) -> Vec<[usize; 3]> {
     voxel_positions().zip(labels).filter(|(_, l)| **l == label).map(|(at, _)| at).collect()
 }
 

@@ -89,12 +89,12 @@ fn the_chosen_channel_is_predicted_after_the_previewed_steps() {
     fixture.settle();
     assert!(picture(&mut fixture, "again.png") == without, "the stack is shown as before");
     fixture.click_enabled("Predict this stack");
-    fixture.until("the map", |w| w.state().document().is_some_and(|d| d.of_role(Role::Map).is_some()));
+    fixture.until("the map", |w| w.state().document().is_some_and(|d| d.overlay_with_role(Role::Map).is_some()));
     let record = read_json(&fixture.path("cytoscope/stack_provenance.json"));
     assert_eq!(record["job"]["channels"], serde_json::json!([1]), "{record}");
     let steps = serde_json::json!([{"step": "median", "radius": {"voxels": [1.0, 1.0, 1.0]}}]);
     assert_eq!(record["job"]["preprocess"], steps, "{record}");
-    let map = fixture.window.state().document().unwrap().of_role(Role::Map).unwrap().path.clone();
+    let map = fixture.window.state().document().unwrap().overlay_with_role(Role::Map).unwrap().path.clone();
     let map = cytoscope_formats::open(&map, &OpenOptions::default()).unwrap();
     let (predicted, expected) = (map.read_all().unwrap().samples().to_f32(), medians(&second));
     assert_eq!(predicted.len(), expected.len());

@@ -2,8 +2,8 @@
 
 use crate::fixture::{Fixture, sees, window};
 use crate::gestures::{
-    click_at, corrected, correcting_sample, current_label, current_slice, label_at, press, read_labels,
-    sample_predicted, save, session_labels, stroke, voxel_um, voxels_of, wait_for_tools,
+    click_at, corrected, correcting_sample, current_label, current_slice, label_at, label_positions, press,
+    read_labels, sample_predicted, save, session_labels, stroke, voxel_um, wait_for_tools,
 };
 use cytoscope_ui::document::Role;
 use cytoscope_ui::results::Results;
@@ -45,7 +45,7 @@ fn saved_objects_replace_the_labels_in_the_ome_zarr_folder_of_their_prediction()
     fixture.click_enabled("Predict this stack");
     fixture.until("the objects", |w| {
         w.state().document().is_some_and(|document| {
-            let has = |role| document.of_role(role).is_some();
+            let has = |role| document.overlay_with_role(role).is_some();
             has(Role::Map) && has(Role::Labels) && document.results.is_some()
         })
     });
@@ -77,14 +77,14 @@ fn saved_corrections_are_measured_and_unsaved_edits_mark_the_table_outdated() {
     fixture.click_enabled("Measure objects");
     wait_until_measured(&mut fixture);
     let labels = read_labels(&corrected(&fixture));
-    let expected: Vec<(u32, usize)> = [1, 2].map(|l| (l, voxels_of(&labels, l).len())).to_vec();
+    let expected: Vec<(u32, usize)> = [1, 2].map(|l| (l, label_positions(&labels, l).len())).to_vec();
     assert!(expected.iter().all(|(_, n)| *n > 50));
     assert_eq!(table(&fixture), expected);
     // Positions and intensities are checked against the file's own voxels.
     let raw = read_labels(&fixture.path("sample/nuclei_raw.tif"));
     let [_, um, _] = voxel_um(&fixture);
     let of = |name: &str| results(&fixture).unwrap().value(1, results(&fixture).unwrap().column(name).unwrap());
-    let second = voxels_of(&labels, 2);
+    let second = label_positions(&labels, 2);
     let n = second.len() as f64;
     let mean = second.iter().map(|p| f64::from(label_at(&raw, *p))).sum::<f64>() / n;
     let y_um = second.iter().map(|p| p[1] as f64 * um).sum::<f64>() / n;
@@ -105,7 +105,7 @@ fn saved_corrections_are_measured_and_unsaved_edits_mark_the_table_outdated() {
     fixture.click("Correct");
     let labels = save(&mut fixture);
     wait_until_measured(&mut fixture);
-    assert_eq!(table(&fixture), [1, 2].map(|l| (l, voxels_of(&labels, l).len())).to_vec());
+    assert_eq!(table(&fixture), [1, 2].map(|l| (l, label_positions(&labels, l).len())).to_vec());
     assert!(table(&fixture)[1].1 > expected[1].1 && label_at(&labels, [z, 130, 50]) == 2);
 }
 
@@ -134,9 +134,9 @@ fn predicted_table_is_kept_and_corrected_table_is_reloaded() {
     assert!(fixture.sees(OUTDATED));
     let labels = save(&mut fixture);
     wait_until_measured(&mut fixture);
-    assert!(!voxels_of(&labels, label).is_empty() && session_labels(&fixture) == labels);
+    assert!(!label_positions(&labels, label).is_empty() && session_labels(&fixture) == labels);
     assert_eq!(
-        results(&fixture).unwrap().row_of(label, 0).map(|_| results(&fixture).unwrap().rows.len()),
+        results(&fixture).unwrap().row_index(label, 0).map(|_| results(&fixture).unwrap().rows.len()),
         Some(rows + 1)
     );
     assert!(std::fs::read(&predicted).unwrap() == before, "the table of the prediction is unchanged");
@@ -147,7 +147,7 @@ fn predicted_table_is_kept_and_corrected_table_is_reloaded() {
     let again = |fixture: &mut Fixture| {
         fixture.window = window(&home, vec![stack.clone()]);
         fixture.until("results", |w| {
-            w.state().document().is_some_and(|d| d.results.is_some() && d.of_role(Role::Labels).is_some())
+            w.state().document().is_some_and(|d| d.results.is_some() && d.overlay_with_role(Role::Labels).is_some())
         });
         fixture.settle();
         fixture.click("Objects");

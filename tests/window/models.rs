@@ -87,7 +87,7 @@ fn a_model_file_is_added_with_the_task_and_voxel_size_that_the_user_states() {
 }
 
 /// The record of the job that wrote a file or folder.
-fn record_of(output: &Path) -> serde_json::Value {
+fn read_record(output: &Path) -> serde_json::Value {
     read_json(&record_path(output))
 }
 
@@ -146,7 +146,7 @@ fn a_model_is_calibrated_with_the_open_stack_and_exported_in_each_format() {
     fixture.until("the quantized model", |w| sees(w, "net-int8 was added to your models"));
     let (net, quantized) = (fixture.path("settings/models/net.onnx"), fixture.path("settings/models/net-int8"));
     assert!(Package::open(&quantized).unwrap().is_int8() && weights(&quantized) == weights(&net));
-    let record = record_of(&quantized);
+    let record = read_record(&quantized);
     let job = &record["job"]["quantization"];
     assert!(job["mode"] == "static" && job["accuracy_budget"] == 0.2, "{record}");
     let read = &job["predictions"][0];
@@ -165,7 +165,7 @@ fn a_model_is_calibrated_with_the_open_stack_and_exported_in_each_format() {
         fixture.click(button);
         enter_path(&mut fixture, &path);
         fixture.until("the file", |w| sees(w, &format!("Saved {name}")));
-        assert_eq!(record_of(&path)["job"]["format"], format);
+        assert_eq!(read_record(&path)["job"]["format"], format);
         let values = if format == "safetensors" { safetensors_values(&path) } else { weights(&path) };
         assert!(!values.is_empty() && values == weights(&net), "{name}");
     }
@@ -217,7 +217,7 @@ fn the_chosen_architecture_of_a_checkpoint_is_tested_and_added() {
     fixture.until("the model", |w| sees(w, "net was added to your models"));
     let added = fixture.path("settings/models/net");
     assert!(Package::open(&added).unwrap().description.contains("the architecture dynunet"));
-    assert_eq!(record_of(&added)["job"]["architecture"], "dynunet");
+    assert_eq!(read_record(&added)["job"]["architecture"], "dynunet");
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn unsaved_options_of_each_stack_are_kept_until_its_objects_are_saved() {
     open_copies(&mut fixture, 2);
     fixture.click_enabled("Predict all 2 stacks");
     fixture.until("the objects", |w| {
-        w.state().documents().iter().all(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
+        w.state().documents().iter().all(|d| d.overlay_with_role(Role::Labels).is_some() && d.results.is_some())
     });
     fixture.click("stack 0.tif");
     fixture.settle();
@@ -191,7 +191,8 @@ fn killed_engine_restarts_and_continues_its_prediction() {
     fixture.settle();
     fixture.until("the models", |w| sees(w, "made for"));
     fixture.click_enabled("Predict this stack");
-    fixture.until("tiles on screen", |w| w.state().document().is_some_and(|d| d.of_role(Role::Live).is_some()));
+    fixture
+        .until("tiles on screen", |w| w.state().document().is_some_and(|d| d.overlay_with_role(Role::Live).is_some()));
     // The memory of the prediction is stated while it runs.
     let plan = fixture.window.state().jobs().iter().find_map(|job| job.plan.clone()).unwrap();
     assert!(plan.stated_peak_bytes > 32 << 20, "{plan:?}");
@@ -209,13 +210,13 @@ fn killed_engine_restarts_and_continues_its_prediction() {
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
     fixture.until("the notification", |w| sees(w, "The engine was restarted"));
     assert!(fixture.sees("large.tif"), "the stack is still there: {}", fixture.on_screen());
-    assert!(fixture.window.state().document().unwrap().of_role(Role::Live).is_none());
+    assert!(fixture.window.state().document().unwrap().overlay_with_role(Role::Live).is_none());
     // The next engine may have begun files of its own.
     let left: Vec<String> = partial_files().into_iter().filter(|name| partial.contains(name)).collect();
     assert!(left.is_empty(), "partial files remain: {left:?}");
     fixture.until("another engine", |w| w.state().engine_pid().is_some_and(|p| p != pid));
     fixture.until("the row of the job", |w| sees(w, "the prediction continues after its finished slices"));
-    fixture.until("labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
+    fixture.until("labels", |w| w.state().document().is_some_and(|d| d.overlay_with_role(Role::Labels).is_some()));
 }
 
 #[test]
@@ -345,8 +346,8 @@ fn results_in_ome_zarr_are_found_again_measured_and_corrected() {
     let labels = folder.join("nuclei_raw_probability.zarr/labels/objects");
     let shows = |w: &Harness<'static, Workbench>| {
         let document = w.state().document();
-        let shown = document.and_then(|d| d.of_role(Role::Labels)).is_some_and(|shown| shown.path == labels);
-        shown && document.is_some_and(|d| d.of_role(Role::Map).is_some())
+        let shown = document.and_then(|d| d.overlay_with_role(Role::Labels)).is_some_and(|shown| shown.path == labels);
+        shown && document.is_some_and(|d| d.overlay_with_role(Role::Map).is_some())
     };
     fixture.until("labels", |w| shows(w) && w.state().document().is_some_and(|d| d.results.is_some()));
     fixture.settle();
@@ -407,7 +408,7 @@ fn chosen_device_precision_voxel_size_and_results_are_used() {
     assert_eq!((&record["job"]["device"], &record["job"]["precision"]), (&"cpu".into(), &"f32".into()), "{record}");
     assert_eq!(record["job"]["voxel_um"], serde_json::json!([2.0, 0.75, 0.75]), "{record}");
     assert_eq!(record["job"]["outputs"], serde_json::json!(["labels", "table"]), "{record}");
-    fixture.until("the labels", |w| w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some()));
+    fixture.until("the labels", |w| w.state().document().is_some_and(|d| d.overlay_with_role(Role::Labels).is_some()));
     assert!(!fixture.path("sample/cytoscope/nuclei_raw_probability.tif").exists());
 }
 
@@ -430,7 +431,7 @@ fn foreign_files_are_replaced_only_after_a_prompt() {
     fixture.until("the question", |w| sees(w, "Replace existing files?"));
     fixture.click("Replace");
     fixture.until("labels", |w| {
-        w.state().document().is_some_and(|d| d.of_role(Role::Labels).is_some() && d.results.is_some())
+        w.state().document().is_some_and(|d| d.overlay_with_role(Role::Labels).is_some() && d.results.is_some())
     });
     assert_ne!(std::fs::read(&labels).unwrap(), b"drawn by hand");
 }

@@ -1,6 +1,6 @@
 //! The queue of predictions: it can be cancelled, and what a window did not finish continues in the next one.
 
-use crate::files::{plate, plate_of};
+use crate::files::{plate, write_plate};
 use crate::fixture::{Fixture, sees, window};
 use cytoscope_ui::Workbench;
 use cytoscope_ui::command::Command;
@@ -138,11 +138,11 @@ fn sample_plate(path: &Path) -> PathBuf {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_raw.tif");
     let image = cytoscope_formats::open(&sample, &cytoscope_formats::OpenOptions::default()).unwrap();
     let values = image.read_all().unwrap().samples().to_f32();
-    plate_of(path, [8, 10], [80, 160], |z, at| values[(z + 8) * 160 * 160 + at] as u16)
+    write_plate(path, [8, 10], [80, 160], |z, at| values[(z + 8) * 160 * 160 + at] as u16)
 }
 
 /// The label images of both series of a plate in a folder, as TIFF.
-fn labels_of_plate(folder: &Path) -> [PathBuf; 2] {
+fn plate_labels(folder: &Path) -> [PathBuf; 2] {
     ["plate_labels.tif", "plate_s1_labels.tif"].map(|name| folder.join(name))
 }
 
@@ -168,7 +168,7 @@ fn draw_by_hand(file: &Path) {
 
 /// The file of the labels that the active document shows.
 fn shown_labels(window: &Harness<'static, Workbench>) -> Option<PathBuf> {
-    window.state().document()?.of_role(Role::Labels).map(|labels| labels.path.clone())
+    window.state().document()?.overlay_with_role(Role::Labels).map(|labels| labels.path.clone())
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn a_refused_series_can_replace_files_be_written_elsewhere_or_be_left_out() {
         choose_tiff(folder);
         vec![sample_plate(&folder.join("plate.zarr"))]
     });
-    let [first, second] = labels_of_plate(&fixture.path("cytoscope"));
+    let [first, second] = plate_labels(&fixture.path("cytoscope"));
     draw_by_hand(&second);
     fixture.settle();
     fixture.window.state_mut().use_own_file_dialog();
@@ -226,7 +226,7 @@ fn a_refused_series_can_replace_files_be_written_elsewhere_or_be_left_out() {
     fixture.click("other");
     fixture.until("the other folder", |w| sees(w, "This folder contains no other folders"));
     fixture.click("Choose this folder");
-    let [first_there, second_there] = labels_of_plate(&other);
+    let [first_there, second_there] = plate_labels(&other);
     fixture.until("the second series there", |w| second_there.is_file() && w.state().active_jobs() == 0);
     assert!(!fixture.sees(question) && !first_there.exists(), "{}", fixture.on_screen());
     // One answer for all.
@@ -258,7 +258,7 @@ fn a_prediction_of_one_series_and_one_of_all_are_both_continued() {
     fixture.settle();
     fixture.until("the offer", |w| sees(w, "2 predictions were not finished."));
     fixture.click("Continue");
-    let results = labels_of_plate(&fixture.path("out"));
+    let results = plate_labels(&fixture.path("out"));
     fixture.until("both predictions", |w| w.state().jobs().len() == 2 && w.state().active_jobs() == 0);
     assert!(results.iter().all(|labels| labels.is_file()), "{}", fixture.on_screen());
 }

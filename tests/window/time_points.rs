@@ -36,7 +36,7 @@ fn series(folder: &Path, is_first_empty: bool) -> PathBuf {
 
 /// Path and only time point of the shown labels.
 fn shown_labels(window: &Harness<'static, Workbench>) -> Option<(PathBuf, Option<usize>)> {
-    let labels = window.state().document()?.of_role(Role::Labels)?;
+    let labels = window.state().document()?.overlay_with_role(Role::Labels)?;
     Some((labels.path.clone(), labels.only_time))
 }
 

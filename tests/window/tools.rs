@@ -3,8 +3,8 @@
 use crate::fixture::{Fixture, sees};
 use crate::gestures::{
     SHAPE, click_at, command, correcting_sample, current_label, current_slice, digest, distance_um, draw, go_to_slice,
-    label_at, press, read_labels, sample_predicted, save, session_labels, stroke, voxel_positions, voxel_um, voxels_of,
-    wait_for_tools,
+    label_at, label_positions, press, read_labels, sample_predicted, save, session_labels, stroke, voxel_positions,
+    voxel_um, wait_for_tools,
 };
 use cytoscope_ui::data::plane::Orientation;
 use eframe::egui::Key;
@@ -48,7 +48,7 @@ fn eraser_removes_labels_under_the_pointer() {
     let after = save(&mut fixture);
     assert_eq!((label_at(&before, [z, 60, 70]), label_at(&after, [z, 60, 70])), (1, 0));
     let reach = radius_um(&fixture) / voxel_um(&fixture)[2];
-    for place in voxels_of(&before, 1) {
+    for place in label_positions(&before, 1) {
         let away = (place[2] as f64 - 70.0).abs();
         if away > reach + OFF_VOXELS {
             assert_eq!(label_at(&after, place), 1, "{place:?} is outside the stroke");
@@ -56,7 +56,7 @@ fn eraser_removes_labels_under_the_pointer() {
             assert_eq!(label_at(&after, place), 0, "{place:?} is inside the stroke");
         }
     }
-    assert!(voxels_of(&after, 1).iter().all(|p| label_at(&before, *p) == 1), "nothing was added");
+    assert!(label_positions(&after, 1).iter().all(|p| label_at(&before, *p) == 1), "nothing was added");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn fill_relabels_a_region_in_2d_or_3d() {
     press(&mut fixture, Key::G);
     click_at(&mut fixture, 75.0, 75.0);
     let after = save(&mut fixture);
-    let inside = voxels_of(&after, 2);
+    let inside = label_positions(&after, 2);
     assert!(inside.contains(&[z + 1, 75, 75]) && inside.contains(&[z + 1, 60, 60]));
     assert!(inside.iter().all(|[pz, y, x]| *pz == z + 1 && (50..=100).contains(y) && (50..=100).contains(x)));
     // Every voxel of background between the strokes, and no other, has changed.
@@ -94,8 +94,8 @@ fn fill_relabels_a_region_in_2d_or_3d() {
     fixture.click("3-D");
     click_at(&mut fixture, 50.0, 75.0);
     let after = save(&mut fixture);
-    assert!(voxels_of(&after, 1).is_empty());
-    assert_eq!(voxels_of(&after, 3), voxels_of(&before, 1));
+    assert!(label_positions(&after, 1).is_empty());
+    assert_eq!(label_positions(&after, 3), label_positions(&before, 1));
 }
 
 #[test]
@@ -135,9 +135,11 @@ fn line_splits_a_label_in_two() {
         (2, 1),
         "the larger part keeps its number"
     );
-    let both: BTreeSet<_> = voxels_of(&after, 1).into_iter().chain(voxels_of(&after, 2)).collect();
-    assert!(both == voxels_of(&before, 1).into_iter().collect(), "the parts have the voxels of the label");
-    assert!(voxels_of(&after, 2).iter().all(|p| p[2] <= 61) && voxels_of(&after, 1).iter().all(|p| p[2] >= 59));
+    let both: BTreeSet<_> = label_positions(&after, 1).into_iter().chain(label_positions(&after, 2)).collect();
+    assert!(both == label_positions(&before, 1).into_iter().collect(), "the parts have the voxels of the label");
+    assert!(
+        label_positions(&after, 2).iter().all(|p| p[2] <= 61) && label_positions(&after, 1).iter().all(|p| p[2] >= 59)
+    );
     // A line that crosses no label is reported and changes nothing.
     stroke(&mut fixture, (120.0, 20.0), (140.0, 20.0));
     fixture.until("the notification", |w| sees(w, "The line crosses no label"));
@@ -167,8 +169,8 @@ fn seeds_split_a_label_and_can_be_discarded() {
         (1, 2),
         "the first seed's part keeps the number"
     );
-    let parts = [1, 2].map(|l| voxels_of(&after, l));
-    assert_eq!(parts[0].len() + parts[1].len(), voxels_of(&before, 1).len());
+    let parts = [1, 2].map(|l| label_positions(&after, l));
+    assert_eq!(parts[0].len() + parts[1].len(), label_positions(&before, 1).len());
     assert!(parts[0].len().abs_diff(parts[1].len()) < parts[0].len() / 3, "split at the narrowest place");
 }
 
@@ -182,8 +184,8 @@ fn deleting_a_label_leaves_the_others() {
     fixture.click("Delete label");
     fixture.settle();
     let after = save(&mut fixture);
-    assert!(voxels_of(&after, 2).is_empty() && !voxels_of(&before, 2).is_empty());
-    assert_eq!(voxels_of(&after, 1), voxels_of(&before, 1));
+    assert!(label_positions(&after, 2).is_empty() && !label_positions(&before, 2).is_empty());
+    assert_eq!(label_positions(&after, 1), label_positions(&before, 1));
     // The freed number is reused for the next new label.
     press(&mut fixture, Key::N);
     assert_eq!(current_label(&fixture), 2);
@@ -199,14 +201,14 @@ fn slices_between_drawn_slices_are_interpolated() {
     let before = save(&mut fixture);
     press(&mut fixture, Key::T);
     let after = save(&mut fixture);
-    let slices: BTreeSet<usize> = voxels_of(&after, 1).into_iter().map(|p| p[0]).collect();
+    let slices: BTreeSet<usize> = label_positions(&after, 1).into_iter().map(|p| p[0]).collect();
     assert_eq!(slices.into_iter().collect::<Vec<_>>(), [8, 9, 10, 11, 12]);
     for z in [8, 12] {
-        let of = |l: &[u32]| voxels_of(l, 1).into_iter().filter(|p| p[0] == z).collect::<Vec<_>>();
+        let of = |l: &[u32]| label_positions(l, 1).into_iter().filter(|p| p[0] == z).collect::<Vec<_>>();
         assert_eq!(of(&after), of(&before), "drawn slices are unchanged");
     }
     // The center of the middle slice is halfway between.
-    let middle: Vec<_> = voxels_of(&after, 1).into_iter().filter(|p| p[0] == 10).collect();
+    let middle: Vec<_> = label_positions(&after, 1).into_iter().filter(|p| p[0] == 10).collect();
     let x = middle.iter().map(|p| p[2] as f64).sum::<f64>() / middle.len() as f64;
     assert!((x - 64.0).abs() < 1.0, "{x}");
 }
@@ -220,7 +222,7 @@ fn grow_and_shrink_use_physical_distance() {
     let before = save(&mut fixture);
     let by_um = fixture.window.state().corrections().tools().margin_um;
     let size = voxel_um(&fixture);
-    let own: Vec<[f64; 3]> = voxels_of(&before, 2).iter().map(|p| p.map(|v| v as f64)).collect();
+    let own: Vec<[f64; 3]> = label_positions(&before, 2).iter().map(|p| p.map(|v| v as f64)).collect();
     fixture.click("Grow label");
     fixture.settle();
     let expanded = save(&mut fixture);
@@ -238,7 +240,7 @@ fn grow_and_shrink_use_physical_distance() {
     assert!(expanded != before);
     press(&mut fixture, Key::J);
     let shrunk = save(&mut fixture);
-    for place in voxels_of(&expanded, 2) {
+    for place in label_positions(&expanded, 2) {
         let step = |a: usize, by: i64| {
             let mut next = place.map(|v| v as i64);
             next[a] += by;
@@ -250,7 +252,7 @@ fn grow_and_shrink_use_physical_distance() {
         let outside = [(1, -1), (1, 1), (2, -1), (2, 1)].into_iter().any(|(a, by)| step(a, by).is_some_and(|l| l != 2));
         assert_eq!(label_at(&shrunk, place), if outside { 0 } else { 2 }, "{place:?}");
     }
-    assert_eq!(voxels_of(&shrunk, 1), voxels_of(&before, 1));
+    assert_eq!(label_positions(&shrunk, 1), label_positions(&before, 1));
 }
 
 #[test]
@@ -269,7 +271,7 @@ fn ball_brush_is_round_in_um_and_disc_brush_stays_in_its_slice() {
     click_at(&mut fixture, 100.0, 90.0);
     let labels = save(&mut fixture);
     assert_round(&fixture, &labels, 2, [z as f64, 100.0, 90.0], |_| true);
-    let slices: BTreeSet<usize> = voxels_of(&labels, 2).into_iter().map(|p| p[0]).collect();
+    let slices: BTreeSet<usize> = label_positions(&labels, 2).into_iter().map(|p| p[0]).collect();
     assert!(slices.len() > 2, "{slices:?}");
 }
 
@@ -281,13 +283,13 @@ fn strokes_in_xz_and_yz_stay_in_their_plane() {
     draw(&mut fixture, Orientation::Xz, [zf, yf, 30.0], [zf, yf, 60.0]);
     let labels = save(&mut fixture);
     assert!((32..=58).all(|x| label_at(&labels, [z, y, x]) == 1), "along the line");
-    assert!(voxels_of(&labels, 1).iter().all(|p| p[1] == y), "only in the drawn slice");
-    assert!(voxels_of(&labels, 1).iter().any(|p| p[0] != z), "as thick as the brush");
+    assert!(label_positions(&labels, 1).iter().all(|p| p[1] == y), "only in the drawn slice");
+    assert!(label_positions(&labels, 1).iter().any(|p| p[0] != z), "as thick as the brush");
     press(&mut fixture, Key::N);
     draw(&mut fixture, Orientation::Zy, [zf, 30.0, xf], [zf, 60.0, xf]);
     let labels = save(&mut fixture);
     assert!((32..=58).all(|y| label_at(&labels, [z, y, x]) == 2), "along the line");
-    assert!(voxels_of(&labels, 2).iter().all(|p| p[2] == x), "only in the drawn slice");
+    assert!(label_positions(&labels, 2).iter().all(|p| p[2] == x), "only in the drawn slice");
     // Clicking on the same label changes nothing.
     draw(&mut fixture, Orientation::Zy, [zf, 45.0, xf], [zf, 45.0, xf]);
     let view = crate::gestures::screen_position(&fixture, Orientation::Zy, [zf, 45.0, xf]);
@@ -372,7 +374,7 @@ fn fast_split_line_hits_a_thin_label() {
     // A row of voxels that falls between two sampled pointer positions.
     stroke(&mut fixture, (61.0, 40.0), (61.0, 100.0));
     let before = session_labels(&fixture);
-    assert!(voxels_of(&before, 1).iter().all(|p| p[1].abs_diff(61) <= 1), "the label is thin");
+    assert!(label_positions(&before, 1).iter().all(|p| p[1].abs_diff(61) <= 1), "the label is thin");
     press(&mut fixture, Key::K);
     stroke(&mut fixture, (24.0, 70.0), (130.0, 70.0));
     let after = save(&mut fixture);
@@ -381,7 +383,7 @@ fn fast_split_line_hits_a_thin_label() {
         2,
         "the label has two parts"
     );
-    assert_eq!(voxels_of(&after, 1).len() + voxels_of(&after, 2).len(), voxels_of(&before, 1).len());
+    assert_eq!(label_positions(&after, 1).len() + label_positions(&after, 2).len(), label_positions(&before, 1).len());
 }
 
 #[test]
@@ -396,7 +398,7 @@ fn merging_an_undone_label_changes_nothing() {
     // Undo removes the second label, which was chosen first.
     command(&mut fixture, Key::Z);
     let before = session_labels(&fixture);
-    assert!(voxels_of(&before, 2).is_empty() && !voxels_of(&before, 1).is_empty());
+    assert!(label_positions(&before, 2).is_empty() && !label_positions(&before, 1).is_empty());
     press(&mut fixture, Key::Enter);
     fixture.until("the notification", |w| sees(w, "The selected labels no longer exist"));
     assert!(session_labels(&fixture) == before, "the other label is unchanged");

@@ -42,7 +42,7 @@ fn checked_channels(window: &Harness<'static, Workbench>) -> Vec<PairChannels> {
 }
 
 /// Starts a training run with the checked data, discards it, and returns the settings of the data that it was given.
-fn settings_of_run(fixture: &mut Fixture) -> DataConfig {
+fn run_settings(fixture: &mut Fixture) -> DataConfig {
     fixture.click("Next");
     fixture.click("New network");
     fixture.click_enabled("Start training");
@@ -105,7 +105,7 @@ fn axes_input_channels_and_label_image_are_checked_and_trained() {
         axes: Some("ZCYX".parse().unwrap()),
         ..DataConfig::default()
     };
-    assert_eq!(settings_of_run(&mut fixture), chosen);
+    assert_eq!(run_settings(&mut fixture), chosen);
 }
 
 /// Writes a bright-field stack and three stains.
@@ -141,5 +141,5 @@ fn stains_are_typed_by_name_and_trained_in_that_order() {
     assert!(fixture.sees("3 usable pairs"), "{}", fixture.on_screen());
     let names = ["tubulin", "dna"].map(|name| ChannelRef::Name(name.to_owned()));
     let chosen = DataConfig { targets: names.to_vec(), ..DataConfig::default() };
-    assert_eq!(settings_of_run(&mut fixture), chosen);
+    assert_eq!(run_settings(&mut fixture), chosen);
 }

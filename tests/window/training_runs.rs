@@ -22,7 +22,7 @@ fn start_training(fixture: &mut Fixture, data: &Path) {
     fixture.until("a training run", |w| w.state().is_training());
 }
 
-fn step_of(fixture: &Fixture) -> u64 {
+fn current_step(fixture: &Fixture) -> u64 {
     fixture.window.state().wizard().run.step()
 }
 
@@ -48,7 +48,7 @@ fn paused_or_killed_training_continues() {
     assert!(fixture.sees("Pause the training run"), "the button in the status bar discards nothing");
     fixture.click("Pause training");
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
-    let at = step_of(&fixture);
+    let at = current_step(&fixture);
     assert!(at < 40_000, "it was paused in the middle");
     // Other data that are dropped now are not ignored silently.
     let file = eframe::egui::DroppedFile { path: Some(data.clone()), ..Default::default() };
@@ -56,7 +56,7 @@ fn paused_or_killed_training_continues() {
     fixture.window.step();
     fixture.window.input_mut().dropped_files.clear();
     fixture.until("the notification", |w| sees(w, "embryos was not used"));
-    assert_eq!(step_of(&fixture), at);
+    assert_eq!(current_step(&fixture), at);
     assert!(fixture.sees("Continue training"), "{}", fixture.on_screen());
     accessibility::check(&fixture, "paused");
     fixture.click_enabled("Continue training");
@@ -270,7 +270,7 @@ fn closing_during_training_loses_nothing() {
     fixture.until("the end", |w| {
         w.output().viewport_output.get(&ViewportId::ROOT).is_some_and(|v| v.commands.contains(&ViewportCommand::Close))
     });
-    let at = step_of(&fixture);
+    let at = current_step(&fixture);
     next_window(&mut fixture, STEPS);
     fixture.until("the offer", |w| sees(w, "The training run of embryos was not finished."));
     fixture.click("Continue the training run");

@@ -104,7 +104,7 @@ fn comparison_colors_load_with_the_layers_panel_hidden() {
         let document = w.state().document();
         [Role::Truth, Role::Labels]
             .into_iter()
-            .all(|r| document.and_then(|d| d.of_role(r)).is_some_and(|o| o.labels.colors.is_some()))
+            .all(|r| document.and_then(|d| d.overlay_with_role(r)).is_some_and(|o| o.labels.colors.is_some()))
     });
 }
 
@@ -115,7 +115,7 @@ fn swipe_uploads_each_slice_with_and_without_labels() {
     fixture.settle();
     let truth = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");
     fixture.window.state_mut().compare_with(&truth);
-    fixture.until("the truth", |w| w.state().document().is_some_and(|d| d.of_role(Role::Truth).is_some()));
+    fixture.until("the truth", |w| w.state().document().is_some_and(|d| d.overlay_with_role(Role::Truth).is_some()));
     fixture.window.key_press(Key::S);
     fixture.window.step();
     fixture.settle();

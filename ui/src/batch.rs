@@ -243,9 +243,9 @@ impl Batch {
     }
 
     /// The converted file of an input.
-    pub(crate) fn output_of(&self, input: &Path) -> PathBuf {
+    pub(crate) fn converted_path(&self, input: &Path) -> PathBuf {
         let folder = self.folder.clone().or_else(|| input.parent().map(Path::to_owned)).unwrap_or_default();
-        let series = series_suffix(self.series_of(input));
+        let series = series_suffix(self.series_for(input));
         let channel = self.channel.map_or_else(String::new, |channel| format!("_c{channel}"));
         let time = self.time.map_or_else(String::new, |time| format!("_t{time}"));
         folder.join(format!("{}{series}{channel}{time}{}", stack_stem(input), self.format.suffix()))
@@ -331,7 +331,7 @@ impl Batch {
     }
 
     /// The series of a file that is converted, from 0.
-    fn series_of(&self, input: &Path) -> usize {
+    fn series_for(&self, input: &Path) -> usize {
         self.series.get(input).copied().unwrap_or(0)
     }
 
@@ -369,7 +369,9 @@ impl Batch {
     /// Two of the files that would be converted to the same file.
     fn clash(&self) -> Option<[&Path; 2]> {
         let mut outputs = BTreeMap::new();
-        self.files.iter().find_map(|file| Some([outputs.insert(self.output_of(file), file)?.as_path(), file.as_path()]))
+        self.files
+            .iter()
+            .find_map(|file| Some([outputs.insert(self.converted_path(file), file)?.as_path(), file.as_path()]))
     }
 
     fn convert(&mut self, jobs: &Jobs, documents: &Documents, effects: &mut Effects) {
@@ -382,7 +384,7 @@ impl Batch {
             return effects.error("Nothing was converted", details);
         }
         if let Some([first, second]) = self.clash() {
-            let name = file_name(&self.output_of(first));
+            let name = file_name(&self.converted_path(first));
             let details = format!(
                 "{} and {} would both be converted to {name}. Remove one from the list, or write beside each file.",
                 first.display(),
@@ -391,7 +393,7 @@ impl Batch {
             return effects.error("Nothing was converted", details);
         }
         let is_open = |out: &PathBuf| documents.all().iter().any(|d| d.path == *out);
-        let outputs = self.files.iter().map(|file| self.output_of(file));
+        let outputs = self.files.iter().map(|file| self.converted_path(file));
         if let Some(open) = outputs.filter(|_| self.replace).find(is_open) {
             let details = format!("{} is open here. Close it, or choose another folder or format.", open.display());
             return effects.error("Nothing was converted", details);
@@ -402,13 +404,13 @@ impl Batch {
                 ConvertFormat::OmeTiff => self.compression,
                 _ => Compression::None,
             };
-            let series = self.series_of(input);
+            let series = self.series_for(input);
             let open = documents.all().iter().find(|d| d.path == *input && d.series == series);
             let with_labels = self.with_labels && self.format.holds_labels();
             let job = ConvertJob {
                 preprocess: Vec::new(),
                 input: input.clone(),
-                output: self.output_of(input),
+                output: self.converted_path(input),
                 labels: open.filter(|_| with_labels).and_then(saved_labels),
                 series: SeriesChoice::Index(series),
                 // Those that the user has set for an open stack, and its voxel size.
@@ -440,7 +442,7 @@ impl Batch {
             return effects;
         }
         let converted = jobs.all().iter().filter(|job| self.converting.contains(&job.id));
-        let notes: Vec<String> = converted.flat_map(notes_of).collect();
+        let notes: Vec<String> = converted.flat_map(job_notes).collect();
         self.converting.clear();
         let written = std::mem::take(&mut self.written);
         let n = written.len();
@@ -455,7 +457,7 @@ impl Batch {
 }
 
 /// The notes of a job, each with the job's title, which names its file.
-fn notes_of(job: &JobView) -> impl Iterator<Item = String> {
+fn job_notes(job: &JobView) -> impl Iterator<Item = String> {
     job.notes.iter().map(move |note| format!("{}: {note}", job.title))
 }
 
@@ -470,7 +472,7 @@ fn listed_notes(notes: &[String]) -> Vec<String> {
 
 /// File of the labels that a document shows, unless they are a preview.
 fn saved_labels(document: &Document) -> Option<PathBuf> {
-    let is_preview = document.of_role(Role::Labels).is_some_and(|labels| labels.name == PREVIEW_NAME);
+    let is_preview = document.overlay_with_role(Role::Labels).is_some_and(|labels| labels.name == PREVIEW_NAME);
     document.labels_path().filter(|_| !is_preview).map(Path::to_owned)
 }
 
@@ -488,21 +490,21 @@ mod tests {
     #[test]
     fn converted_files_have_the_name_of_their_stack() {
         let mut batch = Batch { format: ConvertFormat::OmeZarr, ..Batch::default() };
-        assert_eq!(batch.output_of(Path::new("/a/b.ome.tif")), Path::new("/a/b.zarr"));
+        assert_eq!(batch.converted_path(Path::new("/a/b.ome.tif")), Path::new("/a/b.zarr"));
         batch.format = ConvertFormat::ZippedOmeZarr;
-        assert_eq!(batch.output_of(Path::new("/a/b.zarr")), Path::new("/a/b.ozx"));
+        assert_eq!(batch.converted_path(Path::new("/a/b.zarr")), Path::new("/a/b.ozx"));
         batch.folder = Some(PathBuf::from("/out"));
         batch.format = ConvertFormat::OmeTiff;
-        assert_eq!(batch.output_of(Path::new("/a/embryo 1.czi")), Path::new("/out/embryo 1.ome.tif"));
-        assert_eq!(batch.output_of(Path::new("/a/b.nii.gz")), Path::new("/out/b.ome.tif"));
+        assert_eq!(batch.converted_path(Path::new("/a/embryo 1.czi")), Path::new("/out/embryo 1.ome.tif"));
+        assert_eq!(batch.converted_path(Path::new("/a/b.nii.gz")), Path::new("/out/b.ome.tif"));
         (batch.channel, batch.time) = (Some(1), Some(0));
-        assert_eq!(batch.output_of(Path::new("/a/b.nii.gz")), Path::new("/out/b_c1_t0.ome.tif"));
+        assert_eq!(batch.converted_path(Path::new("/a/b.nii.gz")), Path::new("/out/b_c1_t0.ome.tif"));
     }
 
     #[test]
     fn every_format_converts_to_a_name_that_selects_its_file_format() {
         for format in ConvertFormat::ALL {
-            let output = Batch { format, ..Batch::default() }.output_of(Path::new("/a/b.lsm"));
+            let output = Batch { format, ..Batch::default() }.converted_path(Path::new("/a/b.lsm"));
             let container = cytoscope_formats::container_for_path(&output).ok();
             let expected = match format {
                 ConvertFormat::OmeTiff => Some(Container::OmeTiff),
@@ -517,9 +519,9 @@ mod tests {
             assert_eq!(is_zarr, format.holds_labels(), "{}", output.display());
         }
         let mut batch = Batch { format: ConvertFormat::Rois, ..Batch::default() };
-        assert_eq!(batch.output_of(Path::new("/a/b.tif")), Path::new("/a/b.zip"));
+        assert_eq!(batch.converted_path(Path::new("/a/b.tif")), Path::new("/a/b.zip"));
         batch.format = ConvertFormat::Roi;
-        assert_eq!(batch.output_of(Path::new("/a/b.tif")), Path::new("/a/b.roi"));
+        assert_eq!(batch.converted_path(Path::new("/a/b.tif")), Path::new("/a/b.roi"));
     }
 
     #[test]

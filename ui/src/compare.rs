@@ -96,7 +96,7 @@ impl LabelComparisons {
     }
 
     fn subject(&self, document: &Document) -> Option<Subject> {
-        let shown = |role| document.of_role(role).filter(|o| o.is_at(document.time));
+        let shown = |role| document.overlay_with_role(role).filter(|o| o.is_at(document.time));
         let (labels, truth) = (shown(Role::Labels)?, shown(Role::Truth)?);
         let images = [labels.source_id, truth.source_id, document.time as u64];
         Some(Subject { images, ignore_below_voxels: self.ignore_below_voxels })
@@ -110,7 +110,7 @@ impl LabelComparisons {
             self.keep(comparison);
         }
         let (Some(of), Some(labels), Some(truth)) =
-            (self.subject(document), document.of_role(Role::Labels), document.of_role(Role::Truth))
+            (self.subject(document), document.overlay_with_role(Role::Labels), document.overlay_with_role(Role::Truth))
         else {
             document.overlays.iter_mut().for_each(|o| o.labels.colors = None);
             return;

@@ -21,7 +21,7 @@ use crate::settings::{Settings, SettingsFile};
 use crate::training::search::{SearchJob, SearchSetup};
 use crate::work::ModelWork;
 use cytoscope_model_package::PACKAGE_KIND;
-use cytoscope_pipeline::job_record::{records_result_of, remove_record};
+use cytoscope_pipeline::job_record::{record_lists_result, remove_record};
 use cytoscope_pipeline::packages::is_model;
 use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::results::FileRecord;
@@ -446,8 +446,8 @@ fn prepare_table(
     // A table that a job of this window wrote, or an earlier one for the same labels, is replaced without asking while it is
     // unchanged.
     let is_own = tables.get(&table).is_some_and(|record| record.matches(&table))
-        || records_result_of(&table, &table, labels)
-        || records_result_of(labels, &table, &place.stack);
+        || record_lists_result(&table, &table, labels)
+        || record_lists_result(labels, &table, &place.stack);
     check_folder(&folder)?;
     Ok(TableTarget { table, is_own })
 }

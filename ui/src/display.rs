@@ -449,8 +449,8 @@ mod tests {
         }
         let settings = display.settings();
         assert!(settings.show_library && settings.model == Settings::default().model, "choices are reset");
-        assert_eq!((settings.axes_of(&file), settings.series_of(&file)), (Some("TYX"), 2));
-        assert_eq!(settings.voxel_size_of(&file).z, Some(2.0));
+        assert_eq!((settings.axes_for(&file), settings.series_for(&file)), (Some("TYX"), 2));
+        assert_eq!(settings.voxel_size_for(&file).z, Some(2.0));
         assert_eq!(settings.dataset_folder.as_deref(), Some(Path::new("/data/dataset")));
         assert_eq!((settings.recent.len(), settings.channels_of_model.len()), (1, 1));
         assert_eq!(settings.output_of_model.get("cells"), Some(&OutputTensor::All));

@@ -122,7 +122,7 @@ impl Overlay {
             Role::Labels => "Labels",
             Role::Truth => "Ground truth",
             Role::Live => "In progress",
-            Role::Map => match ArtifactKind::of_name(&file_name(&self.path)) {
+            Role::Map => match ArtifactKind::from_name(&file_name(&self.path)) {
                 Some((ArtifactKind::Probability, _)) => "Probability",
                 Some((ArtifactKind::Prediction, _)) => "Predicted stain",
                 _ => "Map",
@@ -143,7 +143,7 @@ impl Overlay {
 
 /// Whether a file of maps holds a predicted stain, as its name states.
 fn is_stain(path: &Path) -> bool {
-    matches!(ArtifactKind::of_name(&file_name(path)), Some((ArtifactKind::Prediction, _)))
+    matches!(ArtifactKind::from_name(&file_name(path)), Some((ArtifactKind::Prediction, _)))
 }
 
 /// How a stain of Z, Y, X voxels is shown: with the contrast of its middle slice, because its values have any range, and over
@@ -385,17 +385,17 @@ impl Document {
 
     /// File of the shown labels.
     pub fn labels_path(&self) -> Option<&Path> {
-        let overlay = self.of_role(Role::Labels)?;
+        let overlay = self.overlay_with_role(Role::Labels)?;
         Some(self.saved_labels.as_ref().unwrap_or(&overlay.path))
     }
 
     /// The overlay with this role; `None` if the document has none.
-    pub fn of_role(&self, role: Role) -> Option<&Overlay> {
+    pub fn overlay_with_role(&self, role: Role) -> Option<&Overlay> {
         self.overlays.iter().find(|o| o.role == role)
     }
 
     /// The overlay with this role; `None` if the document has none.
-    pub fn of_role_mut(&mut self, role: Role) -> Option<&mut Overlay> {
+    pub fn overlay_with_role_mut(&mut self, role: Role) -> Option<&mut Overlay> {
         self.overlays.iter_mut().find(|o| o.role == role)
     }
 

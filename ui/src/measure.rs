@@ -33,7 +33,7 @@ pub(crate) enum TableState {
 pub(crate) fn table_name(labels: &Path) -> String {
     let result = containing_maps(labels);
     let name = file_name(result);
-    let stem = match ArtifactKind::of_name(&name) {
+    let stem = match ArtifactKind::from_name(&name) {
         Some((ArtifactKind::Labels, stem)) => stem,
         Some((kind, stem)) if kind.is_maps() && result != labels => stem,
         _ => name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem),
@@ -44,7 +44,7 @@ pub(crate) fn table_name(labels: &Path) -> String {
 /// Whether the labels of a table were written after the table.
 pub(crate) fn is_old(table: &Path) -> bool {
     let name = file_name(table);
-    let Some((ArtifactKind::Table, stem)) = ArtifactKind::of_name(&name) else { return false };
+    let Some((ArtifactKind::Table, stem)) = ArtifactKind::from_name(&name) else { return false };
     let written = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
     let existing = table.parent().map(|folder| Artifact::existing(folder, stem)).unwrap_or_default();
     let labels = existing.iter().filter(|a| a.kind == ArtifactKind::Labels).filter_map(|a| written(&a.path)).max();
@@ -88,7 +88,7 @@ pub(crate) fn table_hint(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         actions.command(Command::Measure);
     }
     if table == TableState::Old {
-        let shown = state.document().and_then(|document| document.of_role(Role::Labels));
+        let shown = state.document().and_then(|document| document.overlay_with_role(Role::Labels));
         weak(
             ui,
             match shown.is_some_and(|labels| labels.name == PREVIEW_NAME) {

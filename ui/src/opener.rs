@@ -9,7 +9,7 @@ use crate::results::Results;
 use crate::runs::RunId;
 use crate::screenshots::ScreenshotSubject;
 use crate::training::models::TrainedModelFormat;
-use cytoscope_formats::{FormatError, FormatErrorKind, is_zarr_folder, one_of_each_series, zarr_folder_of};
+use cytoscope_formats::{FormatError, FormatErrorKind, containing_zarr_folder, first_file_per_series, is_zarr_folder};
 use cytoscope_pipeline::ExportFormat;
 use cytoscope_profile::RunTable;
 use cytoscope_storage::message::Message;
@@ -184,7 +184,7 @@ impl ProfileTable {
     }
 
     /// Returns the table of a run that is written.
-    pub(crate) fn of_run(self) -> RunTable {
+    pub(crate) fn into_run_table(self) -> RunTable {
         match self {
             ProfileTable::Advice => RunTable::Advice,
             ProfileTable::Spans => RunTable::Spans,
@@ -261,7 +261,7 @@ impl Opener {
             }
             Err(error) => OpenerResult::Failed {
                 what: format!("Opening {}", file_name(&path)),
-                reason: reason_of(&error),
+                reason: open_failure_reason(&error),
                 axes_of: may_be_axes(&error).then_some((path, series)),
             },
         });
@@ -280,7 +280,7 @@ impl Opener {
             Err(error) => OpenerResult::Failed {
                 what: format!("Opening {}", file_name(&path)),
                 reason: match &error {
-                    OpenError::Format(error) => reason_of(error),
+                    OpenError::Format(error) => open_failure_reason(error),
                     OpenError::Grid { .. } => error.to_string(),
                 },
                 axes_of: None,
@@ -393,7 +393,7 @@ fn open_series(path: &Path, given: GivenMetadata, series: usize) -> Result<(Docu
 }
 
 /// Returns why a file could not be opened, in the words of the window.
-fn reason_of(error: &FormatError) -> String {
+fn open_failure_reason(error: &FormatError) -> String {
     failure_in_window(&Message::of(error), Some(error.next_step().as_str()))
 }
 
@@ -429,9 +429,9 @@ pub(crate) fn expand_for_list(paths: &[PathBuf]) -> Expanded {
 fn expand_up_to(paths: &[PathBuf], max_files_of_folder: usize) -> Expanded {
     let (mut files, mut truncated, mut has_empty, mut unreadable) = (Vec::new(), false, false, Vec::new());
     let given: Vec<PathBuf> = paths.iter().filter(|p| !p.is_dir()).cloned().collect();
-    let opening: HashSet<PathBuf> = one_of_each_series(&given).into_iter().collect();
+    let opening: HashSet<PathBuf> = first_file_per_series(&given).into_iter().collect();
     for path in paths {
-        if let Some(folder) = zarr_folder_of(path) {
+        if let Some(folder) = containing_zarr_folder(path) {
             files.push(folder);
             continue;
         }
@@ -451,7 +451,7 @@ fn expand_up_to(paths: &[PathBuf], max_files_of_folder: usize) -> Expanded {
         if found.iter().any(|p| !ends_in(p, &SLICE_EXTENSIONS)) {
             found.retain(|p| !ends_in(p, &SLICE_EXTENSIONS));
         }
-        found = one_of_each_series(&found);
+        found = first_file_per_series(&found);
         truncated |= found.len() > max_files_of_folder;
         found.truncate(max_files_of_folder);
         files.extend(found);

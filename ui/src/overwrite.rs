@@ -21,7 +21,7 @@ pub(crate) struct OverwriteQuestion {
 
 impl OverwriteQuestion {
     /// Whether the refused job is a prediction.
-    pub(crate) fn is_of_prediction(&self) -> bool {
+    pub(crate) fn is_prediction(&self) -> bool {
         matches!(self.refused.again, RepeatableJob::Predict { .. })
     }
 }

@@ -79,7 +79,7 @@ pub(crate) struct StepEditor {
 }
 
 impl StepEditor {
-    fn text_of(&self, document: u64, index: usize) -> Option<&str> {
+    fn text_for(&self, document: u64, index: usize) -> Option<&str> {
         let edited = self.edited.as_ref().filter(|(of, at, _)| *of == document && *at == index);
         edited.map(|(_, _, text)| text.as_str())
     }
@@ -117,7 +117,7 @@ fn parsed(text: &str) -> Result<PreprocessStep, String> {
 }
 
 /// Returns the steps of a preprocessed copy: the steps that `text` states, then the steps of the document.
-fn steps_of_copy(text: &str, steps: &[PreprocessStep]) -> Result<Vec<PreprocessStep>, String> {
+fn preprocessed_copy_steps(text: &str, steps: &[PreprocessStep]) -> Result<Vec<PreprocessStep>, String> {
     let mut all = match text.trim() {
         "" => Vec::new(),
         text => parse_steps(text).map_err(|error| error.to_string())?,
@@ -150,7 +150,7 @@ pub(crate) fn copy_control(
         });
         let is_changed = response.changed();
         response.on_hover_text("Steps are separated by commas. Lengths are in voxels, or in µm if they end in um");
-        let steps = steps_of_copy(&text, &document.preprocessing.steps);
+        let steps = preprocessed_copy_steps(&text, &document.preprocessing.steps);
         if let Err(reason) = &steps {
             problem(ui, reason);
         }
@@ -224,7 +224,7 @@ fn step_row(
     const ICON: f32 = 18.0;
     let count = steps.len();
     let step = steps.get_mut(index)?;
-    let mut text = editor.text_of(document, index).map_or_else(|| step.to_string(), str::to_owned);
+    let mut text = editor.text_for(document, index).map_or_else(|| step.to_string(), str::to_owned);
     let mut reorder = None;
     ui.horizontal(|ui| {
         // A row that is wider than the panel would widen the panel in every frame.
@@ -257,7 +257,7 @@ fn step_row(
             reorder = Some(Reorder::Remove(index));
         }
     });
-    if let Some(Err(reason)) = editor.text_of(document, index).map(parsed) {
+    if let Some(Err(reason)) = editor.text_for(document, index).map(parsed) {
         problem(ui, &reason);
     }
     reorder
@@ -328,7 +328,7 @@ mod tests {
     fn a_copy_has_the_typed_steps_first() {
         let own = ["median:radius=1".parse::<PreprocessStep>().unwrap()];
         let names = |text: &str| -> Result<Vec<&'static str>, String> {
-            steps_of_copy(text, &own).map(|steps| steps.iter().map(PreprocessStep::name).collect())
+            preprocessed_copy_steps(text, &own).map(|steps| steps.iter().map(PreprocessStep::name).collect())
         };
         assert_eq!(names(" ").unwrap(), ["median"]);
         assert_eq!(names("crop:z=0-1,deskew:angle=30").unwrap(), ["crop", "deskew", "median"]);

@@ -102,36 +102,36 @@ impl Results {
 
     /// The time point of a row, from 0; `None` if the table states none, because all its objects are of one.
     pub fn time(&self, row: usize) -> Option<usize> {
-        let time = self.value(row, self.column_of(ObjectColumn::Time)?);
+        let time = self.value(row, self.column_index(ObjectColumn::Time)?);
         (time >= 0.0).then_some(time as usize)
     }
 
     /// Number of objects at a time point; all objects if the table states no time points.
     pub fn objects_at(&self, time: usize) -> usize {
-        let Some(column) = self.column_of(ObjectColumn::Time) else { return self.rows.len() };
+        let Some(column) = self.column_index(ObjectColumn::Time) else { return self.rows.len() };
         (0..self.rows.len()).filter(|row| self.value(*row, column) == time as f64).count()
     }
 
     /// Index of the row that measures a label at a time point; `None` if the table has none. The labels of each time point
     /// start at 1.
-    pub fn row_of(&self, label: u32, time: usize) -> Option<usize> {
+    pub fn row_index(&self, label: u32, time: usize) -> Option<usize> {
         let is_of = |row: &usize| self.label(*row) == label && self.time(*row).is_none_or(|at| at == time);
         (0..self.rows.len()).find(is_of)
     }
 
     /// The table for the writers of files.
     pub fn table(&self) -> ObjectTable {
-        ObjectTable::of_numbers(&self.columns, &self.rows)
+        ObjectTable::from_numbers(&self.columns, &self.rows)
     }
 
     /// Volume in µm³ of the voxels that the objects were measured with; `None` if the table does not state it.
     pub fn voxel_um3(&self) -> Option<f64> {
-        let (volume, voxels) = (self.column_of(ObjectColumn::VolumeUm3)?, self.column_of(ObjectColumn::Voxels)?);
+        let (volume, voxels) = (self.column_index(ObjectColumn::VolumeUm3)?, self.column_index(ObjectColumn::Voxels)?);
         Some(self.value(0, volume) / self.value(0, voxels)).filter(|um3| um3.is_finite() && *um3 > 0.0)
     }
 
     /// Index of a column.
-    pub fn column_of(&self, column: ObjectColumn) -> Option<usize> {
+    pub fn column_index(&self, column: ObjectColumn) -> Option<usize> {
         self.column(column.name())
     }
 
@@ -200,7 +200,7 @@ mod tests {
     fn a_label_of_a_time_series_has_one_row_for_each_time_point() {
         let text = "time,label,volume_um3\n0,1,10\n0,2,20\n3,1,30\n";
         let table = Results::parse(Path::new("x.csv"), text).unwrap();
-        assert_eq!([0, 3, 1].map(|time| table.row_of(1, time)), [Some(0), Some(2), None]);
+        assert_eq!([0, 3, 1].map(|time| table.row_index(1, time)), [Some(0), Some(2), None]);
         assert_eq!([0, 2, 9].map(|row| table.time(row)), [Some(0), Some(3), None]);
         assert_eq!([0, 3, 1].map(|time| table.objects_at(time)), [2, 1, 0]);
     }
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(table.order.iter().map(|r| table.label(*r)).collect::<Vec<_>>(), [2, 1, 3]);
         table.sort_by(1);
         assert_eq!(table.order.iter().map(|r| table.label(*r)).collect::<Vec<_>>(), [3, 1, 2]);
-        assert_eq!((table.row_of(3, 0), table.row_of(3, 5), table.row_of(4, 0)), (Some(2), Some(2), None));
+        assert_eq!((table.row_index(3, 0), table.row_index(3, 5), table.row_index(4, 0)), (Some(2), Some(2), None));
         // Column names that need quoting.
         let quoted = Results::parse(Path::new("x.csv"), "label,\"mean_a,b\"\r\n7,1.5\r\n").unwrap();
         assert_eq!((quoted.column("mean_a,b"), quoted.value(0, 1)), (Some(1), 1.5));

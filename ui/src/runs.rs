@@ -340,7 +340,7 @@ mod tests {
         let sample = |at_us, resident_bytes| MemorySample { at_us, resident_bytes, arena_bytes: Some(7), device: None };
         job.timeline = vec![sample(0.0, 100), sample(2e6, 300)];
         job.marks = vec![MemoryMark { label: "reading".into(), at_us: 1e6, resident_bytes: 200 }];
-        let csv = ProfileTable::Memory.of_run().csv(&ShownRun::Job(&job).to_stored(), None);
+        let csv = ProfileTable::Memory.into_run_table().csv(&ShownRun::Job(&job).to_stored(), None);
         let lines: Vec<&str> = csv.lines().skip(1).collect();
         assert_eq!(lines, ["0,\"\",100,7,,", "1,\"reading\",200,,,", "2,\"\",300,7,,"]);
     }

@@ -260,17 +260,17 @@ impl Settings {
     }
 
     /// The series remembered for a file, from 0; the first one if there is none.
-    pub fn series_of(&self, file: &Path) -> usize {
+    pub fn series_for(&self, file: &Path) -> usize {
         self.series_of_file.get(file).copied().unwrap_or(0)
     }
 
     /// The axes remembered for a file's folder.
-    pub fn axes_of(&self, file: &Path) -> Option<&str> {
+    pub fn axes_for(&self, file: &Path) -> Option<&str> {
         self.axes_of_folder.get(file.parent()?).map(String::as_str)
     }
 
     /// The voxel size in µm remembered for a file's folder; unknown along all axes if there is none.
-    pub fn voxel_size_of(&self, file: &Path) -> VoxelSize {
+    pub fn voxel_size_for(&self, file: &Path) -> VoxelSize {
         self.remembered_voxel_size(file.parent())
     }
 
@@ -420,12 +420,12 @@ mod tests {
         settings.save(&path).unwrap();
         let loaded = Settings::load(&path);
         assert_eq!(loaded, settings);
-        let series = ["/data/plate.zarr", "/data/other.czi"].map(|file| loaded.series_of(Path::new(file)));
+        let series = ["/data/plate.zarr", "/data/other.czi"].map(|file| loaded.series_for(Path::new(file)));
         assert_eq!((series, loaded.series_of_file.len()), ([3, 0], 1));
         assert_eq!((loaded.recent.len(), loaded.recent[0].to_str()), (MAX_RECENT, Some("/data/15.tif")));
         assert_eq!(loaded.recent.iter().filter(|p| p.ends_with("15.tif")).count(), 1);
-        assert_eq!(loaded.axes_of(Path::new("/data/other.tif")), Some("TYX"));
-        let sizes = ["/data/b.tif", "/slices/b.tif", "/other/c.tif"].map(|file| loaded.voxel_size_of(Path::new(file)));
+        assert_eq!(loaded.axes_for(Path::new("/data/other.tif")), Some("TYX"));
+        let sizes = ["/data/b.tif", "/slices/b.tif", "/other/c.tif"].map(|file| loaded.voxel_size_for(Path::new(file)));
         assert_eq!(sizes.map(|size| (size.z, size.x)), [(Some(2.0), Some(0.25)), (Some(3.0), None), (None, None)]);
         let scored = ["/data", "/data/a.tif", "/data/truth", "/slices"];
         let scored = scored.map(|path| loaded.voxel_size_in(Path::new(path)));
@@ -445,11 +445,11 @@ mod tests {
         }
         let last = Path::new("/data/499.czi");
         settings.remember_series(last.to_owned(), 2);
-        assert_eq!((settings.series_of(last), settings.series_of_file.len()), (2, MAX_FILES));
+        assert_eq!((settings.series_for(last), settings.series_of_file.len()), (2, MAX_FILES));
         let new = Path::new("/data/new.czi");
         settings.remember_series(new.to_owned(), 3);
-        assert_eq!((settings.series_of(new), settings.series_of_file.len()), (3, MAX_FILES));
-        assert_eq!(settings.series_of(last), 2);
+        assert_eq!((settings.series_for(new), settings.series_of_file.len()), (3, MAX_FILES));
+        assert_eq!(settings.series_for(last), 2);
     }
 
     #[test]
@@ -462,11 +462,11 @@ mod tests {
             settings.remember_voxel_size(&file(i), size);
         }
         let last = file(MAX_FOLDERS);
-        assert_eq!((settings.axes_of(&last), settings.voxel_size_of(&last)), (Some("ZYX"), size));
+        assert_eq!((settings.axes_for(&last), settings.voxel_size_for(&last)), (Some("ZYX"), size));
         assert_eq!((settings.axes_of_folder.len(), settings.voxel_size_of_folder.len()), (MAX_FOLDERS, MAX_FOLDERS));
         // Other axes of a known folder replace no other folder.
         settings.remember_axes(&last, Some("TYX"));
-        assert_eq!((settings.axes_of(&last), settings.axes_of_folder.len()), (Some("TYX"), MAX_FOLDERS));
+        assert_eq!((settings.axes_for(&last), settings.axes_of_folder.len()), (Some("TYX"), MAX_FOLDERS));
     }
 
     #[test]
@@ -496,8 +496,8 @@ mod tests {
         assert_eq!((stored.theme, stored.show_3d, stored.model.as_str()), (ThemeChoice::Dark, false, "cells"));
         let recent: Vec<&str> = stored.recent.iter().filter_map(|path| path.to_str()).collect();
         assert_eq!(recent, ["/data/a.tif", "/data/first.tif", "/data/b.tif"]);
-        let axes = ["/first/b.tif", "/data/a.tif"].map(|file| stored.axes_of(Path::new(file)));
-        assert_eq!((axes, stored.voxel_size_of(Path::new("/second/b.tif")).z), ([Some("TYX"), None], Some(2.0)));
+        let axes = ["/first/b.tif", "/data/a.tif"].map(|file| stored.axes_for(Path::new(file)));
+        assert_eq!((axes, stored.voxel_size_for(Path::new("/second/b.tif")).z), ([Some("TYX"), None], Some(2.0)));
         // Without a readable file, all settings are written.
         std::fs::write(&path, "{ half").unwrap();
         first_file.save(&first).unwrap();

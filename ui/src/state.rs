@@ -63,7 +63,7 @@ impl<'a> State<'a> {
     /// Whether a command is enabled now.
     pub(crate) fn is_enabled(self, command: Command) -> bool {
         let document = self.document();
-        let has = |role| document.is_some_and(|d| d.of_role(role).is_some());
+        let has = |role| document.is_some_and(|d| d.overlay_with_role(role).is_some());
         match command {
             Command::OpenSample => self.documents.sample().is_some(),
             Command::Models | Command::Convert | Command::Evaluate => self.jobs.has_engine(),
@@ -114,7 +114,7 @@ impl<'a> State<'a> {
     /// Why the shown labels cannot be measured now; `None` if they can.
     pub(crate) fn reason_against_measuring(self) -> Option<&'static str> {
         let Some(document) = self.document() else { return Some("Open a stack first.") };
-        if document.of_role(Role::Labels).is_none() {
+        if document.overlay_with_role(Role::Labels).is_none() {
             Some("Predict the stack or add labels first.")
         } else if !has_saved_labels(document) {
             Some("These objects are a preview: save them in Predict first.")
@@ -145,7 +145,7 @@ impl<'a> State<'a> {
             // A training run is kept, and can be continued.
             return "Pause the training run".to_owned();
         }
-        let map = self.document().and_then(|d| d.of_role(Role::Map));
+        let map = self.document().and_then(|d| d.overlay_with_role(Role::Map));
         if let (Command::ToggleMap, Some(map)) = (command, map) {
             return format!("Show {}", map.title().to_lowercase());
         }
@@ -165,7 +165,9 @@ impl<'a> State<'a> {
             Command::ToggleLabels => {
                 Some(document.is_some_and(|d| d.overlays.iter().any(|o| o.is_labels() && o.visible)))
             }
-            Command::ToggleMap => Some(document.and_then(|d| d.of_role(Role::Map)).is_some_and(|o| o.visible)),
+            Command::ToggleMap => {
+                Some(document.and_then(|d| d.overlay_with_role(Role::Map)).is_some_and(|o| o.visible))
+            }
             Command::ToggleSwipe => Some(self.display.swipe().is_some()),
             Command::ToggleLineProfile => Some(self.display.shows_line_profile()),
             Command::ToggleCrosshair => Some(settings.show_crosshair),
@@ -221,5 +223,5 @@ impl<'a> State<'a> {
 
 /// Whether a document has labels that are more than a preview.
 fn has_saved_labels(document: &Document) -> bool {
-    document.of_role(Role::Labels).is_some_and(|labels| labels.name != PREVIEW_NAME)
+    document.overlay_with_role(Role::Labels).is_some_and(|labels| labels.name != PREVIEW_NAME)
 }

@@ -22,7 +22,7 @@ use crate::screenshots::take_screenshot;
 use crate::training::search::SearchAction;
 use crate::training::{Training, TrainingAction};
 use crate::views::layout::Layout;
-use cytoscope_model_package::package_of;
+use cytoscope_model_package::package_folder;
 use cytoscope_pipeline::{PARQUET_EXTENSION, PairRole, parquet_table};
 use cytoscope_profile::ComparedRun;
 use cytoscope_storage::target::extension;
@@ -164,11 +164,11 @@ impl Workbench {
                     ),
                 }
             }
-            FileRequest::Table(document) => match self.results_of(document).cloned() {
+            FileRequest::Table(document) => match self.results_for(document).cloned() {
                 Some(table) => effects.act(save(first.clone(), move || table_content(&table, &first))),
                 None => not_saved(&mut effects),
             },
-            FileRequest::AnnData(document) => match self.results_of(document).cloned() {
+            FileRequest::AnnData(document) => match self.results_for(document).cloned() {
                 Some(table) => effects.act(save(first, move || Ok(table.table().anndata_csv().into_bytes()))),
                 None => not_saved(&mut effects),
             },
@@ -178,7 +178,7 @@ impl Workbench {
                 effects.act(ModelsAction::Export { format, request, out: first });
             }
             FileRequest::ModelFile => {
-                let models = files.iter().map(|file| package_of(file).to_owned()).collect();
+                let models = files.iter().map(|file| package_folder(file).to_owned()).collect();
                 effects.act(ModelsAction::Open(models));
             }
             FileRequest::ConvertFiles => effects.act(BatchAction::Add(files)),
@@ -202,7 +202,7 @@ impl Workbench {
     }
 
     /// The object table of a document, which may no longer be the active one.
-    fn results_of(&self, document: u64) -> Option<&Results> {
+    fn results_for(&self, document: u64) -> Option<&Results> {
         self.documents.get(document)?.results.as_ref()
     }
 
@@ -227,7 +227,7 @@ impl Workbench {
                     let compared = other
                         .as_ref()
                         .map(|(other, [first, second])| ComparedRun { run: other, titles: [first, second] });
-                    Ok(table.of_run().csv(&run, compared).into_bytes())
+                    Ok(table.into_run_table().csv(&run, compared).into_bytes())
                 }))
             }
         }

@@ -279,7 +279,7 @@ impl Work {
     }
 
     fn add_job(&mut self, id: JobId, title: String, purpose: Purpose, job: &Job) {
-        let files = subject::files_of(job);
+        let files = subject::job_files(job);
         self.jobs.push(JobView { files, ..JobView::new(id, title, purpose) });
         let ended = self.jobs.iter().filter(|j| j.state.is_over()).count();
         if ended > MAX_ENDED_JOBS
@@ -354,7 +354,7 @@ impl Work {
     }
 
     /// The newest active prediction of a document.
-    pub fn of_document(&self, document: u64) -> Option<&JobView> {
+    pub fn newest_for_document(&self, document: u64) -> Option<&JobView> {
         self.jobs
             .iter()
             .rev()

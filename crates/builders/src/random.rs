@@ -53,7 +53,7 @@ pub fn random_network(bytes: &[u8]) -> Result<RandomNetwork> {
         infos,
         values: vec![x],
         axes,
-        budget: Budget::of_bytes(0, Interrupt::default()),
+        budget: Budget::with_constant_bytes(0, Interrupt::default()),
     };
     let count = 1 + builder.decisions.below(MAX_NODES);
     for _ in 0..count {

@@ -186,7 +186,7 @@ fn shapes(session: &mut Session, size: usize) -> Result<(), CorrectionError> {
         session.apply(&Edit::Merge { labels: vec![label(2 * n)], into: label(2 * n + 1), scope: Scope::Volume })
     })?;
     measure("split them by two seeds in 3-D", 9, |n| {
-        let bounds = session.volume().bounds_of(label(2 * n + 1)).unwrap_or(middle_box(size));
+        let bounds = session.volume().label_bounds(label(2 * n + 1)).unwrap_or(middle_box(size));
         let middle = |a: usize| (bounds.start[a] + bounds.end[a]) / 2;
         let seeds = vec![[middle(0), middle(1), bounds.start[2] + 8], [middle(0), middle(1), bounds.end[2] - 8]];
         session.apply(&Edit::SplitBySeeds { label: label(2 * n + 1), seeds, scope: Scope::Volume })
@@ -196,7 +196,7 @@ fn shapes(session: &mut Session, size: usize) -> Result<(), CorrectionError> {
 fn splits(session: &mut Session, size: usize) -> Result<(), CorrectionError> {
     let (label, other) = (|n: usize| label(size, n), |n: usize| label(size, 20 + n));
     let middles: Vec<usize> =
-        (0..9).filter_map(|n| session.volume().bounds_of(other(n))).map(|b| (b.start[0] + b.end[0]) / 2).collect();
+        (0..9).filter_map(|n| session.volume().label_bounds(other(n))).map(|b| (b.start[0] + b.end[0]) / 2).collect();
     measure("delete 7 slices of a cell", middles.len(), |n| {
         let slices = middles.get(n).map_or(0..0, |z| z - 3..z + 4);
         slices.into_iter().try_for_each(|z| {
@@ -208,7 +208,7 @@ fn splits(session: &mut Session, size: usize) -> Result<(), CorrectionError> {
         session.apply(&Edit::Interpolate { label: other(n), axis: SliceAxis::Z, at: None, over: DrawOver::Any })
     })?;
     measure("cut a cell in two by a line, through all slices", middles.len(), |n| {
-        let b = session.volume().bounds_of(other(n)).unwrap_or(middle_box(size));
+        let b = session.volume().label_bounds(other(n)).unwrap_or(middle_box(size));
         let x = (b.start[2] + b.end[2]) as f64 / 2.0;
         let points =
             vec![[b.start[0] as f64, b.start[1] as f64 - 2.0, x], [b.start[0] as f64, b.end[1] as f64 + 2.0, x]];

@@ -392,7 +392,7 @@ mod tests {
                     }
                     // All accepted steps can be undone, back to the initial state.
                     while session.undo().unwrap().is_some() {}
-                    prop_assert_eq!(session.volume().voxels_of(1), if snapshot { 243 } else { 0 });
+                    prop_assert_eq!(session.volume().voxel_count(1), if snapshot { 243 } else { 0 });
                 }
             }
         }

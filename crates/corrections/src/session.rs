@@ -175,7 +175,7 @@ impl Session {
         let stroke = self.stroke.take()?;
         let diff = stroke.runs.pack(&self.volume.labels().grid)?;
         self.revert(&diff);
-        Some(change_of_diff(&stroke.brush.name(), &diff))
+        Some(describe_diff(&stroke.brush.name(), &diff))
     }
 
     /// Undoes the newest step; `None` if there is none.
@@ -185,7 +185,7 @@ impl Session {
     pub fn undo(&mut self) -> Result<Option<Change>, CorrectionError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_undo() else { return Ok(None) };
-        let change = change_of_diff(&step.name, &step.diff);
+        let change = describe_diff(&step.name, &step.diff);
         write(&self.journal, |j| j.append(&Record::Undo))?;
         let fits = self.volume.apply_diff(&step.diff, Direction::Backward);
         debug_assert_eq!(fits, Ok(()), "the history matches the labels");
@@ -200,7 +200,7 @@ impl Session {
     pub fn redo(&mut self) -> Result<Option<Change>, CorrectionError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_redo() else { return Ok(None) };
-        let change = change_of_diff(&step.name, &step.diff);
+        let change = describe_diff(&step.name, &step.diff);
         write(&self.journal, |j| j.append(&Record::Redo))?;
         let fits = self.volume.apply_diff(&step.diff, Direction::Forward);
         debug_assert_eq!(fits, Ok(()), "the history matches the labels");
@@ -354,7 +354,7 @@ impl Session {
             self.revert(&diff);
             return Err(e);
         }
-        let mut change = change_of_diff(&name, &diff);
+        let mut change = describe_diff(&name, &diff);
         change.new_labels = new_labels;
         change.dropped_steps = self.history.push(UndoStep { id, name, diff });
         change.undoable = self.history.to_undo().is_some();
@@ -393,7 +393,7 @@ fn sync(journal: &Mutex<JournalFile>) -> Result<(), CorrectionError> {
     sync_file()
 }
 
-fn change_of_diff(name: &str, diff: &EditDiff) -> Change {
+fn describe_diff(name: &str, diff: &EditDiff) -> Change {
     Change {
         name: name.to_owned(),
         bounds: Some(diff.bounds),
@@ -505,7 +505,7 @@ mod tests {
         lock(session.journal.as_ref().unwrap()).forbid_writing();
         let state = session.volume().labels().to_dense();
         let unchanged = |s: &Session| {
-            assert!(s.volume().labels().to_dense() == state && s.volume().voxels_of(3) == 0);
+            assert!(s.volume().labels().to_dense() == state && s.volume().voxel_count(3) == 0);
             assert_eq!(s.undo_names().chain(s.redo_names()).collect::<Vec<_>>(), ["Paint 1", "Paint 2"]);
         };
         assert!(matches!(session.apply(&dab(3, 12.0)), Err(CorrectionError::Io { .. })));
@@ -563,6 +563,6 @@ mod tests {
         let change = session.apply(&Edit::Paint { brush, points: vec![[4.0, 4.0, 50.0]] }).unwrap();
         assert!(!change.undoable && change.dropped_steps == 2, "{change:?}");
         assert_eq!(session.undo().unwrap(), None);
-        assert!(session.is_modified() && session.volume().voxels_of(2) > 0);
+        assert!(session.is_modified() && session.volume().voxel_count(2) > 0);
     }
 }

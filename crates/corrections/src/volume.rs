@@ -151,7 +151,7 @@ impl LabelVolume {
     }
 
     /// Number of voxels of a label; 0 for background and labels that do not exist.
-    pub fn voxels_of(&self, label: u32) -> u64 {
+    pub fn voxel_count(&self, label: u32) -> u64 {
         self.index.voxels(label)
     }
 
@@ -191,14 +191,14 @@ impl LabelVolume {
     }
 
     /// The smallest box around a label; `None` if it does not exist. Only the chunks with the label are searched.
-    pub fn bounds_of(&self, label: u32) -> Option<BoundsZyx> {
+    pub fn label_bounds(&self, label: u32) -> Option<BoundsZyx> {
         self.bounds_within(label, &BoundsZyx::whole(self.shape_zyx()))
     }
 
     /// The smallest box around the part of a label inside a box.
     pub(crate) fn bounds_within(&self, label: u32, within: &BoundsZyx) -> Option<BoundsZyx> {
         let mut found = None;
-        self.each_row_of(label, within, |z, y, xs| {
+        self.for_each_run(label, within, |z, y, xs| {
             extend_bounds(&mut found, BoundsZyx { start: [z, y, xs.start], end: [z + 1, y + 1, xs.end] });
         });
         found
@@ -211,14 +211,14 @@ impl LabelVolume {
     }
 
     /// As [`LabelVolume::bounds_in`], with an error for boxes above [`MAX_BOX_VOXELS`].
-    pub(crate) fn box_of(&self, label: u32, scope: Scope) -> Result<BoundsZyx, CorrectionError> {
+    pub(crate) fn checked_bounds(&self, label: u32, scope: Scope) -> Result<BoundsZyx, CorrectionError> {
         let bounds = self.bounds_in(label, scope)?;
         check_box(&bounds)?;
         Ok(bounds)
     }
 
     /// Calls `f(z, y, xs)` for each run of a label along X inside a box; runs end at chunk boundaries.
-    pub(crate) fn each_row_of(&self, label: u32, within: &BoundsZyx, mut f: impl FnMut(usize, usize, Range<usize>)) {
+    pub(crate) fn for_each_run(&self, label: u32, within: &BoundsZyx, mut f: impl FnMut(usize, usize, Range<usize>)) {
         for (chunk, _) in self.index.chunk_counts(label) {
             let chunk = *chunk as usize;
             let own = self.labels.grid.bounds(chunk);
@@ -238,10 +238,10 @@ impl LabelVolume {
     }
 
     /// Mask of a label inside a box, in C order.
-    pub(crate) fn mask_of(&self, label: u32, bounds: &BoundsZyx) -> Vec<bool> {
+    pub(crate) fn label_mask(&self, label: u32, bounds: &BoundsZyx) -> Vec<bool> {
         let [nz, ny, nx] = bounds.size();
         let mut mask = vec![false; nz * ny * nx];
-        self.each_row_of(label, bounds, |z, y, xs| {
+        self.for_each_run(label, bounds, |z, y, xs| {
             let row = ((z - bounds.start[0]) * ny + y - bounds.start[1]) * nx;
             mask[row + xs.start - bounds.start[2]..row + xs.end - bounds.start[2]].fill(true);
         });
@@ -252,7 +252,7 @@ impl LabelVolume {
     pub(crate) fn slices_with(&self, label: u32, axis: SliceAxis) -> Vec<bool> {
         let shape = self.shape_zyx();
         let mut found = vec![false; shape[axis.index()]];
-        self.each_row_of(label, &BoundsZyx::whole(shape), |z, y, xs| match axis {
+        self.for_each_run(label, &BoundsZyx::whole(shape), |z, y, xs| match axis {
             SliceAxis::Z => found[z] = true,
             SliceAxis::Y => found[y] = true,
             SliceAxis::X => found[xs].fill(true),

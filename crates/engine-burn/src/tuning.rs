@@ -174,12 +174,12 @@ impl TuningState {
             return self.reporting_compiling(listener, device, || work(true));
         }
         let was_tuned = self.is_tuned;
-        let mut bytes = size_of_files(&self.timings);
+        let mut bytes = folder_bytes(&self.timings);
         let mut result =
             if was_tuned { work(true) } else { run_reporting(listener, device, Preparation::Tuning, || work(false)) };
         let mut is_recorded = was_tuned;
         for _ in 0..MAX_REPEATS {
-            let now = size_of_files(&self.timings);
+            let now = folder_bytes(&self.timings);
             if result.is_err() || (self.is_tuned && now == bytes) {
                 break;
             }
@@ -199,10 +199,10 @@ impl TuningState {
 }
 
 /// Returns the size of all files below a folder; 0 if it cannot be read. Files of timings only grow.
-fn size_of_files(folder: &Path) -> u64 {
+fn folder_bytes(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let size = |entry: std::fs::DirEntry| match entry.metadata() {
-        Ok(about) if about.is_dir() => size_of_files(&entry.path()),
+        Ok(about) if about.is_dir() => folder_bytes(&entry.path()),
         Ok(about) => about.len(),
         Err(_) => 0,
     };

@@ -56,7 +56,7 @@ fn bytes_read_as(graph: &mut Graph, x: ValueId, to: (f32, u8), from: (f32, u8)) 
 }
 
 /// Adds a convolution whose weights are stored as signed bytes.
-fn conv_of_bytes(graph: &mut Graph, x: ValueId, ci: usize, co: usize) -> ValueId {
+fn add_int8_conv(graph: &mut Graph, x: ValueId, ci: usize, co: usize) -> ValueId {
     let values: Vec<i8> = noise((ci + co) as u64, co * ci * 9).iter().map(|v| (v * 80.0) as i8).collect();
     let w = Some(graph.add_initializer("w8", Tensor::new([co, ci, 3, 3], values).unwrap()));
     let s = Some(graph.add_initializer("ws", Tensor::vector(vec![0.01f32; co])));
@@ -197,14 +197,14 @@ fn quantized_values_can_be_used_several_times() {
         let a = bytes(&mut graph, x, 0.02, 120);
         let twice = concat(&mut graph, &[a, a]);
         let twice = bytes(&mut graph, twice, scale, zero);
-        let y = conv_of_bytes(&mut graph, twice, 2 * channels, 16);
+        let y = add_int8_conv(&mut graph, twice, 2 * channels, 16);
         check("bytes twice", graph.clone(), &[y], Precision::Int8, 1e-5);
         check("bytes twice, and themselves", graph.clone(), &[y, a], Precision::Int8, 1e-5);
         let b = act(&mut graph, a, Activation::Sigmoid);
         let b = bytes(&mut graph, b, 0.02, 120);
         let three = concat(&mut graph, &[b, a, b]);
         let three = bytes(&mut graph, three, scale, zero);
-        let z = conv_of_bytes(&mut graph, three, 3 * channels, 16);
+        let z = add_int8_conv(&mut graph, three, 3 * channels, 16);
         check("three parts of bytes", graph, &[z, y, b], Precision::Int8, 1e-5);
     }
 }
@@ -215,8 +215,8 @@ fn in_place_tables_keep_values_that_are_read_later() {
     let a = bytes(&mut graph, x, 0.02, 120);
     let r = act(&mut graph, a, Activation::Sigmoid);
     let r = bytes(&mut graph, r, 0.01, 3);
-    let y = conv_of_bytes(&mut graph, r, 16, 16);
-    let z = conv_of_bytes(&mut graph, a, 16, 32);
+    let y = add_int8_conv(&mut graph, r, 16, 16);
+    let z = add_int8_conv(&mut graph, a, 16, 32);
     check("a table and a convolution", graph.clone(), &[y, z], Precision::Int8, 1e-5);
     let n = graph.push("abs", Op::Unary(UnaryOp::Abs), &[Some(a)]);
     check("a table and floats", graph, &[y, z, n], Precision::Int8, 1e-5);
@@ -240,7 +240,7 @@ fn a_pool_and_a_concatenation_can_read_the_same_bytes() {
         let p = bytes(&mut graph, p, 0.02, 120);
         let all = concat(&mut graph, &[p, a, p]);
         let all = bytes(&mut graph, all, 0.02, 120);
-        let y = conv_of_bytes(&mut graph, all, 3 * channels, 16);
+        let y = add_int8_conv(&mut graph, all, 3 * channels, 16);
         check("pool twice", graph, &[y, p], Precision::Int8, 1e-5);
     }
 }
@@ -290,7 +290,7 @@ fn a_float_convolution_can_read_quantized_values_of_few_channels() {
         });
         let dq = Op::DequantizeLinear { axis: 1, block_size: 0 };
         let real = graph.push("real", dq, &[Some(q), Some(s), Some(z)]);
-        let a = conv_of_bytes(&mut graph, real, channels, 16);
+        let a = add_int8_conv(&mut graph, real, channels, 16);
         // Its weights are floats.
         let b = conv(&mut graph, real, channels, 32);
         check("two convolutions", graph, &[a, b], Precision::Int8, 1e-4);
@@ -302,7 +302,7 @@ fn a_norm_of_few_voxels_matches_the_reference() {
     for spatial in [[1, 1], [1, 2]] {
         let (mut graph, x) = new_graph(&[1, 16, spatial[0], spatial[1]]);
         let a = bytes(&mut graph, x, 0.02, 120);
-        let a = conv_of_bytes(&mut graph, a, 16, 16);
+        let a = add_int8_conv(&mut graph, a, 16, 16);
         let scale = graph.add_initializer("g", Tensor::vector(vec![1.5f32; 16]));
         let shift = graph.add_initializer("h", Tensor::vector(vec![0.5f32; 16]));
         let norm = Op::InstanceNormalization { epsilon: 1e-5 };
@@ -321,7 +321,7 @@ fn a_norm_can_read_and_write_bytes_with_the_same_zero_point() {
         let norm = Op::InstanceNormalization { epsilon: 1e-5 };
         let n = graph.push("norm", norm, &[Some(a), Some(scale), Some(shift)]);
         let n = bytes(&mut graph, n, 0.03, zero);
-        let y = conv_of_bytes(&mut graph, n, channels, 16);
+        let y = add_int8_conv(&mut graph, n, channels, 16);
         check("norm of bytes to bytes", graph, &[y], Precision::Int8, 1e-2);
     }
 }
@@ -432,7 +432,7 @@ fn cropping_and_padding_with_a_constant_run_on_kernels() {
         let a = bytes(&mut graph, x, 0.02, 120);
         let y = pad(&mut graph, a, amounts, value);
         let y = bytes(&mut graph, y, 0.02, 120);
-        let z = conv_of_bytes(&mut graph, y, 16, 16);
+        let z = add_int8_conv(&mut graph, y, 16, 16);
         check("padded bytes", graph, &[z, y], Precision::Int8, 1e-5);
     }
 }
@@ -456,7 +456,7 @@ fn bytes_can_be_read_with_another_scale_or_zero_point_than_they_were_made_with()
 fn weights_can_have_a_zero_point_that_is_computed_at_run_time() {
     let (mut graph, x) = new_graph(&[1, 16, 5, 6]);
     let a = bytes(&mut graph, x, 0.02, 120);
-    let y = conv_of_bytes(&mut graph, a, 16, 16);
+    let y = add_int8_conv(&mut graph, a, 16, 16);
     let ten = graph.add_initializer("ten", Tensor::scalar(10.0f32));
     let max = Op::Reduce { kind: ReduceOp::Max, keep_dims: false, noop_with_empty_axes: false };
     let max = graph.push("max", max, &[Some(x)]);

@@ -97,13 +97,13 @@ enum Data {
 /// not have the requested series or axes.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
     let counters = Arc::<Counters>::default();
-    if let Some(root) = ome_zarr::zarr_folder_of(path) {
+    if let Some(root) = ome_zarr::containing_zarr_folder(path) {
         let (meta, data) = ome_zarr::open(&root, options, Arc::clone(&counters))?;
         let (data, limits) = (Data::OmeZarr(Box::new(data)), options.limits.clone());
         return Ok(Image::new(meta, data, limits, counters));
     }
     if path.is_dir()
-        && let Some(first) = numbered::only_series_of_folder(path)?
+        && let Some(first) = numbered::only_series_in_folder(path)?
     {
         return open(&first, &OpenOptions { single_file: false, ..options.clone() });
     }
@@ -450,7 +450,7 @@ impl Image {
         match &self.inner.data {
             Data::Tiff(stack) => stack.files.paths().map(Path::to_owned).collect(),
             Data::Npy(_) => vec![self.meta.path.clone()],
-            Data::OmeZarr(_) => ome_zarr::files_of(&self.meta.path),
+            Data::OmeZarr(_) => ome_zarr::identity_files(&self.meta.path),
             Data::Other(pixels) => pixels.files().unwrap_or_else(|| vec![self.meta.path.clone()]),
             Data::Memory(_) => Vec::new(),
         }

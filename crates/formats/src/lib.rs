@@ -65,10 +65,10 @@ pub use file_format::{FileFormat, StoredCompression};
 pub use image::{Image, OpenOptions, image_in_memory, open, open_bytes};
 pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};
-pub use numbered::{count_left_out_of_series, one_of_each_series};
+pub use numbered::{count_files_outside_series, first_file_per_series};
 pub use ome_zarr::{
-    PREDICTION_KIND, PREDICTION_LABELS, ZarrImageSpec, ZarrWriter, chunk_cache_bytes, is_zarr_folder, is_zarr_name,
-    is_zarr_zip_name, labels_of_prediction, pack_zarr, zarr_folder_of,
+    PREDICTION_KIND, PREDICTION_LABELS, ZarrImageSpec, ZarrWriter, chunk_cache_bytes, containing_zarr_folder,
+    is_zarr_folder, is_zarr_name, is_zarr_zip_name, pack_zarr, prediction_labels_path,
 };
 pub use preview::{label_color, preview_png};
 pub use series_choice::{SeriesChoice, any_series, label_series};

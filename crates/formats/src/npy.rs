@@ -26,14 +26,14 @@ impl Npy {
                 }
                 source.read_at(at, into)
             })?;
-        let dtype = dtype_of(sample);
+        let dtype = dtype_for(sample);
         let order = if header.big_endian { ByteOrder::Big } else { ByteOrder::Little };
         let shape = header.shape;
         // With at most one axis longer than 1, C and Fortran order are the same.
         if header.fortran_order && shape.iter().filter(|n| **n > 1).count() > 1 {
             return Err(Fault::unsupported("the array is in Fortran order", "save it with numpy.ascontiguousarray"));
         }
-        let axes = axes_of_array(&shape, axes)?;
+        let axes = array_axes(&shape, axes)?;
         let mut strides = [0; 6];
         let mut shape_full = [1; 6];
         let mut step = 1;
@@ -53,7 +53,7 @@ impl Npy {
     }
 }
 
-fn axes_of_array(shape: &[usize], axes: Option<&Axes>) -> Result<Vec<Axis>, Fault> {
+fn array_axes(shape: &[usize], axes: Option<&Axes>) -> Result<Vec<Axis>, Fault> {
     let default = match shape.len() {
         0 => "",
         1 => "X",
@@ -102,7 +102,7 @@ impl From<HeaderError> for Fault {
 }
 
 /// The sample type for one of NumPy.
-pub(crate) fn dtype_of(sample: SampleType) -> DType {
+pub(crate) fn dtype_for(sample: SampleType) -> DType {
     match sample {
         SampleType::Bool | SampleType::U8 => DType::U8,
         SampleType::U16 => DType::U16,

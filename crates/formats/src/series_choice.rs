@@ -42,7 +42,7 @@ impl From<Stored> for SeriesChoice {
     fn from(stored: Stored) -> Self {
         match stored {
             Stored::Number(index) => Self::Index(index),
-            Stored::Text(text) => Self::of_text(&text),
+            Stored::Text(text) => Self::from_text(&text),
         }
     }
 }
@@ -67,7 +67,7 @@ impl FromStr for SeriesChoice {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(Self::of_text(text))
+        Ok(Self::from_text(text))
     }
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for SeriesChoice {
 }
 
 impl SeriesChoice {
-    fn of_text(text: &str) -> Self {
+    fn from_text(text: &str) -> Self {
         let text = text.trim();
         if text.eq_ignore_ascii_case("all") {
             return Self::All;
@@ -144,7 +144,7 @@ impl SeriesChoice {
     ///
     /// # Errors
     /// As [`SeriesChoice::open`].
-    pub fn open_labels_of_stack(&self, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
+    pub fn open_stack_labels(&self, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
         let Some(found) = label_series(path) else { return self.open_or_only(path, options) };
         open(path, &OpenOptions { series: self.label_image_or(found, path, options)?, ..options.clone() })
     }
@@ -154,7 +154,7 @@ impl SeriesChoice {
     ///
     /// # Errors
     /// As [`SeriesChoice::open`].
-    pub fn open_maps_of_stack(&self, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
+    pub fn open_stack_maps(&self, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
         match label_series(path).filter(|_| !self.is_first()) {
             Some(_) => open(path, &OpenOptions { series: self.label_image_or(0, path, options)?, ..options.clone() }),
             None => self.open_or_only(path, options),
@@ -168,7 +168,7 @@ impl SeriesChoice {
     /// As [`any_series`].
     pub fn label_image_or(&self, found: usize, path: &Path, options: &OpenOptions) -> Result<usize, FormatError> {
         let Self::Name(_) = self else { return Ok(found) };
-        let named = self.indices_of(any_series(path, options)?.meta());
+        let named = self.chosen_indices(any_series(path, options)?.meta());
         let other = named.ok().and_then(|named| named.first().copied()).filter(|series| *series > 0);
         Ok(other.unwrap_or(found))
     }
@@ -192,13 +192,13 @@ impl SeriesChoice {
     pub fn indices_in(&self, path: &Path, options: &OpenOptions) -> Result<Vec<usize>, FormatError> {
         match self {
             Self::Index(index) => Ok(vec![*index]),
-            _ => self.indices_of(any_series(path, options)?.meta()),
+            _ => self.chosen_indices(any_series(path, options)?.meta()),
         }
     }
 
     /// Returns the number of the only chosen series of an open file.
     fn one_of(&self, meta: &ImageMeta) -> Result<usize, FormatError> {
-        match self.indices_of(meta)?.as_slice() {
+        match self.chosen_indices(meta)?.as_slice() {
             [series] => Ok(*series),
             several => Err(FormatError::misused(
                 &meta.path,
@@ -212,7 +212,7 @@ impl SeriesChoice {
     ///
     /// # Errors
     /// [`FormatError::Misused`] if the file has no series of the chosen name, or several.
-    pub fn indices_of(&self, meta: &ImageMeta) -> Result<Vec<usize>, FormatError> {
+    pub fn chosen_indices(&self, meta: &ImageMeta) -> Result<Vec<usize>, FormatError> {
         let wanted = match self {
             Self::Index(index) => return Ok(vec![*index]),
             Self::All => {
@@ -376,8 +376,8 @@ mod tests {
         ] {
             let series: SeriesChoice = choice.parse().unwrap();
             for path in [&packed, &ours] {
-                assert_eq!(first(series.open_labels_of_stack(path, &options)), labels, "{choice}");
-                assert_eq!(first(series.open_maps_of_stack(path, &options)), maps, "{choice}");
+                assert_eq!(first(series.open_stack_labels(path, &options)), labels, "{choice}");
+                assert_eq!(first(series.open_stack_maps(path, &options)), maps, "{choice}");
             }
         }
     }

@@ -46,20 +46,20 @@ enum Store {
 impl Source {
     /// Opens a file whose reads are added to `counters`.
     pub fn open(path: &Path, counters: Arc<Counters>) -> Result<Self, Fault> {
-        Self::of_file(read::open_regular(path).map_err(open_fault)?, counters)
+        Self::from_file(read::open_regular(path).map_err(open_fault)?, counters)
     }
 
     /// Opens a file by its path relative to a folder, as [`Source::open`]; `None` if there is no such file. Links out of
     /// the folder are refused.
     pub fn inside(folder: &Path, relative: &Path, counters: Arc<Counters>) -> Result<Option<Self>, Fault> {
         match read::open_inside(folder, relative) {
-            Ok(file) => Self::of_file(file, counters).map(Some),
+            Ok(file) => Self::from_file(file, counters).map(Some),
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(e) => Err(open_fault(e)),
         }
     }
 
-    fn of_file(file: File, counters: Arc<Counters>) -> Result<Self, Fault> {
+    fn from_file(file: File, counters: Arc<Counters>) -> Result<Self, Fault> {
         let len = file.metadata().map_err(|e| Fault::Io(OPENING, e))?.len();
         Ok(Self { store: Store::File(Arc::new(file)), start: 0, len, bytes_read: AtomicU64::new(0), counters })
     }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::samples_of;
+use common::page_samples;
 use cytoscope_formats::{Image, OpenOptions, open_bytes};
 use cytoscope_volume::{Region, Samples};
 
@@ -59,7 +59,7 @@ fn fluoview_files_have_axes_and_voxel_size() {
     assert_eq!((meta.format.as_str(), meta.axes.to_string().as_str()), ("fluoview", "ZCYX"));
     let v = meta.voxel_size_um;
     assert_eq!((v.z, v.y, v.x), (Some(1.5), Some(0.5), Some(0.25)));
-    assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0, 2, 1, 3]));
+    assert_eq!(image.read_all().unwrap().into_samples(), page_samples([0, 2, 1, 3]));
 }
 
 #[test]
@@ -72,15 +72,15 @@ fn scanimage_files_of_three_generations_are_read() {
     assert_eq!((v.z, v.y, v.x), (Some(5.0), Some(45.0), Some(30.0)));
     let names: Vec<&str> = meta.channels.iter().map(|c| c.name.as_str()).collect();
     assert_eq!(names, ["Channel 1", "Channel 2"]);
-    let expected = samples_of([0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13]);
+    let expected = page_samples([0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13]);
     assert_eq!(image.read_all().unwrap().into_samples(), expected);
     let image = opened(seed!("scanimage_5"));
     assert_eq!((image.meta().axes.to_string().as_str(), image.meta().unread_pages), ("TZYX", 2));
     assert_eq!(image.meta().voxel_size_um.z, Some(2.0));
-    assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0, 1, 2, 4, 5, 6]));
+    assert_eq!(image.read_all().unwrap().into_samples(), page_samples([0, 1, 2, 4, 5, 6]));
     let image = opened(seed!("scanimage_3"));
     assert_eq!(image.meta().shape, [3, 2, 2, 3]);
-    assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0, 3, 1, 4, 2, 5]));
+    assert_eq!(image.read_all().unwrap().into_samples(), page_samples([0, 3, 1, 4, 2, 5]));
 }
 
 #[test]

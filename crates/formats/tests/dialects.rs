@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::samples_of;
+use common::page_samples;
 use cytoscope_formats::{FormatErrorKind, Image, OpenOptions, open, open_bytes};
 use cytoscope_volume::{Region, Samples};
 
@@ -247,7 +247,7 @@ fn a_fluoview_file_has_the_axes_and_distances_of_its_description() {
     let v = meta.voxel_size_um;
     assert_eq!((v.z, v.y, v.x), (Some(1.5), Some(0.5), Some(0.25)));
     // The slices of a channel follow each other.
-    assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0, 2, 1, 3]));
+    assert_eq!(image.read_all().unwrap().into_samples(), page_samples([0, 2, 1, 3]));
     let image = with(&[("Time", 3, 2.0, "s")], 3).unwrap();
     assert_eq!((image.meta().axes.to_string().as_str(), image.meta().time_interval_secs), ("TYX", Some(2.0)));
     // A description of other pages, and a dimension without a meaning here.
@@ -270,20 +270,20 @@ fn scanimage_files_have_channels_slices_and_times_in_the_order_of_acquisition() 
     assert_eq!((v.z, v.y, v.x, meta.time_interval_secs), (Some(2.5), Some(20.0), Some(20.0), Some(2.0)));
     let names: Vec<&str> = meta.channels.iter().map(|c| c.name.as_str()).collect();
     assert_eq!(names, ["GCaMP", "tdTomato"]);
-    assert_eq!(image.read_all().unwrap().into_samples(), samples_of(0..12));
+    assert_eq!(image.read_all().unwrap().into_samples(), page_samples(0..12));
     // No stack was acquired: the number of slices is that of an earlier one.
     let series = format!("{software}SI.hStackManager.enable = false\n");
     assert_eq!(opened(pages(12, &[text(305, &series)], &[])).unwrap().meta().shape, [6, 2, 2, 3]);
     // As many volumes as frames of a slice, in fast mode: the slices of a volume follow each other.
     let fast = software.replace("framesPerSlice = 1", "framesPerSlice = 2") + "SI.hFastZ.enable = true\n";
     let image = opened(pages(12, &[text(305, &fast)], &[])).unwrap();
-    assert_eq!(image.read_all().unwrap().into_samples(), samples_of(0..12));
+    assert_eq!(image.read_all().unwrap().into_samples(), page_samples(0..12));
     // Version 3: the frames of a slice follow each other.
     let state = "state.configName='a'\rstate.acq.numberOfChannelsSave=1\rstate.acq.numberOfZSlices=2\r\
                  state.acq.numberOfFrames=3\rstate.acq.zStepSize=1.5\r";
     let image = opened(pages(6, &[text(270, state)], &[])).unwrap();
     assert_eq!((image.meta().axes.to_string().as_str(), image.meta().voxel_size_um.z), ("TZYX", Some(1.5)));
-    assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0, 3, 1, 4, 2, 5]));
+    assert_eq!(image.read_all().unwrap().into_samples(), page_samples([0, 3, 1, 4, 2, 5]));
     // A time series, as version 5 describes it.
     let described = "frameNumbers = 1\nscanimage.SI5.channelsSave = 1\nscanimage.SI5.stackNumSlices = 1\n\
                      scanimage.SI5.scanFrameRate = 4";
@@ -307,13 +307,13 @@ fn scanimage_volumes_have_no_flyback_frames() {
     let meta = image.meta();
     assert_eq!((meta.shape.as_slice(), meta.unread_pages, meta.missing_planes), ([2, 3, 2, 2, 3].as_slice(), 4, 0));
     assert_eq!(meta.time_interval_secs, Some(0.4));
-    assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13]));
+    assert_eq!(image.read_all().unwrap().into_samples(), page_samples([0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13]));
     // Stopped in the middle of the second volume: its last slice reads as zeros.
     let image = opened(pages(12, &[text(305, FAST)], &[])).unwrap();
     let meta = image.meta();
     assert_eq!((meta.shape.as_slice(), meta.unread_pages, meta.missing_planes), ([2, 3, 2, 2, 3].as_slice(), 2, 2));
     let (Samples::U8(mut expected), Samples::U8(read)) =
-        (samples_of([0, 1, 2, 3, 4, 5, 8, 9, 10, 11]), image.read_all().unwrap().into_samples())
+        (page_samples([0, 1, 2, 3, 4, 5, 8, 9, 10, 11]), image.read_all().unwrap().into_samples())
     else {
         panic!("other types")
     };
@@ -324,7 +324,7 @@ fn scanimage_volumes_have_no_flyback_frames() {
     let repeated = repeated.replace("Flyback = 4", "Flyback = 7").replace("[1;2]", "1");
     let image = opened(pages(14, &[text(305, &repeated)], &[])).unwrap();
     assert_eq!((image.meta().shape.as_slice(), image.meta().time_interval_secs), ([4, 3, 2, 3].as_slice(), None));
-    let expected = samples_of([0, 2, 4, 1, 3, 5, 7, 9, 11, 8, 10, 12]);
+    let expected = page_samples([0, 2, 4, 1, 3, 5, 7, 9, 11, 8, 10, 12]);
     assert_eq!(image.read_all().unwrap().into_samples(), expected);
 }
 
@@ -338,12 +338,12 @@ fn earlier_scanimage_versions_state_flyback_frames_in_other_settings() {
     let old = "SI.hChannels.channelSave = 1\nSI.hFastZ.enable = true\nSI.hFastZ.discardFlybackFrames = true\n\
                SI.hFastZ.numDiscardFlybackFrames = 2\nSI.hFastZ.numFramesPerVolume = 5\n\
                SI.hStackManager.numSlices = 7\nSI.hStackManager.framesPerSlice = 1\n";
-    let expected = (vec![2, 3, 2, 3], 4, samples_of([0, 1, 2, 5, 6, 7]));
+    let expected = (vec![2, 3, 2, 3], 4, page_samples([0, 1, 2, 5, 6, 7]));
     assert_eq!(volumes(pages(10, &[text(305, old)], &[])), expected);
     let described = "scanimage.SI5.fastZEnable = true\nscanimage.SI5.fastZImageType = 'XY-Z'\n\
                      scanimage.SI5.fastZNumDiscardFrames = 1\nscanimage.SI5.stackNumSlices = 3\n\
                      scanimage.SI5.acqNumFrames = 1\nscanimage.SI5.channelsSave = 1";
-    let expected = (vec![2, 3, 2, 3], 2, samples_of([0, 1, 2, 4, 5, 6]));
+    let expected = (vec![2, 3, 2, 3], 2, page_samples([0, 1, 2, 4, 5, 6]));
     assert_eq!(volumes(pages(8, &[text(270, described)], &[])), expected);
 }
 
@@ -395,7 +395,7 @@ fn a_plane_that_was_taken_from_an_imagej_stack_is_read_although_its_description_
     let description = "ImageJ=1.49i\nimages=50\nslices=50\nloop=false\n";
     let image = opened(pages(1, &[text(270, description)], &[])).unwrap();
     assert_eq!((image.meta().format.as_str(), image.meta().shape.as_slice()), ("imagej", [2, 3].as_slice()));
-    assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0]));
+    assert_eq!(image.read_all().unwrap().into_samples(), page_samples([0]));
     let file = |compression: u16, at: u32, count: u32, pixels_before: &[u8]| {
         let mut tiff = Tiff::new();
         tiff.data(pixels_before);
@@ -421,7 +421,7 @@ fn a_plane_that_was_taken_from_an_imagej_stack_is_read_although_its_description_
     for bytes in [packed, directory_first] {
         let image = opened(bytes).unwrap();
         assert_eq!((image.meta().shape.as_slice(), &image.meta().read_as_slices), ([2, 3].as_slice(), &None));
-        assert_eq!(image.read_all().unwrap().into_samples(), samples_of([0]));
+        assert_eq!(image.read_all().unwrap().into_samples(), page_samples([0]));
     }
     // A stack that was cut off in its second plane or after it.
     for bytes in [9, 12] {

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use cytoscope_formats::{
-    Container, FormatErrorKind, Limits, OpenOptions, WriteSpec, count_left_out_of_series, one_of_each_series, open,
-    open_bytes, write_array,
+    Container, FormatErrorKind, Limits, OpenOptions, WriteSpec, count_files_outside_series, first_file_per_series,
+    open, open_bytes, write_array,
 };
 use cytoscope_volume::{Array, Region, Samples};
 use png::{BitDepth, ColorType};
@@ -101,11 +101,11 @@ fn a_series_ends_at_gaps_and_at_files_of_another_kind() {
     // Indices of a palette are not gray values.
     assert_eq!((files("c1.png"), files("c3.png")), (2, 1));
     assert_eq!((files("a1.png"), files("a5.png"), files("a6.png"), files("b3.png")), (2, 2, 1, 1));
-    let left_out = |name: &str| count_left_out_of_series(&members(name));
+    let left_out = |name: &str| count_files_outside_series(&members(name));
     assert_eq!((left_out("a1.png"), left_out("a5.png"), left_out("b3.png")), (3, 3, 0));
     let all: Vec<PathBuf> =
         ["a1.png", "a2.png", "a4.png", "a5.png", "a6.png", "b3.png"].map(|n| folder.path().join(n)).into();
-    let kept = one_of_each_series(&all);
+    let kept = first_file_per_series(&all);
     assert_eq!(kept, ["a1.png", "a4.png", "a6.png", "b3.png"].map(|n| folder.path().join(n)));
     // It is not clear which series of the folder is meant.
     let error = open(folder.path(), &OpenOptions::default()).unwrap_err();
@@ -193,7 +193,7 @@ fn numbered_tiff_slices_are_a_stack_from_any_member_or_their_folder() {
     let error = with(OpenOptions { limits: few, ..OpenOptions::default() }).unwrap_err();
     assert!(error.kind() == FormatErrorKind::OverLimit && error.to_string().contains("max_set_files"), "{error}");
     let names = ["img_0000.tif", "img_0001.tif", "img_0001_labels.tif", "img_0139.tif", "img_0140.tif"];
-    let kept = one_of_each_series(&names.map(at));
+    let kept = first_file_per_series(&names.map(at));
     assert_eq!(kept, ["img_0000.tif", "img_0001_labels.tif", "img_0140.tif"].map(at));
 }
 
@@ -280,7 +280,7 @@ fn tiff_slices_without_leading_zeros_are_a_stack_if_the_last_number_has_three_di
         let last = Region { start: vec![0, 94, 0, 0, 0, 0], size: vec![1, 1, 1, 2, 3, 1] };
         assert_eq!(image.read(0, &last).unwrap().into_samples(), Samples::U16(plane(10_200)));
     }
-    let kept = one_of_each_series(&["depth-2.tif", "depth-3.tif", "img100.tif", "img8.tif"].map(at));
+    let kept = first_file_per_series(&["depth-2.tif", "depth-3.tif", "img100.tif", "img8.tif"].map(at));
     assert_eq!(kept, ["depth-2.tif", "depth-3.tif", "img100.tif"].map(at));
     let alone = default_open(&at("depth-2.tif")).unwrap();
     assert_eq!(alone.read_all().unwrap().into_samples(), Samples::U16(plane(2)));
@@ -304,8 +304,8 @@ fn stacks_and_ome_sets_with_numbers_in_their_names_stay_separate() {
     let planes = ["ome_001.tif", "ome_002.tif", "ome_003.tif"].map(at);
     assert_eq!(default_open(&stacks[1]).unwrap().meta().shape_full, [1, 2, 1, 2, 3, 1]);
     assert_eq!(default_open(&planes[1]).unwrap().read_all().unwrap().into_samples(), Samples::U16(plane(2)));
-    assert_eq!(one_of_each_series(&stacks), stacks);
-    assert_eq!(one_of_each_series(&planes), planes);
+    assert_eq!(first_file_per_series(&stacks), stacks);
+    assert_eq!(first_file_per_series(&planes), planes);
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn letters_in_the_names_of_tiff_slices_are_axes() {
     assert!(error.to_string().contains(&format!("{} is missing", name(0, 9, 2))), "{error}");
     // A folder opens as one file, whose error is shown once.
     let all: Vec<PathBuf> = (8..11).map(|z| at(&name(1, z, 1))).collect();
-    assert_eq!(one_of_each_series(&all), all[..1]);
+    assert_eq!(first_file_per_series(&all), all[..1]);
     let alone = OpenOptions { axes: Some("YX".parse().unwrap()), ..OpenOptions::default() };
     let found = open(&at(&name(1, 8, 1)), &alone).unwrap().read_all().unwrap();
     assert_eq!(found.into_samples(), Samples::U16(plane(value(1, 8, 1))));

@@ -12,7 +12,7 @@ use cytoscope_volume::{Array, Region, Samples};
 use proptest::prelude::*;
 use std::path::Path;
 
-fn kind_of(bytes: Vec<u8>) -> Option<FormatErrorKind> {
+fn error_kind(bytes: Vec<u8>) -> Option<FormatErrorKind> {
     open_bytes(bytes, &OpenOptions::default()).and_then(|i| i.read_all()).err().map(|e| e.kind())
 }
 
@@ -56,9 +56,9 @@ fn malformed_headers_are_refused() {
         t.page(&gray(4, 3, at, 12));
         t.bytes
     };
-    assert_eq!(kind_of(good.clone()), None);
+    assert_eq!(error_kind(good.clone()), None);
     for cut in 0..good.len() {
-        let kind = kind_of(good[..cut].to_vec());
+        let kind = error_kind(good[..cut].to_vec());
         // Without its last four bytes, the link to the next page, the file is still complete.
         assert!(kind.is_some() || cut >= good.len() - 4, "cut to {cut} bytes it reads");
     }
@@ -68,7 +68,7 @@ fn malformed_headers_are_refused() {
         let mut tags = gray(4, 3, at, 12);
         edit(&mut tags);
         t.page(&tags);
-        kind_of(t.bytes)
+        error_kind(t.bytes)
     };
     use FormatErrorKind::{Malformed, OverLimit, Unsupported};
     assert_eq!(page(&|t| t[0].2 = vec![0]), Some(Malformed), "no width");
@@ -99,7 +99,7 @@ fn overlapping_strips_are_refused() {
     for _ in 0..20_000 {
         t.page(&gray(256, 256, at, 65536));
     }
-    assert_eq!(kind_of(t.bytes), Some(FormatErrorKind::OverLimit));
+    assert_eq!(error_kind(t.bytes), Some(FormatErrorKind::OverLimit));
 }
 
 #[test]

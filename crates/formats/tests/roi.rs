@@ -29,7 +29,7 @@ fn roi(kind: u8, bounds: [i16; 4], points: &[[u16; 2]], composite: &[f32], slice
     bytes
 }
 
-fn labels_of(bytes: Vec<u8>, shape_zyx: [usize; 3]) -> Vec<u16> {
+fn read_labels(bytes: Vec<u8>, shape_zyx: [usize; 3]) -> Vec<u16> {
     let options = OpenOptions { shape_zyx: Some(shape_zyx), ..OpenOptions::default() };
     let image = open_bytes(bytes, &options).unwrap();
     let [_, z, _, y, x, _] = *image.meta().shape_full.as_slice() else { panic!("six axes") };
@@ -49,22 +49,22 @@ fn picture(values: &[u16], width: usize) -> Vec<String> {
 #[test]
 fn areas_of_every_kind_are_drawn() {
     let rectangle = roi(1, [1, 2, 3, 5], &[], &[], 0);
-    assert_eq!(picture(&labels_of(rectangle, [1, 4, 6]), 6), ["......", "..###.", "..###.", "......"]);
+    assert_eq!(picture(&read_labels(rectangle, [1, 4, 6]), 6), ["......", "..###.", "..###.", "......"]);
     let polygon = roi(0, [1, 1, 4, 4], &[[0, 0], [3, 0], [3, 1], [1, 1], [1, 3], [0, 3]], &[], 0);
-    assert_eq!(picture(&labels_of(polygon, [1, 4, 5]), 5), [".....", ".###.", ".#...", ".#..."]);
+    assert_eq!(picture(&read_labels(polygon, [1, 4, 5]), 5), [".....", ".###.", ".#...", ".#..."]);
     let oval = roi(2, [0, 0, 4, 4], &[], &[], 0);
-    assert_eq!(picture(&labels_of(oval, [1, 4, 4]), 4), [".##.", "####", "####", ".##."]);
+    assert_eq!(picture(&read_labels(oval, [1, 4, 4]), 4), [".##.", "####", "####", ".##."]);
     #[rustfmt::skip]
     let with_hole = roi(1, [0, 0, 4, 4], &[], &[
         0.0, 0.0, 0.0, 1.0, 4.0, 0.0, 1.0, 4.0, 4.0, 1.0, 0.0, 4.0, 4.0,
         0.0, 1.0, 1.0, 1.0, 1.0, 3.0, 1.0, 3.0, 3.0, 1.0, 3.0, 1.0, 4.0,
     ], 0);
-    assert_eq!(picture(&labels_of(with_hole, [1, 4, 4]), 4), ["####", "#..#", "#..#", "####"]);
+    assert_eq!(picture(&read_labels(with_hole, [1, 4, 4]), 4), ["####", "#..#", "#..#", "####"]);
 }
 
 #[test]
 fn a_region_is_in_its_slice_or_in_all() {
-    let one = |slice| labels_of(roi(1, [0, 0, 1, 1], &[], &[], slice), [3, 1, 2]);
+    let one = |slice| read_labels(roi(1, [0, 0, 1, 1], &[], &[], slice), [3, 1, 2]);
     assert_eq!(one(2), [0, 0, 1, 0, 0, 0]);
     assert_eq!(one(0), [1, 0, 1, 0, 1, 0]);
     // Without a stack, the image just contains the region.
@@ -151,7 +151,7 @@ fn regions_in_a_folder_of_a_zip_keep_the_numbers_in_their_names() {
         zip.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
         zip.write_all(&bytes).unwrap();
     }
-    assert_eq!(labels_of(zip.finish().unwrap().into_inner(), [2, 1, 2]), [7, 0, 7, 4]);
+    assert_eq!(read_labels(zip.finish().unwrap().into_inner(), [2, 1, 2]), [7, 0, 7, 4]);
 }
 
 #[test]

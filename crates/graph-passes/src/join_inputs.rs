@@ -82,7 +82,7 @@ pub fn input_channels(graph: &Graph) -> Vec<usize> {
 fn joined_dims(graph: &Graph, channels: &[usize]) -> Result<Vec<Dim>> {
     let mut joined: Option<Vec<Dim>> = None;
     for (&input, &count) in graph.inputs.iter().zip(channels) {
-        let own = dims_of(graph, input, count)?;
+        let own = input_dims(graph, input, count)?;
         match &mut joined {
             None => joined = Some(own),
             Some(joined) if joined.len() != own.len() => {
@@ -103,7 +103,7 @@ fn joined_dims(graph: &Graph, channels: &[usize]) -> Result<Vec<Dim>> {
 }
 
 /// Returns the axes of an input of f32 with `count` channels.
-fn dims_of(graph: &Graph, input: ValueId, count: usize) -> Result<Vec<Dim>> {
+fn input_dims(graph: &Graph, input: ValueId, count: usize) -> Result<Vec<Dim>> {
     let value = graph.value(input);
     let unsupported = |what: String| GraphError::unsupported(format!("the input \"{}\" {what}", value.name));
     if let Some(dtype) = value.dtype.filter(|dtype| *dtype != ElementType::F32) {

@@ -47,7 +47,7 @@ impl Lifetimes {
         for id in &graph.outputs {
             reads.entry(*id).or_default().push(graph.nodes.len());
         }
-        let bytes = producers.keys().map(|id| (*id, bytes_of(graph, *id))).collect();
+        let bytes = producers.keys().map(|id| (*id, value_bytes(graph, *id))).collect();
         Self { producers, reads, bytes }
     }
 
@@ -79,7 +79,7 @@ impl Lifetimes {
     }
 }
 
-fn bytes_of(graph: &Graph, id: ValueId) -> u64 {
+fn value_bytes(graph: &Graph, id: ValueId) -> u64 {
     let value = graph.value(id);
     let elements = value.fixed_shape().map_or(0, |s| s.iter().product::<usize>()) as u64;
     elements * value.dtype.map_or(4, |t| t.size_bytes() as u64)
@@ -160,7 +160,7 @@ fn candidate(
         let mut work = 0.0;
         for index in &chain {
             let Some(node) = graph.nodes.get(*index) else { continue };
-            let elements = node.output(0).map_or(0, |id| bytes_of(graph, id)) as f64 / 4.0;
+            let elements = node.output(0).map_or(0, |id| value_bytes(graph, id)) as f64 / 4.0;
             work += node_macs(graph, node)? as f64 + 4.0 * elements;
         }
         let worth = lifetimes.bytes.get(&value).copied().unwrap_or(0) as f64 / work.max(1.0);

@@ -122,7 +122,7 @@ fn swap_with_pointwise(graph: &mut Graph, keep: &BTreeSet<String>) -> usize {
         let shape =
             from.iter().enumerate().map(|(axis, n)| Dim::Fixed(if axis == 1 { channels } else { *n })).collect();
         let between = graph.add_value(name, Some(ElementType::F32), Some(shape));
-        set_channels_of_sizes(graph, resize, channels);
+        set_size_channels(graph, resize, channels);
         // The convolution takes the place of the resize, so that it comes before it.
         graph.nodes.swap(resize, at);
         let (conv, resize) = (resize, at);
@@ -137,7 +137,7 @@ fn swap_with_pointwise(graph: &mut Graph, keep: &BTreeSet<String>) -> usize {
 }
 
 /// Sets the number of channels in the output lengths of a resize, if it has them instead of scales.
-fn set_channels_of_sizes(graph: &mut Graph, resize: usize, channels: usize) {
+fn set_size_channels(graph: &mut Graph, resize: usize, channels: usize) {
     let sizes = graph.nodes[resize].input(3).and_then(|id| graph.constant(id)?.to_i64_vec());
     let Some(mut sizes) = sizes else { return };
     sizes.iter_mut().skip(1).take(1).for_each(|n| *n = channels as i64);

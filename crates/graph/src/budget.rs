@@ -61,11 +61,11 @@ pub struct Budget {
 impl Budget {
     /// Returns the budget of a graph that is prepared once.
     pub fn new(graph: &Graph, interrupt: Interrupt) -> Self {
-        Self::of_bytes(graph.initializer_bytes() as u64, interrupt)
+        Self::with_constant_bytes(graph.initializer_bytes() as u64, interrupt)
     }
 
     /// Returns the budget of a graph whose constants take `constants` bytes.
-    pub fn of_bytes(constants: u64, interrupt: Interrupt) -> Self {
+    pub fn with_constant_bytes(constants: u64, interrupt: Interrupt) -> Self {
         let bytes = FOLDED_BYTES.saturating_add(constants.saturating_mul(FOLDED_TIMES));
         Self { bytes: Cell::new(bytes), work: Cell::new(FOLDED_WORK), interrupt }
     }

@@ -101,7 +101,7 @@ fn check_source(source: &Source<'_>, channels: usize, dims: [usize; 3], in_place
 }
 
 /// Returns the row of voxels `(d, h, ..)` of block `b`.
-fn row_of(source: &Source<'_>, out: RowOut, b: usize, d: usize, h: usize) -> RowSource {
+fn row_source(source: &Source<'_>, out: RowOut, b: usize, d: usize, h: usize) -> RowSource {
     match source {
         Source::F32(v, l) => RowSource::F32(v[l.row_start(b, d, h)..].as_ptr()),
         Source::F16(v, l) => RowSource::F16(v[l.row_start(b, d, h)..].as_ptr()),
@@ -197,8 +197,8 @@ fn make_row(
     let (first, second) = (0, terms.len() - 1);
     Row {
         len,
-        first: row_of(&terms[first].source, out, b, d, h),
-        second: if second == first { RowSource::None } else { row_of(&terms[second].source, out, b, d, h) },
+        first: row_source(&terms[first].source, out, b, d, h),
+        second: if second == first { RowSource::None } else { row_source(&terms[second].source, out, b, d, h) },
         scale: [first, second].map(|i| lanes[i].scale[at..].as_ptr()),
         shift: [first, second].map(|i| lanes[i].shift[at..].as_ptr()),
         slope: activation.slope(),

@@ -48,7 +48,7 @@ prop_compose! {
     }
 }
 
-fn block_of(channels: usize) -> usize {
+fn block_size(channels: usize) -> usize {
     if channels < 4 { 1 } else { 16 }
 }
 
@@ -57,7 +57,7 @@ fn any_block(channels: usize, seed: u64) -> usize {
     match seed % 4 {
         0 => 1,
         1 => 16,
-        _ => block_of(channels),
+        _ => block_size(channels),
     }
 }
 
@@ -137,8 +137,8 @@ proptest! {
             }
         }
         let want: Vec<f32> = want.iter().map(|v| *v as f32).collect();
-        let (lx, lg) = (Blocked::new(c, dims, [1, 0, 1], block_of(c)), Blocked::new(c, out, [0, 1, 0], block_of(c)));
-        let ld = Blocked::new(c, dims, [0, 1, 2], block_of(c));
+        let (lx, lg) = (Blocked::new(c, dims, [1, 0, 1], block_size(c)), Blocked::new(c, out, [0, 1, 0], block_size(c)));
+        let ld = Blocked::new(c, dims, [0, 1, 2], block_size(c));
         let (x, g) = (blocked(&x, &lx), blocked(&g, &lg));
         for isa in isas() {
             let mut got = blocked(&start, &ld);
@@ -177,7 +177,7 @@ proptest! {
             }
         }
         let want: Vec<f32> = want.iter().map(|v| *v as f32).collect();
-        let (lg, ld) = (Blocked::new(c, to, [0, 1, 0], block_of(c)), Blocked::new(c, from, [1, 0, 2], block_of(c)));
+        let (lg, ld) = (Blocked::new(c, to, [0, 1, 0], block_size(c)), Blocked::new(c, from, [1, 0, 2], block_size(c)));
         let g = blocked(&g, &lg);
         for isa in isas() {
             let mut got = blocked(&start, &ld);
@@ -221,7 +221,7 @@ proptest! {
             let dx = f64::from(weight[i / n]) * statistics[i / n].1 * (g[i] - of_one - normal(i) * of_normal);
             dx as f32 + if accumulate { start[i] } else { 0.0 }
         }).collect();
-        let block = block_of(c);
+        let block = block_size(c);
         let (lx, ly) = (Blocked::new(c, dims, [1, 0, 1], block), Blocked::new(c, dims, [0, 1, 0], block));
         let lb = Blocked::new(c, dims, [1, 1, 1], block);
         let (px, py) = (blocked(&x, &lx), blocked(&dy, &ly));
@@ -246,7 +246,7 @@ proptest! {
         let dims = [2, h, w];
         let n = 2 * h * w;
         let (x, dy, start) = (noise(c * n, seed), noise(c * n, seed ^ 1), noise(c * n, seed ^ 2));
-        let block = block_of(c);
+        let block = block_size(c);
         let (lx, ly) = (Blocked::new(c, dims, [1, 0, 1], block), Blocked::new(c, dims, [0, 1, 0], block));
         let before = |i: usize| if accumulate { start[i] } else { 0.0 };
         let leaky: Vec<f32> = (0..c * n).map(|i| before(i) + if x[i] > 0.0 { dy[i] } else { dy[i] * 0.1 }).collect();

@@ -226,7 +226,7 @@ impl Files {
     }
 
     /// Returns the path of a file if the package is a folder and [`Files::read`] would accept the file.
-    pub fn path_of(&self, name: &str) -> Option<PathBuf> {
+    pub fn file_path(&self, name: &str) -> Option<PathBuf> {
         let Self::Folder(folder) = self else { return None };
         let local = local_name(name);
         open_inside(folder, Path::new(local)).is_ok().then(|| folder.join(local))

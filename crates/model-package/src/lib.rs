@@ -137,7 +137,7 @@ pub fn is_package(path: &Path) -> bool {
 
 /// Returns the package folder whose description a file is, by its name, and every other path as it is. People who choose a
 /// package in a dialog for files choose its description.
-pub fn package_of(path: &Path) -> &Path {
+pub fn package_folder(path: &Path) -> &Path {
     let name = path.file_name().and_then(|name| name.to_str());
     let is_description = name.is_some_and(|name| files::DESCRIPTIONS.contains(&name));
     path.parent().filter(|folder| is_description && !folder.as_os_str().is_empty()).unwrap_or(path)
@@ -202,7 +202,7 @@ impl Package {
         if is_onnx && path.is_file() {
             return Self::open_onnx(path);
         }
-        Self::of_files(path, Files::open(path)?, None)
+        Self::from_files(path, Files::open(path)?, None)
     }
 
     /// Opens a package like [`Package::open`]; if its only usable weights are a PyTorch state dict, `convert` builds the
@@ -215,11 +215,11 @@ impl Package {
         if is_onnx && path.is_file() {
             return Self::open_onnx(path);
         }
-        Self::of_files(path, Files::open(path)?, Some(convert))
+        Self::from_files(path, Files::open(path)?, Some(convert))
     }
 
     /// Reads a package from its files; `path` is the path that it was opened by.
-    fn of_files(path: &Path, files: Files, convert: Option<ConvertStateDict<'_>>) -> Result<Self, PackageError> {
+    fn from_files(path: &Path, files: Files, convert: Option<ConvertStateDict<'_>>) -> Result<Self, PackageError> {
         let (rdf_name, bytes) = files.description()?;
         let text = String::from_utf8(bytes).map_err(|_| PackageError::bad(path, &rdf_name, "is not UTF-8 text"))?;
         let rdf = yaml::parse(&text).map_err(|problem| PackageError::bad(path, &rdf_name, problem))?;
@@ -277,7 +277,7 @@ impl Package {
     ///
     /// # Errors
     /// [`PackageError`] if an input or output has no shape of rank 4 or 5, or the network has no ONNX form.
-    pub fn of_network(
+    pub fn from_network(
         path: &Path,
         graph: Graph,
         description: String,
@@ -296,7 +296,7 @@ impl Package {
         let name = path.file_stem().map_or_else(|| "model".to_owned(), |s| s.to_string_lossy().into_owned());
         let channels_last = graph.inputs.first().is_some_and(|id| has_channels_last(graph.value(*id)));
         let spec = |ids: &[ValueId], steps: &[Processing]| -> Result<Vec<TensorSpec>, PackageError> {
-            ids.iter().map(|id| TensorSpec::of_value(graph.value(*id), channels_last, steps).ok_or_else(|| {
+            ids.iter().map(|id| TensorSpec::from_value(graph.value(*id), channels_last, steps).ok_or_else(|| {
                 let v = graph.value(*id);
                 PackageError::bad(path, &v.name, "has no shape of rank 4 (batch, channel, y, x) or 5 (with z): wrap it in a bioimage.io package")
             })).collect()
@@ -384,7 +384,7 @@ impl Package {
 
     /// Returns the declared tolerance for reproducing an output; a strict one for a network that was built from a state
     /// dict, because a mistaken setting may change outputs little.
-    pub fn tolerance_of(&self, output_id: &str) -> Tolerance {
+    pub fn output_tolerance(&self, output_id: &str) -> Tolerance {
         if self.is_rebuilt { REBUILT_TOLERANCE } else { Tolerance::declared(&self.rdf, output_id) }
     }
 

@@ -165,7 +165,7 @@ impl Reader<'_> {
     /// Returns the type of a tensor's elements, if it is stated; a name that the specification does not have is an error.
     fn tensor_type(&self, tensor: &str, from: &Value, key: &str) -> Result<Option<TensorType>, PackageError> {
         let Some(name) = self.optional_text(tensor, from, key)? else { return Ok(None) };
-        TensorType::of_name(&name).map(Some).ok_or_else(|| self.bad(tensor, unknown_type(key, name)))
+        TensorType::from_name(&name).map(Some).ok_or_else(|| self.bad(tensor, unknown_type(key, name)))
     }
 
     /// Returns a text, or a number as text.

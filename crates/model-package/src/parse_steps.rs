@@ -170,7 +170,7 @@ impl Parameters<'_> {
 
     fn ensure_dtype(&self) -> Result<Processing, PackageError> {
         let name = self.reader.text(self.kwargs, "dtype")?;
-        let dtype = TensorType::of_name(&name).ok_or_else(|| self.bad(unknown_type("dtype", name)))?;
+        let dtype = TensorType::from_name(&name).ok_or_else(|| self.bad(unknown_type("dtype", name)))?;
         Ok(Processing::EnsureDtype { dtype })
     }
 }

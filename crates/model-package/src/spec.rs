@@ -265,7 +265,7 @@ impl TensorSpec {
 
     /// Describes a value without metadata as batch, channel and two or three spatial axes, or with the channels last; `None`
     /// for other ranks. Integers are not processed.
-    pub(crate) fn of_value(value: &Value, channels_last: bool, processing: &[Processing]) -> Option<Self> {
+    pub(crate) fn from_value(value: &Value, channels_last: bool, processing: &[Processing]) -> Option<Self> {
         let shape = value.shape.as_ref()?;
         let kinds: &[AxisKind] = match (shape.len(), channels_last) {
             (4, false) => &[AxisKind::Batch, AxisKind::Channel, AxisKind::Y, AxisKind::X],
@@ -323,7 +323,7 @@ mod tests {
             assert!(!has_channels_last(&value(other)));
         }
         let steps = [Processing::Sigmoid];
-        let spec = TensorSpec::of_value(&images, true, &steps).unwrap();
+        let spec = TensorSpec::from_value(&images, true, &steps).unwrap();
         assert!(spec.has_channels_last() && spec.processing.is_empty(), "integers are not processed");
         let kinds: Vec<AxisKind> = spec.axes.iter().map(|axis| axis.kind).collect();
         assert_eq!(kinds, [AxisKind::Batch, AxisKind::Y, AxisKind::X, AxisKind::Channel]);

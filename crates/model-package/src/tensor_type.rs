@@ -61,7 +61,7 @@ impl TensorType {
     }
 
     /// Returns the type of a name; `None` if descriptions have no such type.
-    pub(crate) fn of_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.name() == name)
     }
 
@@ -87,8 +87,8 @@ mod tests {
         assert_eq!(TensorType::names(), names);
         for one in TensorType::ALL {
             assert_eq!(serde_json::to_value(one).unwrap(), one.to_string());
-            assert_eq!(TensorType::of_name(one.name()), Some(one));
+            assert_eq!(TensorType::from_name(one.name()), Some(one));
         }
-        assert_eq!(TensorType::of_name("complex64"), None);
+        assert_eq!(TensorType::from_name("complex64"), None);
     }
 }

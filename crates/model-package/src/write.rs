@@ -128,7 +128,7 @@ impl PackageBuilder {
     /// [`PackageError`] if the graph has no ONNX form, or the description violates the specification.
     pub fn in_memory(&self, name: &Path) -> Result<Package, PackageError> {
         let contents = self.files(&InheritedContent::default(), name)?.into_iter().collect();
-        Package::of_files(name, Files::Memory { path: name.to_owned(), contents: Arc::new(contents) }, None)
+        Package::from_files(name, Files::Memory { path: name.to_owned(), contents: Arc::new(contents) }, None)
     }
 
     /// Returns names and contents of all files, in a fixed order.

@@ -272,7 +272,7 @@ impl<'a> Tensors<'a> {
                 set("min_percentile", json!(min_percentile));
                 set("max_percentile", json!(max_percentile));
                 set("eps", json!(eps));
-                reference_tensor.iter().for_each(|name| set("reference_tensor", json!(self.id_of(name))));
+                reference_tensor.iter().for_each(|name| set("reference_tensor", json!(self.id_for(name))));
                 "scale_range"
             }
             Processing::ZeroMeanUnitVariance { eps, axes } => {
@@ -297,7 +297,7 @@ impl<'a> Tensors<'a> {
                 "fixed_zero_mean_unit_variance"
             }
             Processing::ScaleMeanVariance { eps, axes, reference_tensor } => {
-                set("reference_tensor", json!(self.id_of(reference_tensor)));
+                set("reference_tensor", json!(self.id_for(reference_tensor)));
                 set("axes", statistics_axes(spec, *axes));
                 set("eps", json!(eps));
                 "scale_mean_variance"
@@ -308,7 +308,7 @@ impl<'a> Tensors<'a> {
         Some(if kwargs.is_empty() { json!({"id": id}) } else { json!({"id": id, "kwargs": kwargs}) })
     }
 
-    fn id_of(&self, name: &str) -> String {
+    fn id_for(&self, name: &str) -> String {
         self.named(name).map_or_else(|| name.to_owned(), |e| e.id.clone())
     }
 }

@@ -6,7 +6,7 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_graph_passes::quantize::{Activations, is_quantized, prepare, quantize};
 use cytoscope_model_package::{
     AxisKind, AxisSize, AxisSpec, Citation, Package, PackageBuilder, PackageError, Processing, StatisticsAxes,
-    TensorSpec, TensorType, Tolerance, package_of,
+    TensorSpec, TensorType, Tolerance, package_folder,
 };
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
@@ -101,7 +101,7 @@ fn the_float_network_is_declared_and_the_quantized_one_attached() {
     assert!(is_quantized(&package.graph) && package.is_int8() && !package.declares_quantized());
     assert!(!is_quantized(package.float_graph.as_ref().unwrap()) && !is_quantized(package.declared_graph()));
     assert_eq!(package.model_bytes, std::fs::read(path.join("model_int8.onnx")).unwrap());
-    assert_eq!(package.tolerance_of("maps"), Tolerance::default());
+    assert_eq!(package.output_tolerance("maps"), Tolerance::default());
     assert!(package.has_processed_tests());
 
     // Without a float network, the quantized one is declared and nothing is attached.
@@ -131,7 +131,7 @@ fn a_description_stands_for_its_package() {
         ("/models/net", "/models/net"),
         ("rdf.yaml", "rdf.yaml"),
     ] {
-        assert_eq!(package_of(Path::new(path)), Path::new(package));
+        assert_eq!(package_folder(Path::new(path)), Path::new(package));
     }
 }
 
@@ -293,7 +293,7 @@ fn the_first_matching_tolerance_is_used() {
     ]});
     rewrite(&path, &description);
     let package = Package::open(&path).unwrap();
-    let of = |id: &str| package.tolerance_of(id).absolute;
+    let of = |id: &str| package.output_tolerance(id).absolute;
     assert_eq!((of("t95"), of("other"), of("third")), (0.2, 0.1, 0.3));
 }
 
@@ -308,8 +308,8 @@ fn a_declared_tolerance_names_its_output() {
     let declared = &rdf(&path)["config"]["bioimageio"]["reproducibility_tolerance"];
     assert_eq!(declared[0]["output_ids"], json!(["t95"]));
     let package = Package::open(&path).unwrap();
-    assert_eq!(package.tolerance_of("t95"), tolerance);
-    assert_eq!(package.tolerance_of("other"), Tolerance::default());
+    assert_eq!(package.output_tolerance("t95"), tolerance);
+    assert_eq!(package.output_tolerance("other"), Tolerance::default());
 }
 
 #[test]

@@ -237,7 +237,7 @@ fn links_and_pipes_of_a_package_are_not_followed_out_of_it() {
     for (name, says) in [("README.md", "link"), ("up/secret", "link"), ("pipe", "named pipe"), ("zero", "link")] {
         let error = files.read(name).unwrap_err();
         assert!(matches!(&error, PackageError::Bad { .. }) && error.to_string().contains(says), "{name}: {error}");
-        assert_eq!(files.path_of(name), None, "{name}");
+        assert_eq!(files.file_path(name), None, "{name}");
     }
     assert_eq!(files.names().unwrap(), ["model.onnx", "rdf.yaml", "same.onnx"]);
     assert_eq!(files.read("same.onnx").unwrap(), files.read("model.onnx").unwrap());

@@ -75,7 +75,7 @@ impl ObjectColumn {
         [Self::EquivalentDiameterUm, Self::FirstAxisUm, Self::SecondAxisUm, Self::ThirdAxisUm, Self::Sphericity];
 
     /// Returns the column of this name; `None` for columns of intensities and of other programs.
-    pub fn of_name(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         let mut all = [Self::Time].into_iter().chain(Self::BEFORE_INTENSITIES).chain(Self::AFTER_INTENSITIES);
         all.find(|column| column.name() == name)
     }
@@ -117,13 +117,13 @@ mod tests {
 
     #[test]
     fn the_columns_of_a_table_are_known_by_their_names() {
-        let table = ObjectTable::of_objects(&[], &["a_um".to_owned()], false).csv();
+        let table = ObjectTable::from_objects(&[], &["a_um".to_owned()], false).csv();
         let names: Vec<&str> = table.trim_end().split(',').collect();
-        let unknown: Vec<&str> = names.iter().copied().filter(|name| ObjectColumn::of_name(name).is_none()).collect();
+        let unknown: Vec<&str> = names.iter().copied().filter(|name| ObjectColumn::from_name(name).is_none()).collect();
         assert_eq!(unknown, ["mean_a_um", "max_a_um", "sum_a_um"]);
-        let known: Vec<ObjectColumn> = names.iter().filter_map(|name| ObjectColumn::of_name(name)).collect();
+        let known: Vec<ObjectColumn> = names.iter().filter_map(|name| ObjectColumn::from_name(name)).collect();
         assert!(known.iter().enumerate().all(|(i, column)| !known[..i].contains(column)), "{known:?}");
         assert_eq!((known.len(), known.iter().filter(|column| column.is_whole()).count()), (17, 8));
-        assert_eq!(ObjectColumn::of_name("time"), Some(ObjectColumn::Time));
+        assert_eq!(ObjectColumn::from_name("time"), Some(ObjectColumn::Time));
     }
 }

@@ -62,7 +62,7 @@ struct Run {
 }
 
 /// Returns the runs of consecutive values of a row where `mask(value)` is true: index of the first one, and end.
-pub(crate) fn runs_of<T: Copy>(values: &[T], mask: impl Fn(T) -> bool) -> impl Iterator<Item = (u32, u32)> {
+pub(crate) fn runs_where<T: Copy>(values: &[T], mask: impl Fn(T) -> bool) -> impl Iterator<Item = (u32, u32)> {
     let mut x = 0;
     std::iter::from_fn(move || {
         while x < values.len() && !mask(values[x]) {
@@ -105,7 +105,7 @@ impl Components {
     /// [`ObjectsError::TooManyObjects`] if there are more runs than label numbers.
     pub fn add_row<T: Copy>(&mut self, values: &[T], mask: impl Fn(T) -> bool) -> Result<(), ObjectsError> {
         let (row, first) = (self.row_starts.len() - 1, self.runs.len());
-        for (start, end) in runs_of(values, mask) {
+        for (start, end) in runs_where(values, mask) {
             if self.runs.len() >= u32::MAX as usize {
                 return Err(ObjectsError::TooManyObjects { limit: u32::MAX });
             }

@@ -15,20 +15,20 @@ pub const PLAUSIBLE_ELONGATION: RangeInclusive<f64> = 0.7..=1.9;
 pub const LIKELY_ELONGATION: f64 = 1.2;
 
 /// Returns the diameter of a sphere from its volume, in the corresponding unit of length.
-pub fn of_sphere(volume: f64) -> f64 {
+pub fn sphere_diameter(volume: f64) -> f64 {
     (6.0 / std::f64::consts::PI * volume).cbrt()
 }
 
 /// Returns the diameter of a circle from its area, in the corresponding unit of length.
-pub fn of_circle(area: f64) -> f64 {
+pub fn circle_diameter(area: f64) -> f64 {
     2.0 * (area / std::f64::consts::PI).sqrt()
 }
 
 /// Returns the minimum number of voxels of a sphere of this volume in a stack of `slices` slices that shows its middle. `voxel`
 /// is the voxel size along Z, Y, X, and the volume is in its unit.
-pub fn voxels_of_sphere(volume: f64, slices: usize, voxel: [f64; 3]) -> f64 {
+pub fn min_sphere_voxels(volume: f64, slices: usize, voxel: [f64; 3]) -> f64 {
     let of_all = volume / voxel.iter().product::<f64>();
-    let (diameter, depth) = (of_sphere(volume), slices.saturating_sub(1) as f64 * voxel[0]);
+    let (diameter, depth) = (sphere_diameter(volume), slices.saturating_sub(1) as f64 * voxel[0]);
     if depth >= diameter {
         return of_all;
     }
@@ -76,7 +76,7 @@ pub struct KnownObject {
 /// their median area, because the largest section of a sphere has the diameter of the sphere. In a random slice, half of all
 /// spheres show a section of at least 0.87 of their diameter. Sections count in stacks of up to [`FLAT_SLICES`] slices, too,
 /// because all objects are cut along Z there.
-pub fn median_of_known(objects: &[KnownObject], shape: [usize; 3], voxel: [f64; 3]) -> Option<f64> {
+pub fn median_known_diameter(objects: &[KnownObject], shape: [usize; 3], voxel: [f64; 3]) -> Option<f64> {
     let complete: Vec<KnownObject> = objects.iter().filter(|o| !o.is_partial).copied().collect();
     let are_known = 2 * complete.len() >= objects.len();
     let counted = if are_known { complete } else { objects.to_vec() };
@@ -89,7 +89,11 @@ pub fn median_of_known(objects: &[KnownObject], shape: [usize; 3], voxel: [f64; 
     sizes.sort_unstable();
     let size = *sizes.get(sizes.len() / 2)? as f64;
     let [_, y, x] = voxel;
-    Some(if are_spheres { of_sphere(size * voxel.iter().product::<f64>()) } else { of_circle(size * y * x) })
+    Some(if are_spheres {
+        sphere_diameter(size * voxel.iter().product::<f64>())
+    } else {
+        circle_diameter(size * y * x)
+    })
 }
 
 /// Returns the slice spacing, in voxels along X, of a stack of `shape` (Z, Y, X) whose voxel size is unknown: `assumed` or,
@@ -124,9 +128,9 @@ mod tests {
         let (shape, voxel) = ([20, 50, 50], [2.0, 1.0, 1.0]);
         let mut seven = objects(&[262, 30, 262, 31, 262, 32, 33].map(|voxels| (voxels, 9, false)));
         [1, 3, 5, 6].into_iter().for_each(|i| seven[i].low[1] = 0);
-        assert!((median_of_known(&seven, shape, voxel).unwrap() - 10.0).abs() < 0.01);
+        assert!((median_known_diameter(&seven, shape, voxel).unwrap() - 10.0).abs() < 0.01);
         seven.remove(4);
-        assert!(median_of_known(&seven, shape, voxel).unwrap() < 6.0, "two whole objects are too few");
+        assert!(median_known_diameter(&seven, shape, voxel).unwrap() < 6.0, "two whole objects are too few");
     }
 
     #[test]
@@ -169,7 +173,7 @@ mod tests {
     #[test]
     fn objects_of_known_slices_have_the_diameter_of_their_largest_section() {
         let (shape, voxel) = ([20, 50, 50], [2.0, 0.5, 0.5]);
-        let known = |sizes: &[(u64, u64, bool)]| median_of_known(&objects(sizes), shape, voxel).unwrap();
+        let known = |sizes: &[(u64, u64, bool)]| median_known_diameter(&objects(sizes), shape, voxel).unwrap();
         // Circles with a diameter of 20 and of 10 voxels, 10 µm and 5 µm; the number of voxels does not matter.
         let (large, small) = ((628, 314, true), (157, 79, true));
         assert!((known(&[large, small, large]) - 10.0).abs() < 0.01);
@@ -179,12 +183,12 @@ mod tests {
         // A sphere of 10 µm has 523.6 µm³, and a voxel 0.5 µm³.
         let complete = (1047, 100, false);
         assert!((known(&[complete, small, complete, (8, 4, true)]) - 10.0).abs() < 0.01);
-        assert_eq!(median_of_known(&[], shape, voxel), None);
+        assert_eq!(median_known_diameter(&[], shape, voxel), None);
         // Objects that Y or X cuts are left out, those at the first slice are not.
         let mut cut = objects(&[small, small, small, small, large, large, large]);
         cut.iter_mut().take(4).for_each(|o| o.low[1] = 0);
         cut.iter_mut().skip(4).for_each(|o| o.low[0] = 0);
-        assert!((median_of_known(&cut, shape, voxel).unwrap() - 10.0).abs() < 0.01);
+        assert!((median_known_diameter(&cut, shape, voxel).unwrap() - 10.0).abs() < 0.01);
     }
 
     #[test]
@@ -192,7 +196,7 @@ mod tests {
         // Circles of 10 µm in pixels of 0.5 µm, in one to four slices of which two show them.
         for (slices, spacing) in [(1, 1.0), (1, 5.0), (3, 0.5), (4, 2.0)] {
             let all = objects(&[(600, 314, false), (628, 314, false), (500, 79, false)]);
-            let found = median_of_known(&all, [slices, 50, 50], [spacing, 0.5, 0.5]).unwrap();
+            let found = median_known_diameter(&all, [slices, 50, 50], [spacing, 0.5, 0.5]).unwrap();
             assert!((found - 10.0).abs() < 0.01, "{slices} {spacing}: {found}");
         }
     }
@@ -201,7 +205,7 @@ mod tests {
     fn thin_stacks_show_few_voxels_of_a_sphere() {
         // A sphere of 10 µm: 523.6 µm³, with a middle section of 78.5 µm².
         let volume = std::f64::consts::PI / 6.0 * 1000.0;
-        let voxels = |slices, voxel| voxels_of_sphere(volume, slices, voxel);
+        let voxels = |slices, voxel| min_sphere_voxels(volume, slices, voxel);
         assert!((voxels(1, [1.0, 0.5, 0.5]) - 314.2).abs() < 0.1);
         assert!((voxels(1, [20.0, 0.5, 0.5]) - 314.2).abs() < 0.1, "the spacing of a single slice says nothing");
         assert!((voxels(40, [1.0, 0.5, 0.5]) - 2094.4).abs() < 0.1);
@@ -217,9 +221,9 @@ mod tests {
     fn without_unknown_voxels_the_median_is_that_of_the_volumes() {
         // A sphere of 10 µm: 262 voxels of 2 µm³.
         let all = objects(&[(262, 50, false), (30, 10, false), (300, 60, false)]);
-        assert!((median_of_known(&all, [20, 50, 50], [2.0, 1.0, 1.0]).unwrap() - 10.0).abs() < 0.01);
+        assert!((median_known_diameter(&all, [20, 50, 50], [2.0, 1.0, 1.0]).unwrap() - 10.0).abs() < 0.01);
         // In a single slice, an object of which a part is unknown is measured as one that is known completely.
-        let one = |is_partial| median_of_known(&objects(&[(30, 30, is_partial)]), [1, 50, 50], [2.0, 1.0, 1.0]);
+        let one = |is_partial| median_known_diameter(&objects(&[(30, 30, is_partial)]), [1, 50, 50], [2.0, 1.0, 1.0]);
         assert_eq!(one(true), one(false));
     }
 }

@@ -1,7 +1,7 @@
 //! The measurement table of objects, accumulated slice by slice.
 
 use crate::components::label_runs;
-use crate::diameter::{of_circle, of_sphere};
+use crate::diameter::{circle_diameter, sphere_diameter};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -233,7 +233,7 @@ impl Sums {
         }
         let volume = self.voxels as f64 * voxel_um.iter().product::<f64>();
         let shape =
-            if is_flat { self.of_ellipse(covariance, voxel_um) } else { self.of_ellipsoid(covariance, voxel_um) };
+            if is_flat { self.ellipse_shape(covariance, voxel_um) } else { self.ellipsoid_shape(covariance, voxel_um) };
         ObjectRow {
             label,
             voxels: self.voxels,
@@ -251,8 +251,8 @@ impl Sums {
     }
 
     /// Returns the shape in space from the covariance of the voxel positions in µm².
-    fn of_ellipsoid(&self, covariance: [[f64; 3]; 3], voxel_um: [f64; 3]) -> Shape {
-        let diameter = of_sphere(self.voxels as f64 * voxel_um.iter().product::<f64>());
+    fn ellipsoid_shape(&self, covariance: [[f64; 3]; 3], voxel_um: [f64; 3]) -> Shape {
+        let diameter = sphere_diameter(self.voxels as f64 * voxel_um.iter().product::<f64>());
         let faces = (0..3).map(|a| self.faces[a] as f64 * voxel_um[(a + 1) % 3] * voxel_um[(a + 2) % 3]);
         Shape {
             equivalent_diameter_um: diameter,
@@ -262,8 +262,8 @@ impl Sums {
     }
 
     /// Returns the shape in a single slice from the covariance of the voxel positions in µm².
-    fn of_ellipse(&self, mut covariance: [[f64; 3]; 3], [_, y, x]: [f64; 3]) -> Shape {
-        let diameter = of_circle(self.voxels as f64 * y * x);
+    fn ellipse_shape(&self, mut covariance: [[f64; 3]; 3], [_, y, x]: [f64; 3]) -> Shape {
+        let diameter = circle_diameter(self.voxels as f64 * y * x);
         // All voxels have the same Z.
         covariance[0][0] = 0.0;
         let edges = self.faces[1] as f64 * x + self.faces[2] as f64 * y;

@@ -1,7 +1,7 @@
 //! Connected components of a mask whose slices arrive one after the other, and are forgotten once they are not needed.
 
 use crate::ObjectsError;
-use crate::components::{Bounds, runs_of};
+use crate::components::{Bounds, runs_where};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -168,7 +168,7 @@ impl HeldSlice {
 
     /// Adds the runs of the next row, without sets.
     fn add_row<T: Copy>(&mut self, values: &[T], mask: impl Fn(T) -> bool) {
-        self.runs.extend(runs_of(values, mask).map(|(start, end)| Run { start, end, set: NO_SET }));
+        self.runs.extend(runs_where(values, mask).map(|(start, end)| Run { start, end, set: NO_SET }));
         self.row_ends.push(self.runs.len() as u32);
     }
 }
@@ -263,11 +263,11 @@ impl RollingComponents {
 
     /// Returns the runs of a row of a held slice: first voxel, end and number of the component.
     pub(crate) fn row(&self, z: usize, y: usize) -> impl Iterator<Item = (usize, usize, u32)> + '_ {
-        self.part_of_row(z, y, 0..self.shape_zyx[2])
+        self.row_part(z, y, 0..self.shape_zyx[2])
     }
 
     /// As [`RollingComponents::row`], for the runs that reach into these columns.
-    pub(crate) fn part_of_row(
+    pub(crate) fn row_part(
         &self,
         z: usize,
         y: usize,

@@ -1,7 +1,7 @@
 //! Segmentation of a probability map into numbered objects.
 
 use crate::components::{Bounds, Connectivity, boxes};
-use crate::diameter::voxels_of_sphere;
+use crate::diameter::min_sphere_voxels;
 use crate::error::check_len;
 use crate::filter::filter_and_relabel;
 use crate::foreground::Foreground;
@@ -172,7 +172,7 @@ impl SegmentOptions {
 
     /// Returns the number of voxels below which objects of a stack of `slices` slices are removed.
     pub fn min_voxels(&self, slices: usize, voxel_um: [f64; 3]) -> u64 {
-        voxels_of_sphere(self.min_volume_um3, slices, voxel_um).ceil().max(0.0) as u64
+        min_sphere_voxels(self.min_volume_um3, slices, voxel_um).ceil().max(0.0) as u64
     }
 
     /// Returns the options of a component in tissue.
@@ -289,7 +289,7 @@ fn label_map(
     check_voxel(voxel_um)?;
     let foreground = match foreground.filter(|found| found.is_complete(shape)) {
         Some(found) => found,
-        None => foreground_of(map, shape, options)?,
+        None => find_foreground(map, shape, options)?,
     };
     let mut labels = vec![0u32; map.len()];
     let count = foreground.label(&mut labels)?;
@@ -348,7 +348,7 @@ fn label_map(
     Ok(finish(labels, map, shape, next, min_voxels, options))
 }
 
-fn foreground_of(map: &[f32], shape: [usize; 3], options: &SegmentOptions) -> Result<Foreground, ObjectsError> {
+fn find_foreground(map: &[f32], shape: [usize; 3], options: &SegmentOptions) -> Result<Foreground, ObjectsError> {
     let level = match options.threshold {
         Threshold::Otsu => threshold::otsu(map),
         Threshold::Fixed(level) => level,

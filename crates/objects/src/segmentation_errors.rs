@@ -226,7 +226,7 @@ fn edge(bin: i32) -> f64 {
 }
 
 /// Returns the bin of a diameter above 0.
-fn bin_of(diameter: f64) -> i32 {
+fn diameter_bin(diameter: f64) -> i32 {
     let limit = DECADES * R10.len() as i32;
     let near = ((diameter.log10() * R10.len() as f64).floor()).clamp(f64::from(-limit), f64::from(limit)) as i32;
     // Preferred numbers are rounded, so the bin is this one or a neighbor.
@@ -260,12 +260,12 @@ impl ErrorSummary {
     }
 
     fn new(merges: u64, splits: u64, size_unit: SizeUnit, objects: &[(f64, Outcome)]) -> Self {
-        let numbers = objects.iter().map(|(diameter, _)| bin_of(*diameter));
+        let numbers = objects.iter().map(|(diameter, _)| diameter_bin(*diameter));
         let (first, last) = numbers.fold((i32::MAX, i32::MIN), |(low, high), bin| (low.min(bin), high.max(bin)));
         let mut sizes: Vec<SizeBin> =
             (first..=last).map(|bin| SizeBin { from: edge(bin), to: edge(bin + 1), ..SizeBin::default() }).collect();
         for (diameter, outcome) in objects {
-            if let Some(bin) = sizes.get_mut((bin_of(*diameter) - first) as usize) {
+            if let Some(bin) = sizes.get_mut((diameter_bin(*diameter) - first) as usize) {
                 bin.add(*outcome);
             }
         }
@@ -471,7 +471,7 @@ mod tests {
             (10.0, 10.0, 12.5),
             (0.63, 0.63, 0.8),
         ] {
-            let bin = bin_of(diameter);
+            let bin = diameter_bin(diameter);
             assert_eq!((edge(bin), edge(bin + 1)), (from, to), "{diameter}");
         }
         // (6 V / π)^(1/3) of 5 voxels, and of 65 voxels of 0.5 µm³.

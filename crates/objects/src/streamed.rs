@@ -144,13 +144,13 @@ impl StreamedSegmentation {
             let got = format!("{:?}", options.threshold);
             return Err(ObjectsError::Parameter { what: "threshold", expected: "a number", got });
         };
-        let of_seeds = matches!(options.height, Some(Height::Seeds | Height::DistancePlusSeeds { .. }));
-        let of_map = matches!(options.height, Some(Height::Map | Height::DistanceTimesMap));
+        let uses_seed_height = matches!(options.height, Some(Height::Seeds | Height::DistancePlusSeeds { .. }));
+        let uses_map_height = matches!(options.height, Some(Height::Map | Height::DistanceTimesMap));
         let tissue = options.tissue.filter(|_| options.height.is_some());
         let has_outline = tissue.is_some_and(|tissue| tissue.outline.is_some());
         let needs = MapNeeds {
-            map: of_map || (of_seeds && !has_seeds) || has_outline || options.min_peak > 0.0,
-            seeds: of_seeds && has_seeds,
+            map: uses_map_height || (uses_seed_height && !has_seeds) || has_outline || options.min_peak > 0.0,
+            seeds: uses_seed_height && has_seeds,
         };
         Ok(Self {
             shape,
@@ -273,7 +273,7 @@ impl StreamedSegmentation {
             surroundings.add_slice(large.map(|(y, (start, end, _))| (y, start..end)));
         }
         self.settled = settled;
-        while self.classified < settled && surroundings.compute_shares_of(self.classified) {
+        while self.classified < settled && surroundings.compute_slice_shares(self.classified) {
             for y in 0..ny {
                 for (start, end, id) in components.row(self.classified, y) {
                     let Facts { is_large, share, .. } = &mut facts[id as usize];
@@ -395,7 +395,7 @@ impl StreamedSegmentation {
         for (row, line) in mask.chunks_exact_mut(size[2]).enumerate() {
             let (z, y) = row_of(row);
             let columns = origin[2]..origin[2] + size[2];
-            for (start, end, _) in self.components.part_of_row(z, y, columns).filter(|(.., id)| *id == component) {
+            for (start, end, _) in self.components.row_part(z, y, columns).filter(|(.., id)| *id == component) {
                 line[start - origin[2]..end - origin[2]].fill(true);
             }
         }

@@ -89,7 +89,7 @@ impl Surroundings {
 
     /// Computes the shares of foreground around the voxels of slice `z` for [`Surroundings::add_shares`]; returns `false` while
     /// slices around it are missing. Earlier slices can no longer be asked for.
-    pub(crate) fn compute_shares_of(&mut self, z: usize) -> bool {
+    pub(crate) fn compute_slice_shares(&mut self, z: usize) -> bool {
         let Blocks { shape, size, counts } = self.blocks;
         let layer = z / size[0];
         if self.around.as_ref().is_some_and(|(known, _)| *known == layer) {
@@ -120,7 +120,7 @@ impl Surroundings {
     }
 
     /// Adds the shares of foreground around the voxels of a run of row `y`, in the slice of which
-    /// [`Surroundings::compute_shares_of`] was asked last, to a sum and a number of voxels.
+    /// [`Surroundings::compute_slice_shares`] was asked last, to a sum and a number of voxels.
     pub(crate) fn add_shares(&self, y: usize, run: Range<usize>, (sum, count): &mut (f64, u64)) {
         let Some((_, around)) = &self.around else { return };
         for (block, voxels) in self.blocks.parts(y, run) {
@@ -166,7 +166,7 @@ pub(crate) fn fill_around(
     slices().for_each(|(_, runs)| surroundings.add_slice(runs.into_iter().map(|(_, y, run)| (y, run))));
     let mut shares = vec![(0.0, 0); count as usize + 1];
     for (z, runs) in slices() {
-        if !surroundings.compute_shares_of(z) {
+        if !surroundings.compute_slice_shares(z) {
             break;
         }
         for (label, y, run) in runs {

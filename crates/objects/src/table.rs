@@ -70,11 +70,11 @@ impl ObjectTable {
     /// Creates the table of measured objects, listed by time point, with intensity channels of these names. `has_times` adds
     /// the column of the time points. Commas, quotes and control characters in the names of channels become underscores.
     /// Channels of the same name are numbered, because readers look columns up by name.
-    pub fn of_objects(objects: &[(usize, Vec<ObjectRow>)], channels: &[String], has_times: bool) -> Self {
+    pub fn from_objects(objects: &[(usize, Vec<ObjectRow>)], channels: &[String], has_times: bool) -> Self {
         let rows: Vec<(usize, &ObjectRow)> =
             objects.iter().flat_map(|(time, rows)| rows.iter().map(move |row| (*time, row))).collect();
         let known =
-            |column: ObjectColumn| TableColumn { name: column.name().to_owned(), cells: cells_of(column, &rows) };
+            |column: ObjectColumn| TableColumn { name: column.name().to_owned(), cells: column_cells(column, &rows) };
         let time = has_times.then_some(ObjectColumn::Time);
         let mut columns: Vec<TableColumn> =
             time.into_iter().chain(ObjectColumn::BEFORE_INTENSITIES).map(known).collect();
@@ -96,11 +96,11 @@ impl ObjectTable {
     /// Creates a table from the names of its columns and rows of numbers, which are NaN where a row has none. Columns that
     /// [are whole by their names](ObjectColumn::is_whole) hold whole numbers, provided that all of theirs are. Others hold
     /// floats even if all are whole, so that the tables of several stacks have the same types.
-    pub fn of_numbers(names: &[String], rows: &[Vec<f64>]) -> Self {
+    pub fn from_numbers(names: &[String], rows: &[Vec<f64>]) -> Self {
         let is_exact = |value: f64| value.fract() == 0.0 && value.abs() <= MAX_WHOLE;
         let column = |(column, name): (usize, &String)| {
             let values: Vec<f64> = rows.iter().map(|row| row.get(column).copied().unwrap_or(f64::NAN)).collect();
-            let is_whole = ObjectColumn::of_name(name).is_some_and(ObjectColumn::is_whole);
+            let is_whole = ObjectColumn::from_name(name).is_some_and(ObjectColumn::is_whole);
             let cells = match is_whole && values.iter().all(|value| is_exact(*value)) {
                 true => Cells::Whole(values.into_iter().map(|value| value as i64).collect()),
                 false => Cells::Float(values),
@@ -152,7 +152,7 @@ impl ObjectTable {
 }
 
 /// The cells of a column of measured objects, each with its time point.
-fn cells_of(column: ObjectColumn, rows: &[(usize, &ObjectRow)]) -> Cells {
+fn column_cells(column: ObjectColumn, rows: &[(usize, &ObjectRow)]) -> Cells {
     match column {
         ObjectColumn::Time => Cells::Whole(rows.iter().map(|(time, _)| *time as i64).collect()),
         ObjectColumn::Label => whole(rows, |row| i64::from(row.label)),
@@ -260,10 +260,10 @@ mod tests {
 
     #[test]
     fn measured_objects_have_the_types_and_names_of_their_columns() {
-        let table = ObjectTable::of_objects(&[(0, vec![object(7)]), (2, vec![object(9)])], &["a".to_owned()], true);
+        let table = ObjectTable::from_objects(&[(0, vec![object(7)]), (2, vec![object(9)])], &["a".to_owned()], true);
         assert_eq!(table.columns().len(), 1 + 12 + 3 + 5);
         for column in table.columns() {
-            let is_whole = ObjectColumn::of_name(&column.name).is_some_and(ObjectColumn::is_whole);
+            let is_whole = ObjectColumn::from_name(&column.name).is_some_and(ObjectColumn::is_whole);
             assert_eq!(matches!(column.cells, Cells::Whole(_)), is_whole, "{}", column.name);
         }
         let text = table.csv();
@@ -275,7 +275,7 @@ mod tests {
         let lines: Vec<&str> = named.lines().collect();
         assert!(lines[0].starts_with("object,voxels,volume_um3,"), "{}", lines[0]);
         assert_eq!(lines[1..], [format!("t0_object_7,{measures}"), format!("t2_object_9,{measures}")]);
-        let of_one = ObjectTable::of_objects(&[(0, vec![object(7)])], &[], false);
+        let of_one = ObjectTable::from_objects(&[(0, vec![object(7)])], &[], false);
         assert!(of_one.csv().starts_with("label,voxels,") && of_one.anndata_csv().contains("\nobject_7,12,"));
     }
 
@@ -283,7 +283,7 @@ mod tests {
     fn names_of_channels_are_plain_and_distinct() {
         let header = |channels: &[&str]| {
             let channels: Vec<String> = channels.iter().map(|name| (*name).to_owned()).collect();
-            ObjectTable::of_objects(&[], &channels, false).csv()
+            ObjectTable::from_objects(&[], &channels, false).csv()
         };
         let two = header(&["raw, 1", "raw\" 1"]);
         assert!(two.contains(",mean_raw_ 1,") && two.contains(",sum_raw_ 1_2,"), "{two}");
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn columns_of_numbers_are_whole_by_their_names() {
         let names = ["label", "mean_a", "voxels", "bbox_z0"].map(str::to_owned);
-        let table = ObjectTable::of_numbers(&names, &[vec![7.0, 1.0, 5.0, 0.0], vec![8.0, 2.0, 5.5]]);
+        let table = ObjectTable::from_numbers(&names, &[vec![7.0, 1.0, 5.0, 0.0], vec![8.0, 2.0, 5.5]]);
         let cells: Vec<&Cells> = table.columns().iter().map(|column| &column.cells).collect();
         let floats = [Cells::Float(vec![1.0, 2.0]), Cells::Float(vec![5.0, 5.5])];
         assert_eq!(cells[..3], [&Cells::Whole(vec![7, 8]), &floats[0], &floats[1]]);

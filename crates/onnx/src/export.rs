@@ -47,7 +47,7 @@ pub fn encode(graph: &Graph) -> Result<OnnxFile> {
     }
     graph.validate()?;
     let infos = all_infos(graph, &GraphLimits::default(), &Budget::new(graph, Interrupt::default()))?;
-    let opset = opset::of_graph(graph, &infos);
+    let opset = opset::graph_opset(graph, &infos);
     let mut writer = Writer::default();
     writer.int(1, ir_version(opset));
     writer.text(2, "cytoscope");

@@ -20,18 +20,18 @@ pub(crate) fn ir_version(opset: i64) -> i64 {
 }
 
 /// Returns the opset that a graph is written in.
-pub(crate) fn of_graph(graph: &Graph, infos: &Infos) -> i64 {
-    graph.nodes.iter().map(|node| of_node(node, graph, infos)).fold(OLDEST_OPSET, i64::max)
+pub(crate) fn graph_opset(graph: &Graph, infos: &Infos) -> i64 {
+    graph.nodes.iter().map(|node| node_opset(node, graph, infos)).fold(OLDEST_OPSET, i64::max)
 }
 
 /// Returns the oldest opset, from [`OLDEST_OPSET`] on, in which a node can be written. The differences are those of ONNX's
 /// changelog (<https://github.com/onnx/onnx/blob/main/docs/Changelog.md>); operators that are not listed have the same
 /// form, for the types of this program, in all opsets from 17 to 21.
-fn of_node(node: &Node, graph: &Graph, infos: &Infos) -> i64 {
+fn node_opset(node: &Node, graph: &Graph, infos: &Infos) -> i64 {
     let dtype = |input: usize| infos.get(&node.input(input)?)?.dtype;
     let is_half = |input: usize| dtype(input).is_some_and(ElementType::is_half);
     match &node.op {
-        Op::Activation(activation) | Op::FusedConv { activation: Some(activation), .. } => of_activation(activation),
+        Op::Activation(activation) | Op::FusedConv { activation: Some(activation), .. } => activation_opset(activation),
         Op::AveragePool(attrs) if attrs.dilations.iter().any(|n| *n != 1) => 19,
         Op::Split { axis } if node.input(1).is_none() && !splits_evenly(node, *axis, infos) => 18,
         Op::Pad { mode: PadMode::Wrap } => 19,
@@ -69,7 +69,7 @@ fn of_node(node: &Node, graph: &Graph, infos: &Infos) -> i64 {
     }
 }
 
-fn of_activation(activation: &Activation) -> i64 {
+fn activation_opset(activation: &Activation) -> i64 {
     match activation {
         Activation::Mish => 18,
         Activation::Gelu { .. } => 20,

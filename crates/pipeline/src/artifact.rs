@@ -70,7 +70,7 @@ impl ArtifactKind {
     ];
 
     /// Returns the kind of a task's maps.
-    pub fn of_maps(task: ModelTask) -> Self {
+    pub fn for_maps(task: ModelTask) -> Self {
         match task {
             ModelTask::Segmentation => Self::Probability,
             ModelTask::LabelFree => Self::Prediction,
@@ -78,7 +78,7 @@ impl ArtifactKind {
     }
 
     /// Returns the kind of a file name and the stem before its suffix; `None` if no job gives files such a name.
-    pub fn of_name(name: &str) -> Option<(Self, &str)> {
+    pub fn from_name(name: &str) -> Option<(Self, &str)> {
         Self::suffixes().find_map(|(kind, suffix)| Some((kind, name.strip_suffix(suffix)?)))
     }
 
@@ -146,8 +146,8 @@ impl Artifact {
     }
 
     /// Returns a file on disk with the kind that its name states; `None` if no job gives files such a name.
-    pub fn of_file(path: PathBuf) -> Option<Self> {
-        let (kind, _) = ArtifactKind::of_name(path.file_name()?.to_str()?)?;
+    pub fn from_file(path: PathBuf) -> Option<Self> {
+        let (kind, _) = ArtifactKind::from_name(path.file_name()?.to_str()?)?;
         Some(Self { kind, path })
     }
 
@@ -162,7 +162,7 @@ impl Artifact {
             if !zarr::is_result(&path) {
                 return Vec::new();
             }
-            let has_labels = zarr::labels_of(&path) != path;
+            let has_labels = zarr::labels_path(&path) != path;
             zarr::artifacts(&path, kind.is_maps().then_some(kind), has_labels)
         };
         ArtifactKind::suffixes().flat_map(found).collect()
@@ -191,21 +191,21 @@ mod tests {
     #[test]
     fn names_state_kind_and_stem() {
         for kind in ArtifactKind::ALL {
-            assert_eq!(ArtifactKind::of_name(&kind.file_name("a_b")), Some((kind, "a_b")));
+            assert_eq!(ArtifactKind::from_name(&kind.file_name("a_b")), Some((kind, "a_b")));
         }
-        assert_eq!(ArtifactKind::of_name("x_raw.tif"), Some((ArtifactKind::Probability, "x")));
-        assert_eq!(ArtifactKind::of_name(&wide_labels_name("x")), Some((ArtifactKind::Labels, "x")));
+        assert_eq!(ArtifactKind::from_name("x_raw.tif"), Some((ArtifactKind::Probability, "x")));
+        assert_eq!(ArtifactKind::from_name(&wide_labels_name("x")), Some((ArtifactKind::Labels, "x")));
         for format in [TableFormat::Csv, TableFormat::Parquet, TableFormat::AnnData] {
-            assert_eq!(ArtifactKind::of_name(&table_name("x", format)), Some((ArtifactKind::Table, "x")));
+            assert_eq!(ArtifactKind::from_name(&table_name("x", format)), Some((ArtifactKind::Table, "x")));
         }
         for kind in [ArtifactKind::Probability, ArtifactKind::Prediction, ArtifactKind::Labels] {
-            assert_eq!(ArtifactKind::of_name(&kind.zarr_name("x")), Some((kind, "x")));
+            assert_eq!(ArtifactKind::from_name(&kind.zarr_name("x")), Some((kind, "x")));
         }
-        assert_eq!(ArtifactKind::of_name("x_corrected_labels.tif"), Some((ArtifactKind::Labels, "x_corrected")));
+        assert_eq!(ArtifactKind::from_name("x_corrected_labels.tif"), Some((ArtifactKind::Labels, "x_corrected")));
         for other in ["x.tif", "labels.tif", "x_labels.png", ""] {
-            assert_eq!(ArtifactKind::of_name(other), None, "{other}");
+            assert_eq!(ArtifactKind::from_name(other), None, "{other}");
         }
-        assert!(ArtifactKind::of_maps(ModelTask::LabelFree).is_maps() && !ArtifactKind::Labels.is_maps());
+        assert!(ArtifactKind::for_maps(ModelTask::LabelFree).is_maps() && !ArtifactKind::Labels.is_maps());
     }
 
     #[test]

@@ -72,8 +72,9 @@ pub fn calibration_tiles(
             next_step: "give the folder that contains the stacks".into(),
         });
     };
-    let tiles =
-        tiles_of_some(context, &files, max_tiles, |(job, file), each| tiles_of_stack(context, model, job, file, each))?;
+    let tiles = cut_tiles_from_some(context, &files, max_tiles, |(job, file), each| {
+        cut_stack_tiles(context, model, job, file, each)
+    })?;
     if tiles.is_empty() { Err(no_tile(first)) } else { Ok(tiles) }
 }
 
@@ -81,7 +82,7 @@ pub fn calibration_tiles(
 ///
 /// # Errors
 /// As [`calibration_tiles`]; [`JobError::Internal`] if there are no images.
-pub fn calibration_tiles_of_images(
+pub fn calibration_tiles_from_images(
     context: &Context,
     model: &Model,
     images: &[CalibrationImage],
@@ -90,20 +91,21 @@ pub fn calibration_tiles_of_images(
     let Some(first) = images.first() else {
         return Err(JobError::Internal("calibration: there are no images".to_owned()));
     };
-    let tiles = tiles_of_some(context, images, max_tiles, |CalibrationImage { image, window, voxel_um }, each| {
-        let channels = match Extents::of(image.meta()).channels {
-            count if count > 1 && count == model.input_channels => (0..count).map(ChannelRef::Index).collect(),
-            _ => Vec::new(),
-        };
-        let options = PredictOptions { voxel_um: *voxel_um, channels, ..PredictOptions::default() };
-        tiles_of_image(context, model, (image.meta().path.as_path(), image), window.as_ref(), &options, each)
-    })?;
+    let tiles =
+        cut_tiles_from_some(context, images, max_tiles, |CalibrationImage { image, window, voxel_um }, each| {
+            let channels = match Extents::of(image.meta()).channels {
+                count if count > 1 && count == model.input_channels => (0..count).map(ChannelRef::Index).collect(),
+                _ => Vec::new(),
+            };
+            let options = PredictOptions { voxel_um: *voxel_um, channels, ..PredictOptions::default() };
+            cut_image_tiles(context, model, (image.meta().path.as_path(), image), window.as_ref(), &options, each)
+        })?;
     if tiles.is_empty() { Err(no_tile(&first.image.meta().path)) } else { Ok(tiles) }
 }
 
 /// Cuts at most `max_tiles` tiles out of sources; of many, evenly spaced ones are used. `cut` returns at most the given number
 /// of tiles of a source.
-fn tiles_of_some<T>(
+fn cut_tiles_from_some<T>(
     context: &Context,
     sources: &[T],
     max_tiles: usize,
@@ -131,7 +133,7 @@ fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
 }
 
 /// Cuts tiles out of a stack that is read as in a prediction.
-fn tiles_of_stack(
+fn cut_stack_tiles(
     context: &Context,
     model: &Model,
     job: &PredictJob,
@@ -141,11 +143,11 @@ fn tiles_of_stack(
     let sources = input_tensors::sources(job, model, file, job.open(file)?)?;
     let (image, ..) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let given = sources.options(preprocess::options_after(job));
-    tiles_of_image(context, model, (file, &image), None, &given, max_tiles)
+    cut_image_tiles(context, model, (file, &image), None, &given, max_tiles)
 }
 
 /// Cuts tiles out of a preprocessed image, or a part of it along Z, Y, X; `file` is named in messages.
-fn tiles_of_image(
+fn cut_image_tiles(
     context: &Context,
     model: &Model,
     (file, image): (&Path, &Image),
@@ -182,8 +184,8 @@ fn tiles_of_image(
     let size = tile_size(model, inside);
     // The statistics of the chains are those of the whole stack.
     let whole = ModelView::new(&stack, &channels, chains, grid);
-    let stack_part = whole.stack_of([rows.clone(), columns.clone()]);
-    let mut view = whole.of_part(&stack_part, [rows, columns]);
+    let stack_part = whole.stack_part([rows.clone(), columns.clone()]);
+    let mut view = whole.part_view(&stack_part, [rows, columns]);
     let (mut tiles, mut is_constant) = (Vec::new(), true);
     for start in places(inside, size, max_tiles) {
         context.check()?;

@@ -1,7 +1,7 @@
 //! Descriptions of the installed models for choosing among them: purpose, expected input, and whether they can be used.
 
 use crate::installed_models::{entries, read_alias};
-use crate::model_outputs::outputs_of;
+use crate::model_outputs::list_outputs;
 use crate::{Model, ModelTask, model_folders};
 use cytoscope_model_package::{AxisKind, Package, PackageError};
 use cytoscope_objects::SegmentOptions;
@@ -161,13 +161,13 @@ pub fn installed() -> Vec<ModelCard> {
 /// Returns the card of the package at `path`. If the package cannot be used, [`ModelCard::problem`] says why.
 pub fn card(name: impl Into<String>, path: &Path) -> ModelCard {
     match Package::open(path) {
-        Ok(package) => card_of(name, path, package),
+        Ok(package) => package_card(name, path, package),
         Err(error) => ModelCard { problem: Some(error.to_string()), ..empty_card(name.into(), path) },
     }
 }
 
 /// Returns the card of a package that was opened from `path`.
-pub(crate) fn card_of(name: impl Into<String>, path: &Path, package: Package) -> ModelCard {
+pub(crate) fn package_card(name: impl Into<String>, path: &Path, package: Package) -> ModelCard {
     let mut card = empty_card(name.into(), path);
     describe(&mut card, package);
     card
@@ -233,16 +233,16 @@ fn describe(card: &mut ModelCard, package: Package) {
     };
     card.input_channel_names = channels(&package.inputs);
     card.output_channel_names = channels(&package.outputs);
-    let outputs = outputs_of(&package).into_iter();
+    let outputs = list_outputs(&package).into_iter();
     card.outputs = outputs
         .map(|output| OutputCard { id: output.id, channels: output.channels, channel_names: output.channel_names })
         .collect();
     card.covers = paths(&package, list("covers"));
     // Format 0.4 lists samples of the whole model, 0.5 one for each tensor.
-    let of_inputs = list("inputs").filter_map(|i| i.get("sample_tensor")?.get("source"));
-    card.samples = paths(&package, list("sample_inputs").chain(of_inputs));
+    let input_samples = list("inputs").filter_map(|i| i.get("sample_tensor")?.get("source"));
+    card.samples = paths(&package, list("sample_inputs").chain(input_samples));
     let tests = || package.inputs.iter().chain(&package.outputs).map(|s| s.test_tensor.as_ref().map(|t| &t.source));
-    card.tests = tests().flatten().filter_map(|file| package.files().path_of(file)).collect();
+    card.tests = tests().flatten().filter_map(|file| package.files().file_path(file)).collect();
     card.testable = matches!(package.test_tensors(), Ok(Some(_)));
     match Model::from_package(package) {
         Ok(model) => {
@@ -262,5 +262,5 @@ fn describe(card: &mut ModelCard, package: Package) {
 }
 
 fn paths<'a>(package: &Package, names: impl Iterator<Item = &'a Value>) -> Vec<PathBuf> {
-    names.filter_map(Value::as_str).filter_map(|name| package.files().path_of(name)).collect()
+    names.filter_map(Value::as_str).filter_map(|name| package.files().file_path(name)).collect()
 }

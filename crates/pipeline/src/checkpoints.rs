@@ -2,7 +2,7 @@
 //! shapes of their tensors.
 
 use crate::model::ModelTask;
-use crate::model_outputs::channels_of;
+use crate::model_outputs::output_channels;
 use crate::{FinalActivation, ImportSettings, JobError};
 use cytoscope_checkpoint_import::{
     Architecture, Checkpoint, CytoDlHead, EXTENSIONS, ImportError, Imported, MAX_CHECKPOINT_BYTES, Normalization, Plans,
@@ -130,12 +130,12 @@ fn open_checkpoint(file: &Path, settings: &ImportSettings) -> Result<Opened, Job
     if !assumptions.is_empty() {
         description.push_str(&format!(" Assumed: {}.", assumptions.join("; ")));
     }
-    let mut package = Package::of_network(file, graph, description, (&found.preprocessing, &[]))
+    let mut package = Package::from_network(file, graph, description, (&found.preprocessing, &[]))
         .map_err(|e| JobError::model(&*name, e))?;
     completed.apply(&mut package, file)?;
     if let Some(dataset) = checkpoint.nnunet_arguments().and_then(|arguments| arguments.get("dataset_json")) {
-        name_channels(&mut package.inputs, channels_of_dataset(dataset));
-        name_channels(&mut package.outputs, labels_of_dataset(dataset));
+        name_channels(&mut package.inputs, dataset_channels(dataset));
+        name_channels(&mut package.outputs, dataset_labels(dataset));
     }
     Ok(Opened { package, architecture: Some(architecture), assumptions })
 }
@@ -152,14 +152,14 @@ fn name_channels(tensors: &mut [TensorSpec], names: Option<Vec<String>>) {
 }
 
 /// Returns the names of the input channels in the description of nnU-Net's data set (`{"0": "nuclei"}`), if they are complete.
-fn channels_of_dataset(dataset: &Value) -> Option<Vec<String>> {
+fn dataset_channels(dataset: &Value) -> Option<Vec<String>> {
     let channels = dataset.get("channel_names")?.as_object()?;
     names_in_order(channels.iter().map(|(number, name)| Some((number.parse::<u64>().ok()?, name.as_str()?.to_owned()))))
 }
 
 /// Returns the names of the labels in the description of nnU-Net's data set (`{"background": 0}`), if they are complete. Labels
 /// that consist of several classes have none. The ignored label, which must be the highest one, is no class of the network.
-fn labels_of_dataset(dataset: &Value) -> Option<Vec<String>> {
+fn dataset_labels(dataset: &Value) -> Option<Vec<String>> {
     let labels = dataset.get("labels")?.as_object()?;
     let classes = labels.iter().filter(|(name, _)| *name != IGNORED_LABEL);
     let names = names_in_order(classes.map(|(name, number)| Some((number.as_u64()?, name.clone()))))?;
@@ -220,13 +220,13 @@ fn use_with_plans(
     if let Some(plans) = plans.filter(|plans| !plans.spacing.is_empty() && settings.voxel_um.is_none()) {
         let shape = graph.inputs.first().and_then(|id| graph.value(*id).shape.as_ref());
         let axes = shape.map_or(0, |shape| shape.len().saturating_sub(2));
-        let (um, assumption) = voxel_um_of(&plans.spacing, axes);
+        let (um, assumption) = spacing_to_um(&plans.spacing, axes);
         voxel_um = um;
         assumptions.push(assumption);
     }
     let regions = checkpoint.nnunet_arguments().and_then(|a| a.pointer("/dataset_json/regions_class_order"));
     let has_regions = regions.is_some_and(|regions| !regions.is_null());
-    let is_softmax = !has_regions && channels_of(graph, 0) != Some(1);
+    let is_softmax = !has_regions && output_channels(graph, 0) != Some(1);
     let final_activation = if is_softmax { FinalActivation::Softmax } else { FinalActivation::Sigmoid };
     Ok(CheckpointUse {
         preprocessing,
@@ -239,7 +239,7 @@ fn use_with_plans(
 
 /// Returns the voxel size Z, Y, X in µm that the spacing of nnU-Net's plans states for a network with this number of
 /// spatial axes, and what was assumed. Images without a voxel size have a spacing of 1 in nnU-Net.
-fn voxel_um_of(spacing: &[f64], spatial_axes: usize) -> (Option<[f64; 3]>, String) {
+fn spacing_to_um(spacing: &[f64], spatial_axes: usize) -> (Option<[f64; 3]>, String) {
     let zyx = match (spacing, spatial_axes) {
         (&[y, x], 2) => Some([1.0, y, x]),
         (&[z, y, x], 3) => Some([z, y, x]),
@@ -333,31 +333,31 @@ mod tests {
         let dataset =
             json!({"channel_names": {"1": "membrane", "0": "nuclei"}, "labels": {"cell": 1, "background": 0}});
         let names = |names: [&str; 2]| Some(names.map(str::to_owned).to_vec());
-        assert_eq!(channels_of_dataset(&dataset), names(["nuclei", "membrane"]));
-        assert_eq!(labels_of_dataset(&dataset), names(["background", "cell"]));
+        assert_eq!(dataset_channels(&dataset), names(["nuclei", "membrane"]));
+        assert_eq!(dataset_labels(&dataset), names(["background", "cell"]));
         let with_ignored =
-            |number: u64| labels_of_dataset(&json!({"labels": {"background": 0, "cell": 1, "ignore": number}}));
+            |number: u64| dataset_labels(&json!({"labels": {"background": 0, "cell": 1, "ignore": number}}));
         assert_eq!(with_ignored(2), names(["background", "cell"]), "a network has no class for ignored voxels");
         // The ignored label must follow the others.
         assert_eq!([with_ignored(1), with_ignored(3)], [None, None]);
         for labels in [json!({"background": 0, "cell": 2}), json!({"background": 0, "whole": [1, 2]}), json!(["cell"])]
         {
-            assert_eq!(labels_of_dataset(&json!({"labels": labels})), None);
+            assert_eq!(dataset_labels(&json!({"labels": labels})), None);
         }
-        assert_eq!(channels_of_dataset(&json!({"channel_names": {"first": "nuclei"}})), None);
+        assert_eq!(dataset_channels(&json!({"channel_names": {"first": "nuclei"}})), None);
     }
 
     #[test]
     fn the_spacing_of_plans_is_a_voxel_size_if_it_can_be_one() {
-        assert_eq!(voxel_um_of(&[2.0, 0.5, 0.4], 3).0, Some([2.0, 0.5, 0.4]));
-        assert_eq!(voxel_um_of(&[0.5, 0.4], 2).0, Some([1.0, 0.5, 0.4]));
+        assert_eq!(spacing_to_um(&[2.0, 0.5, 0.4], 3).0, Some([2.0, 0.5, 0.4]));
+        assert_eq!(spacing_to_um(&[0.5, 0.4], 2).0, Some([1.0, 0.5, 0.4]));
         for (spacing, axes, words) in [
             (&[1.0, 1.0, 1.0][..], 3, "images without a voxel size"),
             (&[0.5, 0.5][..], 3, "not one of the network's axes"),
             (&[2e-4, 5e-5, 5e-5][..], 3, "millimeters"),
             (&[1.0, 0.0, 1.0][..], 3, "not a voxel size in µm"),
         ] {
-            let (um, assumption) = voxel_um_of(spacing, axes);
+            let (um, assumption) = spacing_to_um(spacing, axes);
             assert_eq!(um, None, "{spacing:?}");
             assert!(assumption.contains(words), "{assumption}");
         }

@@ -103,7 +103,7 @@ impl ConvertJob {
             )));
         }
         let (image, files) = self.open(context, is_one_of_all)?;
-        record.add_files_of(&image);
+        record.add_image_files(&image);
         if self.voxel_um.is_some() && !matches!(container, Container::ImageJ | Container::OmeTiff) {
             context.note(format!("{}: files of this format state no voxel size", self.output.display()));
         }
@@ -183,9 +183,9 @@ impl ConvertJob {
             check_voxel_size(&self.input, given, self.voxel_um)?;
             image = image.with_voxel_size(given);
         }
-        let of_series = first_series_note(&self.series, image.meta(), "is converted", OtherSeries::OneOrAll);
-        let of_series = of_series.filter(|_| !is_one_of_all);
-        reading_notes(&image, SliceAlone::ByAxes).into_iter().chain(of_series).for_each(|note| context.note(note));
+        let series_note = first_series_note(&self.series, image.meta(), "is converted", OtherSeries::OneOrAll);
+        let series_note = series_note.filter(|_| !is_one_of_all);
+        reading_notes(&image, SliceAlone::ByAxes).into_iter().chain(series_note).for_each(|note| context.note(note));
         if stack.is_some() && !image.is_without_extents() {
             return Err(JobError::wrong_use(message!(
                 "{}: {LIKE} gives the extents of an ImageJ ROI set, but this file has its own; leave out {LIKE}",

@@ -37,7 +37,7 @@ impl ConvertJob {
         for (index, series) in chosen.iter().copied().enumerate() {
             context.check()?;
             context.emit(&Event::Started { input: self.input.clone(), index, count: chosen.len() });
-            let output = output_of(&self.output, series)?;
+            let output = series_output(&self.output, series)?;
             let job = Self { series: SeriesChoice::Index(series), output: output.clone(), ..self.clone() };
             let result = recorded(&job, context, |record| job.convert(context, record, true));
             if let Err(error) = &result
@@ -74,7 +74,7 @@ impl ConvertJob {
 }
 
 /// Returns the output of a series, whose number follows the stem of the name.
-fn output_of(output: &Path, series: usize) -> Result<PathBuf, JobError> {
+fn series_output(output: &Path, series: usize) -> Result<PathBuf, JobError> {
     if series == 0 {
         return Ok(output.to_owned());
     }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_number_of_a_series_is_a_part_of_the_name_before_its_extension() {
-        let of = |output: &str, series| output_of(Path::new(output), series).unwrap();
+        let of = |output: &str, series| series_output(Path::new(output), series).unwrap();
         assert_eq!(of("o/a.b.ome.tif", 0), Path::new("o/a.b.ome.tif"));
         assert_eq!(of("o/a.b.ome.tif", 3), Path::new("o/a.b_s3.ome.tif"));
         assert_eq!(of("a.zarr", 12), Path::new("a_s12.zarr"));

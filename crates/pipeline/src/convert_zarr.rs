@@ -7,7 +7,7 @@ use crate::job_record::PendingRecord;
 use crate::label_check::LabelCheck;
 use crate::measure::numbers;
 use crate::predict::file_notes::regions_note;
-use crate::predict::zarr::{labels_of, pack};
+use crate::predict::zarr::{labels_path, pack};
 use crate::results::{Publication, check_file, moved_aside_note, refuse_inside_zarr};
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
 use cytoscope_formats::{Image, OpenOptions, SeriesChoice, ZarrImageSpec, ZarrWriter, is_zarr_zip_name};
@@ -40,7 +40,7 @@ pub(crate) fn run(
     is_one_of_all: bool,
 ) -> Result<(), JobError> {
     let (image, mut files) = job.open(context, is_one_of_all)?;
-    record.add_files_of(&image);
+    record.add_image_files(&image);
     let drawn_on = Extents::of(image.meta());
     let image = preprocess::preprocessed(context, &image, &job.preprocess)?;
     let whole = job.region(image.meta())?;
@@ -151,7 +151,7 @@ fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents)
     let (shape_zyx, times) = (Some(drawn_on.zyx), Some(drawn_on.times));
     // The image of a prediction is its maps.
     let options = OpenOptions { shape_zyx, times, ..OpenOptions::default() };
-    let labels = SeriesChoice::default().open_labels(&labels_of(path), &options)?;
+    let labels = SeriesChoice::default().open_labels(&labels_path(path), &options)?;
     if labels.is_without_extents() && job.preprocess.iter().any(|step| step.moves_voxels()) {
         return Err(JobError::Mismatch {
             path: path.to_owned(),

@@ -10,7 +10,7 @@ use crate::job_record::{absolute, recorded};
 use crate::predict::file_notes::{OtherSeries, first_series_note, label_series_note, missing_notes, regions_note};
 use crate::predict::is_raster;
 use crate::predict::resolve::{check_given_axes, check_voxel_size};
-use crate::predict::zarr::labels_of;
+use crate::predict::zarr::labels_path;
 use crate::results::{check_file, moved_aside_note};
 use crate::stack::Extents;
 use crate::{Context, JobError, Note, ProgressStage, ProgressUnit, deserialize};
@@ -175,7 +175,7 @@ pub fn channels_to_score(path: &Path, role: PairRole) -> Vec<String> {
         Some(first) => first,
         None => return Vec::new(),
     };
-    let file = if role == PairRole::Prediction { labels_of(&file) } else { file };
+    let file = if role == PairRole::Prediction { labels_path(&file) } else { file };
     let (options, first) = (options_for(&file, path), SeriesChoice::default());
     let opened = match role {
         PairRole::Prediction => first.open_labels(&file, &options),
@@ -194,7 +194,7 @@ fn options_for(file: &Path, given: &Path) -> OpenOptions {
 
 /// Returns whether two images differ in depth only because one or both were opened as numbered series: each is a single slice,
 /// or would be if its file was opened alone.
-fn are_slices_of_different_series(a: &Image, b: &Image) -> bool {
+fn differ_as_numbered_series(a: &Image, b: &Image) -> bool {
     let depth = |image: &Image| Extents::of(image.meta()).zyx[0];
     let can_be_slice = |image: &Image| depth(image) == 1 || image.meta().is_numbered_series();
     depth(a) != depth(b) && can_be_slice(a) && can_be_slice(b)
@@ -279,7 +279,7 @@ impl EvaluateJob {
             evaluation.add_note(note);
         }
         for (prediction, truth) in pairs {
-            self.score(context, &mut evaluation, &labels_of(&prediction), &truth)?;
+            self.score(context, &mut evaluation, &labels_path(&prediction), &truth)?;
             meter.add(1)?;
         }
         refuse_changed(&read)?;
@@ -313,17 +313,17 @@ impl EvaluateJob {
     ) -> Result<(), JobError> {
         let opening = context.recorder.span(Stage::Read, "open");
         let (mut a, mut b) = self.open_pair(prediction, truth)?;
-        if is_image(&self.prediction) && is_image(&self.truth) && are_slices_of_different_series(&a, &b) {
+        if is_image(&self.prediction) && is_image(&self.truth) && differ_as_numbered_series(&a, &b) {
             let alone = OpenOptions { single_file: true, ..OpenOptions::default() };
             (a, b) = (self.open(prediction, &alone)?, self.open(truth, &alone)?);
         }
         let (a, b) = self.labels_in((prediction, a), (truth, b))?;
         opening.finish();
         for (path, image) in [(prediction, &a), (truth, &b)] {
-            let of_series = first_series_note(&self.series, image.meta(), "is scored", OtherSeries::One);
+            let series_note = first_series_note(&self.series, image.meta(), "is scored", OtherSeries::One);
             let of_labels = label_series_note(&self.series_in(path), image.meta(), "is scored");
             let of_file = missing_notes(image.meta()).into_iter().chain(regions_note(image.meta()));
-            for note in of_file.chain(of_series).chain(of_labels) {
+            for note in of_file.chain(series_note).chain(of_labels) {
                 evaluation.add_note(message!("{}: {note}", absolute(path).display()));
             }
         }

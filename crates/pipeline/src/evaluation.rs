@@ -201,7 +201,7 @@ impl<'a> Evaluation<'a> {
             .collect();
         let instances: Vec<Matching> = columns.iter().filter_map(|c| Matching::pooled(c)).collect();
         let scores: Vec<Regression> = reports.iter().filter_map(|r| r.regression).collect();
-        let (regression, channels) = (mean_of(&scores), means_by_name(&reports));
+        let (regression, channels) = (mean_regression(&scores), means_by_name(&reports));
         let ignored = reports.iter().filter_map(|r| r.ignored).reduce(|a, b| Ignored {
             true_objects: a.true_objects + b.true_objects,
             predictions: a.predictions + b.predictions,
@@ -233,7 +233,7 @@ fn side_of<'a>(of: &ScoredImage<'a>) -> Side<'a> {
 }
 
 /// Returns the means of scores; those that a pair lacks are left out. `None` without scores.
-fn mean_of(scores: &[Regression]) -> Option<Regression> {
+fn mean_regression(scores: &[Regression]) -> Option<Regression> {
     let mean = |f: fn(&Regression) -> Option<f64>| {
         let known: Vec<f64> = scores.iter().filter_map(f).collect();
         (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
@@ -257,7 +257,7 @@ fn means_by_name(reports: &[PairReport]) -> Vec<ChannelScores> {
     }
     let of_name = |name: &str| {
         let scores: Vec<Regression> = all().filter(|c| c.name == name).map(|c| c.regression).collect();
-        mean_of(&scores).map(|regression| ChannelScores { name: name.to_owned(), regression })
+        mean_regression(&scores).map(|regression| ChannelScores { name: name.to_owned(), regression })
     };
     names.into_iter().filter_map(of_name).collect()
 }
@@ -380,7 +380,7 @@ fn score_intensities(
     if channels.len() < 2 {
         channels.clear();
     }
-    Ok(PairReport { regression: mean_of(&scores), channels, ..report })
+    Ok(PairReport { regression: mean_regression(&scores), channels, ..report })
 }
 
 /// Whether all values of a sample type are exact as 32-bit floats.

@@ -113,7 +113,7 @@ impl ExportJob {
                 // For a quantized package, the float network's weights; the int8 weights and scales if it has no float
                 // network.
                 let graph = package.float_graph.as_ref().unwrap_or(&package.graph);
-                let bytes = safetensors_of(graph).map_err(|e| JobError::model(path.display().to_string(), e))?;
+                let bytes = encode_safetensors(graph).map_err(|e| JobError::model(path.display().to_string(), e))?;
                 atomic_write(&self.out, &bytes)?;
             }
         }
@@ -124,7 +124,7 @@ impl ExportJob {
 
 /// Returns the weights of a network as a safetensors file. Constants of 64-bit integers and of bools are arguments of
 /// operators, such as axes and shapes, and are left out.
-fn safetensors_of(graph: &Graph) -> Result<Vec<u8>, String> {
+fn encode_safetensors(graph: &Graph) -> Result<Vec<u8>, String> {
     macro_rules! stored {
         ($dtype:ident, $values:expr) => {
             (Dtype::$dtype, $values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())

@@ -98,7 +98,7 @@ impl ImageFiles {
                 }
             }
             Self::Summed(sum) => {
-                let now = find().and_then(|files| records_of_others(input, &files));
+                let now = find().and_then(|files| other_file_records(input, &files));
                 if now.is_none_or(|now| FileSum::of(&now) != *sum) {
                     let one = match sum.files {
                         1 => "the other file".to_owned(),
@@ -120,7 +120,7 @@ fn others<'a>(input: &Path, files: impl Iterator<Item = &'a Path>) -> impl Itera
 }
 
 /// Returns the records of the files of an image besides the input; `None` if one cannot be read.
-fn records_of_others(input: &Path, files: &[PathBuf]) -> Option<Vec<InputRecord>> {
+fn other_file_records(input: &Path, files: &[PathBuf]) -> Option<Vec<InputRecord>> {
     others(input, files.iter().map(PathBuf::as_path)).map(|file| InputRecord::of(&file).ok()).collect()
 }
 

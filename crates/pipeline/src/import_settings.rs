@@ -2,7 +2,7 @@
 
 use crate::JobError;
 use crate::model::ModelTask;
-use crate::model_outputs::channels_of;
+use crate::model_outputs::output_channels;
 use cytoscope_checkpoint_import::Architecture;
 use cytoscope_graph::{Activation, Graph, Op};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
@@ -125,7 +125,7 @@ fn add_activation(package: &mut Package, activation: FinalActivation) -> Result<
         return Err(format!("the network ends with a {last} already; leave the final activation {name} out"));
     }
     let is_softmax = step == Processing::Softmax;
-    if is_softmax && channels_of(&package.graph, 0) == Some(1) {
+    if is_softmax && output_channels(&package.graph, 0) == Some(1) {
         let problem = "the network has one output channel, for which softmax is 1 everywhere; choose sigmoid or none";
         return Err(problem.to_owned());
     }

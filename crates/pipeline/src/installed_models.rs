@@ -3,7 +3,7 @@
 use crate::JobError;
 use crate::job_record::absolute;
 use crate::packages::is_model;
-use crate::program::folders_of_program;
+use crate::program::program_folders;
 use cytoscope_storage::read::open_regular;
 use directories::BaseDirs;
 use std::io::Read;
@@ -16,7 +16,7 @@ pub fn model_folders() -> Vec<PathBuf> {
     if let Some(folder) = std::env::var_os("CYTOSCOPE_MODELS") {
         folders.push(PathBuf::from(folder));
     }
-    let around = folders_of_program().into_iter();
+    let around = program_folders().into_iter();
     folders
         .extend(around.flat_map(|a| [a.join("models"), a.join("share/cytoscope/models"), a.join("Resources/models")]));
     folders.extend(user_folder().map(|f| f.join("models")));
@@ -49,7 +49,7 @@ pub(crate) fn read_alias(path: &Path) -> std::io::Result<String> {
 }
 
 /// Returns what `NAME.alias` in a model folder contains; `None` if there is no such file.
-fn alias_of(folder: &Path, name: &str) -> Result<Option<String>, JobError> {
+fn alias_in_folder(folder: &Path, name: &str) -> Result<Option<String>, JobError> {
     let path = folder.join(format!("{name}.alias"));
     if !path.is_file() {
         return Ok(None);
@@ -118,7 +118,7 @@ fn find_model_in(text: &str, folders: impl FnOnce() -> Vec<PathBuf>) -> Result<P
     }
     let mut known = Vec::new();
     for folder in folders() {
-        let alias = alias_of(&folder, text)?;
+        let alias = alias_in_folder(&folder, text)?;
         let name = alias.as_deref().map_or(text, str::trim);
         if Path::new(name).components().count() == 1 {
             cytoscope_storage::folder::recover(&folder.join(name));
@@ -185,9 +185,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("good.alias"), "nuclei\n").unwrap();
         std::fs::write(folder.path().join("bad.alias"), [0xff, 0xfe]).unwrap();
-        assert_eq!(alias_of(folder.path(), "good").unwrap().as_deref(), Some("nuclei\n"));
-        assert!(alias_of(folder.path(), "none").unwrap().is_none());
-        let refused = alias_of(folder.path(), "bad").unwrap_err().to_string();
+        assert_eq!(alias_in_folder(folder.path(), "good").unwrap().as_deref(), Some("nuclei\n"));
+        assert!(alias_in_folder(folder.path(), "none").unwrap().is_none());
+        let refused = alias_in_folder(folder.path(), "bad").unwrap_err().to_string();
         assert!(refused.contains("bad.alias"), "{refused}");
     }
 }

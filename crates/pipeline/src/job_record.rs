@@ -219,7 +219,7 @@ impl<J> JobRecord<J> {
     }
 
     /// Returns whether the record belongs to this output. Folders of results may be moved, so only names are compared.
-    fn is_of(&self, output: &Path) -> bool {
+    fn belongs_to(&self, output: &Path) -> bool {
         self.outputs.first().is_some_and(|first| first.is_named(output))
     }
 }
@@ -279,7 +279,7 @@ pub fn record_for(path: &Path) -> PathBuf {
     }
     let own = record_path(path);
     let of_other = || match read_any(&own) {
-        Ok(AnyRecord::Job(record)) => !record.is_of(path),
+        Ok(AnyRecord::Job(record)) => !record.belongs_to(path),
         Ok(AnyRecord::Prediction(_)) => true,
         // Why a record cannot be read is reported.
         Err(_) => false,
@@ -296,7 +296,7 @@ pub fn record_for(path: &Path) -> PathBuf {
 
 /// Returns whether the record of `result` lists `file` with its current size and content, as made by a job that read
 /// `input`. A folder may have been moved together with its files, so an unchanged file of the same name is the same input.
-pub fn records_result_of(result: &Path, file: &Path, input: &Path) -> bool {
+pub fn record_lists_result(result: &Path, file: &Path, input: &Path) -> bool {
     let Ok(AnyRecord::Job(record)) = read_any(&record_path(result)) else { return false };
     let is_input = |known: &InputRecord| {
         let is_moved = || known.path.file_name() == input.file_name() && known.change_on_disk(input).is_none();
@@ -309,7 +309,7 @@ pub fn records_result_of(result: &Path, file: &Path, input: &Path) -> bool {
 /// record of another job counts only if the output is unchanged: it may be left from an output that was there before.
 pub(crate) fn recorded_training(output: &Path) -> Option<bool> {
     let record = match read_any(&record_path(output)) {
-        Ok(AnyRecord::Job(record)) if record.is_of(output) => record,
+        Ok(AnyRecord::Job(record)) if record.belongs_to(output) => record,
         _ => return None,
     };
     if record.kind == JobKind::Train {
@@ -415,7 +415,7 @@ impl<J: Recordable> PendingRecord<J> {
     }
 
     /// Adds the files of an image that consists of numbered files. A long list is left out.
-    pub(crate) fn add_files_of(&mut self, image: &Image) {
+    pub(crate) fn add_image_files(&mut self, image: &Image) {
         if image.meta().is_numbered_series() {
             let files = image.files();
             self.add_inputs(files.iter().map(PathBuf::as_path));
@@ -563,7 +563,7 @@ fn check_record(path: &Path, output: &Path, inputs: &[&Path], overwrite: Overwri
         return refused("is not a file, but has the name of the output's provenance record");
     }
     match read_any(path) {
-        Ok(AnyRecord::Job(record)) if record.is_of(output) => Ok(()),
+        Ok(AnyRecord::Job(record)) if record.belongs_to(output) => Ok(()),
         Ok(AnyRecord::Job(_)) => refused("is the provenance record of another result"),
         Ok(AnyRecord::Prediction(_)) => refused("is the provenance record of a prediction"),
         Err(_) if overwrite == Overwrite::Replace => Ok(()),

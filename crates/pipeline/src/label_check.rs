@@ -29,7 +29,7 @@ pub(crate) fn label_image_note(context: &Context, stack: &Stack, channel: usize)
     let [slices, _, width] = part.extents.zyx;
     // A part that cannot be read is reported when the stack is.
     let values = part.read(context, channel, 0..slices).ok()?.to_f32();
-    let share = share_of_labels(&values, width)?;
+    let share = equal_neighbor_share(&values, width)?;
     Some(format!(
         "the stack may be a label image: {:.0} % of its neighboring voxels that are not 0 have the same value, as in objects; \
          give the stack of intensities that the labels belong to",
@@ -38,7 +38,7 @@ pub(crate) fn label_image_note(context: &Context, stack: &Stack, channel: usize)
 }
 
 /// Returns the share of equal neighbors in rows of `width` voxels, if the values are those of labels.
-fn share_of_labels(values: &[f32], width: usize) -> Option<f64> {
+fn equal_neighbor_share(values: &[f32], width: usize) -> Option<f64> {
     let first = values.iter().find(|value| **value != 0.0)?;
     let has_several = values.iter().any(|value| *value != 0.0 && value != first);
     let is_numbered = values.iter().all(|value| value.fract() == 0.0 && *value >= 0.0);
@@ -154,13 +154,17 @@ mod tests {
         let is_object = |i: usize| (i / 600).is_multiple_of(2);
         let labels: Vec<f32> =
             (0..6000).map(|i| if is_object(i) { (1 + i / 600 * 6 + i % 60 / 10) as f32 } else { 0.0 }).collect();
-        assert!(share_of_labels(&labels, 60).is_some_and(|share| share > 0.8), "{:?}", share_of_labels(&labels, 60));
+        assert!(
+            equal_neighbor_share(&labels, 60).is_some_and(|share| share > 0.8),
+            "{:?}",
+            equal_neighbor_share(&labels, 60)
+        );
         let mask: Vec<f32> = labels.iter().map(|label| if *label > 0.0 { 255.0 } else { 0.0 }).collect();
         let noise: Vec<f32> = (0..6000u32).map(|i| 100.0 + (i.wrapping_mul(2_654_435_761) >> 27) as f32).collect();
         let cut: Vec<f32> = noise.iter().map(|value| if *value > 110.0 { *value } else { 0.0 }).collect();
         let halves: Vec<f32> = labels.iter().map(|label| label * 0.5).collect();
         for values in [mask, noise, cut, halves, vec![0.0; 6000]] {
-            assert_eq!(share_of_labels(&values, 60), None);
+            assert_eq!(equal_neighbor_share(&values, 60), None);
         }
     }
 

@@ -72,7 +72,7 @@ mod tensors;
 mod verify;
 
 pub use artifact::{Artifact, ArtifactKind, stack_stem};
-pub use calibration::{CalibrationImage, CalibrationTile, calibration_tiles, calibration_tiles_of_images};
+pub use calibration::{CalibrationImage, CalibrationTile, calibration_tiles, calibration_tiles_from_images};
 pub use convert::ConvertJob;
 pub use convert_series::ConvertedSeries;
 pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
@@ -107,7 +107,7 @@ pub use predict::{
 pub use preprocess::{PreprocessRecord, preprocessed};
 pub use probe_input::join_tensors;
 pub use process_event::{CandidateOutcome, ProcessEvent, SearchTrial};
-pub use program::{ChildProgram, folders_of_program, own_program};
+pub use program::{ChildProgram, own_program, program_folders};
 pub use progress::{ProgressStage, ProgressUnit, StageProgress};
 pub use recorded::Recorded;
 pub use rerun::Rerun;

@@ -2,7 +2,7 @@
 
 use crate::{JobError, machine_key, user_folder};
 use cytoscope_profile::MachinePeak;
-use cytoscope_storage::json::{read_json_of_format, write_json};
+use cytoscope_storage::json::{read_json_with_format, write_json};
 use cytoscope_storage::lock::ResultsLock;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -78,7 +78,7 @@ fn stored_or_measured(
 
 /// Reads the stored peaks; a missing file has none.
 fn read(path: &Path) -> Result<StoredPeaks, JobError> {
-    let read = read_json_of_format(path, MAX_FILE_BYTES, FORMAT);
+    let read = read_json_with_format(path, MAX_FILE_BYTES, FORMAT);
     let read = read.map_err(JobError::stored(path, "peaks of machines", "the file will be written again"))?;
     Ok(read.unwrap_or_else(|| StoredPeaks { format: FORMAT, peaks: Vec::new() }))
 }

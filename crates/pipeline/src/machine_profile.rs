@@ -4,7 +4,7 @@
 use crate::predict::PredictJob;
 use crate::{JobError, Model, user_folder};
 use cytoscope_engine::{Device, DeviceId, DeviceRequest, Precision};
-use cytoscope_storage::json::{read_json_of_format, write_json};
+use cytoscope_storage::json::{read_json_with_format, write_json};
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
@@ -366,7 +366,7 @@ impl MachineProfiles {
     /// [`JobError`] if the file cannot be read, is too large, or was written by another version.
     pub fn read(path: &Path) -> Result<Self, JobError> {
         let next_step = message!("remove the file, and run {SAVE_TUNING} again");
-        let read = read_json_of_format(path, MAX_FILE_BYTES, MACHINE_PROFILES_FORMAT);
+        let read = read_json_with_format(path, MAX_FILE_BYTES, MACHINE_PROFILES_FORMAT);
         Ok(read.map_err(JobError::stored(path, "machine profiles", next_step))?.unwrap_or_default())
     }
 

@@ -8,7 +8,7 @@ use crate::predict::file_notes::{
     reading_notes, regions_note,
 };
 use crate::predict::resolve::{channel_name, check_voxel_size, unknown_voxel_size_note};
-use crate::predict::zarr::labels_of;
+use crate::predict::zarr::labels_path;
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack, channels_text, slab_slices};
 use crate::table::TableFormat;
@@ -100,17 +100,17 @@ impl MeasureJob {
         let measured = self.intensities.as_ref().unwrap_or(&self.labels);
         results::check(context, &self.table, &[&self.labels, measured], self.overwrite)?;
         let version = version(&self.labels);
-        let of_stack = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
+        let stack_options = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         let opening = context.recorder.span(Stage::Read, "open");
         let image = match &self.intensities {
-            Some(stack) => self.series.open(stack, &of_stack)?,
-            None => self.series.open_labels(&labels_of(&self.labels), &of_stack)?,
+            Some(stack) => self.series.open(stack, &stack_options)?,
+            None => self.series.open_labels(&labels_path(&self.labels), &stack_options)?,
         };
         let extents = Extents::of(image.meta());
-        let (labels, label_time) = self.open_labels(extents, &of_stack)?;
+        let (labels, label_time) = self.open_labels(extents, &stack_options)?;
         opening.finish();
         let stack_files = self.intensities.as_ref().map(|_| &image);
-        stack_files.into_iter().chain([&labels]).for_each(|image| record.add_files_of(image));
+        stack_files.into_iter().chain([&labels]).for_each(|image| record.add_image_files(image));
         let stated = image.meta().voxel_size_um.or(labels.meta().voxel_size_um);
         let size = self.voxel_um.map_or(stated, |[z, y, x]| VoxelSize::new_um(z, y, x));
         check_voxel_size(measured, size, self.voxel_um)?;
@@ -142,8 +142,8 @@ impl MeasureJob {
         }
         let _span = context.recorder.span(Stage::Write, "table");
         let objects: u64 = rows.iter().map(|(_, rows)| rows.len() as u64).sum();
-        let of_values = not_finite_note(&rows, &names);
-        let table = ObjectTable::of_objects(&rows, &names, extents.times > 1);
+        let values_note = not_finite_note(&rows, &names);
+        let table = ObjectTable::from_objects(&rows, &names, extents.times > 1);
         let bytes = self.table_format.file(&self.table, &table)?;
         let mut publication = Publication::default();
         publication.add(write_unpublished(&self.table, &bytes)?);
@@ -167,7 +167,7 @@ impl MeasureJob {
                 .map(Note::from)
                 .chain(check.note())
                 .chain(of_objects)
-                .chain(of_values)
+                .chain(values_note)
                 .chain(unknown_voxel_size_note(size, depth).map(Note::from))
                 .chain(
                     one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured")
@@ -223,25 +223,25 @@ impl MeasureJob {
     }
 
     /// Returns the number of channels of a stack whose intensities are measured.
-    fn channels(&self, of_stack: Extents) -> usize {
-        if self.intensities.is_some() { of_stack.channels } else { 0 }
+    fn channels(&self, stack_options: Extents) -> usize {
+        if self.intensities.is_some() { stack_options.channels } else { 0 }
     }
 
     /// Opens the label image, checks that it has labels of the stack, and returns it with the time point to read.
-    fn open_labels(&self, extents: Extents, of_stack: &OpenOptions) -> Result<(Image, usize), JobError> {
+    fn open_labels(&self, extents: Extents, stack_options: &OpenOptions) -> Result<(Image, usize), JobError> {
         // Regions of interest have no extents of their own.
         let of_labels =
             OpenOptions { shape_zyx: Some(extents.zyx), times: Some(extents.times), ..OpenOptions::default() };
         // The image of a prediction is its maps.
-        let path = labels_of(&self.labels);
+        let path = labels_path(&self.labels);
         let open = |options: &OpenOptions| match self.intensities {
-            Some(_) => self.series.open_labels_of_stack(&path, options),
+            Some(_) => self.series.open_stack_labels(&path, options),
             None => self.series.open_labels(&path, options),
         };
         let mut labels = open(&of_labels)?;
         // The label image may have the same wrong axes as its stack.
         if Extents::of(labels.meta()).zyx != extents.zyx
-            && let Ok(again) = open(of_stack)
+            && let Ok(again) = open(stack_options)
         {
             labels = again;
         }
@@ -411,8 +411,8 @@ pub(crate) fn not_finite_note(rows: &[(usize, Vec<ObjectRow>)], names: &[String]
 }
 
 /// Returns the note that only the first time point of the labels was measured, if the stack has a single time point.
-fn more_times_note(of_labels: usize, of_stack: usize) -> Option<String> {
-    (of_labels > 1 && of_stack == 1).then(|| {
+fn more_times_note(of_labels: usize, stack_options: usize) -> Option<String> {
+    (of_labels > 1 && stack_options == 1).then(|| {
         format!(
             "the label image has {of_labels} time points, but the stack has one: only the labels of the first time point \
              are measured"

@@ -9,7 +9,7 @@ use crate::predict::file_notes::{
     FilePart, OtherSeries, SliceAlone, first_series_note, label_series_note, one_of_several_note, reading_notes,
 };
 use crate::predict::resolve::{assumed_voxel_size_note, check_time, check_voxel_size, used_voxel_um};
-use crate::predict::zarr::labels_of;
+use crate::predict::zarr::labels_path;
 use crate::results::{check_file, moved_aside_note};
 use crate::stack::{Extents, Stack, channels_text};
 use crate::{Context, JobError, Note, ProgressStage, ProgressUnit};
@@ -118,7 +118,7 @@ impl MeshJob {
         let opening = context.recorder.span(Stage::Read, "open");
         let image = match self.series.is_first() {
             // The image of a prediction is its maps.
-            true => self.series.open_labels(&labels_of(&self.labels), &OpenOptions::default())?,
+            true => self.series.open_labels(&labels_path(&self.labels), &OpenOptions::default())?,
             false => self.series.open(&self.labels, &OpenOptions::default())?,
         };
         opening.finish();
@@ -170,12 +170,12 @@ impl MeshJob {
         let aside = write_checked(&self.out, &bytes, self.overwrite)?;
         aside.iter().for_each(|aside| context.note(moved_aside_note(aside)));
         writing.finish();
-        let of_time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is written");
-        let of_series = first_series_note(&self.series, image.meta(), "is written", OtherSeries::One);
-        let of_labels = label_series_note(&self.series, image.meta(), "is written");
-        let of_reading = reading_notes(&image, SliceAlone::ByFolder).into_iter().chain(of_series).chain(of_labels);
-        let of_size = assumed_voxel_size_note(size, extents.zyx[0], self.assumed_voxel_um);
-        let notes = of_reading.chain(of_size).chain(of_time).map(Note::from).chain(check.note()).collect();
+        let time_point_note = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is written");
+        let series_note = first_series_note(&self.series, image.meta(), "is written", OtherSeries::One);
+        let labels_note = label_series_note(&self.series, image.meta(), "is written");
+        let all_notes = reading_notes(&image, SliceAlone::ByFolder).into_iter().chain(series_note).chain(labels_note);
+        let size_note = assumed_voxel_size_note(size, extents.zyx[0], self.assumed_voxel_um);
+        let notes = all_notes.chain(size_note).chain(time_point_note).map(Note::from).chain(check.note()).collect();
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })
     }
 

@@ -263,7 +263,7 @@ impl Model {
         model_inputs::check_same_grid(&package.inputs).map_err(&bad)?;
         model_inputs::check_batch(&package).map_err(&bad)?;
         model_inputs::move_channels(&mut package).map_err(&bad)?;
-        let inputs = model_inputs::inputs_of(&package);
+        let inputs = model_inputs::list_inputs(&package);
         for graph in std::iter::once(&mut package.graph).chain(package.float_graph.as_mut()) {
             to_single_precision(graph).map_err(|e| bad(e.to_string()))?;
             check_weights(graph).map_err(&bad)?;
@@ -291,11 +291,11 @@ impl Model {
         let reach: Option<[usize; 3]> = halo.map(|halo| std::array::from_fn(|a| of_axis(&halo, a, 0)));
         let config = package.config();
         let segment = segment_options(config).map_err(&bad)?;
-        let task = task_of(config.get("task")).map_err(&bad)?;
+        let task = parse_task(config.get("task")).map_err(&bad)?;
         let object_diameter_um = object_diameter_um(config).map_err(&bad)?;
         let segment_channel = channel_index(config, "segment_channel", 0).map_err(&bad)?;
         let seed_channel = channel_index(config, "seed_channel", segment_channel).map_err(&bad)?;
-        let outputs = model_outputs::outputs_of(&package);
+        let outputs = model_outputs::list_outputs(&package);
         let output_channels = outputs.first().map_or(1, |output| output.channels);
         for (key, channel) in [("segment_channel", segment_channel), ("seed_channel", seed_channel)] {
             if channel >= output_channels {
@@ -487,7 +487,7 @@ fn as_floats(graph: &Graph, precision: Precision) -> Result<Cow<'_, Graph>, Engi
 }
 
 /// Returns the task that `config.cytoscope.task` names; packages without it are for segmentation.
-fn task_of(stated: Option<&Value>) -> Result<ModelTask, String> {
+fn parse_task(stated: Option<&Value>) -> Result<ModelTask, String> {
     let Some(stated) = stated.filter(|stated| !stated.is_null()) else { return Ok(ModelTask::Segmentation) };
     let task = stated.as_str().and_then(|name| name.parse().ok());
     task.ok_or_else(|| format!("config.cytoscope.task is {stated}, expected segmentation or labelfree"))
@@ -524,10 +524,10 @@ mod tests {
 
     #[test]
     fn a_package_with_an_unknown_task_is_refused() {
-        assert_eq!(task_of(None), Ok(ModelTask::Segmentation));
-        assert_eq!(task_of(Some(&json!("labelfree"))), Ok(ModelTask::LabelFree));
-        let refused = task_of(Some(&json!("denoising"))).unwrap_err();
+        assert_eq!(parse_task(None), Ok(ModelTask::Segmentation));
+        assert_eq!(parse_task(Some(&json!("labelfree"))), Ok(ModelTask::LabelFree));
+        let refused = parse_task(Some(&json!("denoising"))).unwrap_err();
         assert_eq!(refused, "config.cytoscope.task is \"denoising\", expected segmentation or labelfree");
-        assert!(task_of(Some(&json!(1))).is_err());
+        assert!(parse_task(Some(&json!(1))).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! Jobs that inspect a model without writing anything: its card and self-test, and its speed on this machine.
 
-use crate::cards::{ModelCard, card_of};
+use crate::cards::{ModelCard, package_card};
 use crate::checkpoints::{self, Opened};
 use crate::devices::Devices;
 use crate::package_test::{self, TestResult};
@@ -104,7 +104,7 @@ impl ModelTestJob {
         let name = self.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let upload = package.upload_findings();
         Ok(ModelTestReport {
-            card: card_of(name, &self.file, package),
+            card: package_card(name, &self.file, package),
             test: run.result.to_string(),
             reproduced: match run.result {
                 TestResult::Reproduced => Some(true),

@@ -47,7 +47,7 @@ pub fn move_channels(package: &mut Package) -> Result<bool, String> {
 }
 
 /// Returns the input tensors of a package in their order.
-pub(crate) fn inputs_of(package: &Package) -> Vec<ModelInput> {
+pub(crate) fn list_inputs(package: &Package) -> Vec<ModelInput> {
     let channels = |at: usize, spec: &TensorSpec| {
         let of_graph = || package.graph.value(*package.graph.inputs.get(at)?).shape.as_ref()?.get(1)?.fixed();
         let of_spec = || match spec.axis(AxisKind::Channel).map(|axis| &axis.size) {

@@ -77,12 +77,12 @@ impl OutputTensor {
 }
 
 /// Returns the output tensors of a package in their order.
-pub(crate) fn outputs_of(package: &Package) -> Vec<ModelOutput> {
+pub(crate) fn list_outputs(package: &Package) -> Vec<ModelOutput> {
     let output = |(at, spec): (usize, &TensorSpec)| {
         let axis = spec.axis(AxisKind::Channel);
         let channels = match axis.map(|axis| &axis.size) {
             Some(AxisSize::Fixed(count)) => *count,
-            _ => channels_of(&package.graph, at).unwrap_or(1),
+            _ => output_channels(&package.graph, at).unwrap_or(1),
         };
         let declared = axis.map(|axis| axis.channel_names.as_slice()).unwrap_or_default();
         ModelOutput {
@@ -97,7 +97,7 @@ pub(crate) fn outputs_of(package: &Package) -> Vec<ModelOutput> {
 }
 
 /// Returns the number of channels of an output of a network, if it is known.
-pub(crate) fn channels_of(graph: &Graph, output: usize) -> Option<usize> {
+pub(crate) fn output_channels(graph: &Graph, output: usize) -> Option<usize> {
     graph.value(*graph.outputs.get(output)?).shape.as_ref()?.get(1)?.fixed()
 }
 
@@ -113,7 +113,7 @@ fn are_names(declared: &[String], count: usize) -> bool {
 
 /// Returns the names of the channels of one of several outputs: those that it declares, or else its id, with a number if it
 /// has several channels.
-fn names_of(output: &ModelOutput) -> Vec<String> {
+fn channel_names(output: &ModelOutput) -> Vec<String> {
     match output.channels {
         _ if !output.channel_names.is_empty() => output.channel_names.clone(),
         1 => vec![output.id.clone()],
@@ -126,7 +126,7 @@ pub(crate) fn first_names(outputs: &[ModelOutput]) -> Vec<String> {
     match outputs {
         [] => Vec::new(),
         [only] => only.channel_names.clone(),
-        [first, ..] => names_of(first),
+        [first, ..] => channel_names(first),
     }
 }
 
@@ -200,7 +200,7 @@ impl Model {
                     return Err(JobError::model(self.path.display().to_string(), problem));
                 }
                 self.output_channels = output.channels;
-                self.output_channel_names = names_of(output);
+                self.output_channel_names = channel_names(output);
                 self.postprocessing = output.postprocessing.clone();
                 self.output_index = index;
                 (self.segment_channel, self.seed_channel) = (0, 0);
@@ -286,7 +286,7 @@ mod tests {
         }
         let several = [output("mask", 1, &["channel0"]), output("flow", 2, &["z", "y"]), output("rest", 2, &[])];
         assert_eq!(first_names(&several), ["mask"]);
-        assert_eq!(names_of(&several[1]), ["z", "y"]);
+        assert_eq!(channel_names(&several[1]), ["z", "y"]);
         assert_eq!(joined_names(&several), ["mask", "flow z", "flow y", "rest 0", "rest 1"]);
     }
 

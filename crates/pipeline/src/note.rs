@@ -47,7 +47,7 @@ impl Note {
     }
 
     /// Parses a note of a list of texts.
-    fn of_text(text: String) -> Self {
+    fn from_text(text: String) -> Self {
         match text.strip_prefix(WARNING) {
             Some(message) => Self::warning(Message::parse(message)),
             None => Self::info(Message::parse(text)),
@@ -104,7 +104,7 @@ pub mod texts {
     /// # Errors
     /// Those of the deserializer, if there is no list of texts.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Note>, D::Error> {
-        Ok(Vec::<String>::deserialize(deserializer)?.into_iter().map(Note::of_text).collect())
+        Ok(Vec::<String>::deserialize(deserializer)?.into_iter().map(Note::from_text).collect())
     }
 }
 
@@ -148,6 +148,6 @@ mod tests {
         assert_eq!(Note::warning("it is dark").to_string(), "warning: it is dark");
         let note = Note::warning(message!("use {AXES}"));
         assert_eq!(Message::of(&note), message!("warning: use {AXES}"));
-        assert_eq!(Note::of_text(note.to_string()), note, "the settings of a text are found in it");
+        assert_eq!(Note::from_text(note.to_string()), note, "the settings of a text are found in it");
     }
 }

@@ -121,7 +121,7 @@ pub(crate) fn run(package: &Package) -> Result<TestRun, JobError> {
         None => TestResult::None,
         Some(expected) => match differs(package, expected, &computed) {
             None => TestResult::Reproduced,
-            Some(_) if is_of_network_alone(package, &inputs, expected) => TestResult::NetworkAlone,
+            Some(_) if is_for_network_alone(package, &inputs, expected) => TestResult::NetworkAlone,
             Some(how) => TestResult::Differs(how),
         },
     };
@@ -140,11 +140,11 @@ pub(crate) fn run(package: &Package) -> Result<TestRun, JobError> {
 /// Returns how outputs differ from a package's test outputs; `None` if they are within its tolerance.
 fn differs(package: &Package, expected: &[Tensor], got: &[Tensor]) -> Option<String> {
     let pairs = package.outputs.iter().zip(expected).zip(got);
-    pairs.into_iter().find_map(|((spec, e), g)| compare(&spec.id, e, g, package.tolerance_of(&spec.id)).err())
+    pairs.into_iter().find_map(|((spec, e), g)| compare(&spec.id, e, g, package.output_tolerance(&spec.id)).err())
 }
 
 /// Returns whether a package has pre- or postprocessing, but its test tensors were made without them.
-fn is_of_network_alone(package: &Package, inputs: &[Tensor], expected: &[Tensor]) -> bool {
+fn is_for_network_alone(package: &Package, inputs: &[Tensor], expected: &[Tensor]) -> bool {
     let processes = package.inputs.iter().chain(&package.outputs).any(|spec| !spec.processing.is_empty());
     processes
         && run_reference(package.declared_graph(), inputs.to_vec())

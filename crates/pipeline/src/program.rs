@@ -22,7 +22,7 @@ pub fn own_program() -> io::Result<PathBuf> {
 }
 
 /// Returns the folder of this program and the folders above it, in which its models and samples are looked for.
-pub fn folders_of_program() -> Vec<PathBuf> {
+pub fn program_folders() -> Vec<PathBuf> {
     let Ok(path) = std::env::current_exe() else { return Vec::new() };
     // A file that was removed has no canonical path, but its folder is still the one of the program.
     let path = path.canonicalize().unwrap_or(path);
@@ -59,7 +59,7 @@ mod tests {
     fn programs_are_started_from_their_files() {
         let own = std::env::current_exe().unwrap();
         assert_eq!(own_program().unwrap(), own);
-        assert_eq!(folders_of_program().first().unwrap(), own.canonicalize().unwrap().parent().unwrap());
+        assert_eq!(program_folders().first().unwrap(), own.canonicalize().unwrap().parent().unwrap());
         for path in [own.as_path(), Path::new("/no/such/program")] {
             assert_eq!(ChildProgram::new(path).path(), path);
         }

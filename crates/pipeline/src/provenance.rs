@@ -5,11 +5,11 @@ mod lookup;
 
 pub use crate::image_files::{FileSum, ImageFiles};
 pub use inputs::{InputRecord, InputTensorRecord};
-pub use lookup::{diameter_of_map, other_model_of_map};
 pub(crate) use lookup::{
-    is_of_prediction, is_zip_of_prediction, lists, lists_content, lists_while, record_listing, record_of,
+    find_record, is_prediction_result, is_prediction_zip, lists, lists_content, lists_while, record_listing,
     table_of_replaced,
 };
+pub use lookup::{map_diameter, other_map_model};
 
 use crate::devices::DeviceChoice;
 use crate::diameter::ObjectDiameter;
@@ -262,9 +262,9 @@ fn kept_results(path: &Path, record: &Provenance) -> Vec<PathBuf> {
 
 /// Whether a file or OME-Zarr folder exists that has the name of the labels of the prediction with this record.
 fn are_labels_of(record: &Path, file: &Path) -> bool {
-    let kind = file.file_name().and_then(|name| ArtifactKind::of_name(name.to_str()?)).map(|(kind, _)| kind);
+    let kind = file.file_name().and_then(|name| ArtifactKind::from_name(name.to_str()?)).map(|(kind, _)| kind);
     let exists = || file.is_file() || zarr::is_result(file);
-    kind == Some(ArtifactKind::Labels) && record_of(file).as_deref() == Some(record) && exists()
+    kind == Some(ArtifactKind::Labels) && find_record(file).as_deref() == Some(record) && exists()
 }
 
 fn store(path: &Path, record: &Provenance) -> Result<(), JobError> {
@@ -415,7 +415,7 @@ pub(crate) fn finished(
             found.extend(zarr::artifacts(&file, maps, has_labels));
         } else if is_zarr_zip_name(&file) {
             found.push(zarr::zipped_artifact(&file, maps));
-        } else if let Some(artifact) = Artifact::of_file(file) {
+        } else if let Some(artifact) = Artifact::from_file(file) {
             found.push(artifact);
         } else {
             return Ok(None);

@@ -6,11 +6,11 @@
 //! killed at any moment leaves files that the record lists. An OME-Zarr folder has a marker that lists its files; the
 //! folder is replaced only if it holds exactly these, unchanged.
 
-use crate::job_record::records_result_of;
+use crate::job_record::record_lists_result;
 use crate::predict::zarr::FOLDER_KIND;
 use crate::{Context, JobError, provenance};
 use cytoscope_formats::is_zarr_folder;
-use cytoscope_storage::folder::{Replaced, check_finished_while, content_of_finished_while, move_aside, move_back};
+use cytoscope_storage::folder::{Replaced, check_finished_while, finished_content_while, move_aside, move_back};
 use cytoscope_storage::partial_folder::FinishedFolder;
 use cytoscope_storage::write::FinishedFile;
 use cytoscope_storage::{MARKER, Overwrite, StorageError, sha256_of_file, sha256_of_file_while, target};
@@ -39,7 +39,7 @@ impl FileRecord {
     }
 
     /// Returns the record of a folder that is written but not yet renamed to its final name.
-    fn of_folder(folder: &FinishedFolder) -> Self {
+    fn from_folder(folder: &FinishedFolder) -> Self {
         Self { path: folder.target().to_owned(), bytes: folder.bytes(), sha256: folder.sha256().to_owned() }
     }
 
@@ -54,8 +54,7 @@ impl FileRecord {
         if path.is_dir() {
             // The marker, which lists all files, is compared before they are read.
             let is_listed = sha256_of_file(&path.join(MARKER)).is_ok_and(|sha256| sha256 == self.sha256);
-            let content =
-                is_listed.then(|| content_of_finished_while(path, FOLDER_KIND, &mut |_, _| goes_on())).flatten();
+            let content = is_listed.then(|| finished_content_while(path, FOLDER_KIND, &mut |_, _| goes_on())).flatten();
             return content.is_some_and(|(bytes, sha256)| (bytes, &sha256) == (self.bytes, &self.sha256));
         }
         let of_size = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.len() == self.bytes);
@@ -91,7 +90,7 @@ impl Publication {
     /// # Errors
     /// [`JobError::Io`] and [`JobError::Storage`] if a file cannot be read or flushed; [`JobError::Cancelled`].
     pub(crate) fn records(&mut self, context: &Context) -> Result<Vec<FileRecord>, JobError> {
-        let mut records: Vec<FileRecord> = self.folders.iter().map(FileRecord::of_folder).collect();
+        let mut records: Vec<FileRecord> = self.folders.iter().map(FileRecord::from_folder).collect();
         // A file is hashed while it is flushed to disk.
         for file in &mut self.files {
             records.push(FileRecord::of(file, context)?);
@@ -173,24 +172,24 @@ pub(crate) fn check_folder(
 
 /// Like [`check`], for a file derived from a map by a job that writes `labels`: without the user's permission, only files that
 /// are listed in the same record as the map, and those of [`is_derived`], may be overwritten, and only if the map
-/// `is_of_prediction`: its record lists it as it is.
+/// `is_prediction_result`: its record lists it as it is.
 ///
 /// # Errors
 /// As [`check`].
 pub(crate) fn check_derived(
     context: &Context,
     path: &Path,
-    (map, is_of_prediction): (&Path, bool),
+    (map, is_prediction_result): (&Path, bool),
     labels: &Path,
     inputs: &[&Path],
     overwrite: Overwrite,
 ) -> Result<(), JobError> {
-    let record = |file: &Path| provenance::record_of(&target::resolved(file));
-    if is_of_prediction && record(map).is_some() && record(map) == record(path) {
+    let record = |file: &Path| provenance::find_record(&target::resolved(file));
+    if is_prediction_result && record(map).is_some() && record(map) == record(path) {
         return check(context, path, inputs, overwrite);
     }
     match check_file(path, inputs, overwrite) {
-        Err(StorageError::Exists { .. }) if is_of_prediction && is_derived(path, map, labels) => Ok(()),
+        Err(StorageError::Exists { .. }) if is_prediction_result && is_derived(path, map, labels) => Ok(()),
         other => Ok(other?),
     }
 }
@@ -198,7 +197,7 @@ pub(crate) fn check_derived(
 /// Returns whether a file is unchanged since an earlier job made it from the same map together with these labels, or
 /// measured these labels.
 pub(crate) fn is_derived(path: &Path, map: &Path, labels: &Path) -> bool {
-    records_result_of(labels, path, map) || records_result_of(path, path, labels)
+    record_lists_result(labels, path, map) || record_lists_result(path, path, labels)
 }
 
 /// Like [`target::check_file`], and refuses a file inside an OME-Zarr folder that is an input.

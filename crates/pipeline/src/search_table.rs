@@ -71,7 +71,7 @@ pub fn read_search_table(path: &Path) -> Result<SearchTable, SearchTableError> {
     let mut trials: Vec<SearchTrial> = Vec::new();
     for record in reader.records() {
         let (record, row) = (record?, trials.len() + 2);
-        trials.push(trial_of(&record, &keys).ok_or(SearchTableError::Row(row))?);
+        trials.push(parse_trial(&record, &keys).ok_or(SearchTableError::Row(row))?);
         let found = record.iter().next_back().filter(|_| has_fingerprint);
         if row > 2 && found != fingerprint.as_deref() {
             return Err(SearchTableError::OtherSearch(row));
@@ -89,7 +89,7 @@ pub fn is_search_table(path: &Path) -> bool {
 }
 
 /// Returns the trial in a row; `None` if a cell is invalid.
-fn trial_of(record: &csv::StringRecord, keys: &[String]) -> Option<SearchTrial> {
+fn parse_trial(record: &csv::StringRecord, keys: &[String]) -> Option<SearchTrial> {
     let number = |at: usize| record.get(at)?.parse::<usize>().ok();
     let score = match record.get(3)? {
         "" => None,
@@ -141,7 +141,10 @@ mod tests {
         for (text, problem) in [
             ("a,b\n1,2\n".to_owned(), "the columns are not those of a search"),
             (format!("{HEADER}one,1,10,0.5,1.0,,0.1,[4],f\n"), "row 2 cannot be read"),
-            (format!("{HEADER}1,1,10,0.5,1.0,,0.1,[4],f\n2,1,10,0.5,1.0,,0.1,[4],g\n"), "row 3 belongs to another search"),
+            (
+                format!("{HEADER}1,1,10,0.5,1.0,,0.1,[4],f\n2,1,10,0.5,1.0,,0.1,[4],g\n"),
+                "row 3 belongs to another search",
+            ),
         ] {
             write(&text);
             assert_eq!(read_search_table(&path).unwrap_err().to_string(), problem, "{text}");

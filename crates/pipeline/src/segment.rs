@@ -109,7 +109,7 @@ impl LabelFormat {
     ///
     /// # Errors
     /// [`JobError::Format`] for a name with another extension; the message lists all extensions.
-    fn of_path(path: &Path) -> Result<Self, JobError> {
+    fn from_path(path: &Path) -> Result<Self, JobError> {
         if is_zarr_name(path) || is_zarr_zip_name(path) {
             return Ok(Self::OmeZarr);
         }
@@ -320,7 +320,7 @@ impl SegmentJob {
                 labels.display()
             )));
         }
-        let format = LabelFormat::of_path(labels)?;
+        let format = LabelFormat::from_path(labels)?;
         recorded(self, context, |record| {
             let report = self.run_into(context, labels, format, Some(&mut *record))?;
             if self.replace_labels_of_map && zarr::is_result(&self.map) {
@@ -383,7 +383,7 @@ impl SegmentJob {
             target.write(slice, [zyx[1], zyx[2]])
         })?;
         let rows = [(0, rows)];
-        let of_values = not_finite_note(&rows, &names);
+        let values_note = not_finite_note(&rows, &names);
         let _span = context.recorder.span(Stage::Write, "finish");
         let mut publication = Publication::default();
         target.finish(context, path, &mut publication)?;
@@ -391,7 +391,7 @@ impl SegmentJob {
             publication.add_folder(labels.finish()?);
         }
         if let Some(path) = &self.table {
-            let bytes = self.table_format.file(path, &ObjectTable::of_objects(&rows, &names, false))?;
+            let bytes = self.table_format.file(path, &ObjectTable::from_objects(&rows, &names, false))?;
             publication.add(write_unpublished(path, &bytes)?);
         }
         if let Some(record) = record {
@@ -402,11 +402,11 @@ impl SegmentJob {
         let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);
         let aside = publication.publish_over(self.overwrite, &is_own)?;
         let of_labels = label_note.into_iter().chain(map_note).map(Message::from).chain(self.table_note(path));
-        let of_map = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(of_labels);
-        let of_background = (!has_background).then(|| Note::from(NO_BACKGROUND));
+        let map_notes = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(of_labels);
+        let background_note = (!has_background).then(|| Note::from(NO_BACKGROUND));
         let of_threshold = (objects == 0).then(|| values.nothing_above_note(self.options.threshold)).flatten();
-        let of_labels = of_background.or(of_threshold);
-        let mut notes: Vec<Note> = of_map.map(Note::from).chain(of_labels).chain(of_values).collect();
+        let of_labels = background_note.or(of_threshold);
+        let mut notes: Vec<Note> = map_notes.map(Note::from).chain(of_labels).chain(values_note).collect();
         notes.extend(aside.iter().map(|path| Note::from(moved_aside_note(path))));
         Ok(SegmentReport {
             objects,
@@ -435,7 +435,7 @@ impl SegmentJob {
         // The labels of a prediction are further images in the folder of its maps.
         let image = match zarr::is_result(&self.map) {
             true => open(&self.map, &OpenOptions::default())?,
-            false => self.series.open_maps_of_stack(&self.map, &OpenOptions::default())?,
+            false => self.series.open_stack_maps(&self.map, &OpenOptions::default())?,
         };
         let state = is_needed.then(|| MapState::of(context, &self.map)).transpose()?;
         Ok((image, state))
@@ -507,8 +507,8 @@ impl SegmentJob {
 
     /// Returns the notes about a map of this voxel size and these extents.
     fn notes(&self, map: &Image, size: VoxelSize, extents: Extents) -> Vec<Message> {
-        let of_series = first_series_note(&self.series, map.meta(), "is segmented", OtherSeries::One);
-        let reading = reading_notes(map, SliceAlone::ByFolder).into_iter().chain(of_series);
+        let series_note = first_series_note(&self.series, map.meta(), "is segmented", OtherSeries::One);
+        let reading = reading_notes(map, SliceAlone::ByFolder).into_iter().chain(series_note);
         let time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is segmented");
         // Two channels of a map may be used together.
         let channels = if self.seed_channel.is_some() { 1 } else { extents.channels };

@@ -63,7 +63,7 @@ impl Chains {
 }
 
 /// Returns whether the statistics of steps are those of each slice of a stack with `depth` slices.
-pub(crate) fn are_of_slices<'a>(model: &Model, depth: usize, steps: impl IntoIterator<Item = &'a Processing>) -> bool {
+pub(crate) fn are_per_slice<'a>(model: &Model, depth: usize, steps: impl IntoIterator<Item = &'a Processing>) -> bool {
     model.spatial_axes == 2 && depth > 1 && steps.into_iter().any(Processing::needs_statistics)
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn are_of_slices<'a>(model: &Model, depth: usize, steps: impl IntoIte
 ///
 /// # Errors
 /// [`JobError`] if the stack cannot be read, or a step is not supported.
-pub(crate) fn preprocessing_of_slices(
+pub(crate) fn resolve_slice_preprocessing(
     context: &Context,
     stack: &Stack,
     model: &Model,
@@ -102,7 +102,7 @@ pub(crate) fn preprocessing_of_slices(
 ///
 /// # Errors
 /// [`JobError`] if the prediction or the stack cannot be read.
-pub(crate) fn postprocessing_of_slices(
+pub(crate) fn resolve_slice_postprocessing(
     context: &Context,
     (model, steps): (&Model, &[Processing]),
     channels: &[usize],

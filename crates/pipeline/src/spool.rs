@@ -53,12 +53,12 @@ impl<T: Pod> Spool<T> {
     }
 
     /// Returns a spool in a file in `folder`, which may already hold slices; the spool begins after the `first` ones.
-    pub(crate) fn of_file(file: File, folder: &Path, slice_len: usize, first: usize) -> Self {
+    pub(crate) fn from_file(file: File, folder: &Path, slice_len: usize, first: usize) -> Self {
         Self { store: Store::File { file, folder: folder.to_owned() }, slice_len, first }
     }
 
     /// Returns the position in the store of the first value of a slice.
-    fn start_of(&self, slice: usize) -> usize {
+    fn slice_start(&self, slice: usize) -> usize {
         self.first.saturating_add(slice).saturating_mul(self.slice_len)
     }
 
@@ -69,7 +69,7 @@ impl<T: Pod> Spool<T> {
 
     /// Writes values of one slice, starting with value `offset`, or of more slices from there on.
     pub(crate) fn write_from(&mut self, slice: usize, offset: usize, values: &[T]) -> Result<(), JobError> {
-        let first = self.start_of(slice).saturating_add(offset);
+        let first = self.slice_start(slice).saturating_add(offset);
         match &mut self.store {
             Store::File { file, folder } => seek::<T>(file, first)
                 .and_then(|()| file.write_all(bytemuck::cast_slice(values)))
@@ -87,7 +87,7 @@ impl<T: Pod> Spool<T> {
 
     /// Reads slices into `values`, which is resized to fit.
     pub(crate) fn read(&mut self, slices: Range<usize>, values: &mut Vec<T>) -> Result<(), JobError> {
-        let first = self.start_of(slices.start);
+        let first = self.slice_start(slices.start);
         values.resize(slices.len() * self.slice_len, T::zeroed());
         match &mut self.store {
             Store::File { file, folder } => seek::<T>(file, first)

@@ -1,7 +1,7 @@
 //! A stack as jobs read it: one time point, slices in Z, channel by channel.
 
 use crate::ops::{self, Reference, Statistics, Volume};
-use crate::slice_statistics::{Chains, are_of_slices, preprocessing_of_slices};
+use crate::slice_statistics::{Chains, are_per_slice, resolve_slice_preprocessing};
 use crate::{Context, JobError, Model};
 use cytoscope_formats::{Image, ImageMeta};
 use cytoscope_profile::Stage;
@@ -154,8 +154,8 @@ impl Stack {
         channels: &[usize],
     ) -> Result<Chains, JobError> {
         let steps = model.inputs.iter().flat_map(|input| &input.preprocessing);
-        if are_of_slices(model, self.extents.zyx[0], steps) {
-            return preprocessing_of_slices(context, self, model, channels);
+        if are_per_slice(model, self.extents.zyx[0], steps) {
+            return resolve_slice_preprocessing(context, self, model, channels);
         }
         let mut tensors = self.input_tensors(context, model, channels);
         let mut chains = Vec::with_capacity(channels.len());

@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn the_name_of_a_table_chooses_csv_or_parquet() {
         let names = ["label", "voxels", "mean_a"].map(str::to_owned);
-        let table = ObjectTable::of_numbers(&names, &[vec![7.0, 10.0, 2.5], vec![12.0, 3.0, 0.0]]);
+        let table = ObjectTable::from_numbers(&names, &[vec![7.0, 10.0, 2.5], vec![12.0, 3.0, 0.0]]);
         let csv = "label,voxels,mean_a\n7,10,2.5\n12,3,0\n";
         let file = |format: TableFormat, name: &str| format.file(Path::new(name), &table);
         assert_eq!(file(TableFormat::Csv, "a.csv").unwrap(), csv.as_bytes());

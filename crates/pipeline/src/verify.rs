@@ -267,10 +267,10 @@ fn structure(graph: &Graph) -> String {
 
 /// Identifies this build of the program, because another build may compute differently.
 fn build() -> String {
-    let of_program = own_program().and_then(std::fs::metadata).ok();
-    let changed = of_program.as_ref().and_then(|m| m.modified().ok());
+    let program_metadata = own_program().and_then(std::fs::metadata).ok();
+    let changed = program_metadata.as_ref().and_then(|m| m.modified().ok());
     let secs = changed.and_then(|t| t.duration_since(std::time::UNIX_EPOCH).ok()).map_or(0, |d| d.as_secs());
-    format!("{} {} {secs}", env!("CARGO_PKG_VERSION"), of_program.map_or(0, |m| m.len()))
+    format!("{} {} {secs}", env!("CARGO_PKG_VERSION"), program_metadata.map_or(0, |m| m.len()))
 }
 
 /// Outcomes cached between runs. A file that cannot be read counts as empty, and one that cannot be written is lost, both

@@ -27,7 +27,7 @@ fn every_bundled_package_passes_its_self_test() {
         // The declared weights are floats, so that other programs reproduce the outputs within bioimage.io's default
         // tolerance.
         assert!(!is_quantized(package.declared_graph()), "{}", path.display());
-        assert_eq!(package.tolerance_of("maps"), Tolerance::default(), "{}", path.display());
+        assert_eq!(package.output_tolerance("maps"), Tolerance::default(), "{}", path.display());
         let (inputs, expected) = network_test(&package).unwrap();
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
         let run = |graph: &Graph| {

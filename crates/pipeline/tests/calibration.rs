@@ -7,7 +7,7 @@ use common::{package, relative_distance};
 use cytoscope_formats::image_in_memory;
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
 use cytoscope_model_package::{Processing, StatisticsAxes};
-use cytoscope_pipeline::{CalibrationImage, Context, Model, calibration_tiles_of_images};
+use cytoscope_pipeline::{CalibrationImage, Context, Model, calibration_tiles_from_images};
 use cytoscope_volume::{Array, Axes, VoxelSize};
 use std::path::Path;
 
@@ -40,7 +40,7 @@ fn windows_of_different_brightness_are_normalized_as_the_whole_image() {
     for (rows, columns) in [(0..8, 0..6), (2..7, 6..12), (0..8, 0..12)] {
         let window = Some([1..4, rows.clone(), columns.clone()]);
         let stack = CalibrationImage { image: image.clone(), window, voxel_um: None };
-        let tiles = calibration_tiles_of_images(&context, &model, &[stack], 4).unwrap();
+        let tiles = calibration_tiles_from_images(&context, &model, &[stack], 4).unwrap();
         let inside = |i: &usize| i / 96 > 0 && rows.contains(&(i / 12 % 8)) && columns.contains(&(i % 12));
         let expected: Vec<f32> = (0..384).filter(inside).map(|i| (values[i] - low) / (high - low)).collect();
         let [tile] = tiles.as_slice() else { panic!("{} tiles", tiles.len()) };

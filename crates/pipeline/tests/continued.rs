@@ -32,12 +32,12 @@ fn a_cancelled_pass_continues_with_the_slices_that_were_not_finished() {
     for (format, out) in [(ResultFormat::Tiff, "out"), (ResultFormat::OmeZarr, "zarr")] {
         let job = PredictJob { resume: true, format, ..fixture.job(&model, TileRequest::default(), out) };
         let cancel = CancelToken::default();
-        let of_sink = cancel.clone();
+        let sink_cancel = cancel.clone();
         let sink = move |event: &Event| match event {
             Event::Progress(progress)
                 if progress.stage == ProgressStage::Predict && progress.done * 3 > progress.total =>
             {
-                of_sink.cancel();
+                sink_cancel.cancel();
             }
             _ => {}
         };
@@ -81,10 +81,10 @@ fn a_pass_that_was_cancelled_after_its_last_slice_predicts_nothing_when_it_conti
 /// Stops a job in this way after a third of its voxels.
 fn stop_after_a_third(job: &PredictJob, stop: fn(&CancelToken)) {
     let cancel = CancelToken::default();
-    let of_sink = cancel.clone();
+    let sink_cancel = cancel.clone();
     let sink = move |event: &Event| match event {
         Event::Progress(progress) if progress.stage == ProgressStage::Predict && progress.done * 3 > progress.total => {
-            stop(&of_sink)
+            stop(&sink_cancel)
         }
         _ => {}
     };
@@ -107,10 +107,10 @@ fn a_note_says_that_slices_are_kept_whenever_a_prediction_is_cancelled() {
             ..fixture.job(&model, TileRequest { tile: Some([32, 48, 48]), ..TileRequest::default() }, "out")
         };
         let (cancel, notes) = (CancelToken::default(), Arc::new(Mutex::new(0)));
-        let (of_sink, counted) = (cancel.clone(), Arc::clone(&notes));
+        let (sink_cancel, counted) = (cancel.clone(), Arc::clone(&notes));
         let sink = move |event: &Event| match event {
             Event::Progress(progress) if progress.stage == stage && progress.done * 3 > progress.total => {
-                of_sink.cancel();
+                sink_cancel.cancel();
             }
             Event::Note(note) if note.message.contains("slices are kept beside the results") => {
                 *counted.lock().unwrap() += 1;
@@ -196,12 +196,12 @@ fn a_cancelled_prediction_in_tiles_continues_with_the_slices_that_were_not_finis
         {
             let job = PredictJob { resume: true, format, ..fixture.job(&model, request(), &out) };
             let cancel = CancelToken::default();
-            let of_sink = cancel.clone();
+            let sink_cancel = cancel.clone();
             let sink = move |event: &Event| match event {
                 Event::Progress(progress)
                     if progress.stage == ProgressStage::Predict && progress.done * 2 > progress.total =>
                 {
-                    of_sink.cancel();
+                    sink_cancel.cancel();
                 }
                 _ => {}
             };
@@ -250,10 +250,10 @@ fn a_pass_that_is_cancelled_while_it_runs_ends_within_a_few_slabs() {
     let cancel = CancelToken::default();
     let sink = CancelWithFirst { cancel: cancel.clone(), regions: Mutex::default() };
     let planned = Arc::new(Mutex::new(None));
-    let of_sink = Arc::clone(&planned);
+    let sink_cancel = Arc::clone(&planned);
     let events = move |event: &Event| {
         if let Event::Planned { plan, .. } = event {
-            *of_sink.lock().unwrap() = Some(plan.clone());
+            *sink_cancel.lock().unwrap() = Some(plan.clone());
         }
     };
     let context = Context { cancel, sink: Arc::new(events), ..Context::default() };
@@ -285,7 +285,7 @@ fn run_until_part(job: &PredictJob, cancelled: Option<usize>, part: f64) -> (Res
     // Number of time points that have begun, and voxels of the last one that are predicted.
     let progress = Arc::new(Mutex::new((0usize, u64::MAX)));
     let cancel = CancelToken::default();
-    let (of_sink, seen) = (cancel.clone(), Arc::clone(&progress));
+    let (sink_cancel, seen) = (cancel.clone(), Arc::clone(&progress));
     let sink = move |event: &Event| {
         let Event::Progress(progress) = event else { return };
         if progress.stage != ProgressStage::Predict {
@@ -296,7 +296,7 @@ fn run_until_part(job: &PredictJob, cancelled: Option<usize>, part: f64) -> (Res
         *done = progress.done;
         let is_due = progress.done as f64 > part * progress.total as f64;
         if cancelled.is_some_and(|time| *begun == time + 1) && is_due {
-            of_sink.cancel();
+            sink_cancel.cancel();
         }
     };
     let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };

@@ -250,7 +250,7 @@ fn a_package_with_several_inputs_passes_its_own_test() {
 }
 
 /// A network with the outputs `mask` of one channel and `boundary` of two.
-fn network_of_two_outputs() -> Graph {
+fn two_output_network() -> Graph {
     let mut graph = Graph::new("two outputs");
     let free = |axis: &str| Dim::Free(axis.to_owned());
     let shape = vec![Dim::Fixed(1), Dim::Fixed(1), free("z"), free("y"), free("x")];
@@ -265,7 +265,7 @@ fn network_of_two_outputs() -> Graph {
 
 /// Writes the package of that network, which names the channels of the second output.
 fn save_two_outputs(path: &Path) {
-    let mut builder = package(&network_of_two_outputs());
+    let mut builder = package(&two_output_network());
     let mut second = builder.outputs[0].clone();
     builder.outputs[0].id = "mask".to_owned();
     second.id = "boundary".to_owned();
@@ -290,7 +290,7 @@ fn one_output_or_all_are_predicted_and_the_others_are_named() {
     save_two_outputs(&model);
     let [image, _] = images();
     let input = [("x".to_owned(), Tensor::new([&[1, 1][..], &SHAPE].concat(), image).unwrap())];
-    let outputs = cytoscope_reference::run(&network_of_two_outputs(), &input).unwrap();
+    let outputs = cytoscope_reference::run(&two_output_network(), &input).unwrap();
     let values: Vec<Vec<f32>> = outputs.into_iter().map(|output| output.into_f32().unwrap()).collect();
     let (mask, [inner, outer]) = (values[0].as_slice(), [&values[1][..VOXELS], &values[1][VOXELS..]]);
     let small = TileRequest { tile: Some([6, 12, 16]), ..TileRequest::default() };
@@ -342,7 +342,7 @@ fn unknown_outputs_and_outputs_of_other_sizes_are_refused() {
     let unknown = refused("two", "edge");
     assert!(unknown.contains("no output \"edge\"") && unknown.contains("mask, boundary"), "{unknown}");
     // The second output has half as many voxels along each axis.
-    let mut graph = network_of_two_outputs();
+    let mut graph = two_output_network();
     for node in graph.nodes.iter_mut().filter(|node| node.name == "boundary") {
         node.op = Op::Conv(ConvAttrs { strides: vec![2; 3], ..ConvAttrs::same(&[3, 3, 3]) });
     }

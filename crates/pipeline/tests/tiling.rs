@@ -257,8 +257,8 @@ fn the_plan_is_reported_before_inference() {
     save_package(&unet3d(&config, &Weights::Random { seed: 5 }).unwrap(), &model);
     for (blend, out) in [(None, "pass"), (Some(Blend::Crop), "tiles")] {
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let of_sink = Arc::clone(&seen);
-        let sink = move |event: &Event| of_sink.lock().unwrap().push(event.clone());
+        let sink_seen = Arc::clone(&seen);
+        let sink = move |event: &Event| sink_seen.lock().unwrap().push(event.clone());
         let context = Context { sink: Arc::new(sink), ..Context::default() };
         let job = fixture.job(&model, TileRequest { blend, ..TileRequest::default() }, out);
         let outcome = job.run(&context, &Devices::cpu_only()).unwrap();
@@ -357,10 +357,10 @@ fn the_memory_that_is_stated_for_a_wide_stack_is_that_of_bands_of_columns() {
     // The memory that is stated if this budget is too small; otherwise the job is cancelled when it is planned.
     let stated = |mib: u64| {
         let cancel = CancelToken::default();
-        let of_sink = cancel.clone();
+        let sink_seen = cancel.clone();
         let sink = move |event: &Event| {
             if matches!(event, Event::Planned { .. }) {
-                of_sink.cancel();
+                sink_seen.cancel();
             }
         };
         let job = PredictJob {

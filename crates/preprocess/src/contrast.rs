@@ -73,7 +73,7 @@ pub(crate) fn normalized(slice: &[f32], wanted: [f64; 2]) -> Vec<f32> {
 }
 
 /// Smallest and largest finite value; `None` if there is none.
-fn range_of(values: &[f32]) -> Option<[f64; 2]> {
+fn finite_range(values: &[f32]) -> Option<[f64; 2]> {
     let finite = values.iter().filter(|v| v.is_finite());
     let range = finite.fold(None, |range: Option<[f32; 2]>, v| match range {
         None => Some([*v; 2]),
@@ -85,7 +85,7 @@ fn range_of(values: &[f32]) -> Option<[f64; 2]> {
 /// Contrast-limited adaptive histogram equalization of a slice with `tiles` tiles along both axes, to the range 0 to 1
 /// (Zuiderveld, Graphics Gems IV, 1994).
 pub(crate) fn equalized(slice: &[f32], shape_yx: [usize; 2], tiles: usize, clip: f64) -> Vec<f32> {
-    let range = range_of(slice);
+    let range = finite_range(slice);
     let bins: Vec<u8> = slice
         .iter()
         .map(|v| {
@@ -108,7 +108,7 @@ pub(crate) fn equalized(slice: &[f32], shape_yx: [usize; 2], tiles: usize, clip:
             out.push(upper * (1.0 - down) + lower * down);
         }
     }
-    let range = range_of(&out);
+    let range = finite_range(&out);
     out.iter_mut().for_each(|v| *v = rescaled(*v, range));
     out
 }

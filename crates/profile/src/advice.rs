@@ -289,7 +289,7 @@ mod tests {
         advise(facts, operators).into_iter().map(|advice| advice.rule).collect()
     }
 
-    fn of_input(input: InputFacts) -> RunFacts {
+    fn input_facts(input: InputFacts) -> RunFacts {
         RunFacts { inputs: vec![input], ..RunFacts::default() }
     }
 
@@ -309,14 +309,14 @@ mod tests {
         }
     }
 
-    fn of_tiles(tiles: TileFacts) -> RunFacts {
-        of_input(InputFacts { tiles: Some(tiles), ..InputFacts::default() })
+    fn tile_facts(tiles: TileFacts) -> RunFacts {
+        input_facts(InputFacts { tiles: Some(tiles), ..InputFacts::default() })
     }
 
     #[test]
     fn a_run_without_measurements_gets_no_advice() {
         assert!(advise(&RunFacts::default(), &[]).is_empty());
-        assert!(advise(&of_input(InputFacts::default()), &[]).is_empty());
+        assert!(advise(&input_facts(InputFacts::default()), &[]).is_empty());
     }
 
     #[test]
@@ -350,15 +350,15 @@ mod tests {
 
     #[test]
     fn small_tiles_are_named_with_their_cause() {
-        assert_eq!(rules(&of_tiles(tiles(700, None)), &[]), NONE);
-        assert_eq!(rules(&of_tiles(tiles(400, None)), &[]), [AdviceRule::SmallTiles]);
-        assert_eq!(rules(&of_tiles(TileFacts { count: 1, ..tiles(400, None) }), &[]), NONE, "nothing can be larger");
-        let budget = |bytes| of_tiles(tiles(400, Some(bytes)));
+        assert_eq!(rules(&tile_facts(tiles(700, None)), &[]), NONE);
+        assert_eq!(rules(&tile_facts(tiles(400, None)), &[]), [AdviceRule::SmallTiles]);
+        assert_eq!(rules(&tile_facts(TileFacts { count: 1, ..tiles(400, None) }), &[]), NONE, "nothing can be larger");
+        let budget = |bytes| tile_facts(tiles(400, Some(bytes)));
         assert_eq!(rules(&budget(150 << 20), &[]), [AdviceRule::MemoryBudget]);
         assert_eq!(rules(&budget(4 << 30), &[]), NONE, "the budget is not the cause");
         assert!(advise(&budget(150 << 20), &[])[0].change.contains("300M"));
         assert!(advise(&budget(150 << 20), &[])[0].expected_gain.contains("without a budget"));
-        let small = advise(&of_tiles(tiles(400, None)), &[]).remove(0);
+        let small = advise(&tile_facts(tiles(400, None)), &[]).remove(0);
         assert_eq!(small.setting, Some(AdvisedSetting::Tile([32, 128, 128])));
         assert!(small.change.contains("--tile 32,128,128"), "{}", small.change);
     }
@@ -367,15 +367,15 @@ mod tests {
     fn overlapping_tiles_count_what_they_compute_more_than_once() {
         let blended =
             |kept, budget| TileFacts { joining: Joining::Gaussian, crop_possible: false, ..tiles(kept, budget) };
-        assert_eq!(rules(&of_tiles(blended(420, None)), &[]), NONE, "the default overlap");
-        let advice = advise(&of_tiles(blended(300, None)), &[]);
+        assert_eq!(rules(&tile_facts(blended(420, None)), &[]), NONE, "the default overlap");
+        let advice = advise(&tile_facts(blended(300, None)), &[]);
         assert_eq!((advice.len(), advice[0].rule), (1, AdviceRule::SmallTiles));
         assert!(advice[0].evidence.contains("70 % of the computed voxels are overlap"), "{}", advice[0].evidence);
         assert!(advice[0].change.contains("--overlap"), "{}", advice[0].change);
-        assert_eq!(rules(&of_tiles(blended(300, Some(150 << 20))), &[]), [AdviceRule::MemoryBudget]);
+        assert_eq!(rules(&tile_facts(blended(300, Some(150 << 20))), &[]), [AdviceRule::MemoryBudget]);
         // Where cropping is possible, that is the advice.
         let croppable = TileFacts { crop_possible: true, ..blended(300, None) };
-        assert_eq!(rules(&of_tiles(croppable), &[]), [AdviceRule::Seams]);
+        assert_eq!(rules(&tile_facts(croppable), &[]), [AdviceRule::Seams]);
     }
 
     #[test]
@@ -387,15 +387,15 @@ mod tests {
             ..tiles(kept, None)
         };
         let normalizes = TileReason::NormalizesOverTile;
-        assert_eq!(rules(&of_tiles(blended(420, normalizes)), &[]), [AdviceRule::TileNormalization]);
-        assert_eq!(rules(&of_tiles(blended(700, normalizes)), &[]), NONE, "little overlaps");
-        assert_eq!(rules(&of_tiles(TileFacts { count: 1, ..blended(420, normalizes) }), &[]), NONE, "one tile");
-        let advice = advise(&of_tiles(blended(420, normalizes)), &[]).remove(0);
+        assert_eq!(rules(&tile_facts(blended(420, normalizes)), &[]), [AdviceRule::TileNormalization]);
+        assert_eq!(rules(&tile_facts(blended(700, normalizes)), &[]), NONE, "little overlaps");
+        assert_eq!(rules(&tile_facts(TileFacts { count: 1, ..blended(420, normalizes) }), &[]), NONE, "one tile");
+        let advice = advise(&tile_facts(blended(420, normalizes)), &[]).remove(0);
         assert!(advice.evidence.contains("58 % of the computed voxels are overlap"), "{}", advice.evidence);
         // The budget that is advised is enough for a pass.
         let reason = Some(TileReason::Memory { pass_budget_bytes: (900 << 20) + 1 });
         let limited = TileFacts { reason, ..tiles(400, Some(150 << 20)) };
-        let advice = advise(&of_tiles(limited), &[]).remove(0);
+        let advice = advise(&tile_facts(limited), &[]).remove(0);
         assert_eq!(
             (advice.rule, advice.setting),
             (AdviceRule::MemoryBudget, Some(AdvisedSetting::MemoryBudget(901 << 20)))
@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn copies_count_on_devices_only() {
         let facts = |device: &str, transfer_secs, count| {
-            of_input(InputFacts {
+            input_facts(InputFacts {
                 device: device.into(),
                 seconds: 10.0,
                 transfer_secs: Some(transfer_secs),
@@ -427,7 +427,7 @@ mod tests {
     #[test]
     fn tiles_are_too_small_for_a_gpu_that_launches_as_long_as_it_computes() {
         let facts = |device: &str, compute_secs, steps, count| {
-            of_input(InputFacts {
+            input_facts(InputFacts {
                 device: device.into(),
                 seconds: 4.0,
                 compute_secs: Some(compute_secs),
@@ -462,7 +462,7 @@ mod tests {
             precision: None,
         };
         let int8 = OperatorTotal { precision: Some(OperatorPrecision::Int8), ..operator("Conv a", 1.0, 9) };
-        let facts = |precision: &str| of_input(InputFacts { precision: precision.into(), ..InputFacts::default() });
+        let facts = |precision: &str| input_facts(InputFacts { precision: precision.into(), ..InputFacts::default() });
         let mixed = [int8, operator("Conv b", 1.0, 9), operator("Resize c", 1.0, 0)];
         assert_eq!(rules(&facts("int8"), &mixed), [AdviceRule::FloatOperators]);
         assert_eq!(rules(&facts("f32"), &mixed), NONE);
@@ -472,8 +472,8 @@ mod tests {
     #[test]
     fn blending_is_replaced_by_cropping_only_where_the_network_allows_it() {
         let blended = TileFacts { joining: Joining::Gaussian, ..tiles(1000, None) };
-        assert_eq!(rules(&of_tiles(blended.clone()), &[]), [AdviceRule::Seams]);
-        assert_eq!(rules(&of_tiles(TileFacts { crop_possible: false, ..blended }), &[]), NONE);
+        assert_eq!(rules(&tile_facts(blended.clone()), &[]), [AdviceRule::Seams]);
+        assert_eq!(rules(&tile_facts(TileFacts { crop_possible: false, ..blended }), &[]), NONE);
     }
 
     #[test]
@@ -481,7 +481,7 @@ mod tests {
         let facts = |device: &str| {
             let time = |device: &str, best_ms| DeviceTime { device: device.into(), best_ms };
             let measured = vec![time("cpu", 30.0), time("cuda:0", 3.0)];
-            of_input(InputFacts { device: device.into(), measured, ..InputFacts::default() })
+            input_facts(InputFacts { device: device.into(), measured, ..InputFacts::default() })
         };
         assert_eq!(rules(&facts("cuda:0"), &[]), NONE);
         let advice = advise(&facts("cpu"), &[]);
@@ -525,7 +525,7 @@ mod tests {
         let facts = |certainty, has_voxel_size| {
             let diameter =
                 Some(DiameterFacts { diameter: 9.0, has_voxel_size, estimate: Some((certainty, 2)), voxel_zyx: None });
-            of_input(InputFacts { diameter, ..InputFacts::default() })
+            input_facts(InputFacts { diameter, ..InputFacts::default() })
         };
         assert_eq!(rules(&facts(DiameterCertainty::High, true), &[]), NONE);
         assert_eq!(rules(&facts(DiameterCertainty::Low, true), &[]), [AdviceRule::UncertainDiameter]);

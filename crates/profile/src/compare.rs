@@ -36,9 +36,9 @@ pub fn compare_stages(first: &[StageTotal], second: &[StageTotal]) -> Vec<Compar
 /// under its name in the first run.
 pub fn compare_operators(first: &[OperatorTotal], second: &[OperatorTotal]) -> Vec<ComparedTime> {
     let (first, second) = (operator_times(first), operator_times(second));
-    let (of_first, of_second) = (single_nodes(&first, &second), single_nodes(&second, &first));
+    let (first_by_name, second_by_name) = (single_nodes(&first, &second), single_nodes(&second, &first));
     let renamed: BTreeMap<&str, &str> =
-        of_second.iter().filter_map(|(node, name)| Some((*name, *of_first.get(node)?))).collect();
+        second_by_name.iter().filter_map(|(node, name)| Some((*name, *first_by_name.get(node)?))).collect();
     let in_first = |(name, secs): &(String, f64)| {
         let name = renamed.get(name.as_str()).copied().unwrap_or(name.as_str());
         (name.to_owned(), *secs)
@@ -62,7 +62,7 @@ fn single_nodes<'a>(times: &'a [(String, f64)], others: &[(String, f64)]) -> BTr
     let others: BTreeSet<&str> = others.iter().map(|(name, _)| name.as_str()).collect();
     let mut found: BTreeMap<&str, Option<&str>> = BTreeMap::new();
     for name in times.iter().map(|(name, _)| name.as_str()).filter(|name| !others.contains(name)) {
-        if let Some(node) = node_of(name) {
+        if let Some(node) = node_name(name) {
             found.entry(node).and_modify(|single| *single = None).or_insert(Some(name));
         }
     }
@@ -71,7 +71,7 @@ fn single_nodes<'a>(times: &'a [(String, f64)], others: &[(String, f64)]) -> BTr
 
 /// Returns the node in the name of an operator, which follows the operators that were fused: `a` of `Conv + Relu a`. `None` if
 /// the operator belongs to no node.
-fn node_of(name: &str) -> Option<&str> {
+fn node_name(name: &str) -> Option<&str> {
     let (mut op, mut rest) = name.split_once(' ')?;
     loop {
         let next = match rest.strip_prefix("+ ") {
@@ -86,13 +86,13 @@ fn node_of(name: &str) -> Option<&str> {
 }
 
 fn compare_times(first: &[(String, f64)], second: &[(String, f64)]) -> Vec<ComparedTime> {
-    let of_first: BTreeMap<&str, f64> = first.iter().map(|(name, secs)| (name.as_str(), *secs)).collect();
-    let of_second: BTreeMap<&str, f64> = second.iter().map(|(name, secs)| (name.as_str(), *secs)).collect();
-    let only_second = second.iter().map(|(name, _)| name.as_str()).filter(|name| !of_first.contains_key(name));
+    let first_by_name: BTreeMap<&str, f64> = first.iter().map(|(name, secs)| (name.as_str(), *secs)).collect();
+    let second_by_name: BTreeMap<&str, f64> = second.iter().map(|(name, secs)| (name.as_str(), *secs)).collect();
+    let only_second = second.iter().map(|(name, _)| name.as_str()).filter(|name| !first_by_name.contains_key(name));
     let names = first.iter().map(|(name, _)| name.as_str()).chain(only_second);
     let compared = |name: &str| {
-        let first_secs = of_first.get(name).copied().unwrap_or(0.0);
-        ComparedTime::new(name, first_secs, of_second.get(name).copied().unwrap_or(0.0))
+        let first_secs = first_by_name.get(name).copied().unwrap_or(0.0);
+        ComparedTime::new(name, first_secs, second_by_name.get(name).copied().unwrap_or(0.0))
     };
     names.map(compared).collect()
 }
@@ -134,7 +134,7 @@ mod tests {
     fn names_end_with_their_node() {
         let names =
             ["Conv a", "InstanceNorm, GroupNorm + Add + Relu up.0", "Softmax my node (reference)", "border", "Conv "];
-        assert_eq!(names.map(node_of), [Some("a"), Some("up.0"), Some("my node"), None, None]);
+        assert_eq!(names.map(node_name), [Some("a"), Some("up.0"), Some("my node"), None, None]);
     }
 
     #[test]

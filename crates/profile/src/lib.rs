@@ -193,7 +193,7 @@ impl Recorder {
             recorder: self,
             stage,
             name: name.into(),
-            resident_before_bytes: if measures_memory { memory::resident_bytes_of_span() } else { None },
+            resident_before_bytes: if measures_memory { memory::span_resident_bytes() } else { None },
             start: if self.records { Instant::now() } else { self.start },
             timed: None,
             nested: (self.records && stage.may_hold_copies()).then(|| nested::open(self.id())),
@@ -300,7 +300,7 @@ impl Recorder {
         }
         let duration = span.timed.unwrap_or_else(|| span.start.elapsed()).as_secs_f64();
         let resident_change_bytes = span.resident_before_bytes.and_then(|before| {
-            let after = memory::resident_bytes_of_span()?;
+            let after = memory::span_resident_bytes()?;
             i64::try_from(after).ok()?.checked_sub_unsigned(before)
         });
         let copying = span.nested.map_or(0.0, |number| nested::close(number, span.stage.is_copy(), duration));

@@ -44,7 +44,7 @@ type Reading = Option<(Instant, u64)>;
 
 /// Returns the resident bytes of this process for a span: on Linux the current ones, elsewhere those of a reading that is at
 /// most [`REUSED_FOR`] old.
-pub(crate) fn resident_bytes_of_span() -> Option<u64> {
+pub(crate) fn span_resident_bytes() -> Option<u64> {
     static LAST: Mutex<Reading> = Mutex::new(None);
     if cfg!(target_os = "linux") { resident_bytes() } else { reused(&LAST, resident_bytes) }
 }

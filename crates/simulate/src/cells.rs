@@ -10,7 +10,7 @@
 use crate::{
     Settings, SimulateError, SimulatedVolumes, debris, exposure,
     grid::Grid,
-    progress::{ProgressRange, each_slab_of_two},
+    progress::{ProgressRange, for_each_slab_pair},
     random::{self, Purpose},
     settings::check_count,
     texture::Texture,
@@ -205,7 +205,7 @@ pub(crate) fn simulate(
     // The voxels of a brick share their candidates. Bricks are small compared with a cell, so there are few candidates.
     let brick = [0, 1, 2].map(|a| ((0.3 * tissue.spacing_um / grid.voxel_um[a]) as usize).clamp(1, 8));
     let layer = brick[0] * grid.plane();
-    each_slab_of_two((&mut labels[..], &mut light[..]), layer, &progress.part(0.03, 0.5), |i, labels, light| {
+    for_each_slab_pair((&mut labels[..], &mut light[..]), layer, &progress.part(0.03, 0.5), |i, labels, light| {
         paint_layer(&tissue, settings, grid, i * brick[0], brick, labels, light);
     })?;
     let kept = truth::clean_labels(&mut labels, grid, tissue.seeds.len());

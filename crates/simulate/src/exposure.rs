@@ -4,7 +4,7 @@ use crate::{
     Optics, Settings, SimulateError,
     grid::Grid,
     noise, optics,
-    progress::{ProgressRange, each_slab, each_slab_of_two},
+    progress::{ProgressRange, each_slab, for_each_slab_pair},
     random::{self, Purpose},
     settings::MAX_HAZE,
     texture::Texture,
@@ -75,7 +75,7 @@ fn spread(
     let mut wide = signal.to_vec();
     optics::blur(&mut wide, scratch, grid, sigma_um, &progress.part(0.0, 0.95))?;
     let slabs = (signal, &mut wide[..]);
-    each_slab_of_two(slabs, grid.plane(), &progress.part(0.95, 1.0), |z, signal, wide| {
+    for_each_slab_pair(slabs, grid.plane(), &progress.part(0.95, 1.0), |z, signal, wide| {
         let share = share(z) as f32;
         signal.iter_mut().zip(wide).for_each(|(s, w)| *s = (1.0 - share) * *s + share * *w);
     })

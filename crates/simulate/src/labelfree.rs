@@ -25,7 +25,7 @@ use crate::{
     noise,
     nuclei::{Nucleus, Scene, rim, smooth_step},
     optics,
-    progress::{ProgressRange, each_slab, each_slab_of_two},
+    progress::{ProgressRange, each_slab, for_each_slab_pair},
     random::{self, Purpose},
     shape::by_slice,
     texture::Texture,
@@ -111,7 +111,7 @@ fn optical_properties(
     let (plane, row) = (grid.plane(), grid.shape[2]);
     let mut index_rise = vec![0.0; grid.len()];
     let mut absorbed = vec![0.0; grid.len()];
-    each_slab_of_two((&mut index_rise[..], &mut absorbed[..]), plane, progress, |z, index_rise, absorbed| {
+    for_each_slab_pair((&mut index_rise[..], &mut absorbed[..]), plane, progress, |z, index_rise, absorbed| {
         let z_um = grid.position_um(0, z);
         for (i, (rise, loss)) in index_rise.iter_mut().zip(absorbed.iter_mut()).enumerate() {
             let (label, radius) = (scene.labels[z * plane + i] as usize, scene.relative_radius[z * plane + i]);
@@ -192,7 +192,7 @@ fn contrast(
     drop(index_rise);
     optics::laplacian_slices(&mut image, grid, &progress.part(0.45, 0.5))?;
     let mut loss = through_focus(&absorbed, false, optics, grid, &progress.part(0.5, 0.95))?;
-    each_slab_of_two((&mut image[..], &mut loss[..]), grid.plane(), &progress.part(0.95, 1.0), |_, image, loss| {
+    for_each_slab_pair((&mut image[..], &mut loss[..]), grid.plane(), &progress.part(0.95, 1.0), |_, image, loss| {
         image.iter_mut().zip(loss).for_each(|(i, l)| *i = -*i - *l);
     })?;
     Ok(image)

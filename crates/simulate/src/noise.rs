@@ -1,6 +1,6 @@
 //! The camera: photon (Poisson) noise, read noise, gain, offset and 16 bits.
 
-use crate::{Camera, SimulateError, grid::Grid, progress::ProgressRange, progress::each_slab_of_two, random};
+use crate::{Camera, SimulateError, grid::Grid, progress::ProgressRange, progress::for_each_slab_pair, random};
 use rand::Rng;
 
 /// Smallest mean for which Poisson numbers are approximated by normal ones.
@@ -71,7 +71,7 @@ pub(crate) fn expose(
     progress: &ProgressRange<'_>,
 ) -> Result<Vec<u16>, SimulateError> {
     let mut counts = vec![0u16; photons.len()];
-    each_slab_of_two((photons, &mut counts[..]), grid.plane(), progress, |z, photons, counts| {
+    for_each_slab_pair((photons, &mut counts[..]), grid.plane(), progress, |z, photons, counts| {
         let mut rng = random::stream(seed, random::Purpose::Camera, z);
         let mut normals = Normals::default();
         for (count, mean) in counts.iter_mut().zip(photons) {

@@ -50,7 +50,7 @@ pub(crate) fn each_slab<T: Send>(
 
 /// Calls `work(i, a_slab, b_slab)` for every slab of `slab_len` values of two arrays in parallel, with progress reports
 /// in between.
-pub(crate) fn each_slab_of_two<A: Send, B: Send>(
+pub(crate) fn for_each_slab_pair<A: Send, B: Send>(
     (a, b): (&mut [A], &mut [B]),
     slab_len: usize,
     progress: &ProgressRange<'_>,

@@ -1,6 +1,6 @@
 //! Star-shaped bodies: rotated ellipsoids with a few low-order bumps, and the voxels they cover.
 
-use crate::{SimulateError, grid::Grid, progress::ProgressRange, progress::each_slab_of_two, random};
+use crate::{SimulateError, grid::Grid, progress::ProgressRange, progress::for_each_slab_pair, random};
 use rand::Rng;
 use std::ops::Range;
 
@@ -197,7 +197,7 @@ pub(crate) fn cover(
     let extent = |b: &Blob, a: usize| (b.center_um[a] - limit * b.half_um[a], b.center_um[a] + limit * b.half_um[a]);
     let slices = by_slice(grid, blobs.iter().map(|b| extent(b, 0)));
     let row = grid.shape[2];
-    each_slab_of_two((&mut owner[..], &mut relative_radius[..]), grid.plane(), progress, |z, owner, nearest| {
+    for_each_slab_pair((&mut owner[..], &mut relative_radius[..]), grid.plane(), progress, |z, owner, nearest| {
         let z_um = grid.position_um(0, z);
         let mut second = if gap > 0.0 { vec![f32::INFINITY; nearest.len()] } else { Vec::new() };
         for index in &slices[z] {

@@ -8,7 +8,7 @@
 use crate::manifest::{MARKER, Manifest, SYSTEM_FILES, folders_on_the_way};
 use crate::target::{Overwrite, refuse_home, refuse_input};
 use crate::write::{
-    PARTIAL, RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, rename_new, sweep_once, sync_folder,
+    PARTIAL, RANDOM_CHARS, hidden_prefix, parent_folder, partial_suffix, rename_new, sweep_once, sync_folder,
     without_hidden_name,
 };
 use crate::{StorageError, read};
@@ -27,7 +27,7 @@ const MAX_ASIDE: usize = 10_000;
 /// # Errors
 /// [`StorageError::NotReplaceable`] for a folder that is not empty and has no marker of this kind; [`StorageError::Io`].
 pub fn create_working(path: &Path, kind: &str) -> Result<(), StorageError> {
-    if let Some(found) = Manifest::of_folder(path)
+    if let Some(found) = Manifest::from_folder(path)
         && found.kind == kind
         && found.files.is_none()
     {
@@ -66,7 +66,7 @@ pub fn create_private(parent: &Path, prefix: &str) -> Result<PathBuf, StorageErr
 /// Whether the path is a working folder of this kind.
 pub fn is_working(path: &Path, kind: &str) -> bool {
     let is_folder = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
-    is_folder && Manifest::of_folder(path).is_some_and(|found| found.kind == kind && found.files.is_none())
+    is_folder && Manifest::from_folder(path).is_some_and(|found| found.kind == kind && found.files.is_none())
 }
 
 /// Removes a working folder of a kind with everything in it. A folder that does not exist is not an error.
@@ -254,7 +254,7 @@ fn difference_while(
         return Ok(Some(what.to_owned()));
     }
     let io = |error| StorageError::io(path, "reading the folder")(error);
-    match Manifest::of_folder(path).filter(|m| m.kind == kind && m.files.is_some()) {
+    match Manifest::from_folder(path).filter(|m| m.kind == kind && m.files.is_some()) {
         Some(manifest) => manifest.difference_while(path, &mut |_| while_going_on(goes_on)).map_err(io),
         None => Ok(std::fs::read_dir(path).map_err(io)?.next().transpose().map_err(io)?.map(|entry| {
             format!("is a folder that this program did not make (it holds {})", entry.file_name().display())
@@ -278,7 +278,7 @@ pub fn remove_finished(path: &Path, kind: &str) -> Result<(), StorageError> {
 
 /// Removes the files listed in a folder's marker, the marker, and then the folder, which fails if other files remain.
 fn remove_listed(path: &Path) -> io::Result<()> {
-    let manifest = Manifest::of_folder(path);
+    let manifest = Manifest::from_folder(path);
     let mut folders = BTreeSet::new();
     for file in manifest.iter().flat_map(|m| m.files.iter().flatten()) {
         // The names come from a file: those that leave the folder are skipped.
@@ -311,18 +311,18 @@ fn remove_system_files(folder: &Path) {
 /// Whether the path is a finished folder of this kind, changed or not.
 pub fn is_finished(path: &Path, kind: &str) -> bool {
     let is_folder = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
-    is_folder && Manifest::of_folder(path).is_some_and(|found| found.kind == kind && found.files.is_some())
+    is_folder && Manifest::from_folder(path).is_some_and(|found| found.kind == kind && found.files.is_some())
 }
 
 /// Returns the size of all files of a finished folder in bytes, and the SHA-256 of its marker, which lists their hashes.
 /// `None` if the folder is not one of this kind, or one of its files is missing, changed or new.
-pub fn content_of_finished(path: &Path, kind: &str) -> Option<(u64, String)> {
-    content_of_finished_while(path, kind, &mut |_, _| true)
+pub fn finished_content(path: &Path, kind: &str) -> Option<(u64, String)> {
+    finished_content_while(path, kind, &mut |_, _| true)
 }
 
-/// As [`content_of_finished`]. `goes_on` is called before each block of a file is read, with the number of files that were
+/// As [`finished_content`]. `goes_on` is called before each block of a file is read, with the number of files that were
 /// read before and that of all files. If it returns `false`, nothing more is read and the result is `None`.
-pub fn content_of_finished_while(
+pub fn finished_content_while(
     path: &Path,
     kind: &str,
     goes_on: &mut dyn FnMut(usize, usize) -> bool,
@@ -330,7 +330,7 @@ pub fn content_of_finished_while(
     if !is_finished(path, kind) {
         return None;
     }
-    let manifest = Manifest::of_folder(path)?;
+    let manifest = Manifest::from_folder(path)?;
     let files = manifest.files.as_ref()?;
     let is_whole = files.iter().all(|file| path.join(&file.name).is_file());
     let mut before_block = |compared: usize| -> io::Result<()> {
@@ -369,7 +369,7 @@ pub fn write_finished(
     overwrite: Overwrite,
 ) -> Result<Replaced, StorageError> {
     check_finished(path, kind, &[], overwrite)?;
-    let folder = parent_of(path);
+    let folder = parent_folder(path);
     sweep_once(folder);
     let Some(name) = path.file_name() else {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "the path has no folder name");
@@ -445,7 +445,7 @@ pub(crate) fn find(path: &Path, kind: &str, goes_on: &mut dyn FnMut() -> bool) -
         return Found::Unknown;
     }
     // The marker is hashed first: if it is replaced meanwhile, the folder counts as another one.
-    let (Ok(sha256), Some(manifest)) = (crate::sha256_of_file(&path.join(MARKER)), Manifest::of_folder(path)) else {
+    let (Ok(sha256), Some(manifest)) = (crate::sha256_of_file(&path.join(MARKER)), Manifest::from_folder(path)) else {
         return Found::Unknown;
     };
     match manifest.difference_while(path, &mut |_| while_going_on(goes_on)) {
@@ -458,7 +458,7 @@ pub(crate) fn find(path: &Path, kind: &str, goes_on: &mut dyn FnMut() -> bool) -
 /// Whether a folder that was unchanged still has the marker with this hash, and the files that it lists with their sizes.
 fn is_still(path: &Path, sha256: &str) -> bool {
     crate::sha256_of_file(&path.join(MARKER)).is_ok_and(|now| now == sha256)
-        && Manifest::of_folder(path).is_some_and(|manifest| manifest.lists_all_with_sizes(path))
+        && Manifest::from_folder(path).is_some_and(|manifest| manifest.lists_all_with_sizes(path))
 }
 
 /// Renames a new folder to `path` and returns what happened to the previous content, whose files are not read again if it is
@@ -552,7 +552,7 @@ pub fn recover(path: &Path) {
     let Some(name) = path.file_name() else { return };
     let prefix = hidden_prefix(name);
     let length = prefix.len() + RANDOM_CHARS + partial_suffix().len() + OLD_SUFFIX.len();
-    for entry in std::fs::read_dir(parent_of(path)).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(parent_folder(path)).into_iter().flatten().flatten() {
         let candidate = entry.file_name();
         let bytes = candidate.as_encoded_bytes();
         let is_old = bytes.starts_with(prefix.as_encoded_bytes()) && bytes.ends_with(OLD_SUFFIX.as_bytes());
@@ -561,14 +561,14 @@ pub fn recover(path: &Path) {
         }
         let old = entry.path();
         if std::fs::symlink_metadata(path).is_ok() {
-            if matches!(Manifest::of_folder(&old), Some(m) if m.files.is_some()) {
+            if matches!(Manifest::from_folder(&old), Some(m) if m.files.is_some()) {
                 // A failure is ignored: the leftover only takes disk space, and a later sweep removes it.
                 let _ = remove_listed(&old);
             }
             continue;
         }
         // Only a complete folder is restored: a removal that had begun is not undone.
-        let files = Manifest::of_folder(&old).and_then(|m| m.files);
+        let files = Manifest::from_folder(&old).and_then(|m| m.files);
         let is_whole = files.is_some_and(|files| files.iter().all(|f| old.join(&f.name).is_file()));
         if is_whole && std::fs::rename(&old, path).is_ok() {
             sync_folder(path);
@@ -578,7 +578,7 @@ pub fn recover(path: &Path) {
 
 /// Removes a partial folder if the process that wrote it has ended, that is, if its marker exists and is not locked.
 pub(crate) fn remove_if_abandoned(path: &Path) {
-    let Some(manifest) = Manifest::of_folder(path) else { return };
+    let Some(manifest) = Manifest::from_folder(path) else { return };
     let unlocked = read::open_regular(&path.join(MARKER)).is_ok_and(|marker| marker.try_lock().is_ok());
     if !unlocked {
         return;

@@ -44,7 +44,7 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, max_bytes: u64) -> Result<Opt
 ///
 /// # Errors
 /// As [`read_json`]; [`JsonError::Format`] for another version, whatever else the file holds.
-pub fn read_json_of_format<T: DeserializeOwned>(
+pub fn read_json_with_format<T: DeserializeOwned>(
     path: &Path,
     max_bytes: u64,
     format: u32,
@@ -127,7 +127,7 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("numbers.json");
-        let read = || read_json_of_format::<Stored>(&path, 100, 1);
+        let read = || read_json_with_format::<Stored>(&path, 100, 1);
         std::fs::write(&path, r#"{"format": 1, "numbers": [3]}"#).unwrap();
         assert_eq!(read().unwrap(), Some(Stored { numbers: vec![3] }));
         std::fs::write(&path, r#"{"format": 9, "letters": "a"}"#).unwrap();

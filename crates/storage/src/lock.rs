@@ -1,6 +1,6 @@
 //! Locks on the name of results in a folder, on a file and on a folder, so that only one process at a time writes there.
 
-use crate::write::{LOCK, machine_id, parent_of, register_unfinished, unregister_unfinished};
+use crate::write::{LOCK, machine_id, parent_folder, register_unfinished, unregister_unfinished};
 use crate::{Holder, Locked, StorageError};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
@@ -76,7 +76,7 @@ impl ResultsLock {
     /// # Errors
     /// As [`ResultsLock::acquire`].
     pub fn beside_folder(folder: &Path) -> Result<Self, StorageError> {
-        Self::hidden(folder.parent().unwrap_or(Path::new("")), &name_of(folder), Locked::Folder)
+        Self::hidden(folder.parent().unwrap_or(Path::new("")), &name_text(folder), Locked::Folder)
     }
 
     /// Locks a folder with a file in it that is not removed afterwards.
@@ -95,7 +95,7 @@ impl ResultsLock {
     pub fn for_update(path: &Path) -> Result<Self, StorageError> {
         let folder = path.parent().unwrap_or(Path::new(""));
         std::fs::create_dir_all(folder).map_err(StorageError::io(folder, "creating the folder"))?;
-        let (name, start) = (name_of(path), Instant::now());
+        let (name, start) = (name_text(path), Instant::now());
         loop {
             match Self::hidden(folder, &name, Locked::File) {
                 Err(StorageError::Busy { .. }) if start.elapsed() < UPDATE_LIMIT => std::thread::sleep(UPDATE_POLL),
@@ -111,13 +111,13 @@ impl ResultsLock {
 
     /// Locks the file `path`; `shown` is the path for error messages.
     fn lock_file(path: PathBuf, shown: &Path, locked: Locked, keep: bool) -> Result<Self, StorageError> {
-        let busy = |lock: &Path| StorageError::Busy { path: shown.to_owned(), locked, holder: holder_of(lock) };
+        let busy = |lock: &Path| StorageError::Busy { path: shown.to_owned(), locked, holder: lock_holder(lock) };
         for _ in 0..ATTEMPTS {
             let mut options = OpenOptions::new();
             options.create(true).truncate(false).write(true);
             refuse_links(&mut options);
             // The hidden name means nothing to users.
-            let file = options.open(&path).map_err(StorageError::io(parent_of(&path), "creating a file"))?;
+            let file = options.open(&path).map_err(StorageError::io(parent_folder(&path), "creating a file"))?;
             match file.try_lock() {
                 // On file systems without lock support, no other process is assumed to write.
                 Ok(()) | Err(TryLockError::Error(_)) => {}
@@ -158,7 +158,7 @@ fn name_holder(mut file: &File) {
 
 /// Returns the process that holds the lock on a file, as [`name_holder`] has named it; `None` if it is on another machine, or
 /// where a locked file cannot be read.
-fn holder_of(path: &Path) -> Option<Holder> {
+fn lock_holder(path: &Path) -> Option<Holder> {
     let mut text = String::new();
     crate::read::open_regular(path).ok()?.take(MAX_HOLDER_BYTES).read_to_string(&mut text).ok()?;
     let (pid, machine) = text.split_once(' ')?;
@@ -192,7 +192,7 @@ fn says_killed(status: &str) -> bool {
 }
 
 /// The name of a file or folder as text.
-fn name_of(path: &Path) -> String {
+fn name_text(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
@@ -293,14 +293,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (lock, own) = (folder.path().join("lock"), Holder { pid: std::process::id(), is_killed: false });
         let held = ResultsLock::in_folder(folder.path(), "lock").unwrap();
-        assert_eq!(holder_of(&lock), Some(own));
+        assert_eq!(lock_holder(&lock), Some(own));
         let refused = ResultsLock::in_folder(folder.path(), "lock").unwrap_err().to_string();
         assert!(refused.contains(&format!("another run of Cytoscope (process {}) is", own.pid)), "{refused}");
         drop(held);
-        assert_eq!(holder_of(&lock), None, "nobody holds it");
+        assert_eq!(lock_holder(&lock), None, "nobody holds it");
         for other in ["7 another machine", "text", "x 1", ""] {
             std::fs::write(&lock, other).unwrap();
-            assert_eq!(holder_of(&lock), None, "{other}");
+            assert_eq!(lock_holder(&lock), None, "{other}");
         }
     }
 

@@ -71,7 +71,7 @@ impl Manifest {
     }
 
     /// Reads the marker of a folder; `None` if the folder has none.
-    pub fn of_folder(folder: &Path) -> Option<Self> {
+    pub fn from_folder(folder: &Path) -> Option<Self> {
         let mut bytes = Vec::new();
         let file = open_regular(&folder.join(MARKER)).ok()?;
         file.take(MAX_MARKER_BYTES).read_to_end(&mut bytes).ok()?;

@@ -9,7 +9,7 @@ use crate::folder::{Found, Replaced, find, move_aside, move_into_place, remove_m
 use crate::manifest::{MARKER, Manifest, ManifestFile, folders_on_the_way, sha256_of_bytes};
 use crate::target::{Overwrite, check_parent, refuse_home, refuse_input};
 use crate::write::{
-    RANDOM_CHARS, hidden_prefix, parent_of, partial_suffix, sweep_once, sync_folder, without_hidden_name,
+    RANDOM_CHARS, hidden_prefix, parent_folder, partial_suffix, sweep_once, sync_folder, without_hidden_name,
 };
 use crate::{StorageError, read};
 use std::fs::File;
@@ -81,7 +81,7 @@ impl PartialFolder {
         let Some(name) = target.file_name() else {
             return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "the path has no folder name")));
         };
-        let folder = parent_of(target);
+        let folder = parent_folder(target);
         sweep_once(folder);
         let _change = Change::begin();
         let mut builder = tempfile::Builder::new();
@@ -129,7 +129,7 @@ impl PartialFolder {
         }
         let _change = Change::begin();
         let path = self.partial.join(relative);
-        let written = std::fs::create_dir_all(parent_of(&path)).and_then(|()| {
+        let written = std::fs::create_dir_all(parent_folder(&path)).and_then(|()| {
             let mut file = File::create_new(&path)?;
             file.write_all(bytes)?;
             file.sync_all()
@@ -144,14 +144,14 @@ impl PartialFolder {
 
     /// Adds the files of a finished folder whose paths in it satisfy `is_kept`, with the hashes that its marker lists. They
     /// are linked, or copied if the file system has no links, so that large files take neither time nor space. That the
-    /// folder is unchanged is checked before, by [`crate::folder::content_of_finished`].
+    /// folder is unchanged is checked before, by [`crate::folder::finished_content`].
     ///
     /// # Errors
     /// [`StorageError::Io`] if the folder has no marker that lists files, or a listed file is missing, or can be neither
     /// linked nor copied.
     pub fn adopt(&self, finished: &Path, is_kept: &dyn Fn(&str) -> bool) -> Result<(), StorageError> {
         let _change = Change::begin();
-        let listed = Manifest::of_folder(finished).and_then(|manifest| manifest.files);
+        let listed = Manifest::from_folder(finished).and_then(|manifest| manifest.files);
         let missing = || io::Error::new(io::ErrorKind::NotFound, "it does not list the files of the folder");
         let files =
             listed.ok_or_else(missing).map_err(StorageError::io(&finished.join(MARKER), "reading the marker"))?;
@@ -162,7 +162,7 @@ impl PartialFolder {
                 return Err(io(read::Refusal::NotRelative(PathBuf::from(&file.name)).into()));
             }
             let (from, to) = (finished.join(&file.name), self.partial.join(&file.name));
-            let added = std::fs::create_dir_all(parent_of(&to)).and_then(|()| link_or_copy(&from, &to));
+            let added = std::fs::create_dir_all(parent_folder(&to)).and_then(|()| link_or_copy(&from, &to));
             added.map_err(io)?;
             if let Some(listed) = &self.listed {
                 listed.lock().unwrap_or_else(PoisonError::into_inner).push(file);
@@ -338,7 +338,7 @@ impl Drop for PartialFolder {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use crate::folder::{check_finished, check_finished_while, content_of_finished, content_of_finished_while};
+    use crate::folder::{check_finished, check_finished_while, finished_content, finished_content_while};
     use cytoscope_testkit::file_names;
 
     #[test]
@@ -397,7 +397,7 @@ mod tests {
         let known = (finished.bytes(), finished.sha256().to_owned());
         assert_eq!(std::fs::read(target.join("labels/zarr.json")).unwrap(), b"old", "until it is published");
         assert_eq!(finished.publish().unwrap(), Replaced::Ours);
-        assert_eq!(content_of_finished(&target, KIND), Some(known));
+        assert_eq!(finished_content(&target, KIND), Some(known));
         let read = |name: &str| std::fs::read_to_string(target.join(name)).unwrap();
         assert_eq!(["0/c/0", "labels/zarr.json", "zarr.json"].map(read), ["maps", "newer", "{}"]);
         assert_eq!(file_names(folder.path()), ["a.zarr"], "the old folder is gone");
@@ -430,8 +430,8 @@ mod tests {
         };
         let (replaced, known) = write(b"one");
         assert_eq!((replaced, known.0), (Replaced::Nothing, 5));
-        assert_eq!(content_of_finished(&target, KIND), Some(known));
-        assert_eq!(content_of_finished(&target, "other"), None);
+        assert_eq!(finished_content(&target, KIND), Some(known));
+        assert_eq!(finished_content(&target, "other"), None);
         assert_eq!(write(b"two").0, Replaced::Ours);
         assert_eq!(std::fs::read(target.join("0/c/0")).unwrap(), b"two");
         assert_eq!(file_names(folder.path()), ["a.zarr"], "the old folder is gone");
@@ -440,12 +440,12 @@ mod tests {
         let refused = check_finished(&target, KIND, &[], Overwrite::Refuse).unwrap_err().to_string();
         assert!(refused.contains("0/c/mine"), "{refused}");
         assert!(check_finished(&target, KIND, &[], Overwrite::Replace).is_ok());
-        assert_eq!(content_of_finished(&target, KIND), None);
+        assert_eq!(finished_content(&target, KIND), None);
         let (replaced, _) = write(b"three");
         let Replaced::MovedTo(aside) = replaced else { unreachable!("{replaced:?}") };
         assert_eq!(std::fs::read(aside.join("0/c/mine")).unwrap(), b"data");
         std::fs::remove_file(target.join("0/c/0")).unwrap();
-        assert_eq!(content_of_finished(&target, KIND), None, "a file is missing");
+        assert_eq!(finished_content(&target, KIND), None, "a file is missing");
         drop(PartialFolder::create_listed(&target).unwrap().finish(KIND).unwrap());
         assert_eq!(file_names(folder.path()), ["a.zarr", "a.zarr.before-1"]);
     }
@@ -462,7 +462,7 @@ mod tests {
         let mut seen = Vec::new();
         let mut read_until = |last: usize| {
             seen.clear();
-            let content = content_of_finished_while(&target, "result", &mut |read, all| {
+            let content = finished_content_while(&target, "result", &mut |read, all| {
                 seen.push((read, all));
                 read < last
             });
@@ -470,7 +470,7 @@ mod tests {
             (content, seen.clone())
         };
         let (content, whole) = read_until(3);
-        assert_eq!((content, whole), (content_of_finished(&target, "result"), vec![(0, 3), (1, 3), (2, 3)]));
+        assert_eq!((content, whole), (finished_content(&target, "result"), vec![(0, 3), (1, 3), (2, 3)]));
         assert_eq!(read_until(1), (None, vec![(0, 3), (1, 3)]), "the third file is not read");
     }
 

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use std::io::Read;
 
-    fn refusal_of(result: io::Result<File>) -> Refusal {
+    fn expect_refusal(result: io::Result<File>) -> Refusal {
         let error = result.unwrap_err();
         refusal(&error).unwrap_or_else(|| unreachable!("{error}")).clone()
     }
@@ -194,8 +194,11 @@ mod tests {
     fn folders_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("sub")).unwrap();
-        assert_eq!(refusal_of(open_regular(folder.path())), Refusal::NotRegular(SpecialFile::Folder));
-        assert_eq!(refusal_of(open_inside(folder.path(), Path::new("sub"))), Refusal::NotRegular(SpecialFile::Folder));
+        assert_eq!(expect_refusal(open_regular(folder.path())), Refusal::NotRegular(SpecialFile::Folder));
+        assert_eq!(
+            expect_refusal(open_inside(folder.path(), Path::new("sub"))),
+            Refusal::NotRegular(SpecialFile::Folder)
+        );
     }
 
     #[test]
@@ -203,7 +206,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for path in ["../a", "sub/../../a", "/etc/passwd", "", ".", ".."] {
             let path = Path::new(path);
-            assert_eq!(refusal_of(open_inside(folder.path(), path)), Refusal::NotRelative(path.to_path_buf()));
+            assert_eq!(expect_refusal(open_inside(folder.path(), path)), Refusal::NotRelative(path.to_path_buf()));
         }
     }
 
@@ -214,19 +217,19 @@ mod tests {
         let pipe = folder.path().join("pipe");
         let status = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(status.success());
-        assert_eq!(refusal_of(open_regular(&pipe)), Refusal::NotRegular(SpecialFile::NamedPipe));
+        assert_eq!(expect_refusal(open_regular(&pipe)), Refusal::NotRegular(SpecialFile::NamedPipe));
         assert_eq!(
-            refusal_of(open_inside(folder.path(), Path::new("pipe"))),
+            expect_refusal(open_inside(folder.path(), Path::new("pipe"))),
             Refusal::NotRegular(SpecialFile::NamedPipe)
         );
         // Even if it replaces the file after the first check.
-        assert_eq!(refusal_of(open_checked(&pipe, Links::Follow)), Refusal::NotRegular(SpecialFile::NamedPipe));
+        assert_eq!(expect_refusal(open_checked(&pipe, Links::Follow)), Refusal::NotRegular(SpecialFile::NamedPipe));
         let socket = folder.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        assert_eq!(refusal_of(open_regular(&socket)), Refusal::NotRegular(SpecialFile::Socket));
-        assert_eq!(refusal_of(open_regular(Path::new("/dev/zero"))), Refusal::NotRegular(SpecialFile::Device));
+        assert_eq!(expect_refusal(open_regular(&socket)), Refusal::NotRegular(SpecialFile::Socket));
+        assert_eq!(expect_refusal(open_regular(Path::new("/dev/zero"))), Refusal::NotRegular(SpecialFile::Device));
         assert_eq!(
-            refusal_of(open_checked(Path::new("/dev/zero"), Links::Follow)),
+            expect_refusal(open_checked(Path::new("/dev/zero"), Links::Follow)),
             Refusal::NotRegular(SpecialFile::Device)
         );
     }
@@ -246,7 +249,7 @@ mod tests {
         symlink(&folder, outer.path().join("by_link")).unwrap();
         let secret = std::fs::canonicalize(outer.path().join("secret")).unwrap();
         for path in ["out", "up/secret"] {
-            assert_eq!(refusal_of(open_inside(&folder, Path::new(path))), Refusal::Outside(secret.clone()));
+            assert_eq!(expect_refusal(open_inside(&folder, Path::new(path))), Refusal::Outside(secret.clone()));
         }
         open_inside(&folder, Path::new("in")).unwrap();
         open_inside(&outer.path().join("by_link"), Path::new("in")).unwrap();

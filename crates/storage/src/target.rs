@@ -80,7 +80,7 @@ pub fn check_extension(path: &Path, known: &[&str]) -> Result<(), StorageError> 
 /// # Errors
 /// [`StorageError::NoFolder`] if it does not exist; [`StorageError::Io`] if it is not a folder or cannot be read.
 pub fn check_parent(path: &Path) -> Result<(), StorageError> {
-    let folder = crate::write::parent_of(path);
+    let folder = crate::write::parent_folder(path);
     match std::fs::metadata(folder) {
         Ok(meta) if meta.is_dir() => Ok(()),
         Ok(_) => Err(StorageError::io(path, "creating the file")(ErrorKind::NotADirectory.into())),

@@ -111,7 +111,7 @@ pub(crate) fn sweep_once(folder: &Path) {
 }
 
 /// The parent folder of a path; `.` for a plain file name.
-pub(crate) fn parent_of(path: &Path) -> &Path {
+pub(crate) fn parent_folder(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -157,7 +157,7 @@ impl PartialFile {
         let Some(name) = target.file_name() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name"));
         };
-        let folder = parent_of(target);
+        let folder = parent_folder(target);
         sweep_once(folder);
         let prefix = hidden_prefix(name);
         let mut builder = tempfile::Builder::new();
@@ -368,7 +368,7 @@ impl Drop for FinishedFile {
 /// Makes a rename durable on systems where folders can be synced; elsewhere the rename is still atomic.
 pub(crate) fn sync_folder(target: &Path) {
     if cfg!(unix)
-        && let Ok(folder) = File::open(parent_of(target))
+        && let Ok(folder) = File::open(parent_folder(target))
     {
         // Some file systems cannot sync folders: there, a power failure could undo the rename, but not damage the file.
         let _ = folder.sync_all();

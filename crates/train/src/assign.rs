@@ -118,8 +118,8 @@ impl TrainConfig {
         }
         let given: Vec<String> = assignments.iter().map(SettingAssignment::key).collect();
         let invalid = |error: &str| wrong_use(format!("settings {}: {error}", given.join(", ")));
-        let of_type = |e: toml::de::Error| invalid(&with_words_for_types(e.message()));
-        let config: Self = settings.clone().try_into().map_err(of_type)?;
+        let type_error = |e: toml::de::Error| invalid(&with_words_for_types(e.message()));
+        let config: Self = settings.clone().try_into().map_err(type_error)?;
         config.refuse_unknown(&settings).map_err(|e| invalid(&e))?;
         Ok(config)
     }

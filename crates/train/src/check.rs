@@ -80,7 +80,7 @@ impl CheckJob {
         let usable = report.usable(&dataset);
         // The data can be checked without the start model; its problems are reported when training starts.
         let log = |error: &JobError| tracing::warn!("the images of the start model are not known: {error}");
-        let of_start = |from| TrainedImages::of_start(from).inspect_err(log).ok();
+        let of_start = |from| TrainedImages::from_start(from).inspect_err(log).ok();
         let known = self.from.as_ref().and_then(of_start).unwrap_or_default();
         let (mut found, mut no_split) = (None, None);
         if !usable.is_empty() {
@@ -104,7 +104,7 @@ impl CheckJob {
     /// or the settings are invalid.
     pub fn require_usable(&self, context: &Context) -> Result<(), JobError> {
         let known = match &self.from {
-            Some(from) => TrainedImages::of_start(from)?,
+            Some(from) => TrainedImages::from_start(from)?,
             None => TrainedImages::default(),
         };
         let wanted =

@@ -293,13 +293,13 @@ impl RunFolder {
     /// contains an input.
     pub(crate) fn check(&self, inputs: &[&Path]) -> Result<(), JobError> {
         target::refuse_input(&self.path, inputs)?;
-        if self.path.is_dir() && !self.is_of_run() {
+        if self.path.is_dir() && !self.belongs_to_run() {
             // A run that was killed while it created the folder has left an unfinished marker.
             sweep(&self.path);
         }
         let is_free = std::fs::read_dir(&self.path).map_or(true, |mut entries| entries.next().is_none());
         let is_file = self.path.is_file() || self.path.is_symlink();
-        if !is_file && (is_free || self.is_of_run()) {
+        if !is_file && (is_free || self.belongs_to_run()) {
             return Ok(());
         }
         if !is_file && self.has_checkpoint() {
@@ -324,7 +324,7 @@ impl RunFolder {
     }
 
     /// Returns whether the folder was created by a training run.
-    pub(crate) fn is_of_run(&self) -> bool {
+    pub(crate) fn belongs_to_run(&self) -> bool {
         folder::is_working(&self.path, KIND)
     }
 
@@ -357,7 +357,7 @@ impl RunFolder {
             |entry: &std::fs::DirEntry| [MARKER, LOCK].iter().any(|name| entry.file_name().to_str() == Some(*name));
         let is_unwritten = std::fs::read_dir(&self.path)
             .is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| is_mark(&entry))));
-        if !is_unwritten || !self.is_of_run() {
+        if !is_unwritten || !self.belongs_to_run() {
             return;
         }
         let Ok(lock) = self.lock() else { return };
@@ -369,12 +369,12 @@ impl RunFolder {
     /// Removes the files of an earlier run from the folder.
     pub(crate) fn clear(&self) -> Result<(), JobError> {
         // The state file is removed first, so that a partly cleared folder is not taken for a checkpoint.
-        Ok(folder::clear_own(&self.path, KIND, JSON, &|name| name != LOCK && is_of_run(name))?)
+        Ok(folder::clear_own(&self.path, KIND, JSON, &|name| name != LOCK && belongs_to_run(name))?)
     }
 
     /// Removes the files of a run and the folder, unless other files are in it. Returns their names.
     pub(crate) fn remove(&self) -> Result<Vec<String>, JobError> {
-        Ok(folder::remove_own(&self.path, KIND, &is_of_run)?)
+        Ok(folder::remove_own(&self.path, KIND, &belongs_to_run)?)
     }
 
     /// Removes the folder after the run has ended. If it stays, a note says so: why it cannot be removed, or the name of a
@@ -496,7 +496,7 @@ impl RunFolder {
     fn remove_older_tensors(&self, current: &str) {
         for entry in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            let is_older = |name: &str| name.starts_with(TENSORS) && is_of_run(name) && name != current;
+            let is_older = |name: &str| name.starts_with(TENSORS) && belongs_to_run(name) && name != current;
             if name.to_str().is_some_and(is_older) {
                 // A leftover file only takes disk space; the checkpoint names the current one.
                 let _ = std::fs::remove_file(entry.path());
@@ -544,7 +544,7 @@ impl RunFolder {
 }
 
 /// Returns whether a training run gives this name to an entry of its checkpoint folder.
-fn is_of_run(name: &str) -> bool {
+fn belongs_to_run(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let tensors = || {
         let step = name.strip_prefix(TENSORS)?.strip_suffix(".safetensors")?;

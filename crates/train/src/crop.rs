@@ -13,7 +13,7 @@ fn volume(zyx: [usize; 3]) -> usize {
 
 /// Returns the size along Z, Y, X of a box within `shape` that has about the same length in µm along each axis and at
 /// most `voxels` voxels.
-fn size_of_box(shape: [usize; 3], voxel_um: [f64; 3], voxels: usize) -> [usize; 3] {
+fn box_size(shape: [usize; 3], voxel_um: [f64; 3], voxels: usize) -> [usize; 3] {
     let with_edge = |um: f64| -> [usize; 3] {
         std::array::from_fn(|a| ((um / voxel_um[a].max(f64::MIN_POSITIVE)) as usize).clamp(1, shape[a].max(1)))
     };
@@ -162,7 +162,7 @@ pub(crate) fn crop_window(
         count_objects(&crop(truth, window).0, window.size_zyx, ignored, axis, &mut counts);
         Ok(counts)
     };
-    fullest_window(shape, size_of_box(shape, voxel_um, voxels), count).ok()
+    fullest_window(shape, box_size(shape, voxel_um, voxels), count).ok()
 }
 
 /// Returns the values inside a window of a stack.

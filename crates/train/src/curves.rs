@@ -252,7 +252,7 @@ mod tests {
         ValidationPoint { step, score, scores: BTreeMap::new(), best }
     }
 
-    fn points_of(svg: &str, class: &str) -> Vec<[f64; 2]> {
+    fn curve_points(svg: &str, class: &str) -> Vec<[f64; 2]> {
         let start = svg.split(&format!("<polyline class=\"{class}\"")).nth(1).unwrap();
         let points = start.split("points=\"").nth(1).unwrap().split('"').next().unwrap();
         let number = |t: &str| t.parse::<f64>().unwrap();
@@ -267,10 +267,10 @@ mod tests {
             notes: Vec::new(),
         };
         let svg = svg(&history, "Dice & <others>").unwrap();
-        let loss = points_of(&svg, "loss");
-        assert_eq!((loss.len(), points_of(&svg, "rate").len()), (100, 100));
+        let loss = curve_points(&svg, "loss");
+        assert_eq!((loss.len(), curve_points(&svg, "rate").len()), (100, 100));
         assert!(loss.windows(2).all(|w| w[0][0] < w[1][0] && w[0][1] < w[1][1]), "steps go right, losses go down");
-        let score = points_of(&svg, "score");
+        let score = curve_points(&svg, "score");
         // From 0 at the bottom to 1 at the top.
         let at = |share: f64| ROWS[1] + (ROWS[0] - ROWS[1]) * share;
         let rows: Vec<f64> = score.iter().map(|p| p[1]).collect();

@@ -499,7 +499,7 @@ mod tests {
         // A start model that was trained on the first training set is validated on images that are new to it.
         let known = |data: &Data| {
             let images = TrainedImages::default().record_with(&data.split.train, &digests(&data.report));
-            TrainedImages::of_record(&serde_json::json!({ "images": images }))
+            TrainedImages::from_record(&serde_json::json!({ "images": images }))
         };
         let grown = load_known(None, known(&first));
         let names = |pairs: &[Pair]| pairs.iter().map(|p| p.name.clone()).collect::<BTreeSet<_>>();

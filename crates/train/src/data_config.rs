@@ -109,17 +109,17 @@ impl DataConfig {
 
     /// Returns the names of the network's input channels; `image` for a single one.
     pub(crate) fn input_names(&self) -> Vec<String> {
-        names_of(&self.channels, "image")
+        channel_names(&self.channels, "image")
     }
 
     /// Returns the names of the stains that the network predicts; `intensity` for a single one.
     pub(crate) fn stain_names(&self) -> Vec<String> {
-        names_of(&self.targets, "intensity")
+        channel_names(&self.targets, "intensity")
     }
 }
 
 /// Returns the names of listed channels, as prediction calls channels without a name; `single` for at most one.
-fn names_of(listed: &[ChannelRef], single: &str) -> Vec<String> {
+fn channel_names(listed: &[ChannelRef], single: &str) -> Vec<String> {
     if listed.len() < 2 {
         return vec![single.to_owned()];
     }
@@ -143,7 +143,7 @@ fn check_list(key: &str, listed: &[ChannelRef], single: &str, number: Option<usi
     if listed.len() > MAX_CHANNELS {
         return Err(wrong_use(format!("{key} lists {} channels, expected at most {MAX_CHANNELS}", listed.len())));
     }
-    let mut names = names_of(listed, "").into_iter().map(|name| name.to_lowercase()).collect::<Vec<_>>();
+    let mut names = channel_names(listed, "").into_iter().map(|name| name.to_lowercase()).collect::<Vec<_>>();
     names.sort();
     if let Some(twice) = names.windows(2).find(|pair| pair.first() == pair.last()).and_then(|pair| pair.first()) {
         return Err(wrong_use(format!("{key} lists {twice} twice: list each channel once")));

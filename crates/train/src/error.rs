@@ -38,7 +38,7 @@ pub(crate) fn data_error(error: TrainingDataError) -> JobError {
 }
 
 /// Returns what an error says about `file`, without the name of this file.
-pub(crate) fn problem_of(error: JobError, file: &Path) -> String {
+pub(crate) fn problem_without_file(error: JobError, file: &Path) -> String {
     match error {
         JobError::Mismatch { path, problem, next_step } if path == file => format!("{problem}; {next_step}"),
         JobError::Format(
@@ -117,12 +117,12 @@ mod tests {
         let said = "the number of its labels is 12, more than the limit MAX_OBJECTS = 10; check the labels";
         let error = data_error(over_limit);
         assert_eq!(error.to_string(), format!("a.tif: {said}"));
-        assert_eq!(problem_of(error, file), said);
+        assert_eq!(problem_without_file(error, file), said);
         let (problem, next_step) = ("it is damaged".to_owned(), "copy it again".into());
         let malformed = JobError::Format(FormatError::Malformed { file: file.to_owned(), problem, next_step });
-        assert_eq!(problem_of(malformed, file), "it is damaged; copy it again");
+        assert_eq!(problem_without_file(malformed, file), "it is damaged; copy it again");
         assert!(
-            problem_of(JobError::unreadable(Path::new("b.tif"), std::io::ErrorKind::NotFound.into()), file)
+            problem_without_file(JobError::unreadable(Path::new("b.tif"), std::io::ErrorKind::NotFound.into()), file)
                 .contains("b.tif")
         );
     }

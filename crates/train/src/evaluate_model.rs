@@ -112,7 +112,7 @@ impl EvaluateModelJob {
     ) -> Result<EvaluateReport, JobError> {
         let model = Model::load(&self.model)?;
         self.refuse_single_image()?;
-        let dataset = find_pairs(&self.data, task_of(&model)).map_err(data_error)?;
+        let dataset = find_pairs(&self.data, training_task(&model)).map_err(data_error)?;
         problems::report(context, &self.data, &dataset.problems, None);
         let options =
             PredictOptions { precision: self.precision, diameter: self.diameter, ..PredictOptions::default() };
@@ -159,12 +159,12 @@ impl EvaluateModelJob {
         evaluation: &mut Evaluation<'_>,
     ) -> Result<Precision, JobError> {
         let are_labels = model.task == ModelTask::Segmentation;
-        let (image, options) = self.image_of(pair)?;
+        let (image, options) = self.open_image(pair)?;
         let outputs = if are_labels { VolumeOutputs::Labels } else { VolumeOutputs::Maps };
         let mut predicted = predict_volume_on_devices(context, devices, engine, model, &image, &options, outputs)?;
         let (precision, notes) = (predicted.precision, std::mem::take(&mut predicted.notes));
         evaluation.add_traffic(predicted.traffic);
-        let mut truth = self.truth_of(pair, predicted.shape_zyx)?;
+        let mut truth = self.open_truth(pair, predicted.shape_zyx)?;
         let given = self.voxel_um.or(pair.voxel_um).map(size_of);
         let voxel_size = given.unwrap_or(image.meta().voxel_size_um);
         let predicted = predicted.into_image(model, &pair.image.path, voxel_size)?;
@@ -185,7 +185,7 @@ impl EvaluateModelJob {
     }
 
     /// Returns an image that contains only the image of a pair, and the options that its prediction needs.
-    fn image_of(&self, pair: &Pair) -> Result<(Image, PredictOptions), JobError> {
+    fn open_image(&self, pair: &Pair) -> Result<(Image, PredictOptions), JobError> {
         let given = self.voxel_um.or(pair.voxel_um);
         let options = PredictOptions {
             precision: self.precision,
@@ -206,7 +206,7 @@ impl EvaluateModelJob {
     }
 
     /// Returns the ground truth of a pair whose image has this shape.
-    fn truth_of(&self, pair: &Pair, shape_zyx: [usize; 3]) -> Result<Image, JobError> {
+    fn open_truth(&self, pair: &Pair, shape_zyx: [usize; 3]) -> Result<Image, JobError> {
         let path = &pair.target.path;
         let of_file = |pair: &Pair| Ok::<_, JobError>(voxel_um(pair)?.map_or_else(VoxelSize::default, size_of));
         if !pair.more_targets.is_empty() {
@@ -224,7 +224,7 @@ impl EvaluateModelJob {
 }
 
 /// Returns the task of training data that a model is scored on.
-fn task_of(model: &Model) -> TrainingTask {
+fn training_task(model: &Model) -> TrainingTask {
     match model.task {
         ModelTask::Segmentation => TrainingTask::Segmentation,
         ModelTask::LabelFree => TrainingTask::LabelFree,

@@ -22,7 +22,7 @@ use cytoscope_graph::Graph;
 use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{
-    CalibrationImage, CalibrationTile, Context, JobError, Model, ProgressStage, calibration_tiles_of_images, packages,
+    CalibrationImage, CalibrationTile, Context, JobError, Model, ProgressStage, calibration_tiles_from_images, packages,
 };
 use cytoscope_profile::{Stage, count_text};
 use cytoscope_quantize::{ACCURACY_BUDGET, MAX_QAT_TILES, QuantizeJob, QuantizeMode};
@@ -485,7 +485,7 @@ impl Training<'_> {
         let step = self.train_pairs.len().div_ceil(CALIBRATION_IMAGES).max(1);
         let pairs = self.train_pairs.iter().step_by(step);
         let images: Vec<CalibrationImage> = pairs.map(calibration_image).collect::<Result<_, _>>()?;
-        calibration_tiles_of_images(context, &Model::load(model)?, &images, MAX_QAT_TILES)
+        calibration_tiles_from_images(context, &Model::load(model)?, &images, MAX_QAT_TILES)
     }
 
     /// Quantizes the network and scores the result. Returns whether that costs no accuracy, and the scores if there is

@@ -253,17 +253,17 @@ impl TrainJob {
     /// # Errors
     /// As [`TrainJob::discard`], and [`JobError::Storage`] if a run uses the folder.
     pub fn discard_unused(&self) -> Result<(), JobError> {
-        Self::discard_unused_of(&self.out)
+        Self::discard_unused_at(&self.out)
     }
 
     /// Like [`TrainJob::discard_unused`], for the run that writes the package `out`.
     ///
     /// # Errors
     /// As [`TrainJob::discard_unused`].
-    pub fn discard_unused_of(out: &Path) -> Result<(), JobError> {
+    pub fn discard_unused_at(out: &Path) -> Result<(), JobError> {
         let folder = RunFolder::for_package(out);
         folder.check(&[])?;
-        if !folder.is_of_run() {
+        if !folder.belongs_to_run() {
             return Ok(());
         }
         drop(folder.lock()?);
@@ -389,11 +389,11 @@ mod tests {
         // A run that is in progress keeps its folder.
         let lock = folder.lock().unwrap();
         folder.remove_unwritten();
-        assert!(folder.is_of_run());
+        assert!(folder.belongs_to_run());
         drop(lock);
         std::fs::write(folder.path.join("float"), "a network").unwrap();
         folder.remove_unwritten();
-        assert!(folder.is_of_run(), "a run has written to it");
+        assert!(folder.belongs_to_run(), "a run has written to it");
         std::fs::remove_file(folder.path.join("float")).unwrap();
         folder.remove_unwritten();
         assert!(!folder.path.exists());

@@ -191,7 +191,7 @@ pub(crate) fn load_start_model(
     infer_shapes::<ValueId>(&mut graph, &[]).map_err(model_error(&shown))?;
     let [int8, int8_with_sigmoid] = int8;
     let int8 = if target.is_from_labels() { int8_with_sigmoid } else { int8 };
-    let normalize = match (config.normalize, normalize_of_all(&known.inputs)) {
+    let normalize = match (config.normalize, common_normalization(&known.inputs)) {
         (Some(requested), _) => requested,
         (None, Some(own)) => own,
         (None, None) => {
@@ -207,7 +207,7 @@ pub(crate) fn load_start_model(
         target,
         voxel_um: config.voxel_um.or(known.voxel_um),
         object_diameter_um: known.object_diameter_um.filter(|_| target.is_from_labels()),
-        tensors: tensors_of(&known.inputs, normalize),
+        tensors: start_tensors(&known.inputs, normalize),
         inputs,
         outputs,
         normalize,
@@ -378,25 +378,25 @@ fn strides(levels: usize, voxel_um: Option<[f64; 3]>) -> Vec<[usize; 3]> {
 }
 
 /// Returns the intensity normalization of all inputs, or `None` if training does not support it, or inputs differ in it.
-fn normalize_of_all(inputs: &[ModelInput]) -> Option<Normalize> {
-    let mut all = inputs.iter().map(|input| normalize_of(&input.preprocessing, input.channels));
+fn common_normalization(inputs: &[ModelInput]) -> Option<Normalize> {
+    let mut all = inputs.iter().map(|input| parse_normalization(&input.preprocessing, input.channels));
     let first = all.next()??;
     all.all(|other| other == Some(first)).then_some(first)
 }
 
 /// Returns the inputs of a model, normalized alike. The only input has the id that training gives it.
-fn tensors_of(inputs: &[ModelInput], normalize: Normalize) -> Vec<StartTensor> {
+fn start_tensors(inputs: &[ModelInput], normalize: Normalize) -> Vec<StartTensor> {
     let id = |input: &ModelInput| if inputs.len() == 1 { ONLY_INPUT.to_owned() } else { input.id.clone() };
     inputs.iter().map(|input| start_tensor(&id(input), input.channels, normalize)).collect()
 }
 
 fn start_tensor(id: &str, channels: usize, normalize: Normalize) -> StartTensor {
-    StartTensor { id: id.to_owned(), channels, preprocessing: processing_of(normalize, channels) }
+    StartTensor { id: id.to_owned(), channels, preprocessing: normalization_steps(normalize, channels) }
 }
 
 /// Returns the intensity normalization of a package's preprocessing, or `None` if training does not support it.
 /// Training normalizes each of several `channels` by its own statistics.
-fn normalize_of(steps: &[Processing], channels: usize) -> Option<Normalize> {
+fn parse_normalization(steps: &[Processing], channels: usize) -> Option<Normalize> {
     if channels > 1 && steps.iter().filter_map(Processing::statistics_axes).any(|axes| axes.channel) {
         return None;
     }
@@ -416,7 +416,7 @@ fn normalize_of(steps: &[Processing], channels: usize) -> Option<Normalize> {
 }
 
 /// Returns the preprocessing steps of a package for an intensity normalization of each of its `channels`.
-fn processing_of(normalize: Normalize, channels: usize) -> Vec<Processing> {
+fn normalization_steps(normalize: Normalize, channels: usize) -> Vec<Processing> {
     let axes = StatisticsAxes { channel: channels == 1, ..StatisticsAxes::default() };
     match normalize {
         Normalize::None => Vec::new(),
@@ -478,8 +478,8 @@ mod tests {
         let [stack] = start.tensors.as_slice() else { panic!("{} inputs", start.tensors.len()) };
         let axes = stack.preprocessing.first().and_then(Processing::statistics_axes).unwrap();
         assert!(!axes.channel);
-        assert_eq!(normalize_of(&stack.preprocessing, 2), Some(start.normalize));
-        assert_eq!(normalize_of(&processing_of(start.normalize, 1), 2), None);
+        assert_eq!(parse_normalization(&stack.preprocessing, 2), Some(start.normalize));
+        assert_eq!(parse_normalization(&normalization_steps(start.normalize, 1), 2), None);
         let three = TrainConfig { data: toml::from_str("targets = [3, 1, 2]").unwrap(), ..TrainConfig::default() };
         let start = load_start_model(&TrainStart::Scratch, TrainingTask::LabelFree, &three, None, 1).unwrap();
         assert_eq!(start.outputs, ["channel3", "channel1", "channel2"]);

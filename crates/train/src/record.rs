@@ -4,7 +4,7 @@
 use crate::config::TrainConfig;
 use crate::history::{History, StepPoint, ValidationPoint};
 use crate::score_name::ScoreName;
-use crate::setup::files_of;
+use crate::setup::pair_files;
 use crate::trained_images::KEY;
 use cytoscope_storage::sha256_of_bytes;
 use cytoscope_training_data::Pair;
@@ -178,7 +178,7 @@ fn listed_validations(points: &[ValidationPoint]) -> Vec<Value> {
 /// Summarizes pairs found in `data`, a folder or a table.
 fn summarize_pairs(pairs: &[Pair], data: &Path) -> PairListSummary {
     let names: String = pairs.iter().flat_map(|p| [p.name.as_str(), "\n"]).collect();
-    let folders: BTreeSet<String> = pairs.iter().flat_map(files_of).map(|file| folder_name(file, data)).collect();
+    let folders: BTreeSet<String> = pairs.iter().flat_map(pair_files).map(|file| folder_name(file, data)).collect();
     PairListSummary {
         count: pairs.len(),
         folder_count: folders.len(),

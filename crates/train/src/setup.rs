@@ -53,7 +53,7 @@ pub(crate) fn fingerprint(data: &Data) -> Result<String, JobError> {
     let mut text = String::new();
     for pair in &data.dataset.pairs {
         text.push_str(&pair.name);
-        for file in files_of(pair) {
+        for file in pair_files(pair) {
             text.push_str(&format!(" {}", state(file)?));
         }
         text.push(';');
@@ -62,7 +62,7 @@ pub(crate) fn fingerprint(data: &Data) -> Result<String, JobError> {
 }
 
 /// Returns the files of a pair: those of its image and its target, then those of further channels.
-pub(crate) fn files_of(pair: &Pair) -> Vec<&Path> {
+pub(crate) fn pair_files(pair: &Pair) -> Vec<&Path> {
     let mut files = vec![pair.image.path.as_path(), pair.target.path.as_path()];
     for more in pair.more_images.iter().chain(&pair.more_targets).map(|image| image.path.as_path()) {
         if !files.contains(&more) {
@@ -269,7 +269,7 @@ fn segmentation(context: &Context, config: &TrainConfig, start: &StartModel, dat
 }
 
 /// Returns the source of training patches; `diameter` is the given object diameter.
-fn sampler_of(
+fn create_sampler(
     job: &TrainJob,
     context: &Context,
     config: &TrainConfig,
@@ -296,7 +296,7 @@ fn sampler_of(
 }
 
 /// Returns the validation set; `diameter` is the given object diameter.
-fn validator_of(
+fn create_validator(
     context: &Context,
     config: &TrainConfig,
     data: &Data,
@@ -348,7 +348,7 @@ pub(crate) fn prepare<'a>(
     let config = TrainConfig { precision, ..config };
     let voxel_um = start.voxel_um;
     let (patch, batch) = patch_and_batch(&config, &start);
-    let sampler = sampler_of(job, context, &config, data, &start, given)?;
+    let sampler = create_sampler(job, context, &config, data, &start, given)?;
     let moments = sampler.target_moments();
     let measured = moments.iter().map(|m| (m.mean, m.variance().sqrt().max(1e-12)));
     let intensities = if intensities.len() == moments.len() { intensities } else { measured.collect() };
@@ -356,7 +356,7 @@ pub(crate) fn prepare<'a>(
     let further_weights = sampler.has_further_weights();
     let memory_budget_bytes = memory_budget_bytes.or(stepping.memory_budget_bytes);
     let stepping = StepperOptions { tuning: context.tuning(), further_weights, memory_budget_bytes, ..stepping };
-    let validator = validator_of(context, &config, data, &start, given)?;
+    let validator = create_validator(context, &config, data, &start, given)?;
     let previews = Previews::of(&validator, start.target);
     let segment = segmentation(context, &config, &start, data);
     let epoch_steps = budget::epoch_steps(sampler.tile_count(), batch * config.accumulate);

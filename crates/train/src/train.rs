@@ -18,7 +18,7 @@ use crate::network::StartModel;
 use crate::origin::license;
 use crate::package::Description;
 use crate::previews::Previews;
-use crate::setup::{check_same_run, files_of, fingerprint, keeps_layers, prepare};
+use crate::setup::{check_same_run, fingerprint, keeps_layers, pair_files, prepare};
 use crate::step::{Stepper, StepperOptions};
 use crate::trained_images::TrainedImages;
 use crate::validator::Validator;
@@ -138,12 +138,12 @@ pub(crate) fn run(
     record.job_mut().config = config.clone();
     let validation_names = earlier.as_ref().map(|state| state.validation.as_slice()).filter(|names| !names.is_empty());
     let new = earlier.is_none().then_some(started);
-    let known = TrainedImages::of_start(&job.from)?;
+    let known = TrainedImages::from_start(&job.from)?;
     let wanted =
         DataRequest { path: &job.data, task: job.task, config: &config, seed: job.seed, keep: validation_names };
     let data = data::load(context, wanted, known, new)?;
     let pairs = &data.dataset.pairs;
-    let files: Vec<&Path> = pairs.iter().flat_map(files_of).collect();
+    let files: Vec<&Path> = pairs.iter().flat_map(pair_files).collect();
     check_destination(&job.out, &files, job.overwrite)?;
     folder.check(&files)?;
     if job.data.is_file() {

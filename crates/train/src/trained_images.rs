@@ -94,15 +94,15 @@ impl TrainedImages {
     ///
     /// # Errors
     /// [`JobError`] if there is no such model, or it cannot be read.
-    pub(crate) fn of_start(from: &TrainStart) -> Result<Self, JobError> {
+    pub(crate) fn from_start(from: &TrainStart) -> Result<Self, JobError> {
         let Some(model) = from.model() else { return Ok(Self::default()) };
         let path = start_model_path(model)?;
         let package = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
-        Ok(Self::of_record(package.config().pointer("/training").unwrap_or(&Value::Null)))
+        Ok(Self::from_record(package.config().pointer("/training").unwrap_or(&Value::Null)))
     }
 
     /// Reads the list of a training record; entries that are not valid are counted.
-    pub(crate) fn of_record(record: &Value) -> Self {
+    pub(crate) fn from_record(record: &Value) -> Self {
         let list = record.get(KEY).unwrap_or(&Value::Null);
         let text = list.as_str().unwrap_or_default();
         // Only the latest images of a list that is too long are read.
@@ -130,7 +130,7 @@ impl TrainedImages {
     /// name.
     pub(crate) fn among<'p>(&self, pairs: &'p [Pair], digests: &BTreeMap<&str, &str>) -> Vec<&'p Pair> {
         let is_known = |pair: &&Pair| {
-            image_of(pair, digests).is_some_and(|image| self.images.iter().any(|known| known.overlaps(&image)))
+            trained_image(pair, digests).is_some_and(|image| self.images.iter().any(|known| known.overlaps(&image)))
         };
         pairs.iter().filter(is_known).collect()
     }
@@ -138,7 +138,7 @@ impl TrainedImages {
     /// Returns the list for the record of a network that was trained on `pairs` after these images: the latest
     /// [`MAX_IMAGES`] of both.
     pub(crate) fn record_with(&self, pairs: &[Pair], digests: &BTreeMap<&str, &str>) -> String {
-        let new: Vec<TrainedImage> = pairs.iter().filter_map(|pair| image_of(pair, digests)).collect();
+        let new: Vec<TrainedImage> = pairs.iter().filter_map(|pair| trained_image(pair, digests)).collect();
         let mut all: Vec<&TrainedImage> = self.images.iter().filter(|image| !new.contains(image)).collect();
         for image in &new {
             if !all.contains(&image) {
@@ -156,7 +156,7 @@ pub(crate) fn digests(report: &Report) -> BTreeMap<&str, &str> {
     report.pairs.iter().filter_map(|pair| Some((pair.name.as_str(), pair.image_digest.as_deref()?))).collect()
 }
 
-fn image_of(pair: &Pair, digests: &BTreeMap<&str, &str>) -> Option<TrainedImage> {
+fn trained_image(pair: &Pair, digests: &BTreeMap<&str, &str>) -> Option<TrainedImage> {
     let digest = digests.get(pair.name.as_str())?.get(..DIGITS)?.to_owned();
     Some(TrainedImage { digest, window: pair.window })
 }
@@ -187,7 +187,7 @@ mod tests {
         let trained = [pair("a", None), pair("b", window(0, 60)), pair("c", None)];
         let list = TrainedImages::default().record_with(&trained, &digests);
         assert_eq!(list, "aaaaaaaaaaaa bbbbbbbbbbbb@0,0,0+4,8,60 012345678901");
-        let known = TrainedImages::of_record(&json!({KEY: list}));
+        let known = TrainedImages::from_record(&json!({KEY: list}));
         assert_eq!(known.warning(), None);
         let names = |pairs: &[Pair]| -> Vec<String> {
             known.among(pairs, &digests).into_iter().map(|p| p.name.clone()).collect()
@@ -204,7 +204,7 @@ mod tests {
         let names: Vec<String> = (0..MAX_IMAGES + 2).map(|i| format!("{i:012x}")).collect();
         let digests: BTreeMap<&str, &str> = names.iter().map(|n| (n.as_str(), n.as_str())).collect();
         let pairs: Vec<Pair> = names.iter().map(|n| pair(n, None)).collect();
-        let first = TrainedImages::of_record(&json!({KEY: "00000000ffff 000000000005"}));
+        let first = TrainedImages::from_record(&json!({KEY: "00000000ffff 000000000005"}));
         let few = first.record_with(&pairs[4..7], &digests);
         assert_eq!(few, "00000000ffff 000000000004 000000000005 000000000006");
         let all = first.record_with(&pairs, &digests);
@@ -224,14 +224,14 @@ mod tests {
     #[test]
     fn entries_that_are_no_images_are_reported() {
         let list = json!({KEY: "abc aaaaaaaaaaaa@1,2+3 zzzzzzzzzzzz aaaaaaaaaaaa@1,2,3+4,5,6"});
-        let read = TrainedImages::of_record(&list);
+        let read = TrainedImages::from_record(&list);
         assert_eq!((read.images.len(), read.unreadable), (1, 3));
         assert!(read.warning().unwrap().message.contains("3 entries"));
-        let one = TrainedImages::of_record(&json!({KEY: "abc aaaaaaaaaaaa"})).warning().unwrap();
+        let one = TrainedImages::from_record(&json!({KEY: "abc aaaaaaaaaaaa"})).warning().unwrap();
         assert_eq!(one.level, NoteLevel::Warning);
         let one = one.message;
         assert!(one.contains("1 entry that is not valid") && one.contains("that image"), "{one}");
-        assert!(TrainedImages::of_record(&json!({KEY: 7})).warning().is_some());
-        assert_eq!(TrainedImages::of_record(&json!({"steps": 5})), TrainedImages::default());
+        assert!(TrainedImages::from_record(&json!({KEY: 7})).warning().is_some());
+        assert_eq!(TrainedImages::from_record(&json!({"steps": 5})), TrainedImages::default());
     }
 }

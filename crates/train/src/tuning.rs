@@ -129,7 +129,7 @@ pub(crate) fn tune(
 ) -> Result<TuneResult, JobError> {
     let (mut tried, mut left_out) = (1, 0);
     let mut best = initial.clone();
-    let given = scores_of(validator, maps, &best)?;
+    let given = score_settings(validator, maps, &best)?;
     let mut scores = given.clone();
     for round in 0..2 {
         let before = scores.score;
@@ -147,7 +147,7 @@ pub(crate) fn tune(
                     continue;
                 }
                 tried += 1;
-                let found = scores_of(validator, maps, &candidate)?;
+                let found = score_settings(validator, maps, &candidate)?;
                 if found.score > scores.score + 1e-9 {
                     (best, scores) = (candidate, found);
                 }
@@ -167,7 +167,7 @@ pub(crate) fn tune(
             if until.is_some_and(|at| Instant::now() >= at) {
                 return Ok(None);
             }
-            scores_of(validator, maps, options).map(Some)
+            score_settings(validator, maps, options).map(Some)
         })?,
         true => (best, scores),
         false => (initial.clone(), given.clone()),
@@ -250,7 +250,7 @@ fn candidates(initial: &SegmentOptions, now: &SegmentOptions, effort: TuneEffort
 }
 
 /// Scores the labels that the settings give on all validation pairs.
-fn scores_of(validator: &Validator, maps: &[Maps], options: &SegmentOptions) -> Result<Scores, JobError> {
+fn score_settings(validator: &Validator, maps: &[Maps], options: &SegmentOptions) -> Result<Scores, JobError> {
     let labels = maps.iter().map(|map| Ok((map.case, map.labels(options)?)));
     validator.score_labels(labels)
 }
@@ -266,7 +266,7 @@ mod tests {
         let initial = SegmentOptions { threshold: Threshold::Fixed(0.5), ..SegmentOptions::default() };
         let best = SegmentOptions { threshold: Threshold::Fixed(0.4), seed_height: 0.03, ..initial.clone() };
         // The threshold adds 0.1 in each of four images. The seed height adds something in one of them, but not in another.
-        let scores_of = |options: &SegmentOptions| {
+        let score_settings = |options: &SegmentOptions| {
             let chance = if options.seed_height == best.seed_height { [-0.05, 0.0, 0.1, 0.0] } else { [0.0; 4] };
             let gain = if options.threshold == best.threshold { 0.1 } else { 0.0 };
             let pair = |(image, own): (usize, f64)| PairScore {
@@ -278,8 +278,8 @@ mod tests {
             let score = pairs.iter().map(|pair| pair.score).sum::<f64>() / 4.0;
             Scores { score, scores: BTreeMap::new(), pairs, shares: Vec::new() }
         };
-        let found = (best.clone(), scores_of(&best));
-        let (kept, scores) = simplified(&initial, found.clone(), |options| Ok(Some(scores_of(options)))).unwrap();
+        let found = (best.clone(), score_settings(&best));
+        let (kept, scores) = simplified(&initial, found.clone(), |options| Ok(Some(score_settings(options)))).unwrap();
         assert_eq!(kept, SegmentOptions { threshold: Threshold::Fixed(0.4), ..initial.clone() });
         assert!((scores.score - 0.65).abs() < 1e-9, "{}", scores.score);
         let (kept, _) = simplified(&initial, found, |_| Ok(None)).unwrap();

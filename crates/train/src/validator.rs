@@ -13,7 +13,7 @@ pub use scores::{PairScore, Scores};
 use crate::budget::ValidationSize;
 use crate::candidate::Candidate;
 use crate::crop::{crop, crop_window};
-use crate::error::{data_error, problem_of};
+use crate::error::{data_error, problem_without_file};
 use crate::stacks::{
     Stack, channels_array, is_whole_file, joined_image, labeled_window, middle_window, read_channels, read_labels,
     read_zyx, replace_non_finite, voxel_um,
@@ -195,7 +195,7 @@ impl Validator {
     fn case(&self, pair: &Pair, max_voxels: usize) -> Result<Case, JobError> {
         let mut window = match pair.window {
             Some(window) => Some(window),
-            None => self.part_of_large(pair)?,
+            None => self.validation_part(pair)?,
         };
         // The first target decides where the pair is cropped.
         let mut truth = match self.target.is_from_labels() {
@@ -232,7 +232,7 @@ impl Validator {
 
     /// Returns the part of a stack that is validated if it is too large as a whole: its middle or, if only a part of the
     /// labels may be known, where most of them are.
-    fn part_of_large(&self, pair: &Pair) -> Result<Option<StackWindow>, JobError> {
+    fn validation_part(&self, pair: &Pair) -> Result<Option<StackWindow>, JobError> {
         match (middle_window(&pair.image)?, self.ignored) {
             (Some(middle), Some(label)) => labeled_window(&pair.target, middle.size_zyx, label).map(Some),
             (middle, _) => Ok(middle),
@@ -403,7 +403,7 @@ fn image_error(path: &Path, error: JobError) -> JobError {
         }
         JobErrorKind::BadInput | JobErrorKind::WrongUse | JobErrorKind::WouldOverwrite => JobError::Mismatch {
             path: path.to_owned(),
-            problem: problem_of(error, path),
+            problem: problem_without_file(error, path),
             next_step: "correct the pair, or remove it from the data".into(),
         },
     }

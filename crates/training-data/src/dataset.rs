@@ -231,7 +231,7 @@ impl Problem {
     }
 
     /// Returns the problem with the name of its pair.
-    pub(crate) fn of_pair(mut self, name: &str) -> Self {
+    pub(crate) fn with_pair(mut self, name: &str) -> Self {
         self.pair = Some(name.to_owned());
         self
     }

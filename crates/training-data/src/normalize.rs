@@ -85,7 +85,7 @@ impl Convert<f32> for Scaling {
 /// Computes the normalization and the moments of a stack in one pass, or in two for percentiles.
 pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalize) -> Result<(Scaling, Moments), TrainingDataError> {
     let file = reader.stack(stack).map(|s| s.image.path.clone()).unwrap_or_default();
-    scaling_of(&file, how, &mut |f| {
+    compute_scaling(&file, how, &mut |f| {
         reader.each_slab(stack, &mut |_, _, samples| {
             f(samples);
             Ok(())
@@ -95,11 +95,7 @@ pub(crate) fn scaling(reader: &Reader, stack: usize, how: Normalize) -> Result<(
 
 /// Computes the normalization of each slice of a stack separately, reading the stack once. The voxels of slices without
 /// finite intensities become 0.
-pub(crate) fn scalings_of_slices(
-    reader: &Reader,
-    stack: usize,
-    how: Normalize,
-) -> Result<Vec<Scaling>, TrainingDataError> {
+pub(crate) fn slice_scalings(reader: &Reader, stack: usize, how: Normalize) -> Result<Vec<Scaling>, TrainingDataError> {
     let (known, image) = (reader.known(stack)?, reader.file(stack)?);
     let file = known.image.path.as_path();
     let [depth, ny, nx] = known.zyx;
@@ -117,7 +113,7 @@ pub(crate) fn scalings_of_slices(
                 all.push(Scaling { gain: 1.0, offset: 0.0, std: 0.0, dark: 0.0 });
                 continue;
             }
-            let found = scaling_of(file, how, &mut |f| {
+            let found = compute_scaling(file, how, &mut |f| {
                 f(&slice);
                 Ok(())
             })?;
@@ -137,7 +133,11 @@ type EachPart<'a> = dyn FnMut(&mut dyn FnMut(&Samples)) -> Result<(), TrainingDa
 
 /// Computes the normalization and the moments of samples, which `each` passes on once, or twice for percentiles. `file` is
 /// named in errors.
-fn scaling_of(file: &Path, how: Normalize, each: &mut EachPart<'_>) -> Result<(Scaling, Moments), TrainingDataError> {
+fn compute_scaling(
+    file: &Path,
+    how: Normalize,
+    each: &mut EachPart<'_>,
+) -> Result<(Scaling, Moments), TrainingDataError> {
     let mut moments = Moments::default();
     let mut quantiles = matches!(how, Normalize::ScaleRange { .. }).then(Quantiles::new);
     each(&mut |samples| {

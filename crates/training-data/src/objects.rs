@@ -161,7 +161,7 @@ pub(crate) fn mix(value: u64) -> u64 {
 }
 
 /// Returns the random number of a voxel, which is even.
-fn draw_of([z, y, x]: [u32; 3]) -> u64 {
+fn voxel_random([z, y, x]: [u32; 3]) -> u64 {
     mix(u64::from(z) << 42 ^ u64::from(y) << 21 ^ u64::from(x)) & !1
 }
 
@@ -272,7 +272,7 @@ impl Indexer {
                 if code.has_ignored() && label != IGNORED {
                     for x in x..x + len as usize {
                         let at = [z as u32, y as u32, x as u32];
-                        offer(&mut self.known_voxels, draw_of(at), at);
+                        offer(&mut self.known_voxels, voxel_random(at), at);
                     }
                 }
                 if label == 0 {
@@ -286,7 +286,7 @@ impl Indexer {
                     continue;
                 }
                 self.foreground += len;
-                let place = if last.0 == label { last.1 } else { self.place_of(file, label)? };
+                let place = if last.0 == label { last.1 } else { self.object_index(file, label)? };
                 last = (label, place);
                 self.add_run(place, [z as u32, y as u32, x as u32], len);
             }
@@ -325,7 +325,7 @@ impl Indexer {
     }
 
     /// Returns the position of a label's object, which is added if it is new.
-    fn place_of(&mut self, file: &std::path::Path, label: u32) -> Result<usize, TrainingDataError> {
+    fn object_index(&mut self, file: &std::path::Path, label: u32) -> Result<usize, TrainingDataError> {
         if let Some(place) = self.place.get(&label) {
             return Ok(*place);
         }
@@ -347,7 +347,7 @@ impl Indexer {
         let end = x + (len - 1) as u32;
         object.low = [object.low[0].min(z), object.low[1].min(y), object.low[2].min(x)];
         object.high = [object.high[0].max(z), object.high[1].max(y), object.high[2].max(end)];
-        let draw = draw_of([z, y, x]);
+        let draw = voxel_random([z, y, x]);
         let at = [z, y, x + (draw % len) as u32];
         object.offer_seed(draw, at);
         offer(&mut self.spread, draw, at);
@@ -400,10 +400,10 @@ impl ObjectIndex {
 
     /// Returns the median diameter in µm of the objects that do not touch the border of the stack, or of all objects if
     /// those are fewer than three. Objects that are not completely annotated are treated as in
-    /// [`diameter::median_of_known`]. `None` without objects.
+    /// [`diameter::median_known_diameter`]. `None` without objects.
     pub fn median_diameter_um(&self, voxel_um: [f64; 3]) -> Option<f64> {
         let (objects, shape) = self.known()?;
-        diameter::median_of_known(&objects, shape, voxel_um)
+        diameter::median_known_diameter(&objects, shape, voxel_um)
     }
 
     /// Returns the voxel size along Z, Y, X, in voxels along X, that a prediction assumes for a stack without one
@@ -430,7 +430,7 @@ pub fn median_diameter_um(
     ignored: Option<f32>,
     voxel_um: [f64; 3],
 ) -> Result<Option<f64>, TrainingDataError> {
-    Ok(index_of(file, labels, shape_zyx, ignored)?.median_diameter_um(voxel_um))
+    Ok(index_objects(file, labels, shape_zyx, ignored)?.median_diameter_um(voxel_um))
 }
 
 /// Returns the voxel size along Z, Y, X, in voxels along X, that a prediction assumes for a stack that states none, if it
@@ -446,11 +446,11 @@ pub fn assumed_voxel(
     ignored: Option<f32>,
     grid: Option<[f64; 3]>,
 ) -> Result<[f64; 3], TrainingDataError> {
-    Ok(index_of(file, labels, shape_zyx, ignored)?.assumed_voxel(grid))
+    Ok(index_objects(file, labels, shape_zyx, ignored)?.assumed_voxel(grid))
 }
 
 /// Indexes the objects of labels given as floats.
-fn index_of(
+fn index_objects(
     file: &std::path::Path,
     labels: &[f32],
     shape_zyx: [usize; 3],

@@ -4,7 +4,7 @@ use crate::dataset::{ImageRef, Pair};
 use crate::error::{TrainingDataError, check_range};
 use crate::reader::{CacheUse, Reader};
 use crate::setting::VOXEL_UM;
-use crate::stack::{Role, Stack, open_image, voxel_um_of};
+use crate::stack::{Role, Stack, open_image, pair_voxel_um};
 use cytoscope_volume::{BoxZyx, VoxelSize};
 use serde::{Deserialize, Serialize};
 
@@ -136,7 +136,7 @@ impl Sources {
                     std::array::from_fn(|a| w.start_zyx[a]..w.start_zyx[a] + w.size_zyx[a])
                 }
             };
-            let [z, y, x] = voxel_um_of(pair, &image, &target);
+            let [z, y, x] = pair_voxel_um(pair, &image, &target);
             let size = VoxelSize { z, y, x }.in_slices(image.zyx[0]);
             // The grid of the patches depends on it.
             size.check().map_err(|e| {

@@ -103,7 +103,7 @@ impl EndPlace {
     }
 
     /// Returns the name of the pair and the place of a name with a suffix; `None` for other names.
-    fn of_name(name: &str) -> Option<(&str, Self)> {
+    fn from_name(name: &str) -> Option<(&str, Self)> {
         let (pair, suffix) = name.split_at(name.rfind(END_SUFFIX)?);
         if suffix == Self::LastQuarter.suffix() {
             return Some((pair, Self::LastQuarter));
@@ -201,7 +201,7 @@ fn keep_validation(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Spli
     let names: BTreeSet<&str> = options.keep.iter().map(String::as_str).collect();
     let existing: BTreeSet<&str> = pairs.iter().map(|p| p.name.as_str()).collect();
     let whole: BTreeSet<&str> = existing.intersection(&names).copied().collect();
-    let named_ends = names.iter().filter_map(|name| EndPlace::of_name(name));
+    let named_ends = names.iter().filter_map(|name| EndPlace::from_name(name));
     let places: BTreeMap<&str, EndPlace> = named_ends.filter(|(name, _)| existing.contains(name)).collect();
     let ends: BTreeSet<&str> = places.keys().copied().collect();
     // Other pairs of an image in the validation set must not be in the training set.
@@ -318,7 +318,7 @@ fn crop_all(pairs: &[Pair], test: Vec<Pair>, options: &SplitOptions) -> Result<S
 ///
 /// # Errors
 /// [`TrainingDataError::Data`] if no cut leaves labels on both sides.
-fn cut_of(pair: &Pair, options: &SplitOptions) -> Result<Option<StackCut>, TrainingDataError> {
+fn find_stack_cut(pair: &Pair, options: &SplitOptions) -> Result<Option<StackCut>, TrainingDataError> {
     let copies = options.together.iter().find(|copies| copies.contains(&pair.name));
     let names = copies.map_or_else(|| std::slice::from_ref(&pair.name), Vec::as_slice);
     let cut = names.iter().filter_map(|name| options.cuts.get(name)).max_by_key(|cut| cut.objects);
@@ -360,7 +360,7 @@ fn split_stack(
         ));
     }
     // A cut is a place in the whole stack.
-    let cut = if pair.window.is_none() && earlier.is_none() { cut_of(pair, options)? } else { None };
+    let cut = if pair.window.is_none() && earlier.is_none() { find_stack_cut(pair, options)? } else { None };
     let is_inside = |axis: CutAxis, first: usize| (1..whole.size_zyx[axis.index()]).contains(&first);
     let cut = cut.filter(|cut| is_inside(cut.axis, cut.first));
     let (axis, first) = match earlier {

@@ -81,7 +81,7 @@ fn ambiguous_channel(reference: &ImageRef, role: Role, meta: &ImageMeta, hint: &
 }
 
 /// Returns the voxel size of a pair along Z, Y, X in µm, where it is known: the given one, or else that of its image or target.
-pub(crate) fn voxel_um_of(pair: &Pair, image: &Stack, target: &Stack) -> [Option<f64>; 3] {
+pub(crate) fn pair_voxel_um(pair: &Pair, image: &Stack, target: &Stack) -> [Option<f64>; 3] {
     let positive = |um: Option<f64>| um.filter(|um| um.is_finite() && *um > 0.0);
     let [of_image, of_target] = [image, target].map(|stack| [stack.voxel_um.z, stack.voxel_um.y, stack.voxel_um.x]);
     std::array::from_fn(|a| {

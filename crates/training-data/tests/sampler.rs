@@ -419,7 +419,7 @@ fn the_only_file_is_split_without_leakage() {
     assert!(all.iter().all(|v| place(*v)[2] >= 45));
 }
 
-fn bytes_of(patch: &Patch) -> Vec<u32> {
+fn patch_bits(patch: &Patch) -> Vec<u32> {
     [&patch.image, &patch.target, &patch.weight].into_iter().flatten().map(|v| v.to_bits()).collect()
 }
 
@@ -449,7 +449,7 @@ fn a_small_cache_gives_the_same_patches_and_stays_within_its_budget() {
         let (large, small) = (with(64 << 20), with(1 << 20));
         assert!(large.sources().keeps_all() && !small.sources().keeps_all());
         for index in 0..12 {
-            assert_eq!(bytes_of(&large.sample(index).unwrap()), bytes_of(&small.sample(index).unwrap()));
+            assert_eq!(patch_bits(&large.sample(index).unwrap()), patch_bits(&small.sample(index).unwrap()));
         }
         let about = small.sources().cache_use();
         assert!(about.peak_bytes <= 1 << 20 && about.misses > 0, "{about:?}");

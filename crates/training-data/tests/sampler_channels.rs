@@ -39,7 +39,7 @@ fn a_stain_stays_aligned_and_keeps_its_intensities() {
 }
 
 /// Writes the channels of the image and those of the target of a pair, each as a file.
-fn pair_of_channels(folder: &Path, shape: [usize; 3], images: &[Vec<f32>], targets: &[Vec<f32>]) -> Pair {
+fn write_channel_pair(folder: &Path, shape: [usize; 3], images: &[Vec<f32>], targets: &[Vec<f32>]) -> Pair {
     let files = |kind: &str, channels: &[Vec<f32>]| -> Vec<ImageRef> {
         let mut all = Vec::new();
         for (i, values) in channels.iter().enumerate() {
@@ -62,7 +62,7 @@ fn channels_of_a_patch_are_aligned_and_normalized_one_by_one() {
     let image = places(shape);
     let scaled = |factor: f32, offset: f32| image.iter().map(|v| factor * v + offset).collect::<Vec<f32>>();
     let images = [image.clone(), scaled(-0.5, 9.0)];
-    let pair = pair_of_channels(folder.path(), shape, &images, &[scaled(3.0, 7.0), scaled(0.25, 0.0)]);
+    let pair = write_channel_pair(folder.path(), shape, &images, &[scaled(3.0, 7.0), scaled(0.25, 0.0)]);
     let geometric = AugmentOptions {
         elastic: Elastic { probability: 1.0, ..Elastic::default() },
         rotate: Rotate { quarter_turns: 1.0, any_angle: 1.0 },
@@ -100,7 +100,7 @@ fn intensities_of_channels_change_independently() {
     let shape = [12, 40, 40];
     let image = places(shape);
     let labels: Vec<f32> = balls(shape, [1.0; 3], 12.0, 6.2).into_iter().map(f32::from).collect();
-    let two = pair_of_channels(folder.path(), shape, &[image.clone(), image], &[labels]);
+    let two = write_channel_pair(folder.path(), shape, &[image.clone(), image], &[labels]);
     let single = Pair { more_images: Vec::new(), ..two.clone() };
     let mut augment = right_angles();
     augment.contrast.probability = 1.0;
@@ -120,7 +120,7 @@ fn channels_that_do_not_fit_their_pair_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let shape = [4, 16, 16];
     let (image, labels) = (places(shape), vec![1.0f32; 1024]);
-    let pair = pair_of_channels(folder.path(), shape, &[image.clone(), image], &[labels]);
+    let pair = write_channel_pair(folder.path(), shape, &[image.clone(), image], &[labels]);
     let other = folder.path().join("other.tif");
     write(&other, [4, 16, 15], vec![1.0f32; 960]);
     let refused = |pairs: &[Pair]| Sources::open(pairs, &SourceOptions::default()).unwrap_err().to_string();

@@ -20,7 +20,7 @@ pub struct Moments {
 impl Moments {
     /// Adds samples; non-finite ones are ignored.
     pub fn add(&mut self, samples: &Samples) {
-        fn moments_of<E: Element>(values: &[E]) -> Moments {
+        fn compute_moments<E: Element>(values: &[E]) -> Moments {
             let mut all = Moments::default();
             for chunk in values.chunks(4096) {
                 let finite = || chunk.iter().map(|v| v.to_f64()).filter(|v| v.is_finite());
@@ -36,7 +36,7 @@ impl Moments {
             }
             all
         }
-        self.merge(with_samples!(samples, v => moments_of(v)));
+        self.merge(with_samples!(samples, v => compute_moments(v)));
     }
 
     /// Adds the moments of another stream.
@@ -92,7 +92,7 @@ pub fn order_key(value: f32) -> u32 {
 }
 
 /// Inverse of [`order_key`].
-fn value_of_key(key: u32) -> f32 {
+fn key_to_value(key: u32) -> f32 {
     f32::from_bits(if key >> 31 == 1 { key & !(1 << 31) } else { !key })
 }
 
@@ -172,7 +172,7 @@ impl Quantiles {
         let mut seen = 0;
         for (lower, n) in histogram.iter().enumerate() {
             if within < seen + n {
-                return Some(value_of_key(upper << 16 | lower as u32));
+                return Some(key_to_value(upper << 16 | lower as u32));
             }
             seen += n;
         }

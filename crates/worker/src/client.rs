@@ -150,8 +150,8 @@ impl Worker {
             wake,
             timeouts,
         });
-        let of_thread = Arc::clone(&shared);
-        let supervisor = std::thread::spawn(move || of_thread.supervise(&command));
+        let thread_shared = Arc::clone(&shared);
+        let supervisor = std::thread::spawn(move || thread_shared.supervise(&command));
         Self { shared, supervisor: Some(supervisor) }
     }
 
@@ -443,7 +443,7 @@ impl ClientShared {
             state.process.take()
         };
         let ProcessEnd { text, is_killed } = process.map(Process::wait).unwrap_or_default();
-        folder::remove_of(&parent, pid);
+        folder::remove_leftovers(&parent, pid);
         match refused {
             Some(message) => Ending { reason: message, is_final: true, is_killed: false },
             None => Ending { reason: text, is_final: false, is_killed },

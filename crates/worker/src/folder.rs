@@ -159,7 +159,7 @@ pub(super) fn sweep(parent: &Path, mine: &Path) {
 }
 
 /// Removes what the worker `pid` left in `parent`; it must have ended.
-pub(super) fn remove_of(parent: &Path, pid: u32) {
+pub(super) fn remove_leftovers(parent: &Path, pid: u32) {
     let prefix = format!("{PREFIX}{pid}-");
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let folder = entry.path();
@@ -223,11 +223,11 @@ mod tests {
         assert!(alive.join("live.f32").exists() && half(1_000_002).exists());
         assert!(others.iter().all(|o| o.exists()) && out.path().join("b.tif.cytoscope-partial").exists());
         assert!(mine.path().join(MARKER).exists(), "the worker's own folder stays");
-        remove_of(parent.path(), 1_000_002);
+        remove_leftovers(parent.path(), 1_000_002);
         assert!(alive.join("live.f32").exists(), "same process id, but alive, such as in another container");
         drop(lock);
         drop(writing);
-        remove_of(parent.path(), 1_000_002);
+        remove_leftovers(parent.path(), 1_000_002);
         assert!(!alive.exists() && !half(1_000_002).exists());
     }
 

@@ -104,17 +104,17 @@ impl Job {
         match self {
             Self::Predict { prediction, .. } => vec![prediction.folder().to_owned()],
             Self::Segment { segmentation: SegmentJob { labels, table, .. }, .. } => {
-                labels.iter().chain(table).map(|path| folder_of(path)).collect()
+                labels.iter().chain(table).map(|path| containing_folder(path)).collect()
             }
-            Self::Measure(job) => vec![folder_of(&job.table)],
-            Self::Convert(job) => vec![folder_of(&job.output)],
-            Self::Train(job) => vec![folder_of(&job.out), job.folder()],
-            Self::Quantize { quantization, .. } => vec![folder_of(&quantization.out)],
-            Self::Import(job) => vec![folder_of(&job.out)],
-            Self::Export(job) => vec![folder_of(&job.out)],
-            Self::Mesh(job) => vec![folder_of(&job.out)],
+            Self::Measure(job) => vec![containing_folder(&job.table)],
+            Self::Convert(job) => vec![containing_folder(&job.output)],
+            Self::Train(job) => vec![containing_folder(&job.out), job.folder()],
+            Self::Quantize { quantization, .. } => vec![containing_folder(&quantization.out)],
+            Self::Import(job) => vec![containing_folder(&job.out)],
+            Self::Export(job) => vec![containing_folder(&job.out)],
+            Self::Mesh(job) => vec![containing_folder(&job.out)],
             Self::Evaluate(EvaluateJob { out, .. }) | Self::EvaluateModel(EvaluateModelJob { out, .. }) => {
-                out.iter().map(|path| folder_of(path)).collect()
+                out.iter().map(|path| containing_folder(path)).collect()
             }
             Self::ObjectDiameter(_)
             | Self::TrainCheck(_)
@@ -193,7 +193,7 @@ impl Job {
             }
             Self::Segment { segmentation, .. } => JobResult::Segment(segmentation.run(context)?),
             Self::Measure(job) => {
-                let path = folder_of(&job.table);
+                let path = containing_folder(&job.table);
                 let _folder = ResultsFolder::create(&path).map_err(JobError::results_folder(&path))?;
                 JobResult::Measure(job.run(context)?)
             }
@@ -275,7 +275,7 @@ fn no_profile() -> PerformanceRequest {
 }
 
 /// Returns the folder of a file.
-fn folder_of(path: &Path) -> PathBuf {
+fn containing_folder(path: &Path) -> PathBuf {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
 }
 

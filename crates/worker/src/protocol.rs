@@ -296,7 +296,7 @@ impl Reply {
     }
 
     /// Returns the reply that a job or query failed with this error.
-    pub(crate) fn of_error(id: JobId, error: &JobError) -> Self {
+    pub(crate) fn from_error(id: JobId, error: &JobError) -> Self {
         let message = error.message();
         Self::Failed {
             id,
@@ -426,7 +426,7 @@ mod tests {
             problem: "it is flat".to_owned(),
             next_step: message!("give a stack, or use {AXES}"),
         };
-        let reply = serde_json::to_value(Reply::of_error(JobId(3), &error)).unwrap();
+        let reply = serde_json::to_value(Reply::from_error(JobId(3), &error)).unwrap();
         assert_eq!(reply["sentence"], "a.tif: it is flat; give a stack, or use --axes");
         assert_eq!(reply["next_step"], "give a stack, or use --axes");
         assert_eq!(reply["settings"], serde_json::json!([{"start": 40, "name": "--axes"}]));

@@ -374,7 +374,7 @@ impl ServeShared {
             }
             Err(error) => {
                 tracing::error!(%id, "job failed: {error}");
-                Reply::of_error(id, &error)
+                Reply::from_error(id, &error)
             }
         }
     }
@@ -481,7 +481,7 @@ impl ServeShared {
                     Query::Models => (Reply::Models { id, models: cards::installed() }, false),
                 })
             });
-            let (reply, are_others) = answer.unwrap_or_else(|error| (Reply::of_error(id, &error), false));
+            let (reply, are_others) = answer.unwrap_or_else(|error| (Reply::from_error(id, &error), false));
             self.replies.send(&reply);
             if are_others {
                 // Drivers list their GPUs once for each process, so only a new one can use all of them.

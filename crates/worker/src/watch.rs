@@ -71,7 +71,7 @@ pub(super) struct Activity {
 }
 
 /// Returns the job whose progress a reply shows; `None` for other replies. A worker sends stages only if they have changed.
-pub(super) fn job_of(reply: &Reply) -> Option<JobId> {
+pub(super) fn reported_job(reply: &Reply) -> Option<JobId> {
     match reply {
         Reply::Started { id }
         | Reply::Progress { id, .. }

@@ -227,8 +227,8 @@ pub(super) fn figures(run: &StoredRun, report: &TaskReport, total_secs: f64) -> 
     let device_peak = run.record.facts.device_memory_peak.as_ref();
     add(Metric::DevicePeakBytes.name(), device_peak.map(|peak| peak.reserved_bytes as f64));
     match report {
-        TaskReport::Inference(_) => of_inference(run, &mut add),
-        TaskReport::Training(report) => of_training(run, &report.report, &mut add),
+        TaskReport::Inference(_) => add_inference(run, &mut add),
+        TaskReport::Training(report) => add_training(run, &report.report, &mut add),
     }
     figures
 }
@@ -248,7 +248,7 @@ fn first<'a>(spans: &'a [SpanRecord], stages: &[Stage], from_us: f64) -> Option<
     later.min_by(|a, b| a.start_us.total_cmp(&b.start_us))
 }
 
-fn of_inference(run: &StoredRun, add: &mut dyn FnMut(&str, Option<f64>)) {
+fn add_inference(run: &StoredRun, add: &mut dyn FnMut(&str, Option<f64>)) {
     add(Metric::CheckpointLoadSecs.name(), Some(seconds(run, &[Stage::Load])));
     // Most of it is the check of the network, which only its first run on a machine has.
     add(Metric::VerifySecs.name(), Some(seconds(run, &[Stage::Verify])));
@@ -284,7 +284,7 @@ fn of_inference(run: &StoredRun, add: &mut dyn FnMut(&str, Option<f64>)) {
     add(Metric::FirstBatchPostSecs.name(), joined.map(|span| span.duration_us / 1e6));
 }
 
-fn of_training(run: &StoredRun, report: &TrainReport, add: &mut dyn FnMut(&str, Option<f64>)) {
+fn add_training(run: &StoredRun, report: &TrainReport, add: &mut dyn FnMut(&str, Option<f64>)) {
     add(Metric::ModelInitSecs.name(), Some(seconds(run, &[Stage::Load, Stage::Compile])));
     add(Metric::DataSetupSecs.name(), Some(seconds(run, &[Stage::Check])));
     add(Metric::FullSecs.name(), Some(report.seconds));

@@ -131,7 +131,7 @@ struct Progress {
     error: Option<String>,
     /// The program of the task's branch and its commit; `None` for this program.
     program: Option<(PathBuf, GitInfo)>,
-    /// The [`restore::fingerprint_of`] the task.
+    /// The [`restore::task_fingerprint`] the task.
     fingerprint: String,
     /// Files and folders that the task reads, as they were before its runs; empty without a table.
     inputs: Vec<InputRecord>,
@@ -285,7 +285,8 @@ impl Bench {
         // Recorded before the lock file of the folder appears beside it.
         let left_out =
             [&self.output, &folder].into_iter().chain(&self.config).map(|path| resolved(path)).collect::<Vec<_>>();
-        let inputs: Vec<Vec<InputRecord>> = table.iter().map(|task| restore::inputs_of(task, &left_out)).collect();
+        let inputs: Vec<Vec<InputRecord>> =
+            table.iter().map(|task| restore::current_input_records(task, &left_out)).collect();
         let scratch = Scratch::create(folder, FOLDER_KIND)?;
         let (mut quantization, tasks) = match (&self.quantization, &self.data) {
             (Some(model), Some(data)) => {
@@ -300,7 +301,7 @@ impl Bench {
         let start = |(task, inputs): (Task, Vec<InputRecord>)| {
             let of_branch = task.branch.as_ref().and_then(|branch| programs.get(branch));
             let program = of_branch.map(|program| (program.path.clone(), program.git_info.clone()));
-            let fingerprint = restore::fingerprint_of(&task, program.as_ref().map(|(_, git_info)| git_info));
+            let fingerprint = restore::task_fingerprint(&task, program.as_ref().map(|(_, git_info)| git_info));
             Progress { task, runs: Vec::new(), error: None, program, fingerprint, inputs }
         };
         let inputs = inputs.into_iter().chain(std::iter::repeat(Vec::new()));

@@ -6,7 +6,7 @@ use crate::cli::child::{self, Scratch};
 use crate::cli::diameter::for_comparison;
 use crate::cli::eprint_line;
 use crate::cli::failure::Failure;
-use crate::cli::maps::{maps_of, relative_l2};
+use crate::cli::maps::{read_maps, relative_l2};
 use crate::cli::reports::PredictCommandReport;
 use cytoscope_pipeline::{Context, Model, PredictJob};
 use cytoscope_quantize::QuantizeReport;
@@ -106,7 +106,7 @@ impl Quantization {
         if task == QAT {
             figures.insert(Metric::QatSteps.name().to_owned(), self.qat_steps);
         }
-        let maps = maps_of(report);
+        let maps = read_maps(report);
         if task == FLOAT && self.reference.is_none() {
             self.reference.clone_from(&maps);
         }

@@ -15,7 +15,7 @@ use std::time::UNIX_EPOCH;
 
 /// Returns a fingerprint of what the figures of a task depend on: its command line, and the program that runs it, which is
 /// this one or that of a commit.
-pub(super) fn fingerprint_of(task: &Task, of_branch: Option<&GitInfo>) -> String {
+pub(super) fn task_fingerprint(task: &Task, of_branch: Option<&GitInfo>) -> String {
     let mut words = task.words(Path::new("out"), Path::new("trace.json"));
     words.push(of_branch.map_or_else(this_build, |git_info| git_info.commit_hash.clone()));
     fingerprint(words.join("\n").as_bytes())
@@ -23,13 +23,13 @@ pub(super) fn fingerprint_of(task: &Task, of_branch: Option<&GitInfo>) -> String
 
 /// Returns the records of the files and folders that a task reads, as they are now. Files in folders do not count if
 /// they are `left_out` (resolved paths).
-pub(super) fn inputs_of(task: &Task, left_out: &[PathBuf]) -> Vec<InputRecord> {
+pub(super) fn current_input_records(task: &Task, left_out: &[PathBuf]) -> Vec<InputRecord> {
     // The run of the task reports what cannot be read.
     task.inputs().iter().filter_map(|path| input_record(path, left_out).ok()).collect()
 }
 
 /// Returns the first change of the inputs of a task since its earlier runs, as a sentence; `None` if there is none.
-fn change_of(then: &[InputRecord], now: &[InputRecord]) -> Option<String> {
+fn first_change(then: &[InputRecord], now: &[InputRecord]) -> Option<String> {
     then.iter().find_map(|then| {
         let path = then.path.display();
         match now.iter().find(|now| now.path == then.path) {
@@ -73,7 +73,7 @@ pub(super) fn restore(all: &mut [Progress], earlier: &[TaskResult], origin: &Ori
                 "task \"{name}\" was measured with other settings or by another build of the program"
             )));
         }
-        if let Some(change) = change_of(&result.inputs, &progress.inputs) {
+        if let Some(change) = first_change(&result.inputs, &progress.inputs) {
             return Err(refused(&format!("task \"{name}\": {change}")));
         }
         let differences = origin.differences(result);
@@ -111,20 +111,20 @@ mod tests {
             data.to_str().unwrap(),
             vec![option, "--diameter=9".to_owned()],
         );
-        let now = || inputs_of(&task, &[cytoscope_storage::target::resolved(&output)]);
+        let now = || current_input_records(&task, &[cytoscope_storage::target::resolved(&output)]);
         let then = now();
         assert_eq!(then.len(), 3, "{then:?}");
         // The results of the bench itself may lie in the folder.
         std::fs::write(&output, "[]").unwrap();
-        assert_eq!(change_of(&then, &now()), None);
+        assert_eq!(first_change(&then, &now()), None);
         for file in [&data.join("a.tif"), &model, &settings] {
             let before = now();
             let text = std::fs::read_to_string(file).unwrap();
             std::fs::write(file, text + " longer").unwrap();
-            let change = change_of(&before, &now()).unwrap();
+            let change = first_change(&before, &now()).unwrap();
             assert!(change.contains("bytes when it was recorded"), "{change}");
         }
         std::fs::remove_file(&model).unwrap();
-        assert!(change_of(&then[1..2], &now()).unwrap().contains("m.onnx was read, but is missing"));
+        assert!(first_change(&then[1..2], &now()).unwrap().contains("m.onnx was read, but is missing"));
     }
 }

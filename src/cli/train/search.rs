@@ -58,7 +58,7 @@ fn open_table(
     }
     if options.resume
         && let Some(config) = job.checkpoint_config()
-        && !settings.iter().any(|trial| is_of_trial(&config, trial))
+        && !settings.iter().any(|trial| matches_trial(&config, trial))
     {
         let problem = "the settings of the unfinished training run here match no trial of this search";
         let next_step = message!("use {RESTART} instead of {RESUME} to discard it (another {OUT} keeps it)");
@@ -78,12 +78,12 @@ fn open_table(
     for output in [&path, &beside(&options.out, PLOTS)] {
         check_file(output, &[space, options.data.as_path()], overwrite)?;
     }
-    ResultsTable::open(path, ranges.keys().map(str::to_owned).collect(), fingerprint_of(options)?, options.resume)
+    ResultsTable::open(path, ranges.keys().map(str::to_owned).collect(), search_fingerprint(options)?, options.resume)
 }
 
 /// Returns a fingerprint of what the scores of a search depend on besides the settings with ranges: the data, the start
 /// model, the seed and the other settings, as they are given.
-fn fingerprint_of(options: &Train) -> Result<String, Failure> {
+fn search_fingerprint(options: &Train) -> Result<String, Failure> {
     let mut words = words(options, &[], 0, Path::new(""));
     words.retain(|word| !HOW_COMPUTED.iter().any(|option| word.starts_with(option)));
     if let Some(path) = &options.config {
@@ -94,7 +94,7 @@ fn fingerprint_of(options: &Train) -> Result<String, Failure> {
 }
 
 /// Returns whether a training run with these settings is one of a trial.
-fn is_of_trial(config: &TrainConfig, trial: &[SettingAssignment]) -> bool {
+fn matches_trial(config: &TrainConfig, trial: &[SettingAssignment]) -> bool {
     trial.iter().all(|assignment| assignment.is_in(config))
 }
 
@@ -103,7 +103,7 @@ fn is_trained(out: &Path, trial: &[SettingAssignment], steps: usize) -> bool {
     let Ok(AnyRecord::Job(record)) = read_any(&record_path(out)) else { return false };
     let job = (record.kind == JobKind::Train).then(|| serde_json::from_value::<TrainJob>(record.job.clone()));
     let Some(Ok(TrainJob { config, .. })) = job else { return false };
-    let is_same = config.budget.steps == Some(steps) && is_of_trial(&config, trial);
+    let is_same = config.budget.steps == Some(steps) && matches_trial(&config, trial);
     is_same && record.outputs.first().is_some_and(|package| package.matches(out))
 }
 
@@ -137,7 +137,7 @@ fn refuse_given(options: &Train, ranges: &SearchSpace) -> Outcome {
 ///
 /// # Errors
 /// The first trial whose settings cannot be used.
-fn settings_of_trials(
+fn trial_settings(
     options: &Train,
     space: &Path,
     ranges: &SearchSpace,
@@ -165,7 +165,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
     }
     let ranges = SearchSpace::read(space)?;
     refuse_given(options, &ranges)?;
-    let settings = settings_of_trials(options, space, &ranges, trials)?;
+    let settings = trial_settings(options, space, &ranges, trials)?;
     let job = options.job(TrainConfig::default());
     let mut table = open_table(options, space, &ranges, &job, &settings)?;
     let context = progress::context(false, true, Recorder::totals_only());
@@ -377,7 +377,7 @@ fn switches(
 ) -> impl Iterator<Item = &'static str> {
     // The checkpoint is that of a trial which was the best before failed ones were run again.
     let checkpoint = last.and_then(TrainJob::checkpoint_config);
-    let is_of_other = options.resume && checkpoint.is_some_and(|config| !is_of_trial(&config, assigned));
+    let is_of_other = options.resume && checkpoint.is_some_and(|config| !matches_trial(&config, assigned));
     let is_last = last.is_some();
     let switches = [
         ("--without-int8", options.without_int8 || !is_last),

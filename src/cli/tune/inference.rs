@@ -7,7 +7,7 @@ use super::halving::{
 use super::progress::TuneProgress;
 use crate::cli::child::{self, ChildRun, Scratch};
 use crate::cli::failure::Failure;
-use crate::cli::maps::{maps_of, relative_l2};
+use crate::cli::maps::{read_maps, relative_l2};
 use crate::cli::measured::cores;
 use crate::cli::reports::PredictCommandReport;
 use cytoscope_engine::select::ERROR_BUDGET;
@@ -296,7 +296,7 @@ fn run_once(
     let plan = first.and_then(|input| input.plan.as_ref());
     let is_cut = |tile: [usize; 3]| grid_zyx.is_none_or(|grid| (0..3).any(|a| tile[a] < grid[a]));
     let no_pass = plan.filter(|plan| is_cut(plan.tile)).and_then(|plan| plan.no_pass.clone());
-    Ok(Some(InferenceRun { measured, maps: maps_of(&report), grid_zyx, diameter_unit, no_pass }))
+    Ok(Some(InferenceRun { measured, maps: read_maps(&report), grid_zyx, diameter_unit, no_pass }))
 }
 
 /// Returns the settings of each preset, from the candidates that were run on these devices. Without known memory or

@@ -312,7 +312,7 @@ impl Tune {
         let (data, diameter) = match &self.data {
             Some(path) => {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                let diameter = self.diameter_of(&path, model, context)?;
+                let diameter = self.diameter_for(&path, model, context)?;
                 (path, diameter)
             }
             // On the model's own grid: nothing is resampled or estimated.
@@ -342,7 +342,7 @@ impl Tune {
 
     /// Returns the object diameter with which all candidates predict a stack: the given one, or one estimate. Each network
     /// would estimate another one, and predict on another grid.
-    fn diameter_of(&self, stack: &Path, model: &Model, context: &Context) -> Result<Option<f64>, Failure> {
+    fn diameter_for(&self, stack: &Path, model: &Model, context: &Context) -> Result<Option<f64>, Failure> {
         if let Some(DiameterRequest::Given(diameter)) = self.diameter {
             return Ok(Some(diameter));
         }

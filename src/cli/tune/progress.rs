@@ -19,7 +19,7 @@ impl TuneProgress {
     pub(super) fn show(self, event: &ProcessEvent) {
         match self {
             Self::JsonLines => eprint_json(event),
-            Self::Lines => line_of(event).iter().for_each(|line| eprint_line(line)),
+            Self::Lines => event_line(event).iter().for_each(|line| eprint_line(line)),
         }
     }
 
@@ -30,7 +30,7 @@ impl TuneProgress {
 }
 
 /// Returns the event as a line of text; `None` if the error of the command is printed later.
-fn line_of(event: &ProcessEvent) -> Option<String> {
+fn event_line(event: &ProcessEvent) -> Option<String> {
     let (number, text) = event.numbered_progress()?;
     Some(match (event, number) {
         (ProcessEvent::Candidate { eta_secs, .. }, Some(number)) => {
@@ -58,14 +58,14 @@ mod tests {
             let outcome = CandidateOutcome::Measured { secs: 0.5321 };
             ProcessEvent::Candidate { place: 2, candidates: 12, settings: "cpu int8".to_owned(), outcome, eta_secs }
         };
-        assert_eq!(line_of(&candidate(180.0)).unwrap(), "  [2 of 12] cpu int8: 0.532 s, about 3m left");
+        assert_eq!(event_line(&candidate(180.0)).unwrap(), "  [2 of 12] cpu int8: 0.532 s, about 3m left");
         for unknown in [0.4, -1.0, f64::NAN, f64::INFINITY] {
-            assert_eq!(line_of(&candidate(unknown)).unwrap(), "  [2 of 12] cpu int8: 0.532 s", "{unknown}");
+            assert_eq!(event_line(&candidate(unknown)).unwrap(), "  [2 of 12] cpu int8: 0.532 s", "{unknown}");
         }
-        assert_eq!(line_of(&ProcessEvent::Round { round: 1, candidates: 4 }).unwrap(), "[round 1] 4 candidates");
-        assert_eq!(line_of(&ProcessEvent::Preparing { what: "a: b".to_owned() }).unwrap(), "a: b");
+        assert_eq!(event_line(&ProcessEvent::Round { round: 1, candidates: 4 }).unwrap(), "[round 1] 4 candidates");
+        assert_eq!(event_line(&ProcessEvent::Preparing { what: "a: b".to_owned() }).unwrap(), "a: b");
         assert_eq!(
-            line_of(&ProcessEvent::Error {
+            event_line(&ProcessEvent::Error {
                 kind: JobErrorKind::Other,
                 message: String::new(),
                 next_step: None,

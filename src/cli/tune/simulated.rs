@@ -26,7 +26,7 @@ const NUCLEI_TAGS: [&str; 3] = ["nuclei", "nucleus", "dapi"];
 pub(super) fn simulated_stack(model: &Model, folder: &Path, cancel: &CancelToken) -> Result<PathBuf, Failure> {
     let [depth, height, width] = SHAPE_ZYX;
     let channels = model.input_channels.max(1);
-    let kind = kind_of(model).unwrap_or_else(|| {
+    let kind = simulated_kind(model).unwrap_or_else(|| {
         eprint_line(&note_line(&Note::info(format!(
             "the tags of the model {} name neither nuclei nor cells: nuclei are simulated; give a stack with --data",
             model.name
@@ -69,7 +69,7 @@ pub(super) fn simulated_stack(model: &Model, folder: &Path, cancel: &CancelToken
 
 /// Returns what is simulated for a model: bright-field for label-free models, else what the tags of its package name; `None`
 /// if they name neither cells nor nuclei.
-fn kind_of(model: &Model) -> Option<Kind> {
+fn simulated_kind(model: &Model) -> Option<Kind> {
     let has = |tags: &[&str]| model.tags.iter().any(|tag| tags.iter().any(|known| tag.eq_ignore_ascii_case(known)));
     match model.task {
         ModelTask::LabelFree => Some(Kind::LabelFree),
@@ -113,13 +113,13 @@ mod tests {
             ("cells", Kind::Cells),
             ("labelfree-nuclei", Kind::LabelFree),
         ] {
-            assert_eq!(kind_of(&model(name)), Some(kind), "{name}");
+            assert_eq!(simulated_kind(&model(name)), Some(kind), "{name}");
         }
         let mut untagged = model("cells");
         untagged.tags = vec!["3d".to_owned()];
-        assert_eq!(kind_of(&untagged), None);
+        assert_eq!(simulated_kind(&untagged), None);
         untagged.tags.push("Membrane".to_owned());
-        assert_eq!(kind_of(&untagged), Some(Kind::Cells));
+        assert_eq!(simulated_kind(&untagged), Some(Kind::Cells));
     }
 
     #[test]

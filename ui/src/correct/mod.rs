@@ -174,7 +174,7 @@ impl Corrections {
                 return effects;
             }
         };
-        let files = place.files.unwrap_or_else(|| files_of(document, &place.folder));
+        let files = place.files.unwrap_or_else(|| correction_files(document, &place.folder));
         let labels = documents.labels_to_correct(id);
         let base = labels.map_or(Base::Empty, |path| Base::File(path.to_owned()));
         let start = SessionStart {
@@ -278,7 +278,7 @@ impl Corrections {
 }
 
 /// The correction files of a document in its results folder.
-fn files_of(document: &Document, folder: &Path) -> CorrectionFiles {
+fn correction_files(document: &Document, folder: &Path) -> CorrectionFiles {
     let time = (document.extents.times > 1).then_some(document.time);
     CorrectionFiles::of(folder, &document.stem(), time)
 }

@@ -582,6 +582,6 @@ mod tests {
         assert!(open(&SessionStart { bases: only_saved.clone(), ..start.clone() }).is_err());
         let bases = only_saved.into_iter().chain([Base::File(files.base.clone()), Base::Empty]).collect();
         let (session, replay) = open(&SessionStart { bases, ..start }).unwrap();
-        assert_eq!((replay.entries, session.volume().voxels_of(1), session.volume().voxels_of(2)), (1, 0, 2));
+        assert_eq!((replay.entries, session.volume().voxel_count(1), session.volume().voxel_count(2)), (1, 0, 2));
     }
 }

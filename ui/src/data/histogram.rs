@@ -54,7 +54,7 @@ impl Histogram {
     }
 
     /// Whether it is that of a plane's slice and time point, of the same source and orientation.
-    pub fn is_of(&self, plane: &Plane) -> bool {
+    pub fn belongs_to(&self, plane: &Plane) -> bool {
         (self.slice, self.time) == (plane.at.index, plane.at.time)
     }
 

@@ -99,7 +99,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Whether the results of a prediction of the stack are in the folder.
-    fn of_this(&self) -> bool {
+    fn has_results(&self) -> bool {
         self.prediction.is_some()
     }
 
@@ -109,7 +109,7 @@ impl Search<'_> {
     }
 
     /// Whether the latest prediction of the stack has written a file or folder, rather than an earlier one.
-    fn is_of_latest(&self, path: &Path) -> bool {
+    fn is_from_latest(&self, path: &Path) -> bool {
         let outputs = self.prediction.iter().flat_map(|record| &record.outputs);
         outputs.map(|output| output.path.file_name()).any(|name| name == path.file_name())
     }
@@ -122,7 +122,7 @@ impl Search<'_> {
         // would be saved over them.
         existing.retain(|a| match a.kind {
             ArtifactKind::Table => extension(&a.path).as_deref() != Some(PARQUET_EXTENSION),
-            kind => !kind.is_maps() || self.is_of_latest(&a.path),
+            kind => !kind.is_maps() || self.is_from_latest(&a.path),
         });
         // If there are several, in other formats or of other versions, the newest are used.
         let written = |a: &&Artifact| std::fs::metadata(&a.path).and_then(|meta| meta.modified()).ok();
@@ -135,13 +135,13 @@ impl Search<'_> {
         let files: Vec<Artifact> = files.into_iter().flatten().cloned().collect();
         // Corrected labels take precedence over predicted ones.
         let corrected = CorrectionFiles::existing(folder, stem).labels;
-        if !corrected.is_file() || !(self.of_this() || self.is_beside) {
-            return if self.of_this() { files } else { Vec::new() };
+        if !corrected.is_file() || !(self.has_results() || self.is_beside) {
+            return if self.has_results() { files } else { Vec::new() };
         }
         let corrected = measured(corrected);
         // The table of corrected labels takes precedence over the table of the prediction.
         let is_replaced = |kind: ArtifactKind| corrected.iter().any(|a| a.kind == kind);
-        let mut all: Vec<Artifact> = files.into_iter().filter(|a| self.of_this() && !is_replaced(a.kind)).collect();
+        let mut all: Vec<Artifact> = files.into_iter().filter(|a| self.has_results() && !is_replaced(a.kind)).collect();
         all.extend(corrected);
         all
     }
@@ -153,20 +153,20 @@ impl Search<'_> {
         }
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        let times: BTreeSet<usize> = names.filter_map(|name| time_of(&name, &self.place.stem)).collect();
+        let times: BTreeSet<usize> = names.filter_map(|name| parse_time_point(&name, &self.place.stem)).collect();
         let times = times.into_iter().filter(|time| *time < self.place.times);
-        times.filter_map(|time| Some((time, measured(self.labels_of_time(folder, time)?)))).collect()
+        times.filter_map(|time| Some((time, measured(self.time_point_labels(folder, time)?)))).collect()
     }
 
     /// The labels that were saved for a time point.
-    fn labels_of_time(&self, folder: &Path, time: usize) -> Option<PathBuf> {
+    fn time_point_labels(&self, folder: &Path, time: usize) -> Option<PathBuf> {
         let stem = format!("{}_t{time}", self.place.stem);
         if folder.join(ArtifactKind::Provenance.file_name(&stem)).is_file() {
             // These labels belong to another stack, whose name ends in the time point.
             return None;
         }
         let corrected = CorrectionFiles::of(folder, &self.place.stem, Some(time)).labels;
-        if corrected.is_file() && (self.of_this() || self.is_beside) {
+        if corrected.is_file() && (self.has_results() || self.is_beside) {
             return Some(corrected);
         }
         let labels = Artifact::existing(folder, &stem).into_iter().find(|a| a.kind == ArtifactKind::Labels)?.path;
@@ -177,7 +177,7 @@ impl Search<'_> {
                 let is_older = self.prediction.as_ref().is_some_and(is_before);
                 !is_older && record.inputs.iter().any(|input| input.path == self.place.stack)
             }
-            Ok(AnyRecord::Prediction(_)) | Err(_) => self.of_this(),
+            Ok(AnyRecord::Prediction(_)) | Err(_) => self.has_results(),
         };
         is_current.then_some(labels)
     }
@@ -191,8 +191,8 @@ fn measured(labels: PathBuf) -> Vec<Artifact> {
 }
 
 /// The time point in the name of labels that were saved for a single one of a stack with this stem.
-fn time_of(name: &str, stem: &str) -> Option<usize> {
-    let (kind, of_labels) = ArtifactKind::of_name(name)?;
+fn parse_time_point(name: &str, stem: &str) -> Option<usize> {
+    let (kind, of_labels) = ArtifactKind::from_name(name)?;
     let of_time = of_labels.strip_suffix(CORRECTED).unwrap_or(of_labels);
     let digits = of_time.strip_prefix(stem)?.strip_prefix("_t")?;
     let time: usize = digits.parse().ok()?;
@@ -206,7 +206,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     /// Names of the results that are found for single time points.
-    fn names_of_times(place: &ResultsPlace) -> BTreeMap<usize, Vec<String>> {
+    fn time_point_names(place: &ResultsPlace) -> BTreeMap<usize, Vec<String>> {
         let name = |a: Artifact| a.path.file_name().unwrap().to_string_lossy().into_owned();
         let found = FoundResults::of(place).of_times.into_iter();
         found.map(|(time, all)| (time, all.into_iter().map(name).collect())).collect()
@@ -347,7 +347,7 @@ mod tests {
             (2, vec!["cells_t2_corrected_objects.csv", "cells_t2_corrected_labels.tif"]),
         ];
         let expected = expected.map(|(time, names)| (time, names.into_iter().map(str::to_owned).collect::<Vec<_>>()));
-        assert_eq!(names_of_times(&place(6)), BTreeMap::from(expected));
-        assert!(names_of_times(&place(1)).is_empty());
+        assert_eq!(time_point_names(&place(6)), BTreeMap::from(expected));
+        assert!(time_point_names(&place(1)).is_empty());
     }
 }

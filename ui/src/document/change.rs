@@ -104,17 +104,17 @@ impl Document {
                 }
             }
             DocumentChange::MapHistogram { source, histogram } => {
-                if let Some(map) = self.of_role_mut(Role::Map).filter(|map| map.source_id == source) {
+                if let Some(map) = self.overlay_with_role_mut(Role::Map).filter(|map| map.source_id == source) {
                     map.histogram = Some(histogram);
                 }
             }
             DocumentChange::LiveContrast { source, low, high } => {
-                if let Some(live) = self.of_role_mut(Role::Live).filter(|live| live.source_id == source) {
+                if let Some(live) = self.overlay_with_role_mut(Role::Live).filter(|live| live.source_id == source) {
                     (live.display.low, live.display.high) = (low, high);
                 }
             }
             DocumentChange::Overlay { role, visible, style, label_opacity, display } => {
-                if let Some(overlay) = self.of_role_mut(role) {
+                if let Some(overlay) = self.overlay_with_role_mut(role) {
                     overlay.visible = visible;
                     overlay.labels.style = style;
                     overlay.labels.opacity = label_opacity;

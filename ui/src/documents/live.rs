@@ -78,7 +78,7 @@ impl Documents {
             return;
         }
         for id in std::mem::take(&mut self.updated_live) {
-            let Some(live) = self.get_mut(id).and_then(|d| d.of_role_mut(Role::Live)) else { continue };
+            let Some(live) = self.get_mut(id).and_then(|d| d.overlay_with_role_mut(Role::Live)) else { continue };
             let before = std::mem::replace(&mut live.source_id, fresh_id());
             self.loader.forget(before);
         }
@@ -105,7 +105,7 @@ impl Documents {
             return;
         }
         let only_time = (document.extents.times > 1).then_some(time);
-        let before = document.of_role(Role::Labels);
+        let before = document.overlay_with_role(Role::Labels);
         let (visible, labels) =
             before.map_or_else(|| (true, LabelDisplay::default()), |o| (o.visible, o.labels.clone()));
         document.put(Overlay {
@@ -204,7 +204,7 @@ mod tests {
         let first = overlay.source_id;
         document.put(overlay);
         documents.all.push(document);
-        let now = |d: &Documents| d.get(id).unwrap().of_role(Role::Live).unwrap().source_id;
+        let now = |d: &Documents| d.get(id).unwrap().overlay_with_role(Role::Live).unwrap().source_id;
         let at =
             PlaneAt { orientation: Orientation::Xz, index: 1, channel: 0, time: 0, rows: 0..2, columns: 0..4, step: 1 };
         let slot = Slot { document: id, orientation: Orientation::Xz, layer: SlotLayer::Overlay(0) };

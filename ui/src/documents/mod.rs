@@ -208,7 +208,7 @@ impl Documents {
             }
             DocumentsAction::ShowCorrected { document, labels } => self.show_corrected(document, *labels),
             DocumentsAction::ShowLabels(document) => {
-                if let Some(labels) = self.get_mut(document).and_then(|d| d.of_role_mut(Role::Labels)) {
+                if let Some(labels) = self.get_mut(document).and_then(|d| d.overlay_with_role_mut(Role::Labels)) {
                     labels.visible = true;
                 }
             }
@@ -286,7 +286,7 @@ impl Documents {
                 }
             }
             ViewAction::ToggleMap => {
-                if let Some(map) = document.of_role_mut(Role::Map) {
+                if let Some(map) = document.overlay_with_role_mut(Role::Map) {
                     map.visible = !map.visible;
                 }
             }
@@ -306,7 +306,7 @@ impl Documents {
 
     fn remove_overlay(&mut self, id: u64, role: Role) {
         let Some(document) = self.all.iter_mut().find(|d| d.id == id) else { return };
-        if let Some(overlay) = document.of_role(role) {
+        if let Some(overlay) = document.overlay_with_role(role) {
             self.loader.forget(overlay.source_id);
         }
         document.overlays.retain(|o| o.role != role);
@@ -380,12 +380,12 @@ impl Documents {
         let Some(document) = self.all.iter_mut().find(|d| d.id == id) else { return };
         let source = Arc::new(labels.source);
         let only_time = (document.extents.times > 1).then_some(labels.time);
-        let is_other_time = document.of_role(Role::Labels).is_some_and(|o| !o.is_at(labels.time));
+        let is_other_time = document.overlay_with_role(Role::Labels).is_some_and(|o| !o.is_at(labels.time));
         if is_other_time {
             // The file belongs to the labels of the other time point.
             document.saved_labels = None;
         }
-        match document.of_role_mut(Role::Labels) {
+        match document.overlay_with_role_mut(Role::Labels) {
             Some(overlay) => {
                 self.loader.forget(overlay.source_id);
                 overlay.source_id = fresh_id();

@@ -18,11 +18,11 @@ const MANY_CHANNELS: usize = 8;
 
 /// Returns axes and voxel size that the user has set for the files of a folder. Invalid ones are logged and not used.
 fn given_metadata(settings: &Settings, file: &Path) -> GivenMetadata {
-    let axes = settings.axes_of(file).and_then(|text| {
+    let axes = settings.axes_for(file).and_then(|text| {
         let parsed = text.parse::<Axes>();
         parsed.inspect_err(|error| tracing::warn!("the axes {text:?} of the settings are not used: {error}")).ok()
     });
-    let voxel_size_um = settings.voxel_size_of(file);
+    let voxel_size_um = settings.voxel_size_for(file);
     let checked = voxel_size_um.check();
     let checked = checked.inspect_err(|error| tracing::warn!("the voxel size of the settings is not used: {error}"));
     GivenMetadata { axes, voxel_size_um: if checked.is_ok() { voxel_size_um } else { VoxelSize::default() } }
@@ -36,7 +36,7 @@ fn has_same_voxels(document: &Document, old: &Document) -> bool {
 
 /// The file of the labels that a document shows, unless they are a preview, or were corrected and saved to another file.
 fn shown_file(document: &Document) -> Option<PathBuf> {
-    let labels = document.of_role(Role::Labels).filter(|labels| labels.name != PREVIEW_NAME)?;
+    let labels = document.overlay_with_role(Role::Labels).filter(|labels| labels.name != PREVIEW_NAME)?;
     document.saved_labels.is_none().then(|| labels.path.clone())
 }
 
@@ -91,7 +91,7 @@ impl Documents {
                 continue;
             }
             let given = given_metadata(settings, &absolute);
-            let series = settings.series_of(&absolute);
+            let series = settings.series_for(&absolute);
             self.requested.retain(|(_, known)| *known != absolute);
             self.requested.push((self.request, absolute.clone()));
             self.opener.open(absolute, given, series, None);
@@ -100,7 +100,7 @@ impl Documents {
     }
 
     /// Index of a file among the requested ones, and the number of its request.
-    fn request_of(&self, path: &Path) -> Option<(usize, usize)> {
+    fn request_for(&self, path: &Path) -> Option<(usize, usize)> {
         let at = self.requested.iter().position(|(_, known)| known == path)?;
         self.requested.get(at).map(|(request, _)| (at, *request))
     }
@@ -108,17 +108,17 @@ impl Documents {
     /// Whether a new document becomes the active one. Files that are opened together arrive in any order; the first one
     /// is shown.
     fn becomes_active(&self, path: &Path) -> bool {
-        let active = self.active().and_then(|active| self.request_of(&active.path));
-        match (active, self.request_of(path)) {
+        let active = self.active().and_then(|active| self.request_for(&active.path));
+        match (active, self.request_for(path)) {
             (Some((active, of_active)), Some((at, request))) => of_active != request || at < active,
             _ => true,
         }
     }
 
     /// Index of a new document in the list: before those that were requested later.
-    fn place_of(&self, path: &Path) -> usize {
-        let own = self.request_of(path);
-        let is_later = |document: &Document| own.is_some() && self.request_of(&document.path) > own;
+    fn insertion_index(&self, path: &Path) -> usize {
+        let own = self.request_for(path);
+        let is_later = |document: &Document| own.is_some() && self.request_for(&document.path) > own;
         self.all.iter().position(is_later).unwrap_or(self.all.len())
     }
 
@@ -210,7 +210,7 @@ impl Documents {
                 take_over_view(&mut self.all[at], old);
             }
             None => {
-                let place = self.place_of(&path);
+                let place = self.insertion_index(&path);
                 self.all.insert(place, document);
             }
         }
@@ -225,7 +225,7 @@ impl Documents {
             effects.act(CorrectionsAction::Close { document: id, notification_title: "Other labels are shown now" });
         }
         let Some(document) = self.all.iter_mut().find(|d| d.id == id) else { return };
-        if let Some(old) = document.of_role(overlay.role) {
+        if let Some(old) = document.overlay_with_role(overlay.role) {
             self.loader.forget(old.source_id);
         }
         document.put(overlay);
@@ -266,7 +266,7 @@ mod tests {
         take_over_view(&mut document, old);
         assert_eq!((document.cursor, &document.preprocessing.steps), ([1, 3, 5], &steps));
         assert_eq!(document.object_size.request, DiameterRequest::Given(4.0));
-        assert!(document.of_role(Role::Truth).is_some());
+        assert!(document.overlay_with_role(Role::Truth).is_some());
         // A diameter in µm is not one in voxels.
         let mut plain = open(VoxelSize::default());
         take_over_view(&mut plain, document);
@@ -318,7 +318,7 @@ mod tests {
         let mut has_map_after = |kind: ArtifactKind| {
             let outputs = vec![Artifact::new(kind, folder.path().join(kind.file_name("a")))];
             documents.show_output(id, JobOutput::Files(outputs), &mut Effects::default());
-            documents.get(id).unwrap().of_role(Role::Map).is_some()
+            documents.get(id).unwrap().overlay_with_role(Role::Map).is_some()
         };
         assert!(has_map_after(ArtifactKind::Probability));
         assert!(!has_map_after(ArtifactKind::Labels));
@@ -327,7 +327,7 @@ mod tests {
     /// Waits until the labels of a document are those of a file.
     fn wait_for_labels(documents: &mut Documents, id: u64, file: &Path) {
         let end = Instant::now() + Duration::from_secs(60);
-        while documents.get(id).unwrap().of_role(Role::Labels).is_none_or(|labels| labels.path != file) {
+        while documents.get(id).unwrap().overlay_with_role(Role::Labels).is_none_or(|labels| labels.path != file) {
             assert!(Instant::now() < end, "the labels were not opened in time");
             let _ = documents.poll();
             std::thread::sleep(Duration::from_millis(1));
@@ -369,6 +369,8 @@ mod tests {
         wait_for_labels(&mut documents, second, &predicted);
         // Labels that are not on screen are not added again.
         let third = add(&mut documents, open(3.0), Some(second));
-        assert!(documents.kept_labels.is_empty() && documents.get(third).unwrap().of_role(Role::Labels).is_none());
+        assert!(
+            documents.kept_labels.is_empty() && documents.get(third).unwrap().overlay_with_role(Role::Labels).is_none()
+        );
     }
 }

@@ -22,24 +22,24 @@ pub(super) struct SavedResults {
 impl SavedResults {
     /// The labels of a time point, and whether they belong to it alone.
     fn labels_at(&self, time: usize) -> Option<(&Path, bool)> {
-        let own = self.of_times.get(&time).and_then(|found| path_of(found, ArtifactKind::Labels));
-        own.map(|path| (path, true)).or_else(|| Some((path_of(&self.all, ArtifactKind::Labels)?, false)))
+        let own = self.of_times.get(&time).and_then(|found| first_path(found, ArtifactKind::Labels));
+        own.map(|path| (path, true)).or_else(|| Some((first_path(&self.all, ArtifactKind::Labels)?, false)))
     }
 
     /// The table of the labels of a time point.
     fn table_at(&self, time: usize) -> Option<&Path> {
-        path_of(self.of_times.get(&time).unwrap_or(&self.all), ArtifactKind::Table)
+        first_path(self.of_times.get(&time).unwrap_or(&self.all), ArtifactKind::Table)
     }
 
     /// Whether a file contains labels that are among the results.
     fn has_labels(&self, path: &Path) -> bool {
-        self.of_times.values().chain([&self.all]).any(|found| path_of(found, ArtifactKind::Labels) == Some(path))
+        self.of_times.values().chain([&self.all]).any(|found| first_path(found, ArtifactKind::Labels) == Some(path))
     }
 
     /// Adds the table of labels that are among the results.
     fn add_table(&mut self, labels: &Path, table: &Path) {
         let all = std::iter::once(&mut self.all).chain(self.of_times.values_mut());
-        for results in all.filter(|found| path_of(found, ArtifactKind::Labels) == Some(labels)) {
+        for results in all.filter(|found| first_path(found, ArtifactKind::Labels) == Some(labels)) {
             results.retain(|a| a.kind != ArtifactKind::Table);
             results.push(Artifact::new(ArtifactKind::Table, table));
         }
@@ -53,7 +53,7 @@ impl SavedResults {
 }
 
 /// The path of the first result of a kind.
-fn path_of(results: &[Artifact], kind: ArtifactKind) -> Option<&Path> {
+fn first_path(results: &[Artifact], kind: ArtifactKind) -> Option<&Path> {
     results.iter().find(|a| a.kind == kind).map(|a| a.path.as_path())
 }
 
@@ -62,7 +62,7 @@ impl Documents {
     /// user had added before the document was opened again stay.
     pub(super) fn show_results(&mut self, id: u64, outputs: Vec<Artifact>, of_times: BTreeMap<usize, Vec<Artifact>>) {
         let kept = self.kept_labels.remove(&id);
-        let is_shown = kept.is_none_or(|kept| path_of(&outputs, ArtifactKind::Labels) == Some(kept.as_path()));
+        let is_shown = kept.is_none_or(|kept| first_path(&outputs, ArtifactKind::Labels) == Some(kept.as_path()));
         if is_shown && !self.is_series(id) {
             return self.show_files(id, outputs, None);
         }
@@ -135,7 +135,7 @@ impl Documents {
     /// unless they are a preview or belong to another time point, for example because that one is being corrected.
     pub(crate) fn labels_to_correct(&self, id: u64) -> Option<&Path> {
         let document = self.get(id)?;
-        let (shown, saved) = (document.of_role(Role::Labels)?, self.saved.get(&id));
+        let (shown, saved) = (document.overlay_with_role(Role::Labels)?, self.saved.get(&id));
         let (is_at, is_preview) = (shown.is_at(document.time), shown.name == PREVIEW_NAME);
         let is_saved = saved.is_some_and(|saved| saved.has_labels(&shown.path));
         if (is_at && !is_preview) || (shown.times > 1 && !is_saved) {
@@ -154,7 +154,7 @@ impl Documents {
             ArtifactKind::Labels => saved.labels_at(time).map(|(path, _)| path),
             _ => saved.table_at(time),
         };
-        let mut known = saved.of_times.values().chain([&saved.all]).filter_map(|found| path_of(found, kind));
+        let mut known = saved.of_times.values().chain([&saved.all]).filter_map(|found| first_path(found, kind));
         wanted != Some(path) && known.any(|known| known == path)
     }
 
@@ -189,7 +189,7 @@ impl Documents {
         if document.saved_labels.as_deref() == Some(from) {
             document.saved_labels = Some(to.to_owned());
         }
-        if let Some(shown) = document.of_role_mut(Role::Labels).filter(|shown| shown.path == from) {
+        if let Some(shown) = document.overlay_with_role_mut(Role::Labels).filter(|shown| shown.path == from) {
             shown.path = to.to_owned();
             shown.name = file_name(to);
         }

@@ -172,7 +172,7 @@ impl Jobs {
 
     /// The newest active prediction of a document.
     pub(crate) fn prediction(&self, document: u64) -> Option<&JobView> {
-        self.work.of_document(document)
+        self.work.newest_for_document(document)
     }
 
     /// The job that measures a document's labels.
@@ -208,7 +208,7 @@ impl Jobs {
 
     /// Whether there are predictions that [`Self::cancel_predictions`] ends.
     pub(crate) fn can_cancel_predictions(&self) -> bool {
-        self.awaits_predictions() || self.overwrite.iter().any(OverwriteQuestion::is_of_prediction)
+        self.awaits_predictions() || self.overwrite.iter().any(OverwriteQuestion::is_prediction)
     }
 
     /// Ends all predictions: those that are queued or running, those that are about to be queued, and those for which the user
@@ -217,7 +217,7 @@ impl Jobs {
         self.open_predictions().for_each(|prediction| self.work.cancel(prediction.id));
         self.preparing.clear();
         self.all_series.clear();
-        self.overwrite.retain(|question| !question.is_of_prediction());
+        self.overwrite.retain(|question| !question.is_prediction());
     }
 
     /// State of the engine; `None` without a program.
@@ -363,7 +363,8 @@ impl Jobs {
             self.preview_objects.remove(&id);
             let previews = self.work.jobs.iter().filter(|j| j.purpose == Purpose::Preview { document: id });
             previews.filter(|j| !j.state.is_over()).for_each(|job| self.work.cancel(job.id));
-            let is_preview = |d: &&Document| d.of_role(Role::Labels).is_some_and(|labels| labels.name == PREVIEW_NAME);
+            let is_preview =
+                |d: &&Document| d.overlay_with_role(Role::Labels).is_some_and(|labels| labels.name == PREVIEW_NAME);
             if let Some(document) = documents.get(id).filter(is_preview) {
                 effects.disk_for(id, DocumentEffect::FindResults(self.place(document)));
             }
@@ -429,7 +430,7 @@ impl Jobs {
             return;
         }
         let Some(document) = documents.get(id) else { return };
-        let time = time_of_labels(document);
+        let time = labels_time_point(document);
         match document.labels_path() {
             Some(labels) => self.prepare_measurement(id, labels.to_owned(), time, true, documents, effects),
             // Corrections started from empty labels have no file yet.
@@ -454,8 +455,8 @@ impl Jobs {
 
 /// The time point whose labels a document shows; `None` if their file has those of all time points. Corrected labels are
 /// saved as one time point.
-fn time_of_labels(document: &Document) -> Option<usize> {
-    let labels = document.of_role(Role::Labels);
+fn labels_time_point(document: &Document) -> Option<usize> {
+    let labels = document.overlay_with_role(Role::Labels);
     let of_all = labels.is_some_and(|labels| labels.only_time.is_none() && labels.times == document.extents.times);
     if document.extents.times > 1 && of_all && document.saved_labels.is_none() {
         return None;

@@ -109,7 +109,7 @@ impl Jobs {
                     OverwriteAnswer::Folder(folder) => PredictJob { out: folder.clone(), ..*job },
                     OverwriteAnswer::Keep | OverwriteAnswer::Replace => PredictJob { overwrite, ..*job },
                 };
-                let shown = document_of(&job, document, documents);
+                let shown = document_for_job(&job, document, documents);
                 let live = shown.is_some();
                 self.predict_queued(shown.unwrap_or(document), title, job, remeasure, live);
             }
@@ -126,7 +126,7 @@ impl Jobs {
 }
 
 /// Id of a document that shows the series that a job predicts: `preferred`, or another one; `None` for all series.
-fn document_of(job: &PredictJob, preferred: u64, documents: &Documents) -> Option<u64> {
+fn document_for_job(job: &PredictJob, preferred: u64, documents: &Documents) -> Option<u64> {
     let SeriesChoice::Index(series) = job.series else { return None };
     let input = job.inputs.first()?;
     let mut showing = documents.all().iter().filter(|d| d.path == *input && d.series == series).map(|d| d.id);

@@ -42,7 +42,7 @@ impl Jobs {
             return;
         }
         let Some(document) = documents.get(id) else { return };
-        if self.work.of_document(id).is_some() || !self.preparing.insert(id) {
+        if self.work.newest_for_document(id).is_some() || !self.preparing.insert(id) {
             return;
         }
         if all_series {
@@ -73,7 +73,9 @@ impl Jobs {
                 return effects;
             }
         };
-        let Some(document) = documents.get(id).filter(|_| self.work.of_document(id).is_none()) else { return effects };
+        let Some(document) = documents.get(id).filter(|_| self.work.newest_for_document(id).is_none()) else {
+            return effects;
+        };
         if self.chosen_folder.is_none() {
             // The folder beside the stack may have become read-only since the stack was opened.
             self.folders.insert(id, out.clone());
@@ -125,7 +127,7 @@ impl Jobs {
             cpu_because: None,
             precision: settings.precision,
             tiles: self.tiles(),
-            outputs: outputs_of(settings, model.task, !document.preprocessing.steps.is_empty()),
+            outputs: chosen_outputs(settings, model.task, !document.preprocessing.steps.is_empty()),
             channel: None,
             channels: if has_choice { chosen.collect() } else { Vec::new() },
             input_tensors: Vec::new(),
@@ -160,7 +162,8 @@ impl Jobs {
         };
         let known = document.voxel_known.then_some(document.voxel_um);
         // Corrected labels are saved as one time point.
-        let has_times = document.saved_labels.is_none() && document.of_role(Role::Labels).is_some_and(|l| l.times > 1);
+        let has_times =
+            document.saved_labels.is_none() && document.overlay_with_role(Role::Labels).is_some_and(|l| l.times > 1);
         let job = MeshJob {
             labels: labels.to_owned(),
             out,
@@ -245,7 +248,9 @@ impl Jobs {
     ) {
         let Some(card) = self.model(display.settings()) else { return };
         let Some(document) = documents.get(id) else { return };
-        let Some((map, channels)) = document.of_role(Role::Map).map(|o| (o.path.clone(), o.channels)) else { return };
+        let Some((map, channels)) = document.overlay_with_role(Role::Map).map(|o| (o.path.clone(), o.channels)) else {
+            return;
+        };
         // Another model than that of the prediction may be selected by now.
         let of_prediction = document.segment_channels.filter(|both| both.iter().all(|channel| *channel < channels));
         let [channel, seed_channel] =
@@ -253,7 +258,7 @@ impl Jobs {
         let saved_time = self.keeping.get(&id).map(|(_, time)| *time);
         let time = saved_time.filter(|_| keep).unwrap_or(document.time);
         let name = file_name(&map);
-        let stem = match ArtifactKind::of_name(&name) {
+        let stem = match ArtifactKind::from_name(&name) {
             Some((kind, stem)) if kind.is_maps() => stem,
             _ => name.as_str(),
         };
@@ -363,7 +368,7 @@ fn for_all_series(job: PredictJob, document: &Document) -> PredictJob {
 
 /// The chosen results that a model can make of a stack; none for the default ones. A stain has no objects, and a stack
 /// without preprocessing steps is not written again.
-fn outputs_of(settings: &Settings, task: Option<ModelTask>, has_steps: bool) -> BTreeSet<Output> {
+fn chosen_outputs(settings: &Settings, task: Option<ModelTask>, has_steps: bool) -> BTreeSet<Output> {
     let can_make = |output: &Output| match output {
         Output::Maps | Output::Preview => true,
         Output::Labels | Output::Table => task != Some(ModelTask::LabelFree),
@@ -422,10 +427,10 @@ mod tests {
         let chosen =
             |outputs: &[Output]| Settings { outputs: outputs.iter().copied().collect(), ..Settings::default() };
         let all = chosen(&[Output::Maps, Output::Labels, Output::Table, Output::Preview, Output::Preprocessed]);
-        let of = |task, has_steps| outputs_of(&all, Some(task), has_steps).into_iter().collect::<Vec<_>>();
+        let of = |task, has_steps| chosen_outputs(&all, Some(task), has_steps).into_iter().collect::<Vec<_>>();
         assert_eq!(of(ModelTask::Segmentation, true).len(), 5);
         assert_eq!(of(ModelTask::LabelFree, false), [Output::Maps, Output::Preview]);
-        assert!(outputs_of(&chosen(&[Output::Table]), Some(ModelTask::LabelFree), true).is_empty());
+        assert!(chosen_outputs(&chosen(&[Output::Table]), Some(ModelTask::LabelFree), true).is_empty());
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Jobs {
     }
 
     /// The peak rates of the machine of a run; `None` if they are unknown or the run computes on a GPU.
-    pub(crate) fn peak_of(&self, run: ShownRun<'_>) -> Option<MachinePeak> {
+    pub(crate) fn peak_for_run(&self, run: ShownRun<'_>) -> Option<MachinePeak> {
         match run {
             ShownRun::File(file) => file.run.record.facts.machine_peak.clone(),
             ShownRun::Job(job) if is_on_cpu(job) => self.machine_peak.clone(),
@@ -75,7 +75,7 @@ impl Jobs {
     pub(crate) fn stored(&self, id: RunId) -> Option<StoredRun> {
         let run = self.shown_run(id)?;
         let mut stored = run.to_stored();
-        stored.record.facts.machine_peak = self.peak_of(run);
+        stored.record.facts.machine_peak = self.peak_for_run(run);
         Some(stored)
     }
 }

@@ -170,7 +170,7 @@ impl Tuning {
         let trials = Arc::clone(&self.trials);
         let wait = move || {
             let show = |event: ProcessEvent| {
-                if let Some(text) = progress_of(&event) {
+                if let Some(text) = progress_text(&event) {
                     *latest.lock().unwrap_or_else(PoisonError::into_inner) = text;
                 }
                 if let ProcessEvent::Trial { trial, .. } = event {
@@ -255,7 +255,7 @@ fn read_events(pipe: impl Read, runs: TunedRuns, show: impl Fn(ProcessEvent)) ->
 }
 
 /// Returns progress for display, with the remaining time if it is known.
-fn progress_of(event: &ProcessEvent) -> Option<String> {
+fn progress_text(event: &ProcessEvent) -> Option<String> {
     let text = capitalized(&event.progress_text()?);
     match event {
         ProcessEvent::Candidate { eta_secs, .. } if *eta_secs >= 1.0 => {
@@ -557,7 +557,7 @@ mod tests {
         let text = format!("a library's message\n{}\n[1 of 9] error: another one\n", lines.join("\n"));
         let shown = std::cell::RefCell::new(Vec::new());
         let reason = read_events(text.as_bytes(), TunedRuns::Predictions, |event| {
-            shown.borrow_mut().extend(progress_of(&event))
+            shown.borrow_mut().extend(progress_text(&event))
         });
         assert_eq!(reason.as_deref(), Some("there is no memory\nClose other programs"));
         let first = "1 of 2: cpu int8: 0.532 s · about 2 min 30 s remaining";
@@ -568,6 +568,6 @@ mod tests {
         let trial = SearchTrial { number: 1, rung: 1, steps: 4, score, seconds: 2.0, error, settings };
         let ended = ProcessEvent::Trial { trial, rungs: 2, eta_secs: Some(60.0) };
         let text = "Rung 1 of 2: trial 1, 4 steps: score 0.5000 · about 60.0 s remaining";
-        assert_eq!(progress_of(&ended).as_deref(), Some(text));
+        assert_eq!(progress_text(&ended).as_deref(), Some(text));
     }
 }

@@ -292,7 +292,7 @@ fn under_pointer(document: &Document, hover: &Hover) -> String {
         }
     }
     if let Some(map) = hover.map {
-        let name = document.of_role(Role::Map).map_or("map", |o| o.title()).to_lowercase();
+        let name = document.overlay_with_role(Role::Map).map_or("map", |o| o.title()).to_lowercase();
         text.push_str(&format!("   {name} {map:.3}"));
     }
     if let Some(label) = hover.label.filter(|l| *l > 0) {
@@ -302,8 +302,8 @@ fn under_pointer(document: &Document, hover: &Hover) -> String {
             false => (ObjectColumn::Voxels, "voxels"),
         };
         let volume = document.results.as_ref().and_then(|r| {
-            let column = r.column_of(column)?;
-            Some(r.value(r.row_of(label, document.time)?, column))
+            let column = r.column_index(column)?;
+            Some(r.value(r.row_index(label, document.time)?, column))
         });
         if let Some(volume) = volume.filter(|volume| volume.is_finite()) {
             text.push_str(&format!(" ({} {unit})", count_text(volume.round() as u64)));

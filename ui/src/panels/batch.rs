@@ -205,7 +205,7 @@ fn file_list(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
                 if close.on_hover_text("Remove from the list; the file is kept").clicked() {
                     actions.send(BatchAction::Forget(file.clone()));
                 }
-                let output = batch.output_of(file);
+                let output = batch.converted_path(file);
                 // The built-in fonts have no arrow.
                 let shown = distinct_name(&file_name(file), file, &namesakes(file, &batch.files));
                 let text = format!("{shown}  {}  {}", icon::ARROW_RIGHT, file_name(&output));

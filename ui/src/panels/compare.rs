@@ -26,7 +26,7 @@ const STACKED: [(Outcome, &str, [u8; 3]); 6] = [
 /// Draws the comparison of the active document's labels with ground truth, if it has both.
 pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let Some(document) = state.document() else { return };
-    let is_shown = |role| document.of_role(role).is_some_and(|o| o.is_at(document.time));
+    let is_shown = |role| document.overlay_with_role(role).is_some_and(|o| o.is_at(document.time));
     if !is_shown(Role::Labels) || !is_shown(Role::Truth) {
         return;
     }
@@ -37,7 +37,7 @@ pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         Some(Err(why)) => _ = weak(ui, why),
         Some(Ok(agreement)) => scores(ui, agreement),
     }
-    for overlay in [Role::Labels, Role::Truth].into_iter().filter_map(|role| document.of_role(role)) {
+    for overlay in [Role::Labels, Role::Truth].into_iter().filter_map(|role| document.overlay_with_role(role)) {
         if overlay.channels > 1 {
             let (name, count) = (&overlay.name, overlay.channels);
             weak(ui, format!("{name}: only the first of its {count} channels is compared"));

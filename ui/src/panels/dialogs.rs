@@ -161,7 +161,7 @@ fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
         actions.send(DisplayAction::RememberAxes { file: path.clone(), axes: remembered });
         let shown = state.documents.all().iter().find(|d| d.path == *path && d.series == *series);
         let replaces = shown.map(|document| document.id);
-        let given = GivenMetadata { axes, voxel_size_um: state.settings().voxel_size_of(path) };
+        let given = GivenMetadata { axes, voxel_size_um: state.settings().voxel_size_for(path) };
         actions.send(DocumentsAction::Reopen { path: path.clone(), given, series: *series, replaces });
     }
     if apply || forget || response.inner || response.should_close() {

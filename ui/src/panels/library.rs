@@ -106,8 +106,8 @@ fn stack_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     for document in state.documents.all() {
         let active = state.documents.active_id() == Some(document.id);
         let busy = state.jobs.prediction(document.id).is_some();
-        let has_stain = document.of_role(Role::Map).is_some_and(Overlay::is_stain);
-        let done = document.of_role(Role::Labels).is_some() || has_stain;
+        let has_stain = document.overlay_with_role(Role::Map).is_some_and(Overlay::is_stain);
+        let done = document.overlay_with_role(Role::Labels).is_some() || has_stain;
         let sign = if busy {
             icon::HOURGLASS_MEDIUM
         } else if done {
@@ -128,7 +128,7 @@ fn stack_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             ui.horizontal_wrapped(|ui| {
                 weak(ui, document.summary());
                 if ui.link("Axes…").on_hover_text("Correct the axes if the file states wrong ones").clicked() {
-                    let text = state.settings().axes_of(&document.path).unwrap_or_default().to_owned();
+                    let text = state.settings().axes_for(&document.path).unwrap_or_default().to_owned();
                     let (file, series) = (document.path.clone(), document.series);
                     actions.send(DisplayAction::AskAxes { file, series, text });
                 }

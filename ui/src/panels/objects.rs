@@ -61,7 +61,7 @@ pub(crate) struct ObjectsPanel {
 
 /// Title of a column for display. The names of channels, which may look like units, are in columns of intensities only.
 fn title(column: &str) -> String {
-    match ObjectColumn::of_name(column) {
+    match ObjectColumn::from_name(column) {
         Some(ObjectColumn::BoxStart(axis)) => format!("First {}", axis.letter()),
         Some(ObjectColumn::BoxEnd(axis)) => format!("Last {}", axis.letter()),
         Some(_) => super::capitalized(&column.replace("_um3", " µm³").replace("_um", " µm").replace('_', " ")),
@@ -71,7 +71,7 @@ fn title(column: &str) -> String {
 
 /// Returns the tooltip of a column.
 fn column_hint(column: &str) -> String {
-    match ObjectColumn::of_name(column) {
+    match ObjectColumn::from_name(column) {
         Some(ObjectColumn::Sphericity) => {
             "Sphericity: about 1 for spheres, less for elongated and rough objects. The surface is estimated from \
                          voxel faces, so small or boxy objects may have up to 1.21."
@@ -87,7 +87,7 @@ fn column_hint(column: &str) -> String {
 /// What the window adds to the values of a column: positions count from 0 in saved tables and from 1 in the window. This does
 /// not apply to the ends of bounding boxes: the voxel after the last one, counted from 0, is the last one, counted from 1.
 fn added(results: &Results, column: usize) -> f64 {
-    match results.columns.get(column).and_then(|name| ObjectColumn::of_name(name)) {
+    match results.columns.get(column).and_then(|name| ObjectColumn::from_name(name)) {
         Some(ObjectColumn::Time | ObjectColumn::BoxStart(_)) => 1.0,
         _ => 0.0,
     }
@@ -128,7 +128,7 @@ fn number(v: f64) -> String {
 
 /// Column indices in display order.
 fn shown_columns(results: &Results) -> Vec<usize> {
-    let first: Vec<usize> = FIRST.iter().filter_map(|column| results.column_of(*column)).collect();
+    let first: Vec<usize> = FIRST.iter().filter_map(|column| results.column_index(*column)).collect();
     let others = (0..results.columns.len()).filter(|column| !first.contains(column));
     first.iter().copied().chain(others).collect()
 }
@@ -163,7 +163,7 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
             }
         }
     });
-    let selected = document.selected.and_then(|label| results.row_of(label, document.time));
+    let selected = document.selected.and_then(|label| results.row_index(label, document.time));
     match own.view {
         ObjectsView::Table => table(ui, document, selected, state.display.reveals_object(), actions),
         ObjectsView::Histogram => histogram(ui, results, selected, own),
@@ -192,7 +192,7 @@ fn show_object(document: &Document, results: &Results, row: usize, actions: &mut
 /// that it was measured with is not the document's, for example because the file states none.
 fn position(document: &Document, results: &Results, row: usize, axis: usize) -> Option<f64> {
     let value =
-        |column: ObjectColumn| results.column_of(column).map(|c| results.value(row, c)).filter(|v| v.is_finite());
+        |column: ObjectColumn| results.column_index(column).map(|c| results.value(row, c)).filter(|v| v.is_finite());
     let along = *TableAxis::ALL.get(axis)?;
     let is_same = document.voxel_known && !has_other_voxel_size(results, document);
     let middle = value(ObjectColumn::BoxStart(along)).zip(value(ObjectColumn::BoxEnd(along)));
@@ -204,7 +204,7 @@ fn position(document: &Document, results: &Results, row: usize, axis: usize) -> 
 fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool, actions: &mut Actions) {
     let Some(results) = &document.results else { return };
     let columns = shown_columns(results);
-    let time_column = results.column_of(ObjectColumn::Time);
+    let time_column = results.column_index(ObjectColumn::Time);
     egui::ScrollArea::horizontal().auto_shrink([false; 2]).show(ui, |ui| {
         // The fill of a checkbox under the pointer is too close to the color of text to be behind it.
         let hovered = &mut ui.visuals_mut().widgets.hovered;

@@ -60,7 +60,7 @@ pub(super) fn predict_panel(ui: &mut Ui, state: State<'_>, own: &mut PredictPane
                 actions.command(Command::Predict);
             }
             // Label images are not predicted.
-            let series = SeriesChoice::All.indices_of(document.image.meta()).map_or(1, |found| found.len());
+            let series = SeriesChoice::All.chosen_indices(document.image.meta()).map_or(1, |found| found.len());
             if series > 1 && queue_button(ui, &format!("Predict all {series} series"), enabled) {
                 actions.send(JobsAction::PredictAllSeries(id));
             }
@@ -400,7 +400,7 @@ fn last_failure(ui: &mut Ui, state: State<'_>, id: u64) {
 /// Sliders that segment the existing map again.
 fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
     let id = document.id;
-    let has_map = document.of_role(Role::Map).is_some();
+    let has_map = document.overlay_with_role(Role::Map).is_some();
     let Some(card) = state.model() else { return };
     if !has_map || card.task != Some(ModelTask::Segmentation) || state.jobs.prediction(id).is_some() {
         return;

@@ -44,7 +44,7 @@ impl Training {
     }
 
     /// Whether a job is the run in 32-bit floats.
-    pub(super) fn is_of_full_precision(&self, id: JobId) -> bool {
+    pub(super) fn is_full_precision_run(&self, id: JobId) -> bool {
         matches!(self.wizard.full_precision, FullPrecision::Running(of, _) if of == id)
     }
 

@@ -195,7 +195,7 @@ impl Wizard {
     }
 
     /// Why the found settings of a search cannot be used; `None` if they can, or if none are used.
-    pub(crate) fn problem_of_found_settings(&self) -> Option<String> {
+    pub(crate) fn found_settings_problem(&self) -> Option<String> {
         self.plan.search.problem(&self.config)
     }
 

@@ -166,7 +166,7 @@ impl SearchJob {
         let scratch = self.file("search");
         // A window that was closed may have started a process that still searches.
         let _lock = ResultsLock::beside_folder(&scratch).map_err(text)?;
-        TrainJob::discard_unused_of(&self.out).map_err(|error| error_text(&error))?;
+        TrainJob::discard_unused_at(&self.out).map_err(|error| error_text(&error))?;
         remove_finished(&self.out, PACKAGE_KIND).map_err(text)?;
         remove_record(&self.out).map_err(|error| error_text(&error))?;
         remove_working(&scratch, SEARCH_FOLDER_KIND).map_err(text)?;
@@ -305,7 +305,7 @@ impl Training {
         let wizard = &self.wizard;
         let is_ready = wizard.is_usable() && wizard.saving == Saving::No && !self.starting;
         let Some(data) = wizard.plan.data.clone().filter(|_| is_ready) else { return };
-        if let Some(problem) = wizard.problem_of_found_settings() {
+        if let Some(problem) = wizard.found_settings_problem() {
             return effects.error("The search cannot start", problem);
         }
         let plan = &wizard.plan;

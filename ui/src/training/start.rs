@@ -7,7 +7,7 @@ use crate::display::Display;
 use crate::effect::Effects;
 use crate::jobs::Jobs;
 use crate::number_text::counted;
-use cytoscope_model_package::package_of;
+use cytoscope_model_package::package_folder;
 use cytoscope_pipeline::ModelTask;
 use cytoscope_pipeline::cards::{ModelCard, card};
 use cytoscope_pipeline::packages::is_checkpoint;
@@ -78,7 +78,7 @@ impl Training {
 
     /// Reads a model file chosen as the start model; the description of a package stands for its folder.
     pub(super) fn read_start_model(&mut self, path: PathBuf) {
-        let path = package_of(&path).to_owned();
+        let path = package_folder(&path).to_owned();
         self.wizard.spawn(move || {
             let mut read = card(file_name(&path), &path);
             if is_checkpoint(&path) {

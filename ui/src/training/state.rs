@@ -281,7 +281,7 @@ impl Training {
     fn tune(&mut self, effects: &mut Effects) {
         let wizard = &self.wizard;
         let Some(data) = wizard.plan.data.clone().filter(|_| wizard.is_usable() && !self.starting) else { return };
-        if let Some(problem) = wizard.problem_of_found_settings() {
+        if let Some(problem) = wizard.found_settings_problem() {
             return effects.error("Tuning cannot start", problem);
         }
         let from = wizard.plan.from.clone();
@@ -301,7 +301,7 @@ impl Training {
         if self.starting || !is_ready || jobs.tuning().is_some() {
             return;
         }
-        if let Some(problem) = wizard.problem_of_found_settings() {
+        if let Some(problem) = wizard.found_settings_problem() {
             return effects.error("Training cannot start", problem);
         }
         let name = plan::clean_name(&wizard.plan.name);
@@ -475,7 +475,7 @@ impl Training {
         display: &Display,
         effects: &mut Effects,
     ) {
-        if self.is_of_full_precision(id) {
+        if self.is_full_precision_run(id) {
             return self.compare_precisions(&report);
         }
         if self.wizard.run.job() != Some(id) {

@@ -70,7 +70,7 @@ fn asked(effects: &[Effect]) -> Vec<Asked> {
 }
 
 /// The job of the running data check.
-fn check_of(states: &States) -> JobId {
+fn running_check(states: &States) -> JobId {
     match states.training.wizard.check {
         Check::Running(id) => id,
         ref other => panic!("{other:?}"),
@@ -81,10 +81,10 @@ fn check_of(states: &States) -> JobId {
 fn a_check_is_not_taken_for_lost_before_it_is_queued() {
     let mut states = States::new();
     let effects = states.poll();
-    let id = check_of(&states);
+    let id = running_check(&states);
     assert_eq!(asked(&effects), [Asked::Run(id)]);
     assert!(asked(&states.poll()).is_empty(), "it is requested once");
-    assert_eq!(check_of(&states), id);
+    assert_eq!(running_check(&states), id);
     states.carry_out(effects);
     assert!(asked(&states.poll()).is_empty());
     assert!(matches!(&states.training.wizard.check, Check::Failed(reason) if reason == "the engine is not running"));
@@ -94,9 +94,9 @@ fn a_check_is_not_taken_for_lost_before_it_is_queued() {
 fn a_check_of_other_data_cancels_the_earlier_one_first() {
     let mut states = States::new();
     let first = states.apply(TrainingAction::TrainOn(PathBuf::from("/nothere/a")));
-    let of_first = check_of(&states);
+    let of_first = running_check(&states);
     let second = states.apply(TrainingAction::TrainOn(PathBuf::from("/nothere/b")));
-    let of_second = check_of(&states);
+    let of_second = running_check(&states);
     assert_eq!(asked(&first), [Asked::Run(of_first)]);
     assert_eq!(asked(&second), [Asked::Cancel(of_first), Asked::Run(of_second)]);
 }

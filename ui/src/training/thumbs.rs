@@ -31,7 +31,7 @@ pub enum ThumbStyle {
 
 impl ThumbStyle {
     /// The style for the target of a task.
-    pub fn of_target(task: TrainingTask) -> Self {
+    pub fn for_target(task: TrainingTask) -> Self {
         match task {
             TrainingTask::Segmentation => ThumbStyle::Labels,
             TrainingTask::LabelFree => ThumbStyle::Stain,

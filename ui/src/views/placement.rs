@@ -27,7 +27,7 @@ pub(super) struct Placement {
 
 impl Placement {
     /// Screen position of a row and column of the slice, in voxels.
-    pub(super) fn screen_of(&self, row: f64, column: f64) -> Pos2 {
+    pub(super) fn screen_position(&self, row: f64, column: f64) -> Pos2 {
         let down = (row * self.pixel_um[0] - self.camera.center_um[0]) * self.camera.points_per_um;
         let right = (column * self.pixel_um[1] - self.camera.center_um[1]) * self.camera.points_per_um;
         self.rect.center() + vec2(right as f32, down as f32)

@@ -188,7 +188,7 @@ impl SliceView {
         } else {
             self.drawing = false;
         }
-        let to_screen = |row: f64, column: f64| place.screen_of(row, column);
+        let to_screen = |row: f64, column: f64| place.screen_position(row, column);
         if options.crosshair {
             draw_crosshair(&painter, rect, to_screen, moved.cursor, orientation);
         }
@@ -248,8 +248,8 @@ impl SliceView {
         let (Some(texture), Some((covers, _))) = (&self.texture, &self.covers) else { return };
         let on_screen = |covers: &Rect| {
             Rect::from_min_max(
-                place.screen_of(f64::from(covers.min.y), f64::from(covers.min.x)),
-                place.screen_of(f64::from(covers.max.y), f64::from(covers.max.x)),
+                place.screen_position(f64::from(covers.min.y), f64::from(covers.min.x)),
+                place.screen_position(f64::from(covers.max.y), f64::from(covers.max.x)),
             )
         };
         let whole = Rect::from_min_max(pos2(0.0, 0.0), pos2(1.0, 1.0));
@@ -560,7 +560,7 @@ fn contrast(
     plane: &Plane,
 ) -> (Intensity, Option<DocumentChange>) {
     let mut display = channel.display.clone();
-    let is_known = channel.histogram.as_ref().is_some_and(|histogram| histogram.is_of(plane));
+    let is_known = channel.histogram.as_ref().is_some_and(|histogram| histogram.belongs_to(plane));
     if plane.at.orientation != Orientation::Xy || (!channel.wants_limits && is_known) {
         return (display, None);
     }
@@ -574,7 +574,7 @@ fn contrast(
 
 /// The change that sets the histogram of a map to that of the XY slice on screen.
 fn map_histogram(overlay: &Overlay, plane: &Plane) -> Option<DocumentChange> {
-    let is_known = overlay.histogram.as_ref().is_some_and(|histogram| histogram.is_of(plane));
+    let is_known = overlay.histogram.as_ref().is_some_and(|histogram| histogram.belongs_to(plane));
     if overlay.role != Role::Map || is_known || plane.at.orientation != Orientation::Xy {
         return None;
     }

@@ -135,7 +135,7 @@ fn a_map_that_is_shown_gets_a_histogram_for_its_contrast_limits() {
         document.put(Document::overlay(path, role, ([3, 8, 8], 1), None).unwrap());
     }
     let histogram = |document: &Document, role| {
-        let histogram = document.of_role(role)?.histogram.as_ref()?;
+        let histogram = document.overlay_with_role(role)?.histogram.as_ref()?;
         Some((histogram.low, histogram.high))
     };
     assert_eq!(histogram(&document, Role::Map), None);
@@ -160,7 +160,7 @@ fn a_growing_stain_is_shown_with_its_values_so_far_and_growing_probabilities_fro
         document.put(Document::overlay(path, Role::Live, ([3, 8, 8], 1), None).unwrap());
         let mut harness = shown(document);
         let limits = |h: &Harness<'static, Shown>| {
-            let display = &h.state().document.of_role(Role::Live).unwrap().display;
+            let display = &h.state().document.overlay_with_role(Role::Live).unwrap().display;
             (display.low, display.high)
         };
         until(&mut harness, "the picture", |h| h.state().view.has_picture() && limits(h) == expected);
@@ -171,7 +171,7 @@ fn a_growing_stain_is_shown_with_its_values_so_far_and_growing_probabilities_fro
     let mut document = Document::open(&stack, None, 0).unwrap();
     document.put(Document::overlay(&map, Role::Live, ([3, 8, 8], 1), None).unwrap());
     document.apply(DocumentChange::LiveContrast { source: fresh_id(), low: 0.0, high: 9.0 });
-    assert_eq!(document.of_role(Role::Live).unwrap().display.high, 1.0);
+    assert_eq!(document.overlay_with_role(Role::Live).unwrap().display.high, 1.0);
 }
 
 #[test]

@@ -26,7 +26,7 @@ impl JobSubject {
 
 /// Returns the files that distinguish a job from others with the same title: what it reads, and what it writes where
 /// several results of one file differ only in this.
-pub(super) fn files_of(job: &Job) -> Vec<PathBuf> {
+pub(super) fn job_files(job: &Job) -> Vec<PathBuf> {
     match job {
         Job::Predict { prediction, .. } => prediction.inputs.clone(),
         Job::Segment { segmentation, .. } => segmentation.labels.iter().cloned().collect(),

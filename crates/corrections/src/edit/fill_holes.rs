@@ -15,8 +15,8 @@ pub(super) fn fill_holes(
     scope: Scope,
     over: DrawOver,
 ) -> Result<(), CorrectionError> {
-    let bounds = writer.volume().box_of(label, scope)?;
-    let mask = writer.volume().mask_of(label, &bounds);
+    let bounds = writer.volume().checked_bounds(label, scope)?;
+    let mask = writer.volume().label_mask(label, &bounds);
     // The label ends at its bounding box, so a region that reaches a face of the box is not enclosed.
     let filled = match scope {
         Scope::Slice(plane) => {

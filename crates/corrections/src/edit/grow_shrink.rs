@@ -23,7 +23,7 @@ fn within_distance(distance_um: f32, by_um: f64) -> bool {
 
 /// The bounding box of a label, extended by the distance.
 fn extended_box(writer: &LabelWriter, label: u32, by_um: f64, scope: Scope) -> Result<BoundsZyx, CorrectionError> {
-    let bounds = writer.volume().box_of(label, scope)?;
+    let bounds = writer.volume().checked_bounds(label, scope)?;
     let voxel_um = writer.volume().voxel_size_um().zyx_um_or_one();
     let margin = voxel_um.map(|v| (by_um / v).ceil() as usize);
     let bounds = bounds.padded(margin.map(|m| m.max(1)), &scope.bounds(writer.volume().shape_zyx())?);
@@ -41,7 +41,7 @@ pub(super) fn grow(
 ) -> Result<(), CorrectionError> {
     check(by_um)?;
     let bounds = extended_box(writer, label, by_um, scope)?;
-    let mut outside = writer.volume().mask_of(label, &bounds);
+    let mut outside = writer.volume().label_mask(label, &bounds);
     outside.iter_mut().for_each(|m| *m = !*m);
     let distance = distance_um(&outside, bounds.size(), writer.volume().voxel_size_um().zyx_um_or_one())?;
     let added = |i: usize| (outside[i] && within_distance(distance[i], by_um)).then_some(label);
@@ -53,9 +53,9 @@ pub(super) fn grow(
 pub(super) fn shrink(writer: &mut LabelWriter, label: u32, by_um: f64, scope: Scope) -> Result<(), CorrectionError> {
     check(by_um)?;
     // One voxel around the label suffices, because the nearest outside voxel is always adjacent to the label.
-    let bounds = writer.volume().box_of(label, scope)?;
+    let bounds = writer.volume().checked_bounds(label, scope)?;
     let bounds = bounds.padded([1; 3], &scope.bounds(writer.volume().shape_zyx())?);
-    let mask = writer.volume().mask_of(label, &bounds);
+    let mask = writer.volume().label_mask(label, &bounds);
     let distance = distance_um(&mask, bounds.size(), writer.volume().voxel_size_um().zyx_um_or_one())?;
     let removed = |i: usize| (mask[i] && within_distance(distance[i], by_um)).then_some(0);
     writer.fill_box(&bounds, removed, |old| old == label);

@@ -22,7 +22,7 @@ pub(super) fn interpolate(
     over: DrawOver,
 ) -> Result<(), CorrectionError> {
     let volume = writer.volume();
-    if label == 0 || volume.voxels_of(label) == 0 {
+    if label == 0 || volume.voxel_count(label) == 0 {
         return Err(CorrectionError::NoSuchLabel { label, place: "volume" });
     }
     let has_label = volume.slices_with(label, axis);
@@ -88,7 +88,7 @@ impl SliceInterpolator {
         let size = [bounds.size()[rows], bounds.size()[columns]];
         let voxel_um = volume.voxel_size_um().zyx_um_or_one();
         let voxel_um = [1.0, voxel_um[rows], voxel_um[columns]];
-        let masks = [below, above].map(|index| volume.mask_of(label, &in_slice(index)));
+        let masks = [below, above].map(|index| volume.label_mask(label, &in_slice(index)));
         let signed = |mask: &[bool]| -> Result<Vec<f32>, CorrectionError> {
             let shape = [1, size[0], size[1]];
             let outside: Vec<bool> = mask.iter().map(|m| !m).collect();

@@ -231,7 +231,7 @@ fn relabel(writer: &mut LabelWriter, labels: &[u32], new: u32, scope: Scope) -> 
     labels.dedup();
     for label in labels.into_iter().filter(|l| *l != new) {
         let mut rows = Vec::new();
-        writer.volume().each_row_of(label, &within, |z, y, xs| rows.push((z, y, xs)));
+        writer.volume().for_each_run(label, &within, |z, y, xs| rows.push((z, y, xs)));
         for (z, y, xs) in rows {
             writer.row(z, y, xs, new, |old| old == label);
         }

@@ -38,9 +38,9 @@ pub(super) fn split_by_line(
         });
     }
     let plane = Plane::new(axis, index as usize);
-    let bounds = volume.box_of(label, if through { Scope::Volume } else { Scope::Slice(plane) })?;
+    let bounds = volume.checked_bounds(label, if through { Scope::Volume } else { Scope::Slice(plane) })?;
     let size = bounds.size();
-    let mask = volume.mask_of(label, &bounds);
+    let mask = volume.label_mask(label, &bounds);
     let on_line = rasterize(points, plane, &bounds, shape_zyx)?;
     let [rows, columns] = axis.rows_columns();
     let crossed = |i: usize| {

@@ -39,9 +39,9 @@ pub(super) fn split_by_seeds(
             next_step: "place two or more seeds at different voxels",
         });
     }
-    let bounds = volume.box_of(label, scope)?.padded([1; 3], &scope.bounds(volume.shape_zyx())?);
+    let bounds = volume.checked_bounds(label, scope)?.padded([1; 3], &scope.bounds(volume.shape_zyx())?);
     let voxel_um = volume.voxel_size_um().zyx_um_or_one();
-    let mask = volume.mask_of(label, &bounds);
+    let mask = volume.label_mask(label, &bounds);
     let distance = distance_um(&mask, bounds.size(), voxel_um)?;
     let flat = |p: &[usize; 3]| {
         let [_, ny, nx] = bounds.size();

@@ -127,16 +127,16 @@ fn assert_labels(session: &Session, want: &Dense, what: &str) {
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     want.labels.iter().filter(|l| **l > 0).for_each(|l| *counts.entry(*l).or_default() += 1);
     let got: BTreeMap<u32, u64> =
-        session.volume().labels_in_use().map(|l| (l, session.volume().voxels_of(l))).collect();
+        session.volume().labels_in_use().map(|l| (l, session.volume().voxel_count(l))).collect();
     assert_eq!(got, counts, "{what}: the counts differ");
     for label in counts.keys() {
         let places: Vec<Zyx> =
             (0..want.labels.len()).filter(|i| want.labels[*i] == *label).map(|i| want.coords(i)).collect();
-        assert_eq!(session.volume().bounds_of(*label), bounds_of(&places), "{what}: the box of {label}");
+        assert_eq!(session.volume().label_bounds(*label), label_bounds(&places), "{what}: the box of {label}");
     }
 }
 
-fn bounds_of(places: &[Zyx]) -> Option<crate::BoundsZyx> {
+fn label_bounds(places: &[Zyx]) -> Option<crate::BoundsZyx> {
     let first = places.first()?;
     let mut bounds = crate::BoundsZyx { start: *first, end: first.map(|c| c + 1) };
     for p in places {
@@ -154,7 +154,7 @@ fn apply_and_check(before: &Dense, edit: &Edit) -> (Dense, Change) {
     assert_labels(&session, &after, "done");
     let changed: Vec<Zyx> =
         (0..after.labels.len()).filter(|i| after.labels[*i] != before.labels[*i]).map(|i| after.coords(i)).collect();
-    assert_eq!((change.bounds, change.voxels), (bounds_of(&changed), changed.len() as u64));
+    assert_eq!((change.bounds, change.voxels), (label_bounds(&changed), changed.len() as u64));
     assert!(snapshot.to_dense() == before.labels, "a snapshot does not change");
     let undone = session.undo().unwrap();
     assert_eq!(undone.as_ref().and_then(|c| c.bounds), change.bounds);

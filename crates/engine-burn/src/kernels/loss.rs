@@ -501,7 +501,7 @@ fn terms(loss: &Loss, is_weighted: bool) -> impl Iterator<Item = Term> {
 }
 
 /// Returns the loss (axes 1, 1, 1, 1, 1), with two launches for each term. Returns `None` if there are no terms.
-pub(super) fn value_of<R: CubeRuntime>(loss: &Loss, compared: Compared<R>) -> Option<CubeTensor<R>> {
+pub(super) fn loss_value<R: CubeRuntime>(loss: &Loss, compared: Compared<R>) -> Option<CubeTensor<R>> {
     let is_weighted = compared.weight.is_some();
     let memory = Memory::of(compared)?;
     let total = empty(&memory.x, [1; 5], DType::F32);

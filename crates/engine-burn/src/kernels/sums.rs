@@ -66,7 +66,7 @@ fn fold_channels<F: Float>(
 }
 
 /// Returns the sum of each channel over samples and space in the type of `x` (axes C, 1, 1, 1, 1), with two launches.
-pub(super) fn of_channels<R: CubeRuntime>(x: Dense<R>) -> CubeTensor<R> {
+pub(super) fn channel_sums<R: CubeRuntime>(x: Dense<R>) -> CubeTensor<R> {
     let channels = x.form[4];
     let (voxels, wide, dtype) = (x.voxels(), vector(&x, channels), x.tensor.dtype);
     let parts = part_count(voxels);

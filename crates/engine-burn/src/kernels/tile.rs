@@ -227,7 +227,7 @@ pub(super) struct Corner {
 
 /// Returns the corner of a box; boxes are counted along X first.
 #[cube]
-pub(super) fn corner_of(at: u32, channel: u32, out_lengths: &LengthsZyx, #[comptime] shape: Shape) -> Corner {
+pub(super) fn box_corner(at: u32, channel: u32, out_lengths: &LengthsZyx, #[comptime] shape: Shape) -> Corner {
     let rows_z = comptime!(shape.rows[0] as u32);
     let rows_y = comptime!(shape.rows[1] as u32);
     let edge = comptime!(EDGE as u32);

@@ -12,7 +12,7 @@ use super::memory::{Dense, LengthsZyx, empty, length, lengths_zyx};
 use super::mma::{Sums, multiply_rows, share_rows, zero_rows};
 use super::tile::{
     Corner, EDGE, FactorType, LANES, LAUNCHES, PLANE_UNITS, PLANES, SHARED_ALIGNMENT, Shape, UNIT_ELEMENTS, UNITS,
-    corner_of, load_patch, row_start, share_sum, store_lanes, zero_sums,
+    box_corner, load_patch, row_start, share_sum, store_lanes, zero_sums,
 };
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -45,7 +45,7 @@ fn convolve_tiled<FX: Float, FS: Float, FY: Float, NI: Size, NO: Size>(
     // Neighboring cubes read the same voxels.
     let cube = CUBE_POS as u32;
     let channel = cube % cubes_of_channels * channels;
-    let corner = corner_of(cube / cubes_of_channels, channel, &out_lengths, shape);
+    let corner = box_corner(cube / cubes_of_channels, channel, &out_lengths, shape);
 
     let mut patch = SharedMemory::<FS>::new_aligned(comptime!(shape.patch_elements()), SHARED_ALIGNMENT);
     let mut filters = SharedMemory::<FS>::new_aligned(comptime!(shape.weight_elements()), SHARED_ALIGNMENT);

@@ -12,7 +12,7 @@ use super::memory::{Dense, LengthsZyx, Reach, empty, length, lengths_zyx, vector
 use super::mma::{Sums, multiply_columns, share_rows, zero_rows};
 use super::tile::{
     Corner, EDGE, FactorType, LANES, LAUNCHES, PLANE_UNITS, PLANES, SHARED_ALIGNMENT, Shape, UNIT_ELEMENTS, UNITS,
-    corner_of, load_patch, row_start, share_sum, store_lanes, zero_sums,
+    box_corner, load_patch, row_start, share_sum, store_lanes, zero_sums,
 };
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -108,7 +108,7 @@ fn multiply_tiled<FX: Float, FG: Float, FS: Float, NI: Size, NO: Size>(
         end = boxes;
     }
     while at < end {
-        let corner = corner_of(at, output_block * edge, &out_lengths, shape);
+        let corner = box_corner(at, output_block * edge, &out_lengths, shape);
         load_patch::<FX, FS, NI>(x, &mut patch, &corner, &lengths, pitch, input_block, shape);
         load_gradients::<FG, FS, NO>(dy, &mut gradients, &corner, &out_lengths, out_pitch, shape);
         sync_cube();

@@ -255,11 +255,11 @@ pub(super) fn run<R: CubeRuntime, BT: BoolElement>(
         Training::Activate { factor, curve } => {
             Some(vec![channels_second(elementwise::activate(last(inputs.next()?)?, factor, curve))])
         }
-        Training::ChannelSums => Some(vec![channels_kept(sums::of_channels(last(inputs.next()?)?))]),
+        Training::ChannelSums => Some(vec![channels_kept(sums::channel_sums(last(inputs.next()?)?))]),
         Training::Loss(ref loss) => {
             let (x, target) = (primitive(inputs.next()?), primitive(inputs.next()?));
             let compared = Compared { x, target, weight: inputs.next().map(primitive) };
-            Some(vec![channels_kept(loss::value_of(loss, compared)?)])
+            Some(vec![channels_kept(loss::loss_value(loss, compared)?)])
         }
         Training::LossGradient(ref loss) => {
             let (x, target, dy) = (primitive(inputs.next()?), primitive(inputs.next()?), array(inputs.next()?));

@@ -3,7 +3,7 @@
 use super::listing::{
     ListedGpu, NumberedGpu, Numbering, QUERIES, architectures, cached_libraries, parse_listed, parse_proc,
 };
-use super::precisions::precisions_of;
+use super::precisions::supported_precisions;
 use super::toolkit::{Headers, Places, nvrtc_advice_on_windows, nvrtc_names};
 use super::{CUDA_WORKS, Candidate, Kind, child, driver, test_devices};
 use crate::tuning;
@@ -47,7 +47,7 @@ pub(super) fn devices(
     };
     let candidate = |(index, device): (usize, Device)| {
         let capability = gpus.get(index).and_then(|gpu| gpu.capability);
-        let mut offered = precisions_of(capability, parts.headers.suffice_for_tensor_cores());
+        let mut offered = supported_precisions(capability, parts.headers.suffice_for_tensor_cores());
         offered.retain(|offered| precision.is_none_or(|wanted| wanted == *offered));
         Candidate { device, offered, lacks: lacks.clone() }
     };
@@ -67,7 +67,7 @@ pub(super) fn list() -> Vec<Device> {
 
 /// Returns the GPUs in the order of CUDA.
 fn numbered(listed: &[ListedGpu], of_driver: Option<&[NumberedGpu]>) -> Vec<NumberedGpu> {
-    Numbering::of_this_process().numbered(listed, of_driver, device_nodes())
+    Numbering::for_this_process().numbered(listed, of_driver, device_nodes())
 }
 
 /// Returns the devices of the GPUs, which were not tested.
@@ -116,7 +116,7 @@ pub(super) fn parts(driver: Option<&str>) -> Result<Parts, String> {
     if cfg!(target_os = "macos") {
         return Err("CUDA is not available on macOS".to_owned());
     }
-    let libraries = Libraries::of_this_system();
+    let libraries = Libraries::on_this_system();
     let drivers: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so", "libcuda.so.1"] };
     if libraries.find(drivers).is_none() {
         let name = drivers.last().copied().unwrap_or_default();
@@ -127,7 +127,7 @@ pub(super) fn parts(driver: Option<&str>) -> Result<Parts, String> {
                     container"
             .to_owned());
     }
-    let places = Places::of_this_system();
+    let places = Places::on_this_system();
     match (libraries.find(nvrtc_names(cfg!(windows))), places.headers(driver)) {
         (None, _) if cfg!(windows) => Err(nvrtc_advice_on_windows(&libraries.similar("nvrtc64_"))),
         (None, headers) => {
@@ -157,7 +157,7 @@ struct Libraries {
 }
 
 impl Libraries {
-    fn of_this_system() -> Self {
+    fn on_this_system() -> Self {
         let variable = if cfg!(windows) { "PATH" } else { "LD_LIBRARY_PATH" };
         let mut folders: Vec<PathBuf> =
             std::env::var_os(variable).map(|v| std::env::split_paths(&v).collect()).unwrap_or_default();

@@ -54,7 +54,7 @@ pub(crate) struct Numbering {
 
 impl Numbering {
     /// Returns the numbering of this process.
-    pub(crate) fn of_this_process() -> Self {
+    pub(crate) fn for_this_process() -> Self {
         let is_by_bus = std::env::var("CUDA_DEVICE_ORDER").is_ok_and(|order| order == "PCI_BUS_ID");
         let visible = std::env::var_os("CUDA_VISIBLE_DEVICES").map(|list| list.to_string_lossy().into_owned());
         Self { is_by_bus, visible }

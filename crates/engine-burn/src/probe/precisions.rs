@@ -8,7 +8,7 @@ const FAST: [(Precision, u32); 3] = [(Precision::Tf32, 80), (Precision::F16, 70)
 
 /// Returns the precisions of a compute capability, f32 first; only f32 if the capability is unknown, or without the headers
 /// that the kernels of the others include.
-pub(crate) fn precisions_of(capability: Option<u32>, has_headers: bool) -> Vec<Precision> {
+pub(crate) fn supported_precisions(capability: Option<u32>, has_headers: bool) -> Vec<Precision> {
     let has = |least: u32| has_headers && capability.is_some_and(|capability| capability >= least);
     let fast = FAST.into_iter().filter(|(_, least)| has(*least)).map(|(precision, _)| precision);
     std::iter::once(Precision::F32).chain(fast).collect()
@@ -129,12 +129,12 @@ mod tests {
     #[test]
     fn precisions_are_those_of_the_tensor_cores_and_headers() {
         use Precision::{Bf16, F16, F32, Tf32};
-        let offered = |capability| precisions_of(Some(capability), true);
+        let offered = |capability| supported_precisions(Some(capability), true);
         assert_eq!(offered(61), [F32]);
         assert_eq!(offered(75), [F32, F16], "Turing");
         assert_eq!(offered(80), [F32, Tf32, F16, Bf16], "Ampere");
         assert_eq!(offered(120), [F32, Tf32, F16, Bf16], "Blackwell");
-        assert_eq!(precisions_of(Some(90), false), [F32], "the kernels could not be compiled");
-        assert_eq!(precisions_of(None, true), [F32]);
+        assert_eq!(supported_precisions(Some(90), false), [F32], "the kernels could not be compiled");
+        assert_eq!(supported_precisions(None, true), [F32]);
     }
 }

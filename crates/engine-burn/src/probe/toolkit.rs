@@ -81,7 +81,7 @@ impl Headers {
 
 impl Places {
     /// Returns the places on this system.
-    pub(crate) fn of_this_system() -> Self {
+    pub(crate) fn on_this_system() -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         // Burn uses the variable even if it is empty.
         let set = std::env::var("CUDA_PATH").ok().map(PathBuf::from);
@@ -97,13 +97,13 @@ impl Places {
         let mut python: Vec<PathBuf> = venv.into_iter().chain(conda.clone()).collect();
         python.extend(std::env::current_dir().into_iter().flat_map(|here| [here.join(".venv"), here.join("venv")]));
         if let Some(home) = variable(if cfg!(windows) { "USERPROFILE" } else { "HOME" }) {
-            python.extend(environments_of_user(&home, variable("PYENV_ROOT"), conda.as_deref()));
+            python.extend(user_environments(&home, variable("PYENV_ROOT"), conda.as_deref()));
         }
         if !cfg!(windows) {
             python.extend(conda_environments(Path::new("/opt/conda")));
             python.extend(["/usr/local", "/usr"].map(PathBuf::from));
         }
-        let environments = roots_of_environments(&python);
+        let environments = environment_roots(&python);
         let has_library_path = variable("LD_LIBRARY_PATH").is_some();
         Self { used, environments, conda, has_active_venv, has_library_path }
     }
@@ -185,7 +185,7 @@ impl Places {
     fn command(&self, root: &Path, driver: Option<&str>) -> String {
         let real = root.canonicalize().unwrap_or_else(|_| root.to_owned());
         let text = real.to_string_lossy().into_owned();
-        let version = cuda_version_of(&text);
+        let version = parse_cuda_version(&text);
         if self.conda.as_ref().is_some_and(|conda| root.starts_with(conda)) && !text.contains("site-packages") {
             return "conda install -c conda-forge cuda-nvrtc cuda-cudart-dev cuda-nvcc cuda-cccl".to_owned();
         }
@@ -244,7 +244,7 @@ fn has_header(root: &Path, name: &str) -> bool {
 }
 
 /// Returns the major and minor version in the name of a folder such as `/usr/local/cuda-12.4`.
-fn cuda_version_of(path: &str) -> Option<(u32, u32)> {
+fn parse_cuda_version(path: &str) -> Option<(u32, u32)> {
     let (_, after) = path.rsplit_once("cuda-")?;
     let version = after.split(['/', '\\']).next()?;
     let (major, minor) = version.split_once('.')?;
@@ -272,7 +272,7 @@ fn conda_environments(installation: &Path) -> Vec<PathBuf> {
 
 /// Returns the Python and conda environments of a user whose home is given: that of pip's option `--user`, our own, those of
 /// pyenv, and those of conda, whether they are active or not. `pyenv` is `PYENV_ROOT`, and `conda` the active environment.
-pub(crate) fn environments_of_user(home: &Path, pyenv: Option<PathBuf>, conda: Option<&Path>) -> Vec<PathBuf> {
+pub(crate) fn user_environments(home: &Path, pyenv: Option<PathBuf>, conda: Option<&Path>) -> Vec<PathBuf> {
     let mut all = vec![home.join(OWN_VENV), home.join(".local")];
     all.extend(entries(&pyenv.unwrap_or_else(|| home.join(".pyenv")).join("versions")));
     // An environment is a folder in `envs` of the installation, or the installation itself.
@@ -293,7 +293,7 @@ const MAX_LISTED: usize = 200;
 
 /// Returns the roots of CUDA in Python and conda environments: NVIDIA's Python packages of CUDA 13 have one root each,
 /// `nvidia/cu13`; conda has `targets/<platform>`, or `Library` on Windows. Debian's Python has `dist-packages`.
-pub(crate) fn roots_of_environments(environments: &[PathBuf]) -> Vec<PathBuf> {
+pub(crate) fn environment_roots(environments: &[PathBuf]) -> Vec<PathBuf> {
     let is_python = |folder: &PathBuf| {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with("python") || name.starts_with("pypy")
@@ -455,7 +455,7 @@ mod tests {
         // Both are in an environment, whose path has a space.
         let root = folder.with("my env/lib/python3.12/site-packages/nvidia/cu13", &ALL);
         let lib = library(&root.join("lib"));
-        let environments = roots_of_environments(&[folder.0.join("my env")]);
+        let environments = environment_roots(&[folder.0.join("my env")]);
         let found = Places { environments, ..Places::default() };
         let said = found.without_nvrtc(&none, &[], None);
         let settings = format!("run export CUDA_PATH='{}' LD_LIBRARY_PATH='{}'", root.display(), lib.display());
@@ -487,14 +487,14 @@ mod tests {
         std::fs::create_dir_all(list.parent().unwrap()).unwrap();
         std::fs::write(list, format!("{}\n\n", home.join("data/listed").display())).unwrap();
         let active = home.join("conda/envs/active");
-        let found = roots_of_environments(&environments_of_user(&home, None, Some(&active)));
+        let found = environment_roots(&user_environments(&home, None, Some(&active)));
         for root in [&pyenv, &own, &conda, &sibling, &elsewhere] {
             assert!(found.contains(root), "{} is not in {found:?}", root.display());
         }
         // Packages of Debian's Python, as in /usr/local and /usr.
         let debian = folder.with("usr/lib/python3/dist-packages/nvidia/cu13", &ALL);
         folder.with("usr/lib/other/dist-packages/nvidia/cu13", &ALL);
-        assert_eq!(roots_of_environments(&[folder.0.join("usr")]), [debian]);
+        assert_eq!(environment_roots(&[folder.0.join("usr")]), [debian]);
     }
 
     #[test]
@@ -502,7 +502,7 @@ mod tests {
         let folder = Folder::new("python");
         let root = folder.with("env/lib/python3.11/site-packages/nvidia/cu13", &ALL);
         folder.with("env/lib/python3.11/site-packages/torch", &["torch.h"]);
-        let environments = roots_of_environments(&[folder.0.join("env"), folder.0.join("none")]);
+        let environments = environment_roots(&[folder.0.join("env"), folder.0.join("none")]);
         assert_eq!(environments, std::slice::from_ref(&root));
         let Headers::Missing(reason) = (Places { environments, ..Places::default() }).headers(None) else { panic!() };
         assert!(reason.contains("CUDA_PATH") && reason.contains(&root.display().to_string()), "{reason}");

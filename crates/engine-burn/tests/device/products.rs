@@ -9,7 +9,7 @@ fn ints(values: &[i64]) -> Option<Tensor> {
 }
 
 /// Checks an operator of two tensors that are computed at run time.
-fn same_of_two(what: &str, op: Op, a: &[usize], b: &[usize]) {
+fn check_binary(what: &str, op: Op, a: &[usize], b: &[usize]) {
     let mut graph = Graph::new("two");
     let dims = |shape: &[usize]| shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
     let first = graph.add_input("a", ElementType::F32, dims(a));
@@ -37,7 +37,7 @@ fn matrix_products_match_the_reference() {
         (&[7], &[2, 7, 3]),
         (&[1, 2, 2, 2, 4, 3], &[1, 2, 2, 2, 3, 5]),
     ] {
-        same_of_two("MatMul", Op::MatMul, a, b);
+        check_binary("MatMul", Op::MatMul, a, b);
     }
 }
 
@@ -64,7 +64,7 @@ fn einstein_sums_that_are_matrix_products_match_the_reference() {
         ("bxyl,blyd->blxd", &[2, 5, 6, 3], &[2, 3, 6, 4]),
         ("ij,kj->ki", &[4, 5], &[3, 5]),
     ] {
-        same_of_two(equation, Op::Einsum { equation: equation.to_owned() }, a, b);
+        check_binary(equation, Op::Einsum { equation: equation.to_owned() }, a, b);
     }
     let diagonal = one(Op::Einsum { equation: "ii->i".to_owned() }, &[4, 4], vec![]);
     let Some(why) = refusal(&diagonal) else { return };

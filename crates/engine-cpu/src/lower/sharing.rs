@@ -35,7 +35,7 @@ fn share_buffers(graph: &Graph, plans: &Plans, placement: &mut Placement<'_>, sh
     let mut sharer = Sharer {
         graph,
         kernels: kernels.collect(),
-        reads: reads(graph, &plans.nodes, |value| plans.bytes_of(value)),
+        reads: reads(graph, &plans.nodes, |value| plans.byte_value(value)),
         graph_inputs: graph.inputs.iter().copied().collect(),
         viewed: BTreeSet::new(),
         placement,

@@ -46,11 +46,12 @@ impl GradientKind {
             Self::Conv { weight, shape, d_weight, d_bias, accumulates } => {
                 let at = usize::from(accumulates);
                 let (x, dy) = (slot_at(inputs, at)?, slot_at(inputs, at + 1)?);
-                let of_weight = d_weight.map(|output| step(WeightGradient { x, dy, shape, output }));
-                let of_bias = d_bias.map(|output| step(ChannelSums { x: dy, output }));
+                let weight_step = d_weight.map(|output| step(WeightGradient { x, dy, shape, output }));
+                let bias_step = d_bias.map(|output| step(ChannelSums { x: dy, output }));
                 let accumulate_into = accumulates.then_some(first);
-                let of_input = dx.map(|output| step(InputGradientStep { weight, dy, shape, accumulate_into, output }));
-                of_weight.into_iter().chain(of_bias).chain(of_input).collect()
+                let input_step =
+                    dx.map(|output| step(InputGradientStep { weight, dy, shape, accumulate_into, output }));
+                weight_step.into_iter().chain(bias_step).chain(input_step).collect()
             }
             Self::ChannelSums(output) => vec![step(ChannelSums { x: first, output })],
             Self::Norm { norm, activation, d_scale, d_bias } => {

@@ -64,7 +64,7 @@ pub(crate) struct Plans {
 
 impl Plans {
     /// Returns the bytes of a float value that is dequantized only when something reads it.
-    pub(crate) fn bytes_of(&self, value: ValueId) -> Option<ValueId> {
+    pub(crate) fn byte_value(&self, value: ValueId) -> Option<ValueId> {
         let dynamic = || self.dyn_dequantized.get(&value).map(|d| d.bytes);
         self.dequantized.get(&value).map(|d| d.bytes).or_else(dynamic)
     }
@@ -100,7 +100,7 @@ pub(crate) fn plan(prepared: &Prepared, isa: Isa, interrupt: &Interrupt) -> Resu
     })
 }
 
-/// Counts how often each value is read: by steps, by nodes of the reference executor, and as a graph output. `bytes_of`
+/// Counts how often each value is read: by steps, by nodes of the reference executor, and as a graph output. `byte_value`
 /// returns the bytes of a dequantized value; reading the value also reads them.
 pub(crate) fn reads(
     graph: &Graph,

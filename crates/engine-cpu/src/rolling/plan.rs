@@ -142,11 +142,11 @@ fn candidates(program: &RollingProgram, depth: usize, stride: usize) -> Vec<Cand
     let divisors = (1..stride).filter(|n| stride.is_multiple_of(*n));
     let mut slabs: Vec<usize> = divisors.chain(SLABS.iter().map(|n| n * stride)).map(|n| n.min(depth.max(1))).collect();
     slabs.dedup();
-    slabs.into_iter().flat_map(|slab| candidates_of_slab(program, depth, slab)).collect()
+    slabs.into_iter().flat_map(|slab| slab_candidates(program, depth, slab)).collect()
 }
 
 /// Returns the candidates with slabs of `slab_planes` planes: one for each [`SLACK`].
-fn candidates_of_slab(program: &RollingProgram, depth: usize, slab_planes: usize) -> Vec<Candidate> {
+fn slab_candidates(program: &RollingProgram, depth: usize, slab_planes: usize) -> Vec<Candidate> {
     let mut new_planes = vec![1; program.buffers.len()];
     for value in &program.flow.values {
         if let Some(new) = new_planes.get_mut(value.buffer) {

@@ -474,7 +474,7 @@ impl Lowering<'_> {
                     steps(kind)?
                 }
                 PlanKind::ConvTranspose { ref mut shape, .. } | PlanKind::ConvTransposeInt8 { ref mut shape, .. } => {
-                    shape.pad_before[0] = pad_of_slab(shape);
+                    shape.pad_before[0] = slab_padding(shape);
                     steps(kind)?
                 }
                 PlanKind::Pad { ref mut before, .. } => {
@@ -532,7 +532,7 @@ impl Lowering<'_> {
 
 /// Returns the padding of a transposed convolution in a slab, whose output planes start at a multiple of the stride and whose
 /// input planes at the first that they read, see [`Reads::transposed`].
-fn pad_of_slab(shape: &TransposedShape) -> usize {
+fn slab_padding(shape: &TransposedShape) -> usize {
     let [kernel, stride, pad] = [shape.kernel[0], shape.stride[0].max(1), shape.pad_before[0]].map(|n| n as isize);
     // The first output plane reads input planes from ceil((pad − (kernel − 1)) / stride) on.
     usize::try_from(pad + stride * (kernel - 1 - pad).div_euclid(stride)).unwrap_or(0)

@@ -81,14 +81,14 @@ fn never(_: &dyn Engine, _: Precision) -> Result<Box<dyn Session>, EngineError> 
     Err(EngineError::BadDevice { text: "measured again".to_owned() })
 }
 
-fn of_device(device: &Device) -> Vec<Precision> {
+fn device_precisions(device: &Device) -> Vec<Precision> {
     device.precisions.clone()
 }
 
 const ALL: [Precision; 3] = [Precision::F16, Precision::Bf16, Precision::F32];
 
 fn chosen(engines: &[Box<dyn Engine>], compile: &CompileFor<'_>, cache: &mut Cache) -> Result<Choice, EngineError> {
-    let (precisions, on_error) = (&of_device, &|_: &EngineError| {});
+    let (precisions, on_error) = (&device_precisions, &|_: &EngineError| {});
     let probe = Probe { fingerprint: "m", inputs: &[], unit: "tile", threads: 1, precisions, compile, on_error };
     fastest(engines, &[], &probe, cache)
 }
@@ -176,7 +176,7 @@ fn two_processes_that_measure_keep_each_others_times() {
     assert_eq!(open().stored("m", &[], 1).len(), 5);
     // Times that one process has forgotten stay forgotten when the other one stores its next time.
     one.forget("m");
-    let (precisions, on_error) = (&of_device, &|_: &EngineError| {});
+    let (precisions, on_error) = (&device_precisions, &|_: &EngineError| {});
     let fingerprint = "another";
     let probe = Probe { fingerprint, inputs: &[], unit: "tile", threads: 1, precisions, compile: &session, on_error };
     let key = other.key(&probe, fake(DeviceId::Cpu, &[Precision::F32]).device(), Precision::F32);

@@ -49,7 +49,7 @@ fn masks(pickle: &Pickle) -> Result<ArrayValue, Fault> {
 
 /// Type and positions of the masks.
 fn layout(pickle: &Pickle, masks: &ArrayValue) -> Result<Dense, Fault> {
-    let dtype = header::SampleType::from_code(&masks.code).map(npy::dtype_of).filter(|d| !d.is_float());
+    let dtype = header::SampleType::from_code(&masks.code).map(npy::dtype_for).filter(|d| !d.is_float());
     let dtype = dtype.ok_or_else(|| {
         Fault::unsupported(format!("its masks have the sample type {:?}", masks.code), "save them as integers")
     })?;

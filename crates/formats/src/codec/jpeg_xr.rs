@@ -57,7 +57,7 @@ fn probe(encoded: &[u8]) -> Result<Info, Fault> {
 /// Decodes an image if its headers state the expected size and sample type, so that nothing larger is allocated.
 fn image(encoded: &[u8], info: &Info, shape: [usize; 3], dtype: DType) -> Result<Vec<u8>, Fault> {
     let found = [info.width as usize, info.height as usize, info.channels as usize];
-    let stored = dtype_of(info.sample);
+    let stored = dtype_for(info.sample);
     if found != shape || stored != Some(dtype) {
         let stored = stored.map_or_else(|| format!("{:?}", info.sample), |d| d.to_string());
         return Err(Fault::malformed(format!(
@@ -72,7 +72,7 @@ fn image(encoded: &[u8], info: &Info, shape: [usize; 3], dtype: DType) -> Result
     openreadout_jpegxr::decode(encoded, limit).map(|image| image.data).map_err(fault)
 }
 
-fn dtype_of(sample: SampleType) -> Option<DType> {
+fn dtype_for(sample: SampleType) -> Option<DType> {
     Some(match sample {
         SampleType::U8 => DType::U8,
         SampleType::U16 => DType::U16,

@@ -15,7 +15,7 @@ const MAX_EXPONENT: f64 = 24.0;
 pub(super) fn lower_levels(pyramid: Vec<Subblock>, full: &Layer) -> Vec<Layer> {
     let count = pyramid.len();
     let mut by_exponent: BTreeMap<u32, Vec<Subblock>> = BTreeMap::new();
-    let base = base_of(&pyramid);
+    let base = pyramid_base(&pyramid);
     for subblock in pyramid {
         let Some((exponent, placed)) = placed(subblock, base, &full.grid) else {
             tracing::debug!("a subblock of the {count} of lower levels fits no level: full resolution is used");
@@ -35,7 +35,7 @@ pub(super) fn lower_levels(pyramid: Vec<Subblock>, full: &Layer) -> Vec<Layer> {
 }
 
 /// Returns 2 or 3: the base whose power is closest to the ratio of the largest subblock.
-fn base_of(pyramid: &[Subblock]) -> u64 {
+fn pyramid_base(pyramid: &[Subblock]) -> u64 {
     let largest = pyramid.iter().max_by_key(|s| s.stored_width.saturating_mul(s.stored_height));
     let ratio = largest.map_or(2.0, ratio);
     let distance = |base: f64| {

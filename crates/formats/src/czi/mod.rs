@@ -65,7 +65,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     let [t, z, c] = grid.extents;
     let shape_full = [t, z, c, grid.height, grid.width, samples];
     crate::reader::check_shape(&shape_full, dtype, limits)?;
-    let compression = compression_of(&subblocks);
+    let compression = first_compression(&subblocks);
     // Lower resolutions of several scenes at once state no scene.
     let (kind, has_scene) = subblocks.first().map_or((-1, false), |s| (s.pixel_type, s.has_scene));
     pyramid.retain(|s| s.scene == scene && s.has_scene == has_scene);
@@ -117,7 +117,7 @@ fn sample_type(subblocks: &[Subblock]) -> Result<(DType, usize), Fault> {
 }
 
 /// Returns the first compression of the subblocks.
-fn compression_of(subblocks: &[Subblock]) -> StoredCompression {
+fn first_compression(subblocks: &[Subblock]) -> StoredCompression {
     match subblocks.iter().map(|s| s.compression).find(|c| *c != UNCOMPRESSED) {
         None => StoredCompression::None,
         Some(JPEG) => StoredCompression::Jpeg,
@@ -128,7 +128,7 @@ fn compression_of(subblocks: &[Subblock]) -> StoredCompression {
 }
 
 /// The codec of a compression that [`check_compression`] accepts, which limits the bytes that one stored byte decodes to.
-fn codec_of(compression: i32) -> Codec {
+fn codec_for(compression: i32) -> Codec {
     match compression {
         UNCOMPRESSED => Codec::Raw,
         JPEG => Codec::Jpeg,
@@ -170,7 +170,7 @@ impl Layer {
     fn new(subblocks: Vec<Subblock>, grid: Grid) -> Self {
         let mut by_plane: HashMap<[usize; 3], Vec<usize>> = HashMap::new();
         for (i, subblock) in subblocks.iter().enumerate() {
-            by_plane.entry(grid.plane_of(subblock)).or_default().push(i);
+            by_plane.entry(grid.plane_index(subblock)).or_default().push(i);
         }
         Self { subblocks, by_plane, grid }
     }
@@ -208,13 +208,13 @@ impl Grid {
     }
 
     /// Index of a subblock's plane along T, Z, C.
-    fn plane_of(&self, subblock: &Subblock) -> [usize; 3] {
+    fn plane_index(&self, subblock: &Subblock) -> [usize; 3] {
         let [t, z, c] = self.first;
         [subblock.t.abs_diff(t), subblock.z.abs_diff(z), subblock.c.abs_diff(c)].map(|i| i as usize)
     }
 
     /// Left and top edge of a subblock in the image.
-    fn corner_of(&self, subblock: &Subblock) -> (usize, usize) {
+    fn subblock_corner(&self, subblock: &Subblock) -> (usize, usize) {
         ((subblock.x - self.left) as usize, (subblock.y - self.top) as usize)
     }
 }
@@ -254,7 +254,7 @@ impl Czi {
         let mut pieces = Vec::new();
         for index in layer.by_plane.get(&plane).into_iter().flatten() {
             let Some(subblock) = layer.subblocks.get(*index) else { continue };
-            let (left, top) = layer.grid.corner_of(subblock);
+            let (left, top) = layer.grid.subblock_corner(subblock);
             let apart = left >= window.x + window.width
                 || top >= window.y + window.height
                 || left + subblock.width <= window.x
@@ -263,7 +263,7 @@ impl Czi {
                 continue;
             }
             let (at, count) = subblock.data(&self.source)?;
-            let ratio = codec_of(subblock.compression).max_ratio();
+            let ratio = codec_for(subblock.compression).max_ratio();
             let area = (subblock.width as u64).saturating_mul(subblock.height as u64);
             let expected = area.saturating_mul(self.pixel_bytes() as u64);
             if expected > count.saturating_mul(ratio) {
@@ -298,7 +298,7 @@ impl Czi {
             UNCOMPRESSED => None,
             _ => Some(self.decoded(piece, subblock, expected)?),
         };
-        let (left, top) = layer.grid.corner_of(subblock);
+        let (left, top) = layer.grid.subblock_corner(subblock);
         let (x0, x1) = (left.max(window.x), (left + subblock.width).min(window.x + window.width));
         let (y0, y1) = (top.max(window.y), (top + subblock.height).min(window.y + window.height));
         for y in y0..y1 {

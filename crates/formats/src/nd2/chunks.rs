@@ -49,7 +49,7 @@ pub(super) fn check_version(source: &Source) -> Result<(), Fault> {
 }
 
 /// Position and length of the data of the chunk at `offset`, which must have this name.
-pub(super) fn data_of(source: &Source, offset: u64, name: &[u8]) -> Result<(u64, u64), Fault> {
+pub(super) fn locate_data(source: &Source, offset: u64, name: &[u8]) -> Result<(u64, u64), Fault> {
     let elsewhere = || {
         let name = String::from_utf8_lossy(name).into_owned();
         Fault::malformed(format!("the chunk {name} of the ND2 file is not where its map says"))
@@ -88,7 +88,7 @@ impl ChunkMap {
         if !tail.starts_with(MAP_END) {
             return Err(unfinished());
         }
-        let (at, count) = data_of(source, Fields::little(&tail).u64(32)?, MAP_NAME)?;
+        let (at, count) = locate_data(source, Fields::little(&tail).u64(32)?, MAP_NAME)?;
         check_size("the size of the chunk map", count, limits)?;
         let bytes = source.read_vec(at, count as usize)?;
         let mut map = Self::default();
@@ -122,13 +122,13 @@ impl ChunkMap {
     /// Position and length of the data of a frame; `None` if the file has no such frame.
     pub fn frame(&self, source: &Source, index: u64) -> Result<Option<(u64, u64)>, Fault> {
         let Some(offset) = self.frames.get(&index) else { return Ok(None) };
-        data_of(source, *offset, format!("ImageDataSeq|{index}!").as_bytes()).map(Some)
+        locate_data(source, *offset, format!("ImageDataSeq|{index}!").as_bytes()).map(Some)
     }
 
     /// The tree of a metadata chunk as bytes; `None` if there is no such chunk.
     pub fn metadata(&self, source: &Source, name: &[u8], limits: &Limits) -> Result<Option<Vec<u8>>, Fault> {
         let Some(offset) = self.named.get(name) else { return Ok(None) };
-        let (at, count) = data_of(source, *offset, name)?;
+        let (at, count) = locate_data(source, *offset, name)?;
         check_size("the size of the metadata", count, limits)?;
         let bytes = source.read_vec(at, count as usize)?;
         // The letter L marks compressed metadata.

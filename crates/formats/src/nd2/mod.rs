@@ -57,7 +57,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
         None => Picture::of(&Level::default(), &frame)?,
     };
     check_frames(&loops, &frame, limits)?;
-    let [t, positions, z] = [Over::Time, Over::Position, Over::Slice].map(|over| count_of(&loops, over));
+    let [t, positions, z] = [Over::Time, Over::Position, Over::Slice].map(|over| loop_count(&loops, over));
     if options.series >= positions {
         return Err(Fault::Misused(
             format!("there is no series {}: the file has {}", options.series, counted(positions, "position")).into(),
@@ -88,7 +88,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
 }
 
 /// Number of iterations of a loop; 1 if there is none.
-fn count_of(loops: &[Loop], over: Over) -> usize {
+fn loop_count(loops: &[Loop], over: Over) -> usize {
     loops.iter().find(|l| l.over == over).map_or(1, |l| l.count)
 }
 
@@ -135,7 +135,7 @@ struct ChannelWindow {
 
 impl Nd2 {
     /// Index of a frame in the file.
-    fn index_of(&self, t: usize, z: usize) -> u64 {
+    fn frame_index(&self, t: usize, z: usize) -> u64 {
         self.loops.iter().fold(0, |index, l| {
             let turn = match l.over {
                 Over::Time => t,
@@ -147,12 +147,12 @@ impl Nd2 {
     }
 
     fn is_stored(&self, t: usize, z: usize) -> bool {
-        self.map.frames.contains_key(&self.index_of(t, z))
+        self.map.frames.contains_key(&self.frame_index(t, z))
     }
 
     /// Finds the pixels of a frame and checks that they are complete.
     fn locate(&self, t: usize, z: usize) -> Result<Piece, Fault> {
-        let Some((at, count)) = self.map.frame(&self.source, self.index_of(t, z))? else { return Ok(None) };
+        let Some((at, count)) = self.map.frame(&self.source, self.frame_index(t, z))? else { return Ok(None) };
         let Some(count) = count.checked_sub(TIME_STAMP) else {
             return Err(Fault::malformed("a frame of the ND2 file is empty"));
         };

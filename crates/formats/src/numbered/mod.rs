@@ -99,7 +99,7 @@ fn run_around(by_number: &BTreeMap<u64, PathBuf>, own: u64) -> Vec<&PathBuf> {
 /// `fits` returns for another file whether it has the same size and sample type. The series ends before a file that does
 /// not fit. If the checked files of a long series fit, its other files are not checked. A file without others is returned
 /// alone.
-pub(crate) fn series_of(
+pub(crate) fn series_files(
     path: &Path,
     max_files: u64,
     fits: impl Fn(&Path) -> Result<bool, Fault>,
@@ -141,7 +141,7 @@ pub(crate) fn series_of(
 ///
 /// # Errors
 /// [`FormatError`] if the folder cannot be listed or contains several series.
-pub(crate) fn only_series_of_folder(folder: &Path) -> Result<Option<PathBuf>, FormatError> {
+pub(crate) fn only_series_in_folder(folder: &Path) -> Result<Option<PathBuf>, FormatError> {
     let entries = std::fs::read_dir(folder).map_err(|e| FormatError::io(folder, "listing the folder", e))?;
     let (mut slices, mut rasters) = (Vec::new(), Vec::new());
     for entry in entries {
@@ -199,13 +199,13 @@ fn name(path: &Path) -> String {
 
 /// Returns the first file of each numbered series, because opening it opens the whole series, and all other files, in the
 /// same order.
-pub fn one_of_each_series(files: &[PathBuf]) -> Vec<PathBuf> {
+pub fn first_file_per_series(files: &[PathBuf]) -> Vec<PathBuf> {
     each_with_series(files).into_iter().map(|(file, _)| file).collect()
 }
 
 /// Returns the number of files that are named like those of a numbered series but do not belong to it, because a number between
 /// them is missing, or they differ from it; 0 if the folder cannot be listed.
-pub fn count_left_out_of_series(files: &[PathBuf]) -> usize {
+pub fn count_files_outside_series(files: &[PathBuf]) -> usize {
     let Some((first, own)) = files.first().and_then(|first| Some((first, Numbered::of(first)?))) else { return 0 };
     let Ok(Some(names)) = names_beside(first) else { return 0 };
     let members: HashSet<String> = files.iter().map(|file| name(file)).collect();
@@ -215,7 +215,7 @@ pub fn count_left_out_of_series(files: &[PathBuf]) -> usize {
     names.into_iter().map(|other| first.with_file_name(other)).filter(is_left_out).count()
 }
 
-/// As [`one_of_each_series`], each with what [`opened_with`] returns.
+/// As [`first_file_per_series`], each with what [`opened_with`] returns.
 fn each_with_series(files: &[PathBuf]) -> Vec<(PathBuf, Option<Vec<PathBuf>>)> {
     let mut covered: HashSet<PathBuf> = HashSet::new();
     let mut kept = Vec::new();

@@ -15,11 +15,11 @@ const MAX_DIGITS: usize = 18;
 
 /// Whether a file has the extension of TIFF files that can be slices.
 pub(super) fn is_tiff(path: &Path) -> bool {
-    extension_of(path).is_some_and(|extension| TIFF_EXTENSIONS.contains(&extension.as_str()))
+    slice_extension(path).is_some_and(|extension| TIFF_EXTENSIONS.contains(&extension.as_str()))
 }
 
 /// The extension of a file that can be a slice, in lower case. Hidden files cannot.
-fn extension_of(path: &Path) -> Option<String> {
+fn slice_extension(path: &Path) -> Option<String> {
     let extension = path.extension()?.to_str()?.to_lowercase();
     let is_known = TIFF_EXTENSIONS.iter().chain(&RASTER_EXTENSIONS).any(|known| *known == extension);
     (is_known && !path.file_stem()?.to_str()?.starts_with('.')).then_some(extension)
@@ -62,7 +62,7 @@ impl Numbered {
     /// Parses the name of a file. `None` if it is hidden, has an extension that slices do not have, or does not end in a
     /// number.
     pub fn of(path: &Path) -> Option<Self> {
-        let extension = extension_of(path)?;
+        let extension = slice_extension(path)?;
         let stem = path.file_stem()?.to_str()?;
         let prefix = stem.trim_end_matches(|c: char| c.is_ascii_digit());
         let number = Number::of(stem.get(prefix.len()..)?)?;
@@ -98,11 +98,11 @@ impl PlaneName {
     /// Parses the name of a file. `None` if it is not a TIFF, has no final number with the letter of an axis, or repeats an
     /// axis.
     pub fn of(path: &Path) -> Option<Self> {
-        let extension = extension_of(path).filter(|_| is_tiff(path))?;
+        let extension = slice_extension(path).filter(|_| is_tiff(path))?;
         let stem = path.file_stem()?.to_str()?;
         let mut parts: Vec<&str> = stem.split('_').collect();
         let mut tokens = Vec::new();
-        while let Some(found) = parts.last().copied().and_then(tokens_of) {
+        while let Some(found) = parts.last().copied().and_then(tokenize) {
             tokens.push(found);
             parts.pop();
         }
@@ -154,7 +154,7 @@ impl PlaneName {
 
 /// The letters, axes and numbers that a part of a name consists of, such as `Z005` or `C001Z005`; `None` if it contains
 /// anything else.
-fn tokens_of(part: &str) -> Option<Vec<(&str, Axis, Number)>> {
+fn tokenize(part: &str) -> Option<Vec<(&str, Axis, Number)>> {
     let mut rest = part;
     let mut found = Vec::new();
     while !rest.is_empty() {

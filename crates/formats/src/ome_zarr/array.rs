@@ -144,7 +144,7 @@ impl ZarrArray {
 pub(crate) const ENTRY_BYTES: usize = 16;
 
 /// Strides in samples of a chunk stored in C order after `order` was applied: stored axis `i` is axis `order[i]`.
-fn strides_of(shape: &[usize], order: &[usize]) -> Vec<usize> {
+fn sample_strides(shape: &[usize], order: &[usize]) -> Vec<usize> {
     let mut strides = vec![0; shape.len()];
     let mut step = 1usize;
     for axis in order.iter().rev() {
@@ -189,7 +189,7 @@ fn parse_v2(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
     let separator = separator(text(node, "dimension_separator").unwrap_or("."))?;
     Ok(ZarrArray {
         path: path.to_owned(),
-        chunk_strides: strides_of(&chunk_shape, &stored),
+        chunk_strides: sample_strides(&chunk_shape, &stored),
         file_shape: chunk_shape.clone(),
         shape,
         dtype,
@@ -314,7 +314,7 @@ fn parse_v3(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
         dtype,
         order: chain.order,
         file_shape,
-        chunk_strides: strides_of(&chain.chunk_shape, &chain.stored),
+        chunk_strides: sample_strides(&chain.chunk_shape, &chain.stored),
         chunk_shape: chain.chunk_shape,
         fill: fill_value(dtype, node.get("fill_value").unwrap_or(&Value::Null))?,
         codecs: chain.codecs,
@@ -552,7 +552,7 @@ mod tests {
         let codecs = json!([{"name": "transpose", "configuration": {"order": [2, 0, 1]}}, {"name": "bytes"}]);
         let chain = Chain::parse(Some(&codecs), &[2, 3, 4], true).unwrap();
         // Stored with the extents 4, 2, 3.
-        assert_eq!(strides_of(&chain.chunk_shape, &chain.stored), [3, 1, 6]);
+        assert_eq!(sample_strides(&chain.chunk_shape, &chain.stored), [3, 1, 6]);
         for order in [json!([0, 0, 1]), json!([2, 0, 1, -1]), json!(["a", 2, 0, 1])] {
             let wrong = json!([{"name": "transpose", "configuration": {"order": order}}, {"name": "bytes"}]);
             assert!(matches!(Chain::parse(Some(&wrong), &[2, 3, 4], true), Err(Fault::Malformed(..))));

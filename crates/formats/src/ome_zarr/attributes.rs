@@ -65,7 +65,7 @@ pub(crate) fn image_group(image: &Written<'_>) -> Value {
     group(Value::Object(ome))
 }
 
-fn size_of(spec: &ZarrImageSpec, axis: Axis) -> Option<f64> {
+fn voxel_size_along(spec: &ZarrImageSpec, axis: Axis) -> Option<f64> {
     let size = match axis {
         Axis::T => spec.time_interval_secs,
         Axis::Z => spec.voxel_size_um.z,
@@ -77,7 +77,7 @@ fn size_of(spec: &ZarrImageSpec, axis: Axis) -> Option<f64> {
 }
 
 /// The position of the first sample of the image; 0 along axes that are written without a unit.
-fn origin_of(spec: &ZarrImageSpec, axis: Axis) -> f64 {
+fn origin_along(spec: &ZarrImageSpec, axis: Axis) -> f64 {
     let [z, y, x] = spec.origin_um;
     let position = match axis {
         Axis::Z => z,
@@ -85,7 +85,7 @@ fn origin_of(spec: &ZarrImageSpec, axis: Axis) -> f64 {
         Axis::X => x,
         Axis::T | Axis::C | Axis::S => 0.0,
     };
-    if size_of(spec, axis).is_some() && position.is_finite() { position } else { 0.0 }
+    if voxel_size_along(spec, axis).is_some() && position.is_finite() { position } else { 0.0 }
 }
 
 fn describe_axis(spec: &ZarrImageSpec, axis: Axis) -> Value {
@@ -95,7 +95,7 @@ fn describe_axis(spec: &ZarrImageSpec, axis: Axis) -> Value {
         Axis::C | Axis::S => return json!({"name": name, "type": "channel"}),
         Axis::Z | Axis::Y | Axis::X => ("space", "micrometer"),
     };
-    match size_of(spec, axis) {
+    match voxel_size_along(spec, axis) {
         Some(_) => json!({"name": name, "type": kind, "unit": unit}),
         None => json!({"name": name, "type": kind}),
     }
@@ -104,12 +104,12 @@ fn describe_axis(spec: &ZarrImageSpec, axis: Axis) -> Value {
 /// A level: its path, scale, and the position of its first sample, which differs from that of the image if samples are means.
 fn dataset(image: &Written<'_>, level: usize, method: Downsampling) -> Value {
     let factor = |axis: &Axis| if matches!(axis, Axis::Y | Axis::X) { (1u64 << level) as f64 } else { 1.0 };
-    let unit = |axis: &Axis| size_of(image.spec, *axis).unwrap_or(1.0);
+    let unit = |axis: &Axis| voxel_size_along(image.spec, *axis).unwrap_or(1.0);
     let scale: Vec<f64> = image.axes.iter().map(|axis| unit(axis) * factor(axis)).collect();
     let mut transformations = vec![json!({"type": "scale", "scale": scale})];
     let are_means = level > 0 && method == Downsampling::Mean;
     let shift = |axis: &Axis| if are_means { unit(axis) * (factor(axis) - 1.0) / 2.0 } else { 0.0 };
-    let position: Vec<f64> = image.axes.iter().map(|axis| origin_of(image.spec, *axis) + shift(axis)).collect();
+    let position: Vec<f64> = image.axes.iter().map(|axis| origin_along(image.spec, *axis) + shift(axis)).collect();
     if are_means || position.iter().any(|along| *along != 0.0) {
         transformations.push(json!({"type": "translation", "translation": position}));
     }

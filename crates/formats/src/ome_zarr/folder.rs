@@ -53,7 +53,7 @@ impl Folder {
     }
 
     /// The content of a zip file.
-    pub fn of_zip(zip: ZipFolder) -> Self {
+    pub fn from_zip(zip: ZipFolder) -> Self {
         Self { files: Files::Zipped(zip) }
     }
 

@@ -53,7 +53,7 @@ pub fn is_zarr_folder(path: &Path) -> bool {
 
 /// The Zarr folder that a path stands for: the folder itself, or the folder of a metadata file (`zarr.json`, `.zattrs`,
 /// `.zgroup`), which dialogs for files can choose. `None` for other paths.
-pub fn zarr_folder_of(path: &Path) -> Option<PathBuf> {
+pub fn containing_zarr_folder(path: &Path) -> Option<PathBuf> {
     if is_zarr_folder(path) {
         return Some(path.to_owned());
     }
@@ -79,7 +79,7 @@ pub const PREDICTION_KIND: &str = "prediction";
 pub const PREDICTION_LABELS: &str = "labels/objects";
 
 /// Returns the label image in the maps of an earlier prediction; other paths are returned unchanged.
-pub fn labels_of_prediction(path: &Path) -> PathBuf {
+pub fn prediction_labels_path(path: &Path) -> PathBuf {
     let labels = path.join(PREDICTION_LABELS);
     let is_result = is_zarr_folder(path) && is_finished(path, PREDICTION_KIND);
     if is_result && is_zarr_folder(&labels) { labels } else { path.to_owned() }
@@ -112,7 +112,7 @@ pub(crate) fn open_zip(
     let is_named_so = is_zarr_zip_name(path);
     let opened = source.part(0, source.len()).and_then(|source| ZipFolder::open(source, &options.limits));
     match opened {
-        Ok(Some(zip)) => open_in(Folder::of_zip(zip), path, options).map(Some),
+        Ok(Some(zip)) => open_in(Folder::from_zip(zip), path, options).map(Some),
         Ok(None) if is_named_so => Err(FormatError::unsupported(
             path,
             "the zip file holds no OME-Zarr image: it has no zarr.json, .zattrs or .zgroup",
@@ -235,7 +235,7 @@ fn full_shape(canonical: &[usize], shape: &[usize]) -> Vec<usize> {
 }
 
 /// The files and folders that identify an image of this folder: the folder and its metadata.
-pub(crate) fn files_of(root: &Path) -> Vec<PathBuf> {
+pub(crate) fn identity_files(root: &Path) -> Vec<PathBuf> {
     let metadata = METADATA_NAMES.iter().map(|name| root.join(name)).filter(|path| path.is_file());
     std::iter::once(root.to_owned()).chain(metadata).collect()
 }

@@ -69,10 +69,10 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
     let name_of = |node: &Value| node.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let named = multiscales.iter().map(name_of).enumerate();
     images.extend(named.map(|(multiscale, name)| ImageRef { group: String::new(), multiscale, name }));
-    let mut groups = images_of_well(root, "")?;
+    let mut groups = well_images(root, "")?;
     if let Some(plate) = root.ome("plate") {
         // With a layout of bioformats2raw, its list of series has the same images.
-        groups.extend(images_of_plate(folder, plate)?);
+        groups.extend(plate_images(folder, plate)?);
     } else if root.ome("bioformats2raw.layout").is_some() {
         let listed = folder.group("OME")?.unwrap_or_default();
         let names = list(listed.ome("series"));
@@ -106,25 +106,25 @@ fn paths<'v>(what: &str, entries: impl Iterator<Item = Option<&'v str>>) -> Resu
 }
 
 /// The paths of a well's images.
-fn images_of_well(well: &Group, path: &str) -> Result<Vec<String>, Fault> {
+fn well_images(well: &Group, path: &str) -> Result<Vec<String>, Fault> {
     let images = list(well.ome("well").and_then(|well| well.get("images")));
-    let stated = paths("the images of its wells", images.iter().map(path_of))?;
+    let stated = paths("the images of its wells", images.iter().map(entry_path))?;
     Ok(stated.into_iter().map(|image| join(path, image)).collect())
 }
 
 /// The path that an entry of a list states.
-fn path_of(entry: &Value) -> Option<&str> {
+fn entry_path(entry: &Value) -> Option<&str> {
     entry.get("path")?.as_str()
 }
 
 /// The paths of the images of all wells of a plate, well by well. Wells that are not stored are left out.
-fn images_of_plate(folder: &Folder, plate: &Value) -> Result<Vec<String>, Fault> {
+fn plate_images(folder: &Folder, plate: &Value) -> Result<Vec<String>, Fault> {
     let wells = list(plate.get("wells"));
     check_count("the number of wells", wells.len(), "MAX_IMAGES", MAX_IMAGES)?;
     let mut groups = Vec::new();
-    for path in paths("its wells", wells.iter().map(path_of))? {
+    for path in paths("its wells", wells.iter().map(entry_path))? {
         if let Some(well) = folder.group(path)? {
-            groups.extend(images_of_well(&well, path)?);
+            groups.extend(well_images(&well, path)?);
         }
         check_count("the number of images", groups.len(), "MAX_IMAGES", MAX_IMAGES)?;
     }
@@ -166,14 +166,15 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
     }
     let datasets = list(node.get("datasets"));
     check_count("the number of levels", datasets.len(), "MAX_LEVELS", MAX_LEVELS)?;
-    let path = |dataset: &Value| Some(join(&image.group, path_of(dataset)?));
+    let path = |dataset: &Value| Some(join(&image.group, entry_path(dataset)?));
     let levels: Option<Vec<String>> = datasets.iter().map(path).collect();
     let Some(levels) = levels.filter(|levels| !levels.is_empty()) else {
         return Err(Fault::malformed("its multiscales have no datasets with a path"));
     };
     let transformations = list(datasets.first().and_then(|d| d.get("coordinateTransformations")));
     let of_all = list(node.get("coordinateTransformations"));
-    let Grid { scale, translation, not_applied } = grid_of(transformations.iter().chain(of_all), axes.len())?;
+    let Grid { scale, translation, not_applied } =
+        compose_transformations(transformations.iter().chain(of_all), axes.len())?;
     let along = |axis: Axis| {
         let i = axes.iter().position(|a| *a == axis)?;
         Some((scale.as_ref()?.get(i).copied()?, units.get(i)?.as_deref()?))
@@ -255,7 +256,7 @@ impl Grid {
 }
 
 /// Applies transformations, scales and translations, one after the other.
-fn grid_of<'a>(transformations: impl Iterator<Item = &'a Value>, rank: usize) -> Result<Grid, Fault> {
+fn compose_transformations<'a>(transformations: impl Iterator<Item = &'a Value>, rank: usize) -> Result<Grid, Fault> {
     let mut grid = Grid { scale: None, translation: vec![0.0; rank], not_applied: Vec::new() };
     for entry in transformations {
         let numbers = |key: &str| -> Option<Vec<f64>> {
@@ -323,7 +324,7 @@ fn parse_omero(value: Option<&Value>) -> (Vec<Channel>, Option<(f64, f64)>) {
     let entries = list(value.and_then(|omero| omero.get("channels")));
     let channel = |entry: &Value| Channel {
         name: entry.get("label").and_then(Value::as_str).unwrap_or_default().to_owned(),
-        color_rgb: entry.get("color").and_then(Value::as_str).and_then(color_of),
+        color_rgb: entry.get("color").and_then(Value::as_str).and_then(parse_hex_color),
     };
     let window = |entry: &Value| {
         let number = |key: &str| entry.get("window")?.get(key)?.as_f64().filter(|v: &f64| v.is_finite());
@@ -337,7 +338,7 @@ fn parse_omero(value: Option<&Value>) -> (Vec<Channel>, Option<(f64, f64)>) {
 }
 
 /// A color of six hexadecimal digits.
-fn color_of(text: &str) -> Option<[u8; 3]> {
+fn parse_hex_color(text: &str) -> Option<[u8; 3]> {
     let digits = text.trim_start_matches('#');
     let value = u32::from_str_radix(digits.get(..6)?, 16).ok()?;
     let [_, red, green, blue] = value.to_be_bytes();

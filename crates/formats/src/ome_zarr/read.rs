@@ -84,7 +84,7 @@ impl OmeZarr {
         let strides = self.region_strides(&region.size);
         let kept = size != array.shape || len.saturating_mul(sample_bytes) <= KEPT_WHOLE_BYTES;
         let reading = Reading { of: self, level, array, strides, kept, unstored: Unstored::new(limits) };
-        let layers = layers_of(&parts, &size, &reading.strides);
+        let layers = group_into_layers(&parts, &size, &reading.strides);
         let (batch, threads) = (self.chunks_at_once(array), rayon::current_num_threads());
         // Each thread holds a decoded chunk, so large chunks are read in batches, which bound their memory.
         if batch >= threads && layers.len() >= LAYERS_PER_THREAD * threads {
@@ -293,7 +293,7 @@ impl Reading<'_> {
 
 /// Groups parts into layers along the axis that varies slowest in the region; `size` and `strides` are those of the region
 /// along the axes of the array. Layers are in the order of the region.
-fn layers_of<'a>(parts: &'a [Part], size: &[usize], strides: &[usize]) -> Vec<Layer<'a>> {
+fn group_into_layers<'a>(parts: &'a [Part], size: &[usize], strides: &[usize]) -> Vec<Layer<'a>> {
     let slowest =
         size.iter().zip(strides).enumerate().filter(|(_, (size, _))| **size > 1).max_by_key(|(_, (_, s))| **s);
     let Some((axis, (_, stride))) = slowest else { return Vec::new() };

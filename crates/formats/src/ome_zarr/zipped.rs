@@ -75,7 +75,7 @@ impl ZipFolder {
             entries.insert(name, entry);
             at = next;
         }
-        let Some(prefix) = prefix_of(&entries) else { return Ok(None) };
+        let Some(prefix) = zarr_prefix(&entries) else { return Ok(None) };
         Ok(Some(Self { source, entries, prefix, max_expanded_bytes: limits.max_chunk_bytes }))
     }
 
@@ -217,7 +217,7 @@ fn zip64_numbers(extra: &[u8]) -> impl Iterator<Item = u64> {
 }
 
 /// Returns the path of the Zarr in the zip: its top, or its only folder with metadata.
-fn prefix_of(entries: &HashMap<String, Entry>) -> Option<String> {
+fn zarr_prefix(entries: &HashMap<String, Entry>) -> Option<String> {
     if METADATA_NAMES.iter().any(|name| entries.contains_key(*name)) {
         return Some(String::new());
     }

@@ -30,14 +30,14 @@ pub(crate) fn open(
     options: &OpenOptions,
 ) -> Result<OpenedSeries, FormatError> {
     let Some(name) = document.metadata_file.clone() else {
-        let own = image_of(&document, path, path, true);
+        let own = first_image_in(&document, path, path, true);
         return build(path, Some(file), document, own, files, options);
     };
     // This file contains only pixels: the metadata are in another file.
     let holder = sibling(path, &name)?;
     if is_text(&holder)? {
         let document = read_companion(&holder, files.limits())?;
-        let own = image_of(&document, &holder, path, false);
+        let own = first_image_in(&document, &holder, path, false);
         return build(&holder, None, document, own, files, options);
     }
     let counters = Arc::<Counters>::default();
@@ -49,13 +49,13 @@ pub(crate) fn open(
             Fault::malformed("another file refers to it for the metadata of the set, but it has none").at(&holder)
         );
     }
-    let own = image_of(&document, &holder, path, false);
+    let own = first_image_in(&document, &holder, path, false);
     build(&holder, Some(master), document, own, files, options)
 }
 
 /// Returns the first image with planes in the file that was opened: its metadata are in the file `holder`, which is the file
 /// itself if `is_holder`. The first image of all if there is none.
-fn image_of(document: &Document, holder: &Path, opened: &Path, is_holder: bool) -> usize {
+fn first_image_in(document: &Document, holder: &Path, opened: &Path, is_holder: bool) -> usize {
     let folder = holder.parent().unwrap_or(Path::new(""));
     let is_in = |data: &ome_xml::TiffData| match &data.file_name {
         _ if is_holder && data.uuid.is_some() && data.uuid == document.uuid => true,
@@ -67,7 +67,7 @@ fn image_of(document: &Document, holder: &Path, opened: &Path, is_holder: bool) 
 }
 
 /// Returns the image of a series: that of the opened file comes first, then the others in their order.
-fn image_of_series(series: usize, own: usize) -> usize {
+fn series_image(series: usize, own: usize) -> usize {
     match series {
         0 => own,
         n if n <= own => n - 1,
@@ -141,9 +141,9 @@ fn build(
     options: &OpenOptions,
 ) -> Result<OpenedSeries, FormatError> {
     let count = document.images.len();
-    let name_of = |series| document.images.get(image_of_series(series, own)).map(|image| image.name.clone());
+    let name_of = |series| document.images.get(series_image(series, own)).map(|image| image.name.clone());
     let names: Vec<String> = (0..count).filter_map(name_of).collect();
-    let index = image_of_series(options.series, own);
+    let index = series_image(options.series, own);
     let Some(image) = document.images.get(index) else {
         if count == 0 {
             return Err(Fault::malformed("its OME-XML has no images").at(path));
@@ -167,7 +167,7 @@ fn build(
     } else {
         image.tiff_data.first().and_then(|d| d.ifd).unwrap_or(0)
     };
-    let page = page_of(&first, first_ifd)?;
+    let page = page_at(&first, first_ifd)?;
     let samples = page.layout.samples;
     if (page.layout.width, page.layout.height) != (image.size_x, image.size_y) || image.size_c % samples != 0 {
         return Err(FormatError::Malformed {
@@ -288,7 +288,7 @@ impl<'a> SetFiles<'a> {
 fn page_after(images: &[OmeImage], file: &TiffFile) -> Result<usize, FormatError> {
     let mut page = 0usize;
     for image in images {
-        let samples = page_of(file, page)?.layout.samples.max(1);
+        let samples = page_at(file, page)?.layout.samples.max(1);
         let channels = (image.size_c / samples).max(1);
         page = page.saturating_add(image.size_z.saturating_mul(image.size_t).saturating_mul(channels));
     }
@@ -363,7 +363,7 @@ fn undescribed_pages(document: &Document, set: &SetFiles<'_>, own: u32, file: &T
         }
         has_planes = true;
         let start = data.ifd.unwrap_or(0);
-        let samples = page_of(file, start).map_or(1, |page| page.layout.samples);
+        let samples = page_at(file, start).map_or(1, |page| page.layout.samples);
         let planes = Sizes::new(image, samples, limits).map_or(usize::MAX, |sizes| sizes.total);
         let stated = data.plane_count.unwrap_or(if data.ifd.is_some() { 1 } else { file.chain_len });
         describe(start, stated.min(planes));
@@ -386,7 +386,7 @@ fn undescribed_note(pages: usize) -> Option<String> {
     (pages > 0).then(|| format!("{} of the file {are}", counted(pages, "page")))
 }
 
-fn page_of(file: &TiffFile, ifd: usize) -> Result<&super::page::Page, FormatError> {
+fn page_at(file: &TiffFile, ifd: usize) -> Result<&super::page::Page, FormatError> {
     match file.pages.get(..file.chain_len).and_then(|p| p.get(ifd)) {
         Some(Some(page)) => Ok(page),
         Some(None) => {

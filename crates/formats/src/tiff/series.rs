@@ -95,7 +95,7 @@ pub(crate) fn open(
             Err(_) => {}
         }
     }
-    let all = images_of(&file, &description).map_err(|f| f.at(path))?;
+    let all = images_without_ome(&file, &description).map_err(|f| f.at(path))?;
     let count = all.len();
     let alone = options.opens_alone() || !path.is_file();
     let members = if alone { None } else { Members::of(path, &file, &all, files.limits())? };
@@ -114,7 +114,7 @@ pub(crate) fn open(
 }
 
 /// The images in a file that does not have OME-XML.
-pub(super) fn images_of(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault> {
+pub(super) fn images_without_ome(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault> {
     if lsm::is_lsm(file) {
         lsm_series(file)
     } else if stk::is_stk(file) {

@@ -19,7 +19,7 @@ fn parsed(description: &str) -> Option<serde_json::Value> {
 }
 
 /// Returns the shape that a JSON description states.
-fn shape_of(json: &serde_json::Value) -> Option<Vec<usize>> {
+fn parse_shape(json: &serde_json::Value) -> Option<Vec<usize>> {
     json.get("shape")?.as_array()?.iter().map(|n| Some(n.as_u64()? as usize)).collect()
 }
 
@@ -28,7 +28,7 @@ fn shape_of(json: &serde_json::Value) -> Option<Vec<usize>> {
 pub(super) fn stated(description: &str) -> Option<Stated> {
     let json = parsed(description)?;
     let axes: Axes = json.get("axes")?.as_str()?.parse().ok()?;
-    let shape = shape_of(&json)?;
+    let shape = parse_shape(&json)?;
     let stated = Stated { axes, shape };
     let is_leading = |axis: &Axis| !matches!(axis, Axis::Y | Axis::X | Axis::S);
     let of_page: String = stated.axes.iter().skip_while(is_leading).map(Axis::letter).collect();
@@ -40,7 +40,7 @@ pub(super) fn stated(description: &str) -> Option<Stated> {
 /// anything better, although they may be channels or time points.
 pub(super) fn describe_without_axes(series: &mut Series, layout: &Layout, description: &str) {
     let planes = series.planes.len();
-    let Some((json, shape)) = parsed(description).and_then(|json| shape_of(&json).map(|shape| (json, shape))) else {
+    let Some((json, shape)) = parsed(description).and_then(|json| parse_shape(&json).map(|shape| (json, shape))) else {
         return;
     };
     let page = [layout.height, layout.width, layout.samples];

@@ -11,7 +11,7 @@ use crate::{
     error::{Fault, FormatError},
     file_format::FileFormat,
     limits::Limits,
-    numbered::{PlaneFiles, differs, series_of},
+    numbered::{PlaneFiles, differs, series_files},
     source::Source,
 };
 use cytoscope_volume::Axis;
@@ -44,7 +44,7 @@ impl Members {
             planes.check(fits)?;
             return Ok(Some(Self { dims, files: planes.files(), layout: Arc::clone(layout) }));
         }
-        let files = series_of(path, limits.max_set_files, fits).map_err(|f| f.at(path))?;
+        let files = series_files(path, limits.max_set_files, fits).map_err(|f| f.at(path))?;
         let dims = vec![(Axis::Z, files.len())];
         Ok((files.len() > 1).then(|| Self { dims, files, layout: Arc::clone(layout) }))
     }
@@ -87,41 +87,41 @@ fn slice_layout<'a>(file: &'a TiffFile, all: &[Series]) -> Option<&'a Arc<Layout
 }
 
 /// Opens a file and returns what [`slice_layout`] returns for it.
-fn slice_of(path: &Path, limits: &Limits) -> Result<Option<Arc<Layout>>, Fault> {
+fn open_slice(path: &Path, limits: &Limits) -> Result<Option<Arc<Layout>>, Fault> {
     let container = Container::open(Source::open(path, Arc::default())?, limits.clone())?;
     // Finding all pages of a long stack takes time; that there is a second one suffices.
     if container.read_ifd(container.first_ifd)?.next != 0 {
         return Ok(None);
     }
-    layout_of(&TiffFile::walk(path, container.source, limits)?)
+    slice_page_layout(&TiffFile::walk(path, container.source, limits)?)
 }
 
 /// Returns the layout of the page of a file that can be a slice; `None` for other files.
-fn layout_of(file: &TiffFile) -> Result<Option<Arc<Layout>>, Fault> {
+fn slice_page_layout(file: &TiffFile) -> Result<Option<Arc<Layout>>, Fault> {
     let description = file.description()?.unwrap_or_default();
     if ome_xml::is_ome(&description) {
         return Ok(None);
     }
-    Ok(slice_layout(file, &series::images_of(file, &description)?).cloned())
+    Ok(slice_layout(file, &series::images_without_ome(file, &description)?).cloned())
 }
 
 /// Refuses a file that cannot be a slice in a stack with pages of this layout.
 pub(super) fn check_slice(file: &TiffFile, layout: &Layout) -> Result<(), Fault> {
-    if layout_of(file)?.is_some_and(|own| own.is_slice_with(layout)) { Ok(()) } else { Err(differs()) }
+    if slice_page_layout(file)?.is_some_and(|own| own.is_slice_with(layout)) { Ok(()) } else { Err(differs()) }
 }
 
 /// Returns whether a file can be a slice in a stack with pages of this layout.
 fn stacks_with(path: &Path, layout: &Layout, limits: &Limits) -> Result<bool, Fault> {
-    Ok(slice_of(path, limits)?.is_some_and(|own| own.is_slice_with(layout)))
+    Ok(open_slice(path, limits)?.is_some_and(|own| own.is_slice_with(layout)))
 }
 
 /// Returns the files that opening a file opens; if its series is incomplete, the ones that exist, and if the series cannot be
 /// read, none. `None` if the file is not a slice or cannot be read.
 pub(crate) fn opened_with(path: &Path, limits: &Limits) -> Option<Vec<PathBuf>> {
-    let layout = slice_of(path, limits).ok()??;
+    let layout = open_slice(path, limits).ok()??;
     if let Ok(Some(planes)) = PlaneFiles::beside(path, limits.max_set_files) {
         return Some(planes.files());
     }
-    let files = series_of(path, limits.max_set_files, |other| stacks_with(other, &layout, limits));
+    let files = series_files(path, limits.max_set_files, |other| stacks_with(other, &layout, limits));
     Some(files.unwrap_or_default())
 }

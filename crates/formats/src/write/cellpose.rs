@@ -48,14 +48,14 @@ pub(super) fn before_masks(spec: &WriteSpec, path: &Path) -> Vec<u8> {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let stem = name.get(..name.len().saturating_sub(SUFFIX.len())).unwrap_or(&name);
     key(&mut bytes, &format!("{stem}.tif"));
-    masks_of(&mut bytes, spec, "masks");
+    write_masks_header(&mut bytes, spec, "masks");
     bytes
 }
 
 /// The bytes between the samples of the masks and those of the outlines.
 pub(super) fn before_outlines(spec: &WriteSpec) -> Vec<u8> {
     let mut bytes = b"tb".to_vec();
-    masks_of(&mut bytes, spec, "outlines");
+    write_masks_header(&mut bytes, spec, "outlines");
     bytes
 }
 
@@ -69,7 +69,7 @@ pub(super) fn after_outlines() -> Vec<u8> {
 }
 
 /// The key and the array of labels up to its samples.
-fn masks_of(bytes: &mut Vec<u8>, spec: &WriteSpec, name: &str) {
+fn write_masks_header(bytes: &mut Vec<u8>, spec: &WriteSpec, name: &str) {
     key(bytes, name);
     let code = format!("u{}", spec.dtype.size_bytes());
     let order = if spec.dtype.size_bytes() == 1 { '|' } else { '<' };

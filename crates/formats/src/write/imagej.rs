@@ -89,7 +89,7 @@ pub(crate) fn description(spec: &WriteSpec) -> String {
 pub(crate) fn range_text(spec: &WriteSpec, ranges: &Ranges) -> String {
     let mut text = String::new();
     if spec.size(Axis::S) == 1 {
-        let (low, high) = ranges.of_channel(0);
+        let (low, high) = ranges.for_channel(0);
         text = format!("min={low:?}\nmax={high:?}\n");
         if text.len() > RANGE_BYTES {
             text = format!("min={low:e}\nmax={high:e}\n");
@@ -132,7 +132,7 @@ pub(crate) fn private(spec: &WriteSpec) -> Option<Private> {
         let labeled = if planes <= MAX_LABELS { planes } else { channels };
         kinds.push((b"labl", labeled as u32));
         for plane in 0..labeled {
-            let bytes = utf16(spec.channel_name(spec.channel_of(plane)));
+            let bytes = utf16(spec.channel_name(spec.channel_index(plane)));
             counts.push(bytes.len() as u32);
             body.extend(bytes);
         }
@@ -172,7 +172,7 @@ pub(crate) fn private(spec: &WriteSpec) -> Option<Private> {
 pub(crate) fn channel_ranges(spec: &WriteSpec, ranges: &Ranges) -> Vec<u8> {
     (0..spec.size(Axis::C))
         .flat_map(|c| {
-            let (low, high) = ranges.of_channel(c);
+            let (low, high) = ranges.for_channel(c);
             [low.to_be_bytes(), high.to_be_bytes()].concat()
         })
         .collect()

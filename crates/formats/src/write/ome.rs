@@ -70,7 +70,7 @@ pub(crate) fn plane_tags(spec: &WriteSpec) -> Vec<(u16, Value)> {
 pub(crate) fn first_tags(spec: &WriteSpec, ranges: &Ranges) -> Vec<(u16, Value)> {
     let mut tags = vec![(tag::DESCRIPTION, Value::Ascii(xml(spec)))];
     if spec.size(Axis::S) == 1 {
-        let (low, high) = ranges.of_all();
+        let (low, high) = ranges.for_all_channels();
         tags.push((tag::S_MIN, Value::Double(low)));
         tags.push((tag::S_MAX, Value::Double(high)));
     }

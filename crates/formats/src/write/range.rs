@@ -25,7 +25,7 @@ impl Ranges {
         let plane_len = spec.plane_len();
         for k in 0..slab.samples().len() / plane_len.max(1) {
             let found = with_samples!(slab.samples(), v => range(v.get(k * plane_len..(k + 1) * plane_len).unwrap_or_default()));
-            let (Some(found), Some(slot)) = (found, self.channels.get_mut(spec.channel_of(first + k))) else {
+            let (Some(found), Some(slot)) = (found, self.channels.get_mut(spec.channel_index(first + k))) else {
                 continue;
             };
             *slot = Some(slot.map_or(found, |old| (old.0.min(found.0), old.1.max(found.1))));
@@ -33,13 +33,13 @@ impl Ranges {
     }
 
     /// The display range of one channel.
-    pub fn of_channel(&self, channel: usize) -> (f64, f64) {
+    pub fn for_channel(&self, channel: usize) -> (f64, f64) {
         let found = self.given.or_else(|| self.channels.get(channel).copied().flatten());
         non_empty(found.unwrap_or((0.0, 1.0)))
     }
 
     /// The display range over all channels.
-    pub fn of_all(&self) -> (f64, f64) {
+    pub fn for_all_channels(&self) -> (f64, f64) {
         let join = |a: (f64, f64), b: (f64, f64)| (a.0.min(b.0), a.1.max(b.1));
         non_empty(self.given.or_else(|| self.channels.iter().flatten().copied().reduce(join)).unwrap_or((0.0, 1.0)))
     }

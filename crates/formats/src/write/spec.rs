@@ -145,7 +145,7 @@ impl WriteSpec {
     }
 
     /// Channel index of a plane.
-    pub(crate) fn channel_of(&self, plane: usize) -> usize {
+    pub(crate) fn channel_index(&self, plane: usize) -> usize {
         let leading = self.leading();
         let Some(at) = leading.iter().position(|d| d.0 == Axis::C) else { return 0 };
         let step: usize = leading.iter().skip(at + 1).map(|d| d.1).product();

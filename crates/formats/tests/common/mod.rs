@@ -28,6 +28,6 @@ pub fn opened(bytes: Vec<u8>, series: usize) -> Result<Image, FormatErrorKind> {
 }
 
 /// The samples of these pages of 2 × 3 pixels, one after the other, which hold 6 × page to 6 × page + 5.
-pub fn samples_of(pages: impl IntoIterator<Item = u8>) -> Samples {
+pub fn page_samples(pages: impl IntoIterator<Item = u8>) -> Samples {
     Samples::U8(pages.into_iter().flat_map(|page| (0..6).map(move |i| page * 6 + i)).collect())
 }

@@ -211,7 +211,7 @@ fn rescaled(name: &str, factor: usize, symbol: char, inverse: char) -> String {
 /// If the inputs do not fit the operator.
 pub fn node_infos(op: &Op, inputs: &[Option<&Info>], outputs: usize, limits: &GraphLimits) -> Result<Vec<Info>> {
     let args = OpInputs { inputs, outputs, limits };
-    let mut infos = outputs_of(op, &args)?;
+    let mut infos = infer_outputs(op, &args)?;
     for info in &infos {
         if let Some(shape) = info.fixed_shape() {
             checked_elements(&shape, "tensor_elements", "an output", limits.tensor_elements)?;
@@ -222,7 +222,7 @@ pub fn node_infos(op: &Op, inputs: &[Option<&Info>], outputs: usize, limits: &Gr
 }
 
 /// Applies the rule of an operator.
-fn outputs_of(op: &Op, args: &OpInputs<'_>) -> Result<Vec<Info>> {
+fn infer_outputs(op: &Op, args: &OpInputs<'_>) -> Result<Vec<Info>> {
     if let Some(infos) = op.with_operator(|o| o.infer(args)) {
         return infos;
     }

@@ -117,18 +117,18 @@ impl Element for u8 {
 with_lanes! {
     /// Computes one row.
     unsafe fn dot_row<L>(row: &Row<'_>) {
-        // SAFETY: the caller guarantees what `row_of` needs; `with_lanes` checked the CPU.
+        // SAFETY: the caller guarantees what `compute_row` needs; `with_lanes` checked the CPU.
         unsafe {
             match row.inputs {
-                Pointer::F32(inputs) => row_of::<L, f32>(row, inputs),
-                Pointer::U8(inputs) => row_of::<L, u8>(row, inputs),
+                Pointer::F32(inputs) => compute_row::<L, f32>(row, inputs),
+                Pointer::U8(inputs) => compute_row::<L, u8>(row, inputs),
             }
         }
     }
 }
 
 #[inline(always)]
-unsafe fn row_of<L: Lanes, T: Element>(row: &Row<'_>, inputs: *const T) {
+unsafe fn compute_row<L: Lanes, T: Element>(row: &Row<'_>, inputs: *const T) {
     // SAFETY: the caller guarantees `len` voxels of 16 values in each input block at every tap, 16 weights per block and tap,
     // `len` outputs, and a CPU that supports `L`.
     unsafe {
@@ -162,7 +162,7 @@ unsafe fn row_of<L: Lanes, T: Element>(row: &Row<'_>, inputs: *const T) {
 // A function, because closures that are used twice are not inlined into code for a target feature.
 #[inline(always)]
 unsafe fn products<L: Lanes, T: Element, const N: usize>(row: &Row<'_>, inputs: *const T, at: usize) -> [L; N] {
-    // SAFETY: as `row_of`; `at` and the `N - 1` voxels after it are voxels of the row.
+    // SAFETY: as `compute_row`; `at` and the `N - 1` voxels after it are voxels of the row.
     unsafe {
         let mut sums = [L::splat(0.0); N];
         let mut weights = row.weights;

@@ -27,7 +27,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Returns the position of each tap for an output slice.
-    pub(crate) fn taps_of(&self, slice: usize) -> &[usize] {
+    pub(crate) fn slice_taps(&self, slice: usize) -> &[usize] {
         self.ring_taps.get(slice).unwrap_or(&self.taps)
     }
 
@@ -267,7 +267,7 @@ impl<C: Core> Row<'_, C> {
                 in_blocks: group.in_blocks,
                 in_per_block: self.in_layout.block,
                 last_in_per_block,
-                taps: self.plan.taps_of(d),
+                taps: self.plan.slice_taps(d),
                 adjacent: self.plan.adjacent,
                 weights: self.core.weights()[group.at..].as_ptr(),
                 excess: self.core.excess(group),

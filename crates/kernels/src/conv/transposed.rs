@@ -125,7 +125,10 @@ impl<P> Transposed<P> {
             (0..kernel[0] * kernel[1]).map(|row| part(&outputs, &[row * kernel[2]])).collect::<Result<_, _>>()?
         } else {
             let outputs: Vec<_> = (0..out_channels).map(|o| Some((o, 0))).collect();
-            shape.remainders().map(|remainder| part(&outputs, &taps_of(shape, remainder))).collect::<Result<_, _>>()?
+            shape
+                .remainders()
+                .map(|remainder| part(&outputs, &taps_for_remainder(shape, remainder)))
+                .collect::<Result<_, _>>()?
         };
         Ok(Self { parts, kernel, stride, rows, out_channels })
     }
@@ -137,7 +140,7 @@ impl<P> Transposed<P> {
 }
 
 /// Returns the taps of the outputs with a remainder, in the order of the input voxels that they read: the farthest first.
-fn taps_of(shape: &TransposedShape, remainder: [usize; 3]) -> Vec<usize> {
+fn taps_for_remainder(shape: &TransposedShape, remainder: [usize; 3]) -> Vec<usize> {
     let along = |axis: usize| {
         let (first, step) = (remainder[axis], shape.stride[axis]);
         (first..shape.kernel[axis]).step_by(step).rev().collect::<Vec<usize>>()

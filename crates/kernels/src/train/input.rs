@@ -33,7 +33,7 @@ struct Phase {
 
 /// Returns the taps along one axis that read input voxels with a given remainder: relative output position and tap
 /// index.
-fn taps_of(shape: &ConvShape, axis: usize, remainder: usize) -> Vec<(isize, usize)> {
+fn taps_for_remainder(shape: &ConvShape, axis: usize, remainder: usize) -> Vec<(isize, usize)> {
     let (stride, pad) = (shape.stride[axis] as isize, shape.pad_before[axis] as isize);
     (0..shape.kernel[axis])
         .rev()
@@ -71,7 +71,7 @@ impl InputGradient {
                 at / shape.stride[2] % shape.stride[1],
                 at % shape.stride[2],
             ];
-            let seen = [0, 1, 2].map(|axis| taps_of(shape, axis, remainder[axis]));
+            let seen = [0, 1, 2].map(|axis| taps_for_remainder(shape, axis, remainder[axis]));
             let mut own = Vec::with_capacity(taps);
             for (_, d) in &seen[0] {
                 for (_, h) in &seen[1] {

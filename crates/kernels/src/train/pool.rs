@@ -177,12 +177,12 @@ fn max_planes(row: &Row<'_>, input: &[f32], rows: &[(usize, Option<usize>)], own
 
 multiversion! {
     fn average_row(row: &Row<'_>, block: usize, rows: &[usize], own: &mut [f32]) {
-        if block == CHANNEL_BLOCK { average_of::<CHANNEL_BLOCK>(row, rows, own) } else { average_of::<1>(row, rows, own) }
+        if block == CHANNEL_BLOCK { average_rows::<CHANNEL_BLOCK>(row, rows, own) } else { average_rows::<1>(row, rows, own) }
     }
 }
 
 #[inline(always)]
-fn average_of<const B: usize>(row: &Row<'_>, rows: &[usize], own: &mut [f32]) {
+fn average_rows<const B: usize>(row: &Row<'_>, rows: &[usize], own: &mut [f32]) {
     for (g, inside) in row.gradient.chunks_exact(B).zip(row.inside) {
         let count = if row.whole > 0 { row.whole } else { (row.rows * inside.len()).max(1) };
         let share = 1.0 / count as f32;

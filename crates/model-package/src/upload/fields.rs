@@ -87,7 +87,7 @@ impl<'a> Checker<'a> {
                     self.known_fields(&format!("{key}[{i}]."), entry, known);
                 }
             }
-            self.fields_of_05();
+            self.check_05_fields();
         }
         self.links();
         self.version_comment();
@@ -116,7 +116,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Checks fields that format 0.4 does not have, or whose values it does not check.
-    fn fields_of_05(&mut self) {
+    fn check_05_fields(&mut self) {
         let rdf: &'a Value = self.rdf;
         for key in NOT_EMPTY {
             if rdf.get(key).is_some_and(Value::is_null) {

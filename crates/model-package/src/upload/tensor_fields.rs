@@ -99,19 +99,19 @@ pub(super) fn entries<'a>(value: &'a Value, key: &str) -> &'a [Value] {
 }
 
 /// Returns a text; `None` if it is missing or another value.
-fn text_of<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+fn text_field<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str)
 }
 
 /// The type of an axis, such as `space`.
-fn kind_of(axis: &Value) -> &str {
-    text_of(axis, "type").unwrap_or_default()
+fn axis_type(axis: &Value) -> &str {
+    text_field(axis, "type").unwrap_or_default()
 }
 
 /// The id of an axis: by default its type, of `space` x.
-fn id_of(axis: &Value) -> &str {
-    let kind = kind_of(axis);
-    text_of(axis, "id").unwrap_or(if kind == "space" { "x" } else { kind })
+fn axis_id(axis: &Value) -> &str {
+    let kind = axis_type(axis);
+    text_field(axis, "id").unwrap_or(if kind == "space" { "x" } else { kind })
 }
 
 /// Adds the axes of a tensor with a size of their own.
@@ -119,14 +119,14 @@ fn add_axes<'a>(known: &mut KnownAxes<'a>, tensor: &'a Value, tensor_id: &'a str
     for axis in entries(tensor, "axes") {
         let size = axis.get("size");
         let smallest = || size.and_then(|size| size.get("min")).and_then(Value::as_f64);
-        let min_size = match kind_of(axis) {
+        let min_size = match axis_type(axis) {
             "batch" => None,
             "channel" => Some(entries(axis, "channel_names").len() as f64),
             _ => size.and_then(Value::as_f64).or_else(smallest),
         };
         let Some(min_size) = min_size else { continue };
         let scale = axis.get("scale").and_then(Value::as_f64).unwrap_or(1.0);
-        known.insert((tensor_id, id_of(axis)), Independent { min_size, scale, unit: text_of(axis, "unit") });
+        known.insert((tensor_id, axis_id(axis)), Independent { min_size, scale, unit: text_field(axis, "unit") });
     }
 }
 
@@ -144,7 +144,7 @@ impl<'a> Checker<'a> {
         ] {
             let tensors = entries(rdf, key);
             for tensor in tensors {
-                add_axes(&mut known, tensor, text_of(tensor, "id").unwrap_or(default_id));
+                add_axes(&mut known, tensor, text_field(tensor, "id").unwrap_or(default_id));
             }
             for (i, tensor) in tensors.iter().enumerate() {
                 let part = format!("{key}[{i}]");
@@ -195,7 +195,7 @@ impl<'a> Checker<'a> {
             let is_nominal = one.get("values").is_some();
             let fields = if is_nominal { NOMINAL_FIELDS.as_slice() } else { INTERVAL_FIELDS.as_slice() };
             self.known_fields(&format!("{part}."), one, fields);
-            types.insert(text_of(one, "type").unwrap_or(if is_nominal { "uint8" } else { "float32" }));
+            types.insert(text_field(one, "type").unwrap_or(if is_nominal { "uint8" } else { "float32" }));
             if one.get("type").is_some_and(|name| !name.is_string()) {
                 self.refuse(format!("{part}.type"), "is not text: write a type such as float32");
             }
@@ -224,7 +224,7 @@ impl<'a> Checker<'a> {
         let mut ids = BTreeSet::new();
         for (i, axis) in entries(tensor, "axes").iter().enumerate() {
             let part = format!("{tensor_part}.axes[{i}]");
-            let (kind, id) = (kind_of(axis), id_of(axis));
+            let (kind, id) = (axis_type(axis), axis_id(axis));
             self.known_fields(&format!("{part}."), axis, axis_fields(kind, is_output));
             self.id_and_description(&part, axis);
             if !ids.insert(id) {
@@ -277,7 +277,7 @@ impl<'a> Checker<'a> {
         let Some(size) = given(axis, "size") else {
             return self.refuse(size_part, "is missing: give a number, min and step, or tensor_id and axis_id");
         };
-        let of = [text_of(size, "tensor_id"), text_of(size, "axis_id")];
+        let of = [text_field(size, "tensor_id"), text_field(size, "axis_id")];
         let mut min_size = None;
         if let [Some(tensor), Some(id)] = of {
             self.known_fields(&format!("{size_part}."), size, &["axis_id", "offset", "tensor_id"]);
@@ -293,7 +293,7 @@ impl<'a> Checker<'a> {
                 Some(other) => {
                     let scale = axis.get("scale").and_then(Value::as_f64).unwrap_or(1.0);
                     min_size = Some((other.min_size * other.scale / scale + offset.unwrap_or(0.0)).floor());
-                    let unit = text_of(axis, "unit");
+                    let unit = text_field(axis, "unit");
                     // A unit that does not exist is refused once.
                     let is_known = |unit: Option<&str>| {
                         unit.is_none_or(|unit| SPACE_UNITS.contains(&unit) || TIME_UNITS.contains(&unit))
@@ -307,7 +307,7 @@ impl<'a> Checker<'a> {
                 }
             }
         } else if size.is_object() {
-            self.own_size(&size_part, kind_of(axis), size, is_output);
+            self.own_size(&size_part, axis_type(axis), size, is_output);
         }
         if let Some(halo) = axis.get("halo").filter(|_| is_output) {
             let voxels = halo.as_f64().filter(|halo| *halo >= 1.0);

@@ -11,7 +11,7 @@ const COMMON_FIELDS: [&str; 5] = ["authors", "comment", "parent", "sha256", "sou
 
 /// Returns the fields of weights in a format besides those of all, and the required ones; `None` if there is no such format.
 /// That of ONNX is required, too, but checked on its own.
-fn fields_of(format: &str) -> Option<[&'static [&'static str]; 2]> {
+fn format_fields(format: &str) -> Option<[&'static [&'static str]; 2]> {
     let fields: [&'static [&'static str]; 2] = match format {
         "keras_hdf5" | "tensorflow_js" => [&["tensorflow_version"], &["tensorflow_version"]],
         "keras_v3" => [&["backend", "keras_version"], &["backend", "keras_version"]],
@@ -33,7 +33,7 @@ impl<'a> Checker<'a> {
         let Some(weights) = rdf.get("weights").and_then(Value::as_object).filter(|_| self.is_05()) else { return };
         for (format, entry) in weights.iter().filter(|(_, entry)| !entry.is_null()) {
             let part = format!("weights.{format}");
-            let Some([own, required]) = fields_of(format) else {
+            let Some([own, required]) = format_fields(format) else {
                 self.refuse(part, "is not a format of weights in the specification: remove the entry");
                 continue;
             };

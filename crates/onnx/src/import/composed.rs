@@ -50,7 +50,7 @@ fn mean(im: &mut Importer<'_>, node: &Pending<'_>, x: Option<ValueId>, axes: &[i
 }
 
 /// Returns the axis, counted from the first one, that an attribute of the node states for an input with `rank` axes.
-fn axis_of(node: &Pending<'_>, axis: i64, rank: i64) -> Result<i64> {
+fn resolve_axis(node: &Pending<'_>, axis: i64, rank: i64) -> Result<i64> {
     if (-rank..rank).contains(&axis) {
         return Ok(if axis < 0 { axis + rank } else { axis });
     }
@@ -105,7 +105,7 @@ fn rms_normalization(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op
     let (axis, epsilon) = (node.attributes.int("axis", -1)?, node.attributes.float("epsilon", 1e-5)?);
     let (x, scale) = (node.input(0), node.input(1));
     let rank = rank(im, node)?;
-    let axes: Vec<i64> = (axis_of(node, axis, rank)?..rank).collect();
+    let axes: Vec<i64> = (resolve_axis(node, axis, rank)?..rank).collect();
     let square = binary(im, node, BinaryOp::Mul, x, x)?;
     let mean = mean(im, node, square, &axes)?;
     let epsilon = number(im, node, epsilon, x)?;
@@ -183,7 +183,7 @@ fn global_lp_pool(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
 fn hardmax(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
     let axis = node.attributes.int("axis", if node.opset < 13 { 1 } else { -1 })?;
     let rank = rank(im, node)?;
-    let axis = axis_of(node, axis, rank)?;
+    let axis = resolve_axis(node, axis, rank)?;
     if node.opset < 13 && axis + 1 != rank {
         return Err(node.unsupported("several axes at once"));
     }

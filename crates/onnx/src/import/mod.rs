@@ -78,7 +78,8 @@ pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> 
         }
     };
     check_opset(opset)?;
-    let mut importer = Importer::new(opset, limits, Budget::of_bytes(bytes.len() as u64, Interrupt::default()));
+    let mut importer =
+        Importer::new(opset, limits, Budget::with_constant_bytes(bytes.len() as u64, Interrupt::default()));
     importer.graph.name = proto.name.to_owned();
     importer.domains = model.opsets.iter().map(|(d, v)| ((*d).to_owned(), *v)).collect();
     for function in &model.functions {

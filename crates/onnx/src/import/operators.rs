@@ -431,7 +431,7 @@ mod tests {
     fn the_table_lists_exactly_the_converted_operators() {
         let limits = GraphLimits::default();
         let known = |op_type: &str| {
-            let budget = cytoscope_graph::Budget::of_bytes(0, cytoscope_graph::Interrupt::default());
+            let budget = cytoscope_graph::Budget::with_constant_bytes(0, cytoscope_graph::Interrupt::default());
             let mut importer = Importer::new(17, &limits, budget);
             let mut node = Pending {
                 name: "n".into(),

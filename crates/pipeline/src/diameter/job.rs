@@ -66,7 +66,7 @@ fn object_diameter(
         )));
     };
     let image = job.open(input)?;
-    let of_series = first_series_note(&job.series, image.meta(), "is measured", OtherSeries::One);
+    let series_note = first_series_note(&job.series, image.meta(), "is measured", OtherSeries::One);
     let sources = input_tensors::sources(job, model, input, image)?;
     let (image, ..) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let given = sources.options(preprocess::options_after(job));
@@ -75,7 +75,7 @@ fn object_diameter(
     check_time(job.time, count, input)?;
     let times: Vec<usize> = job.time.map_or_else(|| (0..count).collect(), |time| vec![time]);
     let stack = Stack::new(&image, times.first().copied().unwrap_or(0));
-    let mut notes: Vec<Message> = of_series.into_iter().collect();
+    let mut notes: Vec<Message> = series_note.into_iter().collect();
     let chosen = (given.channel, given.channels.as_slice());
     let channels = channels(context, chosen, model, &meta, &stack, input, &mut notes)?;
     stack.check_ends()?;

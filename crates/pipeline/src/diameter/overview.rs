@@ -77,8 +77,8 @@ fn contrast(values: &[f32], columns: usize, x: Range<usize>) -> f64 {
     let (mut highest, mut sum, mut blocks) = (f64::NEG_INFINITY, 0.0, 0u32);
     for rows in rows.chunks(BLOCK) {
         for at in (0..x.len()).step_by(BLOCK) {
-            let of_block = rows.iter().flat_map(|row| row.iter().skip(at).take(BLOCK)).filter(|v| v.is_finite());
-            let (total, count) = of_block.fold((0.0, 0u32), |(total, count), v| (total + f64::from(*v), count + 1));
+            let block_values = rows.iter().flat_map(|row| row.iter().skip(at).take(BLOCK)).filter(|v| v.is_finite());
+            let (total, count) = block_values.fold((0.0, 0u32), |(total, count), v| (total + f64::from(*v), count + 1));
             if count > 0 {
                 let mean = total / f64::from(count);
                 highest = highest.max(mean);

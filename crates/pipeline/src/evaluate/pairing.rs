@@ -2,7 +2,7 @@
 
 use crate::job_record::absolute;
 use crate::predict::list_inputs;
-use crate::predict::zarr::labels_of;
+use crate::predict::zarr::labels_path;
 use crate::{JobError, stack_stem};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ enum FileRole {
 impl FileRole {
     fn of(path: &Path) -> Self {
         // The folder of a prediction has its labels in it.
-        if looks_like_labels(path) || labels_of(path) != path {
+        if looks_like_labels(path) || labels_path(path) != path {
             return Self::Labels;
         }
         let stem = stack_stem(path).to_lowercase();

@@ -10,7 +10,7 @@ use std::path::Path;
 /// [`JobError::Io`] if the record cannot be removed.
 pub fn remove_record(result: &Path) -> Result<(), JobError> {
     let path = record_path(result);
-    let is_own = matches!(read_any(&path), Ok(AnyRecord::Job(record)) if record.is_of(result));
+    let is_own = matches!(read_any(&path), Ok(AnyRecord::Job(record)) if record.belongs_to(result));
     if !is_own || std::fs::symlink_metadata(result).is_ok() {
         return Ok(());
     }

@@ -154,14 +154,14 @@ impl<'a> Attempts<'a> {
     /// Ends the attempts to predict an input of a job. Returns the device of the next input, and the notes. The next input
     /// may fit the memory of a device that was too small for this one, but a device that has failed otherwise is not used
     /// again. If this input exceeds the range of 16-bit floats, the next ones are computed in 32 bits at once.
-    pub(super) fn end_of_input(self) -> (SelectedEngine, Vec<String>) {
+    pub(super) fn end_input(self) -> (SelectedEngine, Vec<String>) {
         let Self { engine, left, lost, is_wide, notes, .. } = self;
         (settled(left.unwrap_or(engine), lost, is_wide), notes)
     }
 
     /// Ends the attempts to predict a volume. Returns the device of the last attempt, and the notes. No device that failed
     /// or ran out of memory is used again.
-    pub(super) fn end_of_volume(self) -> (SelectedEngine, Vec<String>) {
+    pub(super) fn end_volume(self) -> (SelectedEngine, Vec<String>) {
         let Self { engine, lost, full, is_wide, notes, .. } = self;
         (settled(engine, [lost, full].concat(), is_wide), notes)
     }

@@ -78,11 +78,12 @@ fn compared(context: &Context, stack: &Stack) -> Result<Colors, JobError> {
 
 /// Compares the red, green and blue values of an image.
 fn colors([red, green, blue]: &[Vec<f32>; 3]) -> Colors {
-    let of_one = |values: &[f32]| deviation(values.iter().map(|v| f64::from(*v)));
-    let of_difference = |a: &[f32], b: &[f32]| deviation(a.iter().zip(b).map(|(a, b)| f64::from(*a) - f64::from(*b)));
-    let each = [of_one(red), of_one(green), of_one(blue)];
+    let value_deviation = |values: &[f32]| deviation(values.iter().map(|v| f64::from(*v)));
+    let difference_deviation =
+        |a: &[f32], b: &[f32]| deviation(a.iter().zip(b).map(|(a, b)| f64::from(*a) - f64::from(*b)));
+    let each = [value_deviation(red), value_deviation(green), value_deviation(blue)];
     let highest = each.into_iter().fold(0.0, f64::max);
-    if of_difference(red, green).max(of_difference(green, blue)) <= SAME * highest {
+    if difference_deviation(red, green).max(difference_deviation(green, blue)) <= SAME * highest {
         return Colors::Gray;
     }
     let mut shown = each.iter().enumerate().filter(|(_, deviation)| **deviation > DARK * highest);

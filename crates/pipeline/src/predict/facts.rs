@@ -73,12 +73,12 @@ fn tile_facts(report: &InputReport, budget_bytes: Option<u64>, crop_possible: bo
         budget_bytes,
         grid_zyx: report.grid_zyx,
         halo_zyx: plan.halo,
-        reason: plan.no_pass.as_ref().and_then(reason_of_tiles),
+        reason: plan.no_pass.as_ref().and_then(reason_for_tiles),
     })
 }
 
 /// Returns the reason for tiles, if a change of model or memory would avoid them.
-fn reason_of_tiles(reason: &NoPass) -> Option<TileReason> {
+fn reason_for_tiles(reason: &NoPass) -> Option<TileReason> {
     match reason {
         NoPass::NormalizesOverTile => Some(TileReason::NormalizesOverTile),
         memory => memory.sufficient_budget_bytes().map(|pass_budget_bytes| TileReason::Memory { pass_budget_bytes }),

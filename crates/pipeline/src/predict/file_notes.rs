@@ -2,7 +2,7 @@
 
 use super::PredictJob;
 use crate::stack::Extents;
-use cytoscope_formats::{FileFormat, Image, ImageMeta, SeriesChoice, count_left_out_of_series};
+use cytoscope_formats::{FileFormat, Image, ImageMeta, SeriesChoice, count_files_outside_series};
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{ALL_SERIES, AXES, CHANNEL, SERIES, TIME};
@@ -89,7 +89,7 @@ fn numbered_series_note(image: &Image, alone: SliceAlone) -> Option<Message> {
     let files = if image.meta().is_numbered_series() { image.files() } else { Vec::new() };
     let [first, .., last] = files.as_slice() else { return None };
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let left_out = match count_left_out_of_series(&files) {
+    let left_out = match count_files_outside_series(&files) {
         0 => String::new(),
         1 => "; another file of this name was not, because a number is missing or it differs from them".to_owned(),
         n => format!("; {n} other files of this name were not, because a number is missing or they differ from them"),
@@ -144,7 +144,7 @@ pub(crate) fn first_series_note(
     used: &str,
     other: OtherSeries,
 ) -> Option<Message> {
-    let count = SeriesChoice::All.indices_of(meta).map_or(1, |all| all.len());
+    let count = SeriesChoice::All.chosen_indices(meta).map_or(1, |all| all.len());
     (choice.is_first() && count > 1).then(|| {
         let name = meta.series_name(0);
         message!("there are {count} series: only the first one, {name}, {used} ({other})")

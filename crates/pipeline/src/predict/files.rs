@@ -51,7 +51,7 @@ impl Paths {
     pub(super) fn new(out: &Path, stem: &str, task: ModelTask, table_format: TableFormat) -> Self {
         let path = |kind: ArtifactKind| out.join(kind.file_name(stem));
         Self {
-            maps: path(ArtifactKind::of_maps(task)),
+            maps: path(ArtifactKind::for_maps(task)),
             labels: path(ArtifactKind::Labels),
             labels_wide: out.join(wide_labels_name(stem)),
             table: out.join(table_name(stem, table_format)),
@@ -155,16 +155,17 @@ impl ResultFiles {
         let mut paths = Paths::new(job.folder(), stem, model.task, job.table_format);
         paths.zarr = zarr::path_for(job, image.meta(), stem, model.task, wanted);
         // The files of a stack in many parts do not displace those of the input tensors.
-        let of_tensors = tensors.files();
-        let (files, others) = (image.files(), &of_tensors);
-        let of_stack = || files.iter().filter(move |file| others.binary_search(file).is_err());
-        let input_files = ImageFiles::of(input, of_stack().map(PathBuf::as_path));
+        let tensor_files = tensors.files();
+        let (files, others) = (image.files(), &tensor_files);
+        let stack_files = || files.iter().filter(move |file| others.binary_search(file).is_err());
+        let input_files = ImageFiles::of(input, stack_files().map(PathBuf::as_path));
         let input_files = input_files.map_err(|(file, error)| JobError::unreadable(&file, error))?;
-        let watched_of_tensors = of_tensors.iter().take(MAX_WATCHED_FILES / 2).cloned();
+        let watched_of_tensors = tensor_files.iter().take(MAX_WATCHED_FILES / 2).cloned();
         let first = std::iter::once(input.to_owned()).chain(watched_of_tensors);
-        let read_from = records(first.chain(of_stack().cloned()).take(MAX_WATCHED_FILES))?;
-        let of_chunks = |folder: PathBuf| chunks_record(&folder).map_err(|error| JobError::unreadable(&folder, error));
-        let chunks = image.chunk_folders().into_iter().map(of_chunks).collect::<Result<Vec<_>, _>>()?;
+        let read_from = records(first.chain(stack_files().cloned()).take(MAX_WATCHED_FILES))?;
+        let record_chunks =
+            |folder: PathBuf| chunks_record(&folder).map_err(|error| JobError::unreadable(&folder, error));
+        let chunks = image.chunk_folders().into_iter().map(record_chunks).collect::<Result<Vec<_>, _>>()?;
         let all = [&read_from[..], &chunks[..]].concat();
         let fingerprint = job.fingerprint(model, input, &all)?;
         let without_content: Vec<InputRecord> = all.iter().map(InputRecord::without_sample).collect();

@@ -79,15 +79,15 @@ impl<'a> ModelView<'a> {
     }
 
     /// Returns the part of the stack that some rows and columns of the model's grid are computed from.
-    pub(crate) fn stack_of(&self, part: [Range<usize>; 2]) -> Stack {
+    pub(crate) fn stack_part(&self, part: [Range<usize>; 2]) -> Stack {
         let depth = self.stack.extents.zyx[0];
         let [rows, columns] = sources(self.maps.as_ref(), part);
         self.stack.windowed(&[0..depth, rows, columns])
     }
 
-    /// Returns a view of these rows and columns alone; `stack` is the part of the stack that [`ModelView::stack_of`]
+    /// Returns a view of these rows and columns alone; `stack` is the part of the stack that [`ModelView::stack_part`]
     /// returns for them. They have the same values as in the whole view.
-    pub(crate) fn of_part<'b>(&self, stack: &'b Stack, [rows, columns]: [Range<usize>; 2]) -> ModelView<'b>
+    pub(crate) fn part_view<'b>(&self, stack: &'b Stack, [rows, columns]: [Range<usize>; 2]) -> ModelView<'b>
     where
         'a: 'b,
     {
@@ -105,7 +105,7 @@ impl<'a> ModelView<'a> {
         }
     }
 
-    /// Adds what was found in the values of a part of this view, such as one of [`ModelView::of_part`].
+    /// Adds what was found in the values of a part of this view, such as one of [`ModelView::part_view`].
     pub(super) fn add_found(&mut self, part: &ModelView<'_>) {
         self.not_finite |= part.not_finite;
         self.contrast.iter_mut().zip(&part.contrast).for_each(|(whole, part)| whole.merge(*part));

@@ -19,7 +19,7 @@ pub struct ImagePreprocessing {
 }
 
 /// Returns the preprocessing steps of each input tensor of a model, and whether its network processes single slices.
-fn steps_of(model: &Model) -> (Vec<Vec<Processing>>, bool) {
+fn preprocessing_steps(model: &Model) -> (Vec<Vec<Processing>>, bool) {
     (model.inputs.iter().map(|input| input.preprocessing.clone()).collect(), model.spatial_axes == 2)
 }
 
@@ -35,7 +35,7 @@ impl ImagePreprocessing {
         let selection = Selection::new(context, image, &image.meta().path, model, options)?;
         let stack = Stack::new(image, selection.only_time()?);
         let chains = stack.preprocessing(context, model, &selection.channels)?;
-        let (steps, is_of_slices) = steps_of(model);
+        let (steps, is_of_slices) = preprocessing_steps(model);
         Ok(Self { chains, steps, is_of_slices })
     }
 
@@ -47,7 +47,7 @@ impl ImagePreprocessing {
 
     /// Returns whether a model has the steps that this is the preprocessing of.
     pub fn is_by(&self, model: &Model) -> bool {
-        let (steps, is_of_slices) = steps_of(model);
+        let (steps, is_of_slices) = preprocessing_steps(model);
         steps == self.steps && is_of_slices == self.is_of_slices
     }
 

@@ -173,7 +173,7 @@ pub fn predict_volume_on_devices(
             break Err(error);
         }
     };
-    let (last, notes) = attempts.end_of_volume();
+    let (last, notes) = attempts.end_volume();
     *engine = last;
     let mut predicted: PredictedVolume = result?;
     predicted.notes.splice(..0, notes.into_iter().map(Note::from)).for_each(drop);
@@ -197,8 +197,8 @@ fn predict(
     let resolved = Resolved::new(context, model, engine, selection, options, outputs.result_set(), None)?;
     let memory = JobMemory { held_bytes: held_bytes(&resolved, outputs), writing_bytes: 0 };
     let tiles = plan(context, &resolved, memory, 0)?;
-    let of_tiles = tiles.fallback_note().into_iter().map(Message::from).chain(tiles.plan.note_of_tiles(resolved.grid));
-    let mut notes: Vec<Note> = resolved.notes.iter().cloned().chain(of_tiles).map(Note::from).collect();
+    let tile_notes = tiles.fallback_note().into_iter().map(Message::from).chain(tiles.plan.tiles_note(resolved.grid));
+    let mut notes: Vec<Note> = resolved.notes.iter().cloned().chain(tile_notes).map(Note::from).collect();
     let (plan, fallbacks) = (tiles.plan.clone(), tiles.fallbacks());
     let mut inference = Inference::new(context, &resolved, tiles, Scratch::Memory, None, None);
     let (_, mut prediction) = inference.predict(time, None)?;

@@ -151,7 +151,7 @@ pub(crate) fn sources(job: &PredictJob, model: &Model, input: &Path, image: Imag
     if job.input_tensors.is_empty() {
         return Ok(TensorSources { image, channels: None, own, added: Vec::new() });
     }
-    let names = names_of(&image);
+    let names = channel_names(&image);
     let mut added: Vec<AddedChannel> = Vec::new();
     let mut found: Vec<Option<Vec<usize>>> = Vec::with_capacity(model.inputs.len());
     for tensor in &model.inputs {
@@ -164,7 +164,7 @@ pub(crate) fn sources(job: &PredictJob, model: &Model, input: &Path, image: Imag
             None => found.push(Some(channels_in(tensor, &names, &given.channels, input)?)),
             Some(file) => {
                 let other = open_on_grid(job, &file, input, &image)?;
-                let channels = channels_in(tensor, &names_of(&other), &given.channels, &file)?;
+                let channels = channels_in(tensor, &channel_names(&other), &given.channels, &file)?;
                 let first = own + added.len();
                 found.push(Some((first..first + channels.len()).collect()));
                 added.extend(channels.into_iter().map(|channel| added_channel(&other, &file, channel, tensor)));
@@ -238,7 +238,7 @@ fn file_for(given: &Path, stack: &Path) -> PathBuf {
 }
 
 /// Returns the names of an image's channels.
-fn names_of(image: &Image) -> Vec<String> {
+fn channel_names(image: &Image) -> Vec<String> {
     let channels = Extents::of(image.meta()).channels;
     (0..channels).map(|channel| channel_name(image.meta(), channel)).collect()
 }

@@ -101,7 +101,7 @@ impl KeptRecord {
     /// Returns the record that a run continues; `None` if it starts over, or if nothing of its job is kept.
     pub(super) fn to_continue(run: &InputRun<'_>, fingerprint: &str) -> Option<Self> {
         let (found, record) = Self::read(run.job.folder(), run.stem)?;
-        ((run.job.resume || run.is_later) && found.starts_with(&of_job(fingerprint))).then_some(record)
+        ((run.job.resume || run.is_later) && found.starts_with(&job_prefix(fingerprint))).then_some(record)
     }
 
     /// Returns the note that a run with `--resume` starts over although slices are kept; `None` if it continues `earlier` ones,
@@ -112,7 +112,7 @@ impl KeptRecord {
         }
         let (folder, stem) = (run.job.folder(), run.stem);
         let why = match GrowingFile::recorded(folder, stem) {
-            Some(recorded) if !recorded.fingerprint.starts_with(&of_job(fingerprint)) => {
+            Some(recorded) if !recorded.fingerprint.starts_with(&job_prefix(fingerprint)) => {
                 "they are of another version of the input, other options or another version of this program"
             }
             None if !GrowingFile::has_damaged_record(folder, stem) => return None,
@@ -164,7 +164,7 @@ impl KeptRecord {
 
 /// Returns the beginning of the fingerprints of a job's kept slices. It has the program's version, because another
 /// version may compute other values.
-fn of_job(fingerprint: &str) -> String {
+fn job_prefix(fingerprint: &str) -> String {
     format!("{}, {fingerprint}, ", provenance::program())
 }
 
@@ -222,12 +222,12 @@ fn discarded_bands_note() -> Message {
 impl KeptSlices {
     /// Returns the number of slices of a time point that are finished and continued; the time point is given by its index
     /// among those that are predicted.
-    pub(super) fn finished_of(&self, index: usize) -> usize {
+    pub(super) fn finished_slices(&self, index: usize) -> usize {
         self.finished.saturating_sub(index.saturating_mul(self.depth)).min(self.depth)
     }
 
     /// Returns the number of slices that are finished of the first time point that is not complete.
-    pub(super) fn finished_of_next(&self) -> usize {
+    pub(super) fn finished_slices_of_next(&self) -> usize {
         self.finished.checked_rem(self.depth).unwrap_or(0)
     }
 
@@ -240,7 +240,7 @@ impl KeptSlices {
         // Spools of different time points are not used at the same time.
         let file = self.file.try_clone().map_err(|error| JobError::Io { path: self.folder.clone(), error })?;
         let first = index.saturating_mul(self.depth).saturating_mul(self.channels);
-        Ok(Spool::of_file(file, &self.folder, self.slice_len, first))
+        Ok(Spool::from_file(file, &self.folder, self.slice_len, first))
     }
 
     /// Continues after the finished bands of an interrupted run, if the pass over the next time point is in `bands`.
@@ -248,7 +248,7 @@ impl KeptSlices {
         let Some(earlier) = self.record.bands.take() else { return };
         // Slices of a time point are complete in its last band.
         let index = self.finished.checked_div(self.depth).unwrap_or(0);
-        self.bands = self.bands_of(index, bands);
+        self.bands = self.band_progress(index, bands);
         let is_continued =
             self.bands.as_mut().is_some_and(|progress| progress.continue_after(&earlier, &mut self.file));
         if !is_continued && self.discarded.is_none() {
@@ -258,20 +258,20 @@ impl KeptSlices {
 
     /// Returns the bands of a pass over a time point, given by its index; `None` if whole slices pass, or if all slices are
     /// stored.
-    fn bands_of(&self, index: usize, bands: &[PassBand]) -> Option<BandProgress> {
+    fn band_progress(&self, index: usize, bands: &[PassBand]) -> Option<BandProgress> {
         if self.finished >= self.times.saturating_mul(self.depth) {
             return None;
         }
         let grid = [self.depth, self.height, self.slice_len.checked_div(self.height).unwrap_or(0)];
         let slices = SlicesInFile { index, grid, channels: self.channels };
-        BandProgress::new(bands, slices, self.finished_of(index), (self.device, self.precision))
+        BandProgress::new(bands, slices, self.finished_slices(index), (self.device, self.precision))
     }
 
     /// Begins a pass over the time point in `bands`; returns the number of those that are finished, and the voxels of a slice
     /// in them.
     pub(super) fn begin_bands(&mut self, bands: &[PassBand]) -> [usize; 2] {
         if self.bands.as_ref().is_none_or(|progress| progress.index() != self.index) {
-            self.bands = self.bands_of(self.index, bands);
+            self.bands = self.band_progress(self.index, bands);
         }
         self.bands.as_ref().map_or([0; 2], |progress| [progress.counts()[0], progress.finished_area()])
     }
@@ -354,7 +354,7 @@ impl KeptSlices {
             _ => None,
         };
         let has_bands = bands.is_some();
-        let record = KeptRecord { parts: self.parts_of(self.complete), bands, ..self.record.clone() };
+        let record = KeptRecord { parts: self.predicted_parts(self.complete), bands, ..self.record.clone() };
         let about = serde_json::to_string(&record)
             .map_err(|error| JobError::Io { path: self.folder.clone(), error: error.into() })?;
         Ok(((self.complete as u64).saturating_mul(self.slice_bytes), has_bands, about))
@@ -383,7 +383,7 @@ impl KeptSlices {
     }
 
     /// Returns the devices and precisions of the first `complete` slices of all time points.
-    fn parts_of(&self, complete: usize) -> Vec<PredictedSlices> {
+    fn predicted_parts(&self, complete: usize) -> Vec<PredictedSlices> {
         let mut left = self.finished.min(complete);
         let (device, precision, slices) = (self.device, self.precision, complete - left);
         let mut parts = Vec::new();
@@ -398,7 +398,7 @@ impl KeptSlices {
 
     /// Returns the devices and precisions of the slices of the result, in order; none if all of them are those of this run.
     pub(super) fn parts(&self) -> Vec<PredictedSlices> {
-        listed(self.parts_of(self.times.saturating_mul(self.depth)), self.device, self.precision)
+        listed(self.predicted_parts(self.times.saturating_mul(self.depth)), self.device, self.precision)
     }
 
     /// Returns what the next run continues after: slices, or bands of a pass; `None` if there is nothing.
@@ -416,7 +416,7 @@ impl KeptSlices {
             (times, complete) if complete >= times => format!("continued after all {times} time points {origin}"),
             (times, complete) => format!(
                 "continued after {complete} of {times} time points and {} of the next one {origin}",
-                counted(self.finished_of_next(), "slice")
+                counted(self.finished_slices_of_next(), "slice")
             ),
         };
         let slices = (self.finished > 0).then(note);
@@ -450,7 +450,7 @@ impl KeptSlices {
     }
 
     /// As [`KeptSlices::discard`], if the slices are kept only while the job runs.
-    pub(super) fn discard_of_attempts(job: &PredictJob, stem: &str) {
+    pub(super) fn discard_temporary(job: &PredictJob, stem: &str) {
         if KeptRecord::read(job.folder(), stem).is_some_and(|(_, record)| record.is_for_attempts) {
             Self::discard(job, stem);
         }

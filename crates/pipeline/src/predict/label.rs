@@ -114,8 +114,8 @@ pub(crate) struct LabelSettings<'a> {
 impl LabelSettings<'_> {
     /// Returns whether seeds and objects are found in different channels.
     pub(super) fn has_seeds(&self) -> bool {
-        let of_seeds = matches!(self.options.height, Some(Height::Seeds | Height::DistancePlusSeeds { .. }));
-        of_seeds && self.seed_channel != self.channel
+        let uses_seed_height = matches!(self.options.height, Some(Height::Seeds | Height::DistancePlusSeeds { .. }));
+        uses_seed_height && self.seed_channel != self.channel
     }
 }
 
@@ -447,7 +447,7 @@ pub(crate) struct MeasuredStack<'a> {
 }
 
 /// Returns how a prediction is segmented with the settings of its model, slice by slice in at most `streamed_bytes`.
-pub(super) fn settings_of<'a>(resolved: &'a Resolved<'_>, streamed_bytes: u64) -> LabelSettings<'a> {
+pub(super) fn label_settings<'a>(resolved: &'a Resolved<'_>, streamed_bytes: u64) -> LabelSettings<'a> {
     let Resolved { model, segment, voxel_um, .. } = resolved;
     LabelSettings {
         channel: model.segment_channel,
@@ -475,7 +475,7 @@ pub(super) fn label_prediction(
         Some(labels) => labels,
         None => {
             let (settings, foreground) =
-                (settings_of(resolved, resolved.budget.for_labels_bytes()), prediction.take_foreground());
+                (label_settings(resolved, resolved.budget.for_labels_bytes()), prediction.take_foreground());
             label(context, prediction, &settings, scratch, foreground)?
         }
     };

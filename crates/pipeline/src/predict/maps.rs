@@ -189,7 +189,7 @@ impl<'a> Inference<'a> {
 
     /// Returns the number of slices of the next time point that an interrupted run has finished.
     fn finished(&self) -> usize {
-        self.kept.as_ref().map_or(0, |kept| kept.finished_of(self.index))
+        self.kept.as_ref().map_or(0, |kept| kept.finished_slices(self.index))
     }
 
     /// Begins the prediction of a time point, given by its index among those that are predicted, after the slices that an
@@ -259,7 +259,7 @@ impl<'a> Inference<'a> {
         let overlaps = resolved.compile.threads != 1;
         let objects_bytes = self.objects_bytes(prediction.shape);
         if is_known && objects_bytes > 0 {
-            prediction.find_objects(&label::settings_of(resolved, objects_bytes), self.scratch)?;
+            prediction.find_objects(&label::label_settings(resolved, objects_bytes), self.scratch)?;
         }
         let live = self.begin_live(time, softmax, later);
         let mut meter =
@@ -315,9 +315,9 @@ impl<'a> Inference<'a> {
     /// Returns warnings about values of the stack and of the network's output that are not finite, and about channels whose
     /// values are all equal, or nearly.
     pub(super) fn notes(&self) -> impl Iterator<Item = Note> {
-        let of_stack = self.not_finite.then(|| Note::warning(NOT_FINITE));
-        let of_contrast = self.flat.note(self.resolved.extents).or_else(|| lost_contrast_note(self.lost_contrast));
-        of_stack.into_iter().chain(of_contrast).chain(self.check.note())
+        let stack_note = self.not_finite.then(|| Note::warning(NOT_FINITE));
+        let contrast_note = self.flat.note(self.resolved.extents).or_else(|| lost_contrast_note(self.lost_contrast));
+        stack_note.into_iter().chain(contrast_note).chain(self.check.note())
     }
 
     /// Releases the network after the last time point, so that its memory is free for what follows. Returns what has passed

@@ -61,7 +61,7 @@ use crate::{
     StatisticsScope, TableFormat, provenance, stack_stem,
 };
 use cytoscope_engine::{DeviceRequest, Precision};
-use cytoscope_formats::{is_zarr_folder, one_of_each_series};
+use cytoscope_formats::{first_file_per_series, is_zarr_folder};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{DeviceTraffic, StageTotal};
@@ -316,7 +316,7 @@ pub fn expand_inputs(inputs: &[PathBuf], axes: Option<&Axes>) -> Result<Vec<Path
     if axes.is_some_and(is_of_slice) {
         return listed(inputs, &<[PathBuf]>::to_vec);
     }
-    Ok(one_of_each_series(&list_inputs(inputs)?))
+    Ok(first_file_per_series(&list_inputs(inputs)?))
 }
 
 /// Returns the input files, with folders expanded to the stacks in them, sorted by name, as [`expand_inputs`], but with all
@@ -325,7 +325,7 @@ pub fn expand_inputs(inputs: &[PathBuf], axes: Option<&Axes>) -> Result<Vec<Path
 /// # Errors
 /// [`JobError`] for a missing path or a folder without stacks.
 pub(crate) fn list_inputs(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
-    listed(inputs, &one_of_each_series)
+    listed(inputs, &first_file_per_series)
 }
 
 /// Returns the input files, with folders expanded to the stacks in them, sorted by name. `select` returns those PNG and JPEG
@@ -383,16 +383,16 @@ pub(crate) fn is_raster(path: &Path) -> bool {
 /// of earlier predictions.
 pub(crate) fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBuf> {
     let is_result = |file: &Path| {
-        if zarr::is_result(file) || provenance::is_zip_of_prediction(file) {
+        if zarr::is_result(file) || provenance::is_prediction_zip(file) {
             return true;
         }
         let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        match ArtifactKind::of_name(&name) {
+        match ArtifactKind::from_name(&name) {
             Some((ArtifactKind::Labels, stem)) => {
                 file.with_file_name(ArtifactKind::Provenance.file_name(stem)).is_file()
             }
-            Some((ArtifactKind::Preprocessed, _)) => provenance::is_of_prediction(file),
-            Some((kind, _)) => kind.is_maps() && provenance::is_of_prediction(file),
+            Some((ArtifactKind::Preprocessed, _)) => provenance::is_prediction_result(file),
+            Some((kind, _)) => kind.is_maps() && provenance::is_prediction_result(file),
             None => false,
         }
     };

@@ -55,10 +55,10 @@ fn open(run: &InputRun<'_>) -> Result<Image, JobError> {
 }
 
 /// Returns notes on how an input was read, and on which part of it is predicted.
-fn notes_of_reading(run: &InputRun<'_>, image: &Image) -> Vec<Message> {
-    let of_series = first_series_note(run.series, image.meta(), "is predicted", OtherSeries::OneOrAll);
-    let of_times = slices_as_times_note(run.job, image.meta());
-    reading_notes(image, SliceAlone::ByAxes).into_iter().chain(of_series).chain(of_times).collect()
+fn input_notes(run: &InputRun<'_>, image: &Image) -> Vec<Message> {
+    let series_note = first_series_note(run.series, image.meta(), "is predicted", OtherSeries::OneOrAll);
+    let times_note = slices_as_times_note(run.job, image.meta());
+    reading_notes(image, SliceAlone::ByAxes).into_iter().chain(series_note).chain(times_note).collect()
 }
 
 /// Locks the results `folder/stem_*`. Another process may have created the folder, and removed it because its own prediction
@@ -79,7 +79,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     cytoscope_profile::restart_peak();
     context.recorder.mark_memory("start");
     let image = open(run)?;
-    let mut of_reading = notes_of_reading(run, &image);
+    let mut of_reading = input_notes(run, &image);
     let sources = input_tensors::sources(job, model, input, image)?;
     let (image, preprocessed, steps_bytes) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let before = context.recorder.totals();
@@ -90,7 +90,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let listing = context.recorder.span(Stage::Read, "inputs of the record");
     let files = context.report_alive(ProgressStage::Check, named)?;
     listing.finish();
-    let maps = wanted.contains(&Output::Maps).then(|| ArtifactKind::of_maps(model.task));
+    let maps = wanted.contains(&Output::Maps).then(|| ArtifactKind::for_maps(model.task));
     let has_labels = wanted.contains(&Output::Labels);
     let is_of_job = |record: &provenance::Provenance| files.is_recorded_in(record);
     let finished = || provenance::finished(context, &files.paths.provenance, is_of_job, maps, has_labels);
@@ -99,7 +99,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     {
         context.note(format!("{}: skipped, because its results already exist", input.display()));
         let precision = engine.precision(model, job.precision);
-        return Ok(report_of_skipped(outputs, &selection, &engine.choice, precision));
+        return Ok(skipped_report(outputs, &selection, &engine.choice, precision));
     }
     let _locked = lock_results(job.folder(), stem)?;
     let checking = context.recorder.span(Stage::Read, "earlier results");
@@ -118,7 +118,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let kept = request.before_plan()?;
     let writing_bytes = files.paths.zarr.as_ref().map_or(0, |_| zarr::peak_bytes(resolved.extents.zyx));
     let memory = JobMemory { held_bytes: steps_bytes, writing_bytes };
-    let tiles = plan(context, &resolved, memory, kept.as_ref().map_or(0, KeptSlices::finished_of_next))?;
+    let tiles = plan(context, &resolved, memory, kept.as_ref().map_or(0, KeptSlices::finished_slices_of_next))?;
     let kept = request.after_plan(kept, &tiles)?;
     check_space(context, run, &resolved, &files, earlier.as_ref(), kept.as_ref())?;
     let mut report = report_before(&resolved, &tiles, kept.as_ref());
@@ -220,10 +220,10 @@ fn emit_plan(context: &Context, report: &InputReport) {
 }
 
 /// Returns the notes about a plan.
-fn notes_of(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> Vec<Message> {
-    let of_tiles = tiles.plan.note_of_tiles(resolved.grid);
-    let of_network = tiles.replanned.iter().cloned().chain(tiles.fallback_note());
-    let mut notes: Vec<Message> = of_network.map(Message::from).chain(of_tiles).collect();
+fn plan_notes(resolved: &Resolved<'_>, tiles: &PlannedTiles) -> Vec<Message> {
+    let tile_count_note = tiles.plan.tiles_note(resolved.grid);
+    let network_notes = tiles.replanned.iter().cloned().chain(tiles.fallback_note());
+    let mut notes: Vec<Message> = network_notes.map(Message::from).chain(tile_count_note).collect();
     let is_cropped = tiles.plan.blend == super::Blend::Crop;
     if is_cropped && resolved.tiles.overlap.is_some() && resolved.tiles.recorded.is_none() {
         notes.push(message!(
@@ -239,7 +239,7 @@ fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTil
     let earlier_bytes = report.plan.as_ref().map_or(0, |plan| plan.stated_peak_bytes);
     let peak_bytes = earlier_bytes.max(next.plan.stated_peak_bytes);
     report.plan = Some(super::TilePlan { stated_peak_bytes: peak_bytes, ..next.plan.clone() });
-    for note in notes_of(resolved, next).into_iter().map(Note::from) {
+    for note in plan_notes(resolved, next).into_iter().map(Note::from) {
         if !report.notes.contains(&note) {
             report.notes.push(note);
         }
@@ -254,9 +254,9 @@ fn add_plan(report: &mut InputReport, resolved: &Resolved<'_>, next: &PlannedTil
 /// Returns the part of an input's report that is known before inference. `kept` are the slices that may be finished.
 fn report_before(resolved: &Resolved<'_>, tiles: &PlannedTiles, kept: Option<&KeptSlices>) -> InputReport {
     let parts = kept.map(KeptSlices::parts).unwrap_or_default();
-    let of_kept =
+    let kept_notes =
         kept.map(KeptSlices::notes).unwrap_or_default().into_iter().chain(parts_note(&parts).map(Message::from));
-    let notes = resolved.notes.iter().cloned().chain(notes_of(resolved, tiles)).chain(of_kept);
+    let notes = resolved.notes.iter().cloned().chain(plan_notes(resolved, tiles)).chain(kept_notes);
     InputReport {
         input: resolved.input.to_owned(),
         series: resolved.meta.series,
@@ -299,8 +299,8 @@ fn publish(
     let Written { publication, artifacts, counts } = written;
     report.outputs = artifacts;
     report.objects = counts;
-    let of_objects = no_objects_note(&report);
-    report.notes.extend(of_objects.map(Note::from));
+    let objects_note = no_objects_note(&report);
+    report.notes.extend(objects_note.map(Note::from));
     let record = NewRecord {
         job,
         model: resolved.model,
@@ -344,7 +344,7 @@ fn kept_results_note(files: &[PathBuf]) -> Option<String> {
 }
 
 /// Returns the report of an input whose results exist.
-fn report_of_skipped(
+fn skipped_report(
     outputs: Vec<Artifact>,
     selection: &Selection<'_>,
     engine: &DeviceChoice,

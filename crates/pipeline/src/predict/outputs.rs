@@ -59,7 +59,7 @@ impl Written {
 
     /// Adds a file of this kind, or the folder or zip file of all wanted maps and labels.
     fn add_result(&mut self, resolved: &Resolved<'_>, kind: ArtifactKind, result: FinishedResult) {
-        let maps = resolved.wants(Output::Maps).then(|| ArtifactKind::of_maps(resolved.model.task));
+        let maps = resolved.wants(Output::Maps).then(|| ArtifactKind::for_maps(resolved.model.task));
         match result {
             FinishedResult::File(file) if is_zarr_zip_name(file.target()) => {
                 self.artifacts.push(zarr::zipped_artifact(file.target(), maps));
@@ -187,13 +187,13 @@ impl<'a> Outputs<'a> {
         let counts = std::mem::take(&mut self.counts);
         let mut written = Written { publication: Publication::default(), artifacts: Vec::new(), counts };
         if let Some(writer) = self.maps.take() {
-            written.add_result(resolved, ArtifactKind::of_maps(resolved.model.task), writer.finish(context)?);
+            written.add_result(resolved, ArtifactKind::for_maps(resolved.model.task), writer.finish(context)?);
         }
         if let Some(writer) = self.labels.take() {
             written.add_result(resolved, ArtifactKind::Labels, writer.finish(context)?);
         }
         if resolved.wants(Output::Table) {
-            let table = ObjectTable::of_objects(&self.rows, &channel_names(resolved), resolved.extents.times > 1);
+            let table = ObjectTable::from_objects(&self.rows, &channel_names(resolved), resolved.extents.times > 1);
             let bytes = self.files.table_format.file(&paths.table, &table)?;
             written.add(ArtifactKind::Table, write_unpublished(&paths.table, &bytes)?);
         }

@@ -88,12 +88,12 @@ impl Pass<'_> {
         view: &mut ModelView<'_>,
         emitter: &mut Emitter<'_>,
     ) -> Result<(), JobError> {
-        let mut left = slabs.of_band();
+        let mut left = slabs.slabs_per_band();
         let mut band = 0;
         self.begin(band)?;
         slabs.read(view, &mut |input| {
             if left == 0 {
-                (band, left) = (band + 1, slabs.of_band());
+                (band, left) = (band + 1, slabs.slabs_per_band());
                 self.begin(band)?;
             }
             left -= 1;
@@ -156,7 +156,7 @@ impl Pass<'_> {
     ) -> Result<(), JobError> {
         for band in 0..self.bands.len() {
             self.begin(band)?;
-            for _ in 0..slabs.of_band() {
+            for _ in 0..slabs.slabs_per_band() {
                 let Some(slab) = self.receive(input) else { return Ok(()) };
                 let made = self.push(slab)?;
                 if !self.send(output, (band, made)) {
@@ -223,7 +223,7 @@ fn cancelled(error: EngineError) -> JobError {
 
 impl Slabs<'_> {
     /// Returns the number of slabs of a band.
-    fn of_band(&self) -> usize {
+    fn slabs_per_band(&self) -> usize {
         self.size[0].saturating_sub(self.first_z).div_ceil(self.slab_slices)
     }
 
@@ -240,8 +240,8 @@ impl Slabs<'_> {
                 self.read_band(view, 0, band, take)?
             } else {
                 // Only the rows and columns of the band are read and resampled.
-                let stack = view.stack_of([rows.clone(), columns.clone()]);
-                let mut part = view.of_part(&stack, [rows.clone(), columns]);
+                let stack = view.stack_part([rows.clone(), columns.clone()]);
+                let mut part = view.part_view(&stack, [rows.clone(), columns]);
                 let goes_on = self.read_band(&mut part, rows.start, band, take)?;
                 view.add_found(&part);
                 goes_on

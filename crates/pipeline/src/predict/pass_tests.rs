@@ -217,9 +217,9 @@ fn a_part_of_a_resampled_stack_has_the_values_of_the_whole() {
         let mut view = ModelView::new(&stack, &[0], Chains::Stack(vec![Vec::new()]), shape);
         let whole = view.read(&context, 0..shape[0]).unwrap();
         for (rows, columns) in [(0..30, 6..20), (4..11, 0..9), (29..30, 19..20)] {
-            let part = view.stack_of([rows.clone(), columns.clone()]);
+            let part = view.stack_part([rows.clone(), columns.clone()]);
             assert!(part.slice_len() < stack.slice_len());
-            let got = view.of_part(&part, [rows.clone(), columns.clone()]).read(&context, 0..shape[0]).unwrap();
+            let got = view.part_view(&part, [rows.clone(), columns.clone()]).read(&context, 0..shape[0]).unwrap();
             let inside = whole.chunks(shape[2]).enumerate().filter(|(row, _)| rows.contains(&(row % shape[1])));
             let expected: Vec<f32> = inside.flat_map(|(_, row)| row[columns.clone()].to_vec()).collect();
             assert!(got == expected, "{own:?}: rows {rows:?}, columns {columns:?}");

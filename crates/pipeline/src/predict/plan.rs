@@ -315,7 +315,7 @@ impl<'a> Planner<'a> {
             session_bytes <= engine.session_limit()
                 && self.peak(tile, batch, self.host_bytes(arena_bytes + weight_bytes)) <= self.resolved.budget.bytes
         };
-        let batch = batch_size(self.tiles_of_slab(&tile)?, fits);
+        let batch = batch_size(self.tiles_per_slab(&tile)?, fits);
         if batch == 1 || !self.model.has_independent_samples(self.resolved.precision(), batch, tile) {
             return Ok(single);
         }
@@ -331,7 +331,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the number of tiles side by side in a slab.
-    fn tiles_of_slab(&self, tile: &[usize; 3]) -> Result<usize, JobError> {
+    fn tiles_per_slab(&self, tile: &[usize; 3]) -> Result<usize, JobError> {
         let (shape, halo, step) = (self.volume.shape, self.halo, self.model.step);
         let of_axis = |a: usize| match self.blend {
             Blend::Crop => crop_spans(shape[a], tile[a], halo[a], step[a]).map(|spans| spans.len()),

@@ -2,7 +2,7 @@
 
 use super::prediction::{Prediction, Unprocessed};
 use crate::ops::{self, Statistics};
-use crate::slice_statistics::{Chains, are_of_slices, postprocessing_of_slices};
+use crate::slice_statistics::{Chains, are_per_slice, resolve_slice_postprocessing};
 use crate::stack::{Stack, references};
 use crate::{Context, JobError, Model};
 use cytoscope_model_package::Processing;
@@ -39,8 +39,8 @@ pub(super) fn resolve(
     prediction: &mut Prediction,
 ) -> Result<(), JobError> {
     let (_, steps) = split_softmax(model);
-    let chains = if are_of_slices(model, prediction.model_shape[0], steps) {
-        postprocessing_of_slices(context, (model, steps), channels, stack, prediction)?
+    let chains = if are_per_slice(model, prediction.model_shape[0], steps) {
+        resolve_slice_postprocessing(context, (model, steps), channels, stack, prediction)?
     } else {
         let mut tensors = stack.input_tensors(context, model, channels);
         let mut references = references(&mut tensors);

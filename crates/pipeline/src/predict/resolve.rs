@@ -405,12 +405,7 @@ pub(crate) fn channel_name(meta: &ImageMeta, channel: usize) -> String {
 const MAX_LIKELY_CHANNELS: usize = 4;
 
 /// Returns the channels whose names are those of a model's several inputs, unless a channel is requested.
-fn channels_of_model(
-    requested: Option<usize>,
-    model: &Model,
-    meta: &ImageMeta,
-    available: usize,
-) -> Option<Vec<usize>> {
+fn model_channels(requested: Option<usize>, model: &Model, meta: &ImageMeta, available: usize) -> Option<Vec<usize>> {
     let wanted = &model.input_channel_names;
     if requested.is_some() || model.input_channels < 2 || wanted.len() != model.input_channels {
         return None;
@@ -449,7 +444,7 @@ pub(crate) fn channels(
         }
         return Ok(found);
     }
-    if let Some(found) = channels_of_model(requested, model, meta, available) {
+    if let Some(found) = model_channels(requested, model, meta, available) {
         let names: Vec<String> = found.iter().map(|c| channel_name(meta, *c)).collect();
         notes.push(message!(
             "the model's inputs are read from the channels of their names: {} (choose others with {CHANNELS})",

@@ -159,7 +159,7 @@ impl PredictJob {
             context.emit(&Event::Started { input: input.clone(), index, count });
             let number = series.as_ref().map_or(0, |series| *series);
             let report = series.and_then(|series| {
-                let job = self.of_series(series);
+                let job = self.for_series(series);
                 let (input, stem, series) = (input.as_path(), stem.as_str(), &self.series);
                 let run = InputRun { job: &job, series, context, model, input, stem, live, is_later: false };
                 catch_unwind(AssertUnwindSafe(|| predict_input(run, devices, engine)))
@@ -169,7 +169,7 @@ impl PredictJob {
                 Err(error) if context.cancel.is_discarding() || is_full_disk(error) => {
                     KeptSlices::discard(self, &stem);
                 }
-                Err(_) => KeptSlices::discard_of_attempts(self, &stem),
+                Err(_) => KeptSlices::discard_temporary(self, &stem),
                 Ok(_) => {}
             }
             match report {
@@ -263,7 +263,7 @@ fn predict_input(
             Err(error) => break Err(error),
         }
     };
-    let (next, notes) = attempts.end_of_input();
+    let (next, notes) = attempts.end_input();
     *engine = next;
     let mut report: InputReport = result?;
     report.notes.splice(..0, notes.into_iter().map(Note::from)).for_each(drop);

@@ -220,7 +220,7 @@ impl Fixture {
     }
 
     /// The maps of the CPU.
-    fn maps_of_cpu(&self, stack: &str) -> Vec<f32> {
+    fn cpu_maps(&self, stack: &str) -> Vec<f32> {
         let outcome = self.job(&[stack], "cpu").run(&Context::default(), &Devices::cpu_only()).unwrap();
         assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
         self.maps("cpu", stack)
@@ -237,7 +237,7 @@ fn a_network_that_overflows_in_16_bits_is_computed_in_32() {
     let note = report.notes.iter().find(|note| note.message.contains("NaN or infinite in f16 on cuda:0"));
     assert!(note.is_some_and(|note| note.message.ends_with("computing in f32")), "{:?}", report.notes);
     assert!(events.iter().any(|event| matches!(event, Event::Note(shown) if Some(shown) == note)), "{events:?}");
-    let distance = relative_distance(&fixture.maps("out", "large"), &fixture.maps_of_cpu("large"));
+    let distance = relative_distance(&fixture.maps("out", "large"), &fixture.cpu_maps("large"));
     assert!(distance < 1e-5, "{distance:.1e}");
 }
 
@@ -256,7 +256,7 @@ fn inputs_after_one_that_overflows_in_16_bits_are_computed_in_32_at_once() {
         let has = |text: &str| report.notes.iter().any(|note| note.message.contains(text));
         assert!(has("an earlier input exceeded the range"), "{:?}", report.notes);
     }
-    let distance = relative_distance(&fixture.maps("out", "small"), &fixture.maps_of_cpu("small"));
+    let distance = relative_distance(&fixture.maps("out", "small"), &fixture.cpu_maps("small"));
     assert!(distance < 1e-5, "{distance:.1e}");
 }
 
@@ -269,7 +269,7 @@ fn attempts(report: &InputReport) -> Vec<&'static str> {
 #[test]
 fn fewer_tiles_then_smaller_ones_then_the_cpu_are_tried_after_running_out_of_memory() {
     let fixture = Fixture::new();
-    let expected = fixture.maps_of_cpu("large");
+    let expected = fixture.cpu_maps("large");
     let tile = |columns: usize, tiles: u64| tiles * (LARGE[0] * LARGE[1] * columns) as u64 * VOXEL_BYTES;
     let (fewer, smaller, cpu) = ("trying fewer tiles at once", "trying smaller tiles", "continuing on the CPU");
     // The memory that the GPU really has, the attempts, and the tiles that are computed together in the end.
@@ -319,7 +319,7 @@ fn requested_tiles_are_not_made_smaller_but_fewer_are_computed_at_once() {
 }
 
 /// The devices that a job has reported, and those of the reports.
-fn devices_of(reports: &[InputReport], events: &[Event]) -> [Vec<DeviceId>; 2] {
+fn reported_devices(reports: &[InputReport], events: &[Event]) -> [Vec<DeviceId>; 2] {
     let reported = events.iter().filter_map(|event| match event {
         Event::Device(device) => Some(device.id),
         _ => None,
@@ -333,7 +333,7 @@ fn a_volume_in_memory_is_predicted_with_fewer_tiles_in_32_bits_or_on_the_cpu_too
     let model = Model::load(&fixture.path("model").to_string_lossy()).unwrap();
     let array = Array::new(Axes::zyx(), LARGE.to_vec(), noise(1, LARGE.iter().product())).unwrap();
     let image = image_in_memory(Path::new("large"), array, VoxelSize::default()).unwrap();
-    let expected = fixture.maps_of_cpu("large");
+    let expected = fixture.cpu_maps("large");
     let one_tile = (LARGE[0] * LARGE[1] * 64) as u64 * VOXEL_BYTES;
     let cases = [
         (gpu(u64::MAX), Some(Precision::F16), DeviceId::Cuda(0), "computing in f32"),
@@ -363,9 +363,9 @@ fn a_stack_that_does_not_fit_the_gpu_does_not_send_the_next_one_to_the_cpu() {
     fixture.add_stack("small", [4, 16, 16]);
     let (reports, events) = fixture.predict(&fixture.job(&["large", "small"], "out"), gpu(500_000));
     let both = vec![DeviceId::Cpu, DeviceId::Cuda(0)];
-    assert_eq!(devices_of(&reports, &events), [both.clone(), both]);
+    assert_eq!(reported_devices(&reports, &events), [both.clone(), both]);
     assert!(!attempts(&reports[0]).is_empty() && attempts(&reports[1]).is_empty(), "{:?}", reports[1].notes);
-    let distance = relative_distance(&fixture.maps("out", "small"), &fixture.maps_of_cpu("small"));
+    let distance = relative_distance(&fixture.maps("out", "small"), &fixture.cpu_maps("small"));
     assert!(distance < 1e-5, "{distance:.1e}");
 }
 
@@ -374,7 +374,7 @@ fn a_gpu_that_has_failed_is_not_used_again() {
     let fixture = Fixture::new();
     fixture.add_stack("small", [4, 16, 16]);
     let (reports, events) = fixture.predict(&fixture.job(&["large", "small"], "out"), selected(u64::MAX, 0));
-    assert_eq!(devices_of(&reports, &events), [vec![DeviceId::Cpu], vec![DeviceId::Cpu; 2]]);
+    assert_eq!(reported_devices(&reports, &events), [vec![DeviceId::Cpu], vec![DeviceId::Cpu; 2]]);
     assert_eq!([attempts(&reports[0]), attempts(&reports[1])], [vec!["continuing on the CPU"], vec![]]);
 }
 
@@ -428,7 +428,7 @@ fn the_next_gpu_and_then_the_cpu_continue_after_the_finished_slices() {
     let (outcome, events) = fixture.predict_on(&job, selected(u64::MAX, 1), &devices);
     assert!(outcome.failed.is_empty(), "{:?}", outcome.failed);
     let report = &outcome.done[0];
-    assert_eq!(devices_of(&outcome.done, &events), [ids[1..].to_vec(), vec![DeviceId::Cpu]]);
+    assert_eq!(reported_devices(&outcome.done, &events), [ids[1..].to_vec(), vec![DeviceId::Cpu]]);
     let lost = events.iter().filter_map(|event| match event {
         Event::DeviceLost { id, reason } if reason == "it has no power" => Some(*id),
         _ => None,
@@ -442,7 +442,7 @@ fn the_next_gpu_and_then_the_cpu_continue_after_the_finished_slices() {
     let has = |text: &str| report.notes.iter().any(|note| note.message.contains(text));
     assert!(has("continuing on cuda:1") && has("continuing on the CPU"), "{:?}", report.notes);
     assert!(has(&format!("continued after {finished} slices that were finished before")), "{:?}", report.notes);
-    let distance = relative_distance(&fixture.maps("out", "deep"), &fixture.maps_of_cpu("deep"));
+    let distance = relative_distance(&fixture.maps("out", "deep"), &fixture.cpu_maps("deep"));
     assert!(distance < 1e-5, "{distance:.1e}");
     assert_eq!(fixture.files("out"), report.outputs.len(), "no slices are left");
     let record = crate::provenance::read(&fixture.path("out").join("deep_provenance.json")).unwrap();
@@ -462,7 +462,7 @@ fn smaller_tiles_continue_after_the_slices_of_larger_ones() {
     assert_eq!((report.device.id, tile.iter().product()), (DeviceId::Cuda(0), room_voxels));
     let continued = Note::info("continued after 61 slices that were finished before");
     assert!(report.notes.contains(&continued) && report.parts.is_empty(), "{:?}", report.notes);
-    let distance = relative_distance(&fixture.maps("out", "thin"), &fixture.maps_of_cpu("thin"));
+    let distance = relative_distance(&fixture.maps("out", "thin"), &fixture.cpu_maps("thin"));
     assert!(distance < 1e-5, "{distance:.1e}");
 }
 

@@ -36,7 +36,7 @@ impl PredictJob {
     }
 
     /// Returns this job for one series of its inputs.
-    pub(super) fn of_series(&self, series: usize) -> PredictJob {
+    pub(super) fn for_series(&self, series: usize) -> PredictJob {
         PredictJob { series: SeriesChoice::Index(series), ..self.clone() }
     }
 
@@ -63,7 +63,7 @@ impl PredictJob {
                 let set = image.files();
                 members.extend(files.iter().filter(|file| *file != input && set.contains(file)).map(PathBuf::as_path));
             }
-            let chosen = image.and_then(|image| self.series.indices_of(image.meta()));
+            let chosen = image.and_then(|image| self.series.chosen_indices(image.meta()));
             all.push(Some(chosen.map_err(JobError::from)));
         }
         // An input before the one that opens its set is left out, too.

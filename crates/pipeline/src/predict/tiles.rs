@@ -134,7 +134,7 @@ impl<'a> TileRunner<'a> {
         let _span = self.span(size, macs);
         let Some(slabs) = self.session.slabs() else { return Err(no_slabs().into()) };
         let name = self.network.name;
-        slabs.run_kept(&starts, self.network.output_index, kept).map_err(|error| of_output(name, error))
+        slabs.run_kept(&starts, self.network.output_index, kept).map_err(|error| output_error(name, error))
     }
 
     /// Starts sums of weighted tiles in device memory, of `shape` Z, Y, X; `weights` are the weights of a tile's voxels,
@@ -169,7 +169,7 @@ impl<'a> TileRunner<'a> {
         let _span = self.span(size, macs);
         let Some(slabs) = self.session.slabs() else { return Err(no_slabs().into()) };
         let (name, output) = (self.network.name, self.network.output_index);
-        slabs.run_summed(&filled, output, starts.len()).map_err(|error| of_output(name, error))
+        slabs.run_summed(&filled, output, starts.len()).map_err(|error| output_error(name, error))
     }
 
     /// Returns the first slices of the sums in device memory, `[C][Z][Y][X]` of `shape` Z, Y, X, and removes them there.
@@ -285,7 +285,7 @@ impl<'a> TileRunner<'a> {
 }
 
 /// Returns the error of a run whose results stay on the device.
-fn of_output(name: &str, error: EngineError) -> JobError {
+fn output_error(name: &str, error: EngineError) -> JobError {
     match error {
         EngineError::Input { expected, got, .. } => not_tileable(name, &format!("{got}, expected {expected}")),
         error => error.into(),

@@ -10,8 +10,8 @@ use cytoscope_formats::{
     ImageMeta, PREDICTION_LABELS as LABELS_PATH, ZarrImageSpec, ZarrWriter, is_zarr_folder, is_zarr_name,
     is_zarr_zip_name, pack_zarr,
 };
-pub(crate) use cytoscope_formats::{PREDICTION_KIND as FOLDER_KIND, labels_of_prediction as labels_of};
-use cytoscope_storage::folder::{content_of_finished_while, is_finished};
+pub(crate) use cytoscope_formats::{PREDICTION_KIND as FOLDER_KIND, prediction_labels_path as labels_path};
+use cytoscope_storage::folder::{finished_content_while, is_finished};
 use cytoscope_storage::partial_folder::{FinishedFolder, PartialFolder};
 use cytoscope_storage::write::FinishedFile;
 use cytoscope_volume::{DType, Samples};
@@ -106,7 +106,7 @@ impl PredictJob {
 
 /// Returns the names in `out` of a folder with maps, and of one with labels only.
 pub(super) fn paths_in(out: &Path, stem: &str, task: ModelTask) -> [PathBuf; 2] {
-    [ArtifactKind::of_maps(task), ArtifactKind::Labels].map(|kind| out.join(kind.zarr_name(stem)))
+    [ArtifactKind::for_maps(task), ArtifactKind::Labels].map(|kind| out.join(kind.zarr_name(stem)))
 }
 
 /// Returns the folder or zip file for the maps and labels of an input; `None` if they are written as TIFF, or neither is
@@ -155,7 +155,7 @@ pub(crate) fn unchanged_content(context: &Context, path: &Path) -> Result<Option
     }
     let mut meter = context.meter(ProgressStage::Check, 0, ProgressUnit::Files);
     let mut reported = None;
-    let content = content_of_finished_while(path, FOLDER_KIND, &mut |read, all| {
+    let content = finished_content_while(path, FOLDER_KIND, &mut |read, all| {
         let is_new = reported.replace(read) != Some(read);
         if is_new { meter.set_progress(read as u64, all as u64).is_ok() } else { context.check().is_ok() }
     });

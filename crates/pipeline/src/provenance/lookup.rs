@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 /// Returns the path of the record that belongs to a result of a prediction; `None` if the file's name is not that of a
 /// prediction's result.
-pub(crate) fn record_of(file: &Path) -> Option<PathBuf> {
+pub(crate) fn find_record(file: &Path) -> Option<PathBuf> {
     let name = file.file_name()?.to_str()?;
-    let stem = match ArtifactKind::of_name(name)? {
+    let stem = match ArtifactKind::from_name(name)? {
         (ArtifactKind::Provenance, _) => return None,
         // The table of corrected labels is listed in the record of the prediction that was corrected.
         (ArtifactKind::Table, stem) => stem.strip_suffix("_corrected").unwrap_or(stem),
@@ -22,21 +22,21 @@ pub(crate) fn record_of(file: &Path) -> Option<PathBuf> {
 
 /// Returns whether the record beside a file lists its name, whether or not the file was changed. If the record cannot
 /// be read, the file counts as listed: a result must not be taken for an image.
-pub(crate) fn is_of_prediction(file: &Path) -> bool {
-    let Some(path) = record_of(file).filter(|path| path.is_file()) else { return false };
+pub(crate) fn is_prediction_result(file: &Path) -> bool {
+    let Some(path) = find_record(file).filter(|path| path.is_file()) else { return false };
     let names = |r: Provenance| [r.outputs, r.replaced, r.derived].concat();
     read(&path).map_or(true, |record| names(record).iter().any(|known| known.is_named(file)))
 }
 
 /// Whether a file is the OME-Zarr in one zip file that the record of a prediction beside it lists, whether or not the file was
 /// changed.
-pub(crate) fn is_zip_of_prediction(file: &Path) -> bool {
-    record_of_zip(file).is_some()
+pub(crate) fn is_prediction_zip(file: &Path) -> bool {
+    find_zip_record(file).is_some()
 }
 
 /// Returns the path of the record that lists an OME-Zarr in one zip file: it is named after the file. `None` for other files, and
 /// if there is no record that lists this name.
-fn record_of_zip(file: &Path) -> Option<PathBuf> {
+fn find_zip_record(file: &Path) -> Option<PathBuf> {
     if !is_zarr_zip_name(file) {
         return None;
     }
@@ -50,9 +50,9 @@ fn record_of_zip(file: &Path) -> Option<PathBuf> {
 /// is then the newest one in the same folder that lists this name.
 pub(crate) fn record_listing(file: &Path) -> Option<PathBuf> {
     if is_zarr_zip_name(file) {
-        return record_of_zip(file);
+        return find_zip_record(file);
     }
-    let own = record_of(file).filter(|path| path.is_file());
+    let own = find_record(file).filter(|path| path.is_file());
     if own.is_some() || !is_zarr_name(file) {
         return own;
     }
@@ -61,7 +61,7 @@ pub(crate) fn record_listing(file: &Path) -> Option<PathBuf> {
         let name = entry.ok()?.file_name();
         // The folder of the file is kept as it is given.
         let path = file.with_file_name(&name);
-        let (kind, _) = ArtifactKind::of_name(name.to_str()?)?;
+        let (kind, _) = ArtifactKind::from_name(name.to_str()?)?;
         // Records of other jobs and damaged ones cannot be read.
         let record = (kind == ArtifactKind::Provenance).then(|| read(&path).ok()).flatten()?;
         let is_listed = record.outputs.iter().any(|output| output.is_named(file));
@@ -84,7 +84,7 @@ pub(crate) fn table_of_replaced(labels: &Path) -> Option<PathBuf> {
     // Without a readable record, no table is known to belong to the labels.
     let record = read(&path).ok().filter(|record| record.replaced.iter().any(|file| file.is_named(labels)))?;
     let is_table = |file: &PathBuf| {
-        let kind = file.file_name().and_then(|name| ArtifactKind::of_name(name.to_str()?)).map(|(kind, _)| kind);
+        let kind = file.file_name().and_then(|name| ArtifactKind::from_name(name.to_str()?)).map(|(kind, _)| kind);
         kind == Some(ArtifactKind::Table) && file.is_file()
     };
     record.outputs.iter().map(|output| beside(&path, &output.path)).find(is_table)
@@ -108,21 +108,21 @@ pub(crate) fn lists_content(file: &Path, (bytes, sha256): &(u64, String)) -> boo
 
 /// Returns the object diameter with which a model predicted a map, if the record beside the map lists it unchanged and names
 /// the model.
-pub fn diameter_of_map(map: &Path, model: &Model) -> Option<ObjectDiameter> {
-    let record = record_of_unchanged(map)?;
+pub fn map_diameter(map: &Path, model: &Model) -> Option<ObjectDiameter> {
+    let record = unchanged_record(map)?;
     record.diameter.filter(|_| record.model.fingerprint == model.fingerprint)
 }
 
 /// Returns the name of the model that predicted a map, if the record beside the map lists it unchanged and names another model
 /// than this one.
-pub fn other_model_of_map(map: &Path, model: &Model) -> Option<String> {
-    let record = record_of_unchanged(map)?;
+pub fn other_map_model(map: &Path, model: &Model) -> Option<String> {
+    let record = unchanged_record(map)?;
     (record.model.fingerprint != model.fingerprint).then_some(record.model.name)
 }
 
 /// Returns the record beside a map, if it lists the map with its current content. A record that cannot be read lists nothing.
-fn record_of_unchanged(map: &Path) -> Option<Provenance> {
-    let record = read(&record_of(map)?).ok()?;
+fn unchanged_record(map: &Path) -> Option<Provenance> {
+    let record = read(&find_record(map)?).ok()?;
     let is_listed = record.outputs.iter().any(|output| output.is_named(map) && output.matches(map));
     is_listed.then_some(record)
 }

@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn files_begin_and_end_with_the_magic_number() {
         for rows in [vec![], vec![vec![1.0, 0.5], vec![2.0]]] {
-            let bytes = parquet_table(&ObjectTable::of_numbers(&names(&["label", "mean"]), &rows)).unwrap();
+            let bytes = parquet_table(&ObjectTable::from_numbers(&names(&["label", "mean"]), &rows)).unwrap();
             assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"), "{} rows", rows.len());
         }
     }
@@ -119,7 +119,7 @@ print(json.dumps([[c, str(table.schema.field(c).type), [repr(v) for v in table[c
         let path = folder.path().join("table.parquet");
         let columns = names(&["label", "mean_a", "mean_a", "voxels", "sphericity"]);
         let rows = vec![vec![7.0, 1e-9, 3.0, 5.0, 0.25], vec![4_294_967_295.0, 0.1, 4.0, 5.5]];
-        std::fs::write(&path, parquet_table(&ObjectTable::of_numbers(&columns, &rows)).unwrap()).unwrap();
+        std::fs::write(&path, parquet_table(&ObjectTable::from_numbers(&columns, &rows)).unwrap()).unwrap();
         let Some(printed) = cytoscope_testkit::python("pyarrow.parquet", READ, &[&path]) else { return };
         let read: serde_json::Value = serde_json::from_str(&printed).unwrap();
         let expected = serde_json::json!([

@@ -9,7 +9,7 @@ fn files(text: &str) -> Vec<(String, Vec<u8>)> {
     vec![("a.txt".to_owned(), text.as_bytes().to_vec()), ("b.txt".to_owned(), b"b".to_vec())]
 }
 
-fn refusal_of<T: std::fmt::Debug>(result: Result<T, StorageError>) -> String {
+fn expect_refusal<T: std::fmt::Debug>(result: Result<T, StorageError>) -> String {
     match result {
         Err(StorageError::NotReplaceable { problem, .. }) => problem,
         other => unreachable!("{other:?}"),
@@ -29,10 +29,10 @@ fn own_folders_are_replaced_and_foreign_ones_never_removed() {
     let foreign = temp.path().join("data");
     std::fs::create_dir(&foreign).unwrap();
     std::fs::write(foreign.join("thesis.tif"), "years of work").unwrap();
-    assert!(refusal_of(write_finished(&foreign, KIND, &files("1"), Overwrite::Refuse)).contains("thesis.tif"));
-    refusal_of(remove_finished(&foreign, KIND));
-    refusal_of(remove_working(&foreign, "training"));
-    refusal_of(create_working(&foreign, "training"));
+    assert!(expect_refusal(write_finished(&foreign, KIND, &files("1"), Overwrite::Refuse)).contains("thesis.tif"));
+    expect_refusal(remove_finished(&foreign, KIND));
+    expect_refusal(remove_working(&foreign, "training"));
+    expect_refusal(create_working(&foreign, "training"));
     assert_eq!(file_names(&foreign), ["thesis.tif"]);
     // With `Replace` it is moved aside, not removed.
     let moved = write_finished(&foreign, KIND, &files("1"), Overwrite::Replace).unwrap();
@@ -48,14 +48,14 @@ fn own_folders_with_added_or_changed_files_are_not_removed() {
     let path = temp.path().join("pkg");
     assert_eq!(write_finished(&path, KIND, &files("1"), Overwrite::Refuse).unwrap(), Replaced::Nothing);
     std::fs::write(path.join("notes.md"), "mine").unwrap();
-    assert!(refusal_of(write_finished(&path, KIND, &files("2"), Overwrite::Refuse)).contains("notes.md"));
-    assert!(refusal_of(remove_finished(&path, KIND)).contains("notes.md"));
+    assert!(expect_refusal(write_finished(&path, KIND, &files("2"), Overwrite::Refuse)).contains("notes.md"));
+    assert!(expect_refusal(remove_finished(&path, KIND)).contains("notes.md"));
     std::fs::remove_file(path.join("notes.md")).unwrap();
     std::fs::write(path.join("a.txt"), "edited").unwrap();
-    assert!(refusal_of(write_finished(&path, KIND, &files("2"), Overwrite::Refuse)).contains("a.txt"));
+    assert!(expect_refusal(write_finished(&path, KIND, &files("2"), Overwrite::Refuse)).contains("a.txt"));
     assert_eq!(std::fs::read(path.join("a.txt")).unwrap(), b"edited");
     // A package is not a training folder, although it has a marker.
-    refusal_of(remove_working(&path, "training"));
+    expect_refusal(remove_working(&path, "training"));
     std::fs::write(path.join("a.txt"), "1").unwrap();
     remove_finished(&path, KIND).unwrap();
     assert!(file_names(temp.path()).is_empty());
@@ -81,13 +81,13 @@ fn working_folders_are_removed_and_links_to_them_are_not() {
     create_working(&path, "training").unwrap();
     std::fs::create_dir(path.join("sub")).unwrap();
     std::fs::write(path.join("sub/x"), "x").unwrap();
-    refusal_of(create_working(&path, "scratch"));
-    refusal_of(remove_working(&path, "scratch"));
+    expect_refusal(create_working(&path, "scratch"));
+    expect_refusal(remove_working(&path, "scratch"));
     #[cfg(unix)]
     {
         let link = temp.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        refusal_of(remove_working(&link, "training"));
+        expect_refusal(remove_working(&link, "training"));
         std::fs::remove_file(link).unwrap();
     }
     assert!(path.join("sub/x").exists());
@@ -105,7 +105,7 @@ fn a_link_at_the_path_of_a_folder_is_moved_aside_and_its_target_stays() {
         std::fs::create_dir(&target).unwrap();
         content.iter().for_each(|file| std::fs::write(target.join(file), "years of work").unwrap());
         std::os::unix::fs::symlink(&target, &link).unwrap();
-        assert!(refusal_of(write_finished(&link, KIND, &files("1"), Overwrite::Refuse)).contains("is a link"));
+        assert!(expect_refusal(write_finished(&link, KIND, &files("1"), Overwrite::Refuse)).contains("is a link"));
         let moved = write_finished(&link, KIND, &files("1"), Overwrite::Replace).unwrap();
         let aside = temp.path().join("link.before-1");
         assert_eq!(moved, Replaced::MovedTo(aside.clone()), "{name}");
@@ -137,8 +137,8 @@ fn foreign_files_in_a_working_folder_stay_with_it() {
     fill();
     assert_eq!(remove_own(&path, "training", &is_own).unwrap(), ["mine"]);
     assert_eq!(std::fs::read(path.join("mine/notes.md")).unwrap(), b"my own words");
-    refusal_of(remove_own(&path, "scratch", &is_own));
-    refusal_of(clear_own(&path, "scratch", "state.json", &is_own));
+    expect_refusal(remove_own(&path, "scratch", &is_own));
+    expect_refusal(clear_own(&path, "scratch", "state.json", &is_own));
     // The next run uses the folder, which is removed when nothing else is in it.
     create_working(&path, "training").unwrap();
     std::fs::remove_dir_all(path.join("mine")).unwrap();

@@ -35,7 +35,7 @@ pub(super) fn tensor_file(names: &[String], model: &ModelState) -> Result<Vec<u8
             let values = tensor.as_f32().ok_or_else(|| {
                 JobError::Internal(format!("checkpoint: \"{name}\" is {:?}, expected F32", tensor.dtype()))
             })?;
-            let view = TensorView::new(Dtype::F32, tensor.shape().to_vec(), bytes_of(values))
+            let view = TensorView::new(Dtype::F32, tensor.shape().to_vec(), float_bytes(values))
                 .map_err(|e| JobError::Internal(format!("checkpoint: \"{name}\": {e}")))?;
             Ok::<_, JobError>((name, view))
         })
@@ -103,7 +103,7 @@ pub(crate) fn restore(
     Ok(())
 }
 
-fn bytes_of(values: &[f32]) -> &[u8] {
+fn float_bytes(values: &[f32]) -> &[u8] {
     bytemuck::cast_slice(values)
 }
 

@@ -145,7 +145,7 @@ mod tests {
         std::fs::write(folder.path.join(unfinished), "{").unwrap();
         folder.check(&[]).unwrap();
         drop(folder.lock().unwrap());
-        assert!(folder.is_of_run());
+        assert!(folder.belongs_to_run());
         // A file of the user is kept.
         let other = RunFolder::for_package(&parent.path().join("n"));
         std::fs::create_dir(&other.path).unwrap();

@@ -7,7 +7,7 @@ use crate::dataset::{ImageRef, Pair, Problem, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::objects::{Indexer, LabelCode, MAX_LABEL, Object, ObjectIndex};
 use crate::setting::{AXES, IGNORE_LABEL, TIME, VOXEL_UM};
-use crate::stack::{Role, Stack, channel_count, channel_names, open_image, voxel_um_of};
+use crate::stack::{Role, Stack, channel_count, channel_names, open_image, pair_voxel_um};
 use cytoscope_formats::Image;
 use cytoscope_objects::components::{Components, Connectivity};
 use cytoscope_storage::by_count;
@@ -79,7 +79,7 @@ impl PairInspection {
 
     /// Adds a problem, marked with the name of the pair.
     pub fn add(&mut self, problem: Problem) {
-        self.problems.push(problem.of_pair(&self.summary.name));
+        self.problems.push(problem.with_pair(&self.summary.name));
     }
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
     let summary = &mut inspection.summary;
     summary.shape_zyx = image.zyx;
     (summary.image_dtype, summary.target_dtype) = (Some(image.dtype), Some(target.dtype));
-    let [z, y, x] = voxel_um_of(pair, &image, &target);
+    let [z, y, x] = pair_voxel_um(pair, &image, &target);
     let size = VoxelSize { z, y, x }.in_slices(image.zyx[0]);
     summary.voxel_um = [size.z, size.y, size.x];
     if let Err(implausible) = size.check() {

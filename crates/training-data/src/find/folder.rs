@@ -94,7 +94,7 @@ fn search_below(
     if depth >= MAX_DEPTH {
         return Ok(());
     }
-    for sub in listing.folders.iter().filter(|sub| !is_of_model(sub)) {
+    for sub in listing.folders.iter().filter(|sub| !is_model_folder(sub)) {
         let name = file_name(sub);
         search_below(sub, task, options, Part::from_word(&name).or(part), depth + 1, found)?;
     }
@@ -103,7 +103,7 @@ fn search_below(
 
 /// Whether a folder is a model package, or the state of an unfinished training run: the test tensors and pictures in it are
 /// not training data.
-fn is_of_model(folder: &Path) -> bool {
+fn is_model_folder(folder: &Path) -> bool {
     let is_model = |name: &str| is_of_no_data_set(&folder.join(name));
     let is_run = || file_name(folder).ends_with(".training") && folder.join("lock").is_file();
     is_model("rdf.yaml") || is_model("bioimageio.yaml") || is_run()
@@ -136,7 +136,7 @@ fn two_folders(
 ) -> Result<bool, TrainingDataError> {
     let chosen = labels::chosen_name(task, options);
     if let Some(name) = chosen
-        && let Some((images, targets)) = folder_of_labels(listing, name)?
+        && let Some((images, targets)) = find_labels_folder(listing, name)?
     {
         let before = found.pairs.len();
         let files = (Listing::of(&images, found)?, Listing::of(&targets, found)?);
@@ -163,7 +163,7 @@ fn two_folders(
 
 /// Returns the folder of images, and the folder of the label images called `name`: `masks/nuclei`, `nuclei_masks`,
 /// `masks_nuclei` or `nuclei`.
-fn folder_of_labels(listing: &Listing, name: &str) -> Result<Option<(PathBuf, PathBuf)>, TrainingDataError> {
+fn find_labels_folder(listing: &Listing, name: &str) -> Result<Option<(PathBuf, PathBuf)>, TrainingDataError> {
     for (images, targets) in SEGMENTATION {
         let Some(images) = listing.folder(images) else { continue };
         if let Some(folder) = listing.folder(targets) {

@@ -37,7 +37,7 @@ fn strip_name<'a>(stem: &'a str, name: &str) -> Option<&'a str> {
 
 /// Returns the stem of the image whose label image `name` a file with this stem is: `x` for `x_nuclei_labels` and
 /// `x_labels_nuclei` if `name` is `nuclei`.
-pub(crate) fn image_of<'a>(stem: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn image_stem<'a>(stem: &'a str, name: &str) -> Option<&'a str> {
     let before = strip_target_suffix(stem).and_then(|rest| strip_name(rest, name));
     before.or_else(|| strip_name(stem, name).and_then(strip_target_suffix))
 }
@@ -75,12 +75,12 @@ mod tests {
 
     #[test]
     fn the_name_of_a_label_image_stands_before_or_after_the_suffix() {
-        assert_eq!(image_of("x_nuclei_labels", "nuclei"), Some("x"));
-        assert_eq!(image_of("x_1_Labels_Nuclei", "nuclei"), Some("x_1"));
-        assert_eq!(image_of("x-dead_cells-masks", "dead_cells"), Some("x"));
-        assert_eq!(image_of("x_cells_labels", "nuclei"), None);
-        assert_eq!(image_of("nuclei_labels", "nuclei"), None);
-        assert_eq!(image_of("x_nuclei", "nuclei"), None, "this may be an image of nuclei");
+        assert_eq!(image_stem("x_nuclei_labels", "nuclei"), Some("x"));
+        assert_eq!(image_stem("x_1_Labels_Nuclei", "nuclei"), Some("x_1"));
+        assert_eq!(image_stem("x-dead_cells-masks", "dead_cells"), Some("x"));
+        assert_eq!(image_stem("x_cells_labels", "nuclei"), None);
+        assert_eq!(image_stem("nuclei_labels", "nuclei"), None);
+        assert_eq!(image_stem("x_nuclei", "nuclei"), None, "this may be an image of nuclei");
         assert_eq!(split_name("x_1_cells"), Some(("x_1", "cells")));
         assert_eq!(split_name("cells"), None);
         assert_eq!(split_name("_cells"), None);

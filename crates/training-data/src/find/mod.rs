@@ -214,7 +214,7 @@ impl SearchResults {
                 image.axes = options.axes.clone();
             }
             let path = pair.image.path.clone();
-            series::of_pair(pair, &options.series).map_err(|error| Box::new(problem_from_error(&error, &path)))
+            series::expand_pair(pair, &options.series).map_err(|error| Box::new(problem_from_error(&error, &path)))
         };
         let pairs = std::mem::take(&mut self.pairs);
         let chosen: Vec<Result<Vec<Pair>, Box<Problem>>> = pairs.into_par_iter().map(of_pair).collect();
@@ -297,13 +297,13 @@ fn choose_channels(mut pair: Pair, options: &FindOptions, is_named: bool) -> Res
     } else if !options.target_channels.is_empty() {
         (pair.target, pair.more_targets) = listed_channels(&pair.target, &options.target_channels, Role::Target)?;
     }
-    pair.target.drawn_on_tzyx = names::is_roi_set(&pair.target.path).then(|| extents_of(&pair.image)).flatten();
+    pair.target.drawn_on_tzyx = names::is_roi_set(&pair.target.path).then(|| image_extents(&pair.image)).flatten();
     Ok(pair)
 }
 
 /// Returns the time points and the extents along Z, Y, X of the stack of an image; `None` if it cannot be read, which the check
 /// of its pair reports.
-fn extents_of(image: &ImageRef) -> Option<[usize; 4]> {
+fn image_extents(image: &ImageRef) -> Option<[usize; 4]> {
     let image = open_image(image).ok()?;
     let [t, z, _, y, x, _] = *image.meta().shape_full.first_chunk::<6>()?;
     Some([t, z, y, x])

@@ -202,7 +202,7 @@ impl Subset<'_> {
         // The channel is the number in the file name; the file itself has a single channel.
         pair.image.channel = is_chosen.then_some(0);
         pair.more_images = images.map(|file| ImageRef { channel: Some(0), ..ImageRef::of(file) }).collect();
-        let beside = [format!("{case}.json"), file_name(image).replace(&extension_of(image), ".json")];
+        let beside = [format!("{case}.json"), file_name(image).replace(&file_extension(image), ".json")];
         if let Some(path) = beside.iter().find_map(|n| self.images.file(n)) {
             pair.voxel_um = spacing(path, options, found);
         }
@@ -210,7 +210,7 @@ impl Subset<'_> {
     }
 }
 
-fn extension_of(path: &Path) -> String {
+fn file_extension(path: &Path) -> String {
     let name = file_name(path);
     name.get(stem(path).len()..).unwrap_or_default().to_owned()
 }

@@ -15,9 +15,9 @@ use std::path::Path;
 ///
 /// # Errors
 /// [`TrainingDataError`] if a file cannot be opened, or does not have the series.
-pub(super) fn of_pair(pair: Pair, choice: &SeriesChoice) -> Result<Vec<Pair>, TrainingDataError> {
+pub(super) fn expand_pair(pair: Pair, choice: &SeriesChoice) -> Result<Vec<Pair>, TrainingDataError> {
     match choice {
-        SeriesChoice::All => all_of(&pair),
+        SeriesChoice::All => all_series(&pair),
         _ => Ok(vec![with_series(pair, |image| chosen_in(image, choice))?]),
     }
 }
@@ -51,7 +51,7 @@ fn with_series(
 }
 
 /// Returns a pair for each series of the image. Those after the first are named after their number.
-fn all_of(pair: &Pair) -> Result<Vec<Pair>, TrainingDataError> {
+fn all_series(pair: &Pair) -> Result<Vec<Pair>, TrainingDataError> {
     let others = || [&pair.target].into_iter().chain(&pair.more_images).chain(&pair.more_targets);
     let mut series_of = BTreeMap::<&Path, Vec<usize>>::new();
     for image in others().chain([&pair.image]) {
@@ -120,10 +120,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let [image, target] = ["image.zarr", "labels.zarr"].map(|name| plate(folder.path().join(name), 2));
         let single = plate(folder.path().join("single.zarr"), 1);
-        let all = all_of(&Pair::new("a", &image, &target)).unwrap();
+        let all = all_series(&Pair::new("a", &image, &target)).unwrap();
         let found: Vec<_> = all.iter().map(|p| (p.name.as_str(), p.image.series, p.target.series)).collect();
         assert_eq!(found, [("a", 0, 0), ("a_s1", 1, 1)]);
-        let refused = all_of(&Pair::new("a", &image, &single)).unwrap_err().to_string();
+        let refused = all_series(&Pair::new("a", &image, &single)).unwrap_err().to_string();
         assert!(refused.contains("it has 1 series") && refused.contains("data.series"), "{refused}");
         let choice: SeriesChoice = "A/1/1.zarr".parse().unwrap();
         let one = |image: &ImageRef| choice.index_or_only(&image.path, &options(image));
@@ -149,7 +149,7 @@ mod tests {
         };
         let [single, several] = [1, 2].map(|images| plate(folder.path().join(format!("{images}.zarr")), images));
         let series = |image: &Path, choice: &str| -> Vec<(usize, usize)> {
-            let pairs = of_pair(pair(image), &choice.parse().unwrap()).unwrap();
+            let pairs = expand_pair(pair(image), &choice.parse().unwrap()).unwrap();
             pairs.iter().map(|pair| (pair.image.series, pair.target.series)).collect()
         };
         for choice in ["all", "1", "maps"] {
@@ -159,7 +159,7 @@ mod tests {
             assert_eq!(series(&several, choice), [(1, 2)], "{choice}");
         }
         assert_eq!(series(&single, "labels/cells"), [(0, 1)]);
-        let refused = of_pair(pair(&several), &SeriesChoice::All).unwrap_err().to_string();
+        let refused = expand_pair(pair(&several), &SeriesChoice::All).unwrap_err().to_string();
         assert!(refused.contains("it has 1 series"), "{refused}");
     }
 }

@@ -125,7 +125,7 @@ pub(crate) fn search(
         // Labels of an image whose own name ends in the chosen one, such as x_nuclei_labels of x_nuclei.
         let has_own_image =
             strip_suffix(&stem, patterns.target).is_some_and(|(_, rest)| stems.contains(&rest.to_lowercase()));
-        if let Some(image) = chosen.filter(|_| !has_own_image).and_then(|name| labels::image_of(&stem, name)) {
+        if let Some(image) = chosen.filter(|_| !has_own_image).and_then(|name| labels::image_stem(&stem, name)) {
             chosen_labels.push((image.to_lowercase(), file.clone()));
             continue;
         }

@@ -7,7 +7,7 @@ use crate::error::TrainingDataError;
 use crate::find::suffixes::common_stem;
 use crate::limits::MAX_PAIRS;
 use crate::setting::{LABELS_CHANNEL, SPLIT_COLUMN};
-use cytoscope_formats::{FormatError, OpenOptions, is_zarr_folder, label_series, labels_of_prediction, open};
+use cytoscope_formats::{FormatError, OpenOptions, is_zarr_folder, label_series, open, prediction_labels_path};
 use std::path::{Path, PathBuf};
 
 /// Returns the names of image and target columns, in order of preference.
@@ -114,7 +114,7 @@ pub(crate) fn read(
 ) -> Result<(), TrainingDataError> {
     let text = read_text(path)?;
     let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_slice());
-    let at = columns_of(path, &mut reader, task, options)?;
+    let at = find_columns(path, &mut reader, task, options)?;
     if at.first_of_several {
         let problem = "it has several segmentations per row; only seg1 is used, without merge and exclude masks";
         found.problems.push(Problem::warning(path, problem, "merge them first, and list the results in a column seg"));
@@ -146,7 +146,7 @@ pub(crate) fn read(
 }
 
 /// Finds the columns of a table.
-fn columns_of(
+fn find_columns(
     path: &Path,
     reader: &mut csv::Reader<&[u8]>,
     task: TrainingTask,
@@ -227,7 +227,7 @@ impl Row<'_> {
             }
         }
         // The image of a prediction is its maps.
-        let target = if task == TrainingTask::Segmentation { labels_of_prediction(&target) } else { target };
+        let target = if task == TrainingTask::Segmentation { prediction_labels_path(&target) } else { target };
         let of_row = self.part(found);
         let weight = self.weight(found);
         if let Some(word) = self.at.ignore.map(|i| self.cell(i)).filter(|word| !word.is_empty()) {

@@ -3,7 +3,7 @@
 use super::SamplerOptions;
 use crate::augment::geometry::Grids;
 use crate::error::TrainingDataError;
-use crate::normalize::{Normalize, Scaling, scaling, scalings_of_slices};
+use crate::normalize::{Normalize, Scaling, scaling, slice_scalings};
 use crate::objects::{BrighterThan, LabelCode, ObjectIndex};
 use crate::sources::{Source, Sources};
 use cytoscope_volume::statistics::Moments;
@@ -39,7 +39,7 @@ pub(super) struct PreparedPair {
 impl PreparedPair {
     pub(super) fn of(sources: &Sources, entry: &Source, options: &SamplerOptions) -> Result<Self, TrainingDataError> {
         let normalize = |stack: &usize| match options.normalize_slices {
-            true => scalings_of_slices(&sources.reader, *stack, options.normalize),
+            true => slice_scalings(&sources.reader, *stack, options.normalize),
             false => scaling(&sources.reader, *stack, options.normalize).map(|(scaling, _)| vec![scaling]),
         };
         let scalings = entry.images.iter().map(normalize).collect::<Result<Vec<_>, _>>()?;

@@ -4,7 +4,7 @@ use super::{ContinuedJob, WorkerEvent, WorkerState};
 use crate::child::Process;
 use crate::inbox::Inbox;
 use crate::pending::PendingRequest;
-use crate::watch::{Timeouts, job_of};
+use crate::watch::{Timeouts, reported_job};
 use crate::{JobId, Reply, Request};
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::JobErrorKind;
@@ -101,7 +101,7 @@ impl ClientState {
 
     /// Handles a reply.
     pub(super) fn receive(&mut self, reply: Reply) {
-        if let Some(open) = job_of(&reply).and_then(|id| self.open.iter_mut().find(|open| open.id == id)) {
+        if let Some(open) = reported_job(&reply).and_then(|id| self.open.iter_mut().find(|open| open.id == id)) {
             open.activity.receive(&reply);
         }
         if let Reply::Devices { devices, .. } = &reply {

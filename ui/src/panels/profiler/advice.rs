@@ -126,7 +126,7 @@ fn advice_button(setting: &AdvisedSetting, state: State<'_>, run: ShownRun<'_>) 
         }
         AdvisedSetting::EstimatedDiameter => diameter_button(DiameterRequest::Auto, state, run),
         AdvisedSetting::VoxelSize => {
-            let document = document_of(state, run)?;
+            let document = document_for_run(state, run)?;
             Some(AdviceButton {
                 name: "Set voxel size…".to_owned(),
                 actions: vec![DocumentsAction::Activate(document.id).into(), document.ask_voxel_size().into()],
@@ -200,7 +200,7 @@ fn threads_button(threads: usize, state: State<'_>, run: ShownRun<'_>) -> Option
 
 /// The stack of a run: one of its inputs that is open, which may have been opened again since, or the active one if no
 /// input is known. `None` without a stack.
-fn document_of<'a>(state: State<'a>, run: ShownRun<'_>) -> Option<&'a Document> {
+fn document_for_run<'a>(state: State<'a>, run: ShownRun<'_>) -> Option<&'a Document> {
     if let Some(document) = run.document().and_then(|id| state.documents.get(id)) {
         return Some(document);
     }
@@ -222,7 +222,7 @@ fn document_of<'a>(state: State<'a>, run: ShownRun<'_>) -> Option<&'a Document> 
 
 /// The change of the object diameter of the run's stack; `None` if it is not open.
 fn diameter_button(request: DiameterRequest, state: State<'_>, run: ShownRun<'_>) -> Option<AdviceButton> {
-    let document = document_of(state, run)?;
+    let document = document_for_run(state, run)?;
     let mut size = document.object_size;
     let (name, is_applied) = match (request, size.request) {
         (DiameterRequest::Given(_), set) => ("Set object diameter", matches!(set, DiameterRequest::Given(_))),

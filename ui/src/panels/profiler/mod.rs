@@ -316,7 +316,7 @@ fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: ShownRun<'_>, shown: Optio
 
 fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun<'_>, actions: &mut Actions) {
     let other = own.other.filter(|id| *id != run.id()).and_then(|id| state.jobs.shown_run(id));
-    let peak = state.jobs.peak_of(run);
+    let peak = state.jobs.peak_for_run(run);
     own.derive(run, other, peak.as_ref());
     let views = views(run, own.derived.as_ref());
     if !views.iter().any(|(view, _)| *view == own.view) {

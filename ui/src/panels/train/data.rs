@@ -174,10 +174,10 @@ fn check_result(ui: &mut Ui, wizard: &Wizard, report: &CheckReport, thumbs: &mut
     }
     if !pairs.is_empty() {
         title(ui, "Pairs");
-        let style = ThumbStyle::of_target(report.report.task);
+        let style = ThumbStyle::for_target(report.report.task);
         for summary in pairs.iter().take(listed_pairs) {
             let pair = report.dataset.pairs.iter().find(|p| p.name == summary.name);
-            show_pair(ui, thumbs, style, summary, pair, part_of(report, &summary.name));
+            show_pair(ui, thumbs, style, summary, pair, split_part(report, &summary.name));
         }
         more(ui, pairs.len(), listed_pairs, "pairs", TrainingAction::ListMore(1), actions);
     } else {
@@ -224,7 +224,7 @@ fn problems_title(errors: usize, warnings: usize) -> String {
 }
 
 /// The part of the split that contains a pair.
-fn part_of(report: &CheckReport, name: &str) -> Option<Part> {
+fn split_part(report: &CheckReport, name: &str) -> Option<Part> {
     let split = report.split.as_ref()?;
     let has = |pairs: &[Pair]| pairs.iter().any(|p| p.name == name);
     match (has(&split.train), has(&split.validation), has(&split.test)) {
@@ -293,8 +293,8 @@ fn problem_frame(ui: &mut Ui, problem: &Problem, name: &str, more: impl FnOnce(&
             ui.vertical(|ui| {
                 ui.add(egui::Label::new(RichText::new(name).strong()).truncate())
                     .on_hover_text(problem.file.display().to_string());
-                ui.add(egui::Label::new(sentence_of(&files::counted_from_one(&problem.message))).wrap());
-                weak(ui, sentence_of(&files::advice_in_window(&problem.next_step)));
+                ui.add(egui::Label::new(to_sentence(&files::counted_from_one(&problem.message))).wrap());
+                weak(ui, to_sentence(&files::advice_in_window(&problem.next_step)));
                 more(ui);
             });
         });
@@ -303,7 +303,7 @@ fn problem_frame(ui: &mut Ui, problem: &Problem, name: &str, more: impl FnOnce(&
 }
 
 /// Capitalizes a text and ends it with a full stop.
-fn sentence_of(text: &str) -> String {
+fn to_sentence(text: &str) -> String {
     let stop = if text.ends_with(['.', '!', '?']) { "" } else { "." };
     format!("{}{stop}", capitalized(text))
 }
@@ -403,6 +403,6 @@ mod tests {
         assert_eq!(problems_title(1, 0), "1 problem");
         assert_eq!(problems_title(2, 1), "2 problems, 1 warning");
         assert_eq!(problems_title(0, 3), "3 warnings");
-        assert_eq!(sentence_of("it is empty"), "It is empty.");
+        assert_eq!(to_sentence("it is empty"), "It is empty.");
     }
 }

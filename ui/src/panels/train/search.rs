@@ -128,7 +128,7 @@ fn used_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if search.used.is_empty() {
         return;
     }
-    match wizard.problem_of_found_settings() {
+    match wizard.found_settings_problem() {
         Some(problem) => ui.label(RichText::new(problem).color(theme::warn(ui.visuals()))),
         None => weak(ui, format!("Training uses these in place of the settings above: {}", search.used.join(", "))),
     };

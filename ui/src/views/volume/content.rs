@@ -219,7 +219,7 @@ impl Labels {
     }
 
     /// Index of a label in `ids`; 0 if it does not occur.
-    pub fn index_of(&self, label: Option<u32>) -> u32 {
+    pub fn label_index(&self, label: Option<u32>) -> u32 {
         label.and_then(|l| self.ids.iter().position(|id| *id == l)).unwrap_or(0) as u32
     }
 
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(v.first_label(&TexelRay::new(&beside, texel_um).unwrap()), None);
         let outside = Ray { origin: [-0.2, 2.2, -5.0], direction: [0.0, 0.0, 1.0] };
         assert_eq!(v.first_label(&TexelRay::new(&outside, texel_um).unwrap()), None);
-        assert_eq!((v.index_of(Some(9)), v.index_of(Some(8)), v.index_of(None)), (2, 0, 0));
+        assert_eq!((v.label_index(Some(9)), v.label_index(Some(8)), v.label_index(None)), (2, 0, 0));
         let bright = |z: usize| Values::U16(labels(z).iter().map(|l| *l as u16).collect());
         let Volume::Intensities(v) = build([10, 10, 10], bright) else { panic!("no intensities") };
         assert_eq!(v.brightest(&line(50.0, -1.0)), Some([3, 4, 6]));

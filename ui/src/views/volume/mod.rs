@@ -95,7 +95,7 @@ impl VolumeView {
 
     /// The projection mode for a document.
     pub fn mode(&self, document: &Document) -> Mode {
-        match (self.chosen, labels_of(document)) {
+        match (self.chosen, surface_labels(document)) {
             (Some(Mode::Labels) | None, Some(_)) => Mode::Labels,
             (Some(mode @ (Mode::Maximum | Mode::Attenuated)), _) => mode,
             (Some(Mode::Labels) | None, None) => Mode::Maximum,
@@ -292,7 +292,7 @@ impl VolumeView {
             source: Arc::clone(&o.source),
         };
         if mode == Mode::Labels {
-            wanted.extend(labels_of(document).map(|o| (Slot::Labels, of_overlay(o))));
+            wanted.extend(surface_labels(document).map(|o| (Slot::Labels, of_overlay(o))));
         } else {
             let (source, source_id) = document.shown_source();
             let visible = document.channels.iter().enumerate().filter(|(_, c)| c.visible).take(CHANNELS);
@@ -300,7 +300,7 @@ impl VolumeView {
                 let key = VolumeKey { source: source_id, channel, time: document.time, grid };
                 wanted.push((Slot::Channel(channel), VolumeRequest { key, source: Arc::clone(source) }));
             }
-            let map = document.of_role(Role::Map).filter(|o| o.visible && o.is_at(document.time));
+            let map = document.overlay_with_role(Role::Map).filter(|o| o.visible && o.is_at(document.time));
             wanted.extend(map.map(|o| (Slot::Map, of_overlay(o))));
         }
         let reader = self.reader.get_or_insert_with(|| {
@@ -329,11 +329,12 @@ impl VolumeView {
                     layers.intensities.extend(channel.map(|c| (volume, c.display.clone())));
                 }
                 Slot::Map => {
-                    let map = document.of_role(Role::Map);
+                    let map = document.overlay_with_role(Role::Map);
                     layers.intensities.extend(map.map(|o| (volume, o.display.clone())));
                 }
                 Slot::Labels => {
-                    layers.labels = labels_of(document).map(|o| (Arc::clone(&volume), self.colors(&volume, &o.labels)));
+                    layers.labels =
+                        surface_labels(document).map(|o| (Arc::clone(&volume), self.colors(&volume, &o.labels)));
                 }
             }
         }
@@ -394,7 +395,7 @@ impl VolumeView {
                 self.perspective = !self.perspective;
             }
             ui.add_space(6.0);
-            let has_labels = labels_of(document).is_some();
+            let has_labels = surface_labels(document).is_some();
             for (of, sign, name) in [
                 (Mode::Labels, icon::SHAPES, "Labels as surfaces"),
                 (Mode::Attenuated, icon::CLOUD_FOG, "Attenuated maximum intensity"),
@@ -417,9 +418,9 @@ fn corner_button(ui: &mut Ui, sign: &str, name: &str, enabled: bool, on: bool) -
 }
 
 /// The labels to show as surfaces: predicted ones, or else the ground truth.
-fn labels_of(document: &Document) -> Option<&Overlay> {
+fn surface_labels(document: &Document) -> Option<&Overlay> {
     let is_shown = |overlay: &&Overlay| overlay.visible && overlay.is_at(document.time);
-    [Role::Labels, Role::Truth].into_iter().find_map(|role| document.of_role(role).filter(is_shown))
+    [Role::Labels, Role::Truth].into_iter().find_map(|role| document.overlay_with_role(role).filter(is_shown))
 }
 
 /// Handles rotation, panning and zoom.

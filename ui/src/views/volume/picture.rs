@@ -171,7 +171,7 @@ impl Picture {
         }
         lut.resize(LAYERS * LUT_STEPS * 4, 0);
         let selected = match params.labels.as_ref().map(|(v, _)| &**v) {
-            Some(Volume::Labels(labels)) => labels.index_of(params.selected),
+            Some(Volume::Labels(labels)) => labels.label_index(params.selected),
             _ => 0,
         };
         let mode = match params.mode {

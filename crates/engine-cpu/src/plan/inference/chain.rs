@@ -118,7 +118,7 @@ impl Planner<'_> {
 
     /// Returns the output of an instance or group normalization with constant parameters, in blocks of full width.
     fn norm_output(&self, node: &Node) -> Option<ValueId> {
-        norm_of(node, 1)?;
+        norm_parameters(node, 1)?;
         let (input, output) = (node.input(0)?, node.output(0)?);
         let (layout, _) = self.layout(output)?;
         let fits = layout.block == CHANNEL_BLOCK
@@ -133,7 +133,7 @@ impl Planner<'_> {
         let (input, gamma, beta) = (node.input(0)?, self.floats(node, 1)?.to_vec(), self.floats(node, 2)?.to_vec());
         let label = op_name(&node.op).to_owned();
         let channels = gamma.len();
-        let (epsilon, groups) = norm_of(node, channels)?;
+        let (epsilon, groups) = norm_parameters(node, channels)?;
         let pending = |input: ValueId, moments: usize, own: bool, plane: bool, affine: Affine| PendingTerm {
             input,
             moments: own.then_some(moments),
@@ -156,7 +156,7 @@ impl Planner<'_> {
             return Some(pending(d.bytes, moments, true, false, affine));
         }
         let moments = self.new_moments();
-        let (own, factor) = match self.moments_of_convolution(input, moments) {
+        let (own, factor) = match self.fuse_moments_into_convolution(input, moments) {
             Some(factor) => (false, factor),
             None => (true, vec![1.0; channels]),
         };
@@ -216,7 +216,7 @@ impl Planner<'_> {
 
     /// Lets the convolution that computes a value also compute its moments, if it can. Returns the factor of each
     /// channel by which the stored values differ from the true ones.
-    fn moments_of_convolution(&mut self, value: ValueId, moments: usize) -> Option<Vec<f32>> {
+    fn fuse_moments_into_convolution(&mut self, value: ValueId, moments: usize) -> Option<Vec<f32>> {
         let alone = self.sole_consumer(value).is_some();
         let (layout, _) = self.layout(value)?;
         let at = *self.plan_of.get(&value)?;
@@ -289,7 +289,7 @@ impl Planner<'_> {
 }
 
 /// Returns ε and the number of groups of an instance or group normalization of `channels` channels.
-fn norm_of(node: &Node, channels: usize) -> Option<(f32, usize)> {
+fn norm_parameters(node: &Node, channels: usize) -> Option<(f32, usize)> {
     match node.op {
         Op::InstanceNormalization { epsilon } => Some((epsilon, channels)),
         Op::GroupNormalization { epsilon, groups } => Some((epsilon, groups)),

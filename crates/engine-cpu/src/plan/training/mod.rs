@@ -42,8 +42,8 @@ impl Planner<'_> {
         let is_blocked = self.blocked.contains(&x);
         let (kind, inputs) = match &node.op {
             Op::Conv(attrs) => return Some((self.conv_of_tensors(node, attrs)?, Vec::new())),
-            Op::Binary(op) => self.binary_of_tensors(node, *op)?,
-            Op::ConvTranspose(attrs) => (self.conv_transpose_of_tensors(node, attrs)?, vec![x]),
+            Op::Binary(op) => self.plan_binary_of_tensors(node, *op)?,
+            Op::ConvTranspose(attrs) => (self.plan_conv_transpose_of_tensors(node, attrs)?, vec![x]),
             // The gradients of other activations have no kernel, and read a dense tensor.
             Op::Activation(
                 act @ (Activation::Relu
@@ -94,7 +94,7 @@ impl Planner<'_> {
     }
 
     /// Plans a transposed convolution whose kernel size equals its stride.
-    fn conv_transpose_of_tensors(&self, node: &Node, attrs: &ConvTransposeAttrs) -> Option<PlanKind> {
+    fn plan_conv_transpose_of_tensors(&self, node: &Node, attrs: &ConvTransposeAttrs) -> Option<PlanKind> {
         let (x, weight) = (node.input(0)?, node.input(1)?);
         self.layout(x)?;
         let (outputs, _) = self.layout(node.output(0)?)?;
@@ -123,7 +123,7 @@ impl Planner<'_> {
     }
 
     /// Plans a binary operator on two tensors of the same shape.
-    fn binary_of_tensors(&self, node: &Node, op: BinaryOp) -> Option<(PlanKind, Vec<ValueId>)> {
+    fn plan_binary_of_tensors(&self, node: &Node, op: BinaryOp) -> Option<(PlanKind, Vec<ValueId>)> {
         let (a, b) = (node.input(0)?, node.input(1)?);
         let f = binary(op)?;
         let layout = self.layout(node.output(0)?)?;

@@ -2,7 +2,7 @@
 
 use super::{Coarsening, ShortPrediction};
 use crate::diameter::{Certainty, DiameterEstimate};
-use cytoscope_objects::diameter::{of_circle, of_sphere, whole};
+use cytoscope_objects::diameter::{circle_diameter, sphere_diameter, whole};
 
 /// Objects of a short prediction.
 #[derive(Default)]
@@ -95,7 +95,11 @@ pub(super) fn measured(
     }
     let unit: f64 = voxel.iter().product();
     let diameter = |o: &Moments| {
-        let grown = if at.is_flat { of_circle(o.section * voxel[1] * voxel[2]) } else { of_sphere(o.voxels * unit) };
+        let grown = if at.is_flat {
+            circle_diameter(o.section * voxel[1] * voxel[2])
+        } else {
+            sphere_diameter(o.voxels * unit)
+        };
         grown / at.coarsening.growth
     };
     // Fragments below a fifth of the expected diameter are ignored.

@@ -81,7 +81,7 @@ impl Estimator<'_> {
             scales.push(self.predict_part(stack, &at, &mut session)?);
             diameter *= STEP;
         }
-        let best = best_of(&scales).filter(|(_, brightness)| is_dark(*brightness));
+        let best = best_neighbors(&scales).filter(|(_, brightness)| is_dark(*brightness));
         Ok(best.map(|(estimate, brightness)| SizeEstimate { estimate, voxel, brightness: Some(brightness) }))
     }
 }
@@ -140,7 +140,7 @@ impl Pair {
 }
 
 /// Returns the estimate of the best pair of neighboring scales, and the brightness of its objects.
-fn best_of(scales: &[Measured]) -> Option<(DiameterEstimate, f64)> {
+fn best_neighbors(scales: &[Measured]) -> Option<(DiameterEstimate, f64)> {
     let neighbors = scales.iter().zip(scales.iter().skip(1));
     let pairs: Vec<Pair> = neighbors.filter_map(|(smaller, larger)| Pair::of(smaller, larger)).collect();
     let best = pairs.iter().max_by(|a, b| a.score.total_cmp(&b.score))?;
@@ -173,7 +173,7 @@ mod tests {
         // The texture grows with the scale, and is as clear as the cells, which are 20 wide.
         let all =
             [(90, 3.0, 0.66), (80, 4.4, 0.68), (60, 6.4, 0.62), (12, 19.5, 0.66), (10, 20.0, 0.67), (5, 31.0, 0.5)];
-        let (found, brightness) = best_of(&scales(&all)).unwrap();
+        let (found, brightness) = best_neighbors(&scales(&all)).unwrap();
         assert!((19.0..21.0).contains(&found.diameter), "{found:?}");
         assert_eq!((found.objects, found.certainty), (10, Certainty::High));
         assert!(is_dark(brightness), "{brightness}");
@@ -182,13 +182,13 @@ mod tests {
     #[test]
     fn clearer_objects_are_preferred_to_others_of_the_same_size() {
         let all = [(40, 8.0, 0.5), (38, 8.1, 0.51), (20, 13.0, 0.6), (12, 19.0, 0.8), (10, 20.0, 0.8)];
-        let (found, _) = best_of(&scales(&all)).unwrap();
+        let (found, _) = best_neighbors(&scales(&all)).unwrap();
         assert!((19.0..21.0).contains(&found.diameter), "{found:?}");
     }
 
     #[test]
     fn a_choice_between_two_sizes_and_few_objects_are_not_certain() {
-        let certainty = |all: &[(usize, f64, f64)]| best_of(&scales(all)).unwrap().0.certainty;
+        let certainty = |all: &[(usize, f64, f64)]| best_neighbors(&scales(all)).unwrap().0.certainty;
         let with_texture = |peak: f64| certainty(&[(40, 8.0, 0.7), (38, 8.0, 0.7), (10, 20.0, peak), (10, 20.0, peak)]);
         assert_eq!(with_texture(0.8), Certainty::High);
         assert_eq!(with_texture(0.74), Certainty::Medium);
@@ -200,8 +200,8 @@ mod tests {
 
     #[test]
     fn scales_with_one_or_two_objects_say_nothing() {
-        assert!(best_of(&[]).is_none());
-        assert!(best_of(&scales(&[(9, 20.0, 0.8)])).is_none());
-        assert!(best_of(&scales(&[(9, 20.0, 0.8), (2, 20.0, 0.9)])).is_none());
+        assert!(best_neighbors(&[]).is_none());
+        assert!(best_neighbors(&scales(&[(9, 20.0, 0.8)])).is_none());
+        assert!(best_neighbors(&scales(&[(9, 20.0, 0.8), (2, 20.0, 0.9)])).is_none());
     }
 }

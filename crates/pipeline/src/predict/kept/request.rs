@@ -1,6 +1,6 @@
 //! Whether the slices of a prediction are kept, and which kept ones it continues.
 
-use super::{KeptRecord, KeptSlices, of_job};
+use super::{KeptRecord, KeptSlices, job_prefix};
 use crate::predict::Output;
 use crate::predict::one::InputRun;
 use crate::predict::pass_plan::PassBand;
@@ -133,16 +133,16 @@ impl KeptRequest<'_, '_> {
 
     /// Returns what the fingerprints of all slices on the grid of the job begin with.
     fn on_grid(&self) -> String {
-        format!("{}{:?}, ", of_job(self.fingerprint), self.resolved.grid)
+        format!("{}{:?}, ", job_prefix(self.fingerprint), self.resolved.grid)
     }
 
     /// Returns the fingerprint of slices that depend on tiles by rounding only.
-    fn of_cropped(&self) -> String {
+    fn cropped_fingerprint(&self) -> String {
         self.on_grid() + "cropped"
     }
 
     /// Returns the fingerprint of slices of blended tiles.
-    fn of_blended(&self, tile: [usize; 3], overlap: f64) -> String {
+    fn blended_fingerprint(&self, tile: [usize; 3], overlap: f64) -> String {
         format!("{}blended, {tile:?}, {overlap}", self.on_grid())
     }
 
@@ -162,7 +162,11 @@ impl KeptRequest<'_, '_> {
     /// # Errors
     /// [`JobError::Storage`] if the file cannot be opened.
     pub(in crate::predict) fn before_plan(&self) -> Result<Option<KeptSlices>, JobError> {
-        if self.continues() && self.is_cropped() { self.open(&self.of_cropped(), None).map(Some) } else { Ok(None) }
+        if self.continues() && self.is_cropped() {
+            self.open(&self.cropped_fingerprint(), None).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     /// Returns the slices that a planned job keeps, and continues if it resumes or an earlier attempt has failed;
@@ -186,10 +190,10 @@ impl KeptRequest<'_, '_> {
         }
         let mut kept = match opened {
             Some(kept) => kept,
-            None if self.is_cropped() => self.open(&self.of_cropped(), None)?,
+            None if self.is_cropped() => self.open(&self.cropped_fingerprint(), None)?,
             None => {
                 let (tile, overlap) = (tiles.plan.tile, tiles.plan.overlap);
-                self.open(&self.of_blended(tile, overlap), Some(tile))?
+                self.open(&self.blended_fingerprint(tile, overlap), Some(tile))?
             }
         };
         let bands: &[PassBand] = if let Runner::Pass { bands, .. } = &tiles.runner { bands } else { &[] };
@@ -207,7 +211,9 @@ impl KeptRequest<'_, '_> {
         };
         let (earlier, bands, discarded) = match earlier {
             Some(earlier) if can_continue(&earlier) => (earlier.1.parts, earlier.1.bands, None),
-            Some((found, _)) => (Vec::new(), None, found.starts_with(&of_job(self.fingerprint)).then(discarded_note)),
+            Some((found, _)) => {
+                (Vec::new(), None, found.starts_with(&job_prefix(self.fingerprint)).then(discarded_note))
+            }
             None => (Vec::new(), None, None),
         };
         if discarded.is_some() {

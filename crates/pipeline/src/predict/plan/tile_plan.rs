@@ -117,7 +117,7 @@ impl TilePlan {
 
     /// Returns a note that a volume of shape Z, Y, X is cut into several tiles, with the reason; `None` if it is not, or
     /// if the user asked for tiles.
-    pub(crate) fn note_of_tiles(&self, shape: [usize; 3]) -> Option<Message> {
+    pub(crate) fn tiles_note(&self, shape: [usize; 3]) -> Option<Message> {
         let is_cut = self.tile.iter().zip(shape).any(|(tile, extent)| *tile < extent);
         self.no_pass.as_ref().filter(|_| is_cut)?.note()
     }
