@@ -106,12 +106,12 @@ pub(super) fn read(path: &Path) -> Result<Vec<Task>, Failure> {
 fn parse(text: &[u8]) -> Result<Vec<Task>, CellError> {
     let mut reader =
         csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).comment(Some(b'#')).from_reader(text);
-    let headers = reader.headers().map_err(|e| unreadable(1, &StringRecord::new(), &e))?.clone();
+    let headers = reader.headers().map_err(|e| bad_row(1, &StringRecord::new(), &e))?.clone();
     let at = columns(&headers)?;
     let mut tasks: Vec<Task> = Vec::new();
     let mut names = BTreeSet::new();
     for record in reader.records() {
-        let record = record.map_err(|e| unreadable(e.position().map_or(0, csv::Position::line), &headers, &e))?;
+        let record = record.map_err(|e| bad_row(e.position().map_or(0, csv::Position::line), &headers, &e))?;
         // Spreadsheets may save empty rows below the table.
         if record.iter().all(str::is_empty) {
             continue;
@@ -141,7 +141,7 @@ fn parse(text: &[u8]) -> Result<Vec<Task>, CellError> {
 }
 
 /// Returns the error of a row, or of the header (line 1), that cannot be read as text.
-fn unreadable(line: u64, headers: &StringRecord, error: &csv::Error) -> CellError {
+fn bad_row(line: u64, headers: &StringRecord, error: &csv::Error) -> CellError {
     const NEXT_STEP: &str = "save the table as comma-separated text in UTF-8";
     match error.kind() {
         csv::ErrorKind::Utf8 { err, .. } => {
