@@ -49,13 +49,12 @@ pub(crate) fn lz4(encoded: &[u8], max_bytes: usize) -> Option<Vec<u8>> {
 /// A length whose first digits are in the token.
 fn length(first: usize, rest: &mut &[u8]) -> Option<usize> {
     let mut total = first;
-    while first == LONG {
+    let mut continues = first == LONG;
+    while continues {
         let (byte, after) = rest.split_first()?;
         *rest = after;
         total = total.checked_add(usize::from(*byte))?;
-        if *byte != u8::MAX {
-            break;
-        }
+        continues = *byte == u8::MAX;
     }
     Some(total)
 }

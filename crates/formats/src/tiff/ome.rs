@@ -183,7 +183,7 @@ fn build(
     let planes = assign_planes(image, &sizes, samples, &mut set, &mut files, (first_file, first_ifd))?;
     check_sharing(&planes).map_err(|f| f.at(path))?;
     let undescribed = match own {
-        Some(own) => undescribed_pages(&document, &set, own, &files.get(own)?, files.limits()),
+        Some(own) => undescribed_pages(&document, &set, own, files.get(own)?.as_ref(), files.limits()),
         None => 0,
     };
     let mut channels: Vec<_> = image.channels.clone();
