@@ -28,6 +28,11 @@ const NOISE_DECAY: f32 = 1.5;
 const MIN_RESPONSE: f32 = 0.03;
 /// Maximum number of counted blobs.
 const MAX_BLOBS: usize = 400;
+/// Maximum number of blobs that can be outliers among many weaker ones: see [`blob_size_without_outliers`].
+pub const MAX_OUTLIERS: usize = 3;
+/// Radius around an outlier within which no blobs are looked for, relative to its diameter: where a Gaussian has fallen to 0.5 %
+/// of its peak.
+const OUTLIER_REACH: f64 = 0.94;
 /// Maximum number of candidates, the strongest first.
 const MAX_CANDIDATES: usize = 20_000;
 /// Smallest scale in voxels along a row, and in slices.
@@ -72,6 +77,49 @@ struct Blob {
 /// [`ObjectsError::Length`] if the volume does not match its shape; [`ObjectsError::Parameter`] if a voxel size is not
 /// above 0.
 pub fn blob_size(volume: &[f32], shape_zyx: [usize; 3], voxel_um: [f64; 3]) -> Result<Option<BlobSize>, ObjectsError> {
+    Ok(blobs(volume, shape_zyx, voxel_um)?.and_then(BlobSet::summary))
+}
+
+/// Returns the median size of the blobs that remain without up to [`MAX_OUTLIERS`] blobs that are so bright that no others count
+/// beside them, such as debris among nuclei. `None` if there are more or no bright blobs, or none remain.
+///
+/// # Errors
+/// As [`blob_size`].
+pub fn blob_size_without_outliers(
+    volume: &[f32],
+    shape_zyx: [usize; 3],
+    voxel_um: [f64; 3],
+) -> Result<Option<BlobSize>, ObjectsError> {
+    let Some(bright) = blobs(volume, shape_zyx, voxel_um)?.filter(|set| (1..=MAX_OUTLIERS).contains(&set.blobs.len()))
+    else {
+        return Ok(None);
+    };
+    let [_, ny, nx] = shape_zyx;
+    let mut rest = volume.to_vec();
+    for (row, line) in rest.chunks_exact_mut(nx.max(1)).enumerate() {
+        let (z, y) = (row / ny.max(1), row % ny.max(1));
+        for blob in &bright.blobs {
+            let offset = |a: usize, at: usize| (at as f64 + 0.5) * voxel_um[a] - blob.center_um[a];
+            let left =
+                (OUTLIER_REACH * CALIBRATION * blob.diameter_um).powi(2) - offset(0, z).powi(2) - offset(1, y).powi(2);
+            // Values that are not finite count as background.
+            line.iter_mut().enumerate().filter(|(x, _)| offset(2, *x).powi(2) < left).for_each(|(_, v)| *v = f32::NAN);
+        }
+    }
+    blob_size(&rest, shape_zyx, voxel_um)
+}
+
+/// The strongest blobs of a volume that do not lie inside one another.
+struct BlobSet {
+    blobs: Vec<Blob>,
+    /// Whether they were found in a few slices.
+    is_flat: bool,
+    /// The smallest diameter that was looked for.
+    smallest_um: f64,
+}
+
+/// Returns the blobs of a volume; `None` if it is uniform.
+fn blobs(volume: &[f32], shape_zyx: [usize; 3], voxel_um: [f64; 3]) -> Result<Option<BlobSet>, ObjectsError> {
     check_len("volume", volume.len(), shape_zyx)?;
     if voxel_um.iter().any(|v| !v.is_finite() || *v <= 0.0) {
         return Err(ObjectsError::Parameter { what: "voxel_um", expected: "above 0", got: format!("{voxel_um:?}") });
@@ -103,7 +151,7 @@ pub fn blob_size(volume: &[f32], shape_zyx: [usize; 3], voxel_um: [f64; 3]) -> R
         maxima(&response, downsampled.shape, (grid_um, diameter_um, noise), &mut blobs);
         diameter_um *= STEP;
     }
-    Ok(summary(without_nested(blobs), is_flat, smallest_um))
+    Ok(Some(BlobSet { blobs: without_nested(blobs), is_flat, smallest_um }))
 }
 
 /// Returns the volume scaled to its percentiles and clipped to 0..1; `None` if it is uniform.
@@ -238,33 +286,35 @@ fn most_crowded_center(blobs: &[Blob]) -> Option<[f64; 3]> {
     blobs.iter().max_by_key(|blob| near(blob)).map(|blob| blob.center_um)
 }
 
-/// Returns the size of the blobs; `is_flat` states whether they were found in a few slices, and `smallest_um` is the
-/// smallest diameter that was looked for.
-fn summary(mut blobs: Vec<Blob>, is_flat: bool, smallest_um: f64) -> Option<BlobSize> {
-    let count = blobs.len();
-    let mean = |f: &dyn Fn(&Blob) -> f64| blobs.iter().map(f).sum::<f64>() / count as f64;
-    let center_um = most_crowded_center(&blobs)?;
-    let (response, log_mean) = (mean(&|b| f64::from(b.response)), mean(&|b| b.diameter_um.ln()));
-    let log_spread = mean(&|b| (b.diameter_um.ln() - log_mean).powi(2)).sqrt();
-    blobs.sort_by(|a, b| a.diameter_um.total_cmp(&b.diameter_um));
-    // Smoothing in a plane averages less noise than in a volume: there, the many small blobs of noise count by their area.
-    let area = |b: &Blob| if is_flat { b.diameter_um.powi(2) } else { 1.0 };
-    let weight = |b: &Blob| f64::from(b.response).powi(2) * area(b);
-    let half = 0.5 * blobs.iter().map(weight).sum::<f64>();
-    let mut sum = 0.0;
-    let median = blobs.iter().find(|b| {
-        sum += weight(b);
-        sum >= half
-    })?;
-    let is_smallest = median.diameter_um <= smallest_um;
-    Some(BlobSize {
-        diameter_um: CALIBRATION * median.diameter_um,
-        log_spread,
-        count,
-        response,
-        center_um,
-        is_smallest,
-    })
+impl BlobSet {
+    /// Returns the size of the blobs; `None` without blobs.
+    fn summary(self) -> Option<BlobSize> {
+        let Self { mut blobs, is_flat, smallest_um } = self;
+        let count = blobs.len();
+        let mean = |f: &dyn Fn(&Blob) -> f64| blobs.iter().map(f).sum::<f64>() / count as f64;
+        let center_um = most_crowded_center(&blobs)?;
+        let (response, log_mean) = (mean(&|b| f64::from(b.response)), mean(&|b| b.diameter_um.ln()));
+        let log_spread = mean(&|b| (b.diameter_um.ln() - log_mean).powi(2)).sqrt();
+        blobs.sort_by(|a, b| a.diameter_um.total_cmp(&b.diameter_um));
+        // Smoothing in a plane averages less noise than in a volume: there, the many small blobs of noise count by their area.
+        let area = |b: &Blob| if is_flat { b.diameter_um.powi(2) } else { 1.0 };
+        let weight = |b: &Blob| f64::from(b.response).powi(2) * area(b);
+        let half = 0.5 * blobs.iter().map(weight).sum::<f64>();
+        let mut sum = 0.0;
+        let median = blobs.iter().find(|b| {
+            sum += weight(b);
+            sum >= half
+        })?;
+        let is_smallest = median.diameter_um <= smallest_um;
+        Some(BlobSize {
+            diameter_um: CALIBRATION * median.diameter_um,
+            log_spread,
+            count,
+            response,
+            center_um,
+            is_smallest,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -320,6 +370,24 @@ mod tests {
             .collect();
         let found = blob_size(&walls, shape, voxel_um).unwrap().unwrap();
         assert!(found.is_smallest, "{found:?}");
+    }
+
+    #[test]
+    fn a_bright_outlier_does_not_hide_the_other_blobs() {
+        let (shape, voxel_um, diameter_um) = ([24, 120, 120], [1.0, 0.5, 0.5], 8.0);
+        let mut volume = balls(shape, voxel_um, diameter_um);
+        for (i, value) in volume.iter_mut().enumerate() {
+            let at = [i / (shape[1] * shape[2]), i / shape[2] % shape[1], i % shape[2]];
+            let square: f64 = (0..3).map(|a| (at[a] as f64 * voxel_um[a] - [12.0, 20.0, 40.0][a]).powi(2)).sum();
+            *value += 8000.0 * (-square / (2.0 * 36.0)).exp() as f32;
+        }
+        let hidden = blob_size(&volume, shape, voxel_um).unwrap().unwrap();
+        assert!(hidden.count <= MAX_OUTLIERS && hidden.diameter_um > 1.5 * CALIBRATION * diameter_um, "{hidden:?}");
+        let found = blob_size_without_outliers(&volume, shape, voxel_um).unwrap().unwrap();
+        let ratio = found.diameter_um / CALIBRATION / diameter_um;
+        assert!(found.count >= 8 && (0.75..1.33).contains(&ratio), "{found:?}");
+        let even = balls(shape, voxel_um, diameter_um);
+        assert_eq!(blob_size_without_outliers(&even, shape, voxel_um).unwrap(), None, "no outliers");
     }
 
     #[test]

@@ -97,6 +97,9 @@ pub struct Model {
     /// Nominal object diameter in µm at the model's voxel size: stacks are rescaled so that their median object has
     /// this diameter. `None` for models that do not rescale objects.
     pub object_diameter_um: Option<f64>,
+    /// Median intensity, after preprocessing, of the objects that the network was trained on. Intensities of stacks whose objects
+    /// are much brighter are multiplied by a factor. `None` for models that do not state it, and those with several inputs.
+    pub object_intensity: Option<f64>,
     /// Steps that are applied to the predicted output after inference, in order.
     pub postprocessing: Vec<Processing>,
     /// Task of the model: objects or a stain.
@@ -229,6 +232,16 @@ fn object_diameter_um(config: &Value) -> Result<Option<f64>, String> {
     }
 }
 
+/// Returns the median intensity of objects after preprocessing that a package states, or why it is invalid.
+fn object_intensity(config: &Value) -> Result<Option<f64>, String> {
+    match config.get("object_intensity") {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => value.as_f64().filter(|i| (1e-3..=1e3).contains(i)).map(Some).ok_or_else(|| {
+            format!("config.cytoscope.object_intensity is {value}, expected an intensity from 0.001 to 1000")
+        }),
+    }
+}
+
 /// Returns the channel index that a package states under `key`, or why it is invalid.
 fn channel_index(config: &Value, key: &str, otherwise: usize) -> Result<usize, String> {
     match config.get(key) {
@@ -293,6 +306,7 @@ impl Model {
         let segment = segment_options(config).map_err(&bad)?;
         let task = parse_task(config.get("task")).map_err(&bad)?;
         let object_diameter_um = object_diameter_um(config).map_err(&bad)?;
+        let object_intensity = object_intensity(config).map_err(&bad)?;
         let segment_channel = channel_index(config, "segment_channel", 0).map_err(&bad)?;
         let seed_channel = channel_index(config, "seed_channel", segment_channel).map_err(&bad)?;
         let outputs = model_outputs::list_outputs(&package);
@@ -313,6 +327,8 @@ impl Model {
             voxel_um,
             // A diameter in µm determines nothing without the voxel size of the model's grid.
             object_diameter_um: object_diameter_um.filter(|_| voxel_um.is_some()),
+            object_intensity: object_intensity
+                .filter(|_| inputs.iter().map(|input| input.channels).sum::<usize>() == 1),
             postprocessing: output.postprocessing(),
             output_channel_names: model_outputs::first_names(&outputs),
             outputs,

@@ -53,6 +53,17 @@ impl Chains {
         }
     }
 
+    /// Returns the chains with results that are multiplied by a factor.
+    pub fn scaled(mut self, factor: f64) -> Self {
+        let scale = |chain: &mut Vec<Elementwise>| chain.push(Elementwise::Affine { gain: factor, offset: 0.0 });
+        match &mut self {
+            _ if factor == 1.0 => {}
+            Self::Stack(chains) => chains.iter_mut().for_each(scale),
+            Self::Slices(slices) => slices.iter_mut().flatten().for_each(scale),
+        }
+        self
+    }
+
     /// Returns the chains for the slices of the stack from slice `first` on.
     pub fn starting_at(&self, first: usize) -> Self {
         match self {

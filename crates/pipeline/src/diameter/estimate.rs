@@ -24,12 +24,12 @@ use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Engine, EngineError, Session};
 use cytoscope_graph::Tensor;
 use cytoscope_model_package::Processing;
-use cytoscope_objects::blobs::BlobSize;
+use cytoscope_objects::blobs::{BlobSize, MAX_OUTLIERS};
 use cytoscope_objects::diameter::{FLAT_SLICES, LIKELY_ELONGATION, PLAUSIBLE_ELONGATION};
 use cytoscope_objects::segment_in_place;
 use cytoscope_profile::Stage;
 use cytoscope_volume::Samples;
-use objects::{Measured, appearance, measured};
+use objects::{Appearance, Measured, appearance, measured};
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -93,6 +93,10 @@ const FLAT_START: f64 = 2.0;
 const TEXTURE_START: f64 = 1.5;
 /// Ratio of the diameters of two estimates from which on the objects of the smaller one may be texture.
 const TEXTURE_RATIO: f64 = 1.5;
+/// Minimum number of blobs that a few brighter ones may hide.
+const MIN_HIDDEN: usize = 8;
+/// Minimum ratio of the number of objects to that of the outliers that hid them.
+const OUTLIER_RATIO: usize = 3;
 /// Factor of the model's seed height in short predictions that follow one another: objects that merge on the coarse grid make
 /// the estimate run away, split ones change the median little.
 const SEED_HEIGHT_FACTOR: f64 = 0.6;
@@ -113,6 +117,8 @@ const MAX_LARGE_PREDICTIONS: usize = 2;
 const MAX_CORRECTION: f64 = 2.5;
 /// Smallest diameter in voxels along X that is believed: smaller "objects" are texture, as in images of membranes.
 const MIN_VOXELS: f64 = 3.5;
+/// Ratio of the objects' intensity to the usual one of the model's training data from which on intensities are scaled.
+const MAX_INTENSITY_RATIO: f64 = 2.2;
 /// Diameter in voxels to start with if no blobs are found.
 const DEFAULT_VOXELS: f64 = 20.0;
 
@@ -149,6 +155,8 @@ pub(crate) struct SizeEstimate {
     /// How bright the objects are in the middle compared to their outlines: a correlation from -1 to 1 with the heights that
     /// the network finds. `None` without objects, or if they are uniform.
     brightness: Option<f64>,
+    /// Median of the objects' mean intensities in the model's input. `None` without objects, or if it does not matter.
+    intensity: Option<f64>,
 }
 
 /// Where and on which grid a short prediction is made.
@@ -196,10 +204,27 @@ impl Estimator<'_> {
                 Ok(ObjectDiameter { diameter, unit, voxel, nominal_um, estimate: None })
             }
             (DiameterRequest::Auto, _) => {
-                let SizeEstimate { estimate, voxel, .. } = self.estimate(nominal_um, None)?;
+                let SizeEstimate { estimate, voxel, .. } = self.estimate_with_intensities(nominal_um)?;
                 Ok(ObjectDiameter { diameter: estimate.diameter, unit, voxel, nominal_um, estimate: Some(estimate) })
             }
         }
+    }
+
+    /// Estimates the diameter. If the objects are much brighter than those that the model was trained on, it is estimated again
+    /// with intensities that are multiplied by a factor.
+    fn estimate_with_intensities(&self, nominal_um: f64) -> Result<SizeEstimate, JobError> {
+        let found = self.estimate(nominal_um, None)?;
+        let (Some(usual), Some(intensity)) = (self.model.object_intensity, found.intensity) else { return Ok(found) };
+        if intensity <= MAX_INTENSITY_RATIO * usual {
+            return Ok(found);
+        }
+        let intensity_factor = usual / intensity;
+        let chains = self.chains.clone().scaled(intensity_factor);
+        let scaled = Estimator { chains: &chains, peak_bytes: self.peak_bytes.clone(), ..*self };
+        let mut again = scaled.estimate(nominal_um, None)?;
+        self.peak_bytes.set(scaled.peak_bytes.get());
+        again.estimate.intensity_factor = intensity_factor;
+        Ok(again)
     }
 
     /// Estimates the diameter for a model with a nominal diameter. The certainty is [`Certainty::None`] if no objects
@@ -252,6 +277,14 @@ impl Estimator<'_> {
             }
             if found.brightness.is_some_and(scales::is_clearly_dark) {
                 found = self.estimate_from(&stack, (guess, factor), nominal_um, given, false)?;
+            }
+        }
+        if guess.is_some_and(|guess| guess.count <= MAX_OUTLIERS)
+            && let Some(hidden) = self.guess_without_outliers(&stack, voxel)?.filter(|g| g.count >= MIN_HIDDEN)
+        {
+            let other = self.estimate_from(&stack, (Some(hidden), factor), nominal_um, given, false)?;
+            if are_outliers(&found.estimate, &other.estimate) {
+                return Ok(other);
             }
         }
         if !is_smallest {
@@ -311,16 +344,18 @@ impl Estimator<'_> {
                 last = Some((measured, change));
             }
         }
-        let brightness = last.as_ref().and_then(|(measured, _)| measured.appearance.brightness);
+        let appearance = last.as_ref().map(|(measured, _)| measured.appearance).unwrap_or_default();
         let estimate = last.map_or_else(
             || {
                 // Assume that the objects have the guessed or nominal size.
                 let diameter = given.unwrap_or_else(|| guess.map_or(nominal_um, |g| g.diameter_um));
-                DiameterEstimate { diameter, range: [diameter; 2], objects: 0, certainty: Certainty::None }
+                let certainty = Certainty::None;
+                DiameterEstimate { diameter, range: [diameter; 2], objects: 0, certainty, intensity_factor: 1.0 }
             },
             |(measured, change)| measured.estimate(at.diameter, change, at.coarsening),
         );
-        Ok(SizeEstimate { estimate, voxel: at.voxel, brightness })
+        let Appearance { brightness, intensity, .. } = appearance;
+        Ok(SizeEstimate { estimate, voxel: at.voxel, brightness, intensity })
     }
 
     /// Measures the objects of a small part of a stack, at the diameter of `at` and again while they have another one. Sets
@@ -526,6 +561,14 @@ impl Estimator<'_> {
         let appearance = appearance(&labels, count, heights, intensities);
         Ok(Measured { appearance, ..measured(&labels, count, shape, work, at) })
     }
+}
+
+/// Returns whether the objects of an estimate are bright outliers beside those of another one, which are many and of a certain
+/// size.
+fn are_outliers(estimate: &DiameterEstimate, hidden: &DiameterEstimate) -> bool {
+    hidden.certainty == Certainty::High
+        && hidden.objects >= OUTLIER_RATIO * estimate.objects
+        && (hidden.diameter / estimate.diameter).ln().abs() > TEXTURE_RATIO.ln()
 }
 
 /// Returns whether the objects of an estimate are the texture of those of another one, from a larger start. Texture is much

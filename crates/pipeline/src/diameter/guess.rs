@@ -3,7 +3,8 @@
 use super::estimate::Estimator;
 use crate::JobError;
 use crate::stack::Stack;
-use cytoscope_objects::blobs::{BlobSize, blob_size};
+use cytoscope_objects::ObjectsError;
+use cytoscope_objects::blobs::{BlobSize, blob_size, blob_size_without_outliers};
 use cytoscope_profile::Stage;
 use cytoscope_volume::resample::{AxisMap, linear};
 
@@ -13,18 +14,33 @@ const MAX_BLOB_VOXELS: usize = 500_000;
 impl Estimator<'_> {
     /// Returns the first guess; `None` without blobs.
     pub(super) fn guess(&self, stack: &Stack, voxel_size: [f64; 3]) -> Result<Option<BlobSize>, JobError> {
-        self.blobs(stack, voxel_size, blob_shape(stack.extents.zyx, voxel_size))
+        self.blobs(stack, voxel_size, blob_shape(stack.extents.zyx, voxel_size), blob_size)
+    }
+
+    /// Returns the first guess from the blobs that a few much brighter ones hide; `None` if there are none.
+    pub(super) fn guess_without_outliers(
+        &self,
+        stack: &Stack,
+        voxel_size: [f64; 3],
+    ) -> Result<Option<BlobSize>, JobError> {
+        self.blobs(stack, voxel_size, blob_shape(stack.extents.zyx, voxel_size), blob_size_without_outliers)
     }
 
     /// Returns a guess from an image with half as many rows and columns, whose finest structures are smoothed; `None` without
     /// blobs.
     pub(super) fn coarser_guess(&self, stack: &Stack, voxel_size: [f64; 3]) -> Result<Option<BlobSize>, JobError> {
         let [slices, rows, columns] = blob_shape(stack.extents.zyx, voxel_size);
-        self.blobs(stack, voxel_size, [slices, rows.div_ceil(2), columns.div_ceil(2)])
+        self.blobs(stack, voxel_size, [slices, rows.div_ceil(2), columns.div_ceil(2)], blob_size)
     }
 
-    /// Returns the size of the blobs of the first channel, resampled to this shape Z, Y, X.
-    fn blobs(&self, stack: &Stack, voxel_size: [f64; 3], shape: [usize; 3]) -> Result<Option<BlobSize>, JobError> {
+    /// Returns the size of the blobs of the first channel, resampled to this shape Z, Y, X, as `size` finds it.
+    fn blobs(
+        &self,
+        stack: &Stack,
+        voxel_size: [f64; 3],
+        shape: [usize; 3],
+        size: fn(&[f32], [usize; 3], [f64; 3]) -> Result<Option<BlobSize>, ObjectsError>,
+    ) -> Result<Option<BlobSize>, JobError> {
         let Some(channel) = self.channels.first() else { return Ok(None) };
         let _span = self.context.recorder.span(Stage::Normalize, "estimate blobs");
         let zyx = stack.extents.zyx;
@@ -39,7 +55,7 @@ impl Estimator<'_> {
             let slab = stack.read(self.context, *channel, sources.clone())?.to_f32();
             volume.extend(linear(&slab, sources.start, [zyx[1], zyx[2]], &maps, range));
         }
-        Ok(blob_size(&volume, shape, voxel)?)
+        Ok(size(&volume, shape, voxel)?)
     }
 }
 

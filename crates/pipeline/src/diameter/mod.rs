@@ -165,6 +165,21 @@ pub struct DiameterEstimate {
     pub objects: usize,
     /// How far the estimate can be relied on.
     pub certainty: Certainty,
+    /// Factor of the preprocessed intensities: below 1 if the objects are much brighter than those that the model was trained
+    /// on, because they fill so little of the stack that its upper percentile is that of the background.
+    #[serde(default = "unscaled", skip_serializing_if = "is_unscaled")]
+    pub intensity_factor: f64,
+}
+
+/// The factor of intensities that are not scaled.
+fn unscaled() -> f64 {
+    1.0
+}
+
+/// Returns whether a factor of intensities changes nothing.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_unscaled(factor: &f64) -> bool {
+    *factor == unscaled()
 }
 
 /// Largest factor by which the pixels of a stack are refined. On nuclei of five pixels, factors of 3 and 4.2 find the
@@ -203,6 +218,24 @@ impl ObjectDiameter {
     /// than seven pixels then appear smaller to the model than its nominal diameter.
     pub(crate) fn grid_scale(&self, model_um: [f64; 3]) -> f64 {
         self.scale().max(self.voxel[2] / (model_um[2] * MAX_REFINEMENT))
+    }
+
+    /// Returns the factor of the preprocessed intensities, as in [`DiameterEstimate::intensity_factor`]; 1 if the diameter was
+    /// given.
+    pub(crate) fn intensity_factor(&self) -> f64 {
+        self.estimate.map_or_else(unscaled, |estimate| estimate.intensity_factor)
+    }
+
+    /// Returns a note on the factor of the intensities; `None` if they are not scaled.
+    pub(crate) fn intensity_note(&self) -> Option<Message> {
+        let factor = self.intensity_factor();
+        (factor != unscaled()).then(|| {
+            message!(
+                "the objects fill so little of the stack that they are {:.1} times as bright as the model expects, so its \
+                 input is multiplied by {factor:.3}",
+                1.0 / factor
+            )
+        })
     }
 
     /// Returns a description with the assumed slice spacing, if the voxel size is unknown.

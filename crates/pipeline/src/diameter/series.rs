@@ -67,7 +67,11 @@ impl SeriesEstimator<'_> {
                 all.push((time, found));
             }
         }
-        let (diameter, note) = median_diameter(&all).unwrap_or((found, None));
+        let (mut diameter, note) = median_diameter(&all).unwrap_or((found, None));
+        if let (Some(estimate), true) = (&mut diameter.estimate, times.len() > 1) {
+            // Each time point is preprocessed with its own percentiles.
+            estimate.intensity_factor = 1.0;
+        }
         Ok(SeriesDiameter { diameter, first_chains, peak_bytes, note })
     }
 
@@ -143,7 +147,8 @@ mod tests {
     use super::*;
 
     fn found(diameter: f64, certainty: Certainty) -> ObjectDiameter {
-        let estimate = DiameterEstimate { diameter, range: [diameter; 2], objects: 9, certainty };
+        let estimate =
+            DiameterEstimate { diameter, range: [diameter; 2], objects: 9, certainty, intensity_factor: 1.0 };
         ObjectDiameter { diameter, unit: DiameterUnit::Um, voxel: [1.0; 3], nominal_um: 12.0, estimate: Some(estimate) }
     }
 

@@ -247,6 +247,7 @@ impl<'a> Inference<'a> {
             Some(chains) => chains,
             None => stack.preprocessing(context, model, channels)?,
         };
+        let chains = chains.scaled(resolved.diameter.map_or(1.0, |d| d.intensity_factor()));
         let steps = model.inputs.iter().flat_map(|input| &input.preprocessing);
         self.lost_contrast = self.lost_contrast.max(lost_contrast(steps, &chains));
         let mut view = ModelView::new(&stack, channels, chains, grid);

@@ -176,6 +176,7 @@ impl<'a> Resolved<'a> {
         };
         let noted = diameter.filter(|d| d.estimate.is_some() || d.unit == DiameterUnit::Voxels);
         notes.extend(noted.map(|d| if extents.zyx[0] > 1 { d.text() } else { d.diameter_text() }));
+        notes.extend(diameter.and_then(|d| d.intensity_note()));
         let voxel_um = diameter.map_or(voxel.assumed, |d| d.voxel);
         let mut model_um = model.voxel_um.map(|v| v.map(|um| um * diameter.map_or(1.0, |d| d.grid_scale(v))));
         // A network on slices has no distance between them: it is applied to the slices of the stack.

@@ -24,6 +24,8 @@ pub(super) struct Appearance {
     /// Correlation of heights and intensities inside the objects: positive for those that are brightest in the middle, negative
     /// for those with bright outlines. `None` without objects, or if they are uniform.
     pub(super) brightness: Option<f64>,
+    /// Median of the objects' mean intensities in the model's input. `None` without objects.
+    pub(super) intensity: Option<f64>,
 }
 
 impl Measured {
@@ -42,7 +44,7 @@ impl Measured {
             _ => Certainty::Low,
         };
         let range = [0.1, 0.9].map(|share| self.at(share).unwrap_or(diameter));
-        DiameterEstimate { diameter, range, objects, certainty }
+        DiameterEstimate { diameter, range, objects, certainty, intensity_factor: 1.0 }
     }
 }
 
@@ -120,11 +122,15 @@ pub(super) fn measured(
 /// Returns how `count` objects look.
 pub(super) fn appearance(labels: &[u32], count: u32, heights: &[f32], intensities: &[f32]) -> Appearance {
     let mut peaks = vec![0.0f32; count as usize];
+    // Number of voxels and sum of intensities of each object.
+    let mut totals = vec![(0.0f64, 0.0f64); count as usize];
     // Number of voxels, sums and sums of products of heights and intensities.
     let (mut n, mut sums, mut squares, mut product) = (0.0f64, [0.0f64; 2], [0.0f64; 2], 0.0f64);
     for ((label, height), intensity) in labels.iter().zip(heights).zip(intensities) {
-        let Some(peak) = label.checked_sub(1).and_then(|i| peaks.get_mut(i as usize)) else { continue };
+        let Some(index) = label.checked_sub(1).map(|i| i as usize) else { continue };
+        let (Some(peak), Some(total)) = (peaks.get_mut(index), totals.get_mut(index)) else { continue };
         *peak = peak.max(*height);
+        *total = (total.0 + 1.0, total.1 + f64::from(*intensity));
         let values = [f64::from(*height), f64::from(*intensity)];
         n += 1.0;
         product += values[0] * values[1];
@@ -135,7 +141,10 @@ pub(super) fn appearance(labels: &[u32], count: u32, heights: &[f32], intensitie
     }
     let covariance = product - sums[0] * sums[1] / n;
     let deviations = ((squares[0] - sums[0] * sums[0] / n) * (squares[1] - sums[1] * sums[1] / n)).sqrt();
+    let mut means: Vec<f64> = totals.iter().filter(|t| t.0 > 0.0).map(|(voxels, sum)| sum / voxels).collect();
+    means.sort_by(f64::total_cmp);
     Appearance {
+        intensity: means.get(means.len() / 2).copied(),
         peak: peaks.iter().copied().map(f64::from).sum::<f64>() / peaks.len().max(1) as f64,
         brightness: (deviations > 0.0).then(|| covariance / deviations),
     }

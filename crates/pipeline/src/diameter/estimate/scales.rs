@@ -82,7 +82,12 @@ impl Estimator<'_> {
             diameter *= STEP;
         }
         let best = best_neighbors(&scales).filter(|(_, brightness)| is_dark(*brightness));
-        Ok(best.map(|(estimate, brightness)| SizeEstimate { estimate, voxel, brightness: Some(brightness) }))
+        Ok(best.map(|(estimate, brightness)| SizeEstimate {
+            estimate,
+            voxel,
+            brightness: Some(brightness),
+            intensity: None,
+        }))
     }
 }
 
@@ -148,7 +153,7 @@ fn best_neighbors(scales: &[Measured]) -> Option<(DiameterEstimate, f64)> {
     let rival = pairs.iter().filter(is_rival).map(|pair| pair.score).fold(f64::NEG_INFINITY, f64::max);
     let Pair { diameter, range, objects, .. } = *best;
     let certainty = best.certainty(best.score - rival);
-    Some((DiameterEstimate { diameter, range, objects, certainty }, best.brightness))
+    Some((DiameterEstimate { diameter, range, objects, certainty, intensity_factor: 1.0 }, best.brightness))
 }
 
 #[cfg(test)]
@@ -162,7 +167,7 @@ mod tests {
     fn scales(of: &[(usize, f64, f64)]) -> Vec<Measured> {
         let scale = |(objects, diameter, peak): &(usize, f64, f64)| Measured {
             diameters: vec![*diameter; *objects],
-            appearance: Appearance { peak: *peak, brightness: Some(-0.5) },
+            appearance: Appearance { peak: *peak, brightness: Some(-0.5), intensity: None },
             ..Measured::default()
         };
         of.iter().map(scale).collect()
