@@ -2,7 +2,7 @@
 
 use crate::common::{Fixture, shared_data};
 use cytoscope_formats::{Container, WriteSpec, write_array};
-use cytoscope_volume::{Array, VoxelSize};
+use cytoscope_volume::{Array, Axes, VoxelSize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -87,6 +87,77 @@ fn nuclei_of_any_size_are_found_in_a_single_plane_with_the_diameter_of_their_sec
         let objects = fixture.labels("o/plane_labels.tif").into_iter().max().unwrap_or(0) as usize;
         assert_eq!(objects, disks * disks, "{diameter}");
     }
+}
+
+/// Voxel size of the stacks of balls in µm, and the radius of the balls in voxels along X.
+const BALL_VOXEL_UM: [f64; 3] = [1.0, 0.5, 0.5];
+const BALL_RADIUS: f64 = 9.0;
+
+/// Writes a stack of balls with soft edges around centers Z, Y, X, whose brightness is `peak`, on a noisy background. Values of
+/// `more` are added.
+fn balls(
+    fixture: &Fixture,
+    name: &str,
+    shape: [usize; 3],
+    (centers, peak): (&[[f64; 3]], f64),
+    more: impl Fn([f64; 3]) -> f64,
+) {
+    let value = |i: usize| {
+        let at = [i / (shape[1] * shape[2]), i / shape[2] % shape[1], i % shape[2]].map(|v| v as f64);
+        let stretch = BALL_VOXEL_UM.map(|um| um / BALL_VOXEL_UM[2]);
+        let distance = |c: &[f64; 3]| (0..3).map(|a| ((at[a] - c[a]) * stretch[a]).powi(2)).sum::<f64>().sqrt();
+        let nearest = centers.iter().map(distance).fold(f64::INFINITY, f64::min);
+        let inside = ((BALL_RADIUS - nearest) / 3.0 + 0.5).clamp(0.0, 1.0);
+        let noise = (at[0] * 611_953.0 + at[1] * 104_729.0 + at[2] * 7919.0) % 13.0;
+        (100.0 + noise + peak * inside + more(at)) as u16
+    };
+    let values: Vec<u16> = (0..shape.iter().product()).map(value).collect();
+    let stack = Array::new(Axes::zyx(), shape.to_vec(), values).unwrap();
+    let mut spec = WriteSpec::of(&stack, Container::ImageJ);
+    let [z, y, x] = BALL_VOXEL_UM;
+    spec.voxel_size_um = VoxelSize::new_um(z, y, x);
+    write_array(&fixture.path(name), &stack, &spec).unwrap();
+}
+
+#[test]
+fn outlines_in_a_nearly_empty_stack_are_those_of_the_objects() {
+    let fixture = Fixture::new();
+    // Three balls fill less of the stack than the 0.2 % of voxels above its upper percentile.
+    let centers = [[12.0, 60.0, 60.0], [11.0, 200.0, 320.0], [12.0, 340.0, 100.0]];
+    let shape = [24, 400, 480];
+    balls(&fixture, "empty.tif", shape, (&centers, 400.0), |_| 0.0);
+    let report = predict(&fixture, "empty.tif", "o", &[]);
+    let factor = report["diameter"]["estimate"]["intensity_factor"].as_f64();
+    assert!(factor.is_some_and(|f| f < 0.3), "{report}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("the objects fill so little of the stack that they are too bright"), "{notes}");
+    let labels = fixture.labels("o/empty_labels.tif");
+    assert_eq!(labels.iter().max(), Some(&3));
+    let true_diameter = 2.0 * BALL_RADIUS * BALL_VOXEL_UM[2];
+    let found = median_diameter(&labels, shape, BALL_VOXEL_UM) / true_diameter;
+    assert!((0.9..1.1).contains(&found), "{found}");
+}
+
+#[test]
+fn bright_debris_does_not_hide_nuclei() {
+    let fixture = Fixture::new();
+    let places = [22.0, 52.0, 82.0, 112.0, 142.0];
+    let all = places.into_iter().flat_map(|y| places.map(|x| [12.0, y, x]));
+    let debris = [12.0, 112.0, 112.0];
+    let centers: Vec<[f64; 3]> = all.filter(|c| *c != debris).collect();
+    let glow = |at: [f64; 3]| {
+        let square: f64 = (0..3).map(|a| ((at[a] - debris[a]) * BALL_VOXEL_UM[a]).powi(2)).sum();
+        20_000.0 * (-square / 32.0).exp()
+    };
+    balls(&fixture, "debris.tif", [24, 164, 164], (&centers, 400.0), glow);
+    let report = predict(&fixture, "debris.tif", "o", &[]);
+    let true_diameter = 2.0 * BALL_RADIUS * BALL_VOXEL_UM[2];
+    let estimate = report["diameter"]["diameter"].as_f64().unwrap() / true_diameter;
+    assert!((0.8..1.25).contains(&estimate), "{report}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("parts so much brighter than the objects that these are too dim"), "{notes}");
+    let objects = fixture.labels("o/debris_labels.tif").into_iter().max().unwrap_or(0) as usize;
+    assert!((centers.len()..centers.len() + 3).contains(&objects), "{objects} of {}", centers.len());
 }
 
 #[test]

@@ -356,7 +356,8 @@ impl EvaluateJob {
     /// and labels counts as the only series of its file, as it does for measurements.
     fn series_in(&self, path: &Path) -> SeriesChoice {
         match self.series {
-            SeriesChoice::Index(_) if label_series(path).is_some() => SeriesChoice::default(),
+            // The first series is the default; the file is opened only for others.
+            SeriesChoice::Index(1..) if label_series(path).is_some() => SeriesChoice::default(),
             _ => self.series.clone(),
         }
     }

@@ -367,7 +367,7 @@ fn score_intensities(
         let (regression, warnings) = if are_exact {
             compare_intensities(context, &report, images, pair, Samples::to_f32)?
         } else {
-            compare_intensities(context, &report, images, pair, to_f64)?
+            compare_intensities(context, &report, images, pair, Samples::to_f64)?
         };
         for note in warnings {
             if !notes.contains(&note) {
@@ -384,12 +384,8 @@ fn score_intensities(
 }
 
 /// Whether all values of a sample type are exact as 32-bit floats.
-fn is_exact_as_f32(dtype: DType) -> bool {
+pub(crate) fn is_exact_as_f32(dtype: DType) -> bool {
     matches!(dtype, DType::U8 | DType::I8 | DType::U16 | DType::I16 | DType::F16 | DType::F32)
-}
-
-fn to_f64(samples: &Samples) -> Vec<f64> {
-    with_samples!(samples, values => values.iter().map(|value| value.to_f64()).collect())
 }
 
 /// Returns the scores of a channel of intensity images, prediction and truth, whose samples `convert` turns into numbers, and

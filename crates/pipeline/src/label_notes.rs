@@ -135,13 +135,19 @@ impl ValueRange {
         // The shortest text that stands for a 32-bit number.
         let text = |value: f32| number_text(value.to_string().parse().unwrap_or(f64::from(value)));
         (lowest <= highest && level >= f64::from(highest)).then(|| {
-            Note::from(format!(
-                "no value of the map is above the threshold, {}: the values range from {} to {}, and the threshold is in their \
-                 unit; choose one in this range",
-                number_text(level),
-                text(lowest),
-                text(highest)
-            ))
+            let (level, lowest_text) = (number_text(level), text(lowest));
+            Note::from(if lowest < highest {
+                format!(
+                    "no value of the map is above the threshold, {level}: the values range from {lowest_text} to {}, and the \
+                     threshold is in their unit; choose one in this range",
+                    text(highest)
+                )
+            } else {
+                format!(
+                    "no value of the map is above the threshold, {level}: all values are {lowest_text}; check that this is the \
+                     right map and channel"
+                )
+            })
         })
     }
 }
@@ -214,6 +220,19 @@ mod tests {
         assert!(of_floats[0].contains("float32") && of_floats[0].contains("16777216 exactly"), "{of_floats:?}");
         assert!(notes(floats(1 << 24)).is_empty());
         assert!(notes(Samples::U32(with((1 << 24) + 2))).is_empty());
+    }
+
+    #[test]
+    fn a_threshold_above_all_values_has_a_note_on_the_values() {
+        let note = |values: &[f32], level: f64| {
+            let mut range = ValueRange::default();
+            range.add(values);
+            range.nothing_above_note(Threshold::Fixed(level)).map(|note| note.to_string())
+        };
+        assert!(note(&[0.25, 0.1, f32::NAN], 0.5).unwrap().contains("range from 0.1 to 0.25"));
+        assert!(note(&[0.0; 3], 0.5).unwrap().contains("all values are 0;"));
+        assert_eq!(note(&[0.25, 0.75], 0.5), None);
+        assert_eq!(note(&[f32::NAN], 0.5), None);
     }
 
     #[test]

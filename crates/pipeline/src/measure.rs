@@ -1,5 +1,6 @@
 //! Measurement of existing labels, such as manually corrected ones.
 
+use crate::evaluation::is_exact_as_f32;
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
 use crate::label_notes::{FoundLabels, other_voxel_size_note};
@@ -21,7 +22,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::write::write_unpublished;
-use cytoscope_volume::{Axes, DType, Element, Samples, VoxelSize};
+use cytoscope_volume::{Axes, Element, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::ops::Range;
@@ -340,14 +341,10 @@ pub(crate) fn measure_slices(
         labels.chunks(stack.slice_len().max(1)).for_each(|slice| measurer.add_slice(slice, &[]));
         return Ok(());
     }
-    // Large values of these types are not exact as 32-bit floats.
-    match stack.dtype() {
-        DType::U32 | DType::I32 | DType::U64 | DType::I64 | DType::F64 => {
-            measure_intensities::<f64>(context, measurer, labels, (stack, channels), z)
-        }
-        DType::U8 | DType::I8 | DType::U16 | DType::I16 | DType::F16 | DType::F32 => {
-            measure_intensities::<f32>(context, measurer, labels, (stack, channels), z)
-        }
+    if is_exact_as_f32(stack.dtype()) {
+        measure_intensities::<f32>(context, measurer, labels, (stack, channels), z)
+    } else {
+        measure_intensities::<f64>(context, measurer, labels, (stack, channels), z)
     }
 }
 

@@ -98,7 +98,7 @@ pub struct Model {
     /// this diameter. `None` for models that do not rescale objects.
     pub object_diameter_um: Option<f64>,
     /// Median intensity, after preprocessing, of the objects that the network was trained on. Intensities of stacks whose objects
-    /// are much brighter are multiplied by a factor. `None` for models that do not state it, and those with several inputs.
+    /// are much brighter or dimmer are multiplied by a factor. `None` for models that do not state it, and those with several inputs.
     pub object_intensity: Option<f64>,
     /// Steps that are applied to the predicted output after inference, in order.
     pub postprocessing: Vec<Processing>,

@@ -73,8 +73,8 @@ impl DataConfig {
         let differ = !images.is_empty() && !targets.is_empty() && images.iter().all(|c| !targets.contains(c));
         if self.same_file && !differ {
             return Err(wrong_use(
-                "data.same_file: set data.image_channel and data.target_channel (or the lists data.channels and \
-                 data.targets, or data.labels_channel) to two different channels",
+                "data.same_file requires two different channels of the file: set data.image_channel and \
+                 data.target_channel (or the lists data.channels and data.targets, or data.labels_channel)",
             ));
         }
         if let Some(voxel) = self.voxel_um.filter(|v| v.iter().any(|s| !(1e-6..=1e6).contains(s))) {

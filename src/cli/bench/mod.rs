@@ -131,7 +131,7 @@ struct Progress {
     error: Option<String>,
     /// The program of the task's branch and its commit; `None` for this program.
     program: Option<(PathBuf, GitInfo)>,
-    /// The [`restore::task_fingerprint`] the task.
+    /// Fingerprint of the task, as [`restore::task_fingerprint`] returns it.
     fingerprint: String,
     /// Files and folders that the task reads, as they were before its runs; empty without a table.
     inputs: Vec<InputRecord>,

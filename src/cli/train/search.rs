@@ -191,9 +191,9 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
             let values: Vec<String> = assigned.iter().map(SettingAssignment::value).collect();
             let earlier = table.earlier(trial, number, rung.steps, &values)?.cloned();
             let earlier = earlier.filter(|row| row.score.is_some_and(f64::is_finite));
-            let is_complete = is_last && !job.has_checkpoint() && is_trained(&options.out, assigned, rung.steps);
+            let is_complete =
+                is_last && earlier.is_some() && !job.has_checkpoint() && is_trained(&options.out, assigned, rung.steps);
             let (row, report) = match earlier.filter(|_| !is_last || is_complete) {
-                Some(_) if is_last => return finish(options, &table, None),
                 Some(row) => (row, None),
                 None => {
                     context.check()?;
@@ -217,10 +217,10 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
             };
             remaining.add(rung.steps, report.as_ref().map(|_| row.seconds));
             show_trial(options, &table.keys, &row, rungs.len(), &remaining);
-            if is_last && report.is_none() {
+            if is_last && report.is_none() && !is_complete {
                 return Err(last_failure.with_message(format!("the best trial failed with all steps: {}", row.error)));
             }
-            last_report = report.or(last_report);
+            last_report = report;
             scored.extend(row.score.map(|score| (trial, score)));
         }
         if let Some(plots) = search_plot::svg(&table.rows, &table.keys) {
@@ -253,14 +253,15 @@ fn replace_earlier(options: &Train, table: &ResultsTable) -> Outcome {
 /// Prints the result of a search. `report` is that of its last training run; `None` if an earlier search has trained the
 /// package already.
 fn finish(options: &Train, table: &ResultsTable, report: Option<&TrainCommandReport>) -> Outcome {
-    let best = table.rows.last();
+    // A trial of an earlier rung that had failed may have been run again afterwards.
+    let best = table.rows.iter().max_by_key(|row| row.rung);
     if options.report.json {
         return print_json(&json!({
             "table": table.path, "plots": beside(&options.out, PLOTS), "settings": table.keys, "trials": table.rows, "best": best, "report": report,
         }));
     }
     if report.is_none() {
-        print("the search is complete, so nothing was trained; --restart starts it over");
+        print("the search is complete, so its package was not trained again; --restart starts it over");
     }
     if let Some(best) = best {
         print(&format!("best: trial {}, score {:.4}", best.trial, best.score.unwrap_or(f64::NAN)));

@@ -117,8 +117,13 @@ const MAX_LARGE_PREDICTIONS: usize = 2;
 const MAX_CORRECTION: f64 = 2.5;
 /// Smallest diameter in voxels along X that is believed: smaller "objects" are texture, as in images of membranes.
 const MIN_VOXELS: f64 = 3.5;
-/// Ratio of the objects' intensity to the usual one of the model's training data from which on intensities are scaled.
+/// Ratio of the objects' intensity to the usual one of the model's training data from which on intensities are scaled to it.
 const MAX_INTENSITY_RATIO: f64 = 2.2;
+/// Ratio below which they are scaled to [`DIM_TARGET`]. Training data contain dim objects, too, so the ratio is small.
+const MIN_INTENSITY_RATIO: f64 = 1.0 / 9.0;
+/// The intensity to which those of dim objects are scaled, relative to the usual one: beside the bright ones, which get even
+/// brighter, more would make outlines too wide.
+const DIM_TARGET: f64 = 1.0 / 3.0;
 /// Diameter in voxels to start with if no blobs are found.
 const DEFAULT_VOXELS: f64 = 20.0;
 
@@ -210,15 +215,16 @@ impl Estimator<'_> {
         }
     }
 
-    /// Estimates the diameter. If the objects are much brighter than those that the model was trained on, it is estimated again
-    /// with intensities that are multiplied by a factor.
+    /// Estimates the diameter. If the objects are much brighter or dimmer than those that the model was trained on, it is estimated
+    /// again with intensities that are multiplied by a factor.
     fn estimate_with_intensities(&self, nominal_um: f64) -> Result<SizeEstimate, JobError> {
         let found = self.estimate(nominal_um, None)?;
         let (Some(usual), Some(intensity)) = (self.model.object_intensity, found.intensity) else { return Ok(found) };
-        if intensity <= MAX_INTENSITY_RATIO * usual {
-            return Ok(found);
-        }
-        let intensity_factor = usual / intensity;
+        let intensity_factor = match intensity / usual {
+            bright if bright > MAX_INTENSITY_RATIO => 1.0 / bright,
+            dim if dim > 0.0 && dim < MIN_INTENSITY_RATIO => DIM_TARGET / dim,
+            _ => return Ok(found),
+        };
         let chains = self.chains.clone().scaled(intensity_factor);
         let scaled = Estimator { chains: &chains, peak_bytes: self.peak_bytes.clone(), ..*self };
         let mut again = scaled.estimate(nominal_um, None)?;

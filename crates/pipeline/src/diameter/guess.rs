@@ -11,6 +11,9 @@ use cytoscope_volume::resample::{AxisMap, linear};
 /// Maximum number of voxels for blob detection; larger stacks are downsampled.
 const MAX_BLOB_VOXELS: usize = 500_000;
 
+/// Finds the size of the blobs of a volume of this shape and voxel size.
+type FindSize = fn(&[f32], [usize; 3], [f64; 3]) -> Result<Option<BlobSize>, ObjectsError>;
+
 impl Estimator<'_> {
     /// Returns the first guess; `None` without blobs.
     pub(super) fn guess(&self, stack: &Stack, voxel_size: [f64; 3]) -> Result<Option<BlobSize>, JobError> {
@@ -39,7 +42,7 @@ impl Estimator<'_> {
         stack: &Stack,
         voxel_size: [f64; 3],
         shape: [usize; 3],
-        size: fn(&[f32], [usize; 3], [f64; 3]) -> Result<Option<BlobSize>, ObjectsError>,
+        size: FindSize,
     ) -> Result<Option<BlobSize>, JobError> {
         let Some(channel) = self.channels.first() else { return Ok(None) };
         let _span = self.context.recorder.span(Stage::Normalize, "estimate blobs");

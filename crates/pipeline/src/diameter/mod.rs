@@ -166,7 +166,8 @@ pub struct DiameterEstimate {
     /// How far the estimate can be relied on.
     pub certainty: Certainty,
     /// Factor of the preprocessed intensities: below 1 if the objects are much brighter than those that the model was trained
-    /// on, because they fill so little of the stack that its upper percentile is that of the background.
+    /// on, because they fill so little of the stack that its upper percentile is that of the background; above 1 if they are much
+    /// dimmer, because its upper percentile is that of something brighter, such as debris.
     #[serde(default = "unscaled", skip_serializing_if = "is_unscaled")]
     pub intensity_factor: f64,
 }
@@ -229,13 +230,14 @@ impl ObjectDiameter {
     /// Returns a note on the factor of the intensities; `None` if they are not scaled.
     pub(crate) fn intensity_note(&self) -> Option<Message> {
         let factor = self.intensity_factor();
-        (factor != unscaled()).then(|| {
-            message!(
-                "the objects fill so little of the stack that they are {:.1} times as bright as the model expects, so its \
-                 input is multiplied by {factor:.3}",
-                1.0 / factor
-            )
-        })
+        let reason = match factor {
+            dimmed if dimmed < unscaled() => "the objects fill so little of the stack that they are too bright",
+            boosted if boosted > unscaled() => {
+                "the stack has parts so much brighter than the objects that these are too dim"
+            }
+            _ => return None,
+        };
+        Some(message!("{reason} for the model after its preprocessing: its input is multiplied by {factor:.2}"))
     }
 
     /// Returns a description with the assumed slice spacing, if the voxel size is unknown.

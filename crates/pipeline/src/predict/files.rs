@@ -187,12 +187,9 @@ impl ResultFiles {
         })
     }
 
-    /// Whether a record is that of this input with this job. Those of earlier versions do not state the content of the input.
+    /// Whether a record is that of this input with this job, made by this version or by one that recorded no content of files.
     pub(super) fn is_recorded_in(&self, record: &Provenance) -> bool {
-        match record.input.sampled_sha256 {
-            None if self.input.sampled_sha256.is_some() => record.fingerprint == self.fingerprint_without_content,
-            _ => record.fingerprint == self.fingerprint,
-        }
+        record.fingerprint == self.fingerprint || record.fingerprint == self.fingerprint_without_content
     }
 
     /// As [`Paths::refuse_foreign`].
