@@ -21,6 +21,8 @@ const MAX_DISCARDED: f64 = 0.4;
 /// Share of voxels computed more than once above which larger tiles are worth a change, if tiles are averaged: the default
 /// overlap of a quarter makes 58 % of many tiles.
 const MAX_OVERLAPPED: f64 = 0.6;
+/// Share of the work that larger tiles must save to be worth a change: a large tile may fit the stack badly.
+const MIN_SAVED: f64 = 0.05;
 /// Share of discarded voxels above which a larger memory budget is worth a change, if it limits the tiles.
 const MAX_DISCARDED_IN_BUDGET: f64 = 0.3;
 /// Share of a memory budget above which the budget limits the tiles: half of it is the limit of a session.
@@ -174,6 +176,10 @@ fn small_tiles(input: &InputFacts) -> Option<(f64, Advice)> {
         return None;
     }
     let larger = tiles.larger_tile()?;
+    let saved = tiles.saved_share(larger);
+    if saved < MIN_SAVED {
+        return None;
+    }
     let evidence = format!(
         "{} of the computed voxels are {}: {} tiles of {} voxels (planned memory {})",
         percent(share),
@@ -182,7 +188,7 @@ fn small_tiles(input: &InputFacts) -> Option<(f64, Advice)> {
         shape_text(tiles.tile_zyx),
         bytes_text(tiles.planned_bytes)
     );
-    let gain = format!("{} faster inference", at_most_faster(tiles.saved_share(larger)));
+    let gain = format!("{} faster inference", at_most_faster(saved));
     let change = format!("{TILE} {}, if there is memory for it{alternative}", shape_text(larger));
     let advice = Advice::new(AdviceRule::SmallTiles, evidence, gain, change);
     Some((share, advice.with(AdvisedSetting::Tile(larger))))
@@ -361,6 +367,17 @@ mod tests {
         let small = advise(&tile_facts(tiles(400, None)), &[]).remove(0);
         assert_eq!(small.setting, Some(AdvisedSetting::Tile([32, 128, 128])));
         assert!(small.change.contains("--tile 32,128,128"), "{}", small.change);
+    }
+
+    #[test]
+    fn larger_tiles_that_save_nothing_are_not_advised() {
+        let of = |edge| {
+            let grid_zyx = Some([32, edge, edge]);
+            tile_facts(TileFacts { grid_zyx, halo_zyx: [0, 10, 10], tile_zyx: [32, 100, 100], ..tiles(400, None) })
+        };
+        assert_eq!(rules(&of(1000), &[]), [AdviceRule::SmallTiles]);
+        // Five tiles of 100 cover 405 voxels. Tiles of 200, 300 and 400 compute more: three, two and two of them are needed.
+        assert_eq!(rules(&of(405), &[]), NONE);
     }
 
     #[test]

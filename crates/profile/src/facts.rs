@@ -276,7 +276,7 @@ impl TileFacts {
                 return Some(extent as f64);
             }
             // The tiles at the border keep the halo there.
-            let halos = 2 * self.halo_zyx[axis];
+            let halos = self.halo_zyx[axis].saturating_mul(2);
             let kept = edge.checked_sub(halos).filter(|kept| *kept > 0)?;
             Some((extent - halos).div_ceil(kept) as f64 * edge as f64)
         };

@@ -9,6 +9,8 @@ use serde_json::{Map, Value};
 
 /// Largest number of axes: T, Z, C, Y, X.
 pub(crate) const MAX_AXES: usize = 5;
+/// Largest number of codecs and filters of an array. A chunk is decoded once for each.
+const MAX_CODECS: usize = 16;
 
 /// An array whose metadata have been checked. Extents and strides are along the array's own axes, outermost first.
 #[derive(Debug, Clone)]
@@ -122,6 +124,10 @@ impl ZarrArray {
         let chunk = bytes(&self.chunk_shape) as u64;
         if chunk > limits.max_chunk_bytes {
             return Err(Fault::over("the size of a chunk in bytes", chunk, "max_chunk_bytes", limits.max_chunk_bytes));
+        }
+        if self.codecs.len() > MAX_CODECS {
+            let (what, count) = ("the number of codecs of an array", self.codecs.len() as u64);
+            return Err(Fault::over(what, count, "MAX_CODECS", MAX_CODECS as u64));
         }
         if self.file_shape.iter().zip(&self.chunk_shape).any(|(file, chunk)| file % chunk != 0) {
             return Err(Fault::malformed(format!(
@@ -545,6 +551,17 @@ mod tests {
         }
         assert!(matches!(array("<u2", json!({"id": "shuffle", "elementsize": 0})), Err(Fault::Malformed(..))));
         assert!(matches!(array("<u2", json!("shuffle")), Err(Fault::Malformed(..))));
+    }
+
+    #[test]
+    fn arrays_with_very_many_filters_are_refused() {
+        let check = |count: usize| {
+            let filters = vec![json!({"id": "shuffle", "elementsize": 2}); count];
+            let node = json!({"shape": [4, 4], "chunks": [4, 4], "dtype": "<u2", "fill_value": 0, "order": "C",
+                "filters": filters, "compressor": null});
+            parse_v2(node.as_object().unwrap(), "0").unwrap().check(&Limits::default()).is_ok()
+        };
+        assert_eq!((check(MAX_CODECS), check(MAX_CODECS + 1)), (true, false));
     }
 
     #[test]

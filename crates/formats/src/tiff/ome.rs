@@ -342,10 +342,17 @@ fn assign_planes(
 /// Returns the number of pages of the opened file that can be planes, but that no image of its document contains.
 fn undescribed_pages(document: &Document, set: &SetFiles<'_>, own: u32, file: &TiffFile, limits: &Limits) -> usize {
     let Some(Some(first)) = file.pages.first() else { return 0 };
-    let mut described = vec![false; file.chain_len];
+    // By how much the number of elements that describe a page differs from that of the page before: a document may have many
+    // elements, and each may describe all pages.
+    let mut changes = vec![0i64; file.chain_len.saturating_add(1)];
     let mut describe = |from: usize, count: usize| {
         let end = from.saturating_add(count).min(file.chain_len);
-        described.get_mut(from.min(end)..end).unwrap_or_default().fill(true);
+        if let Some(change) = changes.get_mut(from.min(end)) {
+            *change += 1;
+        }
+        if let Some(change) = changes.get_mut(end) {
+            *change -= 1;
+        }
     };
     let without_data = document.images.iter().filter(|image| image.tiff_data.is_empty()).count();
     // A file that only holds the metadata of a set may have a page that is no plane.
@@ -372,8 +379,12 @@ fn undescribed_pages(document: &Document, set: &SetFiles<'_>, own: u32, file: &T
         return 0;
     }
     let is_plane = |page: &super::page::Page| page.layout.stacks_with(&first.layout);
-    let pages = file.pages.iter().zip(&described);
-    pages.filter(|(page, described)| matches!(page, Some(page) if is_plane(page)) && !**described).count()
+    let described = changes.iter().take(file.chain_len).scan(0i64, |elements, change| {
+        *elements += change;
+        Some(*elements > 0)
+    });
+    let pages = file.pages.iter().zip(described);
+    pages.filter(|(page, described)| matches!(page, Some(page) if is_plane(page)) && !*described).count()
 }
 
 /// Returns the sentence that pages are left out, because the document does not describe them.
