@@ -471,7 +471,7 @@ fn prepare_training(job: &TrainJob, name: Option<&str>) -> Result<Box<TrainJob>,
     for _ in 0..RESERVATIONS {
         job.out = free_path(&folder, name);
         // Another window may have taken the path meanwhile.
-        if job.reserve_folder().map_err(|error| error.to_string())? {
+        if job.reserve_folder().map_err(|error| message_in_window(&error.message()))? {
             return Ok(job);
         }
     }

@@ -109,7 +109,7 @@ pub(crate) fn in_window(text: &str) -> String {
     message_in_window(&Message::parse(text))
 }
 
-/// Returns a message as [`message_in_window`] does, with its numbers of time points.
+/// Returns a message as [`message_in_window`] does, but leaves its numbers of time points as they are.
 pub(crate) fn options_in_window(message: &Message) -> String {
     with_controls(message, in_place_of, str::to_owned)
 }
@@ -255,6 +255,7 @@ mod tests {
     fn only_the_settings_of_a_message_are_replaced() {
         let message = message!("{}: time point 0 is dark (see {TIME}); use {AXES}", "of (--axes b.tif) --tile");
         assert_eq!(message_in_window(&message), "of (--axes b.tif) --tile: time point 1 is dark; use \"Axes…\"");
+        assert_eq!(options_in_window(&message), "of (--axes b.tif) --tile: time point 0 is dark; use \"Axes…\"");
     }
 
     #[test]

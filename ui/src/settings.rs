@@ -34,6 +34,7 @@ const MAX_BYTES: u64 = 1 << 20;
 #[serde(default)]
 pub struct Settings {
     /// Colors of the window: light, dark, or as the system has them.
+    #[serde(deserialize_with = "theme_or_system")]
     pub theme: ThemeChoice,
     /// Recently opened files, newest first.
     pub recent: Vec<PathBuf>,
@@ -111,6 +112,12 @@ impl Default for Settings {
             dataset_folder: None,
         }
     }
+}
+
+/// Deserializes a theme. An unknown one becomes that of the system, so that the other settings are kept.
+fn theme_or_system<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ThemeChoice, D::Error> {
+    let theme = serde_json::from_value::<ThemeChoice>(Value::deserialize(deserializer)?);
+    Ok(theme.inspect_err(|error| tracing::warn!("the theme of the system is used: {error}")).unwrap_or_default())
 }
 
 /// Deserializes a device. An unknown one becomes `auto`, so that the other settings are kept.
@@ -509,19 +516,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("settings.json");
         let later = serde_json::json!({
-            "theme": "dark", "device": "abacus", "outputs": ["table", "holograms"], "later": {"a": [1, 2]}
+            "theme": "sepia", "device": "abacus", "outputs": ["table", "holograms"], "later": {"a": [1, 2]}
         });
         std::fs::write(&path, later.to_string()).unwrap();
         let (file, mut settings) = SettingsFile::read(path.clone());
-        settings.theme = ThemeChoice::Light;
+        settings.show_3d = false;
         settings.add_recent(Path::new("/data/a.tif"));
         file.save(&settings).unwrap();
         let stored: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-        for unchanged in ["device", "outputs", "later"] {
+        for unchanged in ["theme", "device", "outputs", "later"] {
             assert_eq!(stored[unchanged], later[unchanged]);
         }
         let loaded = Settings::load(&path);
-        assert_eq!((loaded.theme, loaded.recent.len()), (ThemeChoice::Light, 1));
+        assert_eq!((loaded.show_3d, loaded.recent.len()), (false, 1));
     }
 
     #[test]

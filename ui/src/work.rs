@@ -520,7 +520,7 @@ impl Work {
         existing: Option<ExistingOutput>,
     ) -> Option<Outcome> {
         self.looking = self.looking.filter(|query| *query != id);
-        // Problems with training data are shown in the wizard, which words the settings of its page and time points itself.
+        // Problems with training data are shown in the wizard, which names its settings and counts time points itself.
         let purpose = self.job(id)?.purpose.clone();
         let is_check = purpose == Purpose::Check;
         let message = match &existing {

@@ -36,7 +36,7 @@ impl PlaneSource for NumberedPlanes {
     }
 }
 
-/// Waits until a condition holds; after 20 s, panics with a message that names `what`.
+/// Waits until a condition holds; after 60 s, panics with a message that names `what`.
 pub(crate) fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !is() {

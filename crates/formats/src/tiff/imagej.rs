@@ -100,7 +100,7 @@ fn calibration(pairs: &HashMap<&str, &str>) -> Option<String> {
         (STRAIGHT_LINE, Some(0.0), Some(1.0)) => return None,
         (STRAIGHT_LINE, Some(offset), Some(1.0)) => format!("the stored values {}", added(offset)),
         (STRAIGHT_LINE, Some(offset), Some(factor)) => format!("the stored values times {factor}, {}", added(offset)),
-        _ => "other values, computed by the calibration function of the file,".to_owned(),
+        _ => "other values, computed by the calibration function of the file".to_owned(),
     };
     Some(format!("ImageJ shows {shown}: here, the stored values are used"))
 }

@@ -373,6 +373,8 @@ mod tests {
             settings_on_page("set data.same_file = true, data.channels and data.target_channel in the settings");
         let names = "\"Image and target in one file\", \"Input channels\" and \"Target channel\"";
         assert_eq!(one_file, format!("set {names} {place}"));
+        let named_like_an_option = settings_on_page("(--axes b.tif): set data.axes in the settings");
+        assert_eq!(named_like_an_option, format!("(--axes b.tif): set \"Axes\" {place}"));
         assert_eq!(
             advice_in_window(&message!("give the axes of --axes.tif ({AXES}), or use {TIME}")),
             "give the axes of --axes.tif (\"Axes…\"), or use --time"
