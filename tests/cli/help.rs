@@ -171,6 +171,8 @@ fn wrong_usage_exits_with_code_2() {
         &["no file extension", ".safetensors"],
     );
     fixture.fails(2, &["export", "nuclei", "--out", "x.gif"], &["x.gif", ".zip", "folder", ".onnx", ".safetensors"]);
+    // A missing file is reported first.
+    std::fs::write(fixture.path("nuclei.zip"), "").unwrap();
     fixture.fails(2, &["import", "nuclei.zip", "--out", "x.pt"], &["x.pt", "ends in .pt", ".zip", "folder"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o.tif"], &["o.tif", "folder", ".zarr"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o.zip"], &["o.zip", "folder", ".ozx", ".zarr.zip"]);
