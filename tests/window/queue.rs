@@ -90,7 +90,7 @@ fn queued_predictions_are_cancelled_together() {
     let mut fixture = Fixture::new();
     open_copies(&mut fixture, 2);
     fixture.until_enabled("Predict all 2 stacks");
-    // The predictions have hardly begun when the engine is told to end them.
+    // The engine is asked to stop just after the predictions have begun.
     fixture.stop_engine();
     fixture.click("Predict all 2 stacks");
     fixture.until("the predictions", |w| w.state().waiting_predictions() == 2);

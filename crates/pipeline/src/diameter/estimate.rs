@@ -118,7 +118,7 @@ const MAX_CORRECTION: f64 = 2.5;
 /// Smallest diameter in voxels along X that is believed: smaller "objects" are texture, as in images of membranes.
 const MIN_VOXELS: f64 = 3.5;
 /// Ratio of the objects' intensity to the usual one of the model's training data from which on intensities are scaled to it. In
-/// the stacks that `nuclei` was trained on, it is at most 3.3.
+/// the real stacks that `nuclei` was trained on, it is at most 3.3.
 const MAX_INTENSITY_RATIO: f64 = 3.3;
 /// Ratio below which they are scaled to [`DIM_TARGET`]. Training data contain dim objects, too, so the ratio is small.
 const MIN_INTENSITY_RATIO: f64 = 1.0 / 9.0;

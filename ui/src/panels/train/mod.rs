@@ -266,7 +266,7 @@ fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut 
             }
             if let Some(reason) = next_disabled_reason(wizard, step) {
                 response.on_disabled_hover_text(reason);
-                // Beside the buttons of a narrow window there is little room.
+                // A narrow window has little space beside the buttons.
                 ui.add(egui::Label::new(RichText::new(reason).weak().size(12.0)).truncate());
             }
         }
