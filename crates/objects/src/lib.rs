@@ -35,11 +35,13 @@ mod foreground;
 pub mod matching;
 pub mod measure;
 pub mod mesh;
+mod options;
 pub mod regression;
 pub mod rims;
 mod rolling_components;
 mod segment;
 pub mod segmentation_errors;
+mod selection;
 pub mod smooth;
 pub mod stitch;
 mod streamed;
@@ -52,8 +54,7 @@ pub mod watershed;
 pub use columns::{ObjectColumn, TableAxis};
 pub use error::ObjectsError;
 pub use foreground::Foreground;
-pub use segment::{
-    Height, SegmentOptions, Threshold, TissueOptions, segment, segment_in_place, segment_with_foreground,
-};
+pub use options::{Height, IsolatedOptions, SegmentOptions, Threshold, TissueOptions};
+pub use segment::{segment, segment_in_place, segment_with_foreground};
 pub use streamed::{MapNeeds, StreamedSegmentation};
 pub use table::ObjectTable;

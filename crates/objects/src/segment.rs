@@ -1,214 +1,15 @@
 //! Segmentation of a probability map into numbered objects.
 
-use crate::components::{Bounds, Connectivity, boxes};
-use crate::diameter::min_sphere_voxels;
+use crate::components::{Bounds, boxes};
 use crate::error::check_len;
 use crate::filter::filter_and_relabel;
 use crate::foreground::Foreground;
+use crate::options::{Height, SegmentOptions, Threshold};
+use crate::selection::{ObjectFacts, Selection, touches_border};
 use crate::surroundings::fill_around;
 use crate::trim::trim;
 use crate::{ObjectsError, distance, smooth, threshold, watershed};
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
-
-/// How the threshold between background and foreground is chosen. In settings, `0.5` may stand for `{ fixed = 0.5 }`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", from = "WrittenThreshold")]
-pub enum Threshold {
-    /// Otsu's threshold of the map.
-    Otsu,
-    /// A fixed value; voxels above it are foreground.
-    Fixed(f64),
-}
-
-/// The forms in which a [`Threshold`] is written.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "a threshold must be \"otsu\", a number such as 0.5, or { fixed = 0.5 }")]
-enum WrittenThreshold {
-    Number(f64),
-    Named(NamedThreshold),
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum NamedThreshold {
-    Otsu,
-    Fixed(f64),
-}
-
-impl From<WrittenThreshold> for Threshold {
-    fn from(written: WrittenThreshold) -> Self {
-        match written {
-            WrittenThreshold::Named(NamedThreshold::Otsu) => Self::Otsu,
-            WrittenThreshold::Number(level) | WrittenThreshold::Named(NamedThreshold::Fixed(level)) => {
-                Self::Fixed(level)
-            }
-        }
-    }
-}
-
-/// Height map of the watershed; its peaks are the seeds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Height {
-    /// Distance to the background in µm.
-    Distance,
-    /// The (smoothed) map itself; `seed_height` is in its units.
-    Map,
-    /// The (smoothed) second map itself; `seed_height` is in its units.
-    Seeds,
-    /// Distance times map, in µm times the map's units.
-    DistanceTimesMap,
-    /// Distance to the background plus a second map (such as brightness) times `weight_um`, in µm.
-    DistancePlusSeeds {
-        /// Height in µm of a second map's value of 1.
-        weight_um: f64,
-    },
-}
-
-/// Settings for components in tissue, where objects touch on most sides and the height map falls little between them.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct TissueOptions {
-    /// Share of foreground around a component (0 to 1) above which it is tissue.
-    pub min_fill: f64,
-    /// Edge length in µm of the window around each voxel in which the foreground is counted; about three objects.
-    pub window_um: f64,
-    /// Takes the place of [`SegmentOptions::height_smooth_um`].
-    pub height_smooth_um: f64,
-    /// Takes the place of [`SegmentOptions::seed_height`].
-    pub seed_height: f64,
-    /// Value of the smoothed map below which the outer voxels of an object become background after splitting (all of its
-    /// voxels, if holes are not filled); `None` keeps them. Neighbors in tissue are so close that voxels in the narrow gaps
-    /// between them exceed the threshold.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outline: Option<f64>,
-}
-
-/// Settings for turning a probability map into labels.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct SegmentOptions {
-    /// Sigma in µm of the Gaussian smoothing of the map before the threshold.
-    pub smooth_um: f64,
-    /// Value of the smoothed map above which a voxel is foreground.
-    pub threshold: Threshold,
-    /// Whether to fill holes of the foreground in each slice.
-    pub fill_holes: bool,
-    /// Height map of the watershed; `None` skips the watershed and keeps connected components.
-    pub height: Option<Height>,
-    /// Sigma in µm of the Gaussian smoothing of the height map (only of the distance, if seeds are added).
-    pub height_smooth_um: f64,
-    /// Minimum rise of a seed above its surroundings (h-maxima), in the height map's units.
-    pub seed_height: f64,
-    /// Voxels that the watershed treats as neighbors.
-    pub connectivity: Connectivity,
-    /// Minimum volume; smaller objects are removed. In a stack that is thinner than a sphere of this volume, it is the part of
-    /// the sphere that its slices would show, and in a single slice its middle section.
-    pub min_volume_um3: f64,
-    /// Minimum peak of the map in an object; objects below it are removed. 0 keeps all.
-    pub min_peak: f64,
-    /// Whether to remove objects that touch the border of the volume.
-    pub drop_border: bool,
-    /// Other settings for components in tissue; `None` treats all components alike.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tissue: Option<TissueOptions>,
-}
-
-impl Default for SegmentOptions {
-    fn default() -> Self {
-        Self {
-            smooth_um: 0.0,
-            threshold: Threshold::Otsu,
-            fill_holes: true,
-            height: Some(Height::Distance),
-            height_smooth_um: 0.5,
-            seed_height: 0.5,
-            connectivity: Connectivity::Corners,
-            min_volume_um3: 20.0,
-            min_peak: 0.0,
-            drop_border: false,
-            tissue: None,
-        }
-    }
-}
-
-/// Maximum of lengths in µm: a meter, which is larger than any object.
-const MAX_SMOOTH_UM: f64 = 1e6;
-/// Maximum magnitude of a map value: maps are 32-bit floats, and products of two values must stay finite.
-const MAX_LEVEL: f64 = 1e18;
-/// Maximum height in µm of a map value of 1.
-const MAX_WEIGHT_UM: f64 = 1e6;
-/// Maximum of `min_volume_um3` in µm³: a liter.
-const MAX_VOLUME_UM3: f64 = 1e15;
-
-impl SegmentOptions {
-    /// Returns the options for objects `factor` times as large: lengths are multiplied by it, volumes by its cube.
-    pub fn scaled(&self, factor: f64) -> Self {
-        let height = match self.height {
-            Some(Height::DistancePlusSeeds { weight_um }) => {
-                Some(Height::DistancePlusSeeds { weight_um: weight_um * factor })
-            }
-            other => other,
-        };
-        // Seed heights are lengths if the height map is a distance.
-        let is_length =
-            matches!(self.height, Some(Height::Distance | Height::DistanceTimesMap | Height::DistancePlusSeeds { .. }));
-        let seed_factor = if is_length { factor } else { 1.0 };
-        Self {
-            smooth_um: self.smooth_um * factor,
-            height,
-            height_smooth_um: self.height_smooth_um * factor,
-            seed_height: self.seed_height * seed_factor,
-            tissue: self.tissue.map(|tissue| TissueOptions {
-                window_um: tissue.window_um * factor,
-                height_smooth_um: tissue.height_smooth_um * factor,
-                seed_height: tissue.seed_height * seed_factor,
-                ..tissue
-            }),
-            min_volume_um3: self.min_volume_um3 * factor.powi(3),
-            ..self.clone()
-        }
-    }
-
-    /// Returns the number of voxels below which objects of a stack of `slices` slices are removed.
-    pub fn min_voxels(&self, slices: usize, voxel_um: [f64; 3]) -> u64 {
-        min_sphere_voxels(self.min_volume_um3, slices, voxel_um).ceil().max(0.0) as u64
-    }
-
-    /// Returns the options of a component in tissue.
-    pub(crate) fn in_tissue(&self, tissue: &TissueOptions) -> Self {
-        Self { height_smooth_um: tissue.height_smooth_um, seed_height: tissue.seed_height, ..self.clone() }
-    }
-
-    /// Checks every number. [`segment`] and [`segment_in_place`] call it; call it also after reading options.
-    ///
-    /// # Errors
-    /// [`ObjectsError::Option`] with the option's name, value and range; NaN is outside every range.
-    pub fn validate(&self) -> Result<(), ObjectsError> {
-        let within = |name: &'static str, got: f64, (low, high): (f64, f64), unit: &'static str| {
-            if (low..=high).contains(&got) { Ok(()) } else { Err(ObjectsError::Option { name, got, low, high, unit }) }
-        };
-        within("smooth_um", self.smooth_um, (0.0, MAX_SMOOTH_UM), " µm")?;
-        within("height_smooth_um", self.height_smooth_um, (0.0, MAX_SMOOTH_UM), " µm")?;
-        within("seed_height", self.seed_height, (0.0, MAX_LEVEL), "")?;
-        within("min_volume_um3", self.min_volume_um3, (0.0, MAX_VOLUME_UM3), " µm³")?;
-        within("min_peak", self.min_peak, (-MAX_LEVEL, MAX_LEVEL), "")?;
-        if let Some(tissue) = self.tissue {
-            within("tissue.min_fill", tissue.min_fill, (0.0, 1.0), "")?;
-            within("tissue.window_um", tissue.window_um, (0.0, MAX_SMOOTH_UM), " µm")?;
-            within("tissue.height_smooth_um", tissue.height_smooth_um, (0.0, MAX_SMOOTH_UM), " µm")?;
-            within("tissue.seed_height", tissue.seed_height, (0.0, MAX_LEVEL), "")?;
-            within("tissue.outline", tissue.outline.unwrap_or_default(), (-MAX_LEVEL, MAX_LEVEL), "")?;
-        }
-        if let Threshold::Fixed(level) = self.threshold {
-            within("threshold", level, (-MAX_LEVEL, MAX_LEVEL), "")?;
-        }
-        if let Some(Height::DistancePlusSeeds { weight_um }) = self.height {
-            within("weight_um", weight_um, (-MAX_WEIGHT_UM, MAX_WEIGHT_UM), " µm")?;
-        }
-        Ok(())
-    }
-}
 
 /// Voxels of component boxes processed at a time, which bounds the memory of results not yet written.
 const BATCH_VOXELS: usize = 4 << 20;
@@ -293,11 +94,13 @@ fn label_map(
     };
     let mut labels = vec![0u32; map.len()];
     let count = foreground.label(&mut labels)?;
-    let min_voxels = options.min_voxels(shape[0], voxel_um);
+    let selection = Selection::new(options, shape[0], voxel_um);
     // Small objects are removed first: each would cost a watershed.
-    let count = filter_and_relabel(&mut labels, shape, count, min_voxels, false);
+    let count = filter_and_relabel(&mut labels, shape, count, selection.min_component_voxels(), false);
     let Some(height) = options.height else {
-        return Ok(finish(labels, map, shape, count, 0, options));
+        drop_components(&mut labels, map, shape, count, &selection);
+        let count = filter_and_relabel(&mut labels, shape, count, 0, options.drop_border);
+        return Ok((labels, count));
     };
     let found = boxes(&labels, shape, count);
     let tissue = options.tissue.map(|tissue| {
@@ -325,8 +128,8 @@ fn label_map(
                 Some(bounds) => {
                     let (options, outline) = options_of(i + 1);
                     let maps = [map, seeds];
-                    split_component(maps, &labels, shape, voxel_um, i as u32 + 1, bounds, height, (options, outline))
-                        .map(Some)
+                    let options = (options, outline, &selection);
+                    split_component(maps, &labels, shape, voxel_um, i as u32 + 1, bounds, height, options).map(Some)
                 }
                 None => Ok(None),
             })
@@ -345,7 +148,8 @@ fn label_map(
     for l in labels.iter_mut().filter(|l| **l > 0) {
         *l -= count;
     }
-    Ok(finish(labels, map, shape, next, min_voxels, options))
+    let count = if options.drop_border { filter_and_relabel(&mut labels, shape, next, 0, true) } else { next };
+    Ok((labels, count))
 }
 
 fn find_foreground(map: &[f32], shape: [usize; 3], options: &SegmentOptions) -> Result<Foreground, ObjectsError> {
@@ -358,33 +162,24 @@ fn find_foreground(map: &[f32], shape: [usize; 3], options: &SegmentOptions) -> 
     Ok(found)
 }
 
-fn finish(
-    mut labels: Vec<u32>,
-    map: &[f32],
-    shape: [usize; 3],
-    count: u32,
-    min_voxels: u64,
-    options: &SegmentOptions,
-) -> (Vec<u32>, u32) {
-    drop_dim(&mut labels, map, count, options.min_peak as f32);
-    let count = filter_and_relabel(&mut labels, shape, count, min_voxels, options.drop_border);
-    (labels, count)
-}
-
-/// Removes objects whose map stays below a value; the numbers then have gaps.
-fn drop_dim(labels: &mut [u32], map: &[f32], count: u32, min_peak: f32) {
-    if min_peak <= 0.0 {
+/// Removes components that are not kept; the numbers then have gaps.
+fn drop_components(labels: &mut [u32], map: &[f32], shape: [usize; 3], count: u32, selection: &Selection) {
+    if !selection.needs_map() {
         return;
     }
-    let mut bright = vec![false; count as usize + 1];
-    for (label, value) in labels.iter().zip(map) {
-        if *value >= min_peak
-            && let Some(slot) = bright.get_mut(*label as usize)
-        {
-            *slot = true;
+    let mut facts = vec![ObjectFacts::default(); count as usize + 1];
+    for (label, value) in labels.iter().zip(map).filter(|(label, _)| **label > 0) {
+        if let Some(slot) = facts.get_mut(*label as usize) {
+            slot.voxels += 1;
+            slot.add_values(std::slice::from_ref(value));
         }
     }
-    labels.iter_mut().filter(|l| !bright.get(**l as usize).copied().unwrap_or(false)).for_each(|l| *l = 0);
+    let is_isolated =
+        boxes(labels, shape, count).into_iter().map(|found| found.is_some_and(|b| !touches_border(b, shape)));
+    let kept: Vec<bool> = std::iter::once(false)
+        .chain(facts.iter().skip(1).zip(is_isolated).map(|(facts, is_isolated)| selection.keeps(facts, is_isolated)))
+        .collect();
+    labels.iter_mut().filter(|l| !kept.get(**l as usize).copied().unwrap_or(false)).for_each(|l| *l = 0);
 }
 
 /// The basins of one component, in its bounding box with a margin of one voxel (less at the border of the volume).
@@ -433,7 +228,7 @@ fn split_component(
     component: u32,
     bounds: Bounds,
     height: Height,
-    options: (&SegmentOptions, Option<f64>),
+    (options, outline, selection): (&SegmentOptions, Option<f64>, &Selection),
 ) -> Result<ComponentBasins, ObjectsError> {
     let (origin, size) = with_margin(bounds, shape);
     let rows = || {
@@ -449,7 +244,9 @@ fn split_component(
         };
         rows().flat_map(|at| from[at..at + size[2]].iter().copied()).collect()
     };
-    let (basins, count) = split_box(&mask, size, voxel_um, height, options, &take)?;
+    let (mut basins, count) = split_box(&mask, size, voxel_um, height, (options, outline), &take)?;
+    let map = if selection.needs_map() { take(MapOf::Objects) } else { Vec::new() };
+    let count = selection.select(&mut basins, &map, count, touches_border(bounds, shape));
     Ok(ComponentBasins { origin, shape: size, basins, count })
 }
 
@@ -489,6 +286,8 @@ pub(crate) fn split_box(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TissueOptions;
+    use crate::options::{MAX_SMOOTH_UM, MAX_VOLUME_UM3};
 
     const EDGE: usize = 6;
 

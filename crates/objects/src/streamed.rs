@@ -10,6 +10,7 @@ use crate::error::check_len;
 use crate::filter::fill_holes;
 use crate::rolling_components::RollingComponents;
 use crate::segment::{MapOf, check_voxel, split_box, with_margin};
+use crate::selection::{ObjectFacts, Selection, touches_border};
 use crate::surroundings::{Surroundings, mean_share};
 use crate::{Height, ObjectsError, SegmentOptions, Threshold};
 use rayon::prelude::*;
@@ -57,8 +58,6 @@ struct Split {
     order: u64,
     /// Number of objects, numbered from 1 on.
     count: u32,
-    /// Those that are bright enough.
-    bright: Vec<u32>,
     /// Runs with their slices.
     runs: Vec<(usize, ObjectRun)>,
 }
@@ -75,13 +74,12 @@ pub struct MapNeeds {
 /// What is known of a closed component besides its extent.
 #[derive(Debug, Clone, Copy, Default)]
 struct Facts {
-    /// Whether it has the minimum volume.
+    /// Whether it is large enough for an object that is kept.
     is_large: bool,
     /// Sum of the shares of foreground around its voxels, and number of voxels.
     share: (f64, u64),
-    /// Without a watershed: whether its map reaches the minimum peak, and its number in the labels; 0 before its first slice is
-    /// taken.
-    is_bright: bool,
+    /// Without a watershed: what decides whether it is kept, and its number in the labels; 0 before its first slice is taken.
+    object: ObjectFacts,
     label: u32,
 }
 
@@ -92,7 +90,7 @@ pub struct StreamedSegmentation {
     options: SegmentOptions,
     /// Value above which voxels are foreground.
     level: f32,
-    min_voxels: u64,
+    selection: Selection,
     /// Options and outline in tissue.
     dense: Option<(SegmentOptions, Option<f64>)>,
     needs: MapNeeds,
@@ -117,7 +115,7 @@ pub struct StreamedSegmentation {
     /// Runs of objects in each slice from `taken` on, and the number of runs.
     runs: VecDeque<Vec<ObjectRun>>,
     run_count: usize,
-    /// Objects that are bright enough, with the order of their components.
+    /// Objects that are kept, with the order of their components.
     kept: Vec<(u64, u32)>,
     /// Number of slices whose maps were added, and of slices that were taken.
     added: usize,
@@ -148,8 +146,9 @@ impl StreamedSegmentation {
         let uses_map_height = matches!(options.height, Some(Height::Map | Height::DistanceTimesMap));
         let tissue = options.tissue.filter(|_| options.height.is_some());
         let has_outline = tissue.is_some_and(|tissue| tissue.outline.is_some());
+        let selection = Selection::new(options, shape[0], voxel_um);
         let needs = MapNeeds {
-            map: uses_map_height || (uses_seed_height && !has_seeds) || has_outline || options.min_peak > 0.0,
+            map: uses_map_height || (uses_seed_height && !has_seeds) || has_outline || selection.needs_map(),
             seeds: uses_seed_height && has_seeds,
         };
         Ok(Self {
@@ -157,7 +156,7 @@ impl StreamedSegmentation {
             voxel_um,
             options: options.clone(),
             level: level as f32,
-            min_voxels: options.min_voxels(shape[0], voxel_um),
+            selection,
             dense: tissue.map(|tissue| (options.in_tissue(&tissue), tissue.outline)),
             needs,
             components: RollingComponents::new(shape),
@@ -247,8 +246,9 @@ impl StreamedSegmentation {
             if self.facts.len() <= id as usize {
                 self.facts.resize(id as usize + 1, Facts::default());
             }
-            let is_large = component.voxels >= self.min_voxels;
-            self.facts[id as usize] = Facts { is_large, ..Facts::default() };
+            let is_large = component.voxels >= self.selection.min_component_voxels();
+            let object = ObjectFacts { voxels: component.voxels, ..ObjectFacts::default() };
+            self.facts[id as usize] = Facts { is_large, object, ..Facts::default() };
             if is_large && self.options.height.is_some() {
                 self.waiting.insert(component.order, id);
                 let (_, size) = with_margin(component.bounds, self.shape);
@@ -304,7 +304,7 @@ impl StreamedSegmentation {
         self.added += 1;
         self.runs.push_back(Vec::new());
         if self.options.height.is_none() {
-            self.mark_bright(z, map);
+            self.add_values(z, map);
             return Ok(());
         }
         self.begin_boxes(z);
@@ -346,16 +346,14 @@ impl StreamedSegmentation {
         }
     }
 
-    /// Without a watershed, components are the objects: marks those that are bright enough in a slice.
-    fn mark_bright(&mut self, z: usize, map: &[f32]) {
-        if self.options.min_peak <= 0.0 {
+    /// Without a watershed, components are the objects: adds the values of a slice of the map to them.
+    fn add_values(&mut self, z: usize, map: &[f32]) {
+        if !self.selection.needs_map() {
             return;
         }
-        let least = self.options.min_peak as f32;
         for (y, values) in map.chunks_exact(self.shape[2].max(1)).enumerate() {
             for (start, end, id) in self.components.row(z, y) {
-                let facts = &mut self.facts[id as usize];
-                facts.is_bright = facts.is_bright || values[start..end].iter().any(|value| *value >= least);
+                self.facts[id as usize].object.add_values(&values[start..end]);
             }
         }
     }
@@ -375,10 +373,10 @@ impl StreamedSegmentation {
             }
             let split: Vec<Split> =
                 batch.into_par_iter().map(|begun| self.split_one(begun)).collect::<Result<_, ObjectsError>>()?;
-            for Split { order, count, bright, runs } in split {
+            for Split { order, count, runs } in split {
                 let first = self.count;
                 self.count = first.checked_add(count).ok_or(ObjectsError::TooManyObjects { limit: u32::MAX })?;
-                self.kept.extend(bright.into_iter().map(|object| (order, first + object)));
+                self.kept.extend((1..=count).map(|object| (order, first + object)));
                 self.run_count += runs.len();
                 for (z, run) in runs {
                     self.runs[z - self.taken].push(ObjectRun { object: first + run.object, ..run });
@@ -410,7 +408,9 @@ impl StreamedSegmentation {
             _ => (&self.options, None),
         };
         let height = self.options.height.unwrap_or(Height::Distance);
-        let (basins, count) = split_box(&mask, size, self.voxel_um, height, options, &take)?;
+        let (mut basins, count) = split_box(&mask, size, self.voxel_um, height, options, &take)?;
+        let touches_border = touches_border(self.components.component(component).bounds, self.shape);
+        let count = self.selection.select(&mut basins, &map, count, touches_border);
         let mut runs = Vec::new();
         for (row, line) in basins.chunks_exact(size[2]).enumerate() {
             let ((z, y), mut x) = (row_of(row), 0);
@@ -422,7 +422,7 @@ impl StreamedSegmentation {
                 x += run.len();
             }
         }
-        Ok(Split { order, count, bright: bright(&basins, &map, count, self.options.min_peak), runs })
+        Ok(Split { order, count, runs })
     }
 
     /// Overwrites `labels` with the next slice, and returns whether there is one: false as long as components that the slice
@@ -467,10 +467,10 @@ impl StreamedSegmentation {
     fn forget_slices(&mut self) {
         let has_watershed = self.options.height.is_some();
         while self.components.forgotten() < self.taken.min(self.classified) {
-            let (facts, kept, min_peak) = (&self.facts, &mut self.kept, self.options.min_peak);
+            let (facts, kept, selection, shape) = (&self.facts, &mut self.kept, &self.selection, self.shape);
             self.components.forget_slice(|id, component| {
-                let Facts { is_large, is_bright, label, .. } = facts[id as usize];
-                if !has_watershed && is_large && (is_bright || min_peak <= 0.0) {
+                let Facts { is_large, object, label, .. } = facts[id as usize];
+                if !has_watershed && is_large && selection.keeps(&object, !touches_border(component.bounds, shape)) {
                     kept.push((component.order, label));
                 }
             });
@@ -478,8 +478,7 @@ impl StreamedSegmentation {
     }
 
     /// Returns the largest number of an object in the slices that were taken, and the numbers of the objects to keep in the
-    /// order in which the whole map would have been numbered. The others are too dim. Objects that are too small after the
-    /// watershed are not removed.
+    /// order in which the whole map would have been numbered. The others are too small or too dim.
     pub fn finish(mut self) -> (u32, Vec<u32>) {
         // The objects of a component are in their order.
         self.kept.sort_by_key(|(order, _)| *order);
@@ -487,24 +486,11 @@ impl StreamedSegmentation {
     }
 }
 
-/// Returns the basins whose map reaches `min_peak`, or all of them if it is 0.
-fn bright(basins: &[u32], map: &[f32], count: u32, min_peak: f64) -> Vec<u32> {
-    if min_peak <= 0.0 {
-        return (1..=count).collect();
-    }
-    let mut reached = vec![false; count as usize + 1];
-    for (basin, value) in basins.iter().zip(map) {
-        reached[*basin as usize] |= *value >= min_peak as f32;
-    }
-    (1..=count).filter(|basin| reached[*basin as usize]).collect()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use crate::filter::filter_and_relabel;
-    use crate::{TissueOptions, segment_in_place};
+    use crate::{IsolatedOptions, TissueOptions, segment_in_place};
     use proptest::prelude::*;
 
     /// Segments a map slice by slice.
@@ -530,9 +516,7 @@ mod tests {
         let mut numbers = vec![0; largest as usize + 1];
         (1..).zip(&order).for_each(|(number, label)| numbers[*label as usize] = number);
         labels.iter_mut().for_each(|label| *label = numbers[*label as usize]);
-        let min_voxels = options.min_voxels(shape[0], voxel_um);
-        let count = filter_and_relabel(&mut labels, shape, order.len() as u32, min_voxels, false);
-        (labels, count)
+        (labels, order.len() as u32)
     }
 
     proptest! {
@@ -543,6 +527,7 @@ mod tests {
             has_seeds in any::<bool>(),
             min_peak in prop::sample::select(vec![0.0f64, 0.9]),
             min_fill in prop::option::of(0.2f64..0.6),
+            min_mean in prop::option::of(0.6f64..0.9),
         ) {
             let shape = [9, 8, 10];
             let (map, seeds) = values.split_at(9 * 8 * 10);
@@ -564,9 +549,10 @@ mod tests {
                     Some(Height::DistancePlusSeeds { weight_um: 1.0 }),
                 ][height],
                 seed_height: 0.1,
-                min_volume_um3: 0.5,
+                min_volume_um3: if min_mean.is_some() { 2.0 } else { 0.5 },
                 min_peak,
                 tissue,
+                isolated: min_mean.map(|min_mean| IsolatedOptions { volume_share: 0.2, min_mean }),
                 ..SegmentOptions::default()
             };
             let seeds = has_seeds.then_some(seeds);

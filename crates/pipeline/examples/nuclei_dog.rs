@@ -112,6 +112,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         min_peak: 0.0,
         drop_border: false,
         tissue: None,
+        isolated: None,
     };
     let (inputs, outputs) = tensors();
     let test_inputs = vec![test_input()?];

@@ -8,7 +8,7 @@ use crate::toml_text::toml_text;
 use cytoscope_engine::Precision;
 use cytoscope_graph::ElementType;
 use cytoscope_model_package::license_problem;
-use cytoscope_objects::{SegmentOptions, TissueOptions};
+use cytoscope_objects::{IsolatedOptions, SegmentOptions, TissueOptions};
 use cytoscope_pipeline::{DiameterRequest, JobError, PerformanceRequest};
 use cytoscope_training_data::limits::{MAX_PREFETCH, MAX_WORKERS};
 use cytoscope_training_data::{AugmentOptions, Normalize, TargetKind};
@@ -219,6 +219,7 @@ impl TrainConfig {
             let none =
                 TissueOptions { min_fill: 0.0, window_um: 0.0, height_smooth_um: 0.0, seed_height: 0.0, outline: None };
             segment.tissue.get_or_insert(none).outline.get_or_insert(0.0);
+            segment.isolated.get_or_insert(IsolatedOptions { volume_share: 0.0, min_mean: 0.0 });
         }
         let as_json = |e: serde_json::Error| e.to_string();
         let known = serde_json::to_value(&complete).map_err(as_json)?;

@@ -27,6 +27,7 @@ pub(crate) fn defaults(target: TargetKind, small_object_um3: Option<f64>) -> Seg
         min_peak: 0.0,
         drop_border: false,
         tissue: None,
+        isolated: None,
     }
 }
 

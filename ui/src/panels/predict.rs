@@ -505,6 +505,16 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions, u
         "Smaller objects are removed. The unit is a cube whose sides are as long as a voxel along X.",
     );
     slide(ui, &mut options.min_volume_um3, 2000.0, name, true, hint);
+    if let Some(isolated) = usual.isolated {
+        let mut keeps = options.isolated.is_some();
+        let hint = format!(
+            "Objects that touch no other object are kept down to {:.0} % of the minimum volume if the model is certain of them",
+            100.0 * isolated.volume_share
+        );
+        if theme::checkbox(ui, &mut keeps, "Keep small isolated objects").on_hover_text(hint).changed() {
+            options.isolated = keeps.then_some(isolated);
+        }
+    }
     theme::checkbox(ui, &mut options.fill_holes, "Fill holes")
         .on_hover_text("Background inside an object becomes part of it");
     let hint = "Leave out objects that touch the border of the stack";

@@ -91,6 +91,8 @@ pub(crate) struct Labels {
     renumbering: Vec<u32>,
     /// Number of objects, without those that were dropped.
     pub count: u32,
+    /// Whether there may be objects below the minimum volume: parts of objects in slabs must be joined before they are measured.
+    has_small: bool,
     /// A note that objects may differ from those of the whole stack.
     pub note: Option<String>,
 }
@@ -155,7 +157,8 @@ impl Smoothing {
 }
 
 /// Segments a map, with its labels stored in `scratch`: at once, slice by slice, or, if that takes too much memory, in slabs.
-/// `foreground` is the foreground of the map, if it was found while the map was made. The caller must drop small objects.
+/// `foreground` is the foreground of the map, if it was found while the map was made. The caller must call
+/// [`Labels::filter_objects`].
 pub(crate) fn label(
     context: &Context,
     map: &mut dyn MapSource,
@@ -239,7 +242,16 @@ fn label_in_slabs(
         true => SegmentOptions { drop_border, ..options.clone() },
         false => {
             let min_volume_um3 = options.min_volume_um3 * MIN_PART;
-            SegmentOptions { threshold, smooth_um: 0.0, min_volume_um3, min_peak: 0.0, drop_border, ..options.clone() }
+            SegmentOptions {
+                threshold,
+                smooth_um: 0.0,
+                min_volume_um3,
+                min_peak: 0.0,
+                drop_border,
+                // Whether an object is isolated is not known in a slab.
+                isolated: None,
+                ..options.clone()
+            }
         }
     };
     let mut bright = Vec::new();
@@ -274,14 +286,15 @@ fn label_in_slabs(
         start = end - overlap;
     }
     let order: Vec<u32> = (1..=stitcher.count()).filter(|label| bright[*label as usize]).collect();
+    let and_small = if settings.options.isolated.is_some() { ", and small objects," } else { "" };
     let note = (!whole).then(|| {
         format!(
-            "segmenting the whole stack takes too much memory, so it was segmented in slabs of {}: objects that slabs divide \
-             may differ from those of the whole stack",
+            "segmenting the whole stack takes too much memory, so it was segmented in slabs of {}: objects that slabs divide\
+             {and_small} may differ from those of the whole stack",
             counted(slab, "slice")
         )
     });
-    Ok(Labels { note, ..Labels::new(spool, shape, stitcher.count(), &order) })
+    Ok(Labels { note, has_small: !whole, ..Labels::new(spool, shape, stitcher.count(), &order) })
 }
 
 /// Marks the labels with a voxel whose value is at least `min_peak`.
@@ -332,7 +345,7 @@ impl Labels {
         for (number, label) in (1..).zip(order) {
             renumbering[*label as usize] = number;
         }
-        Self { spool, shape, renumbering, count: order.len() as u32, note: None }
+        Self { spool, shape, renumbering, count: order.len() as u32, has_small: false, note: None }
     }
 
     /// Reads one slice, with final label numbers.
@@ -356,14 +369,18 @@ impl Labels {
         Ok(all)
     }
 
-    /// Drops objects below `min_voxels` and, if `drop_border`, those that touch the border of the stack, and numbers
-    /// the remaining ones consecutively.
+    /// Drops objects below `min_voxels`, unless small ones were dropped before, and, if `drop_border`, those that touch the
+    /// border of the stack, and numbers the remaining ones consecutively.
     pub(crate) fn filter_objects(
         &mut self,
         context: &Context,
         min_voxels: u64,
         drop_border: bool,
     ) -> Result<(), JobError> {
+        let min_voxels = if self.has_small { min_voxels } else { 0 };
+        if min_voxels == 0 && !drop_border {
+            return Ok(());
+        }
         let _span = context.recorder.span(Stage::Objects, "filter objects");
         let [depth, ny, nx] = self.shape;
         let mut voxels = vec![0u64; self.count as usize + 1];
@@ -393,7 +410,7 @@ impl Labels {
         for label in &mut self.renumbering {
             *label = numbers[*label as usize];
         }
-        self.count = next;
+        (self.count, self.has_small) = (next, false);
         Ok(())
     }
 

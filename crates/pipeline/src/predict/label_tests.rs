@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 use super::*;
+use cytoscope_objects::IsolatedOptions;
 use cytoscope_volume::{Array, VoxelSize};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A map in memory.
@@ -42,6 +44,43 @@ fn an_object_is_whole_although_its_parts_in_slabs_are_small() {
         assert_eq!(labels.note.is_some(), slab == 4);
         let expected: Vec<u32> = (0..200).map(|i| u32::from(inside(i))).collect();
         assert_eq!(labels.all_slices(&context).unwrap(), expected, "slabs of {slab} slices");
+    }
+}
+
+#[test]
+fn small_isolated_objects_are_kept_where_the_whole_stack_is_known() {
+    // Boxes of 2 × 3 × 2 voxels, one of them at the border, and one of 4 × 3 × 3 voxels.
+    let (context, shape) = (Context::default(), [8, 5, 15]);
+    let inside = |i: usize| match (i / 75, i / 15 % 5, i % 15) {
+        (3..5, 1..4, 0..2) => 1,
+        (3..5, 1..4, 4..6) => 2,
+        (2..6, 1..4, 9..12) => 3,
+        _ => 0,
+    };
+    let mut map = Map { shape, values: (0..600).map(|i| if inside(i) > 0 { 0.9 } else { 0.0 }).collect() };
+    for height in [None, Some(Height::Distance)] {
+        let options = SegmentOptions {
+            threshold: Threshold::Fixed(0.5),
+            height,
+            height_smooth_um: 0.0,
+            min_volume_um3: 30.0,
+            isolated: Some(IsolatedOptions { volume_share: 0.3, min_mean: 0.8 }),
+            ..SegmentOptions::default()
+        };
+        let settings = settings(&options);
+        let objects = |mut labels: Labels| {
+            labels.filter_objects(&context, 30, false).unwrap();
+            let found = labels.all_slices(&context).unwrap().into_iter().enumerate().filter(|(_, label)| *label > 0);
+            (found.map(|(i, _)| inside(i)).collect::<BTreeSet<_>>(), labels.note)
+        };
+        let whole = label_in_slabs(&context, &mut map, &settings, Scratch::Memory, None, 8).unwrap();
+        assert_eq!(objects(whole), ([2, 3].into(), None), "height {height:?}");
+        let parts = label_slice_by_slice(&context, &mut map, &settings, Scratch::Memory, 2).unwrap().unwrap();
+        assert_eq!(objects(parts), ([2, 3].into(), None), "height {height:?}");
+        let slabs = label_in_slabs(&context, &mut map, &settings, Scratch::Memory, None, 4).unwrap();
+        let (found, note) = objects(slabs);
+        assert_eq!(found, [3].into(), "height {height:?}");
+        assert!(note.is_some_and(|note| note.contains("and small objects")), "height {height:?}");
     }
 }
 
