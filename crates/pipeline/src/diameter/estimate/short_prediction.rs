@@ -33,7 +33,8 @@ pub(super) struct ShortPrediction {
     pub(super) budget_bytes: Option<u64>,
     /// How coarse the grid is.
     pub(super) coarsening: Coarsening,
-    /// Whether the stack has so few slices that only sections of objects can be measured ([`FLAT_SLICES`]).
+    /// Whether the stack has so few slices that only sections of objects can be measured
+    /// ([`FLAT_SLICES`](cytoscope_objects::diameter::FLAT_SLICES)).
     pub(super) is_flat: bool,
     /// Whether objects that are clearly darker than their outlines are not measured again.
     pub(super) stops_if_dark: bool,
