@@ -25,7 +25,7 @@ use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_storage::setting::{CHANNEL, TABLE, TIME};
-use cytoscope_storage::write::write_unpublished;
+use cytoscope_storage::write::{parent_folder, write_unpublished};
 use cytoscope_storage::{Overwrite, StorageError, target};
 use cytoscope_volume::{Array, DType, VoxelSize};
 use serde::{Deserialize, Serialize};
@@ -356,13 +356,9 @@ impl SegmentJob {
         let extents = Extents::of(&meta);
         let stack = Stack::new(&image, self.time);
         let (measured, channels, names) = self.measured(&stack, &meta)?;
-        let folder = match path.parent() {
-            Some(p) if !p.as_os_str().is_empty() => p.to_owned(),
-            _ => PathBuf::from("."),
-        };
         let zyx = extents.zyx;
         let voxel_um = used_voxel_um(meta.voxel_size_um, zyx[0], self.assumed_voxel_um);
-        let (mut labels, values) = self.label(context, stack, voxel_um, &folder)?;
+        let (mut labels, values) = self.label(context, stack, voxel_um, parent_folder(path))?;
         let (objects, label_note) = (labels.count, labels.note.take());
         let mut target = Target::create(path, format, &meta, zyx, objects)?;
         let (mut in_map, map_note) = match state {
