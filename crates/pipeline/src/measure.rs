@@ -117,7 +117,6 @@ impl MeasureJob {
         check_voxel_size(measured, size, self.voxel_um)?;
         let voxel_um = size.zyx_um_or_one();
         let names: Vec<String> = (0..self.channels(extents)).map(|c| channel_name(image.meta(), c)).collect();
-        let of_regions = regions_note(labels.meta());
         let [depth, ny, nx] = extents.zyx;
         // Each time point of the stack, with that of the label image.
         let is_whole_series = self.all_times && Extents::of(labels.meta()).times == extents.times;
@@ -145,26 +144,16 @@ impl MeasureJob {
         let objects: u64 = rows.iter().map(|(_, rows)| rows.len() as u64).sum();
         let values_note = not_finite_note(&rows, &names);
         let table = ObjectTable::from_objects(&rows, &names, extents.times > 1);
-        let bytes = self.table_format.file(&self.table, &table)?;
-        let mut publication = Publication::default();
-        publication.add(write_unpublished(&self.table, &bytes)?);
-        record.refuse_changed()?;
-        let records = publication.records(context)?;
-        provenance::update(&records)?;
-        let aside = publication.publish(self.overwrite)?;
-        aside.iter().for_each(|aside| context.note(results::moved_aside_note(aside)));
+        let table_record = self.write_table(context, &table, record)?;
         Ok(MeasureReport {
             objects,
             labels: self.labels.clone(),
             table: self.table.clone(),
-            record: records.into_iter().next(),
+            record: table_record,
             voxel_um,
-            notes: reading_notes(&image, SliceAlone::ByAxes)
+            notes: self
+                .notes_on_files([&image, &labels], depth)
                 .into_iter()
-                .chain(first_series_note(&self.series, image.meta(), "is measured", OtherSeries::One))
-                .chain(label_series_note(&self.series, labels.meta(), "is measured"))
-                .chain(of_regions)
-                .chain(self.notes_on_labels([&image, &labels], depth))
                 .map(Note::from)
                 .chain(check.note())
                 .chain(of_objects)
@@ -180,6 +169,35 @@ impl MeasureJob {
                 .collect(),
             seconds: start.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Writes the table and gives it its name, unless an input has changed. Returns its record.
+    fn write_table(
+        &self,
+        context: &Context,
+        table: &ObjectTable,
+        record: &PendingRecord<Self>,
+    ) -> Result<Option<FileRecord>, JobError> {
+        let bytes = self.table_format.file(&self.table, table)?;
+        let mut publication = Publication::default();
+        publication.add(write_unpublished(&self.table, &bytes)?);
+        record.refuse_changed()?;
+        let records = publication.records(context)?;
+        provenance::update(&records)?;
+        let aside = publication.publish(self.overwrite)?;
+        aside.iter().for_each(|aside| context.note(results::moved_aside_note(aside)));
+        Ok(records.into_iter().next())
+    }
+
+    /// Returns notes on how the stack and its label image were read.
+    fn notes_on_files(&self, [stack, labels]: [&Image; 2], slices: usize) -> Vec<Message> {
+        reading_notes(stack, SliceAlone::ByAxes)
+            .into_iter()
+            .chain(first_series_note(&self.series, stack.meta(), "is measured", OtherSeries::One))
+            .chain(label_series_note(&self.series, labels.meta(), "is measured"))
+            .chain(regions_note(labels.meta()))
+            .chain(self.notes_on_labels([stack, labels], slices))
+            .collect()
     }
 
     /// Returns notes on the label image of a stack: that planes of it are missing or its axes are unknown, and that its voxel
