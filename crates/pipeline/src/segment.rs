@@ -393,10 +393,7 @@ impl SegmentJob {
         if let Some(record) = record {
             record.refuse_changed()?;
         }
-        publication.prepare(context)?;
-        provenance::update(&publication.records(context)?)?;
-        let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);
-        let aside = publication.publish_over(self.overwrite, &is_own)?;
+        let aside = self.publish(context, publication, path)?;
         let of_labels = label_note.into_iter().chain(map_note).map(Message::from).chain(self.table_note(path));
         let map_notes = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(of_labels);
         let background_note = (!has_background).then(|| Note::from(NO_BACKGROUND));
@@ -414,6 +411,14 @@ impl SegmentJob {
             notes,
             seconds: start.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Gives the labels at `path` and the other results their names. Returns where existing files were moved to.
+    fn publish(&self, context: &Context, mut publication: Publication, path: &Path) -> Result<Vec<PathBuf>, JobError> {
+        publication.prepare(context)?;
+        provenance::update(&publication.records(context)?)?;
+        let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);
+        publication.publish_over(self.overwrite, &is_own)
     }
 
     /// Returns the note about the table of a prediction that still lists the objects of the labels that these have replaced.
