@@ -19,9 +19,10 @@ use crate::{
         file::{FileSet, TiffFile},
         ifd::looks_like_tiff,
         ome, orientation,
+        page::{Layout, Page},
         read::Stack,
         sample_axis::SamplesAlong,
-        series::{self, OpenedSeries},
+        series::{self, OpenedSeries, Series},
     },
 };
 use cytoscope_volume::{Array, Axes, Axis, Region, VolumeError, VoxelSize};
@@ -334,17 +335,11 @@ fn from_tiff(
     let Some(Some(page)) = file.pages.get(first.page as usize) else {
         return Err(Fault::malformed("the first plane of the image is not in the file").at(&file.path));
     };
-    let mut layouts = vec![Arc::clone(&page.layout)];
-    if series.level_pages.is_empty() {
-        layouts.extend(file.sub_levels(page).map_err(|f| f.at(&file.path))?.into_iter().map(|p| p.layout));
-    } else {
-        let pages = series.level_pages.iter().filter_map(|index| file.pages.get(*index as usize)?.as_ref());
-        layouts.extend(pages.map(|page| Arc::clone(&page.layout)));
-    }
+    let layouts = level_layouts(&series, &file, page)?;
     let tzc = series.tzc();
     let samples_axis = series.samples_axis.filter(|_| page.layout.samples > 1);
     let samples_axis = samples_axis.and_then(|axis| Axis::CANONICAL.iter().position(|known| *known == axis));
-    let full = |l: &crate::tiff::page::Layout| {
+    let full = |l: &Layout| {
         let mut shape = vec![tzc[0], tzc[1], tzc[2], l.height, l.width, l.samples];
         if let Some(axis) = samples_axis {
             shape.swap(axis, 5);
@@ -398,6 +393,18 @@ fn from_tiff(
         None => Data::Tiff(stack),
     };
     Ok(Image::new(meta, data, options.limits.clone(), counters))
+}
+
+/// The layouts of the levels of an image, whose first page in `file` is `page`.
+fn level_layouts(series: &Series, file: &TiffFile, page: &Page) -> Result<Vec<Arc<Layout>>, FormatError> {
+    let mut layouts = vec![Arc::clone(&page.layout)];
+    if series.level_pages.is_empty() {
+        layouts.extend(file.sub_levels(page).map_err(|f| f.at(&file.path))?.into_iter().map(|p| p.layout));
+    } else {
+        let pages = series.level_pages.iter().filter_map(|index| file.pages.get(*index as usize)?.as_ref());
+        layouts.extend(pages.map(|page| Arc::clone(&page.layout)));
+    }
+    Ok(layouts)
 }
 
 /// The axes whose extent is not 1, in canonical order, with their extents.

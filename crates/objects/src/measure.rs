@@ -77,16 +77,7 @@ impl Measurer {
     }
 
     /// Adds the next slice: its labels, and one intensity slice per channel (missing ones count as zero).
-    pub fn add_slice(&mut self, labels: &[u32], intensities: &[&[f32]]) {
-        self.add_slice_of(labels, intensities);
-    }
-
-    /// As [`Measurer::add_slice`], for intensities that are not exact in 32 bits.
-    pub fn add_slice_f64(&mut self, labels: &[u32], intensities: &[&[f64]]) {
-        self.add_slice_of(labels, intensities);
-    }
-
-    fn add_slice_of<V: Copy + Into<f64>>(&mut self, labels: &[u32], intensities: &[&[V]]) {
+    pub fn add_slice<V: Copy + Into<f64>>(&mut self, labels: &[u32], intensities: &[&[V]]) {
         let [ny, nx] = self.shape_yx;
         if nx == 0 || labels.len() != ny * nx {
             return;
@@ -108,16 +99,7 @@ impl Measurer {
     }
 
     /// Adds the intensities of further channels, from number `first` on, in a slice with these labels that was added.
-    pub fn add_channels(&mut self, labels: &[u32], first: usize, intensities: &[&[f32]]) {
-        self.add_channels_of(labels, first, intensities);
-    }
-
-    /// As [`Measurer::add_channels`], for intensities that are not exact in 32 bits.
-    pub fn add_channels_f64(&mut self, labels: &[u32], first: usize, intensities: &[&[f64]]) {
-        self.add_channels_of(labels, first, intensities);
-    }
-
-    fn add_channels_of<V: Copy + Into<f64>>(&mut self, labels: &[u32], first: usize, intensities: &[&[V]]) {
+    pub fn add_channels<V: Copy + Into<f64>>(&mut self, labels: &[u32], first: usize, intensities: &[&[V]]) {
         let channels = self.channels.len();
         for (label, run) in label_runs(labels) {
             let Some(sums) = self.sums.get_mut(&label) else { continue };
@@ -322,7 +304,7 @@ mod tests {
                 }
             }
             let light: Vec<f32> = plane.iter().map(|l| if *l > 0 { z as f32 } else { 100.0 }).collect();
-            m.add_slice(&plane, &[&light]);
+            m.add_slice(&plane, &[light.as_slice()]);
         }
         m.finish()
     }
@@ -371,7 +353,7 @@ mod tests {
                 ((at[0] * voxel[1]).powi(2) + (at[1] * voxel[2]).powi(2)).sqrt() <= 12.0
             };
             let plane: Vec<u32> = (0..size * size).map(|i| u32::from(inside(i))).collect();
-            measurer.add_slice(&plane, &[]);
+            measurer.add_slice::<f32>(&plane, &[]);
             let row = &measurer.finish()[0];
             assert!((row.equivalent_diameter_um - 24.0).abs() < 0.1, "{}", row.equivalent_diameter_um);
             let [long, short, none] = row.principal_axes_um;

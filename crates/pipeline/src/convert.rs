@@ -91,17 +91,7 @@ impl ConvertJob {
             }
             return convert_zarr::run(self, context, record, is_one_of_all);
         }
-        if self.labels.is_some() {
-            return Err(JobError::wrong_use(message!(
-                "{LABELS} requires an output whose name ends in .zarr, .ozx or .zarr.zip"
-            )));
-        }
-        let container = container_for_path(&self.output)?;
-        if self.compression != Compression::None && container != Container::OmeTiff {
-            return Err(JobError::wrong_use(message!(
-                "{COMPRESSION} requires a .ome.tif output: ImageJ TIFF and .npy are written uncompressed"
-            )));
-        }
+        let container = self.container()?;
         let (image, files) = self.open(context, is_one_of_all)?;
         record.add_image_files(&image);
         if self.voxel_um.is_some() && !matches!(container, Container::ImageJ | Container::OmeTiff) {
@@ -158,6 +148,25 @@ impl ConvertJob {
         record.refuse_changed()?;
         publication.publish(self.overwrite)?.iter().for_each(|aside| context.note(moved_aside_note(aside)));
         Ok(())
+    }
+
+    /// Returns the format of the output file.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] for options that the format does not have; [`JobError`] for an unknown file extension.
+    fn container(&self) -> Result<Container, JobError> {
+        if self.labels.is_some() {
+            return Err(JobError::wrong_use(message!(
+                "{LABELS} requires an output whose name ends in .zarr, .ozx or .zarr.zip"
+            )));
+        }
+        let container = container_for_path(&self.output)?;
+        if self.compression != Compression::None && container != Container::OmeTiff {
+            return Err(JobError::wrong_use(message!(
+                "{COMPRESSION} requires a .ome.tif output: ImageJ TIFF and .npy are written uncompressed"
+            )));
+        }
+        Ok(container)
     }
 
     /// Opens the image with the given voxel size, and returns it with all files that are read: its own, and those of the

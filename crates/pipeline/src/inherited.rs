@@ -91,6 +91,48 @@ pub(crate) fn not_lists(rdf: &Value, keys: &[&str]) -> Vec<LeftOut> {
     keys.iter().filter(|key| is_other(key)).map(|key| LeftOut::new(*key, "it is not a list")).collect()
 }
 
+/// Returns the entries of a list in a description that are valid; the others are left out for this reason.
+fn valid_entries(
+    rdf: &Value,
+    key: &str,
+    is_valid: impl Fn(&Value) -> bool,
+    reason: &str,
+    left_out: &mut Vec<LeftOut>,
+) -> Value {
+    let mut valid = Vec::new();
+    for (index, entry) in rdf.get(key).and_then(Value::as_array).into_iter().flatten().enumerate() {
+        if is_valid(entry) {
+            valid.push(entry.clone());
+        } else {
+            left_out.push(LeftOut::new(format!("{key}[{index}]"), reason));
+        }
+    }
+    Value::Array(valid)
+}
+
+/// Returns the settings that a package passes on: those of other programs.
+fn inherited_config(package: &Package, left_out: &mut Vec<LeftOut>) -> Map<String, Value> {
+    let mut config = match package.rdf.get("config").filter(|config| !config.is_null()) {
+        Some(Value::Object(config)) => config.clone(),
+        Some(_) => {
+            left_out.push(LeftOut::new("config", "it is not a map"));
+            Map::new()
+        }
+        None => Map::new(),
+    };
+    config.remove("cytoscope");
+    if package.declares_quantized() {
+        // The tolerance was declared for the quantized network, which the float network replaces as the declared one.
+        if let Some(section) = config.get_mut("bioimageio").and_then(Value::as_object_mut) {
+            section.remove("reproducibility_tolerance");
+            if section.is_empty() {
+                config.remove("bioimageio");
+            }
+        }
+    }
+    config
+}
+
 /// Returns what a package passes on besides its network, tensors, documentation, tags and covers.
 pub(crate) fn inherit(package: &Package) -> Inherited {
     let rdf = &package.rdf;
@@ -108,17 +150,12 @@ pub(crate) fn inherit(package: &Package) -> Inherited {
     files.left_out.extend(not_lists(rdf, &["authors", "cite"]));
     let has_text = |entry: &Value, key: &str| entry.get(key).is_some_and(Value::is_string);
     let is_named = |author: &Value| has_text(author, "name");
-    let unnamed = list("authors").enumerate().filter(|(_, author)| !is_named(author));
-    files.left_out.extend(unnamed.map(|(index, _)| LeftOut::new(format!("authors[{index}]"), "there is no name")));
-    let authors: Vec<&Value> = list("authors").filter(|author| is_named(author)).collect();
-    fields.insert("authors".to_owned(), json!(authors));
+    let authors = valid_entries(rdf, "authors", is_named, "there is no name", &mut files.left_out);
+    fields.insert("authors".to_owned(), authors);
     // The specification requires a DOI or a URL for each citation.
     let is_linked = |work: &Value| has_text(work, "doi") || has_text(work, "url");
-    let unlinked = list("cite").enumerate().filter(|(_, work)| !is_linked(work));
-    let no_link = "there is neither a DOI nor a URL";
-    files.left_out.extend(unlinked.map(|(index, _)| LeftOut::new(format!("cite[{index}]"), no_link)));
-    let cited: Vec<&Value> = list("cite").filter(|work| is_linked(work)).collect();
-    fields.insert("cite".to_owned(), json!(cited));
+    let cited = valid_entries(rdf, "cite", is_linked, "there is neither a DOI nor a URL", &mut files.left_out);
+    fields.insert("cite".to_owned(), cited);
     let license = match some("license") {
         Some(Value::Object(file)) => file.get("source").and_then(Value::as_str).and_then(|name| files.take(name)),
         other => other,
@@ -142,24 +179,7 @@ pub(crate) fn inherit(package: &Package) -> Inherited {
         list(key).filter_map(|v| file_name(Some(v))).for_each(|name| _ = files.take(name));
     }
     let samples = ["inputs", "outputs"].map(|key| list(key).map(|t| files.sample(t.get("sample_tensor"))).collect());
-    let mut config = match some("config") {
-        Some(Value::Object(config)) => config,
-        Some(_) => {
-            files.left_out.push(LeftOut::new("config", "it is not a map"));
-            Map::new()
-        }
-        None => Map::new(),
-    };
-    config.remove("cytoscope");
-    if package.declares_quantized() {
-        // The tolerance was declared for the quantized network, which the float network replaces as the declared one.
-        if let Some(section) = config.get_mut("bioimageio").and_then(Value::as_object_mut) {
-            section.remove("reproducibility_tolerance");
-            if section.is_empty() {
-                config.remove("bioimageio");
-            }
-        }
-    }
+    let config = inherited_config(package, &mut files.left_out);
     let content = InheritedContent { fields, config, attachments: files.files, samples };
     Inherited { content, left_out: files.left_out }
 }

@@ -22,7 +22,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::write::write_unpublished;
-use cytoscope_volume::{Axes, Element, Samples, VoxelSize};
+use cytoscope_volume::{Axes, DType, Element, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::ops::Range;
@@ -117,7 +117,6 @@ impl MeasureJob {
         check_voxel_size(measured, size, self.voxel_um)?;
         let voxel_um = size.zyx_um_or_one();
         let names: Vec<String> = (0..self.channels(extents)).map(|c| channel_name(image.meta(), c)).collect();
-        let of_regions = regions_note(labels.meta());
         let [depth, ny, nx] = extents.zyx;
         // Each time point of the stack, with that of the label image.
         let is_whole_series = self.all_times && Extents::of(labels.meta()).times == extents.times;
@@ -145,26 +144,16 @@ impl MeasureJob {
         let objects: u64 = rows.iter().map(|(_, rows)| rows.len() as u64).sum();
         let values_note = not_finite_note(&rows, &names);
         let table = ObjectTable::from_objects(&rows, &names, extents.times > 1);
-        let bytes = self.table_format.file(&self.table, &table)?;
-        let mut publication = Publication::default();
-        publication.add(write_unpublished(&self.table, &bytes)?);
-        record.refuse_changed()?;
-        let records = publication.records(context)?;
-        provenance::update(&records)?;
-        let aside = publication.publish(self.overwrite)?;
-        aside.iter().for_each(|aside| context.note(results::moved_aside_note(aside)));
+        let table_record = self.write_table(context, &table, record)?;
         Ok(MeasureReport {
             objects,
             labels: self.labels.clone(),
             table: self.table.clone(),
-            record: records.into_iter().next(),
+            record: table_record,
             voxel_um,
-            notes: reading_notes(&image, SliceAlone::ByAxes)
+            notes: self
+                .notes_on_files([&image, &labels], depth)
                 .into_iter()
-                .chain(first_series_note(&self.series, image.meta(), "is measured", OtherSeries::One))
-                .chain(label_series_note(&self.series, labels.meta(), "is measured"))
-                .chain(of_regions)
-                .chain(self.notes_on_labels([&image, &labels], depth))
                 .map(Note::from)
                 .chain(check.note())
                 .chain(of_objects)
@@ -180,6 +169,35 @@ impl MeasureJob {
                 .collect(),
             seconds: start.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Writes the table and gives it its name, unless an input has changed. Returns its record.
+    fn write_table(
+        &self,
+        context: &Context,
+        table: &ObjectTable,
+        record: &PendingRecord<Self>,
+    ) -> Result<Option<FileRecord>, JobError> {
+        let bytes = self.table_format.file(&self.table, table)?;
+        let mut publication = Publication::default();
+        publication.add(write_unpublished(&self.table, &bytes)?);
+        record.refuse_changed()?;
+        let records = publication.records(context)?;
+        provenance::update(&records)?;
+        let aside = publication.publish(self.overwrite)?;
+        aside.iter().for_each(|aside| context.note(results::moved_aside_note(aside)));
+        Ok(records.into_iter().next())
+    }
+
+    /// Returns notes on how the stack and its label image were read.
+    fn notes_on_files(&self, [stack, labels]: [&Image; 2], slices: usize) -> Vec<Message> {
+        reading_notes(stack, SliceAlone::ByAxes)
+            .into_iter()
+            .chain(first_series_note(&self.series, stack.meta(), "is measured", OtherSeries::One))
+            .chain(label_series_note(&self.series, labels.meta(), "is measured"))
+            .chain(regions_note(labels.meta()))
+            .chain(self.notes_on_labels([stack, labels], slices))
+            .collect()
     }
 
     /// Returns notes on the label image of a stack: that planes of it are missing or its axes are unknown, and that its voxel
@@ -271,57 +289,18 @@ impl MeasureJob {
     }
 }
 
-/// Channels of a slab whose intensities are held at once: a stack may have many, such as one for each of 60 stains.
-const HELD_CHANNELS: usize = 4;
+/// Bytes of a voxel whose intensities are held at once, in several channels: a stack may have many, such as one for each of 60
+/// stains.
+const HELD_BYTES: usize = 16;
 
-/// Returns the bytes that measuring the objects of a stack of shape Z, Y, X with this many channels takes: a slab of labels, of
-/// the samples of a channel as they are read, and of the intensities that are held.
-pub(crate) fn slab_bytes(zyx: [usize; 3], channels: usize) -> u64 {
+/// Returns the bytes that measuring the objects of a stack of shape Z, Y, X with this many channels of this type takes: a slab
+/// of labels, of the samples of a channel as they are read, and of the intensities that are held.
+pub(crate) fn slab_bytes(zyx: [usize; 3], channels: usize, dtype: DType) -> u64 {
     let voxels = slab_slices(zyx).saturating_mul(zyx[1] * zyx[2]) as u64;
-    voxels.saturating_mul(4 * (channels.min(HELD_CHANNELS) as u64 + 2))
-}
-
-/// A type of intensities that are measured.
-trait Intensity: Copy {
-    /// Number of channels of a slab that are held at once.
-    const HELD_CHANNELS: usize;
-
-    /// Returns the intensities of samples.
-    fn of(samples: &Samples) -> Vec<Self>;
-
-    /// Adds the intensities of the channels from number `first` on in a slice with these labels; those from the first channel on
-    /// add the slice itself.
-    fn add(measurer: &mut Measurer, labels: &[u32], first: usize, planes: &[&[Self]]);
-}
-
-impl Intensity for f32 {
-    const HELD_CHANNELS: usize = HELD_CHANNELS;
-
-    fn of(samples: &Samples) -> Vec<Self> {
-        samples.to_f32()
-    }
-
-    fn add(measurer: &mut Measurer, labels: &[u32], first: usize, planes: &[&[Self]]) {
-        match first {
-            0 => measurer.add_slice(labels, planes),
-            _ => measurer.add_channels(labels, first, planes),
-        }
-    }
-}
-
-impl Intensity for f64 {
-    const HELD_CHANNELS: usize = HELD_CHANNELS / 2;
-
-    fn of(samples: &Samples) -> Vec<Self> {
-        samples.to_f64()
-    }
-
-    fn add(measurer: &mut Measurer, labels: &[u32], first: usize, planes: &[&[Self]]) {
-        match first {
-            0 => measurer.add_slice_f64(labels, planes),
-            _ => measurer.add_channels_f64(labels, first, planes),
-        }
-    }
+    let value_bytes = if is_exact_as_f32(dtype) { size_of::<f32>() } else { size_of::<f64>() };
+    let held = channels.min(HELD_BYTES / value_bytes);
+    // A sample as it is read takes no more than its intensity.
+    voxels.saturating_mul((size_of::<u32>() + (held + 1) * value_bytes) as u64)
 }
 
 /// Measures the objects in slices `z` of labels, with the intensities of these channels of a stack of the same shape.
@@ -338,36 +317,41 @@ pub(crate) fn measure_slices(
     if channels.is_empty() {
         context.check()?;
         let _span = context.recorder.span(Stage::Objects, "measure").voxels(labels.len());
-        labels.chunks(stack.slice_len().max(1)).for_each(|slice| measurer.add_slice(slice, &[]));
+        labels.chunks(stack.slice_len().max(1)).for_each(|slice| measurer.add_slice::<f32>(slice, &[]));
         return Ok(());
     }
     if is_exact_as_f32(stack.dtype()) {
-        measure_intensities::<f32>(context, measurer, labels, (stack, channels), z)
+        measure_intensities(context, measurer, labels, (stack, channels), z, Samples::to_f32)
     } else {
-        measure_intensities::<f64>(context, measurer, labels, (stack, channels), z)
+        measure_intensities(context, measurer, labels, (stack, channels), z, Samples::to_f64)
     }
 }
 
-/// As [`measure_slices`], with intensities of a type.
-fn measure_intensities<V: Intensity>(
+/// As [`measure_slices`], with the intensities to which `convert` turns the samples.
+fn measure_intensities<V: Copy + Into<f64>>(
     context: &Context,
     measurer: &mut Measurer,
     labels: &[u32],
     (stack, channels): (&Stack, &[usize]),
     z: Range<usize>,
+    convert: fn(&Samples) -> Vec<V>,
 ) -> Result<(), JobError> {
+    let held_channels = HELD_BYTES / size_of::<V>();
     let plane = stack.slice_len().max(1);
-    for (group, held) in channels.chunks(V::HELD_CHANNELS).enumerate() {
+    for (group, held) in channels.chunks(held_channels).enumerate() {
         context.check()?;
         let read =
-            |channel: &usize| -> Result<Vec<V>, JobError> { Ok(V::of(&stack.read(context, *channel, z.clone())?)) };
+            |channel: &usize| -> Result<Vec<V>, JobError> { Ok(convert(&stack.read(context, *channel, z.clone())?)) };
         let intensities = held.iter().map(read).collect::<Result<Vec<Vec<V>>, JobError>>()?;
         for (n, slice) in labels.chunks(plane).enumerate() {
             let _span = context.recorder.span(Stage::Objects, "measure").voxels(slice.len());
             let at = n * plane..(n + 1) * plane;
             let planes = intensities.iter().map(|values| values.get(at.clone())).collect::<Option<Vec<&[V]>>>();
             let planes = planes.ok_or_else(|| JobError::Internal(format!("measure: slice {n} is incomplete")))?;
-            V::add(measurer, slice, group * V::HELD_CHANNELS, &planes);
+            match group {
+                0 => measurer.add_slice(slice, &planes),
+                _ => measurer.add_channels(slice, group * held_channels, &planes),
+            }
         }
     }
     Ok(())
@@ -489,6 +473,15 @@ mod tests {
         assert_eq!(measured("u.npy", Samples::U32(vec![16_777_217; 4])), (exact, exact));
         assert_eq!(measured("d.npy", Samples::F64(vec![exact; 4])), (exact, exact));
         assert_eq!(measured("f.npy", Samples::F32(vec![0.5; 4])), (0.5, 0.5));
+    }
+
+    #[test]
+    fn the_planned_memory_holds_intensities_of_64_bits() {
+        let bytes_per_voxel = |channels, dtype| slab_bytes([1, 10, 10], channels, dtype) / 100;
+        // Labels, samples as they are read, and intensities.
+        assert_eq!(bytes_per_voxel(1, DType::U16), 4 + 4 + 4);
+        assert_eq!(bytes_per_voxel(1, DType::F64), 4 + 8 + 8);
+        assert_eq!([DType::U16, DType::F64].map(|dtype| bytes_per_voxel(60, dtype)), [4 + 4 + 16, 4 + 8 + 16]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A model as jobs use it: network, axes, pre- and postprocessing, receptive field.
 
+mod tile_limits;
+
 use crate::JobError;
 use crate::installed_models::find_model;
 use crate::model_inputs::{self, ModelInput};
@@ -8,16 +10,17 @@ use crate::provenance::InputRecord;
 use cytoscope_engine::{
     CompileOptions, DeviceId, Engine, EngineError, NotRolling, Precision, RollingPlan, Session, select,
 };
-use cytoscope_graph::{Graph, Op, lcm};
+use cytoscope_graph::{Graph, Op};
 use cytoscope_graph_passes::quantize::{has_quantized_layers, is_quantized};
 use cytoscope_graph_passes::{analysis, over_slices, to_single_precision};
-use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
+use cytoscope_model_package::{AxisKind, Package, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use tile_limits::TileLimits;
 
 /// The kind of output that a model predicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,58 +163,6 @@ fn spatial_axes(input: &TensorSpec, output: &TensorSpec) -> Result<usize, String
     Ok(spatial_axes)
 }
 
-/// Returns the step and the minimum of the tile sizes along Z, Y, X, given the multiples that the network requires.
-fn tile_sizes(input: &TensorSpec, multiples: [usize; 3]) -> ([usize; 3], [usize; 3]) {
-    let (mut step, mut min_size) = (multiples, multiples);
-    for (a, kind) in [AxisKind::Z, AxisKind::Y, AxisKind::X].into_iter().enumerate() {
-        match input.axis(kind).map(|axis| &axis.size) {
-            Some(AxisSize::Fixed(n)) => (step[a], min_size[a]) = (*n, *n),
-            Some(AxisSize::Step { min, step: s }) => {
-                let s = (*s).max(1);
-                step[a] = lcm(step[a], if min % s == 0 { s } else { 1 });
-                min_size[a] = (*min).max(step[a]).next_multiple_of(step[a]);
-            }
-            _ => {}
-        }
-    }
-    (step, min_size)
-}
-
-/// Returns the step and the minimum of the tile sizes along Z, Y, X that all inputs accept, or why there are none.
-fn common_tile_sizes(inputs: &[TensorSpec], multiples: [usize; 3]) -> Result<([usize; 3], [usize; 3]), String> {
-    let (mut step, mut min_size) = (multiples, multiples);
-    for (index, input) in inputs.iter().enumerate() {
-        let (own_step, own_min) = tile_sizes(input, multiples);
-        for a in 0..3 {
-            // The first input is taken as it is: a fixed length need not be a multiple of what the network requires.
-            let both = if index == 0 { own_step[a] } else { lcm(step[a], own_step[a]) };
-            step[a] = both;
-            min_size[a] =
-                if index == 0 { own_min[a] } else { min_size[a].max(own_min[a]).next_multiple_of(both.max(1)) };
-        }
-    }
-    model_inputs::check_fixed_sizes(inputs, step, min_size)?;
-    Ok((step, min_size))
-}
-
-/// Returns the lengths along Z, Y, X that the network's input must have; `None` along an axis whose length is free.
-fn fixed_lengths(graph: &Graph, spatial_axes: usize) -> [Option<usize>; 3] {
-    let shape = graph.inputs.first().and_then(|id| graph.value(*id).shape.as_ref());
-    std::array::from_fn(|a| {
-        let axis = (a + spatial_axes).checked_sub(3)? + 2;
-        shape?.get(axis)?.fixed().filter(|length| *length > 0)
-    })
-}
-
-/// Returns what to do about a network that does not compute with the lengths that it declares as free.
-fn size_hint(graph: &Graph, spatial_axes: usize) -> &'static str {
-    if fixed_lengths(graph, spatial_axes).iter().flatten().count() < spatial_axes {
-        "; if the network accepts inputs of one size only, export it without dynamic axes"
-    } else {
-        ""
-    }
-}
-
 /// Returns the segmentation settings of a package, or why they are invalid.
 fn segment_options(config: &Value) -> Result<SegmentOptions, String> {
     let segment: SegmentOptions = match config.get("segment") {
@@ -285,23 +236,7 @@ impl Model {
         let input = package.inputs.first().ok_or_else(|| bad("it has no input".to_owned()))?;
         let output = package.outputs.first().ok_or_else(|| bad("it has no output".to_owned()))?;
         let spatial_axes = spatial_axes(input, output).map_err(&bad)?;
-        let field = analysis::receptive_field(&package.graph)
-            .map_err(|e| bad(format!("{e}{}", size_hint(&package.graph, spatial_axes))))?;
-        let static_norm = !analysis::depends_on_tile_statistics(&package.graph);
-        // The value for axis Z, Y or X; networks on slices have no Z.
-        let of_axis = |values: &[usize], a: usize, missing: usize| {
-            let skip = 3 - spatial_axes;
-            if a < skip { missing } else { values.get(a - skip).copied().unwrap_or(missing) }
-        };
-        let multiples: Vec<usize> = field.axes.iter().map(|axis| axis.multiple_of).collect();
-        let multiples = std::array::from_fn(|a| of_axis(&multiples, a, 1).max(1));
-        let (step, min_size) = common_tile_sizes(&package.inputs, multiples).map_err(&bad)?;
-        let lengths = fixed_lengths(&package.graph, spatial_axes);
-        let with_fixed = |sizes: [usize; 3]| -> [usize; 3] { std::array::from_fn(|a| lengths[a].unwrap_or(sizes[a])) };
-        let (step, min_size) = (with_fixed(step), with_fixed(min_size));
-        let fixed = lengths.map(|length| length.is_some());
-        let halo = field.halo().filter(|_| static_norm && !fixed.contains(&true));
-        let reach: Option<[usize; 3]> = halo.map(|halo| std::array::from_fn(|a| of_axis(&halo, a, 0)));
+        let TileLimits { min_size, step, fixed, reach } = TileLimits::of(&package, spatial_axes).map_err(&bad)?;
         let config = package.config();
         let segment = segment_options(config).map_err(&bad)?;
         let task = parse_task(config.get("task")).map_err(&bad)?;

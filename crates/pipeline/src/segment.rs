@@ -25,7 +25,7 @@ use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_storage::setting::{CHANNEL, TABLE, TIME};
-use cytoscope_storage::write::write_unpublished;
+use cytoscope_storage::write::{parent_folder, write_unpublished};
 use cytoscope_storage::{Overwrite, StorageError, target};
 use cytoscope_volume::{Array, DType, VoxelSize};
 use serde::{Deserialize, Serialize};
@@ -356,13 +356,9 @@ impl SegmentJob {
         let extents = Extents::of(&meta);
         let stack = Stack::new(&image, self.time);
         let (measured, channels, names) = self.measured(&stack, &meta)?;
-        let folder = match path.parent() {
-            Some(p) if !p.as_os_str().is_empty() => p.to_owned(),
-            _ => PathBuf::from("."),
-        };
         let zyx = extents.zyx;
         let voxel_um = used_voxel_um(meta.voxel_size_um, zyx[0], self.assumed_voxel_um);
-        let (mut labels, values) = self.label(context, stack, voxel_um, &folder)?;
+        let (mut labels, values) = self.label(context, stack, voxel_um, parent_folder(path))?;
         let (objects, label_note) = (labels.count, labels.note.take());
         let mut target = Target::create(path, format, &meta, zyx, objects)?;
         let (mut in_map, map_note) = match state {
@@ -397,10 +393,7 @@ impl SegmentJob {
         if let Some(record) = record {
             record.refuse_changed()?;
         }
-        publication.prepare(context)?;
-        provenance::update(&publication.records(context)?)?;
-        let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);
-        let aside = publication.publish_over(self.overwrite, &is_own)?;
+        let aside = self.publish(context, publication, path)?;
         let of_labels = label_note.into_iter().chain(map_note).map(Message::from).chain(self.table_note(path));
         let map_notes = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(of_labels);
         let background_note = (!has_background).then(|| Note::from(NO_BACKGROUND));
@@ -418,6 +411,14 @@ impl SegmentJob {
             notes,
             seconds: start.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Gives the labels at `path` and the other results their names. Returns where existing files were moved to.
+    fn publish(&self, context: &Context, mut publication: Publication, path: &Path) -> Result<Vec<PathBuf>, JobError> {
+        publication.prepare(context)?;
+        provenance::update(&publication.records(context)?)?;
+        let is_own = |file: &Path| provenance::lists(file) || results::is_derived(file, &self.map, path);
+        publication.publish_over(self.overwrite, &is_own)
     }
 
     /// Returns the note about the table of a prediction that still lists the objects of the labels that these have replaced.

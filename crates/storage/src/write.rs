@@ -111,7 +111,7 @@ pub(crate) fn sweep_once(folder: &Path) {
 }
 
 /// The parent folder of a path; `.` for a plain file name.
-pub(crate) fn parent_folder(path: &Path) -> &Path {
+pub fn parent_folder(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

@@ -9,7 +9,7 @@ use crate::origin::Origin;
 use crate::start::TrainStart;
 use cytoscope_autodiff::prepare;
 use cytoscope_builders::{UNet3d, Upsampling, Weights, unet3d};
-use cytoscope_graph::{Activation, BinaryOp, Graph, Op, Tensor, ValueId};
+use cytoscope_graph::{Activation, BinaryOp, Graph, GraphError, Op, Tensor, ValueId};
 use cytoscope_graph_passes::{infer_shapes, quantize::is_quantized};
 use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
@@ -177,17 +177,8 @@ pub(crate) fn load_start_model(
     }
     let target = target(task, config, declared, known.output_channels)?;
     let outputs = output_names(target, config);
-    let mut comparable = outputs.len() == known.output_channels && declared.is_none_or(|d| d == target);
-    if outputs.len() != known.output_channels && new_head(&mut graph, outputs.len(), seed).is_none() {
-        let kernel = vec![1; known.spatial_axes];
-        further_layer(&mut graph, known.output_channels, outputs.len(), &kernel, seed).map_err(model_error(&shown))?;
-    }
-    if target.is_from_labels() {
-        append_sigmoid(&mut graph);
-    } else if declared != Some(target) && remove_sigmoid(&mut graph) {
-        // Stains are normalized to mean 0, which a sigmoid cannot predict.
-        comparable = false;
-    }
+    let comparable = fit_outputs(&mut graph, &known, declared, target, outputs.len(), seed);
+    let comparable = comparable.map_err(model_error(&shown))?;
     infer_shapes::<ValueId>(&mut graph, &[]).map_err(model_error(&shown))?;
     let [int8, int8_with_sigmoid] = int8;
     let int8 = if target.is_from_labels() { int8_with_sigmoid } else { int8 };
@@ -221,6 +212,30 @@ pub(crate) fn load_start_model(
         other_outputs: known.outputs.iter().skip(1).map(|output| output.id.clone()).collect(),
         origin,
     })
+}
+
+/// Gives the network of a model `outputs` output channels, with the activation of the target of the training. Returns whether
+/// its output still means the same, so that its scores can be compared to those of the model.
+fn fit_outputs(
+    graph: &mut Graph,
+    known: &Model,
+    declared: Option<TargetKind>,
+    target: TargetKind,
+    outputs: usize,
+    seed: u64,
+) -> Result<bool, GraphError> {
+    let mut comparable = outputs == known.output_channels && declared.is_none_or(|d| d == target);
+    if outputs != known.output_channels && new_head(graph, outputs, seed).is_none() {
+        let kernel = vec![1; known.spatial_axes];
+        further_layer(graph, known.output_channels, outputs, &kernel, seed)?;
+    }
+    if target.is_from_labels() {
+        append_sigmoid(graph);
+    } else if declared != Some(target) && remove_sigmoid(graph) {
+        // Stains are normalized to mean 0, which a sigmoid cannot predict.
+        comparable = false;
+    }
+    Ok(comparable)
 }
 
 /// Returns a network in the form that is trained; `shown` is the path of its model.

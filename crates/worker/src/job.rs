@@ -16,6 +16,7 @@ use cytoscope_pipeline::{
 };
 use cytoscope_quantize::{QuantizeJob, QuantizeReport};
 use cytoscope_storage::ResultsFolder;
+use cytoscope_storage::write::parent_folder;
 use cytoscope_train::{
     CheckJob, CheckReport, Estimate, EstimateJob, EvaluateModelJob, LimitedQuantization, TrainJob, TrainReport,
     TrainSink,
@@ -276,7 +277,7 @@ fn no_profile() -> PerformanceRequest {
 
 /// Returns the folder of a file.
 fn containing_folder(path: &Path) -> PathBuf {
-    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
+    parent_folder(path).to_owned()
 }
 
 /// Result of a finished job, with the report of the crate that ran it.

@@ -159,7 +159,6 @@ impl Jobs {
     ) -> Effects {
         let mut effects = Effects::default();
         self.work.performance = display.settings().performance;
-        let time_of = |id: u64| documents.get(id).map_or(0, |document| document.time);
         match action {
             JobsAction::Run(new) => self.work.queue(*new),
             JobsAction::Predict(id) => self.request_prediction(id, false, documents, display, &mut effects),
@@ -181,19 +180,8 @@ impl Jobs {
             JobsAction::Overlap(percent) => self.overlap_percent = percent,
             JobsAction::MeasureAgain(again) => self.remeasure = again,
             JobsAction::ResultsFolder(folder) => self.chosen_folder = Some(folder),
-            JobsAction::Refine { document, options } => {
-                self.refined.insert(document, options.clone());
-                self.preview_times.insert(document, time_of(document));
-                self.segment(document, options, false, documents, display);
-            }
-            JobsAction::KeepObjects { document, options } => {
-                // The options are kept until they are saved, so that a failed job can be repeated. A preview is saved at the
-                // time point that it shows, although the view may show another one by now.
-                let of_preview = self.preview_times.get(&document).copied();
-                let time = of_preview.filter(|_| self.refined.contains_key(&document));
-                self.keeping.insert(document, (options.clone(), time.unwrap_or(time_of(document))));
-                self.segment(document, options, true, documents, display);
-            }
+            JobsAction::Refine { document, options } => self.refine(document, options, documents, display),
+            JobsAction::KeepObjects { document, options } => self.keep_objects(document, options, documents, display),
             JobsAction::ForgetRefined => self.forget_refined(documents, &mut effects),
             JobsAction::EstimateDiameter(id) => self.estimate_diameter(id, documents, display),
             JobsAction::Measure(id) => self.request_measurement(id, documents, corrections, &mut effects),
@@ -234,6 +222,24 @@ impl Jobs {
         effects
     }
 
+    /// Segments the shown map of a document again as a preview.
+    fn refine(&mut self, document: u64, options: SegmentOptions, documents: &Documents, display: &Display) {
+        self.refined.insert(document, options.clone());
+        self.preview_times.insert(document, shown_time(documents, document));
+        self.segment(document, options, false, documents, display);
+    }
+
+    /// Segments the shown map of a document again to save the result. The options are kept until they are saved, so that a
+    /// failed job can be repeated. A preview is saved at the time point that it shows, although the view may show another one
+    /// by now.
+    fn keep_objects(&mut self, document: u64, options: SegmentOptions, documents: &Documents, display: &Display) {
+        let of_preview = self.preview_times.get(&document).copied();
+        let time = of_preview.filter(|_| self.refined.contains_key(&document));
+        let time = time.unwrap_or_else(|| shown_time(documents, document));
+        self.keeping.insert(document, (options.clone(), time));
+        self.segment(document, options, true, documents, display);
+    }
+
     /// Cancels the running job, or else the next one.
     fn cancel_next(&mut self) {
         let running = self.work.running().or_else(|| self.work.jobs.iter().find(|j| !j.state.is_over()));
@@ -241,4 +247,9 @@ impl Jobs {
             self.work.cancel(id);
         }
     }
+}
+
+/// The time point of a document that is shown, from 0; the first one if the document is closed.
+fn shown_time(documents: &Documents, document: u64) -> usize {
+    documents.get(document).map_or(0, |document| document.time)
 }

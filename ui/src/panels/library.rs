@@ -293,34 +293,13 @@ fn contrast(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &
     let to = display.high.max(auto_high + margin).min(histogram.high.max(display.high));
     let span = (to - from).max(f32::MIN_POSITIVE);
     let x = |v: f32| rect.left() + rect.width() * ((v - from) / span);
-    let max = histogram.counts.iter().copied().max().unwrap_or(1).max(1) as f32;
-    let bin = (histogram.high - histogram.low) / histogram.counts.len().max(1) as f32;
-    let color = ui.visuals().weak_text_color();
-    for (i, count) in histogram.counts.iter().enumerate().filter(|(_, c)| **c > 0) {
-        let left = x(histogram.low + i as f32 * bin);
-        let right = x(histogram.low + (i + 1) as f32 * bin).max(left + 1.0);
-        let height = ((*count as f32).ln_1p() / max.ln_1p()) * (rect.height() - 6.0);
-        let bar = egui::Rect::from_min_max(pos2(left, rect.bottom() - height), pos2(right, rect.bottom()));
-        painter.rect_filled(bar, 0.0, color);
-    }
+    draw_bars(&painter, rect, histogram, x, ui.visuals().weak_text_color());
     for v in [display.low, display.high] {
         painter.line_segment([pos2(x(v), rect.top()), pos2(x(v), rect.bottom())], Stroke::new(2.0, theme::ACCENT));
     }
     if let (true, Some(at)) = (response.dragged() || response.clicked(), response.interact_pointer_pos()) {
         let value = from + ((at.x - rect.left()) / rect.width()).clamp(0.0, 1.0) * span;
-        let id = response.id.with("which");
-        if response.drag_started() || response.clicked() {
-            // The arrow keys move the limits from now on.
-            response.request_focus();
-            let low = (value - display.low).abs() < (value - display.high).abs();
-            ui.data_mut(|d| d.insert_temp(id, low));
-        }
-        let min_gap = span * 1e-4;
-        if ui.data(|d| d.get_temp(id)).unwrap_or(true) {
-            display.low = value.min(display.high - min_gap);
-        } else {
-            display.high = value.max(display.low + min_gap);
-        }
+        drag_limit(ui, &response, value, span * 1e-4, display);
     }
     if response.has_focus() {
         painter.rect_stroke(rect, 4.0, Stroke::new(1.5, theme::ACCENT), StrokeKind::Inside);
@@ -330,6 +309,40 @@ fn contrast(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &
         "Drag the limits. The left and right arrow keys move the lower limit, down and up the upper one; with Shift in \
          larger steps",
     );
+    limit_fields(ui, histogram, display, name, span);
+}
+
+/// Draws the bars of a histogram; `x` is the position of a value.
+fn draw_bars(painter: &egui::Painter, rect: egui::Rect, histogram: &Histogram, x: impl Fn(f32) -> f32, color: Color32) {
+    let max = histogram.counts.iter().copied().max().unwrap_or(1).max(1) as f32;
+    let bin = (histogram.high - histogram.low) / histogram.counts.len().max(1) as f32;
+    for (i, count) in histogram.counts.iter().enumerate().filter(|(_, c)| **c > 0) {
+        let left = x(histogram.low + i as f32 * bin);
+        let right = x(histogram.low + (i + 1) as f32 * bin).max(left + 1.0);
+        let height = ((*count as f32).ln_1p() / max.ln_1p()) * (rect.height() - 6.0);
+        let bar = egui::Rect::from_min_max(pos2(left, rect.bottom() - height), pos2(right, rect.bottom()));
+        painter.rect_filled(bar, 0.0, color);
+    }
+}
+
+/// Moves the limit that was nearer at the start of the drag to a value, at least `min_gap` from the other one.
+fn drag_limit(ui: &Ui, response: &egui::Response, value: f32, min_gap: f32, display: &mut Intensity) {
+    let id = response.id.with("which");
+    if response.drag_started() || response.clicked() {
+        // The arrow keys move the limits from now on.
+        response.request_focus();
+        let low = (value - display.low).abs() < (value - display.high).abs();
+        ui.data_mut(|d| d.insert_temp(id, low));
+    }
+    if ui.data(|d| d.get_temp(id)).unwrap_or(true) {
+        display.low = value.min(display.high - min_gap);
+    } else {
+        display.high = value.max(display.low + min_gap);
+    }
+}
+
+/// Draws the numbers of both contrast limits, and the button that sets them from the slice; `span` is the range of the plot.
+fn limit_fields(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &str, span: f32) {
     ui.horizontal(|ui| {
         let speed = f64::from(span) / 400.0;
         let digits = match span {

@@ -5,7 +5,7 @@ use crate::command::{Command, keys_text};
 use crate::display::{Dialog, DisplayAction};
 use crate::state::State;
 use crate::theme;
-use eframe::egui::{self, Align2, Key, RichText, vec2};
+use eframe::egui::{self, Align2, Key, RichText, Ui, vec2};
 
 /// Maximum height of the list of commands in points.
 const LIST_HEIGHT: f32 = 380.0;
@@ -26,6 +26,35 @@ fn rank(title: &str, query: &str) -> Option<usize> {
     }
     let mut rest = title.chars();
     query.chars().filter(|c| !c.is_whitespace()).all(|c| rest.any(|t| t == c)).then_some(100)
+}
+
+/// Lists the commands that were found, of which number `chosen` is marked and, if it `has_moved`, scrolled to. Returns the one
+/// that was clicked.
+fn command_list(ui: &mut Ui, found: &[(usize, Command, String)], chosen: usize, has_moved: bool) -> Option<Command> {
+    let mut clicked = None;
+    for (i, (_, command, title)) in found.iter().enumerate() {
+        let text = RichText::new(format!("{}   {title}", command.icon())).size(14.0);
+        let is_chosen = i == chosen;
+        let mut keys = RichText::new(command.shortcut().map(|s| keys_text(ui.ctx(), &s)).unwrap_or_default());
+        if is_chosen {
+            // Weak text could not be read on the accent.
+            keys = keys.color(theme::ON_ACCENT);
+        }
+        let button =
+            egui::Button::new(text).selected(is_chosen).shortcut_text(keys).min_size(vec2(ui.available_width(), 28.0));
+        let response = ui.add(button);
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, title));
+        if is_chosen && has_moved {
+            response.scroll_to_me(None);
+        }
+        if response.clicked() {
+            clicked = Some(*command);
+        }
+    }
+    if found.is_empty() {
+        ui.weak("No matching command");
+    }
+    clicked
 }
 
 /// Draws the palette, if it is open.
@@ -73,29 +102,8 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, own: &mut Palette, 
         // A dialog keeps its size, so the list would stay as short as after the latest search.
         let list = egui::ScrollArea::vertical().max_height(LIST_HEIGHT).min_scrolled_height(LIST_HEIGHT);
         list.show(ui, |ui| {
-            for (i, (_, command, title)) in found.iter().enumerate() {
-                let text = RichText::new(format!("{}   {title}", command.icon())).size(14.0);
-                let is_chosen = i == own.chosen;
-                let mut keys = RichText::new(command.shortcut().map(|s| keys_text(ui.ctx(), &s)).unwrap_or_default());
-                if is_chosen {
-                    // Weak text could not be read on the accent.
-                    keys = keys.color(theme::ON_ACCENT);
-                }
-                let button = egui::Button::new(text)
-                    .selected(is_chosen)
-                    .shortcut_text(keys)
-                    .min_size(vec2(ui.available_width(), 28.0));
-                let response = ui.add(button);
-                response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, title));
-                if is_chosen && (up || down) {
-                    response.scroll_to_me(None);
-                }
-                if response.clicked() {
-                    run = Some(*command);
-                }
-            }
-            if found.is_empty() {
-                ui.weak("No matching command");
+            if let Some(clicked) = command_list(ui, &found, own.chosen, up || down) {
+                run = Some(clicked);
             }
         });
     });

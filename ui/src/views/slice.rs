@@ -188,25 +188,7 @@ impl SliceView {
         } else {
             self.drawing = false;
         }
-        let to_screen = |row: f64, column: f64| place.screen_position(row, column);
-        if options.crosshair {
-            draw_crosshair(&painter, rect, to_screen, moved.cursor, orientation);
-        }
-        if options.scale_bar && document.voxel_known {
-            draw_scale_bar(&painter, rect, place.camera.points_per_um);
-        }
-        if let Some(diameter) = options.ring.filter(|_| !options.bare) {
-            let points = diameter * place.camera.points_per_um;
-            draw_ring(&painter, rect, to_screen, moved.cursor, orientation, points);
-        }
-        pen::marks(&painter, marks, moved.cursor, orientation, &to_screen);
-        if let Some(pen) = &options.pen {
-            let pointer = response.hover_pos().filter(|at| rect.contains(*at));
-            pen::cursor(&painter, pen, pointer, document, orientation, (place.camera.points_per_um, &to_screen));
-            if pointer.is_some() {
-                ui.ctx().set_cursor_icon(egui::CursorIcon::Crosshair);
-            }
-        }
+        draw_annotations(ui, target, place, moved.cursor, marks);
         let caption = caption(orientation, moved.cursor[normal_axis], slices);
         draw_caption(&painter, rect.left_top() + vec2(8.0, 7.0), Align2::LEFT_TOP, &caption);
         if response.has_focus() {
@@ -580,6 +562,31 @@ fn map_histogram(overlay: &Overlay, plane: &Plane) -> Option<DocumentChange> {
     }
     let histogram = Histogram::of(plane)?;
     Some(DocumentChange::MapHistogram { source: overlay.source_id, histogram })
+}
+
+/// Draws crosshair, scale bar, object-size ring, marks and the cursor of the drawing tool over the image.
+fn draw_annotations(ui: &Ui, target: Target<'_>, place: Placement, cursor: [usize; 3], marks: &Marks) {
+    let Target { response, rect, orientation, document, options } = target;
+    let painter = ui.painter_at(rect);
+    let to_screen = |row: f64, column: f64| place.screen_position(row, column);
+    if options.crosshair {
+        draw_crosshair(&painter, rect, to_screen, cursor, orientation);
+    }
+    if options.scale_bar && document.voxel_known {
+        draw_scale_bar(&painter, rect, place.camera.points_per_um);
+    }
+    if let Some(diameter) = options.ring.filter(|_| !options.bare) {
+        let points = diameter * place.camera.points_per_um;
+        draw_ring(&painter, rect, to_screen, cursor, orientation, points);
+    }
+    pen::marks(&painter, marks, cursor, orientation, &to_screen);
+    if let Some(pen) = &options.pen {
+        let pointer = response.hover_pos().filter(|at| rect.contains(*at));
+        pen::cursor(&painter, pen, pointer, document, orientation, (place.camera.points_per_um, &to_screen));
+        if pointer.is_some() {
+            ui.ctx().set_cursor_icon(egui::CursorIcon::Crosshair);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -163,15 +163,8 @@ impl Backward<'_> {
         Ok(found)
     }
 
-    pub(super) fn reduce_rule(
-        &mut self,
-        node: &Node,
-        kind: ReduceOp,
-        g: ValueId,
-        name: &str,
-    ) -> Result<Option<ValueId>> {
-        let Some(x) = node.input(0) else { return Ok(None) };
-        let (shape, reduced) = (self.shape(x)?, self.shape(g)?);
+    /// Returns the shape of the input of a reduction, `shape`, with the length 1 for the axes that are reduced.
+    fn kept_shape(&self, node: &Node, shape: &[usize]) -> Result<Vec<usize>> {
         let axes = match node.input(1) {
             None => None,
             Some(id) => {
@@ -181,7 +174,7 @@ impl Backward<'_> {
                 })?)
             }
         };
-        let mut kept = shape.clone();
+        let mut kept = shape.to_vec();
         match axes.filter(|a| !a.is_empty()) {
             None => kept.iter_mut().for_each(|n| *n = 1),
             Some(axes) => {
@@ -193,6 +186,19 @@ impl Backward<'_> {
                 }
             }
         }
+        Ok(kept)
+    }
+
+    pub(super) fn reduce_rule(
+        &mut self,
+        node: &Node,
+        kind: ReduceOp,
+        g: ValueId,
+        name: &str,
+    ) -> Result<Option<ValueId>> {
+        let Some(x) = node.input(0) else { return Ok(None) };
+        let (shape, reduced) = (self.shape(x)?, self.shape(g)?);
+        let kept = self.kept_shape(node, &shape)?;
         let g = if reduced == kept { g } else { self.reshape(name, g, &kept)? };
         // The result with the reduced axes; only some rules read it.
         let result = |me: &mut Self| match node.output(0) {

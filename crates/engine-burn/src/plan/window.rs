@@ -3,9 +3,7 @@
 use super::conv::spatial;
 use super::{Kind, PlanResult, Planner, PoolAxis, Tap, unsupported};
 use crate::form::to_3d;
-use cytoscope_graph::{
-    AspectPolicy, CoordinateMode, NearestMode, Node, Op, PoolAttrs, ResizeAttrs, ResizeMode, ValueId,
-};
+use cytoscope_graph::{AspectPolicy, CoordinateMode, Node, Op, PoolAttrs, ResizeAttrs, ResizeMode, ValueId};
 
 /// For each position along an axis, the positions it is computed from, with their weights.
 pub(super) type Parts = Vec<Vec<(usize, f64)>>;
@@ -153,34 +151,14 @@ impl Planner<'_> {
     }
 }
 
-/// Returns the coordinate of an output position among `n` input positions, in f32 as other executors compute it.
-fn coordinate(attrs: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64) -> f64 {
-    let (x, scale, length) = (o as f32, factor as f32, n as f32);
-    let half = || (x + 0.5) / scale - 0.5;
-    f64::from(match attrs.coordinates {
-        CoordinateMode::HalfPixel => half(),
-        CoordinateMode::HalfPixelSymmetric => length / 2.0 * (1.0 - m as f32 / (scale * length)) + half(),
-        CoordinateMode::PytorchHalfPixel if m > 1 => half(),
-        CoordinateMode::AlignCorners if m > 1 => x * (length - 1.0) / (m as f32 - 1.0),
-        CoordinateMode::Asymmetric => x / scale,
-        CoordinateMode::TfHalfPixelForNn => (x + 0.5) / scale,
-        CoordinateMode::PytorchHalfPixel | CoordinateMode::AlignCorners | CoordinateMode::TfCropAndResize => 0.0,
-    })
-}
-
 /// Returns the input positions and weights that an output position is computed from (ONNX `Resize`).
 fn taps(attrs: &ResizeAttrs, o: usize, n: usize, m: usize, factor: f64) -> Vec<(usize, f64)> {
-    let x = coordinate(attrs, o, n, m, factor);
+    // Coordinates relative to a region were refused.
+    let x = attrs.coordinate_in_region(o, n, m, factor, (0.0, 1.0));
     let last = n.saturating_sub(1) as f64;
     let inside = |i: f64| i.clamp(0.0, last) as usize;
     if attrs.mode == ResizeMode::Nearest {
-        let i = match attrs.nearest {
-            NearestMode::RoundPreferFloor => (x - 0.5).ceil(),
-            NearestMode::RoundPreferCeil => (x + 0.5).floor(),
-            NearestMode::Floor => x.floor(),
-            NearestMode::Ceil => x.ceil(),
-        };
-        return vec![(inside(i), 1.0)];
+        return vec![(attrs.nearest_element(x, n), 1.0)];
     }
     let width = if attrs.antialias { factor.min(1.0) } else { 1.0 };
     let reach = if attrs.mode == ResizeMode::Linear { 1.0 } else { 2.0 };

@@ -12,6 +12,7 @@ use crate::{
     source::Source,
     tiff::{ifd::looks_like_tiff, slices},
 };
+use cytoscope_storage::write::parent_folder;
 use names::{Numbered, PlaneName};
 use std::{
     collections::{BTreeMap, HashSet},
@@ -22,8 +23,7 @@ use std::{
 
 /// Names of the files in the folder of a file; `None` if the folder cannot be listed; the file itself may still be readable.
 fn names_beside(path: &Path) -> Result<Option<Vec<OsString>>, Fault> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(None) };
+    let Ok(entries) = std::fs::read_dir(parent_folder(path)) else { return Ok(None) };
     let names = entries.map(|entry| entry.map(|e| e.file_name())).collect::<Result<Vec<_>, _>>();
     names.map(Some).map_err(|e| Fault::Io("listing the folder", e))
 }

@@ -32,6 +32,7 @@ use array::ZarrArray;
 use cache::Cache;
 pub use cache::chunk_cache_bytes;
 use cytoscope_storage::folder::is_finished;
+use cytoscope_storage::write::parent_folder;
 use cytoscope_volume::{Axes, Axis};
 use folder::Folder;
 pub(crate) use read::OmeZarr;
@@ -58,8 +59,7 @@ pub fn containing_zarr_folder(path: &Path) -> Option<PathBuf> {
         return Some(path.to_owned());
     }
     let is_metadata = path.file_name().is_some_and(|name| METADATA_NAMES.iter().any(|known| name == *known));
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    (is_metadata && path.is_file()).then(|| parent.to_owned())
+    (is_metadata && path.is_file()).then(|| parent_folder(path).to_owned())
 }
 
 /// Whether the name of a path ends in `.zarr`, so that it is written as an OME-Zarr folder.

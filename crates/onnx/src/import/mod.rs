@@ -23,6 +23,7 @@ use cytoscope_graph::{
 };
 use cytoscope_graph_passes::{infer_node, merged_shape};
 use cytoscope_storage::read::open_regular;
+use cytoscope_storage::write::parent_folder;
 
 use attributes::Attributes;
 use inline::Arguments;
@@ -45,8 +46,7 @@ pub fn load(path: &Path, limits: &GraphLimits) -> Result<Graph> {
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
     // A file that grows during reading is rejected as too large below.
     file.take(limits.model_bytes.saturating_add(1)).read_to_end(&mut bytes).map_err(io)?;
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    from_bytes(&bytes, Some(folder), limits)
+    from_bytes(&bytes, Some(parent_folder(path)), limits)
 }
 
 /// Reads an ONNX model from bytes. `folder` is the folder of its external data; without it, models with external

@@ -12,29 +12,23 @@
 
 mod objects;
 mod scales;
+mod short_prediction;
 
 use super::{Certainty, DiameterEstimate, DiameterRequest, DiameterUnit, ObjectDiameter};
-use crate::ops::{self, Statistics};
-use crate::predict::grid::{ModelView, model_shape};
-use crate::predict::output_check::OutputCheck;
-use crate::predict::postprocess::{softmax_channels, unsupported_step};
 use crate::slice_statistics::Chains;
-use crate::stack::{Stack, references};
+use crate::stack::Stack;
 use crate::{Context, JobError, Model};
-use cytoscope_engine::{CompileOptions, Engine, EngineError, Session};
-use cytoscope_graph::Tensor;
-use cytoscope_model_package::Processing;
+use cytoscope_engine::{CompileOptions, Engine, EngineError};
 use cytoscope_objects::blobs::{BlobSize, MAX_OUTLIERS};
 use cytoscope_objects::diameter::{FLAT_SLICES, LIKELY_ELONGATION, PLAUSIBLE_ELONGATION};
-use cytoscope_objects::segment_in_place;
-use cytoscope_profile::Stage;
-use cytoscope_volume::Samples;
-use objects::{Appearance, Measured, appearance, measured};
+use objects::{Appearance, Measured};
+use short_prediction::{ShortPrediction, TileSession};
 use std::cell::Cell;
 use std::ops::Range;
 
 /// Maximum extents Z, Y, X of the part of a stack that is used, which is the central one at first.
 const MAX_WINDOW_ZYX: [usize; 3] = [96, 1024, 1024];
+
 /// How much coarser the grid of a short prediction is than that of a full one, to save time.
 #[derive(Clone, Copy, PartialEq)]
 struct Coarsening {
@@ -164,38 +158,6 @@ pub(crate) struct SizeEstimate {
     /// Median of the objects' mean intensities in the model's input. `None` without objects, or if it does not matter.
     intensity: Option<f64>,
 }
-
-/// Where and on which grid a short prediction is made.
-#[derive(Clone, Copy)]
-struct ShortPrediction {
-    /// Voxel size Z, Y, X of the stack.
-    voxel: [f64; 3],
-    /// Diameter that the grid gives the nominal size divided by the factor of the coarsening.
-    diameter: f64,
-    /// The model's nominal diameter in µm.
-    nominal_um: f64,
-    /// Middle of the predicted part in voxels Z, Y, X; by default that of the stack.
-    center: Option<[f64; 3]>,
-    /// Maximum shape Z, Y, X of the predicted part on the grid.
-    tile: [usize; 3],
-    /// Memory that the network may use, in bytes; `None` for all that is free.
-    budget_bytes: Option<u64>,
-    coarsening: Coarsening,
-    /// Whether the stack has so few slices that only sections of objects can be measured ([`FLAT_SLICES`]).
-    is_flat: bool,
-    /// Whether objects that are clearly darker than their outlines are not measured again.
-    stops_if_dark: bool,
-}
-
-impl ShortPrediction {
-    /// Returns whether these objects are not measured again because they are darker than their outlines.
-    fn stops_at(&self, measured: &Measured) -> bool {
-        self.stops_if_dark && measured.appearance.brightness.is_some_and(scales::is_clearly_dark)
-    }
-}
-
-/// The compiled network of short predictions and its tile shape.
-type TileSession = Option<([usize; 3], Box<dyn Session>)>;
 
 impl Estimator<'_> {
     /// Returns the requested diameter, or an estimate, for a model with a nominal diameter.
@@ -457,117 +419,6 @@ impl Estimator<'_> {
         let ratio = self.model.voxel_um.map_or(1.0, |[z, _, x]| z / x);
         if self.stack.extents.zyx[0] > 1 { [ratio, 1.0, 1.0] } else { [1.0; 3] }
     }
-
-    /// Measures the objects of a short prediction.
-    fn predict_part(
-        &self,
-        stack: &Stack,
-        at: &ShortPrediction,
-        session: &mut TileSession,
-    ) -> Result<Measured, JobError> {
-        let ShortPrediction { voxel, diameter, nominal_um, center, tile: max_tile, budget_bytes, coarsening, .. } = *at;
-        let model = self.model;
-        let Some(model_um) = model.voxel_um else { return Ok(Measured::default()) };
-        let scale = diameter / nominal_um;
-        let work = model_um.map(|v| v * scale * coarsening.factor);
-        let grid = model_shape(stack.extents.zyx, Some(voxel), Some(work));
-        let tile: [usize; 3] = std::array::from_fn(|a| {
-            if a == 0 && model.spatial_axes == 2 {
-                return 1;
-            }
-            model.tile_length(max_tile[a].min(grid[a]), a)
-        });
-        // The part of the input around the place with most blobs.
-        let window: [Range<usize>; 3] = std::array::from_fn(|a| {
-            let extent = stack.extents.zyx[a];
-            let size =
-                ((tile[a].min(grid[a]) as f64 * extent as f64 / grid[a] as f64).ceil() as usize).clamp(1, extent);
-            let middle = center.map_or(extent as f64 / 2.0, |c| c[a]);
-            let first = (middle - size as f64 / 2.0).round().clamp(0.0, (extent - size) as f64) as usize;
-            first..first + size
-        });
-        let part = stack.windowed(&window);
-        let shape = std::array::from_fn(|a| tile[a].min(grid[a]));
-        let mut view = ModelView::new(&part, self.channels, self.chains.clone(), shape);
-        let slab = view.read(self.context, 0..tile[0])?;
-        let input = padded(&slab, self.channels.len(), [tile[0], shape[1], shape[2]], tile);
-        if session.as_ref().is_none_or(|(of, _)| *of != tile) {
-            let _span = self.context.recorder.span(Stage::Compile, "estimate");
-            let shape = model.tensor_shape(self.channels.len(), tile);
-            // Two networks are not kept in memory at once.
-            *session = None;
-            // The input as read and padded, and the maps before and after cropping, with labels.
-            let values = self.channels.len() * 2 + model.output_channels * 2 + 2;
-            let held_bytes = (tile.iter().product::<usize>() * values * size_of::<f32>()) as u64;
-            let memory_budget_bytes = budget_bytes.map(|bytes| bytes.saturating_sub(held_bytes));
-            let options = CompileOptions { memory_budget_bytes, ..self.options.clone() };
-            let compiled = model.compile(self.engine, &shape, &options)?;
-            let report = compiled.report();
-            let bytes = report.arena_bytes + report.weight_bytes + held_bytes;
-            self.peak_bytes.set(self.peak_bytes.get().max(bytes));
-            *session = Some((tile, compiled));
-        }
-        let Some((_, session)) = session else { return Ok(Measured::default()) };
-        let _span = self.context.recorder.span(Stage::Estimate, "tile").voxels(tile.iter().product());
-        let outputs = session.run(&[Tensor::new(model.tensor_shape(self.channels.len(), tile), input)?])?;
-        let values = outputs.into_iter().nth(model.output_index).and_then(Tensor::into_f32).unwrap_or_default();
-        if values.len() != model.output_channels * tile.iter().product::<usize>() {
-            // Models that cannot be tiled are refused when the full prediction is planned.
-            return Ok(Measured::default());
-        }
-        OutputCheck::new(self.engine.device().id, self.options.precision).add(&values)?;
-        // The first channel, without the slices that only pad the tile.
-        let intensities = slab.get(..shape.iter().product::<usize>()).unwrap_or_default();
-        let measured = self.measure(values, intensities, [shape, tile], work, at)?;
-        Ok(Measured { is_complete: shape == grid, ..measured })
-    }
-
-    /// Segments a network's output on a tile, of which the first voxels (`shape`) are those of the stack, and measures the
-    /// objects. `intensities` are those of the stack's first channel.
-    fn measure(
-        &self,
-        mut values: Vec<f32>,
-        intensities: &[f32],
-        [shape, tile]: [[usize; 3]; 2],
-        work: [f64; 3],
-        at: &ShortPrediction,
-    ) -> Result<Measured, JobError> {
-        let model = self.model;
-        let later = match model.postprocessing.as_slice() {
-            [Processing::Softmax, rest @ ..] => {
-                softmax_channels(&mut values, model.output_channels);
-                rest
-            }
-            all => all,
-        };
-        let voxels = tile.iter().product::<usize>();
-        let channel = |c: usize| cut(values.get(c * voxels..(c + 1) * voxels).unwrap_or_default(), tile, shape);
-        let mut maps: Vec<Vec<f32>> = (0..model.output_channels).map(channel).collect();
-        let mut tensors = self.stack.input_tensors(self.context, model, self.channels);
-        let mut references = references(&mut tensors);
-        let chains = ops::resolve(later, &mut Maps(&maps), Statistics::Current, &mut references)?;
-        let chains = chains.map_err(|step| unsupported_step(model, &step))?;
-        maps.iter_mut().zip(&chains).for_each(|(map, chain)| ops::apply(chain, map));
-        let seeds = (model.seed_channel != model.segment_channel).then(|| maps.get(model.seed_channel).cloned());
-        let seeds = seeds.flatten();
-        let channel = model.segment_channel;
-        let mut foreground = maps.into_iter().nth(channel).ok_or_else(|| no_channel(channel))?;
-        let mut options = model.segment.scaled(at.diameter / at.nominal_um);
-        // Seeds of components in tissue are low already.
-        options.seed_height *= at.coarsening.seed_height_factor;
-        if at.is_flat {
-            // Fragments are ignored anyway, and objects may be much smaller than the start.
-            options.min_volume_um3 = 0.0;
-        }
-        // The growth is that of outlines at the threshold.
-        if let Some(tissue) = &mut options.tissue {
-            tissue.outline = None;
-        }
-        let (labels, count) = segment_in_place(&mut foreground, seeds.as_deref(), shape, work, &options)?;
-        let heights = seeds.as_deref().unwrap_or(&foreground);
-        let appearance = appearance(&labels, count, heights, intensities);
-        Ok(Measured { appearance, ..measured(&labels, count, shape, work, at) })
-    }
 }
 
 /// Returns whether the objects of an estimate are bright outliers beside those of another one, which are many and of a certain
@@ -582,58 +433,6 @@ fn are_outliers(estimate: &DiameterEstimate, hidden: &DiameterEstimate) -> bool 
 /// smaller than objects, and a network may find it with high certainty; few or varying larger objects are no reason to reject it.
 fn is_texture(estimate: &DiameterEstimate, larger: &DiameterEstimate) -> bool {
     larger.certainty == Certainty::High && larger.diameter > TEXTURE_RATIO * estimate.diameter
-}
-
-/// The error of a channel that the maps do not have.
-fn no_channel(channel: usize) -> JobError {
-    JobError::Internal(format!("diameter: the maps have no channel {channel}"))
-}
-
-/// Maps in memory, for statistics.
-struct Maps<'a>(&'a [Vec<f32>]);
-
-impl ops::Volume for Maps<'_> {
-    type Error = JobError;
-
-    fn channels(&self) -> usize {
-        self.0.len()
-    }
-
-    fn each(&mut self, channel: usize, f: &mut dyn FnMut(Samples)) -> Result<(), JobError> {
-        f(Samples::F32(self.0.get(channel).cloned().ok_or_else(|| no_channel(channel))?));
-        Ok(())
-    }
-}
-
-/// Pads a box `[C][from]` to the size of a tile by repeating its last slices, rows and columns.
-fn padded(values: &[f32], channels: usize, from: [usize; 3], tile: [usize; 3]) -> Vec<f32> {
-    if from == tile {
-        return values.to_vec();
-    }
-    let mut out = Vec::with_capacity(channels * tile.iter().product::<usize>());
-    for c in 0..channels {
-        for z in 0..tile[0] {
-            for y in 0..tile[1] {
-                let row = ((c * from[0] + z.min(from[0] - 1)) * from[1] + y.min(from[1] - 1)) * from[2];
-                let line = values.get(row..row + from[2]).unwrap_or_default();
-                out.extend_from_slice(line);
-                out.extend(std::iter::repeat_n(line.last().copied().unwrap_or_default(), tile[2] - from[2]));
-            }
-        }
-    }
-    out
-}
-
-/// Returns the first `shape` voxels of a tile along each axis.
-fn cut(values: &[f32], tile: [usize; 3], shape: [usize; 3]) -> Vec<f32> {
-    let mut out = Vec::with_capacity(shape.iter().product());
-    for z in 0..shape[0] {
-        for y in 0..shape[1] {
-            let row = (z * tile[1] + y) * tile[2];
-            out.extend_from_slice(values.get(row..row + shape[2]).unwrap_or_default());
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::*;
 use cytoscope_engine::Precision;
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_formats::{DerivedPixels, DerivedSpec, FormatError, Image, image_in_memory};
-use cytoscope_volume::{Array, Axes, DType, Region, VoxelSize};
+use cytoscope_volume::{Array, Axes, DType, Region, Samples, VoxelSize};
 use std::path::Path;
 
 /// Z, Y, X of the stack: the middle 1024 columns are empty.

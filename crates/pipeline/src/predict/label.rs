@@ -3,7 +3,7 @@
 use super::label_slices::SliceLabeler;
 use super::prediction::{FOREGROUND_BYTES, Prediction};
 use super::resolve::Resolved;
-use crate::measure::{self, measure_slices};
+use crate::measure::measure_slices;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
 use crate::{Context, JobError, ProgressStage, ProgressUnit};
@@ -40,10 +40,9 @@ pub(crate) fn streamed_bytes(budget_bytes: u64) -> u64 {
 }
 
 /// Returns the peak memory in bytes of segmenting a volume, if segmenting it slice by slice may take `streamed_bytes`, and of
-/// measuring its objects in this many channels; 0 if they are not measured.
-pub(crate) fn peak_bytes(shape: [usize; 3], streamed_bytes: u64, measured_channels: usize) -> u64 {
+/// measuring its objects takes `measured_bytes`; 0 if they are not measured.
+pub(crate) fn peak_bytes(shape: [usize; 3], streamed_bytes: u64, measured_bytes: u64) -> u64 {
     let streamed_bytes = if is_segmented_at_once(shape) { 0 } else { streamed_bytes };
-    let measured_bytes = if measured_channels > 0 { measure::slab_bytes(shape, measured_channels) } else { 0 };
     slab_bytes(shape).max(streamed_bytes).max(measured_bytes) + (64 << 20)
 }
 

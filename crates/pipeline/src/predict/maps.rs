@@ -205,6 +205,20 @@ impl<'a> Inference<'a> {
         Ok(prediction)
     }
 
+    /// Returns the preprocessing of a time point's channels, unless it is `known`, scaled to the brightness of the objects.
+    /// Remembers how much contrast it removes.
+    fn scaled_chains(&mut self, stack: &Stack, known: Option<Chains>) -> Result<Chains, JobError> {
+        let Resolved { model, channels, diameter, .. } = self.resolved;
+        let chains = match known {
+            Some(chains) => chains,
+            None => stack.preprocessing(self.context, model, channels)?,
+        };
+        let chains = chains.scaled(diameter.map_or(1.0, |d| d.intensity_factor()));
+        let steps = model.inputs.iter().flat_map(|input| &input.preprocessing);
+        self.lost_contrast = self.lost_contrast.max(lost_contrast(steps, &chains));
+        Ok(chains)
+    }
+
     /// Announces a time point to the sink of finished tiles, if there is one, with how its values are postprocessed.
     fn begin_live(&self, time: usize, softmax: bool, postprocessing: &[Processing]) -> Option<Live<'a>> {
         let Resolved { model, grid, input, .. } = *self.resolved;
@@ -243,13 +257,7 @@ impl<'a> Inference<'a> {
             postprocess::resolve(context, model, channels, &stack, &mut prediction)?;
             return Ok((stack, prediction));
         }
-        let chains = match chains {
-            Some(chains) => chains,
-            None => stack.preprocessing(context, model, channels)?,
-        };
-        let chains = chains.scaled(resolved.diameter.map_or(1.0, |d| d.intensity_factor()));
-        let steps = model.inputs.iter().flat_map(|input| &input.preprocessing);
-        self.lost_contrast = self.lost_contrast.max(lost_contrast(steps, &chains));
+        let chains = self.scaled_chains(&stack, chains)?;
         let mut view = ModelView::new(&stack, channels, chains, grid);
         let (softmax, later) = split_softmax(model);
         let is_known = !later.iter().any(Processing::needs_statistics);

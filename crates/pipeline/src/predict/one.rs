@@ -24,6 +24,7 @@ use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{DIAMETER, GAUSSIAN_BLEND, OVERLAP};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -90,12 +91,8 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let listing = context.recorder.span(Stage::Read, "inputs of the record");
     let files = context.report_alive(ProgressStage::Check, named)?;
     listing.finish();
-    let maps = wanted.contains(&Output::Maps).then(|| ArtifactKind::for_maps(model.task));
-    let has_labels = wanted.contains(&Output::Labels);
-    let is_of_job = |record: &provenance::Provenance| files.is_recorded_in(record);
-    let finished = || provenance::finished(context, &files.paths.provenance, is_of_job, maps, has_labels);
     if job.resume
-        && let Some(outputs) = context.report_alive(ProgressStage::Check, finished)?
+        && let Some(outputs) = finished_outputs(run, &files, &wanted)?
     {
         context.note(format!("{}: skipped, because its results already exist", input.display()));
         let precision = engine.precision(model, job.precision);
@@ -151,6 +148,19 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let published: Result<InputReport, JobError> = finish();
     inference.end(published.is_ok(), job.folder(), stem);
     published
+}
+
+/// Returns the files of an earlier run of the job, if it has finished and they are unchanged.
+fn finished_outputs(
+    run: &InputRun<'_>,
+    files: &ResultFiles,
+    wanted: &BTreeSet<Output>,
+) -> Result<Option<Vec<Artifact>>, JobError> {
+    let maps = wanted.contains(&Output::Maps).then(|| ArtifactKind::for_maps(run.model.task));
+    let has_labels = wanted.contains(&Output::Labels);
+    let is_of_job = |record: &provenance::Provenance| files.is_recorded_in(record);
+    let finished = || provenance::finished(run.context, &files.paths.provenance, is_of_job, maps, has_labels);
+    run.context.report_alive(ProgressStage::Check, finished)
 }
 
 /// Checks that the results and the slices that are kept fit the disk. If they do not, the slices are removed, unless an

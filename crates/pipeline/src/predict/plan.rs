@@ -14,7 +14,7 @@ use super::label;
 use super::pass_plan::{PassBand, PlannedPass};
 use super::resolve::Resolved;
 use super::session_memory::{SESSION_BYTES, device_session_cap_bytes, memory_cost};
-use crate::{Context, JobError, JobErrorKind, Model, Output};
+use crate::{Context, JobError, JobErrorKind, Model, Output, measure};
 use cytoscope_engine::{EngineError, OpFallback, RollingSession, SLAB_COPIES, Session, UNKNOWN_DEVICE_SLAB_BYTES};
 use cytoscope_profile::Stage;
 use cytoscope_storage::message;
@@ -134,12 +134,15 @@ pub(super) fn plan(
 ) -> Result<PlannedTiles, JobError> {
     let zyx = resolved.extents.zyx;
     let held_bytes = held_bytes.saturating_add(resolved.reader_bytes);
-    let measured_channels = if resolved.wants(Output::Table) { resolved.extents.channels } else { 0 };
+    let measured_bytes = match resolved.wants(Output::Table) {
+        true => measure::slab_bytes(zyx, resolved.extents.channels, resolved.meta.dtype),
+        false => 0,
+    };
     let volume = TiledVolume {
         shape: resolved.grid,
         read_slice_bytes: (zyx[1] * zyx[2] * resolved.meta.dtype.size_bytes()) as u64,
         later_bytes: match resolved.has_objects() {
-            true => label::peak_bytes(zyx, resolved.budget.for_labels_bytes(), measured_channels),
+            true => label::peak_bytes(zyx, resolved.budget.for_labels_bytes(), measured_bytes),
             false => 0,
         },
         held_bytes,

@@ -178,12 +178,8 @@ impl<'a> Resolved<'a> {
         notes.extend(noted.map(|d| if extents.zyx[0] > 1 { d.text() } else { d.diameter_text() }));
         notes.extend(diameter.and_then(|d| d.intensity_note()));
         let voxel_um = diameter.map_or(voxel.assumed, |d| d.voxel);
-        let mut model_um = model.voxel_um.map(|v| v.map(|um| um * diameter.map_or(1.0, |d| d.grid_scale(v))));
-        // A network on slices has no distance between them: it is applied to the slices of the stack.
-        if let (Some(um), 2) = (&mut model_um, model.spatial_axes) {
-            um[0] = voxel_um[0];
-        }
-        let grid = model_shape(extents.zyx, voxel.known.or(diameter.map(|_| voxel_um)), model_um);
+        let grid_um = grid_voxel_um(model, diameter, voxel_um);
+        let grid = model_shape(extents.zyx, voxel.known.or(diameter.map(|_| voxel_um)), grid_um);
         if grid != extents.zyx {
             notes.push(message!("resampled to the model's voxel size: from {:?} to {grid:?} voxels", extents.zyx));
         }
@@ -257,6 +253,17 @@ impl<'a> Resolved<'a> {
         let in_preview = self.wants(Output::Preview) && self.model.task == ModelTask::Segmentation;
         self.wants(Output::Labels) || self.wants(Output::Table) || in_preview
     }
+}
+
+/// Returns the voxel size Z, Y, X in µm of the model's grid for objects of this diameter in a stack with this voxel size;
+/// `None` if the package states none.
+fn grid_voxel_um(model: &Model, diameter: Option<ObjectDiameter>, voxel_um: [f64; 3]) -> Option<[f64; 3]> {
+    let mut grid_um = model.voxel_um.map(|v| v.map(|um| um * diameter.map_or(1.0, |d| d.grid_scale(v))));
+    // A network on slices has no distance between them: it is applied to the slices of the stack.
+    if let (Some(um), 2) = (&mut grid_um, model.spatial_axes) {
+        um[0] = voxel_um[0];
+    }
+    grid_um
 }
 
 /// Returns the results to make: the requested ones, or else the default ones of the model's task.
@@ -416,6 +423,31 @@ fn model_channels(requested: Option<usize>, model: &Model, meta: &ImageMeta, ava
     find_channels(&wanted, &names).ok()
 }
 
+/// Returns notes that the model reads the first channels of a file that has more, or channels with other names.
+fn first_channels_notes(model: &Model, meta: &ImageMeta, extents: Extents) -> Vec<Message> {
+    let (needed, available) = (model.input_channels, extents.channels);
+    if model.inputs.len() > 1 && available >= needed {
+        let names: Vec<String> = (0..needed).map(|c| channel_name(meta, c)).collect();
+        return vec![message!(
+            "no channels have the names of the model's inputs ({}): {} are used in this order (choose others with {INPUT} or \
+             {CHANNELS})",
+            model.input_channel_names.join(", "),
+            names.join(", ")
+        )];
+    }
+    let mut notes = Vec::new();
+    if available > needed {
+        notes.push(message!(
+            "the file has {available} channels; {} is used (choose another with {CHANNEL})",
+            channel_name(meta, 0)
+        ));
+        if extents.zyx[0] == 1 && available > MAX_LIKELY_CHANNELS {
+            notes.push(message!("if these channels are the slices of a stack, use {AXES} ZYX"));
+        }
+    }
+    notes
+}
+
 /// Returns the channels to use as the model's inputs: the chosen ones, or consecutive ones from the `requested` one on. Of
 /// an RGB image, a model with one channel gets the only color that shows something.
 ///
@@ -461,23 +493,7 @@ pub(crate) fn channels(
             channel
         }
         None => {
-            if model.inputs.len() > 1 && available >= needed {
-                let names: Vec<String> = (0..needed).map(|c| channel_name(meta, c)).collect();
-                notes.push(message!(
-                    "no channels have the names of the model's inputs ({}): {} are used in this order (choose others with \
-                     {INPUT} or {CHANNELS})",
-                    model.input_channel_names.join(", "),
-                    names.join(", ")
-                ));
-            } else if available > needed {
-                notes.push(message!(
-                    "the file has {available} channels; {} is used (choose another with {CHANNEL})",
-                    channel_name(meta, 0)
-                ));
-                if stack.extents.zyx[0] == 1 && available > MAX_LIKELY_CHANNELS {
-                    notes.push(message!("if these channels are the slices of a stack, use {AXES} ZYX"));
-                }
-            }
+            notes.extend(first_channels_notes(model, meta, stack.extents));
             0
         }
     };

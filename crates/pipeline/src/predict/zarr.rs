@@ -13,7 +13,7 @@ use cytoscope_formats::{
 pub(crate) use cytoscope_formats::{PREDICTION_KIND as FOLDER_KIND, prediction_labels_path as labels_path};
 use cytoscope_storage::folder::{finished_content_while, is_finished};
 use cytoscope_storage::partial_folder::{FinishedFolder, PartialFolder};
-use cytoscope_storage::write::FinishedFile;
+use cytoscope_storage::write::{FinishedFile, parent_folder};
 use cytoscope_volume::{DType, Samples};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -70,7 +70,7 @@ impl PredictJob {
         if !is_ome_zarr_name(&self.out) {
             return &self.out;
         }
-        self.out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+        parent_folder(&self.out)
     }
 
     /// Checks that an output with the name of an OME-Zarr agrees with the other options.

@@ -5,6 +5,7 @@ use crate::diameter::ObjectDiameter;
 use crate::results::FileRecord;
 use crate::{ArtifactKind, Model, stack_stem};
 use cytoscope_formats::{is_zarr_name, is_zarr_zip_name};
+use cytoscope_storage::write::parent_folder;
 use std::path::{Path, PathBuf};
 
 /// Returns the path of the record that belongs to a result of a prediction; `None` if the file's name is not that of a
@@ -56,8 +57,7 @@ pub(crate) fn record_listing(file: &Path) -> Option<PathBuf> {
     if own.is_some() || !is_zarr_name(file) {
         return own;
     }
-    let folder = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let records = std::fs::read_dir(folder).ok()?.filter_map(|entry| {
+    let records = std::fs::read_dir(parent_folder(file)).ok()?.filter_map(|entry| {
         let name = entry.ok()?.file_name();
         // The folder of the file is kept as it is given.
         let path = file.with_file_name(&name);

@@ -46,6 +46,27 @@ fn running_stats(graph: &GradientGraph, model: &Graph) -> BTreeMap<String, Tenso
     running
 }
 
+/// Returns the state before the first step, with moments of 0. The parameters have an average if the decay `ema` of that is
+/// above 0.
+fn initial_state(
+    values: Vec<Tensor>,
+    running_stats: BTreeMap<String, Tensor>,
+    update: &UpdateGraph,
+    ema: f64,
+    is_scaled: bool,
+) -> Result<ModelState, JobError> {
+    Ok(ModelState {
+        first_moment: zeros(&values)?,
+        second_moment: if update.has_second_moment { zeros(&values)? } else { Vec::new() },
+        average: if ema > 0.0 { values.clone() } else { Vec::new() },
+        running_stats,
+        optimizer_steps: 0,
+        loss_scale: if is_scaled { INITIAL_LOSS_SCALE } else { 1.0 },
+        steady_steps: 0,
+        values,
+    })
+}
+
 /// Binds the loss scale (in mixed precision), the parameters (the last inputs of a gradient graph, followed only by
 /// `totals`), their gradients, and the batch statistics. Without totals, the session returns the loss.
 fn bind_gradients(
@@ -177,16 +198,7 @@ impl Stepper {
         };
         let compiling = options.recorder.span(Stage::Compile, "training step");
         let (gradients, updates) = (compiled(&graph.graph)?, compiled(&update.graph)?);
-        let state = ModelState {
-            first_moment: zeros(&values)?,
-            second_moment: if update.has_second_moment { zeros(&values)? } else { Vec::new() },
-            average: if options.ema > 0.0 { values.clone() } else { Vec::new() },
-            running_stats: running_stats(&graph, &model_graph),
-            optimizer_steps: 0,
-            loss_scale: if is_scaled { INITIAL_LOSS_SCALE } else { 1.0 },
-            steady_steps: 0,
-            values,
-        };
+        let state = initial_state(values, running_stats(&graph, &model_graph), &update, options.ema, is_scaled)?;
         let gradients = bind_gradients(&graph, &joined.tensors, gradients, totals);
         let update = bind_update(&joined.tensors, &update, updates, is_scaled);
         let (mut sum, mut averages) = (None, None);

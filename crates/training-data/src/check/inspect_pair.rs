@@ -126,22 +126,8 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
         }
         Err(e) => return with_error(inspection, e, &image),
     }
-    match task {
-        TrainingTask::LabelFree => match measure_intensities(&target, &target_file) {
-            Ok((about, hash, non_finite)) => {
-                inspection.target_hash = Some(hash);
-                inspection.summary.target_intensities = Some(about);
-                add_intensity_problems(&mut inspection, &target, &about, non_finite, "target");
-            }
-            Err(e) => return with_error(inspection, e, &target),
-        },
-        TrainingTask::Segmentation => match measure_labels(&target, &target_file, options) {
-            Ok(seen) => {
-                inspection.target_hash = Some(seen.hash);
-                add_label_problems(&mut inspection, &target, &seen, options);
-            }
-            Err(e) => return with_error(inspection, e, &target),
-        },
+    if let Err(e) = measure_target(&mut inspection, task, &target, &target_file, options) {
+        return with_error(inspection, e, &target);
     }
     if inspection.image_hash == inspection.target_hash {
         let next_step = format!(
@@ -159,6 +145,30 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
     }
     inspection.finished = true;
     inspection
+}
+
+/// Reads the labels or the stain of a pair, and adds their problems.
+fn measure_target(
+    inspection: &mut PairInspection,
+    task: TrainingTask,
+    target: &Stack,
+    file: &Image,
+    options: &CheckOptions,
+) -> Result<(), TrainingDataError> {
+    match task {
+        TrainingTask::LabelFree => {
+            let (about, hash, non_finite) = measure_intensities(target, file)?;
+            inspection.target_hash = Some(hash);
+            inspection.summary.target_intensities = Some(about);
+            add_intensity_problems(inspection, target, &about, non_finite, "target");
+        }
+        TrainingTask::Segmentation => {
+            let seen = measure_labels(target, file, options)?;
+            inspection.target_hash = Some(seen.hash);
+            add_label_problems(inspection, target, &seen, options);
+        }
+    }
+    Ok(())
 }
 
 /// Returns the names of the channels of a label file; empty if it has one, or more than can be chosen from a list.

@@ -99,22 +99,25 @@ pub(crate) fn common_stem(stem: &str, task: TrainingTask) -> &str {
     target.or_else(|| strip_suffix(stem, patterns.image).map(|(_, rest)| rest)).unwrap_or(stem)
 }
 
-/// Adds the pairs of one folder, and a problem for each file without a counterpart. Returns the number of pairs.
-pub(crate) fn search(
-    listing: &Listing,
-    task: TrainingTask,
-    options: &FindOptions,
-    part: Option<Part>,
-    found: &mut SearchResults,
-) -> usize {
+/// The files of a folder by what their names say. Names of images are without suffixes, in lower case.
+#[derive(Default)]
+struct SortedFiles {
+    /// Label images of the chosen name, each with the name of its image.
+    chosen_labels: Vec<(String, PathBuf)>,
+    /// Other targets by the name of their image, each with the rank of its suffix.
+    targets: BTreeMap<String, Vec<(usize, PathBuf)>>,
+    /// Files that are no targets.
+    images: Vec<PathBuf>,
+    /// `.npy` files with Python objects that are no labels.
+    pickles: Vec<PathBuf>,
+}
+
+/// Sorts the files of a folder by their names; `chosen` is the name of the label images that the user chose.
+fn sort_files(listing: &Listing, task: TrainingTask, chosen: Option<&str>) -> SortedFiles {
     let patterns = name_patterns(task);
-    let chosen = labels::chosen_name(task, options);
     let stems: BTreeSet<String> =
         listing.files.iter().filter(|f| is_image(f)).map(|f| stem(f).to_lowercase()).collect();
-    let mut chosen_labels: Vec<(String, PathBuf)> = Vec::new();
-    let mut targets: BTreeMap<String, Vec<(usize, PathBuf)>> = BTreeMap::new();
-    let mut images: Vec<PathBuf> = Vec::new();
-    let mut pickles: Vec<PathBuf> = Vec::new();
+    let mut sorted = SortedFiles::default();
     // Cellpose writes a _seg.npy beside every image: it is used where masks were not exported.
     let mut segmentations: Vec<(String, usize, PathBuf)> = Vec::new();
     for file in listing.files.iter().filter(|f| is_image(f)) {
@@ -126,7 +129,7 @@ pub(crate) fn search(
         let has_own_image =
             strip_suffix(&stem, patterns.target).is_some_and(|(_, rest)| stems.contains(&rest.to_lowercase()));
         if let Some(image) = chosen.filter(|_| !has_own_image).and_then(|name| labels::image_stem(&stem, name)) {
-            chosen_labels.push((image.to_lowercase(), file.clone()));
+            sorted.chosen_labels.push((image.to_lowercase(), file.clone()));
             continue;
         }
         let target = strip_suffix(&stem, patterns.target);
@@ -134,17 +137,31 @@ pub(crate) fn search(
             let is_segmentation = task == TrainingTask::Segmentation && open(file, &OpenOptions::default()).is_ok();
             match target.filter(|_| is_segmentation) {
                 Some((rank, rest)) => segmentations.push((rest.to_lowercase(), rank, file.clone())),
-                None => pickles.push(file.clone()),
+                None => sorted.pickles.push(file.clone()),
             }
         } else if let Some((rank, rest)) = target {
-            targets.entry(rest.to_lowercase()).or_default().push((rank, file.clone()));
+            sorted.targets.entry(rest.to_lowercase()).or_default().push((rank, file.clone()));
         } else {
-            images.push(file.clone());
+            sorted.images.push(file.clone());
         }
     }
     for (key, rank, file) in segmentations {
-        targets.entry(key).or_insert_with(|| vec![(rank, file)]);
+        sorted.targets.entry(key).or_insert_with(|| vec![(rank, file)]);
     }
+    sorted
+}
+
+/// Adds the pairs of one folder, and a problem for each file without a counterpart. Returns the number of pairs.
+pub(crate) fn search(
+    listing: &Listing,
+    task: TrainingTask,
+    options: &FindOptions,
+    part: Option<Part>,
+    found: &mut SearchResults,
+) -> usize {
+    let patterns = name_patterns(task);
+    let chosen = labels::chosen_name(task, options);
+    let SortedFiles { chosen_labels, mut targets, mut images, mut pickles } = sort_files(listing, task, chosen);
     // The label image that was chosen by its name is used even if there is one without a name.
     for (key, file) in chosen_labels {
         found.named_labels.insert(file.clone());

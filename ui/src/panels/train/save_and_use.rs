@@ -12,6 +12,7 @@ use cytoscope_profile::bytes_text;
 use cytoscope_train::{FloatOnly, Quantized, TrainReport};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
+use std::path::Path;
 
 /// Why the model cannot be saved, exported or replaced now.
 pub(super) const WAIT_FOR_SAVING: &str = "Wait until the model is saved or exported.";
@@ -46,20 +47,7 @@ pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
     });
     match saved {
-        Some(path) => {
-            ui.horizontal_wrapped(|ui| {
-                let color = theme::good(ui.visuals());
-                ui.label(RichText::new(icon::CHECK_CIRCLE).size(17.0).color(color));
-                ui.label("Saved to your models.");
-            });
-            weak(ui, path.display().to_string());
-            ui.add_space(theme::GAP);
-            let listed = state.jobs.models().iter().any(|m| m.path == *path);
-            let predict = primary_button(ui, listed, icon::SPARKLE, "Predict with this model");
-            if predict.on_disabled_hover_text("The model is not in the list of models yet, or was removed.").clicked() {
-                actions.send(TrainingAction::UseModel);
-            }
-        }
+        Some(path) => saved_model(ui, path, state, actions),
         None if taken => {
             let color = theme::bad(ui.visuals());
             super::colored(ui, color, "A model with this name already exists: choose another name.");
@@ -70,25 +58,44 @@ pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
     }
     title(ui, "Export");
-    ui.horizontal_wrapped(|ui| {
-        if icon_text_button(ui, idle, icon::PACKAGE, "Export as bioimage.io package…")
-            .on_hover_text("A zip file that other bioimage.io tools can read")
-            .on_disabled_hover_text(WAIT_FOR_SAVING)
-            .clicked()
-        {
-            actions.send(TrainingAction::AskExport(TrainedModelFormat::Zip));
-        }
-        let onnx = icon_text_button(ui, idle, icon::GRAPH, "Export as ONNX…").on_hover_text("Only the network");
-        if onnx.on_disabled_hover_text(WAIT_FOR_SAVING).clicked() {
-            actions.send(TrainingAction::AskExport(TrainedModelFormat::Onnx));
-        }
-    });
+    ui.horizontal_wrapped(|ui| export_buttons(ui, idle, actions));
     if let Some(report) = &wizard.report {
         results::scores(ui, report);
         weak(ui, networks_text(report));
         if let Some(quantized) = &report.quantized {
             costs(ui, quantized);
         }
+    }
+}
+
+/// Shows where the model was saved, and the button to predict with it.
+fn saved_model(ui: &mut Ui, path: &Path, state: State<'_>, actions: &mut Actions) {
+    ui.horizontal_wrapped(|ui| {
+        let color = theme::good(ui.visuals());
+        ui.label(RichText::new(icon::CHECK_CIRCLE).size(17.0).color(color));
+        ui.label("Saved to your models.");
+    });
+    weak(ui, path.display().to_string());
+    ui.add_space(theme::GAP);
+    let listed = state.jobs.models().iter().any(|m| m.path == *path);
+    let predict = primary_button(ui, listed, icon::SPARKLE, "Predict with this model");
+    if predict.on_disabled_hover_text("The model is not in the list of models yet, or was removed.").clicked() {
+        actions.send(TrainingAction::UseModel);
+    }
+}
+
+/// Shows the buttons that export the model; they are disabled unless `is_idle`.
+fn export_buttons(ui: &mut Ui, is_idle: bool, actions: &mut Actions) {
+    if icon_text_button(ui, is_idle, icon::PACKAGE, "Export as bioimage.io package…")
+        .on_hover_text("A zip file that other bioimage.io tools can read")
+        .on_disabled_hover_text(WAIT_FOR_SAVING)
+        .clicked()
+    {
+        actions.send(TrainingAction::AskExport(TrainedModelFormat::Zip));
+    }
+    let onnx = icon_text_button(ui, is_idle, icon::GRAPH, "Export as ONNX…").on_hover_text("Only the network");
+    if onnx.on_disabled_hover_text(WAIT_FOR_SAVING).clicked() {
+        actions.send(TrainingAction::AskExport(TrainedModelFormat::Onnx));
     }
 }
 

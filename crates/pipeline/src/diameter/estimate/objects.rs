@@ -124,23 +124,24 @@ pub(super) fn appearance(labels: &[u32], count: u32, heights: &[f32], intensitie
     let mut peaks = vec![0.0f32; count as usize];
     // Number of voxels and sum of intensities of each object.
     let mut totals = vec![(0.0f64, 0.0f64); count as usize];
-    // Number of voxels, sums and sums of products of heights and intensities.
-    let (mut n, mut sums, mut squares, mut product) = (0.0f64, [0.0f64; 2], [0.0f64; 2], 0.0f64);
+    // Sum of heights, and sums of squares and products of heights and intensities.
+    let (mut height_sum, mut squares, mut product) = (0.0f64, [0.0f64; 2], 0.0f64);
     for ((label, height), intensity) in labels.iter().zip(heights).zip(intensities) {
         let Some(index) = label.checked_sub(1).map(|i| i as usize) else { continue };
         let (Some(peak), Some(total)) = (peaks.get_mut(index), totals.get_mut(index)) else { continue };
-        *peak = peak.max(*height);
-        *total = (total.0 + 1.0, total.1 + f64::from(*intensity));
         let values = [f64::from(*height), f64::from(*intensity)];
-        n += 1.0;
+        *peak = peak.max(*height);
+        *total = (total.0 + 1.0, total.1 + values[1]);
+        height_sum += values[0];
         product += values[0] * values[1];
         for a in 0..2 {
-            sums[a] += values[a];
             squares[a] += values[a] * values[a];
         }
     }
-    let covariance = product - sums[0] * sums[1] / n;
-    let deviations = ((squares[0] - sums[0] * sums[0] / n) * (squares[1] - sums[1] * sums[1] / n)).sqrt();
+    let (n, intensity_sum) = totals.iter().fold((0.0, 0.0), |sums, total| (sums.0 + total.0, sums.1 + total.1));
+    let covariance = product - height_sum * intensity_sum / n;
+    let deviations =
+        ((squares[0] - height_sum * height_sum / n) * (squares[1] - intensity_sum * intensity_sum / n)).sqrt();
     let mut means: Vec<f64> = totals.iter().filter(|t| t.0 > 0.0).map(|(voxels, sum)| sum / voxels).collect();
     means.sort_by(f64::total_cmp);
     Appearance {
