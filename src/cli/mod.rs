@@ -300,9 +300,10 @@ fn refuse_other_encodings() -> Outcome {
     match std::env::args_os().chain(folder).find(|argument| argument.to_str().is_none()) {
         None => Ok(()),
         Some(argument) => Err(Failure::wrong_use(format!(
-            "{}: the name is not valid Unicode (UTF-8), so reports cannot name it; rename the file or folder",
+            "{}: the name is not valid Unicode (UTF-8), so reports cannot name it",
             argument.display()
-        ))),
+        ))
+        .and_next("rename the file or folder")),
     }
 }
 

@@ -166,10 +166,8 @@ impl RunCommand {
             refuse_inside_package(path, &[model])?;
             check_file(path, &read, overwrite)?;
             if !written.insert(resolved(path)) {
-                return Err(Failure::wrong_use(format!(
-                    "{}: two outputs have the same file; give each its own",
-                    path.display()
-                )));
+                return Err(Failure::wrong_use(format!("{}: two outputs have the same file", path.display()))
+                    .and_next("give each its own"));
             }
         }
         if let Some(trace) = &self.trace {
@@ -277,9 +275,8 @@ impl RunCommand {
             .map(|(id, path)| {
                 let name = &graph.value(*id).name;
                 let path = path.ok_or_else(|| {
-                    Failure::wrong_use(format!(
-                        "no --input was given for the model's input \"{name}\"; add --input {name}=FILE.npy"
-                    ))
+                    Failure::wrong_use(format!("no --input was given for the model's input \"{name}\""))
+                        .and_next(format!("add --input {name}=FILE.npy"))
                 })?;
                 let tensor = npy::read(&read_file(&path)?)
                     .map_err(|e| Failure::bad_input(format!("{}: {}", path.display(), array_problem(e))))?;
@@ -423,9 +420,10 @@ fn assign(tensors: &[TensorNames], given: &[String], what: &str) -> Result<Vec<O
                 let earlier = files.get_mut(at).and_then(|slot| slot.replace(PathBuf::from(file)));
                 if let Some(earlier) = earlier {
                     return Err(Failure::wrong_use(format!(
-                        "--{what} {text}: this {what} already has the file {}; give it one file",
+                        "--{what} {text}: this {what} already has the file {}",
                         earlier.display()
-                    )));
+                    ))
+                    .and_next("give it one file"));
                 }
             }
             None if text.contains('=') && !Path::new(text).exists() => {

@@ -10,7 +10,9 @@ mod removal;
 
 use crate::folder_digest::{changed_error, file_record, input_record, record_like, unsampled_record};
 use crate::installed_models::recorded_model;
-use crate::provenance::{InputRecord, ModelRecord, Provenance, not_a_record, program, read_bytes, record_listing};
+use crate::provenance::{
+    InputRecord, ModelRecord, Provenance, RENAME, not_a_record, program, read_bytes, record_listing,
+};
 use crate::results::FileRecord;
 use crate::{Context, JobError, Model, find_model};
 use cytoscope_engine::{Device, DeviceId, Precision};
@@ -363,19 +365,16 @@ impl<J: Recordable> PendingRecord<J> {
         let outputs: Vec<PathBuf> = job.outputs().into_iter().map(Path::to_owned).collect();
         let first = outputs
             .first()
-            .ok_or_else(|| JobError::wrong_use("the job has no output: give a path for its result".to_owned()))?;
+            .ok_or_else(|| JobError::wrong_use_with("the job has no output", "give a path for its result"))?;
         let path = record_path(first);
         check_record(&path, first, &job.inputs(), overwrite)?;
         // Paths that JSON cannot hold are reported before the work is done.
         if let Some(path) = job.paths_mut().into_iter().find(|path| path.to_str().is_none()) {
-            return Err(JobError::wrong_use(format!(
-                "{}: the path is not valid Unicode (UTF-8), so the provenance record cannot name it; rename the file or \
-                 folder",
-                path.display()
-            )));
+            let problem = "the path is not valid Unicode (UTF-8), so the provenance record cannot name it";
+            return Err(JobError::wrong_use_with(format!("{}: {problem}", path.display()), RENAME));
         }
         serde_json::to_value(&job)
-            .map_err(|e| JobError::wrong_use(format!("the job cannot be recorded ({e}): rename the file or folder")))?;
+            .map_err(|e| JobError::wrong_use_with(format!("the job cannot be recorded ({e})"), RENAME))?;
         let left_out: Vec<PathBuf> =
             outputs.iter().chain(&job.working_folders()).map(|output| resolved(output)).collect();
         let mut seen = BTreeSet::new();
@@ -546,11 +545,11 @@ fn check_record(path: &Path, output: &Path, inputs: &[&Path], overwrite: Overwri
     refuse_input(path, inputs)?;
     let length = path.file_name().map_or(0, |name| name.as_encoded_bytes().len());
     if length > MAX_NAME_BYTES {
-        return Err(JobError::wrong_use(format!(
-            "{}: the name of its provenance record would have {length} bytes, but file systems allow {MAX_NAME_BYTES}: give \
-             the output a shorter name",
+        let problem = format!(
+            "{}: the name of its provenance record would have {length} bytes, but file systems allow {MAX_NAME_BYTES}",
             output.display()
-        )));
+        );
+        return Err(JobError::wrong_use_with(problem, "give the output a shorter name"));
     }
     if std::fs::symlink_metadata(path).is_err() {
         return Ok(());
