@@ -2,7 +2,7 @@
 
 use crate::misuse::Misuse;
 use cytoscope_engine::EngineError;
-use cytoscope_formats::{FormatError, FormatErrorKind, OPENING, io_advice};
+use cytoscope_formats::{FormatError, FormatErrorKind, OPENING};
 use cytoscope_graph::GraphError;
 use cytoscope_model_package::PackageError;
 use cytoscope_objects::ObjectsError;
@@ -11,7 +11,7 @@ use cytoscope_storage::json::JsonError;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::read::refusal;
-use cytoscope_storage::{StorageError, is_exhausted};
+use cytoscope_storage::{StorageError, io_advice, io_problem, is_exhausted};
 use cytoscope_volume::VolumeError;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -135,7 +135,7 @@ pub enum JobError {
         next_step: Message,
     },
     /// An I/O error of a temporary or small file.
-    #[error("{path}: {error}; {}", io_advice(.error))]
+    #[error("{path}: {}; {}", io_problem(.error), io_advice(.error))]
     Io {
         /// Path of the file.
         path: PathBuf,
@@ -185,12 +185,13 @@ impl JobError {
 
     /// Returns the error for an input file or folder that is missing or cannot be read.
     pub fn unreadable(path: &Path, error: std::io::Error) -> Self {
-        let problem = match error.kind() {
-            ErrorKind::NotFound => "no such file or folder",
-            ErrorKind::NotADirectory => "part of the path is a file, not a folder",
-            _ => return Self::Io { path: path.to_owned(), error },
-        };
-        Self::Mismatch { path: path.to_owned(), problem: problem.to_owned(), next_step: "check the path".into() }
+        let path = path.to_owned();
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => {
+                Self::Mismatch { path, problem: io_problem(&error).into_owned(), next_step: "check the path".into() }
+            }
+            _ => Self::Io { path, error },
+        }
     }
 
     /// Returns a function that converts the error of creating a folder for results, for `map_err`.

@@ -19,10 +19,10 @@ use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_formats::Image;
 use cytoscope_profile::Stage;
 pub use cytoscope_storage::Overwrite;
-use cytoscope_storage::StorageError;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::target::{extension, refuse_input, resolved};
 use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::{StorageError, io_problem};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -208,7 +208,7 @@ impl<J> JobRecord<J> {
         for input in &self.inputs {
             let change = match record_like(input, &outputs) {
                 Ok(now) => input.change(&now),
-                Err(error) => Some(format!("can no longer be read ({error})")),
+                Err(error) => Some(format!("can no longer be read ({})", io_problem(&error))),
             };
             found.extend(
                 change.map(|change| {
@@ -439,7 +439,7 @@ impl<J: Recordable> PendingRecord<J> {
         for then in &self.record.inputs {
             let change = match record_like(then, &self.left_out) {
                 Ok(now) => then.change(&now),
-                Err(error) => Some(format!("can no longer be read ({error})")),
+                Err(error) => Some(format!("can no longer be read ({})", io_problem(&error))),
             };
             if let Some(change) = change {
                 return Err(changed_error(&then.path, &change));
