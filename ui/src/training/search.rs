@@ -174,7 +174,7 @@ impl SearchJob {
             let path = self.file(extension);
             match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(format!("{}: {error}", path.display()));
+                    return Err(io_message(&path, &error));
                 }
                 _ => {}
             }
