@@ -213,6 +213,7 @@ fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<O
     if status.code().is_none() && signals::is_requested() {
         return Err(JobError::Cancelled.into());
     }
+    // Without messages in time, the failure states the exit code alone.
     let messages = messages.recv_timeout(PIPE_WAIT).unwrap_or_default();
     Err(process_failure(status.code(), &String::from_utf8_lossy(&messages)))
 }
@@ -238,6 +239,7 @@ fn read_start<R: Read>(pipe: &mut R) -> Vec<u8> {
     let mut bytes = Vec::new();
     // If reading fails, what was read so far is enough for a message. The rest is read so that the process does not wait.
     let _ = pipe.by_ref().take(MAX_REPORT_BYTES).read_to_end(&mut bytes);
+    // Nothing is left to read from a pipe that fails.
     let _ = io::copy(pipe, &mut io::sink());
     bytes
 }

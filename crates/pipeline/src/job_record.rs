@@ -317,6 +317,7 @@ pub(crate) fn recorded_training(output: &Path) -> Option<bool> {
     if record.kind == JobKind::Train {
         return Some(true);
     }
+    // Of an output that cannot be read, it is unknown what wrote it.
     let (then, now) = (record.outputs.first()?, file_record(output).ok()?);
     ((then.bytes, &then.sha256) == (now.bytes, &now.sha256)).then_some(false)
 }
@@ -535,6 +536,7 @@ fn lock_output(output: &Path, record: &Path) -> Result<Option<ResultsLock>, JobE
         Err(StorageError::Busy { locked, holder, .. }) => {
             Err(StorageError::Busy { path: output.to_owned(), locked, holder }.into())
         }
+        // Writing the output reports why nothing can be written.
         acquired => Ok(acquired.ok()),
     }
 }

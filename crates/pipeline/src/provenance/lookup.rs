@@ -57,6 +57,7 @@ pub(crate) fn record_listing(file: &Path) -> Option<PathBuf> {
         return own;
     }
     let folder = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // A folder or an entry that cannot be read has no record that could be used.
     let records = std::fs::read_dir(folder).ok()?.filter_map(|entry| {
         let name = entry.ok()?.file_name();
         // The folder of the file is kept as it is given.
