@@ -21,13 +21,13 @@ impl Misuse {
 
     /// Returns a misuse with what to do next, which follows the problem in the message.
     pub fn with_next_step(problem: impl Into<Message>, next_step: impl Into<Message>) -> Self {
-        let (problem, next_step) = (problem.into(), next_step.into());
+        let (problem, next_step): (Message, Message) = (problem.into(), next_step.into());
         Self { message: message!("{problem}; {next_step}"), next_step: Some(next_step) }
     }
 
     /// Returns a misuse that another error explains, whose text ends with `next_step` if it has one.
     pub fn explained(message: impl Into<Message>, next_step: Option<&str>) -> Self {
-        let message = message.into();
+        let message: Message = message.into();
         let next_step = next_step.filter(|step| message.ends_with(*step)).map(Message::from);
         Self { message, next_step }
     }
