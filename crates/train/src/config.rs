@@ -3,7 +3,7 @@
 mod optimization;
 
 use crate::data_config::DataConfig;
-use crate::error::{invalid_toml, wrong_use};
+use crate::error::{invalid_toml, wrong_use, wrong_use_with};
 use crate::toml_text::toml_text;
 use cytoscope_engine::Precision;
 use cytoscope_graph::ElementType;
@@ -288,7 +288,7 @@ impl TrainConfig {
             return Err(wrong_use(format!("voxel_um is {voxel:?}: expected three numbers above 0, in µm")));
         }
         if let Some(problem) = self.license.as_deref().and_then(license_problem) {
-            return Err(wrong_use(format!("license {problem}")));
+            return Err(wrong_use_with(format!("license {}", problem.problem), problem.next_step));
         }
         self.data.check()?;
         self.network.check()
