@@ -75,10 +75,10 @@ impl Provenance {
         let is_json = self.file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
         if path == self.file && path.exists() && !is_json {
             return Err(Failure::bad_input(format!(
-                "{}: there is no provenance record beside this result; give the record (NAME_provenance.json), or a result \
-                 that Cytoscope wrote with one",
+                "{}: there is no provenance record beside this result",
                 path.display()
-            )));
+            ))
+            .and_next("give the record (NAME_provenance.json), or a result that Cytoscope wrote with one"));
         }
         match read_any(&path)? {
             AnyRecord::Prediction(record) if self.rerun => self.rerun_prediction(*record),

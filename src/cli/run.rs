@@ -311,13 +311,13 @@ fn check_array(input: &Value, array: &Tensor, path: &Path) -> Outcome {
     let has_names = input.shape.iter().flatten().any(|length| length.fixed().is_none());
     let any_length = if has_names { " (a name stands for any length)" } else { "" };
     Err(Failure::bad_input(format!(
-        "{}: the array is {} with shape {:?}, but the model's input \"{}\" is {dtype} with {shape}; give an array \
-         of that type and shape{any_length}",
+        "{}: the array is {} with shape {:?}, but the model's input \"{}\" is {dtype} with {shape}",
         path.display(),
         array.dtype().name(),
         array.shape(),
         input.name
-    )))
+    ))
+    .and_next(format!("give an array of that type and shape{any_length}")))
 }
 
 /// Returns the failure of compiling or running a network. If the network does not fit its inputs or the memory, the message

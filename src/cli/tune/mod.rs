@@ -276,8 +276,8 @@ impl Tune {
         if complete {
             return Ok(());
         }
-        let problem = "tuning was interrupted before all candidates were compared; run it again for reliable settings";
-        Err(Failure::new(JobErrorKind::Cancelled, problem))
+        let problem = "tuning was interrupted before all candidates were compared";
+        Err(Failure::new(JobErrorKind::Cancelled, problem).and_next("run it again for reliable settings"))
     }
 
     /// Returns how progress is shown.
