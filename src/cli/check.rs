@@ -61,12 +61,13 @@ impl Check {
         }
         let refused = report.findings.iter().filter(|finding| finding.severity == UploadSeverity::Refused);
         Err(Failure::bad_input(format!(
-            "{}: bioimage.io would refuse {} of its metadata; correct rdf.yaml and check again",
+            "{}: bioimage.io would refuse {} of its metadata",
             self.package,
             match refused.count() {
                 1 => "one part".to_owned(),
                 n => format!("{n} parts"),
             }
-        )))
+        ))
+        .and_next("correct rdf.yaml and check again"))
     }
 }

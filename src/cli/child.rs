@@ -6,10 +6,10 @@ use super::profile::read_run;
 use super::signals;
 use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, own_program};
 use cytoscope_profile::StoredRun;
-use cytoscope_storage::StorageError;
 use cytoscope_storage::folder::{clear_working, create_private, create_working, is_working, remove_working};
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::message::Message;
+use cytoscope_storage::{StorageError, io_problem};
 use serde::de::DeserializeOwned;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -195,7 +195,8 @@ fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<O
     let start = Instant::now();
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| Failure::other(format!("the run cannot be started: {error}")))?;
+    let unstarted = |error: io::Error| Failure::other(format!("the run cannot be started: {}", io_problem(&error)));
+    let mut child = command.spawn().map_err(unstarted)?;
     // Both pipes are read while the process runs: it would wait for a full one.
     let printed = in_background(child.stdout.take(), |pipe| (read_start(pipe), Instant::now()));
     let messages = in_background(child.stderr.take(), read_end);
@@ -213,6 +214,7 @@ fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<O
     if status.code().is_none() && signals::is_requested() {
         return Err(JobError::Cancelled.into());
     }
+    // Without messages in time, the failure states the exit code alone.
     let messages = messages.recv_timeout(PIPE_WAIT).unwrap_or_default();
     Err(process_failure(status.code(), &String::from_utf8_lossy(&messages)))
 }
@@ -238,6 +240,7 @@ fn read_start<R: Read>(pipe: &mut R) -> Vec<u8> {
     let mut bytes = Vec::new();
     // If reading fails, what was read so far is enough for a message. The rest is read so that the process does not wait.
     let _ = pipe.by_ref().take(MAX_REPORT_BYTES).read_to_end(&mut bytes);
+    // Nothing is left to read from a pipe that fails.
     let _ = io::copy(pipe, &mut io::sink());
     bytes
 }

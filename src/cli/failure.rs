@@ -39,8 +39,9 @@ impl Failure {
         Self { next_step, ..self }
     }
 
-    /// Returns the failure with what to do next at the end of its message.
-    pub(crate) fn and_next(self, next_step: Message) -> Self {
+    /// Returns the failure with what to do next at the end of its message. Settings are found in the text.
+    pub(crate) fn and_next(self, next_step: impl Into<String>) -> Self {
+        let next_step = Message::parse(next_step);
         let message = message!("{}; {next_step}", self.message);
         Self { kind: self.kind, message, next_step: Some(next_step.into()) }
     }

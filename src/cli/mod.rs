@@ -296,13 +296,15 @@ fn note_moved_aside(output: &Path, aside: Option<&Path>) {
 /// Refuses arguments that are not valid Unicode. Reports and provenance records are JSON and could not name them;
 /// without this check, the error would appear only after the work was done.
 fn refuse_other_encodings() -> Outcome {
+    // A folder that was removed has no name to check; opening a file in it fails.
     let folder = std::env::current_dir().map(std::path::PathBuf::into_os_string).ok();
     match std::env::args_os().chain(folder).find(|argument| argument.to_str().is_none()) {
         None => Ok(()),
         Some(argument) => Err(Failure::wrong_use(format!(
-            "{}: the name is not valid Unicode (UTF-8), so reports cannot name it; rename the file or folder",
+            "{}: the name is not valid Unicode (UTF-8), so reports cannot name it",
             argument.display()
-        ))),
+        ))
+        .and_next("rename the file or folder")),
     }
 }
 

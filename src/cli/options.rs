@@ -20,10 +20,8 @@ use std::str::FromStr;
 /// [`Failure`] if CSV is requested for a name that stands for Parquet.
 pub(crate) fn table_format(requested: Option<TableFormat>, table: &Path) -> Result<TableFormat, Failure> {
     if requested == Some(TableFormat::Csv) && extension(table).as_deref() == Some(PARQUET_EXTENSION) {
-        return Err(Failure::wrong_use(format!(
-            "{} ends in .parquet, but --table-format is csv: give a name that ends in .csv, or leave the option out",
-            table.display()
-        )));
+        return Err(Failure::wrong_use(format!("{} ends in .parquet, but --table-format is csv", table.display()))
+            .and_next("give a name that ends in .csv, or leave the option out"));
     }
     Ok(requested.unwrap_or_default())
 }

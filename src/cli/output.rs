@@ -2,9 +2,10 @@
 
 use super::failure::{Failure, Outcome};
 use cytoscope_pipeline::JobErrorKind;
-use cytoscope_storage::{io_advice, is_exhausted};
+use cytoscope_storage::{io_message, is_exhausted};
 use cytoscope_volume::printable;
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Prints a line on stderr, ignoring a closed stderr. Control characters, which file names may contain, are escaped.
@@ -57,7 +58,7 @@ pub(super) fn check_stdout() -> Outcome {
     match STDOUT.lock().unwrap_or_else(PoisonError::into_inner).take() {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => {
             let kind = if is_exhausted(&error) { JobErrorKind::OutOfResources } else { JobErrorKind::Other };
-            Err(Failure::new(kind, format!("standard output: {error}; {}", io_advice(&error))))
+            Err(Failure::new(kind, io_message(Path::new("standard output"), &error)))
         }
         _ => Ok(()),
     }

@@ -250,15 +250,13 @@ impl Predict {
         }
         if self.overlap.is_some() && self.blend.blend() == Some(Blend::Crop) {
             return Err(Failure::wrong_use(
-                "--overlap applies to --blend gaussian: tiles that are cropped overlap by the network's receptive field; \
-                 leave out one of the options",
-            ));
+                "--overlap applies to --blend gaussian: tiles that are cropped overlap by the network's receptive field",
+            )
+            .and_next("leave out one of the options"));
         }
         if self.table_format.is_some() && !self.outputs.is_empty() && !self.outputs.contains(&Output::Table) {
-            return Err(Failure::wrong_use(
-                "--table-format applies to the table, which --outputs does not contain: add table to it, or leave \
-                 --table-format out",
-            ));
+            return Err(Failure::wrong_use("--table-format applies to the table, which --outputs does not contain")
+                .and_next("add table to it, or leave --table-format out"));
         }
         let job = PredictJob {
             inputs: command_stacks(&self.inputs, &self.input_tensors)?,
@@ -322,8 +320,8 @@ pub(super) fn command_stacks(given: &[PathBuf], tensors: &[InputTensor]) -> Resu
         return Ok(given.to_vec());
     }
     let first = tensors.iter().find_map(|tensor| tensor.file.clone());
-    let missing = "no stack was given: give a file or a folder, or the file of an input with --input NAME=FILE";
-    first.map(|file| vec![file]).ok_or_else(|| Failure::wrong_use(missing.to_owned()))
+    let next_step = "give a file or a folder, or the file of an input with --input NAME=FILE";
+    first.map(|file| vec![file]).ok_or_else(|| Failure::wrong_use("no stack was given").and_next(next_step))
 }
 
 fn report(outcome: &PredictOutcome, run: MeasuredRun) -> PredictCommandReport {

@@ -488,10 +488,11 @@ impl Profile {
         check_extension(path, &["csv"])?;
         if let Some(folder) = whole_around(path) {
             return Err(Failure::wrong_use(format!(
-                "--csv {}: the path is inside {}, which the table would change; write it to another path",
+                "--csv {}: the path is inside {}, which the table would change",
                 path.display(),
                 folder.display()
-            )));
+            ))
+            .and_next("write it to another path"));
         }
         let run = read_run(&self.run)?;
         let other = self.compare.as_deref().map(read_run).transpose()?;

@@ -17,6 +17,8 @@ use cytoscope_pipeline::{
     SegmentJob,
 };
 use cytoscope_profile::Recorder;
+use cytoscope_storage::message;
+use cytoscope_storage::setting::OUT;
 use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::{EvaluateModelJob, LimitedQuantization, TrainEvent, TrainJob, TrainPrecision};
 use serde::Serialize;
@@ -73,10 +75,10 @@ impl Provenance {
         let is_json = self.file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
         if path == self.file && path.exists() && !is_json {
             return Err(Failure::bad_input(format!(
-                "{}: there is no provenance record beside this result; give the record (NAME_provenance.json), or a result \
-                 that Cytoscope wrote with one",
+                "{}: there is no provenance record beside this result",
                 path.display()
-            )));
+            ))
+            .and_next("give the record (NAME_provenance.json), or a result that Cytoscope wrote with one"));
         }
         match read_any(&path)? {
             AnyRecord::Prediction(record) if self.rerun => self.rerun_prediction(*record),
@@ -165,10 +167,8 @@ impl Provenance {
     fn rerun_job(&self, path: &Path, record: &JobRecord) -> Outcome {
         let existing = record.outputs.iter().map(|output| &output.path).find(|output| output.exists());
         if let Some(existing) = existing.filter(|_| self.out.is_none() && !self.force) {
-            return Err(Failure::wrong_use(format!(
-                "the recorded result {} exists: write to another path with --out, or replace it with --force",
-                existing.display()
-            )));
+            return Err(Failure::wrong_use(format!("the recorded result {} exists", existing.display()))
+                .and_next("write to another path with --out, or replace it with --force"));
         }
         let (context, display) =
             progress::training_context(self.report.json_progress, self.report.json, Recorder::totals_only());
@@ -262,7 +262,7 @@ impl RerunRequest<'_> {
 
 /// Returns the error for a recorded job that states no output.
 fn no_output() -> JobError {
-    JobError::wrong_use("the recorded job states no output: give a path for its result with --out".to_owned())
+    JobError::wrong_use_with("the recorded job states no output", message!("give a path for its result with {OUT}"))
 }
 
 /// Compares the outputs of a rerun with the recorded ones, which are in the same order.

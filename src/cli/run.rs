@@ -166,10 +166,8 @@ impl RunCommand {
             refuse_inside_package(path, &[model])?;
             check_file(path, &read, overwrite)?;
             if !written.insert(resolved(path)) {
-                return Err(Failure::wrong_use(format!(
-                    "{}: two outputs have the same file; give each its own",
-                    path.display()
-                )));
+                return Err(Failure::wrong_use(format!("{}: two outputs have the same file", path.display()))
+                    .and_next("give each its own"));
             }
         }
         if let Some(trace) = &self.trace {
@@ -277,9 +275,8 @@ impl RunCommand {
             .map(|(id, path)| {
                 let name = &graph.value(*id).name;
                 let path = path.ok_or_else(|| {
-                    Failure::wrong_use(format!(
-                        "no --input was given for the model's input \"{name}\"; add --input {name}=FILE.npy"
-                    ))
+                    Failure::wrong_use(format!("no --input was given for the model's input \"{name}\""))
+                        .and_next(format!("add --input {name}=FILE.npy"))
                 })?;
                 let tensor = npy::read(&read_file(&path)?)
                     .map_err(|e| Failure::bad_input(format!("{}: {}", path.display(), array_problem(e))))?;
@@ -314,13 +311,13 @@ fn check_array(input: &Value, array: &Tensor, path: &Path) -> Outcome {
     let has_names = input.shape.iter().flatten().any(|length| length.fixed().is_none());
     let any_length = if has_names { " (a name stands for any length)" } else { "" };
     Err(Failure::bad_input(format!(
-        "{}: the array is {} with shape {:?}, but the model's input \"{}\" is {dtype} with {shape}; give an array \
-         of that type and shape{any_length}",
+        "{}: the array is {} with shape {:?}, but the model's input \"{}\" is {dtype} with {shape}",
         path.display(),
         array.dtype().name(),
         array.shape(),
         input.name
-    )))
+    ))
+    .and_next(format!("give an array of that type and shape{any_length}")))
 }
 
 /// Returns the failure of compiling or running a network. If the network does not fit its inputs or the memory, the message
@@ -423,9 +420,10 @@ fn assign(tensors: &[TensorNames], given: &[String], what: &str) -> Result<Vec<O
                 let earlier = files.get_mut(at).and_then(|slot| slot.replace(PathBuf::from(file)));
                 if let Some(earlier) = earlier {
                     return Err(Failure::wrong_use(format!(
-                        "--{what} {text}: this {what} already has the file {}; give it one file",
+                        "--{what} {text}: this {what} already has the file {}",
                         earlier.display()
-                    )));
+                    ))
+                    .and_next("give it one file"));
                 }
             }
             None if text.contains('=') && !Path::new(text).exists() => {

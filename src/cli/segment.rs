@@ -101,8 +101,9 @@ impl Segment {
     pub(crate) fn run(self) -> Outcome {
         if self.method == Some(Method::Components) && (self.height.is_some() || self.seed_height.is_some()) {
             return Err(Failure::wrong_use(
-                "--height and --seed-height apply to --method watershed: components has no seeds; leave them out",
-            ));
+                "--height and --seed-height apply to --method watershed: components has no seeds",
+            )
+            .and_next("leave them out"));
         }
         let Basis { channel, seed_channel, options, note } = self.basis()?;
         let options = self.changed(options);
@@ -157,9 +158,9 @@ impl Segment {
         let model = Model::load(name)?;
         if model.task != ModelTask::Segmentation {
             return Err(Failure::wrong_use(format!(
-                "--model {name} predicts a stain and has no segmentation settings: leave it out, or give a model that \
-                 predicts objects"
-            )));
+                "--model {name} predicts a stain and has no segmentation settings"
+            ))
+            .and_next("leave it out, or give a model that predicts objects"));
         }
         let mut note = None;
         let scale = match (self.diameter, model.object_diameter_um) {
@@ -177,9 +178,9 @@ impl Segment {
             (Some(diameter), Some(nominal_um)) => diameter / nominal_um,
             (Some(_), None) => {
                 return Err(Failure::wrong_use(format!(
-                    "--diameter has no effect: --model {name} states no object diameter to scale its settings from; leave \
-                     it out"
-                )));
+                    "--diameter has no effect: --model {name} states no object diameter to scale its settings from"
+                ))
+                .and_next("leave it out"));
             }
         };
         let (channel, seed_channel) = match self.channel {

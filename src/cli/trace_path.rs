@@ -19,8 +19,8 @@ pub(crate) fn check_trace(trace: &Path, inputs: &[&Path], outputs: &[&Path], ove
     check_file(trace, inputs, overwrite)?;
     check_extension(trace, &["json"])?;
     let refused = |what: &str| {
-        let next_step = "write the trace to another path";
-        Err(Failure::wrong_use(format!("--trace {}: the path {what}; {next_step}", trace.display())))
+        let problem = format!("--trace {}: the path {what}", trace.display());
+        Err(Failure::wrong_use(problem).and_next("write the trace to another path"))
     };
     let path = resolved(trace);
     let is_inside = |folder: &Path| path.starts_with(resolved(folder));

@@ -18,10 +18,8 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 /// as docs/shell-protocol.md describes.
 pub(crate) fn open(files: Vec<PathBuf>, shell: bool) -> Outcome {
     if let Some(missing) = files.iter().find(|f| !f.exists()) {
-        return Err(Failure::wrong_use(format!(
-            "{}: there is no such file or command; run cytoscope --help for the commands",
-            missing.display()
-        )));
+        return Err(Failure::wrong_use(format!("{}: there is no such file or command", missing.display()))
+            .and_next("run cytoscope --help for the commands"));
     }
     let options = WorkbenchOptions {
         files,

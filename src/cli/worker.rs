@@ -3,6 +3,7 @@
 use super::failure::{Failure, Outcome};
 use super::{devices, signals};
 use clap::Args;
+use cytoscope_storage::io_problem;
 use cytoscope_worker::{WorkerOptions, serve};
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -32,10 +33,8 @@ impl Worker {
         let input = BufReader::with_capacity(1 << 16, io::stdin());
         serve(input, output, options).map_err(|e| {
             let folder = std::env::temp_dir();
-            Failure::other(format!(
-                "no private folder can be created in {}: {e}; check the free space and permissions there",
-                folder.display()
-            ))
+            Failure::other(format!("no private folder can be created in {}: {}", folder.display(), io_problem(&e)))
+                .and_next("check the free space and permissions there")
         })
     }
 }

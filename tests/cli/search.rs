@@ -124,6 +124,18 @@ fn a_search_in_place_of_another_leaves_none_of_its_results() {
 }
 
 #[test]
+fn a_search_that_cannot_continue_another_says_what_to_do_next() {
+    let fixture = prepared();
+    let header = "trial,rung,steps,score,seconds,error,ema,schedule.rate,search\n";
+    std::fs::write(fixture.path("m.search.csv"), format!("{header}0,1,2,0.5,1.0,,0.5,0.1,abc\n")).unwrap();
+    let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--out", "m", "--resume", "--json-error"];
+    let refused = fixture.run(&[&SMALL[..], &search].concat());
+    let event: Value = serde_json::from_str(refused.stderr.lines().last().unwrap()).unwrap();
+    let next_step = "give the options of that search, or use --restart instead of --resume";
+    assert_eq!(event["next_step"], next_step, "{event}");
+}
+
+#[test]
 fn a_search_neither_continues_nor_keeps_the_training_run_of_something_else() {
     let fixture = prepared();
     let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--out", "m"];

@@ -29,9 +29,9 @@ use cytoscope_pipeline::{
     MachineProfiles, PairRole, SearchTrial, SegmentReport, channels_to_score, machine_peak, user_folder,
 };
 use cytoscope_profile::{MachinePeak, StoredRun};
-use cytoscope_storage::ResultsFolder;
 use cytoscope_storage::folder::{move_aside, remove_finished};
 use cytoscope_storage::message::Message;
+use cytoscope_storage::{ResultsFolder, io_message};
 use cytoscope_train::TrainJob;
 use cytoscope_worker::{LabelArray, LiveArray};
 use std::collections::BTreeMap;
@@ -416,7 +416,7 @@ impl DocumentEffect {
                 DocumentEvent::CorrectionsReady(prepare_corrections(place, earlier.as_deref()))
             }
             Self::SetAside(files) => {
-                let moved = files.set_aside().map_err(|error| format!("{}: {error}", files.journal.display()));
+                let moved = files.set_aside().map_err(|error| io_message(&files.journal, &error));
                 DocumentEvent::SetAside(moved)
             }
             Self::OpenLive(output) => {
@@ -523,11 +523,11 @@ fn request_finish(job: &TrainJob, paused: bool) -> Result<(), String> {
 
 /// Checks that a folder exists or can be created. A job that writes to it creates it.
 fn check_folder(folder: &Path) -> Result<(), String> {
-    ResultsFolder::create(folder).map(drop).map_err(|error| format!("{}: {error}", folder.display()))
+    ResultsFolder::create(folder).map(drop).map_err(|error| io_message(folder, &error))
 }
 
 fn create_folder(folder: &Path) -> Result<(), String> {
-    std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
+    std::fs::create_dir_all(folder).map_err(|error| io_message(folder, &error))
 }
 
 /// Whether a folder exists and is writable, or can be created.

@@ -130,7 +130,7 @@ fn failure_with_controls(message: &Message, next_step: Option<&str>, in_place: f
     let shown = |message: &Message| with_controls(message, in_place, time_points_from_one);
     let parts = next_step.and_then(|step| {
         let problem = message.strip_suffix(step)?;
-        let problem = problem.strip_suffix("; ").or_else(|| problem.strip_suffix(": "))?;
+        let problem = problem.strip_suffix("; ")?;
         let (problem, _) = message.split_at(problem.len())?;
         let (_, step) = message.split_at(message.len() - step.len())?;
         Some((problem, step))
@@ -213,7 +213,7 @@ mod tests {
             failure_in_window(&message, Some("leave out the choice, or use --axes")),
             "a.tif: time point 3 does not exist; it has 2\nLeave out the choice, or use \"Axes…\""
         );
-        let message = Message::from("no file was given: give its name");
+        let message = Message::from("no file was given; give its name");
         assert_eq!(failure_in_window(&message, Some("give its name")), "no file was given\nGive its name");
         let message = Message::from("the GPU failed; restart it");
         for other in [None, Some("something else")] {

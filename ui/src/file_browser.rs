@@ -10,6 +10,7 @@ use crate::file_dialog::{Choice, DialogSpec};
 use crate::panels::{named_button, named_primary_button, weak};
 use crate::theme;
 use cytoscope_formats::is_zarr_folder;
+use cytoscope_storage::{io_advice, io_message, io_problem};
 use eframe::egui::{self, Key, RichText, vec2};
 use egui_phosphor::regular as icon;
 use std::collections::BTreeSet;
@@ -58,7 +59,7 @@ pub(crate) fn visit(path: &Path) -> Visited {
         }
         return match list(&path) {
             Ok(entries) => Visited::Folder { path, entries },
-            Err(error) => Visited::Problem(format!("{}: {error}", path.display())),
+            Err(error) => Visited::Problem(io_message(&path, &error)),
         };
     }
     if path.exists() {
@@ -74,7 +75,8 @@ pub(crate) fn visit(path: &Path) -> Visited {
 pub(crate) fn visit_new(path: &Path) -> Visited {
     match std::fs::create_dir(path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            Visited::Problem(format!("{} cannot be created: {error}", path.display()))
+            let (problem, advice) = (io_problem(&error), io_advice(&error));
+            Visited::Problem(format!("{} cannot be created: {problem}; {advice}", path.display()))
         }
         _ => visit(path),
     }

@@ -12,6 +12,7 @@ use crate::training::models::TrainedModelFormat;
 use cytoscope_formats::{FormatError, FormatErrorKind, containing_zarr_folder, first_file_per_series, is_zarr_folder};
 use cytoscope_pipeline::ExportFormat;
 use cytoscope_profile::RunTable;
+use cytoscope_storage::io_message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::target::refuse_input;
 use std::collections::HashSet;
@@ -442,7 +443,7 @@ fn expand_up_to(paths: &[PathBuf], max_files_of_folder: usize) -> Expanded {
         let mut found = match stacks_in(path) {
             Ok(found) => found,
             Err(error) => {
-                unreadable.push(format!("{}: the folder cannot be read: {error}", path.display()));
+                unreadable.push(io_message(path, &error));
                 continue;
             }
         };

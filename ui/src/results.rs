@@ -2,6 +2,7 @@
 
 use cytoscope_objects::{ObjectColumn, ObjectTable};
 use cytoscope_profile::bytes_text;
+use cytoscope_storage::io_message;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ const MAX_BYTES: u64 = 512 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// The file cannot be read.
-    #[error("{path}: {error}")]
+    #[error("{}", io_message(.path, .error))]
     Io {
         /// Path of the file.
         path: PathBuf,

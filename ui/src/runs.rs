@@ -7,6 +7,7 @@ use cytoscope_profile::{
     DeviceMemory, MemoryMark, MemorySample, RunFacts, SpanRecord, StageTotal, StoredRun, TrainingFacts, bytes_text,
     computing_share,
 };
+use cytoscope_storage::io_message;
 use cytoscope_storage::message;
 use cytoscope_storage::read::open_regular;
 use cytoscope_worker::JobId;
@@ -63,7 +64,7 @@ impl FileRun {
 pub(crate) fn read_run(path: &Path) -> Result<StoredRun, String> {
     let mut text = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(MAX_RUN_BYTES + 1).read_to_end(&mut text));
-    read.map_err(|error| format!("{}: {error}", path.display()))?;
+    read.map_err(|error| io_message(path, &error))?;
     if text.len() as u64 > MAX_RUN_BYTES {
         let limit = bytes_text(MAX_RUN_BYTES);
         return Err(format!("{}: the file is larger than {limit}; expected a stored run", path.display()));

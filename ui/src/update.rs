@@ -25,6 +25,7 @@ use crate::views::layout::Layout;
 use cytoscope_model_package::package_folder;
 use cytoscope_pipeline::{PARQUET_EXTENSION, PairRole, parquet_table};
 use cytoscope_profile::ComparedRun;
+use cytoscope_storage::io_message;
 use cytoscope_storage::target::extension;
 use eframe::egui;
 use std::path::{Path, PathBuf};
@@ -343,7 +344,7 @@ impl Workbench {
 fn table_content(table: &Results, path: &Path) -> Result<Vec<u8>, String> {
     match extension(path).as_deref() {
         Some(PARQUET_EXTENSION) => parquet_table(&table.table()),
-        _ => std::fs::read(&table.path).map_err(|error| format!("{}: {error}", table.path.display())),
+        _ => std::fs::read(&table.path).map_err(|error| io_message(&table.path, &error)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use cytoscope_formats::FormatError;
 use cytoscope_objects::ObjectsError;
-use cytoscope_storage::{StorageError, io_advice};
+use cytoscope_storage::{StorageError, io_advice, io_problem};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -84,7 +84,7 @@ pub enum CorrectionError {
     #[error("all labels up to {} are in use; delete or merge some", u32::MAX)]
     NoFreeLabel,
     /// The operating system reported an error.
-    #[error("{}: {doing} failed: {source}; {}", .file.display(), io_advice(.source))]
+    #[error("{}: {doing} failed: {}; {}", .file.display(), io_problem(.source), io_advice(.source))]
     Io {
         /// Path of the file.
         file: PathBuf,

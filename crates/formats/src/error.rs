@@ -1,7 +1,7 @@
 //! Errors of reading and writing. Malformed, unsupported, over a limit and misused are four different kinds.
 
 use cytoscope_storage::message::Message;
-use cytoscope_storage::{StorageError, io_advice, is_exhausted};
+use cytoscope_storage::{StorageError, io_advice, io_problem, is_exhausted};
 use cytoscope_volume::printable;
 use std::{
     borrow::Cow,
@@ -79,7 +79,7 @@ pub enum FormatError {
         next_step: Message,
     },
     /// The operating system reported an error.
-    #[error("{}: {}; {}", path_text(.file), io_problem(.doing, .source), io_advice(.source))]
+    #[error("{}: {}; {}", path_text(.file), failed_operation(.doing, .source), io_advice(.source))]
     Io {
         /// Path of the file or folder that the operation failed on.
         file: PathBuf,
@@ -158,11 +158,12 @@ impl From<StorageError> for FormatError {
     }
 }
 
-/// Returns what the operating system reported about an operation.
-fn io_problem(doing: &str, source: &io::Error) -> String {
+/// Returns which operation failed, and why.
+fn failed_operation(doing: &str, source: &io::Error) -> String {
+    let problem = io_problem(source);
     match source.kind() {
-        io::ErrorKind::NotFound if doing == OPENING => "no such file or folder".to_owned(),
-        _ => format!("{doing} failed: {source}"),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if doing == OPENING => problem.into_owned(),
+        _ => format!("{doing} failed: {problem}"),
     }
 }
 

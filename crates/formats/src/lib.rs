@@ -58,7 +58,6 @@ mod tiff;
 mod write;
 
 pub use channels::{ChannelRef, find_channels};
-pub use cytoscope_storage::io_advice;
 pub use derived::{DerivedPixels, DerivedSpec};
 pub use error::{FormatError, FormatErrorKind, OPENING};
 pub use file_format::{FileFormat, StoredCompression};

@@ -1,5 +1,6 @@
 //! Errors of models, and the kinds that callers treat differently.
 
+use cytoscope_storage::io_problem;
 use std::path::PathBuf;
 
 /// The kind of a [`GraphError`], from which a program derives its exit code.
@@ -89,7 +90,7 @@ pub enum GraphError {
     #[error("interrupted while preparing the model")]
     Interrupted,
     /// A file could not be read or written.
-    #[error("{path}: {source}")]
+    #[error("{path}: {}", io_problem(.source))]
     Io {
         /// Path of the file.
         path: PathBuf,

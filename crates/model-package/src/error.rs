@@ -1,7 +1,7 @@
 //! Errors of reading and writing packages.
 
 use cytoscope_graph::GraphError;
-use cytoscope_storage::StorageError;
+use cytoscope_storage::{StorageError, io_problem};
 use cytoscope_volume::printable;
 use std::path::{Path, PathBuf};
 
@@ -84,7 +84,7 @@ pub enum PackageError {
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// A file could not be read or written.
-    #[error("{}: {}", shown(.path), printable(&error.to_string()))]
+    #[error("{}: {}", shown(.path), printable(&io_problem(.error)))]
     Io {
         /// Path of the file.
         path: PathBuf,

@@ -30,7 +30,7 @@ pub use files::Files;
 pub use spec::{AxisKind, AxisSize, AxisSpec, FileRef, Processing, StatisticsAxes, TensorSpec};
 pub use tensor_type::TensorType;
 pub use test_run::{Tolerance, compare};
-pub use upload::{UploadFinding, UploadSeverity, is_license, license_problem};
+pub use upload::{LicenseProblem, UploadFinding, UploadSeverity, is_license, license_problem};
 pub use write::{
     InheritedContent, NamedBytes, PACKAGE_KIND, PackageBuilder, check_destination, is_reserved, refuse_inside_package,
 };

@@ -35,21 +35,30 @@ const BRIEF_DESCRIPTION: usize = 512;
 /// Maximum number of characters of the id of a tensor.
 const TENSOR_ID_LENGTH: usize = 32;
 
-/// Returns what is wrong with a text as an identifier of a license, as a predicate with the next step; `None` if it is one in
-/// the SPDX list that is not deprecated.
-pub fn license_problem(name: &str) -> Option<String> {
+/// What is wrong with a text as an identifier of a license.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LicenseProblem {
+    /// What is wrong, as a predicate.
+    pub problem: String,
+    /// What to do next.
+    pub next_step: String,
+}
+
+/// Returns what is wrong with a text as an identifier of a license; `None` if it is one in the SPDX list that is not deprecated.
+pub fn license_problem(name: &str) -> Option<LicenseProblem> {
     if LICENSES.lines().any(|line| line == name) && !name.starts_with('-') {
         return None;
     }
     if LICENSES.lines().any(|line| line.strip_prefix('-') == Some(name)) {
-        return Some(format!("is {name}, which is deprecated: use the newer identifier of the same license"));
+        let next_step = "use the newer identifier of the same license".to_owned();
+        return Some(LicenseProblem { problem: format!("is {name}, which is deprecated"), next_step });
     }
     let close = LICENSES.lines().find(|line| line.eq_ignore_ascii_case(name));
-    let next = close.map_or_else(
+    let next_step = close.map_or_else(
         || "give one of https://spdx.org/licenses such as CC-BY-4.0".to_owned(),
         |close| format!("write {close}"),
     );
-    Some(format!("is {name:?}, which is not an SPDX identifier: {next}"))
+    Some(LicenseProblem { problem: format!("is {name:?}, which is not an SPDX identifier"), next_step })
 }
 
 /// Whether a text is the identifier of a license in the SPDX list, deprecated or not.
@@ -283,17 +292,18 @@ impl<'a> Checker<'a> {
             self.file(PART, value);
             return;
         };
-        let Some(problem) = license_problem(name) else { return };
+        let Some(LicenseProblem { problem, next_step }) = license_problem(name) else { return };
+        let message = format!("{problem}: {next_step}");
         let is_deprecated = LICENSES.lines().any(|line| line.strip_prefix('-') == Some(name));
         if is_deprecated {
-            self.warn(PART, problem);
+            self.warn(PART, message);
         } else if self.files.read(name).is_ok() {
             self.warn(
                 PART,
                 format!("is the file {name}: an identifier of https://spdx.org/licenses is found more easily"),
             );
         } else {
-            self.refuse(PART, problem);
+            self.refuse(PART, message);
         }
     }
 

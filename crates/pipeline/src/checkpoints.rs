@@ -61,10 +61,10 @@ pub(crate) fn open(file: &Path, settings: &ImportSettings) -> Result<Opened, Job
     settings.apply(&mut package, file)?;
     match built.take() {
         Some((architecture, assumptions)) => Ok(Opened { package, architecture: Some(architecture), assumptions }),
-        None if requested.is_some() => Err(JobError::wrong_use(format!(
-            "{}: the model has ONNX weights, which contain the network; leave the architecture out",
-            file.display()
-        ))),
+        None if requested.is_some() => Err(JobError::wrong_use_with(
+            format!("{}: the model has ONNX weights, which contain the network", file.display()),
+            "leave the architecture out",
+        )),
         None => Ok(Opened { package, architecture: None, assumptions: Vec::new() }),
     }
 }

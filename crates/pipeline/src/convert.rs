@@ -196,10 +196,11 @@ impl ConvertJob {
         let series_note = series_note.filter(|_| !is_one_of_all);
         reading_notes(&image, SliceAlone::ByAxes).into_iter().chain(series_note).for_each(|note| context.note(note));
         if stack.is_some() && !image.is_without_extents() {
-            return Err(JobError::wrong_use(message!(
-                "{}: {LIKE} gives the extents of an ImageJ ROI set, but this file has its own; leave out {LIKE}",
-                self.input.display()
-            )));
+            let path = self.input.display();
+            return Err(JobError::wrong_use_with(
+                message!("{path}: {LIKE} gives the extents of an ImageJ ROI set, but this file has its own"),
+                message!("leave out {LIKE}"),
+            ));
         }
         let mut files = image.files();
         files.extend(stack.iter().flat_map(Image::files));

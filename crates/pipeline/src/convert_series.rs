@@ -29,9 +29,10 @@ impl ConvertJob {
         let options = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         let chosen = self.series.indices_in(&self.input, &options)?;
         if self.labels.is_some() && chosen.len() > 1 {
-            return Err(JobError::wrong_use(message!(
-                "{LABELS} is the label image of one series: convert one after the other, each with {SERIES} N"
-            )));
+            return Err(JobError::wrong_use_with(
+                message!("{LABELS} is the label image of one series"),
+                message!("convert one after the other, each with {SERIES} N"),
+            ));
         }
         let mut all = Vec::with_capacity(chosen.len());
         for (index, series) in chosen.iter().copied().enumerate() {
@@ -82,9 +83,10 @@ fn series_output(output: &Path, series: usize) -> Result<PathBuf, JobError> {
     let name = output.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(&stem));
     let Some(extension) = name else {
         let path = output.display();
-        return Err(JobError::wrong_use(format!(
-            "{path}: the name of the output is not valid Unicode: give another one"
-        )));
+        return Err(JobError::wrong_use_with(
+            format!("{path}: the name of the output is not valid Unicode"),
+            "give another one",
+        ));
     };
     Ok(output.with_file_name(format!("{stem}_s{series}{extension}")))
 }

@@ -1,7 +1,8 @@
 //! The error of a job, and its kind, which determines the exit code of the command line.
 
+use crate::misuse::Misuse;
 use cytoscope_engine::EngineError;
-use cytoscope_formats::{FormatError, FormatErrorKind, OPENING, io_advice};
+use cytoscope_formats::{FormatError, FormatErrorKind, OPENING};
 use cytoscope_graph::GraphError;
 use cytoscope_model_package::PackageError;
 use cytoscope_objects::ObjectsError;
@@ -10,7 +11,7 @@ use cytoscope_storage::json::JsonError;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::read::refusal;
-use cytoscope_storage::{StorageError, is_exhausted};
+use cytoscope_storage::{StorageError, io_advice, io_problem, is_exhausted};
 use cytoscope_volume::VolumeError;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -134,7 +135,7 @@ pub enum JobError {
         next_step: Message,
     },
     /// An I/O error of a temporary or small file.
-    #[error("{path}: {error}; {}", io_advice(.error))]
+    #[error("{path}: {}; {}", io_problem(.error), io_advice(.error))]
     Io {
         /// Path of the file.
         path: PathBuf,
@@ -144,9 +145,9 @@ pub enum JobError {
     /// An output that cannot be written, or may not be written to the requested path.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// Invalid options, with a message that explains them.
+    /// Invalid options.
     #[error("{0}")]
-    WrongUse(Message),
+    WrongUse(Misuse),
     /// The user cancelled the job.
     #[error("cancelled; no partly written files were left")]
     Cancelled,
@@ -159,9 +160,14 @@ pub enum JobError {
 }
 
 impl JobError {
-    /// Returns the error for invalid options.
-    pub fn wrong_use(message: impl Into<Message>) -> Self {
-        Self::WrongUse(message.into())
+    /// Returns the error for invalid options, with a message that states what was expected.
+    pub fn wrong_use(problem: impl Into<Message>) -> Self {
+        Self::WrongUse(Misuse::new(problem))
+    }
+
+    /// Returns the error for invalid options, with what to do next.
+    pub fn wrong_use_with(problem: impl Into<Message>, next_step: impl Into<Message>) -> Self {
+        Self::WrongUse(Misuse::with_next_step(problem, next_step))
     }
 
     /// Returns an error of the model `path`.
@@ -179,12 +185,13 @@ impl JobError {
 
     /// Returns the error for an input file or folder that is missing or cannot be read.
     pub fn unreadable(path: &Path, error: std::io::Error) -> Self {
-        let problem = match error.kind() {
-            ErrorKind::NotFound => "no such file or folder",
-            ErrorKind::NotADirectory => "part of the path is a file, not a folder",
-            _ => return Self::Io { path: path.to_owned(), error },
-        };
-        Self::Mismatch { path: path.to_owned(), problem: problem.to_owned(), next_step: "check the path".into() }
+        let path = path.to_owned();
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => {
+                Self::Mismatch { path, problem: io_problem(&error).into_owned(), next_step: "check the path".into() }
+            }
+            _ => Self::Io { path, error },
+        }
     }
 
     /// Returns a function that converts the error of creating a folder for results, for `map_err`.
@@ -255,8 +262,7 @@ impl JobError {
         if self.names(path) { message } else { message!("{}: {message}", path.display()) }
     }
 
-    /// Returns what to do next, which is the end of the message after `; `, or after `: ` for wrong use. `None` if the message
-    /// does not end with it.
+    /// Returns what to do next, which is the end of the message. `None` if the message does not end with it.
     pub fn next_step(&self) -> Option<Message> {
         match self {
             Self::Mismatch { next_step, .. } | Self::Budget { next_step, .. } => Some(next_step.clone()),
@@ -268,7 +274,7 @@ impl JobError {
                 Some(PackageError::Storage(error)) => Some(error.next_step()),
                 _ => model_io(error.as_ref()).map(|error| io_advice(error).into()),
             },
-            Self::WrongUse(message) => advice_at_end(message),
+            Self::WrongUse(misuse) => misuse.next_step().cloned(),
             Self::Engine(_)
             | Self::Objects(_)
             | Self::Volume(_)
@@ -341,20 +347,6 @@ impl JobError {
             _ => JobErrorKind::Other,
         }
     }
-}
-
-/// First words of what the message of wrong use says to do.
-const ADVICE: [&str; 16] = [
-    "add", "check", "choose", "correct", "give", "leave", "lower", "omit", "raise", "remove", "rename", "run", "set",
-    "take", "use", "write",
-];
-
-/// Returns the part of a message after the last `; ` or `: ` if it says what to do.
-fn advice_at_end(message: &Message) -> Option<Message> {
-    let start = |separator: &str| message.rfind(separator).map(|at| at + separator.len());
-    let at = start("; ").max(start(": "))?;
-    let first = message.get(at..)?.split(' ').next()?;
-    if ADVICE.contains(&first) { Some(message.split_at(at)?.1) } else { None }
 }
 
 /// Returns the file or folder that writing would replace if the user allowed it.
@@ -480,6 +472,7 @@ mod tests {
             FormatError::from(StorageError::io(&path(), "writing")(full())).into(),
             JobError::model("m", PackageError::Io { path: "m/a".into(), error: full() }),
             JobError::model("m", PackageError::Storage(StorageError::IsInput { path: path() })),
+            JobError::wrong_use_with("it has no size", message!("leave out {TIME}")),
         ];
         for error in errors {
             let (message, next_step) = (error.message(), error.next_step());
@@ -491,16 +484,7 @@ mod tests {
             );
         }
         assert_eq!(mismatch().next_step().as_deref(), Some("give a stack"));
-        for (text, step) in [
-            ("invalid", None),
-            ("invalid; it is too large", None),
-            ("no file was given: give its name", Some("give its name")),
-            ("a: use: both are set; remove one of them", Some("remove one of them")),
-        ] {
-            assert_eq!(JobError::wrong_use(text).next_step().as_deref(), step, "{text}");
-        }
-        let with_setting = JobError::wrong_use(message!("the model has no size: leave out {TIME}"));
-        assert_eq!(with_setting.next_step(), Some(message!("leave out {TIME}")));
+        assert_eq!(JobError::wrong_use("invalid; it is too large").next_step(), None);
         assert_eq!(JobError::model("m", "no network").next_step(), None);
     }
 

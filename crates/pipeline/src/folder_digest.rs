@@ -5,7 +5,7 @@ use crate::job_record::RECORD_SUFFIX;
 use crate::provenance::InputRecord;
 use crate::results::FileRecord;
 use cytoscope_storage::target::resolved;
-use cytoscope_storage::{MARKER, hexadecimal, sha256_of_file};
+use cytoscope_storage::{MARKER, hexadecimal, io_problem, sha256_of_file};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ pub(crate) fn chunks_record(folder: &Path) -> std::io::Result<InputRecord> {
 pub(crate) fn chunks_change(then: &InputRecord) -> Option<String> {
     match chunks_record(&then.path) {
         Ok(now) => then.change(&now),
-        Err(error) => Some(format!("can no longer be read ({error})")),
+        Err(error) => Some(format!("can no longer be read ({})", io_problem(&error))),
     }
 }
 
@@ -107,7 +107,10 @@ fn counted_record(path: &Path, outputs: &[PathBuf], max_files: usize) -> std::io
 /// files and folders.
 fn walk(folder: &Path, depth: usize, left: &mut usize, visit: &mut dyn FnMut(&Path)) -> std::io::Result<()> {
     let unlisted = |error: std::io::Error| {
-        std::io::Error::new(error.kind(), format!("the folder {} cannot be listed: {error}", folder.display()))
+        std::io::Error::new(
+            error.kind(),
+            format!("the folder {} cannot be listed: {}", folder.display(), io_problem(&error)),
+        )
     };
     for entry in std::fs::read_dir(folder).map_err(unlisted)? {
         let entry = entry.map_err(unlisted)?;

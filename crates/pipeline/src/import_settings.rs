@@ -1,8 +1,8 @@
 //! Settings that the user gives for a model to import, where its file does not state them.
 
-use crate::JobError;
 use crate::model::ModelTask;
 use crate::model_outputs::output_channels;
+use crate::{JobError, Misuse};
 use cytoscope_checkpoint_import::Architecture;
 use cytoscope_graph::{Activation, Graph, Op};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
@@ -72,7 +72,10 @@ impl ImportSettings {
     pub(crate) fn check(&self) -> Result<(), JobError> {
         let Some(um @ [z, y, x]) = self.voxel_um else { return Ok(()) };
         let checked = VoxelSize::new_um(z, y, x).check();
-        checked.map_err(|error| JobError::wrong_use(format!("invalid voxel size {um:?} of the model: {error}")))
+        checked.map_err(|error| {
+            let message = format!("invalid voxel size {um:?} of the model: {error}");
+            JobError::WrongUse(Misuse::explained(message, error.next_step()))
+        })
     }
 
     /// Enters everything except the architecture into the description of a model.
@@ -80,7 +83,7 @@ impl ImportSettings {
     /// # Errors
     /// [`JobError::WrongUse`] if the model states a setting itself, or does not have outputs for it.
     pub(crate) fn apply(&self, package: &mut Package, file: &Path) -> Result<(), JobError> {
-        let refused = |problem: String| JobError::wrong_use(format!("{}: {problem}", file.display()));
+        let refused = |misuse: Misuse| JobError::WrongUse(misuse.about(file.display()));
         if package.is_described() {
             self.refuse_stated(package).map_err(refused)?;
         }
@@ -100,34 +103,37 @@ impl ImportSettings {
     }
 
     /// Refuses settings that a package's description states.
-    fn refuse_stated(&self, package: &Package) -> Result<(), String> {
+    fn refuse_stated(&self, package: &Package) -> Result<(), Misuse> {
         let stated = package.config().get("task").filter(|task| !task.is_null());
         if let (Some(_), Some(stated)) = (self.task, stated) {
-            return Err(format!("the package states its task ({stated}); leave the task out"));
+            let problem = format!("the package states its task ({stated})");
+            return Err(Misuse::with_next_step(problem, "leave the task out"));
         }
         if self.final_activation.is_some() {
-            let problem = "the package states the steps after its network; leave the final activation out";
-            return Err(problem.to_owned());
+            let problem = "the package states the steps after its network";
+            return Err(Misuse::with_next_step(problem, "leave the final activation out"));
         }
         let stated = package.inputs.iter().find_map(TensorSpec::voxel_um);
         if let (Some(_), Some(stated)) = (self.voxel_um, stated) {
-            return Err(format!("the package states its voxel size ({stated:?} µm); leave the voxel size out"));
+            let problem = format!("the package states its voxel size ({stated:?} µm)");
+            return Err(Misuse::with_next_step(problem, "leave the voxel size out"));
         }
         Ok(())
     }
 }
 
 /// Applies an activation to the first output. Returns whether it is a softmax.
-fn add_activation(package: &mut Package, activation: FinalActivation) -> Result<bool, String> {
+fn add_activation(package: &mut Package, activation: FinalActivation) -> Result<bool, Misuse> {
     let Some(step) = activation.step() else { return Ok(false) };
     let name = activation.name();
     if let Some(last) = last_activation(&package.graph) {
-        return Err(format!("the network ends with a {last} already; leave the final activation {name} out"));
+        let problem = format!("the network ends with a {last} already");
+        return Err(Misuse::with_next_step(problem, format!("leave the final activation {name} out")));
     }
     let is_softmax = step == Processing::Softmax;
     if is_softmax && output_channels(&package.graph, 0) == Some(1) {
-        let problem = "the network has one output channel, for which softmax is 1 everywhere; choose sigmoid or none";
-        return Err(problem.to_owned());
+        let problem = "the network has one output channel, for which softmax is 1 everywhere";
+        return Err(Misuse::with_next_step(problem, "choose sigmoid or none"));
     }
     if let Some(output) = package.outputs.first_mut() {
         output.processing.insert(0, step);

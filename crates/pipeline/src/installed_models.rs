@@ -144,9 +144,10 @@ fn find_model_in(text: &str, folders: impl FnOnce() -> Vec<PathBuf>) -> Result<P
     known.dedup();
     let known =
         if known.is_empty() { "none is installed".to_owned() } else { format!("known are {}", known.join(", ")) };
-    Err(JobError::wrong_use(format!(
-        "no model \"{text}\" was found: give the path of a package or the name of an installed model ({known})"
-    )))
+    Err(JobError::wrong_use_with(
+        format!("no model \"{text}\" was found"),
+        format!("give the path of a package or the name of an installed model ({known})"),
+    ))
 }
 
 #[cfg(test)]

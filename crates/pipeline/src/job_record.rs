@@ -10,17 +10,19 @@ mod removal;
 
 use crate::folder_digest::{changed_error, file_record, input_record, record_like, unsampled_record};
 use crate::installed_models::recorded_model;
-use crate::provenance::{InputRecord, ModelRecord, Provenance, not_a_record, program, read_bytes, record_listing};
+use crate::provenance::{
+    InputRecord, ModelRecord, Provenance, RENAME, not_a_record, program, read_bytes, record_listing,
+};
 use crate::results::FileRecord;
 use crate::{Context, JobError, Model, find_model};
 use cytoscope_engine::{Device, DeviceId, Precision};
 use cytoscope_formats::Image;
 use cytoscope_profile::Stage;
 pub use cytoscope_storage::Overwrite;
-use cytoscope_storage::StorageError;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::target::{extension, refuse_input, resolved};
 use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::{StorageError, io_problem};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -206,7 +208,7 @@ impl<J> JobRecord<J> {
         for input in &self.inputs {
             let change = match record_like(input, &outputs) {
                 Ok(now) => input.change(&now),
-                Err(error) => Some(format!("can no longer be read ({error})")),
+                Err(error) => Some(format!("can no longer be read ({})", io_problem(&error))),
             };
             found.extend(
                 change.map(|change| {
@@ -315,6 +317,7 @@ pub(crate) fn recorded_training(output: &Path) -> Option<bool> {
     if record.kind == JobKind::Train {
         return Some(true);
     }
+    // Of an output that cannot be read, it is unknown what wrote it.
     let (then, now) = (record.outputs.first()?, file_record(output).ok()?);
     ((then.bytes, &then.sha256) == (now.bytes, &now.sha256)).then_some(false)
 }
@@ -363,19 +366,16 @@ impl<J: Recordable> PendingRecord<J> {
         let outputs: Vec<PathBuf> = job.outputs().into_iter().map(Path::to_owned).collect();
         let first = outputs
             .first()
-            .ok_or_else(|| JobError::wrong_use("the job has no output: give a path for its result".to_owned()))?;
+            .ok_or_else(|| JobError::wrong_use_with("the job has no output", "give a path for its result"))?;
         let path = record_path(first);
         check_record(&path, first, &job.inputs(), overwrite)?;
         // Paths that JSON cannot hold are reported before the work is done.
         if let Some(path) = job.paths_mut().into_iter().find(|path| path.to_str().is_none()) {
-            return Err(JobError::wrong_use(format!(
-                "{}: the path is not valid Unicode (UTF-8), so the provenance record cannot name it; rename the file or \
-                 folder",
-                path.display()
-            )));
+            let problem = "the path is not valid Unicode (UTF-8), so the provenance record cannot name it";
+            return Err(JobError::wrong_use_with(format!("{}: {problem}", path.display()), RENAME));
         }
         serde_json::to_value(&job)
-            .map_err(|e| JobError::wrong_use(format!("the job cannot be recorded ({e}): rename the file or folder")))?;
+            .map_err(|e| JobError::wrong_use_with(format!("the job cannot be recorded ({e})"), RENAME))?;
         let left_out: Vec<PathBuf> =
             outputs.iter().chain(&job.working_folders()).map(|output| resolved(output)).collect();
         let mut seen = BTreeSet::new();
@@ -440,7 +440,7 @@ impl<J: Recordable> PendingRecord<J> {
         for then in &self.record.inputs {
             let change = match record_like(then, &self.left_out) {
                 Ok(now) => then.change(&now),
-                Err(error) => Some(format!("can no longer be read ({error})")),
+                Err(error) => Some(format!("can no longer be read ({})", io_problem(&error))),
             };
             if let Some(change) = change {
                 return Err(changed_error(&then.path, &change));
@@ -536,6 +536,7 @@ fn lock_output(output: &Path, record: &Path) -> Result<Option<ResultsLock>, JobE
         Err(StorageError::Busy { locked, holder, .. }) => {
             Err(StorageError::Busy { path: output.to_owned(), locked, holder }.into())
         }
+        // Writing the output reports why nothing can be written.
         acquired => Ok(acquired.ok()),
     }
 }
@@ -546,11 +547,11 @@ fn check_record(path: &Path, output: &Path, inputs: &[&Path], overwrite: Overwri
     refuse_input(path, inputs)?;
     let length = path.file_name().map_or(0, |name| name.as_encoded_bytes().len());
     if length > MAX_NAME_BYTES {
-        return Err(JobError::wrong_use(format!(
-            "{}: the name of its provenance record would have {length} bytes, but file systems allow {MAX_NAME_BYTES}: give \
-             the output a shorter name",
+        let problem = format!(
+            "{}: the name of its provenance record would have {length} bytes, but file systems allow {MAX_NAME_BYTES}",
             output.display()
-        )));
+        );
+        return Err(JobError::wrong_use_with(problem, "give the output a shorter name"));
     }
     if std::fs::symlink_metadata(path).is_err() {
         return Ok(());

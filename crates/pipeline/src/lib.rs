@@ -41,6 +41,7 @@ mod machine_peak;
 mod machine_profile;
 mod measure;
 mod mesh;
+mod misuse;
 mod model;
 mod model_check;
 mod model_inputs;
@@ -93,6 +94,7 @@ pub use machine_profile::{
 };
 pub use measure::{MeasureJob, MeasureReport};
 pub use mesh::{MeshJob, MeshReport, MeshedObject};
+pub use misuse::Misuse;
 pub use model::{Model, ModelTask};
 pub use model_check::{
     ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport, NetworkSpeed, UploadReport, check_upload,

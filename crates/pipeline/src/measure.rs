@@ -357,7 +357,7 @@ fn measure_intensities<V: Copy + Into<f64>>(
     Ok(())
 }
 
-/// Returns the size and modification time of a file, to detect changes.
+/// Returns the size and modification time of a file, to detect changes; `None` if the file system does not state them.
 fn version(path: &Path) -> Option<(u64, SystemTime)> {
     let meta = std::fs::metadata(path).ok()?;
     Some((meta.len(), meta.modified().ok()?))

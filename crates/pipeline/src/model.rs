@@ -15,6 +15,7 @@ use cytoscope_graph_passes::quantize::{has_quantized_layers, is_quantized};
 use cytoscope_graph_passes::{analysis, over_slices, to_single_precision};
 use cytoscope_model_package::{AxisKind, Package, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_storage::io_problem;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -330,7 +331,7 @@ impl Model {
     pub(crate) fn change_on_disk(&self) -> Option<String> {
         let now = match on_disk(&self.path) {
             Ok(now) => now,
-            Err(error) => return Some(format!("can no longer be read ({error})")),
+            Err(error) => return Some(format!("can no longer be read ({})", io_problem(&error))),
         };
         if now.len() != self.on_disk.len() {
             return Some("was replaced while it was in use".to_owned());

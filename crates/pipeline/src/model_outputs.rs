@@ -188,9 +188,10 @@ impl Model {
             None => {
                 let ids = self.output_ids().join(", ");
                 let name = &self.name;
-                return Err(JobError::wrong_use(format!(
-                    "the model {name} has no output \"{wanted}\": choose one of {ids}"
-                )));
+                return Err(JobError::wrong_use_with(
+                    format!("the model {name} has no output \"{wanted}\""),
+                    format!("choose one of {ids}"),
+                ));
             }
             Some((0, _)) => {}
             Some((index, output)) => {
@@ -215,11 +216,10 @@ impl Model {
             return Ok(self);
         }
         let refused = |problem: String| {
-            let next_step = message!("choose one output at a time with {OUTPUT_TENSOR}");
-            JobError::wrong_use(message!(
-                "the outputs of {} cannot be predicted together: {problem}; {next_step}",
-                self.name
-            ))
+            JobError::wrong_use_with(
+                format!("the outputs of {} cannot be predicted together: {problem}", self.name),
+                message!("choose one output at a time with {OUTPUT_TENSOR}"),
+            )
         };
         let steps = common_steps(&self.outputs).map_err(&refused)?;
         let (mut graph, mut float_graph) = (self.graph.clone(), self.float_graph.clone());

@@ -384,6 +384,7 @@ pub fn write(builder: PackageBuilder, to: &Path, overwrite: Overwrite) -> Result
 fn is_trained(path: &Path) -> bool {
     let Ok(meta) = std::fs::symlink_metadata(path) else { return false };
     let states_training = || {
+        // What cannot be opened as a package is not replaced.
         let package = if meta.is_dir() { Package::open(path).ok() } else { None };
         let training = package.as_ref().and_then(|package| package.config().get("training")?.as_object());
         training.is_some_and(|training| !training.is_empty())

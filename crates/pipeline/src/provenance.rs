@@ -120,6 +120,9 @@ pub struct ModelRecord {
     pub fingerprint: String,
 }
 
+/// What to do about a path that a record cannot name.
+pub(crate) const RENAME: &str = "rename the file or folder";
+
 /// Returns the fingerprint of everything that determines an input's result: the job, the model, and the sizes, times and
 /// sampled contents of the input's files.
 ///
@@ -127,7 +130,7 @@ pub struct ModelRecord {
 /// [`JobError::WrongUse`] if a path is not Unicode.
 pub(crate) fn fingerprint(job: &PredictJob, model: &str, files: &[InputRecord]) -> Result<String, JobError> {
     let text = serde_json::to_string(&(job, model, files))
-        .map_err(|e| JobError::wrong_use(format!("the job cannot be recorded ({e}): rename the file or folder")))?;
+        .map_err(|e| JobError::wrong_use_with(format!("the job cannot be recorded ({e})"), RENAME))?;
     Ok(cytoscope_engine::select::fingerprint(text.as_bytes()))
 }
 

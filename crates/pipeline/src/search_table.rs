@@ -1,6 +1,7 @@
 //! The table of a search for training settings (`train --search`), a CSV file with one row for each run of a trial.
 
 use crate::SearchTrial;
+use cytoscope_storage::io_problem;
 use cytoscope_storage::read::open_regular;
 use std::io::Read;
 use std::path::Path;
@@ -31,7 +32,7 @@ pub struct SearchTable {
 #[derive(Debug, thiserror::Error)]
 pub enum SearchTableError {
     /// The file cannot be read.
-    #[error(transparent)]
+    #[error("{}", io_problem(.0))]
     Io(#[from] std::io::Error),
     /// The file is larger than [`MAX_SEARCH_TABLE_BYTES`].
     #[error("the table is larger than {} bytes", MAX_SEARCH_TABLE_BYTES)]

@@ -310,15 +310,16 @@ impl SegmentJob {
     /// written, or the job is cancelled.
     pub fn run(&self, context: &Context) -> Result<SegmentReport, JobError> {
         let Some(labels) = &self.labels else {
-            return Err(JobError::wrong_use(
-                "no path was given for the labels: give a name that ends in .tif, .ome.tif or .zarr".to_owned(),
+            return Err(JobError::wrong_use_with(
+                "no path was given for the labels",
+                "give a name that ends in .tif, .ome.tif or .zarr",
             ));
         };
         if self.table.as_ref().is_some_and(|table| target::resolved(table) == target::resolved(labels)) {
-            return Err(JobError::wrong_use(message!(
-                "{}: labels and table have the same path; give {TABLE} another name",
-                labels.display()
-            )));
+            return Err(JobError::wrong_use_with(
+                format!("{}: labels and table have the same path", labels.display()),
+                message!("give {TABLE} another name"),
+            ));
         }
         let format = LabelFormat::from_path(labels)?;
         recorded(self, context, |record| {

@@ -52,12 +52,14 @@ impl TableFormat {
     /// # Errors
     /// [`JobError::WrongUse`] for a Parquet file in the form of AnnData, which reads CSV, or Parquet under another name.
     pub(crate) fn check_path(self, path: &Path) -> Result<(), JobError> {
-        let message = match (self, is_parquet(path)) {
-            (Self::AnnData, true) => "ends in .parquet, but AnnData reads tables as CSV: give a name that ends in .csv",
-            (Self::Parquet, false) => "cannot hold a Parquet table: give a name that ends in .parquet",
+        let (problem, next_step) = match (self, is_parquet(path)) {
+            (Self::AnnData, true) => {
+                ("ends in .parquet, but AnnData reads tables as CSV", "give a name that ends in .csv")
+            }
+            (Self::Parquet, false) => ("cannot hold a Parquet table", "give a name that ends in .parquet"),
             (Self::Csv, _) | (Self::Parquet, true) | (Self::AnnData, false) => return Ok(()),
         };
-        Err(JobError::wrong_use(format!("{} {message}", path.display())))
+        Err(JobError::wrong_use_with(format!("{} {problem}", path.display()), next_step))
     }
 
     /// Returns the content of a table's file: Parquet if its name ends in `.parquet`, else CSV in this form.

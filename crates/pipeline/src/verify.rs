@@ -12,7 +12,7 @@ use cytoscope_engine::{CompileOptions, DeviceId, Engine, EngineError, Precision,
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_graph_passes::analysis;
 use cytoscope_profile::Recorder;
-use cytoscope_storage::json::{read_json, write_json};
+use cytoscope_storage::json::{JsonError, read_json, write_json};
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::setting::DEVICE;
 use serde::{Deserialize, Serialize};
@@ -297,9 +297,11 @@ impl Cache {
         self.entries.insert(key, verdict);
         let Some(path) = &self.path else { return };
         let written = ResultsLock::for_update(path).and_then(|_lock| {
-            // Other processes may have stored checks meanwhile.
-            let stored: BTreeMap<String, Verification> =
-                read_json(path, MAX_CACHE_BYTES).ok().flatten().unwrap_or_default();
+            // Other processes may have stored checks meanwhile. A file that cannot be read is replaced.
+            let unread = |error: &JsonError| tracing::warn!("the stored checks of networks are replaced: {error}");
+            let stored: Option<BTreeMap<String, Verification>> =
+                read_json(path, MAX_CACHE_BYTES).inspect_err(unread).ok().flatten();
+            let stored = stored.unwrap_or_default();
             for (key, verdict) in stored {
                 self.entries.entry(key).or_insert(verdict);
             }

@@ -209,15 +209,16 @@ impl QuantizeJob {
 
     fn check_options(&self, has_trainer: bool) -> Result<(), JobError> {
         if self.mode == QuantizeMode::Qat && !has_trainer {
-            return Err(JobError::wrong_use(
-                "quantization-aware training is not available here: use mode static or dynamic".to_owned(),
+            return Err(JobError::wrong_use_with(
+                "quantization-aware training is not available here",
+                "use mode static or dynamic",
             ));
         }
         if !(self.accuracy_budget.is_finite() && self.accuracy_budget > 0.0) {
-            return Err(JobError::wrong_use(format!(
-                "invalid accuracy budget {}: give a relative error above 0, such as {ACCURACY_BUDGET}",
-                self.accuracy_budget
-            )));
+            return Err(JobError::wrong_use_with(
+                format!("invalid accuracy budget {}", self.accuracy_budget),
+                format!("give a relative error above 0, such as {ACCURACY_BUDGET}"),
+            ));
         }
         Ok(())
     }

@@ -516,7 +516,7 @@ fn worst(errors: &[OutputError]) -> f64 {
 
 /// Returns the error for a job without calibration data.
 pub(crate) fn no_data() -> JobError {
-    JobError::wrong_use(message!("there is no calibration data: give stacks with {CALIBRATE}"))
+    JobError::wrong_use_with("there is no calibration data", message!("give stacks with {CALIBRATE}"))
 }
 
 /// Returns the factor of each channel: w^(1 − s) / r^s, where r is the channel's maximum and w the maximum share of the

@@ -50,3 +50,34 @@ pub enum SimulateError {
     #[error(transparent)]
     Volume(#[from] VolumeError),
 }
+
+impl SimulateError {
+    /// Returns what to do next, which is the end of the message; `None` if the message states only what was expected.
+    pub fn next_step(&self) -> Option<&'static str> {
+        match self {
+            Self::TooManyVoxels { .. } => Some("choose a smaller shape"),
+            Self::TooManyObjects { .. } => Some("choose larger objects or a smaller field"),
+            Self::UnknownKind { .. }
+            | Self::EmptyShape { .. }
+            | Self::BadSetting { .. }
+            | Self::Cancelled
+            | Self::Volume(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_end_with_the_next_step_that_they_state() {
+        let large = SimulateError::TooManyVoxels { shape_zyx: [9; 3], limit: 8 };
+        let many = SimulateError::TooManyObjects { wanted: 9, limit: 8 };
+        for error in [large, many] {
+            let step = error.next_step().unwrap_or_default();
+            assert!(!step.is_empty() && error.to_string().ends_with(&format!("; {step}")), "{error}");
+        }
+        assert_eq!(SimulateError::Cancelled.next_step(), None);
+    }
+}

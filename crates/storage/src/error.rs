@@ -1,5 +1,6 @@
 //! Errors of writing, replacing and removing files and folders.
 
+use crate::io_text::{io_advice, io_problem};
 use crate::message;
 use crate::message::Message;
 use crate::setting::FORCE;
@@ -15,7 +16,7 @@ const OTHER_PATH: &str = "write to another path";
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// The operating system reported an error.
-    #[error("{path}: {doing} failed: {source}; {}", io_advice(.source))]
+    #[error("{path}: {doing} failed: {}; {}", io_problem(.source), io_advice(.source))]
     Io {
         /// Path of the file or folder.
         path: PathBuf,
@@ -185,33 +186,6 @@ fn replace_advice(can_force: bool) -> Message {
 /// Returns what to do if the extension of a name is not one of the `expected` ones.
 fn extension_advice(expected: &str) -> String {
     format!("expected {expected}: choose another name")
-}
-
-/// Whether the disk, a quota or the memory is exhausted.
-pub fn is_exhausted(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull
-            | io::ErrorKind::QuotaExceeded
-            | io::ErrorKind::OutOfMemory
-            | io::ErrorKind::FileTooLarge
-    )
-}
-
-/// Returns advice on an error of the operating system, as the end of a sentence.
-pub fn io_advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        _ if crate::read::refusal(error).is_some() => "choose a regular file instead",
-        _ if is_exhausted(error) => "free some space, or choose another folder, and try again",
-        io::ErrorKind::NotFound => "check that the path exists",
-        io::ErrorKind::PermissionDenied => "check its permissions, or choose another folder",
-        io::ErrorKind::ReadOnlyFilesystem => "the file system is read-only: choose another folder",
-        io::ErrorKind::AlreadyExists => "a file or a broken link has this name: choose another name",
-        io::ErrorKind::InvalidFilename => "give it a shorter name",
-        io::ErrorKind::UnexpectedEof => "the file is shorter than it should be: export or copy it again",
-        io::ErrorKind::NotADirectory => "part of the path is a file, not a folder: choose another folder",
-        _ => "check the disk or the network folder, and try again",
-    }
 }
 
 #[cfg(test)]

@@ -230,6 +230,7 @@ impl GrowingFile {
     /// # Errors
     /// As [`GrowingFile::keep`].
     pub fn state(&mut self, bytes: u64, about: &str) -> Result<(), StorageError> {
+        // What another thread could not record is recorded now.
         let _ = self.wait();
         self.shared.record(bytes, about)
     }

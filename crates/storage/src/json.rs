@@ -1,5 +1,6 @@
 //! JSON files that are kept between runs: settings, caches, profiles.
 
+use crate::io_text::io_problem;
 use crate::read::open_regular;
 use crate::write::{atomic_write, write_checked};
 use crate::{Overwrite, StorageError};
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum JsonError {
     /// The operating system reported an error, or the path is not a regular file.
-    #[error(transparent)]
+    #[error("{}", io_problem(.0))]
     Io(#[from] io::Error),
     /// The file has more bytes than this limit.
     #[error("the file is larger than {0} bytes")]

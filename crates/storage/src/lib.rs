@@ -44,6 +44,7 @@ mod count;
 mod error;
 pub mod folder;
 pub mod growing;
+mod io_text;
 pub mod json;
 pub mod limited;
 pub mod lock;
@@ -60,7 +61,8 @@ pub mod target;
 pub mod write;
 
 pub use count::{by_count, counted};
-pub use error::{Holder, Locked, StorageError, io_advice, is_exhausted};
+pub use error::{Holder, Locked, StorageError};
+pub use io_text::{io_advice, io_message, io_problem, is_exhausted};
 pub use manifest::{
     MARKER, Manifest, ManifestFile, hexadecimal, sha256_of_bytes, sha256_of_file, sha256_of_file_while,
 };

@@ -70,7 +70,7 @@ impl Manifest {
         serde_json::from_slice::<Self>(bytes).ok().filter(|m| m.made_by == MADE_BY)
     }
 
-    /// Reads the marker of a folder; `None` if the folder has none.
+    /// Reads the marker of a folder; `None` if the folder has none that can be read, and so counts as that of another program.
     pub fn from_folder(folder: &Path) -> Option<Self> {
         let mut bytes = Vec::new();
         let file = open_regular(&folder.join(MARKER)).ok()?;

@@ -88,6 +88,7 @@ pub(crate) fn partial_suffix() -> &'static str {
 pub(crate) fn machine_id() -> String {
     #[cfg(unix)]
     let name = rustix::system::uname().nodename().to_bytes().to_vec();
+    // Windows always sets it. Without it, all such machines count as one.
     #[cfg(not(unix))]
     let name = std::env::var("COMPUTERNAME").unwrap_or_default().into_bytes();
     crate::sha256_of_bytes(&name).chars().take(MACHINE_CHARS).collect()

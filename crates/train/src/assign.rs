@@ -1,7 +1,7 @@
 //! Settings given one by one as text, such as `schedule.rate=0.001`, which override a settings file.
 
 use crate::config::TrainConfig;
-use crate::error::{with_words_for_types, wrong_use};
+use crate::error::{with_words_for_types, wrong_use, wrong_use_with};
 use crate::toml_text::toml_text;
 use cytoscope_pipeline::JobError;
 use std::fmt;
@@ -85,7 +85,8 @@ impl SettingAssignment {
         for part in tables {
             let entry = table.entry(part.clone()).or_insert_with(|| Value::Table(Table::new()));
             table = entry.as_table_mut().ok_or_else(|| {
-                wrong_use(format!("setting {}: {part} is a value, expected a table; check the key", self.key()))
+                let problem = format!("setting {}: {part} is a value, expected a table", self.key());
+                wrong_use_with(problem, "check the key")
             })?;
         }
         table.insert(last.clone(), self.value.clone());

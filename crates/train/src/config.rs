@@ -3,7 +3,7 @@
 mod optimization;
 
 use crate::data_config::DataConfig;
-use crate::error::{toml_problem, wrong_use};
+use crate::error::{invalid_toml, wrong_use, wrong_use_with};
 use crate::toml_text::toml_text;
 use cytoscope_engine::Precision;
 use cytoscope_graph::ElementType;
@@ -204,7 +204,7 @@ impl TrainConfig {
 
     /// Reads the settings from the text of a TOML file; errors name its path.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, JobError> {
-        let invalid = |e: toml::de::Error| wrong_use(format!("{}: {}", path.display(), toml_problem(text, &e)));
+        let invalid = |e: toml::de::Error| JobError::WrongUse(invalid_toml(text, &e).about(path.display()));
         let config: Self = toml::from_str(text).map_err(invalid)?;
         let given: Table = text.parse().map_err(invalid)?;
         config.refuse_unknown(&given).map_err(|e| wrong_use(format!("{}: {e}", path.display())))?;
@@ -289,7 +289,7 @@ impl TrainConfig {
             return Err(wrong_use(format!("voxel_um is {voxel:?}: expected three numbers above 0, in µm")));
         }
         if let Some(problem) = self.license.as_deref().and_then(license_problem) {
-            return Err(wrong_use(format!("license {problem}")));
+            return Err(wrong_use_with(format!("license {}", problem.problem), problem.next_step));
         }
         self.data.check()?;
         self.network.check()

@@ -1,7 +1,7 @@
 //! The training data: finding, checking and splitting the pairs.
 
 use crate::config::TrainConfig;
-use crate::error::{data_error, wrong_use};
+use crate::error::{data_error, wrong_use_with};
 use crate::planning::budget_too_small;
 use crate::problems;
 use crate::setup::PATCH;
@@ -98,7 +98,7 @@ pub(crate) fn load(
     }
     let mut split = split_pairs(&usable, &report, config, seed, keep, &known).map_err(data_error)?;
     if split.train.is_empty() {
-        return Err(wrong_use("no training pairs are left after the split: lower validation.fraction"));
+        return Err(wrong_use_with("no training pairs are left after the split", "lower validation.fraction"));
     }
     context.note(format!(
         "{}, {}. {}",
@@ -149,14 +149,17 @@ pub(crate) fn find(
 ) -> Result<Result<Dataset, TrainingDataError>, JobError> {
     config.data.check()?;
     if task == TrainingTask::Segmentation && config.data.targets.len() > 1 {
-        return Err(wrong_use(format!(
-            "data.targets lists {} channels, but segmentation is trained on one label image: list one, or choose it with \
-             data.labels_channel",
-            config.data.targets.len()
-        )));
+        let channels = config.data.targets.len();
+        return Err(wrong_use_with(
+            format!("data.targets lists {channels} channels, but segmentation is trained on one label image"),
+            "list one, or choose it with data.labels_channel",
+        ));
     }
     if task == TrainingTask::LabelFree && config.data.labels_channel.is_some() {
-        return Err(wrong_use("data.labels_channel is for segmentation: list the stains in data.targets instead"));
+        return Err(wrong_use_with(
+            "data.labels_channel is for segmentation",
+            "list the stains in data.targets instead",
+        ));
     }
     let found = find_pairs_with(path, task, &config.data.find_options());
     Ok(found.map(|mut dataset| {

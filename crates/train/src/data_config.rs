@@ -1,6 +1,6 @@
 //! Settings of the training data: which channels, time point and axes of the files to use.
 
-use crate::error::wrong_use;
+use crate::error::{wrong_use, wrong_use_with};
 use cytoscope_formats::{ChannelRef, SeriesChoice};
 use cytoscope_pipeline::JobError;
 use cytoscope_training_data::{FindOptions, SpacingOrder};
@@ -50,6 +50,9 @@ pub struct DataConfig {
     pub spacing_order: Option<SpacingOrder>,
 }
 
+/// What to do about settings that exclude each other.
+const REMOVE_ONE: &str = "remove one of them";
+
 impl DataConfig {
     /// Checks that the settings are valid and consistent.
     pub(crate) fn check(&self) -> Result<(), JobError> {
@@ -58,9 +61,8 @@ impl DataConfig {
         let images = chosen(&self.channels, self.image_channel);
         if let Some(channel) = &self.labels_channel {
             if self.target_channel.is_some() || !self.targets.is_empty() {
-                return Err(wrong_use(
-                    "data.labels_channel excludes data.target_channel and data.targets: remove one of them",
-                ));
+                let problem = "data.labels_channel excludes data.target_channel and data.targets";
+                return Err(wrong_use_with(problem, REMOVE_ONE));
             }
             if matches!(channel, ChannelRef::Name(name) if name.trim().is_empty()) {
                 return Err(wrong_use("data.labels_channel is empty: expected the name or number of a channel"));
@@ -72,9 +74,10 @@ impl DataConfig {
         };
         let differ = !images.is_empty() && !targets.is_empty() && images.iter().all(|c| !targets.contains(c));
         if self.same_file && !differ {
-            return Err(wrong_use(
-                "data.same_file requires two different channels of the file: set data.image_channel and \
-                 data.target_channel (or the lists data.channels and data.targets, or data.labels_channel)",
+            return Err(wrong_use_with(
+                "data.same_file requires two different channels of the file",
+                "set data.image_channel and data.target_channel (or the lists data.channels and data.targets, or \
+                 data.labels_channel)",
             ));
         }
         if let Some(voxel) = self.voxel_um.filter(|v| v.iter().any(|s| !(1e-6..=1e6).contains(s))) {
@@ -138,7 +141,7 @@ fn chosen(listed: &[ChannelRef], number: Option<usize>) -> Vec<ChannelRef> {
 /// Checks a list of channels; `single` is the setting that it replaces.
 fn check_list(key: &str, listed: &[ChannelRef], single: &str, number: Option<usize>) -> Result<(), JobError> {
     if !listed.is_empty() && number.is_some() {
-        return Err(wrong_use(format!("{key} and {single} cannot be used together: remove one of them")));
+        return Err(wrong_use_with(format!("{key} and {single} cannot be used together"), REMOVE_ONE));
     }
     if listed.len() > MAX_CHANNELS {
         return Err(wrong_use(format!("{key} lists {} channels, expected at most {MAX_CHANNELS}", listed.len())));
@@ -146,10 +149,10 @@ fn check_list(key: &str, listed: &[ChannelRef], single: &str, number: Option<usi
     let mut names = channel_names(listed, "").into_iter().map(|name| name.to_lowercase()).collect::<Vec<_>>();
     names.sort();
     if let Some(twice) = names.windows(2).find(|pair| pair.first() == pair.last()).and_then(|pair| pair.first()) {
-        return Err(wrong_use(format!("{key} lists {twice} twice: list each channel once")));
+        return Err(wrong_use_with(format!("{key} lists {twice} twice"), "list each channel once"));
     }
     if listed.iter().any(|channel| matches!(channel, ChannelRef::Name(name) if name.trim().is_empty())) {
-        return Err(wrong_use(format!("{key} lists a channel without a name: write numbers or names")));
+        return Err(wrong_use_with(format!("{key} lists a channel without a name"), "write numbers or names"));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use cytoscope_engine::{DeviceId, EngineError};
 use cytoscope_formats::FormatError;
 use cytoscope_graph::GraphError;
-use cytoscope_pipeline::JobError;
+use cytoscope_pipeline::{JobError, Misuse};
 use cytoscope_storage::message::Message;
 use cytoscope_training_data::TrainingDataError;
 use std::path::Path;
@@ -11,6 +11,16 @@ use std::path::Path;
 /// Returns the error for settings or arguments that cannot be used.
 pub(crate) fn wrong_use(message: impl Into<Message>) -> JobError {
     JobError::wrong_use(message)
+}
+
+/// Returns the error for settings or arguments that cannot be used, with what to do next.
+pub(crate) fn wrong_use_with(problem: impl Into<Message>, next_step: impl Into<Message>) -> JobError {
+    JobError::wrong_use_with(problem, next_step)
+}
+
+/// Returns why settings in TOML cannot be used; `text` is what was parsed.
+pub(crate) fn invalid_toml(text: &str, error: &toml::de::Error) -> Misuse {
+    Misuse::with_next_step(toml_problem(text, error), "correct the settings")
 }
 
 /// Converts an error in the training data.
@@ -52,17 +62,17 @@ pub(crate) fn problem_without_file(error: JobError, file: &Path) -> String {
 }
 
 /// Returns what is wrong with settings in TOML, and where, in one line; `text` is what was parsed.
-pub(crate) fn toml_problem(text: &str, error: &toml::de::Error) -> String {
+fn toml_problem(text: &str, error: &toml::de::Error) -> String {
     /// Maximum number of characters of the line that are shown.
     const SHOWN: usize = 60;
     let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let Some(before) = error.span().and_then(|span| text.get(..span.start)) else {
-        return format!("{}; correct the settings", one_line(&error.to_string()));
+        return one_line(&error.to_string());
     };
     let index = before.matches('\n').count();
     let line: String = text.split('\n').nth(index).unwrap_or_default().trim().chars().take(SHOWN).collect();
     let problem = with_words_for_types(&one_line(error.message()));
-    format!("line {} (\"{line}\"): {problem}; correct the settings", index + 1)
+    format!("line {} (\"{line}\"): {problem}", index + 1)
 }
 
 /// Returns the message of an error in settings with words for the types of numbers.
@@ -97,9 +107,11 @@ mod tests {
         for (text, line) in
             [("ema = 0.5\nhello\n", "line 2 (\"hello\"): "), ("a = 1\n\n b = = 2", "line 3 (\"b = = 2\"): ")]
         {
-            let problem = toml_problem(text, &text.parse::<toml::Table>().unwrap_err());
-            assert!(problem.starts_with(line) && problem.ends_with("; correct the settings"), "{problem}");
-            assert!(!problem.contains('\n'), "{problem}");
+            let misuse = invalid_toml(text, &text.parse::<toml::Table>().unwrap_err());
+            let message = misuse.to_string();
+            assert!(message.starts_with(line) && message.ends_with("; correct the settings"), "{message}");
+            assert!(!message.contains('\n'), "{message}");
+            assert_eq!(misuse.next_step().map(|step| step.as_str()), Some("correct the settings"));
         }
     }
 

@@ -3,7 +3,7 @@
 mod head;
 
 use crate::config::TrainConfig;
-use crate::error::{io_error, model_error, wrong_use};
+use crate::error::{io_error, model_error, wrong_use_with};
 use crate::lengths::free_lengths;
 use crate::origin::Origin;
 use crate::start::TrainStart;
@@ -186,9 +186,10 @@ pub(crate) fn load_start_model(
         (Some(requested), _) => requested,
         (None, Some(own)) => own,
         (None, None) => {
-            return Err(wrong_use(message!(
-                "{from} uses preprocessing that training does not support: set normalize in {CONFIG}"
-            )));
+            return Err(wrong_use_with(
+                format!("{from} uses preprocessing that training does not support"),
+                message!("set normalize in {CONFIG}"),
+            ));
         }
     };
     Ok(StartModel {
@@ -268,7 +269,7 @@ fn check_input_channels(from: &str, of_model: usize, chosen: &[String]) -> Resul
         count => message!("list {count} in data.channels, in the order of the model's inputs, or choose another model"),
     };
     let inputs = counted(of_model, "input channel");
-    Err(wrong_use(message!("{from} has {inputs}, but {choice}: {next_step}")))
+    Err(wrong_use_with(format!("{from} has {inputs}, but {choice}"), next_step))
 }
 
 /// Returns the names of the output channels of a network that is trained to predict `target`.
@@ -299,8 +300,9 @@ fn target(
 ) -> Result<TargetKind, JobError> {
     match (task, config.target, declared) {
         (TrainingTask::LabelFree, ..) => Ok(TargetKind::Regression),
-        (_, Some(TargetKind::Flow), _) => Err(wrong_use(
-            "networks trained on the target flow cannot be used for segmentation: use instances, boundary or distance",
+        (_, Some(TargetKind::Flow), _) => Err(wrong_use_with(
+            "networks trained on the target flow cannot be used for segmentation",
+            "use instances, boundary or distance",
         )),
         (_, Some(requested), _) => Ok(requested),
         (_, None, Some(declared)) if declared.is_from_labels() && declared != TargetKind::Flow => Ok(declared),

@@ -3,7 +3,7 @@
 
 use crate::budget::{Budget, Costs, OVERTIME_SHARE, Progress, ValidationSize};
 use crate::checkpoint::TrainState;
-use crate::error::wrong_use;
+use crate::error::wrong_use_with;
 use crate::event::{TrainEvent, TrainingPlan};
 use crate::history::History;
 use crate::scoring::ScoredNetwork;
@@ -350,5 +350,6 @@ fn is_scored(state: &TrainState) -> bool {
 /// Returns the error for a time budget of `minutes` if at least `least` are needed.
 pub(crate) fn budget_too_small(minutes: f64, least: f64, why: &str) -> JobError {
     let least = (least * 10.0).round() / 10.0;
-    wrong_use(format!("{minutes} min is too short to train on these data: {why}; give at least {least} min"))
+    let problem = format!("{minutes} min is too short to train on these data: {why}");
+    wrong_use_with(problem, format!("give at least {least} min"))
 }

@@ -1,7 +1,7 @@
 //! Search for training settings: ranges of settings, the settings of a trial, and the rungs of successive halving.
 
 use crate::assign::SettingAssignment;
-use crate::error::{toml_problem, wrong_use};
+use crate::error::{invalid_toml, wrong_use};
 use crate::record::rounded;
 use crate::toml_text::toml_text;
 use cytoscope_pipeline::JobError;
@@ -98,11 +98,14 @@ impl SearchSpace {
     /// [`JobError`] if the file cannot be read, or for the first range that is invalid.
     pub fn read(path: &Path) -> Result<Self, JobError> {
         let file = open_regular(path).map_err(|error| JobError::unreadable(path, error))?;
-        Self::parse(&toml_text(path, file)?).map_err(|error| wrong_use(format!("{}: {error}", path.display())))
+        Self::parse(&toml_text(path, file)?).map_err(|error| match error {
+            JobError::WrongUse(misuse) => JobError::WrongUse(misuse.about(path.display())),
+            other => other,
+        })
     }
 
     fn parse(text: &str) -> Result<Self, JobError> {
-        let table: Table = text.parse().map_err(|e: toml::de::Error| wrong_use(toml_problem(text, &e)))?;
+        let table: Table = text.parse().map_err(|e: toml::de::Error| JobError::WrongUse(invalid_toml(text, &e)))?;
         let mut ranges = BTreeMap::new();
         collect_ranges("", table, &mut ranges)?;
         if ranges.is_empty() {

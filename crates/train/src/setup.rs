@@ -5,7 +5,7 @@ use crate::checkpoint::{RunFolder, TrainState};
 use crate::config::{self, TrainConfig, TrainPrecision};
 use crate::data::Data;
 use crate::device_choice::{self, StepDevice};
-use crate::error::{data_error, io_error, wrong_use};
+use crate::error::{data_error, io_error, wrong_use, wrong_use_with};
 use crate::job::TrainJob;
 use crate::lengths::check_output_size;
 use crate::network::{self, StartModel};
@@ -167,12 +167,14 @@ fn half(precision: TrainPrecision, engine: &dyn Engine) -> Result<Option<Element
         return Ok(precision.half());
     }
     match (wanted, engine.device().id) {
-        (Precision::Tf32, DeviceId::Cpu | DeviceId::Wgpu(_)) => Err(wrong_use(message!(
-            "precision: only CUDA trains in tf32: set {PRECISION} to f32, or choose cuda with {DEVICE}"
-        ))),
-        (_, DeviceId::Cpu) => Err(wrong_use(message!(
-            "precision: the CPU trains in f32 only: set {PRECISION} to f32, or choose a GPU with {DEVICE}"
-        ))),
+        (Precision::Tf32, DeviceId::Cpu | DeviceId::Wgpu(_)) => Err(wrong_use_with(
+            "precision: only CUDA trains in tf32",
+            message!("set {PRECISION} to f32, or choose cuda with {DEVICE}"),
+        )),
+        (_, DeviceId::Cpu) => Err(wrong_use_with(
+            "precision: the CPU trains in f32 only",
+            message!("set {PRECISION} to f32, or choose a GPU with {DEVICE}"),
+        )),
         _ => Err(EngineError::unsupported_precision(engine, wanted, &offered).into()),
     }
 }
@@ -190,10 +192,10 @@ fn set_object_diameter(
         start.object_diameter_um = config.object_diameter_um.or(given).or_else(|| data.median_diameter(*voxel_um));
     }
     if given.is_some() && start.object_diameter_um.is_none() {
-        return Err(wrong_use(format!(
-            "{} declares no nominal object diameter: remove the diameter setting",
-            start.name
-        )));
+        return Err(wrong_use_with(
+            format!("{} declares no nominal object diameter", start.name),
+            "remove the diameter setting",
+        ));
     }
     Ok(())
 }

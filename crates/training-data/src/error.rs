@@ -2,9 +2,10 @@
 
 use crate::dataset::{Dataset, Problem};
 use crate::summary;
-use cytoscope_formats::{FormatError, io_advice};
+use cytoscope_formats::FormatError;
 use cytoscope_objects::ObjectsError;
 use cytoscope_storage::message::Message;
+use cytoscope_storage::{io_advice, io_problem};
 use cytoscope_volume::{VolumeError, printable};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -87,7 +88,7 @@ pub enum TrainingDataError {
         expected: &'static str,
     },
     /// The operating system reported an error.
-    #[error("{}: {doing} failed: {source}; {}", shown(.file), io_advice(.source))]
+    #[error("{}: {doing} failed: {}; {}", shown(.file), io_problem(.source), io_advice(.source))]
     Io {
         /// Path of the file.
         file: PathBuf,

@@ -153,7 +153,7 @@ impl Sampler {
             return Err(TrainingDataError::Parameter {
                 what: "the sum of the weights of the training pairs",
                 got: sum.to_string(),
-                expected: "above 0: give at least one of them a weight",
+                expected: "above 0, so at least one of them needs a weight",
             });
         }
         Ok(Self { sources, options, ready, shares, tiles })

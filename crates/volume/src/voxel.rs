@@ -46,7 +46,7 @@ pub enum ImplausibleVoxelSize {
     },
     /// A size that is zero, negative or not finite.
     #[error(
-        "the voxel size along {axis} is {} µm; a positive number was expected: give the size in µm", number_text(*.um)
+        "the voxel size along {axis} is {} µm; a positive number was expected; give the size in µm", number_text(*.um)
     )]
     NotALength {
         /// Z, Y or X.
@@ -70,7 +70,7 @@ pub enum ImplausibleVoxelSize {
     /// Sizes that differ by more than [`MAX_PLAUSIBLE_RATIO`].
     #[error(
         "the voxel size is {long_um} µm along {long_axis} and {short_um} µm along {short_axis}, a ratio of more than \
-        {MAX_PLAUSIBLE_RATIO}; one of them is probably in another unit: give both in µm"
+        {MAX_PLAUSIBLE_RATIO}; one of them is probably in another unit; give both in µm"
     )]
     Ratio {
         /// Axis of the larger size.
@@ -82,6 +82,17 @@ pub enum ImplausibleVoxelSize {
         /// The smaller size in µm.
         short_um: f64,
     },
+}
+
+impl ImplausibleVoxelSize {
+    /// Returns what to do next, which is the end of the message; `None` if the message ends with what was expected.
+    pub fn next_step(&self) -> Option<&'static str> {
+        match self {
+            Self::NotThreeSizes { .. } => None,
+            Self::NotALength { .. } | Self::OutOfRange { .. } => Some("give the size in µm"),
+            Self::Ratio { .. } => Some("give both in µm"),
+        }
+    }
 }
 
 fn unit_hint(likely: &Option<(&'static str, f64)>) -> String {
@@ -225,6 +236,16 @@ mod tests {
             let text = VoxelSize::new_um(um, 1.0, 1.0).check().unwrap_err().to_string();
             assert!(text.contains(shown) && text.len() < 200, "{text}");
         }
+    }
+
+    #[test]
+    fn messages_end_with_the_next_step_that_they_state() {
+        for [z, y, x] in [[0.0, 1.0, 1.0], [1e9, 1.0, 1.0], [900.0, 0.01, 0.01]] {
+            let error = VoxelSize::new_um(z, y, x).check().unwrap_err();
+            let step = error.next_step().unwrap();
+            assert!(error.to_string().ends_with(&format!("; {step}")), "{error}");
+        }
+        assert_eq!(VoxelSize::parse_zyx_um("2").unwrap_err().next_step(), None);
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Do not leave the process running.
+        // Do not leave the process running. One that does not end within a moment waits for a driver, and ends later.
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.end();
         }

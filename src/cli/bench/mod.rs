@@ -156,10 +156,11 @@ impl Bench {
         check_extension(&self.output, &["json"])?;
         if let Some(folder) = whole_around(&self.output) {
             return Err(Failure::wrong_use(format!(
-                "--output {}: the path is inside {}, which the results would change; write them to another path",
+                "--output {}: the path is inside {}, which the results would change",
                 self.output.display(),
                 folder.display()
-            )));
+            ))
+            .and_next("write them to another path"));
         }
         if let Some(trace) = &self.trace {
             check_trace(trace, &inputs, &[&self.output], Overwrite::from_force(self.force))?;
@@ -258,9 +259,8 @@ impl Bench {
         }
         let mut seen = BTreeSet::new();
         if let Some(repeated) = self.batch_sizes.iter().find(|size| !seen.insert(**size)) {
-            return Err(Failure::wrong_use(format!(
-                "--batch-sizes: {repeated} occurs twice; give each size once, and --repeat for several runs"
-            )));
+            return Err(Failure::wrong_use(format!("--batch-sizes: {repeated} occurs twice"))
+                .and_next("give each size once, and --repeat for several runs"));
         }
         let tasks = tasks::read(path)?;
         if !self.batch_sizes.is_empty() && !tasks.iter().any(|task| task.kind == TaskKind::Training) {

@@ -2,7 +2,7 @@
 
 use cytoscope_formats::{Channel, Container, StackWriter, WriteSpec};
 use cytoscope_pipeline::job_record::{JobKind, PendingRecord, Recordable, recorded};
-use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
+use cytoscope_pipeline::{Context, JobError, Misuse, ProgressStage, ProgressUnit};
 use cytoscope_profile::Stage;
 use cytoscope_simulate::{Settings, SimulateError, Simulation, simulate};
 use cytoscope_storage::target::check_file;
@@ -162,7 +162,7 @@ fn simulate_stack(settings: &Settings, context: &Context) -> Result<Simulation, 
     });
     let simulation = simulated.map_err(|error| match error {
         SimulateError::Cancelled => JobError::Cancelled,
-        error => JobError::wrong_use(error.to_string()),
+        error => JobError::WrongUse(Misuse::explained(error.to_string(), error.next_step())),
     })?;
     span.voxels(simulation.raw.samples().len()).finish();
     Ok(simulation)

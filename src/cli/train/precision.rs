@@ -22,8 +22,9 @@ pub(super) fn check(config: &TrainConfig) -> Result<(), Failure> {
         TrainPrecision::F16 | TrainPrecision::Bf16 => Ok(()),
         TrainPrecision::Auto | TrainPrecision::F32 | TrainPrecision::Tf32 => Err(Failure::wrong_use(
             "--compare-precision compares mixed precision with 32-bit floats, but this training run computes in 32-bit \
-             floats; add --precision f16 or bf16, which need a GPU",
-        )),
+             floats",
+        )
+        .and_next("add --precision f16 or bf16, which need a GPU")),
     }
 }
 

@@ -126,8 +126,9 @@ fn refuse_given(options: &Train, ranges: &SearchSpace) -> Outcome {
         let is_set = options.set.iter().any(|assignment| assignment.key() == key);
         if let Some(option) = option.or(is_set.then_some("--set")) {
             return Err(Failure::wrong_use(format!(
-                "{key} has a range, and {option} gives it one value for all trials; remove one of them"
-            )));
+                "{key} has a range, and {option} gives it one value for all trials"
+            ))
+            .and_next("remove one of them"));
         }
     }
     Ok(())

@@ -214,9 +214,8 @@ impl Tune {
     fn tune(&self, profiles: Option<PathBuf>, recorder: Recorder) -> Outcome {
         let model = self.model.model().map(Model::load).transpose()?;
         if model.is_none() && self.training.is_none() {
-            return Err(Failure::wrong_use(
-                "--model scratch names no network to predict with: give --training with the training data",
-            ));
+            return Err(Failure::wrong_use("--model scratch names no network to predict with")
+                .and_next("give --training with the training data"));
         }
         if self.training.is_some() {
             TrainConfig::read_with(self.config.as_deref(), &[])?;
@@ -277,8 +276,8 @@ impl Tune {
         if complete {
             return Ok(());
         }
-        let problem = "tuning was interrupted before all candidates were compared; run it again for reliable settings";
-        Err(Failure::new(JobErrorKind::Cancelled, problem))
+        let problem = "tuning was interrupted before all candidates were compared";
+        Err(Failure::new(JobErrorKind::Cancelled, problem).and_next("run it again for reliable settings"))
     }
 
     /// Returns how progress is shown.
@@ -298,7 +297,7 @@ impl Tune {
         }
         let reason = tried.first().map_or_else(|| "there is no such device".to_owned(), |d| d.reason.clone());
         let next_step = "cytoscope devices lists the devices of this machine";
-        Err(Failure::wrong_use(format!("{} cannot be used: {reason}; {next_step}", self.device)))
+        Err(Failure::wrong_use(format!("{} cannot be used: {reason}", self.device)).and_next(next_step))
     }
 
     fn tune_inference(
@@ -375,9 +374,8 @@ impl Tune {
         };
         let candidates = training::candidates(&config, devices);
         if candidates.is_empty() {
-            return Err(Failure::wrong_use(
-                "none of the devices trains in the precision that --config states: choose another precision or --device",
-            ));
+            return Err(Failure::wrong_use("none of the devices trains in the precision that --config states")
+                .and_next("choose another precision or --device"));
         }
         self.progress().preparing("checking the training data");
         let from = Some(self.model.clone());

@@ -38,7 +38,8 @@ pub(super) fn simulated_stack(model: &Model, folder: &Path, cancel: &CancelToken
         let settings = settings(model, kind, channel as u64);
         let simulation = simulate(&settings, |_| !cancel.is_cancelled()).map_err(|error| match error {
             SimulateError::Cancelled => Failure::from(JobError::Cancelled),
-            error => Failure::other(format!("no stack can be simulated for the model: {error}; give one with --data")),
+            error => Failure::other(format!("no stack can be simulated for the model: {error}"))
+                .and_next("give one with --data"),
         })?;
         match simulation.raw.into_samples() {
             Samples::U16(values) => of_channels.push(values),

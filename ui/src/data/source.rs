@@ -3,6 +3,7 @@
 use super::plane::{Orientation, Plane, PlaneAt, Values};
 use cytoscope_formats::{FormatError, Image};
 use cytoscope_pipeline::Extents;
+use cytoscope_storage::io_problem;
 use cytoscope_volume::{Array, Axis, Region, VolumeError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,7 +20,7 @@ pub enum SourceError {
     #[error(transparent)]
     Volume(#[from] VolumeError),
     /// A temporary file could not be read.
-    #[error("a partial result cannot be read: {0}")]
+    #[error("a partial result cannot be read: {}", io_problem(.0))]
     Io(#[from] std::io::Error),
 }
 

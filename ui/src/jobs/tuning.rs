@@ -14,6 +14,7 @@ use crate::training::search::{SearchJob, SearchSetup};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{ChildProgram, DiameterRequest, PerformanceRequest, ProcessEvent, SearchTrial};
 use cytoscope_preprocess::PreprocessStep;
+use cytoscope_storage::io_message;
 use cytoscope_storage::message::Message;
 use cytoscope_train::{TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
@@ -159,7 +160,7 @@ impl Tuning {
         // The runs that it starts are in its group, and are cancelled with it.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
+        let mut child = command.spawn().map_err(|error| io_message(&program, &error))?;
         let stderr = child.stderr.take();
         let child = Arc::new(Mutex::new(child));
         let waited_for = Arc::clone(&child);

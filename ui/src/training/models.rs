@@ -9,9 +9,9 @@ use crate::opener::FileRequest;
 use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_pipeline::job_record::remove_record;
 use cytoscope_pipeline::{JobError, packages};
-use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::{Replaced, remove_finished};
 use cytoscope_storage::target::check_file;
+use cytoscope_storage::{Overwrite, io_message};
 use cytoscope_train::ChosenNetwork;
 use std::path::{Path, PathBuf};
 
@@ -49,7 +49,7 @@ fn save_as(from: &Path, name: &str, to: &Path, overwrite: Overwrite) -> Result<P
     let mut package = open_package(from)?;
     package.name = name.to_owned();
     if let Some(parent) = to.parent() {
-        std::fs::create_dir_all(parent).map_err(|e| format!("{}: {e}", parent.display()))?;
+        std::fs::create_dir_all(parent).map_err(|e| io_message(parent, &e))?;
     }
     // The window never replaces a folder. A zip that a training run of the command line wrote is moved aside.
     let packages::Saved { replaced, left_out } = packages::save(&package, to, overwrite).map_err(|e| error_text(&e))?;

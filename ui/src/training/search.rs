@@ -12,10 +12,10 @@ use cytoscope_engine::DeviceRequest;
 use cytoscope_model_package::PACKAGE_KIND;
 use cytoscope_pipeline::job_record::remove_record;
 use cytoscope_pipeline::{SEARCH_FOLDER_KIND, SearchTableError, SearchTrial, read_search_table};
-use cytoscope_storage::StorageError;
 use cytoscope_storage::folder::{remove_finished, remove_working};
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::{StorageError, io_message};
 use cytoscope_train::{SearchSpace, SettingAssignment, TrainConfig, TrainJob, TrainStart, search_rungs};
 use cytoscope_training_data::TrainingTask;
 use serde::{Deserialize, Serialize};
@@ -174,7 +174,7 @@ impl SearchJob {
             let path = self.file(extension);
             match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(format!("{}: {error}", path.display()));
+                    return Err(io_message(&path, &error));
                 }
                 _ => {}
             }
@@ -232,7 +232,7 @@ impl SearchSetup {
             None => DEFAULT_RANGES.to_owned(),
             Some(path) => {
                 SearchSpace::read(path).map_err(|error| error_text(&error))?;
-                std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?
+                std::fs::read_to_string(path).map_err(|error| io_message(path, &error))?
             }
         };
         let settings = self.config.to_toml().map_err(|error| error.to_string())?;

@@ -12,7 +12,7 @@ use crate::{
     source::Source,
     tiff::{ifd::looks_like_tiff, slices},
 };
-use cytoscope_storage::write::parent_folder;
+use cytoscope_storage::{io_problem, write::parent_folder};
 use names::{Numbered, PlaneName};
 use std::{
     collections::{BTreeMap, HashSet},
@@ -40,7 +40,7 @@ fn check_count(files: usize, max_files: u64) -> Result<(), Fault> {
 fn named(fault: Fault, file: &Path) -> Fault {
     match fault {
         Fault::Io(_, error) => {
-            let error = std::io::Error::new(error.kind(), format!("{}: {error}", name(file)));
+            let error = std::io::Error::new(error.kind(), format!("{}: {}", name(file), io_problem(&error)));
             Fault::Io("reading a file of the numbered series", error)
         }
         other => other,

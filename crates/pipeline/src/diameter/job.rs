@@ -32,7 +32,7 @@ impl DiameterJob {
         job.check()?;
         let files = job.stacks(context)?;
         let Some(input) = files.first() else {
-            return Err(JobError::wrong_use("no input was given: give the name of a file".to_owned()));
+            return Err(JobError::wrong_use_with("no input was given", "give the name of a file"));
         };
         let loading = context.recorder.span(Stage::Load, "model");
         let model = Model::load(&job.model)?.with_output(job.output_tensor.as_ref())?;
@@ -60,10 +60,10 @@ fn object_diameter(
     input: &Path,
 ) -> Result<ObjectDiameter, JobError> {
     let Some(nominal_um) = model.object_diameter_um else {
-        return Err(JobError::wrong_use(format!(
-            "the model {} declares no object diameter, so none can be estimated; use another model",
-            model.name
-        )));
+        return Err(JobError::wrong_use_with(
+            format!("the model {} declares no object diameter, so none can be estimated", model.name),
+            "use another model",
+        ));
     };
     let image = job.open(input)?;
     let series_note = first_series_note(&job.series, image.meta(), "is measured", OtherSeries::One);

@@ -292,10 +292,10 @@ impl ObjectDiameter {
 pub(crate) fn check(request: DiameterRequest, model: &Model) -> Result<(), JobError> {
     request.checked().map_err(JobError::wrong_use)?;
     match request {
-        DiameterRequest::Given(_) if model.object_diameter_um.is_none() => Err(JobError::wrong_use(message!(
-            "the model {} declares no object diameter, so {DIAMETER} has no effect: leave the option out",
-            model.name
-        ))),
+        DiameterRequest::Given(_) if model.object_diameter_um.is_none() => Err(JobError::wrong_use_with(
+            message!("the model {} declares no object diameter, so {DIAMETER} has no effect", model.name),
+            "leave the option out",
+        )),
         _ => Ok(()),
     }
 }

@@ -107,11 +107,13 @@ pub fn check_input_files(tensors: &[InputTensor], stacks: usize) -> Result<(), J
     let is_one = |tensor: &InputTensor| tensor.file.as_deref().is_some_and(|f| !f.is_dir() || is_zarr_folder(f));
     match tensors.iter().find(|tensor| stacks > 1 && is_one(tensor)) {
         None => Ok(()),
-        Some(InputTensor { name, file, .. }) => Err(JobError::wrong_use(format!(
-            "the input {name} is read from one file, {}, but {stacks} stacks are given: give a folder with a file of the same \
-             name as each stack",
-            file.as_deref().unwrap_or(Path::new("")).display()
-        ))),
+        Some(InputTensor { name, file, .. }) => Err(JobError::wrong_use_with(
+            format!(
+                "the input {name} is read from one file, {}, but {stacks} stacks are given",
+                file.as_deref().unwrap_or(Path::new("")).display()
+            ),
+            "give a folder with a file of the same name as each stack",
+        )),
     }
 }
 
@@ -129,7 +131,8 @@ impl PredictJob {
                 return Err(JobError::wrong_use(format!("the model has no input \"{name}\": its inputs are {known}")));
             }
             if !seen.insert(name) {
-                return Err(JobError::wrong_use(format!("the input {name} is given several times: give one image")));
+                let problem = format!("the input {name} is given several times");
+                return Err(JobError::wrong_use_with(problem, "give one image"));
             }
         }
         check_input_files(&self.input_tensors, stacks)

@@ -92,7 +92,8 @@ pub(super) struct KeptRecord {
 }
 
 impl KeptRecord {
-    /// Reads the record of the results `folder/stem_*`, with the fingerprint of its job.
+    /// Reads the record of the results `folder/stem_*`, with the fingerprint of its job; `None` if there is none that can be read,
+    /// which [`KeptRecord::unused_note`] says.
     fn read(folder: &Path, stem: &str) -> Option<(String, Self)> {
         let recorded = GrowingFile::recorded(folder, stem)?;
         Some((recorded.fingerprint, serde_json::from_str(&recorded.about).ok()?))

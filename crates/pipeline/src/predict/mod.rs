@@ -368,7 +368,7 @@ fn listed(inputs: &[PathBuf], select: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Re
         files.extend(found);
     }
     if files.is_empty() {
-        return Err(JobError::wrong_use("no input was given: give a file or a folder".to_owned()));
+        return Err(JobError::wrong_use_with("no input was given", "give a file or a folder"));
     }
     Ok(files)
 }

@@ -56,7 +56,8 @@ impl PredictOptions {
             return wrong(message!("invalid {MEMORY_BUDGET} 0: expected a size such as 2G"));
         }
         if self.channel.is_some() && !self.channels.is_empty() {
-            return wrong(message!("{CHANNEL} and {CHANNELS} cannot be used together: give one of them"));
+            let problem = message!("{CHANNEL} and {CHANNELS} cannot be used together");
+            return Err(JobError::wrong_use_with(problem, "give one of them"));
         }
         match self.voxel_um.filter(|v| v.iter().any(|um| !um.is_finite() || *um <= 0.0)) {
             Some(um) => wrong(message!("invalid {VOXEL_SIZE} {um:?}: expected three sizes above 0 in µm")),

@@ -198,17 +198,17 @@ impl<'a> Planner<'a> {
             (Blend::Crop, Some(halo)) => halo,
             (Blend::Crop, None) if is_one_tile(model, volume.shape) => [0; 3],
             (Blend::Crop, None) if model.fixed.contains(&true) => {
-                return Err(JobError::wrong_use(message!(
-                    "the model {} accepts inputs of one size only, so tiles cannot be cropped: use {GAUSSIAN_BLEND}",
-                    model.name
-                )));
+                return Err(JobError::wrong_use_with(
+                    format!("the model {} accepts inputs of one size only, so tiles cannot be cropped", model.name),
+                    message!("use {GAUSSIAN_BLEND}"),
+                ));
             }
             (Blend::Crop, None) => {
-                return Err(JobError::wrong_use(message!(
-                    "the model {} normalizes over the whole tile, so cropped tiles would differ from the untiled result: \
-                     use {GAUSSIAN_BLEND}",
+                let problem = format!(
+                    "the model {} normalizes over the whole tile, so cropped tiles would differ from the untiled result",
                     model.name
-                )));
+                );
+                return Err(JobError::wrong_use_with(problem, message!("use {GAUSSIAN_BLEND}")));
             }
         };
         Ok(Self { context, resolved, model, volume, blend, overlap, halo })
@@ -353,11 +353,12 @@ impl<'a> Planner<'a> {
         }
         let (halo, step) = (self.halo, self.model.step);
         let min_tile: [usize; 3] = std::array::from_fn(|a| (2 * halo[a] + step[a]).next_multiple_of(step[a]));
-        Err(JobError::wrong_use(message!(
-            "{TILE} {requested:?} is too small: the receptive field of {} extends {halo:?} voxels to each side; use at least \
-             {min_tile:?}, or the size of the stack along an axis",
+        let problem = message!(
+            "{TILE} {requested:?} is too small: the receptive field of {} extends {halo:?} voxels to each side",
             self.model.name
-        )))
+        );
+        let next_step = format!("use at least {min_tile:?}, or the size of the stack along an axis");
+        Err(JobError::wrong_use_with(problem, next_step))
     }
 
     /// Plans the tiles of a recorded run, or others if those do not suit the stack or the memory of this one.

@@ -10,7 +10,7 @@ use crate::label_check::label_image_note;
 use crate::model::ModelTask;
 use crate::slice_statistics::Chains;
 use crate::stack::{Extents, Stack, channels_text};
-use crate::{Context, JobError, Model};
+use crate::{Context, JobError, Misuse, Model};
 use cytoscope_engine::{CompileOptions, Precision};
 use cytoscope_formats::{Image, ImageMeta, find_channels};
 use cytoscope_objects::SegmentOptions;
@@ -77,7 +77,7 @@ impl<'a> Selection<'a> {
             &[time] => Ok(time),
             several => {
                 let count = several.len();
-                Err(JobError::wrong_use(format!("the image has {count} time points: give the one to predict")))
+                Err(JobError::wrong_use_with(format!("the image has {count} time points"), "give the one to predict"))
             }
         }
     }
@@ -222,12 +222,14 @@ impl<'a> Resolved<'a> {
     /// the object diameter.
     fn check_segment(&self) -> Result<(), JobError> {
         match (self.segment.validate(), self.diameter) {
-            (Err(error), Some(found)) if self.has_objects() => Err(JobError::wrong_use(message!(
-                "the model's segmentation settings cannot be scaled to objects of {:.1} {}: {error}; give another \
-                 {DIAMETER}",
-                found.diameter,
-                found.unit.symbol()
-            ))),
+            (Err(error), Some(found)) if self.has_objects() => Err(JobError::wrong_use_with(
+                message!(
+                    "the model's segmentation settings cannot be scaled to objects of {:.1} {}: {error}",
+                    found.diameter,
+                    found.unit.symbol()
+                ),
+                message!("give another {DIAMETER}"),
+            )),
             (Err(error), None) if self.has_objects() => Err(error.into()),
             _ => Ok(()),
         }
@@ -312,7 +314,10 @@ pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize, given_um: Option<[f
     let valid = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
     let known = VoxelSize { z: valid(size.z), y: valid(size.y), x: valid(size.x) };
     known.check().map_err(|error| match given_um {
-        Some(given_um) => JobError::wrong_use(message!("invalid {VOXEL_SIZE} {given_um:?}: {error}")),
+        Some(given_um) => {
+            let message = message!("invalid {VOXEL_SIZE} {given_um:?}: {error}");
+            JobError::WrongUse(Misuse::explained(message, error.next_step()))
+        }
         None => JobError::Mismatch {
             path: path.to_owned(),
             problem: error.to_string(),
@@ -326,7 +331,9 @@ pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize, given_um: Option<[f
 /// # Errors
 /// [`JobError::WrongUse`] with the first implausible axis.
 pub(crate) fn check_given_axes(size: VoxelSize) -> Result<(), JobError> {
-    size.check().map_err(|error| JobError::wrong_use(format!("invalid voxel size: {error}")))
+    size.check().map_err(|error| {
+        JobError::WrongUse(Misuse::explained(format!("invalid voxel size: {error}"), error.next_step()))
+    })
 }
 
 /// Returns the note that lengths and volumes are not in µm, if the voxel size is unknown along an axis with several voxels.

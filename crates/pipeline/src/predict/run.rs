@@ -82,16 +82,18 @@ impl PredictJob {
     pub(crate) fn check(&self) -> Result<(), JobError> {
         self.options().check()?;
         if !self.input_tensors.is_empty() && (self.channel.is_some() || !self.channels.is_empty()) {
-            return Err(JobError::wrong_use(message!(
-                "{INPUT} cannot be combined with {CHANNEL} or {CHANNELS}: give the channels of the inputs with {INPUT}"
-            )));
+            return Err(JobError::wrong_use_with(
+                message!("{INPUT} cannot be combined with {CHANNEL} or {CHANNELS}"),
+                message!("give the channels of the inputs with {INPUT}"),
+            ));
         }
         check_given_axes(self.voxel_axes_um)?;
         preprocess::check(&self.preprocess)?;
         if self.outputs.contains(&Output::Preprocessed) && self.preprocess.is_empty() {
-            return Err(JobError::wrong_use(message!(
-                "{OUTPUT_PREPROCESSED} writes the preprocessed stack, but there are no steps: give them with {PREPROCESS}"
-            )));
+            return Err(JobError::wrong_use_with(
+                message!("{OUTPUT_PREPROCESSED} writes the preprocessed stack, but there are no steps"),
+                message!("give them with {PREPROCESS}"),
+            ));
         }
         Ok(())
     }
@@ -136,7 +138,7 @@ impl PredictJob {
         for path in [&model.path, &std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone())] {
             if path.to_str().is_none() {
                 let what = "the path is not valid Unicode (UTF-8), so the provenance record cannot name it";
-                return Err(JobError::wrong_use(format!("{}: {what}; rename it", path.display())));
+                return Err(JobError::wrong_use_with(format!("{}: {what}", path.display()), "rename it"));
             }
         }
         let folder = self.folder();

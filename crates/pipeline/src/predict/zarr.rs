@@ -85,22 +85,16 @@ impl PredictJob {
         let has_image =
             self.outputs.is_empty() || self.outputs.iter().any(|o| matches!(o, Output::Maps | Output::Labels));
         let problem = if self.format == ResultFormat::Tiff {
-            "the output has the name of an OME-Zarr, but the format is tiff: give a folder whose name has no file \
-             extension"
-                .to_owned()
+            "the output has the name of an OME-Zarr, but the format is tiff".to_owned()
         } else if inputs != 1 {
-            format!(
-                "an OME-Zarr holds the results of one stack, but there are {inputs}: give a folder whose name has no file \
-                 extension"
-            )
+            format!("an OME-Zarr holds the results of one stack, but there are {inputs}")
         } else if !has_image {
-            "an OME-Zarr holds maps or labels, but neither is among the outputs: give a folder whose name has no file \
-             extension"
-                .to_owned()
+            "an OME-Zarr holds maps or labels, but neither is among the outputs".to_owned()
         } else {
             return Ok(());
         };
-        Err(JobError::wrong_use(format!("{out}: {problem}")))
+        let next_step = "give a folder whose name has no file extension";
+        Err(JobError::wrong_use_with(format!("{out}: {problem}"), next_step))
     }
 }
 

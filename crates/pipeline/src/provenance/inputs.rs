@@ -2,7 +2,7 @@
 
 use crate::predict::{ChannelRef, InputTensor};
 use cytoscope_storage::read::open_regular;
-use cytoscope_storage::{hexadecimal, sha256_of_file};
+use cytoscope_storage::{hexadecimal, io_problem, sha256_of_file};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::io::{Read, Seek, SeekFrom};
@@ -70,7 +70,7 @@ impl InputRecord {
         let now = if self.sampled_sha256.is_some() { Self::sampled(file) } else { Self::of(file) };
         match now {
             Ok(now) => self.change(&now),
-            Err(error) => Some(format!("can no longer be read ({error})")),
+            Err(error) => Some(format!("can no longer be read ({})", io_problem(&error))),
         }
     }
 

@@ -57,6 +57,7 @@ pub(crate) fn record_listing(file: &Path) -> Option<PathBuf> {
     if own.is_some() || !is_zarr_name(file) {
         return own;
     }
+    // A folder or an entry that cannot be read has no record that could be used.
     let records = std::fs::read_dir(parent_folder(file)).ok()?.filter_map(|entry| {
         let name = entry.ok()?.file_name();
         // The folder of the file is kept as it is given.

@@ -8,6 +8,7 @@ use crate::dataset::{Dataset, Pair, Part, Problem, Severity, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::objects::IgnoreLabel;
 use cytoscope_formats::FormatError;
+use cytoscope_storage::{io_advice, io_problem};
 use cytoscope_volume::DType;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -224,7 +225,7 @@ pub(crate) fn problem_from_error(error: &TrainingDataError, file: &Path) -> Prob
         }
         TrainingDataError::Format(FormatError::Io { file, source, .. })
         | TrainingDataError::Io { file, source, .. } => {
-            Problem::error(file, format!("it cannot be read: {source}"), cytoscope_formats::io_advice(source))
+            Problem::error(file, format!("it cannot be read: {}", io_problem(source)), io_advice(source))
         }
         other => Problem::error(file, other.to_string(), "correct the file, or remove the pair"),
     }

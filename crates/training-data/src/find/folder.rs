@@ -119,6 +119,7 @@ fn is_of_no_data_set(description: &Path) -> bool {
         return false;
     }
     let Ok(file) = open_regular(description) else { return true };
+    // A line that is not text ends the description: the type comes before it, or is unknown.
     let mut lines = BufReader::new(file.take(MAX_DESCRIPTION_BYTES)).lines().map_while(Result::ok);
     !lines.any(|line| {
         let value = line.strip_prefix("type:").and_then(|value| value.split('#').next());

@@ -4,6 +4,7 @@ use super::SearchResults;
 use crate::error::TrainingDataError;
 use crate::limits::MAX_TABLE_BYTES;
 use cytoscope_formats::{is_zarr_folder, is_zarr_zip_name};
+use cytoscope_storage::io_problem;
 use cytoscope_storage::npy;
 use cytoscope_storage::read::open_regular;
 use std::io::{ErrorKind, Read};
@@ -135,7 +136,7 @@ impl Listing {
                 }
                 Err(error) => {
                     let next_step = "make it readable, or remove it";
-                    let problem = format!("this entry cannot be read: {error}");
+                    let problem = format!("this entry cannot be read: {}", io_problem(&error));
                     found.problems.push(crate::Problem::warning(&path, problem, next_step));
                 }
             }

@@ -54,10 +54,10 @@ impl ResultsTable {
             return Ok(Some(row));
         }
         Err(Failure::bad_input(format!(
-            "{}: trial {trial} on rung {rung} has other settings or steps; use the ranges, trials, steps and seed of the \
-             earlier search, or --restart instead of --resume",
+            "{}: trial {trial} on rung {rung} has other settings or steps",
             self.path.display()
-        )))
+        ))
+        .and_next("use the ranges, trials, steps and seed of the earlier search, or --restart instead of --resume"))
     }
 
     /// Adds a row, in place of one of an earlier run on the same rung, and writes the table.
@@ -94,7 +94,7 @@ impl ResultsTable {
 /// Reads the table of an earlier search with this fingerprint.
 fn read_rows(path: &Path, keys: &[String], fingerprint: &str) -> Result<Vec<Row>, Failure> {
     let bad = |problem: &dyn Display| {
-        Failure::bad_input(format!("{}: {problem}; use --restart instead of --resume", path.display()))
+        Failure::bad_input(format!("{}: {problem}", path.display())).and_next("use --restart instead of --resume")
     };
     let table = read_search_table(path).map_err(|error| bad(&error))?;
     if table.keys != keys {
@@ -102,10 +102,10 @@ fn read_rows(path: &Path, keys: &[String], fingerprint: &str) -> Result<Vec<Row>
     }
     if table.fingerprint.is_some_and(|found| found != fingerprint) {
         return Err(Failure::bad_input(format!(
-            "{}: it is the table of a search with other data, another seed, or other settings of the trials; give the \
-             options of that search, or use --restart instead of --resume",
+            "{}: it is the table of a search with other data, another seed, or other settings of the trials",
             path.display()
-        )));
+        ))
+        .and_next("give the options of that search, or use --restart instead of --resume"));
     }
     Ok(table.trials.into_iter().map(Row::from).collect())
 }

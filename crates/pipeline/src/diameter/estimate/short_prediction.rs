@@ -105,7 +105,7 @@ impl Estimator<'_> {
         let outputs = session.run(&[Tensor::new(model.tensor_shape(self.channels.len(), tile), input)?])?;
         let values = outputs.into_iter().nth(model.output_index).and_then(Tensor::into_f32).unwrap_or_default();
         if values.len() != model.output_channels * tile.iter().product::<usize>() {
-            // Models that cannot be tiled are refused when the full prediction is planned.
+            // Models that cannot be tiled, or whose outputs are no floats, are refused by the full prediction.
             return Ok(Measured::default());
         }
         OutputCheck::new(self.engine.device().id, self.options.precision).add(&values)?;
@@ -152,6 +152,8 @@ impl Estimator<'_> {
             // Fragments are ignored anyway, and objects may be much smaller than the start.
             options.min_volume_um3 = 0.0;
         }
+        // Small objects beside larger ones would make the estimate smaller.
+        options.isolated = None;
         // The growth is that of outlines at the threshold.
         if let Some(tissue) = &mut options.tissue {
             tissue.outline = None;
