@@ -303,6 +303,28 @@ fn jpeg_xr_strips_and_tiles_are_read() {
     assert_eq!(colors.read_all().unwrap().into_samples(), Samples::U8((0..18 * 37).flat_map(pixel).collect()));
 }
 
+/// The files are written by tifffile: pixel (x, y) is 2000 + 50 y + x in strips of 7 rows with predictor 2, or red 5 x, green
+/// 6 y, blue 200 - 5 x in tiles of 16 × 16.
+#[test]
+fn lzma_strips_and_tiles_are_read() {
+    let read = |bytes: &[u8]| open_bytes(bytes.to_vec(), &OpenOptions::default()).unwrap();
+    let strips = include_bytes!("../../../fuzz/seeds/read_image/lzma_strips");
+    let gray = read(strips);
+    assert_eq!(gray.meta().compression, StoredCompression::Lzma);
+    let expected = (0..18 * 37).map(|i| (2000 + 50 * (i / 37) + i % 37) as u16).collect();
+    assert_eq!(gray.read_all().unwrap().into_samples(), Samples::U16(expected));
+    let colors = read(include_bytes!("../../../fuzz/seeds/read_image/lzma_tiles_big_endian"));
+    let of_red = |i: usize| (5 * (i % 37)) as u8;
+    let pixel = |i: usize| [of_red(i), (6 * (i / 37)) as u8, 200u8.wrapping_sub(of_red(i))];
+    assert_eq!(colors.read_all().unwrap().into_samples(), Samples::U8((0..18 * 37).flat_map(pixel).collect()));
+    // A damaged byte in the first strip, which begins at 208.
+    let mut damaged = strips.to_vec();
+    damaged[240] ^= 1;
+    let refused = open_bytes(damaged, &OpenOptions::default()).unwrap().read_all().unwrap_err();
+    assert_eq!(refused.kind(), FormatErrorKind::Malformed);
+    assert!(refused.to_string().contains("LZMA"), "{refused}");
+}
+
 #[test]
 fn hdf5_files_are_refused_by_their_name() {
     let bytes = [&b"\x89HDF\r\n\x1a\n"[..], &[0; 100]].concat();
