@@ -210,6 +210,23 @@ fn written_folders_hold_what_the_tiff_reader_reads() {
 }
 
 #[test]
+fn channels_without_a_name_are_numbered_in_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stack.zarr");
+    let named = |name: &str| Channel { name: name.into(), color_rgb: Some([255; 3]) };
+    write_zarr(&path, &pattern("TZCYX", &[1, 1, 3, 4, 5], DType::U8), |spec| {
+        spec.channels = vec![named(""), named("DNA")]
+    });
+    let root: Value = serde_json::from_slice(&std::fs::read(path.join("zarr.json")).unwrap()).unwrap();
+    let written = root["attributes"]["ome"]["omero"]["channels"].as_array().unwrap();
+    let labels: Vec<&str> = written.iter().map(|channel| channel["label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["channel0", "DNA", "channel2"]);
+    let image = open(&path, &OpenOptions::default()).unwrap();
+    assert_eq!(image.meta().channels, [named(""), named("DNA"), named("")]);
+    assert_eq!(image.meta().channel_name(2), "channel2");
+}
+
+#[test]
 fn many_layers_of_chunks_are_read_as_they_were_written() {
     let folder = tempfile::tempdir().unwrap();
     // With one thread, chunks are decoded layer by layer: along Z, along T, and along Y.
