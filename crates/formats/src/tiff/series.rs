@@ -200,11 +200,17 @@ fn plain_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault
         .collect();
     if let (Some(layout), [only]) = (layout, all.as_mut_slice()) {
         match shaped::stated(description) {
-            Some(stated) => stated.apply_to(only, &layout),
+            Some(stated) => stated.apply_to(only, &layout, is_color(file)),
             None => shaped::describe_without_axes(only, &layout, description),
         }
     }
     Ok(all)
+}
+
+/// Whether the samples of a pixel are the parts of a color: RGB, CMYK, YCbCr or L*a*b*.
+fn is_color(file: &TiffFile) -> bool {
+    let photometric = file.container.integer_or(&file.first, tag::PHOTOMETRIC, 1);
+    matches!(photometric, Ok(2 | 5 | 6 | 8))
 }
 
 /// The pixel size from the resolution tags. Inches are used only if they cannot be a print resolution.
