@@ -326,6 +326,31 @@ fn lzma_strips_and_tiles_are_read() {
 }
 
 #[test]
+fn numpy_archives_and_analyze_files_are_refused_with_a_way_out() {
+    // The first header of a zip file that numpy.savez wrote, up to the name of the array and its additional field.
+    let archive =
+        [&b"PK\x03\x04-\0\0\0\0\0\0\0!\0\xf5\xd9\x14]"[..], &[0xff; 8], b"\x05\0\x14\0x.npy\x01\0\x10\0"].concat();
+    let error = open_bytes(archive, &OpenOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Unsupported);
+    assert!(error.to_string().contains(".npz") && error.to_string().contains("numpy.save("), "{error}");
+    // A header with 3 axes in either byte order; NIfTI in two files has a signature in the same place.
+    for (length, axes) in [(348u32.to_le_bytes(), 3u16.to_le_bytes()), (348u32.to_be_bytes(), 3u16.to_be_bytes())] {
+        let mut header = [&length[..], &[0; 36], &axes, &[0; 306]].concat();
+        let error = open_bytes(header.clone(), &OpenOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Unsupported);
+        assert!(error.to_string().contains("Analyze") && error.to_string().contains(".nii"), "{error}");
+        header[40..42].fill(0);
+        let unknown = open_bytes(header, &OpenOptions::default()).unwrap_err();
+        assert!(unknown.to_string().contains("not an image of a known format"), "{unknown}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let samples = folder.path().join("brain.IMG");
+    std::fs::write(&samples, [7u8; 120]).unwrap();
+    let error = open(&samples, &OpenOptions::default()).unwrap_err();
+    assert!(error.to_string().contains(".hdr") && error.to_string().contains(".nii"), "{error}");
+}
+
+#[test]
 fn hdf5_files_are_refused_by_their_name() {
     let bytes = [&b"\x89HDF\r\n\x1a\n"[..], &[0; 100]].concat();
     let error = open_bytes(bytes, &OpenOptions::default()).unwrap_err();
