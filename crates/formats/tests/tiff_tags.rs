@@ -144,3 +144,36 @@ fn samples_that_tifffile_states_as_channels_are_channels() {
         assert_eq!(image.meta().axes.to_string(), "YXS", "{photometric} {description}");
     }
 }
+
+/// A file with one page of 2 × 3 pixels and a description, which ends with `planes` planes of bytes.
+fn one_page(planes: u8, description: &str) -> Vec<u8> {
+    let page = |pixels: usize| {
+        let mut tiff = Tiff::new();
+        let mut tags = gray(3, 2, pixels as u32, 6);
+        tags.push((270, 2, description.bytes().map(u32::from).chain([0]).collect()));
+        tags.sort_by_key(|tag| tag.0);
+        tiff.page(&tags);
+        tiff.bytes
+    };
+    // The length of the directory does not depend on the place of the pixels.
+    let mut bytes = page(page(8).len());
+    bytes.extend(0..6 * planes);
+    bytes
+}
+
+#[test]
+fn planes_behind_the_only_page_of_tifffile_are_read() {
+    for (description, axes) in [
+        ("{\"shape\": [2, 2, 2, 3], \"axes\": \"TZYX\", \"truncated\": true}", "TZYX"),
+        ("{\"shape\": [4, 2, 3], \"truncated\": true}", "ZYX"),
+    ] {
+        let image = open_bytes(one_page(4, description), &OpenOptions::default()).unwrap();
+        assert_eq!(image.meta().axes.to_string(), axes);
+        assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8((0..24).collect()), "{description}");
+        // Another program has saved the first plane with its description.
+        let one = open_bytes(one_page(1, description), &OpenOptions::default()).unwrap();
+        assert_eq!(one.read_all().unwrap().into_samples(), Samples::U8((0..6).collect()), "{description}");
+    }
+    let stated = "{\"shape\": [4, 2, 3], \"axes\": \"ZYX\", \"truncated\": false}";
+    assert_eq!(open_bytes(one_page(4, stated), &OpenOptions::default()).unwrap().meta().shape, [2, 3]);
+}

@@ -36,6 +36,23 @@ pub(super) fn stated(description: &str) -> Option<Stated> {
     matches!(of_page.as_str(), "YX" | "YXS" | "YXC" | "SYX").then_some(stated)
 }
 
+/// Returns the number of planes that follow each other from the only page of a file on, if a description says so: with
+/// `truncate=True`, tifffile writes no other pages.
+pub(super) fn truncated_planes(description: &str, layout: &Layout) -> Option<usize> {
+    let json = parsed(description)?;
+    let is_truncated = json.get("truncated")?.as_bool()?;
+    let shape = parse_shape(&json)?;
+    let Layout { height, width, samples, .. } = *layout;
+    let page = match (samples, layout.planar) {
+        (1, _) => vec![height, width],
+        (_, true) => vec![samples, height, width],
+        (_, false) => vec![height, width, samples],
+    };
+    let leading = shape.strip_suffix(page.as_slice())?;
+    let count = leading.iter().try_fold(1usize, |n, length| n.checked_mul(*length))?;
+    (is_truncated && count > 1).then_some(count)
+}
+
 /// Describes a series of several pages whose description states no axes that can be used: its pages are slices, for lack of
 /// anything better, although they may be channels or time points.
 pub(super) fn describe_without_axes(series: &mut Series, layout: &Layout, description: &str) {
