@@ -179,10 +179,14 @@ fn decompress(layout: &Layout, encoded: &[u8], rows: usize, out: &mut [u8], padd
 
 /// Decodes LZMA data into `out`, which must be filled exactly; data that continue, up to `padded_len` bytes, are cut off.
 fn lzma(encoded: &[u8], out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
-    let decoded = lzma_up_to(encoded, padded_len)
-        .map_err(|reason| Fault::malformed(format!("a strip or tile is not valid LZMA data ({reason})")))?;
-    let from = decoded.get(..out.len()).ok_or_else(|| too_short(Codec::Lzma, decoded.len(), out.len()))?;
-    out.copy_from_slice(from);
+    let invalid = |reason: String| Fault::malformed(format!("a strip or tile is not valid LZMA data ({reason})"));
+    let (filled, more) = stream::lzma_into(encoded, out).map_err(invalid)?;
+    if filled < out.len() {
+        return Err(too_short(Codec::Lzma, filled, out.len()));
+    }
+    if more && padded_len == out.len() {
+        return Err(Fault::malformed("a strip or tile decodes to more bytes than its page can hold"));
+    }
     Ok(())
 }
 

@@ -17,8 +17,27 @@ pub(crate) fn bz2_up_to(encoded: &[u8], max_bytes: usize) -> Result<Vec<u8>, Str
 
 /// Decodes LZMA data in an `.xz` or `.lzma` container of at most `max_bytes`; an error says why they cannot be decoded.
 pub(crate) fn lzma_up_to(encoded: &[u8], max_bytes: usize) -> Result<Vec<u8>, String> {
+    read_up_to(lzma_reader(encoded)?, max_bytes)
+}
+
+/// Decodes LZMA data, as [`lzma_up_to`], until `out` is full. Returns the number of bytes, and whether more follow.
+pub(crate) fn lzma_into(encoded: &[u8], out: &mut [u8]) -> Result<(usize, bool), String> {
+    let mut decoder = lzma_reader(encoded)?;
+    let mut filled = 0;
+    while let Some(rest) = out.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match decoder.read(rest).map_err(|e| e.to_string())? {
+            0 => return Ok((filled, false)),
+            count => filled += count,
+        }
+    }
+    // The checksum of the data is verified at their end.
+    let more = decoder.read(&mut [0]).map_err(|e| e.to_string())?;
+    Ok((filled, more > 0))
+}
+
+fn lzma_reader(encoded: &[u8]) -> Result<XzDecoder<&[u8]>, String> {
     let decoder = Stream::new_auto_decoder(MAX_LZMA_MEMORY, CONCATENATED).map_err(|e| e.to_string())?;
-    read_up_to(XzDecoder::new_stream(encoded, decoder), max_bytes)
+    Ok(XzDecoder::new_stream(encoded, decoder))
 }
 
 fn read_up_to(decoder: impl Read, max_bytes: usize) -> Result<Vec<u8>, String> {
@@ -73,6 +92,21 @@ mod tests {
         // Streams that follow each other are one.
         assert_eq!(lzma_up_to(&[XZ, XZ].concat(), 84).unwrap(), wanted.repeat(2));
         assert_eq!(bz2_up_to(&[BZ2, BZ2].concat(), 84).unwrap(), wanted.repeat(2));
+    }
+
+    #[test]
+    fn lzma_data_fill_a_buffer() {
+        let wanted: Vec<u8> = [[1, 2, 3, 4].repeat(10), vec![7, 9]].concat();
+        for encoded in [XZ, ALONE] {
+            for (len, filled, more) in [(41, 41, true), (42, 42, false), (50, 42, false)] {
+                let mut out = vec![0; len];
+                assert_eq!(lzma_into(encoded, &mut out).unwrap(), (filled, more), "{len}");
+                assert_eq!(out.get(..filled), wanted.get(..filled), "{len}");
+            }
+        }
+        let mut damaged = XZ.to_vec();
+        damaged[40] ^= 1;
+        assert!(lzma_into(&damaged, &mut [0; 42]).is_err());
     }
 
     #[test]
