@@ -420,6 +420,12 @@ fn convert_writes_a_given_voxel_size_in_place_of_the_files() {
     fixture.run(&["convert", &labels, "labels.npy"]).ok();
     fixture.run(&["convert", &raw, "b.zarr", "--labels", "labels.npy"]).ok();
     assert_eq!(["0", "1"].map(|series| voxel_size("b.zarr", series)), [voxel_size(&raw, "0"); 2]);
+    // A stack without a voxel size has that of its labels.
+    let plain = fixture.write("plain.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
+    fixture.run(&[&["convert", plain.as_str(), "sized.tif"][..], &given].concat()).ok();
+    let noted = fixture.run(&["convert", &plain, "c.zarr", "--labels", "sized.tif"]).ok().stderr;
+    assert!(noted.contains("voxel size: that of its label image"), "{noted}");
+    assert_eq!(["0", "1"].map(|series| voxel_size("c.zarr", series)), [[2.0, 0.5, 0.25]; 2]);
     // The record holds it, and lengths of preprocessing steps refer to it.
     fixture.run(&["provenance", "a.tif", "--rerun", "--out", "again.tif"]).ok();
     assert_eq!(voxel_size("again.tif", "0"), [2.0, 0.5, 0.25]);

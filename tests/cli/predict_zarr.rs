@@ -454,3 +454,24 @@ fn positions_are_predicted_by_number_by_name_and_all_together() {
     fixture.fails(2, &predict("plate.zarr", "none", &to_tiff("B/1")), &["no series", "1 (A/1/1.zarr)"]);
     fixture.fails(2, &predict("plate.zarr", "all.zarr", &["--series", "all"]), &["one stack", "there are 2"]);
 }
+
+#[test]
+fn results_of_a_series_and_of_a_file_of_that_name_are_kept_apart() {
+    let fixture = Fixture::new();
+    let stacks = [1, 2].map(|seed| fixture.nuclei("12,40,50", seed));
+    write_plate(&fixture, &stacks);
+    fixture.run(&["convert", &stacks[0], "plate_s1.tif"]).ok();
+    let more = ["--outputs", "labels", "--format", "tiff", "--series", "all"];
+    // In one run, those of the second are numbered.
+    let both = [&["predict", "plate_s1.tif"][..], &predict("plate.zarr", "both", &more)[1..]].concat();
+    fixture.run(&both).ok();
+    for name in ["plate_labels.tif", "plate_s1_labels.tif", "plate_s1_2_labels.tif"] {
+        assert!(fixture.path(&format!("both/{name}")).is_file(), "{name}");
+    }
+    // In another run, they are refused.
+    fixture.run(&predict("plate.zarr", "one", &more)).ok();
+    let before = fixture.bytes("one/plate_s1_labels.tif");
+    let exists = ["plate_s1_provenance.json", "already exists", "--force"];
+    fixture.fails(2, &predict("plate_s1.tif", "one", &more), &exists);
+    assert!(fixture.bytes("one/plate_s1_labels.tif") == before);
+}

@@ -39,9 +39,14 @@ impl ImageMeta {
     pub fn channel_name(&self, channel: usize) -> String {
         match self.channels.get(channel).map(|c| c.name.trim()) {
             Some(name) if !name.is_empty() => name.to_owned(),
-            _ => format!("channel{channel}"),
+            _ => generic_name(channel),
         }
     }
+}
+
+/// Returns the name of a channel, counted from 0, whose image states none.
+pub(crate) fn generic_name(channel: usize) -> String {
+    format!("channel{channel}")
 }
 
 /// Returns the numbers of the chosen channels among those with these names.

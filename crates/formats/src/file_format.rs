@@ -118,6 +118,10 @@ pub enum StoredCompression {
     Blosc,
     /// LZ4.
     Lz4,
+    /// BZ2.
+    Bz2,
+    /// LZMA.
+    Lzma,
 }
 
 cytoscope_storage::named! {
@@ -136,6 +140,8 @@ cytoscope_storage::named! {
         Zlib => "zlib",
         Blosc => "blosc",
         Lz4 => "lz4",
+        Bz2 => "bz2",
+        Lzma => "lzma",
     }
 }
 

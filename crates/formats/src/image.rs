@@ -13,7 +13,7 @@ use crate::{
     ome_zarr::{self, OmeZarr},
     raster,
     reader::{Opened, Pixels, check_shape},
-    roi,
+    refused, roi,
     source::{Counters, Source},
     tiff::{
         file::{FileSet, TiffFile},
@@ -204,16 +204,9 @@ fn open_source(
     }
     match open_other(source, head, options).map_err(|f| f.at(path))? {
         Some(opened) => Ok(from_opened(path, opened, options, counters)),
-        None => Err(FormatError::unsupported(
-            path,
-            "the file is not an image of a known format",
-            "save it as TIFF, for example with Fiji (File > Save As > Tiff)",
-        )),
+        None => Err(refused::unknown(path)),
     }
 }
-
-/// First bytes of an HDF5 file.
-const HDF5: &[u8] = b"\x89HDF\r\n\x1a\n";
 
 /// Opens a file of a format other than TIFF and NPY; `None` if its first bytes are those of no known format.
 fn open_other(source: Source, head: &[u8], options: &OpenOptions) -> Result<Option<Opened>, Fault> {
@@ -232,9 +225,8 @@ fn open_other(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opti
     if head.starts_with(nd2::JPEG_2000) {
         return Err(Fault::unsupported("JPEG 2000 files, such as old Nikon ND2 files, are not supported", nd2::EXPORT));
     }
-    if head.starts_with(HDF5) {
-        let problem = "HDF5 files, such as those of Imaris (.ims) and ilastik (.h5), are not supported";
-        return Err(Fault::unsupported(problem, "export it as OME-TIFF, for example with Fiji"));
+    if let Some(fault) = refused::by_content(head) {
+        return Err(fault);
     }
     if head.starts_with(roi::MAGIC) || roi::is_set(head) {
         return roi::open(source, head, options).map(Some);

@@ -51,6 +51,7 @@ mod ome_zarr;
 mod preview;
 mod raster;
 mod reader;
+mod refused;
 mod roi;
 mod series_choice;
 mod source;

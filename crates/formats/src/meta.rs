@@ -152,6 +152,7 @@ pub(crate) fn micrometers_per(unit: &str) -> Option<f64> {
     let unit = unit.replace("\\u00B5", "µ").replace("\\u00b5", "µ").replace('\u{3bc}', "µ");
     Some(match unit.as_str() {
         "µm" | "um" | "micron" | "microns" | "micrometer" | "micrometers" | "micrometre" | "micrometres" | "µ" => 1.0,
+        "fm" => 1e-9,
         "pm" => 1e-6,
         "Å" | "\u{212b}" | "angstrom" => 1e-4,
         "nm" | "nanometer" | "nanometers" | "nanometre" | "nanometres" => 1e-3,
@@ -159,7 +160,15 @@ pub(crate) fn micrometers_per(unit: &str) -> Option<f64> {
         "cm" | "centimeter" | "centimeters" | "centimetre" | "centimetres" => 1e4,
         "dm" => 1e5,
         "m" | "meter" | "meters" | "metre" | "metres" => 1e6,
+        "dam" => 1e7,
+        "hm" => 1e8,
         "km" => 1e9,
+        "thou" => INCH_UM / 1000.0,
+        "pt" => INCH_UM / 72.0,
+        "li" => INCH_UM / 12.0,
+        "ft" => 12.0 * INCH_UM,
+        "yd" => 36.0 * INCH_UM,
+        "mi" => 63_360.0 * INCH_UM,
         "inch" | "in" | "\"" | "inches" => INCH_UM,
         _ => return None,
     })
@@ -191,4 +200,35 @@ pub(crate) fn ignore_entry<T>(key: &str, text: &str, expected: &str) -> Option<T
     let shown: String = text.chars().take(SHOWN_CHARS).collect();
     tracing::warn!("the metadata entry {key} is {shown:?}, expected {expected}: it is ignored");
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_of_length_of_ome_are_known() {
+        let close = |unit: &str, um: f64| micrometers_per(unit).is_some_and(|found| (found / um - 1.0).abs() < 1e-12);
+        for (unit, um) in [
+            ("fm", 1e-9),
+            ("Å", 1e-4),
+            ("nm", 1e-3),
+            ("\u{3bc}m", 1.0),
+            ("mm", 1e3),
+            ("dam", 1e7),
+            ("hm", 1e8),
+            ("thou", 25.4),
+            ("pt", 25_400.0 / 72.0),
+            ("li", 25_400.0 / 12.0),
+            ("in", 25_400.0),
+            ("ft", 304_800.0),
+            ("yd", 914_400.0),
+            ("mi", 1.609_344e9),
+        ] {
+            assert!(close(unit, um), "{unit}: {:?}", micrometers_per(unit));
+        }
+        for unit in ["pixel", "reference frame", ""] {
+            assert_eq!(micrometers_per(unit), None, "{unit}");
+        }
+    }
 }

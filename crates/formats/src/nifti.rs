@@ -26,6 +26,9 @@ use std::{
 const MAX_HEADER: usize = 540;
 /// Length of the NIfTI-1 header in bytes.
 const HEADER_1: usize = 348;
+/// Advice for an image in two files, a header and its samples.
+pub(crate) const SINGLE_FILE: &str = "save it as a single .nii file, for example with Python's nibabel: \
+                                      nibabel.save(nibabel.load(\"NAME.hdr\"), \"NAME.nii\")";
 /// First bytes of a gzip file.
 pub(crate) const GZIP: &[u8] = &[0x1F, 0x8B];
 
@@ -109,10 +112,7 @@ impl Header {
     /// Type and positions of the samples.
     fn layout(&self) -> Result<Dense, Fault> {
         if !self.single_file {
-            return Err(Fault::unsupported(
-                "the samples are in another file (.img) than the header",
-                "save it as a single .nii file",
-            ));
+            return Err(Fault::unsupported("the samples are in another file (.img) than the header", SINGLE_FILE));
         }
         let (dtype, samples) = sample_type(self.datatype)?;
         let axes = usize::try_from(self.dim[0]).ok().filter(|n| (1..=7).contains(n)).ok_or_else(|| {

@@ -210,6 +210,23 @@ fn written_folders_hold_what_the_tiff_reader_reads() {
 }
 
 #[test]
+fn channels_without_a_name_are_numbered_in_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stack.zarr");
+    let named = |name: &str| Channel { name: name.into(), color_rgb: Some([255; 3]) };
+    write_zarr(&path, &pattern("TZCYX", &[1, 1, 3, 4, 5], DType::U8), |spec| {
+        spec.channels = vec![named(""), named("DNA")]
+    });
+    let root: Value = serde_json::from_slice(&std::fs::read(path.join("zarr.json")).unwrap()).unwrap();
+    let written = root["attributes"]["ome"]["omero"]["channels"].as_array().unwrap();
+    let labels: Vec<&str> = written.iter().map(|channel| channel["label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["channel0", "DNA", "channel2"]);
+    let image = open(&path, &OpenOptions::default()).unwrap();
+    assert_eq!(image.meta().channels, [named(""), named("DNA"), named("")]);
+    assert_eq!(image.meta().channel_name(2), "channel2");
+}
+
+#[test]
 fn many_layers_of_chunks_are_read_as_they_were_written() {
     let folder = tempfile::tempdir().unwrap();
     // With one thread, chunks are decoded layer by layer: along Z, along T, and along Y.
@@ -417,6 +434,9 @@ for cname in ["blosclz", "lz4", "lz4hc", "zlib", "zstd", "snappy"]:
 put("v2_zstd", 2, chunks=(5, 33, 47), compressors=numcodecs.Zstd(level=1))
 put("v2_gzip", 2, chunks=(1, 33, 20), compressors=numcodecs.GZip(level=1))
 put("v2_lz4", 2, chunks=(2, 16, 32), compressors=numcodecs.LZ4())
+put("v2_bz2", 2, chunks=(2, 16, 32), compressors=numcodecs.BZ2(level=9))
+for container in [1, 2]:
+    put(f"v2_lzma_{container}", 2, chunks=(2, 16, 32), compressors=numcodecs.LZMA(format=container, preset=9))
 filters = [numcodecs.Delta(dtype="<u2"), numcodecs.Shuffle(elementsize=2)]
 put("v2_filters", 2, chunks=(2, 16, 32), filters=filters, compressors=numcodecs.LZ4())
 put("v2_filters_f", 2, chunks=(2, 16, 32), order="F", filters=filters, compressors=numcodecs.Zstd())
@@ -426,10 +446,10 @@ put("v3_shards_blosc", 3, chunks=(1, 8, 8), shards=(4, 32, 48), compressors=zarr
 crc = [zarr.codecs.ZstdCodec(checksum=True), zarr.codecs.Crc32cCodec()]
 put("v3_shards_crc", 3, chunks=(2, 11, 16), shards=(2, 33, 48), compressors=crc)
 try:
-    from zarr.codecs.numcodecs import LZ4, GZip, Shuffle, Zlib, Zstd
+    from zarr.codecs.numcodecs import BZ2, LZ4, LZMA, GZip, Shuffle, Zlib, Zstd
 except ImportError:
-    from numcodecs.zarr3 import LZ4, GZip, Shuffle, Zlib, Zstd
-for codec in [GZip, LZ4, Zlib, Zstd]:
+    from numcodecs.zarr3 import BZ2, LZ4, LZMA, GZip, Shuffle, Zlib, Zstd
+for codec in [BZ2, GZip, LZ4, LZMA, Zlib, Zstd]:
     put(f"v3_numcodecs_{codec.__name__}", 3, chunks=(3, 10, 10), compressors=[codec()])
 put("v3_numcodecs_shuffle", 3, chunks=(3, 10, 10), compressors=[Shuffle(elementsize=2), LZ4()])
 store = zarr.storage.ZipStore(f"{out}/zipped.zarr.zip", mode="w")
@@ -474,6 +494,53 @@ fn an_image_says_which_transformations_are_not_applied() {
     ];
     assert_eq!(left_out, expected);
     assert_eq!(with(json!([{"type": "scale", "path": "s"}])).len(), 1);
+}
+
+/// What numcodecs 0.16 writes for 0 to 63 (uint16) with `BZ2(level=1)`.
+const BZ2_CHUNK: &[u8] = &[
+    66, 90, 104, 49, 49, 65, 89, 38, 83, 89, 93, 210, 13, 23, 0, 0, 0, 248, 0, 127, 255, 255, 255, 255, 255, 255, 255,
+    160, 0, 84, 103, 168, 19, 1, 24, 0, 4, 211, 70, 0, 1, 25, 48, 14, 96, 0, 152, 0, 9, 128, 0, 0, 0, 30, 1, 240, 16,
+    131, 16, 81, 135, 32, 146, 139, 51, 241, 167, 30, 130, 41, 38, 162, 171, 46, 195, 45, 55, 253, 199, 94, 126, 8, 98,
+    142, 73, 102, 158, 138, 106, 174, 203, 110, 191, 12, 114, 251, 251, 61, 63, 235, 182, 252, 115, 192, 0, 0, 116, 46,
+    228, 138, 112, 161, 32, 187, 164, 26, 46,
+];
+/// What numcodecs 0.16 writes for 0 to 63 (uint16) with `LZMA()`.
+const LZMA_CHUNK: &[u8] = &[
+    253, 55, 122, 88, 90, 0, 0, 4, 230, 214, 180, 70, 2, 0, 33, 1, 22, 0, 0, 0, 116, 47, 229, 163, 224, 0, 127, 0, 101,
+    93, 0, 0, 96, 2, 127, 243, 226, 115, 50, 63, 254, 237, 29, 229, 141, 222, 198, 199, 159, 55, 165, 218, 200, 222, 8,
+    72, 196, 102, 79, 88, 70, 60, 163, 133, 198, 12, 57, 240, 108, 46, 135, 50, 179, 96, 116, 218, 141, 172, 25, 220,
+    162, 98, 244, 12, 44, 82, 136, 135, 64, 252, 73, 156, 2, 51, 70, 123, 97, 114, 62, 53, 194, 77, 103, 115, 152, 89,
+    8, 225, 67, 147, 71, 150, 253, 58, 128, 132, 3, 131, 136, 20, 137, 68, 14, 159, 7, 167, 68, 140, 202, 124, 106, 0,
+    0, 0, 0, 0, 55, 106, 238, 35, 57, 253, 193, 96, 0, 1, 129, 1, 128, 1, 0, 0, 28, 230, 66, 199, 177, 196, 103, 251,
+    2, 0, 0, 0, 0, 4, 89, 90,
+];
+
+#[test]
+fn chunks_in_bz2_and_lzma_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let wanted = Samples::U16((0..64).collect());
+    for (name, chunk) in [("bz2", BZ2_CHUNK), ("lzma", LZMA_CHUNK)] {
+        let codec = format!("numcodecs.{name}");
+        let path = made(folder.path(), |_, array| array["codecs"] = json!([{"name": "bytes"}, {"name": codec}]));
+        std::fs::create_dir_all(path.join("0/c/0/0")).unwrap();
+        std::fs::write(path.join("0/c/0/0/0"), chunk).unwrap();
+        let image = open(&path, &OpenOptions::default()).unwrap();
+        assert_eq!(image.meta().compression.as_str(), name);
+        assert_eq!(image.read_all().unwrap().samples(), &wanted, "{name}");
+        // Zarr 2 names the same codecs as compressors.
+        let metadata = json!({"zarr_format": 2, "shape": [4, 4, 4], "chunks": [4, 4, 4], "dtype": "<u2", "fill_value": 0,
+            "order": "C", "filters": null, "compressor": {"id": name, "level": 1, "format": 1}});
+        std::fs::remove_file(path.join("0/zarr.json")).unwrap();
+        std::fs::write(path.join("0/.zarray"), metadata.to_string()).unwrap();
+        std::fs::write(path.join("0/0.0.0"), chunk).unwrap();
+        let image = open(&path, &OpenOptions::default()).unwrap();
+        assert_eq!(image.read_all().unwrap().samples(), &wanted, "{name}");
+        // A smaller chunk is expected: the rest is not decoded.
+        std::fs::write(path.join("0/.zarray"), metadata.to_string().replace("[4,4,4]", "[4,4,3]")).unwrap();
+        let refused = open(&path, &OpenOptions::default()).unwrap().read_all().unwrap_err();
+        assert_eq!(refused.kind(), FormatErrorKind::Malformed, "{refused}");
+        assert!(refused.to_string().contains("more than 96 bytes"), "{refused}");
+    }
 }
 
 #[test]

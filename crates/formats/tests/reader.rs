@@ -303,6 +303,53 @@ fn jpeg_xr_strips_and_tiles_are_read() {
     assert_eq!(colors.read_all().unwrap().into_samples(), Samples::U8((0..18 * 37).flat_map(pixel).collect()));
 }
 
+/// The files are written by tifffile: pixel (x, y) is 2000 + 50 y + x in strips of 7 rows with predictor 2, or red 5 x, green
+/// 6 y, blue 200 - 5 x in tiles of 16 × 16.
+#[test]
+fn lzma_strips_and_tiles_are_read() {
+    let read = |bytes: &[u8]| open_bytes(bytes.to_vec(), &OpenOptions::default()).unwrap();
+    let strips = include_bytes!("../../../fuzz/seeds/read_image/lzma_strips");
+    let gray = read(strips);
+    assert_eq!(gray.meta().compression, StoredCompression::Lzma);
+    let expected = (0..18 * 37).map(|i| (2000 + 50 * (i / 37) + i % 37) as u16).collect();
+    assert_eq!(gray.read_all().unwrap().into_samples(), Samples::U16(expected));
+    let colors = read(include_bytes!("../../../fuzz/seeds/read_image/lzma_tiles_big_endian"));
+    let of_red = |i: usize| (5 * (i % 37)) as u8;
+    let pixel = |i: usize| [of_red(i), (6 * (i / 37)) as u8, 200u8.wrapping_sub(of_red(i))];
+    assert_eq!(colors.read_all().unwrap().into_samples(), Samples::U8((0..18 * 37).flat_map(pixel).collect()));
+    // A damaged byte in the first strip, which begins at 208.
+    let mut damaged = strips.to_vec();
+    damaged[240] ^= 1;
+    let refused = open_bytes(damaged, &OpenOptions::default()).unwrap().read_all().unwrap_err();
+    assert_eq!(refused.kind(), FormatErrorKind::Malformed);
+    assert!(refused.to_string().contains("LZMA"), "{refused}");
+}
+
+#[test]
+fn numpy_archives_and_analyze_files_are_refused_with_a_way_out() {
+    // The first header of a zip file that numpy.savez wrote, up to the name of the array and its additional field.
+    let archive =
+        [&b"PK\x03\x04-\0\0\0\0\0\0\0!\0\xf5\xd9\x14]"[..], &[0xff; 8], b"\x05\0\x14\0x.npy\x01\0\x10\0"].concat();
+    let error = open_bytes(archive, &OpenOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Unsupported);
+    assert!(error.to_string().contains(".npz") && error.to_string().contains("numpy.save("), "{error}");
+    // A header with 3 axes in either byte order; NIfTI in two files has a signature in the same place.
+    for (length, axes) in [(348u32.to_le_bytes(), 3u16.to_le_bytes()), (348u32.to_be_bytes(), 3u16.to_be_bytes())] {
+        let mut header = [&length[..], &[0; 36], &axes, &[0; 306]].concat();
+        let error = open_bytes(header.clone(), &OpenOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Unsupported);
+        assert!(error.to_string().contains("Analyze") && error.to_string().contains(".nii"), "{error}");
+        header[40..42].fill(0);
+        let unknown = open_bytes(header, &OpenOptions::default()).unwrap_err();
+        assert!(unknown.to_string().contains("not an image of a known format"), "{unknown}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let samples = folder.path().join("brain.IMG");
+    std::fs::write(&samples, [7u8; 120]).unwrap();
+    let error = open(&samples, &OpenOptions::default()).unwrap_err();
+    assert!(error.to_string().contains(".hdr") && error.to_string().contains(".nii"), "{error}");
+}
+
 #[test]
 fn hdf5_files_are_refused_by_their_name() {
     let bytes = [&b"\x89HDF\r\n\x1a\n"[..], &[0; 100]].concat();

@@ -5,6 +5,7 @@ mod common;
 
 use common::tiff_builder::{Tags, Tiff, gray};
 use cytoscope_formats::{FormatError, FormatErrorKind, ImageMeta, OpenOptions, open_bytes};
+use cytoscope_volume::Samples;
 
 /// The metadata of a file with pages of 4 × 3 pixels; the first page has more tags.
 fn meta_of(pages: u8, more: Tags) -> ImageMeta {
@@ -106,4 +107,73 @@ fn the_pixel_size_is_read_in_the_units_of_tifffile() {
     assert_eq!([x_um(2, 5), x_um(500, 4), x_um(20_000, 3)], [Some(0.5), Some(2.0), Some(0.5)]);
     // A default resolution of 1, and a number without a unit, state no size.
     assert_eq!([x_um(1, 4), x_um(1, 3), x_um(100, 1)], [None; 3]);
+}
+
+/// A page of 2 × 3 pixels with 5 samples each, 0 to 29, and a description.
+fn five_samples(photometric: u32, description: &str) -> Vec<u8> {
+    let mut tiff = Tiff::new();
+    let pixels = tiff.data(&(0..30).collect::<Vec<u8>>());
+    let mut tags = gray(3, 2, pixels, 30);
+    for (tag, _, values) in &mut tags {
+        match *tag {
+            258 => *values = vec![8; 5],
+            262 => *values = vec![photometric],
+            277 => *values = vec![5],
+            _ => {}
+        }
+    }
+    let text: Vec<u32> = description.bytes().map(u32::from).chain([0]).collect();
+    tags.push((270, 2, text));
+    tags.sort_by_key(|tag| tag.0);
+    tiff.page(&tags);
+    tiff.bytes
+}
+
+#[test]
+fn samples_that_tifffile_states_as_channels_are_channels() {
+    let stated = "{\"shape\": [2, 3, 5], \"axes\": \"YXC\"}";
+    let image = open_bytes(five_samples(1, stated), &OpenOptions::default()).unwrap();
+    assert_eq!((image.meta().axes.to_string().as_str(), image.meta().shape.as_slice()), ("CYX", &[5, 2, 3][..]));
+    assert_eq!(image.meta().channels.len(), 5);
+    let by_channel: Vec<u8> = (0..5).flat_map(|c| (0..6).map(move |pixel| pixel * 5 + c)).collect();
+    assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8(by_channel));
+    // A color with two more samples, samples that are not stated as channels, and another number of them.
+    let other = ["{\"shape\": [2, 3, 5], \"axes\": \"YXS\"}", "{\"shape\": [2, 3, 4], \"axes\": \"YXC\"}"];
+    for (photometric, description) in [(2, stated), (1, other[0]), (1, other[1])] {
+        let image = open_bytes(five_samples(photometric, description), &OpenOptions::default()).unwrap();
+        assert_eq!(image.meta().axes.to_string(), "YXS", "{photometric} {description}");
+    }
+}
+
+/// A file with one page of 2 × 3 pixels and a description, which ends with `planes` planes of bytes.
+fn one_page(planes: u8, description: &str) -> Vec<u8> {
+    let page = |pixels: usize| {
+        let mut tiff = Tiff::new();
+        let mut tags = gray(3, 2, pixels as u32, 6);
+        tags.push((270, 2, description.bytes().map(u32::from).chain([0]).collect()));
+        tags.sort_by_key(|tag| tag.0);
+        tiff.page(&tags);
+        tiff.bytes
+    };
+    // The length of the directory does not depend on the place of the pixels.
+    let mut bytes = page(page(8).len());
+    bytes.extend(0..6 * planes);
+    bytes
+}
+
+#[test]
+fn planes_behind_the_only_page_of_tifffile_are_read() {
+    for (description, axes) in [
+        ("{\"shape\": [2, 2, 2, 3], \"axes\": \"TZYX\", \"truncated\": true}", "TZYX"),
+        ("{\"shape\": [4, 2, 3], \"truncated\": true}", "ZYX"),
+    ] {
+        let image = open_bytes(one_page(4, description), &OpenOptions::default()).unwrap();
+        assert_eq!(image.meta().axes.to_string(), axes);
+        assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8((0..24).collect()), "{description}");
+        // Another program has saved the first plane with its description.
+        let one = open_bytes(one_page(1, description), &OpenOptions::default()).unwrap();
+        assert_eq!(one.read_all().unwrap().into_samples(), Samples::U8((0..6).collect()), "{description}");
+    }
+    let stated = "{\"shape\": [4, 2, 3], \"axes\": \"ZYX\", \"truncated\": false}";
+    assert_eq!(open_bytes(one_page(4, stated), &OpenOptions::default()).unwrap().meta().shape, [2, 3]);
 }

@@ -56,21 +56,23 @@ pub(crate) fn run(
         check_new_folder(&job.output, &inputs, job.overwrite)?;
     }
     refuse_inside_zarr(&job.output, &inputs)?;
-    let spec = image_spec(job, &image, &whole);
+    let mut spec = image_spec(job, &image, &whole);
+    if let Some((labels, _)) = &labels {
+        take_sizes(context, &mut spec, labels);
+    }
+    let (voxel_size_um, origin_um, interval_secs) = (spec.voxel_size_um, spec.origin_um, spec.time_interval_secs);
     // Only the name says that these are labels.
     let is_named_labels = spec.labels && !image.is_label_image();
     let mut writer = ZarrWriter::create(&job.output, spec)?;
-    let (voxel_size_um, origin_um) = (image.meta().voxel_size_um, image.meta().origin_um);
-    let interval_secs = image.meta().time_interval_secs;
     let mut parts = vec![(0, image, whole, is_named_labels.then(|| LabelCheck::new(&job.input)))];
     if let (Some((labels, whole)), Some(path)) = (labels, &job.labels) {
         let stored = labels.meta().dtype;
         let dtype = if stored.is_float() { DType::U32 } else { stored };
         let mut spec = ZarrImageSpec::new(&folder_name(path), shape_tczyx(&whole), dtype);
         // Labels lie on the voxels of their image, and many files of labels state no voxel size.
-        spec.voxel_size_um = voxel_size_um.or(labels.meta().voxel_size_um);
+        spec.voxel_size_um = voxel_size_um;
         spec.origin_um = origin_um;
-        spec.time_interval_secs = interval_secs.or(labels.meta().time_interval_secs);
+        spec.time_interval_secs = interval_secs;
         parts.push((writer.add_labels(spec)?, labels, whole, Some(LabelCheck::new(path))));
     }
     let slices = |whole: &Region| [T, Z, C, S].iter().map(|i| whole.size[*i] as u64).product::<u64>();
@@ -198,6 +200,20 @@ fn image_spec(job: &ConvertJob, image: &Image, whole: &Region) -> ZarrImageSpec 
     spec.channels = if Extents::of(meta).is_rgb() { Vec::new() } else { channels.cloned().collect() };
     spec.display_range = display_range(meta);
     spec
+}
+
+/// Gives an image the voxel size and the time interval of its label image where it states none: both have the same voxels, and
+/// viewers would not show them at the same place.
+fn take_sizes(context: &Context, spec: &mut ZarrImageSpec, labels: &Image) {
+    let meta = labels.meta();
+    let voxel_size_um = spec.voxel_size_um.or(meta.voxel_size_um);
+    if voxel_size_um != spec.voxel_size_um {
+        let labels = meta.path.display();
+        context
+            .note(format!("the stack does not state its whole voxel size: that of its label image {labels} is used"));
+    }
+    spec.voxel_size_um = voxel_size_um;
+    spec.time_interval_secs = spec.time_interval_secs.or(meta.time_interval_secs);
 }
 
 /// Returns the name of an image: the file name without extension, with characters that names in OME-Zarr may have.

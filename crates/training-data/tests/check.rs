@@ -406,6 +406,31 @@ fn several_time_points_require_a_choice() {
 }
 
 #[test]
+fn statements_of_a_file_that_are_not_applied_are_warnings() {
+    let folder = good_pairs(3);
+    let replace = |name: &str, text: &[u8], by: &[u8]| {
+        let path = folder.path().join(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(text.len()).position(|found| found == text).unwrap();
+        bytes[at..at + text.len()].copy_from_slice(by);
+        std::fs::write(&path, bytes).unwrap();
+    };
+    // ImageJ shows the values of a function of the stored ones.
+    replace("g1_raw.tif", b"mode=grayscale", b"cf=1\nc0=1.0\n##");
+    replace("g2_labels.tif", b"slices=4", b"slices=9");
+    let (dataset, report) = find_and_check(folder.path());
+    for (pair, file, words) in
+        [("g1", "g1_raw.tif", "the stored values are used"), ("g2", "g2_labels.tif", "they are read as slices")]
+    {
+        let found: Vec<&Problem> = report.problems.iter().filter(|p| p.message.contains(words)).collect();
+        assert_eq!(found.len(), 1, "{words}: {:?}", report.problems);
+        assert_eq!((found[0].pair.as_deref(), found[0].severity), (Some(pair), Severity::Warning));
+        assert!(found[0].file.ends_with(file) && !found[0].next_step.is_empty(), "{:?}", found[0]);
+    }
+    assert_eq!(report.usable(&dataset).len(), 3);
+}
+
+#[test]
 fn a_check_can_be_stopped() {
     let folder = good_pairs(6);
     let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();

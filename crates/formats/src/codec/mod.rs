@@ -8,12 +8,14 @@ mod jpeg_xr;
 mod lzw;
 mod packbits;
 mod predict;
+mod stream;
 mod webp;
 pub(crate) use deflate::{compress as deflate_compress, decode as inflate};
 pub(crate) use jpeg::decode_blue_first as decode_jpeg_blue_first;
 pub(crate) use jpeg_xr::decode_blue_first;
 pub(crate) use lzw::decode as lzw_decode;
 pub(crate) use predict::{horizontal_differences, to_native};
+pub(crate) use stream::{bz2_up_to, lzma_up_to};
 pub(crate) use zstandard::{LEVEL as ZSTD_LEVEL, compress as zstd_compress};
 pub(crate) mod zstandard;
 
@@ -37,6 +39,7 @@ pub(crate) enum Codec {
     Deflate,
     PackBits,
     Zstd,
+    Lzma,
     /// CCITT group 4, decoded by the `tiff` crate.
     Fax4,
     /// WebP, lossy or lossless, with 8 bits per color.
@@ -54,6 +57,7 @@ impl Codec {
             7 | 33007 => return Ok(Codec::Jpeg),
             8 | 32946 => return Ok(Codec::Deflate),
             32773 => return Ok(Codec::PackBits),
+            34925 => return Ok(Codec::Lzma),
             34926 | 50000 => return Ok(Codec::Zstd),
             4 => return Ok(Codec::Fax4),
             34927 | 50001 => return Ok(Codec::WebP),
@@ -72,7 +76,6 @@ impl Codec {
             34676 | 34677 => "SGI LogLuv",
             34887 => "LERC",
             34892 => "lossy JPEG (DNG)",
-            34925 => "LZMA",
             34933 => "PNG",
             50002 | 52546 => "JPEG XL",
             other => return Err(Fault::unsupported(format!("unknown compression {other}"), RESAVE)),
@@ -89,6 +92,7 @@ impl Codec {
             Codec::Deflate => StoredCompression::Deflate,
             Codec::PackBits => StoredCompression::PackBits,
             Codec::Zstd => StoredCompression::Zstd,
+            Codec::Lzma => StoredCompression::Lzma,
             Codec::Fax4 => StoredCompression::CcittGroup4,
             Codec::WebP => StoredCompression::WebP,
             Codec::JpegXr => StoredCompression::JpegXr,
@@ -97,7 +101,7 @@ impl Codec {
 
     /// Whether the Predictor tag applies to this codec.
     pub fn takes_predictor(self) -> bool {
-        matches!(self, Codec::Raw | Codec::Lzw | Codec::Deflate | Codec::Zstd)
+        matches!(self, Codec::Raw | Codec::Lzw | Codec::Deflate | Codec::Zstd | Codec::Lzma)
     }
 
     /// Largest number of bytes that one stored byte can decode to. A chunk that declares more is refused before memory
@@ -108,7 +112,7 @@ impl Codec {
             Codec::PackBits => 64,
             Codec::Lzw | Codec::Deflate | Codec::Jpeg => 4096,
             // A blank row of a fax takes one bit, a blank image in WebP a few bytes, 16 × 16 blank pixels in JPEG XR some bits.
-            Codec::Zstd | Codec::Fax4 | Codec::WebP | Codec::JpegXr => 1 << 17,
+            Codec::Zstd | Codec::Lzma | Codec::Fax4 | Codec::WebP | Codec::JpegXr => 1 << 17,
         }
     }
 }
@@ -166,10 +170,24 @@ fn decompress(layout: &Layout, encoded: &[u8], rows: usize, out: &mut [u8], padd
         Codec::Deflate => deflate::decode(encoded, out, padded_len),
         Codec::PackBits => packbits::decode(encoded, out),
         Codec::Zstd => zstandard::decode(encoded, out, padded_len),
+        Codec::Lzma => lzma(encoded, out, padded_len),
         Codec::Fax4 => fax::decode(layout, encoded, rows, out),
         Codec::WebP => webp::decode(layout, encoded, rows, out),
         Codec::Jpeg | Codec::JpegXr => Err(Fault::malformed("unexpected JPEG data")),
     }
+}
+
+/// Decodes LZMA data into `out`, which must be filled exactly; data that continue, up to `padded_len` bytes, are cut off.
+fn lzma(encoded: &[u8], out: &mut [u8], padded_len: usize) -> Result<(), Fault> {
+    let invalid = |reason: String| Fault::malformed(format!("a strip or tile is not valid LZMA data ({reason})"));
+    let (filled, more) = stream::lzma_into(encoded, out).map_err(invalid)?;
+    if filled < out.len() {
+        return Err(too_short(Codec::Lzma, filled, out.len()));
+    }
+    if more && padded_len == out.len() {
+        return Err(Fault::malformed("a strip or tile decodes to more bytes than its page can hold"));
+    }
+    Ok(())
 }
 
 /// The error for a chunk that decodes to too few bytes.

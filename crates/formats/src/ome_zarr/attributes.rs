@@ -2,6 +2,7 @@
 
 use super::pyramid::Downsampling;
 use super::write::ZarrImageSpec;
+use crate::channels::generic_name;
 use crate::meta::positive;
 use crate::preview::label_color;
 use cytoscope_volume::{Axis, DType};
@@ -127,7 +128,9 @@ fn omero(image: &Written<'_>) -> Value {
             let channel = spec.channels.get(i);
             let [r, g, b] = channel.and_then(|c| c.color_rgb).unwrap_or([255; 3]);
             let (start, end) = spec.display_range.unwrap_or((*low, *high));
-            let label = channel.map(|c| c.name.as_str()).unwrap_or_default();
+            // Viewers show an empty label as a layer without a name.
+            let name = channel.map(|c| c.name.as_str()).filter(|name| !name.trim().is_empty());
+            let label = name.map_or_else(|| generic_name(i), str::to_owned);
             json!({
                 "label": label,
                 "color": format!("{r:02X}{g:02X}{b:02X}"),

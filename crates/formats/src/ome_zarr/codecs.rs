@@ -1,7 +1,7 @@
 //! Codecs of chunks that map bytes to bytes. No decoder returns more bytes than the chunk's metadata allow.
 
 use super::numcodecs;
-use crate::codec::zstandard;
+use crate::codec::{bz2_up_to, lzma_up_to, zstandard};
 use crate::error::Fault;
 use crate::file_format::StoredCompression;
 use crate::meta::ByteOrder;
@@ -17,6 +17,9 @@ pub(crate) enum BytesCodec {
     Gzip,
     Zlib,
     Zstd,
+    Bz2,
+    /// LZMA in an `.xz` or `.lzma` container.
+    Lzma,
     /// Blosc 1 with any of its compressors and shuffles; the frame states which.
     Blosc,
     /// A checksum of 4 bytes after the data.
@@ -50,6 +53,8 @@ impl BytesCodec {
             "gzip" | "numcodecs.gzip" => Self::Gzip,
             "zlib" | "numcodecs.zlib" => Self::Zlib,
             "zstd" | "numcodecs.zstd" => Self::Zstd,
+            "bz2" | "numcodecs.bz2" => Self::Bz2,
+            "lzma" | "numcodecs.lzma" => lzma(settings)?,
             "blosc" | "numcodecs.blosc" => Self::Blosc,
             "crc32c" => Self::Crc32c,
             "lz4" | "numcodecs.lz4" => Self::Lz4,
@@ -75,6 +80,8 @@ impl BytesCodec {
             Self::Gzip => "gzip",
             Self::Zlib => "zlib",
             Self::Zstd => "zstd",
+            Self::Bz2 => "bz2",
+            Self::Lzma => "lzma",
             Self::Blosc => "blosc",
             Self::Crc32c => "crc32c",
             Self::Lz4 => "lz4",
@@ -89,11 +96,26 @@ impl BytesCodec {
             Self::Gzip => Some(StoredCompression::Gzip),
             Self::Zlib => Some(StoredCompression::Zlib),
             Self::Zstd => Some(StoredCompression::Zstd),
+            Self::Bz2 => Some(StoredCompression::Bz2),
+            Self::Lzma => Some(StoredCompression::Lzma),
             Self::Blosc => Some(StoredCompression::Blosc),
             Self::Lz4 => Some(StoredCompression::Lz4),
             Self::Crc32c | Self::Shuffle { .. } | Self::Delta { .. } => None,
         }
     }
+}
+
+/// The value of `format` in the settings of LZMA for data without a container.
+const RAW_LZMA: u64 = 3;
+
+/// The codec LZMA, provided that its data have a container, which states how they are decoded.
+fn lzma(settings: &Map<String, Value>) -> Result<BytesCodec, Fault> {
+    if settings.get("format").and_then(Value::as_u64) == Some(RAW_LZMA) {
+        let problem =
+            "its chunks are stored with the codec \"lzma\" without a container (format 3), which is not supported";
+        return Err(Fault::unsupported(problem, "write it again with format 1 of lzma, or with the codec zstd"));
+    }
+    Ok(BytesCodec::Lzma)
 }
 
 /// Decodes a chunk that was encoded by `codecs`, in their order, from `len` bytes.
@@ -129,6 +151,8 @@ fn decode_one(codec: BytesCodec, encoded: Vec<u8>, max_bytes: usize) -> Result<V
         BytesCodec::Zstd => {
             return zstandard::decode_up_to(&encoded, max_bytes)?.map_err(|e| invalid(e.to_string()));
         }
+        BytesCodec::Bz2 => return bz2_up_to(&encoded, max_bytes).map_err(invalid),
+        BytesCodec::Lzma => return lzma_up_to(&encoded, max_bytes).map_err(invalid),
         BytesCodec::Blosc => {
             let Some(len) = blosc_validate(&encoded) else { return Err(invalid("its header is damaged".to_owned())) };
             if len > max_bytes {
@@ -163,7 +187,7 @@ pub(crate) fn with_checksum(bytes: Vec<u8>) -> Result<Vec<u8>, Fault> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test")]
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
     use super::*;
 
     #[test]
@@ -173,6 +197,19 @@ mod tests {
         assert!(bomb.len() < 1000);
         assert!(matches!(decode(&[BytesCodec::Zstd], bomb.clone(), 1 << 10), Err(Fault::Malformed(..))));
         assert_eq!(decode(&[BytesCodec::Zstd], bomb, 1 << 20).unwrap(), zeros);
+    }
+
+    #[test]
+    fn lzma_without_a_container_is_refused() {
+        let settings = |format: Value| Map::from_iter([("format".to_owned(), format)]);
+        for name in ["lzma", "numcodecs.lzma"] {
+            assert_eq!(BytesCodec::parse(name, &settings(Value::from(1))).unwrap(), BytesCodec::Lzma);
+            let Err(Fault::Unsupported(problem, next_step)) = BytesCodec::parse(name, &settings(Value::from(3))) else {
+                panic!("{name} without a container is read")
+            };
+            assert!(problem.contains("format 3") && next_step.contains("zstd"), "{problem}; {next_step}");
+        }
+        assert_eq!(BytesCodec::parse("lzma", &Map::new()).unwrap(), BytesCodec::Lzma);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::folder::{Folder, Group, join};
 use crate::{
+    channels::generic_name,
     error::Fault,
     meta::{Channel, ignore_entry, micrometers_per, positive, seconds_per},
 };
@@ -319,11 +320,12 @@ fn secs_per(unit: &str) -> Option<f64> {
     }
 }
 
-/// Names and colors of the channels, and the display range of an image of one channel.
+/// Names and colors of the channels, and the display range of an image of one channel. A label that is made of the number of its
+/// channel, as for channels that we write, is no name.
 fn parse_omero(value: Option<&Value>) -> (Vec<Channel>, Option<(f64, f64)>) {
     let entries = list(value.and_then(|omero| omero.get("channels")));
-    let channel = |entry: &Value| Channel {
-        name: entry.get("label").and_then(Value::as_str).unwrap_or_default().to_owned(),
+    let channel = |(index, entry): (usize, &Value)| Channel {
+        name: label(entry).filter(|name| *name != generic_name(index)).unwrap_or_default().to_owned(),
         color_rgb: entry.get("color").and_then(Value::as_str).and_then(parse_hex_color),
     };
     let window = |entry: &Value| {
@@ -334,7 +336,12 @@ fn parse_omero(value: Option<&Value>) -> (Vec<Channel>, Option<(f64, f64)>) {
         [only] => window(only),
         _ => None,
     };
-    (entries.iter().take(MAX_CHANNELS).map(channel).collect(), range)
+    (entries.iter().take(MAX_CHANNELS).enumerate().map(channel).collect(), range)
+}
+
+/// The name of a channel as viewers show it.
+fn label(channel: &Value) -> Option<&str> {
+    channel.get("label").and_then(Value::as_str)
 }
 
 /// A color of six hexadecimal digits.

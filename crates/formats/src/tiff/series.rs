@@ -21,7 +21,7 @@ use cytoscope_storage::counted;
 use cytoscope_volume::{Axes, Axis, VoxelSize};
 use std::{collections::HashMap, path::Path, sync::Arc};
 
-/// Position of a plane: a page of a file and, for ImageJ stacks with a single directory, the index of the plane within
+/// Position of a plane: a page of a file and, for stacks with a single directory, the index of the plane within
 /// the page's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PlaneRef {
@@ -199,12 +199,25 @@ fn plain_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault
         })
         .collect();
     if let (Some(layout), [only]) = (layout, all.as_mut_slice()) {
+        if let (Some(count), [Some(first)]) = (shaped::truncated_planes(description, &layout), only.planes.as_slice())
+            && ends_with_planes(file, &layout, count)
+        {
+            let (page, images) = (first.page, contiguous_images(file, &layout, count)?);
+            only.planes = (0..images).map(|slice| Some(PlaneRef { file: 0, page, slice })).collect();
+            only.dims = vec![(Axis::Z, only.planes.len())];
+        }
         match shaped::stated(description) {
-            Some(stated) => stated.apply_to(only, &layout),
+            Some(stated) => stated.apply_to(only, &layout, is_color(file)),
             None => shaped::describe_without_axes(only, &layout, description),
         }
     }
     Ok(all)
+}
+
+/// Whether the samples of a pixel are the parts of a color: RGB, CMYK, YCbCr or L*a*b*.
+fn is_color(file: &TiffFile) -> bool {
+    let photometric = file.container.integer_or(&file.first, tag::PHOTOMETRIC, 1);
+    matches!(photometric, Ok(2 | 5 | 6 | 8))
 }
 
 /// The pixel size from the resolution tags. Inches are used only if they cannot be a print resolution.
@@ -326,6 +339,20 @@ fn is_taken_from_stack(file: &TiffFile, layout: &Layout, images: usize) -> bool 
         let ends_after_one = after_one.is_some_and(|bytes| bytes < 2);
         ends_after_one || (first.saturating_add(plane)..end).contains(&file.container.first_ifd)
     })
+}
+
+/// Most bytes after the last plane of a file that ends with its planes.
+const MAX_PADDING: u64 = 16;
+
+/// Whether a file ends with this number of uncompressed planes, of which the first is that of its first page.
+fn ends_with_planes(file: &TiffFile, layout: &Layout, count: usize) -> bool {
+    if layout.codec != Codec::Raw || layout.tiled || !layout.whole_bytes() {
+        return false;
+    }
+    let Some(Some(page)) = file.pages.first() else { return false };
+    let bytes = (layout.plane_bytes().unwrap_or(usize::MAX) as u64).saturating_mul(count as u64);
+    let after = |first: u64| file.container.source.len().checked_sub(first.checked_add(bytes)?);
+    file.container.integer(&page.offsets).is_ok_and(|first| after(first).is_some_and(|rest| rest <= MAX_PADDING))
 }
 
 /// Number of images of a stack with a single directory whose planes follow each other; an error if the file does not

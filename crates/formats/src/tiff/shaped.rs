@@ -32,8 +32,25 @@ pub(super) fn stated(description: &str) -> Option<Stated> {
     let stated = Stated { axes, shape };
     let is_leading = |axis: &Axis| !matches!(axis, Axis::Y | Axis::X | Axis::S);
     let of_page: String = stated.axes.iter().skip_while(is_leading).map(Axis::letter).collect();
-    // The samples of a color may be stated as channels.
+    // The samples of a pixel may be stated as channels.
     matches!(of_page.as_str(), "YX" | "YXS" | "YXC" | "SYX").then_some(stated)
+}
+
+/// Returns the number of planes that follow each other from the only page of a file on, if a description says so: with
+/// `truncate=True`, tifffile writes no other pages.
+pub(super) fn truncated_planes(description: &str, layout: &Layout) -> Option<usize> {
+    let json = parsed(description)?;
+    let is_truncated = json.get("truncated")?.as_bool()?;
+    let shape = parse_shape(&json)?;
+    let Layout { height, width, samples, .. } = *layout;
+    let page = match (samples, layout.planar) {
+        (1, _) => vec![height, width],
+        (_, true) => vec![samples, height, width],
+        (_, false) => vec![height, width, samples],
+    };
+    let leading = shape.strip_suffix(page.as_slice())?;
+    let count = leading.iter().try_fold(1usize, |n, length| n.checked_mul(*length))?;
+    (is_truncated && count > 1).then_some(count)
 }
 
 /// Describes a series of several pages whose description states no axes that can be used: its pages are slices, for lack of
@@ -76,12 +93,20 @@ impl Stated {
         self.shape.get(y..y.saturating_add(2)) == Some(&[layout.height, layout.width][..])
     }
 
+    /// Whether the samples of a pixel are stated as channels.
+    fn has_channels_last(&self, layout: &Layout) -> bool {
+        let is_last = self.axes.position(Axis::C).is_some_and(|at| at + 1 == self.axes.len());
+        is_last && self.shape.last() == Some(&layout.samples)
+    }
+
     /// Gives the stated axes to a series whose planes are all pages of the file. If they do not fit, the pages remain slices.
-    pub fn apply_to(&self, series: &mut Series, layout: &Layout) {
+    /// The samples of a color remain samples if they are stated as channels.
+    pub fn apply_to(&self, series: &mut Series, layout: &Layout, is_color: bool) {
         let (dims, planes) = (self.leading(), series.planes.len());
         let fits = |dims: &[(Axis, usize)]| dims.iter().try_fold(1usize, |n, d| n.checked_mul(d.1)) == Some(planes);
         if fits(&dims) {
             series.dims = dims;
+            series.samples_axis = (self.has_channels_last(layout) && !is_color).then_some(Axis::C);
             return;
         }
         match dims.split_last() {

@@ -116,8 +116,10 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
     if !check_shapes(&mut inspection, &image, &target) {
         return inspection;
     }
-    check_missing_planes(&mut inspection, &image_file);
-    check_missing_planes(&mut inspection, &target_file);
+    check_reading(&mut inspection, &image_file);
+    if target_file.meta().path != image_file.meta().path {
+        check_reading(&mut inspection, &target_file);
+    }
     match measure_intensities(&image, &image_file) {
         Ok((about, hash, non_finite)) => {
             inspection.image_hash = Some(hash);
@@ -234,8 +236,18 @@ fn check_shapes(inspection: &mut PairInspection, image: &Stack, target: &Stack) 
     true
 }
 
-fn check_missing_planes(inspection: &mut PairInspection, file: &Image) {
+/// Adds warnings on how a file was read: which of its statements are not applied, and that planes are missing.
+fn check_reading(inspection: &mut PairInspection, file: &Image) {
     let meta = file.meta();
+    for sentence in &meta.not_applied {
+        let next_step =
+            "if this matters, apply it in the program that wrote the file, such as Fiji, and save the file again";
+        inspection.add(Problem::warning(&meta.path, sentence.as_str(), next_step));
+    }
+    if let Some(why) = &meta.read_as_slices {
+        let next_step = format!("if they are not slices, set {AXES} in the settings");
+        inspection.add(Problem::warning(&meta.path, why.as_str(), next_step));
+    }
     if meta.missing_planes > 0 {
         let missing = meta.missing_planes;
         let are = by_count(missing, "is missing and is", "are missing and are");
