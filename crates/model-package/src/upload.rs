@@ -35,8 +35,8 @@ const BRIEF_DESCRIPTION: usize = 512;
 /// Maximum number of characters of the id of a tensor.
 const TENSOR_ID_LENGTH: usize = 32;
 
-/// Returns what is wrong with a text as an identifier of a license, as a predicate with the next step; `None` if it is one in
-/// the SPDX list that is not deprecated.
+/// Returns what is wrong with a license identifier, as a predicate with the next step; `None` if it is in the SPDX list and
+/// not deprecated.
 pub fn license_problem(name: &str) -> Option<String> {
     if LICENSES.lines().any(|line| line == name) && !name.starts_with('-') {
         return None;

@@ -43,7 +43,7 @@ pub(super) struct Lowered {
     pub parts: Vec<Part>,
 }
 
-/// Where a constant lies in memory that it shares with others, in elements, and its form.
+/// Position of a constant in memory that it shares with others, in elements, and its form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
     /// First element.
@@ -95,7 +95,7 @@ struct Lowering<'a> {
     /// Number of steps that read a value, plus one if it is an output.
     readers: BTreeMap<ValueId, usize>,
     pending: BTreeMap<ValueId, Pending>,
-    /// Values that are others under another name.
+    /// Values that are aliases, with the sources of the values that they stand for.
     same: BTreeMap<ValueId, Source>,
     /// Coefficients that change nothing, by the number of channels.
     identities: BTreeMap<usize, usize>,
@@ -346,7 +346,7 @@ impl Lowering<'_> {
         added
     }
 
-    /// Returns what a value is called in the new steps.
+    /// Returns the source of a value in the new steps.
     fn resolve(&self, value: ValueId) -> Source {
         self.same.get(&value).copied().unwrap_or(Source::Value(value))
     }
