@@ -67,7 +67,7 @@ fn pack(constants: Vec<Constant>) -> Option<(Constant, Vec<Part>)> {
     (values.len() <= i32::MAX as usize).then_some((Constant { form, values, half: None }, parts))
 }
 
-/// A tensor whose channels are still to be multiplied and increased.
+/// A tensor whose channels have yet to be multiplied by factors and increased by shifts.
 #[derive(Clone, Copy)]
 struct Term {
     x: Source,
@@ -266,7 +266,7 @@ impl Lowering<'_> {
         Some((pooling, factor))
     }
 
-    /// Gives the input of a step another name. Outputs of the graph are copies, unless nothing is computed before.
+    /// Makes the output of a step an alias of its input. An output of the graph is a copy instead; `None` if no step comes before.
     fn rename(&mut self, step: &GpuStep, (output, form): (ValueId, Form)) -> Option<()> {
         let x = self.input(step, 0)?;
         if !self.outputs.contains(&output) {
