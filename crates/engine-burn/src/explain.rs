@@ -133,8 +133,8 @@ fn simplified(said: &str) -> String {
     errors.join("), ")
 }
 
-/// Returns a message with a sentence in front that says what it means and what to do; messages without an explanation
-/// are only simplified.
+/// Returns a message preceded by a sentence that says what it means and what to do; messages without an explanation are
+/// only simplified.
 pub(crate) fn explained(said: &str) -> String {
     let said = simplified(said);
     match explanation(&said) {

@@ -114,8 +114,8 @@ impl BurnEngine {
         Ok(Self { device: device.clone(), backend, cache, is_tiled: false })
     }
 
-    /// Returns the engine with f32 convolutions in the tiled kernel, which then multiplies without matrix units: so that tests
-    /// run its code on devices that have none. It is slower than the usual kernel.
+    /// Returns the engine with f32 convolutions in the tiled kernel, which then multiplies without matrix units. This is for
+    /// tests of its code on devices without matrix units; it is slower than the usual kernel.
     #[doc(hidden)]
     #[must_use]
     pub fn with_tiled_convolutions(self) -> Self {

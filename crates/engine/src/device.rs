@@ -244,7 +244,7 @@ impl Device {
         if self.precisions.contains(&Precision::Tf32) { Precision::Tf32 } else { Precision::F32 }
     }
 
-    /// Returns what a usable device lacks to be as fast as it could be, and how to get it; `None` if nothing is known.
+    /// Returns what keeps a usable device from its full speed, and how to change that; `None` if nothing is known.
     pub fn shortcoming(&self) -> Option<String> {
         let texts: Vec<String> = self.shortcomings.iter().map(Shortcoming::to_string).collect();
         (self.usable && !texts.is_empty()).then(|| texts.join("; "))

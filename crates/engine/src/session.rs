@@ -46,7 +46,7 @@ pub struct CompileOptions {
     pub precision: Precision,
     /// Number of threads (CPU only); 0 uses all cores.
     pub threads: usize,
-    /// Upper limit on the session's memory in bytes; `None` for no limit besides the device's memory.
+    /// Upper limit on the session's memory in bytes; `None` if only the device's memory limits it.
     pub memory_budget_bytes: Option<u64>,
     /// Receives the spans of each run.
     pub recorder: Recorder,

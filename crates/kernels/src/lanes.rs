@@ -183,7 +183,7 @@ macro_rules! with_lanes {
         $(#[$meta])*
         ///
         /// # Safety
-        /// The pointers must reach what the arguments say.
+        /// The pointers must be valid for the lengths that the arguments state.
         $vis unsafe fn $name(isa: crate::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
             #[allow(clippy::too_many_arguments)]
@@ -205,7 +205,7 @@ macro_rules! with_lanes {
                 unsafe { imp::<crate::lanes::Avx2>($($arg),*) }
             }
             // SAFETY: holding `isa` proves that the CPU has the instruction set; the caller guarantees that the
-            // pointers reach what the arguments say.
+            // pointers are valid for the lengths that the arguments state.
             unsafe {
                 match isa.simd() {
                     #[cfg(target_arch = "x86_64")]

@@ -535,7 +535,7 @@ pub(super) fn shown(value: &Value) -> String {
     if text.chars().count() > MAX_CHARS + 2 { text.chars().take(MAX_CHARS).chain(['…']).collect() } else { text }
 }
 
-/// Returns what is wrong with the name of a type that the specification does not have, as a predicate.
+/// Returns the problem with a type name that the specification does not define, as a predicate.
 pub(super) fn unknown_type(key: &str, name: String) -> String {
     format!("has {key} {}: expected one of {}", shown(&name.into()), TensorType::names())
 }

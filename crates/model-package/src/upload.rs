@@ -44,7 +44,7 @@ pub struct LicenseProblem {
     pub next_step: String,
 }
 
-/// Returns what is wrong with a text as an identifier of a license; `None` if it is one in the SPDX list that is not deprecated.
+/// Returns what is wrong with a license identifier; `None` if it is in the SPDX list and not deprecated.
 pub fn license_problem(name: &str) -> Option<LicenseProblem> {
     if LICENSES.lines().any(|line| line == name) && !name.starts_with('-') {
         return None;

@@ -94,7 +94,7 @@ impl Stage {
         // Rows with a margin, for each thread.
         let rows = (4 * threads * source_columns) as u64 * VALUE_BYTES;
         let besides = match &self.operation {
-            // These change values in place, or only their place.
+            // These change values in place, or select some of them.
             Operation::Stretch(_) | Operation::Crop(_) => return 0,
             Operation::Gaussian(_) => of_slices(VALUE_BYTES),
             Operation::Median(radius) => {

@@ -33,7 +33,7 @@ pub fn parse_steps(text: &str) -> Result<Vec<PreprocessStep>, PreprocessError> {
     Ok(steps)
 }
 
-/// The parameters of a step's text that were not taken yet.
+/// The parameters of a step's text that have not been read yet.
 struct Parameters<'a> {
     step: &'static str,
     expected: &'static str,

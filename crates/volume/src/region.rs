@@ -45,7 +45,7 @@ impl Region {
     /// Checks that the region is inside an array of this shape.
     ///
     /// # Errors
-    /// [`VolumeError::OutOfBounds`] if it does not.
+    /// [`VolumeError::OutOfBounds`] if it is not.
     pub fn check(&self, shape: &[usize]) -> Result<(), VolumeError> {
         let fits = self.start.len() == shape.len()
             && self.size.len() == shape.len()

@@ -33,8 +33,8 @@ pub(super) fn concatenate<B: DeviceBackend>(inputs: Vec<Image<B>>, axis: usize) 
     (!inputs.is_empty()).then(|| Tensor::cat(inputs, axis))
 }
 
-/// Puts long tensors (axes L, 1, 1, 1, 1) at `starts` of one with this many elements, which is 0 elsewhere. Returns `None` if
-/// they overlap or exceed it.
+/// Places long tensors (axes L, 1, 1, 1, 1) at `starts` in a tensor of `elements` elements, which is 0 elsewhere. Returns
+/// `None` if they overlap or exceed it.
 pub(super) fn join<B: DeviceBackend>(parts: Vec<Image<B>>, starts: &[usize], elements: usize) -> Option<Image<B>> {
     let kernel = Training::Join { starts: starts.to_vec(), elements };
     if let Some(mut made) = B::train(&kernel, parts.clone()) {
@@ -94,8 +94,8 @@ pub(crate) fn gather_tiles<B: Backend>(slab: &Image<B>, starts: &[[usize; 3]], f
     if slab.dims() == form {
         return (starts.len() == 1).then(|| slab.clone());
     }
-    // Some slices are views of the slab, whose strides are others than those that kernels were timed for. Even of a
-    // single tensor, `cat` returns a copy.
+    // Some slices are views of the slab, whose strides differ from those for which the kernels were timed. `cat` returns
+    // a copy, even of a single tensor.
     let tiles: Vec<Image<B>> = starts.iter().map(tile).collect();
     (!tiles.is_empty()).then(|| Tensor::cat(tiles, 0))
 }

@@ -23,7 +23,7 @@ pub(crate) enum Kind {
 /// An activation with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Curve {
-    /// The function; it decides what the two parameters are.
+    /// The function, which determines the meaning of the two parameters.
     pub kind: Kind,
     /// First parameter: a slope, a bound or a minimum; 0 if there is none.
     pub first: f32,

@@ -1,5 +1,5 @@
-//! How tensors lie in memory: kernels read and write arrays with axes N, Z, Y, X, C, so that they need no strides.
-//! Only with strides does CubeCL copy something to the device at every launch.
+//! The layout of tensors in memory: kernels read and write arrays with axes N, Z, Y, X, C, without strides, which CubeCL
+//! would copy to the device at every launch.
 
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -351,8 +351,8 @@ pub(super) fn in_order<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<Dense<R
     is_packed.then(|| Dense { tensor: whole(tensor.clone()), form, pitch: 1 })
 }
 
-/// Returns a tensor with axes N, Z, Y, X, C as a dense one: itself, or a copy, with one launch. `None` if it has other
-/// elements than floats or other than five axes.
+/// Returns a tensor with axes N, Z, Y, X, C as a dense one: itself, or a copy, with one launch. `None`
+/// unless it has five axes and float elements.
 pub(super) fn dense<R: CubeRuntime>(tensor: CubeTensor<R>) -> Option<Dense<R>> {
     let (form, strides) = axes(&tensor)?;
     if let Some(pitch) = pitch(form, strides) {
@@ -363,13 +363,13 @@ pub(super) fn dense<R: CubeRuntime>(tensor: CubeTensor<R>) -> Option<Dense<R>> {
     Some(Dense { tensor: y, form, pitch: form[4] })
 }
 
-/// Returns all memory of a tensor as an array: with gaps between its rows, it has more elements than its form says.
+/// Returns all memory of a tensor as an array, which has more elements than the form of the tensor if its rows have gaps.
 pub(super) fn whole<R: CubeRuntime>(tensor: CubeTensor<R>) -> CubeTensor<R> {
     let elements = tensor.handle.size_in_used() as usize / tensor.dtype.size();
     CubeTensor::new_contiguous(tensor.client, tensor.device, Shape::from([elements]), tensor.handle, tensor.dtype)
 }
 
-/// Returns a tensor without gaps under another form with as many elements.
+/// Returns a tensor without gaps in another form with the same number of elements.
 pub(super) fn reshaped<R: CubeRuntime>(of: CubeTensor<R>, form: [usize; 5]) -> CubeTensor<R> {
     CubeTensor::new_contiguous(of.client, of.device, Shape::from(form), of.handle, of.dtype)
 }

@@ -75,7 +75,7 @@ pub(super) fn normalize<R: CubeRuntime>(
     Some(Normalized { y: reshaped(y, form), statistics, activated })
 }
 
-/// Applies coefficients, and stores the results and what the activation makes of them.
+/// Applies coefficients, and stores the results before and after the activation.
 #[cube(launch)]
 fn scale_both<F: Float, N: Size>(
     x: &Array<Vector<F, N>>,
@@ -102,7 +102,7 @@ fn scale_both<F: Float, N: Size>(
     activated[unit as usize] = Vector::<F, N>::cast_from(curve::<N>(value, first, second, kind));
 }
 
-/// Applies the coefficients of each sample, with one launch. Returns the result and what the activation makes of it.
+/// Applies the coefficients of each sample, with one launch. Returns the results before and after the activation.
 fn scale_and_activate<R: CubeRuntime>(
     x: Dense<R>,
     coefficients: CubeTensor<R>,
@@ -345,8 +345,8 @@ fn add_sample(
     }
 }
 
-/// Computes what is common to the gradients of all elements of a group: the factor of their distances from the mean, and a
-/// shift. With r the reciprocal of the standard deviation and g = dy · scale, these are −r³ · mean(g · (x − mean)) and
+/// Computes the terms that the gradients of all elements of a group share: the factor of their distances from the mean,
+/// and a shift. With r the reciprocal of the standard deviation and g = dy · scale, these are −r³ · mean(g · (x − mean)) and
 /// −r · mean(g).
 #[cube]
 fn join_gradients(

@@ -43,7 +43,7 @@ pub(super) struct Lowered {
     pub parts: Vec<Part>,
 }
 
-/// Where a constant lies in memory that it shares with others, in elements, and its form.
+/// Position of a constant in memory that it shares with others, in elements, and its form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
     /// First element.
@@ -67,7 +67,7 @@ fn pack(constants: Vec<Constant>) -> Option<(Constant, Vec<Part>)> {
     (values.len() <= i32::MAX as usize).then_some((Constant { form, values, half: None }, parts))
 }
 
-/// A tensor whose channels are still to be multiplied and increased.
+/// A tensor whose channels have yet to be multiplied by factors and increased by shifts.
 #[derive(Clone, Copy)]
 struct Term {
     x: Source,
@@ -95,7 +95,7 @@ struct Lowering<'a> {
     /// Number of steps that read a value, plus one if it is an output.
     readers: BTreeMap<ValueId, usize>,
     pending: BTreeMap<ValueId, Pending>,
-    /// Values that are others under another name.
+    /// Values that are aliases, with the sources of the values that they stand for.
     same: BTreeMap<ValueId, Source>,
     /// Coefficients that change nothing, by the number of channels.
     identities: BTreeMap<usize, usize>,
@@ -266,7 +266,7 @@ impl Lowering<'_> {
         Some((pooling, factor))
     }
 
-    /// Gives the input of a step another name. Outputs of the graph are copies, unless nothing is computed before.
+    /// Makes the output of a step an alias of its input. An output of the graph is a copy instead; `None` if no step comes before.
     fn rename(&mut self, step: &GpuStep, (output, form): (ValueId, Form)) -> Option<()> {
         let x = self.input(step, 0)?;
         if !self.outputs.contains(&output) {
@@ -346,7 +346,7 @@ impl Lowering<'_> {
         added
     }
 
-    /// Returns what a value is called in the new steps.
+    /// Returns the source of a value in the new steps.
     fn resolve(&self, value: ValueId) -> Source {
         self.same.get(&value).copied().unwrap_or(Source::Value(value))
     }

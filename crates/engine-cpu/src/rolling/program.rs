@@ -217,9 +217,9 @@ impl RollingProgram {
         self.buffers.get(view.buffer).map_or(0, of)
     }
 
-    /// Returns for each buffer whether its planes can lie in a ring that repeats none: what its length must be a multiple of,
-    /// or `None` if some step reads or writes planes that must lie side by side. Others are read and written plane by plane
-    /// at the end of the ring.
+    /// Returns, for each buffer whose planes can lie in a ring that repeats none, the number that the length of the ring must
+    /// be a multiple of; `None` if some step reads or writes planes that must lie side by side. Other steps read and write
+    /// plane by plane at the end of the ring.
     pub(crate) fn ring_steps(&self) -> Vec<Option<usize>> {
         let mut steps = vec![Some(1usize); self.buffers.len()];
         let buffer_of = |value: usize| self.flow.values.get(value).map_or(usize::MAX, |v| v.buffer);

@@ -322,8 +322,8 @@ impl Place<'_> {
         })
     }
 
-    /// Sets the slots of a node for as many of `planes` as lie side by side in its buffers, from the first one on. Returns the
-    /// end of these planes.
+    /// Sets the slots of a node for the first of `planes` that lie side by side in its buffers, as many as do. Returns the end
+    /// of these planes.
     fn set_longest(
         &self,
         node: &RollingNode,

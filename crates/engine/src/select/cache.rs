@@ -18,8 +18,8 @@ pub(super) struct Key {
     model: String,
     device: DeviceId,
     device_name: String,
-    /// Memory of a GPU, if it is known: a part of a GPU (MIG) may have the name of the whole. `None` for the CPU, whose memory
-    /// is what is free at the moment.
+    /// Memory of a GPU, if it is known: a part of a GPU (MIG) may have the name of the whole GPU. `None` for the CPU, for which
+    /// only the free memory is known, which varies.
     memory_bytes: Option<u64>,
     driver: String,
     precision: Precision,

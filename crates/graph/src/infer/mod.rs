@@ -36,7 +36,7 @@ pub struct Info {
 }
 
 impl Info {
-    /// Returns what is known about a constant: everything.
+    /// Returns the info of a constant, whose type, shape and value are all known.
     pub fn of(tensor: &Arc<Tensor>) -> Self {
         Self { dtype: Some(tensor.dtype()), shape: Some(fixed(tensor.shape())), value: Some(Arc::clone(tensor)) }
     }

@@ -50,7 +50,7 @@ static STEPS: [StepFields; 10] = [
 const ALONG_AXIS: [&str; 5] = ["gain", "mean", "offset", "std", "threshold"];
 /// The largest `eps`.
 const MAX_EPS: f64 = 0.1;
-/// Percentiles from which values are scaled to 1 are larger than this.
+/// The percentile that is scaled to 1 is above this.
 const MIN_UPPER_PERCENTILE: f64 = 1.0;
 /// The smallest fixed standard deviation.
 const MIN_STD: f64 = 1e-6;
@@ -118,7 +118,7 @@ impl<'a> Checker<'a> {
         self.axis(part, fields, kwargs);
     }
 
-    /// Checks that numbers along an axis have an axis, and others have none, and that a linear scaling changes values.
+    /// Checks that lists of numbers have an axis and single numbers have none, and that a linear scaling changes values.
     fn axis(&mut self, part: &str, fields: &StepFields, kwargs: &'a Value) {
         let mut has_list = false;
         let mut has_number = false;

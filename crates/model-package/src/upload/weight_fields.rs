@@ -9,8 +9,8 @@ use serde_json::Value;
 /// Fields of the weights in any format.
 const COMMON_FIELDS: [&str; 5] = ["authors", "comment", "parent", "sha256", "source"];
 
-/// Returns the fields of weights in a format besides those of all, and the required ones; `None` if there is no such format.
-/// That of ONNX is required, too, but checked on its own.
+/// Returns the fields of weights in a format besides those that all formats have, and the required ones; `None` if there is
+/// no such format. The required field of ONNX is not listed, because it is checked separately.
 fn format_fields(format: &str) -> Option<[&'static [&'static str]; 2]> {
     let fields: [&'static [&'static str]; 2] = match format {
         "keras_hdf5" | "tensorflow_js" => [&["tensorflow_version"], &["tensorflow_version"]],

@@ -17,8 +17,8 @@ pub(crate) struct Attributes<'a> {
     read: RefCell<BTreeSet<String>>,
 }
 
-/// Returns attributes by name. Those that refer to an attribute of the call of the function that contains the node get its
-/// value, or are left out if it has none.
+/// Returns attributes by name. An attribute that refers to one of the call of the function that contains the node gets its
+/// value, or is left out if the call does not have it.
 pub(super) fn resolved<'a>(attributes: &'a [Attribute<'a>], call: Option<&Arguments<'a>>) -> Result<Arguments<'a>> {
     let mut values = Arguments::new();
     for a in attributes {

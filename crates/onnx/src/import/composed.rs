@@ -64,7 +64,7 @@ fn rank(im: &Importer<'_>, node: &Pending<'_>) -> Result<i64> {
 }
 
 fn cast_like(im: &Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
-    // Only 8-bit floats of the kind e8m0, which are not supported, are rounded by it.
+    // This affects only 8-bit floats of type e8m0, which are not supported.
     node.attributes.text("round_mode", "up")?;
     let to = im.info(node.input(1)).and_then(|info| info.dtype);
     let to = to.ok_or_else(|| node.unsupported("a target of unknown type"))?;

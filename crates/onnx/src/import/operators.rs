@@ -278,7 +278,7 @@ fn indexing(im: &Importer<'_>, node: &Pending<'_>) -> Result<Option<Op>> {
         }
         "Size" => Op::Size,
         "Cast" => {
-            // Only 8-bit floats of the kind e8m0, which are not supported, are rounded by it.
+            // This affects only 8-bit floats of type e8m0, which are not supported.
             a.text("round_mode", "up")?;
             Op::Cast { to: cast_type(node)? }
         }

@@ -33,7 +33,7 @@ impl Planner<'_> {
         self.push(Kind::Resample(found), vec![from], dx)
     }
 
-    /// Plans the gradient of an operator that computes weighted sums along axes; others have none here.
+    /// Plans the gradient of an operator that computes weighted sums along axes; other operators are unsupported.
     pub(super) fn weighted_sum_gradient(&mut self, node: &Node, own: &Node, dy: ValueId) -> PlanResult {
         let axes = self.weighted_sums(own, dy).ok_or(Unsupported::Operator)??;
         self.gather(node, dy, axes)

@@ -30,7 +30,7 @@ pub(crate) fn merge(steps: Vec<GpuStep>, outputs: &[ValueId]) -> Vec<GpuStep> {
     merged
 }
 
-/// Returns the step that computes two consecutive ones; `None` if they stay apart.
+/// Returns one step that computes two consecutive ones; `None` if they cannot be merged.
 fn merge_pair(before: &GpuStep, step: &GpuStep, readers: &BTreeMap<ValueId, usize>) -> Option<GpuStep> {
     let &(value, _) = before.outputs.first()?;
     let reader_count = readers.get(&value).copied().unwrap_or(0);
@@ -82,8 +82,8 @@ fn merge_pair(before: &GpuStep, step: &GpuStep, readers: &BTreeMap<ValueId, usiz
     })
 }
 
-/// Returns the step that computes the sum of the last two of `before`, which multiply tensors of the same form by single
-/// numbers; `None` if they are other steps.
+/// Returns the step that computes the sum of the last two steps of `before`, which multiply tensors of the same form by
+/// single numbers; `None` if the steps are of another kind.
 fn merge_shares(before: &[GpuStep], step: &GpuStep, readers: &BTreeMap<ValueId, usize>) -> Option<GpuStep> {
     let [.., first, second] = before else { return None };
     let &[(output, form)] = step.outputs.as_slice() else { return None };

@@ -303,7 +303,7 @@ impl Planner<'_> {
         self.push_whole(node, TrainKind::Update(optimizer), states + 3, states)
     }
 
-    /// Adds the step of a node that has this many inputs and outputs, all of which are there.
+    /// Adds the step of a node that has this many inputs and outputs, all of which are present.
     fn push_whole(&mut self, node: &Node, kind: TrainKind, input_count: usize, output_count: usize) -> PlanResult {
         let mut inputs = Vec::with_capacity(input_count);
         for index in 0..input_count {

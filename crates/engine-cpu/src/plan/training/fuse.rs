@@ -1,4 +1,4 @@
-//! Fuses gradients that are planned one by one.
+//! Fuses gradients that were planned separately.
 
 use crate::plan::gradient_kind::GradientKind;
 use crate::plan::{KernelPlan, Plan, PlanKind, reads};
@@ -59,7 +59,7 @@ fn relu_gradient(planned: &KernelPlan) -> Option<(ValueId, ValueId, f32)> {
     }
 }
 
-/// Returns whether a plan is a pass of the single term `x`.
+/// Returns whether a plan is a chain whose only term is `x`.
 fn is_single_term_of(planned: &KernelPlan, x: ValueId) -> bool {
     matches!(planned.kind, PlanKind::Chain { .. }) && planned.inputs == [x]
 }
