@@ -66,7 +66,7 @@ pub enum RepeatableJob {
         /// Id of the document that the job works on.
         document: u64,
         /// The job as it was sent to the engine.
-        job: SegmentJob,
+        job: Box<SegmentJob>,
     },
 }
 
@@ -310,7 +310,7 @@ impl Work {
             self.jobs.retain(|j| j.purpose != Purpose::Preview { document });
         }
         if keep {
-            self.repeatable.insert(id, RepeatableJob::Segment { document, job: job.clone() });
+            self.repeatable.insert(id, RepeatableJob::Segment { document, job: Box::new(job.clone()) });
         }
         let job = Job::Segment { segmentation: job, replaces: before.filter(|_| !keep) };
         self.add_job(id, title, purpose, &job);

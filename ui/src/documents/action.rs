@@ -161,7 +161,7 @@ pub(crate) enum DocumentsAction {
         /// Id of the document.
         document: u64,
         /// Files, values or live output to show.
-        output: JobOutput,
+        output: Box<JobOutput>,
     },
     /// Removes the growing outputs of predictions of all other documents.
     KeepLive(BTreeSet<u64>),

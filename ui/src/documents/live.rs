@@ -175,7 +175,7 @@ mod tests {
         let requested = |documents: &Documents| documents.get(id).unwrap().object_size.request;
         let show = |documents: &mut Documents, before| {
             let output = JobOutput::Diameter(found, before);
-            let _ = documents.apply(DocumentsAction::Show { document: id, output });
+            let _ = documents.apply(DocumentsAction::Show { document: id, output: Box::new(output) });
         };
         // The estimate was started with another diameter.
         show(&mut documents, DiameterRequest::Given(4.0));

@@ -201,7 +201,7 @@ impl Documents {
                 self.opener.save(path, open, content);
             }
             DocumentsAction::ShowFolder(folder) => self.opener.show_folder(folder),
-            DocumentsAction::Show { document, output } => self.show_output(document, output, &mut effects),
+            DocumentsAction::Show { document, output } => self.show_output(document, *output, &mut effects),
             DocumentsAction::KeepLive(predicted) => {
                 let ended: Vec<u64> = self.all.iter().map(|d| d.id).filter(|id| !predicted.contains(id)).collect();
                 ended.into_iter().for_each(|id| self.remove_live(id));

@@ -399,7 +399,7 @@ impl Jobs {
         self.folders.insert(document, found.folder);
         self.corrected_times.insert(document, found.corrected_times);
         let output = JobOutput::Found { outputs: found.outputs, of_times: found.of_times, predicted: found.predicted };
-        effects.act(DocumentsAction::Show { document, output });
+        effects.act(DocumentsAction::Show { document, output: Box::new(output) });
         effects
     }
 

@@ -38,7 +38,7 @@ impl Jobs {
     }
 
     fn handle_outcome(&mut self, outcome: Outcome, documents: &Documents, effects: &mut Effects) {
-        let show = |document, output| DocumentsAction::Show { document, output };
+        let show = |document, output| DocumentsAction::Show { document, output: Box::new(output) };
         match outcome {
             Outcome::Models => {}
             Outcome::Live { document, path, channels, shape_zyx, time, .. } => {
@@ -135,7 +135,7 @@ impl Jobs {
         documents: &Documents,
         effects: &mut Effects,
     ) {
-        effects.act(DocumentsAction::Show { document, output: JobOutput::NotLive });
+        effects.act(DocumentsAction::Show { document, output: Box::new(JobOutput::NotLive) });
         let has_one = outcome.done.len() == 1;
         for report in outcome.done {
             let objects: u64 = report.objects.iter().map(|n| u64::from(*n)).sum();
@@ -170,9 +170,10 @@ impl Jobs {
             self.refined.remove(&document);
             self.preview_objects.remove(&document);
             let (diameter, segment, channels) = (report.diameter, report.segment, report.segment_channels);
-            let output = JobOutput::Predicted(Predicted { diameter, segment, channels });
+            let output = Box::new(JobOutput::Predicted(Predicted { diameter, segment, channels }));
             effects.act(DocumentsAction::Show { document, output });
-            effects.act(DocumentsAction::Show { document, output: JobOutput::Files(report.outputs) });
+            let output = Box::new(JobOutput::Files(report.outputs));
+            effects.act(DocumentsAction::Show { document, output });
         }
         let is_this = |job: &&JobView| job.state == JobState::Done && job.purpose == Purpose::Predict { document };
         let about = self.work.jobs.iter().rfind(is_this).map(JobView::subject);
@@ -205,7 +206,7 @@ impl Jobs {
         } else {
             JobOutput::Preview(time, Box::new(report))
         };
-        effects.act(DocumentsAction::Show { document, output });
+        effects.act(DocumentsAction::Show { document, output: Box::new(output) });
     }
 }
 

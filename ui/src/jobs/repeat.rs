@@ -119,7 +119,7 @@ impl Jobs {
                 self.work.measure(document, title, MeasureJob { overwrite, ..job });
             }
             (RepeatableJob::Segment { document, job }, OverwriteAnswer::Replace) => {
-                self.work.segment(document, title, SegmentJob { overwrite, ..job }, true);
+                self.work.segment(document, title, SegmentJob { overwrite, ..*job }, true);
             }
         }
     }

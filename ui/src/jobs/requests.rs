@@ -501,7 +501,7 @@ mod tests {
         let predicted = Predicted { diameter: Some(diameter), segment: segment.clone(), channels: Some([0, 1]) };
         let found = |predicted| JobOutput::Found { outputs: Vec::new(), of_times: Default::default(), predicted };
         let show = |documents: &mut Documents, output| {
-            let _ = documents.apply(DocumentsAction::Show { document: id, output });
+            let _ = documents.apply(DocumentsAction::Show { document: id, output: Box::new(output) });
         };
         // A prediction of another voxel size does not count.
         let other = ObjectDiameter { unit: DiameterUnit::Um, ..diameter };
@@ -541,7 +541,7 @@ mod tests {
             seconds: 0.0,
         };
         let output = JobOutput::Preview(0, Box::new(report.clone()));
-        let _ = documents.apply(DocumentsAction::Show { document: id, output });
+        let _ = documents.apply(DocumentsAction::Show { document: id, output: Box::new(output) });
         let array = LabelArray::open(&report.labels, report.shape_zyx).map_err(|e| e.to_string());
         documents.preview_opened(id, &report, array);
         let searches = |jobs: &mut Jobs| {
