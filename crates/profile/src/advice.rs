@@ -348,9 +348,8 @@ mod tests {
         );
         let setting = |workers| advise(&facts(0.5, workers), &[])[0].setting.clone();
         assert_eq!((setting(3), setting(4)), (Some(AdvisedSetting::Workers(4)), None));
-        assert!(advise(&facts(0.5, 1), &[])[0].expected_gain.contains("2.00×"));
-        // A step that waits for nearly all of its time is no more than twice as fast with twice the workers.
-        assert!(advise(&facts(0.9, 1), &[])[0].expected_gain.contains("2.00×"));
+        // A step that waits for nearly all of its time is less than twice as fast with twice the workers.
+        assert!(advise(&facts(0.9, 1), &[])[0].expected_gain.contains("1.89×"));
         assert!(advise(&facts(0.9, 4), &[])[0].expected_gain.contains("10.00×"));
     }
 
