@@ -436,6 +436,14 @@ mod tests {
         let advice = advise(&facts("cuda:0", 4.0, 8), &[]).remove(0);
         assert_eq!((advice.rule, advice.setting), (AdviceRule::Transfers, Some(AdvisedSetting::Tile([32, 128, 128]))));
         assert!(advice.evidence.contains("40 %") && advice.evidence.contains("7 uploads"), "{}", advice.evidence);
+        // These tiles do not overlap, those with a halo do.
+        assert!(advice.change.contains("the same voxels are copied in fewer parts"), "{}", advice.change);
+        let mut overlapping = facts("cuda:0", 4.0, 8);
+        let halo_zyx = [0, 8, 8];
+        overlapping.inputs[0].tiles =
+            Some(TileFacts { halo_zyx, grid_zyx: Some([32, 1000, 1000]), ..tiles(700, None) });
+        let advice = advise(&overlapping, &[]).remove(0);
+        assert!(advice.change.contains("less overlap is copied"), "{}", advice.change);
         let of_one_tile = advise(&facts("cuda:0", 4.0, 1), &[]).remove(0);
         assert!(of_one_tile.setting.is_none() && of_one_tile.change.contains("several stacks"), "{of_one_tile:?}");
     }
