@@ -285,7 +285,7 @@ fn a_stack_without_objects_has_an_assumed_diameter_and_a_note() {
     let printed = fixture.run(&arguments).ok().stdout;
     assert_eq!(printed.matches("no objects were found").count(), 1, "{printed}");
     let report = fixture.run(&[&arguments[..], &["--json"]].concat()).json();
-    let [none, found] = [0, 1].map(|input| &report["inputs"][input]);
+    let (none, found) = (&report["inputs"][0], &report["inputs"][1]);
     assert_eq!(none["object_diameter"]["estimate"]["certainty"], "none");
     assert!(none["notes"].to_string().contains("no objects were found to estimate the object diameter"), "{none:#}");
     assert!(found["notes"].is_array() && !found["notes"].to_string().contains("no objects"), "{found:#}");
