@@ -9,10 +9,13 @@ use clap::Args;
 use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{ChannelRef, InputTensor, check_input_files};
-use cytoscope_pipeline::{Context, DiameterJob, DiameterRequest, JobErrorKind, Model, PredictJob};
+use cytoscope_pipeline::{
+    Certainty, Context, DiameterJob, DiameterRequest, Event, JobErrorKind, Model, ObjectDiameter, PredictJob,
+};
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Args)]
 pub(crate) struct Diameter {
@@ -74,17 +77,22 @@ impl Diameter {
         }
         let TraceOptions { trace, stages_only } = &self.tracing;
         let measurement = Measurement::start("diameter", trace.as_deref(), overwrite, *stages_only);
-        let context = progress::context(false, self.json, measurement.recorder());
+        let (context, notes) = with_notes(progress::context(false, self.json, measurement.recorder()));
         let available = devices::found(self.device, &context.recorder);
         let inputs = prediction.stacks(&context)?;
         check_input_files(&self.input_tensors, inputs.len())?;
         let estimate = |input: &Path| -> Result<Value, Failure> {
             let prediction = PredictJob { inputs: vec![input.to_owned()], ..prediction.clone() };
-            let found = DiameterJob { prediction }.run(&context, &available)?;
+            let estimated = DiameterJob { prediction }.run(&context, &available);
+            let mut notes = std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner));
+            let found = estimated?;
             if !self.json {
                 print(&format!("{}: {}", input.display(), found.text()));
             }
-            Ok(json!({"input": input, "object_diameter": found}))
+            if is_assumed(&found) {
+                notes.push(found.text().to_string());
+            }
+            Ok(json!({"input": input, "object_diameter": found, "notes": notes}))
         };
         let ((estimates, failed), run) = measurement.finish(each(&inputs, estimate), self.threading.threads)?;
         if self.json {
@@ -100,9 +108,27 @@ impl Diameter {
     }
 }
 
+/// Returns a context that also keeps the notes, and the list in which it keeps them.
+fn with_notes(context: Context) -> (Context, Arc<Mutex<Vec<String>>>) {
+    let notes = Arc::<Mutex<Vec<String>>>::default();
+    let (kept, shown) = (Arc::clone(&notes), Arc::clone(&context.sink));
+    let sink = move |event: &Event| {
+        if let Event::Note(note) = event {
+            kept.lock().unwrap_or_else(PoisonError::into_inner).push(note.to_string());
+        }
+        shown(event);
+    };
+    (Context { sink: Arc::new(sink), ..context }, notes)
+}
+
+/// Returns whether a diameter is assumed, because no objects were found to estimate it.
+fn is_assumed(found: &ObjectDiameter) -> bool {
+    found.estimate.is_some_and(|estimate| estimate.certainty == Certainty::None)
+}
+
 /// Returns the object diameter of runs that are compared, so that all of them predict on the same grid: the estimate with the
 /// float network on the CPU, in µm, or in voxels if the voxel size is unknown. `None` if the model declares no object diameter,
-/// or there are several stacks.
+/// or there are several stacks. If no objects are found, a note states the diameter that is assumed.
 pub(super) fn for_comparison(model: &Model, prediction: PredictJob, context: &Context) -> Result<Option<f64>, Failure> {
     if model.object_diameter_um.is_none() || prediction.stacks(context)?.len() != 1 {
         return Ok(None);
@@ -111,6 +137,12 @@ pub(super) fn for_comparison(model: &Model, prediction: PredictJob, context: &Co
     let prediction =
         PredictJob { device, precision: Some(Precision::F32), diameter: DiameterRequest::Auto, ..prediction };
     let found = DiameterJob { prediction }.run(context, &Devices::cpu_only())?;
+    if is_assumed(&found) {
+        let (diameter, unit) = (found.diameter, found.unit.symbol());
+        eprint_line(&format!(
+            "note: no objects were found to estimate the object diameter: {diameter:.1} {unit} is assumed in all runs"
+        ));
+    }
     Ok(Some(found.diameter))
 }
 

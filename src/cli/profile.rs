@@ -35,7 +35,7 @@ pub(crate) struct Profile {
     /// as described in docs/worker-protocol.md.
     #[arg(value_name = "RUN.json")]
     run: PathBuf,
-    /// Repeat the job N times in one process, and fail if memory grows with the number of repetitions.
+    /// Repeat the job N times (at least 4) in one process, and fail if memory grows with the number of repetitions.
     #[arg(long, value_name = "N", conflicts_with = "compare")]
     leaks: Option<usize>,
     /// Second stored run to show beside the first, with ratios.

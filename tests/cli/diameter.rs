@@ -277,6 +277,21 @@ fn time_points_without_objects_do_not_change_the_diameter_of_a_series() {
 }
 
 #[test]
+fn a_stack_without_objects_has_an_assumed_diameter_and_a_note() {
+    let fixture = Fixture::new();
+    let stack = fixture.nuclei("16,64,64", 3);
+    let empty = fixture.write("empty.tif", "ZYX", &[16, 64, 64], vec![7u16; 16 * 64 * 64]);
+    let arguments = ["diameter", &empty, &stack, "--voxel-size", "1,0.4,0.4", "--device", "cpu"];
+    let printed = fixture.run(&arguments).ok().stdout;
+    assert_eq!(printed.matches("no objects were found").count(), 1, "{printed}");
+    let report = fixture.run(&[&arguments[..], &["--json"]].concat()).json();
+    let (none, found) = (&report["inputs"][0], &report["inputs"][1]);
+    assert_eq!(none["object_diameter"]["estimate"]["certainty"], "none");
+    assert!(none["notes"].to_string().contains("no objects were found to estimate the object diameter"), "{none:#}");
+    assert!(found["notes"].is_array() && !found["notes"].to_string().contains("no objects"), "{found:#}");
+}
+
+#[test]
 fn label_images_in_a_folder_are_not_measured() {
     let fixture = Fixture::new();
     let stack = fixture.nuclei("8,32,32", 1);

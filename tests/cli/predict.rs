@@ -522,6 +522,20 @@ fn decoding_is_a_stage_of_its_own() {
 }
 
 #[test]
+fn a_note_says_that_a_device_without_tf32_computes_in_f32() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,40,40", 1);
+    let predict = |precision: &str, out: &str| {
+        let chosen = ["predict", &raw, "--model", "nuclei-dog", "--device", "cpu", "--precision", precision];
+        let rest = ["--diameter", "9", "--outputs", "maps", "--out", out];
+        fixture.run(&[&chosen[..], &rest].concat()).ok().stderr
+    };
+    let noted = predict("tf32", "a");
+    assert!(noted.contains("note: cpu does not compute in tf32: f32 is used"), "{noted}");
+    assert!(!predict("f32", "b").contains("does not compute"));
+}
+
+#[test]
 fn an_output_of_several_is_chosen_and_replayed() {
     let fixture = Fixture::new();
     // The outputs are twice and minus three times the input.

@@ -69,6 +69,38 @@ fn a_search_trains_the_best_trial_with_all_steps_and_can_be_resumed() {
 }
 
 #[test]
+fn a_complete_search_that_is_resumed_trains_nothing_and_prints_its_result() {
+    let fixture = prepared();
+    let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--without-int8", "--out", "m"];
+    let report = fixture.run(&[&SMALL[..], &search].concat()).json();
+    // An earlier package would be moved aside.
+    let written = || std::fs::metadata(fixture.path("m/rdf.yaml")).unwrap().modified().unwrap();
+    let state = || (fixture.bytes("m.search.csv"), fixture.bytes("m/rdf.yaml"), written(), fixture.names("."));
+    let before = state();
+    let resumed = [&SMALL[..], &search, &["--resume"]].concat();
+    let complete = fixture.run(&resumed).json();
+    assert_eq!(complete["report"], Value::Null);
+    // The table holds rounded seconds.
+    let trials = |report: &Value| -> Vec<[Value; 4]> {
+        let trials = report["trials"].as_array().unwrap().iter();
+        trials.map(|trial| ["trial", "rung", "score", "values"].map(|key| trial[key].clone())).collect()
+    };
+    assert_eq!(trials(&complete), trials(&report));
+    let text: Vec<&str> = resumed.iter().copied().filter(|word| *word != "--json").collect();
+    let printed = fixture.run(&text).ok().stdout;
+    let best = format!("best: trial {}, score", report["best"]["trial"]);
+    assert!(printed.contains("not trained again; --restart") && printed.contains(&best), "{printed}");
+    assert_eq!(state(), before);
+    // Without the int8 network that is requested now, the package is not the result.
+    let with_int8: Vec<&str> = resumed.iter().copied().filter(|word| *word != "--without-int8").collect();
+    let again = fixture.run(&with_int8).json();
+    assert_eq!((&again["report"]["steps"], &again["best"]["score"]), (&4.into(), &report["best"]["score"]));
+    // A package that was changed is not replaced.
+    std::fs::write(fixture.path("m/rdf.yaml"), "name: mine\n").unwrap();
+    fixture.fails(2, &resumed, &["rdf.yaml", "--force"]);
+}
+
+#[test]
 fn a_search_reports_its_trials_as_json_lines() {
     let fixture = prepared();
     let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--without-int8", "--out", "m"];

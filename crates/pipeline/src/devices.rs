@@ -319,9 +319,9 @@ impl Devices {
                 // Predicting the stack reports a network that does not run, and another device may take over.
                 Err(error) => {
                     context.note(unverified_note(choice.device, &error));
-                    return take(engines, choice);
+                    return take(context, options.precision, engines, choice);
                 }
-                Ok(Verification::Agrees) => return take(engines, choice),
+                Ok(Verification::Agrees) => return take(context, options.precision, engines, choice),
             };
             context.note(format!("{} in {} is not used: {reason}", choice.device, choice.precision));
             if has_others {
@@ -447,12 +447,28 @@ fn add_stored(choice: &mut Choice, stored: Vec<Measurement>) {
     choice.measurements.extend(stored.into_iter().filter(|m| !own.contains(&m.device)));
 }
 
-/// Takes the engine of a choice.
-fn take(engines: Vec<Box<dyn Engine>>, choice: Choice) -> Result<SelectedEngine, JobError> {
+/// Takes the engine of a choice. A note says if its precision replaces the requested one.
+fn take(
+    context: &Context,
+    requested: Option<Precision>,
+    engines: Vec<Box<dyn Engine>>,
+    choice: Choice,
+) -> Result<SelectedEngine, JobError> {
     let device = choice.device;
     let engine = engines.into_iter().find(|engine| engine.device().id == device);
     let engine = engine.ok_or_else(|| EngineError::BadDevice { text: device.to_string() })?;
+    if let Some(note) = replaced_note(engine.device(), requested, choice.precision) {
+        context.note(note);
+    }
     Ok(SelectedEngine::new(engine, choice))
+}
+
+/// Returns the note that a device lacks the requested tf32, in place of which it computes in `precision`; `None` if it has it, or
+/// if another precision was requested, which is refused if it is missing.
+fn replaced_note(device: &Device, requested: Option<Precision>, precision: Precision) -> Option<String> {
+    let requested = requested.filter(|requested| *requested == Precision::Tf32 && precision != Precision::Tf32)?;
+    let lacks = device.shortcoming().map(|lacks| format!(" ({lacks})")).unwrap_or_default();
+    Some(format!("{} does not compute in {requested}{lacks}: {precision} is used", device.id))
 }
 
 /// Returns the options with which a model is compiled to be measured.
@@ -534,6 +550,13 @@ mod tests {
         let turing = gpu(&[Precision::F32, Precision::F16]);
         assert_eq!(candidates(&model, &turing, None, false), [Precision::F32]);
         assert_eq!(candidates(&model, &turing, Some(Precision::Tf32), true), [Precision::F32]);
+        let error = "wrong results".to_owned();
+        let failed = Shortcoming::FailedPrecisions { precisions: vec![Precision::Tf32], error };
+        let failed = Device { shortcomings: vec![failed], ..turing };
+        let note = |requested, precision| replaced_note(&failed, requested, precision);
+        let lacks = "cuda:0 does not compute in tf32 (tf32 cannot be used: wrong results): f32 is used";
+        assert_eq!(note(Some(Precision::Tf32), Precision::F32).as_deref(), Some(lacks));
+        assert_eq!(note(None, Precision::F32).or(note(Some(Precision::Tf32), Precision::Tf32)), None);
         let cpu = candidates(&model, CpuEngine::new().device(), None, true);
         assert_eq!(cpu, [if model.has_int8 { Precision::Int8 } else { Precision::F32 }]);
     }

@@ -13,11 +13,11 @@ use cytoscope_formats::is_zarr_folder;
 use cytoscope_storage::folder::{Replaced, check_finished_while, finished_content_while, move_aside, move_back};
 use cytoscope_storage::partial_folder::FinishedFolder;
 use cytoscope_storage::write::FinishedFile;
-use cytoscope_storage::{MARKER, Overwrite, StorageError, sha256_of_file, sha256_of_file_while, target};
+use cytoscope_storage::{MARKER, Manifest, Overwrite, StorageError, sha256_of_file, sha256_of_file_while, target};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Record of a file: path, size and hash. An OME-Zarr folder has the size of all its files and the hash of its marker, which
+/// Record of a file: path, size and hash. An OME-Zarr folder or a package has the size of all its files and the hash of its marker, which
 /// lists the hashes of the files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRecord {
@@ -54,7 +54,9 @@ impl FileRecord {
         if path.is_dir() {
             // The marker, which lists all files, is compared before they are read.
             let is_listed = sha256_of_file(&path.join(MARKER)).is_ok_and(|sha256| sha256 == self.sha256);
-            let content = is_listed.then(|| finished_content_while(path, FOLDER_KIND, &mut |_, _| goes_on())).flatten();
+            // The hash includes the kind: that of a prediction or of a package.
+            let kind = is_listed.then(|| Manifest::from_folder(path)).flatten().map(|manifest| manifest.kind);
+            let content = kind.and_then(|kind| finished_content_while(path, &kind, &mut |_, _| goes_on()));
             return content.is_some_and(|(bytes, sha256)| (bytes, &sha256) == (self.bytes, &self.sha256));
         }
         let of_size = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.len() == self.bytes);
@@ -245,7 +247,23 @@ pub(crate) fn check(context: &Context, path: &Path, inputs: &[&Path], overwrite:
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use crate::folder_digest::file_record;
+    use cytoscope_model_package::PACKAGE_KIND;
+    use cytoscope_storage::folder::write_finished;
     use cytoscope_storage::write::write_unpublished;
+
+    #[test]
+    fn a_package_matches_its_record_until_one_of_its_files_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m");
+        let files = [("rdf.yaml".to_owned(), b"name: a".to_vec())];
+        let replaced = write_finished(&path, PACKAGE_KIND, &files, Overwrite::Refuse).unwrap();
+        assert_eq!(replaced, Replaced::Nothing);
+        let record = file_record(&path).unwrap();
+        assert!(record.matches(&path));
+        std::fs::write(path.join("rdf.yaml"), "name: b").unwrap();
+        assert!(!record.matches(&path));
+    }
 
     #[test]
     fn a_foreign_file_keeps_its_name_if_the_result_cannot_be_renamed() {

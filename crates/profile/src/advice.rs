@@ -348,9 +348,8 @@ mod tests {
         );
         let setting = |workers| advise(&facts(0.5, workers), &[])[0].setting.clone();
         assert_eq!((setting(3), setting(4)), (Some(AdvisedSetting::Workers(4)), None));
-        assert!(advise(&facts(0.5, 1), &[])[0].expected_gain.contains("2.00×"));
-        // A step that waits for nearly all of its time is no more than twice as fast with twice the workers.
-        assert!(advise(&facts(0.9, 1), &[])[0].expected_gain.contains("2.00×"));
+        // A step that waits for nearly all of its time is less than twice as fast with twice the workers.
+        assert!(advise(&facts(0.9, 1), &[])[0].expected_gain.contains("1.89×"));
         assert!(advise(&facts(0.9, 4), &[])[0].expected_gain.contains("10.00×"));
     }
 
@@ -437,6 +436,14 @@ mod tests {
         let advice = advise(&facts("cuda:0", 4.0, 8), &[]).remove(0);
         assert_eq!((advice.rule, advice.setting), (AdviceRule::Transfers, Some(AdvisedSetting::Tile([32, 128, 128]))));
         assert!(advice.evidence.contains("40 %") && advice.evidence.contains("7 uploads"), "{}", advice.evidence);
+        // These tiles do not overlap, those with a halo do.
+        assert!(advice.change.contains("the same voxels are copied in fewer parts"), "{}", advice.change);
+        let mut overlapping = facts("cuda:0", 4.0, 8);
+        let halo_zyx = [0, 8, 8];
+        overlapping.inputs[0].tiles =
+            Some(TileFacts { halo_zyx, grid_zyx: Some([32, 1000, 1000]), ..tiles(700, None) });
+        let advice = advise(&overlapping, &[]).remove(0);
+        assert!(advice.change.contains("less overlap is copied"), "{}", advice.change);
         let of_one_tile = advise(&facts("cuda:0", 4.0, 1), &[]).remove(0);
         assert!(of_one_tile.setting.is_none() && of_one_tile.change.contains("several stacks"), "{of_one_tile:?}");
     }

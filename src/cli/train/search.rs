@@ -98,13 +98,15 @@ fn matches_trial(config: &TrainConfig, trial: &[SettingAssignment]) -> bool {
     trial.iter().all(|assignment| assignment.is_in(config))
 }
 
-/// Returns whether the package of a search was trained with the settings of a trial and this number of steps, and is unchanged.
-fn is_trained(out: &Path, trial: &[SettingAssignment], steps: usize) -> bool {
-    let Ok(AnyRecord::Job(record)) = read_any(&record_path(out)) else { return false };
+/// Returns whether the package of a search was trained with the settings of a trial and this number of steps, has the networks
+/// that are requested now, and is unchanged.
+fn is_trained(options: &Train, trial: &[SettingAssignment], steps: usize) -> bool {
+    let Ok(AnyRecord::Job(record)) = read_any(&record_path(&options.out)) else { return false };
     let job = (record.kind == JobKind::Train).then(|| serde_json::from_value::<TrainJob>(record.job.clone()));
-    let Some(Ok(TrainJob { config, .. })) = job else { return false };
+    let Some(Ok(TrainJob { config, without_int8, .. })) = job else { return false };
     let is_same = config.budget.steps == Some(steps) && matches_trial(&config, trial);
-    is_same && record.outputs.first().is_some_and(|package| package.matches(out))
+    let has_networks = without_int8 == options.without_int8;
+    is_same && has_networks && record.outputs.first().is_some_and(|package| package.matches(&options.out))
 }
 
 /// Refuses ranges of settings that are also given by an option: one of both would have no effect.
@@ -193,7 +195,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
             let earlier = table.earlier(trial, number, rung.steps, &values)?.cloned();
             let earlier = earlier.filter(|row| row.score.is_some_and(f64::is_finite));
             let is_complete =
-                is_last && earlier.is_some() && !job.has_checkpoint() && is_trained(&options.out, assigned, rung.steps);
+                is_last && earlier.is_some() && !job.has_checkpoint() && is_trained(options, assigned, rung.steps);
             let (row, report) = match earlier.filter(|_| !is_last || is_complete) {
                 Some(row) => (row, None),
                 None => {

@@ -1,7 +1,7 @@
 //! Advice on predictions on a GPU: copies between host and device, and the launches of kernels.
 
-use super::{Advice, AdviceRule, AdvisedSetting, MAX_TRANSFERS, at_most_faster, percent, shape_text};
-use crate::facts::{InputFacts, TileFacts};
+use super::{Advice, AdviceRule, AdvisedSetting, MAX_TRANSFERS, MIN_SAVED, at_most_faster, percent, shape_text};
+use crate::facts::InputFacts;
 use cytoscope_storage::setting::{ON_CPU, TILE};
 
 /// Mean duration in seconds of a step of a network on a GPU below which it is about as long as its launch. This is an
@@ -25,11 +25,17 @@ pub(super) fn transfers(input: &InputFacts) -> Option<(f64, Advice)> {
         traffic.text()
     );
     let gain = format!("{} faster prediction", at_most_faster(share));
-    let Some(larger) = input.tiles.as_ref().filter(|tiles| tiles.count > 1).and_then(TileFacts::larger_tile) else {
+    let tiles = input.tiles.as_ref().filter(|tiles| tiles.count > 1);
+    let Some((tiles, larger)) = tiles.and_then(|tiles| Some((tiles, tiles.larger_tile()?))) else {
         let change = format!("several stacks in one command, so that the weights are copied once; or {ON_CPU}");
         return Some((share, Advice::new(AdviceRule::Transfers, evidence, gain, change)));
     };
-    let change = format!("{TILE} {}, so that less overlap is copied; or {ON_CPU}", shape_text(larger));
+    let effect = if tiles.saved_share(larger) >= MIN_SAVED {
+        "so that less overlap is copied"
+    } else {
+        "so that the same voxels are copied in fewer parts"
+    };
+    let change = format!("{TILE} {}, {effect}; or {ON_CPU}", shape_text(larger));
     let advice = Advice::new(AdviceRule::Transfers, evidence, gain, change);
     Some((share, advice.with(AdvisedSetting::Tile(larger))))
 }

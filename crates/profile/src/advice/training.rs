@@ -1,7 +1,7 @@
 //! Advice on training: data workers, batch size, activations that are computed twice, and copies to and from a GPU.
 
 use super::{Advice, AdviceRule, AdvisedSetting, MAX_TRANSFERS, at_most_faster, percent};
-use crate::facts::RunFacts;
+use crate::facts::{RunFacts, TrainingFacts};
 use crate::train_setting::{ACCUMULATE, CACHE_BYTES, MEMORY_MIB, PREFETCH, VALIDATION_TIMES, WORKERS};
 use cytoscope_storage::setting::{BATCH, ON_CPU, SET};
 
@@ -39,11 +39,39 @@ pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
         training.stalled_secs,
         training.step_secs
     );
-    // Twice as many workers make patches twice as fast at most.
-    let saved = if more > workers { share.min(1.0 - workers as f64 / more as f64) } else { share };
+    let saved = if more > workers { saved_by_workers(facts, training, [workers, more]) } else { share };
     let gain = format!("{} faster steps", at_most_faster(saved));
     let advice = Advice::new(AdviceRule::DataWait, evidence, gain, change);
     Some(if more > workers { advice.with(AdvisedSetting::Workers(more)) } else { advice })
+}
+
+/// Returns the share of a step's time, 0 to 1, that a larger number of data workers saves at most. Of the two numbers of
+/// workers, the first one was measured.
+///
+/// A worker keeps one core busy. If the CPU computes the steps, its threads and the workers share the cores equally, so that
+/// more workers fill the cores that are idle while a step waits, and slow down the computation of the steps. A GPU computes
+/// while the workers have all cores.
+fn saved_by_workers(facts: &RunFacts, training: &TrainingFacts, workers: [usize; 2]) -> f64 {
+    let waited = (training.stalled_secs / training.step_secs).clamp(0.0, 1.0);
+    let computed = 1.0 - waited;
+    let [workers, more] = workers.map(|count| count as f64);
+    let cores = facts.cores.map_or(f64::INFINITY, |cores| cores as f64);
+    let threads = facts.threads.or(facts.cores).filter(|_| training.device.is_cpu()).unwrap_or(0) as f64;
+    // Share of a core that each thread and each worker has while a step is computed.
+    let core_share = |workers: f64| (cores / (threads + workers)).min(1.0);
+    // Core time of the patches of a step, of its computation, and the duration of its computation beside more workers.
+    let patch_work = workers * (computed * core_share(workers) + waited);
+    let step_work = computed * threads * core_share(workers);
+    let computing = computed * core_share(workers) / core_share(more);
+    let waiting = patch_work / more - computing * core_share(more);
+    let step = if waiting > 0.0 {
+        computing + waiting
+    } else {
+        // The workers are ahead, so that they leave cores to the computation: all of them are busy, or the workers wait.
+        let alone = computed * core_share(workers) / core_share(0.0);
+        alone.max((step_work + patch_work) / cores)
+    };
+    (1.0 - step).clamp(0.0, 1.0)
 }
 
 pub(super) fn small_batch(facts: &RunFacts) -> Option<Advice> {
@@ -113,7 +141,33 @@ pub fn smaller_batch(batch: usize, accumulate: usize) -> Option<(usize, usize)> 
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use crate::TrainingFacts;
+
+    #[test]
+    fn data_workers_beside_a_cpu_that_computes_gain_only_idle_cores() {
+        let gain = |device: &str, cores, threads, share: f64, workers| {
+            let device = device.into();
+            let training = TrainingFacts {
+                step_secs: 2.0,
+                stalled_secs: 2.0 * share,
+                workers,
+                device,
+                ..TrainingFacts::default()
+            };
+            let facts = RunFacts { cores: Some(cores), threads: Some(threads), ..of(training) };
+            data_wait(&facts).unwrap().expected_gain
+        };
+        // While half of a step waits, one of two cores is idle: a quarter of all core time.
+        assert_eq!(gain("cpu", 2, 2, 0.5, 1), "up to 1.33× faster steps");
+        // Then only the second worker is gained, and a tenth of the step remains.
+        assert_eq!(gain("cpu", 2, 2, 0.9, 1), "up to 1.82× faster steps");
+        // The wait ends, and all cores are busy.
+        assert_eq!(gain("cpu", 2, 2, 0.25, 1), "up to 1.14× faster steps");
+        // One thread leaves cores to both workers, and a GPU leaves all of them.
+        assert_eq!(gain("cpu", 4, 1, 0.5, 1), "up to 2.00× faster steps");
+        assert_eq!(gain("cuda:0", 2, 2, 0.5, 1), "up to 2.00× faster steps");
+        assert_eq!(gain("cuda:0", 2, 2, 0.25, 1), "up to 1.33× faster steps");
+        assert_eq!(gain("cuda:0", 2, 2, 0.9, 1), "up to 2.00× faster steps");
+    }
 
     fn of(training: TrainingFacts) -> RunFacts {
         RunFacts { training: Some(training), ..RunFacts::default() }
