@@ -129,6 +129,16 @@ fn tiles_of_an_impossible_size_are_refused_when_opened() {
 }
 
 #[test]
+fn an_image_whose_size_no_computer_can_address_is_refused_when_opened() {
+    let edge = i32::MAX as u32;
+    let mut entries = page(edge, edge, 1, 0, 0);
+    entries.iter_mut().filter(|e| e.0 == 277).for_each(|e| e.3 = 65_535);
+    let error = read(tiff(&[], std::iter::once(entries))).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Malformed, "{error}");
+    assert!(error.to_string().contains("too large"), "{error}");
+}
+
+#[test]
 fn a_last_strip_is_not_decoded_with_the_impossible_height_of_the_others() {
     let (width, rows) = (1u32 << 16, i32::MAX as u32 - 1);
     // Two blocks of Deflate data, which hold more than the only row of the last strip.
