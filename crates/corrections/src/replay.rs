@@ -494,6 +494,21 @@ mod tests {
             assert_eq!(replay.dropped.map(|d| d.bytes), Some(tail.len() as u64));
         }
     }
+    #[test]
+    fn a_step_before_the_saved_state_that_does_not_fit_the_labels_is_not_undone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.journal");
+        // The step labels four voxels, but the labels after it are said to be those without any.
+        let saving = Record::Saving { state: 1, fingerprint: base().fingerprint() };
+        write(&path, &header(false), &[vec![1, 1, 1, b'x', 0, 1, 0, 1, 1, 0, 4], saving.body()]);
+        let (mut session, replay) = Session::open(base(), None, &path, SessionOptions::default()).unwrap();
+        assert_eq!((replay.entries, replay.dropped), (1, None));
+        let error = session.undo().unwrap_err();
+        assert!(matches!(error, CorrectionError::BadJournal { .. }), "{error}");
+        assert_eq!((session.undo_names().count(), session.redo_names().count()), (1, 0));
+        assert!(session.volume().fingerprint() == base().fingerprint());
+    }
+
     /// The error of opening a journal with these records for an empty volume of 64 chunks.
     fn too_large(snapshot: bool, bodies: &[Vec<u8>], max_stored_bytes: u64) -> Option<String> {
         let shape_zyx = [128, 256, 256];
