@@ -494,6 +494,7 @@ mod tests {
             assert_eq!(replay.dropped.map(|d| d.bytes), Some(tail.len() as u64));
         }
     }
+
     #[test]
     fn a_step_before_the_saved_state_that_does_not_fit_the_labels_is_not_undone() {
         let folder = tempfile::tempdir().unwrap();
@@ -536,8 +537,8 @@ mod tests {
             edit.extend([u8::from(chunk > 0), 1, 0, 1, 1, 0, 1]);
         }
         let all = 64 * (256 << 10);
-        assert_eq!(too_large(false, &[edit.clone()], all + (1 << 20)), None);
-        let error = too_large(false, &[edit.clone()], all / 2).unwrap();
+        assert_eq!(too_large(false, std::slice::from_ref(&edit), all + (1 << 20)), None);
+        let error = too_large(false, std::slice::from_ref(&edit), all / 2).unwrap();
         assert!(error.contains("max_stored_bytes"), "{error}");
         // Memory that an undo frees is available again.
         let (undo, again) = (vec![2], [&[1, 2][..], &edit[2..]].concat());
