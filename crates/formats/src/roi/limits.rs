@@ -16,8 +16,11 @@ const MAX_CROSSINGS_PER_REGION: f64 = 67_108_864.0;
 const MAX_CROSSINGS: f64 = 268_435_456.0;
 /// Largest number of crossings in all planes of one read: regions without a position are drawn in each plane.
 const MAX_CROSSINGS_PER_READ: f64 = 17_179_869_184.0;
-/// Largest number of pixels in the bounding boxes of all regions in all planes of one read.
+/// Largest number of pixels in the bounding boxes of all regions in all planes of one read, unless the read has so many
+/// pixels that this is at most [`MAX_COVERAGE`] times their number.
 const MAX_AREA_PER_READ: f64 = 68_719_476_736.0;
+/// Number of times that regions may cover all pixels of any read.
+const MAX_COVERAGE: f64 = 64.0;
 
 /// Points and outlines that the regions of a file have so far.
 #[derive(Debug, Default)]
@@ -87,9 +90,11 @@ pub(super) fn check_drawing(rois: &[Roi], region: &Region) -> Result<(), Fault> 
         let (what, limit) = ("the length of all outlines in all planes", MAX_CROSSINGS_PER_READ as u64);
         return Err(Fault::over(what, crossings as u64, "MAX_CROSSINGS_PER_READ", limit));
     }
-    if area > MAX_AREA_PER_READ {
-        let (what, limit) = ("the area of all regions in all planes", MAX_AREA_PER_READ as u64);
-        return Err(Fault::over(what, area as u64, "MAX_AREA_PER_READ", limit));
+    let pixels = [nt, nz, ny, nx].into_iter().map(|extent| *extent as f64).product::<f64>();
+    let max_area = MAX_AREA_PER_READ.max(MAX_COVERAGE * pixels);
+    if area > max_area {
+        let what = "the area of all regions in all planes";
+        return Err(Fault::over(what, area as u64, "MAX_AREA_PER_READ", max_area as u64));
     }
     Ok(())
 }
@@ -120,6 +125,19 @@ mod tests {
             |rois: &[Roi], name: &str| matches!(check_outlines(rois), Err(Fault::OverLimit(p, _)) if p.contains(name));
         assert!(named(&[zigzag(1100)], "MAX_CROSSINGS_PER_REGION"));
         assert!(named(&[zigzag(1000), zigzag(1000), zigzag(1000), zigzag(1000), zigzag(1000)], "MAX_CROSSINGS ="));
+    }
+
+    #[test]
+    fn a_large_stack_may_be_covered_many_times() {
+        let whole = |_| Roi {
+            name: String::new(),
+            loops: vec![vec![[0.0, 0.0], [1024.0, 0.0], [1024.0, 1024.0], [0.0, 1024.0]]],
+            z: 0,
+            t: 0,
+        };
+        let stack = Region::whole(&[1, 4096, 1, 1024, 1024, 1]);
+        assert!(check_drawing(&(0..64).map(whole).collect::<Vec<_>>(), &stack).is_ok());
+        assert!(check_drawing(&(0..65).map(whole).collect::<Vec<_>>(), &stack).is_err());
     }
 
     #[test]
