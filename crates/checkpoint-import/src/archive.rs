@@ -2,7 +2,7 @@
 
 use crate::MAX_CHECKPOINT_BYTES;
 use crate::error::ImportError;
-use crate::tensors::StoredTensor;
+use crate::tensors::{MAX_AXES, StoredTensor};
 use cytoscope_graph::ElementType;
 use cytoscope_pickle::{Global, Pickle, Value, ValueId};
 use cytoscope_storage::limited::LimitedReader;
@@ -140,8 +140,8 @@ impl<'a> Archive<'a> {
             return Err(bad("does not have the form that torch.save writes"));
         };
         let offset = self.pickle.count(offset).ok_or_else(|| bad("has no offset"))?;
-        let shape = self.counts(shape).ok_or_else(|| bad("has no shape"))?;
-        let strides = self.counts(strides).ok_or_else(|| bad("has no strides"))?;
+        let shape = self.counts(name, shape)?.ok_or_else(|| bad("has no shape"))?;
+        let strides = self.counts(name, strides)?.ok_or_else(|| bad("has no strides"))?;
         let (dtype, key, elements) = self.storage(storage).ok_or_else(|| bad("has a storage of an unknown type"))?;
         // A storage without elements may have no file.
         let bytes = self.storage_bytes(&key)?.or_else(|| (elements == 0).then(Arc::default));
@@ -152,12 +152,18 @@ impl<'a> Archive<'a> {
         StoredTensor::new(name, dtype, (shape, strides), offset, bytes)
     }
 
-    fn counts(&self, id: ValueId) -> Option<Vec<usize>> {
+    /// Returns one number for each axis of a tensor; `None` if the value is not a tuple of them.
+    fn counts(&self, name: &str, id: ValueId) -> Result<Option<Vec<usize>>, ImportError> {
         let tuple = match self.pickle.call(id) {
-            Some((function, call)) if function.is(&["torch"], "Size") => *call.arguments.first()?,
-            _ => id,
+            Some((function, call)) if function.is(&["torch"], "Size") => call.arguments.first().copied(),
+            _ => Some(id),
         };
-        self.pickle.tuple(tuple)?.iter().map(|item| self.pickle.count(*item)).collect()
+        let Some(items) = tuple.and_then(|tuple| self.pickle.tuple(tuple)) else { return Ok(None) };
+        if items.len() > MAX_AXES {
+            let what = format!("a tensor of {} axes, \"{name}\"", items.len());
+            return Err(ImportError::OverLimit { what, limit: MAX_AXES as u64 });
+        }
+        Ok(items.iter().map(|item| self.pickle.count(*item)).collect())
     }
 
     /// Returns type, key and number of elements of a storage.

@@ -135,6 +135,10 @@ impl<'a> Layers<'a> {
         if found != shape {
             return Err(self.bad(name, format!("has shape {found:?}: expected {shape:?}")));
         }
+        // Without elements, the other lengths could be of any size.
+        if found.contains(&0) {
+            return Err(self.bad(name, format!("has shape {found:?}: expected at least one element")));
+        }
         self.weights = self.weights.saturating_add(shape.iter().product());
         if self.weights > MAX_WEIGHTS {
             let what = format!("{} weights", self.weights);
@@ -348,4 +352,21 @@ pub(crate) fn list_first(names: &[&str]) -> String {
     let more = names.len().saturating_sub(NAMED);
     let rest = if more == 0 { String::new() } else { format!(" and {more} more") };
     format!("{}{rest}", first.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_weight_without_elements_is_refused_because_its_other_lengths_are_not_limited() {
+        let lengths = (vec![1 << 40, 0, 3, 3], vec![0; 4]);
+        let empty = StoredTensor::new("c.weight", ElementType::F32, lengths, 0, Arc::default()).unwrap();
+        let tensors = BTreeMap::from([("c.weight".to_owned(), &empty)]);
+        let (mut layers, x) = Layers::start(&tensors, "UNet", "c.weight").unwrap();
+        let error = layers.conv("c", x, &[1, 1]).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("expected at least one element"), "{error}");
+    }
 }

@@ -96,7 +96,12 @@ impl Checkpoint {
 fn read_safetensors(bytes: &[u8]) -> Result<BTreeMap<String, StoredTensor>, ImportError> {
     let file = SafeTensors::deserialize(bytes).map_err(|error| ImportError::malformed(error.to_string()))?;
     let mut tensors = BTreeMap::new();
+    if file.len() > state::MAX_TENSORS {
+        let what = format!("{} tensors", file.len());
+        return Err(ImportError::OverLimit { what, limit: state::MAX_TENSORS as u64 });
+    }
     for (name, view) in file.tensors() {
+        state::check_name_bytes(name.len())?;
         let dtype = element_type(view.dtype()).ok_or_else(|| {
             ImportError::malformed(format!("tensor \"{name}\" has the type {:?}, which is not supported", view.dtype()))
         })?;

@@ -5,6 +5,7 @@ use crate::error::ImportError;
 use crate::tensors::StoredTensor;
 use cytoscope_pickle::{Pickle, Value, ValueId};
 use serde_json::Value as Json;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Entries under which training programs store weights, the most specific ones first.
@@ -22,7 +23,11 @@ const STATES: [&str; 9] = [
 /// Entries of a training program's state that hold no weights.
 const NO_WEIGHTS: [&str; 6] = ["optimizer", "lr_scheduler", "grad_scaler", "scheduler", "loops", "callbacks"];
 /// Maximum number of tensors.
-const MAX_TENSORS: usize = 1 << 16;
+pub(crate) const MAX_TENSORS: usize = 1 << 16;
+/// Maximum size of a tensor's name in bytes, with the names of the dictionaries around it.
+const MAX_NAME_BYTES: usize = 1024;
+/// Maximum size in bytes of all texts of settings: a text of the pickle may be used many times.
+const MAX_SETTINGS_BYTES: usize = 16 << 20;
 /// Maximum depth of dictionaries.
 const MAX_DEPTH: usize = 16;
 
@@ -66,16 +71,21 @@ fn collect(
                 limit: MAX_TENSORS as u64,
             });
         }
-        let key = match pickle.value(*key) {
-            Value::Text(text) => text.clone(),
-            Value::Int(n) => n.to_string(),
+        let key: Cow<'_, str> = match pickle.value(*key) {
+            Value::Text(text) => Cow::Borrowed(text),
+            Value::Int(n) => Cow::Owned(n.to_string()),
             _ => continue,
         };
         if depth == 0 && NO_WEIGHTS.iter().any(|other| key.starts_with(other)) {
             continue;
         }
-        let name = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
-        if archive.is_tensor(*value) {
+        let is_tensor = archive.is_tensor(*value);
+        if !is_tensor && !matches!(pickle.value(*value), Value::Dict(_)) {
+            continue;
+        }
+        check_name_bytes(prefix.len().saturating_add(key.len()).saturating_add(1))?;
+        let name = if prefix.is_empty() { key.into_owned() } else { format!("{prefix}.{key}") };
+        if is_tensor {
             found.insert(name, *value);
         } else {
             collect(archive, *value, &name, depth + 1, (&mut *found, &mut *seen))?;
@@ -84,17 +94,45 @@ fn collect(
     Ok(())
 }
 
+/// Refuses names of tensors that are too long.
+pub(crate) fn check_name_bytes(bytes: usize) -> Result<(), ImportError> {
+    if bytes <= MAX_NAME_BYTES {
+        return Ok(());
+    }
+    Err(ImportError::OverLimit { what: format!("a name of {bytes} bytes"), limit: MAX_NAME_BYTES as u64 })
+}
+
+/// What may still be read of a training program's settings.
+struct SettingsBudget {
+    values: usize,
+    text_bytes: usize,
+}
+
+impl SettingsBudget {
+    /// Counts a value; `None` if there are too many.
+    fn take_value(&mut self) -> Option<()> {
+        self.values = self.values.checked_sub(1)?;
+        Some(())
+    }
+
+    /// Counts a text before it is copied; `None` if there are too many.
+    fn take_text(&mut self, text: &str) -> Option<()> {
+        self.text_bytes = self.text_bytes.checked_sub(text.len())?;
+        Some(())
+    }
+}
+
 /// Returns settings that a training program stores beside the weights: `init_args` of nnU-Net has the plans and the name
 /// of the configuration, `hyper_parameters` of Lightning the arguments of the module.
 pub(crate) fn entry(pickle: &Pickle, key: &str) -> Option<Json> {
     let settings = pickle.entry(pickle.root(), key)?;
-    let mut left = MAX_TENSORS;
+    let mut left = SettingsBudget { values: MAX_TENSORS, text_bytes: MAX_SETTINGS_BYTES };
     json(pickle, settings, 0, &mut left)
 }
 
 /// Returns a value as JSON; objects of other classes become null. `None` if it is too large.
-fn json(pickle: &Pickle, id: ValueId, depth: usize, left: &mut usize) -> Option<Json> {
-    *left = left.checked_sub(1)?;
+fn json(pickle: &Pickle, id: ValueId, depth: usize, left: &mut SettingsBudget) -> Option<Json> {
+    left.take_value()?;
     if depth > MAX_DEPTH {
         return None;
     }
@@ -102,7 +140,10 @@ fn json(pickle: &Pickle, id: ValueId, depth: usize, left: &mut usize) -> Option<
         Value::Bool(value) => Json::from(*value),
         Value::Int(value) => Json::from(*value),
         Value::Float(value) => Json::from(*value),
-        Value::Text(value) => Json::from(value.as_str()),
+        Value::Text(value) => {
+            left.take_text(value)?;
+            Json::from(value.as_str())
+        }
         Value::Tuple(items) | Value::List(items) => {
             let items = items.iter().map(|item| json(pickle, *item, depth + 1, left));
             Json::Array(items.collect::<Option<_>>()?)
@@ -111,6 +152,7 @@ fn json(pickle: &Pickle, id: ValueId, depth: usize, left: &mut usize) -> Option<
             let mut map = serde_json::Map::new();
             for (key, value) in entries {
                 if let Some(key) = pickle.text(*key) {
+                    left.take_text(key)?;
                     map.insert(key.to_owned(), json(pickle, *value, depth + 1, left)?);
                 }
             }
@@ -118,4 +160,26 @@ fn json(pickle: &Pickle, id: ValueId, depth: usize, left: &mut usize) -> Option<
         }
         _ => Json::Null,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn one_text_that_settings_use_many_times_is_not_copied_without_end() {
+        // A list whose items are one text of 64 KiB, in an entry of a dictionary.
+        let list = |uses: usize| {
+            let mut pickled = b"}X\x01\x00\x00\x00s](X\x00\x00\x01\x00".to_vec();
+            pickled.extend([b'a'; 1 << 16]);
+            pickled.extend(b"q\x00");
+            pickled.extend(b"h\x00".repeat(uses - 1));
+            pickled.extend(b"es.");
+            entry(&Pickle::read(&pickled, &|_, _| false).unwrap(), "s")
+        };
+        assert_eq!(list(2).and_then(|json| json.as_array().map(Vec::len)), Some(2));
+        assert_eq!(list((MAX_SETTINGS_BYTES >> 16) + 1), None);
+    }
 }

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use std::sync::Arc;
 
 /// Maximum number of axes of a tensor.
-const MAX_AXES: usize = 8;
+pub(crate) const MAX_AXES: usize = 8;
 
 /// A tensor of a checkpoint: a view of a storage, in any order of axes.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ impl StoredTensor {
     /// Creates a view; `strides` and `offset` count elements.
     ///
     /// # Errors
-    /// [`ImportError::Malformed`], which names the tensor, if the view extends beyond the storage or is larger than it.
+    /// [`ImportError`], which names the tensor, if it has too many axes, extends beyond the storage, or is larger than it.
     pub(crate) fn new(
         name: &str,
         dtype: ElementType,
@@ -30,13 +30,17 @@ impl StoredTensor {
         offset: usize,
         storage: Arc<Vec<u8>>,
     ) -> Result<Self, ImportError> {
+        // Errors list the lengths of all axes.
+        if shape.len() > MAX_AXES {
+            let what = format!("a tensor of {} axes, \"{name}\"", shape.len());
+            return Err(ImportError::OverLimit { what, limit: MAX_AXES as u64 });
+        }
         let stored = storage.len() / dtype.size_bytes();
         let elements = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
         let last = shape.iter().zip(&strides).try_fold(offset, |at, (n, stride)| {
             n.saturating_sub(1).checked_mul(*stride).and_then(|reach| at.checked_add(reach))
         });
         let fits = shape.len() == strides.len()
-            && shape.len() <= MAX_AXES
             && elements.is_some_and(|n| n <= stored && (n == 0 || last.is_some_and(|last| last < stored)));
         if !fits {
             return Err(ImportError::malformed(format!(

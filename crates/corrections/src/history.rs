@@ -93,9 +93,13 @@ impl History {
         }
         // If no step is left to undo, the steps to redo can still exceed the budget: those redone last are dropped
         // first.
-        while self.bytes > self.budget_bytes && !self.undone.is_empty() {
-            self.bytes -= self.undone.remove(0).bytes();
+        let mut surplus = 0;
+        while self.bytes > self.budget_bytes {
+            let Some(step) = self.undone.get(surplus) else { break };
+            self.bytes -= step.bytes();
+            surplus += 1;
         }
+        self.undone.drain(..surplus);
         dropped
     }
 
@@ -143,6 +147,16 @@ mod tests {
         assert_eq!(history.push(step(5)), 0, "removing the undone step frees memory");
         assert_eq!(history.done().iter().map(|s| s.id).collect::<Vec<_>>(), [2, 3, 5]);
         assert!(history.to_redo().is_none());
+        // Steps to redo are dropped from the one that is redone last; the size is such that work growing with its square would
+        // take minutes.
+        let mut undone = History::new(u64::MAX, 0, 1);
+        let one = step(1);
+        for id in 1..=300_000 {
+            undone.push(UndoStep { id, ..one.clone() });
+        }
+        (1..=300_000).for_each(|_| undone.undo());
+        undone.trim(2 * one.bytes());
+        assert_eq!(undone.undone().iter().map(|s| s.id).collect::<Vec<_>>(), [2, 1]);
         let mut tiny = History::new(1, 0, 1);
         assert_eq!((tiny.push(step(1)), tiny.state(), tiny.to_undo()), (1, 1, None));
     }

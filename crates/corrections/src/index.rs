@@ -2,6 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+/// Number of changes of a label up to which they are added one by one. Each may move all later chunks of the label.
+const MAX_SINGLE_CHANGES: usize = 64;
+
+/// Label, chunk, and change of the number of the label's voxels in the chunk.
+type LabelDelta = (u32, u32, i64);
+
+/// Returns a number of voxels after a change; 0 if there is no such number.
+fn changed(count: u32, delta: i64) -> u32 {
+    u32::try_from(i64::from(count).saturating_add(delta)).unwrap_or(0)
+}
+
 /// Number of voxels of each label per chunk; background is not counted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LabelIndex {
@@ -22,10 +33,8 @@ impl LabelIndex {
         if label == 0 || delta == 0 {
             return;
         }
-        let sum = |n: u32| u32::try_from(i64::from(n) + delta).unwrap_or(0);
-        if let Some(n) = self.foreground_counts.get_mut(chunk as usize) {
-            *n = sum(*n);
-        }
+        let sum = |n: u32| changed(n, delta);
+        self.add_foreground(chunk, delta);
         let counts = self.chunk_counts.entry(label).or_default();
         match counts.binary_search_by_key(&chunk, |p| p.0) {
             Ok(i) => {
@@ -34,7 +43,8 @@ impl LabelIndex {
                     counts.remove(i);
                 }
             }
-            Err(i) => counts.insert(i, (chunk, sum(0))),
+            Err(i) if sum(0) > 0 => counts.insert(i, (chunk, sum(0))),
+            Err(_) => {}
         }
         if counts.is_empty() {
             self.chunk_counts.remove(&label);
@@ -43,7 +53,49 @@ impl LabelIndex {
 
     /// Adds changes of the number of voxels, by label and chunk; see [`LabelIndex::add`].
     pub fn apply(&mut self, deltas: &HashMap<(u32, u32), i64>) {
-        deltas.iter().for_each(|((label, chunk), delta)| self.add(*label, *chunk, *delta));
+        if deltas.len() <= MAX_SINGLE_CHANGES {
+            deltas.iter().for_each(|((label, chunk), delta)| self.add(*label, *chunk, *delta));
+            return;
+        }
+        let mut sorted: Vec<LabelDelta> =
+            deltas.iter().map(|((label, chunk), delta)| (*label, *chunk, *delta)).collect();
+        sorted.sort_unstable();
+        for of_label in sorted.chunk_by(|a, b| a.0 == b.0) {
+            match of_label.first() {
+                Some((label, ..)) if of_label.len() > MAX_SINGLE_CHANGES => self.merge(*label, of_label),
+                _ => of_label.iter().for_each(|(label, chunk, delta)| self.add(*label, *chunk, *delta)),
+            }
+        }
+    }
+
+    /// Adds changes of one label, sorted by chunk, in one pass over its chunks.
+    fn merge(&mut self, label: u32, deltas: &[LabelDelta]) {
+        if label == 0 {
+            return;
+        }
+        let mut before = self.chunk_counts.remove(&label).unwrap_or_default().into_iter().peekable();
+        let mut merged = Vec::with_capacity(before.len() + deltas.len());
+        for (_, chunk, delta) in deltas {
+            self.add_foreground(*chunk, *delta);
+            while let Some(unchanged) = before.next_if(|(of, _)| of < chunk) {
+                merged.push(unchanged);
+            }
+            let count = before.next_if(|(of, _)| of == chunk).map_or(0, |(_, count)| count);
+            let count = changed(count, *delta);
+            if count > 0 {
+                merged.push((*chunk, count));
+            }
+        }
+        merged.extend(before);
+        if !merged.is_empty() {
+            self.chunk_counts.insert(label, merged);
+        }
+    }
+
+    fn add_foreground(&mut self, chunk: u32, delta: i64) {
+        if let Some(n) = self.foreground_counts.get_mut(chunk as usize) {
+            *n = changed(*n, delta);
+        }
     }
 
     /// Chunks of a label in ascending order, with the number of its voxels in each.
@@ -80,5 +132,44 @@ impl LabelIndex {
     /// The largest label that has voxels; 0 if all voxels are background.
     pub fn max_label(&self) -> u32 {
         self.chunk_counts.last_key_value().map_or(0, |(l, _)| *l)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_changes_at_once_are_those_one_by_one() {
+        let (mut single, mut together) = (LabelIndex::new(300), LabelIndex::new(300));
+        let rounds: [&dyn Fn(u32) -> i64; 4] = [
+            &|chunk| i64::from(chunk % 3),
+            &|chunk| if chunk % 2 == 0 { 5 } else { -i64::from(chunk % 3) },
+            &|chunk| i64::from(chunk == 299),
+            &|_| -1_000_000,
+        ];
+        for round in rounds {
+            let deltas: HashMap<(u32, u32), i64> =
+                (0..300).flat_map(|chunk| [((0, chunk), -7), ((9, chunk), round(chunk)), ((chunk, 5), 1)]).collect();
+            deltas.iter().for_each(|((label, chunk), delta)| single.add(*label, *chunk, *delta));
+            together.apply(&deltas);
+            let counts = |index: &LabelIndex| -> Vec<(u32, Vec<(u32, u32)>)> {
+                index.labels().map(|label| (label, index.chunk_counts(label).to_vec())).collect()
+            };
+            assert_eq!(counts(&together), counts(&single));
+            assert_eq!(together.foreground_counts, single.foreground_counts);
+        }
+    }
+
+    /// The sizes are such that work growing with the square of a count would take minutes.
+    #[test]
+    fn a_label_in_many_chunks_is_updated_in_linear_time() {
+        let count = 1u32 << 20;
+        let mut index = LabelIndex::new(count as usize);
+        for first in [0, 1] {
+            let deltas: HashMap<(u32, u32), i64> = (0..count / 2).map(|i| ((1, 2 * i + first), 1)).collect();
+            index.apply(&deltas);
+        }
+        assert_eq!(index.voxels(1), u64::from(count));
     }
 }

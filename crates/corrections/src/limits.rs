@@ -6,6 +6,9 @@ use crate::CorrectionError;
 pub const MAX_CHUNKS: u64 = 1 << 22;
 /// Largest bounding box of a label in voxels for edits that process the whole box (splitting, growing, filling holes).
 pub const MAX_BOX_VOXELS: u64 = 1 << 27;
+/// Largest number of pieces of rows, at most one chunk long, in the box around a part of a brush stroke. A journal record can
+/// hold no more of their differences.
+pub const MAX_STROKE_PIECES: u64 = 1 << 27;
 /// Largest journal record in bytes, which also limits the differences of one edit.
 pub const MAX_RECORD_BYTES: u64 = 256 << 20;
 /// Largest header of a journal in bytes.

@@ -1,8 +1,12 @@
 //! Replays a journal on the labels it belongs to, which restores the state of the last session.
 
 use crate::chunks::LabelSnapshot;
+use crate::diff::EditDiff;
 use crate::history::{History, UndoStep};
-use crate::journal::{Header, HeaderError, JournalFile, JournalReader, Record, ResumeState, Tail};
+use crate::journal::{
+    Header, HeaderError, JournalFile, JournalReader, Record, ResumeState, SnapshotPart, Tail, without_repeated_bases,
+};
+use crate::limits::{self, Limits};
 use crate::session::SessionOptions;
 use crate::volume::Direction;
 use crate::{CorrectionError, Fingerprint, LabelVolume};
@@ -168,15 +172,18 @@ impl Replayer<'_> {
             applying: header.snapshot || base_state == Some(header.floor),
             base_state,
             last_id: header.floor,
+            stored_bytes: base.labels().stored_bytes(),
             volume: base,
         };
-        let mut parts = header.snapshot.then(|| (LabelSnapshot::empty(reader.grid, state.volume.voxel_size_um()), 0));
+        let limits = &self.options.limits;
+        let empty = LabelSnapshot::empty(reader.grid, state.volume.voxel_size_um());
+        let mut parts = header.snapshot.then(|| PartialSnapshot::new(empty));
         let mut snapshot_end = reader.at;
         let (mut entries, mut bases) = (0u64, header.bases);
         let tail = loop {
-            if let Some((labels, next)) = parts.take_if(|p| p.1 == reader.grid.chunk_count()) {
-                debug_assert_eq!(next, labels.chunks.len());
-                state.volume = LabelVolume::from_snapshot(labels, &self.options.limits)?;
+            if let Some(snapshot) = parts.take_if(|p| p.is_complete()) {
+                state.stored_bytes = snapshot.stored_bytes;
+                state.volume = LabelVolume::from_snapshot(snapshot.labels, limits)?;
                 snapshot_end = reader.at;
             }
             let (at, position) = (reader.at, reader.position);
@@ -185,26 +192,18 @@ impl Replayer<'_> {
                 Err(tail) => break tail,
             };
             let outcome = match (record, &mut parts) {
-                (Record::Snapshot(part), Some((labels, next))) => match part.restore(labels, *next) {
-                    Ok(end) => {
-                        *next = end;
-                        let (stored, limit) = (labels.stored_bytes(), self.options.limits.max_stored_bytes);
-                        let what = "the size of the labels in bytes";
-                        let next_step = "if you trust the journal, raise the limit";
-                        crate::limits::check(what, stored, "max_stored_bytes", limit, next_step)?;
-                        Ok(())
-                    }
-                    Err(why) => Err(why),
-                },
+                (Record::Snapshot(part), Some(snapshot)) => snapshot.add(&part, limits)?,
                 (Record::Snapshot(_), None) => Err("it is a snapshot between edits"),
                 (_, Some(_)) => Err("the snapshot is not complete"),
                 (Record::Saving { fingerprint, .. }, None) => {
-                    bases.retain(|b| *b != fingerprint);
                     bases.push(fingerprint);
                     Ok(())
                 }
                 (Record::Saved { .. }, None) => Ok(()),
-                (record, None) => state.step(record).map(|()| entries += 1),
+                (record, None) => {
+                    state.check_memory(&record, limits)?;
+                    state.step(record).map(|()| entries += 1)
+                }
             };
             if let Err(why) = outcome {
                 (reader.at, reader.position) = (at, position);
@@ -226,7 +225,7 @@ impl Replayer<'_> {
             len,
             position,
             compact_len: snapshot_end + history.bytes(),
-            bases,
+            bases: without_repeated_bases(bases),
             sync_interval: self.options.sync_every,
         };
         let journal = JournalFile::resume(self.path, self.file, resume)?;
@@ -266,9 +265,46 @@ impl Replayer<'_> {
     }
 }
 
+/// Refuses labels that need too much memory.
+fn check_stored_bytes(bytes: u64, limits: &Limits) -> Result<(), CorrectionError> {
+    let (what, limit) = ("the size of the labels in bytes", limits.max_stored_bytes);
+    limits::check(what, bytes, "max_stored_bytes", limit, "if you trust the journal, raise the limit")
+}
+
+/// The snapshot at the beginning of a journal while it is read.
+struct PartialSnapshot {
+    labels: LabelSnapshot,
+    /// Number of chunks read so far.
+    next: usize,
+    /// Memory of the labels in bytes.
+    stored_bytes: u64,
+}
+
+impl PartialSnapshot {
+    fn new(labels: LabelSnapshot) -> Self {
+        Self { next: 0, stored_bytes: labels.stored_bytes(), labels }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.next == self.labels.chunks.len()
+    }
+
+    /// Reads a part; the inner error says why it is invalid.
+    fn add(&mut self, part: &SnapshotPart, limits: &Limits) -> Result<Result<(), &'static str>, CorrectionError> {
+        let (labels, bytes) = (&mut self.labels, &mut self.stored_bytes);
+        match part.restore(labels, self.next, bytes, limits.max_stored_bytes) {
+            Ok(end) => self.next = end,
+            Err(why) => return Ok(Err(why)),
+        }
+        check_stored_bytes(self.stored_bytes, limits).map(Ok)
+    }
+}
+
 /// Labels and undo history while records are replayed.
 struct ReplayState {
     volume: LabelVolume,
+    /// Memory of the labels in bytes.
+    stored_bytes: u64,
     history: History,
     /// Number of the state of the given labels.
     base_state: Option<u64>,
@@ -279,6 +315,21 @@ struct ReplayState {
 }
 
 impl ReplayState {
+    /// Refuses a record whose changes need too much memory, before they are applied: a few bytes may divide many chunks
+    /// that were stored as one value.
+    fn check_memory(&self, record: &Record, limits: &Limits) -> Result<(), CorrectionError> {
+        let diff = match record {
+            Record::Edit { diff, .. } => Some(diff),
+            Record::Undo => self.history.to_undo().map(|step| &step.diff),
+            Record::Redo => self.history.to_redo().map(|step| &step.diff),
+            Record::Snapshot(_) | Record::Saving { .. } | Record::Saved { .. } => None,
+        };
+        match diff.filter(|_| self.applying).map_or(0, |diff| self.volume.growth_bytes(diff)) {
+            0 => Ok(()),
+            growth => check_stored_bytes(self.stored_bytes.saturating_add(growth), limits),
+        }
+    }
+
     fn step(&mut self, record: Record) -> Result<(), &'static str> {
         match record {
             Record::Edit { id, name, diff } => {
@@ -286,7 +337,7 @@ impl ReplayState {
                     return Err("its steps are not in order");
                 }
                 if self.applying {
-                    self.volume.apply_diff(&diff, Direction::Forward)?;
+                    apply_counted(&mut self.volume, &mut self.stored_bytes, &diff, Direction::Forward)?;
                 }
                 self.last_id = id;
                 self.history.push(UndoStep { id, name, diff });
@@ -294,14 +345,14 @@ impl ReplayState {
             Record::Undo => {
                 let step = self.history.to_undo().ok_or("there is nothing to undo")?;
                 if self.applying {
-                    self.volume.apply_diff(&step.diff, Direction::Backward)?;
+                    apply_counted(&mut self.volume, &mut self.stored_bytes, &step.diff, Direction::Backward)?;
                 }
                 self.history.undo();
             }
             Record::Redo => {
                 let step = self.history.to_redo().ok_or("there is nothing to redo")?;
                 if self.applying {
-                    self.volume.apply_diff(&step.diff, Direction::Forward)?;
+                    apply_counted(&mut self.volume, &mut self.stored_bytes, &step.diff, Direction::Forward)?;
                 }
                 self.history.redo();
             }
@@ -310,6 +361,19 @@ impl ReplayState {
         self.applying |= self.base_state == Some(self.history.state());
         Ok(())
     }
+}
+
+/// Applies differences and updates the memory of the labels.
+fn apply_counted(
+    volume: &mut LabelVolume,
+    stored_bytes: &mut u64,
+    diff: &EditDiff,
+    direction: Direction,
+) -> Result<(), &'static str> {
+    let before = volume.touched_bytes(diff);
+    volume.apply_diff(diff, direction)?;
+    *stored_bytes = stored_bytes.saturating_sub(before).saturating_add(volume.touched_bytes(diff));
+    Ok(())
 }
 
 #[cfg(test)]
@@ -429,5 +493,69 @@ mod tests {
             let (_, replay) = Session::open(base(), None, &path, SessionOptions::default()).unwrap();
             assert_eq!(replay.dropped.map(|d| d.bytes), Some(tail.len() as u64));
         }
+    }
+
+    #[test]
+    fn a_step_before_the_saved_state_that_does_not_fit_the_labels_is_not_undone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.journal");
+        // The step labels four voxels, but the labels after it are said to be those without any.
+        let saving = Record::Saving { state: 1, fingerprint: base().fingerprint() };
+        write(&path, &header(false), &[vec![1, 1, 1, b'x', 0, 1, 0, 1, 1, 0, 4], saving.body()]);
+        let (mut session, replay) = Session::open(base(), None, &path, SessionOptions::default()).unwrap();
+        assert_eq!((replay.entries, replay.dropped), (1, None));
+        let error = session.undo().unwrap_err();
+        assert!(matches!(error, CorrectionError::BadJournal { .. }), "{error}");
+        assert_eq!((session.undo_names().count(), session.redo_names().count()), (1, 0));
+        assert!(session.volume().fingerprint() == base().fingerprint());
+    }
+
+    /// The error of opening a journal with these records for an empty volume of 64 chunks.
+    fn too_large(snapshot: bool, bodies: &[Vec<u8>], max_stored_bytes: u64) -> Option<String> {
+        let shape_zyx = [128, 256, 256];
+        let base = LabelVolume::new(shape_zyx, VoxelSize::default()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.journal");
+        let header = Header { shape_zyx, bases: vec![base.fingerprint()], ..header(snapshot) };
+        write(&path, &header, bodies);
+        let limits = Limits { max_stored_bytes, ..Limits::default() };
+        match Session::open(base, None, &path, SessionOptions { limits, ..SessionOptions::default() }) {
+            Err(e @ CorrectionError::TooLarge { .. }) => Some(e.to_string()),
+            Err(e) => panic!("{e}"),
+            Ok((_, replay)) => {
+                assert_eq!(replay.dropped, None);
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn an_edit_that_divides_many_uniform_chunks_is_refused_before_they_are_stored() {
+        // One voxel of each chunk, which then needs 256 KiB.
+        let mut edit = vec![1, 1, 1, b'x'];
+        for chunk in 0..64 {
+            edit.extend([u8::from(chunk > 0), 1, 0, 1, 1, 0, 1]);
+        }
+        let all = 64 * (256 << 10);
+        assert_eq!(too_large(false, std::slice::from_ref(&edit), all + (1 << 20)), None);
+        let error = too_large(false, std::slice::from_ref(&edit), all / 2).unwrap();
+        assert!(error.contains("max_stored_bytes"), "{error}");
+        // Memory that an undo frees is available again.
+        let (undo, again) = (vec![2], [&[1, 2][..], &edit[2..]].concat());
+        assert_eq!(too_large(false, &[edit, undo, again], all + (1 << 20)), None);
+    }
+
+    #[test]
+    fn a_snapshot_is_refused_as_soon_as_it_is_too_large() {
+        // Each chunk has two labels, in one part.
+        let mut part = vec![4, 0];
+        for _ in 0..64 {
+            // 131 071 voxels of background and one of label 1.
+            part.extend([0xff, 0xff, 0x07, 0, 1, 1]);
+        }
+        let all = 64 * (256 << 10);
+        assert_eq!(too_large(true, std::slice::from_ref(&part), all + (1 << 20)), None);
+        let error = too_large(true, &[part], all / 2).unwrap();
+        assert!(error.contains("max_stored_bytes"), "{error}");
     }
 }

@@ -181,14 +181,20 @@ impl Session {
     /// Undoes the newest step; `None` if there is none.
     ///
     /// # Errors
-    /// [`CorrectionError::Io`] if the journal cannot be written.
+    /// [`CorrectionError::Io`] if the journal cannot be written, and [`CorrectionError::BadJournal`] if the step is one from
+    /// before the labels were last saved, and does not fit them.
     pub fn undo(&mut self) -> Result<Option<Change>, CorrectionError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_undo() else { return Ok(None) };
         let change = describe_diff(&step.name, &step.diff);
-        write(&self.journal, |j| j.append(&Record::Undo))?;
-        let fits = self.volume.apply_diff(&step.diff, Direction::Backward);
-        debug_assert_eq!(fits, Ok(()), "the history matches the labels");
+        self.volume
+            .apply_diff(&step.diff, Direction::Backward)
+            .map_err(|why| bad_step(&self.journal, "undone", why))?;
+        if let Err(e) = write(&self.journal, |j| j.append(&Record::Undo)) {
+            let fits = self.volume.apply_diff(&step.diff, Direction::Forward);
+            debug_assert_eq!(fits, Ok(()), "the differences match the labels they were applied to");
+            return Err(e);
+        }
         self.history.undo();
         Ok(Some(change))
     }
@@ -196,14 +202,17 @@ impl Session {
     /// Redoes the last undone step; `None` if there is none.
     ///
     /// # Errors
-    /// [`CorrectionError::Io`] if the journal cannot be written.
+    /// As [`Session::undo`].
     pub fn redo(&mut self) -> Result<Option<Change>, CorrectionError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_redo() else { return Ok(None) };
         let change = describe_diff(&step.name, &step.diff);
-        write(&self.journal, |j| j.append(&Record::Redo))?;
-        let fits = self.volume.apply_diff(&step.diff, Direction::Forward);
-        debug_assert_eq!(fits, Ok(()), "the history matches the labels");
+        self.volume.apply_diff(&step.diff, Direction::Forward).map_err(|why| bad_step(&self.journal, "redone", why))?;
+        if let Err(e) = write(&self.journal, |j| j.append(&Record::Redo)) {
+            let fits = self.volume.apply_diff(&step.diff, Direction::Backward);
+            debug_assert_eq!(fits, Ok(()), "the differences match the labels they were applied to");
+            return Err(e);
+        }
         self.history.redo();
         Ok(Some(change))
     }
@@ -385,6 +394,12 @@ fn write(
     f: impl FnOnce(&mut JournalFile) -> Result<(), CorrectionError>,
 ) -> Result<(), CorrectionError> {
     journal.as_ref().map_or(Ok(()), |j| f(&mut lock(j)))
+}
+
+/// The error for a step of the journal that does not fit the labels: it cannot be `undone` or `redone`.
+fn bad_step(journal: &Option<Arc<Mutex<JournalFile>>>, done: &str, why: &str) -> CorrectionError {
+    let journal = journal.as_ref().map(|j| lock(j).path().to_owned()).unwrap_or_default();
+    CorrectionError::BadJournal { journal, problem: format!("a step cannot be {done}: {why}") }
 }
 
 /// Syncs the journal without holding its lock.

@@ -278,6 +278,39 @@ impl LabelVolume {
         Ok(())
     }
 
+    /// Memory in bytes of the chunks that differences change.
+    pub(crate) fn touched_bytes(&self, diff: &EditDiff) -> u64 {
+        let (mut total, mut last): (u64, Option<u32>) = (0, None);
+        diff.each(&self.labels.grid, &mut |chunk, _| {
+            if last != Some(chunk) {
+                total = total.saturating_add(self.labels.chunks[chunk as usize].stored_bytes());
+                last = Some(chunk);
+            }
+        });
+        total
+    }
+
+    /// Largest memory in bytes by which the labels grow if differences are applied in any direction.
+    pub(crate) fn growth_bytes(&self, diff: &EditDiff) -> u64 {
+        let (mut total, mut last): (u64, Option<(u32, u64)>) = (0, None);
+        diff.each(&self.labels.grid, &mut |chunk, run| {
+            let voxels = self.labels.grid.chunk_voxels(chunk as usize) as u64;
+            let is_wide = run.old.max(run.new) > u32::from(u16::MAX);
+            let needed = match &self.labels.chunks[chunk as usize] {
+                Chunk::Uniform(_) if u64::from(run.len) == voxels => 0,
+                Chunk::Uniform(_) if is_wide => 4 * voxels,
+                Chunk::Uniform(_) => 2 * voxels,
+                Chunk::Narrow(_) if is_wide => 2 * voxels,
+                Chunk::Narrow(_) | Chunk::Wide(_) => 0,
+            };
+            // Of all runs of a chunk, the one that needs most counts.
+            let counted = last.filter(|(of, _)| *of == chunk).map_or(0, |(_, counted)| counted);
+            total = total.saturating_add(needed.saturating_sub(counted));
+            last = Some((chunk, needed.max(counted)));
+        });
+        total
+    }
+
     /// Stores a chunk as one value if all its voxels are equal.
     fn collapse(&mut self, chunk: u32) {
         let at = chunk as usize;

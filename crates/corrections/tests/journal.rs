@@ -5,7 +5,8 @@ mod common;
 
 use common::{SHAPE, base, edit, names, open, try_edit};
 use cytoscope_corrections::{
-    CorrectionError, Edit, Fingerprint, LabelVolume, LoadOptions, Scope, Session, SessionOptions,
+    Brush, BrushShape, CorrectionError, DrawOver, Edit, Fingerprint, LabelVolume, LoadOptions, Scope, Session,
+    SessionOptions, SliceAxis,
 };
 use cytoscope_volume::VoxelSize;
 use proptest::prelude::*;
@@ -36,6 +37,33 @@ fn walk(session: &mut Session) -> Vec<Fingerprint> {
     }
     assert_eq!(session.redo_names().count(), redo);
     states
+}
+
+#[test]
+fn edits_of_impossible_extents_are_refused_before_they_are_drawn() {
+    // Uniform chunks need no memory.
+    let empty = LabelVolume::new([3, 1 << 14, 1 << 14], VoxelSize::new_um(1.0, 1.0, 1.0)).unwrap();
+    let mut session = Session::in_memory(empty, SessionOptions::default());
+    let brush = |radius_um| Brush { shape: BrushShape::Ball, radius_um, value: 1, over: DrawOver::Any };
+    let dot = |z: f64, y: f64| Edit::Paint { brush: brush(0.0), points: vec![[z, y, y]] };
+    for edit in [dot(0.0, 1.0), dot(0.0, 16_000.0), dot(2.0, 1.0), dot(2.0, 16_000.0)] {
+        session.apply(&edit).unwrap();
+    }
+    let before = fingerprint(&session);
+    let mut refused = |edit: Edit, limit: &str| {
+        let error = session.apply(&edit).unwrap_err();
+        assert!(matches!(error, CorrectionError::TooLarge { .. }) && error.to_string().contains(limit), "{error}");
+        assert_eq!(fingerprint(&session), before);
+    };
+    refused(Edit::Interpolate { label: 1, axis: SliceAxis::Z, at: None, over: DrawOver::Any }, "MAX_BOX_VOXELS");
+    let deep = LabelVolume::new([1 << 12, 1 << 12, 1 << 12], VoxelSize::new_um(1.0, 1.0, 1.0)).unwrap();
+    let mut session = Session::in_memory(deep, SessionOptions::default());
+    for radius_um in [1e5, 1e300] {
+        let edit = Edit::Paint { brush: brush(radius_um), points: vec![[9.0, 9.0, 9.0]] };
+        let error = session.apply(&edit).unwrap_err();
+        assert!(error.to_string().contains("MAX_STROKE_PIECES"), "{error}");
+    }
+    assert_eq!(session.volume().label_count(), 0);
 }
 
 #[derive(Debug, Clone)]

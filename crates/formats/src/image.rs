@@ -329,6 +329,8 @@ fn from_tiff(
     };
     let layouts = level_layouts(&series, &file, page)?;
     let tzc = series.tzc();
+    let stored_shape = [tzc[0], tzc[1], tzc[2], page.layout.height, page.layout.width, page.layout.samples];
+    check_shape(&stored_shape, page.layout.dtype, &options.limits).map_err(|f| f.at(&file.path))?;
     let samples_axis = series.samples_axis.filter(|_| page.layout.samples > 1);
     let samples_axis = samples_axis.and_then(|axis| Axis::CANONICAL.iter().position(|known| *known == axis));
     let full = |l: &Layout| {

@@ -1,6 +1,6 @@
 //! NumPy's `.npy` format: reading of regions, and the header for writing.
 
-use crate::{dense::Dense, error::Fault, limits::Limits, meta::ByteOrder, source::Source};
+use crate::{dense::Dense, error::Fault, limits::Limits, meta::ByteOrder, reader::check_shape, source::Source};
 use cytoscope_storage::npy::{self, HeaderError, SampleType};
 use cytoscope_volume::{Axes, Axis, DType, Region, Samples};
 
@@ -36,14 +36,16 @@ impl Npy {
         let axes = array_axes(&shape, axes)?;
         let mut strides = [0; 6];
         let mut shape_full = [1; 6];
-        let mut step = 1;
+        let mut step = 1usize;
         for (axis, n) in axes.iter().zip(&shape).rev() {
             if let Some(i) = Axis::CANONICAL.iter().position(|a| a == axis) {
                 shape_full[i] = *n;
                 strides[i] = step;
             }
-            step *= n;
+            // The product of all extents fits, but that of some of them need not if another one is 0.
+            step = step.saturating_mul(*n);
         }
+        check_shape(&shape_full, dtype, limits)?;
         Ok(Self { source, layout: Dense { order, dtype, data_at, shape_full, strides } })
     }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use cytoscope_formats::{FormatError, FormatErrorKind, Image, OpenOptions, open_bytes};
+use cytoscope_volume::{Region, Samples};
 use std::fmt::Write;
 
 /// One entry of a directory: tag, type (3 SHORT, 4 LONG), count, value or offset.
@@ -101,6 +102,73 @@ fn valid_files_and_small_files_open() {
     // Blank pages of a small file may share a strip.
     let image = read(tiff(&[0; 256], (0..100).map(|_| page(16, 16, 1, 8, 256)))).unwrap();
     assert_eq!(image.meta().shape, [100, 16, 16]);
+}
+
+/// A page of one tile.
+fn tiled(width: u32, height: u32, tile: [u32; 2], offset: u32, stored: u32) -> Vec<Entry> {
+    let mut entries = page(width, height, 1, offset, stored);
+    entries.retain(|e| !matches!(e.0, 273 | 278 | 279));
+    entries.extend([(322, 4, 1, tile[0]), (323, 4, 1, tile[1]), (324, 4, 1, offset), (325, 4, 1, stored)]);
+    entries
+}
+
+#[test]
+fn tiles_of_an_impossible_size_are_refused_when_opened() {
+    let malformed = |bytes: Vec<u8>| {
+        let error = read(bytes).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Malformed, "{error}");
+        assert!(error.to_string().contains("MAX_TILE_EDGE"), "{error}");
+    };
+    malformed(include_bytes!("../../../fuzz/seeds/read_image/huge_tile").to_vec());
+    for tile in [[16, i32::MAX as u32], [16_400, 16]] {
+        malformed(tiff(&[0; 16], std::iter::once(tiled(4, 4, tile, 8, 16))));
+    }
+    // A tile may be larger than a small page.
+    let image = read(tiff(&[7; 128 * 64], std::iter::once(tiled(2, 3, [128, 64], 8, 128 * 64)))).unwrap();
+    assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8(vec![7; 6]));
+}
+
+#[test]
+fn an_image_whose_size_no_computer_can_address_is_refused_when_opened() {
+    let edge = i32::MAX as u32;
+    let mut entries = page(edge, edge, 1, 0, 0);
+    entries.iter_mut().filter(|e| e.0 == 277).for_each(|e| e.3 = 65_535);
+    let error = read(tiff(&[], std::iter::once(entries))).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Malformed, "{error}");
+    assert!(error.to_string().contains("too large"), "{error}");
+}
+
+#[test]
+fn a_last_strip_is_not_decoded_with_the_impossible_height_of_the_others() {
+    let (width, rows) = (1u32 << 16, i32::MAX as u32 - 1);
+    // Two blocks of Deflate data, which hold more than the only row of the last strip.
+    let mut data = vec![0x78, 0x01];
+    for (is_last, length) in [(0u8, 65_535u16), (1, 5000)] {
+        data.push(is_last);
+        data.extend(length.to_le_bytes());
+        data.extend((!length).to_le_bytes());
+        data.extend(vec![0; usize::from(length)]);
+    }
+    data.extend([0; 4]);
+    let stored = data.len() as u32;
+    let tables = 8 + stored;
+    for value in [0, 8, 0, stored] {
+        data.extend(value.to_le_bytes());
+    }
+    let mut entries = page(width, rows + 1, 8, 0, 0);
+    for entry in &mut entries {
+        match entry.0 {
+            273 => *entry = (273, 4, 2, tables),
+            278 => entry.3 = rows,
+            279 => *entry = (279, 4, 2, tables + 8),
+            _ => {}
+        }
+    }
+    let image = read(tiff(&data, std::iter::once(entries))).unwrap();
+    let last = Region { start: vec![0, 0, 0, rows as usize, 0, 0], size: vec![1, 1, 1, 1, width as usize, 1] };
+    let error = image.read(0, &last).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::OverLimit, "{error}");
+    assert!(error.to_string().contains("max_chunk_bytes"), "{error}");
 }
 
 #[test]

@@ -234,6 +234,29 @@ fn subblocks_that_share_pixels_are_decoded_with_their_own_extents() {
     assert_eq!([readable(), readable()], [1, 1]);
 }
 
+#[test]
+fn subblocks_that_cover_a_plane_many_times_are_refused() {
+    let file = seed!("zstd0");
+    let directory = i64::from_le_bytes(file[84..92].try_into().unwrap()) as usize;
+    let entries = |count: usize| &file[directory + 160..directory + 160 + count * (32 + 7 * 20)];
+    // A directory at the end of the file, with further entries of the first subblock.
+    let with = |further: usize| {
+        let mut file = file.clone();
+        let at = file.len() as i64;
+        file[84..92].copy_from_slice(&at.to_le_bytes());
+        let listed = [entries(4), &entries(1).repeat(further)].concat();
+        let mut head = vec![0; 160];
+        head[..15].copy_from_slice(b"ZISRAWDIRECTORY");
+        head[24..32].copy_from_slice(&(128 + listed.len() as i64).to_le_bytes());
+        head[32..36].copy_from_slice(&(4 + further as i32).to_le_bytes());
+        file.extend(head);
+        file.extend(listed);
+        opened(file, 0).and_then(|image| image.read_all().map_err(|error| error.kind()))
+    };
+    assert_eq!(with(3).unwrap(), opened(file.clone(), 0).unwrap().read_all().unwrap());
+    assert_eq!(with(64).unwrap_err(), FormatErrorKind::Malformed);
+}
+
 /// The file with a number of every entry of the directory changed.
 fn with_entries(mut file: Vec<u8>, field: usize, value: i32) -> Vec<u8> {
     let directory = i64::from_le_bytes(file[84..92].try_into().unwrap()) as usize;

@@ -67,6 +67,20 @@ fn ambiguous_headers_are_refused() {
 }
 
 #[test]
+fn arrays_without_samples_and_with_too_many_planes_are_refused() {
+    let open = |shape: &str, samples: usize| {
+        let header = format!("{{'descr': '<i2', 'fortran_order': False, 'shape': {shape}}}");
+        open_bytes(file(1, &header, &vec![0; samples]), &OpenOptions::default()).map(|_| ()).map_err(|e| e.kind())
+    };
+    // The first states a channel axis that would take all memory, the second overflows.
+    for shape in ["(1099511627776, 0, 1, 1)", "(0, 1099511627776, 1099511627776)", "(0, 3)", "(3, 0)"] {
+        assert_eq!(open(shape, 0), Err(FormatErrorKind::Malformed), "{shape}");
+    }
+    assert_eq!(open("(2097153, 1, 1)", 2_097_153), Err(FormatErrorKind::OverLimit));
+    assert_eq!(open("(1000, 1, 1)", 1000), Ok(()));
+}
+
+#[test]
 fn an_array_whose_last_axis_may_be_a_color_says_so() {
     let reason = |shape: &str, count: usize, axes: Option<&str>| {
         let header = format!("{{'descr': '<i2', 'fortran_order': False, 'shape': {shape}}}");

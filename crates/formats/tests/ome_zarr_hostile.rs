@@ -183,6 +183,41 @@ fn damaged_chunks_are_refused_when_they_are_read() {
     assert_eq!(read(&sharded, &bytes[..8]).unwrap_err().kind(), FormatErrorKind::Malformed);
 }
 
+#[test]
+fn shards_whose_chunks_share_bytes_and_huge_indices_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let sharded = |extents: [usize; 3], inner: usize| {
+        move |_: &mut Value, array: &mut Value| {
+            array["shape"] = json!(extents);
+            array["chunk_grid"]["configuration"]["chunk_shape"] = json!(extents);
+            array["codecs"] = json!([{"name": "sharding_indexed", "configuration": {"chunk_shape": [inner, inner, inner],
+                "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+                "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}}]);
+        }
+    };
+    // 4096 chunks of 128 bytes, of which some are stored at the same place.
+    let read = |shared: u64| {
+        let path = made(folder.path(), sharded([64; 3], 4));
+        let stored = 4096 - shared;
+        let mut shard = vec![7; 128 * (stored as usize)];
+        for chunk in 0..4096u64 {
+            shard.extend((128 * (chunk % stored)).to_le_bytes());
+            shard.extend(128u64.to_le_bytes());
+        }
+        std::fs::create_dir_all(path.join("0/c/0/0")).unwrap();
+        std::fs::write(path.join("0/c/0/0/0"), shard).unwrap();
+        open(&path, &OpenOptions::default()).unwrap().read_all()
+    };
+    assert!(read(0).is_ok());
+    let refused = read(4095).unwrap_err();
+    assert_eq!(refused.kind(), FormatErrorKind::Malformed);
+    assert!(refused.to_string().contains("overlap"), "{refused}");
+    let huge = made(folder.path(), sharded([1 << 10, 1 << 7, 1 << 6], 1));
+    let refused = open(&huge, &OpenOptions::default()).unwrap_err();
+    assert_eq!(refused.kind(), FormatErrorKind::OverLimit);
+    assert!(refused.to_string().contains("MAX_INDEX_BYTES"), "{refused}");
+}
+
 #[cfg(unix)]
 #[test]
 fn chunks_outside_the_folder_are_not_read() {

@@ -54,6 +54,37 @@ fn zipped_folders_read_like_the_folders() {
 }
 
 #[test]
+fn zips_whose_files_share_bytes_are_refused() {
+    let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    let stored = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    for (name, bytes) in [("zarr.json", b"{}".to_vec()), ("0/c/0", vec![0; 1 << 16])] {
+        zip.start_file(name, stored).unwrap();
+        zip.write_all(&bytes).unwrap();
+    }
+    let bytes = zip.finish().unwrap().into_inner();
+    let find = |signature: [u8; 4]| bytes.windows(4).position(|w| w == signature).unwrap();
+    let (directory, end) = (find([0x50, 0x4b, 1, 2]), find([0x50, 0x4b, 5, 6]));
+    // The directory names both files several times.
+    let refused = |times: usize| {
+        let entries = bytes[directory..end].repeat(times);
+        let mut last = bytes[end..].to_vec();
+        for at in [8, 10] {
+            last[at..at + 2].copy_from_slice(&(2 * times as u16).to_le_bytes());
+        }
+        last[12..16].copy_from_slice(&(entries.len() as u32).to_le_bytes());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.ozx");
+        std::fs::write(&path, [&bytes[..directory], &entries, &last].concat()).unwrap();
+        open(&path, &OpenOptions::default()).unwrap_err()
+    };
+    // The image has no multiscales.
+    assert_eq!(refused(1).kind(), FormatErrorKind::Unsupported);
+    let overlapping = refused(8);
+    assert_eq!(overlapping.kind(), FormatErrorKind::Malformed);
+    assert!(overlapping.to_string().contains("its files overlap"), "{overlapping}");
+}
+
+#[test]
 fn damaged_and_oversized_zips_are_refused_and_only_what_is_shown_is_read() {
     let bytes = zipped(&fixture("v05_sharded"), "", zip::CompressionMethod::Stored);
     let temp = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use crate::error::{GraphError, Result};
 /// Limits on what a model file may make its reader allocate or visit. All are checked before the allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GraphLimits {
-    /// Bytes of the model file, and of each external data file. Default 4 GiB.
+    /// Bytes of the model file, of each external data file, and of all tensors in external data. Default 4 GiB.
     pub model_bytes: u64,
     /// Nodes in the graph, after import. Default 100 000.
     pub nodes: usize,

@@ -23,7 +23,7 @@ pub const MAX_OPCODES: usize = 8 << 20;
 pub const MAX_VALUES: usize = 2 << 20;
 /// Maximum size in bytes of a text that is kept; of a longer one, the position is kept.
 pub const MAX_TEXT_BYTES: u64 = 1 << 16;
-/// Maximum size in bytes of all kept texts together.
+/// Maximum size in bytes of all kept texts and names together.
 pub const MAX_TEXTS_BYTES: u64 = 16 << 20;
 /// Maximum size in bytes of the name of a module, class or function.
 pub const MAX_NAME_BYTES: usize = 256;

@@ -157,11 +157,17 @@ impl<'a> Reader<'a> {
     fn text(&mut self, width: u32) -> Result<Value, PickleError> {
         let range: Range<u64> = self.input.sized(width)?;
         let Some(text) = self.input.text(&range)? else { return Ok(Value::Bytes(range)) };
-        self.text_bytes = self.text_bytes.saturating_add(text.len() as u64);
+        self.keep_text(text.len())?;
+        Ok(Value::Text(text))
+    }
+
+    /// Counts a text that is kept.
+    fn keep_text(&mut self, bytes: usize) -> Result<(), PickleError> {
+        self.text_bytes = self.text_bytes.saturating_add(bytes as u64);
         if self.text_bytes > MAX_TEXTS_BYTES {
             return Err(PickleError::OverLimit { what: "bytes of text", limit: MAX_TEXTS_BYTES });
         }
-        Ok(Value::Text(text))
+        Ok(())
     }
 
     /// Builds or fills a container; false if the opcode is of another kind.
@@ -310,6 +316,8 @@ impl<'a> Reader<'a> {
         if !is_container(&module, &name) && !(self.is_accepted)(&module, &name) {
             return Err(PickleError::Global { module, name });
         }
+        // A text of the memo can name a class many times.
+        self.keep_text(module.len().saturating_add(name.len()))?;
         self.push(Value::Global(Global { module, name }))
     }
 

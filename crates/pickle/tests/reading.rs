@@ -110,6 +110,11 @@ fn short_pickles_cannot_request_much_memory() {
     assert_eq!(root(&long), Value::Bytes(5..MAX_TEXT_BYTES + 6));
     let many = text(MAX_TEXT_BYTES).repeat((MAX_TEXTS_BYTES / MAX_TEXT_BYTES) as usize + 1);
     assert_eq!(exceeded(&many), ("bytes of text", MAX_TEXTS_BYTES));
+    // Names that are made from two texts of the memo again and again.
+    let part = [b"X".to_vec(), (MAX_NAME_BYTES as u32).to_le_bytes().to_vec(), vec![b'n'; MAX_NAME_BYTES]].concat();
+    let uses = MAX_TEXTS_BYTES as usize / (2 * MAX_NAME_BYTES) + 1;
+    let names = [part, b"q\x00".to_vec(), b"h\x00h\x00\x93".repeat(uses), b".".to_vec()].concat();
+    assert_eq!(exceeded(&names), ("bytes of text", MAX_TEXTS_BYTES));
 }
 
 #[test]

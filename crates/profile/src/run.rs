@@ -6,14 +6,25 @@ use crate::{
     StageTotal, span_totals,
 };
 use cytoscope_storage::setting::{JSON, TRACE};
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
 use std::io::{self, Write};
+use std::ops::RangeInclusive;
 
 /// Version of [`RunRecord`]; it changes when a record would be misread.
 pub const RUN_FORMAT: u32 = 1;
+
+/// Maximum number of events of a trace; a recorder writes fewer ([`crate::MAX_SPANS`] spans and marks, a million samples of
+/// four counters).
+const MAX_EVENTS: usize = 8 << 20;
+/// Times that a run can have: in µs up to about four months, in seconds of all threads together longer.
+const TIMES: RangeInclusive<f64> = 0.0..=1e13;
+/// Number of characters of an event's name that an error shows.
+const SHOWN_NAME_CHARS: usize = 80;
 
 /// Measurements of a whole run: in a Chrome trace as `otherData.run`, in a report (`--json`) as `run`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -114,6 +125,13 @@ pub enum RunFileError {
         /// What does not fit.
         reason: String,
     },
+    /// A start or duration that no run has: negative, or too long.
+    Time {
+        /// The beginning of the name of the span, memory mark, counter or stage.
+        name: String,
+        /// The time as a number.
+        time: String,
+    },
 }
 
 impl std::fmt::Display for RunFileError {
@@ -138,6 +156,12 @@ impl std::fmt::Display for RunFileError {
                     "the run was written by {program}, which stores it in another way ({reason}); read it with that version"
                 )
             }
+            Self::Time { name, time } => write!(
+                f,
+                "the run states the time {time} for {name:?}; expected 0 to {:e}: the file is damaged, so store the run \
+                 again ({TRACE} FILE.json)",
+                TIMES.end()
+            ),
         }
     }
 }
@@ -148,7 +172,7 @@ impl std::error::Error for RunFileError {}
 #[derive(Deserialize)]
 struct RunFile {
     #[serde(default, rename = "traceEvents")]
-    events: Option<Vec<TraceEvent>>,
+    events: Option<Events>,
     #[serde(default, rename = "otherData")]
     other: OtherData,
     #[serde(default)]
@@ -163,6 +187,48 @@ struct RunFile {
 struct OtherData {
     spans_not_kept: u64,
     run: Option<Value>,
+}
+
+/// The events of a trace that belong to a run. Others are not kept.
+#[derive(Default)]
+struct Events {
+    spans: Vec<SpanRecord>,
+    marks: Vec<MemoryMark>,
+    timeline: Vec<MemorySample>,
+}
+
+impl<'de> Deserialize<'de> for Events {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(EventReader { left: MAX_EVENTS })
+    }
+}
+
+/// Reads events one by one, so that a trace needs little more memory than what is kept of it.
+struct EventReader {
+    /// Number of events that may still follow.
+    left: usize,
+}
+
+impl<'de> Visitor<'de> for EventReader {
+    type Value = Events;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of events")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut events: A) -> Result<Events, A::Error> {
+        let Events { mut spans, mut marks, mut timeline } = Events::default();
+        while let Some(event) = events.next_element::<TraceEvent>()? {
+            let left = self.left.checked_sub(1);
+            self.left = left.ok_or_else(|| {
+                A::Error::custom(format!("the trace has more events than the limit MAX_EVENTS = {MAX_EVENTS}"))
+            })?;
+            event.add_counter_to(&mut timeline);
+            event.add_to(&mut spans, &mut marks);
+        }
+        timeline.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
+        Ok(Events { spans, marks, timeline })
+    }
 }
 
 #[derive(Deserialize)]
@@ -207,18 +273,13 @@ impl StoredRun {
     /// spans.
     ///
     /// # Errors
-    /// [`RunFileError`] if the text is not JSON or holds no run.
+    /// [`RunFileError`] if the text is not JSON, holds no run, or states times that no run has.
     pub fn from_json(text: &[u8]) -> Result<Self, RunFileError> {
         let json = |e: serde_json::Error| RunFileError::Json(e.to_string());
         let RunFile { events, other, run, report } = serde_json::from_slice(text).map_err(json)?;
         let run = run.or_else(|| report.and_then(|mut report| report.get_mut("run").map(Value::take)));
-        let (mut spans, mut marks, mut timeline) = (Vec::new(), Vec::new(), Vec::new());
-        for event in events.unwrap_or_default() {
-            event.add_counter_to(&mut timeline);
-            event.add_to(&mut spans, &mut marks);
-        }
-        timeline.sort_by(|a: &MemorySample, b| a.at_us.total_cmp(&b.at_us));
-        let record = match other.run.or(run) {
+        let Events { spans, marks, timeline } = events.unwrap_or_default();
+        let record: RunRecord = match other.run.or(run) {
             Some(value) => {
                 let format = value.get("format").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
                 match format {
@@ -236,7 +297,30 @@ impl StoredRun {
             None if spans.is_empty() => return Err(RunFileError::NoRun),
             None => summed(&spans),
         };
-        Ok(Self { record, spans, marks, timeline, spans_not_kept: other.spans_not_kept })
+        let read = Self { record, spans, marks, timeline, spans_not_kept: other.spans_not_kept };
+        read.check_times()?;
+        Ok(read)
+    }
+
+    /// Refuses times that no run has: sums of them, and differences to other times, would mean nothing.
+    fn check_times(&self) -> Result<(), RunFileError> {
+        let Self { record, spans, marks, timeline, .. } = self;
+        let of_spans = spans.iter().flat_map(|span| {
+            let name: &str = &span.name;
+            [(name, span.start_us), (name, span.duration_us)]
+        });
+        let of_marks = marks.iter().map(|mark| (&*mark.label, mark.at_us));
+        let of_samples = timeline.iter().map(|sample| (RESIDENT_COUNTER, sample.at_us));
+        let of_run = std::iter::once((record.command.as_str(), record.facts.wall_secs));
+        let of_stages = record.stages.iter().map(|total| (total.stage.name(), total.seconds));
+        let mut all = of_spans.chain(of_marks).chain(of_samples).chain(of_run).chain(of_stages);
+        match all.find(|(_, time)| !TIMES.contains(time)) {
+            None => Ok(()),
+            Some((name, time)) => {
+                let name = name.chars().take(SHOWN_NAME_CHARS).collect();
+                Err(RunFileError::Time { name, time: format!("{time:e}") })
+            }
+        }
     }
 
     /// Returns the totals of the operators, the longest first.
@@ -258,7 +342,8 @@ impl StoredRun {
     /// Errors of the writer.
     pub fn write_trace(&self, out: &mut dyn Write) -> io::Result<()> {
         // A mark is written with a sample of its own.
-        let is_mark = |sample: &MemorySample| self.marks.iter().any(|mark| mark.at_us == sample.at_us);
+        let of_marks: HashSet<u64> = self.marks.iter().map(|mark| mark.at_us.to_bits()).collect();
+        let is_mark = |sample: &MemorySample| of_marks.contains(&sample.at_us.to_bits());
         let timeline: Vec<MemorySample> = self.timeline.iter().filter(|sample| !is_mark(sample)).copied().collect();
         let memory = TracedMemory { marks: &self.marks, timeline: &timeline };
         crate::trace::write_trace(out, &self.spans, memory, self.spans_not_kept, &self.record)
@@ -436,6 +521,44 @@ mod tests {
         let run = StoredRun { record, spans, marks: Vec::new(), timeline: Vec::new(), spans_not_kept: 0 };
         let names: Vec<&str> = run.growing_spans().iter().map(|span| span.name.as_ref()).collect();
         assert_eq!(names, ["d", "a"]);
+    }
+
+    #[test]
+    fn times_that_no_run_has_are_refused() {
+        let trace = |event: &str| {
+            format!(r#"{{"traceEvents": [{event}, {{"ph": "X", "cat": "op", "name": "b", "ts": 1, "dur": 2}}]}}"#)
+        };
+        let refused = |text: String| StoredRun::from_json(text.as_bytes()).unwrap_err();
+        for (event, name, time) in [
+            (r#"{"ph": "X", "cat": "op", "name": "a", "ts": -1, "dur": 2}"#, "a", "-1e0"),
+            (r#"{"ph": "X", "cat": "op", "name": "a", "ts": 1, "dur": -2.5}"#, "a", "-2.5e0"),
+            (r#"{"ph": "X", "cat": "op", "name": "a", "ts": 1e308, "dur": 1e308}"#, "a", "1e308"),
+            (r#"{"ph": "i", "name": "end", "ts": 1e14, "args": {"resident_bytes": 5}}"#, "end", "1e14"),
+            (r#"{"ph": "C", "name": "resident memory", "ts": -3, "args": {"bytes": 5}}"#, "resident memory", "-3e0"),
+        ] {
+            let error = refused(trace(event));
+            assert_eq!(error, RunFileError::Time { name: name.to_owned(), time: time.to_owned() });
+            assert!(error.to_string().contains("expected 0 to 1e13"), "{error}");
+        }
+        // Events of other programs may have any times.
+        assert!(StoredRun::from_json(trace(r#"{"ph": "X", "cat": "gc", "ts": -1}"#).as_bytes()).is_ok());
+        let mut record = RunRecord::new("cytoscope 1.0", "predict", &recorded(), RunFacts::default());
+        record.stages[0].seconds = -1.0;
+        let name = record.stages[0].stage.name().to_owned();
+        let error = refused(serde_json::json!({ "run": record }).to_string());
+        assert_eq!(error, RunFileError::Time { name, time: "-1e0".to_owned() });
+    }
+
+    #[test]
+    fn the_number_of_events_is_limited() {
+        let read = |left: usize| {
+            let mut json = serde_json::Deserializer::from_str(r#"[{"ph": "M"}, {"ph": "M"}]"#);
+            Deserializer::deserialize_seq(&mut json, EventReader { left })
+                .map(|events| events.spans.len())
+                .map_err(|e| e.to_string())
+        };
+        assert_eq!(read(2), Ok(0));
+        assert!(read(1).unwrap_err().contains("MAX_EVENTS"));
     }
 
     #[test]

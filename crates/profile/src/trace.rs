@@ -93,6 +93,9 @@ fn sample_events(sample: &MemorySample) -> impl Iterator<Item = Value> + use<> {
 
 /// Tolerance in µs when spans are compared: times have a resolution of 1 ns, and sums of floats are rounded.
 const ROUNDING_US: f64 = 1e-3;
+/// Number of tracks of a thread on which a place for a span is looked for. More are only needed by damaged traces, where each
+/// further span gets a track of its own.
+const MAX_SEARCHED_TRACKS: usize = 256;
 
 /// A row of the timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,7 +150,7 @@ fn tracks(spans: &[SpanRecord]) -> Vec<Track> {
             }
             ends.last().is_none_or(|last| end <= *last + ROUNDING_US)
         };
-        let number = open.iter_mut().position(fits).unwrap_or_else(|| {
+        let number = open.iter_mut().take(MAX_SEARCHED_TRACKS).position(fits).unwrap_or_else(|| {
             open.push(Vec::new());
             open.len() - 1
         });

@@ -1,7 +1,9 @@
 //! Traces are valid in the format that Chrome and Perfetto read, whatever was recorded.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use cytoscope_profile::{EngineMemory, Recorder, RunFacts, RunRecord, SpanRecord, Stage, StoredRun};
+use cytoscope_profile::{
+    EngineMemory, MemoryMark, MemorySample, Recorder, RunFacts, RunRecord, SpanRecord, Stage, StoredRun,
+};
 use cytoscope_testkit::chrome_trace::problems;
 use serde_json::Value;
 use std::time::Duration;
@@ -60,4 +62,23 @@ fn spans_that_overlap_are_on_tracks_of_their_own_and_keep_their_thread() {
     assert_eq!(tracks, [1, 1, 1, 3, 5, 2]);
     let read = StoredRun::from_json(trace.to_string().as_bytes()).unwrap();
     assert_eq!(read.spans, spans);
+}
+
+/// The sizes are such that work growing with the square of a count would take minutes.
+#[test]
+fn long_traces_are_written_in_linear_time() {
+    let count = 100_000u32;
+    // Spans of one thread of which none lies inside another one, and samples beside marks.
+    let spans: Vec<SpanRecord> =
+        (0..count).map(|i| SpanRecord::new(Stage::Op, "a", f64::from(i), f64::from(count) + f64::from(i))).collect();
+    let at = |i: u32| f64::from(2 * i);
+    let marks = (0..count).map(|i| MemoryMark { label: "m".into(), at_us: at(i), resident_bytes: 1 }).collect();
+    let sample = |i: u32| MemorySample { at_us: at(i) + 1.0, resident_bytes: 1, arena_bytes: None, device: None };
+    let timeline: Vec<MemorySample> = (0..count).map(sample).collect();
+    let record = RunRecord::new("cytoscope 1.0", "predict", &Recorder::off(), RunFacts::default());
+    let mut text = Vec::new();
+    StoredRun { record, spans, marks, timeline, spans_not_kept: 0 }.write_trace(&mut text).unwrap();
+    let read = StoredRun::from_json(&text).unwrap();
+    assert_eq!((read.spans.len(), read.timeline.len()), (count as usize, 2 * count as usize));
+    assert!(read.spans.iter().all(|span| span.thread == 0));
 }

@@ -1,7 +1,9 @@
 //! Painting and erasing with discs and balls, whose radius is in µm, along lines without gaps.
 
 use super::DrawOver;
+use crate::chunks::CHUNK_ZYX;
 use crate::geometry::{BoundsZyx, SliceAxis};
+use crate::limits::{self, MAX_STROKE_PIECES};
 use crate::volume::LabelWriter;
 use crate::{CorrectionError, LabelVolume};
 use std::ops::Range;
@@ -95,6 +97,7 @@ pub(crate) fn segment(
     let Some(within) = within else { return Ok(()) };
     let capsule = Capsule::new(writer.volume().voxel_size_um().zyx_um_or_one(), a, b, brush.radius_um);
     if let Some(bounds) = capsule.bounds(&within) {
+        check_work(&bounds)?;
         for (z, y) in bounds.rows() {
             if let Some(xs) = capsule.row(z, y, bounds.start[2]..bounds.end[2]) {
                 writer.row(z, y, xs, brush.value, |old| brush.over.allows(old));
@@ -103,6 +106,20 @@ pub(crate) fn segment(
     }
     line(a, b, &within, |[z, y, x]| writer.row(z, y, x..x + 1, brush.value, |old| brush.over.allows(old)));
     Ok(())
+}
+
+/// Refuses a part of a stroke whose box has too many rows, before anything is painted.
+fn check_work(bounds: &BoundsZyx) -> Result<(), CorrectionError> {
+    let [nz, ny, nx] = bounds.size().map(|extent| extent as u64);
+    let pieces = nz.saturating_mul(ny).saturating_mul(nx.div_ceil(CHUNK_ZYX[2] as u64).saturating_add(1));
+    let what = "the number of pieces of rows that the brush covers";
+    limits::check(
+        what,
+        pieces,
+        "MAX_STROKE_PIECES",
+        MAX_STROKE_PIECES,
+        "paint with a smaller brush, or in a single slice",
+    )
 }
 
 /// The part of the volume that a stroke starting at `a` can paint.

@@ -6,7 +6,7 @@
 
 use super::DrawOver;
 use crate::geometry::{BoundsZyx, Plane, SliceAxis};
-use crate::volume::LabelWriter;
+use crate::volume::{LabelWriter, check_box};
 use crate::{CorrectionError, LabelVolume};
 use cytoscope_objects::distance::distance_um;
 
@@ -84,6 +84,7 @@ impl SliceInterpolator {
             (b.start[axis.index()], b.end[axis.index()]) = (index, index + 1);
             b
         };
+        check_box(&in_slice(below))?;
         let [rows, columns] = axis.rows_columns();
         let size = [bounds.size()[rows], bounds.size()[columns]];
         let voxel_um = volume.voxel_size_um().zyx_um_or_one();

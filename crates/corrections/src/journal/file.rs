@@ -4,6 +4,7 @@ use super::check_sum;
 use super::record::Record;
 use crate::{CorrectionError, Fingerprint};
 use cytoscope_storage::lock::LockedFile;
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -35,6 +36,19 @@ pub(crate) struct JournalFile {
 
 /// Largest number of fingerprints in a journal: the first and the latest ones.
 const MAX_BASES: usize = 64;
+
+/// Returns the fingerprints of a journal that [`JournalFile::add_base`] keeps of these: each at its last place, and of too many
+/// the first and the latest ones.
+pub(crate) fn without_repeated_bases(all: Vec<Fingerprint>) -> Vec<Fingerprint> {
+    let mut seen = HashSet::new();
+    let mut bases: Vec<Fingerprint> = all.into_iter().rev().filter(|base| seen.insert(*base)).collect();
+    bases.reverse();
+    let surplus = bases.len().saturating_sub(MAX_BASES);
+    if surplus > 0 {
+        bases.drain(1..=surplus);
+    }
+    bases
+}
 
 /// State from which an existing journal is continued.
 pub(crate) struct ResumeState {
@@ -267,5 +281,35 @@ impl Drop for Syncer {
             // The thread stores its failure; nobody can receive it after this.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+
+    fn fingerprint(number: u32) -> Fingerprint {
+        Fingerprint::try_from(format!("{number:064x}")).unwrap()
+    }
+
+    #[test]
+    fn fingerprints_of_a_long_journal_are_those_of_adding_one_after_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.journal");
+        for (given, count) in [(vec![], 0), (vec![7], 1), (vec![3, 1, 3, 2, 1], 3), ((0..100).collect(), 64)] {
+            let file = JournalFile::lock(&path).unwrap();
+            let (sync_interval, bases) = (Duration::ZERO, Vec::new());
+            let from = ResumeState { len: 0, position: 0, compact_len: 0, bases, sync_interval };
+            let mut journal = JournalFile::resume(&path, file, from).unwrap();
+            let all: Vec<Fingerprint> = given.into_iter().map(fingerprint).collect();
+            all.iter().for_each(|base| journal.add_base(*base));
+            assert_eq!(journal.bases.len(), count);
+            assert_eq!(without_repeated_bases(all), journal.bases);
+        }
+        // The size is such that work growing with its square would take minutes.
+        let many: Vec<Fingerprint> = (0..400_000).map(fingerprint).collect();
+        assert_eq!(without_repeated_bases([many.clone(), many].concat()).last(), Some(&fingerprint(399_999)));
     }
 }

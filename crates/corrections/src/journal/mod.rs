@@ -15,9 +15,9 @@ mod record;
 
 #[cfg(test)]
 pub(crate) use file::encode_record;
-pub(crate) use file::{JournalFile, ResumeState};
+pub(crate) use file::{JournalFile, ResumeState, without_repeated_bases};
 pub(crate) use read::{HeaderError, JournalReader, Tail};
-pub(crate) use record::{Header, Record, put_edit, snapshot_parts};
+pub(crate) use record::{Header, Record, SnapshotPart, put_edit, snapshot_parts};
 
 /// First bytes of a journal.
 const MAGIC: &[u8; 8] = b"CYTOJRNL";

@@ -51,8 +51,15 @@ impl Header {
 pub(crate) struct SnapshotPart(Vec<u8>);
 
 impl SnapshotPart {
-    /// Writes the chunks to `labels`; the first one must be `next`. Returns the index after the last chunk.
-    pub fn restore(&self, labels: &mut LabelSnapshot, next: usize) -> Result<usize, &'static str> {
+    /// Writes the chunks to `labels`; the first one must be `next`. Returns the index after the last chunk. The memory of the
+    /// chunks is added to `stored_bytes`; nothing more is written once it exceeds `max_stored_bytes`.
+    pub fn restore(
+        &self,
+        labels: &mut LabelSnapshot,
+        next: usize,
+        stored_bytes: &mut u64,
+        max_stored_bytes: u64,
+    ) -> Result<usize, &'static str> {
         let mut rest = &self.0[..];
         let rest = &mut rest;
         let first = take(rest)?;
@@ -61,7 +68,7 @@ impl SnapshotPart {
         }
         let mut chunk = next;
         let mut values = Vec::new();
-        while !rest.is_empty() {
+        while !rest.is_empty() && *stored_bytes <= max_stored_bytes {
             if chunk >= labels.grid.chunk_count() {
                 return Err("the snapshot has more chunks than the volume");
             }
@@ -88,6 +95,7 @@ impl SnapshotPart {
                 more = add(run, take_u32(rest)?)?;
             }
             labels.chunks[chunk] = Chunk::from_values(&values);
+            *stored_bytes = stored_bytes.saturating_add(labels.chunks[chunk].stored_bytes());
             chunk += 1;
         }
         Ok(chunk)

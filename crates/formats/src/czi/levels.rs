@@ -29,7 +29,7 @@ pub(super) fn lower_levels(pyramid: Vec<Subblock>, full: &Layer) -> Vec<Layer> {
         let grid =
             Grid { first, extents, left: 0, top: 0, width: width.div_ceil(factor), height: height.div_ceil(factor) };
         let layer = Layer::new(subblocks, grid);
-        is_complete(&layer, full, factor).then_some(layer)
+        (is_complete(&layer, full, factor) && !layer.overlaps_too_often()).then_some(layer)
     };
     by_exponent.into_iter().filter_map(level).collect()
 }

@@ -9,6 +9,7 @@ use quick_xml::{
     Reader,
     events::{BytesStart, Event},
 };
+use std::collections::BTreeMap;
 
 /// Metadata from the XML. Parts that are missing or damaged are unknown, because the pixels do not depend on them.
 #[derive(Debug, Default, PartialEq)]
@@ -19,20 +20,22 @@ pub(super) struct Metadata {
     pub time_interval_secs: Option<f64>,
     /// Names and colors in the order of the C axis.
     pub channels: Vec<Channel>,
-    /// Numbers and names of the scenes.
-    pub scenes: Vec<(i32, String)>,
+    /// Names of the scenes by their numbers.
+    pub scenes: BTreeMap<i32, String>,
 }
 
 impl Metadata {
     /// The name of a scene; empty if there is none.
     pub fn scene_name(&self, scene: i32) -> String {
-        self.scenes.iter().find(|(number, _)| *number == scene).map(|(_, name)| name.clone()).unwrap_or_default()
+        self.scenes.get(&scene).cloned().unwrap_or_default()
     }
 
-    /// Adds a scene; without a number or a name, it is left out.
+    /// Adds a scene; without a number or a name, or with the number of an earlier one, it is left out.
     fn add_scene(&mut self, attributes: &ome_xml::Attributes) {
         let number = attributes.get("Index").and_then(|index| index.trim().parse::<i32>().ok());
-        self.scenes.extend(number.zip(attributes.get("Name").cloned()));
+        if let Some((number, name)) = number.zip(attributes.get("Name")) {
+            self.scenes.entry(number).or_insert_with(|| name.clone());
+        }
     }
 }
 
@@ -168,5 +171,16 @@ mod tests {
         let VoxelSize { z, y, x } = found.voxel_size_um;
         assert!((z.unwrap_or(0.0) - 1.0).abs() < 1e-9 && y.is_none() && (x.unwrap_or(0.0) - 0.15).abs() < 1e-9);
         assert_eq!(parse("<Metadata><Scaling"), Metadata::default());
+    }
+
+    /// The size is such that work growing with its square would take minutes.
+    #[test]
+    fn the_names_of_many_scenes_are_found_in_linear_time() {
+        const COUNT: i32 = 300_000;
+        let scenes: String = (0..COUNT).map(|i| format!("<Scene Index=\"{i}\" Name=\"P{i}\"/>")).collect();
+        let repeated = "<Scene Index=\"7\" Name=\"another\"/>";
+        let xml = format!("<Dimensions><S><Scenes>{scenes}{repeated}</Scenes></S></Dimensions>");
+        let found = parse(&xml);
+        assert!((0..COUNT).all(|i| found.scene_name(i) == format!("P{i}")));
     }
 }

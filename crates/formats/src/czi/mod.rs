@@ -37,6 +37,8 @@ const LZW: i32 = 2;
 const JPEG_XR: i32 = 4;
 const ZSTD_0: i32 = 5;
 const ZSTD_1: i32 = 6;
+/// Largest area of the subblocks of a plane, as a multiple of the plane's. Tiles of a mosaic overlap at their edges.
+const MAX_COVERAGE: f64 = 64.0;
 /// Additional bytes that may be read twice, for small files.
 const SHARED_SLACK_BYTES: u64 = 1 << 16;
 
@@ -71,6 +73,9 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     pyramid.retain(|s| s.scene == scene && s.has_scene == has_scene);
     let is_readable = pyramid.iter().all(|s| s.pixel_type == kind) && check_compression(&pyramid).is_ok();
     let full = Layer::new(subblocks, grid);
+    if full.overlaps_too_often() {
+        return Err(Fault::malformed("the subblocks of the CZI overlap in the image"));
+    }
     let lower = if is_readable { levels::lower_levels(pyramid, &full) } else { Vec::new() };
     let missing = (t * z * c).saturating_sub(full.by_plane.len());
     let lower_levels = lower.iter().map(|level| [t, z, c, level.grid.height, level.grid.width, samples]).collect();
@@ -173,6 +178,13 @@ impl Layer {
             by_plane.entry(grid.plane_index(subblock)).or_default().push(i);
         }
         Self { subblocks, by_plane, grid }
+    }
+
+    /// Whether the subblocks of a plane cover its area too often. All of them are decoded to read the plane.
+    fn overlaps_too_often(&self) -> bool {
+        let most = MAX_COVERAGE * self.grid.width as f64 * self.grid.height as f64;
+        let area = |index: &usize| self.subblocks.get(*index).map_or(0.0, |s| s.width as f64 * s.height as f64);
+        self.by_plane.values().any(|of_plane| of_plane.iter().map(area).sum::<f64>() > most)
     }
 }
 

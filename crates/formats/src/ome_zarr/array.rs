@@ -1,5 +1,6 @@
 //! Metadata of a Zarr array, version 2 or 3, checked before any chunk is read.
 
+use super::cache::CACHE_BYTES;
 use super::codecs::{BytesCodec, CHECKSUM_BYTES};
 use super::folder::{Folder, join};
 use crate::{error::Fault, limits::Limits, meta::ByteOrder};
@@ -9,6 +10,8 @@ use serde_json::{Map, Value};
 
 /// Largest number of axes: T, Z, C, Y, X.
 pub(crate) const MAX_AXES: usize = 5;
+/// Largest index of a shard in bytes, so that it fits the cache: the index is needed for each chunk of the shard.
+const MAX_INDEX_BYTES: u64 = CACHE_BYTES[0] as u64 / 2;
 /// Largest number of codecs and filters of an array. A chunk is decoded once for each.
 const MAX_CODECS: usize = 16;
 
@@ -140,6 +143,10 @@ impl ZarrArray {
             if index > limits.max_metadata_bytes {
                 let what = "the size of a shard's index in bytes";
                 return Err(Fault::over(what, index, "max_metadata_bytes", limits.max_metadata_bytes));
+            }
+            if index > MAX_INDEX_BYTES {
+                let what = "the size of a shard's index in bytes";
+                return Err(Fault::over(what, index, "MAX_INDEX_BYTES", MAX_INDEX_BYTES));
             }
         }
         Ok(())

@@ -193,6 +193,7 @@ impl OmeZarr {
             true => codecs::decode(&[BytesCodec::Crc32c], bytes, stored - CHECKSUM_BYTES)?,
             false => bytes,
         };
+        check_entries(&index, source.len())?;
         let index = Arc::new(index);
         self.cache.insert(key, Arc::clone(&index));
         Ok(index)
@@ -304,6 +305,26 @@ fn group_into_layers<'a>(parts: &'a [Part], size: &[usize], strides: &[usize]) -
         layers.entry(*start).or_insert_with(new).parts.push(part);
     }
     layers.into_values().collect()
+}
+
+/// Refuses the index of a shard whose chunks overlap: a small file could state an image of any size.
+fn check_entries(index: &[u8], file_bytes: u64) -> Result<(), Fault> {
+    let lengths = index.chunks_exact(ENTRY_BYTES).filter_map(|entry| {
+        let (offset, length) = entry.split_first_chunk::<8>()?;
+        let (offset, length) = (u64::from_le_bytes(*offset), u64::from_le_bytes(length.try_into().ok()?));
+        ((offset, length) != (NOT_STORED, NOT_STORED)).then_some(length)
+    });
+    if lengths.fold(0, u64::saturating_add) > max_shared_bytes(file_bytes) {
+        return Err(Fault::malformed("the chunks of a shard overlap in its file"));
+    }
+    Ok(())
+}
+
+/// Largest sum of the sizes of the parts of a file of `bytes` bytes. It is at most `bytes` in a valid file, in which each byte
+/// belongs to one part.
+pub(super) fn max_shared_bytes(bytes: u64) -> u64 {
+    const SLACK_BYTES: u64 = 1 << 16;
+    bytes.saturating_mul(2).saturating_add(SLACK_BYTES)
 }
 
 /// Offset and length of an inner chunk.

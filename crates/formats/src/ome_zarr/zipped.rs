@@ -2,6 +2,7 @@
 //! then read in place, or expanded alone if it is compressed.
 
 use super::METADATA_NAMES;
+use super::read::max_shared_bytes;
 use crate::{error::Fault, limits::Limits, source::Source};
 use libdeflater::Decompressor;
 use std::collections::{BTreeSet, HashMap};
@@ -66,11 +67,15 @@ impl ZipFolder {
     pub fn open(source: Source, limits: &Limits) -> Result<Option<Self>, Fault> {
         let (count, directory) = read_directory(&source, limits)?;
         let mut entries = HashMap::new();
-        let mut at = 0;
+        let (mut at, mut stored_bytes) = (0, 0u64);
         for _ in 0..count {
             let Some((name, entry, next)) = parse_entry(&directory, at) else {
                 return Err(damaged("its directory has fewer entries than it states"));
             };
+            stored_bytes = stored_bytes.saturating_add(entry.stored_bytes);
+            if stored_bytes > max_shared_bytes(source.len()) {
+                return Err(damaged("its files overlap"));
+            }
             // If several files have one name, the last one counts, as in other programs.
             entries.insert(name, entry);
             at = next;

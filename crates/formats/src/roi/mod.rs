@@ -1,6 +1,7 @@
 //! ImageJ regions of interest (`.roi`, and sets of them in a `.zip`), read as a label image.
 
 mod fill;
+mod limits;
 mod parse;
 mod trace;
 
@@ -18,8 +19,9 @@ use crate::{
 use cytoscope_storage::message;
 use cytoscope_storage::setting::LIKE;
 use cytoscope_volume::{DType, Region, Samples};
+use limits::PointBudget;
 use parse::Roi;
-use std::{io::Read, path::Path};
+use std::{collections::BTreeMap, io::Read, path::Path};
 
 /// First bytes of a `.roi` file.
 pub(crate) const MAGIC: &[u8] = b"Iout";
@@ -27,10 +29,6 @@ pub(crate) const MAGIC: &[u8] = b"Iout";
 pub(crate) const ZIP: &[u8] = b"PK\x03\x04";
 /// First bytes of a zip file without files.
 const EMPTY_ZIP: &[u8] = b"PK\x05\x06";
-/// Largest number of crossings of all outlines with the rows of the image: the work of drawing them once.
-const MAX_CROSSINGS: f64 = 268_435_456.0;
-/// Largest number of crossings in all planes of one read: regions without a position are drawn in each plane.
-const MAX_CROSSINGS_PER_READ: f64 = 17_179_869_184.0;
 
 /// Whether a file is a zip, which may be a set of regions.
 pub(crate) fn is_set(head: &[u8]) -> bool {
@@ -48,7 +46,7 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     let (mut rois, skipped) = if is_set(head) {
         read_set(bytes, limits)?
     } else {
-        let roi = parse::parse(&bytes, "")?;
+        let roi = parse::parse(&bytes, "", &mut PointBudget::default())?;
         let skipped = usize::from(roi.is_none());
         (roi.into_iter().collect(), skipped)
     };
@@ -62,10 +60,7 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
             ),
         ));
     }
-    let crossings: f64 = rois.iter().map(Roi::crossings).sum();
-    if crossings > MAX_CROSSINGS {
-        return Err(Fault::over("the length of all outlines", crossings as u64, "MAX_CROSSINGS", MAX_CROSSINGS as u64));
-    }
+    limits::check_outlines(&rois)?;
     let labels = labels(&rois);
     let dtype = if labels.iter().all(|l| *l <= u32::from(u16::MAX)) { DType::U16 } else { DType::U32 };
     let last = |of: fn(&Roi) -> usize| rois.iter().map(of).max().unwrap_or(0).max(1);
@@ -110,7 +105,7 @@ fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault>
         return Err(Fault::over("the number of files", archive.len() as u64, "max_pages", limits.max_pages));
     }
     let (mut rois, mut skipped, mut found) = (Vec::new(), 0, false);
-    let mut left = limits.max_metadata_bytes;
+    let (mut left, mut points) = (limits.max_metadata_bytes, PointBudget::default());
     let files = archive.len();
     for index in 0..files {
         let entry = archive.by_index(index).map_err(invalid)?;
@@ -128,7 +123,7 @@ fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault>
             let limit = limits.max_metadata_bytes;
             Fault::over("the expanded size of its regions", limit.saturating_add(1), "max_metadata_bytes", limit)
         })?;
-        match parse::parse(&roi, stem).map_err(|fault| with_region_name(fault, &name))? {
+        match parse::parse(&roi, stem, &mut points).map_err(|fault| with_region_name(fault, &name))? {
             Some(roi) => rois.push(roi),
             None => skipped += 1,
         }
@@ -170,6 +165,15 @@ struct Set {
 }
 
 impl Set {
+    /// Indices of the regions that have a time point and a slice, counted from 1; 0 if they belong to all.
+    fn by_position(&self) -> BTreeMap<(usize, usize), Vec<usize>> {
+        let mut found: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
+        for (index, roi) in self.rois.iter().enumerate() {
+            found.entry((roi.t, roi.z)).or_default().push(index);
+        }
+        found
+    }
+
     fn draw(&self, region: &Region) -> Result<Vec<u32>, Fault> {
         let count = region.len().map_err(|e| Fault::malformed(e.to_string()))?;
         let bytes = (count as u64).saturating_mul(4);
@@ -182,19 +186,16 @@ impl Set {
         else {
             return Ok(out);
         };
-        let along = |position: usize, extent: usize| if position == 0 { extent as f64 } else { 1.0 };
-        let planes = |roi: &Roi| along(roi.t, *nt) * along(roi.z, *nz);
-        let crossings: f64 = self.rois.iter().map(|roi| roi.crossings() * planes(roi)).sum();
-        if crossings > MAX_CROSSINGS_PER_READ {
-            let (what, limit) = ("the length of all outlines in all planes", MAX_CROSSINGS_PER_READ as u64);
-            return Err(Fault::over(what, crossings as u64, "MAX_CROSSINGS_PER_READ", limit));
-        }
+        limits::check_drawing(&self.rois, region)?;
+        let by_position = self.by_position();
         for (plane, pixels) in out.chunks_exact_mut((ny * nx).max(1)).enumerate() {
             let (t, z) = (t0 + plane / nz.max(&1), z0 + plane % nz.max(&1));
-            for (roi, label) in self.rois.iter().zip(&self.labels) {
-                if !roi.is_in(t, z) {
-                    continue;
-                }
+            // The regions of this plane, of its slice, of its time point, and of all planes, in the order of the file.
+            let positions = [(t + 1, z + 1), (0, z + 1), (t + 1, 0), (0, 0)];
+            let mut drawn: Vec<usize> =
+                positions.iter().filter_map(|p| by_position.get(p)).flatten().copied().collect();
+            drawn.sort_unstable();
+            for (roi, label) in drawn.into_iter().filter_map(|i| Some((self.rois.get(i)?, self.labels.get(i)?))) {
                 fill::fill(&roi.loops, *y0..y0 + ny, *x0..x0 + nx, |row, columns| {
                     if let Some(run) = pixels.get_mut(row * nx + columns.start..row * nx + columns.end) {
                         run.fill(*label);
@@ -224,13 +225,50 @@ impl Pixels for Set {
 mod tests {
     use super::*;
 
+    /// A region that is drawn in all planes.
+    fn everywhere(outline: parse::Loop) -> Roi {
+        Roi { name: String::new(), loops: vec![outline], z: 0, t: 0 }
+    }
+
+    fn set(rois: Vec<Roi>) -> Set {
+        Set { labels: (1..=rois.len() as u32).collect(), rois, dtype: DType::U16, max_bytes: 1 << 30 }
+    }
+
+    fn over_limit(outcome: Result<Vec<u32>, Fault>, name: &str) {
+        assert!(matches!(&outcome, Err(Fault::OverLimit(problem, _)) if problem.contains(name)), "{outcome:?}");
+    }
+
     #[test]
     fn outlines_that_are_drawn_in_too_many_planes_are_refused() {
-        let outline = (0..20_000).map(|i| [f64::from(i % 2), 0.25]).collect();
-        let roi = Roi { name: String::new(), loops: vec![outline], z: 0, t: 0 };
-        let set = Set { rois: vec![roi], labels: vec![1], dtype: DType::U16, max_bytes: 1 << 30 };
-        let drawn = |times: usize| set.draw(&Region::whole(&[times, 1, 1, 1, 1, 1])).map(|labels| labels.len());
-        assert_eq!(drawn(3).ok(), Some(3));
-        assert!(matches!(drawn(1 << 20), Err(Fault::OverLimit(..))));
+        let set = set(vec![everywhere((0..20_000).map(|i| [f64::from(i % 2), 0.25]).collect())]);
+        let drawn = |times: usize| set.draw(&Region::whole(&[times, 1, 1, 1, 1, 1]));
+        assert_eq!(drawn(3).map(|labels| labels.len()).ok(), Some(3));
+        over_limit(drawn(1 << 20), "MAX_CROSSINGS_PER_READ");
+    }
+
+    #[test]
+    fn regions_without_points_count_as_work() {
+        let empty = set((0..20_000).map(|_| everywhere(Vec::new())).collect());
+        assert_eq!(empty.draw(&Region::whole(&[2, 1, 1, 1, 1, 1])).ok(), Some(vec![0, 0]));
+        over_limit(empty.draw(&Region::whole(&[1 << 20, 1, 1, 1, 1, 1])), "MAX_CROSSINGS_PER_READ");
+    }
+
+    #[test]
+    fn the_area_that_is_drawn_in_one_read_is_limited_to_what_is_visible() {
+        // Flat and wide: few crossings, many pixels.
+        let wide = |_| everywhere(vec![[0.0, 0.0], [1e6, 0.0], [1e6, 1.0], [0.0, 1.0]]);
+        let set = set((0..100_000).map(wide).collect());
+        over_limit(set.draw(&Region::whole(&[1, 1, 1, 1, 1 << 20, 1])), "MAX_AREA_PER_READ");
+        let narrow = set.draw(&Region::whole(&[1, 1, 1, 1, 2, 1]));
+        assert_eq!(narrow.ok(), Some(vec![100_000, 100_000]));
+    }
+
+    #[test]
+    fn regions_at_positions_are_drawn_in_the_order_of_the_file() {
+        let at = |t, z| Roi { t, z, ..everywhere(vec![[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]) };
+        let set = set(vec![at(0, 2), at(2, 0), at(1, 1), at(0, 0), at(2, 2), at(0, 1)]);
+        let drawn = set.draw(&Region::whole(&[2, 2, 1, 1, 1, 1]));
+        // Planes: t1 z1, t1 z2, t2 z1, t2 z2.
+        assert_eq!(drawn.ok(), Some(vec![6, 4, 6, 5]));
     }
 }

@@ -1,6 +1,6 @@
 //! The `.roi` format, after ImageJ's `RoiDecoder`: <https://imagej.net/ij/developer/source/ij/io/RoiDecoder.java.html>.
 
-use super::MAGIC;
+use super::{MAGIC, limits::PointBudget};
 use crate::{error::Fault, fields::Fields};
 
 /// A closed outline: points x, y in pixels, where pixel 0 reaches from 0 to 1.
@@ -31,11 +31,6 @@ const MAX_NAME_CHARS: usize = 4096;
 const MAX_CURVE_POINTS: f64 = 4096.0;
 
 impl Roi {
-    /// Whether the area belongs to a time point and slice, counted from 0.
-    pub fn is_in(&self, t: usize, z: usize) -> bool {
-        (self.t == 0 || self.t == t + 1) && (self.z == 0 || self.z == z + 1)
-    }
-
     /// Height and width of the smallest image that contains the area.
     pub fn extent(&self) -> [usize; 2] {
         let last = |i: usize| {
@@ -54,13 +49,32 @@ impl Roi {
         self.z > depth || beside(0, width) || beside(1, height)
     }
 
-    /// Number of crossings of the outlines with the centers of rows.
+    /// Smallest and largest coordinate along X (0) or Y (1); infinite and reversed if there are no points.
+    fn span(&self, axis: usize) -> [f64; 2] {
+        let values = self.loops.iter().flatten().filter_map(|p| p.get(axis));
+        values.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], v| [low.min(*v), high.max(*v)])
+    }
+
+    /// Number of crossings of the outlines with the centers of rows, and of rows between them: the work of drawing the
+    /// area once. At least 1.
     pub fn crossings(&self) -> f64 {
         let height = |points: &Loop| -> f64 {
             let next = points.iter().skip(1).chain(points.first());
             points.iter().zip(next).map(|([_, a], [_, b])| (a - b).abs() + 1.0).sum()
         };
-        self.loops.iter().map(height).sum()
+        let [top, bottom] = self.span(1);
+        let rows = (bottom - top).max(0.0);
+        self.loops.iter().map(height).sum::<f64>() + rows + 1.0
+    }
+
+    /// Number of pixels of a window (corner and size along Y, X) in the bounding box of the area.
+    pub fn area_within(&self, corner: [usize; 2], size: [usize; 2]) -> f64 {
+        let length = |axis: usize, start: usize, extent: usize| {
+            let [low, high] = self.span(axis);
+            let (start, end) = (start as f64, start as f64 + extent as f64);
+            (high.ceil().min(end) - low.floor().max(start)).max(0.0)
+        };
+        length(1, corner[0], size[0]) * length(0, corner[1], size[1])
     }
 }
 
@@ -79,7 +93,9 @@ mod kind {
 }
 
 /// Parses a region; `None` if it is not an area (a line, points, an angle). `name` replaces the name in the file.
-pub(super) fn parse(bytes: &[u8], name: &str) -> Result<Option<Roi>, Fault> {
+///
+/// Points and outlines are counted in `budget` before they are stored.
+pub(super) fn parse(bytes: &[u8], name: &str, budget: &mut PointBudget) -> Result<Option<Roi>, Fault> {
     let f = Fields::big(bytes);
     if f.slice(0, 4)? != MAGIC {
         return Err(Fault::malformed("a region does not begin with \"Iout\""));
@@ -89,15 +105,23 @@ pub(super) fn parse(bytes: &[u8], name: &str) -> Result<Option<Roi>, Fault> {
     let subpixel = f.u16(50)? & 128 != 0;
     let composite = f.i32(36)?;
     let loops = match kind {
-        _ if composite > 0 => composite_loops(&f, composite as usize)?,
-        kind::RECTANGLE => vec![corners(rectangle(&f, subpixel && version >= 223)?)],
+        _ if composite > 0 => composite_loops(&f, composite as usize, budget)?,
+        kind::RECTANGLE => {
+            budget.add_points(4)?;
+            vec![corners(rectangle(&f, subpixel && version >= 223)?)]
+        }
         kind::OVAL => {
             let [x, y, w, h] = rectangle(&f, subpixel && version >= 223)?;
-            vec![ellipse([x + w / 2.0, y + h / 2.0], [w / 2.0, 0.0], [0.0, h / 2.0])]
+            vec![ellipse([x + w / 2.0, y + h / 2.0], [w / 2.0, 0.0], [0.0, h / 2.0], budget)?]
         }
-        kind::POLYGON | kind::FREEHAND | kind::TRACED => vec![polygon(&f, kind, subpixel && version >= 222)?],
+        kind::POLYGON | kind::FREEHAND | kind::TRACED => {
+            vec![polygon(&f, kind, subpixel && version >= 222, budget)?]
+        }
         _ => return Ok(None),
     };
+    if composite <= 0 {
+        budget.add_outline()?;
+    }
     let sound = loops.iter().flatten().flatten().all(|v| v.is_finite() && v.abs() <= MAX_COORDINATE);
     if !sound {
         return Err(Fault::malformed("a point of a region is far outside of any image"));
@@ -127,21 +151,21 @@ fn corners([x, y, w, h]: [f64; 4]) -> Loop {
 }
 
 /// An ellipse with a center and the vectors to the ends of its half axes.
-fn ellipse(center: [f64; 2], a: [f64; 2], b: [f64; 2]) -> Loop {
+fn ellipse(center: [f64; 2], a: [f64; 2], b: [f64; 2], budget: &mut PointBudget) -> Result<Loop, Fault> {
     let size = a[0].hypot(a[1]) + b[0].hypot(b[1]);
     let count = (4.0 * size).clamp(64.0, MAX_CURVE_POINTS);
     let count = if count.is_finite() { count as usize } else { 64 };
-    (0..count)
-        .map(|i| {
-            let (sin, cos) = (i as f64 / count as f64 * std::f64::consts::TAU).sin_cos();
-            [center[0] + a[0] * cos + b[0] * sin, center[1] + a[1] * cos + b[1] * sin]
-        })
-        .collect()
+    budget.add_points(count)?;
+    let point = |i: usize| {
+        let (sin, cos) = (i as f64 / count as f64 * std::f64::consts::TAU).sin_cos();
+        [center[0] + a[0] * cos + b[0] * sin, center[1] + a[1] * cos + b[1] * sin]
+    };
+    Ok((0..count).map(point).collect())
 }
 
-fn polygon(f: &Fields<'_>, kind: u8, subpixel: bool) -> Result<Loop, Fault> {
+fn polygon(f: &Fields<'_>, kind: u8, subpixel: bool, budget: &mut PointBudget) -> Result<Loop, Fault> {
     let count = match f.u16(16)? {
-        0 if kind == kind::FREEHAND => return by_its_axis(f),
+        0 if kind == kind::FREEHAND => return by_its_axis(f, budget),
         0 => f.u32(18)? as usize,
         count => usize::from(count),
     };
@@ -150,6 +174,7 @@ fn polygon(f: &Fields<'_>, kind: u8, subpixel: bool) -> Result<Loop, Fault> {
     // All points are in the file, so there are not more of them than bytes.
     let bytes = count.saturating_mul(2 * size);
     let points = Fields { bytes: f.slice(start, bytes)?, order: f.order };
+    budget.add_points(count)?;
     let (top, left) = (coordinate(f, 8)?, coordinate(f, 10)?);
     (0..count)
         .map(|i| {
@@ -164,15 +189,16 @@ fn polygon(f: &Fields<'_>, kind: u8, subpixel: bool) -> Result<Loop, Fault> {
 }
 
 /// An ellipse or rotated rectangle, which is stored as the two ends of its long axis.
-fn by_its_axis(f: &Fields<'_>) -> Result<Loop, Fault> {
+fn by_its_axis(f: &Fields<'_>, budget: &mut PointBudget) -> Result<Loop, Fault> {
     let [x1, y1, x2, y2, parameter] = [f.f32(18)?, f.f32(22)?, f.f32(26)?, f.f32(30)?, f.f32(52)?].map(f64::from);
     let center = [(x1 + x2) / 2.0, (y1 + y2) / 2.0];
     let along = [(x2 - x1) / 2.0, (y2 - y1) / 2.0];
     match f.u16(48)? {
         // The parameter is the ratio of the axes.
-        3 => Ok(ellipse(center, along, [-along[1] * parameter, along[0] * parameter])),
+        3 => ellipse(center, along, [-along[1] * parameter, along[0] * parameter], budget),
         // The parameter is the width.
         5 => {
+            budget.add_points(4)?;
             let length = along[0].hypot(along[1]);
             let half = if length > 0.0 { parameter / 2.0 / length } else { 0.0 };
             let (dx, dy) = (-along[1] * half, along[0] * half);
@@ -187,7 +213,7 @@ fn by_its_axis(f: &Fields<'_>) -> Result<Loop, Fault> {
 
 /// The outlines of a composite region: `count` floats of segments (move, line, curves, close) from the first byte after
 /// the header on.
-fn composite_loops(f: &Fields<'_>, count: usize) -> Result<Vec<Loop>, Fault> {
+fn composite_loops(f: &Fields<'_>, count: usize, budget: &mut PointBudget) -> Result<Vec<Loop>, Fault> {
     let values = Fields { bytes: f.slice(HEADER, count.saturating_mul(4))?, order: f.order };
     let point = |i: usize| Ok::<_, Fault>([f64::from(values.f32(4 * i)?), f64::from(values.f32(4 * i + 4)?)]);
     let mut loops: Vec<Loop> = Vec::new();
@@ -198,6 +224,8 @@ fn composite_loops(f: &Fields<'_>, count: usize) -> Result<Vec<Loop>, Fault> {
         let last = loops.last().and_then(|l| l.last()).copied();
         let controls = match segment {
             0.0 => {
+                budget.add_outline()?;
+                budget.add_points(1)?;
                 loops.push(vec![point(ends)?]);
                 at += 3;
                 continue;
@@ -218,7 +246,9 @@ fn composite_loops(f: &Fields<'_>, count: usize) -> Result<Vec<Loop>, Fault> {
         for k in 0..controls {
             points.push(point(ends + 2 * k)?);
         }
-        outline.extend(curve(&points));
+        let more = curve(&points);
+        budget.add_points(more.len())?;
+        outline.extend(more);
         at += 1 + 2 * controls;
     }
     Ok(loops)

@@ -22,6 +22,24 @@ pub(crate) struct Document {
     pub metadata_file: Option<String>,
     /// Images in the order of the document, which is also the order of the series.
     pub images: Vec<OmeImage>,
+    /// Number of elements that are kept.
+    elements: u64,
+}
+
+/// Largest number of images, channels and `TiffData` elements of a document: a file of 256 MiB could state many times as many,
+/// each of which takes far more memory than its text.
+const MAX_ELEMENTS: u64 = 1 << 22;
+
+impl Document {
+    /// Counts an element before it is kept.
+    fn count_element(&mut self) -> Result<(), Fault> {
+        self.elements = self.elements.saturating_add(1);
+        if self.elements > MAX_ELEMENTS {
+            let what = "the number of images, channels and TiffData elements of the OME-XML";
+            return Err(Fault::over(what, self.elements, "MAX_ELEMENTS", MAX_ELEMENTS));
+        }
+        Ok(())
+    }
 }
 
 /// One `Image` with its `Pixels`.
@@ -150,6 +168,9 @@ fn element(document: &mut Document, e: &BytesStart<'_>) -> Result<(), Fault> {
         return Ok(());
     }
     let a = attributes(e)?;
+    if matches!(name.as_ref(), "Image" | "Channel" | "TiffData") {
+        document.count_element()?;
+    }
     match name.as_ref() {
         "OME" => document.uuid = a.get("UUID").cloned(),
         "BinaryOnly" => document.metadata_file = a.get("MetadataFile").cloned(),
@@ -268,6 +289,18 @@ fn channel(a: &Attributes) -> Channel {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+
+    #[test]
+    fn the_number_of_elements_that_are_kept_is_limited() {
+        for name in ["Image", "Channel", "TiffData"] {
+            let text = format!("<{name}/>");
+            let mut reader = Reader::from_str(&text);
+            let Event::Empty(e) = reader.read_event().unwrap() else { panic!("{name} is not an element") };
+            let mut document = Document { elements: MAX_ELEMENTS - 1, ..Document::default() };
+            assert!(element(&mut document, &e).is_ok(), "{name}");
+            assert!(matches!(element(&mut document, &e), Err(Fault::OverLimit(..))), "{name}");
+        }
+    }
 
     #[test]
     fn the_position_of_the_first_plane_is_that_of_the_image_if_it_is_a_length() {

@@ -160,6 +160,8 @@ impl Page {
 
 /// Largest edge of a CCITT group 4 strip or tile in pixels.
 const MAX_FAX_EDGE: usize = 65_535;
+/// Largest edge in pixels of a tile that is longer than its page. Tiles of usual sizes may be larger than a small page.
+const MAX_TILE_EDGE: usize = 16_384;
 
 fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
     let width = extent(file, ifd, tag::WIDTH, "width")?;
@@ -326,7 +328,15 @@ fn chunk_size(
     (width, height): (usize, usize),
 ) -> Result<(usize, usize), Fault> {
     Ok(if tiled {
-        (extent(file, ifd, tag::TILE_WIDTH, "tile width")?, extent(file, ifd, tag::TILE_HEIGHT, "tile height")?)
+        let across = extent(file, ifd, tag::TILE_WIDTH, "tile width")?;
+        let down = extent(file, ifd, tag::TILE_HEIGHT, "tile height")?;
+        if across > width.max(MAX_TILE_EDGE) || down > height.max(MAX_TILE_EDGE) {
+            return Err(Fault::malformed(format!(
+                "a page of {width}x{height} pixels has tiles of {across}x{down} pixels, far larger than the page (limit \
+                 MAX_TILE_EDGE = {MAX_TILE_EDGE})"
+            )));
+        }
+        (across, down)
     } else {
         let rows = file.integer_or(ifd, tag::ROWS_PER_STRIP, u64::from(u32::MAX))?;
         if rows == 0 {

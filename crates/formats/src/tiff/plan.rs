@@ -102,7 +102,7 @@ impl PlaneSource {
                 Some(entry) => file.container.integers(entry, start, count)?,
                 None if layout.codec == Codec::Raw => rows
                     .clone()
-                    .flat_map(|r| std::iter::repeat_n((row_bytes * layout.rows_in(r)) as u64, across))
+                    .flat_map(|r| std::iter::repeat_n(row_bytes.saturating_mul(layout.rows_in(r)) as u64, across))
                     .collect(),
                 None if only_one => offsets.iter().map(|o| file.container.source.len().saturating_sub(*o)).collect(),
                 None => return Err(Fault::malformed("a page does not state the sizes of its strips or tiles")),
@@ -163,8 +163,11 @@ fn check(file: &TiffFile, layout: &Layout, chunk: Chunk, packed: u64, budget: &m
             file.container.source.len()
         )));
     }
+    // The last strip may be stored with as many rows as the others, and is then decoded with all of them.
+    let full = layout.packed_row_bytes().unwrap_or(usize::MAX).saturating_mul(layout.chunk_height) as u64;
     // Packed samples need more memory than file space: 1-bit samples eight times as much.
-    let decoded = packed.saturating_mul((layout.dtype.size_bytes() * 8) as u64) / u64::from(layout.bits.max(1));
+    let decoded =
+        packed.max(full).saturating_mul((layout.dtype.size_bytes() * 8) as u64) / u64::from(layout.bits.max(1));
     if !plain && decoded > limits.max_chunk_bytes {
         return Err(Fault::over("the size of a strip or tile", decoded, "max_chunk_bytes", limits.max_chunk_bytes));
     }

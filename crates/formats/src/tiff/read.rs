@@ -33,6 +33,8 @@ pub(crate) struct Stack {
 
 /// Uncompressed rows are split into tasks of about this many bytes.
 const PLAIN_TASK_BYTES: usize = 4 << 20;
+/// Decoded tiles of one row that are held at once, in bytes, or else one tile: tiles may be far higher than a window.
+const MAX_DECODED_BYTES: usize = 256 << 20;
 
 /// Reading of some rows of one plane, whose output is contiguous.
 struct Task<'a> {
@@ -285,15 +287,15 @@ impl Task<'_> {
                 Ok(())
             }
             many => {
-                let decoded: Vec<Vec<u8>> = many
-                    .par_iter()
-                    .map(|(_, chunk)| {
-                        let mut decoded = vec![0u8; len];
-                        decode(chunk, &mut decoded).map(|()| decoded)
-                    })
-                    .collect::<Result<_, Fault>>()?;
-                for ((k, _), decoded) in many.iter().zip(&decoded) {
-                    self.copy_chunk(row, *k, &columns, window, decoded, out);
+                let decode_new = |(_, chunk): &(usize, Chunk)| {
+                    let mut decoded = vec![0u8; len];
+                    decode(chunk, &mut decoded).map(|()| decoded)
+                };
+                for group in many.chunks((MAX_DECODED_BYTES / len.max(1)).max(1)) {
+                    let decoded: Vec<Vec<u8>> = group.par_iter().map(decode_new).collect::<Result<_, Fault>>()?;
+                    for ((k, _), decoded) in group.iter().zip(&decoded) {
+                        self.copy_chunk(row, *k, &columns, window, decoded, out);
+                    }
                 }
                 Ok(())
             }

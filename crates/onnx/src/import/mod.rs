@@ -181,6 +181,8 @@ pub(crate) struct Importer<'l> {
     functions: Functions<'l>,
     /// Folder of external data.
     folder: Option<&'l Path>,
+    /// Bytes of all tensors that were read from external data.
+    external_bytes: u64,
     /// Number of functions and branches around the node that is imported.
     depth: usize,
     /// Nodes of all functions and branches that were inserted, and these themselves.
@@ -205,6 +207,7 @@ impl<'l> Importer<'l> {
             opset,
             functions: HashMap::new(),
             folder: None,
+            external_bytes: 0,
             depth: 0,
             inlined_nodes: 0,
             inlined_bytes: 0,
@@ -270,8 +273,15 @@ impl Importer<'_> {
     }
 
     fn initializer(&mut self, tensor: TensorProto<'_>) -> Result<()> {
-        let name = tensor.name;
+        let (name, is_external) = (tensor.name, tensor.is_external);
         let tensor = Arc::new(tensor_from_proto(tensor, &ExternalData { base: self.folder }, self.limits)?);
+        if is_external {
+            // Many tensors may state the same part of a file.
+            let bytes = tensor.len().saturating_mul(tensor.dtype().size_bytes()) as u64;
+            self.external_bytes = self.external_bytes.saturating_add(bytes);
+            let (requested, allowed) = (self.external_bytes.into(), self.limits.model_bytes.into());
+            check_limit("model_bytes", "the external data of all tensors", requested, allowed)?;
+        }
         self.define(name, Info::of(&tensor))?;
         self.constant(name, tensor);
         Ok(())

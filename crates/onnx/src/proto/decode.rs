@@ -8,6 +8,8 @@ use cytoscope_graph::{Dim, GraphError, GraphLimits, Result, check_limit};
 const VALUES_PER_NODE: usize = 16;
 /// Maximum number of attributes of one node; no ONNX operator has more than 20.
 const MAX_ATTRIBUTES: usize = 64;
+/// Maximum number of operator sets of a model; real files have one for each domain.
+const MAX_OPSETS: usize = 1024;
 /// Maximum number of axes of one value in a file; [`GraphLimits::rank`] allows fewer.
 const MAX_AXES: usize = 1024;
 
@@ -192,6 +194,9 @@ impl<'a> ModelProto<'a> {
             match field {
                 1 => model.ir_version = reader.int(field, raw)?,
                 7 => model.graph = Some(GraphProto::decode(reader.bytes(field, raw)?, limits)?),
+                8 if model.opsets.len() >= MAX_OPSETS => {
+                    return Err(GraphError::malformed(format!("a model states more than {MAX_OPSETS} operator sets")));
+                }
                 8 => model.opsets.push(opset(reader.bytes(field, raw)?)?),
                 14 if model.metadata.len() < limits.nodes => model.metadata.push(pair(reader.bytes(field, raw)?)?),
                 25 => {

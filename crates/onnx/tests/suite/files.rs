@@ -230,6 +230,7 @@ fn declared_sizes_are_checked_before_memory_is_taken() {
     refused(&with(tensor(&[u64::MAX], &[0; 4])), GraphErrorKind::Malformed, "negative");
     refused(&with(tensor(&[1; 40], &[0; 4])), GraphErrorKind::OverLimit, "rank");
     let good = with(tensor(&[2], &[0; 8]));
+    refused(&[good.clone(), field(8, &[]).repeat(2000)].concat(), GraphErrorKind::Malformed, "operator sets");
     cytoscope_onnx::from_bytes(&good, None, &GraphLimits::default()).unwrap();
     for (limits, name) in [
         (GraphLimits { model_bytes: 8, ..GraphLimits::default() }, "model_bytes"),
@@ -275,6 +276,26 @@ fn external_data_stays_in_the_folder() {
     }
     let without = cytoscope_onnx::from_bytes(&external("w.bin", "4"), None, &GraphLimits::default());
     assert_eq!(without.unwrap_err().kind(), GraphErrorKind::Misused);
+}
+
+#[test]
+fn tensors_that_share_external_data_are_limited_together() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("w.bin"), [0u8; 400]).unwrap();
+    let tensor = |name: String| {
+        let location = field(13, &[field(1, b"location"), field(2, b"w.bin")].concat());
+        let parts = [int(1, 100), int(2, 1), field(8, name.as_bytes()), int(14, 1), location];
+        field(5, &parts.concat())
+    };
+    let load = |tensors: usize| {
+        let mut graph: Vec<Vec<u8>> = (0..tensors).map(|i| tensor(format!("w{i}"))).collect();
+        graph.extend([value(12, "y"), node("Relu", &["w0"], &["y"], &[])]);
+        let limits = GraphLimits { model_bytes: 2000, ..GraphLimits::default() };
+        cytoscope_onnx::from_bytes(&model(&graph), Some(folder.path()), &limits)
+    };
+    load(5).unwrap();
+    let error = load(6).unwrap_err();
+    assert!(error.kind() == GraphErrorKind::OverLimit && error.to_string().contains("external data"), "{error}");
 }
 
 /// Every truncation and many single-byte changes of a real file give a graph or an error, never a panic.

@@ -7,6 +7,8 @@ use cytoscope_storage::setting::{BATCH, ON_CPU, SET};
 
 /// Share of a training step above which waiting for data is worth a change.
 const MAX_DATA_WAIT: f64 = 0.2;
+/// Largest factor by which a batch is divided, unless its size is a prime number.
+const MAX_BATCH_FACTOR: usize = 1 << 16;
 /// Share of a step's multiply-accumulates above which computing them a second time is worth a change.
 const MAX_RECOMPUTED: f64 = 0.1;
 
@@ -131,9 +133,18 @@ pub(super) fn transfers(facts: &RunFacts) -> Option<Advice> {
 }
 
 /// Returns the largest batch size of at most half of `batch` with which an optimizer step can have the same number of
-/// patches, and the number of batches that it then accumulates instead of `accumulate`; `None` for a batch of one patch.
+/// patches, and the number of batches that it then accumulates instead of `accumulate`; `None` for a batch of one patch, and
+/// for sizes that no training run has.
 pub fn smaller_batch(batch: usize, accumulate: usize) -> Option<(usize, usize)> {
-    let smaller = (1..=batch / 2).rev().find(|smaller| batch.is_multiple_of(*smaller))?;
+    // A record may state any size: the search ends with a small factor, or when there can be none.
+    let is_possible = |factor: &usize| factor.checked_mul(*factor).is_some_and(|square| square <= batch);
+    let factor = (2..=MAX_BATCH_FACTOR).take_while(is_possible).find(|factor| batch.is_multiple_of(*factor));
+    let smaller = match factor {
+        Some(factor) => batch / factor,
+        // A prime number.
+        None if batch > 1 && !is_possible(&MAX_BATCH_FACTOR) => 1,
+        None => return None,
+    };
     Some((smaller, accumulate.saturating_mul(batch / smaller)))
 }
 
@@ -234,5 +245,8 @@ mod tests {
             let (smaller, accumulate) = smaller_batch(batch, 7).unwrap();
             assert!(2 * smaller <= batch && smaller * accumulate == 7 * batch, "{batch}");
         }
+        // Sizes of a damaged record: primes of 31 and 64 bits.
+        assert_eq!(smaller_batch(2_147_483_647, 1), Some((1, 2_147_483_647)));
+        assert_eq!(smaller_batch(usize::MAX - 58, 1), None);
     }
 }
