@@ -222,7 +222,8 @@ pub(crate) fn line_profile_panel(ui: &mut Ui, state: State<'_>, views: &Layout, 
             };
             ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
                 close = icon_button(ui, icon::X, "Close line profile", true, false).clicked();
-                save = icon_button(ui, icon::TABLE, "Save line profile as CSV", profile.is_some(), false).clicked();
+                let table = icon_button(ui, icon::TABLE, "Save line profile as CSV", profile.is_some(), false);
+                save = table.on_disabled_hover_text("Drag a line across a slice first.").clicked();
             });
         });
         let Some((curves, _, unit)) = &profile else {

@@ -1,6 +1,6 @@
 //! The page for converting files and for scoring predictions.
 
-use super::predict::{device_choice, facts, model_list, precision_choice, reason_against_predicting};
+use super::predict::{device_choice, facts, model_list, precision_choice};
 use super::{
     OptionalNumber, SettingRow, frame, heading, job_progress, labeled_choice, named_button, number_field, page_top,
     weak,
@@ -353,7 +353,7 @@ fn reason_against_evaluating(state: State<'_>) -> Option<&'static str> {
         ScoreSubject::Predictions if batch.truth.path.is_none() => Some("Choose their ground truth."),
         ScoreSubject::Predictions => None,
         ScoreSubject::Model if batch.pairs.is_none() => Some("Choose pairs."),
-        ScoreSubject::Model => reason_against_predicting(state),
+        ScoreSubject::Model => state.reason_against_predicting(),
     }
 }
 

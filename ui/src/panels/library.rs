@@ -1,5 +1,6 @@
 //! The left panel: open stacks, and display settings of the active document.
 
+use super::bars::with_reason;
 use super::compare::comparison;
 use super::{capitalized, frame, heading, icon_button, item_text, weak};
 use crate::action::Actions;
@@ -41,6 +42,7 @@ pub(super) fn library_panel(ui: &mut Ui, state: State<'_>, actions: &mut Actions
                 for command in [Command::OpenLabels, Command::OpenTruth] {
                     let text = format!("{} {}", command.icon(), command.title());
                     let response = ui.add_enabled(state.is_enabled(command), egui::Button::new(text));
+                    let response = with_reason(response, state, command);
                     if response.clicked() {
                         actions.command(command);
                     }

@@ -422,7 +422,8 @@ fn header(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun<
                 (ProfileFormat::Csv(table), icon::TABLE, "Save view as CSV", table.file_name()),
                 (ProfileFormat::Trace, icon::DOWNLOAD_SIMPLE, "Save as Chrome trace", "trace.json"),
             ] {
-                if icon_button(ui, sign, name, !run.stages().is_empty(), false).clicked() {
+                let save = icon_button(ui, sign, name, !run.stages().is_empty(), false);
+                if save.on_disabled_hover_text("The run has no stages yet.").clicked() {
                     let request = FileRequest::Profile(format, run.id());
                     actions.send(DocumentsAction::Ask { request, folder: None, name: file.to_owned() });
                 }
