@@ -1,5 +1,6 @@
 //! Viewing: slices, keys, layers, commands, themes.
 
+use crate::accessibility;
 use crate::fixture::{Fixture, sees, window};
 use cytoscope_ui::document::{Document, Role};
 use eframe::egui::accesskit::Toggled;
@@ -140,6 +141,29 @@ fn swipe_uploads_each_slice_with_and_without_labels() {
 }
 
 #[test]
+fn in_a_small_window_the_views_keep_half_of_the_width() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let sees_channels = |fixture: &Fixture| fixture.sees("Contrast of ");
+    assert!(sees_channels(&fixture), "{}", fixture.on_screen());
+    fixture.window.set_size([640.0, 480.0].into());
+    fixture.window.run_steps(6);
+    let view = |name: &str| fixture.window.get_by_label_contains(name).rect();
+    let [xy, zy, xz] = ["XY view", "YZ view", "XZ view"].map(view);
+    assert!(zy.right() - xy.left() > 0.45 * 640.0, "{xy:?} {zy:?}");
+    assert!(xz.bottom() - xy.top() > 0.5 * 480.0, "{xy:?} {xz:?}");
+    assert!(!sees_channels(&fixture), "{}", fixture.on_screen());
+    // The channels are in the panel of the tasks.
+    fixture.click("Stacks and channels");
+    assert!(sees_channels(&fixture), "{}", fixture.on_screen());
+    accessibility::check(&fixture, "a small window");
+    fixture.window.set_size([1360.0, 860.0].into());
+    fixture.window.run_steps(6);
+    assert!(sees_channels(&fixture) && !fixture.sees("Stacks and channels"), "{}", fixture.on_screen());
+}
+
+#[test]
 fn keys_step_through_time_points_and_slices_play() {
     let mut fixture = Fixture::with(|folder| {
         // The value of a voxel is 100 t + z.
@@ -157,11 +181,11 @@ fn keys_step_through_time_points_and_slices_play() {
     };
     assert_eq!(at(&fixture), (0, 2));
     // In a small window, the toolbar has two rows, and nothing is behind the tasks, which are 310 points wide.
-    fixture.window.set_size([800.0, 560.0].into());
+    fixture.window.set_size([920.0, 560.0].into());
     fixture.window.run_steps(5);
     let rects = ["Slice", "Time point", "Time point number", "Play slices", "More tools"]
         .map(|name| fixture.window.get_by_label(name).rect());
-    assert!(rects.iter().all(|rect| rect.right() < 490.0), "{rects:?}");
+    assert!(rects.iter().all(|rect| rect.right() < 610.0), "{rects:?}");
     let [first, second] = [rects[0].center().y, rects[4].center().y];
     let is_row = |y: f32| (y - first).abs() < 4.0 || (y - second).abs() < 4.0;
     assert!(rects.iter().all(|rect| is_row(rect.center().y)), "{rects:?}");

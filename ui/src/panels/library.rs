@@ -31,24 +31,26 @@ const MIN_SLIDER: f32 = 40.0;
 pub(super) fn library_panel(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let frame = frame(ui);
     egui::Panel::left("library").frame(frame).default_size(262.0).size_range(220.0..=460.0).show(ui, |ui| {
-        egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
-            stacks(ui, state, actions);
-            if let Some(document) = state.document() {
-                layers(ui, document, actions);
+        egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| library(ui, state, actions));
+    });
+}
+
+/// Draws the content of the panel.
+pub(super) fn library(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    stacks(ui, state, actions);
+    if let Some(document) = state.document() {
+        layers(ui, document, actions);
+    }
+    comparison(ui, state, actions);
+    ui.add_space(theme::GROUP_GAP);
+    ui.horizontal_wrapped(|ui| {
+        for command in [Command::OpenLabels, Command::OpenTruth] {
+            let text = format!("{} {}", command.icon(), command.title());
+            let response = ui.add_enabled(state.is_enabled(command), egui::Button::new(text));
+            if with_reason(response, state, command).clicked() {
+                actions.command(command);
             }
-            comparison(ui, state, actions);
-            ui.add_space(theme::GROUP_GAP);
-            ui.horizontal_wrapped(|ui| {
-                for command in [Command::OpenLabels, Command::OpenTruth] {
-                    let text = format!("{} {}", command.icon(), command.title());
-                    let response = ui.add_enabled(state.is_enabled(command), egui::Button::new(text));
-                    let response = with_reason(response, state, command);
-                    if response.clicked() {
-                        actions.command(command);
-                    }
-                }
-            });
-        });
+        }
     });
 }
 
