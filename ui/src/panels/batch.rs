@@ -114,7 +114,7 @@ fn convert_settings(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
         if named_button(ui, true, icon::FOLDER, "Output folder…").clicked() {
             ask(FileRequest::ConvertFolder, batch.folder.as_deref(), actions);
         }
-        let folder = batch.folder.as_ref().map_or("beside each file".to_owned(), |f| f.display().to_string());
+        let folder = batch.folder.as_ref().map_or("Beside each file".to_owned(), |f| f.display().to_string());
         weak(ui, folder);
         if batch.folder.is_some() && named_button(ui, true, icon::X, "Beside each file").clicked() {
             actions.send(BatchAction::Folder(None));

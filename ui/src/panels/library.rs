@@ -158,7 +158,7 @@ fn series_choice(ui: &mut Ui, document: &Document, actions: &mut Actions) {
     let mut series = document.series;
     let response = egui::ComboBox::from_id_salt(("series", document.id))
         .selected_text(meta.series_name(series))
-        .width(ui.available_width() - 8.0)
+        .width(ui.available_width())
         .truncate()
         .show_ui(ui, |ui| {
             for number in 0..meta.series_count {

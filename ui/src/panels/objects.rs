@@ -317,7 +317,7 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut 
     let mut sorted = values;
     sorted.sort_by(f64::total_cmp);
     let median = sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN);
-    weak(ui, format!("mean {}, median {}, {} to {}", number(mean), number(median), number(low), number(high)));
+    weak(ui, format!("Mean {}, median {}, {} to {}", number(mean), number(median), number(low), number(high)));
 }
 
 fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, own: &mut ObjectsPanel, actions: &mut Actions) {

@@ -94,7 +94,7 @@ fn disabled_reason(ui: &mut Ui, state: State<'_>) {
 fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut PredictPanel, actions: &mut Actions) {
     ui.label(RichText::new("Model").strong());
     let Some(card) = state.model() else { return };
-    let width = ui.available_width() - 8.0;
+    let width = ui.available_width();
     model_list(ui, state, card, width, actions);
     if let Some((name, problem)) = state.jobs.unusable_choice(state.settings()) {
         let reason = problem.map_or_else(|| "it is not installed".to_owned(), str::to_owned);
@@ -513,7 +513,7 @@ pub(super) fn facts(card: &ModelCard) -> String {
     if let Some(license) = &card.license {
         facts.push(license.clone());
     }
-    facts.join(" · ")
+    super::capitalized(&facts.join(" · "))
 }
 
 /// The text of a model card without image lines, whose files are not shown.
