@@ -46,6 +46,11 @@ impl<'a> State<'a> {
         self.documents.active()
     }
 
+    /// The active document, if its prediction is running or waits.
+    pub(crate) fn predicted_document(self) -> Option<&'a Document> {
+        self.document().filter(|document| self.jobs.prediction(document.id).is_some())
+    }
+
     /// Current settings, including unsaved changes.
     pub(crate) fn settings(self) -> &'a Settings {
         self.display.settings()
@@ -152,7 +157,7 @@ impl<'a> State<'a> {
             Command::Measure => self.reason_against_measuring(),
             Command::PredictAll if self.documents.all().len() < 2 => Some("Open two or more stacks first."),
             _ if document.is_none() => Some("Open a stack first."),
-            Command::Predict if document.is_some_and(|d| self.jobs.prediction(d.id).is_some()) => {
+            Command::Predict if self.predicted_document().is_some() => {
                 Some("The stack is being predicted, or waits for another job.")
             }
             Command::Predict | Command::PredictAll => self.reason_against_predicting(),

@@ -1,4 +1,4 @@
-//! Dialogs: keyboard shortcuts, about, resetting, axes of a file.
+//! Dialogs: keyboard shortcuts, about, resetting, closing a stack that is being predicted, axes of a file.
 
 use crate::action::Actions;
 use crate::command::{Command, keys_text};
@@ -35,8 +35,37 @@ pub(crate) fn dialogs(ctx: &egui::Context, state: State<'_>, actions: &mut Actio
             actions.send(DisplayAction::Reset);
         }
     }
+    if state.display.is_open(Dialog::CloseStack) {
+        close_dialog(ctx, state, actions);
+    }
     axes_dialog(ctx, state, actions);
     voxel_size_dialog(ctx, state, actions);
+}
+
+/// Asks whether to close the active stack although it is being predicted. The question is withdrawn once the prediction has
+/// ended.
+fn close_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
+    let Some(document) = state.predicted_document() else {
+        return actions.send(DisplayAction::Close(Dialog::CloseStack));
+    };
+    let response = egui::Modal::new(egui::Id::new("close stack")).show(ctx, |ui| {
+        ui.set_width(420.0);
+        ui.add(egui::Label::new(RichText::new(format!("Close {}?", state.documents.title(document))).heading()).wrap());
+        ui.add_space(8.0);
+        let what = "The stack is being predicted, or waits for another job. Closing it cancels the prediction.";
+        ui.add(egui::Label::new(what).wrap());
+        ui.add_space(8.0);
+        ui.horizontal(|ui| {
+            let keep = ui.button("Keep it open").clicked().then_some(false);
+            keep.or_else(|| ui.button("Cancel prediction and close").clicked().then_some(true))
+        })
+        .inner
+    });
+    let Some(close) = response.inner.or_else(|| response.should_close().then_some(false)) else { return };
+    actions.send(DisplayAction::Close(Dialog::CloseStack));
+    if close {
+        actions.send(DocumentsAction::Close);
+    }
 }
 
 /// Lists the keyboard shortcuts; returns whether to close the dialog.
