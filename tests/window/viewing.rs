@@ -59,6 +59,18 @@ fn palette_runs_commands() {
 }
 
 #[test]
+fn the_palette_says_why_a_command_is_disabled() {
+    let mut fixture = Fixture::new();
+    fixture.window.run_steps(3);
+    fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::P);
+    fixture.window.run_steps(3);
+    fixture.window.get_by_label("Command").type_text("save table for");
+    fixture.until("the reason", |w| sees(w, "Save table for AnnData: Open a stack first."));
+    fixture.window.get_by_label("Command").type_text("xyz");
+    fixture.until("no command", |w| sees(w, "No matching command"));
+}
+
+#[test]
 fn settings_persist_across_windows() {
     let mut fixture = Fixture::new();
     fixture.click("Open the sample");

@@ -3,6 +3,7 @@
 use crate::action::Actions;
 use crate::command::{Command, keys_text};
 use crate::display::{Dialog, DisplayAction};
+use crate::panels::weak;
 use crate::state::State;
 use crate::theme;
 use eframe::egui::{self, Align2, Key, RichText, vec2};
@@ -17,7 +18,10 @@ pub(crate) struct Palette {
     chosen: usize,
 }
 
-/// Rank of a title for a query, lower is better: the position of the query, or 100 if only its letters occur in order.
+/// Rank of a title in which the letters of a query only occur in order.
+const SCATTERED: usize = 100;
+
+/// Rank of a title for a query, lower is better: the position of the query, or [`SCATTERED`].
 fn rank(title: &str, query: &str) -> Option<usize> {
     let title = title.to_lowercase();
     let query = query.to_lowercase();
@@ -25,7 +29,23 @@ fn rank(title: &str, query: &str) -> Option<usize> {
         return Some(at);
     }
     let mut rest = title.chars();
-    query.chars().filter(|c| !c.is_whitespace()).all(|c| rest.any(|t| t == c)).then_some(100)
+    query.chars().filter(|c| !c.is_whitespace()).all(|c| rest.any(|t| t == c)).then_some(SCATTERED)
+}
+
+/// Lists the matching commands that are disabled, and why, or says that no command matches.
+fn nothing_found(ui: &mut egui::Ui, state: State<'_>, query: &str) {
+    let mut is_any = false;
+    for command in Command::ALL {
+        let title = state.current_title(command);
+        let is_match = rank(&title, query).is_some_and(|rank| rank < SCATTERED);
+        if let Some(reason) = state.reason_against_command(command).filter(|_| is_match) {
+            weak(ui, format!("{}: {reason}", title.trim_end_matches('…')));
+            is_any = true;
+        }
+    }
+    if !is_any {
+        weak(ui, "No matching command");
+    }
 }
 
 /// Draws the palette, if it is open.
@@ -95,7 +115,7 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, own: &mut Palette, 
                 }
             }
             if found.is_empty() {
-                ui.weak("No matching command");
+                nothing_found(ui, state, &query);
             }
         });
     });
