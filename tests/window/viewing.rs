@@ -2,10 +2,11 @@
 
 use crate::accessibility;
 use crate::fixture::{Fixture, sees, window};
+use cytoscope_ui::command::Command;
 use cytoscope_ui::document::{Document, Role};
-use eframe::egui::accesskit::Toggled;
+use eframe::egui::accesskit::{self, Toggled};
 use eframe::egui::{Key, Modifiers};
-use egui_kittest::kittest::{NodeT, Queryable};
+use egui_kittest::kittest::{NodeT, Queryable, by};
 
 #[test]
 fn keys_move_through_the_stack_and_views_share_one_crosshair() {
@@ -71,6 +72,30 @@ fn the_palette_says_why_a_command_is_disabled() {
 }
 
 #[test]
+fn dialogs_fit_into_the_smallest_window() {
+    let mut fixture = Fixture::new();
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.window.set_size([640.0, 480.0].into());
+    fixture.window.run_steps(3);
+    let is_inside = |fixture: &Fixture, button: &str| {
+        let rect = fixture.window.get_by_label(button).rect();
+        rect.left() > 0.0 && rect.right() < 640.0 && rect.top() > 0.0 && rect.bottom() < 480.0
+    };
+    fixture.window.state_mut().send(Command::Open);
+    fixture.until("the dialog", |w| sees(w, "Open stacks or models"));
+    fixture.window.run_steps(10);
+    assert!(is_inside(&fixture, "Cancel dialog"));
+    fixture.click("Cancel dialog");
+    fixture.window.state_mut().send(Command::Shortcuts);
+    fixture.until("the shortcuts", |w| sees(w, "Keyboard shortcuts"));
+    fixture.window.run_steps(10);
+    assert!(is_inside(&fixture, "Close"));
+    let labels = fixture.window.query_all(by()).filter(|node| node.accesskit_node().role() == accesskit::Role::Label);
+    let widest = labels.map(|node| node.rect().right()).fold(0.0, f32::max);
+    assert!(widest < 640.0, "{widest}");
+}
+
+#[test]
 fn settings_persist_across_windows() {
     let mut fixture = Fixture::new();
     fixture.click("Open the sample");
@@ -78,12 +103,12 @@ fn settings_persist_across_windows() {
     let dark = |fixture: &Fixture| fixture.window.ctx.theme() == eframe::egui::Theme::Dark;
     // The order is system, light, dark.
     for _ in 0..2 {
-        fixture.window.state_mut().send(cytoscope_ui::command::Command::NextTheme);
+        fixture.window.state_mut().send(Command::NextTheme);
         fixture.window.run_steps(2);
     }
     assert!(dark(&fixture));
-    fixture.window.state_mut().send(cytoscope_ui::command::Command::NextTheme);
-    fixture.window.state_mut().send(cytoscope_ui::command::Command::NextTheme);
+    fixture.window.state_mut().send(Command::NextTheme);
+    fixture.window.state_mut().send(Command::NextTheme);
     fixture.window.run_steps(3);
     assert!(!dark(&fixture));
     fixture.click("Show profiler");

@@ -16,8 +16,8 @@ const MADE_BY_OTHERS: &str = "egui and eframe (MIT or Apache-2.0), wgpu (MIT or 
                               Apache-2.0), rayon (MIT or Apache-2.0), Phosphor icons (MIT), and the libraries named \
                               in Cargo.lock.";
 
-/// Number of columns of commands in the list of shortcuts.
-const SHORTCUT_COLUMNS: usize = 2;
+/// Width of the window in points from which the list of shortcuts has two columns of commands.
+const TWO_COLUMNS_FROM: f32 = 760.0;
 
 /// Draws the open dialogs.
 pub(crate) fn dialogs(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
@@ -75,7 +75,9 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
         ui.add_space(8.0);
         // Small windows cannot show all rows.
         let height = (ctx.content_rect().height() - 180.0).max(100.0);
-        egui::ScrollArea::vertical().max_height(height).min_scrolled_height(height).show(ui, shortcut_grid);
+        let columns = if ctx.content_rect().width() < TWO_COLUMNS_FROM { 1 } else { 2 };
+        let list = egui::ScrollArea::vertical().max_height(height).min_scrolled_height(height);
+        list.show(ui, |ui| shortcut_grid(ui, columns));
         ui.add_space(8.0);
         weak(
             ui,
@@ -88,11 +90,12 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
     response.inner || response.should_close()
 }
 
-/// Draws the commands with their keys, in several columns.
-fn shortcut_grid(ui: &mut egui::Ui) {
+/// Draws the commands with their keys, in this number of columns.
+fn shortcut_grid(ui: &mut egui::Ui, columns: usize) {
     let keyed: Vec<Command> = Command::ALL.into_iter().filter(|c| c.shortcut().is_some()).collect();
-    let rows = keyed.len().div_ceil(SHORTCUT_COLUMNS);
-    let grid = egui::Grid::new("shortcuts").num_columns(2 * SHORTCUT_COLUMNS).spacing([22.0, 3.0]).min_row_height(18.0);
+    let rows = keyed.len().div_ceil(columns);
+    let grid = egui::Grid::new(("shortcuts", columns)).num_columns(2 * columns);
+    let grid = grid.spacing([22.0, 3.0]).min_row_height(18.0);
     grid.show(ui, |ui| {
         for row in 0..rows {
             for command in keyed.iter().skip(row).step_by(rows) {

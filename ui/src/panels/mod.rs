@@ -93,6 +93,11 @@ pub(crate) fn y_axis<'a>(label: impl Into<egui::WidgetText>) -> Vec<AxisHints<'a
     vec![AxisHints::new_y().label(label).label_spacing(20.0..=21.0)]
 }
 
+/// Height in points of the list of a dialog, at most `most`, that leaves `others` points of the window to the rest of the dialog.
+pub(crate) fn list_height(ctx: &egui::Context, most: f32, others: f32) -> f32 {
+    (ctx.content_rect().height() - others).min(most).max(100.0)
+}
+
 /// Draws small text in a weak color.
 pub(crate) fn weak(ui: &mut Ui, text: impl Into<String>) -> egui::Response {
     ui.add(egui::Label::new(RichText::new(text).weak().size(12.0)).wrap())

@@ -3,13 +3,16 @@
 use crate::action::Actions;
 use crate::command::{Command, keys_text};
 use crate::display::{Dialog, DisplayAction};
-use crate::panels::weak;
+use crate::panels::{list_height, weak};
 use crate::state::State;
 use crate::theme;
 use eframe::egui::{self, Align2, Key, RichText, vec2};
 
 /// Maximum height of the list of commands in points.
 const LIST_HEIGHT: f32 = 380.0;
+
+/// Height of the palette above and below its list, and of the window above the palette, in points.
+const AROUND_LIST: f32 = 190.0;
 
 /// State that the palette keeps between frames.
 #[derive(Debug, Default)]
@@ -91,7 +94,8 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, own: &mut Palette, 
         }
         ui.add_space(6.0);
         // A dialog keeps its size, so the list would stay as short as after the latest search.
-        let list = egui::ScrollArea::vertical().max_height(LIST_HEIGHT).min_scrolled_height(LIST_HEIGHT);
+        let height = list_height(ctx, LIST_HEIGHT, AROUND_LIST);
+        let list = egui::ScrollArea::vertical().max_height(height).min_scrolled_height(height);
         list.show(ui, |ui| {
             for (i, (_, command, title)) in found.iter().enumerate() {
                 let text = RichText::new(format!("{}   {title}", command.icon())).size(14.0);
