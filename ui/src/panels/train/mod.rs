@@ -303,10 +303,10 @@ fn reason_against_running(state: State<'_>) -> Option<&'static str> {
 
 fn next_disabled_reason(wizard: &Wizard, step: WizardStep) -> Option<&'static str> {
     match (step, &wizard.check) {
-        (WizardStep::Data, Check::None) => Some("Choose data first"),
+        (WizardStep::Data, Check::None) => Some("Choose data first."),
         (WizardStep::Data, Check::Running(_)) => Some("Checking the data…"),
-        (WizardStep::Data, Check::Failed(_)) => Some("No usable data there"),
-        (WizardStep::Data, Check::Done(_)) if !wizard.is_usable() => Some("No usable pair yet"),
+        (WizardStep::Data, Check::Failed(_)) => Some("These data cannot be used."),
+        (WizardStep::Data, Check::Done(_)) if !wizard.is_usable() => Some("No pair can be used yet."),
         _ => None,
     }
 }
