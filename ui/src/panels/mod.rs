@@ -109,6 +109,12 @@ pub(crate) fn capitalized(text: &str) -> String {
     rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
 }
 
+/// Returns the text with a full stop at its end, unless it ends a sentence already.
+pub(crate) fn with_stop(text: &str) -> String {
+    let stop = if text.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{text}{stop}")
+}
+
 /// A button in the color of main buttons; a plain one if it is disabled.
 pub(crate) fn filled_button(text: RichText, enabled: bool) -> egui::Button<'static> {
     match enabled {

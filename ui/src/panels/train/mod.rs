@@ -264,7 +264,7 @@ fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut 
             if let (true, Some(next)) = (response.clicked(), next) {
                 actions.send(TrainingAction::Step(next));
             }
-            if let Some(reason) = next_disabled_reason(wizard, step) {
+            if let Some(reason) = next_disabled_reason(wizard, step).filter(|_| next.is_none()) {
                 response.on_disabled_hover_text(reason);
                 // A narrow window has little space beside the buttons.
                 ui.add(egui::Label::new(RichText::new(reason).weak().size(12.0)).truncate());
@@ -307,6 +307,12 @@ fn next_disabled_reason(wizard: &Wizard, step: WizardStep) -> Option<&'static st
         (WizardStep::Data, Check::Running(_)) => Some("Checking the data…"),
         (WizardStep::Data, Check::Failed(_)) => Some("These data cannot be used."),
         (WizardStep::Data, Check::Done(_)) if !wizard.is_usable() => Some("No pair can be used yet."),
+        (WizardStep::Train, _) => match wizard.run.state {
+            RunState::Idle => None,
+            RunState::Paused => Some("Continue the training run, or finish it now."),
+            RunState::Failed(_) => Some("The training run failed."),
+            _ => Some("Wait until the training run has ended."),
+        },
         _ => None,
     }
 }
