@@ -186,10 +186,17 @@ fn in_a_small_window_the_views_keep_half_of_the_width() {
     assert!(sees_channels(&fixture), "{}", fixture.on_screen());
     fixture.window.set_size([640.0, 480.0].into());
     fixture.window.run_steps(6);
-    let view = |name: &str| fixture.window.get_by_label_contains(name).rect();
-    let [xy, zy, xz] = ["XY view", "YZ view", "XZ view"].map(view);
+    let view = |fixture: &Fixture, name: &str| fixture.window.get_by_label_contains(name).rect();
+    let views = |fixture: &Fixture| ["XY view", "YZ view", "XZ view"].map(|name| view(fixture, name));
+    let [xy, zy, xz] = views(&fixture);
     assert!(zy.right() - xy.left() > 0.45 * 640.0, "{xy:?} {zy:?}");
     assert!(xz.bottom() - xy.top() > 0.5 * 480.0, "{xy:?} {xz:?}");
+    fixture.window.state_mut().send(Command::ToggleLineProfile);
+    fixture.window.run_steps(6);
+    let [xy, _, xz] = views(&fixture);
+    assert!(xz.bottom() - xy.top() > 0.4 * 480.0, "{xy:?} {xz:?}");
+    fixture.window.state_mut().send(Command::ToggleLineProfile);
+    fixture.window.run_steps(6);
     assert!(!sees_channels(&fixture), "{}", fixture.on_screen());
     // The channels are in the panel of the tasks.
     fixture.click("Stacks and channels");
