@@ -7,7 +7,7 @@ use crate::correct::CorrectionsAction;
 use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
-use crate::measure::{has_other_voxel_size, table_hint};
+use crate::measure::{TableState, has_other_voxel_size, table_hint};
 use crate::number_text::{counted, short_number};
 use crate::panels::predict::unknown_voxel_size;
 use crate::results::Results;
@@ -139,7 +139,10 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
     table_hint(ui, state, actions);
     let Some(document) = state.document() else { return };
     let Some(results) = &document.results else {
-        weak(ui, "No measured objects. Predict, or save corrected labels.");
+        // Labels that are not measured have a hint of their own.
+        if state.table_state(document) == TableState::Current {
+            weak(ui, "No objects yet: predict the stack, or add labels.");
+        }
         return;
     };
     if !document.voxel_known {
