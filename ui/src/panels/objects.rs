@@ -167,10 +167,12 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
         }
     });
     let selected = document.selected.and_then(|label| results.row_index(label, document.time));
+    // In low windows, plots are scrolled.
+    let scroll = egui::ScrollArea::vertical().id_salt("plot of objects").auto_shrink([false; 2]);
     match own.view {
         ObjectsView::Table => table(ui, document, selected, state.display.reveals_object(), actions),
-        ObjectsView::Histogram => histogram(ui, results, selected, own),
-        ObjectsView::Scatter => scatter(ui, document, selected, own, actions),
+        ObjectsView::Histogram => _ = scroll.show(ui, |ui| histogram(ui, results, selected, own)),
+        ObjectsView::Scatter => _ = scroll.show(ui, |ui| scatter(ui, document, selected, own, actions)),
     }
 }
 
@@ -214,6 +216,8 @@ fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool
         hovered.bg_fill = hovered.weak_bg_fill;
         let mut table = TableBuilder::new(ui)
             .striped(true)
+            // Otherwise the table would be drawn over the panel below it in low windows.
+            .min_scrolled_height(0.0)
             .sense(egui::Sense::click())
             .cell_layout(egui::Layout::right_to_left(egui::Align::Center));
         for column in &columns {
