@@ -289,6 +289,16 @@ fn measurement_choice(
     results.column(&current)
 }
 
+/// Start and width of the range of a histogram of values from `low` to `high`. Values that are the same are in its middle.
+fn histogram_range(low: f64, high: f64) -> (f64, f64) {
+    let span = high - low;
+    if span > low.abs().max(high.abs()) * 1e-9 {
+        return (low, span);
+    }
+    let around = if low == 0.0 { 1.0 } else { low.abs() * 0.2 };
+    (low - around / 2.0, around)
+}
+
 fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut ObjectsPanel) {
     let Some(column) = measurement_choice(ui, results, "Measurement", &mut own.x, ObjectColumn::VolumeUm3) else {
         return;
@@ -301,15 +311,16 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut 
     }
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let width = ((high - low) / BARS as f64).max(1e-12);
+    let (from, span) = histogram_range(low, high);
+    let width = span / BARS as f64;
     let mut counts = [0u32; BARS];
     for v in &values {
-        counts[(((v - low) / width) as usize).min(BARS - 1)] += 1;
+        counts[(((v - from) / width) as usize).min(BARS - 1)] += 1;
     }
     let mine = selected.and_then(|row| shown.get(row).copied());
     let bars = counts.iter().enumerate().map(|(i, n)| {
-        let at = low + (i as f64 + 0.5) * width;
-        let has = mine.is_some_and(|v| ((((v - low) / width) as usize).min(BARS - 1)) == i);
+        let at = from + (i as f64 + 0.5) * width;
+        let has = mine.is_some_and(|v| ((((v - from) / width) as usize).min(BARS - 1)) == i);
         let color = if has { crate::theme::ACCENT } else { crate::theme::ACCENT.gamma_multiply(0.55) };
         Bar::new(at, f64::from(*n)).width(width * 0.94).fill(color)
     });
@@ -420,6 +431,14 @@ mod tests {
         assert_eq!(shown(VoxelSize::new_um(2.0, 1.0, 1.0)), (2, [5, 4, 10], Some(7)));
         let middle = (2, [5, 5, 10], Some(7));
         assert_eq!([VoxelSize::default(), VoxelSize::new_um(0.5, 0.25, 0.25)].map(shown), [middle; 2]);
+    }
+
+    #[test]
+    fn a_histogram_of_equal_values_has_a_range_around_them() {
+        assert_eq!(histogram_range(2.0, 4.0), (2.0, 2.0));
+        assert_eq!(histogram_range(0.0, 0.0), (-0.5, 1.0));
+        let (from, span) = histogram_range(80.0, 80.0);
+        assert!(from < 79.0 && from + span > 81.0, "{from} {span}");
     }
 
     #[test]
