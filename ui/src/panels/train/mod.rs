@@ -214,7 +214,11 @@ pub(super) fn training_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     let step = state.wizard().plan.step;
     let frame = egui::Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(24, 10));
     egui::Panel::bottom("training steps").frame(frame).show(ui, |ui| {
-        ui.horizontal(|ui| back_and_next(ui, state, step, actions));
+        ui.horizontal(|ui| {
+            // The buttons are below the page, also in a wide window.
+            ui.set_max_width(PAGE_WIDTH.min(ui.available_width()));
+            back_and_next(ui, state, step, actions);
+        });
     });
     let page = egui::ScrollArea::vertical().id_salt(("training page", step)).auto_shrink([false; 2]);
     page.show(ui, |ui| {
