@@ -169,6 +169,34 @@ fn a_disabled_button_says_why_it_is_disabled() {
 }
 
 #[test]
+fn a_disabled_command_says_why_it_is_disabled() {
+    let mut fixture = Fixture::new();
+    fixture.window.run_steps(3);
+    let hover = |fixture: &mut Fixture, name: &str, reason: &str| {
+        fixture.window.run_steps(20);
+        fixture.window.query_all_by_label(name).last().expect("the command").hover();
+        fixture.until(name, |w| sees(w, reason));
+    };
+    for (menu, item, reason) in [
+        ("File", "Close stack", "No stack is open."),
+        ("View", "Fit views", "Open a stack first."),
+        ("Edit", "Undo", "Start correcting labels first."),
+    ] {
+        fixture.click(menu);
+        hover(&mut fixture, item, reason);
+        fixture.window.key_press(Key::Escape);
+        fixture.window.run_steps(4);
+    }
+    fixture.click("Open the sample");
+    fixture.settle();
+    // The buttons of the toolbar have no text, so their tooltips also have their names.
+    let labels = |fixture: &Fixture| fixture.window.query_all_by_label("Show labels").count();
+    let before = labels(&fixture);
+    hover(&mut fixture, "Show labels", "Predict the stack or add labels first.");
+    assert!(labels(&fixture) > before, "{}", fixture.on_screen());
+}
+
+#[test]
 fn arrow_keys_move_the_contrast_limits_after_a_click_on_the_histogram() {
     let mut fixture = Fixture::new();
     fixture.click("Open the sample");

@@ -1,7 +1,7 @@
 //! Converting files in the window, and preprocessed copies of stacks.
 
 use crate::accessibility;
-use crate::fixture::{Fixture, sees};
+use crate::fixture::{Fixture, bundled_sample, sees};
 use crate::gestures::{drop_file, enter_path, save_as_suggested};
 use crate::queue::open_copies;
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, write_array};
@@ -43,6 +43,21 @@ fn open_stacks_are_converted_beside_their_files() {
     fixture.click("Replace existing files");
     fixture.click_enabled("Convert");
     fixture.until("the success", |w| sees(w, "1 file converted") && !sees(w, "Converting nuclei_raw.tif failed"));
+}
+
+#[test]
+fn a_file_that_would_be_converted_to_itself_is_marked() {
+    let mut fixture = Fixture::with(|folder| {
+        let file = folder.join("a.ome.tif");
+        std::fs::copy(bundled_sample(), &file).unwrap();
+        vec![file]
+    });
+    fixture.settle();
+    let mark = "Already has the name of the converted file";
+    fixture.window.state_mut().send(Command::Convert);
+    fixture.until("the mark", |w| sees(w, mark));
+    fixture.click("NumPy");
+    fixture.until("the name of the new file", |w| sees(w, "a.npy") && !sees(w, mark));
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn a_model_has_the_scores_of_the_command_line_on_the_same_pairs() {
     assert!(score["n_true"].as_u64() > Some(0), "{report}");
     open_evaluation(&mut fixture);
     fixture.click("A model");
-    fixture.until("the models", |w| sees(w, "segments objects"));
+    fixture.until("the models", |w| sees(w, "Segments objects"));
     assert!(fixture.sees("Evaluate a model") && !fixture.sees("Evaluate predictions"), "{}", fixture.on_screen());
     choose_folder(&mut fixture, "Pairs…", &pairs);
     fixture.click_enabled("Evaluate");

@@ -73,6 +73,7 @@ fn saved_corrections_are_measured_and_unsaved_edits_mark_the_table_outdated() {
     stroke(&mut fixture, (100.0, 40.0), (100.0, 60.0));
     fixture.click("Objects");
     assert!(fixture.sees("These labels are not measured yet"), "{}", fixture.on_screen());
+    assert!(!fixture.sees("No objects yet"), "one hint: {}", fixture.on_screen());
     // The button saves the labels first.
     fixture.click_enabled("Measure objects");
     wait_until_measured(&mut fixture);

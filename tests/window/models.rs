@@ -66,10 +66,10 @@ fn a_model_file_is_added_with_the_task_and_voxel_size_that_the_user_states() {
     let file = fixture.path("net.onnx");
     network(&file);
     drop_file(&mut fixture, file);
-    fixture.until("the test", |w| sees(w, "segments objects"));
+    fixture.until("the test", |w| sees(w, "Segments objects"));
     fixture.click("Task");
     fixture.click("Label-free prediction");
-    fixture.until("the stain", |w| sees(w, "predicts a stain"));
+    fixture.until("the stain", |w| sees(w, "Predicts a stain"));
     fixture.until("the end of the test", |w| w.state().active_jobs() == 0);
     // The card shows the stated voxel size although the file is not tested again.
     assert!(!fixture.sees("made for"), "{}", fixture.on_screen());

@@ -327,6 +327,9 @@ fn a_high_profiler_leaves_room_for_the_views_once_the_window_is_smaller() {
     fixture.window.run_steps(6);
     let top = fixture.window.get_by_label("Runs").rect().top();
     assert!(top > 240.0, "the panel begins at {top} of 600");
+    let rect = |name: &str| fixture.window.get_by_label_contains(name).rect();
+    let views = rect("XZ view").bottom() - rect("XY view").top();
+    assert!(views > 0.36 * 600.0, "the views have {views} of 600");
 }
 
 #[test]

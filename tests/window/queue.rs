@@ -69,6 +69,30 @@ fn queue_continues_in_the_next_window() {
     assert!(!fixture.sees("not finished"), "{}", fixture.on_screen());
 }
 
+#[cfg(unix)]
+#[test]
+fn closing_a_stack_that_is_being_predicted_asks_first() {
+    let mut fixture = Fixture::with_small_sample();
+    open_copies(&mut fixture, 1);
+    fixture.until_enabled("Predict this stack");
+    // The prediction does not end before the question is answered.
+    fixture.stop_engine();
+    fixture.click("Predict this stack");
+    fixture.until("the prediction", |w| w.state().waiting_predictions() == 1);
+    let question = "Close stack 0.tif?";
+    fixture.window.state_mut().send(Command::Close);
+    fixture.until("the question", |w| sees(w, question));
+    fixture.click("Keep it open");
+    fixture.until("the answer", |w| !sees(w, question));
+    let open = fixture.window.state().documents().len();
+    assert_eq!((open, fixture.window.state().waiting_predictions()), (1, 1));
+    fixture.window.state_mut().send(Command::Close);
+    fixture.click("Cancel prediction and close");
+    fixture.until("the empty window", |w| w.state().document().is_none());
+    fixture.resume_engine();
+    fixture.until("the end of the prediction", |w| w.state().waiting_predictions() == 0);
+}
+
 #[test]
 fn unfinished_predictions_can_be_discarded() {
     let mut fixture = Fixture::new();

@@ -397,3 +397,15 @@ fn data_problems_are_listed_with_advice() {
     fixture.click("Check again");
     fixture.until("the reason", |w| sees(w, "no such file or folder; check the path"));
 }
+
+#[test]
+fn the_next_button_is_below_the_page_in_a_wide_window() {
+    let mut fixture = Fixture::new();
+    fixture.window.set_size([2560.0, 1440.0].into());
+    fixture.window.run_steps(3);
+    fixture.window.state_mut().send(Command::Train);
+    fixture.until("the page", |w| sees(w, "Choose a task"));
+    fixture.window.run_steps(4);
+    let next = fixture.window.get_by_label("Next").rect();
+    assert!(next.right() < 960.0, "{next:?}");
+}

@@ -48,6 +48,7 @@ fn paused_or_killed_training_continues() {
     assert!(fixture.sees("Pause the training run"), "the button in the status bar discards nothing");
     fixture.click("Pause training");
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);
+    assert!(fixture.sees("Continue the training run, or finish it now."), "why there is no next page");
     let at = current_step(&fixture);
     assert!(at < 40_000, "it was paused in the middle");
     // Other data that are dropped now are not ignored silently.

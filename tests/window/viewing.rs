@@ -1,10 +1,12 @@
 //! Viewing: slices, keys, layers, commands, themes.
 
+use crate::accessibility;
 use crate::fixture::{Fixture, sees, window};
+use cytoscope_ui::command::Command;
 use cytoscope_ui::document::{Document, Role};
-use eframe::egui::accesskit::Toggled;
+use eframe::egui::accesskit::{self, Toggled};
 use eframe::egui::{Key, Modifiers};
-use egui_kittest::kittest::{NodeT, Queryable};
+use egui_kittest::kittest::{NodeT, Queryable, by};
 
 #[test]
 fn keys_move_through_the_stack_and_views_share_one_crosshair() {
@@ -58,6 +60,42 @@ fn palette_runs_commands() {
 }
 
 #[test]
+fn the_palette_says_why_a_command_is_disabled() {
+    let mut fixture = Fixture::new();
+    fixture.window.run_steps(3);
+    fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::P);
+    fixture.window.run_steps(3);
+    fixture.window.get_by_label("Command").type_text("save table for");
+    fixture.until("the reason", |w| sees(w, "Save table for AnnData: Open a stack first."));
+    fixture.window.get_by_label("Command").type_text("xyz");
+    fixture.until("no command", |w| sees(w, "No matching command"));
+}
+
+#[test]
+fn dialogs_fit_into_the_smallest_window() {
+    let mut fixture = Fixture::new();
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.window.set_size([640.0, 480.0].into());
+    fixture.window.run_steps(3);
+    let is_inside = |fixture: &Fixture, button: &str| {
+        let rect = fixture.window.get_by_label(button).rect();
+        rect.left() > 0.0 && rect.right() < 640.0 && rect.top() > 0.0 && rect.bottom() < 480.0
+    };
+    fixture.window.state_mut().send(Command::Open);
+    fixture.until("the dialog", |w| sees(w, "Open stacks or models"));
+    fixture.window.run_steps(10);
+    assert!(is_inside(&fixture, "Cancel dialog"));
+    fixture.click("Cancel dialog");
+    fixture.window.state_mut().send(Command::Shortcuts);
+    fixture.until("the shortcuts", |w| sees(w, "Keyboard shortcuts"));
+    fixture.window.run_steps(10);
+    assert!(is_inside(&fixture, "Close"));
+    let labels = fixture.window.query_all(by()).filter(|node| node.accesskit_node().role() == accesskit::Role::Label);
+    let widest = labels.map(|node| node.rect().right()).fold(0.0, f32::max);
+    assert!(widest < 640.0, "{widest}");
+}
+
+#[test]
 fn settings_persist_across_windows() {
     let mut fixture = Fixture::new();
     fixture.click("Open the sample");
@@ -65,12 +103,12 @@ fn settings_persist_across_windows() {
     let dark = |fixture: &Fixture| fixture.window.ctx.theme() == eframe::egui::Theme::Dark;
     // The order is system, light, dark.
     for _ in 0..2 {
-        fixture.window.state_mut().send(cytoscope_ui::command::Command::NextTheme);
+        fixture.window.state_mut().send(Command::NextTheme);
         fixture.window.run_steps(2);
     }
     assert!(dark(&fixture));
-    fixture.window.state_mut().send(cytoscope_ui::command::Command::NextTheme);
-    fixture.window.state_mut().send(cytoscope_ui::command::Command::NextTheme);
+    fixture.window.state_mut().send(Command::NextTheme);
+    fixture.window.state_mut().send(Command::NextTheme);
     fixture.window.run_steps(3);
     assert!(!dark(&fixture));
     fixture.click("Show profiler");
@@ -140,6 +178,36 @@ fn swipe_uploads_each_slice_with_and_without_labels() {
 }
 
 #[test]
+fn in_a_small_window_the_views_keep_half_of_the_width() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let sees_channels = |fixture: &Fixture| fixture.sees("Contrast of ");
+    assert!(sees_channels(&fixture), "{}", fixture.on_screen());
+    fixture.window.set_size([640.0, 480.0].into());
+    fixture.window.run_steps(6);
+    let view = |fixture: &Fixture, name: &str| fixture.window.get_by_label_contains(name).rect();
+    let views = |fixture: &Fixture| ["XY view", "YZ view", "XZ view"].map(|name| view(fixture, name));
+    let [xy, zy, xz] = views(&fixture);
+    assert!(zy.right() - xy.left() > 0.45 * 640.0, "{xy:?} {zy:?}");
+    assert!(xz.bottom() - xy.top() > 0.5 * 480.0, "{xy:?} {xz:?}");
+    fixture.window.state_mut().send(Command::ToggleLineProfile);
+    fixture.window.run_steps(6);
+    let [xy, _, xz] = views(&fixture);
+    assert!(xz.bottom() - xy.top() > 0.4 * 480.0, "{xy:?} {xz:?}");
+    fixture.window.state_mut().send(Command::ToggleLineProfile);
+    fixture.window.run_steps(6);
+    assert!(!sees_channels(&fixture), "{}", fixture.on_screen());
+    // The channels are in the panel of the tasks.
+    fixture.click("Stacks and channels");
+    assert!(sees_channels(&fixture), "{}", fixture.on_screen());
+    accessibility::check(&fixture, "a small window");
+    fixture.window.set_size([1360.0, 860.0].into());
+    fixture.window.run_steps(6);
+    assert!(sees_channels(&fixture) && !fixture.sees("Stacks and channels"), "{}", fixture.on_screen());
+}
+
+#[test]
 fn keys_step_through_time_points_and_slices_play() {
     let mut fixture = Fixture::with(|folder| {
         // The value of a voxel is 100 t + z.
@@ -157,11 +225,11 @@ fn keys_step_through_time_points_and_slices_play() {
     };
     assert_eq!(at(&fixture), (0, 2));
     // In a small window, the toolbar has two rows, and nothing is behind the tasks, which are 310 points wide.
-    fixture.window.set_size([800.0, 560.0].into());
+    fixture.window.set_size([920.0, 560.0].into());
     fixture.window.run_steps(5);
     let rects = ["Slice", "Time point", "Time point number", "Play slices", "More tools"]
         .map(|name| fixture.window.get_by_label(name).rect());
-    assert!(rects.iter().all(|rect| rect.right() < 490.0), "{rects:?}");
+    assert!(rects.iter().all(|rect| rect.right() < 610.0), "{rects:?}");
     let [first, second] = [rects[0].center().y, rects[4].center().y];
     let is_row = |y: f32| (y - first).abs() < 4.0 || (y - second).abs() < 4.0;
     assert!(rects.iter().all(|rect| is_row(rect.center().y)), "{rects:?}");

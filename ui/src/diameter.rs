@@ -69,9 +69,14 @@ pub(crate) fn diameter_control(ui: &mut Ui, state: State<'_>, card: &ModelCard, 
     let first = size.found.map_or(nominal_um, |found| found.diameter);
     diameter_choice(ui, &mut size.request, first, unit, "Set the diameter yourself; a ring on the image shows it");
     let text = format!("{}  Estimate", icon::RULER);
-    let button = ui.add_enabled(!is_estimating, egui::Button::new(text));
-    button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, !is_estimating, "Estimate"));
-    let estimate = button.on_hover_text("Measure the objects of this stack now").clicked();
+    let reason = match is_estimating {
+        true => Some("The diameter is being estimated."),
+        false => state.reason_against_jobs(),
+    };
+    let button = ui.add_enabled(reason.is_none(), egui::Button::new(text));
+    button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, reason.is_none(), "Estimate"));
+    let button = button.on_hover_text("Measure the objects of this stack now");
+    let estimate = button.on_disabled_hover_text(reason.unwrap_or_default()).clicked();
     let found = match size.found {
         _ if is_estimating => "Estimating…".to_owned(),
         Some(ObjectDiameter { diameter, estimate: Some(e), .. }) if e.certainty == Certainty::None => {

@@ -79,6 +79,8 @@ pub(crate) enum Dialog {
     About,
     /// Question whether to restore the default layout and settings.
     Reset,
+    /// Question whether to close the active stack, which cancels its prediction.
+    CloseStack,
 }
 
 /// The dialog that asks for the axes of a file.

@@ -1,7 +1,7 @@
 //! Notes and failures of the engine in the words of the window. The engine words them for the command line, too: they name
 //! its options, and count time points from 0.
 
-use crate::panels::capitalized;
+use crate::panels::{capitalized, with_stop};
 use cytoscope_pipeline::Note;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::Setting;
@@ -136,7 +136,7 @@ fn failure_with_controls(message: &Message, next_step: Option<&str>, in_place: f
         Some((problem, step))
     });
     match parts {
-        Some((problem, step)) => format!("{}\n{}", shown(&problem), capitalized(&shown(&step))),
+        Some((problem, step)) => format!("{}\n{}", with_stop(&shown(&problem)), with_stop(&capitalized(&shown(&step)))),
         None => shown(message),
     }
 }
@@ -211,10 +211,11 @@ mod tests {
         let message = message!("a.tif: time point 2 does not exist; it has 2; leave out the choice, or use {AXES}");
         assert_eq!(
             failure_in_window(&message, Some("leave out the choice, or use --axes")),
-            "a.tif: time point 3 does not exist; it has 2\nLeave out the choice, or use \"Axes…\""
+            "a.tif: time point 3 does not exist; it has 2.\nLeave out the choice, or use \"Axes…\"."
         );
         let message = Message::from("no file was given; give its name");
-        assert_eq!(failure_in_window(&message, Some("give its name")), "no file was given\nGive its name");
+        assert_eq!(failure_in_window(&message, Some("give its name")), "no file was given.
+Give its name.");
         let message = Message::from("the GPU failed; restart it");
         for other in [None, Some("something else")] {
             assert_eq!(failure_in_window(&message, other), "the GPU failed; restart it");
@@ -230,7 +231,7 @@ mod tests {
         );
         assert_eq!(
             search_failure_in_window(&message, Some("use --restart instead of --resume")),
-            "m.search.csv: row 2 cannot be read\nUse \"Search for settings\" instead of \"Continue search\""
+            "m.search.csv: row 2 cannot be read.\nUse \"Search for settings\" instead of \"Continue search\"."
         );
         let of_training = message_in_window(&message);
         assert!(of_training.ends_with(" instead of \"Continue training\""), "{of_training}");

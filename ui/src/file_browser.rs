@@ -7,7 +7,7 @@ use crate::disk::DiskEffect;
 use crate::display::DisplayAction;
 use crate::effect::Effects;
 use crate::file_dialog::{Choice, DialogSpec};
-use crate::panels::{named_button, named_primary_button, weak};
+use crate::panels::{list_height, named_button, named_primary_button, weak};
 use crate::theme;
 use cytoscope_formats::is_zarr_folder;
 use cytoscope_storage::{io_advice, io_message, io_problem};
@@ -20,8 +20,10 @@ use std::path::{Path, PathBuf};
 const MAX_ENTRIES: usize = 20_000;
 /// Height of a row in points.
 const ROW_HEIGHT: f32 = 24.0;
-/// Height of the list in points.
+/// Maximum height of the list in points.
 const LIST_HEIGHT: f32 = 320.0;
+/// Height of the dialog above and below its list, in points.
+const AROUND_LIST: f32 = 230.0;
 
 /// A file or folder in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -462,7 +464,8 @@ fn rows(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserA
         };
         weak(ui, text);
     }
-    let scroll = egui::ScrollArea::vertical().id_salt(&browser.folder).max_height(LIST_HEIGHT).auto_shrink([false; 2]);
+    let height = list_height(ui.ctx(), LIST_HEIGHT, AROUND_LIST);
+    let scroll = egui::ScrollArea::vertical().id_salt(&browser.folder).max_height(height).auto_shrink([false; 2]);
     scroll.show_rows(ui, ROW_HEIGHT, listed.len(), |ui, range| {
         for entry in listed.get(range).unwrap_or_default() {
             let sign = if entry.is_folder { icon::FOLDER } else { icon::FILE };

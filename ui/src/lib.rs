@@ -71,7 +71,7 @@ const ICON: &[u8] = include_bytes!("../assets/icon.png");
 const WINDOW_SIZE: [f32; 2] = [1360.0, 860.0];
 
 /// Minimum size of the window in points.
-const MIN_WINDOW_SIZE: [f32; 2] = [760.0, 520.0];
+const MIN_WINDOW_SIZE: [f32; 2] = [640.0, 480.0];
 
 /// Input and output connected to the shell process that started the window.
 pub type ShellPipes = (Box<dyn Read + Send>, Box<dyn Write + Send>);

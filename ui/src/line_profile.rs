@@ -19,6 +19,9 @@ use egui_plot::{Legend, Line, Plot, PlotPoints};
 /// Maximum number of samples along a line.
 const MAX_SAMPLES: usize = 4096;
 
+/// Minimum height of the panel in points.
+const MIN_HEIGHT: f32 = 110.0;
+
 /// Minimum length of a line in voxels; shorter ones are clicks.
 const MIN_VOXELS: f64 = 0.5;
 
@@ -213,7 +216,10 @@ pub(crate) fn line_profile_panel(ui: &mut Ui, state: State<'_>, views: &Layout, 
     let mut close = false;
     let mut save = false;
     let panel = egui::Panel::bottom("line profile").frame(frame(ui)).resizable(true);
-    panel.default_size(190.0).size_range(110.0..=420.0).show(ui, |ui| {
+    // In low windows, the views keep most of the height.
+    let default_height = (ui.available_height() * 0.3).clamp(MIN_HEIGHT, 190.0);
+    let most_height = (ui.available_height() * 0.5).clamp(MIN_HEIGHT, 420.0);
+    panel.default_size(default_height).size_range(MIN_HEIGHT..=most_height).show(ui, |ui| {
         ui.horizontal(|ui| {
             ui.label(RichText::new("Line profile").strong());
             match &profile {
@@ -222,7 +228,8 @@ pub(crate) fn line_profile_panel(ui: &mut Ui, state: State<'_>, views: &Layout, 
             };
             ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
                 close = icon_button(ui, icon::X, "Close line profile", true, false).clicked();
-                save = icon_button(ui, icon::TABLE, "Save line profile as CSV", profile.is_some(), false).clicked();
+                let table = icon_button(ui, icon::TABLE, "Save line profile as CSV", profile.is_some(), false);
+                save = table.on_disabled_hover_text("Drag a line across a slice first.").clicked();
             });
         });
         let Some((curves, _, unit)) = &profile else {

@@ -129,11 +129,12 @@ fn preprocessed_copy_steps(text: &str, steps: &[PreprocessStep]) -> Result<Vec<P
     Ok(all)
 }
 
-/// Draws the controls that write and open a preprocessed copy of a stack; its steps may change the grid.
+/// Draws the controls that write and open a preprocessed copy of a stack; its steps may change the grid. `against_jobs` says why
+/// the engine can run no job now.
 pub(crate) fn copy_control(
     ui: &mut Ui,
     document: &Document,
-    has_engine: bool,
+    against_jobs: Option<&'static str>,
     editor: &mut StepEditor,
     actions: &mut Actions,
 ) {
@@ -154,8 +155,14 @@ pub(crate) fn copy_control(
         if let Err(reason) = &steps {
             problem(ui, reason);
         }
-        let enabled = has_engine && steps.as_ref().is_ok_and(|steps| !steps.is_empty());
-        if named_button(ui, enabled, icon::COPY, "Open preprocessed copy…").clicked()
+        let against_steps = match &steps {
+            Err(_) => Some("Correct the steps first."),
+            Ok(steps) if steps.is_empty() => Some("Enter a step first."),
+            Ok(_) => None,
+        };
+        let reason = against_jobs.or(against_steps);
+        let open = named_button(ui, reason.is_none(), icon::COPY, "Open preprocessed copy…");
+        if open.on_disabled_hover_text(reason.unwrap_or_default()).clicked()
             && let Ok(steps) = steps
         {
             actions.send(JobsAction::AskCopy { document: document.id, steps });

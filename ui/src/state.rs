@@ -15,6 +15,12 @@ use crate::training::{Training, Wizard};
 use crate::work::Purpose;
 use cytoscope_pipeline::cards::ModelCard;
 
+/// Why a command on labels is disabled: there are none.
+const WITHOUT_LABELS: &str = "Predict the stack or add labels first.";
+
+/// Why a command on saved labels is disabled: those that are shown are a preview.
+const UNSAVED_PREVIEW: &str = "These objects are a preview: save them in Predict first.";
+
 /// Shared references to all states.
 #[derive(Clone, Copy)]
 pub(crate) struct State<'a> {
@@ -38,6 +44,11 @@ impl<'a> State<'a> {
     /// The active document.
     pub(crate) fn document(self) -> Option<&'a Document> {
         self.documents.active()
+    }
+
+    /// The active document, if its prediction is running or waits.
+    pub(crate) fn predicted_document(self) -> Option<&'a Document> {
+        self.document().filter(|document| self.jobs.prediction(document.id).is_some())
     }
 
     /// Current settings, including unsaved changes.
@@ -111,13 +122,68 @@ impl<'a> State<'a> {
         }
     }
 
+    /// Why stacks cannot be predicted now; `None` if they can.
+    pub(crate) fn reason_against_predicting(self) -> Option<&'static str> {
+        let reason = self.reason_against_jobs();
+        if reason.is_some() {
+            reason
+        } else if self.jobs.models().is_empty() {
+            Some("Loading models…")
+        } else if self.model().is_none() {
+            Some("No usable model. Drop a model file, or open one under Predict > Models.")
+        } else if self.jobs.is_searching() {
+            Some("Wait until the search for training settings has finished, or cancel it.")
+        } else if self.jobs.tuning().is_some() {
+            Some("Wait until tuning has finished, or cancel it: predictions would distort the timing.")
+        } else {
+            None
+        }
+    }
+
+    /// Why a command is disabled now; `None` if it is enabled.
+    pub(crate) fn reason_against_command(self, command: Command) -> Option<&'static str> {
+        if self.is_enabled(command) {
+            return None;
+        }
+        let document = self.document();
+        match command {
+            Command::OpenSample => Some("The sample is not installed."),
+            Command::Models | Command::Convert | Command::Evaluate => self.reason_against_jobs(),
+            Command::ShowLogFolder => Some("No log is written."),
+            Command::Close => Some("No stack is open."),
+            Command::Cancel => Some("No job is running or waiting."),
+            Command::CancelPredictions => Some("No prediction is running or waiting."),
+            Command::Correct(action) => self.reason_against_editing(action),
+            Command::Measure => self.reason_against_measuring(),
+            Command::PredictAll if self.documents.all().len() < 2 => Some("Open two or more stacks first."),
+            _ if document.is_none() => Some("Open a stack first."),
+            Command::Predict if self.predicted_document().is_some() => {
+                Some("The stack is being predicted, or waits for another job.")
+            }
+            Command::Predict | Command::PredictAll => self.reason_against_predicting(),
+            Command::NextSlice | Command::PreviousSlice | Command::Play => Some("The image has only one slice."),
+            Command::NextTime | Command::PreviousTime => Some("The image has only one time point."),
+            Command::ToggleMap => Some("Predict the stack first."),
+            Command::ToggleLabels | Command::NextLabelStyle | Command::ToggleSwipe => Some(WITHOUT_LABELS),
+            Command::SaveTable | Command::SaveAnnData => Some("Predict the stack or measure its labels first."),
+            Command::SaveMesh => self.reason_against_jobs().or(match document.is_some_and(has_labels) {
+                true => Some(UNSAVED_PREVIEW),
+                false => Some(WITHOUT_LABELS),
+            }),
+            Command::Tool(_) if self.correction().is_none() => Some("Start correcting labels first."),
+            Command::Tool(_) => Some("Show the Correct panel first."),
+            // The other commands are always enabled.
+            _ => None,
+        }
+    }
+
     /// Why the shown labels cannot be measured now; `None` if they can.
     pub(crate) fn reason_against_measuring(self) -> Option<&'static str> {
         let Some(document) = self.document() else { return Some("Open a stack first.") };
-        if document.overlay_with_role(Role::Labels).is_none() {
-            Some("Predict the stack or add labels first.")
+        if !has_labels(document) {
+            Some(WITHOUT_LABELS)
         } else if !has_saved_labels(document) {
-            Some("These objects are a preview: save them in Predict first.")
+            Some(UNSAVED_PREVIEW)
         } else if self.corrections.of(document.id).is_some_and(|c| c.saving) {
             Some("Wait until the corrected labels have been saved.")
         } else if self.jobs.measuring(document.id).is_some() {
@@ -219,6 +285,11 @@ impl<'a> State<'a> {
         let has_nominal = self.model().is_some_and(|card| card.object_diameter_um.is_some());
         self.document().filter(|_| is_set_up && has_nominal)?.object_size.shown()
     }
+}
+
+/// Whether a document shows labels, which may be a preview.
+fn has_labels(document: &Document) -> bool {
+    document.overlay_with_role(Role::Labels).is_some()
 }
 
 /// Whether a document has labels that are more than a preview.

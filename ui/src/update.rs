@@ -246,6 +246,9 @@ impl Workbench {
             Command::OpenTruth => self.ask_for_active(FileRequest::Truth),
             // A page hides the stacks.
             Command::Close if self.display.task().is_page() => self.apply(DisplayAction::Task(PanelTask::Predict)),
+            Command::Close if self.state().predicted_document().is_some() => {
+                self.apply(DisplayAction::Open(Dialog::CloseStack));
+            }
             Command::Close => self.apply(DocumentsAction::Close),
             Command::Predict => self.apply_to_active(JobsAction::Predict),
             Command::PredictAll => self.apply(JobsAction::PredictAll),

@@ -560,7 +560,7 @@ mod tests {
         let reason = read_events(text.as_bytes(), TunedRuns::Predictions, |event| {
             shown.borrow_mut().extend(progress_text(&event))
         });
-        assert_eq!(reason.as_deref(), Some("there is no memory\nClose other programs"));
+        assert_eq!(reason.as_deref(), Some("there is no memory.\nClose other programs."));
         let first = "1 of 2: cpu int8: 0.532 s · about 2 min 30 s remaining";
         assert_eq!(shown.into_inner(), ["Round 1: 2 candidates", first, "2 of 2: cpu int8: 0.532 s"]);
         assert_eq!(read_events(&b"note: a"[..], TunedRuns::Search, |_| {}), None);

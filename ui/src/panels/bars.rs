@@ -173,6 +173,14 @@ fn slider_and_number(ui: &mut Ui, value: &mut usize, last: usize, name: &str) {
     });
 }
 
+/// Adds the reason why a command is disabled, if it is, as a tooltip.
+pub(super) fn with_reason(response: egui::Response, state: State<'_>, command: Command) -> egui::Response {
+    match state.reason_against_command(command) {
+        Some(reason) => response.on_disabled_hover_text(reason),
+        None => response,
+    }
+}
+
 /// Draws a menu item for a command. Returns its id if it is enabled.
 fn command_button(ui: &mut Ui, state: State<'_>, command: Command, actions: &mut Actions) -> Option<Id> {
     let title = state.current_title(command);
@@ -192,6 +200,7 @@ fn command_button(ui: &mut Ui, state: State<'_>, command: Command, actions: &mut
         Some(on) => egui::WidgetInfo::selected(egui::WidgetType::Button, enabled, on, &title),
         None => egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, &title),
     });
+    let response = with_reason(response, state, command);
     if response.clicked() {
         actions.command(command);
         ui.close();
@@ -464,6 +473,7 @@ fn controls(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             Some(keys) => response.on_hover_text(keys_text(ui.ctx(), &keys)),
             None => response,
         };
+        let response = with_reason(response, state, command);
         if response.clicked() {
             actions.command(command);
         }

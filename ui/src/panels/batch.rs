@@ -1,9 +1,9 @@
 //! The page for converting files and for scoring predictions.
 
-use super::predict::{device_choice, facts, model_list, precision_choice, reason_against_predicting};
+use super::predict::{device_choice, facts, model_list, precision_choice};
 use super::{
-    OptionalNumber, SettingRow, frame, heading, job_progress, labeled_choice, named_button, number_field, page_top,
-    weak,
+    OptionalNumber, SettingRow, frame, heading, job_progress, labeled_choice, named_button, named_primary_button,
+    number_field, page_top, weak,
 };
 use crate::action::Actions;
 use crate::batch::{Batch, BatchAction, ConvertFormat, ScoreSubject, ScoredModel, start_folder};
@@ -31,6 +31,8 @@ const LISTED_PAIRS: usize = 200;
 const LISTED_NOTES: usize = 20;
 /// Maximum height of the list of files to convert; longer lists are scrolled.
 const FILE_LIST_HEIGHT: f32 = 320.0;
+/// What is wrong with a file that would be converted to itself.
+const SAME_NAME: &str = "Already has the name of the converted file: choose an output folder or another format";
 /// Width of the list of models.
 const MODEL_LIST_WIDTH: f32 = 320.0;
 /// The label that is suggested for voxels that are not annotated.
@@ -114,7 +116,7 @@ fn convert_settings(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
         if named_button(ui, true, icon::FOLDER, "Output folder…").clicked() {
             ask(FileRequest::ConvertFolder, batch.folder.as_deref(), actions);
         }
-        let folder = batch.folder.as_ref().map_or("beside each file".to_owned(), |f| f.display().to_string());
+        let folder = batch.folder.as_ref().map_or("Beside each file".to_owned(), |f| f.display().to_string());
         weak(ui, folder);
         if batch.folder.is_some() && named_button(ui, true, icon::X, "Beside each file").clicked() {
             actions.send(BatchAction::Folder(None));
@@ -155,7 +157,7 @@ fn convert_start(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let running = batch.converting(state.jobs);
     ui.horizontal(|ui| {
         let reason = reason_against_converting(state);
-        let convert = named_button(ui, reason.is_none(), icon::SWAP, "Convert");
+        let convert = named_primary_button(ui, reason.is_none(), icon::SWAP, "Convert");
         if convert.on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
             actions.send(BatchAction::Convert);
         }
@@ -208,7 +210,10 @@ fn file_list(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
                 let output = batch.converted_path(file);
                 // The built-in fonts have no arrow.
                 let shown = distinct_name(&file_name(file), file, &namesakes(file, &batch.files));
-                let text = format!("{shown}  {}  {}", icon::ARROW_RIGHT, file_name(&output));
+                let text = match output == *file {
+                    true => format!("{shown}  {}  {SAME_NAME}", icon::WARNING),
+                    false => format!("{shown}  {}  {}", icon::ARROW_RIGHT, file_name(&output)),
+                };
                 ui.add(egui::Label::new(text).truncate()).on_hover_text(file.display().to_string());
             });
         }
@@ -353,7 +358,7 @@ fn reason_against_evaluating(state: State<'_>) -> Option<&'static str> {
         ScoreSubject::Predictions if batch.truth.path.is_none() => Some("Choose their ground truth."),
         ScoreSubject::Predictions => None,
         ScoreSubject::Model if batch.pairs.is_none() => Some("Choose pairs."),
-        ScoreSubject::Model => reason_against_predicting(state),
+        ScoreSubject::Model => state.reason_against_predicting(),
     }
 }
 
@@ -387,7 +392,8 @@ fn evaluation_start(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let is_running = batch.is_evaluating(state.jobs);
     let reason = reason_against_evaluating(state);
     ui.horizontal(|ui| {
-        let mut button = named_button(ui, !is_running && reason.is_none(), icon::SCALES, "Evaluate");
+        let enabled = !is_running && reason.is_none();
+        let mut button = named_primary_button(ui, enabled, icon::SCALES, "Evaluate");
         if let Some(reason) = reason {
             button = button.on_disabled_hover_text(reason);
         }

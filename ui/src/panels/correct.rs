@@ -294,7 +294,7 @@ fn saving_controls(ui: &mut Ui, state: State<'_>, correction: &Correction, actio
             let request = FileRequest::DatasetFolder(None);
             actions.send(DocumentsAction::Ask { request, folder: folder.clone(), name: String::new() });
         }
-        let text = folder.as_ref().map_or_else(|| "no dataset folder".to_owned(), |f| f.display().to_string());
+        let text = folder.as_ref().map_or_else(|| "No dataset folder".to_owned(), |f| f.display().to_string());
         ui.add(egui::Label::new(RichText::new(&text).weak().size(12.0)).truncate()).on_hover_text(text);
     });
     // Last, because it comes and goes after each saving: the buttons stay where they are.

@@ -1,4 +1,4 @@
-//! Dialogs: keyboard shortcuts, about, resetting, axes of a file.
+//! Dialogs: keyboard shortcuts, about, resetting, closing a stack that is being predicted, axes of a file.
 
 use crate::action::Actions;
 use crate::command::{Command, keys_text};
@@ -16,8 +16,8 @@ const MADE_BY_OTHERS: &str = "egui and eframe (MIT or Apache-2.0), wgpu (MIT or 
                               Apache-2.0), rayon (MIT or Apache-2.0), Phosphor icons (MIT), and the libraries named \
                               in Cargo.lock.";
 
-/// Number of columns of commands in the list of shortcuts.
-const SHORTCUT_COLUMNS: usize = 2;
+/// Width of the window in points from which the list of shortcuts has two columns of commands.
+const TWO_COLUMNS_FROM: f32 = 760.0;
 
 /// Draws the open dialogs.
 pub(crate) fn dialogs(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
@@ -35,8 +35,37 @@ pub(crate) fn dialogs(ctx: &egui::Context, state: State<'_>, actions: &mut Actio
             actions.send(DisplayAction::Reset);
         }
     }
+    if state.display.is_open(Dialog::CloseStack) {
+        close_dialog(ctx, state, actions);
+    }
     axes_dialog(ctx, state, actions);
     voxel_size_dialog(ctx, state, actions);
+}
+
+/// Asks whether to close the active stack although it is being predicted. The question is withdrawn once the prediction has
+/// ended.
+fn close_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
+    let Some(document) = state.predicted_document() else {
+        return actions.send(DisplayAction::Close(Dialog::CloseStack));
+    };
+    let response = egui::Modal::new(egui::Id::new("close stack")).show(ctx, |ui| {
+        ui.set_width(420.0);
+        ui.add(egui::Label::new(RichText::new(format!("Close {}?", state.documents.title(document))).heading()).wrap());
+        ui.add_space(8.0);
+        let what = "The stack is being predicted, or waits for another job. Closing it cancels the prediction.";
+        ui.add(egui::Label::new(what).wrap());
+        ui.add_space(8.0);
+        ui.horizontal(|ui| {
+            let keep = ui.button("Keep it open").clicked().then_some(false);
+            keep.or_else(|| ui.button("Cancel prediction and close").clicked().then_some(true))
+        })
+        .inner
+    });
+    let Some(close) = response.inner.or_else(|| response.should_close().then_some(false)) else { return };
+    actions.send(DisplayAction::Close(Dialog::CloseStack));
+    if close {
+        actions.send(DocumentsAction::Close);
+    }
 }
 
 /// Lists the keyboard shortcuts; returns whether to close the dialog.
@@ -46,7 +75,9 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
         ui.add_space(8.0);
         // Small windows cannot show all rows.
         let height = (ctx.content_rect().height() - 180.0).max(100.0);
-        egui::ScrollArea::vertical().max_height(height).min_scrolled_height(height).show(ui, shortcut_grid);
+        let columns = if ctx.content_rect().width() < TWO_COLUMNS_FROM { 1 } else { 2 };
+        let list = egui::ScrollArea::vertical().max_height(height).min_scrolled_height(height);
+        list.show(ui, |ui| shortcut_grid(ui, columns));
         ui.add_space(8.0);
         weak(
             ui,
@@ -59,11 +90,12 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
     response.inner || response.should_close()
 }
 
-/// Draws the commands with their keys, in several columns.
-fn shortcut_grid(ui: &mut egui::Ui) {
+/// Draws the commands with their keys, in this number of columns.
+fn shortcut_grid(ui: &mut egui::Ui, columns: usize) {
     let keyed: Vec<Command> = Command::ALL.into_iter().filter(|c| c.shortcut().is_some()).collect();
-    let rows = keyed.len().div_ceil(SHORTCUT_COLUMNS);
-    let grid = egui::Grid::new("shortcuts").num_columns(2 * SHORTCUT_COLUMNS).spacing([22.0, 3.0]).min_row_height(18.0);
+    let rows = keyed.len().div_ceil(columns);
+    let grid = egui::Grid::new(("shortcuts", columns)).num_columns(2 * columns);
+    let grid = grid.spacing([22.0, 3.0]).min_row_height(18.0);
     grid.show(ui, |ui| {
         for row in 0..rows {
             for command in keyed.iter().skip(row).step_by(rows) {

@@ -1,5 +1,6 @@
 //! The left panel: open stacks, and display settings of the active document.
 
+use super::bars::with_reason;
 use super::compare::comparison;
 use super::{capitalized, frame, heading, icon_button, item_text, weak};
 use crate::action::Actions;
@@ -30,23 +31,26 @@ const MIN_SLIDER: f32 = 40.0;
 pub(super) fn library_panel(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let frame = frame(ui);
     egui::Panel::left("library").frame(frame).default_size(262.0).size_range(220.0..=460.0).show(ui, |ui| {
-        egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
-            stacks(ui, state, actions);
-            if let Some(document) = state.document() {
-                layers(ui, document, actions);
+        egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| library(ui, state, actions));
+    });
+}
+
+/// Draws the content of the panel.
+pub(super) fn library(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    stacks(ui, state, actions);
+    if let Some(document) = state.document() {
+        layers(ui, document, actions);
+    }
+    comparison(ui, state, actions);
+    ui.add_space(theme::GROUP_GAP);
+    ui.horizontal_wrapped(|ui| {
+        for command in [Command::OpenLabels, Command::OpenTruth] {
+            let text = format!("{} {}", command.icon(), command.title());
+            let response = ui.add_enabled(state.is_enabled(command), egui::Button::new(text));
+            if with_reason(response, state, command).clicked() {
+                actions.command(command);
             }
-            comparison(ui, state, actions);
-            ui.add_space(theme::GROUP_GAP);
-            ui.horizontal_wrapped(|ui| {
-                for command in [Command::OpenLabels, Command::OpenTruth] {
-                    let text = format!("{} {}", command.icon(), command.title());
-                    let response = ui.add_enabled(state.is_enabled(command), egui::Button::new(text));
-                    if response.clicked() {
-                        actions.command(command);
-                    }
-                }
-            });
-        });
+        }
     });
 }
 
@@ -154,7 +158,7 @@ fn series_choice(ui: &mut Ui, document: &Document, actions: &mut Actions) {
     let mut series = document.series;
     let response = egui::ComboBox::from_id_salt(("series", document.id))
         .selected_text(meta.series_name(series))
-        .width(ui.available_width() - 8.0)
+        .width(ui.available_width())
         .truncate()
         .show_ui(ui, |ui| {
             for number in 0..meta.series_count {

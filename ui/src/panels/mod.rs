@@ -93,6 +93,11 @@ pub(crate) fn y_axis<'a>(label: impl Into<egui::WidgetText>) -> Vec<AxisHints<'a
     vec![AxisHints::new_y().label(label).label_spacing(20.0..=21.0)]
 }
 
+/// Height in points of the list of a dialog, at most `most`, that leaves `others` points of the window to the rest of the dialog.
+pub(crate) fn list_height(ctx: &egui::Context, most: f32, others: f32) -> f32 {
+    (ctx.content_rect().height() - others).min(most).max(100.0)
+}
+
 /// Draws small text in a weak color.
 pub(crate) fn weak(ui: &mut Ui, text: impl Into<String>) -> egui::Response {
     ui.add(egui::Label::new(RichText::new(text).weak().size(12.0)).wrap())
@@ -102,6 +107,12 @@ pub(crate) fn weak(ui: &mut Ui, text: impl Into<String>) -> egui::Response {
 pub(crate) fn capitalized(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
+}
+
+/// Returns the text with a full stop at its end, unless it ends a sentence already.
+pub(crate) fn with_stop(text: &str) -> String {
+    let stop = if text.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{text}{stop}")
 }
 
 /// A button in the color of main buttons; a plain one if it is disabled.
@@ -124,12 +135,12 @@ pub(crate) fn main_button(ui: &mut Ui, enabled: bool, icon: &str, name: &str) ->
     response
 }
 
-/// An icon button with a tooltip and accessible name.
+/// An icon button whose name is its tooltip, also while it is disabled, and its accessible name.
 pub(crate) fn icon_button(ui: &mut Ui, icon: &str, name: &str, enabled: bool, on: bool) -> egui::Response {
     let button = egui::Button::new(RichText::new(icon).size(16.0)).selected(on).min_size(egui::vec2(28.0, 26.0));
     let response = ui.add_enabled(enabled, button);
     response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::Button, enabled, on, name));
-    response.on_hover_text(name)
+    response.on_hover_text(name).on_disabled_hover_text(name)
 }
 
 /// A button with the icon `sign` before its text, which is also its accessible name.
@@ -381,9 +392,13 @@ pub(crate) fn job_progress(ui: &mut Ui, job: &JobView) {
     ui.ctx().request_repaint_after(std::time::Duration::from_millis(500));
 }
 
+/// Width of the window in points below which stacks and tasks share a panel, so that the views keep about half of the width.
+const NARROW_WINDOW: f32 = 900.0;
+
 /// Draws all panels and, in the center, the views; returns the area of the center.
 pub(crate) fn show(ui: &mut Ui, state: State<'_>, panels: &mut Panels, actions: &mut Actions) -> egui::Rect {
     let settings = state.settings();
+    let is_narrow = ui.available_width() < NARROW_WINDOW;
     bars::top_bar(ui, state, actions);
     queue::queue_bar(ui, state, actions);
     train::training_bar(ui, state, actions);
@@ -394,11 +409,14 @@ pub(crate) fn show(ui: &mut Ui, state: State<'_>, panels: &mut Panels, actions: 
     let has_documents = !state.documents.all().is_empty();
     let task = state.display.task();
     let training = task == PanelTask::Train;
-    if settings.show_library && has_documents && !task.is_page() {
+    let shows_views = has_documents && !task.is_page();
+    let (with_library, with_tasks) = (shows_views && settings.show_library, shows_views && settings.show_tasks);
+    let share_panel = is_narrow && with_library && with_tasks;
+    if with_library && !share_panel {
         library::library_panel(ui, state, actions);
     }
-    if training || (settings.show_tasks && has_documents && !task.is_page()) {
-        tasks_panel(ui, state, panels, actions);
+    if training || with_tasks {
+        tasks_panel(ui, state, panels, share_panel, actions);
     }
     let frame = Frame::new().fill(ui.visuals().panel_fill);
     let center = egui::CentralPanel::default().frame(frame).show(ui, |ui| match task {
@@ -411,10 +429,23 @@ pub(crate) fn show(ui: &mut Ui, state: State<'_>, panels: &mut Panels, actions: 
     center.response.rect
 }
 
-/// Draws the task panel on the right.
-fn tasks_panel(ui: &mut Ui, state: State<'_>, panels: &mut Panels, actions: &mut Actions) {
+/// Draws the stacks and their channels at the top of the task panel, where they take at most half of its height.
+fn library_in_tasks(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    egui::CollapsingHeader::new("Stacks and channels").show(ui, |ui| {
+        let height = ui.available_height() / 2.0;
+        let scroll = egui::ScrollArea::vertical().id_salt("library in tasks").auto_shrink([false, true]);
+        scroll.max_height(height).show(ui, |ui| library::library(ui, state, actions));
+    });
+    ui.separator();
+}
+
+/// Draws the task panel on the right; with the content of the library if `has_library`.
+fn tasks_panel(ui: &mut Ui, state: State<'_>, panels: &mut Panels, has_library: bool, actions: &mut Actions) {
     let frame = frame(ui);
     egui::Panel::right("tasks").frame(frame).default_size(310.0).size_range(270.0..=520.0).show(ui, |ui| {
+        if has_library {
+            library_in_tasks(ui, state, actions);
+        }
         let shown = state.display.task();
         ui.horizontal(|ui| {
             let tasks = [

@@ -1,8 +1,8 @@
 //! The Models page: the list of models, and details, test, speed, quantization, export and removal of the shown one.
 
 use super::{
-    OptionalNumber, SettingRow, frame, heading, job_progress, labeled_choice, named_button, number_field, page_top,
-    seconds, weak,
+    OptionalNumber, SettingRow, frame, heading, job_progress, labeled_choice, named_button, named_primary_button,
+    number_field, page_top, seconds, weak,
 };
 use crate::action::Actions;
 use crate::documents::DocumentsAction;
@@ -112,7 +112,7 @@ fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             weak(ui, precisions.join(", "));
         }
         if !device.usable {
-            weak(ui, device.reason.as_str());
+            weak(ui, super::capitalized(&device.reason));
         } else if let Some(lacks) = device.shortcoming() {
             weak(ui, format!("Slower than it could be: {lacks}"));
         }
@@ -161,7 +161,7 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
     ui.horizontal_wrapped(|ui| {
         let problem = problem.unwrap_or_default();
         if installed.is_some() {
-            let predict = named_button(ui, usable, icon::SPARKLE, "Predict with this model");
+            let predict = named_primary_button(ui, usable, icon::SPARKLE, "Predict with this model");
             if predict.on_disabled_hover_text(problem).clicked() {
                 actions.send(ModelsAction::Use);
             }
@@ -352,7 +352,7 @@ fn add_controls(ui: &mut Ui, state: State<'_>, model: &Path, reason: Option<&str
         let is_unnamed = crate::training::plan::clean_name(&name).is_empty();
         let reason = reason.or(is_unnamed.then_some("Enter a name first."));
         let may = reason.is_none();
-        let add = named_button(ui, may, icon::PLUS, "Add to my models");
+        let add = named_primary_button(ui, may, icon::PLUS, "Add to my models");
         let add = add.on_disabled_hover_text(reason.unwrap_or_default());
         if add.clicked() || (is_entered && may) {
             actions.send(ModelsAction::Add);

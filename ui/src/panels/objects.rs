@@ -7,7 +7,7 @@ use crate::correct::CorrectionsAction;
 use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
-use crate::measure::{has_other_voxel_size, table_hint};
+use crate::measure::{TableState, has_other_voxel_size, table_hint};
 use crate::number_text::{counted, short_number};
 use crate::panels::predict::unknown_voxel_size;
 use crate::results::Results;
@@ -139,7 +139,10 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
     table_hint(ui, state, actions);
     let Some(document) = state.document() else { return };
     let Some(results) = &document.results else {
-        weak(ui, "No measured objects. Predict, or save corrected labels.");
+        // Labels that are not measured have a hint of their own.
+        if state.table_state(document) == TableState::Current {
+            weak(ui, "No objects yet: predict the stack, or add labels.");
+        }
         return;
     };
     if !document.voxel_known {
@@ -164,10 +167,12 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
         }
     });
     let selected = document.selected.and_then(|label| results.row_index(label, document.time));
+    // In low windows, plots are scrolled.
+    let scroll = egui::ScrollArea::vertical().id_salt("plot of objects").auto_shrink([false; 2]);
     match own.view {
         ObjectsView::Table => table(ui, document, selected, state.display.reveals_object(), actions),
-        ObjectsView::Histogram => histogram(ui, results, selected, own),
-        ObjectsView::Scatter => scatter(ui, document, selected, own, actions),
+        ObjectsView::Histogram => _ = scroll.show(ui, |ui| histogram(ui, results, selected, own)),
+        ObjectsView::Scatter => _ = scroll.show(ui, |ui| scatter(ui, document, selected, own, actions)),
     }
 }
 
@@ -211,6 +216,8 @@ fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool
         hovered.bg_fill = hovered.weak_bg_fill;
         let mut table = TableBuilder::new(ui)
             .striped(true)
+            // Otherwise the table would be drawn over the panel below it in low windows.
+            .min_scrolled_height(0.0)
             .sense(egui::Sense::click())
             .cell_layout(egui::Layout::right_to_left(egui::Align::Center));
         for column in &columns {
@@ -282,6 +289,16 @@ fn measurement_choice(
     results.column(&current)
 }
 
+/// Start and width of the range of a histogram of values from `low` to `high`. Values that are the same are in its middle.
+fn histogram_range(low: f64, high: f64) -> (f64, f64) {
+    let span = high - low;
+    if span > low.abs().max(high.abs()) * 1e-9 {
+        return (low, span);
+    }
+    let around = if low == 0.0 { 1.0 } else { low.abs() * 0.2 };
+    (low - around / 2.0, around)
+}
+
 fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut ObjectsPanel) {
     let Some(column) = measurement_choice(ui, results, "Measurement", &mut own.x, ObjectColumn::VolumeUm3) else {
         return;
@@ -294,15 +311,16 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut 
     }
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let width = ((high - low) / BARS as f64).max(1e-12);
+    let (from, span) = histogram_range(low, high);
+    let width = span / BARS as f64;
     let mut counts = [0u32; BARS];
     for v in &values {
-        counts[(((v - low) / width) as usize).min(BARS - 1)] += 1;
+        counts[(((v - from) / width) as usize).min(BARS - 1)] += 1;
     }
     let mine = selected.and_then(|row| shown.get(row).copied());
     let bars = counts.iter().enumerate().map(|(i, n)| {
-        let at = low + (i as f64 + 0.5) * width;
-        let has = mine.is_some_and(|v| ((((v - low) / width) as usize).min(BARS - 1)) == i);
+        let at = from + (i as f64 + 0.5) * width;
+        let has = mine.is_some_and(|v| ((((v - from) / width) as usize).min(BARS - 1)) == i);
         let color = if has { crate::theme::ACCENT } else { crate::theme::ACCENT.gamma_multiply(0.55) };
         Bar::new(at, f64::from(*n)).width(width * 0.94).fill(color)
     });
@@ -317,7 +335,7 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut 
     let mut sorted = values;
     sorted.sort_by(f64::total_cmp);
     let median = sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN);
-    weak(ui, format!("mean {}, median {}, {} to {}", number(mean), number(median), number(low), number(high)));
+    weak(ui, format!("Mean {}, median {}, {} to {}", number(mean), number(median), number(low), number(high)));
 }
 
 fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, own: &mut ObjectsPanel, actions: &mut Actions) {
@@ -413,6 +431,14 @@ mod tests {
         assert_eq!(shown(VoxelSize::new_um(2.0, 1.0, 1.0)), (2, [5, 4, 10], Some(7)));
         let middle = (2, [5, 5, 10], Some(7));
         assert_eq!([VoxelSize::default(), VoxelSize::new_um(0.5, 0.25, 0.25)].map(shown), [middle; 2]);
+    }
+
+    #[test]
+    fn a_histogram_of_equal_values_has_a_range_around_them() {
+        assert_eq!(histogram_range(2.0, 4.0), (2.0, 2.0));
+        assert_eq!(histogram_range(0.0, 0.0), (-0.5, 1.0));
+        let (from, span) = histogram_range(80.0, 80.0);
+        assert!(from < 79.0 && from + span > 81.0, "{from} {span}");
     }
 
     #[test]

@@ -3,12 +3,16 @@
 use crate::action::Actions;
 use crate::command::{Command, keys_text};
 use crate::display::{Dialog, DisplayAction};
+use crate::panels::{list_height, weak};
 use crate::state::State;
 use crate::theme;
 use eframe::egui::{self, Align2, Key, RichText, Ui, vec2};
 
 /// Maximum height of the list of commands in points.
 const LIST_HEIGHT: f32 = 380.0;
+
+/// Height of the palette above and below its list, and of the window above the palette, in points.
+const AROUND_LIST: f32 = 190.0;
 
 /// State that the palette keeps between frames.
 #[derive(Debug, Default)]
@@ -17,7 +21,10 @@ pub(crate) struct Palette {
     chosen: usize,
 }
 
-/// Rank of a title for a query, lower is better: the position of the query, or 100 if only its letters occur in order.
+/// Rank of a title in which the letters of a query only occur in order.
+const SCATTERED: usize = 100;
+
+/// Rank of a title for a query, lower is better: the position of the query, or [`SCATTERED`].
 fn rank(title: &str, query: &str) -> Option<usize> {
     let title = title.to_lowercase();
     let query = query.to_lowercase();
@@ -25,7 +32,23 @@ fn rank(title: &str, query: &str) -> Option<usize> {
         return Some(at);
     }
     let mut rest = title.chars();
-    query.chars().filter(|c| !c.is_whitespace()).all(|c| rest.any(|t| t == c)).then_some(100)
+    query.chars().filter(|c| !c.is_whitespace()).all(|c| rest.any(|t| t == c)).then_some(SCATTERED)
+}
+
+/// Lists the matching commands that are disabled, and why, or says that no command matches.
+fn nothing_found(ui: &mut Ui, state: State<'_>, query: &str) {
+    let mut is_any = false;
+    for command in Command::ALL {
+        let title = state.current_title(command);
+        let is_match = rank(&title, query).is_some_and(|rank| rank < SCATTERED);
+        if let Some(reason) = state.reason_against_command(command).filter(|_| is_match) {
+            weak(ui, format!("{}: {reason}", title.trim_end_matches('…')));
+            is_any = true;
+        }
+    }
+    if !is_any {
+        weak(ui, "No matching command");
+    }
 }
 
 /// Lists the commands that were found, of which number `chosen` is marked and, if it `has_moved`, scrolled to. Returns the one
@@ -50,9 +73,6 @@ fn command_list(ui: &mut Ui, found: &[(usize, Command, String)], chosen: usize, 
         if response.clicked() {
             clicked = Some(*command);
         }
-    }
-    if found.is_empty() {
-        ui.weak("No matching command");
     }
     clicked
 }
@@ -100,10 +120,14 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, own: &mut Palette, 
         }
         ui.add_space(6.0);
         // A dialog keeps its size, so the list would stay as short as after the latest search.
-        let list = egui::ScrollArea::vertical().max_height(LIST_HEIGHT).min_scrolled_height(LIST_HEIGHT);
+        let height = list_height(ctx, LIST_HEIGHT, AROUND_LIST);
+        let list = egui::ScrollArea::vertical().max_height(height).min_scrolled_height(height);
         list.show(ui, |ui| {
             if let Some(clicked) = command_list(ui, &found, own.chosen, up || down) {
                 run = Some(clicked);
+            }
+            if found.is_empty() {
+                nothing_found(ui, state, &query);
             }
         });
     });

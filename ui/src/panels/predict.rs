@@ -53,7 +53,7 @@ pub(super) fn predict_panel(ui: &mut Ui, state: State<'_>, own: &mut PredictPane
         None => {
             let enabled = state.is_enabled(Command::Predict);
             let mut button = main_button(ui, enabled, icon::SPARKLE, "Predict");
-            if let Some(reason) = reason_against_predicting(state) {
+            if let Some(reason) = state.reason_against_predicting() {
                 button = button.on_disabled_hover_text(reason);
             }
             if button.clicked() {
@@ -86,33 +86,15 @@ fn queue_button(ui: &mut Ui, text: &str, enabled: bool) -> bool {
 }
 
 fn disabled_reason(ui: &mut Ui, state: State<'_>) {
-    if let Some(reason) = reason_against_predicting(state) {
+    if let Some(reason) = state.reason_against_predicting() {
         weak(ui, reason);
-    }
-}
-
-/// Why stacks cannot be predicted now; `None` if they can.
-pub(super) fn reason_against_predicting(state: State<'_>) -> Option<&'static str> {
-    let reason = state.reason_against_jobs();
-    if reason.is_some() {
-        reason
-    } else if state.jobs.models().is_empty() {
-        Some("Loading models…")
-    } else if state.model().is_none() {
-        Some("No usable model. Drop a model file, or open one under Predict > Models.")
-    } else if state.jobs.is_searching() {
-        Some("Wait until the search for training settings has finished, or cancel it.")
-    } else if state.jobs.tuning().is_some() {
-        Some("Wait until tuning has finished, or cancel it: predictions would distort the timing.")
-    } else {
-        None
     }
 }
 
 fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut PredictPanel, actions: &mut Actions) {
     ui.label(RichText::new("Model").strong());
     let Some(card) = state.model() else { return };
-    let width = ui.available_width() - 8.0;
+    let width = ui.available_width();
     model_list(ui, state, card, width, actions);
     if let Some((name, problem)) = state.jobs.unusable_choice(state.settings()) {
         let reason = problem.map_or_else(|| "it is not installed".to_owned(), str::to_owned);
@@ -195,7 +177,7 @@ fn input(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut PredictPa
     }
     output_choice(ui, state, actions);
     preprocessing_control(ui, document, &mut own.steps, actions);
-    copy_control(ui, document, state.jobs.has_engine(), &mut own.steps, actions);
+    copy_control(ui, document, state.reason_against_jobs(), &mut own.steps, actions);
     if let Some(card) = state.model() {
         diameter_control(ui, state, card, actions);
     }
@@ -541,7 +523,7 @@ pub(super) fn facts(card: &ModelCard) -> String {
     if let Some(license) = &card.license {
         facts.push(license.clone());
     }
-    facts.join(" · ")
+    super::capitalized(&facts.join(" · "))
 }
 
 /// The text of a model card without image lines, whose files are not shown.

@@ -27,7 +27,7 @@ pub struct RefusedJob {
 pub(super) fn reason(existing: &ExistingOutput, purpose: &Purpose) -> String {
     let ExistingOutput { path, problem } = existing;
     let replacing = if *purpose == Purpose::Convert { ", or check \"Replace existing files\"" } else { "" };
-    format!("{} {problem}\nChoose another name or folder{replacing}", path.display())
+    format!("{} {problem}.\nChoose another name or folder{replacing}.", path.display())
 }
 
 impl Work {

@@ -39,6 +39,9 @@ const DERIVE_EVERY: Duration = Duration::from_secs(1);
 /// Minimum height of the panel in points.
 const MIN_HEIGHT: f32 = 150.0;
 
+/// Height that the views and their toolbar keep in low windows, in points.
+const VIEWS_HEIGHT: f32 = 310.0;
+
 /// Width of the list of the runs to compare with, in points.
 const COMPARE_WIDTH: f32 = 190.0;
 
@@ -220,9 +223,11 @@ fn own_stages(totals: &[StageTotal]) -> Vec<(Stage, f64, u64)> {
 pub(super) fn profiler_panel(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, actions: &mut Actions) {
     let frame = frame(ui);
     own.select_opened(state.jobs);
-    // In low windows, the views keep most of the height at first, and 40 % if the user makes the panel higher.
-    let default_height = (ui.available_height() * 0.4).clamp(MIN_HEIGHT, 300.0);
-    let most_height = (ui.available_height() * 0.6).clamp(MIN_HEIGHT, 620.0);
+    // The views keep most of the height at first, and 40 % or, in low windows, `VIEWS_HEIGHT` if the user makes the panel
+    // higher.
+    let available = ui.available_height();
+    let most_height = (available * 0.6).min(available - VIEWS_HEIGHT).clamp(MIN_HEIGHT, 620.0);
+    let default_height = (available * 0.4).clamp(MIN_HEIGHT, 300.0).min(most_height);
     let panel = egui::Panel::bottom("profiler")
         .frame(frame)
         .resizable(true)
@@ -422,7 +427,8 @@ fn header(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun<
                 (ProfileFormat::Csv(table), icon::TABLE, "Save view as CSV", table.file_name()),
                 (ProfileFormat::Trace, icon::DOWNLOAD_SIMPLE, "Save as Chrome trace", "trace.json"),
             ] {
-                if icon_button(ui, sign, name, !run.stages().is_empty(), false).clicked() {
+                let save = icon_button(ui, sign, name, !run.stages().is_empty(), false);
+                if save.on_disabled_hover_text("The run has no stages yet.").clicked() {
                     let request = FileRequest::Profile(format, run.id());
                     actions.send(DocumentsAction::Ask { request, folder: None, name: file.to_owned() });
                 }

@@ -5,7 +5,7 @@ use crate::action::Actions;
 use crate::document::file_name;
 use crate::number_text::{counted, short_number};
 use crate::opener::FileRequest;
-use crate::panels::{capitalized, weak};
+use crate::panels::{capitalized, weak, with_stop};
 use crate::state::State;
 use crate::theme;
 use crate::training::thumbs::{Thumb, ThumbStyle, Thumbs};
@@ -304,8 +304,7 @@ fn problem_frame(ui: &mut Ui, problem: &Problem, name: &str, more: impl FnOnce(&
 
 /// Capitalizes a text and ends it with a full stop.
 fn to_sentence(text: &str) -> String {
-    let stop = if text.ends_with(['.', '!', '?']) { "" } else { "." };
-    format!("{}{stop}", capitalized(text))
+    with_stop(&capitalized(text))
 }
 
 /// A button that lists more of `all` entries, if some are left.

@@ -214,7 +214,11 @@ pub(super) fn training_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     let step = state.wizard().plan.step;
     let frame = egui::Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(24, 10));
     egui::Panel::bottom("training steps").frame(frame).show(ui, |ui| {
-        ui.horizontal(|ui| back_and_next(ui, state, step, actions));
+        ui.horizontal(|ui| {
+            // The buttons are below the page, also in a wide window.
+            ui.set_max_width(PAGE_WIDTH.min(ui.available_width()));
+            back_and_next(ui, state, step, actions);
+        });
     });
     let page = egui::ScrollArea::vertical().id_salt(("training page", step)).auto_shrink([false; 2]);
     page.show(ui, |ui| {
@@ -264,7 +268,7 @@ fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut 
             if let (true, Some(next)) = (response.clicked(), next) {
                 actions.send(TrainingAction::Step(next));
             }
-            if let Some(reason) = next_disabled_reason(wizard, step) {
+            if let Some(reason) = next_disabled_reason(wizard, step).filter(|_| next.is_none()) {
                 response.on_disabled_hover_text(reason);
                 // A narrow window has little space beside the buttons.
                 ui.add(egui::Label::new(RichText::new(reason).weak().size(12.0)).truncate());
@@ -303,10 +307,16 @@ fn reason_against_running(state: State<'_>) -> Option<&'static str> {
 
 fn next_disabled_reason(wizard: &Wizard, step: WizardStep) -> Option<&'static str> {
     match (step, &wizard.check) {
-        (WizardStep::Data, Check::None) => Some("Choose data first"),
+        (WizardStep::Data, Check::None) => Some("Choose data first."),
         (WizardStep::Data, Check::Running(_)) => Some("Checking the data…"),
-        (WizardStep::Data, Check::Failed(_)) => Some("No usable data there"),
-        (WizardStep::Data, Check::Done(_)) if !wizard.is_usable() => Some("No usable pair yet"),
+        (WizardStep::Data, Check::Failed(_)) => Some("These data cannot be used."),
+        (WizardStep::Data, Check::Done(_)) if !wizard.is_usable() => Some("No pair can be used yet."),
+        (WizardStep::Train, _) => match wizard.run.state {
+            RunState::Idle => None,
+            RunState::Paused => Some("Continue the training run, or finish it now."),
+            RunState::Failed(_) => Some("The training run failed."),
+            _ => Some("Wait until the training run has ended."),
+        },
         _ => None,
     }
 }

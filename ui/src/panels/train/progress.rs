@@ -54,7 +54,11 @@ fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, Option<f32>) {
         (RunState::Stopping(_), _) => ("Stopping…".to_owned(), progress),
         (_, Some(job)) if job.state == JobState::Queued => ("Waiting for another job".to_owned(), Some(0.0)),
         (_, Some(job)) if job.progress.is_some_and(|progress| progress.stage == ProgressStage::Check) => {
-            ("Checking the data".to_owned(), Some(job.share()))
+            match job.share() {
+                share if share < 1.0 => ("Checking the data".to_owned(), Some(share)),
+                // How long it takes is unknown.
+                _ => ("Preparing the data".to_owned(), None),
+            }
         }
         _ if run.steps == 0 => ("Measuring the time per step".to_owned(), Some(0.0)),
         _ if run.step() >= run.steps => ("Finishing: tuning segmentation, testing, quantizing".to_owned(), Some(1.0)),
