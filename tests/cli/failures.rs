@@ -267,6 +267,17 @@ fn read_only_disk_is_code_1_and_suggests_another_folder() {
     let simulate = ["simulate", "--kind", "nuclei", "--shape", "4,16,16", "--out", "still", "--json-progress"];
     let ran = fixture.fails(1, &simulate, &["choose another folder"]);
     assert!(!ran.stderr.contains(r#""stage":"simulate""#), "{}", ran.stderr);
+    // What takes long is refused before it begins.
+    let commands: [&[&str]; 3] = [
+        &["quantize", "nuclei-dog", "--mode", "static", "--calibrate", &raw, "--out", "still/q", "--json-progress"],
+        &["evaluate", "--model", "nuclei-dog", "--data", "sim", "--out", "still/e.json"],
+        &["bench", "--compare-opts", "nuclei-dog", "--data", &raw, "--output", "still/b.json"],
+    ];
+    for command in commands {
+        let ran = fixture.fails(1, command, &["choose another folder"]);
+        let has_begun = ["[1/", "[round", r#""stage":"#].iter().any(|shown| ran.stderr.contains(shown));
+        assert!(!has_begun, "{}", ran.stderr);
+    }
 }
 
 /// Starts the prediction of a large stack and returns once tiles are being computed.

@@ -100,6 +100,7 @@ fn one_channel_and_the_shown_labels_of_an_open_stack_are_converted() {
 }
 
 #[test]
+#[cfg_attr(not(unix), ignore = "only Unix can stop a process")]
 fn conversions_are_cancelled_together() {
     let mut fixture = Fixture::new();
     let stacks = open_copies(&mut fixture, 2);

@@ -90,7 +90,7 @@ impl Fixture {
     }
 
     /// Stops the engine process until [`Fixture::resume_engine`], so that its job does not go on meanwhile. Only Unix can stop a
-    /// process; elsewhere, it goes on.
+    /// process; tests that call this function are ignored elsewhere.
     pub fn stop_engine(&self) {
         self.signal_engine("-STOP");
     }
@@ -100,10 +100,19 @@ impl Fixture {
         self.signal_engine("-CONT");
     }
 
-    fn signal_engine(&self, signal: &str) {
-        if cfg!(not(unix)) {
-            return;
+    /// Kills the engine process, and returns its process id.
+    pub fn kill_engine(&self) -> u32 {
+        let pid = self.window.state().engine_pid().expect("an engine process");
+        if cfg!(unix) {
+            self.signal_engine("-KILL");
+        } else {
+            let killed = std::process::Command::new("taskkill").args(["/F", "/PID", &pid.to_string()]).status();
+            assert!(killed.unwrap().success(), "taskkill /F /PID {pid}");
         }
+        pid
+    }
+
+    fn signal_engine(&self, signal: &str) {
         let pid = self.window.state().engine_pid().expect("an engine process").to_string();
         let sent = std::process::Command::new("kill").args([signal, &pid]).status();
         assert!(sent.unwrap().success(), "kill {signal} {pid}");

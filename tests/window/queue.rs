@@ -94,6 +94,7 @@ fn closing_a_stack_that_is_being_predicted_asks_first() {
 }
 
 #[test]
+#[cfg_attr(not(unix), ignore = "only Unix can stop a process")]
 fn unfinished_predictions_can_be_discarded() {
     let mut fixture = Fixture::new();
     open_copies(&mut fixture, 2);
@@ -110,6 +111,7 @@ fn unfinished_predictions_can_be_discarded() {
 }
 
 #[test]
+#[cfg_attr(not(unix), ignore = "only Unix can stop a process")]
 fn queued_predictions_are_cancelled_together() {
     let mut fixture = Fixture::new();
     open_copies(&mut fixture, 2);
@@ -288,6 +290,7 @@ fn a_prediction_of_one_series_and_one_of_all_are_both_continued() {
 }
 
 #[test]
+#[cfg_attr(not(unix), ignore = "only Unix can stop a process")]
 fn buttons_of_the_models_page_stay_in_place_while_a_job_runs() {
     let mut fixture = Fixture::new();
     fixture.window.run_steps(3);

@@ -134,6 +134,7 @@ fn failed_save_is_reported_after_its_stack_was_closed() {
 }
 
 #[test]
+#[cfg_attr(not(unix), ignore = "only Unix can stop a process")]
 fn unfinished_jobs_that_no_window_continues_are_named_before_the_window_closes() {
     let mut fixture = Fixture::new();
     let stacks = [0, 1, 2].map(|i| {

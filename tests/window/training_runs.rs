@@ -66,8 +66,7 @@ fn paused_or_killed_training_continues() {
     assert!(steps.windows(2).all(|w| w[0] < w[1]) && steps[0] <= 100, "one curve: {steps:?}");
     // The engine is killed: training continues from the checkpoint, once.
     for kill in 1..=2 {
-        let pid = fixture.window.state().engine_pid().unwrap();
-        std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+        let pid = fixture.kill_engine();
         if kill == 1 {
             fixture.until("another engine", |w| w.state().engine_pid().is_some_and(|p| p != pid));
             let says = |note: &Note| note.message.contains("training continues from the last checkpoint");
@@ -210,6 +209,7 @@ fn validation_image_is_shown_during_training() {
 }
 
 #[test]
+#[cfg_attr(not(unix), ignore = "only Unix can stop a process")]
 fn finish_now_keeps_the_best_network() {
     for paused in [false, true] {
         let (mut fixture, data) = fixture(40_000);

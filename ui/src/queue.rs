@@ -6,12 +6,15 @@ use crate::document::GivenMetadata;
 use crate::work::JobView;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::PredictJob;
+use cytoscope_storage::lock::is_at;
+use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write;
 use cytoscope_volume::VoxelSize;
 use cytoscope_worker::JobId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -115,16 +118,34 @@ fn line_of(entry: &Entry, unknown: Map<String, Value>) -> serde_json::Result<Vec
     serde_json::to_vec(&value)
 }
 
-/// Reads and locks a queue file that an ended window left; `None` if another window holds it, or if it cannot be read,
-/// which is logged.
-fn lock_abandoned(path: &Path) -> Option<(Unfinished, File)> {
-    let lost = |error: &std::io::Error| tracing::warn!("an earlier queue cannot be read: {}: {error}", path.display());
-    let file = File::open(path).inspect_err(lost).ok()?;
+/// Opens, locks and reads a queue file that an ended window left; `None` if another window holds it or has removed it, or if
+/// it cannot be read, which is logged.
+fn lock_abandoned(path: &Path) -> Option<(Vec<StoredJob>, AbandonedFile)> {
+    let lost = |error: &io::Error| tracing::warn!("an earlier queue cannot be read: {}: {error}", path.display());
+    lock_opened(open_regular(path).inspect_err(lost).ok()?, path)
+}
+
+/// Locks and reads a queue file that was opened at a path, see [`lock_abandoned`].
+fn lock_opened(file: File, path: &Path) -> Option<(Vec<StoredJob>, AbandonedFile)> {
+    let lost = |reason: &dyn Display| tracing::warn!("an earlier queue cannot be read: {}: {reason}", path.display());
     // It fails if another window holds the lock.
     file.try_lock().ok()?;
+    if !is_at(&file, path) {
+        // Another window has taken over its predictions and removed or replaced it since it was opened.
+        return None;
+    }
     let mut bytes = Vec::new();
-    (&file).take(MAX_BYTES).read_to_end(&mut bytes).inspect_err(lost).ok()?;
-    Some((unfinished(&String::from_utf8_lossy(&bytes)), file))
+    if let Err(error) = (&file).take(MAX_BYTES + 1).read_to_end(&mut bytes) {
+        lost(&error);
+        return None;
+    }
+    if bytes.len() as u64 > MAX_BYTES {
+        lost(&format!("it is larger than {MAX_BYTES} bytes"));
+        return None;
+    }
+    let Unfinished { jobs, kept } = unfinished(&String::from_utf8_lossy(&bytes));
+    let is_kept_whole = kept.as_bytes() == bytes;
+    Some((jobs, AbandonedFile { file, path: path.to_owned(), kept, is_kept_whole }))
 }
 
 /// Messages to the writer thread.
@@ -141,6 +162,8 @@ struct AbandonedFile {
     path: PathBuf,
     /// Lines that stay in the file, see [`Unfinished::kept`].
     kept: String,
+    /// Whether the file holds nothing else.
+    is_kept_whole: bool,
 }
 
 impl AbandonedFile {
@@ -148,7 +171,9 @@ impl AbandonedFile {
     fn remove(self) {
         if self.kept.is_empty() {
             drop(std::fs::remove_file(&self.path));
-        } else if let Err(error) = atomic_write(&self.path, self.kept.as_bytes()) {
+        } else if !self.is_kept_whole
+            && let Err(error) = atomic_write(&self.path, self.kept.as_bytes())
+        {
             tracing::warn!("an earlier queue cannot be changed: {error}");
         }
     }
@@ -202,7 +227,7 @@ fn begin(folder: &Path) -> io::Result<(File, PathBuf)> {
             Ok(file) => {
                 // Another window may have locked the new file as abandoned in between; then it keeps it. Where there are no
                 // locks, no window does.
-                if !matches!(file.try_lock(), Err(TryLockError::WouldBlock)) && path.exists() {
+                if !matches!(file.try_lock(), Err(TryLockError::WouldBlock)) && is_at(&file, &path) {
                     return Ok((file, path));
                 }
             }
@@ -242,9 +267,9 @@ impl Queue {
         };
         let entries = entries.into_iter().flatten().flatten();
         for path in entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "jsonl")) {
-            if let Some((Unfinished { jobs, kept }, file)) = lock_abandoned(&path) {
+            if let Some((jobs, file)) = lock_abandoned(&path) {
                 queue.abandoned.extend(jobs);
-                queue.abandoned_files.push(AbandonedFile { file, path, kept });
+                queue.abandoned_files.push(file);
             }
         }
         let (sender, messages) = channel();
@@ -477,7 +502,36 @@ mod tests {
         let whole = format!("{}\n{}", line("/a.tif", 1), line("/細胞.tif", 2));
         let cut = whole.find('胞').unwrap() + 1;
         std::fs::write(&path, &whole.as_bytes()[..cut]).unwrap();
-        assert_eq!(lock_abandoned(&path).unwrap().0.jobs.len(), 1);
+        assert_eq!(lock_abandoned(&path).unwrap().0.len(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_another_window_has_removed_or_replaced_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("1-0.jsonl");
+        let entry = Entry::Requested { number: 1, job: Box::new(job("/a.tif")) };
+        let write = || std::fs::write(&path, serde_json::to_string(&entry).unwrap()).unwrap();
+        write();
+        let opened = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(lock_opened(opened, &path).is_none());
+        write();
+        let opened = File::open(&path).unwrap();
+        atomic_write(&path, b"{\"paused\": {}}\n").unwrap();
+        assert!(lock_opened(opened, &path).is_none());
+        assert!(lock_abandoned(&path).is_some_and(|(jobs, file)| jobs.is_empty() && file.is_kept_whole));
+    }
+
+    #[test]
+    fn a_queue_that_is_too_large_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = folder.path().join("settings.json");
+        let path = folder.path().join(FOLDER).join("1-0.jsonl");
+        std::fs::create_dir(folder.path().join(FOLDER)).unwrap();
+        OpenOptions::new().write(true).create_new(true).open(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
+        assert!(abandoned_stacks(&settings).is_empty());
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), MAX_BYTES + 1);
     }
 
     #[test]
@@ -503,5 +557,10 @@ mod tests {
         let taken_over: Vec<Value> = taken_over.map(|text| serde_json::from_str(text.trim()).unwrap()).collect();
         assert_eq!(taken_over.len(), 1);
         assert_eq!(taken_over[0]["asked"]["job"]["later"], 5);
+        // A later window has nothing to change in the file.
+        let written = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+        OpenOptions::new().write(true).open(&path).unwrap().set_modified(written).unwrap();
+        Queue::new(Some(&settings)).discard_abandoned();
+        assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), written);
     }
 }

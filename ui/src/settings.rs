@@ -1,7 +1,7 @@
 //! Settings that persist between sessions.
 
 use crate::batch::start_folder;
-use crate::stored::read_json;
+use crate::stored::{copy_changes, from_readable, read_json};
 use crate::theme::ThemeChoice;
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_pipeline::{Output, OutputTensor, PerformanceRequest, ResultFormat};
@@ -162,9 +162,10 @@ mod precision_or_auto {
 }
 
 impl Settings {
-    /// Reads settings from a file; a missing file gives the defaults, and so does a damaged one, which is logged.
+    /// Reads settings from a file; a missing file gives the defaults, and so does a damaged one, which is logged. A setting
+    /// that cannot be read has its default, which is logged, too.
     pub fn load(path: &Path) -> Self {
-        read_json(path, MAX_BYTES).unwrap_or_default()
+        read_json::<StoredSettings>(path, MAX_BYTES).map(|stored| stored.settings).unwrap_or_default()
     }
 
     /// Writes the settings to a file. Paths that are not Unicode are left out, because JSON cannot hold them.
@@ -294,18 +295,15 @@ impl Settings {
 
 /// What a settings file holds, with the settings and values that only another version knows.
 #[derive(Deserialize)]
-#[serde(try_from = "Map<String, Value>")]
+#[serde(from = "Map<String, Value>")]
 struct StoredSettings {
     fields: Map<String, Value>,
     settings: Settings,
 }
 
-impl TryFrom<Map<String, Value>> for StoredSettings {
-    type Error = serde_json::Error;
-
-    fn try_from(fields: Map<String, Value>) -> Result<Self, Self::Error> {
-        let settings = serde_json::from_value(Value::Object(fields.clone()))?;
-        Ok(Self { fields, settings })
+impl From<Map<String, Value>> for StoredSettings {
+    fn from(fields: Map<String, Value>) -> Self {
+        Self { settings: from_readable(&fields), fields }
     }
 }
 
@@ -315,10 +313,12 @@ impl StoredSettings {
     fn with_changes(self, earlier: &Settings, later: &Settings) -> serde_json::Result<Value> {
         let mut merged = Value::Object(self.fields);
         let [before, now] = [earlier, later].map(|settings| serde_json::to_value(settings.storable()));
-        copy_changes(&mut merged, &before?, &now?, ENTRIES_DEPTH);
-        let mut recent = merged_recent(&self.settings.recent, &earlier.recent, &later.recent);
-        recent.retain(|path| path.to_str().is_some());
-        if let Value::Object(fields) = &mut merged {
+        copy_changes(&mut merged, &before?, &now?, ENTRIES_DEPTH, &[]);
+        if earlier.recent != later.recent
+            && let Value::Object(fields) = &mut merged
+        {
+            let mut recent = merged_recent(&self.settings.recent, &earlier.recent, &later.recent);
+            recent.retain(|path| path.to_str().is_some());
             fields.insert("recent".to_owned(), serde_json::to_value(recent)?);
         }
         Ok(merged)
@@ -363,32 +363,6 @@ impl SettingsFile {
 
 /// How deep [`copy_changes`] goes into settings: to the entries of maps, which are replaced as a whole.
 const ENTRIES_DEPTH: usize = 1;
-
-/// Copies to `stored` the entries of an object that differ between `earlier` and `later`; of entries that are objects
-/// themselves, down to `depth`, only what differs in them.
-fn copy_changes(stored: &mut Value, earlier: &Value, later: &Value, depth: usize) {
-    let (Value::Object(stored), Value::Object(earlier), Value::Object(later)) = (stored, earlier, later) else {
-        return;
-    };
-    for key in earlier.keys().chain(later.keys()) {
-        let (before, now) = (earlier.get(key), later.get(key));
-        if before == now {
-            continue;
-        }
-        let is_object = |value: &&Value| value.is_object();
-        if depth > 0
-            && let (Some(before), Some(now)) = (before.filter(is_object), now.filter(is_object))
-            && let Some(inner) = stored.get_mut(key)
-        {
-            copy_changes(inner, before, now, depth - 1);
-            continue;
-        }
-        match now {
-            Some(now) => _ = stored.insert(key.clone(), now.clone()),
-            None => _ = stored.remove(key),
-        }
-    }
-}
 
 /// The `stored` recent files below those that were opened between `earlier` and `later`.
 fn merged_recent(stored: &[PathBuf], earlier: &[PathBuf], later: &[PathBuf]) -> Vec<PathBuf> {
@@ -529,6 +503,37 @@ mod tests {
         }
         let loaded = Settings::load(&path);
         assert_eq!((loaded.show_3d, loaded.recent.len()), (false, 1));
+    }
+
+    #[test]
+    fn a_setting_of_another_type_falls_back_alone_and_stays_until_it_is_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings.json");
+        let stored = serde_json::json!({
+            "theme": "dark", "threads": "eight", "show_3d": 0, "recent": "/data/a.tif", "model": "cells", "device": 7,
+            "axes_of_folder": {"/a": 5, "/b": "TYX"}, "series_of_file": "none"
+        });
+        std::fs::write(&path, stored.to_string()).unwrap();
+        let (file, mut settings) = SettingsFile::read(path.clone());
+        let axes_of_folder = BTreeMap::from([(PathBuf::from("/b"), "TYX".to_owned())]);
+        let model = "cells".to_owned();
+        let readable = Settings { theme: ThemeChoice::Dark, model, axes_of_folder, ..Settings::default() };
+        assert_eq!(settings, readable);
+        settings.show_scale_bar = false;
+        file.save(&settings).unwrap();
+        let content = || serde_json::from_slice::<Value>(&std::fs::read(&path).unwrap()).unwrap();
+        for (name, value) in stored.as_object().unwrap() {
+            assert_eq!(&content()[name], value);
+        }
+        // Settings that the user changes are read again by the next window.
+        settings.threads = Some(3);
+        settings.add_recent(Path::new("/data/b.tif"));
+        settings.remember_series("/data/c.czi".into(), 2);
+        settings.remember_axes(Path::new("/c/c.tif"), Some("ZYX"));
+        file.save(&settings).unwrap();
+        assert_eq!(Settings::load(&path), settings);
+        let left = content();
+        assert_eq!([&left["show_3d"], &left["device"], &left["axes_of_folder"]["/a"]], [0, 7, 5]);
     }
 
     #[test]

@@ -2,9 +2,11 @@
 
 use crate::devices::Devices;
 use crate::diameter::{DiameterRequest, Estimator, ObjectDiameter};
+use crate::folder_digest::{records_before, refuse_changed};
 use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::resolve::{channels, check_time, voxel_size};
 use crate::predict::{PredictJob, PredictOptions, expand_inputs, input_tensors, only_stacks};
+use crate::provenance::InputRecord;
 use crate::slice_statistics::Chains;
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model, ProgressStage, ProgressUnit, preprocess};
@@ -12,7 +14,7 @@ use cytoscope_engine::{DeviceId, Precision};
 use cytoscope_formats::{ChannelRef, Image};
 use cytoscope_graph::Tensor;
 use cytoscope_storage::message;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -50,8 +52,8 @@ pub struct CalibrationImage {
 /// are distributed evenly over the stacks and inside each; stacks are read slab by slab.
 ///
 /// # Errors
-/// [`JobError::Mismatch`] if there are no stacks, or one is empty, does not fit the model or contains values that are
-/// not finite; [`JobError::WrongUse`] for invalid options; the errors of reading a stack; [`JobError::Cancelled`].
+/// [`JobError::Mismatch`] if there are no stacks, or one is empty, does not fit the model, contains values that are
+/// not finite or changes meanwhile; [`JobError::WrongUse`] for invalid options; the errors of reading a stack; [`JobError::Cancelled`].
 pub fn calibration_tiles(
     context: &Context,
     model: &Model,
@@ -72,9 +74,11 @@ pub fn calibration_tiles(
             next_step: "give the folder that contains the stacks".into(),
         });
     };
-    let tiles = cut_tiles_from_some(context, &files, max_tiles, |(job, file), each| {
-        cut_stack_tiles(context, model, job, file, each)
+    let read = RefCell::default();
+    let tiles = cut_tiles_from_some(context, &files, max_tiles, |&(job, ref file), each| {
+        cut_stack_tiles(context, model, (job, file.as_path()), each, &read)
     })?;
+    refuse_changed(&read.into_inner())?;
     if tiles.is_empty() { Err(no_tile(first)) } else { Ok(tiles) }
 }
 
@@ -132,15 +136,18 @@ fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
     JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step: next_step.into() }
 }
 
-/// Cuts tiles out of a stack that is read as in a prediction.
+/// Cuts tiles out of a stack that is read as in a prediction. The files that are read are added to `read`, as they were before.
 fn cut_stack_tiles(
     context: &Context,
     model: &Model,
-    job: &PredictJob,
-    file: &Path,
+    (job, file): (&PredictJob, &Path),
     max_tiles: usize,
+    read: &RefCell<Vec<InputRecord>>,
 ) -> Result<Vec<CalibrationTile>, JobError> {
-    let sources = input_tensors::sources(job, model, file, job.open(file)?)?;
+    let image = job.open(file)?;
+    let files = [image.files(), image.chunk_folders()].concat();
+    let sources = input_tensors::sources(job, model, file, image)?;
+    read.borrow_mut().extend(records_before(files.iter().chain(&sources.files())));
     let (image, ..) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let given = sources.options(preprocess::options_after(job));
     cut_image_tiles(context, model, (file, &image), None, &given, max_tiles)

@@ -23,7 +23,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{PRED_CHANNEL, TRUTH_CHANNEL, VOXEL_SIZE};
-use cytoscope_storage::target::{check_extension, resolved};
+use cytoscope_storage::target::{check_extension, check_writable, resolved};
 use cytoscope_volume::VoxelSize;
 use pairing::by_key;
 use serde::{Deserialize, Serialize};
@@ -229,6 +229,7 @@ impl EvaluateJob {
         let Some(out) = &self.out else { return self.evaluate(context) };
         check_extension(out, &["json"])?;
         check_file(out, &[&self.prediction, &self.truth], self.overwrite)?;
+        check_writable(out)?;
         recorded(self, context, |_| {
             let report = self.evaluate(context)?;
             let aside = write_checked_json(out, &report.with_absolute_paths(), self.overwrite)?;

@@ -9,7 +9,7 @@ use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::Replaced;
 use cytoscope_storage::target::{check_extension, check_file, check_parent};
-use cytoscope_storage::write::atomic_write;
+use cytoscope_storage::write::write_checked;
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ pub struct ExportReport {
     /// them: the other formats hold the network or its weights alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOut>,
-    /// Where an existing folder was moved to.
+    /// Where an existing folder was moved to, or a file that appeared at the path during the export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<PathBuf>,
 }
@@ -100,7 +100,8 @@ impl ExportJob {
         let mut report = ExportReport { output: self.out.clone(), left_out: Vec::new(), moved_to: None };
         match self.format {
             ExportFormat::Onnx => {
-                cytoscope_onnx::save(&package.graph, &self.out).map_err(|e| JobError::unwritable(&self.out, e))?;
+                let bytes = cytoscope_onnx::to_bytes(&package.graph).map_err(|e| JobError::unwritable(&self.out, e))?;
+                report.moved_to = self.write_file(&bytes)?;
             }
             ExportFormat::Bioimageio => {
                 let Saved { replaced, left_out } = save(&package, &self.out, self.overwrite)?;
@@ -114,11 +115,16 @@ impl ExportJob {
                 // network.
                 let graph = package.float_graph.as_ref().unwrap_or(&package.graph);
                 let bytes = encode_safetensors(graph).map_err(|e| JobError::model(path.display().to_string(), e))?;
-                atomic_write(&self.out, &bytes)?;
+                report.moved_to = self.write_file(&bytes)?;
             }
         }
         writing.finish();
         Ok(report)
+    }
+
+    /// Writes a file after its path was checked. Returns the new path of a file that another program has created there since.
+    fn write_file(&self, bytes: &[u8]) -> Result<Option<PathBuf>, JobError> {
+        Ok(write_checked(&self.out, bytes, self.overwrite)?)
     }
 }
 
@@ -153,4 +159,24 @@ fn encode_safetensors(graph: &Graph) -> Result<Vec<u8>, String> {
     });
     let views = views.collect::<Result<Vec<_>, _>>()?;
     safetensors::serialize(views, None).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_appears_at_the_path_of_a_network_is_moved_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("m.onnx");
+        let job =
+            |overwrite| ExportJob { model: "m".to_owned(), format: ExportFormat::Onnx, out: out.clone(), overwrite };
+        std::fs::write(&out, "created meanwhile").unwrap();
+        let aside = job(Overwrite::Refuse).write_file(b"first").unwrap().unwrap();
+        assert_eq!(std::fs::read(&out).unwrap(), b"first");
+        assert_eq!(std::fs::read(&aside).unwrap(), b"created meanwhile");
+        assert_eq!(job(Overwrite::Replace).write_file(b"second").unwrap(), None);
+        assert_eq!(std::fs::read(&out).unwrap(), b"second");
+    }
 }

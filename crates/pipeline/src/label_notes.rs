@@ -111,21 +111,34 @@ fn mask_note(
 pub(crate) struct ValueRange {
     lowest: f32,
     highest: f32,
+    /// Whether a value is NaN or infinite.
+    has_not_finite: bool,
 }
 
 impl Default for ValueRange {
     fn default() -> Self {
-        Self { lowest: f32::INFINITY, highest: f32::NEG_INFINITY }
+        Self { lowest: f32::INFINITY, highest: f32::NEG_INFINITY, has_not_finite: false }
     }
 }
 
 impl ValueRange {
-    /// Adds values; NaN does not count.
+    /// Adds values; NaN does not count for the range.
     pub(crate) fn add(&mut self, values: &[f32]) {
         for value in values {
             self.lowest = self.lowest.min(*value);
             self.highest = self.highest.max(*value);
+            self.has_not_finite |= !value.is_finite();
         }
+    }
+
+    /// Returns the warning that values of the map are NaN or infinite; `None` if all are finite.
+    pub(crate) fn not_finite_note(&self) -> Option<Note> {
+        self.has_not_finite.then(|| {
+            Note::warning(
+                "the map contains values that are NaN or infinite: voxels that are NaN count as background, so objects there \
+                 are missing or cut; check the map",
+            )
+        })
     }
 
     /// Returns the note that no value is above a fixed threshold; `None` if one is, or there are no values.
@@ -233,6 +246,12 @@ mod tests {
         assert!(note(&[0.0; 3], 0.5).unwrap().contains("all values are 0;"));
         assert_eq!(note(&[0.25, 0.75], 0.5), None);
         assert_eq!(note(&[f32::NAN], 0.5), None);
+        let is_noted = |values: &[f32]| {
+            let mut range = ValueRange::default();
+            range.add(values);
+            range.not_finite_note().is_some()
+        };
+        assert_eq!([&[0.5, 0.1][..], &[0.5, f32::NAN], &[f32::INFINITY]].map(is_noted), [false, true, true]);
     }
 
     #[test]

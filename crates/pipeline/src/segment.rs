@@ -400,7 +400,8 @@ impl SegmentJob {
         let background_note = (!has_background).then(|| Note::from(NO_BACKGROUND));
         let of_threshold = (objects == 0).then(|| values.nothing_above_note(self.options.threshold)).flatten();
         let of_labels = background_note.or(of_threshold);
-        let mut notes: Vec<Note> = map_notes.map(Note::from).chain(of_labels).chain(values_note).collect();
+        let of_values = values.not_finite_note().into_iter().chain(values_note);
+        let mut notes: Vec<Note> = map_notes.map(Note::from).chain(of_labels).chain(of_values).collect();
         notes.extend(aside.iter().map(|path| Note::from(moved_aside_note(path))));
         Ok(SegmentReport {
             objects,

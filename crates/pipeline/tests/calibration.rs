@@ -4,12 +4,16 @@
 mod common;
 
 use common::{package, relative_distance};
-use cytoscope_formats::image_in_memory;
+use cytoscope_formats::{Container, WriteSpec, image_in_memory, write_array};
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
 use cytoscope_model_package::{Processing, StatisticsAxes};
-use cytoscope_pipeline::{CalibrationImage, Context, Model, calibration_tiles_from_images};
+use cytoscope_pipeline::{
+    CalibrationImage, Context, Event, Model, PredictJob, calibration_tiles, calibration_tiles_from_images,
+};
 use cytoscope_volume::{Array, Axes, VoxelSize};
-use std::path::Path;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A model whose only preprocessing is the scaling of all intensities to 0 to 1.
 fn model() -> Model {
@@ -49,4 +53,28 @@ fn windows_of_different_brightness_are_normalized_as_the_whole_image() {
         let found = tile.values.as_f32().unwrap();
         assert!(relative_distance(found, &expected) < 1e-5, "{found:?} instead of {expected:?}");
     }
+}
+
+#[test]
+fn stacks_that_change_while_they_are_read_are_not_calibrated_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let stacks = ["a.tif", "b.tif"].map(|name| folder.path().join(name));
+    for stack in &stacks {
+        let values: Vec<f32> = (0..384).map(|i| (i * 7 % 96) as f32).collect();
+        let array = Array::new(Axes::zyx(), vec![4, 8, 12], values).unwrap();
+        write_array(stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    }
+    let job = PredictJob::new(stacks.to_vec(), "a test".to_owned(), PathBuf::new());
+    let tiles = |context: &Context| calibration_tiles(context, &model(), std::slice::from_ref(&job), 4);
+    assert_eq!(tiles(&Context::default()).unwrap().len(), 2);
+    // The first stack changes once its tiles were cut.
+    let first = stacks[0].clone();
+    let sink = move |event: &Event| {
+        if matches!(event, Event::Progress(progress) if (progress.done, progress.total) == (1, 2)) {
+            let mut file = std::fs::OpenOptions::new().append(true).open(&first).unwrap();
+            file.write_all(b"x").unwrap();
+        }
+    };
+    let refused = tiles(&Context { sink: Arc::new(sink), ..Context::default() }).unwrap_err().to_string();
+    assert!(refused.contains("a.tif") && refused.contains("changed while it was read"), "{refused}");
 }

@@ -126,6 +126,7 @@ impl QuantizeJob {
         let path = find_model(&self.model)?;
         let inputs: Vec<&Path> = self.stacks().chain([path.as_path()]).collect();
         self.check_out(&inputs)?;
+        target::check_writable(&self.out)?;
         let mut notes = Vec::new();
         let loading = context.recorder.span(Stage::Load, "package");
         let Source { package, float, graph: source, prepared, channels } = self.open(&path, &mut notes)?;

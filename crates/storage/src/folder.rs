@@ -6,7 +6,7 @@
 //! run wrote ([`remove_own`]). A folder without a marker is never removed or emptied.
 
 use crate::manifest::{MARKER, Manifest, SYSTEM_FILES, folders_on_the_way};
-use crate::target::{Overwrite, refuse_home, refuse_input};
+use crate::target::{Overwrite, check_folder_name, refuse_home, refuse_input};
 use crate::write::{
     PARTIAL, RANDOM_CHARS, hidden_prefix, parent_folder, partial_suffix, rename_new, sweep_once, sync_folder,
     without_hidden_name,
@@ -203,8 +203,8 @@ fn remove_entries(path: &Path, keep: &[&str]) -> io::Result<()> {
 /// Checks that a finished folder may be written to this path: nothing exists there, or a folder that may be replaced.
 ///
 /// # Errors
-/// [`StorageError::NotReplaceable`] with the reason why it may not be replaced, [`StorageError::IsInput`],
-/// [`StorageError::Io`].
+/// [`StorageError::NotReplaceable`] with the reason why it may not be replaced, also if the path does not end in a name,
+/// [`StorageError::IsInput`], [`StorageError::Io`].
 pub fn check_finished(path: &Path, kind: &str, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     check_finished_while(path, kind, inputs, overwrite, &mut || true)
 }
@@ -220,6 +220,7 @@ pub fn check_finished_while(
     overwrite: Overwrite,
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<(), StorageError> {
+    check_folder_name(path)?;
     refuse_input(path, inputs)?;
     refuse_home(path)?;
     recover(path);

@@ -124,7 +124,7 @@ impl ResultsLock {
                 Err(TryLockError::WouldBlock) => return Err(busy(&path)),
             }
             // The previous holder may have removed the file meanwhile; the lock is then on a deleted file.
-            if same_file(&file, &path) {
+            if is_at(&file, &path) {
                 if !keep {
                     register_unfinished(&path);
                 }
@@ -206,16 +206,17 @@ pub(crate) fn refuse_links(options: &mut OpenOptions) {
 #[cfg(not(unix))]
 pub(crate) fn refuse_links(_options: &mut OpenOptions) {}
 
+/// Whether an open file still has this path: it may have been removed or replaced before it was locked.
 #[cfg(unix)]
-fn same_file(file: &File, path: &Path) -> bool {
+pub fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let (Ok(opened), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
     (opened.dev(), opened.ino()) == (named.dev(), named.ino())
 }
 
-/// On other systems an open file cannot be renamed or removed.
+/// Whether an open file still has this path. On other systems an open file cannot be replaced.
 #[cfg(not(unix))]
-fn same_file(_file: &File, path: &Path) -> bool {
+pub fn is_at(_file: &File, path: &Path) -> bool {
     path.exists()
 }
 
@@ -269,6 +270,19 @@ mod tests {
         // A file left by a killed process does not count as locked.
         std::fs::write(folder.path().join(".a.cytoscope-lock"), "").unwrap();
         ResultsLock::acquire(folder.path(), "a").unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn an_open_file_that_was_removed_or_replaced_is_no_longer_at_its_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("queue");
+        let file = File::create(&path).unwrap();
+        assert!(is_at(&file, &path));
+        crate::write::atomic_write(&path, b"replaced").unwrap();
+        assert!(!is_at(&file, &path) && is_at(&File::open(&path).unwrap(), &path));
+        std::fs::remove_file(&path).unwrap();
+        assert!(!is_at(&file, &path));
     }
 
     #[test]

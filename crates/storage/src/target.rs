@@ -1,6 +1,7 @@
 //! Checks of output paths: what they may replace.
 
 use crate::StorageError;
+use crate::write::PartialFile;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -91,6 +92,26 @@ pub fn check_parent(path: &Path) -> Result<(), StorageError> {
     }
 }
 
+/// Checks that a file can be created beside an output, before work is done that could not be saved.
+///
+/// # Errors
+/// [`StorageError::Io`] if no file can be created there.
+pub fn check_writable(path: &Path) -> Result<(), StorageError> {
+    PartialFile::create(path).map(drop).map_err(StorageError::io(path, "creating the file"))
+}
+
+/// Checks that the path of a folder ends in its name, which `.` and `..` do not.
+///
+/// # Errors
+/// [`StorageError::NotReplaceable`].
+pub(crate) fn check_folder_name(path: &Path) -> Result<(), StorageError> {
+    if path.file_name().is_some() {
+        return Ok(());
+    }
+    let problem = "does not end in the name of a folder".to_owned();
+    Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false })
+}
+
 /// Checks that an output is neither an input nor a folder that contains one. Links and `..` are resolved first.
 ///
 /// # Errors
@@ -146,6 +167,15 @@ pub fn resolved(path: &Path) -> PathBuf {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+
+    #[test]
+    fn a_folder_in_which_nothing_can_be_created_is_found_and_the_check_leaves_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(check_writable(&folder.path().join("q")).is_ok());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        let missing = check_writable(&folder.path().join("missing/q"));
+        assert!(matches!(missing, Err(StorageError::Io { .. })), "{missing:?}");
+    }
 
     #[test]
     fn existing_files_are_replaced_only_on_request_and_inputs_never() {

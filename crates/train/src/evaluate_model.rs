@@ -17,7 +17,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{PRED, TRUTH, TRUTH_CHANNEL};
-use cytoscope_storage::target::{check_extension, check_file};
+use cytoscope_storage::target::{check_extension, check_file, check_writable};
 use cytoscope_training_data::{ImageRef, Pair, TrainingTask, find_pairs};
 use cytoscope_volume::{Array, Axes, VoxelSize};
 use serde::{Deserialize, Serialize};
@@ -74,6 +74,7 @@ impl EvaluateModelJob {
         let listing = self.data.join("dataset.json");
         check_file(out, &[&self.data, &listing], self.overwrite)?;
         refuse_inside_package(out, &[&find_model(&self.model)?])?;
+        check_writable(out)?;
         recorded(self, context, |record| {
             let report = self.evaluate(context, devices, Some(record))?;
             if let Some(aside) = write_checked_json(out, &report.with_absolute_paths(), self.overwrite)? {

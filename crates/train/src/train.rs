@@ -29,7 +29,7 @@ use cytoscope_model_package::check_destination;
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::PendingRecord;
-use cytoscope_pipeline::{Context, JobError, JobErrorKind, check_threads, find_model};
+use cytoscope_pipeline::{Context, JobError, JobErrorKind, Note, check_threads, find_model};
 use cytoscope_profile::{Stage, StageTotal};
 use cytoscope_storage::message;
 use cytoscope_storage::setting::RESUME;
@@ -183,16 +183,28 @@ fn run_locked(
     let mut training = prepare(request, folder.clone(), config, data, fingerprint, intensities)?;
     record.set_tile_shape(&training.patch);
     context.recorder.mark_memory("prepared");
-    let outcome = training.run_on_devices(checkpoint, record).inspect_err(|error| {
+    let mut outcome = training.run_on_devices(checkpoint, record).inspect_err(|error| {
         // The error of a device, or a note, says how to continue.
         if !training.has_device_failed(error) {
             note_kept(context, folder, error);
         }
     })?;
     context.recorder.mark_memory("trained");
+    note_changed_data(context, data, &training.fingerprint, &mut outcome.state);
     let report = training.finalize(outcome).inspect_err(|error| note_kept(context, folder, error));
     context.recorder.mark_memory("end");
     report
+}
+
+/// Notes that files of the training data differ from those that the run began with; `before` is the fingerprint of these.
+fn note_changed_data(context: &Context, data: &Data, before: &str, state: &mut TrainState) {
+    if fingerprint(data).is_ok_and(|now| now == before) {
+        return;
+    }
+    let message = "the training data changed during the run: the network and its scores may be of both versions, so train again \
+                   with data that stay as they are";
+    context.note(message);
+    state.history.notes.push(Note::warning(message));
 }
 
 /// Notes how a run that has failed with `error` can be continued, if it has a checkpoint. The training loop notes a

@@ -21,7 +21,7 @@ use cytoscope_pipeline::{Context, JobErrorKind, find_model};
 use cytoscope_profile::{Recorder, Stage};
 use cytoscope_quantize::ACCURACY_BUDGET;
 use cytoscope_storage::Overwrite;
-use cytoscope_storage::target::{check_extension, check_file, resolved};
+use cytoscope_storage::target::{check_extension, check_file, check_writable, resolved};
 use indicatif::HumanDuration;
 use metrics::{Figures, TaskReport, dataset_info, figures, nested, spreads};
 use quantization::{QatLimits, Quantization};
@@ -165,6 +165,7 @@ impl Bench {
         if let Some(trace) = &self.trace {
             check_trace(trace, &inputs, &[&self.output], Overwrite::from_force(self.force))?;
         }
+        check_writable(&self.output)?;
         let stored = stored_path.map(results::read).transpose()?;
         let measurement = Measurement::start("bench", self.trace.as_deref(), Overwrite::from_force(self.force), true);
         let measured = self.measure(repeat, table, overwrite, measurement.recorder());

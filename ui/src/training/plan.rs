@@ -1,12 +1,13 @@
 //! The choices of the training wizard, saved in a file of each window so that they outlive it.
 
 use super::search::SettingsSearch;
-use crate::stored::read_json;
+use crate::stored::{copy_changes, from_readable, read_json};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_pipeline::PerformanceRequest;
 use cytoscope_train::{DataConfig, TrainJob, TrainReport, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
@@ -187,23 +188,57 @@ pub fn clean_name(text: &str) -> String {
     name.trim_matches(['.', ' ', '-']).to_owned()
 }
 
-/// Content of the plan file, for writing.
+/// How deep changes of a plan are copied into what is stored: to the choices in its sections.
+const DEPTH: usize = 2;
+/// Sections that are replaced as a whole: what a later version knows of another run is not true of this one.
+const WHOLE: [&str; 2] = ["job", "report"];
+
+/// Content of the plan file.
 #[derive(Serialize)]
 struct PlanFileRef<'a> {
     plan: &'a WizardPlan,
     report: Option<&'a TrainReport>,
 }
 
-#[derive(Deserialize)]
-struct PlanFile {
-    plan: WizardPlan,
-    report: Option<Box<TrainReport>>,
+/// What a plan file held, as JSON.
+#[derive(Default)]
+struct StoredPlan {
+    /// Everything that was stored.
+    all: Value,
+    /// What this version knows of it.
+    known: Value,
+}
+
+impl StoredPlan {
+    /// Returns plan and report, and what is stored of them. What cannot be read has its default, which is logged.
+    fn from_fields(fields: Map<String, Value>) -> (Self, WizardPlan, Option<Box<TrainReport>>) {
+        let section = |name: &str| fields.get(name).and_then(Value::as_object);
+        let plan: WizardPlan = section("plan").map(from_readable).unwrap_or_default();
+        let report: Option<Box<TrainReport>> = section("report").and_then(|report| {
+            let report = serde_json::from_value(Value::Object(report.clone()));
+            report.inspect_err(|error| tracing::warn!("the stored report of a training run is not used: {error}")).ok()
+        });
+        let known = serde_json::to_value(PlanFileRef { plan: &plan, report: report.as_deref() }).unwrap_or_default();
+        (Self { all: Value::Object(fields), known }, plan, report)
+    }
+
+    /// The content of the file with a changed plan and report. What only another version knows stays.
+    fn with_changes(&self, plan: &WizardPlan, report: Option<&TrainReport>) -> serde_json::Result<Vec<u8>> {
+        let now = serde_json::to_value(PlanFileRef { plan, report })?;
+        let mut merged = self.all.clone();
+        if !(merged.is_object() && self.known.is_object()) {
+            return serde_json::to_vec(&now);
+        }
+        copy_changes(&mut merged, &self.known, &now, DEPTH, &WHOLE);
+        serde_json::to_vec(&merged)
+    }
 }
 
 /// A plan file that this window has locked, and what it holds.
 struct OwnedPlan {
     lock: File,
     path: PathBuf,
+    stored: StoredPlan,
     plan: WizardPlan,
     report: Option<Box<TrainReport>>,
 }
@@ -218,9 +253,9 @@ impl OwnedPlan {
         // It fails if another window holds the lock.
         lock.try_lock().ok()?;
         let path = folder.join(numbered(FILE, number));
-        let read: Option<PlanFile> = read_json(&path, MAX_BYTES);
-        let (plan, report) = read.map_or_else(Default::default, |r| (r.plan, r.report));
-        Some(Self { lock, path, plan, report })
+        let fields: Option<Map<String, Value>> = read_json(&path, MAX_BYTES);
+        let (stored, plan, report) = fields.map(StoredPlan::from_fields).unwrap_or_default();
+        Some(Self { lock, path, stored, plan, report })
     }
 }
 
@@ -235,6 +270,8 @@ fn numbered(name: &str, number: usize) -> String {
 /// Saves the plan. Each of several windows has a file of its own.
 pub struct PlanStore {
     lock: File,
+    /// The file as it was when this window opened it.
+    stored: StoredPlan,
     writer: Option<(Sender<Vec<u8>>, JoinHandle<()>)>,
 }
 
@@ -260,7 +297,7 @@ impl PlanStore {
                 break;
             }
         }
-        let OwnedPlan { lock, path, plan, report } = owned?;
+        let OwnedPlan { lock, path, stored, plan, report } = owned?;
         let (sender, receiver) = channel::<Vec<u8>>();
         let spawned = std::thread::Builder::new().name("training plan".to_owned()).spawn(move || {
             while let Ok(mut bytes) = receiver.recv() {
@@ -275,12 +312,12 @@ impl PlanStore {
             }
         });
         let spawned = spawned.inspect_err(|error| tracing::warn!("the training plan cannot be saved: {error}"));
-        Some((Self { lock, writer: spawned.ok().map(|thread| (sender, thread)) }, plan, report))
+        Some((Self { lock, stored, writer: spawned.ok().map(|thread| (sender, thread)) }, plan, report))
     }
 
     /// Saves the plan in the background.
     pub fn save(&self, plan: &WizardPlan, report: Option<&TrainReport>) {
-        match (serde_json::to_vec(&PlanFileRef { plan, report }), &self.writer) {
+        match (self.stored.with_changes(plan, report), &self.writer) {
             (Ok(bytes), Some((sender, _))) => _ = sender.send(bytes),
             (Ok(_), None) => {}
             // JSON cannot hold paths that are not Unicode.
@@ -350,6 +387,44 @@ mod tests {
         assert_eq!(PlanStore::open(folder.path()).unwrap().1, WizardPlan::default());
         std::fs::write(folder.path().join(FILE), r#"{"plan": {"minutes": 5.0, "of later": 1}}"#).unwrap();
         assert_eq!(PlanStore::open(folder.path()).unwrap().1.minutes, 5.0);
+    }
+
+    #[test]
+    fn what_only_a_later_version_knows_of_a_plan_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        let wake: Wake = Arc::new(|| ());
+        let mut wizard = Wizard::new(None, TrainConfig::default(), &wake);
+        wizard.plan.data = Some("/data/pairs".into());
+        let job = wizard.job("/out".into()).unwrap();
+        let mut later = serde_json::to_value(&job).unwrap();
+        later["warmup"] = serde_json::json!(3);
+        let stored = serde_json::json!({
+            "plan": {
+                "minutes": 5.0, "batch": "many", "later": 1, "files": {"planes": [2]}, "search": {"later": {"a": 1}},
+                "job": later
+            },
+            "report": {"later": 1}, "later": [1]
+        });
+        std::fs::write(&path, stored.to_string()).unwrap();
+        let content = || serde_json::from_slice::<Value>(&std::fs::read(&path).unwrap()).unwrap();
+        let (store, plan, report) = PlanStore::open(folder.path()).unwrap();
+        assert_eq!((plan.minutes, plan.batch, plan.job.as_ref(), report.is_none()), (5.0, None, Some(&job), true));
+        store.save(&plan, None);
+        drop(store);
+        assert_eq!(content(), stored, "nothing was changed");
+        let (store, mut plan, _) = PlanStore::open(folder.path()).unwrap();
+        (plan.minutes, plan.batch, plan.search.trials, plan.files.same_file) = (7.5, Some(2), 3, true);
+        plan.job = Some(TrainJob { seed: 1, ..job });
+        store.save(&plan, None);
+        drop(store);
+        let (new, old) = (content(), &stored["plan"]);
+        assert_eq!((&new["later"], &new["report"]), (&stored["later"], &stored["report"]));
+        assert_eq!((&new["plan"]["later"], &new["plan"]["files"]["planes"]), (&old["later"], &old["files"]["planes"]));
+        assert_eq!(new["plan"]["search"]["later"], old["search"]["later"]);
+        assert!(new["plan"]["job"].get("warmup").is_none(), "it was true of another run");
+        let (_, restored, _) = PlanStore::open(folder.path()).unwrap();
+        assert_eq!(restored, plan);
     }
 
     #[test]

@@ -181,7 +181,7 @@ impl Set {
             return Err(Fault::over("the size of the labels", bytes, "max_unstored_bytes", self.max_bytes));
         }
         let mut out = vec![0; count];
-        let (Some([t0, z0, _, y0, x0, _]), Some([nt, nz, _, ny, nx, _])) =
+        let (Some([t0, z0, _, y0, x0, _]), Some([_, nz, _, ny, nx, _])) =
             (region.start.first_chunk::<6>(), region.size.first_chunk::<6>())
         else {
             return Ok(out);

@@ -181,7 +181,7 @@ pub(crate) fn sources(job: &PredictJob, model: &Model, input: &Path, image: Imag
 
 impl TensorSources {
     /// Returns the files that are read besides those of the stack, sorted.
-    pub(super) fn files(&self) -> Vec<PathBuf> {
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
         let mut files: Vec<PathBuf> = self.added.iter().flat_map(|added| added.image.files()).collect();
         // Several channels may be read from one file.
         files.sort();

@@ -155,3 +155,25 @@ fn the_check_of_a_map_folder_shows_its_files_and_can_be_cancelled() {
     context.cancel.cancel();
     assert!(matches!(MapState::of(&context, &map), Err(JobError::Cancelled)));
 }
+
+#[test]
+fn a_map_with_nan_is_segmented_with_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let map = folder.path().join("map.tif");
+    for is_nan in [false, true] {
+        let mut values = map_values();
+        if is_nan {
+            values[0] = f32::NAN;
+        }
+        let array = Array::new("ZYX".parse().unwrap(), vec![4, 8, 8], values).unwrap();
+        write_array(&map, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let job = serde_json::json!({"map": &map, "labels": folder.path().join(format!("{is_nan}.tif"))});
+        let job: SegmentJob = serde_json::from_value(job).unwrap();
+        let threshold = Threshold::Fixed(0.5);
+        let options = SegmentOptions { threshold, height: None, min_volume_um3: 1.0, ..SegmentOptions::default() };
+        let report = SegmentJob { options, ..job }.run(&Context::default()).unwrap();
+        assert_eq!(report.objects, 1);
+        let is_noted = report.notes.iter().any(|note| note.message.contains("NaN count as background"));
+        assert_eq!(is_noted, is_nan, "{:?}", report.notes);
+    }
+}

@@ -180,3 +180,11 @@ fn leftovers_of_killed_processes_are_swept() {
     crate::write::sweep(temp.path());
     assert!(!left.exists() && foreign.join("x").exists());
 }
+
+#[test]
+fn a_path_that_does_not_end_in_a_name_is_refused_before_anything_is_written() {
+    for path in [".", "..", "x/.."] {
+        let refused = check_finished(Path::new(path), "kind", &[], Overwrite::Replace);
+        assert!(matches!(refused, Err(StorageError::NotReplaceable { can_force: false, .. })), "{path}: {refused:?}");
+    }
+}

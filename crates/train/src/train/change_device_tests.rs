@@ -5,7 +5,7 @@ use crate::config::{TrainConfig, TrainPrecision};
 use crate::device_choice::fastest;
 use crate::network::load_start_model;
 use crate::start::TrainStart;
-use crate::{TrainJob, TrainReport};
+use crate::{TrainEvent, TrainJob, TrainReport};
 use cytoscope_engine::select::Cache;
 use cytoscope_engine::{
     CompileOptions, CompileReport, Device, DeviceId, DeviceRequest, Engine, EngineError, Precision, Session,
@@ -17,6 +17,7 @@ use cytoscope_pipeline::{Context, Event};
 use cytoscope_training_data::TrainingTask;
 use cytoscope_volume::{Array, Axes};
 use serde_json::json;
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -331,4 +332,26 @@ fn the_cpu_trains_in_32_bits_if_the_only_gpu_with_16_bits_fails_when_it_is_measu
     assert_trained_on_the_cpu(&report, failed);
     let events = events.lock().unwrap();
     assert!(has_note(&events, &format!("{failed}; training on cpu in f32")), "{events:?}");
+}
+
+#[test]
+fn data_that_change_during_a_run_are_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write_pairs(&folder.join("pairs"));
+    let said = "the training data changed during the run";
+    let trained = |out: &str, on_event: &crate::event::TrainSink<'_>| {
+        let (context, events) = recorded_events();
+        let report = job(folder, out, DeviceId::Cpu, false).run(&context, &Devices::cpu_only(), on_event).unwrap();
+        let in_report = report.history.notes.iter().any(|note| note.message.contains(said));
+        assert_eq!(has_note(&events.lock().unwrap(), said), in_report);
+        in_report
+    };
+    assert!(!trained("unchanged", &|_| ()));
+    let path = folder.join("pairs/stack0_raw.tif");
+    let grow = |_: &TrainEvent| {
+        let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"x").unwrap();
+    };
+    assert!(trained("changed", &grow));
 }

@@ -12,6 +12,7 @@ use crate::training::TrainingAction;
 use crate::training::search::{DEFAULT_RANGES, MAX_SEARCH_TRIALS, SearchAction, SettingsSearch};
 use cytoscope_pipeline::SearchTrial;
 use cytoscope_profile::count_text;
+use cytoscope_storage::by_count;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use egui_plot::{Line, PlotPoints, Points};
@@ -177,6 +178,11 @@ fn removal(ui: &mut Ui, search: &SettingsSearch, is_running: bool, actions: &mut
         let hint = "Remove its trials, and the package of the best trial";
         if button.on_hover_text(hint).on_disabled_hover_text(waits).clicked() {
             send(actions, SearchAction::AskRemoval(true));
+        }
+        if !search.earlier.is_empty() {
+            let count = search.earlier.len();
+            let searches = by_count(count, "search is", "searches are");
+            weak(ui, format!("{count} earlier {searches} stored, and shown once this one is removed"));
         }
         return;
     }
