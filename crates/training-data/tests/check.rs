@@ -356,6 +356,9 @@ fn ambiguous_channels_and_time_points_name_the_setting() {
     assert!(steps.contains("set data.labels_channel in the settings to the name or number"), "{steps}");
     let (_, steps) = next_steps(&FindOptions { image_channel: Some(2), ..FindOptions::default() });
     assert!(steps.contains("set data.image_channel in the settings to one of 0 to 1"), "{steps}");
+    let (_, steps) =
+        next_steps(&FindOptions { image_channel: Some(1), target_channel: Some(2), ..FindOptions::default() });
+    assert!(steps.contains("set data.target_channel in the settings to one of 0 to 1"), "{steps}");
     let both = FindOptions { image_channel: Some(1), target_channel: Some(1), ..FindOptions::default() };
     assert_eq!(next_steps(&both), (true, String::new()));
     let (_, steps) = next_steps(&FindOptions { time: Some(3), ..both });
