@@ -316,6 +316,10 @@ fn many_data_problems_are_summarized_and_listed_in_a_file() {
     assert!(listed(&ran) <= 10 && ran.stderr.lines().count() <= 12, "{}", ran.stderr);
     let list = details(&ran);
     assert!(names().all(|name| list.contains(&name)) && list.starts_with("300 problems"), "{list}");
+    let evaluate = ["evaluate", "--model", "nuclei-dog", "--data", "sim"];
+    let ran = fixture.fails(3, &evaluate, &["no pair", "200 files, such as", "no target", "100 files, such as"]);
+    let list = details(&ran);
+    assert!(names().all(|name| list.contains(&name)) && list.starts_with("300 problems"), "{list}");
     // Beside two valid pairs, such files do not prevent training.
     simulate_pairs(&fixture, 2);
     let ran = fixture.run(&arguments).ok();

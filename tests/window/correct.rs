@@ -113,8 +113,8 @@ fn start_over_begins_with_the_labels_shown_and_renames_the_earlier_files() {
     assert!(renamed.each_ref().map(|path| std::fs::read(path).unwrap()) == earlier, "the earlier files are unchanged");
 }
 
-#[test]
-fn a_corrected_stack_becomes_a_training_pair() {
+/// Corrects the sample in a window that adds training pairs to `dataset`. Returns the folder of the window as well.
+fn correcting_with_dataset() -> (Fixture, std::path::PathBuf) {
     let mut fixture = Fixture::new();
     let home = fixture.folder.path().to_owned();
     std::fs::create_dir_all(home.join("settings")).unwrap();
@@ -123,6 +123,32 @@ fn a_corrected_stack_becomes_a_training_pair() {
     fixture.window = window(&home, vec![home.join("sample/nuclei_raw.tif")]);
     fixture.settle();
     start_correcting(&mut fixture);
+    (fixture, home)
+}
+
+#[test]
+fn a_training_pair_can_be_limited_to_the_corrected_slices() {
+    let (mut fixture, home) = correcting_with_dataset();
+    stroke(&mut fixture, (40.0, 40.0), (40.0, 90.0));
+    let labels = save(&mut fixture);
+    fixture.click("Training labels");
+    fixture.click("Corrected slices");
+    fixture.click("Use as training data");
+    fixture.until("the pair", |w| sees(w, "Training pair nuclei_raw added"));
+    let known = read_labels(&home.join("dataset/nuclei_raw_labels.tif"));
+    assert_eq!(known.len(), labels.len());
+    let (corrected, voxels) = (current_slice(&fixture), SHAPE[1] * SHAPE[2]);
+    for (z, (known, labels)) in known.chunks(voxels).zip(labels.chunks(voxels)).enumerate() {
+        let is_right = if z == corrected { known == labels } else { known.iter().all(|label| *label == 65_535) };
+        assert!(is_right, "slice {z}, corrected was {corrected}");
+    }
+    let table = std::fs::read_to_string(home.join("dataset/dataset.csv")).unwrap();
+    assert_eq!(table, "raw,seg,ignore\nnuclei_raw_raw.tif,nuclei_raw_labels.tif,65535\n");
+}
+
+#[test]
+fn a_corrected_stack_becomes_a_training_pair() {
+    let (mut fixture, home) = correcting_with_dataset();
     stroke(&mut fixture, (40.0, 40.0), (40.0, 90.0));
     let labels = save(&mut fixture);
     fixture.click("Use as training data");

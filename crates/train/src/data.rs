@@ -74,14 +74,7 @@ pub(crate) fn load(
     started: Option<Instant>,
 ) -> Result<Data, JobError> {
     let DataRequest { path, task, config, seed, keep } = request;
-    let dataset = find(path, task, config)?.map_err(|error| {
-        if let TrainingDataError::NoPairs { dataset, .. } = &error
-            && dataset.problems.len() > 1
-        {
-            problems::report(context, path, &dataset.problems, None);
-        }
-        data_error(error)
-    })?;
+    let dataset = find(path, task, config)?.map_err(|error| problems::search_failed(context, path, error))?;
     let report = check_pairs(context, &dataset, config, config.budget.minutes.zip(started))?;
     let usable: Vec<Pair> = report.usable(&dataset);
     // The error below reports a single problem by itself.

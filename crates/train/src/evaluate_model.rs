@@ -1,7 +1,6 @@
 //! Evaluation of a model: the images of pairs are predicted in memory and scored against their ground truth, without writing
 //! results.
 
-use crate::error::data_error;
 use crate::problems;
 use crate::stacks::{channels_array, is_whole_file, read_channels, read_samples, voxel_um};
 use cytoscope_engine::{DeviceRequest, Precision};
@@ -113,7 +112,8 @@ impl EvaluateModelJob {
     ) -> Result<EvaluateReport, JobError> {
         let model = Model::load(&self.model)?;
         self.refuse_single_image()?;
-        let dataset = find_pairs(&self.data, training_task(&model)).map_err(data_error)?;
+        let dataset = find_pairs(&self.data, training_task(&model))
+            .map_err(|error| problems::search_failed(context, &self.data, error))?;
         problems::report(context, &self.data, &dataset.problems, None);
         let options =
             PredictOptions { precision: self.precision, diameter: self.diameter, ..PredictOptions::default() };

@@ -137,7 +137,7 @@ impl Training<'_> {
         let start_networks = 1 + usize::from(self.start.int8.is_some());
         let least = self.budget().minutes_needed(costs, spent, start_networks);
         if let (Some(minutes), Some(least)) = (self.config.budget.minutes, least) {
-            let checked = format!("checking the data took {}", time_text(spent));
+            let checked = format!("checking the data and timing a few steps took {}", time_text(spent));
             return Err(budget_too_small(
                 minutes,
                 least,

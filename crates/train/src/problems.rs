@@ -1,8 +1,9 @@
 //! Report of problems of the training data: a short summary as notes, and the whole list in a file.
 
-use cytoscope_pipeline::{Context, Note, user_folder};
+use crate::error::data_error;
+use cytoscope_pipeline::{Context, JobError, Note, user_folder};
 use cytoscope_storage::StorageError;
-use cytoscope_training_data::{Problem, Severity, summary};
+use cytoscope_training_data::{Problem, Severity, TrainingDataError, summary};
 use std::path::{Path, PathBuf};
 
 /// Maximum number of lines of the summary; more problems than that are grouped by kind.
@@ -30,6 +31,17 @@ pub(crate) fn report(context: &Context, root: &Path, problems: &[Problem], file:
             None
         }
     }
+}
+
+/// Returns the error of a search for pairs in `root`. If it found none, but several problems, these are reported first,
+/// because the error states a single one.
+pub(crate) fn search_failed(context: &Context, root: &Path, error: TrainingDataError) -> JobError {
+    if let TrainingDataError::NoPairs { dataset, .. } = &error
+        && dataset.problems.len() > 1
+    {
+        report(context, root, &dataset.problems, None);
+    }
+    data_error(error)
 }
 
 /// Writes the list if there are more than [`LINES`] problems. Returns `None` if there are fewer, or no folder for the

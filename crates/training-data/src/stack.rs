@@ -160,7 +160,9 @@ impl Stack {
         if reference.channel.is_none() && channels > 1 {
             return Err(ambiguous_channel(reference, role, meta, &slices));
         }
-        let what = ("channel", role.channel_setting());
+        // Channels by name and lists of channels are resolved before, so a channel of labels that does not exist is this one.
+        let setting = if role == Role::Labels { TARGET_CHANNEL } else { role.channel_setting() };
+        let what = ("channel", setting);
         let channel = choose_index(reference, what, channels, reference.channel, &slices)?;
         if element_count(&zyx)? == 0 {
             return Err(TrainingDataError::data(&reference.path, "it has no voxels", "remove it, or export it again"));

@@ -176,11 +176,11 @@ fn missing_or_different_voxel_sizes_are_warnings() {
     write_with(&at("x_raw.tif"), shape, image, VoxelSize::new_um(2.0, 0.5, 0.5), Compression::None);
     write_with(&at("x_labels.tif"), shape, labels, VoxelSize::new_um(2.0, 0.4, 0.4), Compression::None);
     let (shape, image, labels) = tiny(8);
-    write_with(&at("y_raw.tif"), shape, image, VoxelSize::new_um(1.0, 0.5, 0.5), Compression::None);
-    write_with(&at("y_labels.tif"), shape, labels, VoxelSize::new_um(1.0, 0.5, 0.5), Compression::None);
+    write_with(&at("y_raw.tif"), shape, image, VoxelSize::new_um(4.0 / 3.0, 0.5, 0.5), Compression::None);
+    write_with(&at("y_labels.tif"), shape, labels, VoxelSize::new_um(4.0 / 3.0, 0.5, 0.5), Compression::None);
     let (_, report) = find_and_check(folder.path());
     has(&report.problems, Severity::Warning, "0.4");
-    has(&report.problems, Severity::Warning, "range from 1 to 2");
+    has(&report.problems, Severity::Warning, "range from 1.33 to 2 µm along Z");
     let others = report.problems.iter().filter(|p| p.message.contains("but other files do")).count();
     assert_eq!(others, 2);
 }
@@ -356,6 +356,9 @@ fn ambiguous_channels_and_time_points_name_the_setting() {
     assert!(steps.contains("set data.labels_channel in the settings to the name or number"), "{steps}");
     let (_, steps) = next_steps(&FindOptions { image_channel: Some(2), ..FindOptions::default() });
     assert!(steps.contains("set data.image_channel in the settings to one of 0 to 1"), "{steps}");
+    let (_, steps) =
+        next_steps(&FindOptions { image_channel: Some(1), target_channel: Some(2), ..FindOptions::default() });
+    assert!(steps.contains("set data.target_channel in the settings to one of 0 to 1"), "{steps}");
     let both = FindOptions { image_channel: Some(1), target_channel: Some(1), ..FindOptions::default() };
     assert_eq!(next_steps(&both), (true, String::new()));
     let (_, steps) = next_steps(&FindOptions { time: Some(3), ..both });

@@ -4,6 +4,7 @@ use super::CheckOptions;
 use super::inspect_pair::PairInspection;
 use crate::dataset::{Dataset, Part, Problem, TrainingTask};
 use crate::setting::VOXEL_UM;
+use cytoscope_volume::number_text;
 use std::collections::BTreeMap;
 
 /// Relative difference up to which the voxel sizes of image and target are equal, since files round them.
@@ -35,6 +36,11 @@ pub(crate) fn compare(
 
 fn differs(a: f64, b: f64, tolerance: f64) -> bool {
     (a - b).abs() > tolerance * a.abs().max(b.abs())
+}
+
+/// Formats a length with three significant digits.
+fn three_digits(um: f64) -> String {
+    number_text(format!("{um:.2e}").parse().unwrap_or(um))
 }
 
 fn check_voxel_sizes(dataset: &Dataset, inspections: &mut [PairInspection], problems: &mut Vec<Problem>) {
@@ -77,8 +83,10 @@ fn check_voxel_sizes(dataset: &Dataset, inspections: &mut [PairInspection], prob
         let min = of_axis().fold(f64::INFINITY, f64::min);
         let max = of_axis().fold(0.0, f64::max);
         if max > 0.0 && differs(min, max, VOXEL_SPREAD_TOLERANCE) {
-            let problem = format!("voxel sizes range from {min} to {max} µm along {axis}");
-            let next_step = "set voxel_um in the settings, to which all images are resampled";
+            let problem =
+                format!("voxel sizes range from {} to {} µm along {axis}", three_digits(min), three_digits(max));
+            let next_step = "check that the files state the right ones: the images are resampled to the grid of the network \
+                             (voxel_um in the settings)";
             problems.push(Problem::warning(&dataset.root, problem, next_step));
             break;
         }
