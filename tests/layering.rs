@@ -378,7 +378,7 @@ const WITH_SETTINGS: [&str; 11] = [
 ];
 
 /// Options of other programs that these crates name: source file and option.
-const OF_OTHER_PROGRAMS: [(&str, &str); 4] = [
+const OPTIONS_OF_OTHER_PROGRAMS: [(&str, &str); 4] = [
     ("crates/formats/src/cellpose/numpy.rs", "--save_tif"),
     ("crates/training-data/src/find/suffixes.rs", "--save_tif"),
     ("crates/model-package/src/parse.rs", "--saved-model"),
@@ -412,7 +412,7 @@ fn messages_name_options_by_the_list_that_the_window_translates() {
                 continue;
             }
             for option in spelled_options(&std::fs::read_to_string(&file).unwrap()) {
-                if !OF_OTHER_PROGRAMS.contains(&(path.as_str(), option.as_str())) {
+                if !OPTIONS_OF_OTHER_PROGRAMS.contains(&(path.as_str(), option.as_str())) {
                     violations
                         .push(format!("{path} spells out {option}: use a constant of cytoscope_storage::setting"));
                 }

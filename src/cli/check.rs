@@ -44,12 +44,12 @@ impl Check {
         if self.json {
             print_json(&report)?;
         } else {
-            let of =
+            let with_severity =
                 |severity: UploadSeverity| report.findings.iter().filter(move |finding| finding.severity == severity);
-            for finding in of(UploadSeverity::Refused) {
+            for finding in with_severity(UploadSeverity::Refused) {
                 print(&format!("refused: {} {}", finding.part, finding.message));
             }
-            for finding in of(UploadSeverity::Warning) {
+            for finding in with_severity(UploadSeverity::Warning) {
                 print(&format!("to complete: {} {}", finding.part, finding.message));
             }
             if report.accepted {

@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_messages_the_last_ones_are_kept() {
+    fn only_the_last_of_many_messages_are_kept() {
         let mut text = vec![b'a'; 3 * MAX_MESSAGE_BYTES];
         text.extend_from_slice(b"\nerror: last\n");
         let kept = read_end(&mut text.as_slice());

@@ -129,7 +129,11 @@ fn is_assumed(found: &ObjectDiameter) -> bool {
 /// Returns the object diameter of runs that are compared, so that all of them predict on the same grid: the estimate with the
 /// float network on the CPU, in µm, or in voxels if the voxel size is unknown. `None` if the model declares no object diameter,
 /// or there are several stacks. If no objects are found, a note states the diameter that is assumed.
-pub(super) fn for_comparison(model: &Model, prediction: PredictJob, context: &Context) -> Result<Option<f64>, Failure> {
+pub(super) fn comparison_diameter(
+    model: &Model,
+    prediction: PredictJob,
+    context: &Context,
+) -> Result<Option<f64>, Failure> {
     if model.object_diameter_um.is_none() || prediction.stacks(context)?.len() != 1 {
         return Ok(None);
     }

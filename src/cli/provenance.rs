@@ -184,9 +184,9 @@ impl Provenance {
             JobKind::Evaluate => again.run(|job: &EvaluateJob| job.run(&context).map(drop)),
             JobKind::EvaluateModel => {
                 let mut job = again.job::<EvaluateModelJob>()?;
-                let (devices, of_device) = replay_device(&mut job.device, record, || job.precision = None);
-                of_device.iter().for_each(|message| context.note(message.as_str()));
-                differences.extend(of_device);
+                let (devices, device_differences) = replay_device(&mut job.device, record, || job.precision = None);
+                device_differences.iter().for_each(|message| context.note(message.as_str()));
+                differences.extend(device_differences);
                 let out = job.out.clone().ok_or_else(no_output)?;
                 job.run(&context, &devices).map(|_| out)
             }
@@ -201,11 +201,11 @@ impl Provenance {
             }
             JobKind::Train => {
                 let mut job = again.job::<TrainJob>()?;
-                let (devices, of_device) = replay_device(&mut job.device, record, || {
+                let (devices, device_differences) = replay_device(&mut job.device, record, || {
                     job.config.precision = TrainPrecision::Auto;
                 });
-                of_device.iter().for_each(|message| context.note(message.as_str()));
-                differences.extend(of_device);
+                device_differences.iter().for_each(|message| context.note(message.as_str()));
+                differences.extend(device_differences);
                 let on_event = |event: &TrainEvent| display.training_event(event);
                 job.run(&context, &devices, &on_event).map(|report| report.out)
             }

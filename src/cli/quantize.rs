@@ -157,9 +157,9 @@ fn print_report(report: &QuantizeReport) {
         print(&format!("    {} for the tensor {}", other.method, other.tensor));
     }
     if let Some(t) = &report.qat {
-        let kept = if t.kept { "" } else { "; discarded, layers were kept in float instead" };
+        let discarded_note = if t.kept { "" } else { "; discarded, layers were kept in float instead" };
         print(&format!(
-            "  quantization-aware training, {} in {:.0} s: relative L2 error {:.5} before, {:.5} after{kept}",
+            "  quantization-aware training, {} in {:.0} s: relative L2 error {:.5} before, {:.5} after{discarded_note}",
             counted(t.steps, "step"),
             t.seconds,
             t.before,
@@ -174,8 +174,8 @@ fn print_report(report: &QuantizeReport) {
     for l in &report.left_float {
         print(&format!("    {} in float: {}", l.name, l.why));
     }
-    let met = if report.budget_met { "met" } else { "NOT met" };
-    print(&format!("  accuracy budget {}: {met}", report.accuracy_budget));
+    let verdict = if report.budget_met { "met" } else { "NOT met" };
+    print(&format!("  accuracy budget {}: {verdict}", report.accuracy_budget));
     report.left_out.iter().for_each(|part| print(&format!("  left out: {part}")));
     report.notes.iter().for_each(|note| print(&format!("  {}", note_line(note))));
 }

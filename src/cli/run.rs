@@ -352,7 +352,7 @@ fn with_shapes(graph: &Graph, inputs: &[Tensor], error: JobError) -> Failure {
     )
 }
 
-/// Whether an operator was given what it does not accept.
+/// Whether an operator does not accept its inputs.
 fn is_misused(error: &GraphError) -> bool {
     match error {
         GraphError::Misused { .. } => true,

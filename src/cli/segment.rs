@@ -107,13 +107,13 @@ impl Segment {
         }
         let Basis { channel, seed_channel, options, note } = self.basis()?;
         let options = self.changed(options);
-        let of_table = self.table.as_deref().map(|table| table_format(self.table_format, table)).transpose()?;
+        let chosen_format = self.table.as_deref().map(|table| table_format(self.table_format, table)).transpose()?;
         let job = SegmentJob {
             map: self.map,
             labels: Some(self.out.clone()),
             replace_labels_of_map: false,
             table: self.table,
-            table_format: of_table.unwrap_or_default(),
+            table_format: chosen_format.unwrap_or_default(),
             series: self.series,
             channel,
             seed_channel,

@@ -101,9 +101,9 @@ fn nuclei_keeps_its_scores_on_embryos_it_was_not_trained_on() {
 fn nuclei_is_more_accurate_than_the_filter_on_every_real_set() {
     let Some(data) = shared_data() else { return };
     let (embryos, stardist) = (embryos(&data), stardist(&data));
-    let of_network = [nuclei_on_embryos(&embryos), f1(&stardist, "nuclei", None)];
-    assert!(of_network[1][0] >= MIN_TISSUE_F1, "{of_network:?}");
-    for (network, pairs) in of_network.into_iter().zip([embryos, stardist]) {
+    let network_scores = [nuclei_on_embryos(&embryos), f1(&stardist, "nuclei", None)];
+    assert!(network_scores[1][0] >= MIN_TISSUE_F1, "{network_scores:?}");
+    for (network, pairs) in network_scores.into_iter().zip([embryos, stardist]) {
         let filter = f1(&pairs, "nuclei-dog", None);
         assert!(network[0] > filter[0] && network[1] > filter[1], "{network:?}, the filter has {filter:?}");
     }

@@ -102,8 +102,8 @@ fn rdf_05(pre: &str, post: &str) -> String {
             size("x")
         )
     };
-    let of_input = |axis: &str| if axis == "z" { "4".to_owned() } else { "{min: 8, step: 4}".to_owned() };
-    let of_output = |axis: &str| format!("{{tensor_id: raw, axis_id: {axis}}}");
+    let input_size = |axis: &str| if axis == "z" { "4".to_owned() } else { "{min: 8, step: 4}".to_owned() };
+    let output_size = |axis: &str| format!("{{tensor_id: raw, axis_id: {axis}}}");
     format!(
         "format_version: 0.5.4\ntype: model\nname: a foreign model\ndescription: made by a test\n{METADATA}\
          documentation: card.md\nattachments: [{{source: notes.txt}}]\n\
@@ -111,8 +111,8 @@ fn rdf_05(pre: &str, post: &str) -> String {
          inputs:\n- id: raw\n  axes:\n{}  preprocessing: [{pre}]\n  test_tensor: {{source: in.npy}}\n\
          outputs:\n- id: maps\n  axes:\n{}  postprocessing: [{post}]\n  test_tensor: {{source: out.npy}}\n\
          weights: {{onnx: {{source: net.onnx, opset_version: 17}}}}\n",
-        axes(&of_input, "a, b", ""),
-        axes(&of_output, "c, d", ", halo: 2"),
+        axes(&input_size, "a, b", ""),
+        axes(&output_size, "c, d", ", halo: 2"),
     )
 }
 

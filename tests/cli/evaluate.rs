@@ -85,8 +85,8 @@ fn a_model_has_the_scores_of_its_predictions() {
     let on_cpu = ["--model", "nuclei-dog", "--device", "cpu"];
     fixture.run(&[&["predict", "data", "--out", "o", "--outputs", "labels"][..], &on_cpu].concat()).ok();
     let files = fixture.run(&["evaluate", "--pred", "o", "--truth", "data", "--json"]).json();
-    let of_model = [&["evaluate", "--data", "data", "--json", "--out", "s.json"][..], &on_cpu].concat();
-    let model = fixture.run(&of_model).json();
+    let evaluate_model = [&["evaluate", "--data", "data", "--json", "--out", "s.json"][..], &on_cpu].concat();
+    let model = fixture.run(&evaluate_model).json();
     assert!(files["instances"][0]["n_true"].as_u64() > Some(0), "{files}");
     for key in ["instances", "errors", "regression"] {
         assert_eq!(model[key], files[key], "{key}");
@@ -312,8 +312,8 @@ fn a_map_in_place_of_labels_is_noted() {
         let command = ["evaluate", "--pred", prediction, "--truth", "t_labels.tif"];
         fixture.run(&command).ok().stderr
     };
-    let of_map = notes("p_probability.tif");
-    assert!(of_map.contains("p_probability.tif") && of_map.contains("give predicted labels"), "{of_map}");
+    let map_notes = notes("p_probability.tif");
+    assert!(map_notes.contains("p_probability.tif") && map_notes.contains("give predicted labels"), "{map_notes}");
     assert!(!notes("p_labels.tif").contains("give predicted labels"));
 }
 

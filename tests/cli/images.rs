@@ -116,8 +116,8 @@ fn roi_sets_get_the_time_points_of_their_stack_even_if_it_has_no_objects() {
     assert_eq!(scores("cells.tif.zip", "none.tif.zip"), scores("cells.tif", "none.tif"));
     // Regions of a time series do not belong to a stack of one time point.
     fixture.run(&["convert", "cells.tif", "first.tif", "--time", "0"]).ok();
-    let of_series = ["evaluate", "--pred", "first.tif", "--truth", "cells.tif.zip"];
-    fixture.fails(3, &of_series, &["first.tif", "2 time points", "cells.tif.zip"]);
+    let evaluate_series = ["evaluate", "--pred", "first.tif", "--truth", "cells.tif.zip"];
+    fixture.fails(3, &evaluate_series, &["first.tif", "2 time points", "cells.tif.zip"]);
 }
 
 #[test]
@@ -263,13 +263,13 @@ fn ome_zarr_folders_are_used_like_files() {
     let raw = fixture.nuclei("20,60,300", 4);
     let labels = raw.replace("_raw", "_labels");
     fixture.run(&["convert", &raw, "stack.ome.zarr", "--labels", &labels]).ok();
-    let of_tiff = fixture.run(&["info", &raw, "--json"]).json();
-    let of_zarr = fixture.run(&["info", "stack.ome.zarr", "--json"]).json();
-    assert_eq!((of_zarr["format"].as_str(), of_zarr["series_count"].as_u64()), (Some("ome-zarr"), Some(2)));
+    let tiff_info = fixture.run(&["info", &raw, "--json"]).json();
+    let zarr_info = fixture.run(&["info", "stack.ome.zarr", "--json"]).json();
+    assert_eq!((zarr_info["format"].as_str(), zarr_info["series_count"].as_u64()), (Some("ome-zarr"), Some(2)));
     for key in ["axes", "shape", "dtype", "voxel_size_um"] {
-        assert_eq!(of_zarr[key], of_tiff[key], "{key}");
+        assert_eq!(zarr_info[key], tiff_info[key], "{key}");
     }
-    let levels: Vec<_> = of_zarr["levels"].as_array().unwrap().iter().map(|l| l["shape_full"].clone()).collect();
+    let levels: Vec<_> = zarr_info["levels"].as_array().unwrap().iter().map(|l| l["shape_full"].clone()).collect();
     let expected = [[1, 20, 1, 60, 300, 1], [1, 20, 1, 30, 150, 1]];
     assert_eq!(levels, expected.map(|shape| serde_json::json!(shape)));
     fixture.run(&["convert", "stack.ome.zarr", "back.tif"]).ok();

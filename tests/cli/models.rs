@@ -417,10 +417,10 @@ fn normalization_comes_from_the_plans_of_nnunet() {
     assert_eq!(report["architecture"], "nnunet");
     assert!(report["assumptions"].to_string().contains("no plans.json"), "{report}");
     let plans = fixture.path("nnUNetTrainer__nnUNetPlans__2d/plans.json");
-    let of_scheme = |scheme: &str, spacing: &str| {
+    let plans_with = |scheme: &str, spacing: &str| {
         format!(r#"{{"configurations":{{"2d":{{"spacing":{spacing},"normalization_schemes":["{scheme}"]}}}}}}"#)
     };
-    std::fs::write(&plans, of_scheme("ZScoreNormalization", "[0.5,0.5]")).unwrap();
+    std::fs::write(&plans, plans_with("ZScoreNormalization", "[0.5,0.5]")).unwrap();
     let report = fixture.run(&["import", &file, "--out", "b", "--json"]).json();
     let assumed = report["assumptions"].to_string();
     assert!(assumed.contains("[0.5, 0.5], is the voxel size") && !assumed.contains("no plans.json"), "{assumed}");
@@ -434,14 +434,14 @@ fn normalization_comes_from_the_plans_of_nnunet() {
     let report = fixture.run(&[&predict[..], &["b"]].concat()).json();
     assert!(report["inputs"][0]["notes"].to_string().contains("from [4, 24, 24] to [4, 48, 48] voxels"), "{report}");
     // nnU-Net stores a spacing of 1 for images without one; a stated voxel size replaces that of the plans.
-    std::fs::write(&plans, of_scheme("ZScoreNormalization", "[1.0,1.0]")).unwrap();
+    std::fs::write(&plans, plans_with("ZScoreNormalization", "[1.0,1.0]")).unwrap();
     for (options, sizes) in [(&[][..], &[][..]), (&["--voxel-size", "9,0.25,0.25"][..], &["scale: 0.25"][..])] {
         fixture.run(&[&["import", &file, "--out", "d", "--force"][..], options].concat()).ok();
         let rdf = String::from_utf8(fixture.bytes("d/rdf.yaml")).unwrap();
         let found: Vec<&str> = rdf.lines().map(str::trim).filter(|line| line.starts_with("scale: ")).collect();
         assert!(found.iter().all(|line| sizes.contains(line)) && found.is_empty() == sizes.is_empty(), "{rdf}");
     }
-    std::fs::write(&plans, of_scheme("CTNormalization", "[0.5,0.5]")).unwrap();
+    std::fs::write(&plans, plans_with("CTNormalization", "[0.5,0.5]")).unwrap();
     fixture.fails(3, &["import", &file, "--out", "c"], &["CTNormalization", "not supported"]);
 }
 

@@ -106,12 +106,12 @@ impl NullCuda {
         let text = texts.max_by_key(String::len).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         let hyper: Vec<usize> = (0..lines.len()).filter(|at| lines[*at] == "h2d 24").collect();
-        let of_step = |bounds: &[usize]| {
+        let step_counts = |bounds: &[usize]| {
             let lines = &lines[bounds[0]..bounds[1]];
             [&["launch "][..], &["h2d ", "2d h2d "], &["d2h ", "2d d2h "]]
                 .map(|kinds| lines.iter().filter(|line| kinds.iter().any(|kind| line.starts_with(kind))).count())
         };
-        hyper.windows(2).map(of_step).collect()
+        hyper.windows(2).map(step_counts).collect()
     }
 
     /// Removes the logs of earlier runs.

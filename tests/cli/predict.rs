@@ -180,12 +180,12 @@ fn resume_keeps_only_results_of_the_same_job() {
     let run = |inputs: &[&str], more: &[&str]| -> Vec<bool> {
         let arguments = [&["predict"], inputs, &common, more].concat();
         let report = fixture.run(&arguments).json();
-        let of_input = |input: &Value| {
+        let input_summary = |input: &Value| {
             let resumed = input["resumed"].as_bool().unwrap();
             assert_eq!(input["plan"].is_object(), !resumed, "what was not computed has no plan: {input}");
             resumed
         };
-        report["inputs"].as_array().unwrap().iter().map(of_input).collect()
+        report["inputs"].as_array().unwrap().iter().map(input_summary).collect()
     };
     assert_eq!(run(&[&raw], &[]), [false]);
     let before = fixture.bytes("o/nuclei_1_raw_labels.tif");

@@ -261,18 +261,21 @@ fn an_output_that_ends_in_ozx_is_one_file_with_maps_and_labels() {
         let command = [&["evaluate", "--pred", prediction, "--truth", &truth, "--json"][..], options].concat();
         fixture.run(&command).json()
     };
-    let of_labels = evaluate("tiff/nuclei_4_raw_labels.tif", &[]);
-    let of_zip = evaluate("out/seg.ozx", &[]);
-    assert_eq!(of_zip["instances"], of_labels["instances"]);
-    let note = of_zip["notes"].to_string();
-    assert!(note.contains("the label image labels/objects is scored"), "{of_zip:#}");
-    assert!(note.contains("choose that with --series and its name, seg"), "{of_zip:#}");
+    let label_scores = evaluate("tiff/nuclei_4_raw_labels.tif", &[]);
+    let zip_scores = evaluate("out/seg.ozx", &[]);
+    assert_eq!(zip_scores["instances"], label_scores["instances"]);
+    let note = zip_scores["notes"].to_string();
+    assert!(note.contains("the label image labels/objects is scored"), "{zip_scores:#}");
+    assert!(note.contains("choose that with --series and its name, seg"), "{zip_scores:#}");
     // Numbers are those of the series of the stack, of which it is the result.
     for series in ["1", "3"] {
-        assert_eq!(evaluate("out/seg.ozx", &["--series", series])["instances"], of_labels["instances"]);
+        assert_eq!(evaluate("out/seg.ozx", &["--series", series])["instances"], label_scores["instances"]);
     }
-    let of_maps = evaluate("out/seg.ozx", &["--series", "seg"]);
-    assert!(of_maps["instances"].as_array().unwrap().is_empty() && of_maps["regression"].is_object(), "{of_maps:#}");
+    let map_scores = evaluate("out/seg.ozx", &["--series", "seg"]);
+    assert!(
+        map_scores["instances"].as_array().unwrap().is_empty() && map_scores["regression"].is_object(),
+        "{map_scores:#}"
+    );
     fixture.run(&["measure", "out/seg.ozx", "--intensities", &raw, "--out", "measured.csv"]).ok();
     assert_eq!(fixture.bytes("measured.csv"), fixture.bytes("tiff/nuclei_4_raw_objects.csv"));
     for (labels, out) in [("out/seg.ozx", "zip.stl"), ("labels.tif", "tiff.stl")] {

@@ -42,8 +42,8 @@ fn a_trace_and_a_report_hold_the_same_run() {
         assert!(stage_secs(&profile["run"], stage).is_some_and(|secs| secs > 0.0), "no {stage}: {profile:#}");
     }
     std::fs::write(fixture.path("report.json"), report.to_string()).unwrap();
-    let of_report = fixture.run(&["profile", "report.json", "--json"]).json();
-    assert_eq!((&of_report["run"], &of_report["operators"]), (&report["run"], &json!([])));
+    let shown_report = fixture.run(&["profile", "report.json", "--json"]).json();
+    assert_eq!((&shown_report["run"], &shown_report["operators"]), (&report["run"], &json!([])));
     let text = fixture.run(&["profile", "trace.json"]).ok().stdout;
     // The memory was sampled: its peak is in the record, and all samples are in the trace.
     let peak = facts["memory_peak"]["resident_bytes"].as_f64().unwrap();
@@ -336,9 +336,9 @@ fn a_training_trace_separates_the_parts_of_a_step() {
     let ran = fixture.run(&[&SMALL[..], &more].concat()).ok();
     let events = ran.stderr.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let all: Vec<Value> = events.filter(|event| event["event"] == "status").collect();
-    let of_steps: Vec<Option<u64>> = all.iter().map(|status| status["step"].as_u64()).collect();
+    let steps: Vec<Option<u64>> = all.iter().map(|status| status["step"].as_u64()).collect();
     // The first step also waits for the first patches.
-    assert_eq!(of_steps, [Some(1), Some(2)], "the last status of a short run is that of its last step");
+    assert_eq!(steps, [Some(1), Some(2)], "the last status of a short run is that of its last step");
     let status = all.last().expect("a status");
     let promised = ["step", "samples_per_sec", "data_wait_share", "resident_bytes", "activation_bytes", "batch_advice"];
     assert_eq!(missing(status, &promised), Vec::<&str>::new());

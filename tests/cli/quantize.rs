@@ -333,8 +333,8 @@ fn a_network_of_several_inputs_is_calibrated_with_an_image_of_each() {
     let unknown = [&calibrated[..], &["--input", "actin=spots", "--out", "n"]].concat();
     fixture.fails(2, &unknown, &["no input \"actin\"", "nuclei, membrane"]);
     let trained = ["quantize", "inputs.onnx", "--mode", "qat", "--steps", "4", "--accuracy-budget", "1e-9", "--json"];
-    let of_spots = ["--calibrate", "raw", "--input", "membrane=spots", "--out", "t", "--trace", "t.json"];
-    let report = fixture.run(&[&trained[..], &of_spots].concat()).json();
+    let spot_options = ["--calibrate", "raw", "--input", "membrane=spots", "--out", "t", "--trace", "t.json"];
+    let report = fixture.run(&[&trained[..], &spot_options].concat()).json();
     assert_eq!(report["qat"]["steps"].as_u64(), Some(4));
     let trace: serde_json::Value = serde_json::from_slice(&fixture.bytes("t.json")).unwrap();
     let spans = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["cat"] == "quantize");

@@ -112,10 +112,10 @@ fn a_search_reports_its_trials_as_json_lines() {
         .filter(|event| event["event"] == "trial")
         .collect();
     let rows = fixture.table("m.search.csv");
-    let of_rows: Vec<[&str; 2]> = rows[1..].iter().map(|row| [row[0].as_str(), row[1].as_str()]).collect();
+    let first_columns: Vec<[&str; 2]> = rows[1..].iter().map(|row| [row[0].as_str(), row[1].as_str()]).collect();
     let reported: Vec<[String; 2]> =
         trials.iter().map(|event| ["number", "rung"].map(|key| event["trial"][key].to_string())).collect();
-    assert_eq!(reported, of_rows, "{}", ran.stderr);
+    assert_eq!(reported, first_columns, "{}", ran.stderr);
     let last = &trials[2];
     assert_eq!((&last["rungs"], &last["trial"]["steps"]), (&2.into(), &4.into()), "{last}");
     let settings = [format!("ema={}", rows[3][6]), format!("schedule.rate={}", rows[3][7])];

@@ -148,10 +148,11 @@ fn the_model_of_a_map_finds_the_objects_of_its_prediction() {
     let expected = fixture.image("o/nuclei_1_raw_labels.tif");
     let map = "o/nuclei_1_raw_probability.tif";
     std::fs::copy(fixture.path(map), fixture.path("alone.tif")).unwrap();
-    let of_model = |model: &str, out: &str| fixture.run(&["segment", map, "--model", model, "--out", out]).ok().stderr;
-    assert!(!of_model("nuclei", "a.tif").contains("another model"));
-    let of_other = of_model("cells", "other.tif");
-    assert!(of_other.contains("another model, nuclei") && of_other.contains("--model cells"), "{of_other}");
+    let segment_with =
+        |model: &str, out: &str| fixture.run(&["segment", map, "--model", model, "--out", out]).ok().stderr;
+    assert!(!segment_with("nuclei", "a.tif").contains("another model"));
+    let other_stderr = segment_with("cells", "other.tif");
+    assert!(other_stderr.contains("another model, nuclei") && other_stderr.contains("--model cells"), "{other_stderr}");
     fixture.run(&["segment", "alone.tif", "--model", "nuclei", "--diameter", "15", "--out", "b.tif"]).ok();
     assert!(fixture.image("a.tif") == expected && fixture.image("b.tif") == expected, "other objects");
     // Options that are given take precedence.

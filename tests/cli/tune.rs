@@ -64,9 +64,9 @@ fn tuned_settings_are_used_by_later_predictions_that_leave_them_open() {
         assert_eq!(profile_of(&run(more).stdout), Value::Null, "{more:?}");
     }
     // A GPU that was there when the settings were measured is gone: this is reported, and the prediction goes on.
-    let mut of_gpu = file.clone();
-    of_gpu["profiles"][0]["inference"]["fastest"]["device"] = "cuda:63".into();
-    std::fs::write(stored, of_gpu.to_string()).unwrap();
+    let mut missing_gpu = file.clone();
+    missing_gpu["profiles"][0]["inference"]["fastest"]["device"] = "cuda:63".into();
+    std::fs::write(stored, missing_gpu.to_string()).unwrap();
     let ran = run(&["--performance", "fastest"]);
     assert!(ran.stderr.contains("its device cuda:63 cannot be used now"), "{}", ran.stderr);
     assert_eq!(profile_of(&ran.stdout), Value::Null);
@@ -132,15 +132,15 @@ fn tuning_training_only_leaves_the_settings_and_the_preset_of_predictions_alone(
         let file = std::fs::read(report["saved"].as_str().unwrap()).unwrap();
         serde_json::from_slice::<Value>(&file).unwrap()["profiles"].clone()
     };
-    let of_predictions = tune(&["--data", &raw, "--preset", "most-accurate"]);
-    let before = profiles(&of_predictions);
-    assert_eq!(before[0]["inference"], of_predictions["inference"]["presets"]);
+    let tuned_inference = tune(&["--data", &raw, "--preset", "most-accurate"]);
+    let before = profiles(&tuned_inference);
+    assert_eq!(before[0]["inference"], tuned_inference["inference"]["presets"]);
     assert_eq!(before[0]["training"], json!({}));
-    let of_training = tune(&["--training", "sim", "--only-training", "--config", "t.toml", "--steps", "2"]);
-    assert_eq!(of_training["inference"], Value::Null);
-    let after = profiles(&of_training);
+    let tuned_training = tune(&["--training", "sim", "--only-training", "--config", "t.toml", "--steps", "2"]);
+    assert_eq!(tuned_training["inference"], Value::Null);
+    let after = profiles(&tuned_training);
     assert_eq!(after.as_array().map(Vec::len), Some(1), "{after:#}");
-    assert_eq!(after[0]["training"], of_training["training"]["presets"]);
+    assert_eq!(after[0]["training"], tuned_training["training"]["presets"]);
     for kept in ["inference", "preset"] {
         assert_eq!(after[0][kept], before[0][kept]);
     }

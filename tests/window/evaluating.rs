@@ -147,8 +147,8 @@ fn voxels_that_are_not_annotated_are_left_out_as_on_the_command_line() {
     let annotated = labels.iter().enumerate().map(|(voxel, label)| if is_annotated(voxel) { *label } else { 255 });
     let truth = write("truth.tif", annotated.collect());
     let all = found_by_command(&predicted, &truth, &[]);
-    let of_annotated = found_by_command(&predicted, &truth, &["--ignore-label", "255"]);
-    assert_ne!(all, of_annotated);
+    let annotated_scores = found_by_command(&predicted, &truth, &["--ignore-label", "255"]);
+    assert_ne!(all, annotated_scores);
     open_evaluation(&mut fixture);
     choose_file(&mut fixture, "Prediction file…", &predicted);
     choose_file(&mut fixture, "Ground truth file…", &truth);
@@ -159,7 +159,7 @@ fn voxels_that_are_not_annotated_are_left_out_as_on_the_command_line() {
     fixture.click("Ignore voxels with the label");
     assert!(!fixture.sees("1 pair"), "scores of other settings: {}", fixture.on_screen());
     fixture.click_enabled("Evaluate");
-    fixture.until("the scores of annotated voxels", |w| sees(w, &of_annotated));
+    fixture.until("the scores of annotated voxels", |w| sees(w, &annotated_scores));
     accessibility::check(&fixture, "the label of voxels that are not annotated");
     // The names of the two files differ; the table of scores is beside the prediction and names the ground truth.
     let table = saved_scores(&mut fixture, &predicted.with_file_name("scores.csv"));

@@ -131,11 +131,11 @@ impl Fixture {
             w.query_all_by_label(name).any(|n| n.accesskit_node().role() != Role::Label)
         };
         self.until(name, found);
-        let of_name = |w: &Harness<'static, Workbench>, act: &dyn Fn(&Node<'_>)| {
+        let on_named = |w: &Harness<'static, Workbench>, act: &dyn Fn(&Node<'_>)| {
             w.query_all_by_label(name).find(|n| n.accesskit_node().role() != Role::Label).map(|n| act(&n)).is_some()
         };
         assert!(
-            of_name(&self.window, &|node| node.scroll_to_me()),
+            on_named(&self.window, &|node| node.scroll_to_me()),
             "{name} disappeared; on screen: {}",
             self.on_screen()
         );
@@ -143,10 +143,10 @@ impl Fixture {
         let mut before = None;
         for _ in 0..50 {
             self.window.run_steps(8);
-            of_name(&self.window, &|node| node.hover());
+            on_named(&self.window, &|node| node.hover());
             self.window.run_steps(2);
             let place = std::cell::Cell::new(None);
-            of_name(&self.window, &|node| place.set(Some(node.rect())));
+            on_named(&self.window, &|node| place.set(Some(node.rect())));
             if place.get().is_some() && place.get() == before {
                 break;
             }
@@ -154,7 +154,7 @@ impl Fixture {
         }
         // All within one frame: results that arrive between two frames may move the widget away from the pointer.
         let center = std::cell::Cell::new(None);
-        of_name(&self.window, &|node| center.set(Some(node.rect().center())));
+        on_named(&self.window, &|node| center.set(Some(node.rect().center())));
         let Some(at) = center.get() else { panic!("{name} disappeared; on screen: {}", self.on_screen()) };
         self.window.input_mut().events.extend(click_events(at));
         self.window.run_steps(8);

@@ -98,12 +98,12 @@ fn sliders_preview_objects_and_saving_is_explicit() {
     // The next window shows the saved objects, and refines them with the settings of the prediction.
     let after = count(&fixture);
     let settings = |fixture: &Fixture| fixture.window.state().document().unwrap().segment.clone();
-    let of_prediction = settings(&fixture);
-    assert!(of_prediction.is_some());
+    let predicted_settings = settings(&fixture);
+    assert!(predicted_settings.is_some());
     let home = fixture.folder.path().to_owned();
     fixture.window = crate::fixture::window(&home, vec![home.join("sample/nuclei_raw.tif")]);
     fixture.until("results", |w| w.state().document().is_some_and(|d| d.results.is_some()));
-    assert_eq!((count(&fixture), settings(&fixture)), (after, of_prediction));
+    assert_eq!((count(&fixture), settings(&fixture)), (after, predicted_settings));
 }
 
 #[test]

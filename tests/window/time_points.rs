@@ -208,8 +208,8 @@ fn saved_labels_are_measured_at_their_own_time_point() {
     for (time, (table, intensity)) in tables.iter().zip([9.0, 20.0]).enumerate() {
         let results = Results::read(table).unwrap();
         let mean = results.columns.iter().position(|name| name.starts_with("mean")).unwrap();
-        let of_time = results.column("time").unwrap();
-        assert_eq!((results.value(0, of_time), results.value(0, mean)), (time as f64, intensity), "{results:?}");
+        let time_column = results.column("time").unwrap();
+        assert_eq!((results.value(0, time_column), results.value(0, mean)), (time as f64, intensity), "{results:?}");
     }
     // The table of the time point on screen is shown.
     fixture.until("the table", |w| shown_table(w).as_deref() == Some("series_t1_corrected_objects.csv"));

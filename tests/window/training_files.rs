@@ -35,10 +35,10 @@ type PairChannels = [Vec<Option<usize>>; 2];
 /// Channels that the checked pairs are read from; empty before the check.
 fn checked_channels(window: &Harness<'static, Workbench>) -> Vec<PairChannels> {
     let Check::Done(report) = &window.state().wizard().check else { return Vec::new() };
-    let of_pair = |pair: &Pair| -> PairChannels {
+    let pair_channels = |pair: &Pair| -> PairChannels {
         [pair.images().map(|image| image.channel).collect(), pair.targets().map(|target| target.channel).collect()]
     };
-    report.dataset.pairs.iter().map(of_pair).collect()
+    report.dataset.pairs.iter().map(pair_channels).collect()
 }
 
 /// Starts a training run with the checked data, discards it, and returns the settings of the data that it was given.

@@ -254,9 +254,9 @@ impl Workbench {
     }
 
     /// Saves a screenshot; images of the window are taken in the next frames.
-    pub fn take_screenshot(&mut self, of: ScreenshotSubject, path: PathBuf) {
+    pub fn take_screenshot(&mut self, subject: ScreenshotSubject, path: PathBuf) {
         let document = self.documents.active_id();
-        self.apply(Action::Chosen(FileRequest::Screenshot(of, document), vec![path]));
+        self.apply(Action::Chosen(FileRequest::Screenshot(subject, document), vec![path]));
     }
 
     /// Opens a stored run in the profiler: a trace or a report.

@@ -193,7 +193,7 @@ pub(crate) struct Batch {
     /// The latest scores; `None` until predictions or a model were scored.
     pub(crate) report: Option<EvaluateReport>,
     /// Title of the model that is or was scored; `None` for predictions.
-    pub(crate) of_model: Option<String>,
+    pub(crate) scored_model: Option<String>,
     /// Conversions that were started together and have not ended.
     converting: BTreeSet<JobId>,
     /// Files that those conversions have written.
@@ -222,7 +222,7 @@ impl Default for Batch {
             ignore_below: 0,
             ignore_label: None,
             report: None,
-            of_model: None,
+            scored_model: None,
             converting: BTreeSet::new(),
             written: Vec::new(),
             evaluating: None,

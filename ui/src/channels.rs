@@ -15,13 +15,13 @@ pub(crate) fn input_channels(card: &ModelCard, document: &Document, settings: &S
     choose(card.input_channels, &card.input_channel_names, remembered, &names)
 }
 
-fn choose(inputs: usize, of_model: &[String], remembered: &[String], names: &[&str]) -> Vec<usize> {
+fn choose(inputs: usize, model_names: &[String], remembered: &[String], names: &[&str]) -> Vec<usize> {
     let find = |wanted: Option<&String>| {
         let wanted = wanted?.trim().to_lowercase();
         names.iter().position(|name| name.trim().to_lowercase() == wanted)
     };
     let known: Vec<Option<usize>> =
-        (0..inputs).map(|i| find(remembered.get(i)).or_else(|| find(of_model.get(i)))).collect();
+        (0..inputs).map(|i| find(remembered.get(i)).or_else(|| find(model_names.get(i)))).collect();
     let mut free = (0..names.len()).filter(|c| !known.contains(&Some(*c)));
     known.iter().map_while(|channel| channel.or_else(|| free.next())).collect()
 }
@@ -74,9 +74,9 @@ mod tests {
         assert_eq!(segment_channels(&two, &Settings::default(), 1), [0, 0], "a map of another output");
     }
 
-    fn chosen(of_model: &[&str], remembered: &[&str], names: &[&str]) -> Vec<usize> {
+    fn chosen(model_names: &[&str], remembered: &[&str], names: &[&str]) -> Vec<usize> {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
-        choose(2, &owned(of_model), &owned(remembered), names)
+        choose(2, &owned(model_names), &owned(remembered), names)
     }
 
     #[test]

@@ -313,10 +313,10 @@ impl Display {
             DisplayAction::ToggleLineProfile => self.line_profile.toggle(),
             DisplayAction::DrawLineProfile { document, events } => self.line_profile.draw(document, &events),
             DisplayAction::OpenScreenshotDialog => self.screenshots.open(),
-            DisplayAction::ScreenshotChoices { of, with_bar } => self.screenshots.choose(of, with_bar),
+            DisplayAction::ScreenshotChoices { subject, with_bar } => self.screenshots.choose(subject, with_bar),
             DisplayAction::CloseScreenshotDialog => self.screenshots.close(),
-            DisplayAction::TakeScreenshot { of, path } => {
-                self.screenshots.take(of, path);
+            DisplayAction::TakeScreenshot { subject, path } => {
+                self.screenshots.take(subject, path);
                 self.ctx.request_repaint();
             }
         }

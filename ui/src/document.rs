@@ -465,8 +465,8 @@ impl Document {
 
     /// Unit of lengths in the slices: voxels if neither the file nor the user states a voxel size.
     pub(crate) fn length_unit(&self) -> DiameterUnit {
-        let of_file = self.file_voxel_size_um;
-        match self.voxel_known || (of_file.y.is_some() && of_file.x.is_some()) {
+        let file_um = self.file_voxel_size_um;
+        match self.voxel_known || (file_um.y.is_some() && file_um.x.is_some()) {
             true => DiameterUnit::Um,
             false => DiameterUnit::Voxels,
         }
@@ -501,15 +501,15 @@ fn channel_views(meta: &ImageMeta, extents: Extents) -> Vec<ChannelView> {
     let is_rgb = extents.samples >= 3 && meta.axes_full.contains(Axis::S);
     (0..extents.channels)
         .map(|c| {
-            let of_file = meta.channels.get(c / extents.samples.max(1));
-            let name = match of_file.map(|f| f.name.trim()) {
+            let file_channel = meta.channels.get(c / extents.samples.max(1));
+            let name = match file_channel.map(|f| f.name.trim()) {
                 _ if is_rgb => ["Red", "Green", "Blue", "Alpha"]
                     .get(c % extents.samples)
                     .map_or_else(|| format!("Sample {c}"), |n| (*n).to_owned()),
                 Some(n) if !n.is_empty() => n.to_owned(),
                 _ => format!("Channel {c}"),
             };
-            let map = match of_file.and_then(|f| f.color_rgb) {
+            let map = match file_channel.and_then(|f| f.color_rgb) {
                 _ if is_rgb => {
                     let mut rgb = [0; 3];
                     if let Some(v) = rgb.get_mut(c % extents.samples) {

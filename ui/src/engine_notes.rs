@@ -151,9 +151,9 @@ pub(crate) fn all_in_window(notes: &[Note]) -> Vec<String> {
     notes.iter().map(|note| note_in_window(note).to_string()).collect()
 }
 
-/// Returns a message with what is `in_place` of the options that it names, and the text around them as `of_text` returns it.
+/// Returns a message with what is `in_place` of the options that it names, and the text around them as `in_text` returns it.
 /// Parentheses that name an option for which the window has no control are left out.
-fn with_controls(message: &Message, in_place: fn(Setting) -> InWindow, of_text: fn(&str) -> String) -> String {
+fn with_controls(message: &Message, in_place: fn(Setting) -> InWindow, in_text: fn(&str) -> String) -> String {
     let missing = message.settings().filter(|(_, setting)| !matches!(in_place(*setting), InWindow::Control(_)));
     let left_out = missing.filter_map(|(name, _)| Some((parentheses_around(message, &name)?, "")));
     let named = message.settings().filter_map(|(name, setting)| Some((name, in_place(setting).words()?)));
@@ -163,12 +163,12 @@ fn with_controls(message: &Message, in_place: fn(Setting) -> InWindow, of_text: 
     for (range, words) in replaced {
         // A name in parentheses that were left out has no text before it.
         let Some(before) = message.get(end..range.start) else { continue };
-        shown.push_str(&of_text(before));
+        shown.push_str(&in_text(before));
         shown.push_str(words);
         end = range.end;
     }
     if let Some(rest) = message.get(end..) {
-        shown.push_str(&of_text(rest));
+        shown.push_str(&in_text(rest));
     }
     shown
 }
@@ -214,8 +214,11 @@ mod tests {
             "a.tif: time point 3 does not exist; it has 2.\nLeave out the choice, or use \"Axes…\"."
         );
         let message = Message::from("no file was given; give its name");
-        assert_eq!(failure_in_window(&message, Some("give its name")), "no file was given.
-Give its name.");
+        assert_eq!(
+            failure_in_window(&message, Some("give its name")),
+            "no file was given.
+Give its name."
+        );
         let message = Message::from("the GPU failed; restart it");
         for other in [None, Some("something else")] {
             assert_eq!(failure_in_window(&message, other), "the GPU failed; restart it");
@@ -233,8 +236,8 @@ Give its name.");
             search_failure_in_window(&message, Some("use --restart instead of --resume")),
             "m.search.csv: row 2 cannot be read.\nUse \"Search for settings\" instead of \"Continue search\"."
         );
-        let of_training = message_in_window(&message);
-        assert!(of_training.ends_with(" instead of \"Continue training\""), "{of_training}");
+        let shown_message = message_in_window(&message);
+        assert!(shown_message.ends_with(" instead of \"Continue training\""), "{shown_message}");
         // The window chooses the place of a search.
         let message = message!(
             "m.training: it matches no trial; use {RESTART} instead of {RESUME} to discard it (another {OUT} keeps it)"

@@ -122,7 +122,7 @@ pub(crate) struct ModelFindings {
 /// State of the Models page.
 pub(crate) struct Models {
     /// Folder of the user's own models.
-    own: PathBuf,
+    own_folder: PathBuf,
     /// Path of the shown model.
     shown: Option<PathBuf>,
     /// Model files that are not installed, oldest first.
@@ -148,9 +148,9 @@ impl Models {
     /// A page without model files; the user's own models are beside the settings.
     pub(crate) fn new(settings_path: Option<&Path>) -> Self {
         let beside = settings_path.and_then(Path::parent).map(Path::to_owned);
-        let own = beside.or_else(user_folder).unwrap_or_else(std::env::temp_dir).join("models");
+        let own_folder = beside.or_else(user_folder).unwrap_or_else(std::env::temp_dir).join("models");
         Self {
-            own,
+            own_folder,
             shown: None,
             files: Vec::new(),
             name: String::new(),
@@ -234,7 +234,7 @@ impl Models {
 
     /// Whether a model is one of the user's own, which can be removed.
     pub(crate) fn is_own(&self, model: &Path) -> bool {
-        model.parent() == Some(self.own.as_path())
+        model.parent() == Some(self.own_folder.as_path())
     }
 
     /// Applies an action. Returns what other states and the disk have to do for it.
@@ -390,7 +390,7 @@ impl Models {
     /// Asks for a free path in the user's models, for a job that writes a package.
     fn prepare(&self, work: ModelWork, name: String, effects: &mut Effects) {
         if let (Some(model), false) = (self.shown.clone(), name.is_empty()) {
-            effects.disk(DiskEffect::PrepareModel(ModelPlace { model, work, folder: self.own.clone(), name }));
+            effects.disk(DiskEffect::PrepareModel(ModelPlace { model, work, folder: self.own_folder.clone(), name }));
         }
     }
 

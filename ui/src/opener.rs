@@ -522,11 +522,11 @@ mod tests {
         for stack in &stacks {
             std::fs::write(stack, "").unwrap();
         }
-        let of_folder = |max| expand_up_to(&[folder.path().to_owned()], max);
+        let expand_folder = |max| expand_up_to(&[folder.path().to_owned()], max);
         let expanded =
             |files: &[PathBuf], truncated| Expanded { files: files.to_vec(), truncated, ..Expanded::default() };
-        assert_eq!(of_folder(3), expanded(&stacks, false));
-        assert_eq!(of_folder(2), expanded(&stacks[..2], true));
+        assert_eq!(expand_folder(3), expanded(&stacks, false));
+        assert_eq!(expand_folder(2), expanded(&stacks[..2], true));
         assert_eq!(expand_up_to(&stacks, 2), expanded(&stacks, false));
     }
 

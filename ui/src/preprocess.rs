@@ -75,7 +75,7 @@ pub(crate) struct StepEditor {
     /// The text of the step that is being edited, with document and index.
     edited: Option<(u64, usize, String)>,
     /// Document and text of the first steps of its preprocessed copy.
-    of_copy: Option<(u64, String)>,
+    copy_text: Option<(u64, String)>,
 }
 
 impl StepEditor {
@@ -140,8 +140,8 @@ pub(crate) fn copy_control(
 ) {
     egui::CollapsingHeader::new("Preprocessed copy").id_salt("preprocessed copy").show(ui, |ui| {
         weak(ui, "Crop, deskew and affine change the grid. They are applied to a copy, before the steps above.");
-        let of_document = editor.of_copy.as_ref().filter(|(of, _)| *of == document.id);
-        let mut text = of_document.map(|(_, text)| text.clone()).unwrap_or_default();
+        let stored_text = editor.copy_text.as_ref().filter(|(of, _)| *of == document.id);
+        let mut text = stored_text.map(|(_, text)| text.clone()).unwrap_or_default();
         let edit = egui::TextEdit::singleline(&mut text).hint_text("crop:z=2-6").desired_width(f32::INFINITY);
         let response = ui.add(edit);
         response.widget_info(|| {
@@ -168,7 +168,7 @@ pub(crate) fn copy_control(
             actions.send(JobsAction::AskCopy { document: document.id, steps });
         }
         if is_changed {
-            editor.of_copy = Some((document.id, text));
+            editor.copy_text = Some((document.id, text));
         }
     });
 }

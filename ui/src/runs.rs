@@ -184,8 +184,8 @@ impl<'a> ShownRun<'a> {
             ShownRun::Job(job) => job.device.as_ref().map(|d| (d.id.to_string(), format!("{}: {}", d.name, d.why))),
             ShownRun::File(file) => {
                 let facts = &file.run.record.facts;
-                let of_training = facts.training.as_ref().map(|t| &t.device);
-                let device = facts.inputs.first().map(|i| &i.device).or(of_training)?;
+                let training_device = facts.training.as_ref().map(|t| &t.device);
+                let device = facts.inputs.first().map(|i| &i.device).or(training_device)?;
                 Some((device.to_string(), format!("{} of {}", file.run.record.program, file.path.display())))
             }
         }
@@ -204,13 +204,13 @@ impl<'a> ShownRun<'a> {
         match self {
             ShownRun::Job(job) => {
                 let (spans, marks) = (job.spans.clone(), job.marks.clone());
-                let of_marks = marks.iter().map(|mark| MemorySample {
+                let mark_samples = marks.iter().map(|mark| MemorySample {
                     at_us: mark.at_us,
                     resident_bytes: mark.resident_bytes,
                     arena_bytes: None,
                     device: None,
                 });
-                let mut timeline: Vec<MemorySample> = job.timeline.iter().copied().chain(of_marks).collect();
+                let mut timeline: Vec<MemorySample> = job.timeline.iter().copied().chain(mark_samples).collect();
                 timeline.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
                 StoredRun { record: job.record(), spans, marks, timeline, spans_not_kept: job.dropped }
             }

@@ -73,14 +73,14 @@ impl ScreenshotSubject {
 #[derive(Debug, Default)]
 pub struct Screenshots {
     open: bool,
-    of: Option<ScreenshotSubject>,
+    subject: Option<ScreenshotSubject>,
     without_bar: bool,
     pending: Option<Pending>,
 }
 
 #[derive(Debug)]
 struct Pending {
-    of: ScreenshotSubject,
+    subject: ScreenshotSubject,
     path: PathBuf,
     since: Option<Instant>,
 }
@@ -102,18 +102,18 @@ impl Screenshots {
     }
 
     /// Stores the choices of the dialog.
-    pub fn choose(&mut self, of: ScreenshotSubject, with_bar: bool) {
-        (self.of, self.without_bar) = (Some(of), !with_bar);
+    pub fn choose(&mut self, subject: ScreenshotSubject, with_bar: bool) {
+        (self.subject, self.without_bar) = (Some(subject), !with_bar);
     }
 
     /// Takes a screenshot of the window in the next frame.
-    pub fn take(&mut self, of: ScreenshotSubject, path: PathBuf) {
-        self.pending = Some(Pending { of, path, since: None });
+    pub fn take(&mut self, subject: ScreenshotSubject, path: PathBuf) {
+        self.pending = Some(Pending { subject, path, since: None });
     }
 
     /// Whether the 3-D view hides its buttons for a screenshot.
     pub fn is_bare(&self) -> bool {
-        self.pending.as_ref().is_some_and(|p| p.of == ScreenshotSubject::Volume)
+        self.pending.as_ref().is_some_and(|p| p.subject == ScreenshotSubject::Volume)
     }
 
     /// Whether screenshots include a scale bar.
@@ -149,7 +149,7 @@ impl Screenshots {
             }
             return effects;
         };
-        let rect = match pending.of {
+        let rect = match pending.subject {
             ScreenshotSubject::Volume => volume,
             ScreenshotSubject::Profile => profiler,
             ScreenshotSubject::Window | ScreenshotSubject::Slice(_) => Rect::EVERYTHING,
@@ -241,12 +241,13 @@ pub(crate) fn screenshot_dialog(ctx: &egui::Context, state: State<'_>, actions: 
     };
     let (flat, scaled) = (!document.is_3d(), document.voxel_known);
     let shown_3d = state.settings().show_3d;
-    let can = |of: ScreenshotSubject| match of {
+    let can = |subject: ScreenshotSubject| match subject {
         ScreenshotSubject::Slice(orientation) => !flat || orientation == Orientation::Xy,
         ScreenshotSubject::Volume => !flat && shown_3d,
         _ => true,
     };
-    let mut of = screenshots.of.filter(|of| can(*of)).unwrap_or(ScreenshotSubject::Slice(Orientation::Xy));
+    let mut subject =
+        screenshots.subject.filter(|subject| can(*subject)).unwrap_or(ScreenshotSubject::Slice(Orientation::Xy));
     let mut bar = screenshots.with_bar();
     let response = egui::Modal::new(egui::Id::new("picture")).show(ctx, |ui| {
         ui.set_width(300.0);
@@ -254,11 +255,11 @@ pub(crate) fn screenshot_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         ui.add_space(6.0);
         for offered in ScreenshotSubject::OFFERED {
             ui.add_enabled_ui(can(offered), |ui| {
-                theme::outlined(ui, |ui| ui.radio_value(&mut of, offered, offered.name()))
+                theme::outlined(ui, |ui| ui.radio_value(&mut subject, offered, offered.name()))
             });
         }
         ui.add_space(6.0);
-        let takes_bar = of != ScreenshotSubject::Window;
+        let takes_bar = subject != ScreenshotSubject::Window;
         ui.add_enabled_ui(scaled && takes_bar, |ui| theme::checkbox(ui, &mut bar, "With scale bar"));
         if !scaled {
             weak(ui, "The voxel size is unknown.");
@@ -278,11 +279,11 @@ pub(crate) fn screenshot_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         }
         choice
     });
-    if (screenshots.of, screenshots.with_bar()) != (Some(of), bar) {
-        actions.send(DisplayAction::ScreenshotChoices { of, with_bar: bar });
+    if (screenshots.subject, screenshots.with_bar()) != (Some(subject), bar) {
+        actions.send(DisplayAction::ScreenshotChoices { subject, with_bar: bar });
     }
     if response.inner == Some(true) {
-        choose_screenshot_file(of, state, actions);
+        choose_screenshot_file(subject, state, actions);
     }
     if response.inner.is_some() || response.should_close() {
         actions.send(DisplayAction::CloseScreenshotDialog);
@@ -290,25 +291,25 @@ pub(crate) fn screenshot_dialog(ctx: &egui::Context, state: State<'_>, actions: 
 }
 
 /// Asks for the file of a screenshot.
-pub(crate) fn choose_screenshot_file(of: ScreenshotSubject, state: State<'_>, actions: &mut Actions) {
+pub(crate) fn choose_screenshot_file(subject: ScreenshotSubject, state: State<'_>, actions: &mut Actions) {
     let document = state.document();
     let folder = document.and_then(|d| d.path.parent().map(Into::into));
     let stem = document.map_or_else(|| "cytoscope".to_owned(), Document::stem);
-    let name = format!("{stem}{}.png", of.suffix());
-    let request = FileRequest::Screenshot(of, document.map(|d| d.id));
+    let name = format!("{stem}{}.png", subject.suffix());
+    let request = FileRequest::Screenshot(subject, document.map(|d| d.id));
     actions.send(DocumentsAction::Ask { request, folder, name });
 }
 
 /// Saves a screenshot of a document; images of the window are taken in the next frames.
 pub(crate) fn take_screenshot(
-    of: ScreenshotSubject,
+    subject: ScreenshotSubject,
     document: Option<u64>,
     path: PathBuf,
     state: State<'_>,
 ) -> Effects {
     let mut effects = Effects::default();
-    let ScreenshotSubject::Slice(orientation) = of else {
-        effects.act(DisplayAction::TakeScreenshot { of, path });
+    let ScreenshotSubject::Slice(orientation) = subject else {
+        effects.act(DisplayAction::TakeScreenshot { subject, path });
         return effects;
     };
     let Some(document) = document.and_then(|id| state.documents.get(id)) else {

@@ -89,8 +89,8 @@ fn typed(zyx: &[String; 3], file_um: VoxelSize, slices: usize) -> Result<VoxelSi
     // A single slice has no distance to the next one.
     let z_um = file_um.z.filter(|um| is_valid(*um)).or((slices == 1).then_some(1.0));
     let mut all = Vec::new();
-    for ((text, of_file), axis) in texts.into_iter().zip([z_um, file_um.y, file_um.x]).zip(AXES) {
-        all.push(match of_file.filter(|um| is_valid(*um)) {
+    for ((text, stated_um), axis) in texts.into_iter().zip([z_um, file_um.y, file_um.x]).zip(AXES) {
+        all.push(match stated_um.filter(|um| is_valid(*um)) {
             _ if !text.is_empty() => text.to_owned(),
             Some(um) => um.to_string(),
             None => return Err(format!("The file states no voxel size along {axis}: enter one.")),
@@ -120,9 +120,9 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         ui.label("Distance between voxel centers. An empty field keeps the value of the file.");
         let mut is_entered = false;
         ui.horizontal(|ui| {
-            for ((axis, text), of_file) in AXES.into_iter().zip(&mut zyx).zip([file_um.z, file_um.y, file_um.x]) {
+            for ((axis, text), stated_um) in AXES.into_iter().zip(&mut zyx).zip([file_um.z, file_um.y, file_um.x]) {
                 ui.label(axis);
-                let hint = of_file.map_or_else(|| "unknown".to_owned(), micrometers);
+                let hint = stated_um.map_or_else(|| "unknown".to_owned(), micrometers);
                 let edit = ui.add(egui::TextEdit::singleline(text).desired_width(72.0).hint_text(hint));
                 let name = format!("Voxel size {axis}");
                 edit.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, &name));

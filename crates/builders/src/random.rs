@@ -172,9 +172,9 @@ impl Decisions<'_> {
         self.below(n) == 1
     }
 
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        let at = self.below(of.len());
-        of[at]
+    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        let at = self.below(choices.len());
+        choices[at]
     }
 
     /// Returns roughly normal numbers from a generator seeded by the bytes.
@@ -217,7 +217,7 @@ impl NetworkBuilder<'_> {
     }
 
     /// Adds a constant with one value per channel, around `middle`.
-    fn by_channel(&mut self, channels: usize, middle: f32, deviation: f32) -> Option<ValueId> {
+    fn channel_constant(&mut self, channels: usize, middle: f32, deviation: f32) -> Option<ValueId> {
         let values = self.decisions.values(channels, deviation).into_iter().map(|v| middle + v).collect();
         self.constant(Tensor::vector(values))
     }

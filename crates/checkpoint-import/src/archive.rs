@@ -231,7 +231,7 @@ const IGNORED_NAMES: [(&str, &[&str]); 17] = [
 
 /// Whether a checkpoint may name this class or function.
 pub(crate) fn is_accepted(module: &str, name: &str) -> bool {
-    let of_tensors = match module {
+    let builds_tensors = match module {
         "torch._utils" => {
             matches!(name, "_rebuild_tensor_v2" | "_rebuild_parameter" | "_rebuild_parameter_with_state")
         }
@@ -244,5 +244,5 @@ pub(crate) fn is_accepted(module: &str, name: &str) -> bool {
         }
         _ => false,
     };
-    of_tensors || IGNORED_NAMES.iter().any(|(known, names)| *known == module && names.contains(&name))
+    builds_tensors || IGNORED_NAMES.iter().any(|(known, names)| *known == module && names.contains(&name))
 }

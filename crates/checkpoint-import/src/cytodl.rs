@@ -2,8 +2,8 @@
 
 use serde_json::Value as Json;
 
-/// Losses of PyTorch that measure the differences of intensities.
-const OF_INTENSITIES: [&str; 4] = ["MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss"];
+/// PyTorch losses that measure differences of intensities.
+const INTENSITY_LOSSES: [&str; 4] = ["MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss"];
 
 /// The head of a network that CytoDL trained, as its settings describe it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,11 +22,14 @@ impl CytoDlHead {
         let (Some(head), None) = (heads.next(), heads.next()) else { return None };
         let loss = class(head.get("loss")?)?;
         let activation = head.pointer("/postprocess/prediction/activation").and_then(class);
-        Some(Self { predicts_intensities: OF_INTENSITIES.contains(&loss), has_sigmoid: activation == Some("Sigmoid") })
+        Some(Self {
+            predicts_intensities: INTENSITY_LOSSES.contains(&loss),
+            has_sigmoid: activation == Some("Sigmoid"),
+        })
     }
 }
 
-/// Returns the name of the class that a setting of Hydra makes an object of, without its module.
+/// Returns the name of the class that a Hydra setting instantiates, without its module.
 fn class(setting: &Json) -> Option<&str> {
     setting.get("_target_")?.as_str()?.rsplit('.').next()
 }

@@ -81,7 +81,7 @@ impl<'a> Layers<'a> {
         self.assumptions.insert(what.into());
     }
 
-    /// Records that norms are taken for instance norms, unless they have running statistics: group norms, for example,
+    /// Records the assumption that norms are instance norms, unless they have running statistics: group norms, for example,
     /// have tensors of the same names and shapes.
     pub(crate) fn assume_instance_norms(&mut self) {
         if !self.tensors.keys().any(|name| name.ends_with(".running_mean")) {

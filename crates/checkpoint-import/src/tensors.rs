@@ -96,7 +96,7 @@ impl StoredTensor {
             // The next index, last axis first.
             for ((i, n), stride) in index.iter_mut().zip(&self.shape).zip(&self.strides).rev() {
                 *i += 1;
-                // An axis of one element may have any stride, so sums may wrap, and are undone.
+                // An axis of length 1 may have any stride: the sum may wrap around, which the subtraction below undoes.
                 at = at.wrapping_add(*stride);
                 if *i < *n {
                     break;

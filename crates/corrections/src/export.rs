@@ -269,7 +269,7 @@ struct Table {
     /// Index of the column with the ignore label.
     ignore: Option<usize>,
     /// File names in the columns `raw` and `seg`, which new pairs must not use.
-    taken: Vec<String>,
+    used_names: Vec<String>,
 }
 
 impl Table {
@@ -299,7 +299,7 @@ impl Table {
                 raw: 0,
                 seg: 1,
                 ignore: None,
-                taken: Vec::new(),
+                used_names: Vec::new(),
             });
         }
         let body = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
@@ -321,20 +321,20 @@ impl Table {
                 "expected the columns raw and seg: choose a dataset for segmentation, or another folder",
             );
         };
-        let mut taken = Vec::new();
+        let mut used_names = Vec::new();
         for record in reader.records() {
             match record {
-                Ok(record) => taken.extend([raw, seg].iter().filter_map(|c| record.get(*c)).map(str::to_owned)),
+                Ok(record) => used_names.extend([raw, seg].iter().filter_map(|c| record.get(*c)).map(str::to_owned)),
                 Err(e) => {
                     return refuse(format!("a line cannot be read: {e}"), "save it as comma-separated values in UTF-8");
                 }
             }
         }
-        Ok(Self { columns: header.len(), raw, seg, ignore: place("ignore"), taken, text })
+        Ok(Self { columns: header.len(), raw, seg, ignore: place("ignore"), used_names, text })
     }
 
     fn names(&self, file: &str) -> bool {
-        self.taken.iter().any(|t| t == file)
+        self.used_names.iter().any(|t| t == file)
     }
 
     /// Adds a column `ignore` to the first line if there is none yet.

@@ -54,7 +54,7 @@ pub(crate) const INTERFACES: &[Backend] = if cfg!(target_os = "macos") {
 /// Returns the adapters of the first graphics API that has hardware, or else of the first one that has any adapter. Their
 /// order is that of the API, which is stable. A software renderer of Vulkan does not hide a GPU of DX12.
 pub(crate) fn list() -> Vec<Adapter> {
-    let of_api = |backend: &Backend| {
+    let api_adapters = |backend: &Backend| {
         let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
             backends: (*backend).into(),
             ..wgpu::InstanceDescriptor::new_without_display_handle()
@@ -63,7 +63,7 @@ pub(crate) fn list() -> Vec<Adapter> {
         name_all(found.iter().map(wgpu::Adapter::get_info).collect())
     };
     let is_hardware = |adapter: &Adapter| adapter.device.is_some() && !adapter.is_software();
-    first_with_hardware(INTERFACES.iter().map(of_api), is_hardware)
+    first_with_hardware(INTERFACES.iter().map(api_adapters), is_hardware)
 }
 
 /// Assigns Burn's devices. Burn numbers the adapters of each kind separately and supports a single software renderer.

@@ -98,17 +98,17 @@ const EXPLANATIONS: &[(&[&str], &str)] = &[
 ];
 
 /// Returns the first row of [`EXPLANATIONS`] that matches a message, with its number.
-fn explanation(said: &str) -> Option<(usize, &'static str)> {
-    let lower = said.to_lowercase();
+fn explanation(error_text: &str) -> Option<(usize, &'static str)> {
+    let lower = error_text.to_lowercase();
     let row = EXPLANATIONS.iter().position(|(parts, _)| parts.iter().any(|part| lower.contains(part)))?;
     EXPLANATIONS.get(row).map(|(_, meaning)| (row, *meaning))
 }
 
 /// Returns how well a message states the cause of a failure, the best one first: messages with an explanation in the order
 /// of the rows, then unknown messages, then those that only say that a message was lost (the last row).
-pub(crate) fn rank(said: &str) -> usize {
+pub(crate) fn rank(error_text: &str) -> usize {
     let lost = EXPLANATIONS.len() - 1;
-    match explanation(said) {
+    match explanation(error_text) {
         Some((row, _)) if row == lost => lost + 1,
         Some((row, _)) => row,
         None => lost,
@@ -123,27 +123,27 @@ const MAX_MESSAGE_CHARS: usize = 320;
 const NO_BACKTRACE: [&str; 2] = [" Backtrace No backtrace available", " No backtrace available"];
 
 /// Returns a message without line breaks and missing backtraces, and with errors that follow themselves stated once.
-fn simplified(said: &str) -> String {
-    let mut said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+fn simplified(error_text: &str) -> String {
+    let mut error_text = error_text.split_whitespace().collect::<Vec<_>>().join(" ");
     for absent in NO_BACKTRACE {
-        said = said.replace(absent, "");
+        error_text = error_text.replace(absent, "");
     }
-    let mut errors: Vec<&str> = said.split("), ").collect();
+    let mut errors: Vec<&str> = error_text.split("), ").collect();
     errors.dedup();
     errors.join("), ")
 }
 
 /// Returns a message preceded by a sentence that says what it means and what to do; messages without an explanation are
 /// only simplified.
-pub(crate) fn explained(said: &str) -> String {
-    let said = simplified(said);
-    match explanation(&said) {
+pub(crate) fn explained(error_text: &str) -> String {
+    let error_text = simplified(error_text);
+    match explanation(&error_text) {
         Some((_, meaning)) => {
-            let message: String = said.chars().take(MAX_MESSAGE_CHARS).collect();
-            let rest = if message.len() < said.len() { "…" } else { "" };
+            let message: String = error_text.chars().take(MAX_MESSAGE_CHARS).collect();
+            let rest = if message.len() < error_text.len() { "…" } else { "" };
             format!("{meaning} (the message was: {message}{rest})")
         }
-        None => said,
+        None => error_text,
     }
 }
 
@@ -182,29 +182,29 @@ mod tests {
             ("DriverError(CUDA_ERROR_OPERATING_SYSTEM, \"OS call failed or operation not supported\")", "/dev/nvidia"),
             ("wgpu error: Validation Error Caused by: Parent device is lost", "--device cpu"),
         ];
-        for (said, advice) in real {
-            let text = explained(said);
+        for (error_text, advice) in real {
+            let text = explained(error_text);
             assert!(text.contains(advice), "{text}");
-            let start: String = said.chars().take(40).collect();
+            let start: String = error_text.chars().take(40).collect();
             assert!(text.contains(&start), "the message itself is kept: {text}");
         }
     }
 
     #[test]
     fn the_code_of_the_driver_is_kept_and_a_longer_message_is_visibly_cut() {
-        let said = "An error happened during execution Caused by: The server is in an invalid state Caused by: [Launch(An \
+        let error_text = "An error happened during execution Caused by: The server is in an invalid state Caused by: [Launch(An \
                     unknown error happened during launch Caused by: DriverError(CUDA_ERROR_ILLEGAL_ADDRESS";
-        let text = explained(said);
+        let text = explained(error_text);
         assert!(text.ends_with("DriverError(CUDA_ERROR_ILLEGAL_ADDRESS)"), "{text}");
-        let text = explained(&format!("{said}{}", ", again".repeat(100)));
+        let text = explained(&format!("{error_text}{}", ", again".repeat(100)));
         assert!(text.contains("ILLEGAL_ADDRESS, again") && text.ends_with("…)"), "{text}");
     }
 
     #[test]
     fn a_failed_copy_says_what_to_do_and_repeated_errors_are_stated_once() {
         let error = "Io(Unknown error happened during execution\n  No backtrace available)";
-        let said = format!("An error happened during execution\nCaused by:\n  [{}]", vec![error; 20].join(", "));
-        let text = explained(&said);
+        let error_text = format!("An error happened during execution\nCaused by:\n  [{}]", vec![error; 20].join(", "));
+        let text = explained(&error_text);
         assert!(text.contains("--device cpu") && text.contains("Io(Unknown error happened"), "{text}");
         assert!(text.len() < 400 && !text.contains("acktrace") && !text.contains('…'), "{text}");
         let error = "Launch(Caused by: DriverError(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, \"too many resources\")\nBacktrace\nNo \
@@ -216,8 +216,9 @@ mod tests {
 
     #[test]
     fn the_cause_ranks_before_its_consequences() {
-        let said = ["CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "CUDA_ERROR_NO_DEVICE", "a new message", "Err: RecvError"];
-        assert!(said.is_sorted_by_key(|said| rank(said)), "{:?}", said.map(rank));
+        let error_text =
+            ["CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "CUDA_ERROR_NO_DEVICE", "a new message", "Err: RecvError"];
+        assert!(error_text.is_sorted_by_key(|error_text| rank(error_text)), "{:?}", error_text.map(rank));
     }
 
     #[test]

@@ -28,8 +28,8 @@ pub(crate) fn place(rank: usize, axis: usize) -> usize {
 /// Returns the form of a tensor that is broadcast to `rank` axes. As in NumPy, missing axes are added in front.
 pub(crate) fn broadcast_form(shape: &[usize], rank: usize) -> Option<Form> {
     let missing = rank.checked_sub(shape.len())?;
-    let whole: Vec<usize> = std::iter::repeat_n(1, missing).chain(shape.iter().copied()).collect();
-    form(&whole)
+    let padded_shape: Vec<usize> = std::iter::repeat_n(1, missing).chain(shape.iter().copied()).collect();
+    form(&padded_shape)
 }
 
 /// Returns the number of elements.

@@ -62,18 +62,18 @@ impl PanicWatch {
         };
         let since = self.new_panics();
         // Running out of memory explains all others; the first of equals is usually the cause.
-        let full = since.iter().find(|said| is_out_of_memory(said));
-        let cause = full.or_else(|| since.iter().min_by_key(|said| rank(said)));
+        let full = since.iter().find(|error_text| is_out_of_memory(error_text));
+        let cause = full.or_else(|| since.iter().min_by_key(|error_text| rank(error_text)));
         match (result, cause) {
             // Panics after running out of memory are consequences of it.
             (Err(error @ EngineError::OutOfMemory { .. }), _) => Err(error),
-            (Err(EngineError::Device { device, reason }), Some(said))
-                if full.is_none() && rank(&reason) < rank(said) =>
+            (Err(EngineError::Device { device, reason }), Some(error_text))
+                if full.is_none() && rank(&reason) < rank(error_text) =>
             {
                 Err(EngineError::Device { device, reason })
             }
-            (result, Some(said)) => {
-                let error = device_error(device, said);
+            (result, Some(error_text)) => {
+                let error = device_error(device, error_text);
                 if matches!(error, EngineError::Device { .. }) {
                     // Freeing memory of a failed device may fail again and abort the process.
                     std::mem::forget(result);
@@ -124,12 +124,12 @@ fn count_device_panics() {
     let earlier = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         let thread = std::thread::current();
-        let of_device = thread.name().map(|name| DEVICE_THREADS.iter().any(|d| name.starts_with(d)));
-        if of_device.unwrap_or(true) {
-            let said = info.payload_as_str().unwrap_or("panic without a message");
-            device_panics().push(said.chars().take(MAX_KEPT_CHARS).collect());
+        let is_device_thread = thread.name().map(|name| DEVICE_THREADS.iter().any(|d| name.starts_with(d)));
+        if is_device_thread.unwrap_or(true) {
+            let error_text = info.payload_as_str().unwrap_or("panic without a message");
+            device_panics().push(error_text.chars().take(MAX_KEPT_CHARS).collect());
         }
-        if of_device == Some(true) {
+        if is_device_thread == Some(true) {
             tracing::debug!("a device thread has ended a task: {info}");
         } else if IS_GUARDED.get() {
             tracing::debug!("a device call has failed: {info}");
@@ -146,11 +146,11 @@ fn message(panic: &(dyn Any + Send)) -> String {
 }
 
 /// Turns a driver's message into an error, distinguishing out-of-memory.
-pub(crate) fn device_error(device: DeviceId, said: &str) -> EngineError {
-    if is_out_of_memory(said) {
-        return EngineError::OutOfMemory { device, needed_bytes: requested_bytes(said), available_bytes: 0 };
+pub(crate) fn device_error(device: DeviceId, error_text: &str) -> EngineError {
+    if is_out_of_memory(error_text) {
+        return EngineError::OutOfMemory { device, needed_bytes: requested_bytes(error_text), available_bytes: 0 };
     }
-    let mut reason = explained(said);
+    let mut reason = explained(error_text);
     if let Some((end, _)) = reason.char_indices().nth(MAX_REASON_CHARS) {
         reason.truncate(end);
     }
@@ -159,8 +159,8 @@ pub(crate) fn device_error(device: DeviceId, said: &str) -> EngineError {
 
 /// Returns whether a driver's message reports a lack of memory, or a buffer that is larger than the device allows. In
 /// both cases, a smaller tile may work.
-fn is_out_of_memory(said: &str) -> bool {
-    let lower = said.to_lowercase();
+fn is_out_of_memory(error_text: &str) -> bool {
+    let lower = error_text.to_lowercase();
     let full = [
         "out of memory",
         "outofmemory",
@@ -178,8 +178,8 @@ fn is_out_of_memory(said: &str) -> bool {
 
 /// Returns the number of requested bytes: the one after "size", or else the largest number at the start of a message; 0
 /// if there is none. Backtraces, which follow, contain other numbers; small ones are codes or indices.
-fn requested_bytes(said: &str) -> u64 {
-    let lower: String = said.to_lowercase().chars().take(300).collect();
+fn requested_bytes(error_text: &str) -> u64 {
+    let lower: String = error_text.to_lowercase().chars().take(300).collect();
     let numbers =
         |text: &str| -> Vec<u64> { text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect() };
     let after_size = lower.split_once(" size").and_then(|(_, after)| numbers(after).first().copied());
@@ -195,9 +195,9 @@ mod tests {
     static ALONE: Mutex<()> = Mutex::new(());
 
     /// Panics on a thread of this name, which swallows the panic.
-    fn swallow(name: &'static str, said: &'static str) {
+    fn swallow(name: &'static str, error_text: &'static str) {
         let thread = std::thread::Builder::new().name(name.to_owned());
-        let swallowed = thread.spawn(move || drop(catch_unwind(|| panic!("{said}")))).unwrap();
+        let swallowed = thread.spawn(move || drop(catch_unwind(|| panic!("{error_text}")))).unwrap();
         swallowed.join().unwrap();
     }
 
@@ -205,9 +205,9 @@ mod tests {
     fn swallowed_panics_of_device_threads_become_errors() {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let device = DeviceId::Cuda(0);
-        let on = |name: &'static str, said: &'static str| {
+        let on = |name: &'static str, error_text: &'static str| {
             guard(device, move || {
-                swallow(name, said);
+                swallow(name, error_text);
                 Ok("a wrong result")
             })
         };
@@ -238,7 +238,7 @@ mod tests {
         let failed: Result<(), _> = watch.guard(DeviceId::Cuda(0), || panic!("a call of the driver is gone"));
         assert!(matches!(failed, Err(EngineError::Device { .. })));
         let printed = PRINTED.lock().unwrap().clone();
-        let has = |said: &str| printed.iter().any(|line| line == said);
+        let has = |error_text: &str| printed.iter().any(|line| line == error_text);
         assert!(has("a thread of the program is gone"), "{printed:?}");
         assert!(!has("the buffer of a device is gone") && !has("a call of the driver is gone"), "{printed:?}");
     }
@@ -311,23 +311,24 @@ mod tests {
 
     #[test]
     fn requested_bytes_are_not_taken_from_a_backtrace() {
-        let said = "`Err` value: can't allocate buffer of size: 33554432\n   0: 0x55d0c6a2f3e1 core 99999999999999\n";
-        assert_eq!(requested_bytes(said), 33_554_432);
+        let error_text =
+            "`Err` value: can't allocate buffer of size: 33554432\n   0: 0x55d0c6a2f3e1 core 99999999999999\n";
+        assert_eq!(requested_bytes(error_text), 33_554_432);
         assert_eq!(requested_bytes("wgpu error: Out of Memory"), 0);
         assert_eq!(requested_bytes("stream 12: out of memory (code 2)"), 0, "no size is stated");
     }
 
     #[test]
     fn real_messages_about_memory_are_recognized() {
-        for said in [
+        for error_text in [
             "called `Result::unwrap()` on an `Err` value: can't allocate buffer of size: 33554432\n<backtrace>",
             "wgpu error: Out of Memory\n\nCaused by:\n  In Device::create_buffer\n    Not enough memory left.\n",
             "wgpu error: Validation Error\n\nCaused by:\n  In Device::create_buffer\n    Buffer size 8589934592 is greater \
              than the maximum buffer size (268435456)\n",
             "Buffer binding 0 range 268435456 exceeds `max_*_buffer_binding_size` limit 134217728",
         ] {
-            let error = device_error(DeviceId::Wgpu(0), said);
-            assert!(matches!(error, EngineError::OutOfMemory { .. }), "{said}: {error}");
+            let error = device_error(DeviceId::Wgpu(0), error_text);
+            assert!(matches!(error, EngineError::OutOfMemory { .. }), "{error_text}: {error}");
         }
     }
 }

@@ -135,8 +135,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    pub(crate) fn store_moments(&mut self, at: usize, of_images: Vec<Moments>) -> StepResult<()> {
-        *self.moments.get_mut(at).ok_or(StepError::MissingMoments(at))? = of_images;
+    pub(crate) fn store_moments(&mut self, at: usize, image_moments: Vec<Moments>) -> StepResult<()> {
+        *self.moments.get_mut(at).ok_or(StepError::MissingMoments(at))? = image_moments;
         Ok(())
     }
 

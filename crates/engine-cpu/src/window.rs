@@ -49,7 +49,7 @@ pub(crate) fn input_gradient_border(shape: &ConvShape, dims: [usize; 3], out: [u
     std::array::from_fn(|a| {
         let (stride, pad) = (shape.stride[a].max(1), shape.pad_before[a] as isize);
         // Input voxels with the same remainder read the same positions of the output, relative to their own.
-        let of_remainder = |remainder: usize| {
+        let remainder_border = |remainder: usize| {
             let count = dims[a].saturating_sub(remainder).div_ceil(stride) as isize;
             let at = |k: usize| remainder as isize + pad - (k * shape.dilation[a]) as isize;
             let reads = (0..shape.kernel[a]).map(at).filter(|at| at.rem_euclid(stride as isize) == 0);
@@ -57,7 +57,7 @@ pub(crate) fn input_gradient_border(shape: &ConvShape, dims: [usize; 3], out: [u
             let (Some(first), Some(last)) = (reads.iter().min(), reads.iter().max()) else { return 0 };
             if count == 0 { 0 } else { (-first).max(count - 1 + last - (out[a] as isize - 1)).max(0) }
         };
-        (0..stride).map(of_remainder).max().unwrap_or(0) as usize
+        (0..stride).map(remainder_border).max().unwrap_or(0) as usize
     })
 }
 

@@ -264,13 +264,13 @@ mod tests {
     #[test]
     fn records_of_runs_name_devices_and_precisions_as_the_command_line_does() {
         for (id, is_cpu) in [(DeviceId::Cpu, true), (DeviceId::Cuda(0), false), (DeviceId::Wgpu(1), false)] {
-            let of_run = RunDevice::from(id);
-            assert_eq!((of_run.as_str(), of_run.is_cpu()), (id.to_string().as_str(), is_cpu));
-            assert_eq!(serde_json::to_value(of_run).unwrap(), id.to_string());
+            let recorded = RunDevice::from(id);
+            assert_eq!((recorded.as_str(), recorded.is_cpu()), (id.to_string().as_str(), is_cpu));
+            assert_eq!(serde_json::to_value(recorded).unwrap(), id.to_string());
         }
         for (precision, is_int8) in [(Precision::Int8, true), (Precision::F32, false)] {
-            let of_run = RunPrecision::from(precision);
-            assert_eq!((of_run.to_string().as_str(), of_run.is_int8()), (precision.name(), is_int8));
+            let recorded = RunPrecision::from(precision);
+            assert_eq!((recorded.to_string().as_str(), recorded.is_int8()), (precision.name(), is_int8));
         }
     }
 

@@ -222,7 +222,7 @@ fn measure(
 /// Returns the largest relative L2 error of an output; [`f64::MAX`], which unlike an infinity can be stored as JSON, if
 /// one is not finite or has another shape.
 fn relative_error(exact: &[Tensor], outputs: &[Tensor]) -> f64 {
-    let of_output = |(exact, output): (&Tensor, &Tensor)| {
+    let output_error = |(exact, output): (&Tensor, &Tensor)| {
         if exact.shape() != output.shape() {
             return f64::MAX;
         }
@@ -235,7 +235,7 @@ fn relative_error(exact: &[Tensor], outputs: &[Tensor]) -> f64 {
     if exact.len() != outputs.len() {
         return f64::MAX;
     }
-    exact.iter().zip(outputs).map(of_output).fold(0.0, f64::max)
+    exact.iter().zip(outputs).map(output_error).fold(0.0, f64::max)
 }
 
 /// Returns a speed relative to that of `baseline`, as text.

@@ -283,7 +283,7 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
     }
     let shape_full = npy.layout.shape_full.to_vec();
     let (axes, shape) = squeezed(&shape_full);
-    let read_as_slices = if options.axes.is_none() { npy::color_as_columns(&npy.layout.shape_full) } else { None };
+    let read_as_slices = if options.axes.is_none() { npy::color_axis_note(&npy.layout.shape_full) } else { None };
     let meta = ImageMeta {
         path: path.to_owned(),
         format: FileFormat::Npy,

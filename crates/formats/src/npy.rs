@@ -76,17 +76,17 @@ fn array_axes(shape: &[usize], axes: Option<&Axes>) -> Result<Vec<Axis>, Fault> 
     }
 }
 
-/// Fewest rows and slices of an array whose few columns are probably the samples of a color.
+/// Minimum number of rows and slices of an array whose two to four columns are probably the samples of a color.
 const MIN_ROWS: usize = 16;
 
-/// Returns the sentence that the last axis of an array, whose axes were chosen by its rank, may be that of a color, as in arrays
-/// of pictures; `None` if its shape T, Z, C, Y, X, S looks like that of a stack.
-pub(crate) fn color_as_columns(&[_, z, _, y, x, _]: &[usize; 6]) -> Option<String> {
+/// Returns the note that the last axis of an array whose axes were chosen by its rank may be a color axis, as in arrays of
+/// pictures; `None` if its shape T, Z, C, Y, X, S looks like that of a stack.
+pub(crate) fn color_axis_note(&[_, z, _, y, x, _]: &[usize; 6]) -> Option<String> {
     let is_color = matches!(x, 2..=4) && y.min(z) >= MIN_ROWS;
     is_color.then(|| {
         format!(
-            "the array states no axes, so that its last axis of length {x} is read as X: if it is that of colors or channels, \
-             the axes end in YXC"
+            "the array states no axes, so its last axis of length {x} is read as X: if it holds colors or channels, the axes \
+             end in YXC"
         )
     })
 }
@@ -103,7 +103,7 @@ impl From<HeaderError> for Fault {
     }
 }
 
-/// The sample type for one of NumPy.
+/// Returns the sample type for NumPy's type; booleans are read as uint8.
 pub(crate) fn dtype_for(sample: SampleType) -> DType {
     match sample {
         SampleType::Bool | SampleType::U8 => DType::U8,
@@ -120,7 +120,7 @@ pub(crate) fn dtype_for(sample: SampleType) -> DType {
     }
 }
 
-/// The header of a little-endian, C-order array, padded in the same way as by NumPy.
+/// Returns the header of a little-endian, C-order array, padded as NumPy pads it.
 pub(crate) fn header(dtype: DType, shape: &[usize]) -> Vec<u8> {
     let sample = match dtype {
         DType::U8 => SampleType::U8,

@@ -24,7 +24,7 @@ pub(crate) trait Pixels: fmt::Debug + Send + Sync {
         if level == 0 { self.read(path, region) } else { Err(no_level(path, level)) }
     }
 
-    /// All files of the image, if they are others than the opened path.
+    /// All files of the image; `None` if the opened path is the only one.
     fn files(&self) -> Option<Vec<PathBuf>> {
         None
     }

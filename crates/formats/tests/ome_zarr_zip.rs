@@ -49,8 +49,8 @@ fn zipped_folders_read_like_the_folders() {
         }
     }
     let labels = OpenOptions { series: 1, ..OpenOptions::default() };
-    let of_zip = open(&temp.path().join("0.zarr.zip"), &labels).unwrap();
-    assert_eq!(of_zip.read_all().unwrap(), open(&fixture("v04_blosc"), &labels).unwrap().read_all().unwrap());
+    let zipped_labels = open(&temp.path().join("0.zarr.zip"), &labels).unwrap();
+    assert_eq!(zipped_labels.read_all().unwrap(), open(&fixture("v04_blosc"), &labels).unwrap().read_all().unwrap());
 }
 
 #[test]

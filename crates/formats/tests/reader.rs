@@ -298,8 +298,8 @@ fn jpeg_xr_strips_and_tiles_are_read() {
     let expected = (0..18 * 37).map(|i| (2000 + 50 * (i / 37) + i % 37) as u16).collect();
     assert_eq!(gray.read_all().unwrap().into_samples(), Samples::U16(expected));
     let colors = read(include_bytes!("../../../fuzz/seeds/read_image/jpeg_xr_rgb"));
-    let of_red = |i: usize| (5 * (i % 37)) as u8;
-    let pixel = |i: usize| [of_red(i), (6 * (i / 37)) as u8, 200u8.wrapping_sub(of_red(i))];
+    let red = |i: usize| (5 * (i % 37)) as u8;
+    let pixel = |i: usize| [red(i), (6 * (i / 37)) as u8, 200u8.wrapping_sub(red(i))];
     assert_eq!(colors.read_all().unwrap().into_samples(), Samples::U8((0..18 * 37).flat_map(pixel).collect()));
 }
 
@@ -314,8 +314,8 @@ fn lzma_strips_and_tiles_are_read() {
     let expected = (0..18 * 37).map(|i| (2000 + 50 * (i / 37) + i % 37) as u16).collect();
     assert_eq!(gray.read_all().unwrap().into_samples(), Samples::U16(expected));
     let colors = read(include_bytes!("../../../fuzz/seeds/read_image/lzma_tiles_big_endian"));
-    let of_red = |i: usize| (5 * (i % 37)) as u8;
-    let pixel = |i: usize| [of_red(i), (6 * (i / 37)) as u8, 200u8.wrapping_sub(of_red(i))];
+    let red = |i: usize| (5 * (i % 37)) as u8;
+    let pixel = |i: usize| [red(i), (6 * (i / 37)) as u8, 200u8.wrapping_sub(red(i))];
     assert_eq!(colors.read_all().unwrap().into_samples(), Samples::U8((0..18 * 37).flat_map(pixel).collect()));
     // A damaged byte in the first strip, which begins at 208.
     let mut damaged = strips.to_vec();

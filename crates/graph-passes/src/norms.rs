@@ -70,8 +70,8 @@ fn recognize(
     if !fits {
         return None;
     }
-    let mut gain = by_group(graph, scale, groups, channels)?;
-    let mut shift = by_group(graph, bias, groups, channels)?;
+    let mut gain = group_values(graph, scale, groups, channels)?;
+    let mut shift = group_values(graph, bias, groups, channels)?;
     if affine == Affine::Kept && (gain.iter().any(|g| *g != 1.0) || shift.iter().any(|s| *s != 0.0)) {
         return None;
     }
@@ -85,7 +85,7 @@ fn recognize(
         // A number that all channels share cannot be kept as one per channel.
         let is_own = |id: &ValueId| graph.constant(*id).is_some_and(|t| t.len() == channels);
         let other = other.filter(|id| affine == Affine::Folded || is_own(id));
-        let Some(values) = other.and_then(|v| by_channel(graph, v, shape.len(), channels)) else { break };
+        let Some(values) = other.and_then(|v| channel_values(graph, v, shape.len(), channels)) else { break };
         kept[usize::from(op == BinaryOp::Add)] = other;
         match op {
             BinaryOp::Mul => gain.iter_mut().zip(&mut shift).zip(&values).for_each(|((g, s), v)| {
@@ -123,7 +123,7 @@ fn recognize(
 }
 
 /// Returns a constant of one number per group as one number per channel.
-fn by_group(graph: &Graph, id: ValueId, groups: usize, channels: usize) -> Option<Vec<f32>> {
+fn group_values(graph: &Graph, id: ValueId, groups: usize, channels: usize) -> Option<Vec<f32>> {
     let values = graph.constant(id)?.as_f32().filter(|values| values.len() == groups)?;
     Some((0..channels).map(|c| values[c / (channels / groups)]).collect())
 }
@@ -148,7 +148,7 @@ fn reshape_to_channels(
 }
 
 /// Returns a constant as one number per channel, if it is a scalar or has length 1 along all axes but the channels.
-fn by_channel(graph: &Graph, id: ValueId, rank: usize, channels: usize) -> Option<Vec<f32>> {
+fn channel_values(graph: &Graph, id: ValueId, rank: usize, channels: usize) -> Option<Vec<f32>> {
     let tensor = graph.constant(id)?;
     let values = tensor.as_f32()?;
     if let [one] = values {

@@ -36,7 +36,7 @@ pub fn over_slices(graph: &Graph) -> Option<Graph> {
     Some(lifted)
 }
 
-/// Gives a node the axis Z; `None` if that may change what it computes in a slice.
+/// Adds the axis Z to a node; `None` if that may change its result in a slice.
 fn lift(graph: &mut Graph, node: &mut Node) -> Option<()> {
     let has = |index: usize| node.inputs.get(index).is_some_and(Option::is_some);
     let constant = |index: usize| graph.constant(node.inputs.get(index).copied().flatten()?).cloned();

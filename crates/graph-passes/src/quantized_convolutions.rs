@@ -57,9 +57,9 @@ fn separate(graph: &mut Graph, node: &Node, attrs: &ConvAttrs) -> Option<Vec<Nod
 /// Returns the bias, whose scale is the product of those of input and weights, in floats.
 fn float_bias(graph: &Graph, node: &Node, bias: ValueId) -> Option<Vec<f32>> {
     let values = |id: Option<ValueId>| graph.constant(id?).map(|tensor| tensor.to_f64_vec());
-    let (of_input, of_weights) = (values(node.input(1))?, values(node.input(4))?);
-    let of_input = of_input.first()?;
-    let scale = |channel: usize| of_weights.get(if of_weights.len() == 1 { 0 } else { channel });
+    let (input_scale, weight_scales) = (values(node.input(1))?, values(node.input(4))?);
+    let input_scale = input_scale.first()?;
+    let scale = |channel: usize| weight_scales.get(if weight_scales.len() == 1 { 0 } else { channel });
     let bias = values(Some(bias))?;
-    bias.into_iter().enumerate().map(|(channel, value)| Some((value * of_input * scale(channel)?) as f32)).collect()
+    bias.into_iter().enumerate().map(|(channel, value)| Some((value * input_scale * scale(channel)?) as f32)).collect()
 }

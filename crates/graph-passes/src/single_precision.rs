@@ -5,9 +5,9 @@ use super::quantized_convolutions::separate_quantized_convolutions;
 use cytoscope_graph::{ElementType, Graph, Node, Op, Result, Tensor, Value, ValueId};
 use std::sync::Arc;
 
-/// Lets a network compute in f32 what it computes in 16-bit floats, and take and return f32: inputs of other types are
-/// converted from it, integers after clamping to their range, and outputs are converted to it. If an input has 64-bit floats,
-/// the network computes in f32 instead of these, too. Convolutions that read and return bytes become those of f32 between
+/// Replaces 16-bit floats in a network by f32, and makes all inputs and outputs f32: inputs of other types are converted
+/// from f32 (integers after clamping to their range), and outputs to f32. If an input has 64-bit floats, these are replaced
+/// by f32, too. Convolutions that read and return bytes become those of f32 between
 /// `DequantizeLinear` and `QuantizeLinear`. Returns whether anything was changed: a network of f32 stays as it is.
 ///
 /// # Errors

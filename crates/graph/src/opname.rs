@@ -26,8 +26,8 @@ pub fn activation_name(activation: &Activation) -> &'static str {
     }
 }
 
-pub(crate) fn gradient_name(of: &Op) -> &'static str {
-    match of {
+pub(crate) fn gradient_name(op: &Op) -> &'static str {
+    match op {
         Op::Conv(_) => "ConvGradient",
         Op::Activation(_) => "ActivationGradient",
         Op::InstanceNormalization { .. } => "InstanceNormalizationGradient",

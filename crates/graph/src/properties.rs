@@ -35,8 +35,8 @@ impl Op {
 
     /// Whether the operator only moves elements, so that it works for any element type.
     pub fn moves_only(&self) -> bool {
-        let own = self.with_operator(|o| o.moves_only());
-        own.unwrap_or(matches!(
+        let stated = self.with_operator(|o| o.moves_only());
+        stated.unwrap_or(matches!(
             self,
             Self::Identity
                 | Self::Reshape { .. }
@@ -72,15 +72,15 @@ impl Op {
     /// Whether each voxel of the output is a sum of input voxels of the same channel, with weights that do not depend
     /// on the voxels.
     pub fn resamples_linearly(&self) -> bool {
-        let own = self.with_operator(|o| o.resamples_linearly());
-        own.unwrap_or(matches!(self, Self::AveragePool(_) | Self::GlobalAveragePool))
+        let stated = self.with_operator(|o| o.resamples_linearly());
+        stated.unwrap_or(matches!(self, Self::AveragePool(_) | Self::GlobalAveragePool))
     }
 
     /// Whether the gradients of the inputs are computed by [`Op::Vjp`] of the operator, and not composed of other
     /// operators. Operators that only move elements can be differentiated by `Vjp`, too.
     pub fn has_vjp(&self) -> bool {
-        let own = self.with_operator(|o| o.has_vjp());
-        own.unwrap_or(matches!(
+        let stated = self.with_operator(|o| o.has_vjp());
+        stated.unwrap_or(matches!(
             self,
             Self::Conv(_)
                 | Self::Activation(_)
@@ -100,8 +100,8 @@ impl Op {
     ///
     /// # Errors
     /// [`crate::GraphError::Misused`] if an axis of the operator does not exist.
-    pub fn axis_effect(&self, of: &AxisLengths) -> Result<Option<AxisEffect>> {
-        self.with_operator(|o| o.axis_effect(of)).transpose()
+    pub fn axis_effect(&self, lengths: &AxisLengths) -> Result<Option<AxisEffect>> {
+        self.with_operator(|o| o.axis_effect(lengths)).transpose()
     }
 }
 

@@ -288,10 +288,10 @@ with_lanes! {
         // this on a CPU that supports `L`.
         unsafe {
             match row.first.kind().0 {
-                FROM_F32 => by_second::<L, FROM_F32>(row, out),
-                FROM_F16 => by_second::<L, FROM_F16>(row, out),
-                FROM_U8 => by_second::<L, FROM_U8>(row, out),
-                FROM_PLANE => by_second::<L, FROM_PLANE>(row, out),
+                FROM_F32 => dispatch_second::<L, FROM_F32>(row, out),
+                FROM_F16 => dispatch_second::<L, FROM_F16>(row, out),
+                FROM_U8 => dispatch_second::<L, FROM_U8>(row, out),
+                FROM_PLANE => dispatch_second::<L, FROM_PLANE>(row, out),
                 _ => {}
             }
         }
@@ -299,16 +299,16 @@ with_lanes! {
 }
 
 #[inline(always)]
-unsafe fn by_second<L: Lanes, const A: u8>(row: &Row, out: RowOut) {
+unsafe fn dispatch_second<L: Lanes, const A: u8>(row: &Row, out: RowOut) {
     // SAFETY: the caller guarantees that the pointers of `row` and `out` reach `row.len` voxels and that the CPU
     // supports `L`.
     unsafe {
         match row.second.kind().0 {
-            FROM_F32 => by_out::<L, A, FROM_F32>(row, out),
-            FROM_F16 => by_out::<L, A, FROM_F16>(row, out),
-            FROM_U8 => by_out::<L, A, FROM_U8>(row, out),
-            FROM_PLANE => by_out::<L, A, FROM_PLANE>(row, out),
-            _ => by_out::<L, A, FROM_NONE>(row, out),
+            FROM_F32 => dispatch_output::<L, A, FROM_F32>(row, out),
+            FROM_F16 => dispatch_output::<L, A, FROM_F16>(row, out),
+            FROM_U8 => dispatch_output::<L, A, FROM_U8>(row, out),
+            FROM_PLANE => dispatch_output::<L, A, FROM_PLANE>(row, out),
+            _ => dispatch_output::<L, A, FROM_NONE>(row, out),
         }
     }
 }
@@ -350,7 +350,7 @@ unsafe fn value<L: Lanes, const A: u8, const B: u8>(from: [*const u8; 2], affine
 }
 
 #[inline(always)]
-unsafe fn by_out<L: Lanes, const A: u8, const B: u8>(row: &Row, out: RowOut) {
+unsafe fn dispatch_output<L: Lanes, const A: u8, const B: u8>(row: &Row, out: RowOut) {
     // SAFETY: the caller guarantees that all sources and `out` hold `row.len` voxels, that scale, shift and weights
     // hold 16 values, and that the CPU supports `L`.
     unsafe {
@@ -388,8 +388,8 @@ unsafe fn by_out<L: Lanes, const A: u8, const B: u8>(row: &Row, out: RowOut) {
                 };
                 let rounds = quantizer.is_some();
                 let inverse = L::splat(inverse);
-                let whole = len - len % 16;
-                for i in (0..whole).step_by(16) {
+                let aligned_len = len - len % 16;
+                for i in (0..aligned_len).step_by(16) {
                     let mut products = [weights; 16];
                     for p in 0..16 {
                         let v = value::<L, A, B>(from, affine, i + p);
@@ -398,7 +398,7 @@ unsafe fn by_out<L: Lanes, const A: u8, const B: u8>(row: &Row, out: RowOut) {
                     }
                     L::load(to.add(i)).add(L::sums(products)).store(to.add(i));
                 }
-                for i in whole..len {
+                for i in aligned_len..len {
                     let v = value::<L, A, B>(from, affine, i);
                     let v = if rounds { v.mul(inverse).round_clamp(low, high) } else { v };
                     *to.add(i) += v.mul(weights).sum();

@@ -85,8 +85,8 @@ pub fn request_huge_pages<T>(memory: &mut [T]) {
         // SAFETY: the range consists of whole pages inside this slice. MADV_HUGEPAGE changes neither their contents nor
         // their validity.
         unsafe {
-            let whole = (bytes - skipped) / PAGE_BYTES * PAGE_BYTES;
-            libc::madvise(start.add(skipped).cast(), whole, libc::MADV_HUGEPAGE);
+            let page_bytes = (bytes - skipped) / PAGE_BYTES * PAGE_BYTES;
+            libc::madvise(start.add(skipped).cast(), page_bytes, libc::MADV_HUGEPAGE);
         }
     }
     #[cfg(not(all(target_os = "linux", not(miri))))]

@@ -15,10 +15,10 @@ pub(crate) fn combine(partial: &[LaneStats], layout: &Blocked) -> Moments {
     (0..layout.channels)
         .map(|c| {
             let (block, lane) = (c / CHANNEL_BLOCK, c % CHANNEL_BLOCK);
-            let own = || partial.iter().skip(block).step_by(blocks).filter(|s| s.count > 0);
-            let pivot = own().next().map_or(0.0, |s| f64::from(s.pivot[lane]));
+            let parts = || partial.iter().skip(block).step_by(blocks).filter(|s| s.count > 0);
+            let pivot = parts().next().map_or(0.0, |s| f64::from(s.pivot[lane]));
             let (mut count, mut sum, mut square) = (0.0f64, 0.0f64, 0.0f64);
-            for part in own() {
+            for part in parts() {
                 let (n, s, q) = (part.count as f64, f64::from(part.sum[lane]), f64::from(part.square[lane]));
                 let shift = f64::from(part.pivot[lane]) - pivot;
                 count += n;
@@ -112,7 +112,7 @@ pub fn moments(isa: Isa, source: &Source<'_>) -> Result<Moments, KernelError> {
     for_each(depth * chunks * blocks, |task| {
         let (d, chunk, b) = (task / blocks / chunks, task / blocks % chunks, task % blocks);
         // SAFETY: each task has its own entry; `Shared::slice` checks the bounds.
-        let own = unsafe { shared.slice(task, 1) };
+        let entry = unsafe { shared.slice(task, 1) };
         for h in chunk * rows..((chunk + 1) * rows).min(height) {
             let at = layout.row_start(b, d, h);
             let row = match source {
@@ -122,7 +122,7 @@ pub fn moments(isa: Isa, source: &Source<'_>) -> Result<Moments, KernelError> {
                 Source::Plane(..) | Source::InPlace => return,
             };
             // SAFETY: the slice above has the length of a row: `width` voxels of 16 channels.
-            unsafe { row_stats(isa, row, width, &mut own[0]) };
+            unsafe { row_stats(isa, row, width, &mut entry[0]) };
         }
     });
     Ok(combine(&stats, layout))
@@ -139,11 +139,11 @@ pub fn range(isa: Isa, input: &[f32], layout: &Blocked) -> Result<(f32, f32), Ke
     let shared = Shared::new(&mut ends);
     for_each(layout.blocks() * depth, |task| {
         // SAFETY: each task has its own entry; `Shared::slice` checks the bounds.
-        let own = unsafe { shared.slice(task, 1) };
+        let entry = unsafe { shared.slice(task, 1) };
         for h in 0..height {
             let at = layout.row_start(task / depth, task % depth, h);
             let (low, high) = row_range(isa, &input[at..at + layout.row_len()]);
-            own[0] = [own[0][0].min(low), own[0][1].max(high)];
+            entry[0] = [entry[0][0].min(low), entry[0][1].max(high)];
         }
     });
     Ok(ends.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), [a, b]| (l.min(*a), h.max(*b))))

@@ -217,8 +217,8 @@ proptest! {
             (g[own.clone()].iter().sum(), own.map(|i| g[i] * normal(i)).sum())
         }).collect();
         let want: Vec<f32> = (0..c * n).map(|i| {
-            let (of_one, of_normal) = (sums[i / n].0 / n as f64, sums[i / n].1 / n as f64);
-            let dx = f64::from(weight[i / n]) * statistics[i / n].1 * (g[i] - of_one - normal(i) * of_normal);
+            let (mean_g, mean_gx) = (sums[i / n].0 / n as f64, sums[i / n].1 / n as f64);
+            let dx = f64::from(weight[i / n]) * statistics[i / n].1 * (g[i] - mean_g - normal(i) * mean_gx);
             dx as f32 + if accumulate { start[i] } else { 0.0 }
         }).collect();
         let block = block_size(c);
@@ -279,14 +279,14 @@ fn sums_do_not_depend_on_the_number_of_threads() {
     let (x, g) = (noise(16 * layout.voxels(), 1), noise(16 * layout.voxels(), 2));
     let (x, g) = (blocked(&x, &layout), blocked(&g, &layout));
     for isa in isas() {
-        let of_threads = |threads: usize| {
+        let gradient_with = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let mut gradient = vec![0.0; 16 * 16 * 27];
             pool.install(|| train::conv_weight_gradient(isa, &x, &layout, &g, &layout, &shape, &mut gradient)).unwrap();
             gradient
         };
-        let one = of_threads(1);
-        assert!(of_threads(2) == one && of_threads(5) == one);
+        let one = gradient_with(1);
+        assert!(gradient_with(2) == one && gradient_with(5) == one);
     }
 }
 

@@ -119,9 +119,9 @@ fn resolve_references(inputs: &mut [ParsedTensor], outputs: &mut [ParsedTensor])
     for tensor in inputs.iter_mut().chain(outputs) {
         for (own, axis) in tensor.axis_scales.iter().zip(&mut tensor.spec.axes) {
             if let AxisSize::Reference { tensor, axis, scale, .. } = &mut axis.size
-                && let Some((kind, of_reference)) = known.get(&(tensor.clone(), axis.clone()))
+                && let Some((kind, reference_scale)) = known.get(&(tensor.clone(), axis.clone()))
             {
-                *scale = of_reference / own;
+                *scale = reference_scale / own;
                 *axis = kind.id().to_owned();
             }
         }

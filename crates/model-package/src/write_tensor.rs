@@ -73,11 +73,11 @@ impl<'a> Tensors<'a> {
         inputs: (&'a [TensorSpec], &'a [Tensor]),
         outputs: (&'a [TensorSpec], &'a [Tensor]),
     ) -> Self {
-        let mut taken = BTreeSet::new();
+        let mut used_ids = BTreeSet::new();
         let mut entries = |(specs, tests): (&'a [TensorSpec], &'a [Tensor]), values: &[ValueId]| -> Vec<Entry<'a>> {
             let of = |(i, spec): (usize, &'a TensorSpec)| Entry {
                 spec,
-                id: tensor_id(&spec.id, &mut taken),
+                id: tensor_id(&spec.id, &mut used_ids),
                 value: values.get(i).copied(),
                 test: tests.get(i),
             };
@@ -339,7 +339,7 @@ fn length_relation(input: Option<usize>, output: Option<usize>) -> (f64, i64) {
 }
 
 /// Returns a lower-case id that is unique among the tensors.
-fn tensor_id(name: &str, taken: &mut BTreeSet<String>) -> String {
+fn tensor_id(name: &str, used_ids: &mut BTreeSet<String>) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
     let mut base: String = name.chars().map(plain).collect();
     if !base.starts_with(|c: char| c.is_ascii_lowercase()) {
@@ -351,7 +351,7 @@ fn tensor_id(name: &str, taken: &mut BTreeSet<String>) -> String {
     base.truncate(MAX_ID);
     let mut id = base.clone();
     let mut n = 2;
-    while !taken.insert(id.clone()) {
+    while !used_ids.insert(id.clone()) {
         let suffix = format!("_{n}");
         id = base.chars().take(MAX_ID - suffix.len()).chain(suffix.chars()).collect();
         n += 1;

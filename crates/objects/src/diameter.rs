@@ -27,16 +27,16 @@ pub fn circle_diameter(area: f64) -> f64 {
 /// Returns the minimum number of voxels of a sphere of this volume in a stack of `slices` slices that shows its middle. `voxel`
 /// is the voxel size along Z, Y, X, and the volume is in its unit.
 pub fn min_sphere_voxels(volume: f64, slices: usize, voxel: [f64; 3]) -> f64 {
-    let of_all = volume / voxel.iter().product::<f64>();
+    let whole_voxels = volume / voxel.iter().product::<f64>();
     let (diameter, depth) = (sphere_diameter(volume), slices.saturating_sub(1) as f64 * voxel[0]);
     if depth >= diameter {
-        return of_all;
+        return whole_voxels;
     }
     // The mean area of the sections within half the depth on both sides of the center.
     let area = std::f64::consts::PI * (diameter.powi(2) / 4.0 - depth.powi(2) / 12.0);
     let shown = slices as f64 * area / (voxel[1] * voxel[2]);
     // With slices farther apart than the sphere is wide, one of them shows a section.
-    if slices == 1 { shown } else { shown.min(of_all) }
+    if slices == 1 { shown } else { shown.min(whole_voxels) }
 }
 
 /// Whether a side of a stack of `shape` (Z, Y, X) cuts an object that extends from voxel `low` to voxel `high`. In

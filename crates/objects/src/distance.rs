@@ -264,7 +264,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn of_a_mask_equals_brute_force_search(bits in prop::collection::vec(prop::bool::weighted(0.8), 4 * 5 * 7), vz in 0.3f64..3.0, vy in 0.3f64..3.0) {
+        fn distances_in_a_mask_equal_brute_force_search(bits in prop::collection::vec(prop::bool::weighted(0.8), 4 * 5 * 7), vz in 0.3f64..3.0, vy in 0.3f64..3.0) {
             let (shape, voxel) = ([4, 5, 7], [vz, vy, 0.7]);
             let got = distance_um(&bits, shape, voxel).unwrap();
             let labels: Vec<u32> = bits.iter().map(|inside| u32::from(*inside)).collect();
@@ -274,7 +274,7 @@ mod tests {
         }
 
         #[test]
-        fn of_labels_equals_brute_force_search(coarse in prop::collection::vec(0u32..4, 3 * 3 * 4), vz in 0.3f64..3.0, vy in 0.3f64..3.0, unknown in any::<bool>()) {
+        fn distances_in_labels_equal_brute_force_search(coarse in prop::collection::vec(0u32..4, 3 * 3 * 4), vz in 0.3f64..3.0, vy in 0.3f64..3.0, unknown in any::<bool>()) {
             // Blocks of 2 x 2 x 2 voxels, so that objects have interiors and touch.
             let (shape, voxel) = ([6, 6, 8], [vz, vy, 0.7]);
             let labels: Vec<u32> = (0..6 * 6 * 8)

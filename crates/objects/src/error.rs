@@ -58,8 +58,8 @@ pub enum ObjectsError {
 }
 
 impl ObjectsError {
-    /// Returns the message about an option that is out of range, with another name for the option, which `shown` makes of its
-    /// own; `None` for other errors.
+    /// Returns the message about an option that is out of range, with the option's name replaced by `shown(name)`; `None` for
+    /// other errors.
     pub fn message_with_option(&self, shown: impl FnOnce(&str) -> String) -> Option<String> {
         let Self::Option { name, got, low, high, unit } = self else { return None };
         Some(format!("{} {}", shown(name), out_of_range(*got, *low, *high, unit)))

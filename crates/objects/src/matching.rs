@@ -210,15 +210,15 @@ impl Overlaps {
 /// Groups pairs that are connected through shared objects.
 fn groups(ious: &[(u32, u32, f64)]) -> Vec<Vec<(u32, u32, f64)>> {
     let mut sets = UnionFind::default();
-    let (mut of_truth, mut of_prediction) = (BTreeMap::new(), BTreeMap::new());
+    let (mut truth_sets, mut prediction_sets) = (BTreeMap::new(), BTreeMap::new());
     for (t, p, _) in ious {
-        let a = *of_truth.entry(*t).or_insert_with(|| sets.push());
-        let b = *of_prediction.entry(*p).or_insert_with(|| sets.push());
+        let a = *truth_sets.entry(*t).or_insert_with(|| sets.push());
+        let b = *prediction_sets.entry(*p).or_insert_with(|| sets.push());
         sets.join(a, b);
     }
     let mut groups: BTreeMap<u32, Vec<(u32, u32, f64)>> = BTreeMap::new();
     for pair in ious {
-        let root = of_truth.get(&pair.0).map(|a| sets.find(*a)).unwrap_or(0);
+        let root = truth_sets.get(&pair.0).map(|a| sets.find(*a)).unwrap_or(0);
         groups.entry(root).or_default().push(*pair);
     }
     groups.into_values().collect()

@@ -208,8 +208,8 @@ impl Sums {
         let mut covariance = [[0.0; 3]; 3];
         for (k, (a, b)) in pairs.into_iter().enumerate() {
             // A voxel is a box, not a point: its extent adds 1/12 along each axis.
-            let own = if a == b { 1.0 / 12.0 } else { 0.0 };
-            let c = (self.second[k] / n - mean[a] * mean[b] + own) * voxel_um[a] * voxel_um[b];
+            let voxel_variance = if a == b { 1.0 / 12.0 } else { 0.0 };
+            let c = (self.second[k] / n - mean[a] * mean[b] + voxel_variance) * voxel_um[a] * voxel_um[b];
             covariance[a][b] = c;
             covariance[b][a] = c;
         }

@@ -1,5 +1,5 @@
-//! Surfaces of objects as closed triangle meshes: naive surface nets (Gibson, MICCAI 1998), smoothed as by Taubin
-//! (SIGGRAPH 1995) with every vertex kept in its cell.
+//! Surfaces of objects as closed triangle meshes: naive surface nets (Gibson, MICCAI 1998), smoothed with
+//! Taubin's method (SIGGRAPH 1995) while every vertex stays in its cell.
 //!
 //! A cell is the cube between eight neighboring voxel centers. Each cell that the surface crosses has one vertex, at first
 //! the corner that the eight voxels share, and each pair of neighboring voxels of which one is inside gives two triangles.
@@ -38,11 +38,11 @@ impl Mesh {
 
     /// Returns the enclosed volume in µm³.
     pub fn volume_um3(&self) -> f64 {
-        let of_origin = |t| {
+        let tetrahedron_volume = |t| {
             let [a, b, c] = self.corners(t);
             dot(a, cross(b, c)) / 6.0
         };
-        self.triangles.iter().map(of_origin).sum()
+        self.triangles.iter().map(tetrahedron_volume).sum()
     }
 
     /// Returns the area of the surface in µm².

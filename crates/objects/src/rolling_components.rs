@@ -93,12 +93,12 @@ impl Sets {
         let Set { next, parts, component, .. } = self.sets[other as usize];
         let (low, high) = component.bounds;
         let kept = &mut self.sets[root as usize];
-        let of_kept = &mut kept.component;
-        of_kept.order = of_kept.order.min(component.order);
-        of_kept.voxels += component.voxels;
+        let kept_component = &mut kept.component;
+        kept_component.order = kept_component.order.min(component.order);
+        kept_component.voxels += component.voxels;
         for axis in 0..3 {
-            of_kept.bounds.0[axis] = of_kept.bounds.0[axis].min(low[axis]);
-            of_kept.bounds.1[axis] = of_kept.bounds.1[axis].max(high[axis]);
+            kept_component.bounds.0[axis] = kept_component.bounds.0[axis].min(low[axis]);
+            kept_component.bounds.1[axis] = kept_component.bounds.1[axis].max(high[axis]);
         }
         kept.parts += parts;
         let after = std::mem::replace(&mut kept.next, next);
@@ -280,8 +280,8 @@ impl RollingComponents {
         runs.map(|run| (run.start as usize, run.end as usize, self.sets.root(run.set)))
     }
 
-    /// Forgets the first of the held slices, of which all components must be closed, and the components of which it is the
-    /// last slice; they are passed to `each` before.
+    /// Forgets the first of the held slices, all of whose components must be closed. The components that end in this slice are
+    /// passed to `each` and forgotten, too.
     pub(crate) fn forget_slice(&mut self, mut each: impl FnMut(u32, &Component)) {
         let Some(slice) = self.slices.pop_front() else { return };
         self.first += 1;

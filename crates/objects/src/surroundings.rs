@@ -106,8 +106,8 @@ impl Surroundings {
         }
         // At the border of the volume, only its inside counts.
         let mut sums = vec![[0.0; 2]; counts[1] * counts[2]];
-        for of_layer in self.layers.iter().take(end - first) {
-            for (sum, value) in sums.iter_mut().zip(of_layer) {
+        for layer_sums in self.layers.iter().take(end - first) {
+            for (sum, value) in sums.iter_mut().zip(layer_sums) {
                 *sum = [sum[0] + value[0], sum[1] + value[1]];
             }
         }

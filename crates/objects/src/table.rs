@@ -134,8 +134,8 @@ impl ObjectTable {
     /// for the one with label 7 (`t2_object_7` at time point 2); the columns of labels and time points are left out.
     pub fn anndata_csv(&self) -> String {
         let (time_name, label_name) = (ObjectColumn::Time.name(), ObjectColumn::Label.name());
-        let of_name = |name: &str| self.columns.iter().find(|column| column.name == name);
-        let (time, label) = (of_name(time_name), of_name(label_name));
+        let column_named = |name: &str| self.columns.iter().find(|column| column.name == name);
+        let (time, label) = (column_named(time_name), column_named(label_name));
         let is_value = |column: &&TableColumn| column.name != time_name && column.name != label_name;
         let values: Vec<&TableColumn> = self.columns.iter().filter(is_value).collect();
         let mut text = String::new();
@@ -275,8 +275,8 @@ mod tests {
         let lines: Vec<&str> = named.lines().collect();
         assert!(lines[0].starts_with("object,voxels,volume_um3,"), "{}", lines[0]);
         assert_eq!(lines[1..], [format!("t0_object_7,{measures}"), format!("t2_object_9,{measures}")]);
-        let of_one = ObjectTable::from_objects(&[(0, vec![object(7)])], &[], false);
-        assert!(of_one.csv().starts_with("label,voxels,") && of_one.anndata_csv().contains("\nobject_7,12,"));
+        let single_time = ObjectTable::from_objects(&[(0, vec![object(7)])], &[], false);
+        assert!(single_time.csv().starts_with("label,voxels,") && single_time.anndata_csv().contains("\nobject_7,12,"));
     }
 
     #[test]

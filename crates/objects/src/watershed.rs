@@ -39,7 +39,7 @@ pub fn flood(
     for packed in order {
         let i = (packed & 0xFFFF_FFFF) as usize;
         let (z, y, x) = (i / (ny * nx), i / nx % ny, i % nx);
-        let own = height[i].min(f32::MAX);
+        let own_height = height[i].min(f32::MAX);
         let inner = z > 0 && y > 0 && x > 0 && z + 1 < nz && y + 1 < ny && x + 1 < nx;
         let (mut best, mut steepest, mut steepest_height) = (0u32, 0u32, f32::NEG_INFINITY);
         let mut several = false;
@@ -73,14 +73,14 @@ pub fn flood(
         });
         if best == 0 {
             labels[i] = sets.push();
-            peaks.push(own);
+            peaks.push(own_height);
             continue;
         }
         if several {
             visit(&mut |j| {
                 if labels[j] != 0 {
                     let root = sets.find(labels[j]);
-                    if root != best && peaks[root as usize] - own < h {
+                    if root != best && peaks[root as usize] - own_height < h {
                         sets.attach(root, best);
                     }
                 }

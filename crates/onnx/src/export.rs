@@ -60,11 +60,11 @@ pub fn encode(graph: &Graph) -> Result<OnnxFile> {
         nodes.extend(export.node(node, dtype.unwrap_or(ElementType::F32)));
     }
     // Other executors require unique node names.
-    let mut taken = HashSet::new();
+    let mut used_names = HashSet::new();
     for (index, node) in nodes.iter_mut().enumerate() {
-        if !taken.insert(node.name.clone()) {
+        if !used_names.insert(node.name.clone()) {
             node.name = format!("{}_{}_{index}", node.name, node.op_type);
-            taken.insert(node.name.clone());
+            used_names.insert(node.name.clone());
         }
     }
     let unused = export.unused_constants(&nodes);

@@ -158,7 +158,7 @@ fn dataset_channels(dataset: &Value) -> Option<Vec<String>> {
 }
 
 /// Returns the names of the labels in the description of nnU-Net's data set (`{"background": 0}`), if they are complete. Labels
-/// that consist of several classes have none. The ignored label, which must be the highest one, is no class of the network.
+/// that consist of several classes have no name. The ignored label, which must be the highest one, is not a class of the network.
 fn dataset_labels(dataset: &Value) -> Option<Vec<String>> {
     let labels = dataset.get("labels")?.as_object()?;
     let classes = labels.iter().filter(|(name, _)| *name != IGNORED_LABEL);
@@ -294,12 +294,12 @@ fn plans(file: &Path, arguments: Option<&Value>) -> Result<Option<Plans>, PlansE
         stored = Some(read.map_err(|error| PlansError::Job(JobError::model(path.display().to_string(), error)))?);
     }
     let Some(stored) = stored else { return Ok(None) };
-    let of_folder = || {
+    let folder_configuration = || {
         let names = folders.iter().filter_map(|folder| folder.file_name()?.to_str());
         names.filter_map(|name| name.rsplit_once("__")).map(|(_, last)| last.to_owned()).next()
     };
     let configuration = arguments.and_then(|a| a.get("configuration")).and_then(Value::as_str).map(str::to_owned);
-    let configuration = configuration.or_else(of_folder).unwrap_or_else(|| "3d_fullres".to_owned());
+    let configuration = configuration.or_else(folder_configuration).unwrap_or_else(|| "3d_fullres".to_owned());
     Plans::read(&stored, &configuration).map(Some).map_err(PlansError::Import)
 }
 

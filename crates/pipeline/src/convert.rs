@@ -101,13 +101,13 @@ impl ConvertJob {
         check_file(&self.output, &inputs, self.overwrite)?;
         let image = preprocess::preprocessed(context, &image, &self.preprocess)?;
         let meta = image.meta().clone();
-        let whole = self.region(&meta)?;
+        let whole_region = self.region(&meta)?;
         // Rows and columns are kept even if there is only one: in a NumPy array, Z would take their place.
         let is_of_plane = |i: &usize| matches!(meta.axes_full.as_slice()[*i], Axis::Y | Axis::X);
         let retained: Vec<usize> =
-            (0..meta.axes_full.len()).filter(|i| whole.size[*i] != 1 || is_of_plane(i)).collect();
+            (0..meta.axes_full.len()).filter(|i| whole_region.size[*i] != 1 || is_of_plane(i)).collect();
         let axes = Axes::new(retained.iter().map(|i| meta.axes_full.as_slice()[*i]).collect())?;
-        let shape: Vec<usize> = retained.iter().map(|i| whole.size[*i]).collect();
+        let shape: Vec<usize> = retained.iter().map(|i| whole_region.size[*i]).collect();
         if let Some(guess) = wrong_guess(&axes).filter(|_| container == Container::Npy) {
             context.note(message!(
                 "{}: an .npy file does not state its axes, {axes}; it is read with {guess} unless {AXES} {axes} is given",
@@ -121,8 +121,8 @@ impl ConvertJob {
         let holds_labels = matches!(container, Container::Cellpose | Container::RoiSet);
         let mut labels = (holds_labels && !image.is_label_image()).then(|| LabelCheck::new(&self.input));
         let mut writer = StackWriter::create(&self.output, &spec)?;
-        let width = meta.axes_full.position(Axis::X).and_then(|i| whole.size.get(i).copied()).unwrap_or(1);
-        let slabs = Slabs::new(&whole, &retained, &meta);
+        let width = meta.axes_full.position(Axis::X).and_then(|i| whole_region.size.get(i).copied()).unwrap_or(1);
+        let slabs = Slabs::new(&whole_region, &retained, &meta);
         let mut meter = context.meter(ProgressStage::Convert, slabs.planes(), ProgressUnit::Planes);
         for (region, planes) in slabs {
             let slab = {
@@ -140,8 +140,8 @@ impl ConvertJob {
             writer.write(&Array::new(axes.clone(), shape, samples)?)?;
             meter.add(planes)?;
         }
-        let of_labels = labels.and_then(|check| check.note());
-        of_labels.into_iter().for_each(|note| context.note(note));
+        let label_note = labels.and_then(|check| check.note());
+        label_note.into_iter().for_each(|note| context.note(note));
         let _span = context.recorder.span(Stage::Write, "finish");
         let mut publication = Publication::default();
         publication.add(writer.finish_unpublished()?);
@@ -211,8 +211,8 @@ impl ConvertJob {
     /// Returns the region of the image to convert. The samples of an RGB pixel count as channels.
     pub(crate) fn region(&self, meta: &ImageMeta) -> Result<Region, JobError> {
         let extents = Extents::of(meta);
-        let of_channels = (self.channel, extents.channels, "channel");
-        for (picked, extent, name) in [of_channels, (self.time, extents.times, "time point")] {
+        let channel_choice = (self.channel, extents.channels, "channel");
+        for (picked, extent, name) in [channel_choice, (self.time, extents.times, "time point")] {
             if let Some(picked) = picked.filter(|picked| *picked >= extent) {
                 return Err(JobError::Mismatch {
                     path: self.input.clone(),
@@ -265,7 +265,7 @@ pub(crate) fn display_range(meta: &ImageMeta) -> Option<(f64, f64)> {
 /// Iterates over the regions of an image in the order in which they are written: several planes along the innermost
 /// non-plane axis at a time, the outer axes one by one.
 struct Slabs {
-    whole: Region,
+    whole_region: Region,
     /// Axes outside a plane, outermost first.
     leading: Vec<usize>,
     /// Maximum number of planes in one region.
@@ -275,16 +275,16 @@ struct Slabs {
 }
 
 impl Slabs {
-    fn new(whole: &Region, retained: &[usize], meta: &ImageMeta) -> Self {
-        let of_plane = |i: &usize| matches!(meta.axes_full.as_slice()[*i], Axis::Y | Axis::X | Axis::S);
-        let leading: Vec<usize> = retained.iter().copied().filter(|i| !of_plane(i)).collect();
-        let plane_len: usize = (0..meta.axes_full.len()).filter(of_plane).map(|i| whole.size[i]).product();
+    fn new(whole_region: &Region, retained: &[usize], meta: &ImageMeta) -> Self {
+        let is_in_plane = |i: &usize| matches!(meta.axes_full.as_slice()[*i], Axis::Y | Axis::X | Axis::S);
+        let leading: Vec<usize> = retained.iter().copied().filter(|i| !is_in_plane(i)).collect();
+        let plane_len: usize = (0..meta.axes_full.len()).filter(is_in_plane).map(|i| whole_region.size[i]).product();
         let planes_per_slab = (SLAB_BYTES / plane_len.saturating_mul(meta.dtype.size_bytes()).max(1)).max(1);
-        Self { whole: whole.clone(), at: vec![0; leading.len()], leading, planes_per_slab, done: false }
+        Self { whole_region: whole_region.clone(), at: vec![0; leading.len()], leading, planes_per_slab, done: false }
     }
 
     fn planes(&self) -> u64 {
-        self.leading.iter().map(|i| self.whole.size[*i] as u64).product()
+        self.leading.iter().map(|i| self.whole_region.size[*i] as u64).product()
     }
 }
 
@@ -295,19 +295,19 @@ impl Iterator for Slabs {
         if self.done {
             return None;
         }
-        let mut region = self.whole.clone();
+        let mut region = self.whole_region.clone();
         let mut planes = 1;
         for (n, (i, at)) in self.leading.iter().zip(&self.at).enumerate() {
             let innermost = n + 1 == self.leading.len();
-            planes = if innermost { self.planes_per_slab.min(self.whole.size[*i] - at) } else { 1 };
-            region = region.with_range(*i, self.whole.start[*i] + at, planes);
+            planes = if innermost { self.planes_per_slab.min(self.whole_region.size[*i] - at) } else { 1 };
+            region = region.with_range(*i, self.whole_region.start[*i] + at, planes);
         }
         // Advance to the next position, the innermost axis first.
         self.done = true;
         let mut step = planes;
         for (i, at) in self.leading.iter().zip(&mut self.at).rev() {
             *at += step;
-            if *at < self.whole.size[*i] {
+            if *at < self.whole_region.size[*i] {
                 self.done = false;
                 break;
             }
@@ -354,13 +354,14 @@ mod tests {
         let convert = |output: &PathBuf| -> ConvertJob {
             serde_json::from_value(serde_json::json!({"input": input, "output": output})).unwrap()
         };
-        let of_mesh: MeshJob = serde_json::from_value(serde_json::json!({"labels": input, "out": mesh})).unwrap();
-        let of_map: SegmentJob = serde_json::from_value(serde_json::json!({"map": input, "labels": labels})).unwrap();
+        let mesh_job: MeshJob = serde_json::from_value(serde_json::json!({"labels": input, "out": mesh})).unwrap();
+        let segment_job: SegmentJob =
+            serde_json::from_value(serde_json::json!({"map": input, "labels": labels})).unwrap();
         let refusals = [
             convert(&stack).run(&context).unwrap_err(),
             convert(&zarr).run(&context).unwrap_err(),
-            of_mesh.run(&context).unwrap_err(),
-            of_map.run(&context).unwrap_err(),
+            mesh_job.run(&context).unwrap_err(),
+            segment_job.run(&context).unwrap_err(),
         ];
         for refusal in refusals.iter().map(JobError::to_string) {
             assert!(refusal.contains("a.tif") && refusal.contains("changed while it was read"), "{refusal}");

@@ -43,10 +43,10 @@ pub(crate) fn run(
     record.add_image_files(&image);
     let drawn_on = Extents::of(image.meta());
     let image = preprocess::preprocessed(context, &image, &job.preprocess)?;
-    let whole = job.region(image.meta())?;
-    let labels = job.labels.as_deref().map(|path| open_labels(job, path, &whole, drawn_on)).transpose()?;
-    let of_regions = labels.as_ref().and_then(|(labels, _)| regions_note(labels.meta()));
-    of_regions.into_iter().for_each(|note| context.note(note));
+    let whole_region = job.region(image.meta())?;
+    let labels = job.labels.as_deref().map(|path| open_labels(job, path, &whole_region, drawn_on)).transpose()?;
+    let region_note = labels.as_ref().and_then(|(labels, _)| regions_note(labels.meta()));
+    region_note.into_iter().for_each(|note| context.note(note));
     files.extend(labels.iter().flat_map(|(labels, _)| labels.files()));
     let inputs: Vec<&Path> = files.iter().chain(&job.labels).map(PathBuf::as_path).collect();
     let is_zip = is_zarr_zip_name(&job.output);
@@ -56,7 +56,7 @@ pub(crate) fn run(
         check_new_folder(&job.output, &inputs, job.overwrite)?;
     }
     refuse_inside_zarr(&job.output, &inputs)?;
-    let mut spec = image_spec(job, &image, &whole);
+    let mut spec = image_spec(job, &image, &whole_region);
     if let Some((labels, _)) = &labels {
         take_sizes(context, &mut spec, labels);
     }
@@ -64,22 +64,22 @@ pub(crate) fn run(
     // Only the name says that these are labels.
     let is_named_labels = spec.labels && !image.is_label_image();
     let mut writer = ZarrWriter::create(&job.output, spec)?;
-    let mut parts = vec![(0, image, whole, is_named_labels.then(|| LabelCheck::new(&job.input)))];
-    if let (Some((labels, whole)), Some(path)) = (labels, &job.labels) {
+    let mut parts = vec![(0, image, whole_region, is_named_labels.then(|| LabelCheck::new(&job.input)))];
+    if let (Some((labels, whole_region)), Some(path)) = (labels, &job.labels) {
         let stored = labels.meta().dtype;
         let dtype = if stored.is_float() { DType::U32 } else { stored };
-        let mut spec = ZarrImageSpec::new(&folder_name(path), shape_tczyx(&whole), dtype);
+        let mut spec = ZarrImageSpec::new(&folder_name(path), shape_tczyx(&whole_region), dtype);
         // Labels lie on the voxels of their image, and many files of labels state no voxel size.
         spec.voxel_size_um = voxel_size_um;
         spec.origin_um = origin_um;
         spec.time_interval_secs = interval_secs;
-        parts.push((writer.add_labels(spec)?, labels, whole, Some(LabelCheck::new(path))));
+        parts.push((writer.add_labels(spec)?, labels, whole_region, Some(LabelCheck::new(path))));
     }
-    let slices = |whole: &Region| [T, Z, C, S].iter().map(|i| whole.size[*i] as u64).product::<u64>();
-    let total: u64 = parts.iter().map(|(_, _, whole, _)| slices(whole)).sum();
+    let slices = |whole_region: &Region| [T, Z, C, S].iter().map(|i| whole_region.size[*i] as u64).product::<u64>();
+    let total: u64 = parts.iter().map(|(_, _, whole_region, _)| slices(whole_region)).sum();
     let mut meter = context.meter(ProgressStage::Convert, total, ProgressUnit::Planes);
-    for (index, image, whole, check) in &mut parts {
-        copy(context, &mut meter, &mut writer, *index, (&*image, &*whole), check.as_mut())?;
+    for (index, image, whole_region, check) in &mut parts {
+        copy(context, &mut meter, &mut writer, *index, (&*image, &*whole_region), check.as_mut())?;
         if let Some(check) = check {
             if *index > 0 {
                 check.refuse_negative()?;
@@ -109,21 +109,21 @@ fn copy(
     meter: &mut Meter<'_>,
     writer: &mut ZarrWriter,
     index: usize,
-    (image, whole): (&Image, &Region),
+    (image, whole_region): (&Image, &Region),
     mut labels: Option<&mut LabelCheck>,
 ) -> Result<(), JobError> {
     let depth = writer.slab_depth(index);
-    let samples = whole.size[S];
-    for t in 0..whole.size[T] {
-        for channel in 0..whole.size[C] * samples {
-            for z in (0..whole.size[Z]).step_by(depth) {
-                let slices = depth.min(whole.size[Z] - z);
-                let region = whole
+    let samples = whole_region.size[S];
+    for t in 0..whole_region.size[T] {
+        for channel in 0..whole_region.size[C] * samples {
+            for z in (0..whole_region.size[Z]).step_by(depth) {
+                let slices = depth.min(whole_region.size[Z] - z);
+                let region = whole_region
                     .clone()
-                    .with_range(T, whole.start[T] + t, 1)
-                    .with_range(Z, whole.start[Z] + z, slices)
-                    .with_range(C, whole.start[C] + channel / samples, 1)
-                    .with_range(S, whole.start[S] + channel % samples, 1);
+                    .with_range(T, whole_region.start[T] + t, 1)
+                    .with_range(Z, whole_region.start[Z] + z, slices)
+                    .with_range(C, whole_region.start[C] + channel / samples, 1)
+                    .with_range(S, whole_region.start[S] + channel % samples, 1);
                 let slab = {
                     let mut span = context.recorder.span(Stage::Read, "slab");
                     let slab = image.read(0, &region).map_err(|error| context.cancelled_or(error))?;
@@ -135,7 +135,7 @@ fn copy(
                     if voxels.dtype().is_float() {
                         voxels = Samples::U32(numbers(check.path(), voxels)?);
                     }
-                    with_samples!(&voxels, values => check.add(values, whole.size[X]));
+                    with_samples!(&voxels, values => check.add(values, whole_region.size[X]));
                 }
                 let _span = context.recorder.span(Stage::Write, "slab").bytes(voxels.as_bytes().len());
                 writer.write(index, [t, channel, z], &voxels)?;
@@ -164,38 +164,38 @@ fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents)
         });
     }
     let meta = labels.meta();
-    let mut whole = Region::whole(&meta.shape_full);
-    if let Some(time) = job.time.filter(|time| whole.size[T] > 1 && *time < whole.size[T]) {
-        whole = whole.with_range(T, time, 1);
+    let mut whole_region = Region::whole(&meta.shape_full);
+    if let Some(time) = job.time.filter(|time| whole_region.size[T] > 1 && *time < whole_region.size[T]) {
+        whole_region = whole_region.with_range(T, time, 1);
     }
     let extents = |region: &Region| [T, Z, 3, 4].map(|i| region.size[i]);
-    let samples = whole.size[C] * whole.size[S];
+    let samples = whole_region.size[C] * whole_region.size[S];
     let problem = if samples != 1 {
         format!("a label image has one channel, but the file has {samples}")
-    } else if extents(&whole) != extents(stack) {
-        format!("its shape (T, Z, Y, X) is {:?}, but the stack's is {:?}", extents(&whole), extents(stack))
+    } else if extents(&whole_region) != extents(stack) {
+        format!("its shape (T, Z, Y, X) is {:?}, but the stack's is {:?}", extents(&whole_region), extents(stack))
     } else {
-        return Ok((labels, whole));
+        return Ok((labels, whole_region));
     };
     let next_step = "give the label image of this stack".into();
     Err(JobError::Mismatch { path: path.to_owned(), problem, next_step })
 }
 
-fn shape_tczyx(whole: &Region) -> [usize; 5] {
-    let size = &whole.size;
+fn shape_tczyx(whole_region: &Region) -> [usize; 5] {
+    let size = &whole_region.size;
     [size[T], size[C] * size[S], size[Z], size[3], size[4]]
 }
 
-fn image_spec(job: &ConvertJob, image: &Image, whole: &Region) -> ZarrImageSpec {
+fn image_spec(job: &ConvertJob, image: &Image, whole_region: &Region) -> ZarrImageSpec {
     let meta = image.meta();
-    let mut spec = ZarrImageSpec::new(&folder_name(&job.input), shape_tczyx(whole), meta.dtype);
-    let one_channel = whole.size[C] * whole.size[S] == 1;
+    let mut spec = ZarrImageSpec::new(&folder_name(&job.input), shape_tczyx(whole_region), meta.dtype);
+    let one_channel = whole_region.size[C] * whole_region.size[S] == 1;
     let are_labels = image.is_label_image() || looks_like_labels(&job.input);
     spec.labels = one_channel && !meta.dtype.is_float() && are_labels;
     spec.voxel_size_um = meta.voxel_size_um;
     spec.origin_um = meta.origin_um;
     spec.time_interval_secs = meta.time_interval_secs;
-    let channels = meta.channels.iter().skip(whole.start[C]).take(whole.size[C]);
+    let channels = meta.channels.iter().skip(whole_region.start[C]).take(whole_region.size[C]);
     // The channel names of the file do not name red, green and blue.
     spec.channels = if Extents::of(meta).is_rgb() { Vec::new() } else { channels.cloned().collect() };
     spec.display_range = display_range(meta);

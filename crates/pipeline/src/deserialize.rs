@@ -61,12 +61,12 @@ struct RegressionFields {
 #[derive(Deserialize)]
 struct RegressionRead(#[serde(with = "RegressionFields")] Regression);
 
-/// Deserializes intensity scores.
+/// Deserializes optional intensity scores.
 pub(crate) fn regression<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Regression>, D::Error> {
     Ok(Option::<RegressionRead>::deserialize(from)?.map(|r| r.0))
 }
 
-/// Deserializes intensity scores that are always there.
+/// Deserializes required intensity scores.
 pub(crate) fn scores<'de, D: Deserializer<'de>>(from: D) -> Result<Regression, D::Error> {
     Ok(RegressionRead::deserialize(from)?.0)
 }

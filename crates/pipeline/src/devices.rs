@@ -404,12 +404,12 @@ fn check_precision<'d>(
     if devices.clone().any(|device| device.precisions.contains(&precision)) {
         return Ok(());
     }
-    let of_device = |device: &Device| {
+    let precisions_text = |device: &Device| {
         let names: Vec<&str> = device.precisions.iter().map(|p| p.name()).collect();
         let lacks = device.shortcoming().map(|lacks| format!(" ({lacks})")).unwrap_or_default();
         format!("{} on {}{lacks}", names.join(", "), device.id)
     };
-    let has = devices.map(of_device).collect::<Vec<String>>().join("; ");
+    let has = devices.map(precisions_text).collect::<Vec<String>>().join("; ");
     Err(EngineError::NoPrecision { precision, has })
 }
 

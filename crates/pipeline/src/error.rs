@@ -58,9 +58,9 @@ pub struct ExistingOutput {
 }
 
 /// Whether a path is a file or folder, or inside it.
-fn is_within(path: &Path, of: &Path) -> bool {
+fn is_within(path: &Path, other: &Path) -> bool {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    absolute(path).starts_with(absolute(of))
+    absolute(path).starts_with(absolute(other))
 }
 
 /// Prefixes the message of a model error with the model's path or name, unless the message names it or a file inside it.
@@ -448,13 +448,13 @@ mod tests {
         let named = JobError::unreadable(input, ErrorKind::NotFound.into());
         assert_eq!(named.message_about(input).as_str(), "a.tif: no such file or folder; check the path");
         // The name of the input is part of another name.
-        let of_other = JobError::unreadable(Path::new("data.tif"), ErrorKind::NotFound.into());
-        assert_eq!(of_other.message_about(input).as_str(), "a.tif: data.tif: no such file or folder; check the path");
+        let other_file = JobError::unreadable(Path::new("data.tif"), ErrorKind::NotFound.into());
+        assert_eq!(other_file.message_about(input).as_str(), "a.tif: data.tif: no such file or folder; check the path");
         let unnamed = JobError::Internal("a.tif".to_owned());
         assert_eq!(unnamed.subject(), None);
         assert_eq!(unnamed.message_about(input).as_str(), "a.tif: internal error (a.tif); please report it");
-        let of_chunk = JobError::unreadable(Path::new("a.zarr/0/c/0"), ErrorKind::NotFound.into());
-        assert!(of_chunk.names(Path::new("a.zarr")) && !of_chunk.names(Path::new("a.zarr/0/c/0/1")));
+        let chunk_error = JobError::unreadable(Path::new("a.zarr/0/c/0"), ErrorKind::NotFound.into());
+        assert!(chunk_error.names(Path::new("a.zarr")) && !chunk_error.names(Path::new("a.zarr/0/c/0/1")));
     }
 
     #[test]
@@ -495,28 +495,28 @@ mod tests {
             problem: "it has no time points".into(),
             next_step: message!("leave out {TIME}"),
         };
-        let of_other = JobError::Input { path: PathBuf::from("b.tif"), error: Box::new(mismatch()) };
+        let other_input = JobError::Input { path: PathBuf::from("b.tif"), error: Box::new(mismatch()) };
         let unnamed = JobError::wrong_use(message!("invalid {TIME} 3"));
-        let of_input = JobError::Input { path: PathBuf::from("b.tif"), error: Box::new(unnamed) };
+        let unnamed_input = JobError::Input { path: PathBuf::from("b.tif"), error: Box::new(unnamed) };
         let quoting = JobError::Mismatch { path: "a.tif".into(), problem: "give --time".into(), next_step: "x".into() };
-        for error in [mismatch(), of_other, of_input, quoting] {
+        for error in [mismatch(), other_input, unnamed_input, quoting] {
             let message = error.message();
             assert_eq!(message.as_str(), error.to_string());
             assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [TIME], "{error}");
         }
         let exists = JobError::from(StorageError::Exists { path: "a.tif".into() });
-        let of_model = JobError::model("m", message!("a --tile.onnx exists: use {FORCE}"));
+        let model_error = JobError::model("m", message!("a --tile.onnx exists: use {FORCE}"));
         for message in [
             exists.message(),
             exists.next_step().unwrap_or_default(),
             JobError::model("m", exists).message(),
-            of_model.message(),
+            model_error.message(),
         ] {
             assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [FORCE], "{message}");
         }
         let device = cytoscope_engine::DeviceId::Cpu;
-        let of_engine = EngineError::Device { device, reason: format!("it hung: use {ON_CPU}") };
-        let message = JobError::model("m", of_engine).message();
+        let engine_error = EngineError::Device { device, reason: format!("it hung: use {ON_CPU}") };
+        let message = JobError::model("m", engine_error).message();
         assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [ON_CPU], "{message}");
     }
 

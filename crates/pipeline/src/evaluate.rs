@@ -25,7 +25,7 @@ use cytoscope_storage::message;
 use cytoscope_storage::setting::{PRED_CHANNEL, TRUTH_CHANNEL, VOXEL_SIZE};
 use cytoscope_storage::target::{check_extension, check_writable, resolved};
 use cytoscope_volume::VoxelSize;
-use pairing::by_key;
+use pairing::files_by_key;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -170,7 +170,7 @@ impl EvaluateReport {
 /// Returns the names of the channels that an [`EvaluateJob`] can choose from in an image, or in the first one of a folder;
 /// none if it cannot be read. Channels without a name are named by their number.
 pub fn channels_to_score(path: &Path, role: PairRole) -> Vec<String> {
-    let file = match by_key(path).ok().and_then(|(files, _)| files.into_values().next()) {
+    let file = match files_by_key(path).ok().and_then(|(files, _)| files.into_values().next()) {
         _ if is_image(path) => path.to_owned(),
         Some(first) => first,
         None => return Vec::new(),
@@ -247,9 +247,9 @@ impl EvaluateJob {
         let pairs: Vec<(PathBuf, PathBuf)> = if is_image(&self.prediction) && is_image(&self.truth) {
             vec![(self.prediction.clone(), self.truth.clone())]
         } else {
-            let ((predictions, of_predictions), (mut truths, of_truths)) =
-                (by_key(&self.prediction)?, by_key(&self.truth)?);
-            notes.extend(of_predictions.into_iter().chain(of_truths));
+            let ((predictions, prediction_notes), (mut truths, truth_notes)) =
+                (files_by_key(&self.prediction)?, files_by_key(&self.truth)?);
+            notes.extend(prediction_notes.into_iter().chain(truth_notes));
             let mut pairs = Vec::new();
             for (key, prediction) in predictions {
                 match truths.remove(&key) {
@@ -322,9 +322,9 @@ impl EvaluateJob {
         opening.finish();
         for (path, image) in [(prediction, &a), (truth, &b)] {
             let series_note = first_series_note(&self.series, image.meta(), "is scored", OtherSeries::One);
-            let of_labels = label_series_note(&self.series_in(path), image.meta(), "is scored");
-            let of_file = missing_notes(image.meta()).into_iter().chain(regions_note(image.meta()));
-            for note in of_file.chain(series_note).chain(of_labels) {
+            let label_note = label_series_note(&self.series_in(path), image.meta(), "is scored");
+            let file_notes = missing_notes(image.meta()).into_iter().chain(regions_note(image.meta()));
+            for note in file_notes.chain(series_note).chain(label_note) {
                 evaluation.add_note(message!("{}: {note}", absolute(path).display()));
             }
         }
@@ -379,15 +379,15 @@ impl EvaluateJob {
         (truth, b): (&Path, Image),
     ) -> Result<(Image, Image), JobError> {
         let series_in = |path: &Path| label_series(path).filter(|_| self.series_in(path).is_first());
-        let (of_prediction, of_truth) = (series_in(prediction), series_in(truth));
+        let (prediction_series, truth_series) = (series_in(prediction), series_in(truth));
         let labels = |path: &Path, series: Option<usize>, may_be: bool| -> Result<Option<Image>, JobError> {
             let Some(series) = series.filter(|_| may_be) else { return Ok(None) };
             let image = open(path, &OpenOptions { series, ..OpenOptions::default() })?;
             Ok(Some(self.with_voxel_size(&image)))
         };
         let holds_labels = |image: &Image, series: Option<usize>| series.is_some() || !image.meta().dtype.is_float();
-        let labels_of_prediction = labels(prediction, of_prediction, holds_labels(&b, of_truth))?;
-        let labels_of_truth = labels(truth, of_truth, holds_labels(&a, of_prediction))?;
+        let labels_of_prediction = labels(prediction, prediction_series, holds_labels(&b, truth_series))?;
+        let labels_of_truth = labels(truth, truth_series, holds_labels(&a, prediction_series))?;
         Ok((labels_of_prediction.unwrap_or(a), labels_of_truth.unwrap_or(b)))
     }
 
@@ -399,24 +399,24 @@ impl EvaluateJob {
             let (shape_zyx, times) = (drawn_on.map(|extents| extents.zyx), drawn_on.map(|extents| extents.times));
             self.open(path, &OpenOptions { shape_zyx, times, ..options_for(path, given) })
         };
-        let of_prediction = |drawn_on| open(prediction, &self.prediction, drawn_on);
-        let of_truth = |drawn_on| open(truth, &self.truth, drawn_on);
-        let a = of_prediction(None).or_else(|error| match of_truth(None) {
-            Ok(truth) => of_prediction(Some(Extents::of(truth.meta()))),
+        let open_prediction = |drawn_on| open(prediction, &self.prediction, drawn_on);
+        let open_truth = |drawn_on| open(truth, &self.truth, drawn_on);
+        let a = open_prediction(None).or_else(|error| match open_truth(None) {
+            Ok(truth) => open_prediction(Some(Extents::of(truth.meta()))),
             Err(_) => Err(error),
         })?;
         let extents = Extents::of(a.meta());
         if !a.is_without_extents() {
-            return Ok((a, of_truth(Some(extents))?));
+            return Ok((a, open_truth(Some(extents))?));
         }
-        let b = of_truth(None).or_else(|_| of_truth(Some(extents)))?;
+        let b = open_truth(None).or_else(|_| open_truth(Some(extents)))?;
         let mut common = Extents::of(b.meta());
         if !b.is_without_extents() {
-            return Ok((of_prediction(Some(common))?, b));
+            return Ok((open_prediction(Some(common))?, b));
         }
         common.zyx.iter_mut().zip(extents.zyx).for_each(|(extent, other)| *extent = (*extent).max(other));
         common.times = common.times.max(extents.times);
-        Ok((of_prediction(Some(common))?, of_truth(Some(common))?))
+        Ok((open_prediction(Some(common))?, open_truth(Some(common))?))
     }
 }
 
@@ -545,13 +545,16 @@ mod tests {
         write(&prediction, floats(vec![0.5, f32::NAN, 2.0, 3.0]));
         write(&truth, floats(vec![0.25, 1.0, 2.0, 3.0]));
         let notes = |truth: &PathBuf| job(prediction.clone(), truth.clone()).run(&Context::default()).unwrap().notes;
-        let of_nan = notes(&truth);
-        assert!(of_nan.len() == 1 && of_nan[0].message.contains("p.npy: 1 of 4 values is NaN"), "{of_nan:?}");
-        assert_eq!(of_nan[0].level, NoteLevel::Warning);
+        let with_nan = notes(&truth);
+        assert!(with_nan.len() == 1 && with_nan[0].message.contains("p.npy: 1 of 4 values is NaN"), "{with_nan:?}");
+        assert_eq!(with_nan[0].level, NoteLevel::Warning);
         write(&prediction, floats(vec![0.0, 1.0, 2.0, 2.0]));
         assert!(notes(&truth).is_empty());
-        let of_labels = notes(&labels);
-        assert!(of_labels.len() == 1 && of_labels[0].message.contains("intensities are compared"), "{of_labels:?}");
+        let with_labels = notes(&labels);
+        assert!(
+            with_labels.len() == 1 && with_labels[0].message.contains("intensities are compared"),
+            "{with_labels:?}"
+        );
     }
 
     #[test]

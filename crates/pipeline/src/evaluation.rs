@@ -145,7 +145,8 @@ impl<'a> Evaluation<'a> {
         let mut overlaps = Overlaps::new();
         let unknown = self.unknown.map(|(label, _)| label as f64);
         let width = extents.zyx[2];
-        let (mut of_truth, mut of_prediction) = (LabelCheck::new(&report.truth), LabelCheck::new(&report.prediction));
+        let (mut truth_check, mut prediction_check) =
+            (LabelCheck::new(&report.truth), LabelCheck::new(&report.prediction));
         let (mut true_numbers, mut predicted_numbers) =
             (ObjectNumbers { background: unknown, ..ObjectNumbers::default() }, ObjectNumbers::default());
         let mut rims = Rims::default();
@@ -155,8 +156,8 @@ impl<'a> Evaluation<'a> {
                 let _span = context.recorder.span(Stage::Validate, "overlaps").voxels(p.len());
                 let true_objects = true_numbers.numbers(&report.truth, &t, time)?;
                 let mut predicted = predicted_numbers.numbers(&report.prediction, &p, time)?;
-                of_truth.add(&true_objects, width);
-                of_prediction.add(&predicted, width);
+                truth_check.add(&true_objects, width);
+                prediction_check.add(&predicted, width);
                 if let Some((label, is_found)) = &mut self.unknown {
                     let is_unknown = voxels_with(&t, *label as f64);
                     *is_found |= is_unknown.contains(&true);
@@ -169,7 +170,7 @@ impl<'a> Evaluation<'a> {
             })?;
         }
         overlaps.remove_predictions(&rims.labels());
-        self.notes.extend([of_prediction.note(), of_truth.note()].into_iter().flatten());
+        self.notes.extend([prediction_check.note(), truth_check.note()].into_iter().flatten());
         for (path, image, channel, numbers) in [
             (&report.prediction, a, channels.prediction, &predicted_numbers),
             (&report.truth, b, channels.truth, &true_numbers),
@@ -228,8 +229,8 @@ impl<'a> Evaluation<'a> {
 }
 
 /// Returns what the choice of channels needs to know about an image of a pair.
-fn side_of<'a>(of: &ScoredImage<'a>) -> Side<'a> {
-    Side { path: of.path, meta: of.image.meta(), chosen: of.channel, option: of.option }
+fn side_of<'a>(scored: &ScoredImage<'a>) -> Side<'a> {
+    Side { path: scored.path, meta: scored.image.meta(), chosen: scored.channel, option: scored.option }
 }
 
 /// Returns the means of scores; those that a pair lacks are left out. `None` without scores.
@@ -255,11 +256,11 @@ fn means_by_name(reports: &[PairReport]) -> Vec<ChannelScores> {
             names.push(&channel.name);
         }
     }
-    let of_name = |name: &str| {
+    let mean_of = |name: &str| {
         let scores: Vec<Regression> = all().filter(|c| c.name == name).map(|c| c.regression).collect();
         mean_regression(&scores).map(|regression| ChannelScores { name: name.to_owned(), regression })
     };
-    names.into_iter().filter_map(of_name).collect()
+    names.into_iter().filter_map(mean_of).collect()
 }
 
 /// Refuses a pair of images, given with their paths, whose shapes differ.
@@ -425,7 +426,7 @@ const MAX_LABEL: f64 = ((1u64 << 53) - 1) as f64;
 /// Numbers of the objects of all time points, from 1. The same label at another time point is another object.
 #[derive(Debug, Default)]
 struct ObjectNumbers {
-    of_label: HashMap<(usize, u64), u32>,
+    by_label: HashMap<(usize, u64), u32>,
     /// A further label that counts as background.
     background: Option<f64>,
 }
@@ -452,7 +453,7 @@ impl ObjectNumbers {
     /// Returns the labels that were numbered.
     fn found(&self) -> FoundLabels {
         let mut found = FoundLabels::default();
-        self.of_label.keys().for_each(|(time, label)| found.add(*label, *time));
+        self.by_label.keys().for_each(|(time, label)| found.add(*label, *time));
         found
     }
 
@@ -470,9 +471,9 @@ impl ObjectNumbers {
         if !(1.0..=MAX_LABEL).contains(&label) || label.fract() != 0.0 {
             return Err(mismatch(format!("the value {label} is not a label")));
         }
-        let next = u32::try_from(self.of_label.len() + 1);
+        let next = u32::try_from(self.by_label.len() + 1);
         let next = next.map_err(|_| mismatch("it has more objects than can be numbered".to_owned()))?;
-        Ok(*self.of_label.entry((time, label as u64)).or_insert(next))
+        Ok(*self.by_label.entry((time, label as u64)).or_insert(next))
     }
 }
 

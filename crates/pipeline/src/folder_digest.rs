@@ -136,8 +136,8 @@ pub(crate) fn file_record(path: &Path) -> Result<FileRecord, JobError> {
     }
     // An output may have any number of files. Its size is that of the files that the marker lists.
     let marker = path.join(MARKER);
-    let of_marker = std::fs::metadata(&marker).map_or(0, |meta| meta.len());
-    let bytes = counted_record(path, &[], usize::MAX).map_err(io)?.bytes.saturating_sub(of_marker);
+    let marker_bytes = std::fs::metadata(&marker).map_or(0, |meta| meta.len());
+    let bytes = counted_record(path, &[], usize::MAX).map_err(io)?.bytes.saturating_sub(marker_bytes);
     let sha256 = if marker.is_file() {
         sha256_of_file(&marker).map_err(io)?
     } else if path.join("rdf.yaml").is_file() {

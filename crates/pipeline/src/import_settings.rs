@@ -141,7 +141,7 @@ fn add_activation(package: &mut Package, activation: FinalActivation) -> Result<
     Ok(is_softmax)
 }
 
-/// Returns the activation that is the last node of a network, if it is one that makes probabilities.
+/// Returns the activation that is the last node of a network, if it produces probabilities.
 fn last_activation(graph: &Graph) -> Option<&'static str> {
     let output = graph.outputs.first()?;
     let node = graph.nodes.get(*graph.producers().get(output)?)?;

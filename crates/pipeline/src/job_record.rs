@@ -39,11 +39,11 @@ pub(crate) const RECORD_SUFFIX: &str = "_provenance.json";
 const WITHOUT_EXTENSION: &str = ".package";
 /// Maximum size of a record in bytes: it may list very many files.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
-/// Maximum length of a file's name in bytes, as common file systems have it.
+/// Maximum length of a file name in bytes on common file systems.
 const MAX_NAME_BYTES: usize = 255;
 /// Maximum number of files that a record lists one by one.
 const MAX_LISTED_FILES: usize = 2_000;
-/// Maximum number of these of which blocks are read, by which their content is recognized.
+/// Maximum number of listed files whose content is recognized by blocks that are read from them.
 const MAX_SAMPLED_FILES: usize = 256;
 
 /// The kind of a recorded job, which is the name of its command.
@@ -279,19 +279,19 @@ pub fn record_for(path: &Path) -> PathBuf {
     if path.to_string_lossy().ends_with(RECORD_SUFFIX) {
         return path.to_owned();
     }
-    let own = record_path(path);
-    let of_other = || match read_any(&own) {
+    let own_record = record_path(path);
+    let is_of_other_result = || match read_any(&own_record) {
         Ok(AnyRecord::Job(record)) => !record.belongs_to(path),
         Ok(AnyRecord::Prediction(_)) => true,
         // Why a record cannot be read is reported.
         Err(_) => false,
     };
     let wrote = |record: &JobRecord| record.outputs.first().is_some_and(|file| file.matches(path));
-    let is_current = || matches!(read_any(&own), Ok(AnyRecord::Job(record)) if wrote(&record));
+    let is_current = || matches!(read_any(&own_record), Ok(AnyRecord::Job(record)) if wrote(&record));
     match record_listing(path).filter(|record| record.is_file()) {
         // A prediction may have replaced the result of the job.
-        Some(of_prediction) if !is_current() => of_prediction,
-        _ if own.is_file() && !of_other() => own,
+        Some(prediction_record) if !is_current() => prediction_record,
+        _ if own_record.is_file() && !is_of_other_result() => own_record,
         _ => path.to_owned(),
     }
 }

@@ -12,9 +12,9 @@ const MIN_PAIRS: u64 = 1000;
 /// makes that of intensities small.
 const MIN_EQUAL: f64 = 0.5;
 
-/// Smallest share of equal pairs for which an image of intensities is taken for labels: that of objects 5 voxels wide.
+/// Minimum share of equal pairs at which an image of intensities is suspected to be labels: that of objects 5 voxels wide.
 const MIN_EQUAL_OF_LABELS: f64 = 0.8;
-/// Most rows and columns of a slice that are looked at.
+/// Maximum number of rows and columns of a slice that are checked.
 const SEEN: usize = 512;
 
 /// Returns a note if the middle slice of a stack to predict has the values of labels: whole numbers, 0 and several others,

@@ -213,9 +213,12 @@ mod tests {
             values[35] = second;
             values
         };
-        let of_mask = notes(Samples::U8(with(255)));
-        assert!(of_mask.len() == 1 && of_mask[0].starts_with("warning: "), "{of_mask:?}");
-        assert!(of_mask[0].contains("the label 255") && of_mask[0].contains("2 separate parts"), "{of_mask:?}");
+        let mask_notes = notes(Samples::U8(with(255)));
+        assert!(mask_notes.len() == 1 && mask_notes[0].starts_with("warning: "), "{mask_notes:?}");
+        assert!(
+            mask_notes[0].contains("the label 255") && mask_notes[0].contains("2 separate parts"),
+            "{mask_notes:?}"
+        );
         let ones: Vec<f32> = with(255).iter().map(|value| f32::from(*value) / 255.0).collect();
         assert!(notes(Samples::F32(ones))[0].contains("the label 1,"));
         // One object; two objects; an object of two parts whose label is none of a mask.
@@ -228,9 +231,9 @@ mod tests {
     fn labels_that_floats_round_have_a_note() {
         let with = |highest: u32| (0..36).map(|i| if i < 18 { 3 } else { highest }).collect::<Vec<u32>>();
         let floats = |highest: u32| Samples::F32(with(highest).iter().map(|label| *label as f32).collect());
-        let of_floats = notes(floats((1 << 24) + 2));
-        assert!(of_floats.len() == 1 && of_floats[0].contains("16777218"), "{of_floats:?}");
-        assert!(of_floats[0].contains("float32") && of_floats[0].contains("16777216 exactly"), "{of_floats:?}");
+        let float_notes = notes(floats((1 << 24) + 2));
+        assert!(float_notes.len() == 1 && float_notes[0].contains("16777218"), "{float_notes:?}");
+        assert!(float_notes[0].contains("float32") && float_notes[0].contains("16777216 exactly"), "{float_notes:?}");
         assert!(notes(floats(1 << 24)).is_empty());
         assert!(notes(Samples::U32(with((1 << 24) + 2))).is_empty());
     }

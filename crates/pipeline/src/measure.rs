@@ -136,7 +136,7 @@ impl MeasureJob {
             objects.iter().for_each(|row| found.add(row.label.into(), label_time));
             rows.push((time, objects));
         }
-        let of_objects = found.notes(context, &self.labels, &labels, 0)?;
+        let object_notes = found.notes(context, &self.labels, &labels, 0)?;
         if version != self::version(&self.labels) {
             return Err(self.mismatch("it was changed while it was measured".to_owned(), "measure it again"));
         }
@@ -156,7 +156,7 @@ impl MeasureJob {
                 .into_iter()
                 .map(Note::from)
                 .chain(check.note())
-                .chain(of_objects)
+                .chain(object_notes)
                 .chain(values_note)
                 .chain(unknown_voxel_size_note(size, depth).map(Note::from))
                 .chain(
@@ -206,11 +206,11 @@ impl MeasureJob {
         if self.intensities.is_none() {
             return Vec::new();
         }
-        let of_file =
+        let file_notes =
             missing_notes(labels.meta()).into_iter().map(|note| message!("{}: {note}", self.labels.display()));
-        let [size, of_labels] = [stack, labels].map(|image| image.meta().voxel_size_um);
-        let of_size = other_voxel_size_note(size, of_labels, slices).filter(|_| self.voxel_um.is_none());
-        of_file.chain(of_size).collect()
+        let [size, label_size] = [stack, labels].map(|image| image.meta().voxel_size_um);
+        let size_note = other_voxel_size_note(size, label_size, slices).filter(|_| self.voxel_um.is_none());
+        file_notes.chain(size_note).collect()
     }
 
     /// Measures the objects of a time point; `stacks` are the intensities and the labels. Sets `has_background` if a voxel
@@ -249,7 +249,7 @@ impl MeasureJob {
     /// Opens the label image, checks that it has labels of the stack, and returns it with the time point to read.
     fn open_labels(&self, extents: Extents, stack_options: &OpenOptions) -> Result<(Image, usize), JobError> {
         // Regions of interest have no extents of their own.
-        let of_labels =
+        let labels_options =
             OpenOptions { shape_zyx: Some(extents.zyx), times: Some(extents.times), ..OpenOptions::default() };
         // The image of a prediction is its maps.
         let path = labels_path(&self.labels);
@@ -257,26 +257,26 @@ impl MeasureJob {
             Some(_) => self.series.open_stack_labels(&path, options),
             None => self.series.open_labels(&path, options),
         };
-        let mut labels = open(&of_labels)?;
+        let mut labels = open(&labels_options)?;
         // The label image may have the same wrong axes as its stack.
         if Extents::of(labels.meta()).zyx != extents.zyx
             && let Ok(again) = open(stack_options)
         {
             labels = again;
         }
-        let of_labels = Extents::of(labels.meta());
-        if of_labels.zyx != extents.zyx {
-            let problem = format!("its shape is {:?}, but the stack's is {:?}", of_labels.zyx, extents.zyx);
+        let labels_extents = Extents::of(labels.meta());
+        if labels_extents.zyx != extents.zyx {
+            let problem = format!("its shape is {:?}, but the stack's is {:?}", labels_extents.zyx, extents.zyx);
             return Err(self.mismatch(problem, "give the stack that these labels were drawn on"));
         }
-        if of_labels.channels > 1 {
-            let (dtype, channels) = (labels.meta().dtype, channels_text(of_labels.channels));
+        if labels_extents.channels > 1 {
+            let (dtype, channels) = (labels.meta().dtype, channels_text(labels_extents.channels));
             let problem = format!("values of type {dtype} in {channels} are not labels");
             return Err(self.mismatch(problem, "give an image with one channel of integers"));
         }
-        let time = if of_labels.times > 1 { self.time } else { 0 };
-        if self.time >= extents.times || time >= of_labels.times {
-            let have = if time > 0 { extents.times.min(of_labels.times) } else { extents.times };
+        let time = if labels_extents.times > 1 { self.time } else { 0 };
+        if self.time >= extents.times || time >= labels_extents.times {
+            let have = if time > 0 { extents.times.min(labels_extents.times) } else { extents.times };
             let problem = format!("time point {} does not exist: there are {have}", self.time);
             return Err(self.mismatch(problem, "give another time point"));
         }
@@ -392,10 +392,10 @@ pub(crate) fn not_finite_note(rows: &[(usize, Vec<ObjectRow>)], names: &[String]
 }
 
 /// Returns the note that only the first time point of the labels was measured, if the stack has a single time point.
-fn more_times_note(of_labels: usize, stack_options: usize) -> Option<String> {
-    (of_labels > 1 && stack_options == 1).then(|| {
+fn more_times_note(label_times: usize, stack_options: usize) -> Option<String> {
+    (label_times > 1 && stack_options == 1).then(|| {
         format!(
-            "the label image has {of_labels} time points, but the stack has one: only the labels of the first time point \
+            "the label image has {label_times} time points, but the stack has one: only the labels of the first time point \
              are measured"
         )
     })

@@ -235,8 +235,8 @@ impl MeshJob {
                     let Some(label) = run.first().filter(|label| **label != 0) else { continue };
                     let covered = [z..z + 1, y..y + 1, start..end];
                     let window = found.entry(*label).or_insert_with(|| covered.clone());
-                    for (range, of_run) in window.iter_mut().zip(covered) {
-                        *range = range.start.min(of_run.start)..range.end.max(of_run.end);
+                    for (range, covered_range) in window.iter_mut().zip(covered) {
+                        *range = range.start.min(covered_range.start)..range.end.max(covered_range.end);
                     }
                 }
             }

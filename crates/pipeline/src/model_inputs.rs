@@ -49,12 +49,12 @@ pub fn move_channels(package: &mut Package) -> Result<bool, String> {
 /// Returns the input tensors of a package in their order.
 pub(crate) fn list_inputs(package: &Package) -> Vec<ModelInput> {
     let channels = |at: usize, spec: &TensorSpec| {
-        let of_graph = || package.graph.value(*package.graph.inputs.get(at)?).shape.as_ref()?.get(1)?.fixed();
-        let of_spec = || match spec.axis(AxisKind::Channel).map(|axis| &axis.size) {
+        let from_graph = || package.graph.value(*package.graph.inputs.get(at)?).shape.as_ref()?.get(1)?.fixed();
+        let from_spec = || match spec.axis(AxisKind::Channel).map(|axis| &axis.size) {
             Some(AxisSize::Fixed(count)) => Some(*count),
             _ => None,
         };
-        of_graph().or_else(of_spec).unwrap_or(1).max(1)
+        from_graph().or_else(from_spec).unwrap_or(1).max(1)
     };
     let input = |(at, spec): (usize, &TensorSpec)| ModelInput {
         id: spec.id.clone(),

@@ -287,11 +287,11 @@ fn groups(channels: usize, joint: bool) -> Vec<Range<usize>> {
 fn by_channel<E, T: Clone>(
     channels: usize,
     joint: bool,
-    mut of: impl FnMut(Range<usize>) -> Result<T, E>,
+    mut compute: impl FnMut(Range<usize>) -> Result<T, E>,
 ) -> Result<Vec<T>, E> {
     let mut all = Vec::with_capacity(channels);
     for group in groups(channels, joint) {
-        let found = of(group.clone())?;
+        let found = compute(group.clone())?;
         all.extend(group.map(|_| found.clone()));
     }
     Ok(all)

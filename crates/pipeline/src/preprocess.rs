@@ -143,8 +143,8 @@ fn with_voxel_size(
     Ok(image.derived(&spec, Box::new(pixels))?)
 }
 
-/// Returns the position of the first voxel after the steps, Z, Y, X in µm: crops move it, and warped stacks have none. Along
-/// an axis of unknown voxel size, it does not move.
+/// Returns the position of the first voxel after the steps, Z, Y, X in µm: crops move it, and warps reset it to 0.
+/// Along an axis of unknown voxel size, it does not move.
 fn origin_after(chain: &Chain, origin_um: [f64; 3]) -> [f64; 3] {
     let Some(first) = chain.first_voxel() else { return [0.0; 3] };
     let size = chain.voxel_size();

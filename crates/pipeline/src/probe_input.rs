@@ -14,13 +14,13 @@ pub(crate) fn probe_edge(model: &Model) -> [usize; 3] {
 
 /// Returns the network's input for a tile of size Z, Y, X, and whether it is the package's preprocessed test tensor, cut
 /// off or mirrored at its borders. Otherwise, the values are synthetic: they say nothing about the error on images. The
-/// test tensor is read only if `of_package`.
+/// test tensor is read only if `use_test_tensor`.
 ///
 /// # Errors
 /// [`JobError::Engine`] if the tile is too large for a tensor.
-pub(crate) fn probe_input(model: &Model, edge: [usize; 3], of_package: bool) -> Result<(Tensor, bool), JobError> {
+pub(crate) fn probe_input(model: &Model, edge: [usize; 3], use_test_tensor: bool) -> Result<(Tensor, bool), JobError> {
     let shape = model.tensor_shape(model.input_channels, edge);
-    if of_package && let Some(tensor) = test_tensor(model).and_then(|tensor| mirrored(&tensor, &shape)) {
+    if use_test_tensor && let Some(tensor) = test_tensor(model).and_then(|tensor| mirrored(&tensor, &shape)) {
         return Ok((tensor, true));
     }
     let values = verify::synthetic_values(shape.iter().product());

@@ -348,7 +348,7 @@ pub(crate) fn refuse_foreign_record(path: &Path, input: &Path, overwrite: Overwr
     if overwrite == Overwrite::Replace || std::fs::symlink_metadata(path).is_err() {
         return Ok(());
     }
-    let of_input = |record: &Provenance| match record.job.inputs.as_slice() {
+    let is_of_this_input = |record: &Provenance| match record.job.inputs.as_slice() {
         // In a folder that was moved together with its results, the same file has another path.
         [recorded] => {
             let is_same = recorded.file_name() == input.file_name() && record.input.change_on_disk(input).is_none();
@@ -357,7 +357,7 @@ pub(crate) fn refuse_foreign_record(path: &Path, input: &Path, overwrite: Overwr
         _ => false,
     };
     match read(path) {
-        Ok(record) if of_input(&record) => Ok(()),
+        Ok(record) if is_of_this_input(&record) => Ok(()),
         _ => Err(StorageError::Exists { path: path.to_owned() }.into()),
     }
 }
@@ -490,10 +490,10 @@ mod tests {
         // A file is hashed block by block.
         let maps = folder.path().join("y_probability.tif");
         std::fs::write(&maps, vec![7_u8; 5 << 19]).unwrap();
-        let of_maps = crate::folder_digest::file_record(&maps).unwrap();
+        let maps_record = crate::folder_digest::file_record(&maps).unwrap();
         let matches_for = |most: usize| {
             let mut blocks = 0;
-            let is_same = of_maps.matches_while(&maps, &mut || {
+            let is_same = maps_record.matches_while(&maps, &mut || {
                 blocks += 1;
                 blocks <= most
             });
@@ -502,7 +502,7 @@ mod tests {
         let (is_same, all) = matches_for(usize::MAX);
         assert!(is_same && all > 3, "{all}");
         assert_eq!(matches_for(2), (false, 3), "nothing is read after the third call");
-        write_record(&folder.path().join("y_provenance.json"), std::slice::from_ref(&of_maps), 7);
+        write_record(&folder.path().join("y_provenance.json"), std::slice::from_ref(&maps_record), 7);
         let check = |overwrite| crate::results::check(&context, &maps, &[], overwrite);
         check(Overwrite::Refuse).unwrap();
         context.cancel.cancel();

@@ -211,8 +211,8 @@ mod tests {
     #[test]
     fn a_rerun_says_which_part_of_the_record_cannot_be_used() {
         let mut notes = Vec::new();
-        let of_other_version = serde_json::json!({"id": "a device of another version"});
-        let part: Recorded<DeviceChoice> = serde_json::from_value(of_other_version).unwrap();
+        let from_another_version = serde_json::json!({"id": "a device of another version"});
+        let part: Recorded<DeviceChoice> = serde_json::from_value(from_another_version).unwrap();
         assert_eq!(recorded_part(part, "device", &mut notes), None);
         let notes = notes.join("; ");
         assert!(

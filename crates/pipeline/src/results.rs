@@ -59,8 +59,9 @@ impl FileRecord {
             let content = kind.and_then(|kind| finished_content_while(path, &kind, &mut |_, _| goes_on()));
             return content.is_some_and(|(bytes, sha256)| (bytes, &sha256) == (self.bytes, &self.sha256));
         }
-        let of_size = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.len() == self.bytes);
-        of_size && sha256_of_file_while(path, goes_on).is_ok_and(|sha256| sha256.as_ref() == Some(&self.sha256))
+        let has_recorded_size = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.len() == self.bytes);
+        has_recorded_size
+            && sha256_of_file_while(path, goes_on).is_ok_and(|sha256| sha256.as_ref() == Some(&self.sha256))
     }
 
     /// Returns whether the record has the same file name.

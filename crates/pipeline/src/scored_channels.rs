@@ -200,10 +200,10 @@ mod tests {
     fn pairs(prediction: &[&str], truth: &[&str], chosen: [Option<&str>; 2], are_labels: bool) -> Found {
         let (p, t) = (image(prediction), image(truth));
         let chosen: [Option<ChannelRef>; 2] = chosen.map(|text| text.map(|text| text.parse().unwrap()));
-        let [of_prediction, of_truth] = &chosen;
+        let [prediction_channel, truth_channel] = &chosen;
         let (a, b) = (Path::new("p.tif"), Path::new("t.tif"));
-        let p = Side { path: a, meta: &p, chosen: of_prediction.as_ref(), option: PRED_CHANNEL };
-        let t = Side { path: b, meta: &t, chosen: of_truth.as_ref(), option: TRUTH_CHANNEL };
+        let p = Side { path: a, meta: &p, chosen: prediction_channel.as_ref(), option: PRED_CHANNEL };
+        let t = Side { path: b, meta: &t, chosen: truth_channel.as_ref(), option: TRUTH_CHANNEL };
         let mut notes = Vec::new();
         let found = channel_pairs(p, t, are_labels, &mut notes).map_err(|error| error.to_string())?;
         let found = found.into_iter().map(|pair| (pair.prediction, pair.truth, pair.name)).collect();

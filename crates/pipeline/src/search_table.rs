@@ -40,7 +40,7 @@ pub enum SearchTableError {
     /// The file is not a CSV table.
     #[error(transparent)]
     Csv(#[from] csv::Error),
-    /// The first columns are others than [`SEARCH_COLUMNS`].
+    /// The first columns are not [`SEARCH_COLUMNS`].
     #[error("the columns are not those of a search")]
     Columns,
     /// A cell of this row, counted from 1 with the header, has an invalid value.

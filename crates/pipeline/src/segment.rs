@@ -395,13 +395,13 @@ impl SegmentJob {
             record.refuse_changed()?;
         }
         let aside = self.publish(context, publication, path)?;
-        let of_labels = label_note.into_iter().chain(map_note).map(Message::from).chain(self.table_note(path));
-        let map_notes = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(of_labels);
+        let label_notes = label_note.into_iter().chain(map_note).map(Message::from).chain(self.table_note(path));
+        let map_notes = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(label_notes);
         let background_note = (!has_background).then(|| Note::from(NO_BACKGROUND));
-        let of_threshold = (objects == 0).then(|| values.nothing_above_note(self.options.threshold)).flatten();
-        let of_labels = background_note.or(of_threshold);
+        let threshold_note = (objects == 0).then(|| values.nothing_above_note(self.options.threshold)).flatten();
+        let content_note = background_note.or(threshold_note);
         let of_values = values.not_finite_note().into_iter().chain(values_note);
-        let mut notes: Vec<Note> = map_notes.map(Note::from).chain(of_labels).chain(of_values).collect();
+        let mut notes: Vec<Note> = map_notes.map(Note::from).chain(label_notes).chain(of_values).collect();
         notes.extend(aside.iter().map(|path| Note::from(moved_aside_note(path))));
         Ok(SegmentReport {
             objects,

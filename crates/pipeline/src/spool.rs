@@ -67,7 +67,7 @@ impl<T: Pod> Spool<T> {
         self.write_from(slice, 0, values)
     }
 
-    /// Writes values of one slice, starting with value `offset`, or of more slices from there on.
+    /// Writes values, starting with value `offset` of a slice and continuing into the next slices.
     pub(crate) fn write_from(&mut self, slice: usize, offset: usize, values: &[T]) -> Result<(), JobError> {
         let first = self.slice_start(slice).saturating_add(offset);
         match &mut self.store {

@@ -210,7 +210,7 @@ pub(crate) fn verify(
     threads: usize,
 ) -> Result<Verification, JobError> {
     let device = engine.device();
-    // The job goes on with this device, also if the outcome is known. Another one may have been measured last.
+    // The job continues with this device, even if the outcome is known. Another device may have been measured last.
     context.report_tried_device(device.id);
     if std::env::var_os(TRUST).is_some() {
         return Ok(Verification::Agrees);

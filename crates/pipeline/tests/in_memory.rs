@@ -330,10 +330,10 @@ fn a_part_of_a_volume_has_the_statistics_of_the_whole_volume() {
     for spatial_axes in [2, 3] {
         let model_of_all = model(spatial_axes, 0.0);
         let engine = Devices::cpu_only().for_model(&context, &model_of_all, CPU, &options).unwrap();
-        let of_whole = ImagePreprocessing::of(&context, &model_of_all, &whole, &options).unwrap();
+        let whole_preprocessing = ImagePreprocessing::of(&context, &model_of_all, &whole, &options).unwrap();
         let predict = |model: &Model| {
-            let (outputs, of_part) = (VolumeOutputs::Maps, of_whole.starting_at(start[0]));
-            predict_part(&context, &engine, model, &part, &options, outputs, &of_part)
+            let (outputs, part_preprocessing) = (VolumeOutputs::Maps, whole_preprocessing.starting_at(start[0]));
+            predict_part(&context, &engine, model, &part, &options, outputs, &part_preprocessing)
         };
         let found = predict(&model_of_all).unwrap().maps.unwrap();
         // Slices have values from 50 z to 50 z + 190, the stack from 0 to 390.

@@ -227,8 +227,8 @@ fn an_input_in_text_is_a_file_if_it_exists_and_a_channel_otherwise() {
     let channels = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect::<Vec<ChannelRef>>();
     let with_channel = InputTensor { channels: channels(&["DAPI"]), ..fixture.tensor("nuclei", "a.tif") };
     assert_eq!(parse(&format!("nuclei={shown}:DAPI")), Ok(with_channel));
-    let of_stack = InputTensor { name: "nuclei".to_owned(), file: None, channels: channels(&["2", "DAPI"]) };
-    assert_eq!(parse("nuclei=2,DAPI"), Ok(of_stack));
+    let stack_channels = InputTensor { name: "nuclei".to_owned(), file: None, channels: channels(&["2", "DAPI"]) };
+    assert_eq!(parse("nuclei=2,DAPI"), Ok(stack_channels));
     assert!(parse("nuclei=none.tif").unwrap_err().contains("does not exist"));
     assert!(parse("nuclei").unwrap_err().contains("NAME=FILE"));
 }

@@ -378,8 +378,8 @@ fn the_memory_that_is_stated_for_a_wide_stack_is_that_of_bands_of_columns() {
             }
             Ok(outcome) => {
                 let message = &outcome.failed[0].message;
-                let (_, of_need) = message.split_once("needs about ").expect(message);
-                Some(of_need.split(' ').next().unwrap().parse::<u64>().unwrap())
+                let (_, needed_text) = message.split_once("needs about ").expect(message);
+                Some(needed_text.split(' ').next().unwrap().parse::<u64>().unwrap())
             }
         }
     };

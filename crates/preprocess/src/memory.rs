@@ -88,7 +88,7 @@ impl Stage {
         let threads = rayon::current_num_threads();
         let [_, source_rows, source_columns] = lengths(sources);
         let slice = (source_rows * source_columns) as u64;
-        let of_slices = |bytes_of_voxel: u64| {
+        let slices_bytes = |bytes_of_voxel: u64| {
             (threads.min(bounds[0].len()) as u64).saturating_mul(slice).saturating_mul(bytes_of_voxel)
         };
         // Rows with a margin, for each thread.
@@ -96,7 +96,7 @@ impl Stage {
         let besides = match &self.operation {
             // These change values in place, or select some of them.
             Operation::Stretch(_) | Operation::Crop(_) => return 0,
-            Operation::Gaussian(_) => of_slices(VALUE_BYTES),
+            Operation::Gaussian(_) => slices_bytes(VALUE_BYTES),
             Operation::Median(radius) => {
                 let window: u64 = radius.iter().map(|r| 2 * *r as u64 + 1).product();
                 // Values, and references to the rows that they are in.
@@ -109,9 +109,9 @@ impl Stage {
             Operation::RollingBall(_) | Operation::Affine(_) => 0,
             Operation::Clahe { tiles, .. } => {
                 let mappings = (*tiles as u64).saturating_mul(*tiles as u64).saturating_mul(TILE_BYTES);
-                of_slices(SLICE_STEP_BYTES).saturating_add(mappings.saturating_mul(threads as u64))
+                slices_bytes(SLICE_STEP_BYTES).saturating_add(mappings.saturating_mul(threads as u64))
             }
-            Operation::NormalizeSlices(_) => of_slices(SLICE_STEP_BYTES),
+            Operation::NormalizeSlices(_) => slices_bytes(SLICE_STEP_BYTES),
         };
         bytes(bounds).saturating_add(besides).saturating_add(rows)
     }

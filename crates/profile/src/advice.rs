@@ -444,8 +444,8 @@ mod tests {
             Some(TileFacts { halo_zyx, grid_zyx: Some([32, 1000, 1000]), ..tiles(700, None) });
         let advice = advise(&overlapping, &[]).remove(0);
         assert!(advice.change.contains("less overlap is copied"), "{}", advice.change);
-        let of_one_tile = advise(&facts("cuda:0", 4.0, 1), &[]).remove(0);
-        assert!(of_one_tile.setting.is_none() && of_one_tile.change.contains("several stacks"), "{of_one_tile:?}");
+        let single_tile = advise(&facts("cuda:0", 4.0, 1), &[]).remove(0);
+        assert!(single_tile.setting.is_none() && single_tile.change.contains("several stacks"), "{single_tile:?}");
     }
 
     #[test]

@@ -51,15 +51,15 @@ pub struct RunFacts {
 impl RunFacts {
     /// Returns whether all work of a prediction or training run was done on the CPU; `false` for other jobs.
     pub fn is_on_cpu(&self) -> bool {
-        let of_training = self.training.iter().map(|training| &training.device);
-        let mut devices = self.inputs.iter().map(|input| &input.device).chain(of_training).peekable();
+        let training_device = self.training.iter().map(|training| &training.device);
+        let mut devices = self.inputs.iter().map(|input| &input.device).chain(training_device).peekable();
         devices.peek().is_some() && devices.all(RunDevice::is_cpu)
     }
 
     /// Returns whether a device other than the CPU ran networks or training steps.
     pub fn used_gpu(&self) -> bool {
-        let of_training = self.training.iter().map(|training| &training.device);
-        let mut devices = self.inputs.iter().map(|input| &input.device).chain(of_training);
+        let training_device = self.training.iter().map(|training| &training.device);
+        let mut devices = self.inputs.iter().map(|input| &input.device).chain(training_device);
         devices.any(|device| !device.is_cpu() && !device.as_str().is_empty())
     }
 }
@@ -256,8 +256,8 @@ impl TileFacts {
         can_be_wider.then(|| [z, enlarged(y, grid_y), enlarged(x, grid_x)])
     }
 
-    /// Returns the share of the work that tiles of `larger` voxels would save: what they lose to the halo less. Tiles without a
-    /// known halo would save [`TileFacts::discarded_share`] at most.
+    /// Returns the share of the work that tiles of `larger` voxels would save, because less of it is halo. Tiles without a known
+    /// halo would save [`TileFacts::discarded_share`] at most.
     pub(crate) fn saved_share(&self, larger: [usize; 3]) -> f64 {
         let discarded = self.discarded_share();
         match (self.work(self.tile_zyx), self.work(larger)) {

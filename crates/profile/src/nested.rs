@@ -28,8 +28,8 @@ pub(crate) fn open(recorder: usize) -> u64 {
     number
 }
 
-/// Ends the span with this number, and returns the seconds of the copies inside it. A copy counts as one inside the span
-/// around it; a span that ends on another thread than it started has none.
+/// Ends the span with this number, and returns the seconds of the copies inside it. A copy also counts in the
+/// span around it; for a span that ends on another thread than it started on, the result is 0.
 pub(crate) fn close(number: u64, is_copy: bool, duration_secs: f64) -> f64 {
     let closed = OPEN.try_with(|open| {
         let mut open = open.borrow_mut();

@@ -129,13 +129,13 @@ fn roofline_points(run: &StoredRun) -> String {
 
 fn memory(run: &StoredRun) -> String {
     let label = |at_us: f64| run.marks.iter().find(|m| m.at_us == at_us).map_or("", |m| m.label.as_ref());
-    let of_mark = |mark: &MemoryMark| MemorySample {
+    let mark_sample = |mark: &MemoryMark| MemorySample {
         at_us: mark.at_us,
         resident_bytes: mark.resident_bytes,
         arena_bytes: None,
         device: None,
     };
-    let marks = run.marks.iter().filter(|_| run.timeline.is_empty()).map(of_mark);
+    let marks = run.marks.iter().filter(|_| run.timeline.is_empty()).map(mark_sample);
     let number = |bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| bytes.to_string());
     let lines = run.timeline.iter().copied().chain(marks).map(|sample| {
         let MemorySample { at_us, resident_bytes, arena_bytes, device } = sample;

@@ -174,13 +174,13 @@ impl Recorder {
     /// Returns the memory over time: samples and marks, in order of time.
     pub(crate) fn memory_timeline(&self) -> Vec<MemorySample> {
         let state = self.state();
-        let of_marks = state.marks.iter().map(|mark| MemorySample {
+        let mark_samples = state.marks.iter().map(|mark| MemorySample {
             at_us: mark.at_us,
             resident_bytes: mark.resident_bytes,
             arena_bytes: None,
             device: None,
         });
-        let mut all: Vec<MemorySample> = state.timeline.iter().copied().chain(of_marks).collect();
+        let mut all: Vec<MemorySample> = state.timeline.iter().copied().chain(mark_samples).collect();
         all.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
         all
     }

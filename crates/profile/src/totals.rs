@@ -61,8 +61,8 @@ pub const FIRST_STEP_MARK: &str = "first step";
 /// optimizer step. Time between the parts, such as a validation, does not count, nor do steps before the
 /// last [mark](FIRST_STEP_MARK) of a first one: times of different devices are not mixed.
 pub fn step_durations_secs(spans: &[SpanRecord], marks: &[MemoryMark]) -> Vec<f64> {
-    let of_first = marks.iter().filter(|mark| mark.label == FIRST_STEP_MARK).map(|mark| mark.at_us);
-    let first_us = of_first.fold(f64::NEG_INFINITY, f64::max);
+    let first_step_us = marks.iter().filter(|mark| mark.label == FIRST_STEP_MARK).map(|mark| mark.at_us);
+    let first_us = first_step_us.fold(f64::NEG_INFINITY, f64::max);
     let is_relevant = |s: &&SpanRecord| {
         use Stage::{Backward, Compute, DataWait, Forward, Optimizer, Validate};
         s.start_us >= first_us && matches!(s.stage, DataWait | Forward | Backward | Compute | Optimizer | Validate)

@@ -112,8 +112,8 @@ impl QuantizeJob {
 /// Returns `wanted` of the tiles, evenly spaced.
 fn subsample(tiles: Vec<CalibrationTile>, wanted: usize) -> Vec<CalibrationTile> {
     let count = tiles.len();
-    let taken = |i: usize| i * wanted / count.max(1) != (i + 1) * wanted / count.max(1);
-    tiles.into_iter().enumerate().filter(|(i, _)| taken(*i)).map(|(_, t)| t).collect()
+    let is_taken = |i: usize| i * wanted / count.max(1) != (i + 1) * wanted / count.max(1);
+    tiles.into_iter().enumerate().filter(|(i, _)| is_taken(*i)).map(|(_, t)| t).collect()
 }
 
 /// Splits tiles into calibration and held-out tiles: every fourth is held out. A single tile is used for both.

@@ -144,12 +144,12 @@ impl Histogram {
     /// Returns the range by a method, which always includes 0; `(0, 0)` if no value was counted.
     pub fn range(&self, method: Method) -> (f32, f32) {
         let Some((low, high)) = self.ends else { return (0.0, 0.0) };
-        let whole = (f64::from(low.min(0.0)), f64::from(high.max(0.0)));
+        let full_range = (f64::from(low.min(0.0)), f64::from(high.max(0.0)));
         let (low, high) = match method {
-            Method::MinMax => whole,
-            Method::Percentile(p) => self.percentile(p, whole),
-            Method::Mse => self.best(whole, |range| self.squared_error(range)),
-            Method::Entropy => self.best(whole, |range| self.divergence(range)),
+            Method::MinMax => full_range,
+            Method::Percentile(p) => self.percentile(p, full_range),
+            Method::Mse => self.best(full_range, |range| self.squared_error(range)),
+            Method::Entropy => self.best(full_range, |range| self.divergence(range)),
         };
         (low as f32, high as f32)
     }
@@ -159,7 +159,7 @@ impl Histogram {
         self.bins.iter().map(move |(number, count)| ((*number as f64 + 0.5) * width, *count as f64))
     }
 
-    fn percentile(&self, percent: f64, whole: (f64, f64)) -> (f64, f64) {
+    fn percentile(&self, percent: f64, full_range: (f64, f64)) -> (f64, f64) {
         let total: u64 = self.bins.values().sum();
         let outside = (total as f64 * (1.0 - percent / 100.0).clamp(0.0, 0.5)) as u64;
         let width = self.width();
@@ -172,23 +172,24 @@ impl Histogram {
                 })
                 .map(|(number, _)| *number as f64)
         };
-        let low = edge(&mut self.bins.iter()).map_or(whole.0, |n| n * width);
-        let high = edge(&mut self.bins.iter().rev()).map_or(whole.1, |n| (n + 1.0) * width);
-        (low.min(0.0).max(whole.0), high.max(0.0).min(whole.1))
+        let low = edge(&mut self.bins.iter()).map_or(full_range.0, |n| n * width);
+        let high = edge(&mut self.bins.iter().rev()).map_or(full_range.1, |n| (n + 1.0) * width);
+        (low.min(0.0).max(full_range.0), high.max(0.0).min(full_range.1))
     }
 
-    /// Returns the range inside `whole` with the lowest cost: the ends are moved in small steps in turn until the cost
+    /// Returns the range inside `full_range` with the lowest cost: the ends are moved in small steps in turn until the cost
     /// no longer decreases.
-    fn best(&self, whole: (f64, f64), cost: impl Fn((f64, f64)) -> f64) -> (f64, f64) {
+    fn best(&self, full_range: (f64, f64), cost: impl Fn((f64, f64)) -> f64) -> (f64, f64) {
         const STEPS: i32 = 90;
         const FACTOR: f64 = 0.95;
-        let mut best = (whole, cost(whole));
+        let mut best = (full_range, cost(full_range));
         for _ in 0..3 {
             let before = best.1;
             for end in 0..2 {
                 for step in 0..STEPS {
                     let share = FACTOR.powi(step);
-                    let range = if end == 0 { (best.0.0, whole.1 * share) } else { (whole.0 * share, best.0.1) };
+                    let range =
+                        if end == 0 { (best.0.0, full_range.1 * share) } else { (full_range.0 * share, best.0.1) };
                     let new_cost = cost(range);
                     if new_cost < best.1 {
                         best = (range, new_cost);

@@ -47,9 +47,9 @@ impl InputChannels {
         let mut first = 0;
         for own in &self.0 {
             let range = first * voxels..(first + own) * voxels;
-            let of_samples = values.chunks((total * voxels).max(1)).filter_map(|sample| sample.get(range.clone()));
+            let sample_channels = values.chunks((total * voxels).max(1)).filter_map(|sample| sample.get(range.clone()));
             let shape = [&[*samples, *own][..], space].concat();
-            tensors.push(Tensor::new(shape, of_samples.collect::<Vec<_>>().concat())?);
+            tensors.push(Tensor::new(shape, sample_channels.collect::<Vec<_>>().concat())?);
             first += own;
         }
         Ok(Cow::Owned(tensors))

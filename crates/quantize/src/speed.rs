@@ -48,9 +48,9 @@ pub(super) fn time(
             float.compile(engine, tile.shape(), &options(Precision::F32))?,
             int8.compile(engine, tile.shape(), &options(Precision::Int8))?,
         ];
-        let mut taken: [(Vec<f64>, Vec<f64>); 2] = Default::default();
+        let mut times_ms: [(Vec<f64>, Vec<f64>); 2] = Default::default();
         for run in 0..=RUNS {
-            for (session, (cpu, wall)) in sessions.iter_mut().zip(&mut taken) {
+            for (session, (cpu, wall)) in sessions.iter_mut().zip(&mut times_ms) {
                 let (wall_start, cpu_start) = (Instant::now(), ProcessTime::now());
                 session.run(std::slice::from_ref(tile))?;
                 // The first run warms up.
@@ -61,7 +61,7 @@ pub(super) fn time(
             }
             meter.add(1)?;
         }
-        let [(f32_cpu, f32_wall), (int8_cpu, int8_wall)] = taken;
+        let [(f32_cpu, f32_wall), (int8_cpu, int8_wall)] = times_ms;
         times.push(TileTime {
             threads,
             f32_cpu_ms: median(f32_cpu),

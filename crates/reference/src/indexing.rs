@@ -18,7 +18,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
     let x = call.need(0)?;
     let indices = call.need_ints(1)?;
     let shape = call.shape(0)?;
-    let own = strides(x.shape());
+    let x_strides = strides(x.shape());
     match op {
         Op::Gather { axis } => {
             let axis = resolve_axis(*axis, x.rank())?;
@@ -28,9 +28,9 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
             let (steps, depth) = (strides(index_shape), index_shape.len());
             gather(x, shape, |p| {
                 let row: usize = p[axis..axis + depth].iter().zip(&steps).map(|(p, s)| p * s).sum();
-                let head: usize = p[..axis].iter().zip(&own).map(|(p, s)| p * s).sum();
-                let tail: usize = p[axis + depth..].iter().zip(&own[axis + 1..]).map(|(p, s)| p * s).sum();
-                head + at[row] * own[axis] + tail
+                let head: usize = p[..axis].iter().zip(&x_strides).map(|(p, s)| p * s).sum();
+                let tail: usize = p[axis + depth..].iter().zip(&x_strides[axis + 1..]).map(|(p, s)| p * s).sum();
+                head + at[row] * x_strides[axis] + tail
             })
         }
         Op::GatherElements { axis } => {
@@ -40,7 +40,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
             let steps = strides(shape);
             gather(x, shape, |p| {
                 let i: usize = p.iter().zip(&steps).map(|(p, s)| p * s).sum();
-                p.iter().enumerate().map(|(a, p)| own[a] * if a == axis { at[i] } else { *p }).sum()
+                p.iter().enumerate().map(|(a, p)| x_strides[a] * if a == axis { at[i] } else { *p }).sum()
             })
         }
         Op::GatherNd { batch_dims } => {
@@ -51,15 +51,15 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
             for tuple in indices.chunks(depth.max(1)) {
                 let mut offset = 0;
                 for (i, &index) in tuple.iter().enumerate() {
-                    offset += position(index, x.shape()[batch_dims + i])? * own[batch_dims + i];
+                    offset += position(index, x.shape()[batch_dims + i])? * x_strides[batch_dims + i];
                 }
                 at.push(offset);
             }
             let steps = strides(&index_shape[..lead]);
             gather(x, shape, |p| {
                 let row: usize = p[..lead].iter().zip(&steps).map(|(p, s)| p * s).sum();
-                let batch: usize = p[..*batch_dims].iter().zip(&own).map(|(p, s)| p * s).sum();
-                let tail: usize = p[lead..].iter().zip(&own[batch_dims + depth..]).map(|(p, s)| p * s).sum();
+                let batch: usize = p[..*batch_dims].iter().zip(&x_strides).map(|(p, s)| p * s).sum();
+                let tail: usize = p[lead..].iter().zip(&x_strides[batch_dims + depth..]).map(|(p, s)| p * s).sum();
                 batch + at[row] + tail
             })
         }
@@ -79,7 +79,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
             for tuple in indices.chunks(depth.max(1)) {
                 let mut offset = 0;
                 for (i, &index) in tuple.iter().enumerate() {
-                    offset += position(index, x.shape()[i])? * own[i];
+                    offset += position(index, x.shape()[i])? * x_strides[i];
                 }
                 at.push(offset);
             }

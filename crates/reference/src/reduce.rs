@@ -99,11 +99,11 @@ fn top_k(axis: i64, largest: bool, x: &Tensor, call: &Call<'_>) -> Result<Vec<Te
 }
 
 fn reduce(kind: ReduceOp, x: &Tensor, axes: &[usize], output: &[usize]) -> Result<Tensor> {
-    let own = strides(x.shape());
+    let x_strides = strides(x.shape());
     // Offsets of the reduced elements from the first one, and positions of the first ones.
     let offsets = |keep: bool| {
         let mut all = vec![0usize];
-        for (axis, (&n, &s)) in x.shape().iter().zip(&own).enumerate() {
+        for (axis, (&n, &s)) in x.shape().iter().zip(&x_strides).enumerate() {
             if axes.contains(&axis) != keep {
                 all = all.iter().flat_map(|&o| (0..n).map(move |i| o + i * s)).collect();
             }

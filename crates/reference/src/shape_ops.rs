@@ -18,11 +18,11 @@ pub(super) fn strides(shape: &[usize]) -> Vec<usize> {
 
 /// Returns the strides that read an array of shape `from` as if it had shape `to`.
 pub(super) fn broadcast_strides(from: &[usize], to: &[usize]) -> Vec<usize> {
-    let own = strides(from);
+    let x_strides = strides(from);
     let missing = to.len() - from.len();
     (0..to.len())
         .map(|axis| match axis.checked_sub(missing) {
-            Some(a) if from[a] != 1 => own[a],
+            Some(a) if from[a] != 1 => x_strides[a],
             _ => 0,
         })
         .collect()
@@ -83,13 +83,13 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
         Op::Expand => stretched(x, call.shape(0)?)?,
         Op::Transpose { perm } => {
             let perm = permutation(perm, x.rank())?;
-            let own = strides(x.shape());
-            let steps: Vec<usize> = perm.iter().map(|&p| own[p]).collect();
+            let x_strides = strides(x.shape());
+            let steps: Vec<usize> = perm.iter().map(|&p| x_strides[p]).collect();
             gather(x, call.shape(0)?, |p| p.iter().zip(&steps).map(|(p, s)| p * s).sum())?
         }
         Op::Tile => {
-            let own = strides(x.shape());
-            gather(x, call.shape(0)?, |p| p.iter().zip(&own).zip(x.shape()).map(|((p, s), n)| p % n * s).sum())?
+            let x_strides = strides(x.shape());
+            gather(x, call.shape(0)?, |p| p.iter().zip(&x_strides).zip(x.shape()).map(|((p, s), n)| p % n * s).sum())?
         }
         Op::Concat { axis } => concat(*axis, call)?,
         Op::Split { axis } => return split(*axis, call),
@@ -105,7 +105,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
             Tensor::vector((0..n).map(|i| start + i as f64 * delta).collect::<Vec<f64>>()).cast(x.dtype())
         }
         Op::DepthToSpace { block, order } => {
-            let (s, own) = (x.shape(), strides(x.shape()));
+            let (s, x_strides) = (x.shape(), strides(x.shape()));
             let channels = s[1] / (block * block);
             gather(x, call.shape(0)?, |p| {
                 let (by, bx) = (p[2] % block, p[3] % block);
@@ -113,24 +113,28 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
                     DepthOrder::Dcr => (by * block + bx) * channels + p[1],
                     DepthOrder::Crd => p[1] * block * block + by * block + bx,
                 };
-                p[0] * own[0] + c * own[1] + p[2] / block * own[2] + p[3] / block
+                p[0] * x_strides[0] + c * x_strides[1] + p[2] / block * x_strides[2] + p[3] / block
             })?
         }
         Op::SpaceToDepth { block } => {
-            let (s, own) = (x.shape(), strides(x.shape()));
+            let (s, x_strides) = (x.shape(), strides(x.shape()));
             gather(x, call.shape(0)?, |p| {
                 let (c, b) = (p[1] % s[1], p[1] / s[1]);
-                p[0] * own[0] + c * own[1] + (p[2] * block + b / block) * own[2] + p[3] * block + b % block
+                p[0] * x_strides[0]
+                    + c * x_strides[1]
+                    + (p[2] * block + b / block) * x_strides[2]
+                    + p[3] * block
+                    + b % block
             })?
         }
         Op::Trilu { upper } => {
             let k = call.ints(1)?.and_then(|v| v.first().copied()).unwrap_or(0);
-            let own = strides(x.shape());
+            let x_strides = strides(x.shape());
             let rank = x.rank();
             let keep = |p: &[usize]| {
                 let offset = p[rank - 1] as i64 - p[rank - 2] as i64;
                 let inside = if *upper { offset >= k } else { offset <= k };
-                inside.then(|| p.iter().zip(&own).map(|(p, s)| p * s).sum())
+                inside.then(|| p.iter().zip(&x_strides).map(|(p, s)| p * s).sum())
             };
             let data = with_tensor_data!(x.data(), v => pick(v, x.shape(), Default::default(), keep));
             Tensor::from_data(x.shape(), data)?
@@ -169,12 +173,12 @@ fn concat(axis: i64, call: &Call<'_>) -> Result<Tensor> {
 fn split(axis: i64, call: &Call<'_>) -> Result<Vec<Tensor>> {
     let x = call.need(0)?;
     let axis = resolve_axis(axis, x.rank())?;
-    let own = strides(x.shape());
+    let x_strides = strides(x.shape());
     let mut first = 0;
     let mut parts = Vec::new();
     for shape in &call.shapes {
-        let offset = first * own[axis];
-        parts.push(gather(x, shape, |p| offset + p.iter().zip(&own).map(|(p, s)| p * s).sum::<usize>())?);
+        let offset = first * x_strides[axis];
+        parts.push(gather(x, shape, |p| offset + p.iter().zip(&x_strides).map(|(p, s)| p * s).sum::<usize>())?);
         first += shape[axis];
     }
     Ok(parts)
@@ -185,10 +189,10 @@ fn slice(call: &Call<'_>) -> Result<Tensor> {
     let (starts, ends) = (call.need_ints(1)?, call.need_ints(2)?);
     let (axes, steps) = (call.ints(3)?, call.ints(4)?);
     let plan = slice_plan(x.rank(), &starts, &ends, axes.as_deref(), steps.as_deref())?;
-    let own = strides(x.shape());
+    let x_strides = strides(x.shape());
     let mut offset = 0isize;
-    let mut jumps = Vec::with_capacity(own.len());
-    for ((&n, &stride), p) in x.shape().iter().zip(&own).zip(plan) {
+    let mut jumps = Vec::with_capacity(x_strides.len());
+    for ((&n, &stride), p) in x.shape().iter().zip(&x_strides).zip(plan) {
         let stride = stride as isize;
         match p {
             None => jumps.push(stride),
@@ -239,10 +243,10 @@ fn pad(mode: PadMode, call: &Call<'_>) -> Result<Tensor> {
     }
     let x = call.need(0)?;
     let plan = pad_plan(x.rank(), &call.need_ints(1)?, call.ints(3)?.as_deref())?;
-    let own = strides(x.shape());
+    let x_strides = strides(x.shape());
     let source = |p: &[usize]| {
         let mut at = 0;
-        for (((&p, &n), stride), (before, _)) in p.iter().zip(x.shape()).zip(&own).zip(&plan) {
+        for (((&p, &n), stride), (before, _)) in p.iter().zip(x.shape()).zip(&x_strides).zip(&plan) {
             at += padded_source((p as i64).wrapping_sub(*before), n as i64, mode)? * stride;
         }
         Some(at)

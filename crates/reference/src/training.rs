@@ -11,11 +11,11 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
             let (low, high) = (f64::from(*low), f64::from(*high));
             let steps = Steps::new(x.shape(), scales, *axis);
             let values: Vec<f64> = x.to_f64_vec();
-            let made = values.iter().enumerate().map(|(at, v)| {
+            let quantized = values.iter().enumerate().map(|(at, v)| {
                 let scale = steps.scale(at);
                 (v / scale).round_ties_even().clamp(low, high) * scale
             });
-            Ok(vec![Tensor::new(x.shape(), made.collect::<Vec<f64>>())?.cast(x.dtype())])
+            Ok(vec![Tensor::new(x.shape(), quantized.collect::<Vec<f64>>())?.cast(x.dtype())])
         }
         Op::Loss(loss) => {
             let inputs = LossInputs::new(call)?;

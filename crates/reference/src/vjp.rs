@@ -7,8 +7,8 @@ use super::{Call, eval as run, loss, ops, training, typed};
 use cytoscope_graph::infer::resolve_axis;
 use cytoscope_graph::{Activation, GraphError, Op, Result, Tensor, op_name};
 
-/// Returns the gradients of the inputs of `of`; integer inputs and inputs without a derivative have gradient zero.
-pub(super) fn eval(of: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
+/// Returns the gradients of the inputs of `op`; integer inputs and inputs without a derivative have gradient zero.
+pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
     let Some((Some(dy), arguments)) = call.inputs.split_last() else {
         return Err(GraphError::misused("inputs", "no gradient", "a gradient after the operator's inputs"));
     };
@@ -20,7 +20,7 @@ pub(super) fn eval(of: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
             .ok_or_else(|| GraphError::misused("inputs", format!("no input {i}"), "a tensor"))
     };
     let (x, g) = (need(0)?, dy.to_f64_vec());
-    let found: Vec<Vec<f64>> = match of {
+    let found: Vec<Vec<f64>> = match op {
         Op::Conv(a) => {
             let geometry = Geometry::new(a, x.shape(), dy.shape());
             let (values, weights) = (x.to_f64_vec(), need(1)?.to_f64_vec());
@@ -44,14 +44,14 @@ pub(super) fn eval(of: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
         Op::BatchNormalizationTraining { .. }
         | Op::InstanceNormalization { .. }
         | Op::GroupNormalization { .. }
-        | Op::LayerNormalization { .. } => norm(of, x, need(1)?, &g)?,
-        Op::MaxPool(_) | Op::AveragePool(_) => vec![pool(of, x, dy.shape(), &g)],
+        | Op::LayerNormalization { .. } => norm(op, x, need(1)?, &g)?,
+        Op::MaxPool(_) | Op::AveragePool(_) => vec![pool(op, x, dy.shape(), &g)],
         Op::Loss(loss) => {
             let inputs = training::LossInputs::of(x, need(1)?, arguments.get(2).copied().flatten())?;
             let scale = g.first().copied().unwrap_or(0.0);
             vec![loss::gradient(loss, &inputs.loss_data(), scale)]
         }
-        _ if of.moves_only() => vec![moved(of, x, arguments, &g)?],
+        _ if op.moves_only() => vec![moved(op, x, arguments, &g)?],
         other => match ops::gradient(other, x, arguments, &g) {
             Some(dx) => vec![dx?],
             None => return Err(GraphError::unsupported(format!("the derivative of {}", op_name(other)))),
@@ -178,32 +178,32 @@ pub(crate) fn slope(activation: &Activation, x: f64) -> f64 {
 
 /// Returns the gradients of x, scale and bias of a norm: with r = 1/√(variance + ε), x̂ = (x − mean)·r and g the
 /// gradient times scale, dx = r·(g − mean(g) − x̂·mean(g·x̂)), with means over the elements normalized together.
-fn norm(of: &Op, x: &Tensor, scale: &Tensor, dy: &[f64]) -> Result<Vec<Vec<f64>>> {
+fn norm(op: &Op, x: &Tensor, scale: &Tensor, dy: &[f64]) -> Result<Vec<Vec<f64>>> {
     let shape = x.shape();
     let layout = Channels::of(shape);
     // The set of elements that an element is normalized with, and its entry of scale and bias.
-    let block = match of {
+    let block = match op {
         Op::LayerNormalization { axis, .. } => {
             shape[resolve_axis(*axis, shape.len())?..].iter().product::<usize>().max(1)
         }
         _ => 1,
     };
-    let set = |at: usize| match of {
+    let set = |at: usize| match op {
         Op::InstanceNormalization { .. } => at / layout.inner,
         Op::GroupNormalization { groups, .. } => at / (layout.inner * (layout.channels / groups).max(1)),
         Op::LayerNormalization { .. } => at / block,
         _ => layout.channel(at),
     };
-    if let Op::LayerNormalization { .. } = of
+    if let Op::LayerNormalization { .. } = op
         && scale.len() != block
     {
         return Err(GraphError::unsupported("the derivative of LayerNormalization whose scale broadcasts"));
     }
-    let parameter = |at: usize| match of {
+    let parameter = |at: usize| match op {
         Op::LayerNormalization { .. } => at % block,
         _ => layout.channel(at),
     };
-    let epsilon = match of {
+    let epsilon = match op {
         Op::InstanceNormalization { epsilon }
         | Op::GroupNormalization { epsilon, .. }
         | Op::LayerNormalization { epsilon, .. }
@@ -241,8 +241,8 @@ fn norm(of: &Op, x: &Tensor, scale: &Tensor, dy: &[f64]) -> Result<Vec<Vec<f64>>
     Ok(vec![dx, d_scale, d_bias])
 }
 
-fn pool(of: &Op, x: &Tensor, output: &[usize], dy: &[f64]) -> Vec<f64> {
-    let (Op::MaxPool(a) | Op::AveragePool(a)) = of else { return Vec::new() };
+fn pool(op: &Op, x: &Tensor, output: &[usize], dy: &[f64]) -> Vec<f64> {
+    let (Op::MaxPool(a) | Op::AveragePool(a)) = op else { return Vec::new() };
     let values = x.to_f64_vec();
     let input = &x.shape()[2..];
     let (per_in, per_out): (usize, usize) = (input.iter().product(), output[2..].iter().product());
@@ -250,7 +250,7 @@ fn pool(of: &Op, x: &Tensor, output: &[usize], dy: &[f64]) -> Vec<f64> {
     let mut dx = vec![0.0; values.len()];
     for (index, g) in dy.iter().enumerate() {
         let start = index / per_out * per_in;
-        if matches!(of, Op::MaxPool(_)) {
+        if matches!(op, Op::MaxPool(_)) {
             let mut best: Option<usize> = None;
             windows.visit(index % per_out, |position| {
                 let at = start + flat(position, input);
@@ -273,17 +273,17 @@ fn pool(of: &Op, x: &Tensor, output: &[usize], dy: &[f64]) -> Vec<f64> {
 
 /// Returns the gradient of an operator that only moves elements, by running it on their positions (starting at 1,
 /// because 0 marks fill values).
-fn moved(of: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) -> Result<Vec<f64>> {
+fn moved(op: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) -> Result<Vec<f64>> {
     let positions = Tensor::new(x.shape(), (1..=x.len()).map(|i| i as f64).collect::<Vec<_>>())?;
     let zero = Tensor::new(Vec::new(), vec![0.0f64])?;
     let mut inputs = arguments.to_vec();
     if let Some(first) = inputs.first_mut() {
         *first = Some(&positions);
     }
-    if let (Op::Pad { .. }, Some(slot)) = (of, inputs.get_mut(2)) {
+    if let (Op::Pad { .. }, Some(slot)) = (op, inputs.get_mut(2)) {
         *slot = slot.map(|_| &zero);
     }
-    let places = run(of, &inputs, 1)?.pop().ok_or_else(|| GraphError::misused("outputs", "none", "one"))?;
+    let places = run(op, &inputs, 1)?.pop().ok_or_else(|| GraphError::misused("outputs", "none", "one"))?;
     let mut dx = vec![0.0; x.len()];
     for (place, g) in typed::<f64>(&places)?.iter().zip(dy) {
         if let Some(slot) = (*place as usize).checked_sub(1).and_then(|at| dx.get_mut(at)) {

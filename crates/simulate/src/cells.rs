@@ -367,8 +367,8 @@ mod tests {
             let nearest = |seeds: &mut dyn Iterator<Item = u32>| {
                 seeds.map(|i| tissue.seeds[i as usize].distance_um(point)).fold(f64::INFINITY, f64::min)
             };
-            let of_all = nearest(&mut (0..tissue.seeds.len() as u32));
-            assert_eq!(nearest(&mut candidates.iter().map(|(_, i)| *i)), of_all);
+            let nearest_of_all = nearest(&mut (0..tissue.seeds.len() as u32));
+            assert_eq!(nearest(&mut candidates.iter().map(|(_, i)| *i)), nearest_of_all);
         }
     }
 

@@ -27,7 +27,7 @@ use crate::{
     optics,
     progress::{ProgressRange, each_slab, for_each_slab_pair},
     random::{self, Purpose},
-    shape::by_slice,
+    shape::items_by_slice,
     texture::Texture,
 };
 use rand::Rng;
@@ -107,7 +107,8 @@ fn optical_properties(
     let granules = Texture::new(random::stream(settings.seed, Purpose::Texture, 0).random());
     let vesicles: Vec<Vesicle> =
         scene.nuclei.iter().enumerate().flat_map(|(i, n)| vesicles(n, i, settings.seed)).collect();
-    let slices = by_slice(grid, vesicles.iter().map(|v| (v.center_um[0] - v.radius_um, v.center_um[0] + v.radius_um)));
+    let slices =
+        items_by_slice(grid, vesicles.iter().map(|v| (v.center_um[0] - v.radius_um, v.center_um[0] + v.radius_um)));
     let (plane, row) = (grid.plane(), grid.shape[2]);
     let mut index_rise = vec![0.0; grid.len()];
     let mut absorbed = vec![0.0; grid.len()];

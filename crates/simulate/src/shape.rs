@@ -174,7 +174,7 @@ pub(crate) struct Cover {
 }
 
 /// For every slice, the indices of the items whose extent along Z (in µm) includes it.
-pub(crate) fn by_slice(grid: &Grid, extents_um: impl Iterator<Item = (f64, f64)>) -> Vec<Vec<u32>> {
+pub(crate) fn items_by_slice(grid: &Grid, extents_um: impl Iterator<Item = (f64, f64)>) -> Vec<Vec<u32>> {
     let mut slices = vec![Vec::new(); grid.shape[0]];
     for (i, (from, to)) in extents_um.enumerate() {
         slices[grid.range(0, from, to)].iter_mut().for_each(|s| s.push(i as u32));
@@ -195,7 +195,7 @@ pub(crate) fn cover(
     let mut owner = vec![0u32; grid.len()];
     let mut relative_radius = vec![f32::INFINITY; grid.len()];
     let extent = |b: &Blob, a: usize| (b.center_um[a] - limit * b.half_um[a], b.center_um[a] + limit * b.half_um[a]);
-    let slices = by_slice(grid, blobs.iter().map(|b| extent(b, 0)));
+    let slices = items_by_slice(grid, blobs.iter().map(|b| extent(b, 0)));
     let row = grid.shape[2];
     for_each_slab_pair((&mut owner[..], &mut relative_radius[..]), grid.plane(), progress, |z, owner, nearest| {
         let z_um = grid.position_um(0, z);

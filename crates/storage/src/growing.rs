@@ -246,9 +246,9 @@ impl GrowingFile {
             return Ok(false);
         }
         self.wait()?;
-        let (shared, of_thread) = (Arc::clone(&self.shared), about.clone());
+        let (shared, for_thread) = (Arc::clone(&self.shared), about.clone());
         let thread = std::thread::Builder::new().name("keep slices".to_owned());
-        match thread.spawn(move || shared.record(bytes, &of_thread)) {
+        match thread.spawn(move || shared.record(bytes, &for_thread)) {
             Ok(recording) => self.recording = Some(recording),
             // Without another thread, it is done in this one.
             Err(_) => self.shared.record(bytes, &about)?,

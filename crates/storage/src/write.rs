@@ -205,7 +205,7 @@ impl PartialFile {
         out.seek(SeekFrom::End(0)).map(|_| ())
     }
 
-    /// Flushes the file to disk. For a large file that goes on in a thread while the caller reads the file, for example to
+    /// Flushes the file to disk. For a large file, this continues in a thread while the caller reads the file, for example to
     /// hash it. It is renamed to its target only by [`FinishedFile::publish`], which waits until it is on disk.
     ///
     /// # Errors

@@ -183,11 +183,11 @@ impl Budget<'_> {
         let minutes = self.config.minutes?;
         let enough = |minutes: f64| {
             let config = BudgetConfig { minutes: Some(minutes), epochs: None, steps: None, ..*self.config };
-            let of_minutes = Budget { config: &config, ..*self };
-            let validation_secs = of_minutes.max_validation_secs().map_or(0.0, |max| costs.validation_secs.min(max));
+            let budget = Budget { config: &config, ..*self };
+            let validation_secs = budget.max_validation_secs().map_or(0.0, |max| costs.validation_secs.min(max));
             let validating_secs = start_networks as f64 * validation_secs;
             let now = Progress { spent_secs: spent_secs + validating_secs, validating_secs, ..Progress::default() };
-            of_minutes.plan(Costs { validation_secs, ..costs }, now).steps >= MIN_STEPS
+            budget.plan(Costs { validation_secs, ..costs }, now).steps >= MIN_STEPS
         };
         let few = self.requested_steps().is_some_and(|steps| steps < MIN_STEPS);
         if enough(minutes) || (few && minutes * 60.0 > spent_secs) {
@@ -218,12 +218,12 @@ impl Budget<'_> {
     /// its work; less than 1 if it ran out of time. `None` if no reduction is needed or possible.
     pub(crate) fn shrink(&self, size: ValidationSize, secs: f64, share: f64) -> Option<ValidationSize> {
         let allowance = self.max_validation_secs()?;
-        let whole = secs / share.clamp(MIN_SHARE_DONE, 1.0);
-        if share >= 1.0 && whole <= allowance * VALIDATION_SLACK {
+        let total_secs = secs / share.clamp(MIN_SHARE_DONE, 1.0);
+        if share >= 1.0 && total_secs <= allowance * VALIDATION_SLACK {
             return None;
         }
         let max_factor = if share < 1.0 { 0.5 } else { 1.0 };
-        let cases = size.cases as f64 * (allowance / whole.max(1e-9)).min(max_factor);
+        let cases = size.cases as f64 * (allowance / total_secs.max(1e-9)).min(max_factor);
         let smaller = if cases >= 1.0 {
             ValidationSize { cases: cases as usize, ..size }
         } else {
@@ -282,12 +282,12 @@ mod tests {
 
         /// Makes a validation; `false` if it ran out of time and must be repeated.
         fn validate(&mut self) -> bool {
-            let whole = (self.costs)(self.now.step).validation_secs * self.share();
+            let total_secs = (self.costs)(self.now.step).validation_secs * self.share();
             let limit = self.budget.validation_timeout().map_or(f64::INFINITY, |l| l.as_secs_f64());
             // A stopped validation still completes its current case or setting, at most a twelfth; its share is an
             // estimate.
-            let secs = if whole > limit { limit + whole / 12.0 } else { whole };
-            let share = if whole > limit { (1.5 * secs / whole).min(0.99) } else { 1.0 };
+            let secs = if total_secs > limit { limit + total_secs / 12.0 } else { total_secs };
+            let share = if total_secs > limit { (1.5 * secs / total_secs).min(0.99) } else { 1.0 };
             self.spend(secs);
             self.now.validating_secs += secs;
             self.measured.validation_secs = secs;
@@ -386,8 +386,8 @@ mod tests {
         let twenty = config(20.0);
         let now = Progress { spent_secs: 30.0, validating_secs: 6.0, ..Progress::default() };
         let plan = budget(&twenty).plan(costs, now);
-        let whole = 30.0 + plan.steps as f64 * 0.5 + 8.0 * 6.0;
-        assert!((whole - 20.0 * 60.0 * 0.9).abs() < 1.0, "{whole}");
+        let total_secs = 30.0 + plan.steps as f64 * 0.5 + 8.0 * 6.0;
+        assert!((total_secs - 20.0 * 60.0 * 0.9).abs() < 1.0, "{total_secs}");
         assert_eq!(plan.next_validation, plan.steps.div_ceil(8));
         // A fifth of the time budget allows four validations of 60 s, one of which was that of the start model.
         let expensive = Costs { validation_secs: 60.0, ..costs };

@@ -80,8 +80,8 @@ impl CheckJob {
         let usable = report.usable(&dataset);
         // The data can be checked without the start model; its problems are reported when training starts.
         let log = |error: &JobError| tracing::warn!("the images of the start model are not known: {error}");
-        let of_start = |from| TrainedImages::from_start(from).inspect_err(log).ok();
-        let known = self.from.as_ref().and_then(of_start).unwrap_or_default();
+        let start_images = |from| TrainedImages::from_start(from).inspect_err(log).ok();
+        let known = self.from.as_ref().and_then(start_images).unwrap_or_default();
         let (mut found, mut no_split) = (None, None);
         if !usable.is_empty() {
             match split_pairs(&usable, &report, &self.config, self.seed, None, &known) {

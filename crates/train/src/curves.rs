@@ -207,10 +207,10 @@ fn losses(svg: &mut Svg, history: &History, steps: &Scale) {
     svg.vertical_text([18.0, middle], LOSS, if log { "loss (logarithmic)" } else { "loss" });
     svg.vertical_text([columns[1] + 70.0, middle], RATE, "learning rate");
     let x = |step: u64| column(columns, steps, step as f64);
-    let of_rate: Vec<[f64; 2]> = history.steps.iter().map(|p| [x(p.step), row(&rates, p.rate)]).collect();
-    let of_loss: Vec<[f64; 2]> = history.steps.iter().map(|p| [x(p.step), row(&loss_axis, p.loss)]).collect();
-    svg.curve("rate", RATE, " stroke-width=\"1.5\" stroke-dasharray=\"6 4\"", &of_rate);
-    svg.curve("loss", LOSS, " stroke-width=\"1.5\" stroke-linejoin=\"round\"", &of_loss);
+    let rate_points: Vec<[f64; 2]> = history.steps.iter().map(|p| [x(p.step), row(&rates, p.rate)]).collect();
+    let loss_points: Vec<[f64; 2]> = history.steps.iter().map(|p| [x(p.step), row(&loss_axis, p.loss)]).collect();
+    svg.curve("rate", RATE, " stroke-width=\"1.5\" stroke-dasharray=\"6 4\"", &rate_points);
+    svg.curve("loss", LOSS, " stroke-width=\"1.5\" stroke-linejoin=\"round\"", &loss_points);
 }
 
 fn scores(svg: &mut Svg, history: &History, steps: &Scale, metric: &str) {

@@ -235,11 +235,11 @@ fn projected_check(
     if done < MIN_CHECKED_PAIRS || secs < MIN_CHECKED_SECS {
         return None;
     }
-    let whole = secs / done as f64 * all as f64;
+    let total_secs = secs / done as f64 * all as f64;
     let earlier = check_started.saturating_duration_since(started).as_secs_f64();
     // Statistics and objects are computed in a second pass.
-    let least = (earlier + CHECK_PASSES * whole) / 60.0;
-    (least > minutes).then(|| (whole, (least * 2.0).ceil()))
+    let least = (earlier + CHECK_PASSES * total_secs) / 60.0;
+    (least > minutes).then(|| (total_secs, (least * 2.0).ceil()))
 }
 
 /// Returns the typical voxel size along Z, Y, X in µm: the one with the median volume. Single planes count if there are no
@@ -413,8 +413,8 @@ mod tests {
     fn a_check_that_exceeds_the_time_budget_is_detected_early() {
         let ago = |secs| Instant::now().checked_sub(std::time::Duration::from_secs(secs)).unwrap();
         // 10 of 1000 pairs in 10 s: 1000 s, twice, and 20 s before that are 34 minutes.
-        let (whole, least) = projected_check(20.0, ago(30), ago(10), 10, 1000).unwrap();
-        assert!((whole - 1000.0).abs() < 20.0 && least >= 67.0, "{whole} {least}");
+        let (total_secs, least) = projected_check(20.0, ago(30), ago(10), 10, 1000).unwrap();
+        assert!((total_secs - 1000.0).abs() < 20.0 && least >= 67.0, "{total_secs} {least}");
         assert_eq!(projected_check(40.0, ago(30), ago(10), 10, 1000), None);
         assert_eq!(projected_check(20.0, ago(30), ago(1), 10, 1_000_000), None, "too early to estimate");
     }

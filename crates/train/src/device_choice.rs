@@ -173,13 +173,13 @@ pub(crate) fn choose(
 }
 
 /// Returns whether an error says that the GPU that computes training steps has failed.
-pub(crate) fn has_failed(own: DeviceId, error: &JobError) -> bool {
+pub(crate) fn has_failed(used: DeviceId, error: &JobError) -> bool {
     let failed = match error {
         JobError::Engine(EngineError::Device { device, .. } | EngineError::OutOfMemory { device, .. }) => *device,
-        JobError::Engine(EngineError::Internal { .. }) => own,
+        JobError::Engine(EngineError::Internal { .. }) => used,
         _ => return false,
     };
-    failed == own && own != DeviceId::Cpu
+    failed == used && used != DeviceId::Cpu
 }
 
 /// Returns the message of an error without its advice to the user, for notes about what is done instead.

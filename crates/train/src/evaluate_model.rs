@@ -209,18 +209,18 @@ impl EvaluateModelJob {
     /// Returns the ground truth of a pair whose image has this shape.
     fn open_truth(&self, pair: &Pair, shape_zyx: [usize; 3]) -> Result<Image, JobError> {
         let path = &pair.target.path;
-        let of_file = |pair: &Pair| Ok::<_, JobError>(voxel_um(pair)?.map_or_else(VoxelSize::default, size_of));
+        let stated_size = |pair: &Pair| Ok::<_, JobError>(voxel_um(pair)?.map_or_else(VoxelSize::default, size_of));
         if !pair.more_targets.is_empty() {
             let count = pair.targets().count();
             let array = channels_array(read_channels(pair.targets(), pair.window)?, count)?;
-            return Ok(image_in_memory(path, array, of_file(pair)?)?);
+            return Ok(image_in_memory(path, array, stated_size(pair)?)?);
         }
         if pair.window.is_none() && is_whole_file(&pair.target) {
             return open_alone(&pair.target, Some(shape_zyx));
         }
         let (samples, shape) = read_samples(&pair.target, pair.window)?;
         let array = Array::new(Axes::zyx(), shape.to_vec(), samples)?;
-        Ok(image_in_memory(path, array, of_file(pair)?)?)
+        Ok(image_in_memory(path, array, stated_size(pair)?)?)
     }
 }
 

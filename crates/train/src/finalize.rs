@@ -65,9 +65,9 @@ fn deadline_for_share(end: Instant, share: f64) -> Instant {
 
 /// Returns the mean over the last 100 points of the loss curve; `None` if there is no point, as a run that ends early may
 /// have none.
-fn recent_mean(points: &[StepPoint], of: fn(&StepPoint) -> f64) -> Option<f64> {
+fn recent_mean(points: &[StepPoint], value: fn(&StepPoint) -> f64) -> Option<f64> {
     let last = points.get(points.len().saturating_sub(100)..).filter(|last| !last.is_empty())?;
-    Some(last.iter().map(of).sum::<f64>() / last.len() as f64)
+    Some(last.iter().map(value).sum::<f64>() / last.len() as f64)
 }
 
 /// The float network of the final package, with its scores.

@@ -29,8 +29,8 @@ pub(crate) struct Joined {
 }
 
 /// Returns the number of elements.
-fn length(of: &Parameter) -> usize {
-    of.shape.iter().product()
+fn length(parameter: &Parameter) -> usize {
+    parameter.shape.iter().product()
 }
 
 fn misfit(name: &str) -> JobError {

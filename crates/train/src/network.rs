@@ -203,8 +203,8 @@ pub(crate) fn load_start_model(
         inputs,
         outputs,
         normalize,
-        step: lengths.multiples.map_or(known.step, |multiples| by_axis(&multiples, known.spatial_axes, 1)),
-        lengths: by_axis(&lengths.space, known.spatial_axes, None),
+        step: lengths.multiples.map_or(known.step, |multiples| values_zyx(&multiples, known.spatial_axes, 1)),
+        lengths: values_zyx(&lengths.space, known.spatial_axes, None),
         batch: lengths.batch,
         spatial_axes: known.spatial_axes,
         segment: has_segment.then(|| known.segment.clone()),
@@ -251,24 +251,24 @@ fn trainable_form(source: &Graph, shown: &str) -> Result<Graph, JobError> {
 }
 
 /// Returns the values for Z, Y, X, given those for the spatial axes; networks for single slices get `missing` for Z.
-fn by_axis<T: Copy>(values: &[T], spatial_axes: usize, missing: T) -> [T; 3] {
+fn values_zyx<T: Copy>(values: &[T], spatial_axes: usize, missing: T) -> [T; 3] {
     std::array::from_fn(|a| (a + spatial_axes).checked_sub(3).and_then(|a| values.get(a)).copied().unwrap_or(missing))
 }
 
 /// Checks that a start model has as many input channels as the data settings choose.
-fn check_input_channels(from: &str, of_model: usize, chosen: &[String]) -> Result<(), JobError> {
-    if of_model == chosen.len() {
+fn check_input_channels(from: &str, model_channels: usize, chosen: &[String]) -> Result<(), JobError> {
+    if model_channels == chosen.len() {
         return Ok(());
     }
     let choice = match chosen.len() {
         1 => "the data have one".to_owned(),
         count => format!("data.channels lists {count}"),
     };
-    let next_step = match of_model {
+    let next_step = match model_channels {
         1 => message!("list one channel, or train from scratch ({FROM_SCRATCH})"),
         count => message!("list {count} in data.channels, in the order of the model's inputs, or choose another model"),
     };
-    let inputs = counted(of_model, "input channel");
+    let inputs = counted(model_channels, "input channel");
     Err(wrong_use_with(format!("{from} has {inputs}, but {choice}"), next_step))
 }
 
@@ -458,17 +458,17 @@ mod tests {
     #[test]
     fn a_segmentation_model_that_learns_stains_loses_its_sigmoid() {
         let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei");
-        let of_model = |package: &str, task| {
+        let check_task = |package: &str, task| {
             let from = TrainStart::Model(package.to_owned());
             load_start_model(&from, task, &TrainConfig::default(), None, 1).unwrap()
         };
-        let of = |task| of_model(package, task);
+        let of = |task| check_task(package, task);
         let (segmentation, stain) = (of(TrainingTask::Segmentation), of(TrainingTask::LabelFree));
         assert!(ends_in_sigmoid(&segmentation.graph) && segmentation.comparable);
         assert!(!ends_in_sigmoid(&stain.graph) && !stain.comparable && stain.int8.is_none());
         // A stain model stays as it is.
         let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/labelfree-nuclei");
-        let start = of_model(package, TrainingTask::LabelFree);
+        let start = check_task(package, TrainingTask::LabelFree);
         assert!(start.comparable);
     }
 

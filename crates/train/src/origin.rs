@@ -40,11 +40,11 @@ impl Origin {
     }
 
     /// Adds the tags to those of a trained package, except those that it has and those of other axes or tasks.
-    pub(crate) fn add_tags(&self, own: &mut Vec<String>) {
+    pub(crate) fn add_tags(&self, tags: &mut Vec<String>) {
         for tag in &self.tags {
             let is_same = |known: &str| known.eq_ignore_ascii_case(tag);
-            if !own.iter().any(|known| is_same(known)) && !OWN_TAGS.iter().any(|known| is_same(known)) {
-                own.push(tag.clone());
+            if !tags.iter().any(|known| is_same(known)) && !OWN_TAGS.iter().any(|known| is_same(known)) {
+                tags.push(tag.clone());
             }
         }
     }
@@ -80,8 +80,8 @@ impl Origin {
 /// Returns the license that a trained package states: the one that the user gives, or else that of the start model. `None`
 /// if nobody gives one, or the start model's is not an identifier but a file, which is not passed on.
 pub(crate) fn license(given: Option<&str>, start: Option<&Origin>) -> Option<String> {
-    let of_start = || start?.license.clone().filter(|name| is_license(name));
-    given.map(str::to_owned).or_else(of_start)
+    let start_license = || start?.license.clone().filter(|name| is_license(name));
+    given.map(str::to_owned).or_else(start_license)
 }
 
 #[cfg(test)]

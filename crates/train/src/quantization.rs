@@ -55,11 +55,11 @@ impl Recordable for LimitedQuantization {
 
     fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
         let QuantizeJob { calibrate, predictions, out, .. } = &mut self.quantization;
-        let of_predictions = predictions.iter_mut().flat_map(|job| {
+        let prediction_paths = predictions.iter_mut().flat_map(|job| {
             let images = job.input_tensors.iter_mut().filter_map(|tensor| tensor.file.as_mut());
             job.inputs.iter_mut().chain(images)
         });
-        calibrate.iter_mut().chain(of_predictions).chain(std::iter::once(out)).collect()
+        calibrate.iter_mut().chain(prediction_paths).chain(std::iter::once(out)).collect()
     }
 
     fn model_mut(&mut self) -> Option<&mut String> {

@@ -40,14 +40,14 @@ impl SettingRange {
             wrong_use(format!("{key}: found {}, expected exactly one of {}", found.join(", "), RANGES.join(", ")))
         };
         let (name, value) = table.iter().next().filter(|_| table.len() == 1).ok_or_else(several)?;
-        let of_kind = value.clone();
+        let range_value = value.clone();
         let (range, expected) = match name.as_str() {
-            "uniform" => (of_kind.try_into().ok().map(Self::Uniform), "two numbers, the smaller one first"),
+            "uniform" => (range_value.try_into().ok().map(Self::Uniform), "two numbers, the smaller one first"),
             "log_uniform" => {
-                (of_kind.try_into().ok().map(Self::LogUniform), "two numbers above 0, the smaller one first")
+                (range_value.try_into().ok().map(Self::LogUniform), "two numbers above 0, the smaller one first")
             }
-            "integers" => (of_kind.try_into().ok().map(Self::Integers), "two integers, the smaller one first"),
-            "values" => (of_kind.try_into().ok().map(Self::Values), "a list with at least one value"),
+            "integers" => (range_value.try_into().ok().map(Self::Integers), "two integers, the smaller one first"),
+            "values" => (range_value.try_into().ok().map(Self::Values), "a list with at least one value"),
             _ => return Err(several()),
         };
         let invalid = || wrong_use(format!("{key}: {name} is {value}, expected {expected}"));
@@ -179,11 +179,11 @@ pub fn search_rungs(trials: usize, steps: usize) -> Vec<SearchRung> {
         counts.push(count.div_ceil(2));
     }
     let last = counts.len() - 1;
-    let of_rung = |(rung, &trials): (usize, &usize)| {
+    let search_rung = |(rung, &trials): (usize, &usize)| {
         let shift = u32::try_from(last - rung).unwrap_or(u32::MAX);
         SearchRung { trials, steps: steps.checked_shr(shift).unwrap_or(0).max(1) }
     };
-    counts.iter().enumerate().map(of_rung).collect()
+    counts.iter().enumerate().map(search_rung).collect()
 }
 
 #[cfg(test)]

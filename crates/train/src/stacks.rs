@@ -138,10 +138,10 @@ pub(crate) fn joined_image(images: &[ImageRef]) -> Result<Image, JobError> {
     for image in images {
         files.push((open_file(image)?, image.clone()));
     }
-    let Some((first, of_first)) = files.first() else {
+    let Some((first, first_image)) = files.first() else {
         return Err(JobError::Internal("validation: a pair has no image".to_owned()));
     };
-    if files.len() == 1 && is_whole_file(of_first) {
+    if files.len() == 1 && is_whole_file(first_image) {
         return Ok(first.clone());
     }
     let ([depth, rows, columns], meta) = (shape_zyx(first), first.meta());
@@ -234,8 +234,8 @@ pub(crate) fn is_whole_file(image: &ImageRef) -> bool {
     image.channel.is_none() && image.time.is_none() && image.series == 0 && image.axes.is_none()
 }
 
-/// Returns the image of a pair for calibration, with the part of it that is trained on; of very large stacks that are not a
-/// file of their own, with their middle.
+/// Returns the image of a pair for calibration, limited to the part that is trained on; a very large stack that is not a file
+/// of its own is limited to its middle.
 pub(crate) fn calibration_image(pair: &Pair) -> Result<CalibrationImage, JobError> {
     let is_own_file = pair.more_images.is_empty() && is_whole_file(&pair.image);
     let window = match pair.window {

@@ -41,8 +41,8 @@ impl ParameterBuffer {
     }
 
     /// Returns the names of the buffers of all parameters.
-    pub(crate) fn names(self, of: &[Parameter]) -> impl Iterator<Item = Option<String>> {
-        of.iter().map(move |p| Some(self.name(&p.name)))
+    pub(crate) fn names(self, parameters: &[Parameter]) -> impl Iterator<Item = Option<String>> {
+        parameters.iter().map(move |p| Some(self.name(&p.name)))
     }
 }
 

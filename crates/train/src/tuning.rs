@@ -33,9 +33,9 @@ pub(crate) fn defaults(target: TargetKind, small_object_um3: Option<f64>) -> Seg
 
 /// Returns the model's own settings with the minimum object volume lowered, if necessary, so that no typical object is
 /// dropped. `small_object_um3` is a tenth of the typical volume.
-pub(crate) fn fit_to_objects(own: &SegmentOptions, small_object_um3: Option<f64>) -> SegmentOptions {
+pub(crate) fn fit_to_objects(options: &SegmentOptions, small_object_um3: Option<f64>) -> SegmentOptions {
     let max = small_object_um3.map_or(f64::INFINITY, |small| 3.0 * small);
-    SegmentOptions { min_volume_um3: own.min_volume_um3.min(max), ..own.clone() }
+    SegmentOptions { min_volume_um3: options.min_volume_um3.min(max), ..options.clone() }
 }
 
 /// The maps that a network predicts for a validation pair.
@@ -303,8 +303,8 @@ mod tests {
         for effort in [TuneEffort::Quick, TuneEffort::Thorough] {
             let [with, without] = [&initial, &off].map(|now| candidates(&initial, now, effort));
             assert_eq!(with.len(), without.len(), "{effort:?}");
-            let of_tissue = without.first().unwrap();
-            assert!(of_tissue.contains(&initial), "{effort:?}: they can be turned on again");
+            let first_candidates = without.first().unwrap();
+            assert!(first_candidates.contains(&initial), "{effort:?}: they can be turned on again");
         }
     }
 }

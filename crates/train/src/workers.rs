@@ -36,8 +36,8 @@ impl DataWorkers {
     fn on(config: &TrainConfig, device: DeviceId, cores: usize, batch: usize) -> Self {
         let workers = config.workers.unwrap_or_else(|| default_workers(device, cores));
         let prefetch = config.prefetch.unwrap_or_else(|| {
-            let of_one = batch.saturating_mul(PREFETCHED_BATCHES).max(MIN_PREFETCH);
-            of_one.saturating_add(workers.saturating_sub(1).saturating_mul(PREFETCH_PER_WORKER))
+            let one_worker = batch.saturating_mul(PREFETCHED_BATCHES).max(MIN_PREFETCH);
+            one_worker.saturating_add(workers.saturating_sub(1).saturating_mul(PREFETCH_PER_WORKER))
         });
         Self { workers, prefetch: prefetch.clamp(1, MAX_PREFETCH) }
     }

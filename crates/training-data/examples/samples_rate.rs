@@ -54,9 +54,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             sums.iter_mut().zip(parts).for_each(|(s, t)| *s += t);
         }
         let all = started.elapsed().as_secs_f64() / count as f64 * 1e3;
-        let [read, geometry, light, of_target] = sums.map(|s| s / count as f64 * 1e3);
+        let [read, geometry, light, target_ms] = sums.map(|s| s / count as f64 * 1e3);
         println!(
-            "{name:28} {read:8.2} {geometry:8.2} {light:8.2} {of_target:8.2} {all:8.2}  (indexed in {indexing_secs:.2} s, margin {:?})",
+            "{name:28} {read:8.2} {geometry:8.2} {light:8.2} {target_ms:8.2} {all:8.2}  (indexed in {indexing_secs:.2} s, margin {:?})",
             sampler.margin_zyx(0).unwrap_or_default()
         );
         if name == "instances, all" {

@@ -106,8 +106,8 @@ pub(crate) fn choose(boxes: &[ObjectBox], zyx: [usize; 3]) -> Option<StackCut> {
         objects: count,
         validation_objects,
     };
-    let of_longer = axes.iter().find(|(axis, _)| *axis == longer).map(|(_, ends)| ends)?;
-    let [before, after] = of_longer.apart(quarter);
+    let longer_ends = axes.iter().find(|(axis, _)| *axis == longer).map(|(_, ends)| ends)?;
+    let [before, after] = longer_ends.apart(quarter);
     if before > 0 && after > 0 && 8 * after >= count && 2 * after <= count {
         return Some(cut(longer, quarter, after));
     }
@@ -123,7 +123,7 @@ pub(crate) fn choose(boxes: &[ObjectBox], zyx: [usize; 3]) -> Option<StackCut> {
     }
     // Objects are on both sides of the last quarter, or along one axis from the lowest to the highest voxel of all.
     let reach = |ends: &Ends| Some([*ends.low.first()?, *ends.high.last()?]);
-    let [low, high] = reach(of_longer)?;
+    let [low, high] = reach(longer_ends)?;
     if low < quarter && quarter <= high {
         return Some(cut(longer, quarter, after));
     }

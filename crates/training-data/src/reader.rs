@@ -292,8 +292,8 @@ impl Reader {
         });
         let inside = |axis: usize, b: usize| -> Vec<(usize, usize)> {
             let first = b * block[axis];
-            let of_block = first..first + block[axis];
-            let hits = maps[axis].iter().enumerate().filter(|(_, i)| of_block.contains(*i));
+            let block_range = first..first + block[axis];
+            let hits = maps[axis].iter().enumerate().filter(|(_, i)| block_range.contains(*i));
             hits.map(|(at, i)| (at, i - first)).collect()
         };
         for bz in &touched[0] {

@@ -83,9 +83,9 @@ fn ambiguous_channel(reference: &ImageRef, role: Role, meta: &ImageMeta, hint: &
 /// Returns the voxel size of a pair along Z, Y, X in µm, where it is known: the given one, or else that of its image or target.
 pub(crate) fn pair_voxel_um(pair: &Pair, image: &Stack, target: &Stack) -> [Option<f64>; 3] {
     let positive = |um: Option<f64>| um.filter(|um| um.is_finite() && *um > 0.0);
-    let [of_image, of_target] = [image, target].map(|stack| [stack.voxel_um.z, stack.voxel_um.y, stack.voxel_um.x]);
+    let [image_um, target_um] = [image, target].map(|stack| [stack.voxel_um.z, stack.voxel_um.y, stack.voxel_um.x]);
     std::array::from_fn(|a| {
-        positive(pair.voxel_um.map(|v| v[a])).or_else(|| positive(of_image[a])).or_else(|| positive(of_target[a]))
+        positive(pair.voxel_um.map(|v| v[a])).or_else(|| positive(image_um[a])).or_else(|| positive(target_um[a]))
     })
 }
 

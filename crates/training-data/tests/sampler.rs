@@ -210,18 +210,18 @@ fn slices_are_normalized_by_themselves_for_networks_on_slices() {
         let normalize = Normalize::ZeroMeanUnitVariance { eps: 1e-9 };
         let options = SamplerOptions { normalize, normalize_slices, ..plain([1, 40, 50], TargetKind::Semantic) };
         let sampler = sampler(std::slice::from_ref(&pair), options);
-        let of_patch = |index| {
+        let patch_moments = |index| {
             let patch = sampler.sample(index).unwrap();
             let n = patch.image.len() as f64;
             let mean = patch.image.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
             let square = patch.image.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / n;
             (patch.from.center_zyx[0], mean, square - mean * mean)
         };
-        (0..12).map(of_patch).collect::<Vec<(f64, f64, f64)>>()
+        (0..12).map(patch_moments).collect::<Vec<(f64, f64, f64)>>()
     };
-    let of_slices = moments(true);
-    assert!(of_slices.iter().any(|(z, ..)| *z != of_slices[0].0), "patches of several slices are sampled");
-    for (z, mean, variance) in of_slices {
+    let slice_moments = moments(true);
+    assert!(slice_moments.iter().any(|(z, ..)| *z != slice_moments[0].0), "patches of several slices are sampled");
+    for (z, mean, variance) in slice_moments {
         assert!(mean.abs() < 1e-3 && (variance - 1.0).abs() < 1e-3, "slice {z}: {mean} {variance}");
     }
     assert!(moments(false).iter().all(|(.., variance)| *variance < 0.5), "the stack varies most along Z");

@@ -155,8 +155,8 @@ mod tests {
         // Along Z, the window is longer than the volume.
         let windows = Windows::new([3, 9, 11], [4, 4, 4], 0.25).unwrap();
         let counts = [0, 1, 2].map(|axis| windows.starts[axis].len());
-        let of_rows = (0..counts[1]).flat_map(|iy| (0..counts[2]).map(move |ix| [0, iy, ix]));
-        assert_eq!((counts[0], of_rows.map(|window| windows.own_voxels(window)).sum::<usize>()), (1, 3 * 9 * 11));
+        let row_windows = (0..counts[1]).flat_map(|iy| (0..counts[2]).map(move |ix| [0, iy, ix]));
+        assert_eq!((counts[0], row_windows.map(|window| windows.own_voxels(window)).sum::<usize>()), (1, 3 * 9 * 11));
     }
 
     #[test]

@@ -111,20 +111,20 @@ fn read_small(path: &Path) -> Option<String> {
 
 /// Returns the process id of the worker that a folder belongs to, according to its name and marker; `None` if it is not
 /// a worker's folder or belongs to another user.
-fn owner(folder: &Path, mine: &Path) -> Option<u32> {
+fn owner(folder: &Path, own_folder: &Path) -> Option<u32> {
     let name = folder.file_name()?.to_str()?;
     let pid: u32 = name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()?;
     let of = std::fs::symlink_metadata(folder).ok()?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
-        if std::fs::metadata(mine).ok()?.uid() != of.uid() {
+        if std::fs::metadata(own_folder).ok()?.uid() != of.uid() {
             return None;
         }
     }
     // Only Unix has owners to compare.
     #[cfg(not(unix))]
-    let _ = mine;
+    let _ = own_folder;
     let marker: Marker = serde_json::from_str(&read_small(&folder.join(MARKER))?).ok()?;
     (of.is_dir() && marker.pid == pid && marker.of == "cytoscope worker").then_some(pid)
 }
@@ -148,11 +148,11 @@ fn may_live(pid: u32) -> bool {
 }
 
 /// Removes the folders in `parent` that dead workers left: their process has ended and their marker is not locked.
-/// `mine` is a folder of the current user, by whose owner the user's folders are recognized.
-pub(super) fn sweep(parent: &Path, mine: &Path) {
+/// `own_folder` is a folder of the current user, by whose owner the user's folders are recognized.
+pub(super) fn sweep(parent: &Path, own_folder: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let folder = entry.path();
-        if owner(&folder, mine).is_some_and(|pid| !may_live(pid)) {
+        if owner(&folder, own_folder).is_some_and(|pid| !may_live(pid)) {
             remove_if_dead(&folder);
         }
     }
@@ -217,12 +217,12 @@ mod tests {
         std::fs::write(others[1].join(MARKER), "{}").unwrap();
         std::fs::write(others[2].join(MARKER), "{\"of\":\"cytoscope worker\",\"pid\":1}").unwrap();
         std::fs::write(parent.path().join(format!("{PREFIX}1000006-d")), "a file").unwrap();
-        let mine = PrivateFolder::create(parent.path()).unwrap();
-        sweep(parent.path(), mine.path());
+        let own_folder = PrivateFolder::create(parent.path()).unwrap();
+        sweep(parent.path(), own_folder.path());
         assert!(!dead.exists() && !half(1_000_001).exists());
         assert!(alive.join("live.f32").exists() && half(1_000_002).exists());
         assert!(others.iter().all(|o| o.exists()) && out.path().join("b.tif.cytoscope-partial").exists());
-        assert!(mine.path().join(MARKER).exists(), "the worker's own folder stays");
+        assert!(own_folder.path().join(MARKER).exists(), "the worker's own folder stays");
         remove_leftovers(parent.path(), 1_000_002);
         assert!(alive.join("live.f32").exists(), "same process id, but alive, such as in another container");
         drop(lock);

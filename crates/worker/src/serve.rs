@@ -457,7 +457,7 @@ impl ServeShared {
         devices.get_or_insert_with(|| (self.options.discover)().without(&failed)).clone()
     }
 
-    /// Discovers the devices again; returns all of them, and whether they are others than before.
+    /// Discovers the devices again; returns all of them, and whether they have changed.
     fn devices_found_again(&self) -> (Devices, bool) {
         self.failed().clear();
         let found = (self.options.discover)();

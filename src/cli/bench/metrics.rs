@@ -35,7 +35,7 @@ impl Unit {
 /// Defines the figures of a run with their names in files of results, and their units.
 macro_rules! metrics {
     ($($(#[$doc:meta])* $variant:ident, $name:literal, $unit:ident;)+) => {
-        /// A figure of a run. The scores of training runs, which depend on the task, are others.
+        /// A figure of a run. The scores of training runs are not listed here, because they depend on the task.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Metric {
             $($(#[$doc])* $variant,)+

@@ -300,8 +300,8 @@ impl Bench {
         };
         let programs = branches::build(tasks.iter().filter_map(|task| task.branch.as_deref()))?;
         let start = |(task, inputs): (Task, Vec<InputRecord>)| {
-            let of_branch = task.branch.as_ref().and_then(|branch| programs.get(branch));
-            let program = of_branch.map(|program| (program.path.clone(), program.git_info.clone()));
+            let built = task.branch.as_ref().and_then(|branch| programs.get(branch));
+            let program = built.map(|program| (program.path.clone(), program.git_info.clone()));
             let fingerprint = restore::task_fingerprint(&task, program.as_ref().map(|(_, git_info)| git_info));
             Progress { task, runs: Vec::new(), error: None, program, fingerprint, inputs }
         };
@@ -416,8 +416,8 @@ fn finished(all: &[Progress], origin: &Origin) -> Vec<TaskResult> {
             let run_metrics: Vec<Figures> = runs.iter().map(|run| run.figures.clone()).collect();
             let metrics = nested(&spreads(&run_metrics));
             let mut result = origin.result(&task.name, task.kind, runs.len(), metrics);
-            if let Some((_, of_branch)) = program {
-                result.git_info = Some(of_branch.clone());
+            if let Some((_, built_git_info)) = program {
+                result.git_info = Some(built_git_info.clone());
             }
             result.success = error.is_none();
             result.error.clone_from(error);

@@ -3,7 +3,7 @@
 use super::metrics::{Figures, Metric};
 use super::tasks::Task;
 use crate::cli::child::{self, Scratch};
-use crate::cli::diameter::for_comparison;
+use crate::cli::diameter::comparison_diameter;
 use crate::cli::eprint_line;
 use crate::cli::failure::Failure;
 use crate::cli::maps::{read_maps, relative_l2};
@@ -20,7 +20,7 @@ const MODES: [&str; 3] = ["dynamic", "static", QAT];
 /// Mode that trains if calibration alone misses the accuracy budget.
 const QAT: &str = "qat";
 
-/// Limits of quantization-aware training; `None` for those of `quantize`.
+/// Limits of quantization-aware training; `None` for the defaults of `quantize`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QatLimits {
     /// Maximum number of optimizer steps.
@@ -39,7 +39,8 @@ pub(super) struct Quantization {
     reference: Option<Vec<f32>>,
 }
 
-/// Returns the options of a prediction. Each network would estimate another object diameter, and predict on another grid.
+/// Returns the options of a prediction. The diameter is given, because each network would estimate a different one, and
+/// predict on a different grid.
 fn prediction_options(precision: &str, diameter: Option<f64>) -> Vec<String> {
     let mut options = vec![format!("--precision={precision}"), "--device=cpu".to_owned(), "--outputs=maps".to_owned()];
     options.extend(diameter.map(|diameter| format!("--diameter={diameter}")));
@@ -64,7 +65,7 @@ impl Quantization {
         scratch: &Scratch,
     ) -> Result<(Self, Vec<Task>), Failure> {
         let prediction = PredictJob::new(vec![data.to_owned()], model.to_owned(), PathBuf::new());
-        let diameter = for_comparison(&Model::load(model)?, prediction, context)?;
+        let diameter = comparison_diameter(&Model::load(model)?, prediction, context)?;
         let options = |precision| prediction_options(precision, diameter);
         let data = data.display().to_string();
         let mut tasks = vec![Task::inference(FLOAT, model, &data, options("f32"))];

@@ -15,9 +15,9 @@ use std::time::UNIX_EPOCH;
 
 /// Returns a fingerprint of what the figures of a task depend on: its command line, and the program that runs it, which is
 /// this one or that of a commit.
-pub(super) fn task_fingerprint(task: &Task, of_branch: Option<&GitInfo>) -> String {
+pub(super) fn task_fingerprint(task: &Task, branch: Option<&GitInfo>) -> String {
     let mut words = task.words(Path::new("out"), Path::new("trace.json"));
-    words.push(of_branch.map_or_else(this_build, |git_info| git_info.commit_hash.clone()));
+    words.push(branch.map_or_else(this_build, |git_info| git_info.commit_hash.clone()));
     fingerprint(words.join("\n").as_bytes())
 }
 
@@ -41,10 +41,10 @@ fn first_change(then: &[InputRecord], now: &[InputRecord]) -> Option<String> {
 
 /// Identifies this build of the program by its version, and by the size and the time of change of its file.
 fn this_build() -> String {
-    let of_program = own_program().and_then(std::fs::metadata).ok();
-    let changed = of_program.as_ref().and_then(|metadata| metadata.modified().ok());
+    let file_metadata = own_program().and_then(std::fs::metadata).ok();
+    let changed = file_metadata.as_ref().and_then(|metadata| metadata.modified().ok());
     let secs = changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |since| since.as_secs());
-    format!("{} {} {secs}", env!("CARGO_PKG_VERSION"), of_program.map_or(0, |metadata| metadata.len()))
+    format!("{} {} {secs}", env!("CARGO_PKG_VERSION"), file_metadata.map_or(0, |metadata| metadata.len()))
 }
 
 /// Adds the runs in `earlier` results, those of the file at `path`, to the tasks that they belong to. A task that failed is
@@ -62,8 +62,8 @@ pub(super) fn restore(all: &mut [Progress], earlier: &[TaskResult], origin: &Ori
             ))
         };
         let name = &result.name;
-        let of_task = all.iter_mut().find(|progress| progress.task.name == *name && progress.task.kind == result.kind);
-        let progress = of_task.ok_or_else(|| refused(&format!("the table has no task \"{name}\"")))?;
+        let matching = all.iter_mut().find(|progress| progress.task.name == *name && progress.task.kind == result.kind);
+        let progress = matching.ok_or_else(|| refused(&format!("the table has no task \"{name}\"")))?;
         // Nothing is kept of a task that failed in its first run.
         if !result.success && result.run_metrics.is_empty() {
             continue;

@@ -302,9 +302,9 @@ pub(super) fn compare_with_stored(results: &[TaskResult], stored: &[TaskResult])
 pub(super) fn compare_with_first(results: &[TaskResult]) {
     let mut has_compared = false;
     for kind in [TaskKind::Inference, TaskKind::Training] {
-        let mut of_kind = results.iter().filter(|result| result.success && result.kind == kind);
-        let Some(first) = of_kind.next() else { continue };
-        for result in of_kind {
+        let mut comparable = results.iter().filter(|result| result.success && result.kind == kind);
+        let Some(first) = comparable.next() else { continue };
+        for result in comparable {
             has_compared = true;
             print(&format!("{}, compared with {}:", result.name, first.name));
             print_lines(&comparison_lines(result, first));

@@ -323,21 +323,21 @@ impl Task {
             return vec![self];
         }
         let others: Vec<String> = self.options.iter().filter(|o| !o.starts_with("--batch=")).cloned().collect();
-        let of_size = |size: &usize| {
+        let with_batch = |size: &usize| {
             let mut options = others.clone();
             options.push(format!("--batch={size}"));
             let (model, data, branch) = (self.model.clone(), self.data.clone(), self.branch.clone());
             Self { name: format!("{}, batch {size}", self.name), kind: self.kind, model, data, branch, options }
         };
-        sizes.iter().map(of_size).collect()
+        sizes.iter().map(with_batch).collect()
     }
 
     /// Returns the existing files and folders that the task reads: its data, its model, and files among its options.
     pub(super) fn inputs(&self) -> Vec<PathBuf> {
         let is_scratch = self.kind == TaskKind::Training && self.model == SCRATCH;
         let model = if is_scratch { None } else { find_model(&self.model).ok() };
-        let of_options = self.options.iter().filter_map(|option| option.split_once('=')).map(|(_, value)| value);
-        let files = of_options.map(PathBuf::from).filter(|path| path.is_file());
+        let option_values = self.options.iter().filter_map(|option| option.split_once('=')).map(|(_, value)| value);
+        let files = option_values.map(PathBuf::from).filter(|path| path.is_file());
         std::iter::once(PathBuf::from(&self.data)).filter(|path| path.exists()).chain(model).chain(files).collect()
     }
 

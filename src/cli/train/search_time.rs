@@ -15,11 +15,11 @@ pub(super) struct RemainingTime {
 impl RemainingTime {
     /// Begins the first of the rungs that are left, with this number of trials.
     pub(super) fn begin_rung(&mut self, trials: usize, rungs: &[SearchRung]) {
-        let of_rung = |(place, rung): (usize, &SearchRung)| {
+        let rung_steps = |(place, rung): (usize, &SearchRung)| {
             let trials = if place == 0 { trials } else { rung.trials };
             trials as f64 * rung.steps as f64
         };
-        self.steps_left = rungs.iter().enumerate().map(of_rung).sum();
+        self.steps_left = rungs.iter().enumerate().map(rung_steps).sum();
     }
 
     /// Counts a run with this number of steps; `secs` is its duration if it was made now and has not failed.

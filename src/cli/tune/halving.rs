@@ -136,8 +136,8 @@ pub(super) fn search<C: Candidate>(
         active.retain(|index| is_in_search(&trials, *index));
         let secs = |index: &usize| trials.get(*index).and_then(Trial::best_secs).unwrap_or(f64::INFINITY);
         active.sort_by(|a, b| secs(a).total_cmp(&secs(b)));
-        let kept = active.len().div_ceil(2).max(FINALISTS).min(active.len());
-        for index in active.split_off(kept) {
+        let kept_count = active.len().div_ceil(2).max(FINALISTS).min(active.len());
+        for index in active.split_off(kept_count) {
             if let Some(trial) = trials.get_mut(index) {
                 trial.end = TrialEnd::Slower { round: rounds.count };
             }
@@ -325,8 +325,8 @@ pub(super) fn quickest<'a, C: 'a>(among: impl Iterator<Item = TimedTrial<'a, C>>
 
 /// Returns the candidate that won the search; if it was interrupted, the quickest one of those that could have won.
 pub(super) fn fastest<'a, C>(all: &[TimedTrial<'a, C>]) -> Option<TimedTrial<'a, C>> {
-    let of_end = |end: TrialEnd| quickest(all.iter().copied().filter(move |(trial, _)| trial.end == end));
-    of_end(TrialEnd::Fastest).or_else(|| of_end(TrialEnd::Interrupted))
+    let quickest_with_end = |end: TrialEnd| quickest(all.iter().copied().filter(move |(trial, _)| trial.end == end));
+    quickest_with_end(TrialEnd::Fastest).or_else(|| quickest_with_end(TrialEnd::Interrupted))
 }
 
 /// Returns the fastest of the candidates with the lowest peak memory; `None` if no memory is known.
@@ -365,10 +365,10 @@ mod tests {
         let Search { trials, is_complete } = trials.unwrap();
         assert!(is_complete);
         let of = |secs: f64| trials.iter().find(|t| t.candidate == Takes(secs)).unwrap();
-        let of_final = order.split_off(8 + 4);
+        let final_runs = order.split_off(8 + 4);
         assert_eq!(order[8..], [1.0, 2.0, 3.0, 4.0]);
         // The default, 5.0, is run again with the two fastest, all in turns.
-        assert_eq!(of_final, [[5.0, 1.0, 2.0], [2.0, 1.0, 5.0]].concat().repeat(3)[..3 * FINAL_RUNS]);
+        assert_eq!(final_runs, [[5.0, 1.0, 2.0], [2.0, 1.0, 5.0]].concat().repeat(3)[..3 * FINAL_RUNS]);
         assert_eq!((&of(1.0).end, of(1.0).secs.len(), of(1.0).best_secs()), (&TrialEnd::Fastest, 7, Some(1.0)));
         assert_eq!((&of(2.0).end, of(2.0).secs.len()), (&TrialEnd::Slower { round: 7 }, 7));
         assert_eq!((&of(5.0).end, of(5.0).secs.len()), (&TrialEnd::Slower { round: 7 }, 6));

@@ -101,14 +101,14 @@ pub(super) struct Tiling {
 
 /// Finds out how the stack is cut into tiles, by one prediction on the first device, and one on the CPU, which is ended if
 /// it takes many times as long. Also returns the unit of the object diameter, if it is known. A prediction that fails is
-/// ignored: the candidates with the same settings report the failure. If both fail, `of_file`, the shape of the stack in its
+/// ignored: the candidates with the same settings report the failure. If both fail, `file_zyx`, the shape of the stack in its
 /// file, is used instead of the shape on the grid.
 ///
 /// # Errors
 /// Cancellation.
 pub(super) fn tiling(
     devices: &[Device],
-    of_file: [usize; 3],
+    file_zyx: [usize; 3],
     workload: &InferenceWorkload<'_>,
     scratch: &Scratch,
     keep: &[&str],
@@ -116,7 +116,7 @@ pub(super) fn tiling(
 ) -> Result<(Tiling, Option<DiameterUnit>), Failure> {
     let mut usable = devices.iter().filter(|device| device.usable).map(|device| device.id);
     let first = usable.next();
-    let mut found = Tiling { grid_zyx: of_file, no_pass_on_cpu: None };
+    let mut found = Tiling { grid_zyx: file_zyx, no_pass_on_cpu: None };
     let (mut limit, mut diameter_unit) = (None, None);
     for device in first.into_iter().chain(usable.find(|id| *id == DeviceId::Cpu)) {
         check_cancelled(cancel)?;
@@ -151,9 +151,9 @@ pub(super) fn candidates(model: &Model, devices: &[Device], tiling: &Tiling) -> 
         let threads = if device.id == DeviceId::Cpu && cores() >= MANY_CORES { vec![0, cores() / 2] } else { vec![0] };
         for &precision in precisions {
             for &tile_zyx in &tiles {
-                let of_threads =
+                let with_threads =
                     |threads: &usize| InferenceCandidate { device: device.id, precision, tile_zyx, threads: *threads };
-                all.extend(threads.iter().map(of_threads));
+                all.extend(threads.iter().map(with_threads));
             }
         }
     }
@@ -203,7 +203,7 @@ pub(super) fn run(
 ) -> Result<Search<InferenceCandidate>, Failure> {
     let mut reference: Option<Vec<f32>> = None;
     // Differences in 32-bit floats by device and tile: a network that normalizes over the tile has other maps in each.
-    let mut of_tiles: Vec<(DeviceId, Option<[usize; 3]>, f64)> = Vec::new();
+    let mut float_errors: Vec<(DeviceId, Option<[usize; 3]>, f64)> = Vec::new();
     search(candidates, workload.progress, |candidate, limit| {
         check_cancelled(cancel)?;
         scratch.clear(keep)?;
@@ -215,10 +215,11 @@ pub(super) fn run(
         measured.relative_l2 = reference.as_ref().zip(maps).and_then(|(reference, maps)| relative_l2(reference, &maps));
         let (device, tile_zyx, precision) = (candidate.device, candidate.tile_zyx, candidate.precision);
         if precision == Precision::F32 {
-            of_tiles.extend(measured.relative_l2.map(|error| (device, tile_zyx, error)));
+            float_errors.extend(measured.relative_l2.map(|error| (device, tile_zyx, error)));
         }
-        let of_tile = of_tiles.iter().find(|(id, tile, _)| (*id, *tile) == (device, tile_zyx)).map(|found| found.2);
-        match inaccuracy(precision, measured.relative_l2, of_tile) {
+        let float_error =
+            float_errors.iter().find(|(id, tile, _)| (*id, *tile) == (device, tile_zyx)).map(|found| found.2);
+        match inaccuracy(precision, measured.relative_l2, float_error) {
             Some(problem) => Err(Failure::other(problem)),
             None => Ok(Some(measured)),
         }
@@ -226,13 +227,13 @@ pub(super) fn run(
 }
 
 /// Returns why a float precision cannot become a default: its maps differ from those in 32-bit floats in the same tiles by more
-/// than `--precision auto` allows. `None` if it can, or if that is not known. `of_tile` is the difference that the tiles cause.
+/// than `--precision auto` allows. `None` if it can, or if that is not known. `float_error` is the difference that the tiles cause.
 /// Int8 networks have passed the accuracy budget of their quantization.
-fn inaccuracy(precision: Precision, relative_l2: Option<f64>, of_tile: Option<f64>) -> Option<String> {
+fn inaccuracy(precision: Precision, relative_l2: Option<f64>, float_error: Option<f64>) -> Option<String> {
     if matches!(precision, Precision::F32 | Precision::Int8) {
         return None;
     }
-    let error = relative_l2? - of_tile?;
+    let error = relative_l2? - float_error?;
     (error > ERROR_BUDGET).then(|| {
         format!(
             "the maps differ from those in 32-bit floats by a relative L2 error of {error:.1e}; --precision auto allows \
@@ -351,8 +352,8 @@ mod tests {
         let mut slices = model.clone();
         (slices.spatial_axes, slices.reach) = (2, Some([0, 7, 7]));
         let tiling = Tiling { grid_zyx: [50, 200, 200], no_pass_on_cpu: None };
-        let of_slices = tile_sizes(&slices, DeviceId::Cpu, &tiling);
-        assert_eq!(of_slices, [None, Some([1, 96, 96]), Some([1, 128, 128])], "256 rows hold whole slices");
+        let on_slices = tile_sizes(&slices, DeviceId::Cpu, &tiling);
+        assert_eq!(on_slices, [None, Some([1, 96, 96]), Some([1, 128, 128])], "256 rows hold whole slices");
         // On this stack, 32 and 64 slices are the same.
         assert_eq!(on_cpu([20, 400, 400]), [None, Some([32, 128, 128]), Some([64, 256, 256])]);
     }
@@ -400,7 +401,9 @@ mod tests {
             (Precision::F32, Some(error), Some(error)),
             (Precision::Int8, Some(error), Some(0.0)),
         ];
-        assert!(kept.into_iter().all(|(precision, error, of_tile)| inaccuracy(precision, error, of_tile).is_none()));
+        assert!(
+            kept.into_iter().all(|(precision, error, float_error)| inaccuracy(precision, error, float_error).is_none())
+        );
     }
 
     #[test]

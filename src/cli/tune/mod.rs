@@ -7,7 +7,7 @@ mod simulated;
 mod training;
 
 use super::child::Scratch;
-use super::diameter::for_comparison;
+use super::diameter::comparison_diameter;
 use super::failure::{Failure, Outcome};
 use super::measured::{Measurement, PROGRAM};
 use super::options::{StageTraceOption, one_of};
@@ -328,11 +328,11 @@ impl Tune {
         options.extend(self.voxel_size.map(|[z, y, x]| format!("--voxel-size={z},{y},{x}")));
         options.extend(diameter.map(|diameter| format!("--diameter={diameter}")));
         options.extend(self.preprocess.iter().map(|step| format!("--preprocess={step}")));
-        let of_file = self.shape_zyx(&data)?;
+        let file_zyx = self.shape_zyx(&data)?;
         let progress = self.progress();
         let recorder = &context.recorder;
         let workload = InferenceWorkload { model: self.model.as_str(), data, options, progress, recorder };
-        let (tiling, unit) = inference::tiling(devices, of_file, &workload, scratch, &[SIMULATED], &context.cancel)?;
+        let (tiling, unit) = inference::tiling(devices, file_zyx, &workload, scratch, &[SIMULATED], &context.cancel)?;
         let candidates = inference::candidates(model, devices, &tiling);
         let search = inference::run(candidates, &workload, scratch, &[SIMULATED], &context.cancel)?;
         let diameter = diameter.map(|value| ComparedDiameter { value, unit });
@@ -356,7 +356,7 @@ impl Tune {
             preprocess: self.preprocess.clone(),
             ..PredictJob::new(vec![stack.to_owned()], self.model.as_str().to_owned(), PathBuf::new())
         };
-        for_comparison(model, prediction, context)
+        comparison_diameter(model, prediction, context)
     }
 
     /// Returns what is tried for training runs on these data, after checking them.
@@ -477,13 +477,13 @@ fn print_report(report: &TuneReport, saving: Option<bool>) {
         print(&format!("training{}: shortest time of a patch, runs, peak memory", mark(tuned.complete)));
         let width = label_width(&tuned.candidates);
         tuned.candidates.iter().for_each(|trial| print(&trial_line(trial, width, "")));
-        let of_settings = |trial: &Trial<TrainingCandidate>, s: &TrainingSettings| {
+        let has_settings = |trial: &Trial<TrainingCandidate>, s: &TrainingSettings| {
             let c = &trial.candidate;
             (c.device, c.batch, Some(c.workers), c.prefetch, c.threads, Some(c.precision))
                 == (s.device, s.batch, s.workers, s.prefetch, s.threads, s.precision)
         };
         for (preset, settings) in &tuned.presets {
-            let chosen = tuned.candidates.iter().find(|trial| of_settings(trial, settings));
+            let chosen = tuned.candidates.iter().find(|trial| has_settings(trial, settings));
             let label = chosen.map_or_else(String::new, |trial| trial.candidate.label());
             let (secs, memory) = (settings.secs_per_patch, memory_text(settings.peak_bytes));
             print(&format!("  {:14} {label}: {secs:.4} s, {memory}", preset.name()));

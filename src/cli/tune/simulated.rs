@@ -33,7 +33,7 @@ pub(super) fn simulated_stack(model: &Model, folder: &Path, cancel: &CancelToken
         ))));
         Kind::Nuclei
     });
-    let mut of_channels: Vec<Vec<u16>> = Vec::with_capacity(channels);
+    let mut channel_values: Vec<Vec<u16>> = Vec::with_capacity(channels);
     for channel in 0..channels {
         let settings = settings(model, kind, channel as u64);
         let simulation = simulate(&settings, |_| !cancel.is_cancelled()).map_err(|error| match error {
@@ -42,14 +42,14 @@ pub(super) fn simulated_stack(model: &Model, folder: &Path, cancel: &CancelToken
                 .and_next("give one with --data"),
         })?;
         match simulation.raw.into_samples() {
-            Samples::U16(values) => of_channels.push(values),
+            Samples::U16(values) => channel_values.push(values),
             other => return Err(Failure::other(format!("the simulated stack is {}, not uint16", other.dtype()))),
         }
     }
     let plane = height * width;
     let mut values = Vec::with_capacity(depth * channels * plane);
     for z in 0..depth {
-        for channel in &of_channels {
+        for channel in &channel_values {
             values.extend_from_slice(channel.get(z * plane..(z + 1) * plane).unwrap_or_default());
         }
     }

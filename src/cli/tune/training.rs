@@ -128,7 +128,7 @@ pub(super) fn candidates(config: &TrainConfig, devices: &[Device]) -> Vec<Traini
         for &precision in &precisions {
             for &batch in &batches {
                 for &workers in &worker_counts {
-                    let of_prefetch = |prefetch: &Option<usize>| TrainingCandidate {
+                    let with_prefetch = |prefetch: &Option<usize>| TrainingCandidate {
                         device: device.id,
                         precision,
                         batch,
@@ -136,12 +136,12 @@ pub(super) fn candidates(config: &TrainConfig, devices: &[Device]) -> Vec<Traini
                         prefetch: *prefetch,
                         threads: 0,
                     };
-                    all.extend(prefetches.iter().map(of_prefetch));
+                    all.extend(prefetches.iter().map(with_prefetch));
                     let free = cores().saturating_sub(workers);
                     if on_cpu && free > 0 && free < cores() {
                         // The data workers have cores of their own.
                         let first = prefetches.first().copied().flatten();
-                        all.push(TrainingCandidate { threads: free, ..of_prefetch(&first) });
+                        all.push(TrainingCandidate { threads: free, ..with_prefetch(&first) });
                     }
                 }
             }
@@ -229,9 +229,9 @@ mod tests {
         let on_gpu = candidates(&config, std::slice::from_ref(&gpu));
         assert_eq!(on_gpu.len(), 2 * (1 + GPU_BATCHES.len()));
         let half = TrainConfig { precision: TrainPrecision::F16, ..config.clone() };
-        let of_half = candidates(&half, &[cpu.clone(), gpu.clone()]);
-        assert_eq!(of_half.len(), 1 + GPU_BATCHES.len(), "{of_half:?}");
-        assert!(of_half.iter().all(|c| c.precision == Precision::F16), "{of_half:?}");
+        let with_half = candidates(&half, &[cpu.clone(), gpu.clone()]);
+        assert_eq!(with_half.len(), 1 + GPU_BATCHES.len(), "{with_half:?}");
+        assert!(with_half.iter().all(|c| c.precision == Precision::F16), "{with_half:?}");
         let given = TrainConfig { batch: Some(3), ..config };
         assert!(candidates(&given, &[gpu]).iter().all(|c| c.batch.is_none()), "the file's batch is used");
         let unusable = Device { usable: false, ..cpu };

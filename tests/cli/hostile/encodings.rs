@@ -61,8 +61,8 @@ fn text_from_files_never_controls_the_terminal() {
 fn full_stdout_is_an_error_and_a_closed_pipe_is_not() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("8,48,48", 1);
-    let (of_program, of_command) = (["--help", "--version"], ["info", "train", "bench"]);
-    let helps = of_program.map(|option| vec![option]).into_iter().chain(of_command.map(|name| vec![name, "--help"]));
+    let (options, commands) = (["--help", "--version"], ["info", "train", "bench"]);
+    let helps = options.map(|option| vec![option]).into_iter().chain(commands.map(|name| vec![name, "--help"]));
     let jobs = [vec!["info", &raw], vec!["info", &raw, "--json"], vec!["devices", "--json"]];
     for arguments in jobs.into_iter().chain(helps) {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();

@@ -338,11 +338,11 @@ fn requested(fixture: &Fixture) -> Vec<Job> {
 /// How predictions were to continue in the requests of a fixture, and why on the CPU.
 #[cfg(unix)]
 fn continued(fixture: &Fixture) -> Vec<(bool, Option<String>)> {
-    let of_job = |job: &Job| match job {
+    let job_files = |job: &Job| match job {
         Job::Predict { prediction, .. } => (prediction.resume, prediction.cpu_because.clone()),
         other => panic!("{other:?}"),
     };
-    requested(fixture).iter().map(of_job).collect()
+    requested(fixture).iter().map(job_files).collect()
 }
 
 /// Times after which a job that shows no progress soon counts as hung, although other tests leave its process little of the

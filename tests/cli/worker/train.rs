@@ -108,9 +108,9 @@ fn training_reports_its_curves_and_resumes_after_cancelling() {
         }
         _ => None,
     };
-    let of_last: Vec<u64> = finished.history.validations.iter().map(|v| v.step).collect();
+    let validation_steps: Vec<u64> = finished.history.validations.iter().map(|v| v.step).collect();
     let pictures: Vec<u64> = engine.seen.iter().filter_map(pictured).collect();
-    assert!(pictures.ends_with(&of_last), "one picture after each validation: {pictures:?}");
+    assert!(pictures.ends_with(&validation_steps), "one picture after each validation: {pictures:?}");
     let status = engine.seen.iter().find_map(|event| match event {
         WorkerEvent::Reply(Reply::Training { event: TrainEvent::Status(status), .. }) => Some(status),
         _ => None,

@@ -101,7 +101,7 @@ impl Batch {
 
     /// Forgets the scores of other settings, and those that a running job would report.
     pub(super) fn forget_scores(&mut self) {
-        (self.report, self.of_model) = (None, None);
+        (self.report, self.scored_model) = (None, None);
         self.evaluating = None;
     }
 
@@ -125,7 +125,7 @@ impl Batch {
             out: None,
             overwrite: Overwrite::Refuse,
         };
-        (self.report, self.of_model) = (None, None);
+        (self.report, self.scored_model) = (None, None);
         self.evaluating = Some(jobs.request(title, Purpose::Evaluate, Job::Evaluate(job), effects));
     }
 
@@ -133,7 +133,7 @@ impl Batch {
     pub(super) fn evaluate_model(&mut self, model: &ScoredModel, jobs: &Jobs, effects: &mut Effects) {
         let Some(job) = self.model_job(model).filter(|_| !self.is_evaluating(jobs)) else { return };
         let title = format!("{} · evaluate", model.title);
-        (self.report, self.of_model) = (None, Some(model.title.clone()));
+        (self.report, self.scored_model) = (None, Some(model.title.clone()));
         self.evaluating = Some(jobs.request(title, Purpose::Evaluate, Job::EvaluateModel(job), effects));
     }
 
@@ -199,9 +199,9 @@ pub(crate) fn scores_csv(report: &EvaluateReport) -> String {
             let row = names.iter().cloned().chain(scores).chain([m.n_true.to_string()]).chain(missing).chain(matched);
             let _ = writer.write_record(row);
         }
-        let of_pair = pair.regression.iter().filter(|_| pair.channels.is_empty()).map(|scores| ("", scores));
-        let of_channels = pair.channels.iter().map(|channel| (channel.name.as_str(), &channel.regression));
-        for (channel, r) in of_pair.chain(of_channels) {
+        let pair_scores = pair.regression.iter().filter(|_| pair.channels.is_empty()).map(|scores| ("", scores));
+        let channel_scores = pair.channels.iter().map(|channel| (channel.name.as_str(), &channel.regression));
+        for (channel, r) in pair_scores.chain(channel_scores) {
             let shown = |v: Option<f64>| v.map(|v| v.to_string()).unwrap_or_default();
             let scores = [shown(r.pearson), shown(r.psnr_db), shown(r.ssim), r.mse.to_string()];
             let missing = [const { String::new() }; 7];

@@ -487,14 +487,14 @@ fn open(start: &SessionStart) -> Result<(Session, Replay), CorrectionError> {
             },
         };
         // Those of a prediction may be in an OME-Zarr folder.
-        let of_folder = path.filter(|path| path.is_dir()).map(|_| volume.snapshot());
+        let folder_labels = path.filter(|path| path.is_dir()).map(|_| volume.snapshot());
         match Session::open(volume, path, &start.files.journal, SessionOptions::default()) {
             Ok(opened) => {
                 if let Some(path) = path.filter(|_| is_new) {
                     start.files.set_base_aside(path)?;
                 }
                 // Also for a journal whose labels could not be copied before, for example because the disk was full.
-                match (path, of_folder) {
+                match (path, folder_labels) {
                     (Some(_), Some(labels)) => start.files.save_base(&labels)?,
                     (Some(path), None) => start.files.copy_base(path)?,
                     (None, _) => {}
@@ -538,8 +538,8 @@ mod tests {
     fn labels_are_reported_as_saved_even_if_the_journal_cannot_record_it() {
         use cytoscope_corrections::{BrushShape, DrawOver};
         let folder = tempfile::tempdir().unwrap();
-        let of_journal = tempfile::tempdir().unwrap();
-        let journal = of_journal.path().join("cells.corrections");
+        let journal_folder = tempfile::tempdir().unwrap();
+        let journal = journal_folder.path().join("cells.corrections");
         let options = SessionOptions { compact_above_bytes: 0, undo_budget_bytes: 0, ..SessionOptions::default() };
         let volume = LabelVolume::new([2, 9, 9], VoxelSize::default()).unwrap();
         let (mut session, _) = Session::open(volume, None, &journal, options).unwrap();
@@ -551,7 +551,7 @@ mod tests {
             assert!(value < 10_000);
         }
         // The open journal can be written, but it cannot be compacted.
-        drop(of_journal);
+        drop(journal_folder);
         let (requests_in, _requests) = channel();
         let (events_out, events) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));

@@ -22,7 +22,7 @@ pub(crate) struct FoundResults {
     /// The results to show.
     pub(crate) outputs: Vec<Artifact>,
     /// Labels that were saved for a single time point, with their table if they were measured, by time point.
-    pub(crate) of_times: BTreeMap<usize, Vec<Artifact>>,
+    pub(crate) by_time: BTreeMap<usize, Vec<Artifact>>,
     /// Settings with which the latest prediction found objects.
     pub(crate) predicted: Predicted,
     /// Time points that have a journal of corrections.
@@ -45,17 +45,17 @@ impl FoundResults {
         let predicted = prediction.as_ref().map(predicted).unwrap_or_default();
         let is_beside = place.beside().as_deref() == Some(folder.as_path());
         let search = Search { place, prediction, is_beside };
-        let (mut outputs, mut of_times) = (search.outputs(&folder), search.of_times(&folder));
+        let (mut outputs, mut by_time) = (search.outputs(&folder), search.by_time(&folder));
         if let Some(time) = search.only_time() {
             let is_of_objects = |a: &Artifact| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table);
             let (objects, others): (Vec<_>, Vec<_>) = outputs.into_iter().partition(is_of_objects);
             outputs = others;
             if !objects.is_empty() {
-                of_times.entry(time).or_insert(objects);
+                by_time.entry(time).or_insert(objects);
             }
         }
         let corrected_times = corrected_times(place, &folder);
-        Self { folder, outputs, of_times, predicted, corrected_times }
+        Self { folder, outputs, by_time, predicted, corrected_times }
     }
 }
 
@@ -147,7 +147,7 @@ impl Search<'_> {
     }
 
     /// The labels that were saved for single time points, with their tables.
-    fn of_times(&self, folder: &Path) -> BTreeMap<usize, Vec<Artifact>> {
+    fn by_time(&self, folder: &Path) -> BTreeMap<usize, Vec<Artifact>> {
         if self.place.times < 2 {
             return BTreeMap::new();
         }
@@ -192,9 +192,9 @@ fn measured(labels: PathBuf) -> Vec<Artifact> {
 
 /// The time point in the name of labels that were saved for a single one of a stack with this stem.
 fn parse_time_point(name: &str, stem: &str) -> Option<usize> {
-    let (kind, of_labels) = ArtifactKind::from_name(name)?;
-    let of_time = of_labels.strip_suffix(CORRECTED).unwrap_or(of_labels);
-    let digits = of_time.strip_prefix(stem)?.strip_prefix("_t")?;
+    let (kind, labels_stem) = ArtifactKind::from_name(name)?;
+    let time_stem = labels_stem.strip_suffix(CORRECTED).unwrap_or(labels_stem);
+    let digits = time_stem.strip_prefix(stem)?.strip_prefix("_t")?;
     let time: usize = digits.parse().ok()?;
     (kind == ArtifactKind::Labels && digits == time.to_string()).then_some(time)
 }
@@ -208,7 +208,7 @@ mod tests {
     /// Names of the results that are found for single time points.
     fn time_point_names(place: &ResultsPlace) -> BTreeMap<usize, Vec<String>> {
         let name = |a: Artifact| a.path.file_name().unwrap().to_string_lossy().into_owned();
-        let found = FoundResults::of(place).of_times.into_iter();
+        let found = FoundResults::of(place).by_time.into_iter();
         found.map(|(time, all)| (time, all.into_iter().map(name).collect())).collect()
     }
 
@@ -273,7 +273,7 @@ mod tests {
             std::fs::write(folder.join("cells_provenance.json"), record.to_string()).unwrap();
             let place = ResultsPlace { stack: stack.clone(), stem: "cells".to_owned(), times, chosen: None };
             let found = FoundResults::of(&place);
-            (found.outputs.len(), found.of_times.get(&2).map_or(0, Vec::len))
+            (found.outputs.len(), found.by_time.get(&2).map_or(0, Vec::len))
         };
         assert_eq!(found_after(Some(2), 6), (0, 2));
         assert_eq!(found_after(None, 6), (2, 0));

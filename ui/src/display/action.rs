@@ -134,7 +134,7 @@ pub(crate) enum DisplayAction {
     /// Stores the choices of the dialog for screenshots.
     ScreenshotChoices {
         /// Subject of the screenshot.
-        of: ScreenshotSubject,
+        subject: ScreenshotSubject,
         /// Whether to include a scale bar.
         with_bar: bool,
     },
@@ -143,7 +143,7 @@ pub(crate) enum DisplayAction {
     /// Takes a screenshot of the window in the next frame.
     TakeScreenshot {
         /// Subject of the screenshot.
-        of: ScreenshotSubject,
+        subject: ScreenshotSubject,
         /// File to write (PNG).
         path: PathBuf,
     },

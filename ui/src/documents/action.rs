@@ -64,7 +64,7 @@ pub(crate) enum JobOutput {
         /// Files of the whole stack.
         outputs: Vec<Artifact>,
         /// Labels and tables that were saved for a single time point, by time point.
-        of_times: BTreeMap<usize, Vec<Artifact>>,
+        by_time: BTreeMap<usize, Vec<Artifact>>,
         /// Settings with which the latest prediction found objects.
         predicted: Predicted,
     },

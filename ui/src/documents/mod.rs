@@ -192,8 +192,8 @@ impl Documents {
             DocumentsAction::IgnoreBelow(voxels) => self.compare.ignore_below_voxels = voxels,
             DocumentsAction::ColorByMatch(colored) => self.compare.colored = colored,
             DocumentsAction::Ask { request, folder, name } => {
-                let of_stack = || Some(self.active()?.path.parent()?.to_owned());
-                let folder = folder.or_else(of_stack);
+                let stack_folder = || Some(self.active()?.path.parent()?.to_owned());
+                let folder = folder.or_else(stack_folder);
                 self.opener.ask(request, folder, name);
             }
             DocumentsAction::Save { path, content } => {
@@ -322,7 +322,7 @@ impl Documents {
                 self.kept_labels.remove(&id);
                 self.show_results(id, outputs, BTreeMap::new());
             }
-            JobOutput::Found { outputs, of_times, predicted } => {
+            JobOutput::Found { outputs, by_time, predicted } => {
                 if let Some(document) = self.get_mut(id) {
                     document.take_over(predicted);
                 }
@@ -331,7 +331,7 @@ impl Documents {
                 if has(|kind| kind == ArtifactKind::Labels) && !has(ArtifactKind::is_maps) {
                     self.remove_overlay(id, Role::Map);
                 }
-                self.show_results(id, outputs, of_times);
+                self.show_results(id, outputs, by_time);
             }
             JobOutput::Measured { labels, table } => self.show_measured(id, &labels, table),
             JobOutput::Live(output) => self.show_live(id, output, effects),

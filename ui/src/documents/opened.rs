@@ -110,7 +110,7 @@ impl Documents {
     fn becomes_active(&self, path: &Path) -> bool {
         let active = self.active().and_then(|active| self.request_for(&active.path));
         match (active, self.request_for(path)) {
-            (Some((active, of_active)), Some((at, request))) => of_active != request || at < active,
+            (Some((active, active_request)), Some((at, request))) => active_request != request || at < active,
             _ => true,
         }
     }
@@ -361,7 +361,7 @@ mod tests {
         // Results that are found for the stack that was opened again do not take their place; new ones do.
         let outputs = vec![Artifact::new(ArtifactKind::Labels, &predicted)];
         let found =
-            JobOutput::Found { outputs: outputs.clone(), of_times: BTreeMap::new(), predicted: Predicted::default() };
+            JobOutput::Found { outputs: outputs.clone(), by_time: BTreeMap::new(), predicted: Predicted::default() };
         assert_eq!(documents.kept_labels.get(&second), Some(&labels));
         documents.show_output(second, found, &mut Effects::default());
         assert!(documents.kept_labels.is_empty() && !documents.opener.is_busy());

@@ -13,7 +13,7 @@ pub(super) struct SavedResults {
     /// Those of all time points.
     all: Vec<Artifact>,
     /// Those that were saved for a single time point.
-    of_times: BTreeMap<usize, Vec<Artifact>>,
+    by_time: BTreeMap<usize, Vec<Artifact>>,
     /// Whether the labels on screen are among these and change with the time point. Previews, corrections and labels that
     /// the user has opened do not change.
     is_shown: bool,
@@ -22,23 +22,23 @@ pub(super) struct SavedResults {
 impl SavedResults {
     /// The labels of a time point, and whether they belong to it alone.
     fn labels_at(&self, time: usize) -> Option<(&Path, bool)> {
-        let own = self.of_times.get(&time).and_then(|found| first_path(found, ArtifactKind::Labels));
+        let own = self.by_time.get(&time).and_then(|found| first_path(found, ArtifactKind::Labels));
         own.map(|path| (path, true)).or_else(|| Some((first_path(&self.all, ArtifactKind::Labels)?, false)))
     }
 
     /// The table of the labels of a time point.
     fn table_at(&self, time: usize) -> Option<&Path> {
-        first_path(self.of_times.get(&time).unwrap_or(&self.all), ArtifactKind::Table)
+        first_path(self.by_time.get(&time).unwrap_or(&self.all), ArtifactKind::Table)
     }
 
     /// Whether a file contains labels that are among the results.
     fn has_labels(&self, path: &Path) -> bool {
-        self.of_times.values().chain([&self.all]).any(|found| first_path(found, ArtifactKind::Labels) == Some(path))
+        self.by_time.values().chain([&self.all]).any(|found| first_path(found, ArtifactKind::Labels) == Some(path))
     }
 
     /// Adds the table of labels that are among the results.
     fn add_table(&mut self, labels: &Path, table: &Path) {
-        let all = std::iter::once(&mut self.all).chain(self.of_times.values_mut());
+        let all = std::iter::once(&mut self.all).chain(self.by_time.values_mut());
         for results in all.filter(|found| first_path(found, ArtifactKind::Labels) == Some(labels)) {
             results.retain(|a| a.kind != ArtifactKind::Table);
             results.push(Artifact::new(ArtifactKind::Table, table));
@@ -47,7 +47,7 @@ impl SavedResults {
 
     /// Replaces the path of labels that were renamed.
     fn labels_moved(&mut self, from: &Path, to: &Path) {
-        let all = self.of_times.values_mut().chain([&mut self.all]).flatten();
+        let all = self.by_time.values_mut().chain([&mut self.all]).flatten();
         all.filter(|a| a.kind == ArtifactKind::Labels && a.path == from).for_each(|a| a.path = to.to_owned());
     }
 }
@@ -60,7 +60,7 @@ fn first_path(results: &[Artifact], kind: ArtifactKind) -> Option<&Path> {
 impl Documents {
     /// Shows the results of all time points, and the results that were saved for single time points. Labels that the
     /// user had added before the document was opened again stay.
-    pub(super) fn show_results(&mut self, id: u64, outputs: Vec<Artifact>, of_times: BTreeMap<usize, Vec<Artifact>>) {
+    pub(super) fn show_results(&mut self, id: u64, outputs: Vec<Artifact>, by_time: BTreeMap<usize, Vec<Artifact>>) {
         let kept = self.kept_labels.remove(&id);
         let is_shown = kept.is_none_or(|kept| first_path(&outputs, ArtifactKind::Labels) == Some(kept.as_path()));
         if is_shown && !self.is_series(id) {
@@ -70,7 +70,7 @@ impl Documents {
         let (all, others): (Vec<_>, Vec<_>) = outputs.into_iter().partition(is_of_objects);
         self.show_files(id, others, None);
         if self.is_series(id) {
-            self.saved.insert(id, SavedResults { all, of_times, is_shown });
+            self.saved.insert(id, SavedResults { all, by_time, is_shown });
         }
         if is_shown {
             self.show_saved(id);
@@ -83,7 +83,7 @@ impl Documents {
             return self.show_files(id, outputs, None);
         }
         let saved = self.saved.entry(id).or_default();
-        saved.of_times.insert(time, outputs);
+        saved.by_time.insert(time, outputs);
         saved.is_shown = true;
         self.show_saved(id);
     }
@@ -154,7 +154,7 @@ impl Documents {
             ArtifactKind::Labels => saved.labels_at(time).map(|(path, _)| path),
             _ => saved.table_at(time),
         };
-        let mut known = saved.of_times.values().chain([&saved.all]).filter_map(|found| first_path(found, kind));
+        let mut known = saved.by_time.values().chain([&saved.all]).filter_map(|found| first_path(found, kind));
         wanted != Some(path) && known.any(|known| known == path)
     }
 
@@ -172,7 +172,7 @@ impl Documents {
     pub(super) fn labels_saved(&mut self, id: u64, path: PathBuf, time: usize, is_open: bool) {
         if self.is_series(id) {
             let labels = vec![Artifact::new(ArtifactKind::Labels, &path)];
-            self.saved.entry(id).or_default().of_times.insert(time, labels);
+            self.saved.entry(id).or_default().by_time.insert(time, labels);
         }
         if let Some(document) = self.get_mut(id).filter(|_| is_open) {
             document.table_old = true;

@@ -233,8 +233,8 @@ impl Jobs {
     /// failed job can be repeated. A preview is saved at the time point that it shows, although the view may show another one
     /// by now.
     fn keep_objects(&mut self, document: u64, options: SegmentOptions, documents: &Documents, display: &Display) {
-        let of_preview = self.preview_times.get(&document).copied();
-        let time = of_preview.filter(|_| self.refined.contains_key(&document));
+        let preview_time = self.preview_times.get(&document).copied();
+        let time = preview_time.filter(|_| self.refined.contains_key(&document));
         let time = time.unwrap_or_else(|| shown_time(documents, document));
         self.keeping.insert(document, (options.clone(), time));
         self.segment(document, options, true, documents, display);

@@ -287,8 +287,8 @@ impl Jobs {
     /// Number of further questions about series of the same prediction as the oldest question.
     pub(crate) fn similar_questions(&self) -> usize {
         let part_of = self.overwrite_question().and_then(|question| question.refused.part_of);
-        let of_same = |question: &&OverwriteQuestion| part_of.is_some() && question.refused.part_of == part_of;
-        self.overwrite.iter().skip(1).filter(of_same).count()
+        let is_similar = |question: &&OverwriteQuestion| part_of.is_some() && question.refused.part_of == part_of;
+        self.overwrite.iter().skip(1).filter(is_similar).count()
     }
 
     /// Tile size Z, Y, X of predictions; `None` chooses it by work and memory.
@@ -398,7 +398,7 @@ impl Jobs {
         let mut effects = Effects::default();
         self.folders.insert(document, found.folder);
         self.corrected_times.insert(document, found.corrected_times);
-        let output = JobOutput::Found { outputs: found.outputs, of_times: found.of_times, predicted: found.predicted };
+        let output = JobOutput::Found { outputs: found.outputs, by_time: found.by_time, predicted: found.predicted };
         effects.act(DocumentsAction::Show { document, output: Box::new(output) });
         effects
     }
@@ -457,8 +457,9 @@ impl Jobs {
 /// saved as one time point.
 fn labels_time_point(document: &Document) -> Option<usize> {
     let labels = document.overlay_with_role(Role::Labels);
-    let of_all = labels.is_some_and(|labels| labels.only_time.is_none() && labels.times == document.extents.times);
-    if document.extents.times > 1 && of_all && document.saved_labels.is_none() {
+    let has_all_times =
+        labels.is_some_and(|labels| labels.only_time.is_none() && labels.times == document.extents.times);
+    if document.extents.times > 1 && has_all_times && document.saved_labels.is_none() {
         return None;
     }
     Some(labels.and_then(|labels| labels.only_time).unwrap_or(document.time))

@@ -182,9 +182,9 @@ impl Jobs {
         }
     }
 
-    fn handle_segmentation(&mut self, document: u64, kept: bool, report: SegmentReport, effects: &mut Effects) {
+    fn handle_segmentation(&mut self, document: u64, is_kept: bool, report: SegmentReport, effects: &mut Effects) {
         let mut time = self.preview_times.get(&document).copied().unwrap_or(0);
-        if kept {
+        if is_kept {
             let saved = self.keeping.remove(&document);
             // Options that were changed while these were saved are not saved yet.
             if self.refined.get(&document) == saved.as_ref().map(|(options, _)| options) {
@@ -199,7 +199,7 @@ impl Jobs {
             return;
         }
         effects.act(CorrectionsAction::Close { document, notification_title: "Other labels are shown now" });
-        let output = if kept {
+        let output = if is_kept {
             let details = saved_details(&report.labels, &all_in_window(&report.notes));
             effects.success(format!("{} saved", counted(report.objects.into(), "object")), details);
             JobOutput::Kept(time, report.artifacts())

@@ -197,8 +197,8 @@ mod tests {
         assert!(jobs.preparing.is_empty() && !jobs.can_cancel_predictions());
         let existing = ExistingOutput { path: PathBuf::from("x_labels.tif"), problem: "already exists".to_owned() };
         let refused = |again| RefusedJob { title: String::new(), existing: existing.clone(), again, part_of: None };
-        let of_series = Box::new(job(SeriesChoice::Index(0)));
-        jobs.ask_about(refused(RepeatableJob::Predict { document: 1, job: of_series, remeasure: false }));
+        let series_job = Box::new(job(SeriesChoice::Index(0)));
+        jobs.ask_about(refused(RepeatableJob::Predict { document: 1, job: series_job, remeasure: false }));
         let text = serde_json::json!({"map": "x_probability.tif", "labels": "x_labels.tif"});
         let saved = serde_json::from_value(text).unwrap();
         jobs.ask_about(refused(RepeatableJob::Segment { document: 1, job: saved }));

@@ -252,9 +252,10 @@ impl Jobs {
             return;
         };
         // Another model than that of the prediction may be selected by now.
-        let of_prediction = document.segment_channels.filter(|both| both.iter().all(|channel| *channel < channels));
+        let predicted_channels =
+            document.segment_channels.filter(|both| both.iter().all(|channel| *channel < channels));
         let [channel, seed_channel] =
-            of_prediction.unwrap_or_else(|| segment_channels(card, display.settings(), channels));
+            predicted_channels.unwrap_or_else(|| segment_channels(card, display.settings(), channels));
         let saved_time = self.keeping.get(&id).map(|(_, time)| *time);
         let time = saved_time.filter(|_| keep).unwrap_or(document.time);
         let name = file_name(&map);
@@ -297,11 +298,11 @@ impl Jobs {
         if let Some(predicted) = document.predicted_diameter {
             return Some(predicted.voxel);
         }
-        let of_model = self.model(settings).filter(|card| card.object_diameter_um.is_none())?.voxel_um?;
+        let model_um = self.model(settings).filter(|card| card.object_diameter_um.is_none())?.voxel_um?;
         let size = document.image.meta().voxel_size_um;
         let stated = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
         let is_flat = document.extents.zyx[0] == 1;
-        Some([0, 1, 2].map(|a| stated[a].unwrap_or(if a == 0 && is_flat { 1.0 } else { of_model[a] })))
+        Some([0, 1, 2].map(|a| stated[a].unwrap_or(if a == 0 && is_flat { 1.0 } else { model_um[a] })))
     }
 
     /// Unit of the lengths with which objects of a document are found: voxels along X if neither the stack nor the model
@@ -499,7 +500,7 @@ mod tests {
         let diameter = ObjectDiameter { diameter: 8.0, unit, voxel, nominal_um: 12.0, estimate: None };
         let segment = Some(SegmentOptions { min_volume_um3: 7.0, ..SegmentOptions::default() });
         let predicted = Predicted { diameter: Some(diameter), segment: segment.clone(), channels: Some([0, 1]) };
-        let found = |predicted| JobOutput::Found { outputs: Vec::new(), of_times: Default::default(), predicted };
+        let found = |predicted| JobOutput::Found { outputs: Vec::new(), by_time: Default::default(), predicted };
         let show = |documents: &mut Documents, output| {
             let _ = documents.apply(DocumentsAction::Show { document: id, output: Box::new(output) });
         };

@@ -305,7 +305,7 @@ impl Jobs {
         }
     }
 
-    /// Whether tuning can start now: jobs would disturb what it measures.
+    /// Whether tuning can start now: running jobs would disturb its measurements.
     pub(crate) fn can_tune(&self) -> bool {
         let is_idle = self.active() == 0 && self.preparing.is_empty();
         self.tuning.program.is_some() && self.tuning().is_none() && is_idle

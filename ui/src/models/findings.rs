@@ -49,9 +49,9 @@ impl Models {
                     self.files.retain(|f| *f != model);
                     // The test result of the imported file applies to the package, too.
                     let test = findings.test.take();
-                    let of_package = self.findings.entry(out.clone()).or_default();
-                    of_package.test = test;
-                    of_package.left_out = Some((file_name(&out), report.left_out));
+                    let package_findings = self.findings.entry(out.clone()).or_default();
+                    package_findings.test = test;
+                    package_findings.left_out = Some((file_name(&out), report.left_out));
                     if self.shown.as_ref() == Some(&model) {
                         self.select(out);
                     }
@@ -100,10 +100,10 @@ mod tests {
     fn a_voxel_size_that_is_stated_during_a_test_is_shown_and_is_not_taken_for_that_of_the_file() {
         let mut models = Models::new(None);
         let model = PathBuf::from("/m/net.onnx");
-        let (of_file, stated) = (Some([3.0, 1.0, 1.0]), Some([2.0, 0.5, 0.5]));
+        let (in_file, stated) = (Some([3.0, 1.0, 1.0]), Some([2.0, 0.5, 0.5]));
         let shown = |models: &Models| models.findings.get(&model)?.test.as_ref()?.card.voxel_um;
         let end_test = |models: &mut Models, number: u64, has_stated_um: bool, stated_um: Option<[f64; 3]>| {
-            let found_um = if has_stated_um { stated } else { of_file };
+            let found_um = if has_stated_um { stated } else { in_file };
             let report = ModelTestReport {
                 card: ModelCard { voxel_um: found_um, ..card("net", &model) },
                 test: String::new(),
@@ -123,7 +123,7 @@ mod tests {
         end_test(&mut models, 1, false, stated);
         assert_eq!(shown(&models), stated);
         end_test(&mut models, 2, true, None);
-        assert_eq!(shown(&models), of_file);
+        assert_eq!(shown(&models), in_file);
     }
 
     #[test]

@@ -260,7 +260,7 @@ fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         if !were_shown {
             ui.scroll_to_cursor(Some(egui::Align::TOP));
         }
-        scores(ui, report, batch.of_model.as_deref(), actions);
+        scores(ui, report, batch.scored_model.as_deref(), actions);
     }
 }
 
@@ -288,15 +288,15 @@ fn predictions_to_score(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
         ("Predictions…", FileRequest::Predictions, "Prediction file…", FileRequest::PredictionFile, prediction),
         ("Ground truth…", FileRequest::Truths, "Ground truth file…", FileRequest::TruthFile, truth),
     ];
-    for (folders, of_folder, file, of_file, role) in places {
+    for (folders, folder_request, file, file_request, role) in places {
         ui.horizontal_wrapped(|ui| {
             let path = &batch.scored(role).path;
             let start = path.as_deref().and_then(start_folder);
             if named_button(ui, true, icon::FOLDER, folders).on_hover_text("A folder").clicked() {
-                ask(of_folder, start, actions);
+                ask(folder_request, start, actions);
             }
             if named_button(ui, true, icon::FILE, file).clicked() {
-                ask(of_file, start, actions);
+                ask(file_request, start, actions);
             }
             weak(ui, path.as_ref().map(|p| p.display().to_string()).unwrap_or_default());
         });

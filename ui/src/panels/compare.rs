@@ -131,8 +131,8 @@ fn size_histogram(ui: &mut Ui, errors: &ErrorSummary) {
         SizeUnit::Voxel => "voxels",
     };
     let edge_at = move |mark: f64| {
-        let whole = mark >= 0.0 && mark.fract() == 0.0;
-        edges.get(mark as usize).filter(|_| whole).map_or_else(String::new, |edge| edge.to_string())
+        let is_integer = mark >= 0.0 && mark.fract() == 0.0;
+        edges.get(mark as usize).filter(|_| is_integer).map_or_else(String::new, |edge| edge.to_string())
     };
     Plot::new("errors by size")
         .height(110.0)

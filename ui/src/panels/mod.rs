@@ -361,8 +361,9 @@ pub(crate) fn seconds(s: f64) -> String {
 /// Number of the input, stage, share and remaining time of a job in one line; empty until they are known.
 fn progress_text(job: &JobView) -> String {
     let Some(progress) = &job.progress else { return String::new() };
-    let of_several = job.input_of.filter(|[_, count]| *count > 1);
-    let mut parts: Vec<String> = of_several.map(|[number, count]| format!("{number} of {count}")).into_iter().collect();
+    let input_number = job.input_of.filter(|[_, count]| *count > 1);
+    let mut parts: Vec<String> =
+        input_number.map(|[number, count]| format!("{number} of {count}")).into_iter().collect();
     parts.push(progress.stage.to_string());
     match job.preparing_secs() {
         // How long it takes is unknown.

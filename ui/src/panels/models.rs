@@ -34,7 +34,7 @@ pub(crate) struct ModelsPanel {
 }
 
 /// Draws the page.
-pub(super) fn models_page(ui: &mut Ui, state: State<'_>, own: &mut ModelsPanel, actions: &mut Actions) {
+pub(super) fn models_page(ui: &mut Ui, state: State<'_>, panel: &mut ModelsPanel, actions: &mut Actions) {
     page_top(ui, "Models", actions);
     let list_frame = frame(ui);
     egui::Panel::left("model list").frame(list_frame).default_size(280.0).size_range(200.0..=460.0).show(ui, |ui| {
@@ -51,7 +51,7 @@ pub(super) fn models_page(ui: &mut Ui, state: State<'_>, own: &mut ModelsPanel, 
         }
         let scroll = egui::ScrollArea::vertical().id_salt(("model page", state.models.shown())).auto_shrink([false; 2]);
         scroll.show(ui, |ui| match state.models.shown() {
-            Some(model) => model_page(ui, state, model, own, actions),
+            Some(model) => model_page(ui, state, model, panel, actions),
             None => {
                 _ = weak(ui, "Select a model, or drop a model file: .onnx, .zip, .pt, .pth, .ckpt or .safetensors.")
             }
@@ -134,7 +134,7 @@ fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     });
 }
 
-fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel, actions: &mut Actions) {
+fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, panel: &mut ModelsPanel, actions: &mut Actions) {
     let installed = state.jobs.models().iter().find(|m| m.path == model);
     let findings = state.models.findings(model);
     let test = findings.and_then(|f| f.test.as_deref());
@@ -143,7 +143,7 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, own: &mut ModelsPanel
     ui.label(RichText::new(title).strong().size(21.0));
     weak(ui, model.display().to_string());
     if let Some(card) = card {
-        card_details(ui, card, own);
+        card_details(ui, card, panel);
     }
     ui.add_space(theme::GAP);
     let job = state.models.latest_job(model, state.jobs);
@@ -210,7 +210,7 @@ fn why_not(state: State<'_>) -> &'static str {
     state.reason_against_jobs().unwrap_or("Wait until the job of this model has finished, or cancel it.")
 }
 
-fn card_details(ui: &mut Ui, card: &ModelCard, own: &mut ModelsPanel) {
+fn card_details(ui: &mut Ui, card: &ModelCard, panel: &mut ModelsPanel) {
     if let Some(problem) = &card.problem {
         let text = RichText::new(format!("{}  {problem}", icon::WARNING)).color(theme::bad(ui.visuals()));
         ui.add(egui::Label::new(text).wrap().selectable(true));
@@ -239,7 +239,7 @@ fn card_details(ui: &mut Ui, card: &ModelCard, own: &mut ModelsPanel) {
             ui.end_row();
         }
     });
-    about_model(ui, card, &mut own.commonmark);
+    about_model(ui, card, &mut panel.commonmark);
 }
 
 /// Draws a waiting or running job below the page, where it moves none of the buttons.
@@ -447,8 +447,8 @@ fn speed_table(ui: &mut Ui, speed: &ModelSpeedReport) {
 
 fn quantize_table(ui: &mut Ui, report: &QuantizeReport) {
     heading(ui, "Quantized");
-    let met = if report.budget_met { "met" } else { "not met" };
-    weak(ui, format!("{} · accuracy budget {}: {met}", report.out.display(), report.accuracy_budget));
+    let verdict = if report.budget_met { "met" } else { "not met" };
+    weak(ui, format!("{} · accuracy budget {}: {verdict}", report.out.display(), report.accuracy_budget));
     let mut rows = vec![("Size".to_owned(), bytes_text(report.float_bytes), bytes_text(report.int8_bytes))];
     for time in &report.tile_times {
         let threads = if time.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", time.threads) };

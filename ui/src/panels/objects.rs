@@ -119,11 +119,11 @@ fn number(v: f64) -> String {
         // Such as volumes of organelles in µm³.
         size => short_number(size),
     };
-    let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let (integer, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
     // Numbers beyond 64 bits stay without commas.
-    let whole = whole.parse::<u64>().map_or_else(|_| whole.to_owned(), count_text);
+    let integer = integer.parse::<u64>().map_or_else(|_| integer.to_owned(), count_text);
     let sign = if v < 0.0 { "-" } else { "" };
-    format!("{sign}{whole}{fraction}")
+    format!("{sign}{integer}{fraction}")
 }
 
 /// Column indices in display order.
@@ -134,7 +134,7 @@ fn shown_columns(results: &Results) -> Vec<usize> {
 }
 
 /// Draws the panel.
-pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPanel, actions: &mut Actions) {
+pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, panel: &mut ObjectsPanel, actions: &mut Actions) {
     let can_save = state.is_enabled(Command::SaveTable);
     table_hint(ui, state, actions);
     let Some(document) = state.document() else { return };
@@ -161,18 +161,18 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, own: &mut ObjectsPane
         for (view, name) in
             [(ObjectsView::Table, "Table"), (ObjectsView::Histogram, "Histogram"), (ObjectsView::Scatter, "Scatter")]
         {
-            if ui.selectable_label(own.view == view, name).clicked() {
-                own.view = view;
+            if ui.selectable_label(panel.view == view, name).clicked() {
+                panel.view = view;
             }
         }
     });
     let selected = document.selected.and_then(|label| results.row_index(label, document.time));
     // In low windows, plots are scrolled.
     let scroll = egui::ScrollArea::vertical().id_salt("plot of objects").auto_shrink([false; 2]);
-    match own.view {
+    match panel.view {
         ObjectsView::Table => table(ui, document, selected, state.display.reveals_object(), actions),
-        ObjectsView::Histogram => _ = scroll.show(ui, |ui| histogram(ui, results, selected, own)),
-        ObjectsView::Scatter => _ = scroll.show(ui, |ui| scatter(ui, document, selected, own, actions)),
+        ObjectsView::Histogram => _ = scroll.show(ui, |ui| histogram(ui, results, selected, panel)),
+        ObjectsView::Scatter => _ = scroll.show(ui, |ui| scatter(ui, document, selected, panel, actions)),
     }
 }
 
@@ -299,8 +299,8 @@ fn histogram_range(low: f64, high: f64) -> (f64, f64) {
     (low - around / 2.0, around)
 }
 
-fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut ObjectsPanel) {
-    let Some(column) = measurement_choice(ui, results, "Measurement", &mut own.x, ObjectColumn::VolumeUm3) else {
+fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, panel: &mut ObjectsPanel) {
+    let Some(column) = measurement_choice(ui, results, "Measurement", &mut panel.x, ObjectColumn::VolumeUm3) else {
         return;
     };
     let shown = shown_values(results, column);
@@ -317,10 +317,10 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut 
     for v in &values {
         counts[(((v - from) / width) as usize).min(BARS - 1)] += 1;
     }
-    let mine = selected.and_then(|row| shown.get(row).copied());
+    let selected_value = selected.and_then(|row| shown.get(row).copied());
     let bars = counts.iter().enumerate().map(|(i, n)| {
         let at = from + (i as f64 + 0.5) * width;
-        let has = mine.is_some_and(|v| ((((v - from) / width) as usize).min(BARS - 1)) == i);
+        let has = selected_value.is_some_and(|v| ((((v - from) / width) as usize).min(BARS - 1)) == i);
         let color = if has { crate::theme::ACCENT } else { crate::theme::ACCENT.gamma_multiply(0.55) };
         Bar::new(at, f64::from(*n)).width(width * 0.94).fill(color)
     });
@@ -338,10 +338,10 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, own: &mut 
     weak(ui, format!("Mean {}, median {}, {} to {}", number(mean), number(median), number(low), number(high)));
 }
 
-fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, own: &mut ObjectsPanel, actions: &mut Actions) {
+fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, panel: &mut ObjectsPanel, actions: &mut Actions) {
     let Some(results) = &document.results else { return };
-    let x = measurement_choice(ui, results, "X axis", &mut own.x, ObjectColumn::VolumeUm3);
-    let y = measurement_choice(ui, results, "Y axis", &mut own.y, ObjectColumn::Sphericity);
+    let x = measurement_choice(ui, results, "X axis", &mut panel.x, ObjectColumn::VolumeUm3);
+    let y = measurement_choice(ui, results, "Y axis", &mut panel.y, ObjectColumn::Sphericity);
     let (Some(x), Some(y)) = (x, y) else { return };
     let values = shown_values(results, x).into_iter().zip(shown_values(results, y));
     let points: Vec<[f64; 2]> = values.map(|(x, y)| [x, y]).collect();

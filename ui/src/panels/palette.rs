@@ -78,12 +78,12 @@ fn command_list(ui: &mut Ui, found: &[(usize, Command, String)], chosen: usize, 
 }
 
 /// Draws the palette, if it is open.
-pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, own: &mut Palette, actions: &mut Actions) {
+pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, panel: &mut Palette, actions: &mut Actions) {
     if !state.display.is_open(Dialog::Palette) {
-        *own = Palette::default();
+        *panel = Palette::default();
         return;
     }
-    let query = own.query.clone();
+    let query = panel.query.clone();
     let mut found: Vec<(usize, Command, String)> = Command::ALL
         .into_iter()
         .filter(|c| *c != Command::Palette && state.is_enabled(*c))
@@ -96,19 +96,19 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, own: &mut Palette, 
         (take(Key::ArrowUp), take(Key::ArrowDown), take(Key::Enter), take(Key::Escape))
     });
     let last = found.len().saturating_sub(1);
-    own.chosen = own.chosen.min(last);
+    panel.chosen = panel.chosen.min(last);
     if down {
-        own.chosen = (own.chosen + 1).min(last);
+        panel.chosen = (panel.chosen + 1).min(last);
     }
     if up {
-        own.chosen = own.chosen.saturating_sub(1);
+        panel.chosen = panel.chosen.saturating_sub(1);
     }
-    let mut run = enter.then(|| found.get(own.chosen).map(|f| f.1)).flatten();
+    let mut run = enter.then(|| found.get(panel.chosen).map(|f| f.1)).flatten();
     let modal = egui::Modal::new(egui::Id::new("palette"))
         .area(egui::Modal::default_area(egui::Id::new("palette")).anchor(Align2::CENTER_TOP, vec2(0.0, 80.0)));
     let response = modal.show(ctx, |ui| {
         ui.set_width(440.0);
-        let edit = egui::TextEdit::singleline(&mut own.query)
+        let edit = egui::TextEdit::singleline(&mut panel.query)
             .hint_text("Search commands")
             .desired_width(f32::INFINITY)
             .font(egui::FontId::proportional(16.0));
@@ -116,14 +116,14 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, own: &mut Palette, 
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Command"));
         response.request_focus();
         if response.changed() {
-            own.chosen = 0;
+            panel.chosen = 0;
         }
         ui.add_space(6.0);
         // A dialog keeps its size, so the list would stay as short as after the latest search.
         let height = list_height(ctx, LIST_HEIGHT, AROUND_LIST);
         let list = egui::ScrollArea::vertical().max_height(height).min_scrolled_height(height);
         list.show(ui, |ui| {
-            if let Some(clicked) = command_list(ui, &found, own.chosen, up || down) {
+            if let Some(clicked) = command_list(ui, &found, panel.chosen, up || down) {
                 run = Some(clicked);
             }
             if found.is_empty() {

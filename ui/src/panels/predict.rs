@@ -42,11 +42,11 @@ pub(crate) struct PredictPanel {
 }
 
 /// Draws the panel.
-pub(super) fn predict_panel(ui: &mut Ui, state: State<'_>, own: &mut PredictPanel, actions: &mut Actions) {
+pub(super) fn predict_panel(ui: &mut Ui, state: State<'_>, panel: &mut PredictPanel, actions: &mut Actions) {
     let Some(document) = state.document() else { return };
     let id = document.id;
-    model_card(ui, state, document, own, actions);
-    input(ui, state, document, own, actions);
+    model_card(ui, state, document, panel, actions);
+    input(ui, state, document, panel, actions);
     ui.add_space(theme::GROUP_GAP);
     match state.jobs.prediction(id) {
         Some(job) => job_progress(ui, job, actions),
@@ -91,7 +91,7 @@ fn disabled_reason(ui: &mut Ui, state: State<'_>) {
     }
 }
 
-fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut PredictPanel, actions: &mut Actions) {
+fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, panel: &mut PredictPanel, actions: &mut Actions) {
     ui.label(RichText::new("Model").strong());
     let Some(card) = state.model() else { return };
     let width = ui.available_width();
@@ -105,7 +105,7 @@ fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut Pred
     }
     ui.add(egui::Label::new(&card.description).wrap());
     weak(ui, facts(card));
-    about_model(ui, card, &mut own.commonmark);
+    about_model(ui, card, &mut panel.commonmark);
     voxel_warning(ui, document, card, actions);
 }
 
@@ -171,19 +171,19 @@ pub(super) fn unknown_voxel_size(ui: &mut Ui, document: &Document, text: &str, a
     }
 }
 
-fn input(ui: &mut Ui, state: State<'_>, document: &Document, own: &mut PredictPanel, actions: &mut Actions) {
+fn input(ui: &mut Ui, state: State<'_>, document: &Document, panel: &mut PredictPanel, actions: &mut Actions) {
     if document.channels.len() > 1 {
         channel_choice(ui, state, document, actions);
     }
     output_choice(ui, state, actions);
-    preprocessing_control(ui, document, &mut own.steps, actions);
-    copy_control(ui, document, state.reason_against_jobs(), &mut own.steps, actions);
+    preprocessing_control(ui, document, &mut panel.steps, actions);
+    copy_control(ui, document, state.reason_against_jobs(), &mut panel.steps, actions);
     if let Some(card) = state.model() {
         diameter_control(ui, state, card, actions);
     }
 }
 
-/// How predictions are computed, and what they write where.
+/// Draws the settings of how predictions are computed, which results they write, and where.
 fn computation(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
     heading(ui, "Computation");
     device_choice(ui, state, actions);

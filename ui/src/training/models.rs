@@ -108,8 +108,8 @@ impl Training {
     pub(crate) fn model_destination(&self, jobs: &Jobs) -> (PathBuf, bool) {
         let name = plan::clean_name(&self.wizard.plan.name);
         let path = self.wizard.models_folder().join(&name);
-        let taken = jobs.models().iter().any(|m| m.name == name || m.path == path);
-        (path, taken)
+        let exists = jobs.models().iter().any(|m| m.name == name || m.path == path);
+        (path, exists)
     }
 
     /// Saves the model to the user's own models.

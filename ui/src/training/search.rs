@@ -80,8 +80,8 @@ impl SettingsSearch {
 
     /// Number of optimizer steps of all trials together.
     pub fn all_steps(&self) -> usize {
-        let of_rung = |rung: &cytoscope_train::SearchRung| rung.trials.saturating_mul(rung.steps);
-        search_rungs(self.trials, self.steps).iter().map(of_rung).fold(0, usize::saturating_add)
+        let rung_steps = |rung: &cytoscope_train::SearchRung| rung.trials.saturating_mul(rung.steps);
+        search_rungs(self.trials, self.steps).iter().map(rung_steps).fold(0, usize::saturating_add)
     }
 
     /// Makes a search the latest one, before any of its trials has ended.

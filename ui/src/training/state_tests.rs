@@ -61,12 +61,12 @@ enum Asked {
 }
 
 fn asked(effects: &[Effect]) -> Vec<Asked> {
-    let of_job = |effect: &Effect| match effect {
+    let job_action = |effect: &Effect| match effect {
         Effect::Act(Action::Jobs(JobsAction::Run(new))) => Some(Asked::Run(new.id)),
         Effect::Act(Action::Jobs(JobsAction::Cancel(id))) => Some(Asked::Cancel(*id)),
         _ => None,
     };
-    effects.iter().filter_map(of_job).collect()
+    effects.iter().filter_map(job_action).collect()
 }
 
 /// The job of the running data check.
@@ -94,11 +94,11 @@ fn a_check_is_not_taken_for_lost_before_it_is_queued() {
 fn a_check_of_other_data_cancels_the_earlier_one_first() {
     let mut states = States::new();
     let first = states.apply(TrainingAction::TrainOn(PathBuf::from("/nothere/a")));
-    let of_first = running_check(&states);
+    let first_check = running_check(&states);
     let second = states.apply(TrainingAction::TrainOn(PathBuf::from("/nothere/b")));
-    let of_second = running_check(&states);
-    assert_eq!(asked(&first), [Asked::Run(of_first)]);
-    assert_eq!(asked(&second), [Asked::Cancel(of_first), Asked::Run(of_second)]);
+    let second_check = running_check(&states);
+    assert_eq!(asked(&first), [Asked::Run(first_check)]);
+    assert_eq!(asked(&second), [Asked::Cancel(first_check), Asked::Run(second_check)]);
 }
 
 #[test]

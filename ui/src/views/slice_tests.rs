@@ -143,8 +143,11 @@ fn a_map_that_is_shown_gets_a_histogram_for_its_contrast_limits() {
     until(&mut harness, "the histogram", |h| histogram(&h.state().document, Role::Map) == Some((7.0, 7.0)));
     assert_eq!(histogram(&harness.state().document, Role::Labels), None);
     // A plane of an earlier map.
-    let of_earlier = Histogram { low: 0.0, high: 1.0, counts: vec![1], slice: 0, time: 0 };
-    harness.state_mut().document.apply(DocumentChange::MapHistogram { source: fresh_id(), histogram: of_earlier });
+    let earlier_histogram = Histogram { low: 0.0, high: 1.0, counts: vec![1], slice: 0, time: 0 };
+    harness
+        .state_mut()
+        .document
+        .apply(DocumentChange::MapHistogram { source: fresh_id(), histogram: earlier_histogram });
     assert_eq!(histogram(&harness.state().document, Role::Map), Some((7.0, 7.0)));
 }
 

@@ -128,8 +128,8 @@ impl Backward<'_> {
                 }
                 BinaryOp::Pow if i == 0 => {
                     let one = self.scalar(1.0, b)?;
-                    let less = self.binary(name, BinaryOp::Sub, b, one);
-                    let power = self.binary(name, BinaryOp::Pow, a, less);
+                    let difference = self.binary(name, BinaryOp::Sub, b, one);
+                    let power = self.binary(name, BinaryOp::Pow, a, difference);
                     let slope = self.binary(name, BinaryOp::Mul, b, power);
                     self.binary(name, BinaryOp::Mul, g, slope)
                 }
@@ -232,8 +232,8 @@ impl Backward<'_> {
             ReduceOp::LogSum | ReduceOp::LogSumExp => {
                 let log = result(self)?;
                 let from = if kind == ReduceOp::LogSum { self.scalar(0.0, x)? } else { x };
-                let less = self.binary(name, BinaryOp::Sub, from, log);
-                let share = self.unary(name, UnaryOp::Exp, less);
+                let difference = self.binary(name, BinaryOp::Sub, from, log);
+                let share = self.unary(name, UnaryOp::Exp, difference);
                 self.binary(name, BinaryOp::Mul, share, g)
             }
             ReduceOp::Max | ReduceOp::Min => {

@@ -101,11 +101,11 @@ impl Backward<'_> {
     }
 
     /// Gives a gradient without a shape the shape and type of the value it belongs to.
-    fn shape_like(&mut self, gradient: ValueId, of: ValueId) {
+    fn shape_like(&mut self, gradient: ValueId, reference: ValueId) {
         if self.graph.value(gradient).shape.is_none()
-            && let Some(shape) = self.graph.value(of).fixed_shape()
+            && let Some(shape) = self.graph.value(reference).fixed_shape()
         {
-            self.set_shape(gradient, &shape, of);
+            self.set_shape(gradient, &shape, reference);
         }
     }
 

@@ -49,7 +49,7 @@ impl NetworkBuilder<'_> {
         let shape = [&[outputs, channels / group][..], &kernel].concat();
         let inputs: usize = shape.iter().skip(1).product();
         let w = self.noise(&shape, 1.0 / (inputs as f32).sqrt())?;
-        let b = if self.decisions.one_in(2) { self.by_channel(outputs, 0.0, 0.3) } else { None };
+        let b = if self.decisions.one_in(2) { self.channel_constant(outputs, 0.0, 0.3) } else { None };
         let attrs = ConvAttrs { kernel, strides, dilations, padding, group };
         Ok(self.try_add_one(Op::Conv(attrs), &[Some(x), w, b]))
     }
@@ -74,7 +74,7 @@ impl NetworkBuilder<'_> {
         let per_group = outputs.div_ceil(attrs.group);
         let shape = [&[channels, per_group][..], &attrs.kernel].concat();
         let w = self.noise(&shape, 1.0 / (channels as f32).sqrt())?;
-        let b = if self.decisions.one_in(2) { self.by_channel(per_group * attrs.group, 0.0, 0.3) } else { None };
+        let b = if self.decisions.one_in(2) { self.channel_constant(per_group * attrs.group, 0.0, 0.3) } else { None };
         Ok(self.try_add_one(Op::ConvTranspose(attrs), &[Some(x), w, b]))
     }
 
@@ -269,7 +269,7 @@ impl NetworkBuilder<'_> {
 
     pub(super) fn norm(&mut self, x: ValueId) -> Option<ValueId> {
         let channels = self.shape(x)[1];
-        let (scale, bias) = (self.by_channel(channels, 1.0, 0.2), self.by_channel(channels, 0.0, 0.3));
+        let (scale, bias) = (self.channel_constant(channels, 1.0, 0.2), self.channel_constant(channels, 0.0, 0.3));
         match self.decisions.below(3) {
             0 => self.try_add_one(Op::InstanceNormalization { epsilon: 1e-3 }, &[Some(x), scale, bias]),
             1 => {
@@ -277,7 +277,8 @@ impl NetworkBuilder<'_> {
                 self.try_add_one(Op::GroupNormalization { groups, epsilon: 1e-3 }, &[Some(x), scale, bias])
             }
             _ => {
-                let (mean, variance) = (self.by_channel(channels, 0.0, 0.3), self.by_channel(channels, 2.0, 0.3));
+                let (mean, variance) =
+                    (self.channel_constant(channels, 0.0, 0.3), self.channel_constant(channels, 2.0, 0.3));
                 self.try_add_one(Op::BatchNormalization { epsilon: 1e-3 }, &[Some(x), scale, bias, mean, variance])
             }
         }

@@ -63,11 +63,11 @@ impl UNet<'_, '_> {
     fn strides(&mut self, name: &str, level: usize) -> Result<Vec<usize>, ImportError> {
         let axes = self.layers.axes;
         if let Some(given) = self.kwargs.get("strides") {
-            let of_level = given.get(level).unwrap_or(&Json::Null);
+            let given_stride = given.get(level).unwrap_or(&Json::Null);
             let length = |value: &Json| value.as_u64().filter(|n| (1..=8).contains(n)).map(|n| n as usize);
-            let lengths = match of_level.as_array() {
+            let lengths = match given_stride.as_array() {
                 Some(list) => list.iter().map(length).collect::<Option<Vec<_>>>(),
-                None => length(of_level).map(|n| vec![n; axes]),
+                None => length(given_stride).map(|n| vec![n; axes]),
             };
             return lengths.filter(|lengths| lengths.len() == axes).ok_or_else(|| ImportError::InvalidArgument {
                 argument: "strides".to_owned(),
@@ -125,10 +125,10 @@ impl UNet<'_, '_> {
         let mut y = x;
         for unit in 0..units {
             let ones = vec![1; self.layers.axes];
-            let of_unit = format!("{name}.conv.unit{unit}");
-            y = self.layers.conv(&format!("{of_unit}.conv"), y, if unit == 0 { strides } else { &ones })?;
+            let unit_name = format!("{name}.conv.unit{unit}");
+            y = self.layers.conv(&format!("{unit_name}.conv"), y, if unit == 0 { strides } else { &ones })?;
             if !(ends_bare && unit + 1 == units) {
-                y = self.norm_and_activation(&of_unit, y)?;
+                y = self.norm_and_activation(&unit_name, y)?;
             }
         }
         let residual = format!("{name}.residual");

@@ -112,8 +112,8 @@ fn divide(mask: &[bool], crossed: &[bool], size: [usize; 3]) -> Result<(Vec<u32>
     if !crossed.contains(&true) {
         return Err(DivideError::Uncut("the line does not touch it"));
     }
-    let mut whole = vec![0u32; mask.len()];
-    let component_count = components::label(mask, size, Connectivity::Faces, |m| m, &mut whole)? as usize;
+    let mut component_labels = vec![0u32; mask.len()];
+    let component_count = components::label(mask, size, Connectivity::Faces, |m| m, &mut component_labels)? as usize;
     let open: Vec<bool> = mask.iter().zip(crossed).map(|(m, c)| *m && !*c).collect();
     let mut parts = vec![0u32; mask.len()];
     let count = components::label(&open, size, Connectivity::Faces, |m| m, &mut parts)? as usize;
@@ -123,15 +123,15 @@ fn divide(mask: &[bool], crossed: &[bool], size: [usize; 3]) -> Result<(Vec<u32>
     let mut pieces = vec![(0usize, 0usize); count + 1];
     let mut lines = vec![0usize; component_count + 1];
     for i in (0..mask.len()).filter(|i| mask[*i]) {
-        lines[whole[i] as usize] += usize::from(crossed[i]);
+        lines[component_labels[i] as usize] += usize::from(crossed[i]);
         let piece = &mut pieces[parts[i] as usize];
-        *piece = (piece.0 + 1, whole[i] as usize);
+        *piece = (piece.0 + 1, component_labels[i] as usize);
     }
-    let mut of_whole: Vec<Vec<usize>> = vec![Vec::new(); component_count + 1];
-    (1..=count).for_each(|p| of_whole[pieces[p].1].push(p));
+    let mut pieces_by_component: Vec<Vec<usize>> = vec![Vec::new(); component_count + 1];
+    (1..=count).for_each(|p| pieces_by_component[pieces[p].1].push(p));
     // Part number of each piece: first the pieces with new labels, then those that keep the label.
     let (mut new, mut keep) = (Vec::new(), Vec::new());
-    for (w, list) in of_whole.iter_mut().enumerate().filter(|(w, list)| lines[*w] > 0 && list.len() > 1) {
+    for (w, list) in pieces_by_component.iter_mut().enumerate().filter(|(w, list)| lines[*w] > 0 && list.len() > 1) {
         list.sort_by_key(|p| std::cmp::Reverse(pieces[*p].0));
         keep.push(list[0]);
         let is_fragment = |n: usize, piece: usize| n > 1 && pieces[piece].0 * FRAGMENT_DIVISOR < lines[w];

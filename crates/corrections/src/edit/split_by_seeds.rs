@@ -50,11 +50,11 @@ pub(super) fn split_by_seeds(
     let indices: Vec<usize> = distinct_seeds.iter().map(flat).collect();
     let parts = divide(&mask, &distance, bounds.size(), voxel_um, &indices);
     let new_labels = volume.free_labels(distinct_seeds.len() - 1)?;
-    let name = |part: u32| match part {
+    let label_for = |part: u32| match part {
         0 | 1 => None,
         part => new_labels.get(part as usize - 2).copied(),
     };
-    writer.fill_box(&bounds, |i| name(parts[i]), |old| old == label);
+    writer.fill_box(&bounds, |i| label_for(parts[i]), |old| old == label);
     Ok(new_labels)
 }
 
@@ -133,11 +133,11 @@ fn divide_groups(
             continue;
         }
         let at = place(i);
-        let far2 = |s: usize| -> f64 {
+        let squared_distance = |s: usize| -> f64 {
             let seed = place(seeds[s]);
             (0..3).map(|a| ((at[a] as f64 - seed[a] as f64) * voxel_um[a]).powi(2)).sum()
         };
-        let nearest = group.iter().copied().min_by(|a, b| far2(*a).total_cmp(&far2(*b)));
+        let nearest = group.iter().copied().min_by(|a, b| squared_distance(*a).total_cmp(&squared_distance(*b)));
         *part = nearest.map_or(*part, |s| s as u32 + 1);
     }
 }

@@ -228,8 +228,8 @@ pub(super) fn folded<B: Backend>(x: Tensor<B, 3>, fold: Fold) -> Tensor<B, 3> {
         };
         return folded(parted, fold);
     }
-    let whole = length / MAX_LOOP_LENGTH * MAX_LOOP_LENGTH;
-    let (a, b) = (x.clone().slice_dim(1, 0..whole), x.slice_dim(1, whole..length));
+    let looped_len = length / MAX_LOOP_LENGTH * MAX_LOOP_LENGTH;
+    let (a, b) = (x.clone().slice_dim(1, 0..looped_len), x.slice_dim(1, looped_len..length));
     let (a, b) = (folded(a, fold), folded(b, fold));
     match fold {
         Fold::Sum => a + b,

@@ -26,9 +26,9 @@ pub(super) fn slice<B: Backend>(x: Image<B>, cuts: &[Cut; 5]) -> Image<B> {
 
 /// Concatenates tensors; `None` if there are none.
 pub(super) fn concatenate<B: DeviceBackend>(inputs: Vec<Image<B>>, axis: usize) -> Option<Image<B>> {
-    let made = if axis == 1 && inputs.len() == 2 { B::train(&Training::Concat, inputs.clone()) } else { None };
-    if let Some(mut made) = made {
-        return made.pop();
+    let computed = if axis == 1 && inputs.len() == 2 { B::train(&Training::Concat, inputs.clone()) } else { None };
+    if let Some(mut computed) = computed {
+        return computed.pop();
     }
     (!inputs.is_empty()).then(|| Tensor::cat(inputs, axis))
 }
@@ -37,8 +37,8 @@ pub(super) fn concatenate<B: DeviceBackend>(inputs: Vec<Image<B>>, axis: usize) 
 /// `None` if they overlap or exceed it.
 pub(super) fn join<B: DeviceBackend>(parts: Vec<Image<B>>, starts: &[usize], elements: usize) -> Option<Image<B>> {
     let kernel = Training::Join { starts: starts.to_vec(), elements };
-    if let Some(mut made) = B::train(&kernel, parts.clone()) {
-        return made.pop();
+    if let Some(mut computed) = B::train(&kernel, parts.clone()) {
+        return computed.pop();
     }
     let mut all = Vec::with_capacity(2 * parts.len());
     let mut end = 0;

@@ -158,7 +158,7 @@ fn begin<NO: Size>(
     }
 }
 
-/// Returns the number of a voxel of the result, counted over all samples: number `of_block`, along X first, of the block that
+/// Returns the number of a voxel of the result, counted over all samples: number `in_block`, along X first, of the block that
 /// the voxel z, y, x becomes. `lengths` are those before voxels become blocks.
 #[cube]
 pub(super) fn block_voxel(
@@ -166,16 +166,16 @@ pub(super) fn block_voxel(
     z: u32,
     y: u32,
     x: u32,
-    of_block: u32,
+    in_block: u32,
     lengths: &LengthsZyx,
     #[comptime] upscale: [usize; 3],
 ) -> u32 {
     let factor_z = comptime!(upscale[0] as u32);
     let factor_y = comptime!(upscale[1] as u32);
     let factor_x = comptime!(upscale[2] as u32);
-    let z_at = z * factor_z + of_block / (factor_y * factor_x);
-    let y_at = y * factor_y + of_block / factor_x % factor_y;
-    let x_at = x * factor_x + of_block % factor_x;
+    let z_at = z * factor_z + in_block / (factor_y * factor_x);
+    let y_at = y * factor_y + in_block / factor_x % factor_y;
+    let x_at = x * factor_x + in_block % factor_x;
     let slice = sample * (lengths.depth * factor_z) + z_at;
     (slice * (lengths.height * factor_y) + y_at) * (lengths.width * factor_x) + x_at
 }

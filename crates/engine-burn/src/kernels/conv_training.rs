@@ -61,7 +61,7 @@ pub(super) fn forward<R: CubeRuntime>(
         curve,
         factor_type: factor_type(dtype, filter.wide_factor_type),
     };
-    Some(conv::launch(x, memory::whole(order), filter.bias.map(wide_array), &by, dtype))
+    Some(conv::launch(x, memory::flat_view(order), filter.bias.map(wide_array), &by, dtype))
 }
 
 /// The properties of reordered weights that are fixed when their kernel is compiled.
@@ -190,17 +190,17 @@ pub(super) fn input_gradient<R: CubeRuntime>(
         curve: Curve::IDENTITY,
         factor_type: factor_type(dtype, filter.wide_factor_type),
     };
-    let dx = conv::launch(dy, memory::whole(weights), filter.bias.map(wide_array), &by, dtype);
+    let dx = conv::launch(dy, memory::flat_view(weights), filter.bias.map(wide_array), &by, dtype);
     cropped(dx, [form[0], form[2], form[3], form[4], form[1]])
 }
 
 /// Returns the first part, of this form, of a dense tensor with axes N, Z, Y, X, C; nothing is copied if it is the whole.
 fn cropped<R: CubeRuntime>(x: CubeTensor<R>, form: [usize; 5]) -> CubeTensor<R> {
-    let whole: [usize; 5] = std::array::from_fn(|axis| x.meta.shape()[axis]);
-    if whole == form {
+    let x_form: [usize; 5] = std::array::from_fn(|axis| x.meta.shape()[axis]);
+    if x_form == form {
         return x;
     }
     let y = memory::empty(&x, form, x.dtype);
-    memory::copy(x, Layout::of(whole), form, &y, Layout::of(form));
+    memory::copy(x, Layout::of(x_form), form, &y, Layout::of(form));
     y
 }

@@ -1,7 +1,7 @@
 //! Element-wise kernels of training steps: activations and their gradients, sums, and conversions.
 
 use super::curve::{Curve, Kind, curve};
-use super::memory::{Dense, empty, length, per_element, read_vector, vector, voxel_vector, whole};
+use super::memory::{Dense, empty, flat_view, length, per_element, read_vector, vector, voxel_vector};
 use super::norm_training::slope_at;
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -247,10 +247,10 @@ pub(super) fn converted<R: CubeRuntime>(x: Dense<R>, to: DType) -> CubeTensor<R>
 }
 
 /// Returns the numbers of a tensor without gaps in 32 bits as an array; converting them takes a launch.
-pub(super) fn wide_array<R: CubeRuntime>(of: CubeTensor<R>) -> CubeTensor<R> {
-    if of.dtype == DType::F32 {
-        return whole(of);
+pub(super) fn wide_array<R: CubeRuntime>(tensor: CubeTensor<R>) -> CubeTensor<R> {
+    if tensor.dtype == DType::F32 {
+        return flat_view(tensor);
     }
-    let elements = of.meta.num_elements();
-    whole(converted(Dense { tensor: whole(of), form: [elements, 1, 1, 1, 1], pitch: 1 }, DType::F32))
+    let elements = tensor.meta.num_elements();
+    flat_view(converted(Dense { tensor: flat_view(tensor), form: [elements, 1, 1, 1, 1], pitch: 1 }, DType::F32))
 }

@@ -31,8 +31,8 @@ impl<B: FusionBackend + DeviceBackend> Operation<B::FusionRuntime> for Queued<B>
     }
 }
 
-fn image<B: DeviceBackend>(of: TensorPrimitive<B>) -> Image<B> {
-    Tensor::from_primitive(of)
+fn image<B: DeviceBackend>(primitive: TensorPrimitive<B>) -> Image<B> {
+    Tensor::from_primitive(primitive)
 }
 
 /// Queues the computation of [`DeviceBackend::train`] of the backend beneath Burn's fusion.

@@ -3,7 +3,7 @@
 //! Each term of a loss is computed from five sums for each of its channels: one launch adds up parts of the voxels, and
 //! another one adds up the parts, adds the term to the loss, and computes the coefficients of the term's gradient.
 
-use super::memory::{axes, empty, length, per_element, whole};
+use super::memory::{axes, empty, flat_view, length, per_element};
 use super::norm::{FOLD_UNITS, add_rows};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -124,22 +124,22 @@ fn read(
 
 /// Returns the pointwise loss of a voxel. `parameter` is γ of the focal loss or δ of the Huber loss.
 #[cube]
-fn value(of: &Voxel, parameter: f32, #[comptime] shape: Shape) -> f32 {
+fn value(voxel: &Voxel, parameter: f32, #[comptime] shape: Shape) -> f32 {
     let mut found = 0.0f32;
     if comptime!(matches!(shape.pointwise, Pointwise::CrossEntropy)) {
         if comptime!(shape.sigmoid) {
-            found = softplus(of.x) - of.x * of.t;
+            found = softplus(voxel.x) - voxel.x * voxel.t;
         } else {
-            let yes = max(of.x, MIN_PROBABILITY).ln();
-            let no = max(1.0f32 - of.x, MIN_PROBABILITY).ln();
-            found = 0.0f32 - (of.t * yes + (1.0f32 - of.t) * no);
+            let yes = max(voxel.x, MIN_PROBABILITY).ln();
+            let no = max(1.0f32 - voxel.x, MIN_PROBABILITY).ln();
+            found = 0.0f32 - (voxel.t * yes + (1.0f32 - voxel.t) * no);
         }
     }
     if comptime!(matches!(shape.pointwise, Pointwise::Focal)) {
-        let class = true_class(of, shape);
+        let class = true_class(voxel, shape);
         found = 0.0f32 - class.missing.powf(parameter) * class.log;
     }
-    let distance = of.p - of.t;
+    let distance = voxel.p - voxel.t;
     if comptime!(matches!(shape.pointwise, Pointwise::Squared)) {
         found = distance * distance;
     }
@@ -162,13 +162,13 @@ struct TrueClass {
 }
 
 #[cube]
-fn true_class(of: &Voxel, #[comptime] shape: Shape) -> TrueClass {
-    let is_true = of.t > 0.5f32;
-    let mut q = max(select(is_true, of.x, 1.0f32 - of.x), MIN_PROBABILITY);
-    let mut missing = max(select(is_true, 1.0f32 - of.x, of.x), MIN_PROBABILITY);
+fn true_class(voxel: &Voxel, #[comptime] shape: Shape) -> TrueClass {
+    let is_true = voxel.t > 0.5f32;
+    let mut q = max(select(is_true, voxel.x, 1.0f32 - voxel.x), MIN_PROBABILITY);
+    let mut missing = max(select(is_true, 1.0f32 - voxel.x, voxel.x), MIN_PROBABILITY);
     let mut log = q.ln();
     if comptime!(shape.sigmoid) {
-        let logit = select(is_true, of.x, 0.0f32 - of.x);
+        let logit = select(is_true, voxel.x, 0.0f32 - voxel.x);
         q = max(sigmoid(logit), MIN_PROBABILITY);
         missing = max(sigmoid(0.0f32 - logit), MIN_PROBABILITY);
         log = max(0.0f32 - softplus(0.0f32 - logit), MIN_LOG);
@@ -178,26 +178,27 @@ fn true_class(of: &Voxel, #[comptime] shape: Shape) -> TrueClass {
 
 /// Returns the derivative of [`value`] with respect to the prediction.
 #[cube]
-fn derivative(of: &Voxel, parameter: f32, #[comptime] shape: Shape) -> f32 {
+fn derivative(voxel: &Voxel, parameter: f32, #[comptime] shape: Shape) -> f32 {
     let mut found = 0.0f32;
     if comptime!(matches!(shape.pointwise, Pointwise::CrossEntropy)) {
         if comptime!(shape.sigmoid) {
-            found = of.p - of.t;
+            found = voxel.p - voxel.t;
         } else {
-            found = (1.0f32 - of.t) / max(1.0f32 - of.x, MIN_PROBABILITY) - of.t / max(of.x, MIN_PROBABILITY);
+            found =
+                (1.0f32 - voxel.t) / max(1.0f32 - voxel.x, MIN_PROBABILITY) - voxel.t / max(voxel.x, MIN_PROBABILITY);
         }
     }
     if comptime!(matches!(shape.pointwise, Pointwise::Focal)) {
-        let class = true_class(of, shape);
+        let class = true_class(voxel, shape);
         let powered = class.missing.powf(parameter);
         let mut by_q = class.missing.powf(parameter - 1.0f32) * parameter * class.log - powered / class.q;
         if comptime!(shape.sigmoid) {
             // The factor q(1 − q) of the sigmoid cancels the divisions.
             by_q = powered * class.q * class.log * parameter - powered * class.missing;
         }
-        found = select(of.t > 0.5f32, by_q, 0.0f32 - by_q);
+        found = select(voxel.t > 0.5f32, by_q, 0.0f32 - by_q);
     }
-    let distance = of.p - of.t;
+    let distance = voxel.p - voxel.t;
     let mut by_p = 0.0f32;
     if comptime!(matches!(shape.pointwise, Pointwise::Squared)) {
         by_p = distance * 2.0f32;
@@ -208,15 +209,15 @@ fn derivative(of: &Voxel, parameter: f32, #[comptime] shape: Shape) -> f32 {
     if comptime!(matches!(shape.pointwise, Pointwise::Huber)) {
         by_p = min(max(distance, 0.0f32 - parameter), parameter);
     }
-    found + by_p * sigmoid_slope(of, shape)
+    found + by_p * sigmoid_slope(voxel, shape)
 }
 
 /// Returns the derivative of the probability with respect to the prediction.
 #[cube]
-fn sigmoid_slope(of: &Voxel, #[comptime] shape: Shape) -> f32 {
+fn sigmoid_slope(voxel: &Voxel, #[comptime] shape: Shape) -> f32 {
     let mut slope = 1.0f32;
     if comptime!(shape.sigmoid) {
-        slope = of.p * (1.0f32 - of.p);
+        slope = voxel.p * (1.0f32 - voxel.p);
     }
     slope
 }
@@ -409,19 +410,19 @@ pub(super) struct Compared<R: CubeRuntime> {
 
 /// Returns the tensor, or a copy of it if its voxels are not at equal distances in memory, and the distances of samples, voxels
 /// and channels in elements.
-fn spread<R: CubeRuntime>(of: CubeTensor<R>) -> Option<(CubeTensor<R>, [u32; 3])> {
-    let (lengths, strides) = axes(&of)?;
+fn spread<R: CubeRuntime>(tensor: CubeTensor<R>) -> Option<(CubeTensor<R>, [u32; 3])> {
+    let (lengths, strides) = axes(&tensor)?;
     let mut voxel = None;
     let mut expected = 0;
     for axis in (2..5).rev().filter(|axis| lengths[*axis] > 1) {
         if voxel.is_some() && strides[axis] != expected {
-            return spread(burn_cubecl::kernel::into_contiguous(of));
+            return spread(burn_cubecl::kernel::into_contiguous(tensor));
         }
         voxel = voxel.or(Some(strides[axis]));
         expected = strides[axis] * lengths[axis];
     }
     let distances = [strides[0], voxel.unwrap_or(1), strides[1]].map(length);
-    Some((whole(of), distances))
+    Some((flat_view(tensor), distances))
 }
 
 /// The inputs of a loss in memory.
@@ -437,14 +438,14 @@ struct Memory<R: CubeRuntime> {
 impl<R: CubeRuntime> Memory<R> {
     fn of(compared: Compared<R>) -> Option<Self> {
         let ([samples, _, depth, height, width], _) = axes(&compared.x)?;
-        let (x, of_x) = spread(compared.x)?;
-        let (target, of_target) = spread(compared.target)?;
-        let (weight, of_weight) = match compared.weight {
+        let (x, x_distances) = spread(compared.x)?;
+        let (target, target_distances) = spread(compared.target)?;
+        let (weight, weight_distances) = match compared.weight {
             Some(weight) => spread(weight)?,
             // Not read.
             None => (x.clone(), [0; 3]),
         };
-        let distances = [of_x, of_target, of_weight];
+        let distances = [x_distances, target_distances, weight_distances];
         Some(Self { x, target, weight, distances, samples, voxels: depth * height * width })
     }
 

@@ -28,8 +28,8 @@ impl<R: CubeRuntime> Dense<R> {
 }
 
 /// Returns a length as an argument of a kernel. Tensors have fewer elements than an i32 can index.
-pub(super) fn length(of: usize) -> u32 {
-    u32::try_from(of).unwrap_or(u32::MAX)
+pub(super) fn length(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
 }
 
 /// Returns the number of neighboring channels that may be read at once.
@@ -238,8 +238,8 @@ pub(super) fn copy<R: CubeRuntime>(x: CubeTensor<R>, from: Layout, lengths: [usi
         &client,
         cubes,
         dim,
-        whole(x).into_array_arg(),
-        whole(y.clone()).into_array_arg(),
+        flat_view(x).into_array_arg(),
+        flat_view(y.clone()).into_array_arg(),
         length(count),
         lengths_zyx([lengths[1], lengths[2], lengths[3]]),
         length(lengths[4]),
@@ -308,8 +308,8 @@ pub(super) fn add_weighted<R: CubeRuntime>(
         &client,
         cubes,
         dim,
-        whole(tiles).into_array_arg(),
-        whole(weights).into_array_arg(),
+        flat_view(tiles).into_array_arg(),
+        flat_view(weights).into_array_arg(),
         products.clone().into_array_arg(),
         length(count),
         lengths_zyx([depth, rows, columns]),
@@ -323,7 +323,7 @@ pub(super) fn add_weighted<R: CubeRuntime>(
         cubes,
         dim,
         products.into_array_arg(),
-        whole(sums.clone()).into_array_arg(),
+        flat_view(sums.clone()).into_array_arg(),
         length(count),
         lengths_zyx([depth, rows, columns]),
         length(channels),
@@ -348,7 +348,7 @@ pub(super) fn in_order<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<Dense<R
     let is_packed = (0..5).all(|axis| lengths[axis] == 1 || strides[axis] == expected[axis]);
     let elements = lengths.iter().product();
     let form = [elements, 1, 1, 1, 1];
-    is_packed.then(|| Dense { tensor: whole(tensor.clone()), form, pitch: 1 })
+    is_packed.then(|| Dense { tensor: flat_view(tensor.clone()), form, pitch: 1 })
 }
 
 /// Returns a tensor with axes N, Z, Y, X, C as a dense one: itself, or a copy, with one launch. `None`
@@ -356,7 +356,7 @@ pub(super) fn in_order<R: CubeRuntime>(tensor: &CubeTensor<R>) -> Option<Dense<R
 pub(super) fn dense<R: CubeRuntime>(tensor: CubeTensor<R>) -> Option<Dense<R>> {
     let (form, strides) = axes(&tensor)?;
     if let Some(pitch) = pitch(form, strides) {
-        return Some(Dense { tensor: whole(tensor), form, pitch });
+        return Some(Dense { tensor: flat_view(tensor), form, pitch });
     }
     let y = empty(&tensor, form, tensor.dtype);
     copy(tensor, Layout { start: 0, strides }, form, &y, Layout::of(form));
@@ -364,29 +364,29 @@ pub(super) fn dense<R: CubeRuntime>(tensor: CubeTensor<R>) -> Option<Dense<R>> {
 }
 
 /// Returns all memory of a tensor as an array, which has more elements than the form of the tensor if its rows have gaps.
-pub(super) fn whole<R: CubeRuntime>(tensor: CubeTensor<R>) -> CubeTensor<R> {
+pub(super) fn flat_view<R: CubeRuntime>(tensor: CubeTensor<R>) -> CubeTensor<R> {
     let elements = tensor.handle.size_in_used() as usize / tensor.dtype.size();
     CubeTensor::new_contiguous(tensor.client, tensor.device, Shape::from([elements]), tensor.handle, tensor.dtype)
 }
 
 /// Returns a tensor without gaps in another form with the same number of elements.
-pub(super) fn reshaped<R: CubeRuntime>(of: CubeTensor<R>, form: [usize; 5]) -> CubeTensor<R> {
-    CubeTensor::new_contiguous(of.client, of.device, Shape::from(form), of.handle, of.dtype)
+pub(super) fn reshaped<R: CubeRuntime>(tensor: CubeTensor<R>, form: [usize; 5]) -> CubeTensor<R> {
+    CubeTensor::new_contiguous(tensor.client, tensor.device, Shape::from(form), tensor.handle, tensor.dtype)
 }
 
 /// Returns a part of a dense tensor of f32, in the same memory; `None` if it exceeds it.
-pub(super) fn part<R: CubeRuntime>(of: &CubeTensor<R>, start: usize, form: [usize; 5]) -> Option<CubeTensor<R>> {
-    Some(reshaped(span(of, start, form.iter().product())?, form))
+pub(super) fn part<R: CubeRuntime>(tensor: &CubeTensor<R>, start: usize, form: [usize; 5]) -> Option<CubeTensor<R>> {
+    Some(reshaped(span(tensor, start, form.iter().product())?, form))
 }
 
 /// Returns successive elements of a dense tensor of f32, in the same memory; `None` if they exceed it.
-fn span<R: CubeRuntime>(of: &CubeTensor<R>, start: usize, length: usize) -> Option<CubeTensor<R>> {
-    let whole = of.handle.size_in_used();
+fn span<R: CubeRuntime>(tensor: &CubeTensor<R>, start: usize, length: usize) -> Option<CubeTensor<R>> {
+    let total_bytes = tensor.handle.size_in_used();
     let [from, bytes] = [start, length].map(|elements: usize| (elements * size_of::<f32>()) as u64);
-    let after = whole.checked_sub(from.checked_add(bytes)?)?;
-    let handle = of.handle.clone().offset_start(from).offset_end(after);
-    let (client, device) = (of.client.clone(), of.device.clone());
-    Some(CubeTensor::new_contiguous(client, device, Shape::from([length]), handle, of.dtype))
+    let after = total_bytes.checked_sub(from.checked_add(bytes)?)?;
+    let handle = tensor.handle.clone().offset_start(from).offset_end(after);
+    let (client, device) = (tensor.client.clone(), tensor.device.clone());
+    Some(CubeTensor::new_contiguous(client, device, Shape::from([length]), handle, tensor.dtype))
 }
 
 /// Returns the elements of a tensor of f32 with five axes in their order, as arrays of at most `length` elements: in the memory
@@ -441,7 +441,7 @@ pub(super) fn tiles<R: CubeRuntime>(
         &client,
         cubes,
         dim,
-        whole(slab).into_array_arg(),
+        flat_view(slab).into_array_arg(),
         starts.into_array_arg(),
         y.clone().into_array_arg(),
         lengths_zyx([form[1], form[2], form[3]]),
@@ -526,7 +526,7 @@ pub(super) fn regions<R: CubeRuntime>(
         &client,
         cubes,
         dim,
-        whole(x).into_array_arg(),
+        flat_view(x).into_array_arg(),
         upload(table).into_array_arg(),
         y.clone().into_array_arg(),
         length(regions.len()),

@@ -215,12 +215,12 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
         }
         if let [start] = starts {
             let region = SampleBox { sample: 0, start: *start, lengths: [form[2], form[3], form[4]] };
-            let upload = |table| memory::whole(upload(table).into_primitive());
+            let upload = |table| memory::flat_view(upload(table).into_primitive());
             let tile = memory::regions(channels_last(slab.clone()), &[region], upload)?.pop()?;
             return Some(channels_second(tile));
         }
         let positions = starts.iter().flatten().map(|at| i32::try_from(*at)).collect::<Result<Vec<i32>, _>>().ok()?;
-        let positions = memory::whole(upload(positions).into_primitive());
+        let positions = memory::flat_view(upload(positions).into_primitive());
         let [samples, channels, depth, height, width] = form;
         let slab = channels_last(slab.clone());
         Some(channels_second(memory::tiles(slab, positions, [samples, depth, height, width, channels])?))
@@ -258,7 +258,7 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
             lengths: std::array::from_fn(|a| ranges[a].len()),
         };
         let all: Vec<SampleBox> = parts.iter().enumerate().map(region).collect();
-        let upload = |table| memory::whole(upload(table).into_primitive());
+        let upload = |table| memory::flat_view(upload(table).into_primitive());
         let copied = memory::regions(channels_last(x.clone()), &all, upload)?;
         Some(copied.into_iter().map(channels_second).collect())
     }
@@ -293,13 +293,14 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
         let parts: Vec<CubeTensor<R>> = parts.into_iter().map(channels_last).collect();
         // In the order in which the host wants it.
         let y = memory::empty(parts.first()?, [1, channels, depth, height, width], parts.first()?.dtype);
-        let [of_sample, of_channel, of_z, of_y, of_x] = Layout::of([1, channels, depth, height, width]).strides;
+        let [sample_stride, channel_stride, z_stride, y_stride, x_stride] =
+            Layout::of([1, channels, depth, height, width]).strides;
         let (mut row_start, mut column_start) = (0, 0);
         for (index, part) in parts.into_iter().enumerate() {
             let (lengths, strides) = axes(&part)?;
             let to = Layout {
-                start: row_start * of_y + column_start * of_x,
-                strides: [of_sample, of_z, of_y, of_x, of_channel],
+                start: row_start * y_stride + column_start * x_stride,
+                strides: [sample_stride, z_stride, y_stride, x_stride, channel_stride],
             };
             memory::copy(part, Layout { start: 0, strides }, lengths, &y, to);
             column_start += lengths[3];
@@ -312,8 +313,8 @@ impl<R: CubeRuntime, BT: BoolElement> DeviceBackend for CubeBackend<R, f32, i32,
 }
 
 /// Returns Burn's name of a type of floats; `None` for other types.
-fn float_type(of: ElementType) -> Option<DType> {
-    match of {
+fn float_type(element_type: ElementType) -> Option<DType> {
+    match element_type {
         ElementType::F32 => Some(DType::F32),
         ElementType::F16 => Some(DType::F16),
         ElementType::BF16 => Some(DType::BF16),
@@ -343,10 +344,10 @@ fn channels_kept<R: CubeRuntime, BT: BoolElement>(y: CubeTensor<R>) -> Image<Cub
 
 /// Returns all numbers beneath an image as an array with one axis.
 fn array<R: CubeRuntime, BT: BoolElement>(x: Image<CubeBackend<R, f32, i32, BT>>) -> CubeTensor<R> {
-    memory::whole(primitive(x))
+    memory::flat_view(primitive(x))
 }
 
 /// Returns the numbers of an image in their order as an array with one axis.
 fn packed<R: CubeRuntime, BT: BoolElement>(x: Image<CubeBackend<R, f32, i32, BT>>) -> CubeTensor<R> {
-    memory::whole(burn_cubecl::kernel::into_contiguous(primitive(x)))
+    memory::flat_view(burn_cubecl::kernel::into_contiguous(primitive(x)))
 }

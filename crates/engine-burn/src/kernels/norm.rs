@@ -86,7 +86,7 @@ fn fold<F: Float>(
     // Mean and sum of squared differences of each channel, then of the group.
     let mut means = SharedMemory::<f32>::new(comptime!(group as usize));
     let mut spreads = SharedMemory::<f32>::new(comptime!(group as usize));
-    let mut whole = SharedMemory::<f32>::new(3usize);
+    let mut group_terms = SharedMemory::<f32>::new(3usize);
 
     for member in 0..group {
         let channel = start + member;
@@ -100,19 +100,19 @@ fn fold<F: Float>(
         sync_cube();
     }
     if unit == 0 {
-        join_channels(&means, &spreads, &mut whole, count, epsilon, group);
+        join_channels(&means, &spreads, &mut group_terms, count, epsilon, group);
     }
     sync_cube();
     let mut member = unit;
     while member < group {
         let channel = start + member;
-        let factor = scale[channel as usize] * whole[1];
+        let factor = scale[channel as usize] * group_terms[1];
         let to = sample * (2 * channels) + channel;
         coefficients[to as usize] = factor;
-        coefficients[(to + channels) as usize] = bias[channel as usize] - whole[0] * factor;
+        coefficients[(to + channels) as usize] = bias[channel as usize] - group_terms[0] * factor;
         if comptime!(mean_at > 0) {
-            coefficients[(channel + mean_at) as usize] = whole[0];
-            coefficients[(channel + variance_at) as usize] = whole[2];
+            coefficients[(channel + mean_at) as usize] = group_terms[0];
+            coefficients[(channel + variance_at) as usize] = group_terms[2];
         }
         member += units;
     }
@@ -159,7 +159,7 @@ pub(super) fn add_rows(
 pub(super) fn join_channels(
     means: &SharedMemory<f32>,
     spreads: &SharedMemory<f32>,
-    whole: &mut SharedMemory<f32>,
+    group_terms: &mut SharedMemory<f32>,
     count: f32,
     epsilon: f32,
     #[comptime] group: u32,
@@ -177,9 +177,9 @@ pub(super) fn join_channels(
     }
     // Rounding can make it slightly negative. NaN stays NaN.
     let variance = (spread / (count * members)).abs();
-    whole[0] = mean;
-    whole[1] = 1.0f32 / (variance + epsilon).sqrt();
-    whole[2] = variance;
+    group_terms[0] = mean;
+    group_terms[1] = 1.0f32 / (variance + epsilon).sqrt();
+    group_terms[2] = variance;
 }
 
 /// Returns the coefficients of a norm of groups of channels, two rows for each sample (axes N, 1, 1, 1, 2·C), with two

@@ -240,7 +240,7 @@ fn fold<F: Float>(
     let mut scale_sums = SharedMemory::<f32>::new(comptime!(group as usize));
     let mut bias_sums = SharedMemory::<f32>::new(comptime!(group as usize));
     // Mean, reciprocal of the standard deviation, variance, factor and shift of the group.
-    let mut whole = SharedMemory::<f32>::new(5usize);
+    let mut group_terms = SharedMemory::<f32>::new(5usize);
 
     let mut reset = unit;
     while reset < group {
@@ -260,12 +260,12 @@ fn fold<F: Float>(
             sync_cube();
         }
         if unit == 0 {
-            join_channels(&means, &spreads, &mut whole, count, epsilon, group);
-            join_gradients(&means, &totals, &products, scale, &mut whole, start, count, group);
+            join_channels(&means, &spreads, &mut group_terms, count, epsilon, group);
+            join_gradients(&means, &totals, &products, scale, &mut group_terms, start, count, group);
         }
         sync_cube();
-        store_coefficients(scale, coefficients, &whole, sample, start, channels, group, units);
-        add_sample(&means, &totals, &products, &whole, &mut scale_sums, &mut bias_sums, group, units);
+        store_coefficients(scale, coefficients, &group_terms, sample, start, channels, group, units);
+        add_sample(&means, &totals, &products, &group_terms, &mut scale_sums, &mut bias_sums, group, units);
         sync_cube();
     }
     let mut stored = unit;
@@ -302,22 +302,22 @@ fn center_sums(
 fn store_coefficients(
     scale: &Array<f32>,
     coefficients: &mut Array<f32>,
-    whole: &SharedMemory<f32>,
+    group_terms: &SharedMemory<f32>,
     sample: u32,
     start: u32,
     #[comptime] channels: u32,
     #[comptime] group: u32,
     #[comptime] units: u32,
 ) {
-    let mut own = UNIT_POS;
-    while own < group {
-        let channel = start + own;
+    let mut index = UNIT_POS;
+    while index < group {
+        let channel = start + index;
         let to = sample * (4 * channels) + channel;
-        coefficients[to as usize] = scale[channel as usize] * whole[1];
-        coefficients[(to + channels) as usize] = whole[0];
-        coefficients[(to + 2 * channels) as usize] = whole[3];
-        coefficients[(to + 3 * channels) as usize] = whole[4];
-        own += units;
+        coefficients[to as usize] = scale[channel as usize] * group_terms[1];
+        coefficients[(to + channels) as usize] = group_terms[0];
+        coefficients[(to + 2 * channels) as usize] = group_terms[3];
+        coefficients[(to + 3 * channels) as usize] = group_terms[4];
+        index += units;
     }
 }
 
@@ -327,21 +327,21 @@ fn add_sample(
     means: &SharedMemory<f32>,
     totals: &SharedMemory<f32>,
     products: &SharedMemory<f32>,
-    whole: &SharedMemory<f32>,
+    group_terms: &SharedMemory<f32>,
     scale_sums: &mut SharedMemory<f32>,
     bias_sums: &mut SharedMemory<f32>,
     #[comptime] group: u32,
     #[comptime] units: u32,
 ) {
-    let mut own = UNIT_POS;
-    while own < group {
-        let total = totals[own as usize];
-        let product = products[own as usize] + (means[own as usize] - whole[0]) * total;
-        let scale_before = scale_sums[own as usize];
-        let bias_before = bias_sums[own as usize];
-        scale_sums[own as usize] = scale_before + product * whole[1];
-        bias_sums[own as usize] = bias_before + total;
-        own += units;
+    let mut index = UNIT_POS;
+    while index < group {
+        let total = totals[index as usize];
+        let product = products[index as usize] + (means[index as usize] - group_terms[0]) * total;
+        let scale_before = scale_sums[index as usize];
+        let bias_before = bias_sums[index as usize];
+        scale_sums[index as usize] = scale_before + product * group_terms[1];
+        bias_sums[index as usize] = bias_before + total;
+        index += units;
     }
 }
 
@@ -354,15 +354,15 @@ fn join_gradients(
     totals: &SharedMemory<f32>,
     products: &SharedMemory<f32>,
     scale: &Array<f32>,
-    whole: &mut SharedMemory<f32>,
+    group_terms: &mut SharedMemory<f32>,
     start: u32,
     count: f32,
     #[comptime] group: u32,
 ) {
     let members = f32::cast_from(group);
     let elements = count * members;
-    let mean = whole[0];
-    let inverse = whole[1];
+    let mean = group_terms[0];
+    let inverse = group_terms[1];
     let mut all = 0.0f32;
     let mut all_products = 0.0f32;
     for member in 0..group {
@@ -371,8 +371,8 @@ fn join_gradients(
         all += factor * total;
         all_products += factor * (products[member as usize] + (means[member as usize] - mean) * total);
     }
-    whole[3] = 0.0f32 - inverse * inverse * inverse * (all_products / elements);
-    whole[4] = 0.0f32 - inverse * (all / elements);
+    group_terms[3] = 0.0f32 - inverse * inverse * inverse * (all_products / elements);
+    group_terms[4] = 0.0f32 - inverse * (all / elements);
 }
 
 /// Applies the coefficients of [`fold`] to x and dy. If `is_activated`, dy is multiplied by the derivative of the activation at
@@ -513,9 +513,9 @@ pub(super) fn gradients<R: CubeRuntime>(
         x.tensor.dtype.into(),
     );
     let row = |start: usize| memory::part(&found, start, [channels, 1, 1, 1, 1]);
-    let (of_scale, of_bias) = (row(0)?, row(bias_at)?);
-    let of_x = to_x.then(|| reshaped(apply_coefficients(x, upstream, coefficients, wide), form));
-    Some(Gradients { x: of_x, scale: of_scale, bias: of_bias })
+    let (d_scale, d_bias) = (row(0)?, row(bias_at)?);
+    let dx = to_x.then(|| reshaped(apply_coefficients(x, upstream, coefficients, wide), form));
+    Some(Gradients { x: dx, scale: d_scale, bias: d_bias })
 }
 
 /// Returns the gradient of `x` from the coefficients of each sample, with one launch that reads `wide` channels at once.

@@ -63,8 +63,8 @@ fn step(
     count: u32,
     first_at: u32,
     second_at: u32,
-    of_first: Moment,
-    of_second: Moment,
+    first_moment: Moment,
+    second_moment: Moment,
     epsilon: f32,
     decay: f32,
     #[comptime] rule: Rule,
@@ -90,19 +90,19 @@ fn step(
     } else {
         gradient += value * decay;
     }
-    let mean = first[at] * of_first.kept + gradient * of_first.added;
+    let mean = first[at] * first_moment.kept + gradient * first_moment.added;
     y[(first_at + unit) as usize] = mean;
     if comptime!(matches!(rule, Rule::Sgd { .. })) {
         let mut direction = mean;
         if comptime!(matches!(rule, Rule::Sgd { nesterov: true })) {
-            direction = gradient + mean * of_first.kept;
+            direction = gradient + mean * first_moment.kept;
         }
         y[at] = value - direction * rate;
     } else {
-        let square = second[at] * of_second.kept + gradient * gradient * of_second.added;
+        let square = second[at] * second_moment.kept + gradient * gradient * second_moment.added;
         y[(second_at + unit) as usize] = square;
-        let spread = (square / bias_correction(hyper[1], of_second.log)).sqrt() + epsilon;
-        y[at] = value - mean / bias_correction(hyper[1], of_first.log) / spread * rate;
+        let spread = (square / bias_correction(hyper[1], second_moment.log)).sqrt() + epsilon;
+        y[at] = value - mean / bias_correction(hyper[1], first_moment.log) / spread * rate;
     }
 }
 

@@ -96,7 +96,7 @@ struct Lowering<'a> {
     readers: BTreeMap<ValueId, usize>,
     pending: BTreeMap<ValueId, Pending>,
     /// Values that are aliases, with the sources of the values that they stand for.
-    same: BTreeMap<ValueId, Source>,
+    aliases: BTreeMap<ValueId, Source>,
     /// Coefficients that change nothing, by the number of channels.
     identities: BTreeMap<usize, usize>,
     scratch_count: u32,
@@ -137,7 +137,7 @@ pub(super) fn lower(
         halves: BTreeSet::new(),
         readers,
         pending: BTreeMap::new(),
-        same: BTreeMap::new(),
+        aliases: BTreeMap::new(),
         identities: BTreeMap::new(),
         scratch_count,
     };
@@ -270,7 +270,7 @@ impl Lowering<'_> {
     fn rename(&mut self, step: &GpuStep, (output, form): (ValueId, Form)) -> Option<()> {
         let x = self.input(step, 0)?;
         if !self.outputs.contains(&output) {
-            self.same.insert(output, x);
+            self.aliases.insert(output, x);
             return Some(());
         }
         if self.steps.is_empty() {
@@ -348,7 +348,7 @@ impl Lowering<'_> {
 
     /// Returns the source of a value in the new steps.
     fn resolve(&self, value: ValueId) -> Source {
-        self.same.get(&value).copied().unwrap_or(Source::Value(value))
+        self.aliases.get(&value).copied().unwrap_or(Source::Value(value))
     }
 
     /// Returns an input of a step, which must not be a constant, and computes it if that is not done.

@@ -288,8 +288,8 @@ impl Planner<'_> {
 }
 
 /// Returns the smallest and the largest number of a type of integers or bools, rounded to floats.
-fn range(of: ElementType) -> (f32, f32) {
-    match of {
+fn range(element_type: ElementType) -> (f32, f32) {
+    match element_type {
         ElementType::Bool => (0.0, 1.0),
         ElementType::I8 => (f32::from(i8::MIN), f32::from(i8::MAX)),
         ElementType::U8 => (0.0, f32::from(u8::MAX)),
@@ -303,9 +303,9 @@ fn range(of: ElementType) -> (f32, f32) {
 }
 
 /// Returns the first number of a constant; `None` for types that are not stored as floats.
-fn single(of: &Tensor) -> Option<f32> {
-    let number = of.as_f32().and_then(|v| v.first().copied());
-    number.or_else(|| of.to_i64_vec()?.first().map(|v| *v as f32))
+fn single(tensor: &Tensor) -> Option<f32> {
+    let number = tensor.as_f32().and_then(|v| v.first().copied());
+    number.or_else(|| tensor.to_i64_vec()?.first().map(|v| *v as f32))
 }
 
 /// Returns the runs of neighboring reduced axes as (outer, length, inner), and sets `form` to the form after

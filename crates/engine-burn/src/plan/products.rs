@@ -79,29 +79,29 @@ impl Planner<'_> {
     /// Multiplies each row with weights, whose axes are column and summed number, and adds `bias` to it, one number for each
     /// column. With several pairs, a row has the rows of all pairs side by side, which are multiplied with the weights of
     /// their pair. Returns the rows one after the other.
-    fn times(&mut self, from: Source, weights: Source, bias: Option<Source>, of: Lengths) -> Source {
-        let (inputs, outputs) = (of.pairs * of.summed, of.pairs * of.columns);
-        let [z, y, x] = boxed(of.rows);
+    fn times(&mut self, from: Source, weights: Source, bias: Option<Source>, lengths: Lengths) -> Source {
+        let (inputs, outputs) = (lengths.pairs * lengths.summed, lengths.pairs * lengths.columns);
+        let [z, y, x] = boxed(lengths.rows);
         let lines = self.between(Kind::Reshape, vec![from], [1, z, y, x, inputs]);
         let voxels = self.between(Kind::Permute([0, 4, 1, 2, 3]), vec![lines], [1, inputs, z, y, x]);
-        let window = ConvGeometry { stride: [1; 3], padding: [0; 3], dilation: [1; 3], groups: of.pairs };
+        let window = ConvGeometry { stride: [1; 3], padding: [0; 3], dilation: [1; 3], groups: lengths.pairs };
         let kind = Kind::Conv { window, bias: bias.is_some(), residual: false, activation: None };
         let sources = [Some(voxels), Some(weights), bias].into_iter().flatten().collect();
         let product = self.scratch();
         // The kernel reads the weights in another order.
-        self.push_many(kind, sources, vec![(product, [1, outputs, z, y, x])], outputs * of.summed);
+        self.push_many(kind, sources, vec![(product, [1, outputs, z, y, x])], outputs * lengths.summed);
         self.between(Kind::Permute([0, 2, 3, 4, 1]), vec![Source::Value(product)], [1, z, y, x, outputs])
     }
 
     /// Multiplies pairs of matrices: each pair is a group of channels.
-    fn pairwise(&mut self, a: Source, b: Source, of: Lengths) -> Source {
-        let Lengths { pairs, rows, summed, columns } = of;
+    fn pairwise(&mut self, a: Source, b: Source, lengths: Lengths) -> Source {
+        let Lengths { pairs, rows, summed, columns } = lengths;
         let a = self.between(Kind::Reshape, vec![a], [pairs, rows, summed, 1, 1]);
         let a = self.between(Kind::Permute([1, 0, 2, 3, 4]), vec![a], [rows, pairs, summed, 1, 1]);
         let b = self.between(Kind::Reshape, vec![b], [pairs, summed, columns, 1, 1]);
         let b = self.between(Kind::Permute([0, 2, 1, 3, 4]), vec![b], [pairs, columns, summed, 1, 1]);
         let weights = self.between(Kind::Reshape, vec![b], [pairs * columns, summed, 1, 1, 1]);
-        let product = self.times(a, weights, None, of);
+        let product = self.times(a, weights, None, lengths);
         let product = self.between(Kind::Reshape, vec![product], [rows, pairs, columns, 1, 1]);
         self.between(Kind::Permute([1, 0, 2, 3, 4]), vec![product], [pairs, rows, columns, 1, 1])
     }

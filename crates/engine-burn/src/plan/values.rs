@@ -36,8 +36,8 @@ fn keeps_order(op: &Op) -> bool {
 }
 
 /// Returns integers or bools as floats, and refuses those that a float does not store.
-fn whole_numbers(of: &Tensor) -> PlanResult<Vec<f32>> {
-    let Some(values) = of.to_i64_vec() else { return unsupported(format!("on {} elements", of.dtype())) };
+fn whole_numbers(tensor: &Tensor) -> PlanResult<Vec<f32>> {
+    let Some(values) = tensor.to_i64_vec() else { return unsupported(format!("on {} elements", tensor.dtype())) };
     if values.iter().any(|v| v.unsigned_abs() > MAX_INTEGER as u64) {
         return unsupported(format!("with a constant above {MAX_INTEGER}"));
     }

@@ -163,8 +163,8 @@ impl Failed {
 }
 
 /// Returns the precisions of a device whose test had not ended.
-fn untested(of: &Device) -> &[Precision] {
-    let untested = of.shortcomings.iter().find_map(|shortcoming| match shortcoming {
+fn untested(device: &Device) -> &[Precision] {
+    let untested = device.shortcomings.iter().find_map(|shortcoming| match shortcoming {
         Shortcoming::UntestedPrecisions { precisions } => Some(precisions.as_slice()),
         _ => None,
     });

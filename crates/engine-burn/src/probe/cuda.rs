@@ -34,8 +34,8 @@ pub(super) fn devices(
         Ok(parts) => parts,
         Err(reason) => return vec![Kind::Cuda.unusable(reason)],
     };
-    let of_driver = driver::gpus(only);
-    let gpus = numbered(&listed, of_driver.as_ref().map(|gpus| gpus.all.as_slice()));
+    let driver_gpus = driver::gpus(only);
+    let gpus = numbered(&listed, driver_gpus.as_ref().map(|gpus| gpus.all.as_slice()));
     let all = described(&listed, &gpus, &parts);
     tuning::set_known_devices(&all);
     let lacks = match &parts.headers {
@@ -66,8 +66,8 @@ pub(super) fn list() -> Vec<Device> {
 }
 
 /// Returns the GPUs in the order of CUDA.
-fn numbered(listed: &[ListedGpu], of_driver: Option<&[NumberedGpu]>) -> Vec<NumberedGpu> {
-    Numbering::for_this_process().numbered(listed, of_driver, device_nodes())
+fn numbered(listed: &[ListedGpu], driver_gpus: Option<&[NumberedGpu]>) -> Vec<NumberedGpu> {
+    Numbering::for_this_process().numbered(listed, driver_gpus, device_nodes())
 }
 
 /// Returns the devices of the GPUs, which were not tested.

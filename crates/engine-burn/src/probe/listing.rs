@@ -87,16 +87,16 @@ impl Numbering {
     pub(crate) fn numbered(
         &self,
         listed: &[ListedGpu],
-        of_driver: Option<&[NumberedGpu]>,
+        driver_gpus: Option<&[NumberedGpu]>,
         nodes: usize,
     ) -> Vec<NumberedGpu> {
         let mut guessed = self.guessed(listed);
         if listed.is_empty() {
             guessed.resize(nodes.max(1), NumberedGpu::default());
         }
-        let Some(of_driver) = of_driver else { return guessed };
-        guessed.resize(of_driver.len(), NumberedGpu::default());
-        let combined = of_driver.iter().cloned().zip(guessed).map(|(own, guess)| NumberedGpu {
+        let Some(driver_gpus) = driver_gpus else { return guessed };
+        guessed.resize(driver_gpus.len(), NumberedGpu::default());
+        let combined = driver_gpus.iter().cloned().zip(guessed).map(|(own, guess)| NumberedGpu {
             name: own.name.or(guess.name),
             memory_bytes: own.memory_bytes.or(guess.memory_bytes),
             free_bytes: own.free_bytes.or(guess.free_bytes),

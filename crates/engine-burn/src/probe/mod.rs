@@ -115,13 +115,13 @@ impl std::str::FromStr for ProbeRequest {
         let (kind, part) = match text.split_once(':') {
             None => (text, ProbePart::All),
             Some((kind, "list")) => (kind, ProbePart::List),
-            Some((kind, of_device)) => {
+            Some((kind, device_text)) => {
                 let invalid = || {
                     format!("invalid probe \"{text}\": expected cuda, cuda:list, cuda:INDEX or cuda:INDEX:PRECISION")
                 };
-                let (index, precision) = match of_device.split_once(':') {
+                let (index, precision) = match device_text.split_once(':') {
                     Some((index, precision)) => (index, Some(precision)),
-                    None => (of_device, None),
+                    None => (device_text, None),
                 };
                 let index: usize = index.parse().map_err(|_| invalid())?;
                 let precision = precision.map(str::parse::<Precision>).transpose().map_err(|_| invalid())?;

@@ -276,12 +276,12 @@ pub(crate) fn user_environments(home: &Path, pyenv: Option<PathBuf>, conda: Opti
     let mut all = vec![home.join(OWN_VENV), home.join(".local")];
     all.extend(entries(&pyenv.unwrap_or_else(|| home.join(".pyenv")).join("versions")));
     // An environment is a folder in `envs` of the installation, or the installation itself.
-    let of_active = conda.map(|active| match active.parent().filter(|parent| parent.ends_with("envs")) {
+    let active_installation = conda.map(|active| match active.parent().filter(|parent| parent.ends_with("envs")) {
         Some(parent) => parent.parent().unwrap_or(parent).to_owned(),
         None => active.to_owned(),
     });
     let usual = ["miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba"].map(|name| home.join(name));
-    all.extend(of_active.into_iter().chain(usual).flat_map(|installation| conda_environments(&installation)));
+    all.extend(active_installation.into_iter().chain(usual).flat_map(|installation| conda_environments(&installation)));
     // Conda lists environments elsewhere in this file.
     let listed = std::fs::read_to_string(home.join(".conda/environments.txt")).unwrap_or_default();
     all.extend(listed.lines().map(str::trim).filter(|line| !line.is_empty()).take(MAX_LISTED).map(PathBuf::from));

@@ -125,14 +125,14 @@ impl<B: DeviceBackend> SlabSession for DeviceSession<B> {
             self.watch.guard(id, || {
                 stream.executes(|| {
                     let count = parts.len();
-                    let whole = B::join_parts(parts, columns)
+                    let joined = B::join_parts(parts, columns)
                         .ok_or_else(|| bad_slab(format!("rows of {columns} tiles"), format!("{count} tiles")))?;
-                    let shape = whole.dims()[1..].to_vec();
+                    let shape = joined.dims()[1..].to_vec();
                     if !waits {
                         // Errors of the runs before are seen here.
                         transfers.synchronize()?;
                     }
-                    Ok((shape, transfers.download(whole)?))
+                    Ok((shape, transfers.download(joined)?))
                 })
             })
         });

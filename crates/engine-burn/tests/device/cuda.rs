@@ -54,9 +54,9 @@ fn gradients_of_convolutions_on_cuda_round_as_much_as_their_type() {
         let x = [2, inputs, 8, 16, 18];
         let dy = [2, outputs, 8 / stride, 16 / stride, 18 / stride];
         let given = [tensor(&x, 3), tensor(&[outputs, inputs, kernel, kernel, kernel], 4), tensor(&dy, 5)];
-        for (of, of_weights) in [("input", false), ("weights", true)] {
+        for (of, for_weights) in [("input", false), ("weights", true)] {
             let what = format!("{of} gradient, {inputs} to {outputs} channels, kernel {kernel}, stride {stride}");
-            rounds_as_stated(&engine, &what, &gradient(attrs.clone(), of_weights, x, dy), &given);
+            rounds_as_stated(&engine, &what, &gradient(attrs.clone(), for_weights, x, dy), &given);
         }
     }
 }

@@ -110,7 +110,7 @@ fn grouped_convolutions_fall_back_to_kernels_without_matrix_units() {
     let attrs = ConvAttrs { group: 2, ..ConvAttrs::same(&[1, 3, 3]) };
     let (x, dy) = ([2, 32, 3, 6, 17], [2, 64, 3, 6, 17]);
     let forward = layer(Op::Conv(attrs.clone()), [&x, &[64, 16, 1, 3, 3], &[64]]);
-    let gradients = [false, true].map(|of_weights| gradient(attrs.clone(), of_weights, x, dy));
+    let gradients = [false, true].map(|for_weights| gradient(attrs.clone(), for_weights, x, dy));
     for graph in std::iter::once(forward).chain(gradients) {
         let shape = |input: &ValueId| graph.value(*input).fixed_shape().unwrap();
         let inputs: Vec<Tensor> = graph.inputs.iter().map(shape).zip(7..).map(|(s, seed)| tensor(&s, seed)).collect();
@@ -120,7 +120,7 @@ fn grouped_convolutions_fall_back_to_kernels_without_matrix_units() {
 }
 
 /// Returns the graph of a gradient of a convolution, of its input or its weights.
-pub fn gradient(attrs: ConvAttrs, of_weights: bool, x: [usize; 5], dy: [usize; 5]) -> Graph {
+pub fn gradient(attrs: ConvAttrs, for_weights: bool, x: [usize; 5], dy: [usize; 5]) -> Graph {
     let mut graph = Graph::new("gradient");
     let weights: Vec<usize> = [dy[1], x[1] / attrs.group].into_iter().chain(attrs.kernel.iter().copied()).collect();
     let mut inputs = Vec::new();
@@ -129,7 +129,7 @@ pub fn gradient(attrs: ConvAttrs, of_weights: bool, x: [usize; 5], dy: [usize; 5
         inputs.push(Some(graph.add_input(name, ElementType::F32, dims)));
     }
     let made = graph.add_value("gradient", None, None);
-    let outputs = if of_weights { vec![None, Some(made)] } else { vec![Some(made)] };
+    let outputs = if for_weights { vec![None, Some(made)] } else { vec![Some(made)] };
     let op = Op::Vjp(Box::new(Op::Conv(attrs)));
     graph.nodes.push(Node { name: "node".into(), op, inputs, outputs });
     graph.outputs = vec![made];
@@ -138,9 +138,9 @@ pub fn gradient(attrs: ConvAttrs, of_weights: bool, x: [usize; 5], dy: [usize; 5
 
 #[test]
 fn tiled_gradients_match_the_reference() {
-    for (of, of_weights) in [("input", false), ("weights", true)] {
+    for (of, for_weights) in [("input", false), ("weights", true)] {
         let tiled = |what: &str, attrs: &ConvAttrs, x: [usize; 5], dy: [usize; 5]| {
-            tiled(&format!("gradient of {of}, {what}"), &gradient(attrs.clone(), of_weights, x, dy));
+            tiled(&format!("gradient of {of}, {what}"), &gradient(attrs.clone(), for_weights, x, dy));
         };
         let plane = ConvAttrs::same(&[1, 3, 3]);
         tiled("a plane", &plane, [2, 16, 3, 6, 17], [2, 32, 3, 6, 17]);

@@ -265,12 +265,12 @@ impl<'a> Emitter<'a> {
             }
             kind => {
                 let slots = inputs.iter().map(|id| self.require_blocked(*id)).collect::<Result<Vec<_>, _>>()?;
-                let of_output = output.map(|id| self.slot(id)).transpose()?;
+                let output_slot = output.map(|id| self.slot(id)).transpose()?;
                 let values: Vec<ValueId> = output.into_iter().chain(inputs).collect();
-                self.group(kind.into_steps(&slots, of_output)?, &values, &name, macs, weight_bytes)?;
+                self.group(kind.into_steps(&slots, output_slot)?, &values, &name, macs, weight_bytes)?;
                 // Other steps before the kernel clear borders.
-                let of_kernel = self.steps.iter_mut().skip(first).filter(|step| step.name == name);
-                of_kernel.for_each(|step| step.precision = precision);
+                let kernel_steps = self.steps.iter_mut().skip(first).filter(|step| step.name == name);
+                kernel_steps.for_each(|step| step.precision = precision);
                 self.blocked.extend(output);
                 Ok(())
             }
@@ -294,13 +294,13 @@ impl<'a> Emitter<'a> {
         let dense = ops.iter().flat_map(|op| op.dense_inputs(graph).into_iter().chain(op.dense_outputs(graph)));
         let dense: BTreeSet<ValueId> = dense.collect();
         let moved_bytes = self.blocked_bytes(values).saturating_add(self.dense_bytes(&dense));
-        let mut of_first = (macs, weight_bytes.saturating_add(moved_bytes));
+        let mut first_cost = (macs, weight_bytes.saturating_add(moved_bytes));
         for op in ops {
             for id in values {
                 self.touch(*id)?;
             }
             self.dense.extend(op.dense_outputs(graph));
-            let (macs, bytes) = std::mem::take(&mut of_first);
+            let (macs, bytes) = std::mem::take(&mut first_cost);
             self.push(op, name, macs, bytes);
         }
         Ok(())
@@ -329,7 +329,7 @@ impl<'a> Emitter<'a> {
     /// Emits the copy of consecutive channel blocks of `x`, starting at `block`, unless `output` shares its buffer.
     fn slice(&mut self, x: ValueId, block: usize, output: ValueId, name: &str) -> Result<(), LowerError> {
         self.require_blocked(x)?;
-        let of_output = self.slot(output)?;
+        let output_slot = self.slot(output)?;
         self.touch(output)?;
         self.touch(x)?;
         let (root, first) = self.placement.root(x);
@@ -337,7 +337,7 @@ impl<'a> Emitter<'a> {
             let input = self.part(x, output, block)?;
             // The copy reads as many channels as it writes.
             let bytes = self.blocked_bytes([&output]).saturating_mul(2);
-            self.push(Box::new(Copy { input, output: of_output }), name, 0, bytes);
+            self.push(Box::new(Copy { input, output: output_slot }), name, 0, bytes);
         }
         self.blocked.insert(output);
         Ok(())

@@ -119,11 +119,11 @@ pub(crate) struct Slab {
 
 impl Slab {
     /// Returns the planes that are written of value number `value`: new ones, and zeros after the last one.
-    pub(crate) fn written(&self, of: &FlowValue, value: usize) -> [Range<isize>; 2] {
+    pub(crate) fn written(&self, flow_value: &FlowValue, value: usize) -> [Range<isize>; 2] {
         let range = |planes: Option<&Range<usize>>, after: usize| {
             planes.map_or(0..0, |p| (after + p.start) as isize..(after + p.end) as isize)
         };
-        [range(self.new.get(value), 0), range(self.zeros.get(value), of.extent)]
+        [range(self.new.get(value), 0), range(self.zeros.get(value), flow_value.extent)]
     }
 }
 

@@ -185,7 +185,7 @@ fn candidate(
     let (starts, words) = arena::place(program, &pass.needs, &storages);
     let moved = program.buffers.iter().zip(moved).map(|(b, planes)| b.plane_bytes().saturating_mul(*planes as u64));
     let moved_bytes = moved.fold(0u64, u64::saturating_add);
-    let read = program.of_values.iter().zip(&pass.planes_read);
+    let read = program.value_views.iter().zip(&pass.planes_read);
     let read_bytes: f64 = read.map(|(view, planes)| program.view_bytes(view) as f64 * *planes as f64).sum();
     let steps = depth.div_ceil(slab_planes.max(1)) * program.nodes.len();
     let cost = program.macs as f64

@@ -89,14 +89,20 @@ impl View {
 
     /// Returns the slot of the planes from `first` on, for a step that reads them across the end of a ring. `None` if the
     /// buffer is not a ring, or repeats planes.
-    pub(crate) fn ring_slot(&self, of: &Buffer, first: isize, start: usize, storage: &PlaneStorage) -> Option<Slot> {
+    pub(crate) fn ring_slot(
+        &self,
+        buffer: &Buffer,
+        first: isize,
+        start: usize,
+        storage: &PlaneStorage,
+    ) -> Option<Slot> {
         let (len, first) = (storage.plain_ring_len()?, storage.ring_position(first)?);
         Some(Slot {
             layout: self.layout.slices(len, len)?,
-            elem: of.elem,
-            images: of.images,
-            start: start + self.block * of.block_words(len),
-            image_stride: of.block_words(len) * of.layout.blocks(),
+            elem: buffer.elem,
+            images: buffer.images,
+            start: start + self.block * buffer.block_words(len),
+            image_stride: buffer.block_words(len) * buffer.layout.blocks(),
             ring_first: Some(first),
         })
     }
@@ -198,7 +204,7 @@ pub(crate) struct RollingProgram {
     /// The nodes of the flow.
     pub nodes: Vec<RollingNode>,
     /// For each value of the flow, its view.
-    pub of_values: Vec<View>,
+    pub value_views: Vec<View>,
     /// The network's only input.
     pub input: Port,
     /// The network's outputs, in the order of the graph.
@@ -246,11 +252,11 @@ impl RollingProgram {
 
     /// Returns the bytes of the largest buffer if it holds all planes.
     pub(crate) fn largest_buffer_bytes(&self) -> u64 {
-        let of_value = |value: &FlowValue| {
+        let value_bytes = |value: &FlowValue| {
             let plane_bytes = self.buffers.get(value.buffer).map_or(0, Buffer::plane_bytes);
             plane_bytes.saturating_mul(value.extent as u64)
         };
-        self.flow.values.iter().map(of_value).max().unwrap_or(0)
+        self.flow.values.iter().map(value_bytes).max().unwrap_or(0)
     }
 }
 
@@ -268,8 +274,8 @@ pub(crate) fn lower(prepared: Prepared, isa: Isa, interrupt: &Interrupt) -> Resu
         flow: Flow::default(),
         views: Vec::new(),
         buffers: Vec::new(),
-        of_values: Vec::new(),
-        of_roots: BTreeMap::new(),
+        value_views: Vec::new(),
+        root_buffers: BTreeMap::new(),
         known: BTreeMap::new(),
         nodes: Vec::new(),
     };
@@ -291,10 +297,10 @@ pub(crate) fn lower(prepared: Prepared, isa: Isa, interrupt: &Interrupt) -> Resu
         }
     }
     let outputs = lowering.outputs()?;
-    let Lowering { flow, views, buffers, of_values, nodes, .. } = lowering;
+    let Lowering { flow, views, buffers, value_views, nodes, .. } = lowering;
     let macs = nodes.iter().map(|n| n.macs).sum();
     graph.initializers.clear();
-    Ok(RollingProgram { graph, flow, views, buffers, nodes, of_values, input, outputs, weight_bytes, macs })
+    Ok(RollingProgram { graph, flow, views, buffers, nodes, value_views, input, outputs, weight_bytes, macs })
 }
 
 struct Lowering<'a> {
@@ -304,8 +310,8 @@ struct Lowering<'a> {
     flow: Flow,
     views: Vec<View>,
     buffers: Vec<Buffer>,
-    of_values: Vec<View>,
-    of_roots: BTreeMap<ValueId, usize>,
+    value_views: Vec<View>,
+    root_buffers: BTreeMap<ValueId, usize>,
     /// Values of the flow by their value in the graph.
     known: BTreeMap<ValueId, usize>,
     nodes: Vec<RollingNode>,
@@ -349,16 +355,16 @@ impl Lowering<'_> {
         }
         let (layout, _) = self.layout(id)?;
         let (root, block) = self.placement.root(id);
-        let buffer = match self.of_roots.get(&root) {
+        let buffer = match self.root_buffers.get(&root) {
             Some(buffer) => *buffer,
             None => {
                 let (whole, images) = self.layout(root)?;
                 self.buffers.push(Buffer { layout: plane(whole), elem: self.placement.elem(root), images });
-                self.of_roots.insert(root, self.buffers.len() - 1);
+                self.root_buffers.insert(root, self.buffers.len() - 1);
                 self.buffers.len() - 1
             }
         };
-        self.of_values.push(View { buffer, block, layout: plane(layout) });
+        self.value_views.push(View { buffer, block, layout: plane(layout) });
         let value = self.flow.value(layout.dims[0], buffer);
         self.known.insert(id, value);
         Ok(value)
@@ -366,7 +372,7 @@ impl Lowering<'_> {
 
     /// Adds a view of a value, which is also a slot, and returns its index.
     fn view(&mut self, value: usize) -> Result<usize, NotRolling> {
-        let view = self.of_values.get(value).copied().ok_or(LowerError::NoPlace(value)).map_err(EngineError::from)?;
+        let view = self.value_views.get(value).copied().ok_or(LowerError::NoPlace(value)).map_err(EngineError::from)?;
         self.views.push(view);
         Ok(self.views.len() - 1)
     }
@@ -442,12 +448,12 @@ impl Lowering<'_> {
     /// Adds a node that runs on kernels.
     fn node(&mut self, planned: KernelPlan) -> Result<(), NotRolling> {
         let (name, precision) = (planned.name(), planned.precision());
-        let Some(of_output) = planned.output else { return Err(self.refuse(&planned.label, &planned.inputs)) };
+        let Some(output_id) = planned.output else { return Err(self.refuse(&planned.label, &planned.inputs)) };
         let values = planned.inputs.iter().map(|id| self.require(*id)).collect::<Result<Vec<_>, _>>()?;
-        let output = self.add(of_output)?;
+        let output = self.add(output_id)?;
         let extents: Vec<usize> = values.iter().map(|v| self.extent(*v)).collect();
         let weight_bytes = planned.weight_bytes();
-        let moved = planned.inputs.iter().chain([&of_output]);
+        let moved = planned.inputs.iter().chain([&output_id]);
         let moved_bytes = moved.fold(0, |sum: u64, id| sum.saturating_add(self.placement.value_bytes(*id)));
         let (mut kind, outputs) = (planned.kind, self.extent(output));
         let Some(reads) = reads(&kind, &extents, outputs) else {
@@ -456,7 +462,7 @@ impl Lowering<'_> {
         let inputs = values.iter().map(|v| self.view(*v)).collect::<Result<Vec<_>, _>>()?;
         // The kernels for planar outputs read planes side by side.
         let reads_window = matches!(kind, PlanKind::Conv { .. } | PlanKind::ConvInt8 { .. });
-        let is_blocked = self.of_values.get(output).is_some_and(|view| view.layout.block != 1);
+        let is_blocked = self.value_views.get(output).is_some_and(|view| view.layout.block != 1);
         let window_input = (reads_window && is_blocked).then_some(0);
         let (work, written) = if let PlanKind::Joined { blocks, tables } = kind {
             self.join(&inputs, &values, output, blocks, tables)?
@@ -513,10 +519,10 @@ impl Lowering<'_> {
         tables: Vec<Option<Box<[u8; 256]>>>,
     ) -> Result<(Work, Vec<usize>), NotRolling> {
         let whole =
-            self.of_values.get(output).copied().ok_or(LowerError::NoPlace(output)).map_err(EngineError::from)?;
+            self.value_views.get(output).copied().ok_or(LowerError::NoPlace(output)).map_err(EngineError::from)?;
         let (mut steps, mut written): (Vec<Box<dyn StepOp>>, Vec<usize>) = (Vec::new(), Vec::new());
         for (((input, value), block), table) in inputs.iter().zip(values).zip(blocks).zip(tables) {
-            let Some(part) = self.of_values.get(*value).copied() else { continue };
+            let Some(part) = self.value_views.get(*value).copied() else { continue };
             if (part.buffer, part.block) == (whole.buffer, whole.block + block) {
                 continue;
             }

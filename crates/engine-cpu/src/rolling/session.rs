@@ -84,8 +84,8 @@ impl CpuRollingSession {
         let words = self.arena.words();
         let buffers = self.program.buffers.iter().zip(&self.starts).zip(&self.storages);
         for ((buffer, start), storage) in buffers.filter(|((buffer, _), _)| chosen(buffer.elem)) {
-            let own = part(words, *start, buffer.words(storage.capacity)).map_err(|e| e.at("clear"))?;
-            self.pool.install(|| own.par_chunks_mut(FILL_WORDS).for_each(|part| fill(part, buffer.elem)));
+            let buffer_words = part(words, *start, buffer.words(storage.capacity)).map_err(|e| e.at("clear"))?;
+            self.pool.install(|| buffer_words.par_chunks_mut(FILL_WORDS).for_each(|part| fill(part, buffer.elem)));
         }
         Ok(())
     }
@@ -346,7 +346,7 @@ impl Place<'_> {
 
     /// Returns the buffer of a value, how its planes lie in it, and its first word.
     fn buffer(&self, value: usize) -> StepResult<(&Buffer, &PlaneStorage, usize)> {
-        let found = self.program.of_values.get(value).and_then(|view| {
+        let found = self.program.value_views.get(value).and_then(|view| {
             let at = view.buffer;
             Some((self.program.buffers.get(at)?, self.storages.get(at)?, *self.starts.get(at)?))
         });
@@ -365,7 +365,7 @@ impl Place<'_> {
 
     /// Writes the zeros after the last plane of a value that a slab has completed.
     fn end(&self, value: usize, slab: &Slab, words: &mut [f32]) -> StepResult<()> {
-        let (Some(of), Some(view)) = (self.program.flow.values.get(value), self.program.of_values.get(value)) else {
+        let (Some(of), Some(view)) = (self.program.flow.values.get(value), self.program.value_views.get(value)) else {
             return Err(StepError::MissingSlot(value));
         };
         let (buffer, storage, _) = self.buffer(value)?;
@@ -420,8 +420,8 @@ fn run_nodes(
         }
         interrupt.check().map_err(EngineError::from)?;
         let extent = program.flow.values.get(flow.output).map_or(1, |v| v.extent.max(1));
-        let of_slab = |whole: u64| whole / extent as u64 * new.len() as u64;
-        let (macs, bytes) = (of_slab(node.macs), of_slab(node.moved_bytes).saturating_add(node.weight_bytes));
+        let slab_share = |whole: u64| whole / extent as u64 * new.len() as u64;
+        let (macs, bytes) = (slab_share(node.macs), slab_share(node.moved_bytes).saturating_add(node.weight_bytes));
         let span = recorder.times_operators().then(|| {
             let span = recorder.span(Stage::Op, node.name.clone()).precision(node.precision);
             span.macs(macs).bytes(bytes as usize)

@@ -101,7 +101,11 @@ impl Affine {
     /// Returns the scale and shift of each channel for one image.
     fn factors(&self, context: &Context<'_>, image: usize) -> StepResult<Factors> {
         let stored = |at: usize| {
-            context.moments.get(at).and_then(|of_images| of_images.get(image)).ok_or(StepError::MissingMoments(at))
+            context
+                .moments
+                .get(at)
+                .and_then(|image_moments| image_moments.get(image))
+                .ok_or(StepError::MissingMoments(at))
         };
         match self {
             Affine::Dynamic { ranges: at, channels } => {
@@ -138,13 +142,13 @@ fn group_norm(stored: &Moments, gamma: &[f32], beta: &[f32], epsilon: f32, facto
         .map(|((mean, variance), f)| (mean / f64::from(*f), variance / f64::from(*f).powi(2)))
         .collect();
     let together = (own.len() / groups.max(1)).max(1);
-    let of_group = |group: &[(f64, f64)]| {
+    let group_moments = |group: &[(f64, f64)]| {
         let count = group.len() as f64;
         let mean = group.iter().map(|(m, _)| m).sum::<f64>() / count;
         let square = group.iter().map(|(m, v)| v + (m - mean) * (m - mean)).sum::<f64>() / count;
         (mean, square)
     };
-    let grouped = own.chunks(together).flat_map(|g| std::iter::repeat_n(of_group(g), g.len()));
+    let grouped = own.chunks(together).flat_map(|g| std::iter::repeat_n(group_moments(g), g.len()));
     let all = grouped.zip(gamma.iter().zip(beta)).zip(factor);
     all.map(|(((mean, variance), (gamma, beta)), factor)| {
         let gain = f64::from(*gamma) / (variance + f64::from(epsilon)).sqrt();
@@ -180,8 +184,8 @@ impl Term {
 /// Returns the slots of terms, and for each image scale and shift of each term.
 fn operands(context: &Context<'_>, terms: &[Term], images: usize) -> StepResult<(Vec<Slot>, Vec<Vec<Factors>>)> {
     let slots = terms.iter().map(|t| context.slot(t.slot)).collect::<StepResult<_>>()?;
-    let of_image = |image: usize| terms.iter().map(|t| t.affine.factors(context, image)).collect();
-    Ok((slots, (0..images).map(of_image).collect::<StepResult<_>>()?))
+    let image_factors = |image: usize| terms.iter().map(|t| t.affine.factors(context, image)).collect();
+    Ok((slots, (0..images).map(image_factors).collect::<StepResult<_>>()?))
 }
 
 /// Returns the terms of one image as the kernels take them; `factors` are scale and shift of each term, and `source` returns
@@ -214,17 +218,17 @@ impl StepOp for MomentsOf {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from) = (context.isa, context.slot(self.input)?);
         let len = from.layout.len();
-        let mut of_images = Vec::new();
+        let mut image_moments = Vec::new();
         for image in 0..from.images {
             let source = context.image(&from, image)?;
-            of_images.push(match from.elem {
+            image_moments.push(match from.elem {
                 Elem::F32 if from.layout.block == 1 => norm::channel_moments(isa, source, &from.layout)?,
                 Elem::F32 => norm::moments(isa, &Source::F32(source, &from.layout))?,
                 Elem::F16 => norm::moments(isa, &Source::F16(halves(source, len), &from.layout))?,
                 Elem::U8 { .. } => norm::moments(isa, &Source::U8(bytes(source, len), &from.layout))?,
             });
         }
-        context.store_moments(self.moments, of_images)
+        context.store_moments(self.moments, image_moments)
     }
 }
 

@@ -76,15 +76,15 @@ pub(super) fn convolve(
     let extra = epilogue.residual.map(|r| context.slot(r)).transpose()?;
     let resolved = epilogue.resolve(context)?;
     let epilogue = resolved.as_ref().unwrap_or(epilogue);
-    let mut of_images = Vec::new();
+    let mut image_moments = Vec::new();
     for_each_image(context.arena, to, |image, words, split| {
         let x = split.image(from, image)?;
         let residual = extra.as_ref().map(|r| split.image(r, image).map(|words| (words, &r.layout))).transpose()?;
         let moments = kernel(x, &epilogue.finish(residual), target(words, to, epilogue.quantizer)?)?;
-        of_images.extend(moments);
+        image_moments.extend(moments);
         Ok(())
     })?;
-    epilogue.moments.map_or(Ok(()), |at| context.store_moments(at, of_images))
+    epilogue.moments.map_or(Ok(()), |at| context.store_moments(at, image_moments))
 }
 
 /// Convolution.

@@ -176,7 +176,7 @@ impl Cache {
             let has_shapes = key.shapes.iter().map(Vec::as_slice).eq(shapes.iter().copied());
             key.model == fingerprint && has_shapes && key.threads == threads
         };
-        let of_entry = |StoredEntry { key, entry }: &StoredEntry| {
+        let to_measurement = |StoredEntry { key, entry }: &StoredEntry| {
             let Entry::Time(timing) = entry else { return None };
             if !is_asked_for(key) {
                 return None;
@@ -186,7 +186,7 @@ impl Cache {
             let lowered_limit_bytes = lowered.map(|lowered| lowered.limit_bytes);
             Some(Measurement { device, precision, best_ms, error, lowered_limit_bytes, reason, cached: true })
         };
-        self.entries.iter().filter_map(of_entry).collect()
+        self.entries.iter().filter_map(to_measurement).collect()
     }
 
     pub(super) fn key(&self, probe: &Probe<'_>, device: &Device, precision: Precision) -> Key {

@@ -98,8 +98,8 @@ fn is_complete(layer: &Layer, full: &Layer, factor: usize) -> bool {
     let factor = factor as f64;
     let is_covered = |plane: &[usize; 3]| match (edges(layer, plane), edges(full, plane)) {
         // Edges are rounded by less than a pixel.
-        (Some(of_level), Some(of_full)) => {
-            of_level.iter().zip(of_full).all(|(found, wanted)| (found - wanted / factor).abs() <= 1.0)
+        (Some(level_edges), Some(full_edges)) => {
+            level_edges.iter().zip(full_edges).all(|(found, wanted)| (found - wanted / factor).abs() <= 1.0)
         }
         _ => false,
     };

@@ -349,7 +349,7 @@ impl Czi {
                 lzw_decode(&stored, &mut pixels)?;
                 pixels
             }
-            of_zstd => self.unzstd(&stored, of_zstd, expected)?,
+            zstd_variant => self.unzstd(&stored, zstd_variant, expected)?,
         });
         self.source.count_decoded(started.elapsed(), expected);
         *kept() = Some((key, Arc::clone(&pixels)));

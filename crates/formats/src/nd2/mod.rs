@@ -246,9 +246,9 @@ impl Nd2 {
                     line.copy_from_slice(&row);
                     continue;
                 }
-                let of_channel = (window.c + c) * size;
+                let channel_start = (window.c + c) * size;
                 for (sample, stored) in line.chunks_exact_mut(size).zip(row.chunks_exact(pixel)) {
-                    if let Some(stored) = stored.get(of_channel..of_channel + size) {
+                    if let Some(stored) = stored.get(channel_start..channel_start + size) {
                         sample.copy_from_slice(stored);
                     }
                 }

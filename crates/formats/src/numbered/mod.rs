@@ -69,8 +69,8 @@ fn can_join(file: &Path, fits: &impl Fn(&Path) -> Result<bool, Fault>) -> Result
     }
 }
 
-/// Whether the first, the last and evenly spaced files of a long series fit, so that all of them are taken for planes.
-/// `false` for a short series, of which every file is checked. The opened file is known to fit.
+/// Whether the first, the last and evenly spaced files of a long series fit, so that all files are assumed to be planes.
+/// `false` for a short series, in which every file is checked. The opened file is known to fit.
 fn fits_by_sample(
     files: &[&PathBuf],
     opened: &Path,
@@ -87,11 +87,11 @@ fn fits_by_sample(
 }
 
 /// Returns the files whose numbers follow each other without a gap, with a number among them.
-fn run_around(by_number: &BTreeMap<u64, PathBuf>, own: u64) -> Vec<&PathBuf> {
+fn run_around(by_number: &BTreeMap<u64, PathBuf>, opened_number: u64) -> Vec<&PathBuf> {
     let file = |number: u64| by_number.get(&number);
-    let mut run: Vec<&PathBuf> = (0..own).rev().map_while(file).collect();
+    let mut run: Vec<&PathBuf> = (0..opened_number).rev().map_while(file).collect();
     run.reverse();
-    run.extend((own..).map_while(file));
+    run.extend((opened_number..).map_while(file));
     run
 }
 

@@ -473,16 +473,16 @@ fn fill_value(dtype: DType, value: &Value) -> Result<Vec<u8>, Fault> {
         DType::U64 => value.as_u64().or((number == 1.0).then_some(1)).ok_or_else(wrong)?.to_ne_bytes().to_vec(),
         _ => {
             let is_whole = number.fract() == 0.0 && number.abs() < MAX_WHOLE;
-            let whole = value.as_i64().or(is_whole.then_some(number as i64)).ok_or_else(wrong)?;
+            let integer = value.as_i64().or(is_whole.then_some(number as i64)).ok_or_else(wrong)?;
             let bits = size as u32 * 8;
             let (low, high) = match dtype {
                 DType::I8 | DType::I16 | DType::I32 | DType::I64 => (i64::MIN >> (64 - bits), i64::MAX >> (64 - bits)),
                 _ => (0, i64::MAX >> (63 - bits)),
             };
-            if whole < low || whole > high {
+            if integer < low || integer > high {
                 return Err(wrong());
             }
-            let bytes = whole.to_le_bytes();
+            let bytes = integer.to_le_bytes();
             let mut native = bytes.get(..size).unwrap_or_default().to_vec();
             if cfg!(target_endian = "big") {
                 native.reverse();

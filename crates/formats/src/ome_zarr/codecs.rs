@@ -26,12 +26,12 @@ pub(crate) enum BytesCodec {
     Crc32c,
     /// An LZ4 block after its length, as numcodecs writes it.
     Lz4,
-    /// First all first bytes of the elements, then all second ones, and so on.
+    /// All first bytes of the elements, then all second bytes, and so on.
     Shuffle {
         /// Bytes of an element.
         size: usize,
     },
-    /// Differences between whole numbers that follow each other.
+    /// Differences between consecutive integers.
     Delta {
         /// Bytes of a number.
         size: usize,
@@ -40,14 +40,14 @@ pub(crate) enum BytesCodec {
     },
 }
 
-/// Bytes of the elements of a shuffle that states none.
+/// Size in bytes of the elements of a shuffle that does not state it.
 const DEFAULT_ELEMENT_BYTES: u64 = 4;
 
 /// Bytes of a CRC-32C checksum.
 pub(crate) const CHECKSUM_BYTES: usize = 4;
 
 impl BytesCodec {
-    /// The codec of a name and its settings in Zarr 2 or 3.
+    /// Returns the codec with this name and these settings in Zarr 2 or 3.
     pub fn parse(name: &str, settings: &Map<String, Value>) -> Result<Self, Fault> {
         Ok(match name {
             "gzip" | "numcodecs.gzip" => Self::Gzip,
@@ -132,7 +132,7 @@ pub(crate) fn decode(codecs: &[BytesCodec], encoded: Vec<u8>, len: usize) -> Res
     Ok(bytes)
 }
 
-/// Reasons of a chunk that cannot be decoded.
+/// Reasons why a chunk cannot be decoded.
 const DAMAGED_CHUNK: &str = "it is damaged, or longer than expected";
 const PART_OF_ELEMENT: &str = "it ends within an element";
 

@@ -173,9 +173,9 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
         return Err(Fault::malformed("its multiscales have no datasets with a path"));
     };
     let transformations = list(datasets.first().and_then(|d| d.get("coordinateTransformations")));
-    let of_all = list(node.get("coordinateTransformations"));
+    let common = list(node.get("coordinateTransformations"));
     let Grid { scale, translation, not_applied } =
-        compose_transformations(transformations.iter().chain(of_all), axes.len())?;
+        compose_transformations(transformations.iter().chain(common), axes.len())?;
     let along = |axis: Axis| {
         let i = axes.iter().position(|a| *a == axis)?;
         Some((scale.as_ref()?.get(i).copied()?, units.get(i)?.as_deref()?))

@@ -76,8 +76,8 @@ pub(crate) fn unshuffled(shuffled: &[u8], size: usize) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Restores whole numbers of `size` bytes, of which the first is stored as it is, and the others as differences to the one before.
-/// `None` if there is a part of a number.
+/// Restores integers of `size` bytes: the first one is stored as it is, each other one as the difference from the one before.
+/// `None` if the bytes end within a number.
 pub(crate) fn summed(mut bytes: Vec<u8>, size: usize, order: ByteOrder) -> Option<Vec<u8>> {
     if size == 0 || !bytes.len().is_multiple_of(size) {
         return None;

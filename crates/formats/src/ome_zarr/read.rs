@@ -88,9 +88,9 @@ impl OmeZarr {
         let (batch, threads) = (self.chunks_at_once(array), rayon::current_num_threads());
         // Each thread holds a decoded chunk, so large chunks are read in batches, which bound their memory.
         if batch >= threads && layers.len() >= LAYERS_PER_THREAD * threads {
-            reading.by_layers(layers, out)?;
+            reading.decode_layers(layers, out)?;
         } else {
-            reading.by_batches(&parts, batch, out)?;
+            reading.decode_batches(&parts, batch, out)?;
         }
         Ok(samples)
     }
@@ -157,7 +157,7 @@ impl OmeZarr {
         }
     }
 
-    /// Refuses a read of which more than the limit is not stored. Chunks are looked up, not decoded.
+    /// Refuses a read in which more bytes than the limit are not stored. Chunks are looked up, not decoded.
     fn refuse_unstored(&self, level: usize, array: &ZarrArray, parts: &[Part], limits: &Limits) -> Result<(), Fault> {
         let unstored = Unstored::new(limits);
         parts.par_iter().try_for_each(|part| {
@@ -244,7 +244,7 @@ impl Unstored {
 
 impl Reading<'_> {
     /// Decodes and copies layers in parallel, each chunk right after it is decoded.
-    fn by_layers(&self, layers: Vec<Layer<'_>>, out: &mut [u8]) -> Result<(), Fault> {
+    fn decode_layers(&self, layers: Vec<Layer<'_>>, out: &mut [u8]) -> Result<(), Fault> {
         let sample_bytes = self.array.dtype.size_bytes();
         let mut rest = out;
         let mut pieces = Vec::with_capacity(layers.len());
@@ -263,7 +263,7 @@ impl Reading<'_> {
     }
 
     /// Decodes batches of chunks in parallel, and copies them one after another.
-    fn by_batches(&self, parts: &[Part], batch: usize, out: &mut [u8]) -> Result<(), Fault> {
+    fn decode_batches(&self, parts: &[Part], batch: usize, out: &mut [u8]) -> Result<(), Fault> {
         let decode = |part: &Part| self.of.chunk(self.level, self.array, &part.at, self.kept);
         for batch in parts.chunks(batch) {
             let chunks: Vec<Option<Arc<Vec<u8>>>> = match batch {

@@ -183,11 +183,11 @@ impl ImageState {
 
 fn finite_range<E: Element>(values: &[E]) -> (f64, f64) {
     const EMPTY: (f64, f64) = (f64::INFINITY, f64::NEG_INFINITY);
-    let of_part = |part: &[E]| {
+    let part_range = |part: &[E]| {
         let finite = part.iter().map(|v| v.to_f64()).filter(|v| v.is_finite());
         finite.fold(EMPTY, |(low, high), v| (low.min(v), high.max(v)))
     };
-    values.par_chunks(1 << 16).map(of_part).reduce(|| EMPTY, |a, b| (a.0.min(b.0), a.1.max(b.1)))
+    values.par_chunks(1 << 16).map(part_range).reduce(|| EMPTY, |a, b| (a.0.min(b.0), a.1.max(b.1)))
 }
 
 fn plan_levels(spec: &ZarrImageSpec) -> Vec<LevelPlan> {
@@ -323,8 +323,8 @@ impl ZarrWriter {
         for state in &self.images {
             self.finish_image(state)?;
         }
-        let of_labels = self.images.iter().filter(|image| !image.spec.is_root);
-        let names: Vec<&str> = of_labels.map(|image| image.spec.name.as_str()).collect();
+        let label_images = self.images.iter().filter(|image| !image.spec.is_root);
+        let names: Vec<&str> = label_images.map(|image| image.spec.name.as_str()).collect();
         if !names.is_empty() {
             self.write_json("labels", &attributes::labels_group(&names))?;
         }

@@ -165,7 +165,7 @@ fn ellipse(center: [f64; 2], a: [f64; 2], b: [f64; 2], budget: &mut PointBudget)
 
 fn polygon(f: &Fields<'_>, kind: u8, subpixel: bool, budget: &mut PointBudget) -> Result<Loop, Fault> {
     let count = match f.u16(16)? {
-        0 if kind == kind::FREEHAND => return by_its_axis(f, budget),
+        0 if kind == kind::FREEHAND => return ellipse_on_axis(f, budget),
         0 => f.u32(18)? as usize,
         count => usize::from(count),
     };
@@ -189,7 +189,7 @@ fn polygon(f: &Fields<'_>, kind: u8, subpixel: bool, budget: &mut PointBudget) -
 }
 
 /// An ellipse or rotated rectangle, which is stored as the two ends of its long axis.
-fn by_its_axis(f: &Fields<'_>, budget: &mut PointBudget) -> Result<Loop, Fault> {
+fn ellipse_on_axis(f: &Fields<'_>, budget: &mut PointBudget) -> Result<Loop, Fault> {
     let [x1, y1, x2, y2, parameter] = [f.f32(18)?, f.f32(22)?, f.f32(26)?, f.f32(30)?, f.f32(52)?].map(f64::from);
     let center = [(x1 + x2) / 2.0, (y1 + y2) / 2.0];
     let along = [(x2 - x1) / 2.0, (y2 - y1) / 2.0];

@@ -244,7 +244,7 @@ impl<'a> SetFiles<'a> {
             Some(_) if data.uuid.is_some() && data.uuid.as_deref() == self.uuid => true,
             Some(name) => {
                 let looked_up = self.names.get(name.as_str());
-                looked_up == Some(&own) || self.path.file_name().is_some_and(|of_own| of_own == name.as_str())
+                looked_up == Some(&own) || self.path.file_name().is_some_and(|own_name| own_name == name.as_str())
             }
         }
     }

@@ -156,20 +156,22 @@ impl Settings {
     /// Adds the number of flyback frames that files of TIFF format 4 give: frames per volume with flyback frames, minus
     /// those without. The files contain the flyback frames even if `hFastZ.discardFlybackFrames` is set, which only
     /// affects the display.
-    fn with_stated_flyback(&self, of: Acquisition) -> Result<Acquisition, String> {
+    fn with_stated_flyback(&self, acquisition: Acquisition) -> Result<Acquisition, String> {
         let (kept, all) = (self.count(&[FRAMES_PER_VOLUME]), self.count(&[FRAMES_WITH_FLYBACK]));
         match kept.zip(all) {
-            _ if of.slices <= 1 => Ok(of),
-            Some((kept, all)) if kept == all => Ok(of),
+            _ if acquisition.slices <= 1 => Ok(acquisition),
+            Some((kept, all)) if kept == all => Ok(acquisition),
             Some((kept, all))
-                if kept < all && self.averaged_frames() == 1 && of.slices.checked_mul(of.frames) == Some(kept) =>
+                if kept < all
+                    && self.averaged_frames() == 1
+                    && acquisition.slices.checked_mul(acquisition.frames) == Some(kept) =>
             {
-                Ok(Acquisition { flyback: all - kept, ..of })
+                Ok(Acquisition { flyback: all - kept, ..acquisition })
             }
             _ => Err(format!(
                 "{} slices of {} frames, means of {} frames, and {} frames per volume ({} with flyback)",
-                of.slices,
-                of.frames,
+                acquisition.slices,
+                acquisition.frames,
                 self.averaged_frames(),
                 self.get(&[FRAMES_PER_VOLUME]).unwrap_or("no"),
                 self.get(&[FRAMES_WITH_FLYBACK]).unwrap_or("no")
@@ -178,13 +180,13 @@ impl Settings {
     }
 
     /// Adds the number of flyback frames that older files give. They contain these frames even if ScanImage "discarded" them.
-    fn with_discarded_frames(&self, of: Acquisition) -> Result<Acquisition, String> {
+    fn with_discarded_frames(&self, acquisition: Acquisition) -> Result<Acquisition, String> {
         let discarded = ["hFastZ.numDiscardFlybackFrames", "SI5.fastZNumDiscardFrames", "SI4.fastZNumDiscardFrames"];
         let flyback = self.count(&discarded).unwrap_or(0);
         let all = self.count(&["hFastZ.numFramesPerVolume"]);
-        let slices = all.and_then(|n| n.checked_sub(flyback)).filter(|n| *n > 0).unwrap_or(of.slices);
+        let slices = all.and_then(|n| n.checked_sub(flyback)).filter(|n| *n > 0).unwrap_or(acquisition.slices);
         if flyback == 0 || slices <= 1 {
-            return Ok(Acquisition { slices, ..of });
+            return Ok(Acquisition { slices, ..acquisition });
         }
         let flags = ["hFastZ.discardFlybackFrames", "SI5.fastZDiscardFlybackFrames", "SI4.fastZDiscardFlybackFrames"];
         let image_type = self.get(&["SI5.fastZImageType", "SI4.fastZImageType"]).map(|text| text.trim_matches('\''));
@@ -199,7 +201,7 @@ impl Settings {
                 self.averaged_frames()
             ));
         }
-        Ok(Acquisition { slices, flyback, ..of })
+        Ok(Acquisition { slices, flyback, ..acquisition })
     }
 
     /// Returns the pixel size along Y and X in µm, computed from the corners of the field of view.
@@ -240,7 +242,7 @@ pub(crate) fn series(file: &TiffFile, settings: &Settings, pages: &[u32], shape_
         _ => None,
     };
     let stated = plain_resolution(file);
-    let of_view = settings.pixel_um(shape_yx);
+    let view_um = settings.pixel_um(shape_yx);
     let names = saved.iter().map(|number| settings.channel_name(*number));
     let plane = |index: usize| pages.get(index).map(|page| PlaneRef { file: 0, page: *page, slice: 0 });
     Series {
@@ -249,8 +251,8 @@ pub(crate) fn series(file: &TiffFile, settings: &Settings, pages: &[u32], shape_
         unread_pages: pages.len().saturating_sub(order.pages.iter().flatten().count()),
         voxel_size_um: VoxelSize {
             z: step.and_then(|um| positive(um.abs())).filter(|_| extent(Axis::Z) > 1),
-            y: stated.y.or(of_view.map(|um| um[0])),
-            x: stated.x.or(of_view.map(|um| um[1])),
+            y: stated.y.or(view_um.map(|um| um[0])),
+            x: stated.x.or(view_um.map(|um| um[1])),
         },
         time_interval_secs: rate.and_then(positive).map(|hz| 1.0 / hz).filter(|_| extent(Axis::T) > 1),
         channels: if extent(Axis::C) == saved.len() {

@@ -48,8 +48,8 @@ impl Order {
     }
 
     /// Time points, slices and channels of volumes that begin every `per_volume` planes.
-    fn volumes(planes: usize, volumes: usize, per_volume: usize, of: &Acquisition) -> Self {
-        let Acquisition { channels, slices, frames, .. } = *of;
+    fn volumes(planes: usize, volumes: usize, per_volume: usize, acquisition: &Acquisition) -> Self {
+        let Acquisition { channels, slices, frames, .. } = *acquisition;
         let mut pages = Vec::with_capacity(volumes * frames * slices * channels);
         for volume in 0..volumes {
             for frame in 0..frames {
@@ -65,8 +65,8 @@ impl Order {
 }
 
 /// Returns the order of the pages of a file.
-pub(super) fn order(pages: usize, of: &Acquisition) -> Order {
-    let Acquisition { channels, slices, frames, flyback, .. } = *of;
+pub(super) fn order(pages: usize, acquisition: &Acquisition) -> Order {
+    let Acquisition { channels, slices, frames, flyback, .. } = *acquisition;
     if channels == 0 || !pages.is_multiple_of(channels) {
         let why =
             format!("ScanImage saved {channels} channels, but the file has {pages} pages: they are read as slices");
@@ -80,7 +80,7 @@ pub(super) fn order(pages: usize, of: &Acquisition) -> Order {
     let per_volume = kept.saturating_add(flyback);
     let (complete, rest) = (planes / per_volume, planes % per_volume);
     if flyback > 0 {
-        return without_flyback(pages, kept, of);
+        return without_flyback(pages, kept, acquisition);
     }
     let stored =
         |outer, inner, volumes, frames| Order::as_stored(&[outer, inner, (Axis::C, channels)], pages, volumes, frames);
@@ -88,7 +88,7 @@ pub(super) fn order(pages: usize, of: &Acquisition) -> Order {
         // The frames of a slice follow each other.
         (1, 0, _) => stored((Axis::Z, slices), (Axis::T, frames), 1, frames),
         (_, 0, 1) => stored((Axis::T, complete), (Axis::Z, slices), complete, 1),
-        (_, 0, _) => Order::volumes(planes, complete, per_volume, of),
+        (_, 0, _) => Order::volumes(planes, complete, per_volume, acquisition),
         // Slices whose frames were averaged.
         _ if planes.is_multiple_of(slices) => stored((Axis::T, planes / slices), (Axis::Z, slices), planes / slices, 1),
         _ => {
@@ -100,8 +100,8 @@ pub(super) fn order(pages: usize, of: &Acquisition) -> Order {
 }
 
 /// The order of volumes of `kept` planes, each followed by its flyback frames, which are left out.
-fn without_flyback(pages: usize, kept: usize, of: &Acquisition) -> Order {
-    let Acquisition { channels, flyback, earlier_frames, .. } = *of;
+fn without_flyback(pages: usize, kept: usize, acquisition: &Acquisition) -> Order {
+    let Acquisition { channels, flyback, earlier_frames, .. } = *acquisition;
     let (planes, per_volume) = (pages / channels, kept.saturating_add(flyback));
     let (complete, rest) = (planes / per_volume, planes % per_volume);
     if !earlier_frames.is_multiple_of(per_volume) {
@@ -122,7 +122,7 @@ fn without_flyback(pages: usize, kept: usize, of: &Acquisition) -> Order {
             "ScanImage was stopped after {rest} of the {kept} planes of the last volume: the others read as zeros"
         );
     }
-    Order::volumes(planes, complete + usize::from(rest > 0), per_volume, of)
+    Order::volumes(planes, complete + usize::from(rest > 0), per_volume, acquisition)
 }
 
 #[cfg(test)]

@@ -406,8 +406,8 @@ pub(crate) fn apply_axes(path: &Path, series: &mut Series, axes: &Axes, file: &T
     };
     match dims.filter(|dims| dims.iter().all(|(axis, _)| Some(*axis) != samples_axis)) {
         Some(dims) => {
-            let of_planes = dims.iter().find(|d| d.0 == Axis::C).map_or(1, |d| d.1);
-            let channels = if samples_axis == Some(Axis::C) { samples } else { of_planes };
+            let plane_channels = dims.iter().find(|d| d.0 == Axis::C).map_or(1, |d| d.1);
+            let channels = if samples_axis == Some(Axis::C) { samples } else { plane_channels };
             if channels != series.channels.len() {
                 series.channels.clear();
             }
@@ -417,15 +417,15 @@ pub(crate) fn apply_axes(path: &Path, series: &mut Series, axes: &Axes, file: &T
             Ok(())
         }
         None => {
-            let of_samples = series.samples_axis.map(|axis| (axis, samples)).filter(|d| d.1 > 1);
-            let found: String = known.iter().chain(&of_samples).map(|(a, n)| format!("{a:?}={n} ")).collect();
+            let sample_dim = series.samples_axis.map(|axis| (axis, samples)).filter(|d| d.1 > 1);
+            let found: String = known.iter().chain(&sample_dim).map(|(a, n)| format!("{a:?}={n} ")).collect();
             Err(FormatError::misused(
                 path,
                 format!(
                     "the axes {axes} do not match its {} ({}YX{})",
                     counted(total, "plane"),
                     found,
-                    if samples > 1 && of_samples.is_none() { "S" } else { "" }
+                    if samples > 1 && sample_dim.is_none() { "S" } else { "" }
                 ),
                 "give one of T, Z, C for all planes (such as TYX), or one letter for each leading axis",
             ))

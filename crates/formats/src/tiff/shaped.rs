@@ -31,9 +31,9 @@ pub(super) fn stated(description: &str) -> Option<Stated> {
     let shape = parse_shape(&json)?;
     let stated = Stated { axes, shape };
     let is_leading = |axis: &Axis| !matches!(axis, Axis::Y | Axis::X | Axis::S);
-    let of_page: String = stated.axes.iter().skip_while(is_leading).map(Axis::letter).collect();
+    let page_axes: String = stated.axes.iter().skip_while(is_leading).map(Axis::letter).collect();
     // The samples of a pixel may be stated as channels.
-    matches!(of_page.as_str(), "YX" | "YXS" | "YXC" | "SYX").then_some(stated)
+    matches!(page_axes.as_str(), "YX" | "YXS" | "YXC" | "SYX").then_some(stated)
 }
 
 /// Returns the number of planes that follow each other from the only page of a file on, if a description says so: with

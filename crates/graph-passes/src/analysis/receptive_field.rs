@@ -125,9 +125,9 @@ pub fn analyze(graph: &Graph) -> Result<Analysis> {
     let axes = rank.saturating_sub(2);
     let mut walk = Walk { infos: &infos, axes, seen: BTreeMap::new(), multiples: vec![1; axes], normalizes: false };
     for &id in &graph.inputs {
-        let own = infos.get(&id).and_then(Info::rank) == Some(rank);
+        let has_same_rank = infos.get(&id).and_then(Info::rank) == Some(rank);
         let track = |a: usize| Dependence::Along(Track { axis: a + 2, scale: (1, 1), lo: 0.0, hi: 0.0 });
-        let state = (0..axes).map(|a| if own { track(a) } else { Dependence::Everything }).collect();
+        let state = (0..axes).map(|a| if has_same_rank { track(a) } else { Dependence::Everything }).collect();
         walk.seen.insert(id, state);
     }
     for node in &graph.nodes {
@@ -208,7 +208,7 @@ impl Walk<'_> {
 
     fn node(&mut self, node: &Node) -> Result<()> {
         for axis in 0..self.axes {
-            let result = self.one_axis(node, axis)?;
+            let result = self.node_dependence(node, axis)?;
             if let (Dependence::Along(t), Some(m)) = (result, self.multiples.get_mut(axis)) {
                 *m = *m / gcd(*m, t.scale.0).max(1) * t.scale.0;
             }
@@ -237,12 +237,12 @@ impl Walk<'_> {
         total
     }
 
-    fn one_axis(&mut self, node: &Node, axis: usize) -> Result<Dependence> {
+    fn node_dependence(&mut self, node: &Node, axis: usize) -> Result<Dependence> {
         let x = node.input(0).map_or(Dependence::Nothing, |id| self.state(id, axis));
         let any = self.merged(node, axis, 0..node.inputs.len());
         let shape = self.shape(node.input(0));
         let Dependence::Along(t) = x else {
-            return Ok(self.by_other_inputs(node, axis, x, any));
+            return Ok(self.dependence_on_other_inputs(node, axis, x, any));
         };
         let everything = Dependence::Everything;
         let along = |t: Track| Dependence::Along(t);
@@ -269,11 +269,11 @@ impl Walk<'_> {
                 self.reduced(node, t, shape.len(), *keep_dims, *noop_with_empty_axes)?
             }
             Op::ArgReduce { axis: a, keep_dims, .. } => {
-                let gone = resolve_axis(*a, shape.len())?;
-                if gone == t.axis {
+                let removed = resolve_axis(*a, shape.len())?;
+                if removed == t.axis {
                     self.statistic()
                 } else {
-                    t.moved_to(t.axis - usize::from(!*keep_dims && gone < t.axis))
+                    t.moved_to(t.axis - usize::from(!*keep_dims && removed < t.axis))
                 }
             }
             Op::BatchNormalization { .. }
@@ -302,8 +302,8 @@ impl Walk<'_> {
             Op::Slice => self.slice(node, t, &shape)?,
             Op::Pad { mode } => self.padded(node, *mode, t, shape.len())?,
             Op::Tile => {
-                let kept = self.shape(node.output(0)).get(t.axis) == shape.get(t.axis);
-                if kept { x } else { everything }
+                let is_unchanged = self.shape(node.output(0)).get(t.axis) == shape.get(t.axis);
+                if is_unchanged { x } else { everything }
             }
             Op::Gather { axis: a } => self.gathered(node, resolve_axis(*a, shape.len())?, t),
             Op::DepthToSpace { block, .. } if t.axis >= 2 => {
@@ -311,12 +311,12 @@ impl Walk<'_> {
             }
             Op::SpaceToDepth { block } if t.axis >= 2 => along(t.through((*block, 1), 0.0, (*block - 1) as f64)),
             Op::MatMul | Op::MatMulInteger | Op::QLinearMatMul => self.matmul(node, axis, t, shape.len()),
-            _ => self.by_effect(node, t, any, &shape)?,
+            _ => self.dependence_by_effect(node, t, any, &shape)?,
         })
     }
 
-    /// The result if the first input does not have the axis, or all of it is seen.
-    fn by_other_inputs(&self, node: &Node, axis: usize, x: Dependence, any: Dependence) -> Dependence {
+    /// Returns the dependence if the first input does not depend on the axis at all, or depends on all of it.
+    fn dependence_on_other_inputs(&self, node: &Node, axis: usize, x: Dependence, any: Dependence) -> Dependence {
         match &node.op {
             Op::Shape { .. } | Op::Size | Op::ConstantOfShape { .. } => Dependence::Nothing,
             // The first input does not have the axis; another input may, if the operator aligns them.
@@ -330,8 +330,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The dependence for an operator that states its effect along an axis; [`Dependence::Everything`] for other operators.
-    fn by_effect(&self, node: &Node, t: Track, any: Dependence, shape: &[usize]) -> Result<Dependence> {
+    /// Returns the dependence of an operator that states its effect along an axis; [`Dependence::Everything`] for others.
+    fn dependence_by_effect(&self, node: &Node, t: Track, any: Dependence, shape: &[usize]) -> Result<Dependence> {
         let (input, output) = (shape.get(t.axis).copied(), self.shape(node.output(0)).get(t.axis).copied());
         let constant = |index: usize| self.infos.get(&node.input(index)?)?.value.as_deref();
         let factor = node.op.factor_along(t.axis, shape, constant);
@@ -349,17 +349,17 @@ impl Walk<'_> {
         if node.input(1).is_some() && axes.is_none() {
             return Ok(self.statistic());
         }
-        let gone = reduced_axes(rank, axes.as_deref(), noop)?;
-        Ok(if gone.contains(&t.axis) {
+        let removed = reduced_axes(rank, axes.as_deref(), noop)?;
+        Ok(if removed.contains(&t.axis) {
             self.statistic()
         } else if keep {
             Dependence::Along(t)
         } else {
-            t.moved_to(t.axis - gone.iter().filter(|g| **g < t.axis).count())
+            t.moved_to(t.axis - removed.iter().filter(|g| **g < t.axis).count())
         })
     }
 
-    /// An axis survives a reshape if its length and the number of elements before it stay.
+    /// An axis survives a reshape if its length and the number of elements before it do not change.
     fn reshaped(&self, node: &Node, t: Track, shape: &[usize]) -> Dependence {
         let target = self.shape(node.output(0));
         let before: usize = shape.iter().take(t.axis).product();
@@ -420,10 +420,10 @@ impl Walk<'_> {
         let index = if node.op == Op::QLinearMatMul { 3 } else { 1 };
         let Some(id) = node.input(index) else { return Dependence::Nothing };
         let rank = self.shape(node.output(0)).len();
-        let own = self.shape(Some(id)).len();
+        let operand_rank = self.shape(Some(id)).len();
         match self.state(id, axis) {
-            Dependence::Along(t) if t.axis + 2 == own || own < 2 => Dependence::Everything,
-            Dependence::Along(t) => Dependence::Along(Track { axis: t.axis + rank.saturating_sub(own), ..t }),
+            Dependence::Along(t) if t.axis + 2 == operand_rank || operand_rank < 2 => Dependence::Everything,
+            Dependence::Along(t) => Dependence::Along(Track { axis: t.axis + rank.saturating_sub(operand_rank), ..t }),
             other => other,
         }
     }

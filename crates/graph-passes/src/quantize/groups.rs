@@ -46,8 +46,8 @@ pub fn groups(graph: &Graph, layers: &[Layer]) -> Vec<Group> {
         id
     }
     let mut moved: BTreeSet<ValueId> = BTreeSet::new();
-    let mut open: Vec<ValueId> = layers.iter().map(|l| l.input).collect();
-    while let Some(id) = open.pop() {
+    let mut pending: Vec<ValueId> = layers.iter().map(|l| l.input).collect();
+    while let Some(id) = pending.pop() {
         parent.entry(id).or_insert(id);
         let producer = producers.get(&id).and_then(|i| graph.nodes.get(*i));
         let Some(inputs) = producer.and_then(|node| moved_inputs(graph, node)) else { continue };
@@ -58,7 +58,7 @@ pub fn groups(graph: &Graph, layers: &[Layer]) -> Vec<Group> {
             parent.entry(input).or_insert(input);
             let (a, b) = (root(&parent, id), root(&parent, input));
             parent.insert(a.max(b), a.min(b));
-            open.push(input);
+            pending.push(input);
         }
     }
     let mut groups: BTreeMap<ValueId, Group> = BTreeMap::new();

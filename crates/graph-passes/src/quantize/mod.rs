@@ -89,12 +89,12 @@ pub fn prepare(graph: &Graph) -> Result<Graph> {
     crate::fold_batch_norm(&mut graph)?;
     crate::eliminate_dead(&mut graph);
     infer_shapes::<ValueId>(&mut graph, &[])?;
-    let mut taken = BTreeSet::new();
+    let mut used_names = BTreeSet::new();
     for (index, node) in graph.nodes.iter_mut().enumerate() {
-        if node.name.is_empty() || taken.contains(&node.name) {
+        if node.name.is_empty() || used_names.contains(&node.name) {
             node.name = format!("{}_{}_{index}", node.name, op_name(&node.op)).trim_start_matches('_').to_owned();
         }
-        taken.insert(node.name.clone());
+        used_names.insert(node.name.clone());
     }
     let found = quantizable_layers(&graph);
     if found.layers.is_empty() {

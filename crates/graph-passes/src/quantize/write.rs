@@ -64,8 +64,9 @@ impl Writer {
         Self { graph, nodes: Vec::with_capacity(capacity), dequantized: BTreeMap::new(), weights: BTreeMap::new() }
     }
 
-    fn like(&mut self, of: ValueId, suffix: &str, dtype: ElementType) -> ValueId {
-        let (name, shape) = (format!("{}_{suffix}", self.graph.value(of).name), self.graph.value(of).shape.clone());
+    fn like(&mut self, value: ValueId, suffix: &str, dtype: ElementType) -> ValueId {
+        let (name, shape) =
+            (format!("{}_{suffix}", self.graph.value(value).name), self.graph.value(value).shape.clone());
         self.graph.add_value(name, Some(dtype), shape)
     }
 

@@ -254,11 +254,11 @@ pub(crate) fn reshape_target(input: &[usize], target: &[i64], allow_zero: bool) 
     let rest = shape.iter().try_fold(1usize, |t, &n| t.checked_mul(n)).unwrap_or(usize::MAX);
     let fits = match open {
         Some(axis) => {
-            let whole = rest > 0 && total.is_multiple_of(rest);
+            let divides = rest > 0 && total.is_multiple_of(rest);
             if let Some(n) = shape.get_mut(axis) {
                 *n = total.checked_div(rest).unwrap_or(0);
             }
-            whole || total == 0
+            divides || total == 0
         }
         None => rest == total,
     };

@@ -33,11 +33,11 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
 }
 
 /// Each gradient has the type and shape of its input.
-fn vjp(of: &Op, args: &OpInputs<'_>) -> Result<Vec<Info>> {
+fn vjp(op: &Op, args: &OpInputs<'_>) -> Result<Vec<Info>> {
     let Some((dy, arguments)) = args.inputs.split_last() else {
         return Err(GraphError::misused("inputs", "none", "the operator's inputs and a gradient"));
     };
-    let made = node_infos(of, arguments, 1, args.limits)?;
+    let made = node_infos(op, arguments, 1, args.limits)?;
     let (dy, y) = (dy.and_then(Info::fixed_shape), made.first().and_then(Info::fixed_shape));
     if let (Some(dy), Some(y)) = (dy, y)
         && dy != y

@@ -23,9 +23,9 @@ impl Operator for Concat {
         Ok(vec![output(self.axis, args)?])
     }
 
-    fn axis_effect(&self, of: &AxisLengths) -> Result<AxisEffect> {
-        let own = resolve_axis(self.axis, of.rank)?;
-        Ok(if own == of.axis { AxisEffect::All } else { AxisEffect::SameOfAll })
+    fn axis_effect(&self, lengths: &AxisLengths) -> Result<AxisEffect> {
+        let joined = resolve_axis(self.axis, lengths.rank)?;
+        Ok(if joined == lengths.axis { AxisEffect::All } else { AxisEffect::SameOfAll })
     }
 
     fn moves_only(&self) -> bool {

@@ -116,8 +116,8 @@ impl Operator for GridSampleAttrs {
         Ok(vec![Info::new(x.dtype, Some(output))])
     }
 
-    fn axis_effect(&self, of: &AxisLengths) -> Result<AxisEffect> {
-        Ok(if of.axis == 0 { AxisEffect::SameOfAll } else { AxisEffect::All })
+    fn axis_effect(&self, lengths: &AxisLengths) -> Result<AxisEffect> {
+        Ok(if lengths.axis == 0 { AxisEffect::SameOfAll } else { AxisEffect::All })
     }
 
     fn cost(&self, from: Option<&[usize]>, to: Option<&[usize]>) -> Option<(u128, u128)> {

@@ -45,7 +45,7 @@ pub(crate) trait Operator {
     fn infer(&self, args: &OpInputs<'_>) -> Result<Vec<Info>>;
 
     /// See [`crate::Op::axis_effect`].
-    fn axis_effect(&self, of: &AxisLengths) -> Result<AxisEffect>;
+    fn axis_effect(&self, lengths: &AxisLengths) -> Result<AxisEffect>;
 
     /// Minimum bytes that the operator holds while it computes, and its elementary operations besides reading and
     /// writing, for shapes of the first input and output; `None` if that depends on a shape that is not known.

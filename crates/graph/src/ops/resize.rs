@@ -240,11 +240,11 @@ impl Operator for ResizeAttrs {
         Ok(vec![output(self, args)?])
     }
 
-    fn axis_effect(&self, of: &AxisLengths) -> Result<AxisEffect> {
-        let (Some(n), Some(m)) = (of.input, of.output) else { return Ok(AxisEffect::All) };
+    fn axis_effect(&self, lengths: &AxisLengths) -> Result<AxisEffect> {
+        let (Some(n), Some(m)) = (lengths.input, lengths.output) else { return Ok(AxisEffect::All) };
         if n == m {
             // Other factors move elements although the length stays.
-            let is_copy = of.factor == Some(1.0) && self.coordinates != CoordinateMode::TfCropAndResize;
+            let is_copy = lengths.factor == Some(1.0) && self.coordinates != CoordinateMode::TfCropAndResize;
             return Ok(if is_copy { AxisEffect::Same } else { AxisEffect::All });
         }
         let size_dependent = matches!(self.coordinates, CoordinateMode::AlignCorners | CoordinateMode::TfCropAndResize);

@@ -134,8 +134,8 @@ unsafe fn compute_row<L: Lanes, T: Element>(row: &Row<'_>, inputs: *const T) {
     unsafe {
         let End { start, scale, bias, slope } = row.end;
         let lanes = [start, scale, bias, slope].map(|v| L::splat(v));
-        let whole = row.len - row.len % 16;
-        for at in (0..whole).step_by(16) {
+        let aligned_len = row.len - row.len % 16;
+        for at in (0..aligned_len).step_by(16) {
             let sums = L::sums(if L::HAS_32_REGISTERS {
                 let ([a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]) =
                     (products::<L, T, 8>(row, inputs, at), products::<L, T, 8>(row, inputs, at + 8));
@@ -150,7 +150,7 @@ unsafe fn compute_row<L: Lanes, T: Element>(row: &Row<'_>, inputs: *const T) {
             let sums = sums.add(lanes[0]).fma(lanes[1], lanes[2]);
             sums.leaky(lanes[3]).store(row.out.add(at));
         }
-        for at in whole..row.len {
+        for at in aligned_len..row.len {
             let [product] = products::<L, T, 1>(row, inputs, at);
             let sum = (product.sum() + start).mul_add(scale, bias);
             *row.out.add(at) = if sum < 0.0 { sum * slope } else { sum };

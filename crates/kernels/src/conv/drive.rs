@@ -3,7 +3,7 @@
 use super::bounds::assert_in_bounds;
 use super::finish::{LaneStats, Out, OutputRun, finish};
 use super::micro::{Core, Micro};
-use super::pack::{Group, by_block};
+use super::pack::{Group, pad_to_blocks};
 use super::{Finish, Target};
 use crate::parallel::{Shared, for_each, thread_count};
 use crate::{Blocked, CHANNEL_BLOCK, Isa};
@@ -140,7 +140,7 @@ pub(crate) fn drive<C: Core>(
     let shared_stats = Shared::new(&mut stats);
     let shared = SharedTarget::new(target);
     let padded = |values: Option<&[f32]>, none: f32| -> Vec<f32> {
-        values.map_or_else(|| vec![none; out_blocks * CHANNEL_BLOCK], |v| by_block(v, out_layout.channels))
+        values.map_or_else(|| vec![none; out_blocks * CHANNEL_BLOCK], |v| pad_to_blocks(v, out_layout.channels))
     };
     let (scale, bias) = (padded(end.scale, 1.0), padded(end.bias, 0.0));
     let fresh: Vec<Vec<usize>> = plan.all_taps().map(|taps| fresh_taps(taps, plan)).collect();

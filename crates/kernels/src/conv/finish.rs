@@ -59,17 +59,17 @@ with_lanes! {
         // SAFETY: the caller guarantees that every pointer of `run` reaches `len` voxels; `with_lanes` checked the CPU.
         unsafe {
             match (run.integer, run.stats.is_some()) {
-                (true, true) => by_format::<L, true, true>(run),
-                (true, false) => by_format::<L, true, false>(run),
-                (false, true) => by_format::<L, false, true>(run),
-                (false, false) => by_format::<L, false, false>(run),
+                (true, true) => dispatch_format::<L, true, true>(run),
+                (true, false) => dispatch_format::<L, true, false>(run),
+                (false, true) => dispatch_format::<L, false, true>(run),
+                (false, false) => dispatch_format::<L, false, false>(run),
             }
         }
     }
 }
 
 #[inline(always)]
-unsafe fn by_format<L: Lanes, const INTEGER: bool, const STATS: bool>(run: &mut OutputRun<'_>) {
+unsafe fn dispatch_format<L: Lanes, const INTEGER: bool, const STATS: bool>(run: &mut OutputRun<'_>) {
     // SAFETY: the caller guarantees that the CPU supports `L` and that the output holds `len` voxels `out_step` apart.
     unsafe {
         match run.out {

@@ -151,7 +151,7 @@ impl PackedConv {
             let few = shape.out_channels <= FEW_CHANNELS;
             let plain = match in_block {
                 1 if few => weights.to_vec(),
-                _ if few => by_tap(weights, &shape),
+                _ if few => pack_by_tap(weights, &shape),
                 _ => Vec::new(),
             };
             return Ok(Self {
@@ -167,7 +167,7 @@ impl PackedConv {
                 values.extend(outputs.clone().map(|o| shape.weight(weights, o, i, tap)));
             }
         });
-        let bias = by_block(bias.unwrap_or(&[]), shape.out_channels);
+        let bias = pad_to_blocks(bias.unwrap_or(&[]), shape.out_channels);
         let packing = Packing { isa, groups, shape, in_block, depthwise };
         Ok(Self { packing, values, plain: Vec::new(), bias })
     }
@@ -215,7 +215,7 @@ impl PackedConv {
                 }
             }
         });
-        let bias = by_block(bias.unwrap_or(&[]), shape.out_channels);
+        let bias = pad_to_blocks(bias.unwrap_or(&[]), shape.out_channels);
         let packing = Packing { isa, groups, shape, in_block, depthwise: false };
         Ok(Self { packing, values, plain: Vec::new(), bias })
     }
@@ -255,7 +255,7 @@ fn together(isa: Isa) -> usize {
 }
 
 /// Packs weights by groups, input blocks and taps. `extend` appends the weights between some output channels and one input
-/// block at one tap; for depthwise convolutions, [`by_lane`] packs those of each group instead. Returns the groups with the
+/// block at one tap; for depthwise convolutions, [`pack_by_lane`] packs those of each group instead. Returns the groups with the
 /// index of their first weight, and the packed weights.
 fn pack_groups<T: Copy + Default>(
     weights: &[T],
@@ -269,7 +269,7 @@ fn pack_groups<T: Copy + Default>(
     for group in &mut groups {
         group.at = values.len();
         if depthwise {
-            values.extend(by_lane(weights, shape, group.first_block));
+            values.extend(pack_by_lane(weights, shape, group.first_block));
             continue;
         }
         let outputs = group.first_block * CHANNEL_BLOCK..(group.first_block + group.blocks) * CHANNEL_BLOCK;
@@ -283,7 +283,7 @@ fn pack_groups<T: Copy + Default>(
 }
 
 /// Packs the weights of a depthwise convolution for one block as `[taps][16]`.
-fn by_lane<T: Copy + Default>(weights: &[T], shape: &WeightShape, block: usize) -> Vec<T> {
+fn pack_by_lane<T: Copy + Default>(weights: &[T], shape: &WeightShape, block: usize) -> Vec<T> {
     let lane = |tap: usize, c: usize| weights.get(c * shape.taps + tap).copied().unwrap_or_default();
     (0..shape.taps * CHANNEL_BLOCK)
         .map(|i| (i / CHANNEL_BLOCK, block * CHANNEL_BLOCK + i % CHANNEL_BLOCK))
@@ -292,7 +292,7 @@ fn by_lane<T: Copy + Default>(weights: &[T], shape: &WeightShape, block: usize) 
 }
 
 /// Orders the weights of a dense convolution as `[O][input block][taps][16]`, padded with zeros.
-fn by_tap(weights: &[f32], shape: &WeightShape) -> Vec<f32> {
+fn pack_by_tap(weights: &[f32], shape: &WeightShape) -> Vec<f32> {
     let blocks = shape.in_channels.div_ceil(CHANNEL_BLOCK);
     let mut packed = Vec::with_capacity(shape.out_channels * blocks * shape.taps * CHANNEL_BLOCK);
     for o in 0..shape.out_channels {
@@ -318,7 +318,7 @@ fn two_blocks(isa: Isa) -> bool {
 }
 
 /// Pads `values` with zeros to whole channel blocks.
-pub(super) fn by_block<T: Copy + Default>(values: &[T], channels: usize) -> Vec<T> {
+pub(super) fn pad_to_blocks<T: Copy + Default>(values: &[T], channels: usize) -> Vec<T> {
     let mut padded = values.to_vec();
     padded.resize(channels.next_multiple_of(CHANNEL_BLOCK), T::default());
     padded
@@ -390,8 +390,8 @@ impl PackedConvInt8 {
             && in_block == CHANNEL_BLOCK
             && shape.in_channels <= EXACT_TERMS;
         let floats = || weights.iter().map(|w| f32::from(*w)).collect::<Vec<f32>>();
-        let plain = if few { by_tap(&floats(), &shape) } else { Vec::new() };
-        let start = by_block(&start, shape.out_channels);
+        let plain = if few { pack_by_tap(&floats(), &shape) } else { Vec::new() };
+        let start = pad_to_blocks(&start, shape.out_channels);
         let packing = Packing { isa, groups, shape, in_block, depthwise };
         Ok(Self { packing, values, plain, excess, start, max_abs_sums })
     }

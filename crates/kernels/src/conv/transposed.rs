@@ -3,7 +3,7 @@
 
 use super::drive::{Geometry, Plan, drive};
 use super::micro::Core;
-use super::pack::{NO_LANE, by_block};
+use super::pack::{NO_LANE, pad_to_blocks};
 use super::{Finish, PackedConv, PackedConvInt8, Target, WeightShape, check_io};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_isa, check_len, check_that};
 
@@ -177,7 +177,7 @@ impl Transposed<PackedConv> {
         }
         // As `of`, but in parallel, as weights may change in every step of a training run.
         let (kernel, stride) = (shape.kernel, shape.stride);
-        let bias = bias.map(|b| by_block(b, out_channels).repeat(kernel[2]));
+        let bias = bias.map(|b| pad_to_blocks(b, out_channels).repeat(kernel[2]));
         let taps: usize = kernel.iter().product();
         WeightShape::dense(out_channels, in_channels, taps).check(weights.len(), None)?;
         let in_block = if in_block == 1 { 1 } else { CHANNEL_BLOCK };

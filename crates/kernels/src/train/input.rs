@@ -102,12 +102,12 @@ impl InputGradient {
     /// Returns the border of zeros that the output's gradient needs for these input and output sizes.
     pub fn border(&self, in_dims: [usize; 3], out_dims: [usize; 3]) -> [usize; 3] {
         [0, 1, 2].map(|axis| {
-            let of_phase = |phase: &Phase| {
+            let phase_border = |phase: &Phase| {
                 let count = count(in_dims[axis], phase.remainder[axis], self.stride[axis]) as isize;
                 let (Some(first), Some(last)) = (phase.reads[axis].first(), phase.reads[axis].last()) else { return 0 };
                 if count == 0 { 0 } else { (-first).max(count - 1 + last - (out_dims[axis] as isize - 1)).max(0) }
             };
-            self.phases.iter().map(of_phase).max().unwrap_or(0) as usize
+            self.phases.iter().map(phase_border).max().unwrap_or(0) as usize
         })
     }
 }

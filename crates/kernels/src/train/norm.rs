@@ -24,9 +24,9 @@ pub struct Activated<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct NormFactors {
     /// Coefficient of `g`.
-    pub of_gradient: Vec<f32>,
+    pub g_factor: Vec<f32>,
     /// Coefficient of `x`.
-    pub of_input: Vec<f32>,
+    pub x_factor: Vec<f32>,
     /// Constant that is added to every voxel.
     pub constant: Vec<f32>,
 }
@@ -47,14 +47,14 @@ impl NormFactors {
         check_len("means", mean.len(), weight.len())?;
         check_len("inverse deviations", inverse_deviation.len(), weight.len())?;
         check_len("sums", sums.len(), weight.len())?;
-        let mut factors = Self { of_gradient: Vec::new(), of_input: Vec::new(), constant: Vec::new() };
+        let mut factors = Self { g_factor: Vec::new(), x_factor: Vec::new(), constant: Vec::new() };
         for c in 0..weight.len() {
             let (mean, inverse) = (f64::from(mean[c]), f64::from(inverse_deviation[c]));
             let gain = f64::from(weight[c]) * inverse;
-            let (of_one, of_normal) = (sums[c].0 / count.max(1) as f64, sums[c].1 / count.max(1) as f64);
-            factors.of_gradient.push(gain as f32);
-            factors.of_input.push((-gain * inverse * of_normal) as f32);
-            factors.constant.push((gain * (inverse * mean * of_normal - of_one)) as f32);
+            let (mean_g, mean_gx) = (sums[c].0 / count.max(1) as f64, sums[c].1 / count.max(1) as f64);
+            factors.g_factor.push(gain as f32);
+            factors.x_factor.push((-gain * inverse * mean_gx) as f32);
+            factors.constant.push((gain * (inverse * mean * mean_gx - mean_g)) as f32);
         }
         Ok(factors)
     }
@@ -141,8 +141,8 @@ pub fn norm_gradient(
     check_len("gradient of the input", in_gradient.len(), in_gradient_layout.len())?;
     same_image(in_gradient_layout, layout)?;
     let [scale, shift] = [lanes(after.scale, layout)?, lanes(after.shift, layout)?];
-    let [of_gradient, of_input, constant] =
-        [lanes(&factors.of_gradient, layout)?, lanes(&factors.of_input, layout)?, lanes(&factors.constant, layout)?];
+    let [g_factor, x_factor, constant] =
+        [lanes(&factors.g_factor, layout)?, lanes(&factors.x_factor, layout)?, lanes(&factors.constant, layout)?];
     let target = Shared::new(in_gradient);
     let [depth, height, _] = layout.dims;
     let len = layout.row_len();
@@ -158,7 +158,7 @@ pub fn norm_gradient(
                 slope: after.activation.slope(),
             };
             let to = Targets {
-                factors: [&of_gradient[b], &of_input[b], &constant[b]],
+                factors: [&g_factor[b], &x_factor[b], &constant[b]],
                 values: target.pointer(in_gradient_layout.row_start(b, d, h), len),
                 accumulate,
             };
@@ -288,12 +288,12 @@ with_lanes! {
         // `with_lanes` checked the CPU.
         unsafe {
             let own = (L::load(from.scale.as_ptr()), L::load(from.shift.as_ptr()), L::splat(from.slope));
-            let [of_gradient, of_input, constant] = to.factors.map(|f| f.as_ptr());
-            let (of_gradient, of_input, constant) = (L::load(of_gradient), L::load(of_input), L::load(constant));
+            let [g_factor, x_factor, constant] = to.factors.map(|f| f.as_ptr());
+            let (g_factor, x_factor, constant) = (L::load(g_factor), L::load(x_factor), L::load(constant));
             for at in (0..from.len).step_by(CHANNEL_BLOCK) {
                 let left = from.len - at;
                 let (x, g) = before::<L>(from, own, at);
-                let values = g.mul_then_add(of_gradient, x.mul_then_add(of_input, constant));
+                let values = g.mul_then_add(g_factor, x.mul_then_add(x_factor, constant));
                 store(values, to.values.add(at), left, to.accumulate);
             }
         }

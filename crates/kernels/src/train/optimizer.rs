@@ -157,11 +157,11 @@ multiversion! {
             return;
         }
         // Coefficients of the new velocity and of the gradient.
-        let (of_velocity, of_gradient) = if s.nesterov { (s.momentum, 1.0) } else { (1.0, 0.0) };
+        let (velocity_factor, gradient_factor) = if s.nesterov { (s.momentum, 1.0) } else { (1.0, 0.0) };
         for ((g, w), v) in gradient.iter().zip(weights.iter_mut()).zip(velocity.iter_mut()) {
             let g = g * gradient_scale + *w * s.weight_decay;
             *v = *v * s.momentum + g;
-            *w -= s.rate * (*v * of_velocity + g * of_gradient);
+            *w -= s.rate * (*v * velocity_factor + g * gradient_factor);
         }
     }
 }
@@ -173,8 +173,8 @@ pub fn sum_of_squares(isa: Isa, values: &[f32]) -> f64 {
     for_each(values.len().div_ceil(CHUNK), |task| {
         let (at, n) = chunk(task, values.len());
         // SAFETY: each task has its own sum; `Shared::slice` checks the bounds.
-        let own = unsafe { shared.slice(task, 1) };
-        own[0] = squares_chunk(isa, &values[at..at + n]);
+        let sum = unsafe { shared.slice(task, 1) };
+        sum[0] = squares_chunk(isa, &values[at..at + n]);
     });
     parts.iter().sum()
 }

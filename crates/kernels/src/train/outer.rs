@@ -230,12 +230,12 @@ with_lanes! {
                 for h in 0..rows {
                     let a = o.first.add(d * o.first_steps.slice + h * o.first_steps.row);
                     let b = o.second.add(d * o.second_steps.slice + h * o.second_steps.row);
-                    let whole = if o.second_steps.voxel == 1 { width - width % 32 } else { 0 };
-                    for w in (0..whole).step_by(32) {
+                    let aligned_width = if o.second_steps.voxel == 1 { width - width % 32 } else { 0 };
+                    for w in (0..aligned_width).step_by(32) {
                         acc[0] = L::load(a.add(w)).mul_then_add(L::load(b.add(w)), acc[0]);
                         acc[1] = L::load(a.add(w + 16)).mul_then_add(L::load(b.add(w + 16)), acc[1]);
                     }
-                    for w in whole..width {
+                    for w in aligned_width..width {
                         rest += *a.add(w) * *b.add(w * o.second_steps.voxel);
                     }
                 }

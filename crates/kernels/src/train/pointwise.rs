@@ -56,12 +56,12 @@ pub fn activation_gradient(
 
 with_lanes! {
     /// Multiplies a row of the gradient by the derivative.
-    unsafe fn derivative_row<L>(of: Derivative, y: &[f32], gradient: &[f32], accumulate: bool, to: &mut [f32]) {
+    unsafe fn derivative_row<L>(derivative: Derivative, y: &[f32], gradient: &[f32], accumulate: bool, to: &mut [f32]) {
         let len = to.len();
         // SAFETY: the caller guarantees slices of equal length, and `load` and `store` stay within it; `with_lanes`
         // checked the CPU.
         unsafe {
-            match of {
+            match derivative {
                 Derivative::Leaky { slope } => {
                     let slope = L::splat(slope);
                     for at in (0..len).step_by(CHANNEL_BLOCK) {

@@ -107,8 +107,8 @@ impl<'a> Checker<'a> {
         let Some(value) = given(self.rdf, "attachments") else { return };
         let is_05 = self.is_05();
         // Format 0.4 has the list under `files`.
-        let of_04 = || value.get("files").and_then(Value::as_array).filter(|_| !is_05);
-        let Some(list) = value.as_array().or_else(of_04) else {
+        let listed_under_files = || value.get("files").and_then(Value::as_array).filter(|_| !is_05);
+        let Some(list) = value.as_array().or_else(listed_under_files) else {
             return self.refuse("attachments", "is not a list: give a list of entries with a source");
         };
         for (i, file) in list.iter().enumerate() {

@@ -166,12 +166,12 @@ impl<'a> Checker<'a> {
     }
 
     /// Checks the id and the description of a tensor or an axis.
-    fn id_and_description(&mut self, part: &str, of: &'a Value) {
-        if let Some(id) = of.get("id") {
+    fn id_and_description(&mut self, part: &str, tensor: &'a Value) {
+        if let Some(id) = tensor.get("id") {
             self.text(&format!("{part}.id"), id);
         }
         let part = format!("{part}.description");
-        let Some(text) = of.get("description").and_then(|text| self.text(&part, text)) else { return };
+        let Some(text) = tensor.get("description").and_then(|text| self.text(&part, text)) else { return };
         let count = text.chars().count();
         if count > SHORT_DESCRIPTION {
             let next = "shorten it, and move details into README.md";

@@ -12,8 +12,8 @@ fn streamed(map: &[f32], seeds: Option<&[f32]>, shape: [usize; 3], options: &Seg
     let (mut labels, mut slice) = (Vec::new(), vec![9; plane]);
     let maps: Vec<_> = map.chunks_exact(plane).zip(seeds.unwrap_or(map).chunks_exact(plane)).collect();
     let needs = segmentation.needs();
-    for (of_foreground, _) in &maps {
-        segmentation.add_foreground(of_foreground).unwrap();
+    for (foreground, _) in &maps {
+        segmentation.add_foreground(foreground).unwrap();
         while let Some((map, seeds)) =
             maps.get(segmentation.added()).filter(|_| segmentation.added() < segmentation.ready())
         {

@@ -83,8 +83,8 @@ pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> 
     importer.graph.name = proto.name.to_owned();
     importer.domains = model.opsets.iter().map(|(d, v)| ((*d).to_owned(), *v)).collect();
     for function in &model.functions {
-        let of_name = importer.functions.entry(function.name).or_default();
-        of_name.entry(function.domain).or_default().insert(function.overload, function);
+        let by_domain = importer.functions.entry(function.name).or_default();
+        by_domain.entry(function.domain).or_default().insert(function.overload, function);
     }
     importer.folder = folder;
     importer.graph.metadata = model.metadata.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
@@ -170,7 +170,7 @@ pub(crate) struct Importer<'l> {
     /// Values by their names at the node that is imported; `None` for an absent input of a function.
     names: HashMap<String, Option<ValueId>>,
     /// Names that new values cannot have.
-    taken: HashSet<String>,
+    used_names: HashSet<String>,
     infos: BTreeMap<ValueId, Info>,
     declared: HashMap<String, (Option<ElementType>, Option<Vec<Dim>>)>,
     /// For each value that is the shape of another one, that other value.
@@ -199,7 +199,7 @@ impl<'l> Importer<'l> {
         Self {
             graph: Graph { opset, ..Graph::default() },
             names: HashMap::new(),
-            taken: HashSet::new(),
+            used_names: HashSet::new(),
             infos: BTreeMap::new(),
             declared: HashMap::new(),
             shape_of: BTreeMap::new(),
@@ -224,7 +224,7 @@ impl Importer<'_> {
         }
         let outputs = proto.nodes.iter().flat_map(|node| node.outputs.iter().copied());
         let given = proto.initializers.iter().map(|tensor| tensor.name).chain(proto.inputs.iter().map(|i| i.name));
-        self.taken = outputs.chain(given).map(str::to_owned).collect();
+        self.used_names = outputs.chain(given).map(str::to_owned).collect();
         for info in proto.value_infos.iter().chain(&proto.outputs) {
             let dtype = ElementType::from_onnx_code(info.element);
             self.declared.insert(info.name.to_owned(), (dtype, info.shape.clone()));
@@ -298,7 +298,7 @@ impl Importer<'_> {
             return Err(GraphError::malformed("a value has no name"));
         }
         let unused = if self.depth == 0 { name.to_owned() } else { self.unique_name(name) };
-        self.taken.insert(unused.clone());
+        self.used_names.insert(unused.clone());
         let value = Value { name: unused, dtype: info.dtype, shape: info.shape.clone() };
         let id = self.graph.push_value(value);
         if self.names.insert(name.to_owned(), Some(id)).is_some() {
@@ -318,7 +318,7 @@ impl Importer<'_> {
     fn unique_name(&self, base: &str) -> String {
         let mut name = base.to_owned();
         let mut number = self.graph.values.len();
-        while self.taken.contains(&name) || self.declared.contains_key(&name) {
+        while self.used_names.contains(&name) || self.declared.contains_key(&name) {
             name = format!("{base}_{number}");
             number += 1;
         }
@@ -419,8 +419,8 @@ impl Importer<'_> {
     fn node(&mut self, proto: &NodeProto<'_>, call: Option<&Arguments<'_>>) -> Result<()> {
         let first_output = proto.outputs.iter().find(|o| !o.is_empty()).copied().unwrap_or_default();
         let name = if proto.name.is_empty() { first_output } else { proto.name };
-        let of_name = self.functions.get(proto.op_type).and_then(|of_name| of_name.get(proto.domain));
-        if let Some(function) = of_name.and_then(|of_domain| of_domain.get(proto.overload).copied()) {
+        let overloads = self.functions.get(proto.op_type).and_then(|by_domain| by_domain.get(proto.domain));
+        if let Some(function) = overloads.and_then(|overloads| overloads.get(proto.overload).copied()) {
             return self.call(function, proto, name, call);
         }
         let is_contrib = proto.domain == contrib::DOMAIN;

@@ -125,10 +125,10 @@ fn grids_are_sampled_as_by_onnx_runtime() {
         (Nearest, Border, false, [1.0, 4.0, 36.0, 16.0, 36.0], [121.0, 9.0, 4.0]),
         (Nearest, Reflection, true, [1.0, 4.0, 36.0, 36.0, 36.0], [121.0, 9.0, 4.0]),
     ];
-    for (mode, padding, align_corners, of_plane, of_volume) in cases {
+    for (mode, padding, align_corners, plane_values, volume_values) in cases {
         let attrs = GridSampleAttrs { mode, padding, align_corners };
         let got = [sampled(attrs, &plane.0, &plane.1), sampled(attrs, &volume.0, &volume.1)].concat();
-        let wanted = [&of_plane[..], &of_volume].concat();
+        let wanted = [&plane_values[..], &volume_values].concat();
         assert_eq!(got.len(), wanted.len(), "{attrs:?}");
         let worst = got.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(worst < 1e-4, "{attrs:?}: {got:?}, expected {wanted:?}");

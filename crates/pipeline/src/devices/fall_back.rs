@@ -139,8 +139,8 @@ impl Devices {
 
 /// Returns the shortest time in ms that was measured on a device, with its precision.
 fn best_on(measurements: &[Measurement], id: DeviceId) -> Option<(f64, Precision)> {
-    let of_device = measurements.iter().filter(|m| m.device == id);
-    of_device.filter_map(|m| Some((m.usable_ms()?, m.precision?))).min_by(|a, b| a.0.total_cmp(&b.0))
+    let on_device = measurements.iter().filter(|m| m.device == id);
+    on_device.filter_map(|m| Some((m.usable_ms()?, m.precision?))).min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
 /// Returns the precision in which a GPU continues a job: the requested one, or f32 if it lacks the requested 16-bit

@@ -132,7 +132,7 @@ pub(crate) struct Estimator<'a> {
     pub engine: &'a dyn Engine,
     /// Precision and threads of the prediction; the memory budget is replaced for each short prediction.
     pub options: &'a CompileOptions,
-    /// The time point that is looked at.
+    /// The time point on which the diameter is estimated.
     pub stack: &'a Stack,
     /// Channels of the stack that are the model's input.
     pub channels: &'a [usize],
@@ -199,14 +199,14 @@ impl Estimator<'_> {
     /// Estimates the diameter for a model with a nominal diameter. The certainty is [`Certainty::None`] if no objects
     /// are found. A `given` diameter is kept, but the slice spacing is still estimated if the voxel size is unknown.
     pub(crate) fn estimate(&self, nominal_um: f64, given: Option<f64>) -> Result<SizeEstimate, JobError> {
-        let whole = self.stack.extents.zyx;
+        let stack_zyx = self.stack.extents.zyx;
         let middle: [Range<usize>; 3] = std::array::from_fn(|a| {
-            let size = whole[a].min(MAX_WINDOW_ZYX[a]);
-            let first = (whole[a] - size) / 2;
+            let size = stack_zyx[a].min(MAX_WINDOW_ZYX[a]);
+            let first = (stack_zyx[a] - size) / 2;
             first..first + size
         });
         let mut best = self.estimate_in(&middle, nominal_um, given)?;
-        let is_whole = middle.iter().zip(whole).all(|(range, extent)| range.len() == extent);
+        let is_whole = middle.iter().zip(stack_zyx).all(|(range, extent)| range.len() == extent);
         if is_whole || best.estimate.objects >= FEW_OBJECTS {
             return Ok(best);
         }
@@ -241,8 +241,8 @@ impl Estimator<'_> {
         let is_smallest = guess.is_some_and(|guess| guess.is_smallest);
         if is_smallest || found.brightness.is_some_and(scales::is_dark) {
             let center = guess.map(|g| std::array::from_fn(|a| g.center_um[a] / voxel[a]));
-            if let Some(of_scales) = self.estimate_over_scales(&stack, found.voxel, center, nominal_um)? {
-                return Ok(of_scales);
+            if let Some(over_scales) = self.estimate_over_scales(&stack, found.voxel, center, nominal_um)? {
+                return Ok(over_scales);
             }
             if found.brightness.is_some_and(scales::is_clearly_dark) {
                 found = self.estimate_from(&stack, (guess, factor), nominal_um, given, false)?;

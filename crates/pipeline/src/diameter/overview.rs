@@ -5,9 +5,9 @@ use crate::JobError;
 use cytoscope_profile::Stage;
 use std::ops::Range;
 
-/// Least distance of the slices that are looked at.
+/// Minimum distance between the slices that are read.
 const SLICE_STEP: usize = 8;
-/// Maximum number of slices that are looked at.
+/// Maximum number of slices that are read.
 const MAX_SLICES: usize = 64;
 /// Edge of the squares whose contrast is compared, in voxels.
 const CELL: usize = 128;
@@ -25,11 +25,11 @@ impl Estimator<'_> {
     /// # Errors
     /// [`JobError`] if the stack cannot be read, or the job is cancelled.
     pub(super) fn contrast_windows(&self, large_zyx: [usize; 3]) -> Result<Vec<[Range<usize>; 3]>, JobError> {
-        let whole = self.stack.extents.zyx;
+        let stack_zyx = self.stack.extents.zyx;
         let around = |place: [usize; 3], size: [usize; 3]| -> [Range<usize>; 3] {
             std::array::from_fn(|a| {
-                let size = size[a].min(whole[a]);
-                let first = place[a].saturating_sub(size / 2).min(whole[a] - size);
+                let size = size[a].min(stack_zyx[a]);
+                let first = place[a].saturating_sub(size / 2).min(stack_zyx[a] - size);
                 first..first + size
             })
         };

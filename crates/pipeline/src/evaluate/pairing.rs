@@ -80,7 +80,7 @@ pub(crate) fn looks_like_labels(path: &Path) -> bool {
 
 /// Returns the files to score by pair key: of several with the same key, the one with the greatest [`FileRole`]. Also returns
 /// notes on files that are left out although they have that role, too.
-pub(super) fn by_key(path: &Path) -> Result<(BTreeMap<String, PathBuf>, Vec<String>), JobError> {
+pub(super) fn files_by_key(path: &Path) -> Result<(BTreeMap<String, PathBuf>, Vec<String>), JobError> {
     let mut all: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for file in list_inputs(&[path.to_owned()])? {
         all.entry(pair_key(&file)).or_default().push(file);
@@ -88,9 +88,9 @@ pub(super) fn by_key(path: &Path) -> Result<(BTreeMap<String, PathBuf>, Vec<Stri
     let (mut found, mut notes) = (BTreeMap::new(), Vec::new());
     for (key, files) in all {
         let role = files.iter().map(|file| FileRole::of(file)).max();
-        let mut of_role = files.into_iter().filter(|file| Some(FileRole::of(file)) == role);
-        let Some(kept) = of_role.next() else { continue };
-        notes.extend(of_role.map(|left_out| {
+        let mut with_role = files.into_iter().filter(|file| Some(FileRole::of(file)) == role);
+        let Some(kept) = with_role.next() else { continue };
+        notes.extend(with_role.map(|left_out| {
             format!(
                 "{} is not scored, because {} belongs to the same pair by its name: move one of them to another folder",
                 absolute(&left_out).display(),

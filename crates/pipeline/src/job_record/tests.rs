@@ -89,8 +89,8 @@ fn problems_with_the_path_of_a_record_are_found_before_the_work() {
     let long = refused(&job(&format!("{}.npy", "a".repeat(240))));
     assert!(long.contains("260 bytes") && long.contains("shorter name"), "{long}");
     std::fs::create_dir(record_path(&job("c.npy").output)).unwrap();
-    let of_folder = refused(&job("c.npy"));
-    assert!(of_folder.contains("c.npy_provenance.json is not a file"), "{of_folder}");
+    let folder_message = refused(&job("c.npy"));
+    assert!(folder_message.contains("c.npy_provenance.json is not a file"), "{folder_message}");
     // The record of another result is kept, even if files are overwritten.
     let write = |_: &mut PendingRecord<ConvertJob>| {
         std::fs::write(&job("d.npy").output, "result").unwrap();
@@ -99,8 +99,8 @@ fn problems_with_the_path_of_a_record_are_found_before_the_work() {
     recorded(&job("d.npy"), &Context::default(), write).unwrap();
     let record = record_path(&job("d.npy").output);
     std::fs::rename(&record, record_path(&job("e.npy").output)).unwrap();
-    let of_other = refused(&job("e.npy"));
-    assert!(of_other.contains("the provenance record of another result"), "{of_other}");
+    let foreign_message = refused(&job("e.npy"));
+    assert!(foreign_message.contains("the provenance record of another result"), "{foreign_message}");
     assert_eq!(record_for(&job("e.npy").output), job("e.npy").output);
 }
 

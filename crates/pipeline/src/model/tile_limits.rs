@@ -24,19 +24,19 @@ impl TileLimits {
             .map_err(|e| format!("{e}{}", size_hint(&package.graph, spatial_axes)))?;
         let static_norm = !analysis::depends_on_tile_statistics(&package.graph);
         // The value for axis Z, Y or X; networks on slices have no Z.
-        let of_axis = |values: &[usize], a: usize, missing: usize| {
+        let along = |values: &[usize], a: usize, missing: usize| {
             let skip = 3 - spatial_axes;
             if a < skip { missing } else { values.get(a - skip).copied().unwrap_or(missing) }
         };
         let multiples: Vec<usize> = field.axes.iter().map(|axis| axis.multiple_of).collect();
-        let multiples = std::array::from_fn(|a| of_axis(&multiples, a, 1).max(1));
+        let multiples = std::array::from_fn(|a| along(&multiples, a, 1).max(1));
         let (step, min_size) = common_tile_sizes(&package.inputs, multiples)?;
         let lengths = fixed_lengths(&package.graph, spatial_axes);
         let with_fixed = |sizes: [usize; 3]| -> [usize; 3] { std::array::from_fn(|a| lengths[a].unwrap_or(sizes[a])) };
         let (step, min_size) = (with_fixed(step), with_fixed(min_size));
         let fixed = lengths.map(|length| length.is_some());
         let halo = field.halo().filter(|_| static_norm && !fixed.contains(&true));
-        let reach: Option<[usize; 3]> = halo.map(|halo| std::array::from_fn(|a| of_axis(&halo, a, 0)));
+        let reach: Option<[usize; 3]> = halo.map(|halo| std::array::from_fn(|a| along(&halo, a, 0)));
         Ok(Self { min_size, step, fixed, reach })
     }
 }

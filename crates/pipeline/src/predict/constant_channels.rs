@@ -109,16 +109,16 @@ impl FlatChannels {
             let time = (extents.times > 1).then(|| format!("time point {}", flat.time));
             channel.into_iter().chain(time).collect::<Vec<_>>().join(" at ")
         };
-        let of_place = |flat: &FlatChannel| match place(flat) {
+        let place_suffix = |flat: &FlatChannel| match place(flat) {
             place if place.is_empty() => String::new(),
             place => format!(" of {place}"),
         };
         let found = match self.0.as_slice() {
             [] => return None,
             [flat] => match flat.contrast {
-                Contrast::Flat(value) => format!("all input values{} are {value}", of_place(flat)),
+                Contrast::Flat(value) => format!("all input values{} are {value}", place_suffix(flat)),
                 Contrast::None | Contrast::Varies => {
-                    format!("all input values{} are NaN or infinite", of_place(flat))
+                    format!("all input values{} are NaN or infinite", place_suffix(flat))
                 }
             },
             several => {

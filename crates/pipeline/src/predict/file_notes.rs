@@ -30,8 +30,8 @@ impl fmt::Display for SliceAlone {
 /// Returns notes on how an image was read: that several numbered files became one stack, and how to read one `alone`; why
 /// pages are read as slices; what is not applied; and that planes are missing, or regions of interest outside of the stack.
 pub(crate) fn reading_notes(image: &Image, alone: SliceAlone) -> Vec<Message> {
-    let of_file = missing_notes(image.meta()).into_iter().chain(regions_note(image.meta()));
-    numbered_series_note(image, alone).into_iter().chain(of_file).collect()
+    let file_notes = missing_notes(image.meta()).into_iter().chain(regions_note(image.meta()));
+    numbered_series_note(image, alone).into_iter().chain(file_notes).collect()
 }
 
 /// Returns notes on what is missing in a file: why pages are read as slices, what the file states that is not applied, and that

@@ -95,7 +95,7 @@ pub(crate) struct TensorSources {
     /// The channels of `image` that are the model's inputs; `None` if they are chosen by [`PredictOptions`].
     channels: Option<Vec<usize>>,
     /// Number of channels of the stack alone.
-    own: usize,
+    stack_channels: usize,
     added: Vec<AddedChannel>,
 }
 
@@ -150,9 +150,9 @@ impl PredictJob {
 /// # Errors
 /// [`JobError::Mismatch`] if a file or channel is missing, or a file is not on the stack's grid.
 pub(crate) fn sources(job: &PredictJob, model: &Model, input: &Path, image: Image) -> Result<TensorSources, JobError> {
-    let own = Extents::of(image.meta()).channels;
+    let stack_channels = Extents::of(image.meta()).channels;
     if job.input_tensors.is_empty() {
-        return Ok(TensorSources { image, channels: None, own, added: Vec::new() });
+        return Ok(TensorSources { image, channels: None, stack_channels, added: Vec::new() });
     }
     let names = channel_names(&image);
     let mut added: Vec<AddedChannel> = Vec::new();
@@ -168,7 +168,7 @@ pub(crate) fn sources(job: &PredictJob, model: &Model, input: &Path, image: Imag
             Some(file) => {
                 let other = open_on_grid(job, &file, input, &image)?;
                 let channels = channels_in(tensor, &channel_names(&other), &given.channels, &file)?;
-                let first = own + added.len();
+                let first = stack_channels + added.len();
                 found.push(Some((first..first + channels.len()).collect()));
                 added.extend(channels.into_iter().map(|channel| added_channel(&other, &file, channel, tensor)));
             }
@@ -176,7 +176,7 @@ pub(crate) fn sources(job: &PredictJob, model: &Model, input: &Path, image: Imag
     }
     let channels = Some(complete(model, found, names.len(), input)?);
     let image = if added.is_empty() { image } else { with_channels(&image, &added)? };
-    Ok(TensorSources { image, channels, own, added })
+    Ok(TensorSources { image, channels, stack_channels, added })
 }
 
 impl TensorSources {
@@ -214,7 +214,7 @@ impl TensorSources {
         if model.inputs.len() < 2 && self.added.is_empty() {
             return Ok(Vec::new());
         }
-        let added = |channel: usize| channel.checked_sub(self.own).and_then(|at| self.added.get(at));
+        let added = |channel: usize| channel.checked_sub(self.stack_channels).and_then(|at| self.added.get(at));
         let record = |(tensor, channels): (&ModelInput, &[usize])| -> Result<InputTensorRecord, JobError> {
             // All channels of a tensor are those of one file.
             let other = channels.first().and_then(|channel| added(*channel));
@@ -323,8 +323,8 @@ fn complete(
 
 fn added_channel(image: &Image, file: &Path, channel: usize, tensor: &ModelInput) -> AddedChannel {
     let stated = image.meta().channels.get(channel).map(|c| c.name.trim()).filter(|name| !name.is_empty());
-    let of_tensor = || if tensor.channels == 1 { tensor.id.clone() } else { format!("{} {channel}", tensor.id) };
-    let name = stated.map_or_else(of_tensor, str::to_owned);
+    let default_name = || if tensor.channels == 1 { tensor.id.clone() } else { format!("{} {channel}", tensor.id) };
+    let name = stated.map_or_else(default_name, str::to_owned);
     AddedChannel { image: image.clone(), file: file.to_owned(), channel, name }
 }
 
@@ -337,27 +337,27 @@ fn open_on_grid(job: &PredictJob, file: &Path, input: &Path, image: &Image) -> R
         problem: format!("it has {found}, but the stack {} has {expected}", input.display()),
         next_step: "give images of the same field of view with the same shape and voxel size".into(),
     };
-    let (own, found) = (Extents::of(image.meta()), Extents::of(other.meta()));
-    if own.zyx != found.zyx {
+    let (required, found) = (Extents::of(image.meta()), Extents::of(other.meta()));
+    if required.zyx != found.zyx {
         let text = |[z, y, x]: [usize; 3]| format!("{z} × {y} × {x} voxels (Z, Y, X)");
-        return Err(differ(text(found.zyx), text(own.zyx)));
+        return Err(differ(text(found.zyx), text(required.zyx)));
     }
-    if own.times != found.times {
-        return Err(differ(format!("{} time points", found.times), own.times.to_string()));
+    if required.times != found.times {
+        return Err(differ(format!("{} time points", found.times), required.times.to_string()));
     }
-    let (own, found) = (image.meta().voxel_size_um, other.meta().voxel_size_um);
+    let (required, found) = (image.meta().voxel_size_um, other.meta().voxel_size_um);
     let stated = |size: VoxelSize| [size.z, size.y, size.x].map(|um| um.filter(|um| um.is_finite() && *um > 0.0));
-    let (own, found) = (stated(own), stated(found));
+    let (required, found) = (stated(required), stated(found));
     let is_other = |(a, b): (&Option<f64>, &Option<f64>)| {
         a.zip(*b).is_some_and(|(a, b): (f64, f64)| (a / b - 1.0).abs() > SAME_VOXEL)
     };
     // A voxel size that the user gives applies to all images.
-    if job.voxel_um.is_none() && job.voxel_axes_um.is_unknown() && own.iter().zip(&found).any(is_other) {
+    if job.voxel_um.is_none() && job.voxel_axes_um.is_unknown() && required.iter().zip(&found).any(is_other) {
         let text = |size: [Option<f64>; 3]| {
             let [z, y, x] = size.map(|um| um.map_or_else(|| "unknown".to_owned(), |um| um.to_string()));
             format!("a voxel size of {z} × {y} × {x} µm (Z, Y, X)")
         };
-        return Err(differ(text(found), text(own)));
+        return Err(differ(text(found), text(required)));
     }
     Ok(other)
 }
@@ -365,9 +365,9 @@ fn open_on_grid(job: &PredictJob, file: &Path, input: &Path, image: &Image) -> R
 /// Returns the stack with the channels of other files after its own, as 32-bit floats.
 fn with_channels(image: &Image, added: &[AddedChannel]) -> Result<Image, JobError> {
     let meta = image.meta();
-    let Extents { times, zyx: [z, y, x], channels: own, .. } = Extents::of(meta);
+    let Extents { times, zyx: [z, y, x], channels: stack_channels, .. } = Extents::of(meta);
     let mut channels = meta.channels.clone();
-    channels.resize(own, Channel::default());
+    channels.resize(stack_channels, Channel::default());
     channels.extend(added.iter().map(|added| Channel { name: added.name.clone(), color_rgb: None }));
     let spec = DerivedSpec {
         shape_full: [times, z, channels.len(), y, x, 1],
@@ -378,14 +378,14 @@ fn with_channels(image: &Image, added: &[AddedChannel]) -> Result<Image, JobErro
         keeps_values: true,
     };
     let added = added.iter().map(|added| (added.image.clone(), added.channel)).collect();
-    Ok(image.derived(&spec, Box::new(JoinedChannels { own, added }))?)
+    Ok(image.derived(&spec, Box::new(JoinedChannels { stack_channels, added }))?)
 }
 
 /// The pixels of a stack and of the channels of other files.
 #[derive(Debug)]
 struct JoinedChannels {
     /// Number of channels of the stack.
-    own: usize,
+    stack_channels: usize,
     /// Other images, and their channels.
     added: Vec<(Image, usize)>,
 }
@@ -393,7 +393,7 @@ struct JoinedChannels {
 impl JoinedChannels {
     /// Reads one channel in the range of a region along T, Z, Y and X.
     fn channel(&self, source: &Image, channel: usize, region: &Region) -> Result<Vec<f32>, FormatError> {
-        let added = channel.checked_sub(self.own).and_then(|at| self.added.get(at));
+        let added = channel.checked_sub(self.stack_channels).and_then(|at| self.added.get(at));
         let (image, channel) = added.map_or((source, channel), |(image, channel)| (image, *channel));
         let meta = image.meta();
         let samples = Extents::of(meta).samples.max(1);

@@ -411,9 +411,9 @@ impl KeptSlices {
     /// Returns notes about slices and bands of an interrupted run or an earlier attempt; none if there are none.
     pub(super) fn notes(&self) -> Vec<Message> {
         let origin = if self.is_later { "that were finished before" } else { "that an interrupted run had finished" };
-        let of_one = if self.is_later && self.finished == 1 { "that was finished before" } else { origin };
+        let slice_origin = if self.is_later && self.finished == 1 { "that was finished before" } else { origin };
         let note = || match (self.times, self.finished.checked_div(self.depth).unwrap_or(0)) {
-            (1, _) => format!("continued after {} {of_one}", counted(self.finished, "slice")),
+            (1, _) => format!("continued after {} {slice_origin}", counted(self.finished, "slice")),
             (times, complete) if complete >= times => format!("continued after all {times} time points {origin}"),
             (times, complete) => format!(
                 "continued after {complete} of {times} time points and {} of the next one {origin}",
@@ -421,8 +421,8 @@ impl KeptSlices {
             ),
         };
         let slices = (self.finished > 0).then(note);
-        let of_bands = self.bands.as_ref().map(BandProgress::counts).filter(|[finished, _]| *finished > 0);
-        let bands = of_bands.map(|[finished, all]| format!("continued after {finished} of {all} bands {origin}"));
+        let band_counts = self.bands.as_ref().map(BandProgress::counts).filter(|[finished, _]| *finished > 0);
+        let bands = band_counts.map(|[finished, all]| format!("continued after {finished} of {all} bands {origin}"));
         slices.into_iter().chain(bands).map(Message::from).chain(self.discarded.clone()).collect()
     }
 

@@ -246,8 +246,8 @@ mod tests {
     fn whole_slices_have_no_bands_and_the_last_band_is_not_recorded() {
         let whole = [Band { fed: 0..6, kept: 0..6 }];
         let columns = [Span { start: 0, len: 7, keep_start: 0, keep_len: 7 }];
-        let of_device = (DeviceId::Cpu, Precision::F32);
-        assert!(BandProgress::new(&pass_bands(&whole, &columns), SLICES, 0, of_device).is_none());
+        let on_cpu = (DeviceId::Cpu, Precision::F32);
+        assert!(BandProgress::new(&pass_bands(&whole, &columns), SLICES, 0, on_cpu).is_none());
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[0; 2 * 3 * 2 * 5 * 7 * 4]).unwrap();
         let mut progress = progress(3, Precision::F32);

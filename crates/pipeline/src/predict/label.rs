@@ -223,21 +223,21 @@ fn label_in_slabs(
     let shape = map.shape();
     let plane = shape[1] * shape[2];
     let mut spool = Spool::new(scratch, plane)?;
-    let whole = shape[0] <= slab;
-    let mut foreground = foreground.filter(|_| whole);
-    let overlap = if whole { 0 } else { overlap_slices(slab, overlap_um / voxel_um[0]) };
+    let fits_one_slab = shape[0] <= slab;
+    let mut foreground = foreground.filter(|_| fits_one_slab);
+    let overlap = if fits_one_slab { 0 } else { overlap_slices(slab, overlap_um / voxel_um[0]) };
     let mut meter = context.meter(ProgressStage::Objects, shape[0] as u64, ProgressUnit::Slices);
     // A single slab is smoothed while it is segmented. The slices around a slab are limited to twice as many as it has.
-    let mut smoothing = Smoothing::new(if whole { 0.0 } else { options.smooth_um }, voxel_um);
+    let mut smoothing = Smoothing::new(if fits_one_slab { 0.0 } else { options.smooth_um }, voxel_um);
     smoothing.reach = smoothing.reach.min(slab);
     // Otsu's threshold is computed from the whole volume, not from single slabs.
     let threshold = match options.threshold {
-        Threshold::Otsu if !whole => Threshold::Fixed(otsu(context, map, channel, slab, &smoothing)?),
+        Threshold::Otsu if !fits_one_slab => Threshold::Fixed(otsu(context, map, channel, slab, &smoothing)?),
         other => other,
     };
     let (min_peak, drop_border) = (options.min_peak, false);
     // Small and dim objects are dropped when all slabs are joined.
-    let options = match whole {
+    let options = match fits_one_slab {
         true => SegmentOptions { drop_border, ..options.clone() },
         false => {
             let min_volume_um3 = options.min_volume_um3 * MIN_PART;
@@ -267,8 +267,8 @@ fn label_in_slabs(
         stitcher.renumber(&mut labels, if start == 0 { 0 } else { overlap * plane });
         // The first half of the overlap belongs to the previous slab.
         let skip = if start == 0 { 0 } else { overlap / 2 };
-        bright.resize(stitcher.count() as usize + 1, whole || min_peak <= 0.0);
-        if !whole && min_peak > 0.0 {
+        bright.resize(stitcher.count() as usize + 1, fits_one_slab || min_peak <= 0.0);
+        if !fits_one_slab && min_peak > 0.0 {
             mark_bright(&mut bright, &labels[skip * plane..], &values[skip * plane..], min_peak as f32);
         }
         drop((values, span));
@@ -286,14 +286,14 @@ fn label_in_slabs(
     }
     let order: Vec<u32> = (1..=stitcher.count()).filter(|label| bright[*label as usize]).collect();
     let and_small = if settings.options.isolated.is_some() { ", and small objects," } else { "" };
-    let note = (!whole).then(|| {
+    let note = (!fits_one_slab).then(|| {
         format!(
             "segmenting the whole stack takes too much memory, so it was segmented in slabs of {}: objects that slabs divide\
              {and_small} may differ from those of the whole stack",
             counted(slab, "slice")
         )
     });
-    Ok(Labels { note, has_small: !whole, ..Labels::new(spool, shape, stitcher.count(), &order) })
+    Ok(Labels { note, has_small: !fits_one_slab, ..Labels::new(spool, shape, stitcher.count(), &order) })
 }
 
 /// Marks the labels with a voxel whose value is at least `min_peak`.

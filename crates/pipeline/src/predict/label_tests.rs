@@ -100,9 +100,9 @@ fn slabs_overlap_however_large_a_slice_is() {
         assert!(peak_bytes(shape, 0, 0) >= held, "{edge}² voxels");
         // Many channels are not held at once, but some are.
         let measured_bytes = |channels| measure::slab_bytes(shape, channels, DType::U16);
-        let of_channels = [0, 4, 60].map(|channels| peak_bytes(shape, 0, measured_bytes(channels)));
-        assert!(of_channels[1] - (4 * edge * edge * 4) as u64 >= 64 << 20, "{edge}² voxels");
-        assert!(of_channels[0] <= of_channels[1] && of_channels[1] == of_channels[2]);
+        let peaks = [0, 4, 60].map(|channels| peak_bytes(shape, 0, measured_bytes(channels)));
+        assert!(peaks[1] - (4 * edge * edge * 4) as u64 >= 64 << 20, "{edge}² voxels");
+        assert!(peaks[0] <= peaks[1] && peaks[1] == peaks[2]);
     }
 }
 
@@ -150,11 +150,11 @@ fn a_stack_read_in_parts_is_segmented_as_at_once() {
         .collect();
     let value = |i: usize| {
         let at = [i / 2000, i / 50 % 40, i % 50].map(|v| v as f64);
-        let of_ball = |[z, y, x, radius, peak]: &[f64; 5]| {
+        let ball_value = |[z, y, x, radius, peak]: &[f64; 5]| {
             let square: f64 = [z, y, x].into_iter().zip(at).map(|(center, at)| (center - at).powi(2)).sum();
             peak * (1.5 - square.sqrt() / radius).clamp(0.0, 1.0)
         };
-        balls.iter().map(of_ball).fold(0.0, f64::max) as f32
+        balls.iter().map(ball_value).fold(0.0, f64::max) as f32
     };
     let mut map = Map { shape, values: (0..60_000).map(value).collect() };
     for height in [None, Some(Height::Distance), Some(Height::Map)] {
@@ -283,8 +283,8 @@ fn all_channels_are_measured_however_many_there_are() {
     assert_eq!(taken, stored);
     let mut expected = Measurer::new([1.0; 3], [shape[1], shape[2]], names);
     for (z, labels) in stored.chunks(plane).enumerate() {
-        let of_channel = |channel: &usize| &values[(channel * shape[0] + z) * plane..][..plane];
-        expected.add_slice(labels, &channels.iter().map(of_channel).collect::<Vec<&[f32]>>());
+        let channel_slice = |channel: &usize| &values[(channel * shape[0] + z) * plane..][..plane];
+        expected.add_slice(labels, &channels.iter().map(channel_slice).collect::<Vec<&[f32]>>());
     }
     assert_eq!(rows, expected.finish());
 }

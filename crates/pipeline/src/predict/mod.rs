@@ -396,7 +396,7 @@ pub(crate) fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBu
             None => false,
         }
     };
-    let of_stacks: BTreeSet<(Option<PathBuf>, String)> = files
+    let stack_keys: BTreeSet<(Option<PathBuf>, String)> = files
         .iter()
         .filter(|f| !looks_like_labels(f) && !is_result(f))
         .map(|f| (f.parent().map(Path::to_owned), pair_key(f)))
@@ -404,7 +404,7 @@ pub(crate) fn only_stacks(inputs: &[PathBuf], files: Vec<PathBuf>) -> Vec<PathBu
     files
         .iter()
         .filter(|f| {
-            let beside = || of_stacks.contains(&(f.parent().map(Path::to_owned), pair_key(f)));
+            let beside = || stack_keys.contains(&(f.parent().map(Path::to_owned), pair_key(f)));
             inputs.contains(f) || !(is_result(f) || (looks_like_labels(f) && beside()))
         })
         .cloned()
@@ -452,8 +452,8 @@ impl PredictJob {
             ..self.clone()
         };
         // Earlier versions computed the statistics of slices over the whole stack.
-        let of_slices = StatisticsScope::of(model) == Some(StatisticsScope::Slice);
-        let model = format!("{}{}", model.fingerprint, if of_slices { ", statistics of slices" } else { "" });
+        let is_per_slice = StatisticsScope::of(model) == Some(StatisticsScope::Slice);
+        let model = format!("{}{}", model.fingerprint, if is_per_slice { ", statistics of slices" } else { "" });
         provenance::fingerprint(&job, &model, files)
     }
 }

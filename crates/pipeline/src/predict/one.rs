@@ -80,7 +80,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     cytoscope_profile::restart_peak();
     context.recorder.mark_memory("start");
     let image = open(run)?;
-    let mut of_reading = input_notes(run, &image);
+    let mut stack_notes = input_notes(run, &image);
     let sources = input_tensors::sources(job, model, input, image)?;
     let (image, preprocessed, steps_bytes) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let before = context.recorder.totals();
@@ -102,9 +102,9 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let checking = context.recorder.span(Stage::Read, "earlier results");
     context.report_alive(ProgressStage::Check, || files.refuse_foreign(context, &wanted, job.overwrite))?;
     checking.finish();
-    of_reading.extend(selection.label_image_note(context));
+    stack_notes.extend(selection.label_image_note(context));
     let earlier = KeptRecord::to_continue(run, &files.fingerprint_of_slices);
-    of_reading.extend(KeptRecord::unused_note(earlier.as_ref(), run, &files.fingerprint_of_slices));
+    stack_notes.extend(KeptRecord::unused_note(earlier.as_ref(), run, &files.fingerprint_of_slices));
     let in_floats = earlier.as_ref().map(|earlier| earlier.in_floats(run, engine)).transpose()?.flatten();
     let engine = in_floats.as_ref().unwrap_or(engine);
     let diameter = earlier.as_ref().and_then(|earlier| earlier.diameter_for(options.diameter));
@@ -121,7 +121,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let mut report = report_before(&resolved, &tiles, kept.as_ref());
     emit_plan(context, &report);
     report.series = image.meta().series;
-    report.notes.extend(of_reading.into_iter().map(Note::from));
+    report.notes.extend(stack_notes.into_iter().map(Note::from));
     report.notes.extend(tensors.iter().map(|tensor| Note::from(tensor.note())));
     report.notes.extend(preprocessed.as_ref().map(|record| Note::from(record.note())));
     let scratch = Scratch::Folder(job.folder());
@@ -141,8 +141,8 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
         drop(span);
         measure(context, model, start, &before, &mut report);
         let _span = context.recorder.span(Stage::Write, "publish");
-        let of_record = (records, preprocessed, tensors);
-        let published = || publish(job, &resolved, &files, written, of_record, report);
+        let record_parts = (records, preprocessed, tensors);
+        let published = || publish(job, &resolved, &files, written, record_parts, report);
         context.report_alive(ProgressStage::Write, published)
     };
     let published: Result<InputReport, JobError> = finish();

@@ -336,11 +336,11 @@ impl<'a> Planner<'a> {
     /// Returns the number of tiles side by side in a slab.
     fn tiles_per_slab(&self, tile: &[usize; 3]) -> Result<usize, JobError> {
         let (shape, halo, step) = (self.volume.shape, self.halo, self.model.step);
-        let of_axis = |a: usize| match self.blend {
+        let tiles_along = |a: usize| match self.blend {
             Blend::Crop => crop_spans(shape[a], tile[a], halo[a], step[a]).map(|spans| spans.len()),
             Blend::Gaussian => window_starts(shape[a], tile[a], self.overlap).map(|starts| starts.len()),
         };
-        Ok(of_axis(1)? * of_axis(2)?)
+        Ok(tiles_along(1)? * tiles_along(2)?)
     }
 
     /// Plans tiles of a requested size.
@@ -502,7 +502,7 @@ impl<'a> Planner<'a> {
 
     /// Returns the ratio of computed voxels to voxels of the volume.
     fn work(&self, tile: &[usize; 3]) -> f64 {
-        let of_axis = |a: usize| {
+        let work_along = |a: usize| {
             let (n, extent) = (tile[a], self.volume.shape[a].max(1));
             let count = if n >= extent {
                 1
@@ -513,7 +513,7 @@ impl<'a> Planner<'a> {
             };
             (count * n) as f64 / extent as f64
         };
-        (0..3).map(of_axis).product()
+        (0..3).map(work_along).product()
     }
 
     /// Refuses a plan that needs more memory than the budget.
@@ -522,7 +522,7 @@ impl<'a> Planner<'a> {
         if plan.stated_peak_bytes <= budget_bytes {
             return Ok(());
         }
-        let other_bytes = self.after_pass(0);
+        let other_bytes = self.bytes_after_pass(0);
         let next_step = if plan.stated_peak_bytes > other_bytes {
             message!("give a larger {MEMORY_BUDGET} (or a smaller {TILE}), or close other programs")
         } else {

@@ -206,8 +206,8 @@ impl<'a> Resolved<'a> {
             notes,
         };
         resolved.check_segment()?;
-        let of_output = resolved.output_note();
-        resolved.notes.extend(of_output.map(Message::from));
+        let output_note = resolved.output_note();
+        resolved.notes.extend(output_note.map(Message::from));
         Ok(resolved)
     }
 
@@ -398,8 +398,8 @@ pub(crate) fn voxel_size(
     }
     // A single slice has no slice spacing. That of the model is not used, so that its volumes are the same in jobs with and
     // without a model.
-    let of_model = |a: usize| model.voxel_um.filter(|_| a > 0 || !flat).map(|m| m[a]);
-    let assumed: [f64; 3] = std::array::from_fn(|a| stated[a].or_else(|| of_model(a)).unwrap_or(1.0));
+    let model_um = |a: usize| model.voxel_um.filter(|_| a > 0 || !flat).map(|m| m[a]);
+    let assumed: [f64; 3] = std::array::from_fn(|a| stated[a].or_else(|| model_um(a)).unwrap_or(1.0));
     if !known {
         let from = if model.voxel_um.is_some() { "the model's" } else { "1 µm" };
         let [z, y, x] = assumed;

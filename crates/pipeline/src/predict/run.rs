@@ -132,8 +132,8 @@ impl PredictJob {
     ) -> Result<ResultsFolder, JobError> {
         self.refuse_inputs(files, inputs, model.task)?;
         refuse_inside_package(self.folder(), &[&model.path])?;
-        let of_tensors = self.tensor_files(files);
-        let paths: Vec<&Path> = files.iter().chain(&of_tensors).map(PathBuf::as_path).collect();
+        let tensor_files = self.tensor_files(files);
+        let paths: Vec<&Path> = files.iter().chain(&tensor_files).map(PathBuf::as_path).collect();
         results::refuse_inside_zarr(self.folder(), &paths)?;
         for path in [&model.path, &std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone())] {
             if path.to_str().is_none() {
@@ -184,10 +184,10 @@ impl PredictJob {
                 // After cancelling, reading a preprocessed image fails with another error.
                 Err(_) if context.cancel.is_cancelled() => return Err(JobError::Cancelled),
                 Err(error) => {
-                    let of_series = if number > 0 { format!("series {number}: ") } else { String::new() };
+                    let series_prefix = if number > 0 { format!("series {number}: ") } else { String::new() };
                     context.emit(&Event::Failed {
                         input: input.clone(),
-                        reason: format!("{of_series}{error}"),
+                        reason: format!("{series_prefix}{error}"),
                         names_input: error.names(&input),
                     });
                     let fatal = count > 1 && is_full_disk(&error);

@@ -33,7 +33,7 @@ pub enum ResultFormat {
     Auto,
     /// TIFF files.
     Tiff,
-    /// One OME-Zarr folder, or one zip file with it if the name of the output is that of one.
+    /// One OME-Zarr folder, or a zip file that contains it if the output has the name of a zip file.
     OmeZarr,
 }
 
@@ -98,7 +98,7 @@ impl PredictJob {
     }
 }
 
-/// Returns the names in `out` of a folder with maps, and of one with labels only.
+/// Returns the paths in `out` of a folder with maps and of a folder with labels only.
 pub(super) fn paths_in(out: &Path, stem: &str, task: ModelTask) -> [PathBuf; 2] {
     [ArtifactKind::for_maps(task), ArtifactKind::Labels].map(|kind| out.join(kind.zarr_name(stem)))
 }
@@ -286,7 +286,7 @@ impl ZarrLabels {
         Ok(self.writer.finish()?.finish(FOLDER_KIND)?)
     }
 
-    /// Completes the folder under its hidden name, or the zip file if its name is that of one.
+    /// Completes the folder under its hidden name, or the zip file if the output has the name of a zip file.
     ///
     /// # Errors
     /// As [`finish`].
@@ -313,7 +313,7 @@ fn label_spec(meta: &ImageMeta, [depth, height, width]: [usize; 3], times: usize
     spec
 }
 
-/// Completes a folder under its hidden name, or stores it in a zip file if the name of its target is that of one.
+/// Completes a folder under its hidden name, or stores it in a zip file if its target has the name of a zip file.
 ///
 /// # Errors
 /// As [`ZarrLabels::finish`], and [`JobError::Cancelled`].

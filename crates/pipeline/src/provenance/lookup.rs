@@ -53,9 +53,9 @@ pub(crate) fn record_listing(file: &Path) -> Option<PathBuf> {
     if is_zarr_zip_name(file) {
         return find_zip_record(file);
     }
-    let own = find_record(file).filter(|path| path.is_file());
-    if own.is_some() || !is_zarr_name(file) {
-        return own;
+    let own_record = find_record(file).filter(|path| path.is_file());
+    if own_record.is_some() || !is_zarr_name(file) {
+        return own_record;
     }
     // A folder or an entry that cannot be read has no record that could be used.
     let records = std::fs::read_dir(parent_folder(file)).ok()?.filter_map(|entry| {

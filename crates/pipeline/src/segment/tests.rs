@@ -150,8 +150,8 @@ fn the_check_of_a_map_folder_shows_its_files_and_can_be_cancelled() {
     let _ = writer.finish().unwrap().finish(zarr::FOLDER_KIND).unwrap().publish().unwrap();
     let (context, seen) = Context::recording_events();
     assert!(MapState::of(&context, &map).unwrap().is_unchanged);
-    let of_files = |event: &Event| matches!(event, Event::Progress(progress) if progress.stage == ProgressStage::Check && progress.total > 1);
-    assert!(seen.lock().unwrap().iter().any(of_files));
+    let is_file_progress = |event: &Event| matches!(event, Event::Progress(progress) if progress.stage == ProgressStage::Check && progress.total > 1);
+    assert!(seen.lock().unwrap().iter().any(is_file_progress));
     context.cancel.cancel();
     assert!(matches!(MapState::of(&context, &map), Err(JobError::Cancelled)));
 }

@@ -227,8 +227,8 @@ mod tests {
         assert_eq!(advice.setting, Some(AdvisedSetting::AccumulatedBatch { batch: 2, accumulate: 6 }));
         assert!(advice.change.starts_with("--batch 2 --set accumulate=6,"), "{}", advice.change);
         assert!(advice.expected_gain.contains("1.25×"), "{}", advice.expected_gain);
-        let of_one = recomputation(&facts(1, Some(0.25))).unwrap();
-        assert!(of_one.setting.is_none() && of_one.change.contains("memory_mib"), "{of_one:?}");
+        let single_sample = recomputation(&facts(1, Some(0.25))).unwrap();
+        assert!(single_sample.setting.is_none() && single_sample.change.contains("memory_mib"), "{single_sample:?}");
         // A record of an earlier version does not state how many batches a step has.
         let unknown = TrainingFacts { batch: 4, recomputed_share: Some(0.25), ..TrainingFacts::default() };
         assert_eq!(recomputation(&of(unknown)).unwrap().setting, None);

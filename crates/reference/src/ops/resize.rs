@@ -78,7 +78,7 @@ fn resize(a: &ResizeAttrs, call: &Call<'_>) -> Result<Tensor> {
 }
 
 /// Transposes a resize, which is linear in x and works per channel, from its response to each position.
-fn transposed(of: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) -> Result<Vec<f64>> {
+fn transposed(op: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) -> Result<Vec<f64>> {
     let outer: usize = x.shape().iter().take(2).product();
     let (per_in, per_out) = (x.len() / outer.max(1), dy.len() / outer.max(1));
     let mut shape = x.shape().to_vec();
@@ -101,7 +101,7 @@ fn transposed(of: &Op, x: &Tensor, arguments: &[Option<&Tensor>], dy: &[f64]) ->
         if let Some(first) = inputs.first_mut() {
             *first = Some(&unit);
         }
-        let response = crate::eval(of, &inputs, 1)?.pop().ok_or_else(|| GraphError::malformed("Resize"))?;
+        let response = crate::eval(op, &inputs, 1)?.pop().ok_or_else(|| GraphError::malformed("Resize"))?;
         for (out, weight) in response.to_f64_vec().iter().enumerate().filter(|(_, w)| **w != 0.0) {
             for o in 0..outer {
                 dx[o * per_in + at] += weight * dy[o * per_out + out];

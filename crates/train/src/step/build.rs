@@ -132,13 +132,13 @@ fn add_device_parts(
 }
 
 /// Returns the shapes of a graph's inputs.
-fn input_shapes(of: &Graph) -> Result<Vec<Vec<usize>>, JobError> {
+fn input_shapes(graph: &Graph) -> Result<Vec<Vec<usize>>, JobError> {
     let shape = |id| {
-        let value = of.value(id);
+        let value = graph.value(id);
         let missing = || JobError::Internal(format!("training step: \"{}\" has no fixed shape", value.name));
         value.fixed_shape().ok_or_else(missing)
     };
-    of.inputs.iter().map(|id| shape(*id)).collect()
+    graph.inputs.iter().map(|id| shape(*id)).collect()
 }
 
 /// Returns the shape of each input of a network for a batch of the shape `all`, which has the channels of all inputs.

@@ -259,13 +259,14 @@ fn steps_on_joined_parameters_are_those_of_the_cpu() {
     let traffic = on_gpu.update.traffic().unwrap();
     assert_eq!((traffic.runs, traffic.steps), (3, 3 * 4));
     let sessions = [Some(&on_gpu.gradients), Some(&on_gpu.update), on_gpu.sum.as_ref(), on_gpu.averages.as_ref()];
-    let of_sessions: Vec<DeviceTraffic> = sessions.into_iter().flatten().filter_map(BoundSession::traffic).collect();
+    let session_traffic: Vec<DeviceTraffic> =
+        sessions.into_iter().flatten().filter_map(BoundSession::traffic).collect();
     let all = on_gpu.traffic().unwrap();
-    assert_eq!(all.runs, of_sessions.iter().map(|traffic| traffic.runs).sum::<u64>());
+    assert_eq!(all.runs, session_traffic.iter().map(|traffic| traffic.runs).sum::<u64>());
     // Steps are timed by the time of these calls.
     assert!(all.synchronizations >= all.runs, "a run may not have ended when the call returns: {all:?}");
-    let of_sessions: u64 = of_sessions.iter().map(|traffic| traffic.downloads).sum();
-    assert!(all.downloads > of_sessions, "the state was downloaded, too: {all:?}");
+    let session_downloads: u64 = session_traffic.iter().map(|traffic| traffic.downloads).sum();
+    assert!(all.downloads > session_downloads, "the state was downloaded, too: {all:?}");
     assert_eq!(on_cpu.traffic(), None);
     on_gpu.set_state(want.clone()).unwrap();
     assert_eq!(on_gpu.state().unwrap(), want);

@@ -35,8 +35,8 @@ const STEPS_PER_POINT: &str = "CYTOSCOPE_STEPS_PER_POINT";
 
 /// Returns the number of steps of a point of the loss curve.
 fn steps_per_point(state: &TrainState) -> u64 {
-    let of_test: Option<u64> = std::env::var(STEPS_PER_POINT).ok().and_then(|text| text.parse().ok());
-    of_test.unwrap_or(state.steps / 400).max(1)
+    let overridden: Option<u64> = std::env::var(STEPS_PER_POINT).ok().and_then(|text| text.parse().ok());
+    overridden.unwrap_or(state.steps / 400).max(1)
 }
 
 impl Training<'_> {

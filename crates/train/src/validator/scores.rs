@@ -25,8 +25,8 @@ pub struct PairScore {
 }
 
 /// Version of the definition of [`Scores::score`], for checkpoints: 0 was the mean of F1 at IoU 0.5 and 0.7; in 1, parts of
-/// images were normalized by their own statistics, objects of which only the rim is annotated counted, and large stacks were
-/// scored in other parts.
+/// images were normalized by their own statistics, objects of which only the rim is annotated counted, and different parts of
+/// large stacks were scored.
 pub(crate) const SCORE_VERSION: u32 = 2;
 
 /// Scores of a network on the validation pairs.
@@ -54,11 +54,11 @@ impl Scores {
     pub(crate) fn compared_with(&self, before: &Scores) -> Comparison {
         let same = self.pairs.iter().zip(&before.pairs).filter(|(a, b)| a.name == b.name);
         let gains: Vec<f64> = same.map(|(a, b)| a.score - b.score).filter(|d| d.is_finite()).collect();
-        let of_parts = standard_error_of_parts(&before.shares, &self.shares);
+        let from_parts = standard_error_of_parts(&before.shares, &self.shares);
         let are_ratios = [before, self].into_iter().all(|scores| is_ratio_of_sums(scores.score, &scores.shares));
         let (standard_error, samples) = match standard_error_of_pairs(&gains) {
-            Some(error) if !are_ratios || of_parts.0.is_none() => (Some(error), gains.len()),
-            _ => of_parts,
+            Some(error) if !are_ratios || from_parts.0.is_none() => (Some(error), gains.len()),
+            _ => from_parts,
         };
         Comparison { before: before.score, after: self.score, standard_error, samples }
     }
@@ -148,8 +148,9 @@ impl Tally {
             TargetKind::Regression => {
                 // Over all stains, or one of them.
                 let mean = |stain: Option<usize>, f: fn(&Regression) -> Option<f64>| {
-                    let of_stain = self.regressions.iter().filter(|(s, _)| stain.is_none_or(|stain| stain == *s));
-                    let all: Vec<f64> = of_stain.filter_map(|(_, r)| f(r)).filter(|v| v.is_finite()).collect();
+                    let stain_regressions =
+                        self.regressions.iter().filter(|(s, _)| stain.is_none_or(|stain| stain == *s));
+                    let all: Vec<f64> = stain_regressions.filter_map(|(_, r)| f(r)).filter(|v| v.is_finite()).collect();
                     if all.is_empty() { 0.0 } else { all.iter().sum::<f64>() / all.len() as f64 }
                 };
                 let pearson = mean(None, |r| r.pearson);
@@ -233,9 +234,9 @@ mod tests {
         let score = |found: &[f32]| {
             Tally::of(TargetKind::Instances, &truth, found, [1, 1, 300]).unwrap().scores(TargetKind::Instances, &[])
         };
-        let ((all, of_all), (less, of_less)) = (score(&truth), score(&tight));
+        let ((all, all_scores), (less, less_scores)) = (score(&truth), score(&tight));
         let [at_70, at_75] = [0.7, 0.75].map(ScoreName::f1);
-        assert_eq!((of_all[&at_70], of_less[&at_70], of_less[&at_75]), (1.0, 1.0, 1.0));
+        assert_eq!((all_scores[&at_70], less_scores[&at_70], less_scores[&at_75]), (1.0, 1.0, 1.0));
         assert_eq!(all, 1.0);
         assert!((less - 0.9).abs() < 1e-9, "the mean IoU of two matches, {less}");
     }

@@ -110,8 +110,8 @@ fn illuminate(image: &mut [f32], [_, ny, nx]: [usize; 3], [sy, sx, bend]: [f64; 
     let columns: Vec<f32> = (0..nx).map(along_x).map(|u| (sx * u + bend * 0.5 * u * u) as f32).collect();
     for (row, values) in image.chunks_exact_mut(nx).enumerate() {
         let v = along_y(row % ny);
-        let of_row = (1.0 + sy * v + bend * 0.5 * v * v) as f32;
-        values.iter_mut().zip(&columns).for_each(|(o, c)| *o = dark + (*o - dark) * (of_row + c).max(0.0));
+        let row_factor = (1.0 + sy * v + bend * 0.5 * v * v) as f32;
+        values.iter_mut().zip(&columns).for_each(|(o, c)| *o = dark + (*o - dark) * (row_factor + c).max(0.0));
     }
 }
 

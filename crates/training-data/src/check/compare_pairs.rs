@@ -79,9 +79,9 @@ fn check_voxel_sizes(dataset: &Dataset, inspections: &mut [PairInspection], prob
         .collect();
     for (a, axis) in ["Z", "Y", "X"].into_iter().enumerate() {
         // Single planes have no distance between slices.
-        let of_axis = || known.iter().filter(move |(slices, _)| a > 0 || *slices > 1).map(move |(_, size)| size[a]);
-        let min = of_axis().fold(f64::INFINITY, f64::min);
-        let max = of_axis().fold(0.0, f64::max);
+        let sizes = || known.iter().filter(move |(slices, _)| a > 0 || *slices > 1).map(move |(_, size)| size[a]);
+        let min = sizes().fold(f64::INFINITY, f64::min);
+        let max = sizes().fold(0.0, f64::max);
         if max > 0.0 && differs(min, max, VOXEL_SPREAD_TOLERANCE) {
             let problem =
                 format!("voxel sizes range from {} to {} µm along {axis}", three_digits(min), three_digits(max));

@@ -208,7 +208,7 @@ impl SearchResults {
         if options.series.is_first() {
             return;
         }
-        let of_pair = |mut pair: Pair| {
+        let expand = |mut pair: Pair| {
             let further = pair.more_images.iter_mut().chain(&mut pair.more_targets);
             for image in [&mut pair.image, &mut pair.target].into_iter().chain(further) {
                 image.axes = options.axes.clone();
@@ -217,7 +217,7 @@ impl SearchResults {
             series::expand_pair(pair, &options.series).map_err(|error| Box::new(problem_from_error(&error, &path)))
         };
         let pairs = std::mem::take(&mut self.pairs);
-        let chosen: Vec<Result<Vec<Pair>, Box<Problem>>> = pairs.into_par_iter().map(of_pair).collect();
+        let chosen: Vec<Result<Vec<Pair>, Box<Problem>>> = pairs.into_par_iter().map(expand).collect();
         for result in chosen {
             match result {
                 Ok(pairs) => self.pairs.extend(pairs),

@@ -74,14 +74,14 @@ fn all_series(pair: &Pair) -> Result<Vec<Pair>, TrainingDataError> {
             });
         }
     }
-    let of_series = |(position, series): (usize, &usize)| {
+    let pair_of_series = |(position, series): (usize, &usize)| {
         let name = format!("{}{}", pair.name, series_suffix(*series));
         with_series(Pair { name, ..pair.clone() }, |image| match image.series {
             0 => Ok(of(image).get(position).copied().unwrap_or(*series)),
             labels => Ok(labels),
         })
     };
-    wanted.iter().enumerate().map(of_series).collect()
+    wanted.iter().enumerate().map(pair_of_series).collect()
 }
 
 #[cfg(test)]

@@ -248,8 +248,8 @@ fn take_named_labels(
         None => true,
     });
     targets.retain(|stem, _| {
-        let of_image = |(key, _): &(&str, &str)| image_keys.contains(*key) && !image_keys.contains(stem);
-        match labels::split_name(stem).filter(of_image) {
+        let names_an_image = |(key, _): &(&str, &str)| image_keys.contains(*key) && !image_keys.contains(stem);
+        match labels::split_name(stem).filter(names_an_image) {
             Some((key, name)) => {
                 named.entry(key.to_owned()).or_default().push(name.to_owned());
                 false
@@ -269,10 +269,10 @@ fn note_named_labels(
     chosen: Option<&str>,
     found: &mut SearchResults,
 ) -> Vec<PathBuf> {
-    let of_image: BTreeMap<&PathBuf, &Vec<String>> =
+    let names_by_image: BTreeMap<&PathBuf, &Vec<String>> =
         image_keys.iter().filter_map(|(_, key, image)| Some((image, named.get(key)?))).collect();
     let mut without_target = Vec::new();
-    for (image, names) in of_image {
+    for (image, names) in names_by_image {
         match paired.get(image) {
             None => {
                 labels::report_choice(image, names, chosen, found);

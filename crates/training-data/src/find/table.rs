@@ -228,13 +228,13 @@ impl Row<'_> {
         }
         // The image of a prediction is its maps.
         let target = if task == TrainingTask::Segmentation { prediction_labels_path(&target) } else { target };
-        let of_row = self.part(found);
+        let row_part = self.part(found);
         let weight = self.weight(found);
         if let Some(word) = self.at.ignore.map(|i| self.cell(i)).filter(|word| !word.is_empty()) {
             set_ignore_label(path, line, word, found)?;
         }
         let stem = stem(&image);
-        found.add(common_stem(&stem, task), &image, &target, of_row.or(part), weight);
+        found.add(common_stem(&stem, task), &image, &target, row_part.or(part), weight);
         if task == TrainingTask::Segmentation
             && let (Some(series), Some(pair)) = (label_series(&target), found.pairs.last_mut())
         {

@@ -47,9 +47,9 @@ impl Group {
 
 /// Groups the pairs by name; groups with an identical image are merged.
 pub(super) fn grouped(pool: &[Pair], group: Group, together: &[Vec<String>]) -> BTreeMap<String, Vec<Pair>> {
-    let of_pairs: Vec<String> = pool.iter().map(|pair| pair_key(pair, group)).collect();
+    let pair_keys: Vec<String> = pool.iter().map(|pair| pair_key(pair, group)).collect();
     let keys: BTreeMap<&str, &str> =
-        pool.iter().zip(&of_pairs).map(|(pair, key)| (pair.name.as_str(), key.as_str())).collect();
+        pool.iter().zip(&pair_keys).map(|(pair, key)| (pair.name.as_str(), key.as_str())).collect();
     // From the key of a merged group to a smaller key of the same image (union-find).
     let mut smaller: BTreeMap<&str, &str> = BTreeMap::new();
     for copies in together {
@@ -60,7 +60,7 @@ pub(super) fn grouped(pool: &[Pair], group: Group, together: &[Vec<String>]) -> 
         }
     }
     let mut groups: BTreeMap<String, Vec<Pair>> = BTreeMap::new();
-    for (pair, key) in pool.iter().zip(&of_pairs) {
+    for (pair, key) in pool.iter().zip(&pair_keys) {
         groups.entry(root_key(&smaller, key).to_owned()).or_default().push(pair.clone());
     }
     groups
@@ -107,13 +107,13 @@ mod tests {
 
     #[test]
     fn time_points_of_a_series_are_a_group() {
-        let of_series = |file: &str, series: usize| {
+        let series_pair = |file: &str, series: usize| {
             let mut pair = Pair::new(format!("{file}{}", series_suffix(series)), "raw.czi", "labels.czi");
             pair.image.series = series;
             pair
         };
         let files = ["fish_t1", "fish_t2", "fish_t3"];
-        let pairs: Vec<Pair> = files.iter().flat_map(|file| (0..4).map(|series| of_series(file, series))).collect();
+        let pairs: Vec<Pair> = files.iter().flat_map(|file| (0..4).map(|series| series_pair(file, series))).collect();
         let groups = grouped(&pairs, Group::ByTime, &[]);
         let sizes: Vec<(&str, usize)> = groups.iter().map(|(key, pairs)| (key.as_str(), pairs.len())).collect();
         assert_eq!(sizes, [("fish", 3), ("fish_s1", 3), ("fish_s2", 3), ("fish_s3", 3)]);

@@ -83,12 +83,12 @@ pub(crate) fn target_channels(
             let ids = Ids::of(labels);
             flow(&ids, shape, inner, voxel_um, rest);
             let mut is_partial = vec![false; ids.count];
-            for (id, near) in ids.of_voxel.iter().zip(beside_ignored(labels, shape)) {
+            for (id, near) in ids.voxel_ids.iter().zip(beside_ignored(labels, shape)) {
                 if let Some(partial) = is_partial.get_mut(*id as usize) {
                     *partial |= near;
                 }
             }
-            let is_whole = |at: usize| !is_partial.get(ids.of_voxel[at] as usize).is_some_and(|partial| *partial);
+            let is_whole = |at: usize| !is_partial.get(ids.voxel_ids[at] as usize).is_some_and(|partial| *partial);
             known_part(labels, shape, inner, is_whole)
         }
     };
@@ -145,7 +145,7 @@ fn known_part(labels: &[u32], shape: [usize; 3], inner: Inner, is_known: impl Fn
 fn heights(labels: &[u32], distance: &[f32], shape: [usize; 3], inner: Inner, out: &mut [f32]) {
     let ids = Ids::of(labels);
     let mut max = vec![0.0f32; ids.count];
-    for (id, d) in ids.of_voxel.iter().zip(distance).filter(|(_, d)| d.is_finite()) {
+    for (id, d) in ids.voxel_ids.iter().zip(distance).filter(|(_, d)| d.is_finite()) {
         if let Some(m) = max.get_mut(*id as usize) {
             *m = m.max(*d);
         }
@@ -154,7 +154,7 @@ fn heights(labels: &[u32], distance: &[f32], shape: [usize; 3], inner: Inner, ou
         let mut sorted: Vec<f32> = max.iter().copied().filter(|m| *m > 0.0).collect();
         sorted.sort_by(f32::total_cmp);
         let median = sorted.get(sorted.len() / 2).copied().unwrap_or(0.0);
-        for (id, _) in ids.of_voxel.iter().zip(beside_ignored(labels, shape)).filter(|(_, is_beside)| *is_beside) {
+        for (id, _) in ids.voxel_ids.iter().zip(beside_ignored(labels, shape)).filter(|(_, is_beside)| *is_beside) {
             if let Some(m) = max.get_mut(*id as usize) {
                 *m = m.max(median);
             }
@@ -163,7 +163,7 @@ fn heights(labels: &[u32], distance: &[f32], shape: [usize; 3], inner: Inner, ou
     let scale: Vec<f32> = max.iter().map(|m| if *m > 0.0 { 1.0 / m } else { 0.0 }).collect();
     each_row(shape, inner, |from, to| {
         let range = from..from + inner.size[2];
-        let values = ids.of_voxel[range.clone()].iter().zip(&distance[range]);
+        let values = ids.voxel_ids[range.clone()].iter().zip(&distance[range]);
         for (o, (id, d)) in out[to..to + inner.size[2]].iter_mut().zip(values) {
             if let Some(s) = scale.get(*id as usize) {
                 // An object that fills the volume has no boundary: its height is 1 everywhere.
@@ -186,23 +186,23 @@ pub(crate) fn each_row(shape: [usize; 3], inner: Inner, mut f: impl FnMut(usize,
 /// Labels renumbered without gaps, from 0.
 struct Ids {
     /// Number of each voxel's object; `u32::MAX` outside objects.
-    of_voxel: Vec<u32>,
+    voxel_ids: Vec<u32>,
     count: usize,
 }
 
 impl Ids {
     fn of(labels: &[u32]) -> Self {
-        let mut of_voxel = vec![u32::MAX; labels.len()];
+        let mut voxel_ids = vec![u32::MAX; labels.len()];
         let mut known: HashMap<u32, u32> = HashMap::new();
         let mut at = 0;
         for run in labels.chunk_by(|a, b| a == b) {
             if let Some(label) = run.first().filter(|l| **l != 0 && **l != IGNORED) {
                 let next = known.len() as u32;
-                of_voxel[at..at + run.len()].fill(*known.entry(*label).or_insert(next));
+                voxel_ids[at..at + run.len()].fill(*known.entry(*label).or_insert(next));
             }
             at += run.len();
         }
-        Self { of_voxel, count: known.len() }
+        Self { voxel_ids, count: known.len() }
     }
 }
 
@@ -231,7 +231,7 @@ fn flow(ids: &Ids, shape: [usize; 3], inner: Inner, voxel_um: [f64; 3], out: &mu
     let [_, ny, nx] = shape;
     let place = |i: usize| [i / (ny * nx), i / nx % ny, i % nx].map(|v| v as f64);
     let mut sums = vec![[0.0f64; 4]; ids.count];
-    for (i, id) in ids.of_voxel.iter().enumerate() {
+    for (i, id) in ids.voxel_ids.iter().enumerate() {
         if let Some(sum) = sums.get_mut(*id as usize) {
             let at = place(i);
             (0..3).for_each(|a| sum[a] += at[a]);
@@ -239,7 +239,7 @@ fn flow(ids: &Ids, shape: [usize; 3], inner: Inner, voxel_um: [f64; 3], out: &mu
         }
     }
     let mut center = vec![(f64::INFINITY, [0.0f64; 3]); ids.count];
-    for (i, id) in ids.of_voxel.iter().enumerate() {
+    for (i, id) in ids.voxel_ids.iter().enumerate() {
         if let (Some(sum), Some(best)) = (sums.get(*id as usize), center.get_mut(*id as usize)) {
             let at = place(i);
             let away = (0..3).map(|a| ((at[a] - sum[a] / sum[3]) * voxel_um[a]).powi(2)).sum::<f64>();
@@ -251,7 +251,7 @@ fn flow(ids: &Ids, shape: [usize; 3], inner: Inner, voxel_um: [f64; 3], out: &mu
     let len: usize = inner.size.iter().product();
     each_row(shape, inner, |from, to| {
         for x in 0..inner.size[2] {
-            let Some((_, center)) = center.get(ids.of_voxel[from + x] as usize) else { continue };
+            let Some((_, center)) = center.get(ids.voxel_ids[from + x] as usize) else { continue };
             let at = place(from + x);
             let step: [f64; 3] = std::array::from_fn(|a| (center[a] - at[a]) * voxel_um[a]);
             let length = step.iter().map(|v| v * v).sum::<f64>().sqrt();

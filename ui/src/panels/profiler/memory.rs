@@ -29,10 +29,10 @@ pub(super) fn memory(ui: &mut Ui, run: ShownRun<'_>) {
     };
     let (points, arena) = (in_mib(run.memory_samples()), in_mib(run.arena_samples()));
     let on_device = run.device_samples();
-    let of_device = |bytes: fn(&DeviceMemory) -> u64| -> Vec<(f64, u64)> {
+    let device_bytes = |bytes: fn(&DeviceMemory) -> u64| -> Vec<(f64, u64)> {
         on_device.iter().map(|(secs, device)| (*secs, bytes(device))).collect()
     };
-    let (allocated, reserved) = (of_device(|d| d.allocated_bytes), of_device(|d| d.reserved_bytes));
+    let (allocated, reserved) = (device_bytes(|d| d.allocated_bytes), device_bytes(|d| d.reserved_bytes));
     let highest = |samples: &[(f64, u64)]| samples.iter().map(|(_, bytes)| *bytes).max();
     if let Some((allocated, reserved)) = highest(&allocated).zip(highest(&reserved)) {
         let (allocated, reserved) = (bytes_text(allocated), bytes_text(reserved));

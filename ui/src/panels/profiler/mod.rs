@@ -104,7 +104,7 @@ type Revision = (RunId, (usize, u64, bool));
 /// Tables and advice computed from the runs on display; too slow to compute in every frame.
 #[derive(Debug)]
 struct Derived {
-    of: (Revision, Option<Revision>),
+    revisions: (Revision, Option<Revision>),
     at: Instant,
     advice: Vec<Advice>,
     rows: Vec<SpanTotal>,
@@ -122,7 +122,7 @@ impl Derived {
         run: ShownRun<'_>,
         other: Option<ShownRun<'_>>,
         peak: Option<&MachinePeak>,
-        of: (Revision, Option<Revision>),
+        revisions: (Revision, Option<Revision>),
     ) -> Self {
         let operators = operator_totals(run.spans());
         let mut facts = run.facts();
@@ -136,7 +136,7 @@ impl Derived {
             operators_secs: operators.iter().map(|operator| operator.seconds).sum(),
         });
         Self {
-            of,
+            revisions,
             at: Instant::now(),
             advice: advise(&facts, &operators),
             rows: span_totals(run.spans()),
@@ -184,15 +184,15 @@ impl ProfilerPanel {
     /// Computes what the views show, if the runs have changed.
     fn derive(&mut self, run: ShownRun<'_>, other: Option<ShownRun<'_>>, peak: Option<&MachinePeak>) {
         let revision = |run: ShownRun<'_>| (run.id(), run.revision());
-        let of = (revision(run), other.map(revision));
-        let ids = |of: &(Revision, Option<Revision>)| (of.0.0, of.1.map(|other| other.0));
+        let revisions = (revision(run), other.map(revision));
+        let ids = |revisions: &(Revision, Option<Revision>)| (revisions.0.0, revisions.1.map(|other| other.0));
         let is_current = |derived: &Derived| {
             let is_recent = run.is_running() && derived.at.elapsed() < DERIVE_EVERY;
             let has_peak = derived.roofline.as_ref().map(|r| &r.peak) == peak;
-            has_peak && (derived.of == of || (is_recent && ids(&derived.of) == ids(&of)))
+            has_peak && (derived.revisions == revisions || (is_recent && ids(&derived.revisions) == ids(&revisions)))
         };
         if !self.derived.as_ref().is_some_and(is_current) {
-            self.derived = Some(Derived::new(run, other, peak, of));
+            self.derived = Some(Derived::new(run, other, peak, revisions));
         }
     }
 
@@ -220,9 +220,9 @@ fn own_stages(totals: &[StageTotal]) -> Vec<(Stage, f64, u64)> {
 }
 
 /// Draws the panel.
-pub(super) fn profiler_panel(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, actions: &mut Actions) {
+pub(super) fn profiler_panel(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, actions: &mut Actions) {
     let frame = frame(ui);
-    own.select_opened(state.jobs);
+    profiler.select_opened(state.jobs);
     // The views keep most of the height at first, and 40 % or, in low windows, `VIEWS_HEIGHT` if the user makes the panel
     // higher.
     let available = ui.available_height();
@@ -234,14 +234,14 @@ pub(super) fn profiler_panel(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPa
         .default_size(default_height)
         .size_range(MIN_HEIGHT..=most_height)
         .show(ui, |ui| {
-            let run = own.run(state.jobs);
+            let run = profiler.run(state.jobs);
             let frame = egui::Frame::NONE.inner_margin(egui::Margin { right: 6, ..egui::Margin::ZERO });
             egui::Panel::left("jobs").resizable(true).default_size(230.0).frame(frame).show(ui, |ui| {
-                run_list(ui, state, own, run.map(ShownRun::id), actions);
+                run_list(ui, state, profiler, run.map(ShownRun::id), actions);
             });
             let frame = egui::Frame::NONE.inner_margin(egui::Margin::same(6));
             egui::CentralPanel::default().frame(frame).show(ui, |ui| match run {
-                Some(run) => profile(ui, state, own, run, actions),
+                Some(run) => profile(ui, state, profiler, run, actions),
                 None => {
                     ui.label(RichText::new("Profiler").strong());
                     weak(ui, "Time and memory of each job are shown here, while it runs and afterwards.");
@@ -249,11 +249,11 @@ pub(super) fn profiler_panel(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPa
                 }
             });
         });
-    own.rect = panel.response.rect;
+    profiler.rect = panel.response.rect;
 }
 
 /// Draws the list of runs, newest first.
-fn run_list(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, shown: Option<RunId>, actions: &mut Actions) {
+fn run_list(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, shown: Option<RunId>, actions: &mut Actions) {
     ui.horizontal(|ui| {
         ui.label(RichText::new("Runs").strong());
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
@@ -266,12 +266,12 @@ fn run_list(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, shown: Optio
     });
     egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
         for run in state.jobs.runs() {
-            run_row(ui, own, run, shown, actions);
+            run_row(ui, profiler, run, shown, actions);
         }
     });
 }
 
-fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: ShownRun<'_>, shown: Option<RunId>, actions: &mut Actions) {
+fn run_row(ui: &mut Ui, profiler: &mut ProfilerPanel, run: ShownRun<'_>, shown: Option<RunId>, actions: &mut Actions) {
     let (sign, color) = match run {
         ShownRun::File(_) => (icon::FILE_TEXT, ui.visuals().weak_text_color()),
         ShownRun::Job(JobView { state, .. }) => match state {
@@ -310,8 +310,8 @@ fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: ShownRun<'_>, shown: Optio
                 };
                 if response.clicked() {
                     match ui.input(|i| i.modifiers.shift) && !is_shown {
-                        true => own.compare(Some(run.id())),
-                        false => own.select(run.id()),
+                        true => profiler.compare(Some(run.id())),
+                        false => profiler.select(run.id()),
                     }
                 }
             });
@@ -319,22 +319,22 @@ fn run_row(ui: &mut Ui, own: &mut ProfilerPanel, run: ShownRun<'_>, shown: Optio
     });
 }
 
-fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun<'_>, actions: &mut Actions) {
-    let other = own.other.filter(|id| *id != run.id()).and_then(|id| state.jobs.shown_run(id));
+fn profile(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, run: ShownRun<'_>, actions: &mut Actions) {
+    let other = profiler.other.filter(|id| *id != run.id()).and_then(|id| state.jobs.shown_run(id));
     let peak = state.jobs.peak_for_run(run);
-    own.derive(run, other, peak.as_ref());
-    let views = views(run, own.derived.as_ref());
-    if !views.iter().any(|(view, _)| *view == own.view) {
-        own.view = ProfileView::default();
+    profiler.derive(run, other, peak.as_ref());
+    let views = views(run, profiler.derived.as_ref());
+    if !views.iter().any(|(view, _)| *view == profiler.view) {
+        profiler.view = ProfileView::default();
     }
-    header(ui, state, own, run, actions);
+    header(ui, state, profiler, run, actions);
     ui.horizontal_wrapped(|ui| {
         for (view, name) in views {
-            if ui.selectable_label(own.view == view, name).clicked() {
-                own.view = view;
+            if ui.selectable_label(profiler.view == view, name).clicked() {
+                profiler.view = view;
             }
         }
-        compare_choice(ui, state, own, run);
+        compare_choice(ui, state, profiler, run);
     });
     stage_bar(ui, run, None);
     if let Some(other) = other {
@@ -342,33 +342,33 @@ fn profile(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun
         let ratio = other.wall_secs() / run.wall_secs().max(1e-9);
         weak(ui, format!("below: {}, {ratio:.2} times as long", other.title()));
     }
-    if run.spans_not_kept() > 0 && matches!(own.view, ProfileView::Timeline | ProfileView::Operators) {
+    if run.spans_not_kept() > 0 && matches!(profiler.view, ProfileView::Timeline | ProfileView::Operators) {
         let were = by_count(run.spans_not_kept(), "was", "were");
         let spans = counted(run.spans_not_kept(), "span");
         weak(ui, format!("{spans} {were} left out; the stages include all."));
     }
-    if let Some(derived) = &own.derived {
-        match (own.view, &derived.comparison) {
+    if let Some(derived) = &profiler.derived {
+        match (profiler.view, &derived.comparison) {
             (ProfileView::Advice, _) => advice::advice(ui, state, run, &derived.advice, actions),
             (ProfileView::Training, _) => training::training(ui, run, derived.steps.as_ref()),
             (ProfileView::Memory, _) => memory::memory(ui, run),
             (ProfileView::Comparison, Some(compared)) => {
                 if let Some(other) = other {
-                    comparison::comparison(ui, [run, other], compared, &own.search);
+                    comparison::comparison(ui, [run, other], compared, &profiler.search);
                 }
             }
             _ if run.spans().is_empty() => no_spans(ui, run),
             (ProfileView::Operators, _) => {
                 let roofline = derived.roofline.as_ref();
-                operators::operators(ui, &derived.rows, roofline, &own.search, derived.used_gpu)
+                operators::operators(ui, &derived.rows, roofline, &profiler.search, derived.used_gpu)
             }
             (ProfileView::Roofline, _) => {
                 let can_measure = state.jobs.can_measure_peak(run);
-                roofline::roofline(ui, derived.roofline.as_ref(), &own.search, can_measure, actions);
+                roofline::roofline(ui, derived.roofline.as_ref(), &profiler.search, can_measure, actions);
             }
             (ProfileView::Timeline | ProfileView::Comparison, _) => {
                 let lanes = derived.lanes.get_or_init(|| Lanes::new(run.spans()));
-                timeline::timeline(ui, run.spans(), lanes, &mut own.window, &own.search);
+                timeline::timeline(ui, run.spans(), lanes, &mut profiler.window, &profiler.search);
             }
         }
     }
@@ -408,20 +408,20 @@ fn views(run: ShownRun<'_>, derived: Option<&Derived>) -> Vec<(ProfileView, Stri
 }
 
 /// Draws title, search and the buttons that save.
-fn header(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun<'_>, actions: &mut Actions) {
+fn header(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, run: ShownRun<'_>, actions: &mut Actions) {
     ui.horizontal(|ui| {
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             if icon_button(ui, icon::CAMERA, "Save profile as picture", true, false).clicked() {
                 choose_screenshot_file(ScreenshotSubject::Profile, state, actions);
             }
-            let table = match own.view {
+            let table = match profiler.view {
                 ProfileView::Advice => ProfileTable::Advice,
                 ProfileView::Timeline => ProfileTable::Spans,
                 ProfileView::Operators => ProfileTable::Operators,
                 ProfileView::Roofline => ProfileTable::Roofline,
                 ProfileView::Training => ProfileTable::Steps,
                 ProfileView::Memory => ProfileTable::Memory,
-                ProfileView::Comparison => own.other.map_or(ProfileTable::Spans, ProfileTable::Comparison),
+                ProfileView::Comparison => profiler.other.map_or(ProfileTable::Spans, ProfileTable::Comparison),
             };
             for (format, sign, name, file) in [
                 (ProfileFormat::Csv(table), icon::TABLE, "Save view as CSV", table.file_name()),
@@ -433,7 +433,7 @@ fn header(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun<
                     actions.send(DocumentsAction::Ask { request, folder: None, name: file.to_owned() });
                 }
             }
-            let search = egui::TextEdit::singleline(&mut own.search).hint_text("Search").desired_width(130.0);
+            let search = egui::TextEdit::singleline(&mut profiler.search).hint_text("Search").desired_width(130.0);
             let response = ui.add(search);
             response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Search spans"));
             ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
@@ -450,8 +450,8 @@ fn header(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun<
 }
 
 /// Choice of the run to compare with.
-fn compare_choice(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: ShownRun<'_>) {
-    let before = own.other.filter(|id| state.jobs.shown_run(*id).is_some());
+fn compare_choice(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, run: ShownRun<'_>) {
+    let before = profiler.other.filter(|id| state.jobs.shown_run(*id).is_some());
     let shown = before.and_then(|id| state.jobs.shown_run(id)).map_or("Compare with…", ShownRun::title);
     let mut other = before;
     let response = egui::ComboBox::from_id_salt("compare with")
@@ -476,7 +476,7 @@ fn compare_choice(ui: &mut Ui, state: State<'_>, own: &mut ProfilerPanel, run: S
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Compare with"));
     response.on_hover_text(if before.is_some() { shown } else { "Show the times of another run beside these" });
     if other != before {
-        own.compare(other);
+        profiler.compare(other);
     }
 }
 

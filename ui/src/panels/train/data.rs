@@ -28,12 +28,12 @@ const FILES_LISTED: usize = 200;
 const FOREGROUND_ONLY: &str = "Foreground only";
 
 /// Draws the page.
-pub(super) fn data_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel, actions: &mut Actions) {
-    if own.checks != state.training.checks() {
-        own.checks = state.training.checks();
-        own.thumbs.clear();
+pub(super) fn data_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPanel, actions: &mut Actions) {
+    if panel.checks != state.training.checks() {
+        panel.checks = state.training.checks();
+        panel.thumbs.clear();
     }
-    own.thumbs.poll(ui.ctx());
+    panel.thumbs.poll(ui.ctx());
     let wizard = state.wizard();
     let description = match wizard.plan.task {
         TrainingTask::Segmentation => {
@@ -59,7 +59,7 @@ pub(super) fn data_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel, act
             ui.add_space(theme::GAP);
             check_again(ui, actions);
         }
-        Check::Done(report) => check_result(ui, wizard, report, &mut own.thumbs, actions),
+        Check::Done(report) => check_result(ui, wizard, report, &mut panel.thumbs, actions),
     }
 }
 

@@ -14,7 +14,7 @@ use cytoscope_training_data::{SpacingOrder, TrainingTask};
 use eframe::egui::{self, Ui};
 use std::time::Duration;
 
-/// Time after which a waiting check is looked at again.
+/// Interval at which a waiting check is looked at.
 const RECHECK: Duration = Duration::from_millis(200);
 
 /// Title of these settings.
@@ -39,10 +39,10 @@ fn name_on_page(setting: DataSetting) -> &'static str {
     }
 }
 
-/// A message of a check with numbers of time points as this page has them, from 1; the configuration counts from 0.
+/// Returns a message of a check with time points counted from 1, as on this page; the configuration counts from 0.
 pub(super) fn counted_from_one(text: &str) -> String {
-    const OF_SETTING: &str = " in the settings to one of 0 to ";
-    let before = format!("{}{OF_SETTING}", DataSetting::Time);
+    const RANGE_TEXT: &str = " in the settings to one of 0 to ";
+    let before = format!("{}{RANGE_TEXT}", DataSetting::Time);
     let shown = time_points_from_one(text);
     let Some((head, tail)) = shown.split_once(&before) else { return shown };
     let (number, rest) = tail.split_at(tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len()));
@@ -116,7 +116,7 @@ pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions
     }
 }
 
-/// Returns whether image and target have channels, and not the same ones.
+/// Returns whether channels are set for image and target, and differ.
 fn has_both(files: &DataConfig) -> bool {
     let chosen = |listed: &[ChannelRef], number: Option<usize>| match listed {
         [] => number.map(ChannelRef::Index).into_iter().collect::<Vec<_>>(),

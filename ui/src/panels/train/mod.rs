@@ -210,7 +210,7 @@ pub(super) fn training_panel(ui: &mut Ui, state: State<'_>, actions: &mut Action
 }
 
 /// Draws the page of the current step.
-pub(super) fn training_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel, actions: &mut Actions) {
+pub(super) fn training_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPanel, actions: &mut Actions) {
     let step = state.wizard().plan.step;
     let frame = egui::Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(24, 10));
     egui::Panel::bottom("training steps").frame(frame).show(ui, |ui| {
@@ -226,10 +226,10 @@ pub(super) fn training_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
             ui.set_max_width(PAGE_WIDTH.min(ui.available_width()));
             match step {
                 WizardStep::Task => task_page(ui, state, actions),
-                WizardStep::Data => data::data_page(ui, state, own, actions),
+                WizardStep::Data => data::data_page(ui, state, panel, actions),
                 WizardStep::Start => start::start_page(ui, state, actions),
-                WizardStep::Train => progress::progress_page(ui, state, own, actions),
-                WizardStep::Results => results::results_page(ui, state, own),
+                WizardStep::Train => progress::progress_page(ui, state, panel, actions),
+                WizardStep::Results => results::results_page(ui, state, panel),
                 WizardStep::Use => save_and_use::use_page(ui, state, actions),
             }
         });

@@ -67,7 +67,7 @@ fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, Option<f32>) {
 }
 
 /// Draws the page.
-pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel, actions: &mut Actions) {
+pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPanel, actions: &mut Actions) {
     let wizard = state.wizard();
     let run = &wizard.run;
     page_header(ui, &format!("Training of {}", wizard.plan.name), "");
@@ -113,7 +113,7 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel,
     } else if let Some(note) = run.notes.last() {
         note_label(ui, note);
     }
-    curves(ui, wizard, own, true);
+    curves(ui, wizard, panel, true);
     log(ui, run);
     if run.job().is_some() {
         // Keeps the times up to date between events.
@@ -239,7 +239,7 @@ fn stop_button(ui: &mut Ui, run: &TrainingRun, actions: &mut Actions) {
 }
 
 /// Draws loss and validation scores over steps and, if `with_picture`, the output on a validation image.
-pub(super) fn curves(ui: &mut Ui, wizard: &Wizard, own: &mut TrainPanel, with_picture: bool) {
+pub(super) fn curves(ui: &mut Ui, wizard: &Wizard, panel: &mut TrainPanel, with_picture: bool) {
     let task = wizard.plan.task;
     let run = &wizard.run;
     let shown = run.picture.as_ref().filter(|_| with_picture);
@@ -266,11 +266,11 @@ pub(super) fn curves(ui: &mut Ui, wizard: &Wizard, own: &mut TrainPanel, with_pi
                         let name = if loss { "Loss" } else { "Validation score" };
                         ui.label(RichText::new(name).strong());
                         if loss {
-                            theme::checkbox(ui, &mut own.log_loss, "Logarithmic")
+                            theme::checkbox(ui, &mut panel.log_loss, "Logarithmic")
                                 .on_hover_text("Logarithmic axis of the loss");
                         }
                     });
-                    if loss { loss_plot(ui, run, own.log_loss) } else { score_plot(ui, run) }
+                    if loss { loss_plot(ui, run, panel.log_loss) } else { score_plot(ui, run) }
                 });
             });
         }

@@ -65,7 +65,7 @@ fn rows(report: &TrainReport) -> Vec<Row<'_>> {
 }
 
 /// Draws the page.
-pub(super) fn results_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel) {
+pub(super) fn results_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPanel) {
     let wizard = state.wizard();
     let Some(report) = &wizard.report else { return };
     page_header(ui, &format!("Results of {}", wizard.plan.name), "");
@@ -106,7 +106,7 @@ pub(super) fn results_page(ui: &mut Ui, state: State<'_>, own: &mut TrainPanel) 
     for note in &report.history.notes {
         note_label(ui, &note_in_window(note));
     }
-    curves(ui, wizard, own, false);
+    curves(ui, wizard, panel, false);
 }
 
 /// How the scores differ from those of the same training in 32-bit floats; `None` if they were not to be compared.
@@ -122,11 +122,11 @@ fn full_precision_text(state: &FullPrecision) -> Option<String> {
         }
         FullPrecision::Compared(compared) => compared,
     };
-    let of_score = |(name, difference): (&ScoreName, &f64)| {
+    let score_text = |(name, difference): (&ScoreName, &f64)| {
         let score = number(compared.scores.get(name));
         format!("{} {score}, from which 16 bits differ by {difference:+.3}", score_name(name))
     };
-    let mut parts: Vec<String> = compared.differences.iter().map(of_score).collect();
+    let mut parts: Vec<String> = compared.differences.iter().map(score_text).collect();
     if let Some(PairDifference { count, mean, standard_error }) = compared.pairs {
         let error = standard_error.map_or_else(String::new, |error| format!(" ± {error:.3} (standard error)"));
         let pairs = counted(count as u64, "validation pair");

@@ -27,8 +27,8 @@ const TUNE_HINT: &str = "Measure devices, precisions, batch sizes, data workers 
 /// Title of the start model with this path.
 pub(super) fn start_name(state: State<'_>, path: &str) -> String {
     let of = |m: &&ModelCard| m.path.display().to_string() == path;
-    let own = state.wizard().start_file.as_deref();
-    let card = state.jobs.models().iter().find(of).or_else(|| own.filter(|m| of(m)));
+    let start_file = state.wizard().start_file.as_deref();
+    let card = state.jobs.models().iter().find(of).or_else(|| start_file.filter(|m| of(m)));
     card.map_or_else(|| crate::document::file_name(std::path::Path::new(path)), |m| m.title.clone())
 }
 
@@ -45,10 +45,10 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         actions.send(TrainingAction::StartFrom(TrainStart::Scratch));
     }
     let own_folder = wizard.models_folder();
-    let own = wizard.start_file.as_deref().filter(|m| fits(m));
-    for model in state.jobs.models().iter().filter(fits).chain(own) {
+    let start_file = wizard.start_file.as_deref().filter(|m| fits(m));
+    for model in state.jobs.models().iter().filter(fits).chain(start_file) {
         let path = model.path.display().to_string();
-        let mark = match own.is_some_and(|o| o.path == model.path) {
+        let mark = match start_file.is_some_and(|o| o.path == model.path) {
             true => "file",
             false if model.path.starts_with(&own_folder) => "your model",
             false => "included",
@@ -68,9 +68,9 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     {
         actions.send(TrainingAction::Ask(FileRequest::StartModel));
     }
-    let own = wizard.start_file.as_deref();
-    if let Some((own, why)) = own.and_then(|m| Some((m, incompatibility(m, task, channels)?))) {
-        weak(ui, format!("{} cannot be the start model. {why}", own.name));
+    let start_file = wizard.start_file.as_deref();
+    if let Some((start_file, why)) = start_file.and_then(|m| Some((m, incompatibility(m, task, channels)?))) {
+        weak(ui, format!("{} cannot be the start model. {why}", start_file.name));
     }
     time_budget(ui, wizard, actions);
     egui::Grid::new("training settings").num_columns(2).spacing([20.0, 6.0]).show(ui, |ui| {

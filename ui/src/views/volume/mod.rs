@@ -287,12 +287,12 @@ impl VolumeView {
     fn layers(&mut self, ui: &Ui, document: &Document, grid: TexelGrid, mode: Mode) -> Layers {
         let mut wanted: Vec<(Slot, VolumeRequest)> = Vec::new();
         let time_of = |o: &Overlay| if o.times > 1 { document.time.min(o.times - 1) } else { 0 };
-        let of_overlay = |o: &Overlay| VolumeRequest {
+        let overlay_request = |o: &Overlay| VolumeRequest {
             key: VolumeKey { source: o.source_id, channel: 0, time: time_of(o), grid },
             source: Arc::clone(&o.source),
         };
         if mode == Mode::Labels {
-            wanted.extend(surface_labels(document).map(|o| (Slot::Labels, of_overlay(o))));
+            wanted.extend(surface_labels(document).map(|o| (Slot::Labels, overlay_request(o))));
         } else {
             let (source, source_id) = document.shown_source();
             let visible = document.channels.iter().enumerate().filter(|(_, c)| c.visible).take(CHANNELS);
@@ -301,7 +301,7 @@ impl VolumeView {
                 wanted.push((Slot::Channel(channel), VolumeRequest { key, source: Arc::clone(source) }));
             }
             let map = document.overlay_with_role(Role::Map).filter(|o| o.visible && o.is_at(document.time));
-            wanted.extend(map.map(|o| (Slot::Map, of_overlay(o))));
+            wanted.extend(map.map(|o| (Slot::Map, overlay_request(o))));
         }
         let reader = self.reader.get_or_insert_with(|| {
             let ctx = ui.ctx().clone();

@@ -140,12 +140,12 @@ impl VolumeReader {
         if remaining == 0 {
             return None;
         }
-        let of_running = state
+        let running_share = state
             .running
             .as_ref()
             .map_or(0.0, |r| r.slices_done.load(Ordering::Relaxed) as f32 / r.key.grid.size_zyx[0].max(1) as f32);
         let all = state.wanted.len().max(remaining) as f32;
-        Some(((all - remaining as f32 + of_running) / all).clamp(0.0, 1.0))
+        Some(((all - remaining as f32 + running_share) / all).clamp(0.0, 1.0))
     }
 
     /// Drops all volumes and requests of a source that has changed or was closed.

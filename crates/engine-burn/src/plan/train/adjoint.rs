@@ -34,26 +34,28 @@ impl Planner<'_> {
     }
 
     /// Plans the gradient of an operator that computes weighted sums along axes; other operators are unsupported.
-    pub(super) fn weighted_sum_gradient(&mut self, node: &Node, own: &Node, dy: ValueId) -> PlanResult {
-        let axes = self.weighted_sums(own, dy).ok_or(Unsupported::Operator)??;
+    pub(super) fn weighted_sum_gradient(&mut self, node: &Node, forward_node: &Node, dy: ValueId) -> PlanResult {
+        let axes = self.weighted_sums(forward_node, dy).ok_or(Unsupported::Operator)??;
         self.gather(node, dy, axes)
     }
 
-    pub(super) fn slice_gradient(&mut self, node: &Node, own: &Node, dy: ValueId) -> PlanResult {
-        let (x, out) = (self.input(own, 0)?, self.form(dy)?);
+    pub(super) fn slice_gradient(&mut self, node: &Node, forward_node: &Node, dy: ValueId) -> PlanResult {
+        let (x, out) = (self.input(forward_node, 0)?, self.form(dy)?);
         let mut axes = Vec::new();
-        for (axis, from, step) in self.slice_cuts(own, x, out)? {
+        for (axis, from, step) in self.slice_cuts(forward_node, x, out)? {
             let at = |o: usize| (from + o as i64 * step) as usize;
             axes.push((axis, (0..out[axis]).map(|o| vec![(at(o), 1.0)]).collect()));
         }
         self.gather(node, dy, axes)
     }
 
-    pub(super) fn pad_gradient(&mut self, node: &Node, own: &Node, dy: ValueId, mode: PadMode) -> PlanResult {
-        let x = self.input(own, 0)?;
+    pub(super) fn pad_gradient(&mut self, node: &Node, forward_node: &Node, dy: ValueId, mode: PadMode) -> PlanResult {
+        let x = self.input(forward_node, 0)?;
         let (rank, form) = (self.shape(x)?.len(), self.form(x)?);
         let mut axes = Vec::new();
-        for (axis, (before, after)) in self.pad_ends(own, rank)?.into_iter().enumerate().filter(|(_, e)| *e != (0, 0)) {
+        for (axis, (before, after)) in
+            self.pad_ends(forward_node, rank)?.into_iter().enumerate().filter(|(_, e)| *e != (0, 0))
+        {
             let n = form[axis] as i64;
             let inside = |i: i64| usize::try_from(i).ok().filter(|i| *i < form[axis]);
             let parts: Parts = if mode == PadMode::Constant {
@@ -91,12 +93,12 @@ impl Planner<'_> {
     pub(super) fn pool_gradient(
         &mut self,
         node: &Node,
-        own: &Node,
+        forward_node: &Node,
         dy: ValueId,
         attrs: &PoolAttrs,
         max: bool,
     ) -> PlanResult {
-        let (x, dx) = (self.input(own, 0)?, self.only_input_gradient(node)?);
+        let (x, dx) = (self.input(forward_node, 0)?, self.only_input_gradient(node)?);
         let (before, after, axes) = self.pool_axes(x, dy, attrs, max)?;
         let form = self.form(dx)?;
         let inputs = vec![self.source(x)?, self.source(dy)?];

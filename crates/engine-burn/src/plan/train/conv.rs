@@ -8,8 +8,14 @@ use crate::kernels::sum_count;
 use cytoscope_graph::{ConvAttrs, Node, ValueId};
 
 impl Planner<'_> {
-    pub(super) fn conv_gradient(&mut self, node: &Node, own: &Node, dy: ValueId, attrs: &ConvAttrs) -> PlanResult {
-        let (x, w) = (self.input(own, 0)?, self.input(own, 1)?);
+    pub(super) fn conv_gradient(
+        &mut self,
+        node: &Node,
+        forward_node: &Node,
+        dy: ValueId,
+        attrs: &ConvAttrs,
+    ) -> PlanResult {
+        let (x, w) = (self.input(forward_node, 0)?, self.input(forward_node, 1)?);
         let lengths = self.shape(x)?.get(2..).map(<[usize]>::to_vec).unwrap_or_default();
         if lengths.len() != attrs.kernel.len() || lengths.is_empty() || lengths.len() > 3 {
             return unsupported(format!("with {} spatial axes", attrs.kernel.len()));

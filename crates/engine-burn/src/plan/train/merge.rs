@@ -18,14 +18,14 @@ pub(crate) fn merge(steps: Vec<GpuStep>, outputs: &[ValueId]) -> Vec<GpuStep> {
     let mut merged: Vec<GpuStep> = Vec::with_capacity(steps.len());
     for step in steps {
         let pair = merged.last().and_then(|before| merge_pair(before, &step, &readers));
-        let (count, together) = match pair {
+        let (count, merged_step) = match pair {
             Some(pair) => (1, Some(pair)),
             None => (2, merge_shares(&merged, &step, &readers)),
         };
-        if together.is_some() {
+        if merged_step.is_some() {
             merged.truncate(merged.len() - count);
         }
-        merged.push(together.unwrap_or(step));
+        merged.push(merged_step.unwrap_or(step));
     }
     merged
 }
@@ -65,7 +65,7 @@ fn merge_pair(before: &GpuStep, step: &GpuStep, readers: &BTreeMap<ValueId, usiz
             Kind::Train(TrainKind::ActivationGradient(activation)),
         ) if reader_count == 1 && form == other => {
             let (&[a, b], &[y, dy]) = (before.inputs.as_slice(), step.inputs.as_slice()) else { return None };
-            let fits = dy == Source::Value(value) && step.outputs.iter().all(|(_, own)| own == form);
+            let fits = dy == Source::Value(value) && step.outputs.iter().all(|(_, output_form)| output_form == form);
             let slope = Curve::of(*activation).and_then(Curve::slope).filter(|_| fits)?;
             (TrainKind::SumActivationGradient { slope }, vec![y, a, b])
         }
@@ -91,9 +91,9 @@ fn merge_shares(before: &[GpuStep], step: &GpuStep, readers: &BTreeMap<ValueId, 
     let mut inputs = Vec::with_capacity(4);
     let mut read = Vec::with_capacity(2);
     for product in [first, second] {
-        let &[(value, own)] = product.outputs.as_slice() else { return None };
-        let Kind::Binary { op: BinaryOp::Mul, forms: [of, share] } = &product.kind else { return None };
-        if *of != form || own != form || *share != [1; 5] || readers.get(&value) != Some(&1) {
+        let &[(value, product_form)] = product.outputs.as_slice() else { return None };
+        let Kind::Binary { op: BinaryOp::Mul, forms: [tensor_form, factor_form] } = &product.kind else { return None };
+        if *tensor_form != form || product_form != form || *factor_form != [1; 5] || readers.get(&value) != Some(&1) {
             return None;
         }
         inputs.extend_from_slice(&product.inputs);

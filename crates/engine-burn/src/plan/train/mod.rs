@@ -137,60 +137,63 @@ pub(crate) enum TrainKind {
 
 impl Planner<'_> {
     /// Plans the vector-Jacobian product of an operator.
-    pub(super) fn vjp(&mut self, node: &Node, of: &Op) -> PlanResult {
+    pub(super) fn vjp(&mut self, node: &Node, forward_op: &Op) -> PlanResult {
         let Some((Some(dy), inputs)) = node.inputs.split_last() else { return unsupported("without a gradient") };
         // The original node, without the gradient among its inputs.
-        let own = Node { name: node.name.clone(), op: of.clone(), inputs: inputs.to_vec(), outputs: Vec::new() };
-        self.gradient(node, &own, *dy).map_err(|refusal| match refusal {
-            Unsupported::Operator => Unsupported::Feature(format!("of {}", op_name(of))),
-            Unsupported::Feature(what) => Unsupported::Feature(format!("of {} {what}", op_name(of))),
+        let forward_node =
+            Node { name: node.name.clone(), op: forward_op.clone(), inputs: inputs.to_vec(), outputs: Vec::new() };
+        self.gradient(node, &forward_node, *dy).map_err(|refusal| match refusal {
+            Unsupported::Operator => Unsupported::Feature(format!("of {}", op_name(forward_op))),
+            Unsupported::Feature(what) => Unsupported::Feature(format!("of {} {what}", op_name(forward_op))),
             other => other,
         })
     }
 
-    fn gradient(&mut self, node: &Node, own: &Node, dy: ValueId) -> PlanResult {
-        match &own.op {
-            Op::Conv(attrs) => self.conv_gradient(node, own, dy, attrs),
+    fn gradient(&mut self, node: &Node, forward_node: &Node, dy: ValueId) -> PlanResult {
+        match &forward_node.op {
+            Op::Conv(attrs) => self.conv_gradient(node, forward_node, dy, attrs),
             Op::Activation(activation) => {
                 let dx = self.only_input_gradient(node)?;
-                let inputs = vec![self.source(self.input(own, 0)?)?, self.source(dy)?];
+                let inputs = vec![self.source(self.input(forward_node, 0)?)?, self.source(dy)?];
                 self.push(Kind::Train(TrainKind::ActivationGradient(*activation)), inputs, dx)
             }
             Op::InstanceNormalization { epsilon } => {
-                let channels = self.form(self.input(own, 0)?)?[1];
-                self.norm_gradient(node, own, dy, NormScope::Groups(channels), *epsilon)
+                let channels = self.form(self.input(forward_node, 0)?)?[1];
+                self.norm_gradient(node, forward_node, dy, NormScope::Groups(channels), *epsilon)
             }
             Op::GroupNormalization { groups, epsilon } => {
-                self.norm_gradient(node, own, dy, NormScope::Groups(*groups), *epsilon)
+                self.norm_gradient(node, forward_node, dy, NormScope::Groups(*groups), *epsilon)
             }
-            Op::BatchNormalizationTraining { epsilon } => self.norm_gradient(node, own, dy, NormScope::Batch, *epsilon),
+            Op::BatchNormalizationTraining { epsilon } => {
+                self.norm_gradient(node, forward_node, dy, NormScope::Batch, *epsilon)
+            }
             Op::FakeQuantize { scales, axis, low, high } => {
-                let (x, dx) = (self.input(own, 0)?, self.only_input_gradient(node)?);
+                let (x, dx) = (self.input(forward_node, 0)?, self.only_input_gradient(node)?);
                 let scales = self.quantization_scales(x, scales, *axis)?;
                 let inputs = vec![self.source(x)?, scales, self.source(dy)?];
                 self.push(Kind::Train(TrainKind::FakeQuantizeGradient { low: *low, high: *high }), inputs, dx)
             }
             Op::Loss(loss) => {
-                let mut inputs = self.loss_inputs(own)?;
+                let mut inputs = self.loss_inputs(forward_node)?;
                 let dx = self.only_input_gradient(node)?;
                 let form = self.form(dx)?;
                 inputs.insert(2, self.source(dy)?);
                 self.push_many(Kind::Train(TrainKind::LossGradient(loss.clone())), inputs, vec![(dx, form)], 0);
                 Ok(())
             }
-            Op::MaxPool(attrs) => self.pool_gradient(node, own, dy, attrs, true),
-            Op::AveragePool(attrs) => self.pool_gradient(node, own, dy, attrs, false),
-            Op::Slice => self.slice_gradient(node, own, dy),
-            Op::Pad { mode } => self.pad_gradient(node, own, dy, *mode),
+            Op::MaxPool(attrs) => self.pool_gradient(node, forward_node, dy, attrs, true),
+            Op::AveragePool(attrs) => self.pool_gradient(node, forward_node, dy, attrs, false),
+            Op::Slice => self.slice_gradient(node, forward_node, dy),
+            Op::Pad { mode } => self.pad_gradient(node, forward_node, dy, *mode),
             Op::DepthToSpace { block, order } => {
-                let shuffle = self.depth_shuffle(self.input(own, 0)?, *block, *order)?;
+                let shuffle = self.depth_shuffle(self.input(forward_node, 0)?, *block, *order)?;
                 self.shuffle_gradient(node, dy, shuffle)
             }
             Op::SpaceToDepth { block } => {
-                let shuffle = self.space_shuffle(self.input(own, 0)?, *block)?;
+                let shuffle = self.space_shuffle(self.input(forward_node, 0)?, *block)?;
                 self.shuffle_gradient(node, dy, shuffle)
             }
-            _ => self.weighted_sum_gradient(node, own, dy),
+            _ => self.weighted_sum_gradient(node, forward_node, dy),
         }
     }
 
@@ -202,8 +205,15 @@ impl Planner<'_> {
         node.output(0).map_or_else(|| unsupported("without an output"), Ok)
     }
 
-    fn norm_gradient(&mut self, node: &Node, own: &Node, dy: ValueId, over: NormScope, epsilon: f32) -> PlanResult {
-        let (x, scale) = (self.input(own, 0)?, self.input(own, 1)?);
+    fn norm_gradient(
+        &mut self,
+        node: &Node,
+        forward_node: &Node,
+        dy: ValueId,
+        over: NormScope,
+        epsilon: f32,
+    ) -> PlanResult {
+        let (x, scale) = (self.input(forward_node, 0)?, self.input(forward_node, 1)?);
         let form = self.form(x)?;
         let channels = form[1];
         if let NormScope::Groups(groups) = over
@@ -212,7 +222,7 @@ impl Planner<'_> {
             return unsupported(format!("with {groups} groups of {channels} channels"));
         }
         for index in [1, 2] {
-            if count(&self.form(self.input(own, index)?)?) != channels {
+            if count(&self.form(self.input(forward_node, index)?)?) != channels {
                 return unsupported("without scale and bias for each channel");
             }
         }

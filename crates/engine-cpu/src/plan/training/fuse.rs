@@ -29,16 +29,16 @@ fn fuse_relu_gradients_into_norms(graph: &Graph, plans: &mut [Plan]) {
     let (reads, producing_plans) = (reads(graph, plans, |_| None), producing_plans(plans));
     for index in 0..plans.len() {
         let Some((dy, x)) = kernel(&plans[index]).and_then(plain_norm_gradient) else { continue };
-        let Some(maker) = producing_plans.get(&dy).copied().filter(|_| reads.get(&dy) == Some(&1)) else { continue };
-        let Some((before, y, slope)) = kernel(&plans[maker]).and_then(relu_gradient) else { continue };
-        let norm_of_y = producing_plans.get(&y).and_then(|maker| kernel(&plans[*maker]));
-        let of_x = norm_of_y.is_some_and(|planned| is_single_term_of(planned, x));
-        if of_x && let Plan::Kernel(planned) = &mut plans[index] {
+        let Some(producer) = producing_plans.get(&dy).copied().filter(|_| reads.get(&dy) == Some(&1)) else { continue };
+        let Some((before, y, slope)) = kernel(&plans[producer]).and_then(relu_gradient) else { continue };
+        let norm_of_y = producing_plans.get(&y).and_then(|producer| kernel(&plans[*producer]));
+        let is_norm_of_x = norm_of_y.is_some_and(|planned| is_single_term_of(planned, x));
+        if is_norm_of_x && let Plan::Kernel(planned) = &mut plans[index] {
             if let PlanKind::Gradient(GradientKind::Norm { activation, .. }) = &mut planned.kind {
                 *activation = Activation::Leaky { slope };
             }
             planned.inputs = vec![before, x];
-            plans[maker] = Plan::Absorbed;
+            plans[producer] = Plan::Absorbed;
         }
     }
 }

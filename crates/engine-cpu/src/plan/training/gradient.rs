@@ -12,17 +12,17 @@ use cytoscope_kernels::train::Derivative;
 
 impl Planner<'_> {
     /// Plans the gradient of an operator with a kernel.
-    pub(super) fn gradient(&self, node: &Node, of: &Op) -> Option<KernelPlan> {
+    pub(super) fn gradient(&self, node: &Node, forward_op: &Op) -> Option<KernelPlan> {
         let (x, dy) = (node.input(0)?, node.inputs.last().copied().flatten()?);
         let plan = |kind: GradientKind, inputs: Vec<ValueId>, output: Option<ValueId>| {
             KernelPlan::new(node, PlanKind::Gradient(kind), inputs, output)
         };
-        match of {
+        match forward_op {
             Op::Conv(attrs) => return self.conv_gradient(node, attrs, x, dy),
             Op::InstanceNormalization { epsilon } | Op::BatchNormalizationTraining { epsilon } => {
                 self.full_block_layout(x)?;
                 let moments = self.known_moments(x)?;
-                let batch = matches!(of, Op::BatchNormalizationTraining { .. });
+                let batch = matches!(forward_op, Op::BatchNormalizationTraining { .. });
                 let norm = Norm { moments, scale: node.input(1)?, bias: node.input(2)?, epsilon: *epsilon, batch };
                 let (d_scale, d_bias) = (node.output(1), node.output(2));
                 let kind = GradientKind::Norm { norm, activation: Activation::None, d_scale, d_bias };
@@ -31,7 +31,7 @@ impl Planner<'_> {
             _ => {}
         }
         let output = node.output(0)?;
-        let (kind, inputs) = match of {
+        let (kind, inputs) = match forward_op {
             Op::Activation(act) => {
                 let Activation::Leaky { slope } = leaky(*act)? else { return None };
                 self.blocked.contains(&x).then_some(())?;
@@ -41,8 +41,8 @@ impl Planner<'_> {
             Op::FakeQuantize { scales, low, high, .. } if self.blocked.contains(&x) => {
                 let [scale] = scales[..] else { return None };
                 self.layout(output)?;
-                let of = Derivative::Within { min: (low - 0.5) * scale, max: (high + 0.5) * scale };
-                (GradientKind::Unary(of), vec![dy, x])
+                let derivative = Derivative::Within { min: (low - 0.5) * scale, max: (high + 0.5) * scale };
+                (GradientKind::Unary(derivative), vec![dy, x])
             }
             Op::MaxPool(attrs) => {
                 self.layout(x)?;
@@ -53,7 +53,7 @@ impl Planner<'_> {
                 let pool = if attrs.count_include_pad { Pool::AverageWithPadding } else { Pool::Average };
                 (GradientKind::Pool(pool, pool_shape(attrs, &self.spatial_lengths(x)?)), vec![x, dy])
             }
-            _ => self.move_gradient(node, of, x, dy)?,
+            _ => self.move_gradient(node, forward_op, x, dy)?,
         };
         Some(plan(kind, inputs, Some(output)))
     }

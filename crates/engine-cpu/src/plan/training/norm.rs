@@ -47,12 +47,12 @@ enum Addend {
 
 impl Planner<'_> {
     /// Returns the index of a tensor's moments, allocating it if needed.
-    pub(super) fn moments_for(&mut self, of: ValueId) -> usize {
-        if let Some(known) = self.moments_of.get(&of) {
+    pub(super) fn moments_for(&mut self, value: ValueId) -> usize {
+        if let Some(known) = self.moments_of.get(&value) {
             return *known;
         }
         let moments = self.new_moments();
-        self.moments_of.insert(of, moments);
+        self.moments_of.insert(value, moments);
         moments
     }
 
@@ -128,9 +128,9 @@ impl Planner<'_> {
     }
 
     /// Returns the index of the moments of a tensor, or of an equal tensor that was computed before.
-    pub(super) fn known_moments(&self, of: ValueId) -> Option<usize> {
-        let own = self.moments_of.get(&of).copied();
-        own.or_else(|| self.moments_of.iter().find(|(id, _)| self.is_same_computation(**id, of, 8)).map(|(_, m)| *m))
+    pub(super) fn known_moments(&self, value: ValueId) -> Option<usize> {
+        let own = self.moments_of.get(&value).copied();
+        own.or_else(|| self.moments_of.iter().find(|(id, _)| self.is_same_computation(**id, value, 8)).map(|(_, m)| *m))
     }
 
     /// Returns whether two tensors are the results of the same computation, looking back at most `depth` operators.

@@ -130,17 +130,17 @@ impl Pair {
     /// Returns how far the diameter can be relied on, where `gap` is the difference of the scores of this pair and of the best
     /// one with objects of another size.
     fn certainty(&self, gap: f64) -> Certainty {
-        let of_objects = match self.objects {
+        let from_objects = match self.objects {
             8.. if self.change < GRID.certain_ratio.ln() => Certainty::High,
             _ if self.change < GRID.close_ratio.ln() => Certainty::Medium,
             _ => Certainty::Low,
         };
-        let of_choice = match gap {
+        let from_gap = match gap {
             clear if clear >= CLEAR_GAP => Certainty::High,
             close if close >= CLEAR_GAP / 2.0 => Certainty::Medium,
             _ => Certainty::Low,
         };
-        of_objects.min(of_choice)
+        from_objects.min(from_gap)
     }
 }
 

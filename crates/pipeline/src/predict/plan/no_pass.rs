@@ -168,9 +168,9 @@ impl Planner<'_> {
             NotRolling::Interface { .. } if self.model.spatial_axes == 2 => NoPass::SingleSlices,
             NotRolling::Interface { found } => NoPass::Interface { found },
             NotRolling::Budget { needed_bytes, budget_bytes } => {
-                let around_bytes = self.around_pass(tile, 1, self.least_part(tile));
+                let around_bytes = self.bytes_around_session(tile, 1, self.smallest_band(tile));
                 NoPass::Memory {
-                    needed_bytes: needed_bytes.saturating_add(around_bytes).max(self.after_pass(0)),
+                    needed_bytes: needed_bytes.saturating_add(around_bytes).max(self.bytes_after_pass(0)),
                     budget_bytes: budget_bytes.saturating_add(around_bytes).min(self.resolved.budget.bytes),
                 }
             }

@@ -31,7 +31,7 @@ impl Planner<'_> {
             return Err(self.why_requested());
         }
         let tile = self.whole();
-        let room_bytes = budget_bytes.saturating_sub(self.around_pass(tile, 1, self.least_part(tile)));
+        let room_bytes = budget_bytes.saturating_sub(self.bytes_around_session(tile, 1, self.smallest_band(tile)));
         let cap_bytes = if is_given { room_bytes } else { self.session_cap_bytes().min(room_bytes) };
         let whole = Span { start: 0, len: tile[2], keep_start: 0, keep_len: self.volume.shape[2] };
         let mut best = self.pass_in_columns(tile, vec![whole], cap_bytes);
@@ -75,7 +75,7 @@ impl Planner<'_> {
     }
 
     /// Returns the rows and columns of the smallest bands.
-    pub(super) fn least_part(&self, tile: [usize; 3]) -> [usize; 2] {
+    pub(super) fn smallest_band(&self, tile: [usize; 3]) -> [usize; 2] {
         [1, 2].map(|a| (2 * self.halo[a] + self.model.step[a]).min(tile[a]))
     }
 
@@ -99,8 +99,8 @@ impl Planner<'_> {
                 }
             };
             let part = [plan.bands().first().map_or(tile[1], |band| band.fed.len()), width];
-            let during = self.around_pass(tile, plan.slab_planes(), part).saturating_add(plan.memory_bytes());
-            let peak_bytes = during.max(self.after_pass(plan.memory_bytes()));
+            let during = self.bytes_around_session(tile, plan.slab_planes(), part).saturating_add(plan.memory_bytes());
+            let peak_bytes = during.max(self.bytes_after_pass(plan.memory_bytes()));
             if peak_bytes <= budget_bytes {
                 let read_voxels = self.pass_sizes(tile).read_voxels(&pass_bands(plan.bands(), &columns), first_z);
                 let objects_bytes = self.objects_bytes().min(budget_bytes - during);
@@ -108,19 +108,19 @@ impl Planner<'_> {
                 return Ok(PlannedPass { tile, first_z, plan, columns, peak_bytes, objects_bytes, read_voxels });
             }
             let reason = NoPass::Memory { needed_bytes: peak_bytes, budget_bytes };
-            if self.after_pass(0) > budget_bytes {
+            if self.bytes_after_pass(0) > budget_bytes {
                 return Err(reason);
             }
             too_large = Some(reason);
             // Shorter slabs need less memory around the session, too.
-            let room_bytes = budget_bytes.saturating_sub(self.around_pass(tile, 1, part));
+            let room_bytes = budget_bytes.saturating_sub(self.bytes_around_session(tile, 1, part));
             cap_bytes = cap_bytes.min(plan.memory_bytes()).saturating_sub(1).min(room_bytes);
         }
         Err(too_large.unwrap_or(NoPass::NotCheaper))
     }
 
     /// Returns the bytes that the stages after a pass hold, if its network takes `session_bytes`.
-    pub(super) fn after_pass(&self, session_bytes: u64) -> u64 {
+    pub(super) fn bytes_after_pass(&self, session_bytes: u64) -> u64 {
         BASE_BYTES + self.volume.held_bytes + self.volume.writing_bytes + self.later_bytes(session_bytes)
     }
 
@@ -182,7 +182,7 @@ impl Planner<'_> {
 
     /// Returns the bytes that one pass in slabs of `slab_slices` slices, in bands of `part` rows and columns, holds besides the
     /// session.
-    pub(super) fn around_pass(&self, tile: [usize; 3], slab_slices: usize, part: [usize; 2]) -> u64 {
+    pub(super) fn bytes_around_session(&self, tile: [usize; 3], slab_slices: usize, part: [usize; 2]) -> u64 {
         let job_bytes = BASE_BYTES + self.volume.held_bytes + self.volume.writing_bytes;
         job_bytes + self.pass_sizes(tile).bytes(slab_slices, part)
     }
