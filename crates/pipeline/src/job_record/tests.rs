@@ -1,7 +1,8 @@
 //! Records: which files they replace, which inputs they list and what they find changed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 use super::*;
-use crate::{ConvertJob, Event};
+use crate::{Context, ConvertJob, Event};
+use cytoscope_storage::StorageError;
 use std::sync::{Arc, Mutex};
 
 fn convert(folder: &Path) -> ConvertJob {
