@@ -60,10 +60,10 @@ impl LabelIndex {
         let mut sorted: Vec<LabelDelta> =
             deltas.iter().map(|((label, chunk), delta)| (*label, *chunk, *delta)).collect();
         sorted.sort_unstable();
-        for of_label in sorted.chunk_by(|a, b| a.0 == b.0) {
-            match of_label.first() {
-                Some((label, ..)) if of_label.len() > MAX_SINGLE_CHANGES => self.merge(*label, of_label),
-                _ => of_label.iter().for_each(|(label, chunk, delta)| self.add(*label, *chunk, *delta)),
+        for changes in sorted.chunk_by(|a, b| a.0 == b.0) {
+            match changes.first() {
+                Some((label, ..)) if changes.len() > MAX_SINGLE_CHANGES => self.merge(*label, changes),
+                _ => changes.iter().for_each(|(label, chunk, delta)| self.add(*label, *chunk, *delta)),
             }
         }
     }

@@ -400,8 +400,8 @@ impl SegmentJob {
         let background_note = (!has_background).then(|| Note::from(NO_BACKGROUND));
         let threshold_note = (objects == 0).then(|| values.nothing_above_note(self.options.threshold)).flatten();
         let content_note = background_note.or(threshold_note);
-        let of_values = values.not_finite_note().into_iter().chain(values_note);
-        let mut notes: Vec<Note> = map_notes.map(Note::from).chain(label_notes).chain(of_values).collect();
+        let value_notes = values.not_finite_note().into_iter().chain(values_note);
+        let mut notes: Vec<Note> = map_notes.map(Note::from).chain(content_note).chain(value_notes).collect();
         notes.extend(aside.iter().map(|path| Note::from(moved_aside_note(path))));
         Ok(SegmentReport {
             objects,

@@ -305,15 +305,15 @@ impl StoredRun {
     /// Refuses times that no run has: sums of them, and differences to other times, would mean nothing.
     fn check_times(&self) -> Result<(), RunFileError> {
         let Self { record, spans, marks, timeline, .. } = self;
-        let of_spans = spans.iter().flat_map(|span| {
+        let span_times = spans.iter().flat_map(|span| {
             let name: &str = &span.name;
             [(name, span.start_us), (name, span.duration_us)]
         });
-        let of_marks = marks.iter().map(|mark| (&*mark.label, mark.at_us));
-        let of_samples = timeline.iter().map(|sample| (RESIDENT_COUNTER, sample.at_us));
-        let of_run = std::iter::once((record.command.as_str(), record.facts.wall_secs));
-        let of_stages = record.stages.iter().map(|total| (total.stage.name(), total.seconds));
-        let mut all = of_spans.chain(of_marks).chain(of_samples).chain(of_run).chain(of_stages);
+        let mark_times = marks.iter().map(|mark| (&*mark.label, mark.at_us));
+        let sample_times = timeline.iter().map(|sample| (RESIDENT_COUNTER, sample.at_us));
+        let run_times = std::iter::once((record.command.as_str(), record.facts.wall_secs));
+        let stage_times = record.stages.iter().map(|total| (total.stage.name(), total.seconds));
+        let mut all = span_times.chain(mark_times).chain(sample_times).chain(run_times).chain(stage_times);
         match all.find(|(_, time)| !TIMES.contains(time)) {
             None => Ok(()),
             Some((name, time)) => {
@@ -342,8 +342,8 @@ impl StoredRun {
     /// Errors of the writer.
     pub fn write_trace(&self, out: &mut dyn Write) -> io::Result<()> {
         // A mark is written with a sample of its own.
-        let of_marks: HashSet<u64> = self.marks.iter().map(|mark| mark.at_us.to_bits()).collect();
-        let is_mark = |sample: &MemorySample| of_marks.contains(&sample.at_us.to_bits());
+        let mark_times: HashSet<u64> = self.marks.iter().map(|mark| mark.at_us.to_bits()).collect();
+        let is_mark = |sample: &MemorySample| mark_times.contains(&sample.at_us.to_bits());
         let timeline: Vec<MemorySample> = self.timeline.iter().filter(|sample| !is_mark(sample)).copied().collect();
         let memory = TracedMemory { marks: &self.marks, timeline: &timeline };
         crate::trace::write_trace(out, &self.spans, memory, self.spans_not_kept, &self.record)

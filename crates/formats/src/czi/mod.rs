@@ -184,7 +184,7 @@ impl Layer {
     fn overlaps_too_often(&self) -> bool {
         let most = MAX_COVERAGE * self.grid.width as f64 * self.grid.height as f64;
         let area = |index: &usize| self.subblocks.get(*index).map_or(0.0, |s| s.width as f64 * s.height as f64);
-        self.by_plane.values().any(|of_plane| of_plane.iter().map(area).sum::<f64>() > most)
+        self.by_plane.values().any(|subblocks| subblocks.iter().map(area).sum::<f64>() > most)
     }
 }
 

@@ -19,7 +19,7 @@ pub struct Activated<'a> {
     pub activation: Activation,
 }
 
-/// Coefficients, by channel, of the gradient of a norm's input: `of_gradient · g + of_input · x + constant`, where `g`
+/// Coefficients, by channel, of the gradient of a norm's input: `g_factor · g + x_factor · x + constant`, where `g`
 /// is the gradient before the activation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NormFactors {
