@@ -176,8 +176,8 @@ impl Replayer<'_> {
             volume: base,
         };
         let limits = &self.options.limits;
-        let empty = LabelSnapshot::empty(reader.grid, state.volume.voxel_size_um());
-        let mut parts = header.snapshot.then(|| PartialSnapshot::new(empty));
+        let empty = || LabelSnapshot::empty(reader.grid, state.volume.voxel_size_um());
+        let mut parts = header.snapshot.then(|| PartialSnapshot::new(empty()));
         let mut snapshot_end = reader.at;
         let (mut entries, mut bases) = (0u64, header.bases);
         let tail = loop {

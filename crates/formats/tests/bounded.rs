@@ -126,6 +126,9 @@ fn tiles_of_an_impossible_size_are_refused_when_opened() {
     // A tile may be larger than a small page.
     let image = read(tiff(&[7; 128 * 64], std::iter::once(tiled(2, 3, [128, 64], 8, 128 * 64)))).unwrap();
     assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8(vec![7; 6]));
+    // The only tile of a large page, whose width is rounded up to a multiple of 16.
+    let image = read(tiff(&[7; 16_400 * 16], std::iter::once(tiled(16_389, 1, [16_400, 16], 8, 16_400 * 16)))).unwrap();
+    assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8(vec![7; 16_389]));
 }
 
 #[test]

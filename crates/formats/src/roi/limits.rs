@@ -102,6 +102,7 @@ pub(super) fn check_drawing(rois: &[Roi], region: &Region) -> Result<(), Fault> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::roi::parse::parse;
 
     #[test]
     fn points_and_outlines_are_counted_over_all_regions() {
@@ -110,6 +111,18 @@ mod tests {
         assert!(matches!(budget.add_points(1), Err(Fault::OverLimit(..))));
         assert!((0..MAX_OUTLINES).all(|_| budget.add_outline().is_ok()));
         assert!(matches!(budget.add_outline(), Err(Fault::OverLimit(..))));
+    }
+
+    #[test]
+    fn the_points_of_ovals_are_counted_before_they_are_stored() {
+        // An oval of 20 000 × 20 000 pixels, which is drawn with 4096 points, far more than its 64 bytes.
+        let mut oval = vec![0; 64];
+        oval[..7].copy_from_slice(b"Iout\0\xe3\x02");
+        oval[12..16].copy_from_slice(&[20_000u16.to_be_bytes(); 2].concat());
+        let mut budget = PointBudget { points: MAX_POINTS - 4096, outlines: 0 };
+        assert!(matches!(parse(&oval, "", &mut budget), Ok(Some(_))));
+        let more = parse(&oval, "", &mut budget);
+        assert!(matches!(more, Err(Fault::OverLimit(problem, _)) if problem.contains("MAX_POINTS")));
     }
 
     #[test]

@@ -160,7 +160,8 @@ impl Page {
 
 /// Largest edge of a CCITT group 4 strip or tile in pixels.
 const MAX_FAX_EDGE: usize = 65_535;
-/// Largest edge in pixels of a tile that is longer than its page. Tiles of usual sizes may be larger than a small page.
+/// Largest edge in pixels of a tile that is more than twice as long as its page. Tiles of usual sizes may be larger than a small
+/// page, and an edge is rounded up to a multiple of 16.
 const MAX_TILE_EDGE: usize = 16_384;
 
 fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
@@ -330,7 +331,8 @@ fn chunk_size(
     Ok(if tiled {
         let across = extent(file, ifd, tag::TILE_WIDTH, "tile width")?;
         let down = extent(file, ifd, tag::TILE_HEIGHT, "tile height")?;
-        if across > width.max(MAX_TILE_EDGE) || down > height.max(MAX_TILE_EDGE) {
+        let is_too_large = |edge: usize, page_edge: usize| edge > page_edge.saturating_mul(2).max(MAX_TILE_EDGE);
+        if is_too_large(across, width) || is_too_large(down, height) {
             return Err(Fault::malformed(format!(
                 "a page of {width}x{height} pixels has tiles of {across}x{down} pixels, far larger than the page (limit \
                  MAX_TILE_EDGE = {MAX_TILE_EDGE})"
