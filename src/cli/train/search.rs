@@ -107,8 +107,8 @@ fn is_trained(options: &Train, trial: &[SettingAssignment], steps: usize) -> boo
     let is_same = config.budget.steps == Some(steps) && matches_trial(&config, trial);
     let has_same_data = seed == options.seed && resolved(&data) == resolved(&options.data);
     let has_networks = without_int8 == options.without_int8;
-    let is_unchanged = || record.outputs.first().is_some_and(|package| package.matches(&options.out));
-    is_same && has_same_data && has_networks && is_unchanged()
+    let package = record.outputs.first();
+    is_same && has_same_data && has_networks && package.is_some_and(|package| package.matches(&options.out))
 }
 
 /// Refuses ranges of settings that are also given by an option: one of both would have no effect.
