@@ -4,13 +4,13 @@ use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ImageOptions, ThreadsOption, TraceOptions};
 use super::predict::{check_prediction_trace, command_stacks};
-use super::{devices, eprint_line, print, progress};
+use super::{devices, eprint_line, note_line, print, progress};
 use clap::Args;
 use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{ChannelRef, InputTensor, check_input_files};
 use cytoscope_pipeline::{
-    Certainty, Context, DiameterJob, DiameterRequest, Event, JobErrorKind, Model, ObjectDiameter, PredictJob,
+    Certainty, Context, DiameterJob, DiameterRequest, Event, JobErrorKind, Model, Note, ObjectDiameter, PredictJob,
 };
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
@@ -143,9 +143,9 @@ pub(super) fn comparison_diameter(
     let found = DiameterJob { prediction }.run(context, &Devices::cpu_only())?;
     if is_assumed(&found) {
         let (diameter, unit) = (found.diameter, found.unit.symbol());
-        eprint_line(&format!(
-            "note: no objects were found to estimate the object diameter: {diameter:.1} {unit} is assumed in all runs"
-        ));
+        eprint_line(&note_line(&Note::info(format!(
+            "no objects were found to estimate the object diameter: {diameter:.1} {unit} is assumed in all runs"
+        ))));
     }
     Ok(Some(found.diameter))
 }

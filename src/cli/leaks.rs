@@ -108,9 +108,10 @@ fn failed_inputs(result: JobResult) -> Outcome {
     }
     match outcome.done.iter().find(|report| report.resumed) {
         Some(report) => Err(Failure::bad_input(format!(
-            "{} was skipped, because its results exist; expected a job that computes in every repetition: remove \"resume\"",
+            "{} was skipped, because its results exist; expected a job that computes in every repetition",
             report.input.display()
-        ))),
+        ))
+        .and_next("remove \"resume\"")),
         None => Ok(()),
     }
 }

@@ -337,10 +337,8 @@ fn with_shapes(graph: &Graph, inputs: &[Tensor], error: JobError) -> Failure {
         described.map(|(id, array)| format!("\"{}\" {:?}", graph.value(*id).name, array.shape())).collect();
     if let Some(finding) = full {
         let shapes = shapes.join(", ");
-        return Failure::new(
-            failure.kind(),
-            format!("{finding}; the inputs have the shapes {shapes}: give smaller arrays, or choose another --engine"),
-        );
+        return Failure::new(failure.kind(), format!("{finding}; the inputs have the shapes {shapes}"))
+            .and_next("give smaller arrays, or choose another --engine");
     }
     Failure::new(
         failure.kind(),

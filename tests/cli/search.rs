@@ -91,6 +91,11 @@ fn a_complete_search_that_is_resumed_trains_nothing_and_prints_its_result() {
     let best = format!("best: trial {}, score", report["best"]["trial"]);
     assert!(printed.contains("not trained again; --restart") && printed.contains(&best), "{printed}");
     assert_eq!(state(), before);
+    // A package of another run with these settings is not the result.
+    let mut record: Value = serde_json::from_slice(&fixture.bytes("m.package_provenance.json")).unwrap();
+    record["job"]["seed"] = 99.into();
+    std::fs::write(fixture.path("m.package_provenance.json"), record.to_string()).unwrap();
+    assert_eq!(fixture.run(&resumed).json()["report"]["steps"], 4);
     // Without the int8 network that is requested now, the package is not the result.
     let with_int8: Vec<&str> = resumed.iter().copied().filter(|word| *word != "--without-int8").collect();
     let again = fixture.run(&with_int8).json();

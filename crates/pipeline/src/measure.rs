@@ -392,8 +392,8 @@ pub(crate) fn not_finite_note(rows: &[(usize, Vec<ObjectRow>)], names: &[String]
 }
 
 /// Returns the note that only the first time point of the labels was measured, if the stack has a single time point.
-fn more_times_note(label_times: usize, stack_options: usize) -> Option<String> {
-    (label_times > 1 && stack_options == 1).then(|| {
+fn more_times_note(label_times: usize, stack_times: usize) -> Option<String> {
+    (label_times > 1 && stack_times == 1).then(|| {
         format!(
             "the label image has {label_times} time points, but the stack has one: only the labels of the first time point \
              are measured"

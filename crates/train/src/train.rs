@@ -196,15 +196,17 @@ fn run_locked(
     report
 }
 
-/// Notes that files of the training data differ from those that the run began with; `before` is the fingerprint of these.
+/// Warns that files of the training data differ from those that the run began with; `before` is the fingerprint of these.
 fn note_changed_data(context: &Context, data: &Data, before: &str, state: &mut TrainState) {
     if fingerprint(data).is_ok_and(|now| now == before) {
         return;
     }
-    let message = "the training data changed during the run: the network and its scores may be of both versions, so train again \
-                   with data that stay as they are";
-    context.note(message);
-    state.history.notes.push(Note::warning(message));
+    let note = Note::warning(
+        "the training data changed during the run: the network and its scores may be of both versions, so train again with \
+         data that stay as they are",
+    );
+    context.note(note.clone());
+    state.history.notes.push(note);
 }
 
 /// Notes how a run that has failed with `error` can be continued, if it has a checkpoint. The training loop notes a

@@ -38,9 +38,9 @@ fn build_one(branch: &str) -> Result<BranchProgram, Failure> {
     let here = Path::new(".");
     let root = git_in(here, &["rev-parse", "--show-toplevel"]).map(PathBuf::from).ok_or_else(|| {
         Failure::bad_input(format!(
-            "column branch: the current folder is not in a git repository, so branch {branch} cannot be built; run the \
-             bench in a clone of this program's repository"
+            "column branch: the current folder is not in a git repository, so branch {branch} cannot be built"
         ))
+        .and_next("run the bench in a clone of this program's repository")
     })?;
     let revision = format!("{branch}^{{commit}}");
     let commit = git_in(&root, &["rev-parse", "--verify", "--quiet", &revision]);
@@ -81,9 +81,8 @@ fn check_out(root: &Path, folder: &Path, commit: &str) -> Result<(), Failure> {
         git_in(root, &["worktree", "add", "--quiet", "--detach", &text, commit])
     };
     done.map(drop).ok_or_else(|| {
-        Failure::other(format!(
-            "column branch: git cannot check out {commit} in {text}; remove that folder, or discard the changes in it"
-        ))
+        Failure::other(format!("column branch: git cannot check out {commit} in {text}"))
+            .and_next("remove that folder, or discard the changes in it")
     })
 }
 

@@ -18,7 +18,7 @@ use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SEARCH_FOLDER_KIN
 use cytoscope_profile::Recorder;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{OUT, RESTART, RESUME};
-use cytoscope_storage::target::check_file;
+use cytoscope_storage::target::{check_file, resolved};
 use cytoscope_storage::write::atomic_write;
 use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::{
@@ -98,15 +98,17 @@ fn matches_trial(config: &TrainConfig, trial: &[SettingAssignment]) -> bool {
     trial.iter().all(|assignment| assignment.is_in(config))
 }
 
-/// Returns whether the package of a search was trained with the settings of a trial and this number of steps, has the networks
-/// that are requested now, and is unchanged.
+/// Returns whether the package of a search was trained on its data with the settings of a trial and this number of steps, has
+/// the networks that are requested now, and is unchanged. A later training run may have written another package there.
 fn is_trained(options: &Train, trial: &[SettingAssignment], steps: usize) -> bool {
     let Ok(AnyRecord::Job(record)) = read_any(&record_path(&options.out)) else { return false };
     let job = (record.kind == JobKind::Train).then(|| serde_json::from_value::<TrainJob>(record.job.clone()));
-    let Some(Ok(TrainJob { config, without_int8, .. })) = job else { return false };
+    let Some(Ok(TrainJob { config, data, seed, without_int8, .. })) = job else { return false };
     let is_same = config.budget.steps == Some(steps) && matches_trial(&config, trial);
+    let has_same_data = seed == options.seed && resolved(&data) == resolved(&options.data);
     let has_networks = without_int8 == options.without_int8;
-    is_same && has_networks && record.outputs.first().is_some_and(|package| package.matches(&options.out))
+    let package = record.outputs.first();
+    is_same && has_same_data && has_networks && package.is_some_and(|package| package.matches(&options.out))
 }
 
 /// Refuses ranges of settings that are also given by an option: one of both would have no effect.
@@ -153,7 +155,10 @@ fn trial_settings(
     for (number, trial) in settings.iter().enumerate() {
         let all: Vec<SettingAssignment> = options.set.iter().chain(trial).cloned().collect();
         let checked = TrainConfig::read_with(options.config.as_deref(), &all).and_then(|config| config.check());
-        checked.map_err(|error| Failure::new(error.kind(), format!("{}: trial {number}: {error}", space.display())))?;
+        checked.map_err(|error| {
+            Failure::new(error.kind(), format!("{}: trial {number}: {error}", space.display()))
+                .with_next_step(error.next_step().map(String::from))
+        })?;
     }
     Ok(settings)
 }

@@ -419,7 +419,7 @@ fn check_cancelled(cancel: &CancelToken) -> Result<(), Failure> {
 /// Returns the file of the profiles: the given one, or that of the user.
 fn profiles_path(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = given.map(Path::to_owned).or_else(MachineProfiles::user_path);
-    path.ok_or_else(|| Failure::other("there is no folder for the user's settings: set HOME"))
+    path.ok_or_else(|| Failure::other("there is no folder for the user's settings").and_next("set HOME"))
 }
 
 /// Adds the settings to the profiles in a file, and returns the preset that is used without a request; `None` if there are no

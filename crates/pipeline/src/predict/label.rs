@@ -376,10 +376,11 @@ impl Labels {
         min_voxels: u64,
         drop_border: bool,
     ) -> Result<(), JobError> {
-        let min_voxels = if self.has_small { min_voxels } else { 0 };
-        if min_voxels == 0 && !drop_border {
+        // Even without a minimum, labels of slabs may have no voxels: those of parts that belong to the slab before.
+        if !self.has_small && !drop_border {
             return Ok(());
         }
+        let min_voxels = if self.has_small { min_voxels } else { 0 };
         let _span = context.recorder.span(Stage::Objects, "filter objects");
         let [depth, ny, nx] = self.shape;
         let mut voxels = vec![0u64; self.count as usize + 1];

@@ -86,6 +86,17 @@ fn small_isolated_objects_are_kept_where_the_whole_stack_is_known() {
 }
 
 #[test]
+fn labels_of_slabs_that_have_no_voxels_are_not_counted() {
+    let context = Context::default();
+    let mut spool = Spool::new(Scratch::Memory, 4).unwrap();
+    // The next slab has replaced all voxels of label 2.
+    spool.write(0, &[1u32, 0, 3, 3]).unwrap();
+    let mut labels = Labels { has_small: true, ..Labels::new(spool, [1, 2, 2], 3, &[1, 2, 3]) };
+    labels.filter_objects(&context, 0, false).unwrap();
+    assert_eq!((labels.count, labels.all_slices(&context).unwrap()), (2, vec![1, 0, 2, 2]));
+}
+
+#[test]
 fn slabs_overlap_however_large_a_slice_is() {
     for edge in [16, 2048, 2897, 4096, 20_000] {
         let shape = [100, edge, edge];

@@ -117,7 +117,8 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
         return inspection;
     }
     check_reading(&mut inspection, &image_file);
-    if target_file.meta().path != image_file.meta().path {
+    // Channels of one image are read in the same way.
+    if (&pair.target.path, pair.target.series) != (&pair.image.path, pair.image.series) {
         check_reading(&mut inspection, &target_file);
     }
     match measure_intensities(&image, &image_file) {
