@@ -244,6 +244,20 @@ fn arrow_keys_move_the_contrast_limits_of_the_focused_histogram() {
 }
 
 #[test]
+fn the_last_item_of_a_menu_is_within_reach_in_a_low_window() {
+    let mut fixture = Fixture::new();
+    fixture.window.set_size(egui::vec2(640.0, 480.0));
+    fixture.window.run_steps(4);
+    fixture.click("View");
+    fixture.window.key_press(Key::ArrowUp);
+    fixture.window.run_steps(40);
+    let item = "Reset layout and settings…";
+    assert_eq!(focused(&fixture).as_deref(), Some(item));
+    let rect = fixture.window.get_by_label(item).rect();
+    assert!(rect.top() > 0.0 && rect.bottom() < 480.0, "{rect:?}");
+}
+
+#[test]
 fn recent_files_are_within_reach_in_a_low_window() {
     let mut fixture = Fixture::with(|folder| {
         let files: Vec<_> = (0..5).map(|n| folder.join(format!("recent {n}.tif"))).collect();

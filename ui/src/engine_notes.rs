@@ -214,11 +214,7 @@ mod tests {
             "a.tif: time point 3 does not exist; it has 2.\nLeave out the choice, or use \"Axes…\"."
         );
         let message = Message::from("no file was given; give its name");
-        assert_eq!(
-            failure_in_window(&message, Some("give its name")),
-            "no file was given.
-Give its name."
-        );
+        assert_eq!(failure_in_window(&message, Some("give its name")), "no file was given.\nGive its name.");
         let message = Message::from("the GPU failed; restart it");
         for other in [None, Some("something else")] {
             assert_eq!(failure_in_window(&message, other), "the GPU failed; restart it");

@@ -1,7 +1,7 @@
 //! Menu bar, status bar, and the toolbar of the views.
 
 use super::menu_keys::{DrawnMenu, is_opened_by_keys, move_with_arrows};
-use super::{icon_button, item_text, remaining_text};
+use super::{icon_button, item_text, list_height, remaining_text};
 use crate::action::Actions;
 use crate::command::{Command, keys_text};
 use crate::correct::CorrectionsAction;
@@ -117,6 +117,9 @@ const MENUS: [(&str, &[Option<Command>]); 5] = [
     ("Help", &[Some(Command::Palette), Some(Command::Shortcuts), Some(Command::ShowLogFolder), Some(Command::About)]),
 ];
 
+/// Height of a window beside the items of an open menu: its title, and the margins of both, in points.
+const AROUND_MENU: f32 = 64.0;
+
 /// Width of the sliders for slice and time point if both are shown.
 const NARROW_SLIDER: f32 = 96.0;
 
@@ -220,7 +223,7 @@ pub(super) fn top_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             }
             let mut menus = Vec::with_capacity(MENUS.len());
             for (name, commands) in MENUS {
-                let drawn = ui.menu_button(name, |ui| menu_items(ui, state, commands, actions));
+                let drawn = ui.menu_button(name, |ui| menu(ui, state, commands, actions));
                 let popup = Popup::default_response_id(&drawn.response);
                 menus.push(DrawnMenu { title: drawn.response.id, popup, items: drawn.inner });
             }
@@ -229,9 +232,16 @@ pub(super) fn top_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     });
 }
 
+/// Draws a menu, which is scrolled in low windows. Returns the ids of the items that are enabled.
+fn menu(ui: &mut Ui, state: State<'_>, commands: &[Option<Command>], actions: &mut Actions) -> Vec<Id> {
+    ui.set_min_width(250.0);
+    let height = list_height(ui.ctx(), f32::INFINITY, AROUND_MENU);
+    let scroll = egui::ScrollArea::vertical().max_height(height).min_scrolled_height(height);
+    scroll.show(ui, |ui| menu_items(ui, state, commands, actions)).inner
+}
+
 /// Draws the items of a menu. Returns the ids of those that are enabled.
 fn menu_items(ui: &mut Ui, state: State<'_>, commands: &[Option<Command>], actions: &mut Actions) -> Vec<Id> {
-    ui.set_min_width(250.0);
     let mut enabled = Vec::new();
     for command in commands {
         match command {
@@ -242,7 +252,22 @@ fn menu_items(ui: &mut Ui, state: State<'_>, commands: &[Option<Command>], actio
             enabled.extend(recent_menu(ui, state, actions));
         }
     }
+    show_focused_item(ui, &enabled);
     enabled
+}
+
+/// Scrolls to the item of a menu that keys have moved the focus to: it may be out of sight.
+fn show_focused_item(ui: &Ui, items: &[Id]) {
+    let key = Id::new("focused item of a menu");
+    let focused = ui.ctx().memory(|memory| memory.focused()).filter(|id| items.contains(id));
+    let before = ui.ctx().data(|data| data.get_temp::<Option<Id>>(key)).flatten();
+    if focused == before {
+        return;
+    }
+    ui.ctx().data_mut(|data| data.insert_temp(key, focused));
+    if let Some(item) = focused.and_then(|id| ui.ctx().read_response(id)) {
+        item.scroll_to_me(None);
+    }
 }
 
 /// Draws the menu of recent files. Returns the ids of its title and, if it is open, of its items.

@@ -119,6 +119,10 @@ impl Wizard {
             // The model no longer exists.
             report = None;
         }
+        if plan.search.job.is_none() {
+            // The last window ended while the latest search was being removed.
+            plan.search.return_to_earlier();
+        }
         let in_progress = plan.job.is_some();
         if !in_progress && plan.from.model().is_some_and(|model| !Path::new(model).exists()) {
             // Neither does the start model.

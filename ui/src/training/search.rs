@@ -92,7 +92,7 @@ impl SettingsSearch {
     }
 
     /// Makes the search before the latest one, which was removed, the latest one.
-    fn return_to_earlier(&mut self) {
+    pub(super) fn return_to_earlier(&mut self) {
         let earlier = self.earlier.pop();
         (self.job, self.results) = earlier.map(|search| (Some(search.job), search.results)).unwrap_or_default();
     }

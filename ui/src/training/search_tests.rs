@@ -1,6 +1,8 @@
 //! Tests of the search for training settings.
 
 use super::*;
+use crate::training::Wizard;
+use crate::training::plan::{PlanStore, WizardPlan};
 use cytoscope_engine::DeviceId;
 
 fn trial(number: usize, rung: usize, score: Option<f64>) -> SearchTrial {
@@ -175,6 +177,23 @@ fn searches_before_the_latest_one_can_be_removed_after_it() {
         assert_eq!((&search.job, search.results.len()), (&before, trials));
     }
     assert!(training.wizard.plan.search.earlier.is_empty());
+}
+
+#[test]
+fn a_window_returns_to_the_search_before_one_whose_removal_was_interrupted() {
+    let folder = tempfile::tempdir().unwrap();
+    let earlier = EarlierSearch { job: job("/first".into()), results: vec![trial(0, 1, Some(0.5))] };
+    let mut plan = WizardPlan::default();
+    plan.search.results = vec![trial(0, 1, Some(0.75))];
+    plan.search.earlier = vec![earlier.clone()];
+    let (store, ..) = PlanStore::open(folder.path()).unwrap();
+    store.save(&plan, None);
+    drop(store);
+    let wake: crate::effect::Wake = std::sync::Arc::new(|| {});
+    let wizard = Wizard::new(Some(&folder.path().join("settings.json")), TrainConfig::default(), &wake);
+    let search = &wizard.plan.search;
+    assert_eq!((search.job.as_ref(), &search.results), (Some(&earlier.job), &earlier.results));
+    assert!(search.earlier.is_empty());
 }
 
 #[test]
