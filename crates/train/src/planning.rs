@@ -101,7 +101,8 @@ impl Training<'_> {
         Ok((state, stepper, before))
     }
 
-    /// Returns the median duration in seconds of a few steps, including the preparation of patches.
+    /// Returns the median duration in seconds of a few steps, including the preparation of patches. Fewer steps are timed if the
+    /// time budget is used up before: it is too small whatever they take.
     fn time_steps(&self, stepper: &mut Stepper) -> Result<f64, JobError> {
         let mut loader = self.loader(0)?;
         let mut secs = Vec::new();
@@ -115,6 +116,10 @@ impl Training<'_> {
             }
             stepper.optimizer_step(1e-9, self.config.clip_norm, self.config.accumulate)?;
             secs.push(started.elapsed().as_secs_f64());
+            let budget_secs = self.config.budget.minutes.map_or(f64::INFINITY, |minutes| 60.0 * minutes);
+            if self.started.elapsed().as_secs_f64() >= budget_secs {
+                break;
+            }
         }
         secs.sort_by(f64::total_cmp);
         Ok(secs.get(secs.len() / 2).copied().unwrap_or(1.0))
