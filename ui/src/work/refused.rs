@@ -105,7 +105,7 @@ mod tests {
         let existing = ExistingOutput { path: PathBuf::from("a.ome.tif"), problem: "already exists".to_owned() };
         let converted = reason(&existing, &Purpose::Convert);
         assert!(
-            converted.starts_with("a.ome.tif already exists\n") && converted.contains("\"Replace existing files\"")
+            converted.starts_with("a.ome.tif already exists.\n") && converted.contains("\"Replace existing files\"")
         );
         for text in [converted, reason(&existing, &Purpose::Mesh)] {
             assert!(text.contains("Choose another name") && !text.contains("--"), "{text}");
