@@ -4,7 +4,7 @@ use crate::common::{Fixture, shared_data};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_volume::{Array, Axes, VoxelSize};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Median sphere-equivalent diameter of the objects that touch no side of the stack (of all, if fewer than three
@@ -158,6 +158,30 @@ fn bright_debris_does_not_hide_nuclei() {
     assert!(notes.contains("parts so much brighter than the objects that these are too dim"), "{notes}");
     let objects = fixture.labels("o/debris_labels.tif").into_iter().max().unwrap_or(0) as usize;
     assert!((centers.len()..centers.len() + 3).contains(&objects), "{objects} of {}", centers.len());
+}
+
+#[test]
+fn small_nuclei_between_large_ones_are_found() {
+    let fixture = Fixture::new();
+    let large = [22.0, 62.0, 102.0].into_iter().flat_map(|y| [22.0, 62.0, 102.0, 142.0].map(|x| [12.0, y, x]));
+    let large: Vec<[f64; 3]> = large.collect();
+    // A twentieth of the volume of the others.
+    let small = [42.0, 82.0].into_iter().flat_map(|y| [42.0, 82.0, 122.0].map(|x| [12.0, y, x]));
+    let small: Vec<[f64; 3]> = small.collect();
+    let small_ball = |at: [f64; 3]| {
+        let distance =
+            |c: &[f64; 3]| ((2.0 * (at[0] - c[0])).powi(2) + (at[1] - c[1]).powi(2) + (at[2] - c[2]).powi(2)).sqrt();
+        let nearest = small.iter().map(distance).fold(f64::INFINITY, f64::min);
+        400.0 * ((3.4 - nearest) / 2.0 + 0.5).clamp(0.0, 1.0)
+    };
+    let shape = [24, 124, 164];
+    balls(&fixture, "two.tif", shape, (&large, 400.0), small_ball);
+    predict(&fixture, "two.tif", "o", &[]);
+    let labels = fixture.labels("o/two_labels.tif");
+    let label_at = |c: &[f64; 3]| labels[((c[0] * 124.0 + c[1]) * 164.0 + c[2]) as usize];
+    let found: BTreeSet<u32> = large.iter().chain(&small).map(label_at).collect();
+    assert_eq!(labels.iter().max(), Some(&18));
+    assert!(found.len() == 18 && !found.contains(&0), "{found:?}");
 }
 
 #[test]

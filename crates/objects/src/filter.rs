@@ -1,6 +1,7 @@
 //! Removal and renumbering of objects.
 
 use crate::components::boxes;
+use crate::selection::touches_border;
 
 /// Removes objects with fewer than `min_voxels` voxels and, if requested, those that touch the faces of the volume, and
 /// renumbers the others `1..=n` in their order. Returns `n`.
@@ -22,10 +23,7 @@ pub fn filter_and_relabel(
     let mut keep: Vec<bool> = voxels.iter().map(|n| *n > 0 && *n >= min_voxels).collect();
     if drop_border {
         for (i, found) in boxes(labels, shape_zyx, count).into_iter().enumerate() {
-            let touches = |(low, high): ([usize; 3], [usize; 3])| {
-                (0..3).any(|a| shape_zyx[a] > 1 && (low[a] == 0 || high[a] + 1 == shape_zyx[a]))
-            };
-            if found.is_some_and(touches) {
+            if found.is_some_and(|bounds| touches_border(bounds, shape_zyx)) {
                 keep[i + 1] = false;
             }
         }

@@ -82,8 +82,9 @@ impl Selection {
         let is_isolated = count == 1 && !touches_border;
         let mut next = 0;
         let mut number = |facts: &ObjectFacts| {
-            next += u32::from(self.keeps(facts, is_isolated));
-            if self.keeps(facts, is_isolated) { next } else { 0 }
+            let is_kept = self.keeps(facts, is_isolated);
+            next += u32::from(is_kept);
+            if is_kept { next } else { 0 }
         };
         let numbers: Vec<u32> = std::iter::once(0).chain(facts.iter().skip(1).map(&mut number)).collect();
         basins.iter_mut().for_each(|basin| *basin = numbers[*basin as usize]);
