@@ -356,7 +356,8 @@ fn intensities_given_as_labels_are_noticed() {
             assert_eq!((image.dtype(), image.samples().to_f32()), (DType::U32, expected.clone()), "{labels}: {name}");
         }
     }
-    fixture.run(&["convert", "wide.npy", "wide.tif"]).ok();
+    let ran = fixture.run(&["convert", "wide.npy", "wide.tif"]).ok();
+    assert!(ran.stderr.contains("no int64") && ran.stderr.contains("stored as uint32"), "{}", ran.stderr);
     assert_eq!(fixture.image("wide.tif").samples().to_f32(), expected);
     fixture.write("negative.npy", "ZYX", &[2, 8, 8], vec![-1i64; 128]);
     fixture.fails(3, &["convert", "negative.npy", "negative.tif"], &["negative.npy", "the value -1", ".npy or .zarr"]);

@@ -5,7 +5,7 @@
 mod common;
 
 use common::page_samples;
-use common::raw_tiff::{Tag, Tiff, long, pages, short, text};
+use common::tiff_builder::{Tag, Tiff, long, pages, short, text};
 use cytoscope_formats::{FormatErrorKind, Image, OpenOptions, open_bytes};
 use cytoscope_volume::{Region, Samples};
 

@@ -7,7 +7,7 @@ use crate::label_check::LabelCheck;
 use crate::predict::file_notes::{OtherSeries, SliceAlone, first_series_note, reading_notes};
 use crate::predict::resolve::check_voxel_size;
 use crate::results::{Publication, check_file, moved_aside_note};
-use crate::sample_type::{stored_type, with_stored_type};
+use crate::sample_type::{stored_type, stored_type_note, with_stored_type};
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
     Compression, Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, container_for_path,
@@ -117,6 +117,8 @@ impl ConvertJob {
         let mut spec = self.spec(container, axes.clone(), shape, &meta);
         spec.dtype = stored_type(container, meta.dtype);
         let stored = spec.dtype;
+        let type_note = stored_type_note(&self.output, container, meta.dtype);
+        type_note.into_iter().for_each(|note| context.note(note));
         // These formats hold labels only.
         let holds_labels = matches!(container, Container::Cellpose | Container::RoiSet);
         let mut labels = (holds_labels && !image.is_label_image()).then(|| LabelCheck::new(&self.input));

@@ -18,6 +18,14 @@ pub(crate) fn stored_type(container: Container, dtype: DType) -> DType {
     }
 }
 
+/// Returns a note if an image file has another sample type than its image; `None` for formats that hold labels only.
+pub(crate) fn stored_type_note(output: &Path, container: Container, dtype: DType) -> Option<String> {
+    let stored = stored_type(container, dtype);
+    let has_another = stored != dtype && matches!(container, Container::ImageJ | Container::OmeTiff);
+    let name = output.display();
+    has_another.then(|| format!("{name}: this format has no {dtype}; the same values are stored as {stored}"))
+}
+
 /// Converts samples of the image at `path` to their [`stored_type`], without changing a value.
 ///
 /// # Errors
@@ -67,5 +75,21 @@ mod tests {
             assert_eq!(convert(container, samples.clone()).unwrap(), samples);
         }
         assert_eq!(stored_type(Container::OmeTiff, DType::F16), DType::F32);
+    }
+
+    #[test]
+    fn a_note_says_that_the_type_is_another_one() {
+        let note = |container: Container, dtype: DType| stored_type_note(Path::new("a.ome.tif"), container, dtype);
+        let half = note(Container::OmeTiff, DType::F16).unwrap();
+        assert!(["a.ome.tif", "float16", "float32"].iter().all(|word| half.contains(word)), "{half}");
+        assert!(note(Container::ImageJ, DType::I8).is_some_and(|note| note.contains("int16")));
+        for (container, dtype) in [
+            (Container::OmeTiff, DType::I8),
+            (Container::ImageJ, DType::F32),
+            (Container::Npy, DType::F16),
+            (Container::Cellpose, DType::I64),
+        ] {
+            assert_eq!(note(container, dtype), None, "{container:?} {dtype}");
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! Metadata of a Zarr array, version 2 or 3, checked before any chunk is read.
 
 use super::cache::CACHE_BYTES;
-use super::codecs::{BytesCodec, CHECKSUM_BYTES};
+use super::checksums::CHECKSUM_BYTES;
+use super::codecs::{BytesCodec, filtered_bytes};
+use super::filters::{Filter, SampleType, TypeNames};
 use super::folder::{Folder, join};
 use crate::{error::Fault, limits::Limits, meta::ByteOrder};
 use cytoscope_volume::{DType, element_count};
@@ -124,13 +126,18 @@ impl ZarrArray {
             let what = format!("an array of shape {:?} in chunks of {:?} is too large", self.shape, self.file_shape);
             return Err(Fault::malformed(what));
         }
-        let chunk = bytes(&self.chunk_shape) as u64;
-        if chunk > limits.max_chunk_bytes {
-            return Err(Fault::over("the size of a chunk in bytes", chunk, "max_chunk_bytes", limits.max_chunk_bytes));
-        }
         if self.codecs.len() > MAX_CODECS {
             let (what, count) = ("the number of codecs of an array", self.codecs.len() as u64);
             return Err(Fault::over(what, count, "MAX_CODECS", MAX_CODECS as u64));
+        }
+        // Filters may store samples of a larger type.
+        let after = |count: usize| {
+            let codecs = self.codecs.get(..count).unwrap_or_default();
+            filtered_bytes(codecs, bytes(&self.chunk_shape)) as u64
+        };
+        let chunk = (0..=self.codecs.len()).map(after).max().unwrap_or(0);
+        if chunk > limits.max_chunk_bytes {
+            return Err(Fault::over("the size of a chunk in bytes", chunk, "max_chunk_bytes", limits.max_chunk_bytes));
         }
         if self.file_shape.iter().zip(&self.chunk_shape).any(|(file, chunk)| file % chunk != 0) {
             return Err(Fault::malformed(format!(
@@ -191,8 +198,15 @@ fn parse_v2(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
     // Filters are applied before the compressor.
     let filters = node.get("filters").and_then(Value::as_array).into_iter().flatten();
     let compressor = node.get("compressor").filter(|compressor| !compressor.is_null());
-    let codecs =
-        filters.chain(compressor).map(|entry| codec_v2(entry, dtype, order)).collect::<Result<Vec<_>, Fault>>()?;
+    let mut samples = SampleType { dtype, order };
+    let mut codecs = Vec::new();
+    for entry in filters.chain(compressor) {
+        let codec = codec_v2(entry, samples)?;
+        if let BytesCodec::Filter(filter) = codec {
+            samples = filter.stored();
+        }
+        codecs.push(codec);
+    }
     let mut stored: Vec<usize> = (0..shape.len()).collect();
     match text(node, "order").unwrap_or("C") {
         "C" => {}
@@ -215,33 +229,14 @@ fn parse_v2(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
     })
 }
 
-/// The compressor or filter of an entry in Zarr 2.
-fn codec_v2(entry: &Value, dtype: DType, order: ByteOrder) -> Result<BytesCodec, Fault> {
+/// The compressor or filter of an entry in Zarr 2, for samples of the type that the filters before it store.
+fn codec_v2(entry: &Value, samples: SampleType) -> Result<BytesCodec, Fault> {
     let settings = entry.as_object().ok_or_else(|| Fault::malformed("its compressor or a filter has no settings"))?;
-    match text(settings, "id").ok_or_else(|| Fault::malformed("its compressor or a filter has no id"))? {
-        DELTA => delta(settings, dtype, order),
-        id => BytesCodec::parse(id, settings),
+    let id = text(settings, "id").ok_or_else(|| Fault::malformed("its compressor or a filter has no id"))?;
+    match Filter::parse(id, settings, samples, TypeNames::WithOrder)? {
+        Some(filter) => Ok(BytesCodec::Filter(filter)),
+        None => BytesCodec::parse(id, settings),
     }
-}
-
-/// The name of the filter that stores differences.
-const DELTA: &str = "delta";
-
-/// The filter that stores differences of samples, if they are whole numbers of the type of the array.
-fn delta(settings: &Map<String, Value>, dtype: DType, order: ByteOrder) -> Result<BytesCodec, Fault> {
-    let next_step = "write it again without filters";
-    for key in ["dtype", "astype"] {
-        let Some(name) = text(settings, key) else { continue };
-        if dtype_v2(name)? != (dtype, order) && !(dtype.size_bytes() == 1 && dtype_v2(name)?.0 == dtype) {
-            let problem =
-                format!("its filter {DELTA:?} changes the type of the samples ({name:?}), which is not supported");
-            return Err(Fault::unsupported(problem, next_step));
-        }
-    }
-    if dtype.is_float() {
-        return Err(Fault::unsupported(format!("its filter {DELTA:?} of floats is not supported"), next_step));
-    }
-    Ok(BytesCodec::Delta { size: dtype.size_bytes(), order })
 }
 
 fn separator(text: &str) -> Result<char, Fault> {
@@ -320,7 +315,7 @@ fn parse_v3(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
         "bool" => DType::U8,
         other => other.parse::<DType>().map_err(|_| unsupported_type(name))?,
     };
-    let chain = Chain::parse(node.get("codecs"), &file_shape, true)?;
+    let chain = Chain::parse(node.get("codecs"), &file_shape, dtype, true)?;
     Ok(ZarrArray {
         path: path.to_owned(),
         shape,
@@ -346,9 +341,13 @@ struct Chain {
     shards: Option<Shards>,
 }
 
+fn unsupported_order() -> Fault {
+    Fault::unsupported("the order of its codecs is not supported", "write it again with the codecs bytes and zstd")
+}
+
 impl Chain {
-    /// Reads a list of codecs for chunks of a shape.
-    fn parse(list: Option<&Value>, chunk_shape: &[usize], may_be_sharded: bool) -> Result<Self, Fault> {
+    /// Reads a list of codecs for chunks of a shape and a type.
+    fn parse(list: Option<&Value>, chunk_shape: &[usize], dtype: DType, may_be_sharded: bool) -> Result<Self, Fault> {
         let Some(list) = list.and_then(Value::as_array) else {
             return Err(Fault::malformed("its zarr.json has no list of codecs"));
         };
@@ -360,6 +359,7 @@ impl Chain {
             shards: None,
         };
         let mut to_bytes = false;
+        let mut filters = Vec::new();
         for entry in list {
             match named(entry)? {
                 ("transpose", configuration) if !to_bytes => chain.transpose(&configuration)?,
@@ -377,14 +377,10 @@ impl Chain {
                         let next_step = "write it again without a transpose before the sharding";
                         return Err(Fault::unsupported("its shards are transposed, which is not supported", next_step));
                     }
-                    chain = Self::sharded(&configuration)?;
+                    chain = Self::sharded(&configuration, dtype)?;
                 }
-                ("transpose" | "bytes" | "endian" | "sharding_indexed", _) => {
-                    return Err(Fault::unsupported(
-                        "the order of its codecs is not supported",
-                        "write it again with the codecs bytes and zstd",
-                    ));
-                }
+                ("transpose" | "bytes" | "endian" | "sharding_indexed", _) => return Err(unsupported_order()),
+                (name, configuration) if !to_bytes => filters.push((name, configuration)),
                 (_, _) if chain.shards.is_some() && may_be_sharded => {
                     let next_step = "write it again with compressed chunks inside the shards";
                     return Err(Fault::unsupported("its shards are compressed as a whole", next_step));
@@ -392,10 +388,30 @@ impl Chain {
                 (name, configuration) => chain.codecs.push(BytesCodec::parse(name, &configuration)?),
             }
         }
+        chain.add_filters(filters, dtype)?;
         if !to_bytes {
             return Err(Fault::malformed("its codecs do not include \"bytes\""));
         }
         Ok(chain)
+    }
+
+    /// Adds filters of samples of a type before the other codecs.
+    fn add_filters(&mut self, filters: Vec<(&str, Map<String, Value>)>, dtype: DType) -> Result<(), Fault> {
+        let mut samples = SampleType { dtype, order: self.order };
+        for (at, (name, configuration)) in filters.into_iter().enumerate() {
+            let Some(filter) = Filter::parse(name, &configuration, samples, TypeNames::OfChunk)? else {
+                // A codec that is not known is refused by its name.
+                BytesCodec::parse(name, &configuration)?;
+                return Err(unsupported_order());
+            };
+            if self.shards.is_some() || !self.stored.is_sorted() {
+                let problem = format!("its filter {name:?} before shards or with a transpose is not supported");
+                return Err(Fault::unsupported(problem, "write it again without filters"));
+            }
+            samples = filter.stored();
+            self.codecs.insert(at, BytesCodec::Filter(filter));
+        }
+        Ok(())
     }
 
     fn transpose(&mut self, configuration: &Map<String, Value>) -> Result<(), Fault> {
@@ -419,9 +435,9 @@ impl Chain {
         Ok(())
     }
 
-    fn sharded(configuration: &Map<String, Value>) -> Result<Self, Fault> {
+    fn sharded(configuration: &Map<String, Value>, dtype: DType) -> Result<Self, Fault> {
         let chunk_shape = extents(configuration, "chunk_shape")?;
-        let mut chain = Self::parse(configuration.get("codecs"), &chunk_shape, false)?;
+        let mut chain = Self::parse(configuration.get("codecs"), &chunk_shape, dtype, false)?;
         let mut index_has_checksum = false;
         for (i, entry) in configuration.get("index_codecs").and_then(Value::as_array).into_iter().flatten().enumerate()
         {
@@ -506,7 +522,7 @@ fn hexadecimal(text: &str, size: usize) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+    #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
     use serde_json::json;
 
@@ -536,31 +552,6 @@ mod tests {
     }
 
     #[test]
-    fn filters_that_are_not_supported_are_named() {
-        let array = |dtype: &str, filter: Value| {
-            let node = json!({"shape": [4, 4], "chunks": [4, 4], "dtype": dtype, "fill_value": 0, "order": "C",
-                "filters": [filter], "compressor": {"id": "lz4"}});
-            parse_v2(node.as_object().unwrap(), "0")
-        };
-        let delta = |dtype: &str| json!({"id": "delta", "dtype": dtype, "astype": dtype});
-        let read = array("<u2", delta("<u2")).unwrap();
-        assert_eq!(read.codecs, [BytesCodec::Delta { size: 2, order: ByteOrder::Little }, BytesCodec::Lz4]);
-        assert!(array("|u1", delta("|u1")).is_ok());
-        for (dtype, filter, name) in [
-            ("<u2", json!({"id": "fixedscaleoffset", "scale": 10}), "fixedscaleoffset"),
-            ("<u2", json!({"id": "packbits"}), "packbits"),
-            ("<u2", json!({"id": "delta", "dtype": "<u2", "astype": "|u1"}), "|u1"),
-            ("<u2", delta(">u2"), ">u2"),
-            ("<f4", delta("<f4"), "delta"),
-        ] {
-            let Err(Fault::Unsupported(problem, _)) = array(dtype, filter) else { panic!("{name} is not refused") };
-            assert!(problem.contains(name), "{problem}");
-        }
-        assert!(matches!(array("<u2", json!({"id": "shuffle", "elementsize": 0})), Err(Fault::Malformed(..))));
-        assert!(matches!(array("<u2", json!("shuffle")), Err(Fault::Malformed(..))));
-    }
-
-    #[test]
     fn arrays_with_very_many_filters_are_refused() {
         let check = |count: usize| {
             let filters = vec![json!({"id": "shuffle", "elementsize": 2}); count];
@@ -574,12 +565,12 @@ mod tests {
     #[test]
     fn transposed_chunks_have_permuted_strides() {
         let codecs = json!([{"name": "transpose", "configuration": {"order": [2, 0, 1]}}, {"name": "bytes"}]);
-        let chain = Chain::parse(Some(&codecs), &[2, 3, 4], true).unwrap();
+        let chain = Chain::parse(Some(&codecs), &[2, 3, 4], DType::U8, true).unwrap();
         // Stored with the extents 4, 2, 3.
         assert_eq!(sample_strides(&chain.chunk_shape, &chain.stored), [3, 1, 6]);
         for order in [json!([0, 0, 1]), json!([2, 0, 1, -1]), json!(["a", 2, 0, 1])] {
             let wrong = json!([{"name": "transpose", "configuration": {"order": order}}, {"name": "bytes"}]);
-            assert!(matches!(Chain::parse(Some(&wrong), &[2, 3, 4], true), Err(Fault::Malformed(..))));
+            assert!(matches!(Chain::parse(Some(&wrong), &[2, 3, 4], DType::U8, true), Err(Fault::Malformed(..))));
         }
     }
 }

@@ -1,18 +1,17 @@
-//! Codecs of chunks that map bytes to bytes. No decoder returns more bytes than the chunk's metadata allow.
+//! Codecs of chunks. No decoder returns more bytes than the chunk's metadata allow.
 
+use super::checksums::{CHECKSUM_BYTES, Checksum};
+use super::filters::Filter;
 use super::numcodecs;
 use crate::codec::{bz2_up_to, lzma_up_to, zstandard};
 use crate::error::Fault;
 use crate::file_format::StoredCompression;
-use crate::meta::ByteOrder;
 use libdeflater::Decompressor;
 use serde_json::{Map, Value};
-use std::borrow::Cow;
-use zarrs::array::codec::{Crc32cCodec, blosc_decompress_bytes, blosc_validate};
-use zarrs::array::{BytesRepresentation, BytesToBytesCodecTraits, CodecOptions};
+use zarrs::array::codec::{blosc_decompress_bytes, blosc_validate};
 
-/// A codec that maps bytes to bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A codec that maps bytes to bytes, or a filter that maps the bytes of samples to those of other samples.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum BytesCodec {
     Gzip,
     Zlib,
@@ -22,8 +21,11 @@ pub(crate) enum BytesCodec {
     Lzma,
     /// Blosc 1 with any of its compressors and shuffles; the frame states which.
     Blosc,
-    /// A checksum of 4 bytes after the data.
-    Crc32c,
+    /// A checksum before or after the data.
+    Checksum {
+        kind: Checksum,
+        is_first: bool,
+    },
     /// An LZ4 block after its length, as numcodecs writes it.
     Lz4,
     /// All first bytes of the elements, then all second bytes, and so on.
@@ -31,43 +33,40 @@ pub(crate) enum BytesCodec {
         /// Bytes of an element.
         size: usize,
     },
-    /// Differences between consecutive integers.
-    Delta {
-        /// Bytes of a number.
-        size: usize,
-        /// Byte order of the numbers.
-        order: ByteOrder,
-    },
+    Filter(Filter),
 }
 
 /// Size in bytes of the elements of a shuffle that does not state it.
 const DEFAULT_ELEMENT_BYTES: u64 = 4;
 
-/// Bytes of a CRC-32C checksum.
-pub(crate) const CHECKSUM_BYTES: usize = 4;
-
 impl BytesCodec {
-    /// Returns the codec with this name and these settings in Zarr 2 or 3.
+    /// CRC-32C after the data.
+    pub const CRC_32C: Self = Self::Checksum { kind: Checksum::Crc32c, is_first: false };
+
+    /// Returns the codec with this name and these settings in Zarr 2 or 3, provided that it is not a filter.
     pub fn parse(name: &str, settings: &Map<String, Value>) -> Result<Self, Fault> {
-        Ok(match name {
-            "gzip" | "numcodecs.gzip" => Self::Gzip,
-            "zlib" | "numcodecs.zlib" => Self::Zlib,
-            "zstd" | "numcodecs.zstd" => Self::Zstd,
-            "bz2" | "numcodecs.bz2" => Self::Bz2,
-            "lzma" | "numcodecs.lzma" => lzma(settings)?,
-            "blosc" | "numcodecs.blosc" => Self::Blosc,
-            "crc32c" => Self::Crc32c,
-            "lz4" | "numcodecs.lz4" => Self::Lz4,
-            "shuffle" | "numcodecs.shuffle" => {
+        Ok(match name.strip_prefix("numcodecs.").unwrap_or(name) {
+            "gzip" => Self::Gzip,
+            "zlib" => Self::Zlib,
+            "zstd" => Self::Zstd,
+            "bz2" => Self::Bz2,
+            "lzma" => lzma(settings)?,
+            "blosc" => Self::Blosc,
+            "crc32" => checksum(Checksum::Crc32, settings)?,
+            "crc32c" => checksum(Checksum::Crc32c, settings)?,
+            "adler32" => checksum(Checksum::Adler32, settings)?,
+            "fletcher32" => Self::Checksum { kind: Checksum::Fletcher32, is_first: false },
+            "lz4" => Self::Lz4,
+            "shuffle" => {
                 let size = settings.get("elementsize").map_or(Some(DEFAULT_ELEMENT_BYTES), Value::as_u64);
                 let size = size.and_then(|size| usize::try_from(size).ok()).filter(|size| *size > 0);
                 Self::Shuffle {
                     size: size.ok_or_else(|| Fault::malformed("the elements of its shuffle have no size"))?,
                 }
             }
-            other => {
+            _ => {
                 return Err(Fault::unsupported(
-                    format!("its chunks are stored with the codec {other:?}, which is not supported"),
+                    format!("its chunks are stored with the codec {name:?}, which is not supported"),
                     "write it again with the codec zstd, blosc, gzip, zlib or lz4",
                 ));
             }
@@ -83,10 +82,10 @@ impl BytesCodec {
             Self::Bz2 => "bz2",
             Self::Lzma => "lzma",
             Self::Blosc => "blosc",
-            Self::Crc32c => "crc32c",
+            Self::Checksum { kind, .. } => kind.name(),
             Self::Lz4 => "lz4",
             Self::Shuffle { .. } => "shuffle",
-            Self::Delta { .. } => "delta",
+            Self::Filter(filter) => filter.name(),
         }
     }
 
@@ -100,7 +99,7 @@ impl BytesCodec {
             Self::Lzma => Some(StoredCompression::Lzma),
             Self::Blosc => Some(StoredCompression::Blosc),
             Self::Lz4 => Some(StoredCompression::Lz4),
-            Self::Crc32c | Self::Shuffle { .. } | Self::Delta { .. } => None,
+            Self::Checksum { .. } | Self::Shuffle { .. } | Self::Filter(_) => None,
         }
     }
 }
@@ -118,12 +117,39 @@ fn lzma(settings: &Map<String, Value>) -> Result<BytesCodec, Fault> {
     Ok(BytesCodec::Lzma)
 }
 
+/// The codec that stores a checksum at the place that its settings state.
+fn checksum(kind: Checksum, settings: &Map<String, Value>) -> Result<BytesCodec, Fault> {
+    let is_first = match settings.get("location") {
+        None | Some(Value::Null) => kind.is_first(),
+        Some(Value::String(place)) if place == "start" => true,
+        Some(Value::String(place)) if place == "end" => false,
+        Some(_) => {
+            let problem = format!("the place of its checksum {:?} is neither \"start\" nor \"end\"", kind.name());
+            return Err(Fault::malformed(problem));
+        }
+    };
+    Ok(BytesCodec::Checksum { kind, is_first })
+}
+
+/// Number of bytes that the filters in `codecs` make of `len` bytes.
+pub(crate) fn filtered_bytes(codecs: &[BytesCodec], len: usize) -> usize {
+    codecs.iter().fold(len, |len, codec| match codec {
+        BytesCodec::Filter(filter) => filter.stored_bytes(len),
+        _ => len,
+    })
+}
+
 /// Decodes a chunk that was encoded by `codecs`, in their order, from `len` bytes.
 pub(crate) fn decode(codecs: &[BytesCodec], encoded: Vec<u8>, len: usize) -> Result<Vec<u8>, Fault> {
     let mut bytes = encoded;
     for (i, codec) in codecs.iter().enumerate().rev() {
-        // Compressed data that are encoded again may be slightly larger than the decoded chunk.
-        let max_bytes = if i == 0 { len } else { len.saturating_add(len / 8).saturating_add(1 << 16) };
+        let before = codecs.get(..i).unwrap_or_default();
+        let filtered = filtered_bytes(before, len);
+        let max_bytes = match before.iter().all(|codec| matches!(codec, BytesCodec::Filter(_))) {
+            true => filtered,
+            // Compressed data that are encoded again may be slightly larger than the decoded chunk.
+            false => filtered.saturating_add(filtered / 8).saturating_add(1 << 16),
+        };
         bytes = decode_one(*codec, bytes, max_bytes)?;
     }
     if bytes.len() != len {
@@ -160,10 +186,12 @@ fn decode_one(codec: BytesCodec, encoded: Vec<u8>, max_bytes: usize) -> Result<V
             }
             return blosc_decompress_bytes(&encoded, len, 1).map_err(|e| invalid(e.to_string()));
         }
-        BytesCodec::Crc32c => {
-            let size = BytesRepresentation::UnboundedSize;
-            let decoded = Crc32cCodec::new().decode(Cow::Owned(encoded), &size, &CodecOptions::default());
-            return decoded.map(Cow::into_owned).map_err(|e| invalid(e.to_string()));
+        BytesCodec::Checksum { kind, is_first } => {
+            let mut sealed = encoded;
+            if is_first && sealed.len() >= CHECKSUM_BYTES {
+                sealed.rotate_left(CHECKSUM_BYTES);
+            }
+            return kind.verified(sealed).map_err(invalid);
         }
         BytesCodec::Lz4 => {
             return numcodecs::lz4(&encoded, max_bytes).ok_or_else(|| invalid(DAMAGED_CHUNK.to_owned()));
@@ -171,24 +199,17 @@ fn decode_one(codec: BytesCodec, encoded: Vec<u8>, max_bytes: usize) -> Result<V
         BytesCodec::Shuffle { size } => {
             return numcodecs::unshuffled(&encoded, size).ok_or_else(|| invalid(PART_OF_ELEMENT.to_owned()));
         }
-        BytesCodec::Delta { size, order } => {
-            return numcodecs::summed(encoded, size, order).ok_or_else(|| invalid(PART_OF_ELEMENT.to_owned()));
-        }
+        BytesCodec::Filter(filter) => return filter.decode(encoded, max_bytes).map_err(invalid),
     };
     out.truncate(len);
     Ok(out)
-}
-
-/// Appends the CRC-32C checksum of the bytes.
-pub(crate) fn with_checksum(bytes: Vec<u8>) -> Result<Vec<u8>, Fault> {
-    let encoded = Crc32cCodec::new().encode(Cow::Owned(bytes), &CodecOptions::default());
-    encoded.map(Cow::into_owned).map_err(|e| Fault::malformed(format!("the checksum failed ({e})")))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
     use super::*;
+    use crate::ome_zarr::checksums::with_checksum;
 
     #[test]
     fn chunks_that_decode_to_more_than_declared_are_refused() {
@@ -228,8 +249,8 @@ mod tests {
         // The check value of CRC-32C (RFC 3720, appendix B.4): 32 zeros.
         let mut sealed = with_checksum(vec![0; 32]).unwrap();
         assert_eq!(sealed.get(32..), Some(&0x8A91_36AAu32.to_le_bytes()[..]));
-        assert_eq!(decode(&[BytesCodec::Crc32c], sealed.clone(), 32).unwrap(), vec![0; 32]);
+        assert_eq!(decode(&[BytesCodec::CRC_32C], sealed.clone(), 32).unwrap(), vec![0; 32]);
         sealed[3] ^= 1;
-        assert!(matches!(decode(&[BytesCodec::Crc32c], sealed, 32), Err(Fault::Malformed(..))));
+        assert!(matches!(decode(&[BytesCodec::CRC_32C], sealed, 32), Err(Fault::Malformed(..))));
     }
 }

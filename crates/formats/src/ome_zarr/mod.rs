@@ -10,7 +10,9 @@
 mod array;
 mod attributes;
 mod cache;
+mod checksums;
 mod codecs;
+mod filters;
 mod folder;
 mod multiscales;
 mod numcodecs;

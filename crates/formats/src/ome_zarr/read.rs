@@ -2,7 +2,8 @@
 
 use super::array::{ENTRY_BYTES, Shards, ZarrArray};
 use super::cache::{Cache, Key};
-use super::codecs::{self, BytesCodec, CHECKSUM_BYTES};
+use super::checksums::CHECKSUM_BYTES;
+use super::codecs::{self, BytesCodec};
 use super::folder::Folder;
 use crate::{codec, error::Fault, huge_pages, limits::Limits, source::Source};
 use cytoscope_volume::{Region, Samples};
@@ -190,7 +191,7 @@ impl OmeZarr {
         };
         let bytes = source.read_vec(if shards.index_at_end { last } else { 0 }, stored)?;
         let index = match shards.index_has_checksum {
-            true => codecs::decode(&[BytesCodec::Crc32c], bytes, stored - CHECKSUM_BYTES)?,
+            true => codecs::decode(&[BytesCodec::CRC_32C], bytes, stored - CHECKSUM_BYTES)?,
             false => bytes,
         };
         check_entries(&index, source.len())?;
@@ -341,8 +342,9 @@ fn decode_chunk(array: &ZarrArray, source: &Source, offset: u64, stored: u64) ->
     let stored_len = usize::try_from(stored).unwrap_or(usize::MAX);
     let compressed = array.codecs.iter().any(|codec| codec.compression().is_some());
     // Data that cannot be compressed grow slightly.
-    let longest = len.saturating_add(len / 8).saturating_add(MAX_RATIO.1);
-    let least = if compressed { len.saturating_sub(MAX_RATIO.1) / MAX_RATIO.0 } else { 0 };
+    let filtered = codecs::filtered_bytes(&array.codecs, len);
+    let longest = filtered.saturating_add(filtered / 8).saturating_add(MAX_RATIO.1);
+    let least = if compressed { filtered.saturating_sub(MAX_RATIO.1) / MAX_RATIO.0 } else { 0 };
     if stored_len > longest || stored_len < least {
         return Err(Fault::malformed(format!("a chunk of {len} bytes is stored in {stored}")));
     }

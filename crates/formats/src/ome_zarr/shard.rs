@@ -1,6 +1,6 @@
 //! Writing of shards: chunks compressed with Zstandard in one file, followed by an index with a checksum.
 
-use super::codecs::with_checksum;
+use super::checksums::with_checksum;
 use crate::{codec, error::Fault, meta::ByteOrder};
 use rayon::prelude::*;
 

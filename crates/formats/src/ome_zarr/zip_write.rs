@@ -10,10 +10,9 @@ use std::fs::read_dir;
 use std::io;
 use std::path::Path;
 
-/// Comment of the zip file, by which other programs recognize an OME-Zarr.
-const COMMENT: &str = r#"{"ome":{"version":"0.5"}}"#;
-/// Size in bytes from which a file is written with the 64-bit sizes of zip64: well below the limit of 4 GiB.
-const ZIP64_BYTES: u64 = 1 << 31;
+/// Comment of the zip file, by which other programs recognize an OME-Zarr whose metadata are its first files, as in RFC-9 of
+/// OME-NGFF.
+const COMMENT: &str = r#"{"ome":{"version":"0.5","zipFile":{"centralDirectory":{"jsonFirst":true}}}}"#;
 
 /// Stores the files of a folder that [`crate::ZarrWriter::finish`] returned in one zip file at the folder's target, the
 /// metadata first, and removes the folder. Each file is removed as soon as the zip file holds it, so that the disk needs no space
@@ -60,16 +59,17 @@ fn store(
 ) -> io::Result<bool> {
     let mut zip = zip::ZipWriter::new(file.out()?);
     zip.set_comment(COMMENT)?;
+    // The comment promises entries in the form of zip64, whatever their size.
     let options = zip::write::SimpleFileOptions::default()
         .compression_method(zip::CompressionMethod::Stored)
+        .large_file(true)
         .last_modified_time(zip::DateTime::default());
     for name in names {
         if !goes_on() {
             return Ok(false);
         }
         let mut source = open_regular(&folder.path().join(name))?;
-        let is_large = source.metadata()?.len() >= ZIP64_BYTES;
-        zip.start_file(name.as_str(), options.large_file(is_large))?;
+        zip.start_file(name.as_str(), options)?;
         io::copy(&mut source, &mut zip)?;
         drop(source);
         // A file that cannot be removed now is removed with the folder.
@@ -112,6 +112,11 @@ mod tests {
         for i in 0..zip.len() {
             assert_eq!(zip.by_index(i).unwrap().compression(), zip::CompressionMethod::Stored);
         }
+        // The sizes in the directory are those of zip64.
+        let bytes = std::fs::read(&path).unwrap();
+        let entries: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"PK\x01\x02")).collect();
+        assert_eq!(entries.len(), zip.len());
+        assert!(entries.iter().all(|at| bytes[at + 20..at + 28] == [0xFF; 8]));
     }
 
     #[test]

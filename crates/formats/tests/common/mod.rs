@@ -2,7 +2,6 @@
 //! they are missing.
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
 
-pub mod raw_tiff;
 pub mod tiff_builder;
 pub mod zarr;
 
