@@ -358,7 +358,7 @@ fn training_that_waits_for_data_gets_advice() {
         }
     }
     // A small network, whose only data worker decompresses whole slices for every small patch.
-    let slow = "workers = 1\nprefetch = 1\ncache_bytes = 0\npatch_zyx = [8, 16, 16]\nbatch = 4\n\
+    let slow = "workers = 1\nprefetch = 8\ncache_bytes = 0\npatch_zyx = [8, 16, 16]\nbatch = 4\n\
                 [network]\nfilters = [2, 4]\nconvs_per_block = 1\n[validation]\ntimes = 1\n";
     std::fs::write(fixture.path("t.toml"), slow).unwrap();
     let waits = train(&fixture, "packed", "waits", &["--steps", "8"]);
@@ -376,6 +376,13 @@ fn training_that_waits_for_data_gets_advice() {
     if cores > 1 {
         assert_eq!(advice["setting"], json!({"workers": workers}), "{advice}");
         assert!(advice["change"].as_str().unwrap().starts_with(&format!("--set workers={workers} ")), "{advice}");
+    }
+    // A second worker would have no patch to prepare.
+    if cores > 1 {
+        let scarce = train(&fixture, "packed", "scarce", &["--steps", "8", "--set", "prefetch=1"]);
+        let advice = given(&fixture, "train", &scarce, "data_wait");
+        let change = advice["change"].as_str().unwrap();
+        assert!(advice["setting"].is_null() && change.starts_with("--set workers=2 --set prefetch=8;"), "{advice}");
     }
     // With a data worker for every core, more are not the advice.
     let all = train(&fixture, "packed", "all", &["--steps", "8", "--set", &format!("workers={}", cores.min(8))]);
