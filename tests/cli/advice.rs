@@ -265,7 +265,8 @@ fn threads_without_cpu_time_are_noticed() {
     let facts = &report["run"]["facts"];
     let share = facts["cpu_secs"].as_f64().unwrap() / facts["wall_secs"].as_f64().unwrap();
     assert!(share < 0.7 && advice["evidence"].as_str().unwrap().contains("on 1 thread:"), "{advice} {facts}");
-    assert!(advice["change"].as_str().unwrap().contains("--threads 1"), "{advice}");
+    // There is no smaller number of threads.
+    assert!(!advice["change"].as_str().unwrap().contains("--threads"), "{advice}");
     // The same run without the stop gives the advice only if the machine is so busy that the run takes long and gets little CPU
     // time.
     let report = maps(&fixture, "net.onnx", &raw, &["--threads", "1"]);
