@@ -30,9 +30,9 @@ pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
     // The remedy if stacks are read and decoded again and again.
     let cache = format!("if the stacks are compressed and fit in memory, a larger cache ({SET} {CACHE_BYTES}=BYTES)");
     let change = if busy < workers {
-        format!("{SET} {PREFETCH}={needed_prefetch}, so that no data worker waits for another one; {cache}")
+        format!("a larger prefetch ({SET} {PREFETCH}={needed_prefetch}), so that all data workers have work; {cache}")
     } else if more > workers && prefetch.is_some_and(|prefetch| prefetch < more) {
-        format!("{SET} {WORKERS}={more} {SET} {PREFETCH}={needed_prefetch}; {cache}")
+        format!("{SET} {WORKERS}={more} and a larger prefetch ({SET} {PREFETCH}={needed_prefetch}); {cache}")
     } else if more > workers {
         format!(
             "{SET} {WORKERS}={more} (or {WORKERS} = {more} in the settings file); a larger prefetch ({SET} {PREFETCH}=N) \
@@ -211,12 +211,16 @@ mod tests {
         };
         // A second worker would have no patch to prepare.
         let both = advice(1, 1);
-        assert!(both.change.starts_with("--set workers=2 --set prefetch=6;"), "{}", both.change);
+        assert!(
+            both.change.starts_with("--set workers=2 and a larger prefetch (--set prefetch=6);"),
+            "{}",
+            both.change
+        );
         assert_eq!(both.setting, None);
         assert!(both.evidence.ends_with("workers = 1 and prefetch = 1"), "{}", both.evidence);
         // Three of four workers wait, although every core has one.
         let prefetch = advice(4, 1);
-        assert!(prefetch.change.starts_with("--set prefetch=8,"), "{}", prefetch.change);
+        assert!(prefetch.change.starts_with("a larger prefetch (--set prefetch=8),"), "{}", prefetch.change);
         assert_eq!((prefetch.setting, prefetch.expected_gain.as_str()), (None, "up to 2.00× faster steps"));
         for enough in [2, 8] {
             let workers = advice(1, enough);
