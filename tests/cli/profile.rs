@@ -341,6 +341,7 @@ fn a_training_trace_separates_the_parts_of_a_step() {
     assert_eq!(steps, [Some(1), Some(2)], "the last status of a short run is that of its last step");
     let status = all.last().expect("a status");
     let promised = ["step", "samples_per_sec", "data_wait_share", "resident_bytes", "activation_bytes", "batch_advice"];
+    let promised = [&promised[..], &["workers", "prefetch"]].concat();
     assert_eq!(missing(status, &promised), Vec::<&str>::new());
     assert!(status["samples_per_sec"].as_f64().unwrap() > 0.0 && status["batch"] == 2, "{status}");
     let ran = fixture.run(&[&SMALL[..], &["--steps", "2", "--without-int8", "--out", "p"]].concat()).ok();
