@@ -359,7 +359,7 @@ fn training_that_waits_for_data_gets_advice() {
         }
     }
     // A small network, whose only data worker decompresses whole slices for every small patch.
-    let slow = "workers = 1\nprefetch = 8\ncache_bytes = 0\npatch_zyx = [8, 16, 16]\nbatch = 4\n\
+    let slow = "workers = 1\nprefetch = 2\ncache_bytes = 0\npatch_zyx = [8, 16, 16]\nbatch = 4\n\
                 [network]\nfilters = [2, 4]\nconvs_per_block = 1\n[validation]\ntimes = 1\n";
     std::fs::write(fixture.path("t.toml"), slow).unwrap();
     let waits = train(&fixture, "packed", "waits", &["--steps", "8"]);
@@ -386,7 +386,8 @@ fn training_that_waits_for_data_gets_advice() {
         assert!(advice["setting"].is_null() && advice["change"].as_str().unwrap().starts_with(asked), "{advice}");
     }
     // With a data worker for every core, more are not the advice.
-    let all = train(&fixture, "packed", "all", &["--steps", "8", "--set", &format!("workers={}", cores.min(8))]);
+    let all = format!("workers={}", cores.min(8));
+    let all = train(&fixture, "packed", "all", &["--steps", "8", "--set", &all, "--set", "prefetch=8"]);
     if cores <= 8
         && let Some(advice) = find(&all, "data_wait")
     {
