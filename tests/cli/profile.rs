@@ -424,6 +424,10 @@ fn tables_of_a_run_are_saved_as_csv() {
     assert_eq!(compared[0].join(","), "kind,name,first_secs,second_secs,ratio,first_run,second_run");
     assert_eq!((compared[1][0].as_str(), compared[1][4].as_str()), ("total", "1"));
     assert_eq!((compared[1][5].as_str(), compared[1][6].as_str()), ("\"trace.json\"", "\"report.json\""));
+    // A report does not hold the operators of its run.
+    assert!(compared.iter().all(|row| row[0] != "operator"), "{compared:?}");
+    let text = fixture.run(&["profile", "trace.json", "--compare", "report.json"]).ok().stdout;
+    assert!(text.contains("operators: not compared") && !text.contains("operators: first"), "{text}");
     let csv = |run: &'static str, path: &'static str| ["profile", run, "--csv", path];
     fixture.fails(3, &csv("report.json", "u.csv"), &["report.json", "no spans", "--table stages"]);
     fixture.fails(3, &[&csv("trace.json", "u.csv")[..], &["--table", "steps"]].concat(), &["training"]);
