@@ -23,13 +23,14 @@ pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
     let prefetch = Some(training.prefetch).filter(|prefetch| *prefetch > 0);
     // No worker prepares a patch beyond those that may be prepared in advance.
     let busy = prefetch.map_or(workers, |prefetch| prefetch.min(workers));
-    let doubled = workers.saturating_mul(2);
-    let more = if busy < workers { workers } else { facts.cores.map_or(doubled, |cores| cores.min(doubled)) };
+    let cores = facts.cores.unwrap_or(usize::MAX);
+    let is_prefetch_short = busy < workers.min(cores);
+    let more = if is_prefetch_short { workers.min(cores) } else { workers.saturating_mul(2).min(cores) };
     // A patch that each worker prepares, and one more, but not less than a batch and the next one.
-    let needed_prefetch = more.max(training.batch).saturating_mul(2);
+    let needed_prefetch = workers.max(more).max(training.batch).saturating_mul(2);
     // The remedy if stacks are read and decoded again and again.
     let cache = format!("if the stacks are compressed and fit in memory, a larger cache ({SET} {CACHE_BYTES}=BYTES)");
-    let change = if busy < workers {
+    let change = if is_prefetch_short {
         format!("a larger prefetch ({SET} {PREFETCH}={needed_prefetch}), so that all data workers have work; {cache}")
     } else if more > workers && prefetch.is_some_and(|prefetch| prefetch < more) {
         format!("{SET} {WORKERS}={more} and a larger prefetch ({SET} {PREFETCH}={needed_prefetch}); {cache}")
@@ -227,8 +228,14 @@ mod tests {
             assert!(workers.change.starts_with("--set workers=2 ("), "{}", workers.change);
             assert_eq!(workers.setting, Some(AdvisedSetting::Workers(2)));
         }
-        let augmentation = advice(4, 4);
-        assert!(augmentation.change.contains("[augment]"), "{}", augmentation.change);
+        // Every core has a worker that prepares a patch.
+        for prefetch in [4, 8] {
+            let augmentation = advice(8, prefetch);
+            assert!(augmentation.change.contains("[augment]"), "{}", augmentation.change);
+            assert_eq!(augmentation.setting, None);
+        }
+        // Eight workers share four cores.
+        assert_eq!(advice(8, 2).expected_gain, "up to 2.00× faster steps");
     }
 
     fn of(training: TrainingFacts) -> RunFacts {
