@@ -236,6 +236,7 @@ pub(crate) fn training_facts(job: &TrainJob, report: &TrainReport, status: Optio
         step_secs: report.step_secs,
         stalled_secs: report.stalled_secs,
         workers: report.workers,
+        prefetch: report.prefetch,
         device: device.into(),
         // The report counts the patches of a whole step.
         batch: report.batch / job.config.accumulate.max(1),

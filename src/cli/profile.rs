@@ -446,6 +446,10 @@ impl Comparison {
         section("stages: first, second, second / first", &lines(&self.stages));
         print(&compared_line(&self.total));
         section("operators: first, second, second / first", &lines(&self.operators));
+        let has_operators = |run: &RunProfile| !run.operators.is_empty();
+        if has_operators(&self.first) != has_operators(&self.second) {
+            print("operators: not compared, because only one of the runs has recorded them; expected two traces");
+        }
         let peak = |run: &RunProfile| run.run.facts.peak_bytes;
         if let Some((a, b)) = peak(&self.first).zip(peak(&self.second)) {
             print(&format!("peak memory: {}, {}", bytes_text(a), bytes_text(b)));

@@ -341,6 +341,7 @@ fn a_training_trace_separates_the_parts_of_a_step() {
     assert_eq!(steps, [Some(1), Some(2)], "the last status of a short run is that of its last step");
     let status = all.last().expect("a status");
     let promised = ["step", "samples_per_sec", "data_wait_share", "resident_bytes", "activation_bytes", "batch_advice"];
+    let promised = [&promised[..], &["workers", "prefetch"]].concat();
     assert_eq!(missing(status, &promised), Vec::<&str>::new());
     assert!(status["samples_per_sec"].as_f64().unwrap() > 0.0 && status["batch"] == 2, "{status}");
     let ran = fixture.run(&[&SMALL[..], &["--steps", "2", "--without-int8", "--out", "p"]].concat()).ok();
@@ -423,6 +424,10 @@ fn tables_of_a_run_are_saved_as_csv() {
     assert_eq!(compared[0].join(","), "kind,name,first_secs,second_secs,ratio,first_run,second_run");
     assert_eq!((compared[1][0].as_str(), compared[1][4].as_str()), ("total", "1"));
     assert_eq!((compared[1][5].as_str(), compared[1][6].as_str()), ("\"trace.json\"", "\"report.json\""));
+    // A report does not hold the operators of its run.
+    assert!(compared.iter().all(|row| row[0] != "operator"), "{compared:?}");
+    let text = fixture.run(&["profile", "trace.json", "--compare", "report.json"]).ok().stdout;
+    assert!(text.contains("operators: not compared") && !text.contains("operators: first"), "{text}");
     let csv = |run: &'static str, path: &'static str| ["profile", run, "--csv", path];
     fixture.fails(3, &csv("report.json", "u.csv"), &["report.json", "no spans", "--table stages"]);
     fixture.fails(3, &[&csv("trace.json", "u.csv")[..], &["--table", "steps"]].concat(), &["training"]);

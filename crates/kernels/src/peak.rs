@@ -11,12 +11,12 @@ use std::time::Instant;
 pub struct Peak {
     /// Operations on 32-bit floats per second.
     pub float: f64,
-    /// Operations on bytes with 32-bit sums per second; 0 if the instruction set has no byte dot product.
+    /// Operations on bytes with 32-bit sums per second; 0 for the portable kernels.
     pub bytes: f64,
 }
 
 /// Measures the multiply-add instructions that the kernels of an instruction set use, as the best of a few short loops.
-/// The rate of bytes is 0 if there is no such loop (instruction sets without dot products of bytes).
+/// The rate of bytes is 0 if there is no such loop: the portable kernels have no instructions for them.
 pub fn measure(isa: Isa) -> Peak {
     let best = |ops: f64, f: &dyn Fn()| {
         let rate = |_| {
@@ -42,6 +42,7 @@ pub fn measure(isa: Isa) -> Peak {
                 _ => best(chains * 32.0, &|| fma512()),
             };
             let bytes = match isa.name() {
+                IsaName::Avx2 | IsaName::Avx512 => best(chains * 64.0, &|| madd256()),
                 IsaName::Avx2Vnni => best(chains * 64.0, &|| dot256()),
                 IsaName::Avx512Vnni => best(chains * 128.0, &|| dot512()),
                 IsaName::Amx => best((ROUNDS / 8 * 4) as f64 * 32768.0, &|| crate::int8::amx::run_products(ROUNDS / 8)),
@@ -176,6 +177,21 @@ unsafe fn dot512() {
     black_box(sums);
 }
 
+/// Multiplies bytes, adds the products in pairs to 16 and then to 32 bits, and adds these to the sums. The sums are also
+/// factors: products of constants would be computed once, before the loop.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn madd256() {
+    let (a, ones) = (black_box(_mm256_set1_epi8(1)), black_box(_mm256_set1_epi16(1)));
+    let mut sums = [black_box(_mm256_setzero_si256()); CHAINS];
+    for _ in 0..ROUNDS {
+        for s in &mut sums {
+            *s = _mm256_add_epi32(*s, _mm256_madd_epi16(_mm256_maddubs_epi16(a, *s), ones));
+        }
+    }
+    black_box(sums);
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avxvnni")]
 unsafe fn dot256() {
@@ -198,6 +214,9 @@ mod tests {
     fn every_machine_has_a_peak_of_computing_and_of_memory() {
         for isa in [Some(Isa::detect()), Isa::available(IsaName::Portable)].into_iter().flatten() {
             assert!(measure_threads(isa, 2).float > 0.0, "{isa}");
+        }
+        if let Some(isa) = Isa::available(IsaName::Avx2) {
+            assert!(measure(isa).bytes > 0.0, "{isa}");
         }
         let rate = memory_bytes_per_sec(2, 3 << 20);
         assert!(rate > 0.0 && rate.is_finite(), "{rate}");

@@ -524,6 +524,10 @@ mod tests {
         };
         assert_eq!(rules(&facts(2, 18.0, "cpu"), &[]), NONE);
         assert_eq!(rules(&facts(2, 9.0, "cpu"), &[]), [AdviceRule::IdleThreads]);
+        // Fewer threads help nothing that used all of them at times.
+        let names_threads =
+            |cpu_secs| advise(&facts(2, cpu_secs, "cpu"), &[])[0].change.contains("--threads 1 for each");
+        assert!(names_threads(9.0) && !names_threads(13.0));
         assert_eq!(rules(&facts(2, 9.0, "cuda:0"), &[]), NONE, "the GPU computes");
         assert_eq!(rules(&RunFacts { wall_secs: 1.0, ..facts(2, 0.5, "cpu") }, &[]), NONE, "too short to tell");
         assert_eq!(rules(&facts(4, 18.0, "cpu"), &[]), [AdviceRule::ThreadsAboveCores]);

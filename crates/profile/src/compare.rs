@@ -33,8 +33,12 @@ pub fn compare_stages(first: &[StageTotal], second: &[StageTotal]) -> Vec<Compar
 
 /// Returns the times of the operators of two runs in any number format: in the order of the first, then those that only the
 /// second has. If fusion has changed the name of an operator in the second run, the operator is found by its node and listed
-/// under its name in the first run.
+/// under its name in the first run. Empty if one of the runs has no operators: they may have run without being recorded, as in a
+/// report.
 pub fn compare_operators(first: &[OperatorTotal], second: &[OperatorTotal]) -> Vec<ComparedTime> {
+    if first.is_empty() || second.is_empty() {
+        return Vec::new();
+    }
     let (first, second) = (operator_times(first), operator_times(second));
     let (first_by_name, second_by_name) = (single_nodes(&first, &second), single_nodes(&second, &first));
     let renamed: BTreeMap<&str, &str> =
@@ -128,6 +132,7 @@ mod tests {
             ("border", None),
         ];
         assert_eq!(rows, expected, "of node c, it is unknown which operators are the same");
+        assert!(compare_operators(&first, &[]).is_empty() && compare_operators(&[], &first).is_empty(), "of a report");
     }
 
     #[test]

@@ -322,6 +322,9 @@ pub struct TrainingFacts {
     pub stalled_secs: f64,
     /// Number of data workers.
     pub workers: usize,
+    /// Maximum number of patches that the data workers prepare in advance; 0 if unknown.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub prefetch: usize,
     /// Device that ran the steps.
     pub device: RunDevice,
     /// Patches per batch; 0 if unknown.

@@ -16,7 +16,7 @@ pub struct MachinePeak {
     pub threads: usize,
     /// Multiply-accumulates of 32-bit floats per second, all threads together.
     pub float_macs_per_sec: f64,
-    /// Multiply-accumulates of bytes per second; `None` without instructions for them.
+    /// Multiply-accumulates of bytes per second; `None` if the kernels have no instructions for them.
     pub int8_macs_per_sec: Option<f64>,
     /// Bytes per second read from and written to memory, all threads together.
     pub memory_bytes_per_sec: f64,
@@ -43,8 +43,8 @@ impl Bound {
 }
 
 impl MachinePeak {
-    /// Returns the peak rate of multiply-accumulates. Bytes are computed as floats where there are no instructions for
-    /// them.
+    /// Returns the peak rate of multiply-accumulates. That of floats counts for bytes where the kernels have no instructions
+    /// for them.
     pub fn macs_per_sec(&self, is_int8: bool) -> f64 {
         let int8 = self.int8_macs_per_sec.filter(|_| is_int8);
         int8.unwrap_or(self.float_macs_per_sec)

@@ -9,7 +9,7 @@ cytoscope_storage::message_settings! {
         CacheBytes, CACHE_BYTES, "cache_bytes";
         /// Memory limit for the activations of a training step in MiB.
         MemoryMib, MEMORY_MIB, "memory_mib";
-        /// Batches that are prepared ahead.
+        /// Patches that are prepared in advance.
         Prefetch, PREFETCH, "prefetch";
         /// Number of validations.
         ValidationTimes, VALIDATION_TIMES, "validation.times";

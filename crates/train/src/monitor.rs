@@ -6,6 +6,7 @@ use crate::event::TrainEvent;
 use crate::history::StepPoint;
 use crate::step::Stepper;
 use crate::train::Training;
+use crate::workers::DataWorkers;
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::engine_memory;
 use cytoscope_profile::{
@@ -82,6 +83,10 @@ pub struct TrainStatus {
     /// if nothing is computed twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recomputed_share: Option<f64>,
+    /// Number of data workers.
+    pub workers: usize,
+    /// Maximum number of patches that the data workers prepare in advance.
+    pub prefetch: usize,
 }
 
 impl TrainStatus {
@@ -109,12 +114,15 @@ impl TrainStatus {
         )
     }
 
-    /// Returns the facts of a run completed by its status: the device, the batch, and what the advice on them needs.
+    /// Returns the facts of a run completed by its status: the device, the batch, the data workers, and what the advice on
+    /// them needs.
     #[must_use]
     pub fn complete(&self, facts: TrainingFacts) -> TrainingFacts {
         TrainingFacts {
             device: self.device.into(),
             batch: self.batch,
+            workers: self.workers,
+            prefetch: self.prefetch,
             larger_batch: match self.batch_advice {
                 Some(BatchAdvice::Larger { batch }) => Some(batch),
                 Some(BatchAdvice::Smaller { .. }) | None => None,
@@ -178,6 +186,7 @@ impl Training<'_> {
         let device = self.engine.device();
         let (begun, before) = &self.on_device_since;
         let totals = since(&self.context.recorder.totals(), before);
+        let DataWorkers { workers, prefetch } = self.data_workers();
         let facts = BatchFacts {
             device: device.id,
             limit_bytes: self.options.memory_budget_bytes.or_else(|| device.available_bytes()),
@@ -199,6 +208,8 @@ impl Training<'_> {
             batch: self.batch,
             batch_advice: facts.advice(),
             recomputed_share: stepper.recompute().map(|r| r.recomputed_macs as f64 / r.macs.max(1) as f64),
+            workers,
+            prefetch,
         })));
     }
 }
@@ -250,7 +261,11 @@ mod tests {
             batch: 4,
             batch_advice: Some(BatchAdvice::Larger { batch: 8 }),
             recomputed_share: None,
+            workers: 3,
+            prefetch: 16,
         };
+        let facts = status.complete(TrainingFacts { workers: 1, ..TrainingFacts::default() });
+        assert_eq!((facts.workers, facts.prefetch), (3, 16), "those of the run, not of its settings");
         assert_eq!(
             status.line(),
             "12.3 samples/s, 5 % of the time waiting for data, memory 300 MiB, activations 64 MiB; --batch 8 fits into \

@@ -115,14 +115,27 @@ pub(super) fn time_limit(fastest_process_secs: f64) -> Duration {
     Duration::try_from_secs_f64(TOO_SLOW * fastest_process_secs + GRACE_SECS).unwrap_or(Duration::MAX)
 }
 
-/// Finds the fastest candidate. The first one is the default: it always reaches the final if it can run, and wins unless
-/// another one is faster by more than the spread of the runs. `measure` runs a candidate once within a time limit, and returns
-/// `None` if that was exceeded. A candidate that fails is dropped. A search that is interrupted ends with what was measured.
+/// As [`search_from_default`], with the first candidate as the default.
+///
+/// # Errors
+/// As [`search_from_default`].
+pub(super) fn search<C: Candidate>(
+    candidates: Vec<C>,
+    progress: TuneProgress,
+    measure: impl FnMut(&C, Option<Duration>) -> Result<Option<Measured>, Failure>,
+) -> Result<Search<C>, Failure> {
+    search_from_default(candidates, 0, progress, measure)
+}
+
+/// Finds the fastest candidate. The one at `default` always reaches the final if it can run, and wins unless another one is
+/// faster by more than the spread of the runs. `measure` runs a candidate once within a time limit, and returns `None` if that
+/// was exceeded. A candidate that fails is dropped. A search that is interrupted ends with what was measured.
 ///
 /// # Errors
 /// Cancellation before anything was measured, or the first failure if all candidates fail.
-pub(super) fn search<C: Candidate>(
+pub(super) fn search_from_default<C: Candidate>(
     candidates: Vec<C>,
+    default: usize,
     progress: TuneProgress,
     measure: impl FnMut(&C, Option<Duration>) -> Result<Option<Measured>, Failure>,
 ) -> Result<Search<C>, Failure> {
@@ -143,9 +156,9 @@ pub(super) fn search<C: Candidate>(
             }
         }
     }
-    if let Some(default) = trials.first_mut().filter(|trial| matches!(trial.end, TrialEnd::Slower { .. })) {
-        default.end = TrialEnd::Fastest;
-        active.insert(0, 0);
+    if let Some(dropped) = trials.get_mut(default).filter(|trial| matches!(trial.end, TrialEnd::Slower { .. })) {
+        dropped.end = TrialEnd::Fastest;
+        active.insert(0, default);
     }
     for later_turns in (0..FINAL_RUNS).rev() {
         let is_alone = active.len() < 2;
@@ -161,7 +174,7 @@ pub(super) fn search<C: Candidate>(
         // A machine that gets slower or faster in the meantime favors none.
         active.reverse();
     }
-    decide(&mut trials, &active, rounds.count);
+    decide(&mut trials, &active, default, rounds.count);
     match rounds.first_failure {
         Some(failure) if active.is_empty() => Err(failure),
         _ => Ok(Search { trials, is_complete: true }),
@@ -260,11 +273,11 @@ impl FinalTimes {
 }
 
 /// Ends the final, whose last round is given: of the finalists that are as fast as the fastest one within the spread of their
-/// runs, the one that was given first stays [`TrialEnd::Fastest`].
-fn decide<C>(trials: &mut [Trial<C>], finalists: &[usize], round: usize) {
+/// runs, the default, or else the one that was given first, stays [`TrialEnd::Fastest`].
+fn decide<C>(trials: &mut [Trial<C>], finalists: &[usize], default: usize, round: usize) {
     let times_of = |index: &usize| Some((*index, FinalTimes::of(&trials.get(*index)?.secs)?));
     let mut times: Vec<(usize, FinalTimes)> = finalists.iter().filter_map(times_of).collect();
-    times.sort_by_key(|(index, _)| *index);
+    times.sort_by_key(|(index, _)| (*index != default, *index));
     let medians = times.iter().map(|(_, times)| *times);
     let Some(fastest) = medians.min_by(|a, b| a.median_secs.total_cmp(&b.median_secs)) else { return };
     let winner = times.iter().find(|(_, times)| times.is_as_fast_as(&fastest)).map(|(index, _)| *index);
@@ -404,19 +417,28 @@ mod tests {
 
     #[test]
     fn a_default_that_was_dropped_by_chance_wins_the_final() {
-        // The default's first run is disturbed; later, no other is faster.
-        let mut runs_of_default = 0;
-        let candidates = [1.0, 0.999, 1.001, 1.002, 1.003].map(Takes).to_vec();
-        let found = search(candidates, TuneProgress::Lines, |takes, _| {
-            let is_default = takes.0 == 1.0;
-            runs_of_default += usize::from(is_default);
-            let noise = 0.01 * (runs_of_default % 3) as f64;
-            let disturbance = if is_default && runs_of_default == 1 { 1.0 } else { noise };
-            Ok(Some(measured(takes.0 + disturbance)))
-        });
-        let trials = found.unwrap().trials;
-        assert_eq!((&trials[0].end, trials[0].secs.len()), (&TrialEnd::Fastest, 1 + FINAL_RUNS));
-        assert_eq!(trials.iter().filter(|trial| trial.end == TrialEnd::Fastest).count(), 1, "{trials:?}");
+        for (takes, default) in [([1.0, 0.999, 1.001, 1.002, 1.003], 0), ([0.999, 1.001, 1.002, 1.003, 1.0], 4)] {
+            // The default's first run is disturbed; later, no other is faster.
+            let mut runs_of_default = 0;
+            let found = search_from_default(takes.map(Takes).to_vec(), default, TuneProgress::Lines, |takes, _| {
+                let is_default = takes.0 == 1.0;
+                runs_of_default += usize::from(is_default);
+                let noise = 0.01 * (runs_of_default % 3) as f64;
+                let disturbance = if is_default && runs_of_default == 1 { 1.0 } else { noise };
+                Ok(Some(measured(takes.0 + disturbance)))
+            });
+            let trials = found.unwrap().trials;
+            assert_eq!((&trials[default].end, trials[default].secs.len()), (&TrialEnd::Fastest, 1 + FINAL_RUNS));
+            assert_eq!(trials.iter().filter(|trial| trial.end == TrialEnd::Fastest).count(), 1, "{trials:?}");
+        }
+    }
+
+    #[test]
+    fn a_default_that_is_not_the_first_candidate_wins_within_the_spread() {
+        let candidates = [0.0, 1.0].map(Takes).to_vec();
+        let found = search_from_default(candidates, 1, TuneProgress::Lines, |_, _| Ok(Some(measured(1.0))));
+        let ends: Vec<TrialEnd> = found.unwrap().trials.into_iter().map(|trial| trial.end).collect();
+        assert_eq!(ends, [TrialEnd::WithinSpread, TrialEnd::Fastest]);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use super::check_cancelled;
 use super::halving::{
-    Candidate, Measured, Search, TimedTrial, Trial, fastest, least_memory, quickest, search, time_limit, timed,
+    Candidate, Measured, Search, TimedTrial, Trial, fastest, least_memory, quickest, search_from_default, time_limit,
+    timed,
 };
 use super::progress::TuneProgress;
 use crate::cli::child::{self, ChildRun, Scratch};
@@ -140,8 +141,8 @@ pub(super) fn tiling(
     Ok((found, diameter_unit))
 }
 
-/// Returns the candidates for a stack, those in 32-bit floats first. The first one, which has the tile, the threads and the
-/// device that the program prefers, counts as the default.
+/// Returns the candidates for a stack, those in 32-bit floats first, with whose maps the others are compared. The first one has
+/// the tile, the threads and the device that the program prefers.
 pub(super) fn candidates(model: &Model, devices: &[Device], tiling: &Tiling) -> Vec<InferenceCandidate> {
     let mut all = Vec::new();
     for device in devices.iter().filter(|device| device.usable) {
@@ -159,6 +160,16 @@ pub(super) fn candidates(model: &Model, devices: &[Device], tiling: &Tiling) -> 
     }
     all.sort_by_key(|candidate| candidate.precision != Precision::F32);
     all
+}
+
+/// Returns the place of the default among the [`candidates`]: with the tile, the threads and the device of the first one, in the
+/// precision that the program prefers there, or else in that of the first one.
+pub(super) fn default_place(model: &Model, candidates: &[InferenceCandidate]) -> usize {
+    let default = candidates.first().map(|first| {
+        let precision = model.precision_on(first.device, None);
+        InferenceCandidate { precision, ..first.clone() }
+    });
+    candidates.iter().position(|candidate| Some(candidate) == default.as_ref()).unwrap_or(0)
 }
 
 /// Returns the tile sizes to try on a device: multiples of the model's step that keep voxels after their halo is cropped and
@@ -190,12 +201,13 @@ fn tile_sizes(model: &Model, device: DeviceId, tiling: &Tiling) -> Vec<Option<[u
     tiles
 }
 
-/// Runs the candidates in separate processes. If this is interrupted, the search ends with what was measured.
+/// Runs the candidates, of which the one at `default` is the default, in separate processes. If this is interrupted, the search ends with what was measured.
 ///
 /// # Errors
 /// Cancellation before anything was measured, or the failure of all candidates.
 pub(super) fn run(
     candidates: Vec<InferenceCandidate>,
+    default: usize,
     workload: &InferenceWorkload<'_>,
     scratch: &Scratch,
     keep: &[&str],
@@ -204,7 +216,7 @@ pub(super) fn run(
     let mut reference: Option<Vec<f32>> = None;
     // Differences in 32-bit floats by device and tile: a network that normalizes over the tile has other maps in each.
     let mut float_errors: Vec<(DeviceId, Option<[usize; 3]>, f64)> = Vec::new();
-    search(candidates, workload.progress, |candidate, limit| {
+    search_from_default(candidates, default, workload.progress, |candidate, limit| {
         check_cancelled(cancel)?;
         scratch.clear(keep)?;
         let done = run_once(candidate, workload, scratch.path(), limit)?;
@@ -356,6 +368,29 @@ mod tests {
         assert_eq!(on_slices, [None, Some([1, 96, 96]), Some([1, 128, 128])], "256 rows hold whole slices");
         // On this stack, 32 and 64 slices are the same.
         assert_eq!(on_cpu([20, 400, 400]), [None, Some([32, 128, 128]), Some([64, 256, 256])]);
+    }
+
+    #[test]
+    fn the_default_has_the_precision_that_the_program_prefers_on_its_device() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/nuclei-dog");
+        let mut model = Model::load(path.to_str().unwrap()).unwrap();
+        let candidates = |device, precisions: &[Precision]| -> Vec<InferenceCandidate> {
+            let of = |precision: &Precision| InferenceCandidate {
+                device,
+                precision: *precision,
+                tile_zyx: None,
+                threads: 0,
+            };
+            precisions.iter().map(of).collect()
+        };
+        model.has_int8 = true;
+        let on_cpu = candidates(DeviceId::Cpu, &[Precision::F32, Precision::Int8]);
+        assert_eq!(default_place(&model, &on_cpu), 1);
+        let on_gpu = candidates(DeviceId::Cuda(0), &[Precision::F32, Precision::F16, Precision::Tf32]);
+        assert_eq!(default_place(&model, &on_gpu), 2);
+        assert_eq!(default_place(&model, &on_gpu[..2]), 0, "the GPU lacks tf32");
+        model.has_int8 = false;
+        assert_eq!(default_place(&model, &on_cpu), 0);
     }
 
     #[test]

@@ -334,7 +334,8 @@ impl Tune {
         let workload = InferenceWorkload { model: self.model.as_str(), data, options, progress, recorder };
         let (tiling, unit) = inference::tiling(devices, file_zyx, &workload, scratch, &[SIMULATED], &context.cancel)?;
         let candidates = inference::candidates(model, devices, &tiling);
-        let search = inference::run(candidates, &workload, scratch, &[SIMULATED], &context.cancel)?;
+        let default = inference::default_place(model, &candidates);
+        let search = inference::run(candidates, default, &workload, scratch, &[SIMULATED], &context.cancel)?;
         let diameter = diameter.map(|value| ComparedDiameter { value, unit });
         Ok((Tuned::new(search, |trials| inference::presets(trials, devices)), diameter))
     }

@@ -193,7 +193,7 @@ pub struct JobUsage {
 /// Times of the latest steps of a training job, and its status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainingTimes {
-    /// Number of threads that prepare patches.
+    /// Number of threads that prepare patches, by the settings of the job; the status states those of the run.
     pub workers: usize,
     /// Number of patches per step by the settings of the job, which a machine profile may complete.
     planned_patches: usize,
@@ -475,6 +475,8 @@ pub(crate) fn sample_status(device: cytoscope_engine::DeviceId, batch: usize) ->
         batch,
         batch_advice: None,
         recomputed_share: None,
+        workers: 1,
+        prefetch: 8,
     }
 }
 

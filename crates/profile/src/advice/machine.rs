@@ -51,9 +51,13 @@ pub(super) fn idle_threads(facts: &RunFacts) -> Option<Advice> {
         percent(share)
     );
     let used = (cpu_secs / wall_secs).ceil().max(1.0);
+    let fewer = if used < threads as f64 {
+        format!("; if several runs share the machine, {THREADS} {used:.0} for each")
+    } else {
+        String::new()
+    };
     let change = format!(
-        "end other programs that compute; if several runs share the machine, {THREADS} {used:.0} for each; if stages of \
-         one thread (read, objects, write) dominate, several runs at once"
+        "end other programs that compute{fewer}; if stages of one thread (read, objects, write) dominate, several runs at once"
     );
     let gain = format!("{} faster", at_most_faster(1.0 - share));
     Some(Advice::new(AdviceRule::IdleThreads, evidence, gain, change))

@@ -20,11 +20,21 @@ pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
     }
     // 0 stands for an unknown number.
     let workers = training.workers.max(1);
-    let doubled = workers.saturating_mul(2);
-    let more = facts.cores.map_or(doubled, |cores| cores.min(doubled));
+    let prefetch = Some(training.prefetch).filter(|prefetch| *prefetch > 0);
+    // No worker prepares a patch beyond those that may be prepared in advance.
+    let busy = prefetch.map_or(workers, |prefetch| prefetch.min(workers));
+    let cores = facts.cores.unwrap_or(usize::MAX);
+    let is_prefetch_short = busy < workers.min(cores);
+    let more = if is_prefetch_short { workers.min(cores) } else { workers.saturating_mul(2).min(cores) };
+    // A patch that each worker prepares, and one more, but not less than a batch and the next one.
+    let needed_prefetch = workers.max(more).max(training.batch).saturating_mul(2);
     // The remedy if stacks are read and decoded again and again.
     let cache = format!("if the stacks are compressed and fit in memory, a larger cache ({SET} {CACHE_BYTES}=BYTES)");
-    let change = if more > workers {
+    let change = if is_prefetch_short {
+        format!("a larger prefetch ({SET} {PREFETCH}={needed_prefetch}), so that all data workers have work; {cache}")
+    } else if more > workers && prefetch.is_some_and(|prefetch| prefetch < more) {
+        format!("{SET} {WORKERS}={more} and a larger prefetch ({SET} {PREFETCH}={needed_prefetch}); {cache}")
+    } else if more > workers {
         format!(
             "{SET} {WORKERS}={more} (or {WORKERS} = {more} in the settings file); a larger prefetch ({SET} {PREFETCH}=N) \
              if only some steps wait; {cache}"
@@ -35,16 +45,20 @@ pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
              {cache}"
         )
     };
+    let advance = prefetch.map_or_else(String::new, |prefetch| format!(" and {PREFETCH} = {prefetch}"));
     let evidence = format!(
-        "waiting for data takes {} of a training step ({:.3} of {:.3} s) with {WORKERS} = {workers}",
+        "waiting for data takes {} of a training step ({:.3} of {:.3} s) with {WORKERS} = {workers}{advance}",
         percent(share),
         training.stalled_secs,
         training.step_secs
     );
-    let saved = if more > workers { saved_by_workers(facts, training, [workers, more]) } else { share };
-    let gain = format!("{} faster steps", at_most_faster(saved));
+    let saved = if more > busy { saved_by_workers(facts, training, [busy, more]) } else { share };
+    let condition = if more > busy && training.device.is_cpu() { ", if no other program uses the cores" } else { "" };
+    let gain = format!("{} faster steps{condition}", at_most_faster(saved));
     let advice = Advice::new(AdviceRule::DataWait, evidence, gain, change);
-    Some(if more > workers { advice.with(AdvisedSetting::Workers(more)) } else { advice })
+    // Programs that apply the setting leave the number of patches in advance as it is.
+    let is_enough = more > workers && prefetch.is_none_or(|prefetch| prefetch >= more);
+    Some(if is_enough { advice.with(AdvisedSetting::Workers(more)) } else { advice })
 }
 
 /// Returns the share of a step's time, 0 to 1, that a larger number of data workers saves at most. Of the two numbers of
@@ -156,28 +170,72 @@ mod tests {
     #[test]
     fn data_workers_beside_a_cpu_that_computes_gain_only_idle_cores() {
         let gain = |device: &str, cores, threads, share: f64, workers| {
-            let device = device.into();
             let training = TrainingFacts {
                 step_secs: 2.0,
                 stalled_secs: 2.0 * share,
                 workers,
-                device,
+                device: device.into(),
                 ..TrainingFacts::default()
             };
             let facts = RunFacts { cores: Some(cores), threads: Some(threads), ..of(training) };
-            data_wait(&facts).unwrap().expected_gain
+            let gain = data_wait(&facts).unwrap().expected_gain;
+            let (gain, condition) = gain.split_once(" faster steps").unwrap();
+            assert_eq!(condition, if device == "cpu" { ", if no other program uses the cores" } else { "" });
+            gain.to_owned()
         };
         // While half of a step waits, one of two cores is idle: a quarter of all core time.
-        assert_eq!(gain("cpu", 2, 2, 0.5, 1), "up to 1.33× faster steps");
+        assert_eq!(gain("cpu", 2, 2, 0.5, 1), "up to 1.33×");
         // Then only the second worker is gained, and a tenth of the step remains.
-        assert_eq!(gain("cpu", 2, 2, 0.9, 1), "up to 1.82× faster steps");
+        assert_eq!(gain("cpu", 2, 2, 0.9, 1), "up to 1.82×");
         // The wait ends, and all cores are busy.
-        assert_eq!(gain("cpu", 2, 2, 0.25, 1), "up to 1.14× faster steps");
+        assert_eq!(gain("cpu", 2, 2, 0.25, 1), "up to 1.14×");
         // One thread leaves cores to both workers, and a GPU leaves all of them.
-        assert_eq!(gain("cpu", 4, 1, 0.5, 1), "up to 2.00× faster steps");
-        assert_eq!(gain("cuda:0", 2, 2, 0.5, 1), "up to 2.00× faster steps");
-        assert_eq!(gain("cuda:0", 2, 2, 0.25, 1), "up to 1.33× faster steps");
-        assert_eq!(gain("cuda:0", 2, 2, 0.9, 1), "up to 2.00× faster steps");
+        assert_eq!(gain("cpu", 4, 1, 0.5, 1), "up to 2.00×");
+        assert_eq!(gain("cuda:0", 2, 2, 0.5, 1), "up to 2.00×");
+        assert_eq!(gain("cuda:0", 2, 2, 0.25, 1), "up to 1.33×");
+        assert_eq!(gain("cuda:0", 2, 2, 0.9, 1), "up to 2.00×");
+    }
+
+    #[test]
+    fn data_workers_that_prefetching_stops_are_not_counted() {
+        let advice = |workers, prefetch| {
+            let training = TrainingFacts {
+                step_secs: 2.0,
+                stalled_secs: 1.0,
+                workers,
+                prefetch,
+                batch: 3,
+                device: "cuda:0".into(),
+                ..TrainingFacts::default()
+            };
+            data_wait(&RunFacts { cores: Some(4), threads: Some(4), ..of(training) }).unwrap()
+        };
+        // A second worker would have no patch to prepare.
+        let both = advice(1, 1);
+        assert!(
+            both.change.starts_with("--set workers=2 and a larger prefetch (--set prefetch=6);"),
+            "{}",
+            both.change
+        );
+        assert_eq!(both.setting, None);
+        assert!(both.evidence.ends_with("workers = 1 and prefetch = 1"), "{}", both.evidence);
+        // Three of four workers wait, although every core has one.
+        let prefetch = advice(4, 1);
+        assert!(prefetch.change.starts_with("a larger prefetch (--set prefetch=8),"), "{}", prefetch.change);
+        assert_eq!((prefetch.setting, prefetch.expected_gain.as_str()), (None, "up to 2.00× faster steps"));
+        for enough in [2, 8] {
+            let workers = advice(1, enough);
+            assert!(workers.change.starts_with("--set workers=2 ("), "{}", workers.change);
+            assert_eq!(workers.setting, Some(AdvisedSetting::Workers(2)));
+        }
+        // Every core has a worker that prepares a patch.
+        for prefetch in [4, 8] {
+            let augmentation = advice(8, prefetch);
+            assert!(augmentation.change.contains("[augment]"), "{}", augmentation.change);
+            assert_eq!(augmentation.setting, None);
+        }
+        // Eight workers share four cores.
+        assert_eq!(advice(8, 2).expected_gain, "up to 2.00× faster steps");
     }
 
     fn of(training: TrainingFacts) -> RunFacts {
