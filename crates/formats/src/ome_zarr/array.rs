@@ -389,7 +389,13 @@ impl Chain {
                     let next_step = "write it again with compressed chunks inside the shards";
                     return Err(Fault::unsupported("its shards are compressed as a whole", next_step));
                 }
-                (name, configuration) => chain.codecs.push(BytesCodec::parse(name, &configuration)?),
+                (name, configuration) => {
+                    let codec = BytesCodec::parse(name, &configuration)?;
+                    if !to_bytes {
+                        return Err(Fault::malformed(format!("its codec {name:?} comes before the codec \"bytes\"")));
+                    }
+                    chain.codecs.push(codec);
+                }
             }
         }
         if !to_bytes {
@@ -422,9 +428,11 @@ impl Chain {
     fn sharded(configuration: &Map<String, Value>) -> Result<Self, Fault> {
         let chunk_shape = extents(configuration, "chunk_shape")?;
         let mut chain = Self::parse(configuration.get("codecs"), &chunk_shape, false)?;
+        // Without them, it is unknown whether a checksum follows the index, and thus where the index starts.
+        let index_codecs = configuration.get("index_codecs").and_then(Value::as_array).filter(|list| !list.is_empty());
+        let missing = || Fault::malformed("its shards state no codecs of their index (index_codecs)");
         let mut index_has_checksum = false;
-        for (i, entry) in configuration.get("index_codecs").and_then(Value::as_array).into_iter().flatten().enumerate()
-        {
+        for (i, entry) in index_codecs.ok_or_else(missing)?.iter().enumerate() {
             match named(entry)? {
                 ("bytes" | "endian", c) if i == 0 && text(&c, "endian") != Some("big") => {}
                 ("crc32c", _) if i == 1 => index_has_checksum = true,
@@ -444,8 +452,8 @@ impl Chain {
     }
 }
 
-/// Floats below this value are exact whole numbers.
-const MAX_WHOLE: f64 = 9_007_199_254_740_992.0;
+/// Whole numbers up to this one, 2⁵³, are exact in 64-bit floats.
+const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
 
 /// The fill value in native byte order.
 fn fill_value(dtype: DType, value: &Value) -> Result<Vec<u8>, Fault> {
@@ -466,14 +474,17 @@ fn fill_value(dtype: DType, value: &Value) -> Result<Vec<u8>, Fault> {
         },
         _ => return Err(wrong()),
     };
+    let is_exact = number.fract() == 0.0 && number.abs() < MAX_EXACT_INTEGER;
     let bytes = match dtype {
         DType::F64 => number.to_ne_bytes().to_vec(),
         DType::F32 => (number as f32).to_ne_bytes().to_vec(),
         DType::F16 => f16::from_f64(number).to_ne_bytes().to_vec(),
-        DType::U64 => value.as_u64().or((number == 1.0).then_some(1)).ok_or_else(wrong)?.to_ne_bytes().to_vec(),
+        DType::U64 => {
+            let exact = (is_exact && number >= 0.0).then_some(number as u64);
+            value.as_u64().or(exact).ok_or_else(wrong)?.to_ne_bytes().to_vec()
+        }
         _ => {
-            let is_whole = number.fract() == 0.0 && number.abs() < MAX_WHOLE;
-            let integer = value.as_i64().or(is_whole.then_some(number as i64)).ok_or_else(wrong)?;
+            let integer = value.as_i64().or(is_exact.then_some(number as i64)).ok_or_else(wrong)?;
             let bits = size as u32 * 8;
             let (low, high) = match dtype {
                 DType::I8 | DType::I16 | DType::I32 | DType::I64 => (i64::MIN >> (64 - bits), i64::MAX >> (64 - bits)),
@@ -516,6 +527,8 @@ mod tests {
         assert_eq!(of(DType::U16, json!(258)), Some(258u16.to_ne_bytes().to_vec()));
         assert_eq!(of(DType::I16, json!(-2)), Some((-2i16).to_ne_bytes().to_vec()));
         assert_eq!(of(DType::U64, json!(u64::MAX)), Some(vec![255; 8]));
+        assert_eq!(of(DType::U64, json!(0.0)), Some(vec![0; 8]));
+        assert_eq!(of(DType::U64, json!(7.0)), Some(7u64.to_ne_bytes().to_vec()));
         assert_eq!(of(DType::I64, json!(i64::MIN)), Some(i64::MIN.to_ne_bytes().to_vec()));
         assert_eq!(of(DType::F32, json!("-Infinity")), Some(f32::NEG_INFINITY.to_ne_bytes().to_vec()));
         assert_eq!(of(DType::F32, json!("0x3f800000")), Some(1f32.to_ne_bytes().to_vec()));
@@ -527,6 +540,8 @@ mod tests {
             (DType::U16, json!(1.5)),
             (DType::U16, json!("NaN")),
             (DType::U64, json!(-1)),
+            (DType::U64, json!(-1.0)),
+            (DType::U64, json!(1.5)),
             (DType::I64, json!(1e19)),
             (DType::F32, json!("0x3f80")),
             (DType::U8, json!([0])),
