@@ -42,7 +42,7 @@ pub(super) struct Division {
 impl Division {
     /// Returns the division of boxes of `rows` rows; `None` if the rows cannot be divided.
     fn of(taps: usize, rows: usize) -> Option<Self> {
-        let row_groups = PLANES / taps.clamp(1, PLANES);
+        let row_groups = row_groups(taps);
         let plane_taps = taps.div_ceil(PLANES / row_groups);
         rows.is_multiple_of(row_groups).then_some(Self { taps, plane_taps, row_groups, group_rows: rows / row_groups })
     }
@@ -51,6 +51,17 @@ impl Division {
     fn unit_sums(&self, depth: usize) -> usize {
         if depth > 0 { 1 } else { self.plane_taps * UNIT_ELEMENTS }
     }
+}
+
+/// Returns the number of groups of rows for a kernel of `taps` taps: planes with the same taps divide the rows.
+fn row_groups(taps: usize) -> usize {
+    PLANES / taps.clamp(1, PLANES)
+}
+
+/// Returns the number of parts of the output that cubes add up separately, for this many blocks of input and output
+/// channels: as many as keep the number of cubes near [`CUBES`], at least one and at most one for each box.
+fn part_limit(channel_blocks: usize, row_groups: usize, boxes: usize) -> usize {
+    (CUBES / channel_blocks / row_groups).clamp(1, boxes)
 }
 
 /// Returns the shared memory of a cube in bytes.
@@ -317,9 +328,9 @@ fn store_sums(
 }
 
 /// Returns an upper bound of the number of sums, for this number of weights and taps: a cube has the sums of one block of
-/// channels.
+/// channels. If there are so many blocks that all voxels are one part, each group of rows has a sum for every weight.
 pub(super) fn max_sums(weights: usize, taps: usize) -> usize {
-    weights.max(CUBES * EDGE * EDGE * taps)
+    (weights * row_groups(taps)).max(CUBES * EDGE * EDGE * taps)
 }
 
 /// Returns sums of products whose axes are part, tap, input channel and output channel, and the number of parts, with one
@@ -359,8 +370,7 @@ pub(super) fn partial_sums<R: CubeRuntime>(
     let boxes =
         samples * out_depth.div_ceil(shape.rows[0]) * out_height.div_ceil(shape.rows[1]) * out_width.div_ceil(EDGE);
     let channel_blocks = inputs / EDGE * (outputs / EDGE);
-    let wanted = (CUBES / channel_blocks / division.row_groups).clamp(1, boxes);
-    let part_boxes = boxes.div_ceil(wanted);
+    let part_boxes = boxes.div_ceil(part_limit(channel_blocks, division.row_groups, boxes));
     let parts = boxes.div_ceil(part_boxes);
     let sums = empty(&x.tensor, [parts * division.row_groups, taps, inputs, outputs, 1], DType::F32);
     multiply_tiled::launch::<R>(
@@ -384,4 +394,29 @@ pub(super) fn partial_sums<R: CubeRuntime>(
     );
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
     Some((sums, parts * division.row_groups))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The planned memory must hold the sums of kernels of one tap and many channels, whose rows are divided most.
+    #[test]
+    fn no_gradient_has_more_sums_than_are_planned() {
+        for taps in [1, 2, 3, 4, 8, 9, 27, 125] {
+            for channel_blocks in [1, 2, 63, 64, 65, 100, 511, 512, 513, 4096] {
+                for boxes in [1, 7, 512, 100_000] {
+                    let row_groups = row_groups(taps);
+                    let part_boxes = boxes.div_ceil(part_limit(channel_blocks, row_groups, boxes));
+                    let weights = channel_blocks * EDGE * EDGE * taps;
+                    let sums = boxes.div_ceil(part_boxes) * row_groups * weights;
+                    let planned = max_sums(weights, taps);
+                    assert!(
+                        sums <= planned,
+                        "{sums} of {planned}: {taps} taps, {channel_blocks} blocks, {boxes} boxes"
+                    );
+                }
+            }
+        }
+    }
 }
