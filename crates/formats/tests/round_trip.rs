@@ -226,6 +226,15 @@ fn unfinished_and_refused_writes_leave_no_files() {
     let wrong = Array::new("YX".parse().unwrap(), vec![5, 4], vec![1u16; 20]).unwrap();
     assert_eq!(writer.write(&wrong).unwrap_err().kind(), FormatErrorKind::Misused);
     drop(writer);
+    // The planes of an array file may have any axes, but must be whole and as many as stated.
+    let npy = WriteSpec { container: Container::Npy, ..spec.clone() };
+    let mut writer = StackWriter::create(&folder.path().join("stack.npy"), &npy).unwrap();
+    for (planes, samples, said) in [(1, 15, "15 samples were given, but a plane has 20"), (4, 80, "left to write: 3")] {
+        let slab = Array::new("ZX".parse().unwrap(), vec![planes, samples / planes], vec![1u16; samples]).unwrap();
+        let refused = writer.write(&slab).unwrap_err();
+        assert!(refused.kind() == FormatErrorKind::Misused && refused.to_string().contains(said), "{refused}");
+    }
+    drop(writer);
     for (container, compression, dtype) in [
         (Container::ImageJ, Compression::Zstd, DType::U16),
         (Container::ImageJ, Compression::None, DType::U64),
