@@ -106,7 +106,7 @@ impl Segment {
             .and_next("leave them out"));
         }
         let Basis { channel, seed_channel, options, note } = self.basis()?;
-        let options = self.changed(options);
+        let options = self.with_given(options);
         let chosen_format = self.table.as_deref().map(|table| table_format(self.table_format, table)).transpose()?;
         let job = SegmentJob {
             map: self.map,
@@ -143,7 +143,7 @@ struct Basis {
     /// Channel that separates touching objects; `None` for the same.
     seed_channel: Option<usize>,
     options: SegmentOptions,
-    /// That the model is not the one that predicted the map.
+    /// States that another model predicted the map.
     note: Option<String>,
 }
 
@@ -190,8 +190,8 @@ impl Segment {
         Ok(Basis { channel, seed_channel, options: model.segment.scaled(scale), note })
     }
 
-    /// Returns settings with those that are given as options.
-    fn changed(&self, settings: SegmentOptions) -> SegmentOptions {
+    /// Returns settings in which those given as options replace others.
+    fn with_given(&self, settings: SegmentOptions) -> SegmentOptions {
         let given = self.height.map(|height| match height {
             HeightName::Distance => Height::Distance,
             HeightName::Map => Height::Map,

@@ -86,7 +86,7 @@ fn fits_by_sample(
     Ok(true)
 }
 
-/// Returns the files whose numbers follow each other without a gap, with a number among them.
+/// Returns the files with consecutive numbers up to the first gap below and above `opened_number`, in the order of their numbers.
 fn run_around(by_number: &BTreeMap<u64, PathBuf>, opened_number: u64) -> Vec<&PathBuf> {
     let file = |number: u64| by_number.get(&number);
     let mut run: Vec<&PathBuf> = (0..opened_number).rev().map_while(file).collect();

@@ -160,7 +160,7 @@ impl PackedConv {
             });
         }
         let depthwise = shape.is_depthwise() && in_block == CHANNEL_BLOCK;
-        let together = if depthwise { 1 } else { together(isa) };
+        let together = if depthwise { 1 } else { blocks_at_once(isa) };
         let blocks = group_blocks(&shape, together, in_block);
         let (groups, values) = pack_groups(weights, &shape, blocks, depthwise, |values, outputs, ib, tap| {
             for i in (ib * in_block)..((ib + 1) * in_block).min(shape.in_channels) {
@@ -188,7 +188,7 @@ impl PackedConv {
         let last = |of: &[usize]| of.iter().filter(|at| **at != NO_LANE).max().copied().unwrap_or(0);
         let reach = last(lanes).saturating_add((in_channels - 1).saturating_mul(in_step)).saturating_add(last(taps));
         check_that(reach < weights.len(), "weights", reach.saturating_add(1), weights.len())?;
-        let mut groups: Vec<Group> = group_blocks(&shape, together(isa), in_block).collect();
+        let mut groups: Vec<Group> = group_blocks(&shape, blocks_at_once(isa), in_block).collect();
         let mut len = 0;
         for group in &mut groups {
             group.at = len;
@@ -250,7 +250,7 @@ fn gather(weights: &[f32], lanes: &[usize], at: usize, to: &mut [f32]) {
 }
 
 /// Returns the number of output blocks that the float kernels compute at once.
-fn together(isa: Isa) -> usize {
+fn blocks_at_once(isa: Isa) -> usize {
     if two_blocks(isa) { 2 } else { 1 }
 }
 
