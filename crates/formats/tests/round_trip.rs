@@ -213,6 +213,22 @@ fn imagej_labels_have_a_display_range() {
 }
 
 #[test]
+fn characters_that_xml_cannot_have_do_not_damage_the_metadata() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("named.ome.tif");
+    let array = pattern("YX", &[4, 5], DType::U8);
+    let name = "a\u{FFFF}b\u{1}c <&> \u{FFFE}d".to_owned();
+    let channels = vec![Channel { name, color_rgb: None }];
+    write_array(&path, &array, &WriteSpec { channels, ..WriteSpec::of(&array, Container::OmeTiff) }).unwrap();
+    let image = open(&path, &OpenOptions::default()).unwrap();
+    assert_eq!(image.meta().channels[0].name, "a b c <&>  d");
+    if let Some(python) = common::python() {
+        let script = "import sys,tifffile,xml.etree.ElementTree as e;e.fromstring(tifffile.TiffFile(sys.argv[1]).ome_metadata);print(1)";
+        assert_eq!(common::run_python(&python, script, &[path.to_str().unwrap()]).trim(), "1");
+    }
+}
+
+#[test]
 fn unfinished_and_refused_writes_leave_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stack.tif");
