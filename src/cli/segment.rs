@@ -162,19 +162,9 @@ impl Segment {
             ))
             .and_next("leave it out, or give a model that predicts objects"));
         }
-        let mut note = None;
+        let recorded = if self.diameter.is_none() { map_diameter(&self.map, &model) } else { None };
         let scale = match (self.diameter, model.object_diameter_um) {
-            (None, _) => match map_diameter(&self.map, &model) {
-                Some(diameter) => diameter.scale(),
-                None => {
-                    note = other_map_model(&self.map, &model).map(|other| {
-                        format!(
-                            "the map was predicted with another model, {other}: the settings of --model {name} may not suit it"
-                        )
-                    });
-                    1.0
-                }
-            },
+            (None, _) => recorded.as_ref().map_or(1.0, |diameter| diameter.scale()),
             (Some(diameter), Some(nominal_um)) => diameter / nominal_um,
             (Some(_), None) => {
                 return Err(Failure::wrong_use(format!(
@@ -183,6 +173,11 @@ impl Segment {
                 .and_next("leave it out"));
             }
         };
+        // A diameter is recorded for maps of the same model only.
+        let other_model = if recorded.is_none() { other_map_model(&self.map, &model) } else { None };
+        let note = other_model.map(|other| {
+            format!("the map was predicted with another model, {other}: the settings of --model {name} may not suit it")
+        });
         let (channel, seed_channel) = match self.channel {
             Some(channel) => (channel, None),
             None => (model.segment_channel, Some(model.seed_channel)),
