@@ -1,10 +1,20 @@
 //! Measures the peak rates of the machine: multiply-adds in registers, and bytes to and from memory.
 
 use crate::{Isa, IsaName};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::thread::ScopedJoinHandle;
 use std::time::Instant;
+
+/// Repetitions of each loop, which takes a few milliseconds.
+const ROUNDS: usize = 400_000;
+/// Number of vector registers with sums that do not depend on each other: enough to hide the latency of an instruction.
+#[cfg(target_arch = "x86_64")]
+const CHAINS: usize = 12;
+/// Number of floats that the portable loop updates; they fit into the vector registers of every CPU.
+const PORTABLE_CHAINS: usize = 32;
 
 /// Peak operations per second of one core; a multiply-add counts as two.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -110,9 +120,6 @@ pub fn memory_bytes_per_sec(threads: usize, total_bytes: usize) -> f64 {
     (1..PASSES).map(rate).fold(0.0, f64::max)
 }
 
-/// Number of floats that the portable loop updates; they fit into the vector registers of every CPU.
-const PORTABLE_CHAINS: usize = 32;
-
 /// Returns the operations of [`portable`].
 fn portable_operations() -> f64 {
     2.0 * (ROUNDS * PORTABLE_CHAINS) as f64
@@ -129,13 +136,6 @@ fn portable() {
     }
     black_box(sums);
 }
-
-const ROUNDS: usize = 400_000;
-#[cfg(target_arch = "x86_64")]
-const CHAINS: usize = 12;
-
-#[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::*;
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]

@@ -52,7 +52,7 @@ fn named(fault: Fault, file: &Path) -> Fault {
 const MAX_CHECKED: usize = 16;
 
 /// The error for a file that cannot be a plane of the series that its name suggests.
-pub(crate) fn differs() -> Fault {
+pub(crate) fn not_in_series() -> Fault {
     Fault::Malformed(
         "it differs from the other files of its series in size, sample type or number of images".into(),
         "move it to another folder, or open a single file of the series with the axes YX".into(),

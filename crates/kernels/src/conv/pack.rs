@@ -87,6 +87,12 @@ impl WeightShape {
     }
 }
 
+/// Checks that inputs are stored in blocks that the kernels read: of `narrow` or [`CHANNEL_BLOCK`] channels.
+pub(super) fn check_in_block(in_block: usize, narrow: usize) -> Result<(), KernelError> {
+    let is_known = in_block == narrow || in_block == CHANNEL_BLOCK;
+    check_that(is_known, "channels of an input block", format!("{narrow} or {CHANNEL_BLOCK}"), in_block)
+}
+
 /// Splits the output blocks into groups of `together`.
 fn group_blocks(shape: &WeightShape, together: usize, block: usize) -> impl Iterator<Item = Group> {
     let blocks = shape.out_channels.div_ceil(CHANNEL_BLOCK);
@@ -135,7 +141,7 @@ impl PackedConv {
     /// Packs `weights` and an optional bias `[O]` for inputs with block size `in_block` (1 or 16).
     ///
     /// # Errors
-    /// [`KernelError`] if the weights or the bias do not fit.
+    /// [`KernelError`] if the weights or the bias do not fit, or for another block size.
     pub fn new(
         isa: Isa,
         weights: &[f32],
@@ -144,7 +150,7 @@ impl PackedConv {
         in_block: usize,
     ) -> Result<Self, KernelError> {
         shape.check(weights.len(), bias.map(<[f32]>::len))?;
-        let in_block = if in_block == 1 { 1 } else { CHANNEL_BLOCK };
+        check_in_block(in_block, 1)?;
         if shape.groups == 1 {
             let lanes: Vec<usize> = (0..shape.out_channels).map(|o| o * shape.in_channels * shape.taps).collect();
             let taps: Vec<usize> = (0..shape.taps).collect();
@@ -347,7 +353,7 @@ impl PackedConvInt8 {
     /// Packs `weights` for inputs with block size `in_block` (4 or 16) and zero point `zero_point`.
     ///
     /// # Errors
-    /// [`KernelError`] if the weights do not fit, or their sums could overflow 32 bits.
+    /// [`KernelError`] if the weights do not fit, their sums could overflow 32 bits, or for another block size.
     pub fn new(
         isa: Isa,
         weights: &[i8],
@@ -356,7 +362,7 @@ impl PackedConvInt8 {
         in_block: usize,
     ) -> Result<Self, KernelError> {
         shape.check(weights.len(), None)?;
-        let in_block = if in_block == 4 { 4 } else { CHANNEL_BLOCK };
+        check_in_block(in_block, 4)?;
         let sums: Vec<(i64, i64)> = weights
             .chunks_exact((weights.len() / shape.out_channels).max(1))
             .map(|w| w.iter().fold((0, 0), |(s, a), v| (s + i64::from(*v), a + i64::from(*v).abs())))
