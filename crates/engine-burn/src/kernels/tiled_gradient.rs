@@ -8,6 +8,7 @@
 
 use super::conv::Convolution;
 use super::curve::Curve;
+use super::division::{part_limit, row_groups};
 use super::memory::{Dense, LengthsZyx, Reach, empty, length, lengths_zyx, vector, voxel_number};
 use super::mma::{Sums, multiply_columns, share_rows, zero_rows};
 use super::tile::{
@@ -23,8 +24,6 @@ use std::sync::atomic::Ordering;
 
 /// Candidates for the rows of a box along Z and Y; the first that fits in shared memory is taken.
 const BOXES: [[usize; 2]; 6] = [[4, 4], [2, 4], [2, 2], [1, 4], [1, 2], [1, 1]];
-/// Number of cubes if there are enough boxes: a few for each multiprocessor.
-const CUBES: usize = 512;
 
 /// How the planes of a cube divide the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,17 +50,6 @@ impl Division {
     fn unit_sums(&self, depth: usize) -> usize {
         if depth > 0 { 1 } else { self.plane_taps * UNIT_ELEMENTS }
     }
-}
-
-/// Returns the number of groups of rows for a kernel of `taps` taps: planes with the same taps divide the rows.
-fn row_groups(taps: usize) -> usize {
-    PLANES / taps.clamp(1, PLANES)
-}
-
-/// Returns the number of parts of the output that cubes add up separately, for this many blocks of input and output
-/// channels: as many as keep the number of cubes near [`CUBES`], at least one and at most one for each box.
-fn part_limit(channel_blocks: usize, row_groups: usize, boxes: usize) -> usize {
-    (CUBES / channel_blocks / row_groups).clamp(1, boxes)
 }
 
 /// Returns the shared memory of a cube in bytes.
@@ -327,12 +315,6 @@ fn store_sums(
     }
 }
 
-/// Returns an upper bound of the number of sums, for this number of weights and taps: a cube has the sums of one block of
-/// channels. If there are so many blocks that all voxels are one part, each group of rows has a sum for every weight.
-pub(super) fn max_sums(weights: usize, taps: usize) -> usize {
-    (weights * row_groups(taps)).max(CUBES * EDGE * EDGE * taps)
-}
-
 /// Returns sums of products whose axes are part, tap, input channel and output channel, and the number of parts, with one
 /// launch. Returns `None` if the device has no such matrix units, or if the numbers of channels are not multiples of 16.
 pub(super) fn partial_sums<R: CubeRuntime>(
@@ -394,29 +376,4 @@ pub(super) fn partial_sums<R: CubeRuntime>(
     );
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
     Some((sums, parts * division.row_groups))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The planned memory must hold the sums of kernels of one tap and many channels, whose rows are divided most.
-    #[test]
-    fn no_gradient_has_more_sums_than_are_planned() {
-        for taps in [1, 2, 3, 4, 8, 9, 27, 125] {
-            for channel_blocks in [1, 2, 63, 64, 65, 100, 511, 512, 513, 4096] {
-                for boxes in [1, 7, 512, 100_000] {
-                    let row_groups = row_groups(taps);
-                    let part_boxes = boxes.div_ceil(part_limit(channel_blocks, row_groups, boxes));
-                    let weights = channel_blocks * EDGE * EDGE * taps;
-                    let sums = boxes.div_ceil(part_boxes) * row_groups * weights;
-                    let planned = max_sums(weights, taps);
-                    assert!(
-                        sums <= planned,
-                        "{sums} of {planned}: {taps} taps, {channel_blocks} blocks, {boxes} boxes"
-                    );
-                }
-            }
-        }
-    }
 }
