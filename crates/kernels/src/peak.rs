@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
-/// Repetitions of each loop, which takes a few milliseconds.
+/// Repetitions of each loop, which takes about a millisecond.
 const ROUNDS: usize = 400_000;
 /// Number of vector registers with sums that do not depend on each other: enough to hide the latency of an instruction.
 #[cfg(target_arch = "x86_64")]
