@@ -55,7 +55,7 @@ fn attributes(element: &BytesStart<'_>) -> ome_xml::Attributes {
 
 /// Parses the XML.
 pub(super) fn parse(xml: &str) -> Metadata {
-    let mut parser = Parser::default();
+    let mut parser = MetadataParser::default();
     parser.read(xml);
     parser.finish()
 }
@@ -67,7 +67,7 @@ struct DisplayChannel {
 }
 
 #[derive(Default)]
-struct Parser {
+struct MetadataParser {
     metadata: Metadata,
     /// Names of the elements around the next one, outermost first.
     path: Vec<String>,
@@ -78,7 +78,7 @@ struct Parser {
     displayed: Vec<DisplayChannel>,
 }
 
-impl Parser {
+impl MetadataParser {
     fn read(&mut self, xml: &str) {
         let mut reader = Reader::from_str(xml);
         loop {
