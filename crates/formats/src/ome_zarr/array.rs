@@ -187,7 +187,7 @@ fn text<'a>(node: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
 
 fn parse_v2(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
     let (shape, chunk_shape) = (extents(node, "shape")?, extents(node, "chunks")?);
-    let (dtype, order) = dtype_v2(text(node, "dtype").unwrap_or_default())?;
+    let (dtype, order) = dtype_v2(text(node, "dtype").unwrap_or("structured or unstated"))?;
     // Filters are applied before the compressor.
     let filters = node.get("filters").and_then(Value::as_array).into_iter().flatten();
     let compressor = node.get("compressor").filter(|compressor| !compressor.is_null());
@@ -315,7 +315,7 @@ fn parse_v3(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
             }
         },
     };
-    let name = text(node, "data_type").unwrap_or_default();
+    let name = text(node, "data_type").unwrap_or("structured or unstated");
     let dtype = match name {
         "bool" => DType::U8,
         other => other.parse::<DType>().map_err(|_| unsupported_type(name))?,
