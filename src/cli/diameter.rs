@@ -4,6 +4,7 @@ use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ImageOptions, ThreadsOption, TraceOptions};
 use super::predict::{check_prediction_trace, command_stacks};
+use super::reports::FailedInput;
 use super::{devices, eprint_line, note_line, print, progress};
 use clap::Args;
 use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
@@ -51,7 +52,7 @@ pub(crate) struct Diameter {
     /// Overwrite an existing trace; an input is never overwritten.
     #[arg(long, requires = "trace")]
     force: bool,
-    /// Print the estimates of all stacks as one JSON object.
+    /// Print the estimates of all stacks, and the inputs that failed, as one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -96,10 +97,15 @@ impl Diameter {
         };
         let ((estimates, failed), run) = measurement.finish(each(&inputs, estimate), self.threading.threads)?;
         if self.json {
-            run.print_json(&json!({"inputs": estimates}))?;
+            let reported = failed.iter().map(|(input, failure)| FailedInput {
+                input: input.clone(),
+                error: failure.to_string(),
+                exit_code: i32::from(failure.exit_code()),
+            });
+            run.print_json(&json!({"inputs": estimates, "failed": reported.collect::<Vec<_>>()}))?;
         }
         match failed.first() {
-            Some(first) => {
+            Some((_, first)) => {
                 let message = format!("{} of {} inputs failed", failed.len(), inputs.len());
                 Err(Failure::new(first.kind(), message))
             }
@@ -150,12 +156,15 @@ pub(super) fn comparison_diameter(
     Ok(Some(found.diameter))
 }
 
-/// Returns the estimates of all inputs, and the failures of the others. A failure ends the command if it is that of the only
-/// input, if it was cancelled, or if the options do not fit the first input.
+/// Inputs without an estimate, each with its failure.
+type FailedInputs = Vec<(PathBuf, Failure)>;
+
+/// Returns the estimates of the inputs, and the inputs that failed. A failure ends the command if it is that of the only input,
+/// if it was cancelled, or if the options do not fit the first input.
 fn each(
     inputs: &[PathBuf],
     estimate: impl Fn(&Path) -> Result<Value, Failure>,
-) -> Result<(Vec<Value>, Vec<Failure>), Failure> {
+) -> Result<(Vec<Value>, FailedInputs), Failure> {
     let (mut found, mut failed) = (Vec::new(), Vec::new());
     for (index, input) in inputs.iter().enumerate() {
         match estimate(input) {
@@ -167,7 +176,7 @@ fn each(
                     return Err(failure);
                 }
                 eprint_line(&format!("failed: {failure}"));
-                failed.push(failure);
+                failed.push((input.clone(), failure));
             }
         }
     }

@@ -20,7 +20,7 @@ pub(super) fn start(verbose: bool) -> Option<WorkerGuard> {
     // Dependencies log only warnings and errors.
     let filter = Targets::new().with_default(LevelFilter::WARN).with_target("cytoscope", level);
     let (opened, problem) = match open_file() {
-        Ok(opened) => (opened, None),
+        Ok(opened) => (Some(opened), None),
         Err(problem) => (None, Some(problem)),
     };
     let (file, guard) = opened.unzip();
@@ -38,10 +38,9 @@ pub(super) fn start(verbose: bool) -> Option<WorkerGuard> {
     guard
 }
 
-/// Opens today's log file and starts the thread that writes to it, so that a slow disk never delays the program. `None`
-/// if the user has no folder.
-fn open_file() -> Result<Option<(NonBlocking, WorkerGuard)>, String> {
-    let Some(folder) = log_folder() else { return Ok(None) };
+/// Opens today's log file and starts the thread that writes to it, so that a slow disk never delays the program.
+fn open_file() -> Result<(NonBlocking, WorkerGuard), String> {
+    let folder = log_folder().ok_or("this user has no home folder")?;
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", folder.display());
     std::fs::create_dir_all(&folder).map_err(|error| failed(&error))?;
     let builder = RollingFileAppender::builder()
@@ -51,7 +50,7 @@ fn open_file() -> Result<Option<(NonBlocking, WorkerGuard)>, String> {
         .max_log_files(MAX_LOG_FILES);
     // The library panics if it cannot start its thread or print a message.
     match catch_unwind(AssertUnwindSafe(|| builder.build(&folder).map(tracing_appender::non_blocking))) {
-        Ok(Ok(writer)) => Ok(Some(writer)),
+        Ok(Ok(writer)) => Ok(writer),
         Ok(Err(error)) => Err(failed(&error)),
         Err(_) => Err(failed(&"the thread that writes the log cannot be started")),
     }

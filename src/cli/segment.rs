@@ -106,7 +106,7 @@ impl Segment {
             .and_next("leave them out"));
         }
         let Basis { channel, seed_channel, options, note } = self.basis()?;
-        let options = self.changed(options);
+        let options = self.with_given(options);
         let chosen_format = self.table.as_deref().map(|table| table_format(self.table_format, table)).transpose()?;
         let job = SegmentJob {
             map: self.map,
@@ -143,7 +143,7 @@ struct Basis {
     /// Channel that separates touching objects; `None` for the same.
     seed_channel: Option<usize>,
     options: SegmentOptions,
-    /// That the model is not the one that predicted the map.
+    /// States that another model predicted the map.
     note: Option<String>,
 }
 
@@ -162,19 +162,9 @@ impl Segment {
             ))
             .and_next("leave it out, or give a model that predicts objects"));
         }
-        let mut note = None;
+        let recorded = if self.diameter.is_none() { map_diameter(&self.map, &model) } else { None };
         let scale = match (self.diameter, model.object_diameter_um) {
-            (None, _) => match map_diameter(&self.map, &model) {
-                Some(diameter) => diameter.scale(),
-                None => {
-                    note = other_map_model(&self.map, &model).map(|other| {
-                        format!(
-                            "the map was predicted with another model, {other}: the settings of --model {name} may not suit it"
-                        )
-                    });
-                    1.0
-                }
-            },
+            (None, _) => recorded.as_ref().map_or(1.0, |diameter| diameter.scale()),
             (Some(diameter), Some(nominal_um)) => diameter / nominal_um,
             (Some(_), None) => {
                 return Err(Failure::wrong_use(format!(
@@ -183,6 +173,11 @@ impl Segment {
                 .and_next("leave it out"));
             }
         };
+        // A diameter is recorded for maps of the same model only.
+        let other_model = if recorded.is_none() { other_map_model(&self.map, &model) } else { None };
+        let note = other_model.map(|other| {
+            format!("the map was predicted with another model, {other}: the settings of --model {name} may not suit it")
+        });
         let (channel, seed_channel) = match self.channel {
             Some(channel) => (channel, None),
             None => (model.segment_channel, Some(model.seed_channel)),
@@ -190,8 +185,8 @@ impl Segment {
         Ok(Basis { channel, seed_channel, options: model.segment.scaled(scale), note })
     }
 
-    /// Returns settings with those that are given as options.
-    fn changed(&self, settings: SegmentOptions) -> SegmentOptions {
+    /// Returns settings in which those given as options replace others.
+    fn with_given(&self, settings: SegmentOptions) -> SegmentOptions {
         let given = self.height.map(|height| match height {
             HeightName::Distance => Height::Distance,
             HeightName::Map => Height::Map,

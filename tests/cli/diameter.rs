@@ -264,6 +264,9 @@ fn a_stack_that_cannot_be_read_does_not_stop_the_estimates_of_the_others() {
     let ran = fixture.fails(3, &[&arguments[..], &["--json"]].concat(), &["1 of 2 inputs failed"]);
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!((report["inputs"].as_array().unwrap().len(), &report["inputs"][0]["input"]), (1, &json!(stack)));
+    let failed = report["failed"].as_array().unwrap();
+    assert_eq!((failed.len(), &failed[0]["input"], &failed[0]["exit_code"]), (1, &json!("broken.tif"), &json!(3)));
+    assert!(failed[0]["error"].as_str().unwrap().contains("not an image of a known format"), "{failed:?}");
 }
 
 #[test]

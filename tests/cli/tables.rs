@@ -153,6 +153,8 @@ fn the_model_of_a_map_finds_the_objects_of_its_prediction() {
     assert!(!segment_with("nuclei", "a.tif").contains("another model"));
     let other_stderr = segment_with("cells", "other.tif");
     assert!(other_stderr.contains("another model, nuclei") && other_stderr.contains("--model cells"), "{other_stderr}");
+    let other = ["segment", map, "--model", "cells", "--diameter", "15", "--out", "scaled.tif"];
+    assert!(fixture.run(&other).ok().stderr.contains("another model, nuclei"), "also with a given diameter");
     fixture.run(&["segment", "alone.tif", "--model", "nuclei", "--diameter", "15", "--out", "b.tif"]).ok();
     assert!(fixture.image("a.tif") == expected && fixture.image("b.tif") == expected, "other objects");
     // Options that are given take precedence.

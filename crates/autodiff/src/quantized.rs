@@ -67,13 +67,20 @@ fn parameters(graph: &Graph, node: &Node, rank: usize, bytes: ElementType) -> Re
     }
     let (min, max) = match bytes {
         ElementType::U8 => (0.0, 255.0),
-        // Symmetric weights use −127 to 127, as the quantizer writes them.
-        ElementType::I8 if zero == 0.0 => (-127.0, 127.0),
         ElementType::I8 => (-128.0, 127.0),
         _ => return Err(unsupported("which does not quantize to 8 bits")),
     };
     let axis = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).unwrap_or(0);
     Ok(Parameters { scales, axis, zero, low: min - zero, high: max - zero })
+}
+
+/// Returns the parameters of the node that dequantizes these weights. Symmetric weights use −127 to 127, as the quantizer
+/// writes them, unless another program has written −128.
+fn weight_parameters(graph: &Graph, node: &Node, rank: usize, bytes: &Tensor) -> Result<Parameters> {
+    let found = parameters(graph, node, rank, bytes.dtype())?;
+    let is_symmetric =
+        bytes.dtype() == ElementType::I8 && found.zero == 0.0 && bytes.to_f64_vec().iter().all(|level| *level > -128.0);
+    Ok(if is_symmetric { Parameters { low: -127.0, ..found } } else { found })
 }
 
 /// Computes quantized activations in floats: a pair of `QuantizeLinear` and `DequantizeLinear` becomes a clip to the values
@@ -148,7 +155,7 @@ pub fn fake_quantized(model: &Graph, floats: &Graph) -> Result<FakeQuantized> {
             outputs: vec![Some(y)],
         };
         if let Some(bytes) = graph.constant(q).map(Arc::clone) {
-            let p = parameters(&graph, node, rank, bytes.dtype())?;
+            let p = weight_parameters(&graph, node, rank, &bytes)?;
             let name = graph.value(q).name.clone();
             let from = match stored.get(&q).and_then(|known| graph.find(&known.steps)) {
                 Some(from) => from,

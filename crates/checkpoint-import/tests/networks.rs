@@ -269,6 +269,8 @@ fn settings_missing_from_tensors_are_required_or_assumed() {
     assert_eq!(given.assumptions, Vec::<String>::new());
     let x = input(&[1, 1, 32, 48]);
     assert_eq!(run(&given.graph, &x), run(&read.network(None, &Value::Null).unwrap().graph, &x));
+    let error = read.network(None, &json!({"act": "relu"})).unwrap_err().to_string();
+    assert!(error.contains("act = relu: expected prelu"), "{error}");
     let error = read.network(None, &json!({"act": "swish"})).unwrap_err().to_string();
     assert!(error.contains("swish") && error.contains("torch.onnx.export"), "{error}");
     let read = Checkpoint::from_bytes(&checkpoint(&torch_em(), &[])).unwrap();
@@ -284,6 +286,8 @@ fn settings_missing_from_tensors_are_required_or_assumed() {
     let read = Checkpoint::from_bytes(&checkpoint(&segresnet(), &[])).unwrap();
     let error = read.network(None, &json!({"num_groups": "four"})).unwrap_err().to_string();
     assert!(error.contains("num_groups = \"four\""), "{error}");
+    let error = read.network(None, &json!({"norm": "batch"})).unwrap_err().to_string();
+    assert!(error.contains("norm = batch: expected group or instance"), "{error}");
     let read = Checkpoint::from_bytes(&checkpoint(&torch_em(), &[])).unwrap();
     // A requested architecture is not replaced by another.
     let error = read.network(Some(Architecture::SegResNet), &Value::Null).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Measures the time of edits on a volume of 512³ voxels:
+//! Measures the time of edits on a cube of SIZE voxels along each axis, 512 by default and at least 256:
 //! `cargo run --release -p cytoscope-corrections --example edit_costs [SIZE]`.
 #![forbid(unsafe_code)]
 
@@ -17,8 +17,8 @@ fn cells(size: usize) -> Vec<u32> {
     let mut labels = vec![0; size * size * size];
     for (i, l) in labels.iter_mut().enumerate() {
         let at = [i / (size * size), i / size % size, i % size];
-        let far2: usize = at.iter().map(|c| (c % 32).abs_diff(16).pow(2)).sum();
-        if far2 <= 121 && at.iter().all(|c| c / 32 < per_side) {
+        let squared_distance: usize = at.iter().map(|c| (c % 32).abs_diff(16).pow(2)).sum();
+        if squared_distance <= 121 && at.iter().all(|c| c / 32 < per_side) {
             *l = at.iter().fold(0, |n, c| n * per_side + c / 32) as u32 + 1;
         }
     }
@@ -49,8 +49,16 @@ fn measure<T>(
     Ok(())
 }
 
-fn main() -> Result<(), CorrectionError> {
-    let size: usize = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(512);
+/// Smallest size for which all edits lie inside the volume.
+const MIN_SIZE: usize = 256;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let size = match std::env::args().nth(1) {
+        None => 512,
+        Some(text) => text.parse::<usize>().ok().filter(|size| *size >= MIN_SIZE).ok_or_else(|| {
+            format!("invalid SIZE \"{text}\": expected a whole number of voxels from {MIN_SIZE}, such as 512")
+        })?,
+    };
     let folder = std::env::temp_dir().join(format!("cytoscope-edit-costs-{}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(|source| CorrectionError::Io {
         file: folder.clone(),
@@ -59,7 +67,7 @@ fn main() -> Result<(), CorrectionError> {
     })?;
     let outcome = run(size, &folder);
     let _ = std::fs::remove_dir_all(&folder);
-    outcome
+    Ok(outcome?)
 }
 
 fn run(size: usize, folder: &std::path::Path) -> Result<(), CorrectionError> {
@@ -124,11 +132,10 @@ fn strokes(session: &mut Session, size: usize) -> Result<(), CorrectionError> {
         ("dab, disc of 5 µm in X", BrushShape::Disc(SliceAxis::X), 5.0),
         ("dab, ball of 5 µm", BrushShape::Ball, 5.0),
     ] {
-        let brush = Brush { shape, radius_um, value: 70_000, over: DrawOver::Any };
-        let narrow = Brush { value: 60_000, ..brush };
+        let brush = Brush { shape, radius_um, value: 60_000, over: DrawOver::Any };
         measure(what, 50, |n| {
             let points = vec![place(n).map(|c| c as f64)];
-            session.apply(&Edit::Paint { brush: narrow, points })
+            session.apply(&Edit::Paint { brush, points })
         })?;
     }
     measure("fill all background in 3-D", 1, |_| {

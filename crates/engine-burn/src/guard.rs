@@ -58,10 +58,10 @@ impl PanicWatch {
     ) -> Result<T, EngineError> {
         let result = match caught(work) {
             Ok(result) => result,
-            Err(panic) => Err(device_error(device, &message(panic.as_ref()))),
+            Err(panic) => Err(device_error(device, &panic_message(panic.as_ref()))),
         };
         let since = self.new_panics();
-        // Running out of memory explains all others; the first of equals is usually the cause.
+        // Running out of memory explains all others; the first of equal rank is usually the cause.
         let full = since.iter().find(|error_text| is_out_of_memory(error_text));
         let cause = full.or_else(|| since.iter().min_by_key(|error_text| rank(error_text)));
         match (result, cause) {
@@ -78,7 +78,7 @@ impl PanicWatch {
                     // Freeing memory of a failed device may fail again and abort the process.
                     std::mem::forget(result);
                 } else if let Err(panic) = caught(|| drop(result)) {
-                    tracing::debug!("freeing a result after running out of memory: {}", message(panic.as_ref()));
+                    tracing::debug!("freeing a result after running out of memory: {}", panic_message(panic.as_ref()));
                 }
                 Err(error)
             }
@@ -139,7 +139,7 @@ fn count_device_panics() {
     }));
 }
 
-fn message(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()))
         .unwrap_or_else(|| "panic without a message".to_owned())

@@ -79,10 +79,12 @@ fn check_inputs(graph: &Graph, inputs: &[Tensor]) -> Result<(), EngineError> {
         let shape_fits = value.fixed_shape().is_none_or(|s| s == tensor.shape());
         let type_fits = value.dtype.is_none_or(|d| d == tensor.dtype());
         if !shape_fits || !type_fits {
-            let describe = |d: Option<ElementType>, s: String| format!("{} {s}", d.map_or("any", ElementType::name));
+            let describe =
+                |d: Option<ElementType>, s: String| format!("{} {s}", d.map_or("any type", ElementType::name));
+            let any_shape = || "of any shape".to_owned();
             return Err(EngineError::Input {
                 name: value.name.clone(),
-                expected: describe(value.dtype, format!("{:?}", value.fixed_shape().unwrap_or_default())),
+                expected: describe(value.dtype, value.fixed_shape().map_or_else(any_shape, |s| format!("{s:?}"))),
                 got: describe(Some(tensor.dtype()), format!("{:?}", tensor.shape())),
             });
         }

@@ -296,8 +296,8 @@ fn dynamic_quantization_matches_the_reference() {
         };
         m.graph.nodes.push(node);
         let dq = Op::DequantizeLinear { axis: 1, block_size: 0 };
-        let real = m.graph.push("real", dq, &[Some(q), Some(s), Some(z)]);
-        now = m.conv(real, 16, 16, ConvAttrs::same(&[3, 3, 3]));
+        let floats = m.graph.push("floats", dq, &[Some(q), Some(s), Some(z)]);
+        now = m.conv(floats, 16, 16, ConvAttrs::same(&[3, 3, 3]));
         now = m.leaky(now);
     }
     let graph = m.finish(now);

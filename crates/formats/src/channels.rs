@@ -6,7 +6,8 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-/// A channel of an image, by number or name. As text, digits are a number.
+/// A channel of an image, by number or name. As text, digits are a number. A number from 100 that is beyond the last channel is
+/// looked up as a name, such as the wavelength 488.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a channel must be its number, from 0, or its name")]
 pub enum ChannelRef {
@@ -49,6 +50,10 @@ pub(crate) fn generic_name(channel: usize) -> String {
     format!("channel{channel}")
 }
 
+/// Smallest number that may be the name of a channel: many programs name channels by their wavelength in nm. Smaller ones are
+/// numbers of channels, which some programs count from 1.
+const MIN_WAVELENGTH: usize = 100;
+
 /// Returns the numbers of the chosen channels among those with these names.
 ///
 /// # Errors
@@ -60,22 +65,25 @@ pub fn find_channels(chosen: &[ChannelRef], names: &[String]) -> Result<Vec<usiz
 fn find_channel(channel: &ChannelRef, names: &[String]) -> Result<usize, (String, String)> {
     let numbered: Vec<String> = names.iter().enumerate().map(|(i, name)| format!("{i} ({name})")).collect();
     let advice = || format!("its channels are {}", numbered.join(", "));
+    let with_name = |wanted: &str| -> Vec<usize> {
+        let wanted_lower = wanted.trim().to_lowercase();
+        let has_name = |i: &usize| names.get(*i).is_some_and(|name| name.trim().to_lowercase() == wanted_lower);
+        (0..names.len()).filter(has_name).collect()
+    };
     match channel {
         ChannelRef::Index(index) if *index < names.len() => Ok(*index),
-        ChannelRef::Index(index) => Err((format!("channel {index} does not exist"), advice())),
-        ChannelRef::Name(wanted) => {
-            let wanted_lower = wanted.trim().to_lowercase();
-            let has_name = |i: &usize| names.get(*i).is_some_and(|name| name.trim().to_lowercase() == wanted_lower);
-            let found: Vec<usize> = (0..names.len()).filter(has_name).collect();
-            match found.as_slice() {
-                [one] => Ok(*one),
-                [] => Err((format!("it has no channel \"{wanted}\""), advice())),
-                several => {
-                    let problem = format!("{} of its channels are named \"{wanted}\"", several.len());
-                    Err((problem, "give the number of the channel".to_owned()))
-                }
+        ChannelRef::Index(index) => match with_name(&index.to_string()).as_slice() {
+            [one] if *index >= MIN_WAVELENGTH => Ok(*one),
+            _ => Err((format!("channel {index} does not exist"), advice())),
+        },
+        ChannelRef::Name(wanted) => match with_name(wanted).as_slice() {
+            [one] => Ok(*one),
+            [] => Err((format!("it has no channel \"{wanted}\""), advice())),
+            several => {
+                let problem = format!("{} of its channels are named \"{wanted}\"", several.len());
+                Err((problem, "give the number of the channel".to_owned()))
             }
-        }
+        },
     }
 }
 
@@ -98,6 +106,16 @@ mod tests {
         assert!(find(&["membrane"], &names).unwrap_err().0.contains("2 of its channels"));
         assert!(find(&["4"], &names).unwrap_err().1.contains("3 (bright field)"));
         assert!(find(&["actin"], &names).unwrap_err().1.contains("0 (Nuclei)"));
+    }
+
+    #[test]
+    fn channels_are_found_by_their_wavelength_but_not_by_names_that_could_be_numbers() {
+        let names = ["488", "7", "561"];
+        assert_eq!(find(&["561", "488"], &names).unwrap(), [2, 0]);
+        assert!(find(&["7"], &names).is_err(), "there is no eighth channel");
+        assert_eq!(find(&["0"], &["1", "0"]).unwrap(), [0], "the number of a channel comes first");
+        assert!(find(&["405"], &names).unwrap_err().0.contains("channel 405 does not exist"));
+        assert!(find(&["488"], &["488", "488"]).is_err());
     }
 
     #[test]

@@ -320,6 +320,22 @@ fn the_origin_of_an_image_is_read_and_written_for_all_levels() {
 }
 
 #[test]
+fn an_axis_with_a_scale_that_is_not_positive_has_no_voxel_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = made(folder.path(), |root, _| {
+        let image = &mut root["attributes"]["ome"]["multiscales"][0];
+        let axis = |name: &str| json!({"name": name, "type": "space", "unit": "micrometer"});
+        image["axes"] = json!([axis("z"), axis("y"), axis("x")]);
+        image["datasets"][0]["coordinateTransformations"] = json!([
+            {"type": "scale", "scale": [-2.0, 0.0, 0.5]}, {"type": "translation", "translation": [3.0, 4.0, 5.0]}]);
+        image["coordinateTransformations"] = json!([{"type": "scale", "scale": [-1.0, 1.0, 2.0]}]);
+    });
+    let image = open(&path, &OpenOptions::default()).unwrap();
+    assert_eq!(image.meta().voxel_size_um, VoxelSize { z: None, y: None, x: Some(1.0) }, "not 2 µm along Z");
+    assert_eq!(image.meta().origin_um, [3.0, 4.0, 10.0]);
+}
+
+#[test]
 fn unfinished_folders_do_not_appear() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.zarr");

@@ -115,7 +115,7 @@ fn filters_that_are_not_supported_are_named() {
     let delta = json!({"name": "numcodecs.delta", "configuration": {"dtype": "uint16"}});
     let to_bytes = json!({"name": "bytes"});
     refused(codecs(json!([to_bytes, delta])), "numcodecs.delta");
-    refused(codecs(json!([{"name": "numcodecs.zlib"}, to_bytes])), "order of its codecs");
+    refused(codecs(json!([{"name": "numcodecs.zlib"}, to_bytes])), "comes before the codec");
     refused(
         codecs(json!([{"name": "transpose", "configuration": {"order": [2, 1, 0]}}, delta, to_bytes])),
         "transpose",

@@ -44,6 +44,7 @@ fn hostile_metadata_are_refused_when_the_folder_is_opened() {
         ("codecs", json!([]), Malformed),
         ("codecs", json!([{"name": "bytes"}, {"name": "pcodec"}]), Unsupported),
         ("codecs", json!([{"name": "zstd"}]), Malformed),
+        ("codecs", json!([{"name": "zstd"}, {"name": "bytes"}]), Malformed),
         ("codecs", Value::Null, Malformed),
         ("chunk_key_encoding", json!({"name": "default", "configuration": {"separator": "/../"}}), Malformed),
         ("node_type", json!("group"), Malformed),
@@ -51,16 +52,9 @@ fn hostile_metadata_are_refused_when_the_folder_is_opened() {
     ] {
         assert_eq!(refused(&array(key, value.clone())), kind, "{key} {value}");
     }
-    let sharded = |inner: Value| {
-        array(
-            "codecs",
-            json!([{"name": "sharding_indexed", "configuration": {"chunk_shape": inner,
-            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]}}]),
-        )
-    };
-    assert_eq!(refused(&sharded(json!([3, 4, 4]))), Malformed, "not a divisor");
-    assert_eq!(refused(&sharded(json!([4, 4]))), Malformed);
+    let untyped =
+        open(&array("data_type", json!({"name": "struct"})), &OpenOptions::default()).unwrap_err().to_string();
+    assert!(untyped.contains("the type \"structured or unstated\""), "{untyped}");
     let multiscale = |key: &'static str, value: Value| {
         make(&move |root: &mut Value, _| root["attributes"]["ome"]["multiscales"][0][key] = value.clone())
     };
@@ -77,6 +71,29 @@ fn hostile_metadata_are_refused_when_the_folder_is_opened() {
         ("coordinateTransformations", json!([{"type": "scale", "scale": [null, 1, 2, 3]}]), Malformed),
     ] {
         assert_eq!(refused(&multiscale(key, value.clone())), kind, "{key} {value}");
+    }
+}
+
+#[test]
+fn hostile_shards_are_refused_when_the_folder_is_opened() {
+    use FormatErrorKind::Malformed;
+    let folder = tempfile::tempdir().unwrap();
+    let array = |codecs: Value| made(folder.path(), move |_, array: &mut Value| array["codecs"] = codecs);
+    let sharding = |inner: Value| {
+        json!({"name": "sharding_indexed", "configuration": {"chunk_shape": inner,
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]}})
+    };
+    let sharded = |inner: Value| array(json!([sharding(inner)]));
+    assert_eq!(refused(&sharded(json!([3, 4, 4]))), Malformed, "not a divisor");
+    assert_eq!(refused(&sharded(json!([4, 4]))), Malformed);
+    assert!(open(&sharded(json!([4, 4, 4])), &OpenOptions::default()).is_ok());
+    let compressed_before = json!([{"name": "zstd"}, sharding(json!([4, 4, 4]))]);
+    assert_eq!(refused(&array(compressed_before)), Malformed);
+    for index_codecs in [Value::Null, json!([])] {
+        let mut without = sharding(json!([4, 4, 4]));
+        without["configuration"]["index_codecs"] = index_codecs;
+        assert_eq!(refused(&array(json!([without]))), Malformed, "the place of the index is unknown");
     }
 }
 

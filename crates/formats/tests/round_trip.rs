@@ -213,6 +213,22 @@ fn imagej_labels_have_a_display_range() {
 }
 
 #[test]
+fn characters_that_xml_cannot_have_do_not_damage_the_metadata() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("named.ome.tif");
+    let array = pattern("YX", &[4, 5], DType::U8);
+    let name = "a\u{FFFF}b\u{1}c <&> \u{FFFE}d".to_owned();
+    let channels = vec![Channel { name, color_rgb: None }];
+    write_array(&path, &array, &WriteSpec { channels, ..WriteSpec::of(&array, Container::OmeTiff) }).unwrap();
+    let image = open(&path, &OpenOptions::default()).unwrap();
+    assert_eq!(image.meta().channels[0].name, "a b c <&>  d");
+    if let Some(python) = common::python() {
+        let script = "import sys,tifffile,xml.etree.ElementTree as e;e.fromstring(tifffile.TiffFile(sys.argv[1]).ome_metadata);print(1)";
+        assert_eq!(common::run_python(&python, script, &[path.to_str().unwrap()]).trim(), "1");
+    }
+}
+
+#[test]
 fn unfinished_and_refused_writes_leave_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stack.tif");
@@ -225,6 +241,15 @@ fn unfinished_and_refused_writes_leave_no_files() {
     let mut writer = StackWriter::create(&path, &spec).unwrap();
     let wrong = Array::new("YX".parse().unwrap(), vec![5, 4], vec![1u16; 20]).unwrap();
     assert_eq!(writer.write(&wrong).unwrap_err().kind(), FormatErrorKind::Misused);
+    drop(writer);
+    // The planes of an array file may have any axes, but must be whole and as many as stated.
+    let npy = WriteSpec { container: Container::Npy, ..spec.clone() };
+    let mut writer = StackWriter::create(&folder.path().join("stack.npy"), &npy).unwrap();
+    for (planes, samples, said) in [(1, 15, "15 samples were given, but a plane has 20"), (4, 80, "left to write: 3")] {
+        let slab = Array::new("ZX".parse().unwrap(), vec![planes, samples / planes], vec![1u16; samples]).unwrap();
+        let refused = writer.write(&slab).unwrap_err();
+        assert!(refused.kind() == FormatErrorKind::Misused && refused.to_string().contains(said), "{refused}");
+    }
     drop(writer);
     for (container, compression, dtype) in [
         (Container::ImageJ, Compression::Zstd, DType::U16),

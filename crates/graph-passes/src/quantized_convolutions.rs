@@ -23,8 +23,8 @@ pub(super) fn separate_quantized_convolutions(graph: &mut Graph) -> bool {
 /// Returns the nodes that a `QLinearConv` is made of; `None` if its weights or its bias are not constant.
 fn separate(graph: &mut Graph, node: &Node, attrs: &ConvAttrs) -> Option<Vec<Node>> {
     let (input, output) = (node.input(0)?, node.output(0)?);
-    let (stored, to) = (node.input(3)?, graph.value(node.input(7)?).dtype?);
-    graph.constant(stored)?;
+    let (stored_weights, to) = (node.input(3)?, graph.value(node.input(7)?).dtype?);
+    graph.constant(stored_weights)?;
     let bias = match node.input(8) {
         None => None,
         Some(id) => Some(Tensor::vector(float_bias(graph, node, id)?)),
@@ -33,7 +33,7 @@ fn separate(graph: &mut Graph, node: &Node, attrs: &ConvAttrs) -> Option<Vec<Nod
         let shape = graph.value(like).shape.clone();
         graph.add_value(format!("{}.{part}", node.name), Some(ElementType::F32), shape)
     };
-    let (x, weight, y) = (float("input", input), float("weight", stored), float("result", output));
+    let (x, weight, y) = (float("input", input), float("weight", stored_weights), float("result", output));
     let bias = bias.map(|bias| graph.add_initializer(format!("{}.bias", node.name), bias));
     let part = |op: Op, inputs: Vec<Option<ValueId>>, output: ValueId| Node {
         name: graph.value(output).name.clone(),
@@ -41,14 +41,14 @@ fn separate(graph: &mut Graph, node: &Node, attrs: &ConvAttrs) -> Option<Vec<Nod
         inputs,
         outputs: vec![Some(output)],
     };
-    let real = |axis: i64, first: usize, output: ValueId| {
+    let dequantize = |axis: i64, first: usize, output: ValueId| {
         let inputs = (first..first + 3).map(|index| node.input(index)).collect();
         part(Op::DequantizeLinear { axis, block_size: 0 }, inputs, output)
     };
     let quantize = Op::QuantizeLinear { axis: 1, block_size: 0, to };
     Some(vec![
-        real(1, 0, x),
-        real(0, 3, weight),
+        dequantize(1, 0, x),
+        dequantize(0, 3, weight),
         Node { name: node.name.clone(), ..part(Op::Conv(attrs.clone()), vec![Some(x), Some(weight), bias], y) },
         part(quantize, vec![Some(y), node.input(6), node.input(7)], output),
     ])

@@ -262,4 +262,9 @@ fn mismatched_buffers_are_errors() {
     let mut y = vec![0.0; cropped.len()];
     let cut = conv::conv_transpose(isa, &x, &layout, &doubles, [0; 3], &end, Target::F32(&mut y), &cropped);
     assert!(cut.unwrap_err().to_string().contains("output extent"));
+    let of = WeightShape::dense(16, 16, 8);
+    let unknown = PackedConv::new(isa, &vec![0.0; of.count()], None, of, 4);
+    assert!(unknown.unwrap_err().to_string().contains("expected 1 or 16, got 4"));
+    let unknown = Transposed::new(isa, &vec![0.0; of.count()], None, [16; 2], &TransposedShape::exact([2; 3]), 4);
+    assert!(unknown.unwrap_err().to_string().contains("expected 1 or 16, got 4"));
 }

@@ -386,11 +386,14 @@ fn largest_products_are_summed_exactly() {
 }
 
 #[test]
-fn weights_whose_sums_could_overflow_are_errors() {
+fn weights_whose_sums_could_overflow_or_for_unknown_blocks_are_errors() {
     let of = WeightShape::dense(16, 65_536, 1);
     let isa = cytoscope_kernels::Isa::detect();
     let refused = PackedConvInt8::new(isa, &vec![127; of.count()], 0, of, 16);
     assert!(refused.unwrap_err().to_string().contains("32 bits"));
+    let of = WeightShape::dense(16, 16, 1);
+    let refused = PackedConvInt8::new(isa, &vec![1; of.count()], 0, of, 1);
+    assert!(refused.unwrap_err().to_string().contains("expected 4 or 16, got 1"));
 }
 
 #[test]

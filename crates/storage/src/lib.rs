@@ -19,6 +19,7 @@
 //! - [`setting`] lists the options and commands that notes and errors name.
 //! - [`message`](mod@message) is a text for the user with the options that it names.
 //! - [`counted`] and [`by_count`] let the words of messages agree with their numbers.
+//! - [`panic_text`] returns the message of a panic that was caught.
 //! - [`growing`] keeps the file of an unfinished result, with a record of what is valid, for the next process.
 //! - [`space`] returns the free space of a disk.
 //! - [`lock`] prevents two processes from writing results under the same name.
@@ -52,6 +53,7 @@ mod manifest;
 pub mod message;
 pub mod names;
 pub mod npy;
+mod panics;
 pub mod partial_folder;
 pub mod read;
 mod results_folder;
@@ -66,5 +68,6 @@ pub use io_text::{io_advice, io_message, io_problem, is_exhausted};
 pub use manifest::{
     MARKER, Manifest, ManifestFile, hexadecimal, sha256_of_bytes, sha256_of_file, sha256_of_file_while,
 };
+pub use panics::panic_text;
 pub use results_folder::ResultsFolder;
 pub use target::Overwrite;

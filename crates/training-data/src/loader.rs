@@ -3,6 +3,7 @@
 use crate::error::TrainingDataError;
 use crate::limits::{MAX_PREFETCH, MAX_WORKERS};
 use crate::sampler::{Origin, Patch, Sampler};
+use cytoscope_storage::panic_text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -225,14 +226,8 @@ fn work(shared: &LoaderShared, make: &(impl Fn(u64) -> Result<Patch, TrainingDat
             state.next += 1;
             index
         };
-        let patch = catch_unwind(AssertUnwindSafe(|| make(index))).unwrap_or_else(|thrown| {
-            let problem = thrown
-                .downcast_ref::<&str>()
-                .map(|s| (*s).to_owned())
-                .or_else(|| thrown.downcast_ref::<String>().cloned())
-                .unwrap_or_else(|| "a panic without a message".to_owned());
-            Err(TrainingDataError::Worker { index, problem })
-        });
+        let patch = catch_unwind(AssertUnwindSafe(|| make(index)))
+            .unwrap_or_else(|thrown| Err(TrainingDataError::Worker { index, problem: panic_text(&*thrown) }));
         shared.lock().ready.insert(index, patch);
         shared.made.notify_all();
     }

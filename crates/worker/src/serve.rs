@@ -11,7 +11,7 @@ use super::{
 };
 use cytoscope_engine::{Device, DeviceId, DeviceRequest};
 use cytoscope_pipeline::devices::{Devices, FailedDevice};
-use cytoscope_pipeline::predict::{LiveSink, panic_text};
+use cytoscope_pipeline::predict::LiveSink;
 use cytoscope_pipeline::{
     AppliedProfile, CancelToken, Context, Event, JobError, JobErrorKind, MachineProfiles, PerformanceRequest, cards,
     engine_memory,
@@ -19,6 +19,7 @@ use cytoscope_pipeline::{
 use cytoscope_profile::Recorder;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
+use cytoscope_storage::panic_text;
 use cytoscope_train::TrainEvent;
 use std::borrow::Cow;
 use std::collections::BTreeMap;

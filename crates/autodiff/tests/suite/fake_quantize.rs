@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use cytoscope_autodiff::{fake_quantized, set_constant};
-use cytoscope_graph::{Dim, ElementType, Graph, GraphErrorKind, Op, Tensor};
+use cytoscope_graph::{BinaryOp, Dim, ElementType, Graph, GraphErrorKind, Op, Tensor};
 use cytoscope_graph_passes::quantize::{Activations, is_quantized, prepare, quantizable_layers, quantize};
 
 use crate::common;
@@ -73,6 +73,30 @@ fn a_quantized_network_is_converted_to_floats() {
     let float = cytoscope_autodiff::prepare(&graph).unwrap();
     let found = run(&float, &Tensor::vector(vec![-1.0f32, 0.6, 100.0]));
     assert_eq!(found.as_f32().unwrap(), [0.0f32, 0.6, 63.75]);
+}
+
+/// Signed bytes of other programs, without a zero point, have the level −128, which the quantizer does not write.
+#[test]
+fn the_lowest_level_of_signed_bytes_is_kept() {
+    let mut graph = Graph::new("signed");
+    let x = graph.add_input("x", ElementType::F32, vec![Dim::Fixed(3)]);
+    let scale = Some(graph.add_initializer("scale", Tensor::scalar(0.25f32)));
+    let zero = Some(graph.add_initializer("zero", Tensor::scalar(0i8)));
+    let quantize = Op::QuantizeLinear { axis: 0, block_size: 0, to: ElementType::I8 };
+    let dequantize = Op::DequantizeLinear { axis: 0, block_size: 0 };
+    let levels = graph.push("levels", quantize, &[Some(x), scale, zero]);
+    let activations = graph.push("activations", dequantize.clone(), &[Some(levels), scale, zero]);
+    let weights = Some(graph.add_initializer("weights", Tensor::vector(vec![-128i8, 5, 127])));
+    let weights = graph.push("floats", dequantize, &[weights, scale, zero]);
+    let y = graph.push("y", Op::Binary(BinaryOp::Mul), &[Some(activations), Some(weights)]);
+    graph.outputs.push(y);
+    let x = Tensor::vector(vec![-100.0f32, 0.5, 100.0]);
+    let expected = [1024.0f32, 0.625, 1008.0625];
+    assert_eq!(run(&graph, &x).as_f32().unwrap(), expected);
+    let fake = fake_quantized(&graph, &graph).unwrap();
+    assert_eq!(run(&fake.graph, &x).as_f32().unwrap(), expected);
+    let float = cytoscope_autodiff::prepare(&graph).unwrap();
+    assert_eq!(run(&float, &x).as_f32().unwrap(), expected);
 }
 
 #[test]

@@ -29,6 +29,14 @@ pub(super) fn build(
     let first = if tensors.contains_key(residual) { residual } else { "model.0.conv.weight" };
     let (layers, x) = Layers::start(tensors, "monai-unet", first)?;
     let has_slopes = tensors.keys().any(|name| name.ends_with(".adn.A.weight"));
+    if let Some(act) = kwargs.stated_name("act").filter(|act| (act == "prelu") != has_slopes) {
+        let expected = if has_slopes {
+            "prelu, as the file has the slopes of its activations"
+        } else {
+            "relu, as the file has no slopes of its activations"
+        };
+        return Err(ImportError::InvalidArgument { argument: "act".to_owned(), value: act, expected });
+    }
     let mut net = UNet { layers, kwargs, has_slopes };
     if !has_slopes && kwargs.get("act").is_none() {
         net.layers.assume("the activations without parameters are ReLU");

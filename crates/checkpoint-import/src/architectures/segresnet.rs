@@ -37,7 +37,16 @@ pub(super) fn build(
             })?)
         }
     };
-    let is_instance = kwargs.stated_name("norm").is_some_and(|name| name == "instance");
+    let stated_norm = kwargs.stated_name("norm").unwrap_or_default();
+    let expected_norm = match (stated_norm.as_str(), layers.has("conv_final.0.running_mean")) {
+        ("batch", false) => Some("group or instance, as the file has no running statistics of the norms"),
+        ("group", true) => Some("batch, as the file has running statistics of the norms"),
+        _ => None,
+    };
+    if let Some(expected) = expected_norm {
+        return Err(ImportError::InvalidArgument { argument: "norm".to_owned(), value: stated_norm, expected });
+    }
+    let is_instance = stated_norm == "instance";
     let mut net = SegResNet { layers, groups: groups.unwrap_or(GROUPS), is_instance };
     net.layers.epsilon = kwargs.setting("norm", "eps")?.unwrap_or(net.layers.epsilon);
     net.layers.assume("strides are 2, and the activation is ReLU, MONAI's default");

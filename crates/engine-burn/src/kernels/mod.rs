@@ -8,6 +8,7 @@ mod channels;
 mod conv;
 mod conv_training;
 mod curve;
+mod division;
 mod elementwise;
 mod fused;
 mod loss;

@@ -6,6 +6,7 @@
 
 use super::conv::Convolution;
 use super::curve::Kind as CurveKind;
+pub(super) use super::division::{EDGE, PLANES};
 use super::memory::{LengthsZyx, Reach, voxel_number};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -23,10 +24,6 @@ pub(crate) fn launches() -> u64 {
     LAUNCHES.load(Ordering::Relaxed)
 }
 
-/// Voxels of a row, input channels of a step, and output channels of a block: the edge of a matrix.
-pub(super) const EDGE: usize = 16;
-/// Planes of a cube.
-pub(super) const PLANES: usize = 8;
 /// Number of units (threads) of a plane (warp).
 pub(super) const PLANE_UNITS: usize = 32;
 /// Units of a cube.

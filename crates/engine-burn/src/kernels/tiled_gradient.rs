@@ -8,6 +8,7 @@
 
 use super::conv::Convolution;
 use super::curve::Curve;
+use super::division::{part_limit, row_groups};
 use super::memory::{Dense, LengthsZyx, Reach, empty, length, lengths_zyx, vector, voxel_number};
 use super::mma::{Sums, multiply_columns, share_rows, zero_rows};
 use super::tile::{
@@ -23,8 +24,6 @@ use std::sync::atomic::Ordering;
 
 /// Candidates for the rows of a box along Z and Y; the first that fits in shared memory is taken.
 const BOXES: [[usize; 2]; 6] = [[4, 4], [2, 4], [2, 2], [1, 4], [1, 2], [1, 1]];
-/// Number of cubes if there are enough boxes: a few for each multiprocessor.
-const CUBES: usize = 512;
 
 /// How the planes of a cube divide the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,7 +41,7 @@ pub(super) struct Division {
 impl Division {
     /// Returns the division of boxes of `rows` rows; `None` if the rows cannot be divided.
     fn of(taps: usize, rows: usize) -> Option<Self> {
-        let row_groups = PLANES / taps.clamp(1, PLANES);
+        let row_groups = row_groups(taps);
         let plane_taps = taps.div_ceil(PLANES / row_groups);
         rows.is_multiple_of(row_groups).then_some(Self { taps, plane_taps, row_groups, group_rows: rows / row_groups })
     }
@@ -316,12 +315,6 @@ fn store_sums(
     }
 }
 
-/// Returns an upper bound of the number of sums, for this number of weights and taps: a cube has the sums of one block of
-/// channels.
-pub(super) fn max_sums(weights: usize, taps: usize) -> usize {
-    weights.max(CUBES * EDGE * EDGE * taps)
-}
-
 /// Returns sums of products whose axes are part, tap, input channel and output channel, and the number of parts, with one
 /// launch. Returns `None` if the device has no such matrix units, or if the numbers of channels are not multiples of 16.
 pub(super) fn partial_sums<R: CubeRuntime>(
@@ -359,8 +352,7 @@ pub(super) fn partial_sums<R: CubeRuntime>(
     let boxes =
         samples * out_depth.div_ceil(shape.rows[0]) * out_height.div_ceil(shape.rows[1]) * out_width.div_ceil(EDGE);
     let channel_blocks = inputs / EDGE * (outputs / EDGE);
-    let wanted = (CUBES / channel_blocks / division.row_groups).clamp(1, boxes);
-    let part_boxes = boxes.div_ceil(wanted);
+    let part_boxes = boxes.div_ceil(part_limit(channel_blocks, division.row_groups, boxes));
     let parts = boxes.div_ceil(part_boxes);
     let sums = empty(&x.tensor, [parts * division.row_groups, taps, inputs, outputs, 1], DType::F32);
     multiply_tiled::launch::<R>(

@@ -4,6 +4,7 @@
 //! into parts: every unit adds up the products of one part for one tap and a few input and output channels, and a second
 //! kernel adds up the parts.
 
+use super::division::max_sums;
 use super::memory::{
     Dense, LengthsZyx, Reach, empty, length, lengths_zyx, per_element, place, read_at, vector, voxel_number,
 };
@@ -206,7 +207,7 @@ fn part_count(voxels: usize, weights: usize) -> usize {
 /// `voxels` voxels in all samples.
 pub(crate) fn sum_count(voxels: usize, weights: usize, taps: usize) -> usize {
     let sums = part_count(voxels, weights) * weights;
-    sums.max(tiled_gradient::max_sums(weights, taps))
+    sums.max(max_sums(weights, taps))
 }
 
 /// Returns how many neighboring vectors a unit works on.

@@ -13,6 +13,9 @@ mod training;
 
 // The library's unit tests are built here (see its Cargo.toml).
 #[allow(dead_code)]
+#[path = "../../src/kernels/division.rs"]
+mod division;
+#[allow(dead_code)]
 #[path = "../../src/explain.rs"]
 mod explain;
 #[allow(dead_code)]

@@ -29,6 +29,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn bands_overlap_by_the_receptive_field() {
+        let reach = AxisReach { before: Some(3), after: Some(3), multiple_of: 4 };
+        let band = |fed, kept| Band { fed, kept };
+        assert_eq!(bands(100, 2, &reach), Some(vec![band(0..60, 0..52), band(40..100, 52..100)]));
+        assert_eq!(bands(100, 1, &reach), Some(vec![band(0..100, 0..100)]));
+        assert_eq!(bands(12, 2, &reach), None, "a band with its borders would exceed the stack");
+        assert_eq!(bands(100, 2, &AxisReach { before: None, ..reach }), None);
+    }
+
     proptest! {
         #[test]
         fn kept_rows_tile_the_stack_and_their_receptive_fields_are_fed(

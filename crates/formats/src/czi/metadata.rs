@@ -9,7 +9,7 @@ use quick_xml::{
     Reader,
     events::{BytesStart, Event},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Metadata from the XML. Parts that are missing or damaged are unknown, because the pixels do not depend on them.
 #[derive(Debug, Default, PartialEq)]
@@ -55,87 +55,126 @@ fn attributes(element: &BytesStart<'_>) -> ome_xml::Attributes {
 
 /// Parses the XML.
 pub(super) fn parse(xml: &str) -> Metadata {
-    let mut metadata = Metadata::default();
-    let mut reader = Reader::from_str(xml);
-    let mut path: Vec<String> = Vec::new();
-    let mut axis = String::new();
-    let mut displayed = 0;
-    loop {
-        let event = match reader.read_event() {
-            Ok(Event::Eof) => return metadata,
-            Ok(event) => event,
-            Err(error) => {
-                tracing::warn!("the metadata of the CZI are damaged ({error}): the rest of them is ignored");
-                return metadata;
-            }
-        };
-        match event {
-            Event::Start(e) if path.len() < MAX_DEPTH => {
-                let name = e.local_name().as_ref().to_owned();
-                let attributes = attributes(&e);
-                match name.as_str() {
-                    "Distance" => axis = attributes.get("Id").cloned().unwrap_or_default(),
-                    "Channel" if ends(&path, &["Dimensions", "Channels"]) => {
-                        let name = attributes.get("Name").cloned().unwrap_or_default();
-                        metadata.channels.push(Channel { name, color_rgb: None });
-                    }
-                    "Channel" if ends(&path, &["DisplaySetting", "Channels"]) => displayed += 1,
-                    "Scene" if ends(&path, &SCENES) => metadata.add_scene(&attributes),
-                    _ => {}
+    let mut parser = MetadataParser::default();
+    parser.read(xml);
+    parser.finish()
+}
+
+/// A channel of the display settings.
+struct DisplayChannel {
+    id: Option<String>,
+    color_rgb: Option<[u8; 3]>,
+}
+
+#[derive(Default)]
+struct MetadataParser {
+    metadata: Metadata,
+    /// Names of the elements around the next one, outermost first.
+    path: Vec<String>,
+    /// Axis of the last distance.
+    axis: String,
+    /// Indices of the channels by their ids.
+    channel_by_id: HashMap<String, usize>,
+    displayed: Vec<DisplayChannel>,
+}
+
+impl MetadataParser {
+    fn read(&mut self, xml: &str) {
+        let mut reader = Reader::from_str(xml);
+        loop {
+            let event = match reader.read_event() {
+                Ok(Event::Eof) => return,
+                Ok(event) => event,
+                Err(error) => {
+                    tracing::warn!("the metadata of the CZI are damaged ({error}): the rest of them is ignored");
+                    return;
                 }
-                path.push(name);
-            }
-            Event::Start(_) => return metadata,
-            Event::Empty(e) => {
-                if e.local_name().as_ref() == "Scene" && ends(&path, &SCENES) {
-                    metadata.add_scene(&ome_xml::attributes(&e).unwrap_or_default());
+            };
+            match event {
+                Event::Start(e) if self.path.len() < MAX_DEPTH => {
+                    let name = e.local_name().as_ref().to_owned();
+                    self.begin(&name, &e);
+                    self.path.push(name);
                 }
-                if e.local_name().as_ref() != "Channel" {
-                    continue;
+                Event::Start(_) => {
+                    tracing::warn!("the metadata of the CZI are nested too deeply: the rest of them is ignored");
+                    return;
                 }
-                if ends(&path, &["DisplaySetting", "Channels"]) {
-                    displayed += 1;
-                } else if ends(&path, &["Dimensions", "Channels"]) {
-                    let name = attributes(&e).get("Name").cloned().unwrap_or_default();
-                    metadata.channels.push(Channel { name, color_rgb: None });
+                Event::Empty(e) => self.begin(e.local_name().as_ref(), &e),
+                Event::End(_) => {
+                    self.path.pop();
                 }
+                Event::Text(text) => {
+                    let text: &str = &text;
+                    self.value(text.trim());
+                }
+                _ => {}
             }
-            Event::End(_) => {
-                path.pop();
+        }
+    }
+
+    /// Uses the name and the attributes of an element.
+    fn begin(&mut self, name: &str, element: &BytesStart<'_>) {
+        match name {
+            "Distance" => self.axis = attributes(element).remove("Id").unwrap_or_default(),
+            "Channel" if ends(&self.path, &["Dimensions", "Channels"]) => {
+                let mut stated = attributes(element);
+                if let Some(id) = stated.remove("Id") {
+                    self.channel_by_id.entry(id).or_insert(self.metadata.channels.len());
+                }
+                let name = stated.remove("Name").unwrap_or_default();
+                self.metadata.channels.push(Channel { name, color_rgb: None });
             }
-            Event::Text(text) => {
-                let text: &str = &text;
-                value(&mut metadata, &path, &axis, displayed, text.trim());
+            "Channel" if ends(&self.path, &["DisplaySetting", "Channels"]) => {
+                let id = attributes(element).remove("Id");
+                self.displayed.push(DisplayChannel { id, color_rgb: None });
             }
+            "Scene" if ends(&self.path, &SCENES) => self.metadata.add_scene(&attributes(element)),
             _ => {}
         }
+    }
+
+    /// Uses the text of an element.
+    fn value(&mut self, text: &str) {
+        if ends(&self.path, &["Scaling", "Items", "Distance", "Value"]) {
+            // In meters, whatever the unit for display.
+            let um = text.parse::<f64>().ok().and_then(|v| positive(v * 1e6));
+            let size = &mut self.metadata.voxel_size_um;
+            match self.axis.as_str() {
+                "X" => size.x = um,
+                "Y" => size.y = um,
+                "Z" => size.z = um,
+                _ => {}
+            }
+        } else if ends(&self.path, &["T", "Positions", "Interval", "Increment"]) {
+            // A value that is not a positive number counts as unknown.
+            self.metadata.time_interval_secs = text.parse::<f64>().ok().and_then(positive);
+        } else if ends(&self.path, &["DisplaySetting", "Channels", "Channel", "Color"])
+            && let Some(channel) = self.displayed.last_mut()
+        {
+            channel.color_rgb = color(text);
+        }
+    }
+
+    /// Returns the metadata, whose channels have the colors of the display settings: those with the same ids, or if there are
+    /// none, those at the same positions.
+    fn finish(self) -> Metadata {
+        let Self { mut metadata, channel_by_id, displayed, .. } = self;
+        let by_id = |shown: &DisplayChannel| shown.id.as_ref().and_then(|id| channel_by_id.get(id)).copied();
+        let has_ids = displayed.iter().any(|shown| by_id(shown).is_some());
+        for (position, shown) in displayed.iter().enumerate() {
+            let index = if has_ids { by_id(shown) } else { Some(position) };
+            if let Some(channel) = index.and_then(|index| metadata.channels.get_mut(index)) {
+                channel.color_rgb = shown.color_rgb.or(channel.color_rgb);
+            }
+        }
+        metadata
     }
 }
 
 /// Whether a path of elements ends in these names.
 fn ends(path: &[String], names: &[&str]) -> bool {
     path.len() >= names.len() && path.iter().rev().zip(names.iter().rev()).all(|(a, b)| a == b)
-}
-
-/// Uses the text of an element.
-fn value(metadata: &mut Metadata, path: &[String], axis: &str, displayed: usize, text: &str) {
-    if ends(path, &["Scaling", "Items", "Distance", "Value"]) {
-        // In meters, whatever the unit for display.
-        let um = text.parse::<f64>().ok().and_then(|v| positive(v * 1e6));
-        match axis {
-            "X" => metadata.voxel_size_um.x = um,
-            "Y" => metadata.voxel_size_um.y = um,
-            "Z" => metadata.voxel_size_um.z = um,
-            _ => {}
-        }
-    } else if ends(path, &["T", "Positions", "Interval", "Increment"]) {
-        // A value that is not a positive number counts as unknown.
-        metadata.time_interval_secs = text.parse::<f64>().ok().and_then(positive);
-    } else if ends(path, &["DisplaySetting", "Channels", "Channel", "Color"])
-        && let Some(channel) = displayed.checked_sub(1).and_then(|i| metadata.channels.get_mut(i))
-    {
-        channel.color_rgb = color(text);
-    }
 }
 
 /// A color such as `#FF00FF00`: alpha, red, green, blue.
@@ -171,6 +210,25 @@ mod tests {
         let VoxelSize { z, y, x } = found.voxel_size_um;
         assert!((z.unwrap_or(0.0) - 1.0).abs() < 1e-9 && y.is_none() && (x.unwrap_or(0.0) - 0.15).abs() < 1e-9);
         assert_eq!(parse("<Metadata><Scaling"), Metadata::default());
+    }
+
+    #[test]
+    fn channels_have_the_colors_of_display_settings_with_their_ids() {
+        let colors = |shown: [&str; 2]| -> Vec<Option<[u8; 3]>> {
+            let [first, second] = shown;
+            // The display settings may come first, and may list the channels in another order.
+            let xml = format!(
+                "<ImageDocument><Metadata><DisplaySetting><Channels><Channel {first}><Color>#FF0000FF</Color></Channel>\
+                <Channel {second}><Color>#FF00FF00</Color></Channel></Channels></DisplaySetting><Information><Image>\
+                <Dimensions><Channels><Channel Id=\"Channel:0\"/><Channel Id=\"Channel:1\"/></Channels></Dimensions></Image>\
+                </Information></Metadata></ImageDocument>"
+            );
+            parse(&xml).channels.into_iter().map(|channel| channel.color_rgb).collect()
+        };
+        let (blue, green) = (Some([0, 0, 255]), Some([0, 255, 0]));
+        assert_eq!(colors(["Id=\"Channel:1\"", "Id=\"Channel:0\""]), [green, blue]);
+        assert_eq!(colors(["Id=\"Channel:1\"", "Id=\"Channel:7\""]), [None, blue], "another channel is not shown");
+        assert_eq!(colors(["Name=\"DAPI\"", "Name=\"GFP\""]), [blue, green], "without ids, the order counts");
     }
 
     /// The size is such that work growing with its square would take minutes.

@@ -52,7 +52,7 @@ fn named(fault: Fault, file: &Path) -> Fault {
 const MAX_CHECKED: usize = 16;
 
 /// The error for a file that cannot be a plane of the series that its name suggests.
-pub(crate) fn differs() -> Fault {
+pub(crate) fn not_in_series() -> Fault {
     Fault::Malformed(
         "it differs from the other files of its series in size, sample type or number of images".into(),
         "move it to another folder, or open a single file of the series with the axes YX".into(),
@@ -86,7 +86,7 @@ fn fits_by_sample(
     Ok(true)
 }
 
-/// Returns the files whose numbers follow each other without a gap, with a number among them.
+/// Returns the files with consecutive numbers up to the first gap below and above `opened_number`, in the order of their numbers.
 fn run_around(by_number: &BTreeMap<u64, PathBuf>, opened_number: u64) -> Vec<&PathBuf> {
     let file = |number: u64| by_number.get(&number);
     let mut run: Vec<&PathBuf> = (0..opened_number).rev().map_while(file).collect();

@@ -194,7 +194,7 @@ fn text<'a>(node: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
 
 fn parse_v2(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
     let (shape, chunk_shape) = (extents(node, "shape")?, extents(node, "chunks")?);
-    let (dtype, order) = dtype_v2(text(node, "dtype").unwrap_or_default())?;
+    let (dtype, order) = dtype_v2(text(node, "dtype").unwrap_or("structured or unstated"))?;
     // Filters are applied before the compressor.
     let filters = node.get("filters").and_then(Value::as_array).into_iter().flatten();
     let compressor = node.get("compressor").filter(|compressor| !compressor.is_null());
@@ -310,7 +310,7 @@ fn parse_v3(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
             }
         },
     };
-    let name = text(node, "data_type").unwrap_or_default();
+    let name = text(node, "data_type").unwrap_or("structured or unstated");
     let dtype = match name {
         "bool" => DType::U8,
         other => other.parse::<DType>().map_err(|_| unsupported_type(name))?,
@@ -402,7 +402,7 @@ impl Chain {
             let Some(filter) = Filter::parse(name, &configuration, samples, TypeNames::OfChunk)? else {
                 // A codec that is not known is refused by its name.
                 BytesCodec::parse(name, &configuration)?;
-                return Err(unsupported_order());
+                return Err(Fault::malformed(format!("its codec {name:?} comes before the codec \"bytes\"")));
             };
             if self.shards.is_some() || !self.stored.is_sorted() {
                 let problem = format!("its filter {name:?} before shards or with a transpose is not supported");
@@ -438,9 +438,11 @@ impl Chain {
     fn sharded(configuration: &Map<String, Value>, dtype: DType) -> Result<Self, Fault> {
         let chunk_shape = extents(configuration, "chunk_shape")?;
         let mut chain = Self::parse(configuration.get("codecs"), &chunk_shape, dtype, false)?;
+        // Without them, it is unknown whether a checksum follows the index, and thus where the index starts.
+        let index_codecs = configuration.get("index_codecs").and_then(Value::as_array).filter(|list| !list.is_empty());
+        let missing = || Fault::malformed("its shards state no codecs of their index (index_codecs)");
         let mut index_has_checksum = false;
-        for (i, entry) in configuration.get("index_codecs").and_then(Value::as_array).into_iter().flatten().enumerate()
-        {
+        for (i, entry) in index_codecs.ok_or_else(missing)?.iter().enumerate() {
             match named(entry)? {
                 ("bytes" | "endian", c) if i == 0 && text(&c, "endian") != Some("big") => {}
                 ("crc32c", _) if i == 1 => index_has_checksum = true,
@@ -460,8 +462,8 @@ impl Chain {
     }
 }
 
-/// Floats below this value are exact whole numbers.
-const MAX_WHOLE: f64 = 9_007_199_254_740_992.0;
+/// Whole numbers up to this one, 2⁵³, are exact in 64-bit floats.
+const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
 
 /// The fill value in native byte order.
 fn fill_value(dtype: DType, value: &Value) -> Result<Vec<u8>, Fault> {
@@ -482,14 +484,17 @@ fn fill_value(dtype: DType, value: &Value) -> Result<Vec<u8>, Fault> {
         },
         _ => return Err(wrong()),
     };
+    let is_exact = number.fract() == 0.0 && number.abs() < MAX_EXACT_INTEGER;
     let bytes = match dtype {
         DType::F64 => number.to_ne_bytes().to_vec(),
         DType::F32 => (number as f32).to_ne_bytes().to_vec(),
         DType::F16 => f16::from_f64(number).to_ne_bytes().to_vec(),
-        DType::U64 => value.as_u64().or((number == 1.0).then_some(1)).ok_or_else(wrong)?.to_ne_bytes().to_vec(),
+        DType::U64 => {
+            let exact = (is_exact && number >= 0.0).then_some(number as u64);
+            value.as_u64().or(exact).ok_or_else(wrong)?.to_ne_bytes().to_vec()
+        }
         _ => {
-            let is_whole = number.fract() == 0.0 && number.abs() < MAX_WHOLE;
-            let integer = value.as_i64().or(is_whole.then_some(number as i64)).ok_or_else(wrong)?;
+            let integer = value.as_i64().or(is_exact.then_some(number as i64)).ok_or_else(wrong)?;
             let bits = size as u32 * 8;
             let (low, high) = match dtype {
                 DType::I8 | DType::I16 | DType::I32 | DType::I64 => (i64::MIN >> (64 - bits), i64::MAX >> (64 - bits)),
@@ -532,6 +537,8 @@ mod tests {
         assert_eq!(of(DType::U16, json!(258)), Some(258u16.to_ne_bytes().to_vec()));
         assert_eq!(of(DType::I16, json!(-2)), Some((-2i16).to_ne_bytes().to_vec()));
         assert_eq!(of(DType::U64, json!(u64::MAX)), Some(vec![255; 8]));
+        assert_eq!(of(DType::U64, json!(0.0)), Some(vec![0; 8]));
+        assert_eq!(of(DType::U64, json!(7.0)), Some(7u64.to_ne_bytes().to_vec()));
         assert_eq!(of(DType::I64, json!(i64::MIN)), Some(i64::MIN.to_ne_bytes().to_vec()));
         assert_eq!(of(DType::F32, json!("-Infinity")), Some(f32::NEG_INFINITY.to_ne_bytes().to_vec()));
         assert_eq!(of(DType::F32, json!("0x3f800000")), Some(1f32.to_ne_bytes().to_vec()));
@@ -543,6 +550,8 @@ mod tests {
             (DType::U16, json!(1.5)),
             (DType::U16, json!("NaN")),
             (DType::U64, json!(-1)),
+            (DType::U64, json!(-1.0)),
+            (DType::U64, json!(1.5)),
             (DType::I64, json!(1e19)),
             (DType::F32, json!("0x3f80")),
             (DType::U8, json!([0])),

@@ -233,7 +233,7 @@ fn parse_axes(value: Option<&Value>, version: Option<&str>) -> Result<(Vec<Axis>
 
 /// Where the samples of an array lie, in the units of its axes.
 struct Grid {
-    /// The product of all scales; `None` if there is none.
+    /// The product of all scales, NaN along axes where one of them is not positive; `None` if there is none.
     scale: Option<Vec<f64>>,
     /// Position of the first sample.
     translation: Vec<f64>,
@@ -277,7 +277,10 @@ fn compose_transformations<'a>(transformations: impl Iterator<Item = &'a Value>,
                 if factors.iter().any(|f| positive(*f).is_none()) {
                     ignore_entry::<()>("scale", &format!("{factors:?}"), "positive numbers");
                 }
-                grid.translation.iter_mut().zip(&factors).for_each(|(position, factor)| *position *= factor);
+                // Two negative factors must not become a positive one: along such an axis, the scale stays unknown.
+                let factors: Vec<f64> = factors.into_iter().map(|f| positive(f).unwrap_or(f64::NAN)).collect();
+                let known = grid.translation.iter_mut().zip(&factors).filter(|(_, factor)| !factor.is_nan());
+                known.for_each(|(position, factor)| *position *= factor);
                 grid.scale = Some(match grid.scale {
                     None => factors,
                     Some(before) => before.iter().zip(&factors).map(|(a, b)| a * b).collect(),

@@ -129,7 +129,7 @@ impl Slices {
         let decode_checked = |source: &Source| {
             let header = Header::read(source)?;
             if header != self.header {
-                return Err(numbered::differs());
+                return Err(numbered::not_in_series());
             }
             let started = Instant::now();
             let samples = decode::decode(source, &header, &self.limits)?;

@@ -57,14 +57,14 @@ impl Stack {
 
     /// Reads a region, axes T, Z, C, Y, X, S, which has been checked against the shape of the level.
     pub fn read(&self, path: &Path, level: usize, region: &Region) -> Result<Samples, FormatError> {
-        let (Some(layout), [t0, z0, c0, y0, x0, s0], [nt, nz, nc, ny, nx, ns]) =
-            (self.layout(level), as_six(&region.start), as_six(&region.size))
+        let Some(layout) = self.layout(level) else {
+            let count = counted(self.levels.len(), "level");
+            return Err(FormatError::misused(path, format!("level {level} of {count} is read"), "choose one of them"));
+        };
+        let (&[t0, z0, c0, y0, x0, s0], &[nt, nz, nc, ny, nx, ns]) = (region.start.as_slice(), region.size.as_slice())
         else {
-            return Err(FormatError::misused(
-                path,
-                "the region does not have the axes T, Z, C, Y, X, S",
-                "give six axes",
-            ));
+            let problem = format!("the region has the lengths {:?}", region.size);
+            return Err(FormatError::misused(path, problem, "give the six axes T, Z, C, Y, X, S"));
         };
         let window = PlaneWindow { y: y0..y0 + ny, x: x0..x0 + nx, s: s0..s0 + ns };
         let mut budget = Budget::default();
@@ -160,10 +160,6 @@ impl Stack {
         }
         PlaneSource::plan(Arc::clone(file), page, plane.slice, window, budget)
     }
-}
-
-fn as_six(v: &[usize]) -> [usize; 6] {
-    v.try_into().unwrap_or([0; 6])
 }
 
 /// Splits a plane's output into tasks, each with its own part of the output.

@@ -40,8 +40,8 @@ pub(crate) fn check<'a>(file: &Container, pages: impl Iterator<Item = &'a Page> 
         if stored > allowed || examined > allowed {
             return Err(Fault::OverLimit(
                 format!(
-                    "its pages declare {declared} bytes of image from strips or tiles that they share: \
-                    at least {stored} bytes of strips, but the file has {length}"
+                    "its pages declare {declared} bytes of pixels and share strips or tiles: those of all pages have at \
+                    least {stored} bytes, but the file has {length}"
                 )
                 .into(),
                 DAMAGED.into(),

@@ -11,7 +11,7 @@ use crate::{
     error::{Fault, FormatError},
     file_format::FileFormat,
     limits::Limits,
-    numbered::{PlaneFiles, differs, series_files},
+    numbered::{PlaneFiles, not_in_series, series_files},
     source::Source,
 };
 use cytoscope_volume::Axis;
@@ -107,7 +107,7 @@ fn slice_page_layout(file: &TiffFile) -> Result<Option<Arc<Layout>>, Fault> {
 
 /// Refuses a file that cannot be a slice in a stack with pages of this layout.
 pub(super) fn check_slice(file: &TiffFile, layout: &Layout) -> Result<(), Fault> {
-    if slice_page_layout(file)?.is_some_and(|own| own.is_slice_with(layout)) { Ok(()) } else { Err(differs()) }
+    if slice_page_layout(file)?.is_some_and(|own| own.is_slice_with(layout)) { Ok(()) } else { Err(not_in_series()) }
 }
 
 /// Returns whether a file can be a slice in a stack with pages of this layout.

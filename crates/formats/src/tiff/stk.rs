@@ -38,7 +38,7 @@ pub(crate) fn is_stk(file: &TiffFile) -> bool {
 
 /// The stack: slices if the planes have distances along Z, or else time points.
 pub(crate) fn series(file: &TiffFile, layout: &Layout, page: u32) -> Result<Series, Fault> {
-    let missing = || Fault::malformed("the planes of the STK are not described");
+    let missing = || Fault::malformed("the distances and times of the planes of the STK (tag UIC2) are missing");
     let entry = file.first.get(UIC2).ok_or_else(missing)?;
     let count = usize::try_from(entry.count).unwrap_or(usize::MAX);
     if count > 1 && (layout.codec != Codec::Raw || layout.tiled) {

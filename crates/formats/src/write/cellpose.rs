@@ -48,14 +48,14 @@ pub(super) fn before_masks(spec: &WriteSpec, path: &Path) -> Vec<u8> {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let stem = name.get(..name.len().saturating_sub(SUFFIX.len())).unwrap_or(&name);
     key(&mut bytes, &format!("{stem}.tif"));
-    write_masks_header(&mut bytes, spec, "masks");
+    array_entry(&mut bytes, spec, "masks");
     bytes
 }
 
 /// The bytes between the samples of the masks and those of the outlines.
 pub(super) fn before_outlines(spec: &WriteSpec) -> Vec<u8> {
     let mut bytes = b"tb".to_vec();
-    write_masks_header(&mut bytes, spec, "outlines");
+    array_entry(&mut bytes, spec, "outlines");
     bytes
 }
 
@@ -68,8 +68,8 @@ pub(super) fn after_outlines() -> Vec<u8> {
     bytes
 }
 
-/// The key and the array of labels up to its samples.
-fn write_masks_header(bytes: &mut Vec<u8>, spec: &WriteSpec, name: &str) {
+/// The key `name` and an array of the masks' shape and type, up to its samples.
+fn array_entry(bytes: &mut Vec<u8>, spec: &WriteSpec, name: &str) {
     key(bytes, name);
     let code = format!("u{}", spec.dtype.size_bytes());
     let order = if spec.dtype.size_bytes() == 1 { '|' } else { '<' };
@@ -97,6 +97,7 @@ fn array(bytes: &mut Vec<u8>, shape: &[usize], code: &str, order: char) {
     bytes.extend(b"tb\x89");
 }
 
+/// A string: a key of the dictionary, or a value.
 fn key(bytes: &mut Vec<u8>, text: &str) {
     bytes.push(b'X');
     bytes.extend((text.len() as u32).to_le_bytes());
@@ -104,7 +105,7 @@ fn key(bytes: &mut Vec<u8>, text: &str) {
 }
 
 /// The outline of the masks of one plane: the pixels of an object that touch another value, or the border, along Y or X;
-/// other pixels are 0. `plane` has rows of `width` samples of `size` bytes.
+/// other pixels are 0. `plane` has the bytes of the samples of one slice of the masks, row by row.
 pub(super) fn outlines(spec: &WriteSpec, plane: &[u8]) -> Vec<u8> {
     let (width, size) = (spec.size(Axis::X), spec.dtype.size_bytes());
     let row = width * size;

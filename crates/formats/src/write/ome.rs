@@ -86,8 +86,9 @@ pub(crate) fn first_tags(spec: &WriteSpec, ranges: &Ranges) -> Vec<(u16, Value)>
 }
 
 fn escape_xml(text: &str) -> String {
-    // XML does not allow control characters, not even escaped.
-    let clean: String = text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { ' ' } else { c }).collect();
+    // XML does not allow these characters, not even escaped.
+    let is_illegal = |c: char| matches!(c, '\u{FFFE}' | '\u{FFFF}') || (c.is_control() && c != '\n' && c != '\t');
+    let clean: String = text.chars().map(|c| if is_illegal(c) { ' ' } else { c }).collect();
     quick_xml::escape::escape(clean.as_str()).into_owned()
 }
 

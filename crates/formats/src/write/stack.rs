@@ -22,7 +22,8 @@ const STRIPS_AT_ONCE: usize = 64;
 /// Largest classic TIFF in bytes, including directories; larger files are BigTIFF.
 const CLASSIC_BYTES: u64 = (4 << 30) - (1 << 20);
 
-/// Writes a stack plane by plane. Apart from 16 bytes per strip, its memory does not grow with the number of planes.
+/// Writes a stack plane by plane. Its memory does not grow with the number of planes, apart from 16 bytes per strip, and the
+/// compressed outlines of Cellpose's masks or the regions of an ROI set, which are written at the end.
 /// The file is renamed to its target by [`StackWriter::finish`]; a writer that is dropped before that leaves no file.
 ///
 /// ```
@@ -169,18 +170,16 @@ impl StackWriter {
                 format!("give planes of {} {wanted:?}", self.spec.dtype),
             ));
         }
-        let planes = slab.samples().len() / self.spec.plane_len();
-        let whole = planes * self.spec.plane_len() == slab.samples().len();
-        if !whole || self.planes_done + planes > self.spec.planes() {
-            return Err(FormatError::misused(
-                &self.path,
-                format!(
-                    "{} planes were given, but {} remain to be written",
-                    planes,
-                    self.spec.planes() - self.planes_done
-                ),
-                "give each plane once",
-            ));
+        let (samples, plane_len) = (slab.samples().len(), self.spec.plane_len());
+        let planes = samples / plane_len;
+        if planes * plane_len != samples {
+            let problem = format!("{samples} samples were given, but a plane has {plane_len}");
+            return Err(FormatError::misused(&self.path, problem, "give whole planes"));
+        }
+        let left = self.spec.planes() - self.planes_done;
+        if planes > left {
+            let problem = format!("planes given: {planes}; planes left to write: {left}");
+            return Err(FormatError::misused(&self.path, problem, "give each plane once"));
         }
         Ok(planes)
     }

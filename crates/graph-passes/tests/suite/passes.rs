@@ -335,8 +335,8 @@ fn convolutions_of_bytes_become_those_of_floats_with_the_same_result() {
     let bytes = Some(graph.push("bytes", quantize, &[Some(x), sx, zx]));
     let conv = Op::QLinearConv(ConvAttrs::same(&[3, 3]));
     let y = Some(graph.push("y", conv, &[bytes, sx, zx, w, sw, zw, sy, zy, bias]));
-    let real = graph.push("real", Op::DequantizeLinear { axis: 1, block_size: 0 }, &[y, sy, zy]);
-    graph.outputs.push(real);
+    let floats = graph.push("floats", Op::DequantizeLinear { axis: 1, block_size: 0 }, &[y, sy, zy]);
+    graph.outputs.push(floats);
     infer_shapes(&mut graph, &[(x, shape.to_vec())]).unwrap();
     let mut separated = graph.clone();
     assert!(cytoscope_graph_passes::to_single_precision(&mut separated).unwrap());

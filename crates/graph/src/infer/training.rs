@@ -15,9 +15,15 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
         Op::FakeQuantize { scales, axis, .. } => {
             args.types(0, &FLOATS)?;
             let x = args.need(0)?;
-            let along = x.fixed_shape().map(|s| s.get(*axis).copied().unwrap_or(0));
-            if let Some(n) = along.filter(|n| scales.len() != 1 && *n != scales.len()) {
-                return Err(GraphError::misused("number of scales", scales.len().to_string(), format!("1 or {n}")));
+            if let Some(shape) = x.fixed_shape().filter(|_| scales.len() != 1) {
+                let Some(length) = shape.get(*axis) else {
+                    let expected = format!("one below {}", shape.len());
+                    return Err(GraphError::misused("axis of the scales", axis.to_string(), expected));
+                };
+                if *length != scales.len() {
+                    let expected = format!("1 or {length}");
+                    return Err(GraphError::misused("number of scales", scales.len().to_string(), expected));
+                }
             }
             vec![Info::new(x.dtype, x.shape.clone())]
         }
@@ -111,8 +117,8 @@ fn loss_scale(args: &OpInputs<'_>) -> Result<Vec<Info>> {
 
 fn update(optimizer: Optimizer, args: &OpInputs<'_>) -> Result<Vec<Info>> {
     let count = if optimizer.has_second_moment() { 6 } else { 5 };
-    if args.need(0)?.fixed_shape().is_some_and(|s| s != [4]) {
-        return Err(GraphError::misused("hyper-parameters", "a different number", "4"));
+    if let Some(shape) = args.need(0)?.fixed_shape().filter(|shape| *shape != [4]) {
+        return Err(GraphError::misused("shape of the hyper-parameters", format!("{shape:?}"), "[4]"));
     }
     let p = args.need(2)?;
     for index in 3..count {

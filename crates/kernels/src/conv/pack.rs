@@ -87,6 +87,12 @@ impl WeightShape {
     }
 }
 
+/// Checks that inputs are stored in blocks that the kernels read: of `narrow` or [`CHANNEL_BLOCK`] channels.
+pub(super) fn check_in_block(in_block: usize, narrow: usize) -> Result<(), KernelError> {
+    let is_known = in_block == narrow || in_block == CHANNEL_BLOCK;
+    check_that(is_known, "channels of an input block", format!("{narrow} or {CHANNEL_BLOCK}"), in_block)
+}
+
 /// Splits the output blocks into groups of `together`.
 fn group_blocks(shape: &WeightShape, together: usize, block: usize) -> impl Iterator<Item = Group> {
     let blocks = shape.out_channels.div_ceil(CHANNEL_BLOCK);
@@ -135,7 +141,7 @@ impl PackedConv {
     /// Packs `weights` and an optional bias `[O]` for inputs with block size `in_block` (1 or 16).
     ///
     /// # Errors
-    /// [`KernelError`] if the weights or the bias do not fit.
+    /// [`KernelError`] if the weights or the bias do not fit, or for another block size.
     pub fn new(
         isa: Isa,
         weights: &[f32],
@@ -144,7 +150,7 @@ impl PackedConv {
         in_block: usize,
     ) -> Result<Self, KernelError> {
         shape.check(weights.len(), bias.map(<[f32]>::len))?;
-        let in_block = if in_block == 1 { 1 } else { CHANNEL_BLOCK };
+        check_in_block(in_block, 1)?;
         if shape.groups == 1 {
             let lanes: Vec<usize> = (0..shape.out_channels).map(|o| o * shape.in_channels * shape.taps).collect();
             let taps: Vec<usize> = (0..shape.taps).collect();
@@ -160,7 +166,7 @@ impl PackedConv {
             });
         }
         let depthwise = shape.is_depthwise() && in_block == CHANNEL_BLOCK;
-        let together = if depthwise { 1 } else { together(isa) };
+        let together = if depthwise { 1 } else { blocks_at_once(isa) };
         let blocks = group_blocks(&shape, together, in_block);
         let (groups, values) = pack_groups(weights, &shape, blocks, depthwise, |values, outputs, ib, tap| {
             for i in (ib * in_block)..((ib + 1) * in_block).min(shape.in_channels) {
@@ -188,7 +194,7 @@ impl PackedConv {
         let last = |of: &[usize]| of.iter().filter(|at| **at != NO_LANE).max().copied().unwrap_or(0);
         let reach = last(lanes).saturating_add((in_channels - 1).saturating_mul(in_step)).saturating_add(last(taps));
         check_that(reach < weights.len(), "weights", reach.saturating_add(1), weights.len())?;
-        let mut groups: Vec<Group> = group_blocks(&shape, together(isa), in_block).collect();
+        let mut groups: Vec<Group> = group_blocks(&shape, blocks_at_once(isa), in_block).collect();
         let mut len = 0;
         for group in &mut groups {
             group.at = len;
@@ -250,7 +256,7 @@ fn gather(weights: &[f32], lanes: &[usize], at: usize, to: &mut [f32]) {
 }
 
 /// Returns the number of output blocks that the float kernels compute at once.
-fn together(isa: Isa) -> usize {
+fn blocks_at_once(isa: Isa) -> usize {
     if two_blocks(isa) { 2 } else { 1 }
 }
 
@@ -347,7 +353,7 @@ impl PackedConvInt8 {
     /// Packs `weights` for inputs with block size `in_block` (4 or 16) and zero point `zero_point`.
     ///
     /// # Errors
-    /// [`KernelError`] if the weights do not fit, or their sums could overflow 32 bits.
+    /// [`KernelError`] if the weights do not fit, their sums could overflow 32 bits, or for another block size.
     pub fn new(
         isa: Isa,
         weights: &[i8],
@@ -356,7 +362,7 @@ impl PackedConvInt8 {
         in_block: usize,
     ) -> Result<Self, KernelError> {
         shape.check(weights.len(), None)?;
-        let in_block = if in_block == 4 { 4 } else { CHANNEL_BLOCK };
+        check_in_block(in_block, 4)?;
         let sums: Vec<(i64, i64)> = weights
             .chunks_exact((weights.len() / shape.out_channels).max(1))
             .map(|w| w.iter().fold((0, 0), |(s, a), v| (s + i64::from(*v), a + i64::from(*v).abs())))

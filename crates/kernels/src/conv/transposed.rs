@@ -3,7 +3,7 @@
 
 use super::drive::{Geometry, Plan, drive};
 use super::micro::Core;
-use super::pack::{NO_LANE, pad_to_blocks};
+use super::pack::{NO_LANE, check_in_block, pad_to_blocks};
 use super::{Finish, PackedConv, PackedConvInt8, Target, WeightShape, check_io};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_isa, check_len, check_that};
 
@@ -180,7 +180,7 @@ impl Transposed<PackedConv> {
         let bias = bias.map(|b| pad_to_blocks(b, out_channels).repeat(kernel[2]));
         let taps: usize = kernel.iter().product();
         WeightShape::dense(out_channels, in_channels, taps).check(weights.len(), None)?;
-        let in_block = if in_block == 1 { 1 } else { CHANNEL_BLOCK };
+        check_in_block(in_block, 1)?;
         let padded = out_channels.next_multiple_of(CHANNEL_BLOCK);
         let parts = (0..kernel[0] * kernel[1])
             .map(|row| {

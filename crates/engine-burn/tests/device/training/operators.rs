@@ -19,13 +19,13 @@ fn input(graph: &mut Graph, name: &str, like: &Tensor) -> ValueId {
     graph.add_input(name, ElementType::F32, like.shape().iter().map(|n| Dim::Fixed(*n)).collect())
 }
 
-/// Returns the graph of a gradient, and its inputs. The operator's first inputs are graph inputs, the others constants;
-/// `wanted` is the number of gradients, counted from the first input.
-fn gradient(op: Op, moving: &[Tensor], constants: &[Option<Tensor>], wanted: usize) -> (Graph, Vec<Tensor>) {
+/// Returns the graph of a gradient, and its inputs. The operator's first inputs are graph inputs (`variables`), the others
+/// constants; `wanted` is the number of gradients, counted from the first input.
+fn gradient(op: Op, variables: &[Tensor], constants: &[Option<Tensor>], wanted: usize) -> (Graph, Vec<Tensor>) {
     let build = || {
         let mut graph = Graph::new("gradient");
         let mut ids: Vec<Option<ValueId>> =
-            moving.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+            variables.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
         for (i, constant) in constants.iter().enumerate() {
             ids.push(constant.as_ref().map(|c| graph.add_initializer(format!("c{i}"), c.clone())));
         }
@@ -34,26 +34,26 @@ fn gradient(op: Op, moving: &[Tensor], constants: &[Option<Tensor>], wanted: usi
     let (mut forward, ids) = build();
     let y = forward.push("y", op.clone(), &ids);
     forward.outputs.push(y);
-    let dy = tensor(expected(&forward, moving)[0].shape(), 99);
+    let dy = tensor(expected(&forward, variables)[0].shape(), 99);
     let (mut graph, mut ids) = build();
     ids.push(Some(input(&mut graph, "dy", &dy)));
     let outputs: Vec<Option<ValueId>> =
         (0..wanted).map(|i| Some(graph.add_value(format!("d{i}"), None, None))).collect();
     graph.outputs = outputs.iter().flatten().copied().collect();
     graph.nodes.push(Node { name: "node".into(), op: Op::Vjp(Box::new(op)), inputs: ids, outputs });
-    (graph, moving.iter().cloned().chain([dy]).collect())
+    (graph, variables.iter().cloned().chain([dy]).collect())
 }
 
-fn same(what: &str, op: Op, moving: &[Tensor], constants: &[Option<Tensor>], wanted: usize) {
-    let (graph, inputs) = gradient(op, moving, constants, wanted);
+fn same(what: &str, op: Op, variables: &[Tensor], constants: &[Option<Tensor>], wanted: usize) {
+    let (graph, inputs) = gradient(op, variables, constants, wanted);
     same_on(what, &graph, &inputs);
 }
 
 #[test]
 fn convolution_gradients_match_the_reference() {
     let conv = |what: &str, attrs: ConvAttrs, x: &[usize], w: &[usize]| {
-        let moving = [tensor(x, 1), tensor(w, 2), tensor(&w[..1], 3)];
-        same(what, Op::Conv(attrs), &moving, &[], 3);
+        let variables = [tensor(x, 1), tensor(w, 2), tensor(&w[..1], 3)];
+        same(what, Op::Conv(attrs), &variables, &[], 3);
     };
     let plain = ConvAttrs::same(&[3; 3]);
     conv("conv", plain.clone(), &SHAPE, &[6, 4, 3, 3, 3]);
@@ -88,8 +88,8 @@ fn convolution_gradients_match_the_reference() {
 /// Software Vulkan ends long loops early, and long sums lose accuracy.
 #[test]
 fn convolution_gradients_of_many_voxels_match_the_reference() {
-    let moving = [tensor(&[1, 2, 24, 64, 50], 1), tensor(&[3, 2, 3, 3, 3], 2), tensor(&[3], 3)];
-    same("conv of 76,800 voxels", Op::Conv(ConvAttrs::same(&[3; 3])), &moving, &[], 3);
+    let variables = [tensor(&[1, 2, 24, 64, 50], 1), tensor(&[3, 2, 3, 3, 3], 2), tensor(&[3], 3)];
+    same("conv of 76,800 voxels", Op::Conv(ConvAttrs::same(&[3; 3])), &variables, &[], 3);
 }
 
 #[test]
@@ -127,12 +127,12 @@ fn activation_gradients_match_the_reference() {
 
 #[test]
 fn norm_gradients_match_the_reference() {
-    let moving = [tensor(&SHAPE, 1), tensor(&[4], 2), tensor(&[4], 3)];
-    same("instance norm", Op::InstanceNormalization { epsilon: 1e-5 }, &moving, &[], 3);
-    same("group norm", Op::GroupNormalization { groups: 2, epsilon: 1e-5 }, &moving, &[], 3);
-    same("batch norm", Op::BatchNormalizationTraining { epsilon: 1e-5 }, &moving, &[], 3);
+    let variables = [tensor(&SHAPE, 1), tensor(&[4], 2), tensor(&[4], 3)];
+    same("instance norm", Op::InstanceNormalization { epsilon: 1e-5 }, &variables, &[], 3);
+    same("group norm", Op::GroupNormalization { groups: 2, epsilon: 1e-5 }, &variables, &[], 3);
+    same("batch norm", Op::BatchNormalizationTraining { epsilon: 1e-5 }, &variables, &[], 3);
     let mut graph = Graph::new("batch");
-    let ids: Vec<_> = moving.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+    let ids: Vec<_> = variables.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
     let y = graph.push("y", Op::BatchNormalizationTraining { epsilon: 1e-5 }, &ids);
     graph.outputs.push(y);
     for name in ["mean", "variance"] {
@@ -140,16 +140,16 @@ fn norm_gradients_match_the_reference() {
         graph.nodes[0].outputs.push(Some(more));
         graph.outputs.push(more);
     }
-    same_on("batch norm with its statistics", &graph, &moving);
+    same_on("batch norm with its statistics", &graph, &variables);
     let variance = Tensor::vector(vec![0.5f32, 1.0, 2.0, 3.0]);
     let mut graph = Graph::new("frozen");
     let mut ids: Vec<_> =
-        moving.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+        variables.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
     ids.push(Some(graph.add_initializer("mean", tensor(&[4], 4))));
     ids.push(Some(graph.add_initializer("variance", variance)));
     let y = graph.push("y", Op::BatchNormalization { epsilon: 1e-5 }, &ids);
     graph.outputs.push(y);
-    same_on("trained batch norm with fixed statistics", &graph, &moving);
+    same_on("trained batch norm with fixed statistics", &graph, &variables);
 }
 
 /// Lengths and numbers of channels that are not multiples of 4, two samples, and more voxels than one device thread adds up.
@@ -159,7 +159,7 @@ fn norms_of_odd_lengths_and_channels_match_the_reference() {
     for (shape, groups) in [([2, 6, 5, 7, 9], 3), ([2, 3, 1, 2, 5], 1), ([1, 8, 3, 21, 33], 2), ([2, 2, 9, 31, 17], 2)]
     {
         let channels = shape[1];
-        let moving = [tensor(&shape, 1), tensor(&[channels], 2), tensor(&[channels], 3)];
+        let variables = [tensor(&shape, 1), tensor(&[channels], 2), tensor(&[channels], 3)];
         let norms = [
             Op::InstanceNormalization { epsilon: 1e-5 },
             group(groups),
@@ -169,13 +169,13 @@ fn norms_of_odd_lengths_and_channels_match_the_reference() {
             let what = format!("{op:?} of {shape:?}");
             let mut graph = Graph::new("norm");
             let ids: Vec<_> =
-                moving.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+                variables.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
             let y = graph.push("y", op.clone(), &ids);
             graph.outputs.push(y);
             for (what, (graph, given)) in [
-                (what.clone(), (graph, moving.to_vec())),
-                (format!("{what}, all gradients"), gradient(op.clone(), &moving, &[], 3)),
-                (format!("{what}, gradient of x"), gradient(op, &moving, &[], 1)),
+                (what.clone(), (graph, variables.to_vec())),
+                (format!("{what}, all gradients"), gradient(op.clone(), &variables, &[], 3)),
+                (format!("{what}, gradient of x"), gradient(op, &variables, &[], 1)),
             ] {
                 let Some(worst) = difference(&graph, &given) else { return };
                 eprintln!("{what}: {worst:.1e}");
@@ -185,9 +185,9 @@ fn norms_of_odd_lengths_and_channels_match_the_reference() {
     }
     // Squares would cancel out if the mean were not taken into account.
     let far = numbers(2 * 5 * 4 * 6 * 8, 1).iter().map(|v| v + 50.0).collect::<Vec<f32>>();
-    let moving = [Tensor::new([2, 5, 4, 6, 8], far).unwrap(), tensor(&[5], 2), tensor(&[5], 3)];
-    same("instance norm far from 0", Op::InstanceNormalization { epsilon: 1e-5 }, &moving, &[], 3);
-    same("batch norm far from 0", Op::BatchNormalizationTraining { epsilon: 1e-5 }, &moving, &[], 3);
+    let variables = [Tensor::new([2, 5, 4, 6, 8], far).unwrap(), tensor(&[5], 2), tensor(&[5], 3)];
+    same("instance norm far from 0", Op::InstanceNormalization { epsilon: 1e-5 }, &variables, &[], 3);
+    same("batch norm far from 0", Op::BatchNormalizationTraining { epsilon: 1e-5 }, &variables, &[], 3);
 }
 
 /// A norm whose result is stored before and after its activation, and the gradients of both, as in a training step.
@@ -231,7 +231,7 @@ fn activated_norms_and_their_gradients_match_the_reference() {
     }
 }
 
-/// Steps that one kernel computes together: a moving average with two weights, an activation of scaled values, and the
+/// Steps that one kernel computes together: a variables average with two weights, an activation of scaled values, and the
 /// gradient of an activation whose result is read twice.
 #[test]
 fn operators_that_share_a_kernel_match_the_reference() {
@@ -406,16 +406,16 @@ fn losses_and_their_gradients_match_the_reference() {
             let term = |channels, factor, within| LossTerm { kind, channels, factor, sigmoid, within };
             let two = Loss { terms: vec![term(0..2, 0.7, None), term(1..3, 1.3, Some(0))] };
             for (loss, weighted) in [(two, true), (Loss { terms: vec![term(0..3, 1.0, None)] }, false)] {
-                let mut moving = vec![x.clone(), target.clone()];
-                moving.extend(weighted.then(|| weight.clone()));
+                let mut variables = vec![x.clone(), target.clone()];
+                variables.extend(weighted.then(|| weight.clone()));
                 let what = format!("{kind:?}, sigmoid {sigmoid}, weighted {weighted}");
                 let mut graph = Graph::new("loss");
                 let ids: Vec<_> =
-                    moving.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
+                    variables.iter().enumerate().map(|(i, t)| Some(input(&mut graph, &format!("x{i}"), t))).collect();
                 let y = graph.push("y", Op::Loss(loss.clone()), &ids);
                 graph.outputs.push(y);
-                same_on(&what, &graph, &moving);
-                same(&format!("{what}, gradient"), Op::Loss(loss), &moving, &[], 1);
+                same_on(&what, &graph, &variables);
+                same(&format!("{what}, gradient"), Op::Loss(loss), &variables, &[], 1);
             }
         }
     }
@@ -441,8 +441,8 @@ fn unsupported_gradients_are_named() {
     let Some(why) = refusal(&graph) else { return };
     assert!(why.contains("wgpu") && why.contains("Tile") && why.contains("\"node\""), "{why}");
     let norm = Op::LayerNormalization { axis: -1, epsilon: 1e-5 };
-    let moving = [tensor(&[1, 2, 4], 1), tensor(&[4], 2), tensor(&[4], 3)];
-    let (graph, _) = gradient(norm, &moving, &[], 3);
+    let variables = [tensor(&[1, 2, 4], 1), tensor(&[4], 2), tensor(&[4], 3)];
+    let (graph, _) = gradient(norm, &variables, &[], 3);
     let why = refusal(&graph).unwrap();
     assert!(why.contains("LayerNormalization") && why.contains("\"node\""), "{why}");
 }
