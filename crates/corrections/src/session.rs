@@ -277,7 +277,14 @@ impl Session {
         self.end_stroke()?;
         self.saved = Some((saved.state, saved.fingerprint));
         write(&self.journal, |j| j.append(&Record::Saved { state: saved.state, path: saved.path }))?;
-        if self.needs_compaction() { self.compact() } else { Ok(()) }
+        if !self.needs_compaction() {
+            return Ok(());
+        }
+        match self.compact() {
+            // A journal whose snapshot could not be read again stays long.
+            Err(CorrectionError::TooLarge { .. }) => Ok(()),
+            compacted => compacted,
+        }
     }
 
     /// Whether a stroke is in progress.
@@ -296,11 +303,11 @@ impl Session {
     }
 
     /// Rewrites the journal as a snapshot of the labels before the oldest step that can be undone, followed by the
-    /// steps. Takes time proportional to the volume. A journal whose snapshot would exceed [`SessionOptions::limits`] stays
-    /// as it is.
+    /// steps. Takes time proportional to the volume.
     ///
     /// # Errors
-    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if it cannot be written; the journal is then unchanged.
+    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if it cannot be written, and [`CorrectionError::TooLarge`] if
+    /// the snapshot would exceed [`SessionOptions::limits`]; the journal is then unchanged.
     pub fn compact(&mut self) -> Result<(), CorrectionError> {
         self.end_stroke()?;
         let Some(journal) = &self.journal else { return Ok(()) };
@@ -314,9 +321,7 @@ impl Session {
                 }
             })?;
         }
-        if labels.stored_bytes() > self.options.limits.max_stored_bytes {
-            return Ok(());
-        }
+        limits::check_stored_bytes(labels.stored_bytes(), &self.options.limits, CORRECT_A_CROP)?;
         let header = Header {
             shape_zyx: self.volume.shape_zyx(),
             voxel_size_um: self.volume.voxel_size_um(),

@@ -101,7 +101,8 @@ fn a_journal_is_not_compacted_to_a_snapshot_that_a_replay_would_refuse() {
     let (mut session, _) = Session::open(base.clone(), None, &path, options.clone()).unwrap();
     // Within a chunk that is stored voxel by voxel, labels need no more memory.
     session.apply(&dab(1, 4.0)).unwrap();
-    session.compact().unwrap();
+    let error = session.compact().unwrap_err();
+    assert!(matches!(error, CorrectionError::TooLarge { .. }), "{error}");
     let state = session.volume().labels().to_dense();
     drop(session);
     let (session, replay) = Session::open(base, None, &path, options).unwrap();
