@@ -169,6 +169,23 @@ fn a_disabled_button_says_why_it_is_disabled() {
 }
 
 #[test]
+fn disabled_buttons_for_converting_and_scoring_say_why_they_are_disabled() {
+    let mut fixture = Fixture::new();
+    fixture.window.run_steps(3);
+    fixture.window.state_mut().send(Command::Convert);
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    for (name, reason) in
+        [("Add open stacks", "No stack is open."), ("Convert", "Add files first."), ("Evaluate", "Choose predictions.")]
+    {
+        assert!(!fixture.sees(reason), "{}", fixture.on_screen());
+        fixture.window.query_all_by_label(name).last().expect("the button").scroll_to_me();
+        fixture.window.run_steps(30);
+        fixture.window.query_all_by_label(name).last().expect("the button").hover();
+        fixture.until(name, |w| sees(w, reason));
+    }
+}
+
+#[test]
 fn a_disabled_command_says_why_it_is_disabled() {
     let mut fixture = Fixture::new();
     fixture.window.run_steps(3);

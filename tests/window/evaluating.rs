@@ -61,6 +61,23 @@ fn found_objects_text(score: &serde_json::Value) -> String {
 }
 
 #[test]
+fn the_page_opens_at_the_section_of_the_menu_entry() {
+    let mut fixture = Fixture::new();
+    // The window is so low that the page must scroll.
+    fixture.window.set_size([800.0, 300.0].into());
+    fixture.window.run_steps(3);
+    let top = |w: &Harness<'static, Workbench>| w.query_by_label("Evaluate predictions").map(|n| n.rect().top());
+    for _ in 0..2 {
+        fixture.window.state_mut().send(Command::Convert);
+        fixture.until("the files to convert", |w| sees(w, "No files yet") && top(w).is_none_or(|top| top > 200.0));
+        fixture.window.state_mut().send(Command::Close);
+        fixture.until("no page", |w| !sees(w, "Convert and evaluate"));
+        fixture.window.state_mut().send(Command::Evaluate);
+        fixture.until("the section for scoring", |w| top(w).is_some_and(|top| top < 180.0));
+    }
+}
+
+#[test]
 fn predictions_are_scored_and_the_scores_are_saved() {
     let mut fixture = Fixture::new();
     let labels = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");

@@ -301,6 +301,32 @@ fn nudge(fixture: &mut Fixture, name: &str) {
 }
 
 #[test]
+fn keeping_small_isolated_objects_is_stored_with_the_settings_of_saved_objects() {
+    let mut fixture = small_sample_predicted();
+    let keeps =
+        |fixture: &Fixture| fixture.window.get_by_label("Keep small isolated objects").accesskit_node().toggled();
+    let save_objects = |fixture: &mut Fixture| {
+        fixture.until("a preview", |w| sees(w, "not saved yet"));
+        fixture.click_enabled("Save objects");
+        fixture.until("the end", |w| !sees(w, "not saved yet"));
+        fixture.settle();
+        let record = read_json(&fixture.path("sample/cytoscope/nuclei_raw_labels.tif_provenance.json"));
+        assert_eq!(record["kind"], "segment", "{record}");
+        record["job"]["options"].clone()
+    };
+    // The model keeps them, and so do changes of other settings.
+    assert_eq!(keeps(&fixture), Some(Toggled::True));
+    fixture.click("Fill holes");
+    let options = save_objects(&mut fixture);
+    assert!(options["fill_holes"] == false && options["isolated"].is_object(), "{options}");
+    assert_eq!(keeps(&fixture), Some(Toggled::True));
+    fixture.click("Keep small isolated objects");
+    assert_eq!(keeps(&fixture), Some(Toggled::False));
+    let options = save_objects(&mut fixture);
+    assert!(options["isolated"].is_null(), "{options}");
+}
+
+#[test]
 fn switching_splitting_back_on_restores_the_models_settings_and_its_sliders_end_those_for_tissue() {
     let mut fixture = small_sample_predicted();
     // The table has one row per object.

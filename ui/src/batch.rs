@@ -99,12 +99,23 @@ impl ConvertFormat {
     }
 }
 
+/// A section of the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BatchSection {
+    /// Files to convert.
+    Convert,
+    /// Predictions or a model to score.
+    Evaluate,
+}
+
 /// An action on the page.
 pub(crate) enum BatchAction {
     /// Adds files to convert, and the stacks in folders.
     Add(Vec<PathBuf>),
     /// Shows the page with the files of the open stacks.
     AddOpen,
+    /// Shows the page at the section for scoring.
+    ShowEvaluation,
     /// Removes a file from the list.
     Forget(PathBuf),
     /// Removes all files from the list.
@@ -158,6 +169,8 @@ pub(crate) enum BatchAction {
 
 /// State of the page for converting and scoring.
 pub(crate) struct Batch {
+    /// The section that was opened last, and how many times sections were opened: the page scrolls to it each time.
+    pub(crate) opened: (BatchSection, u64),
     /// Files to convert.
     pub(crate) files: Vec<PathBuf>,
     /// Series of the open stacks among them, from 0.
@@ -205,6 +218,7 @@ pub(crate) struct Batch {
 impl Default for Batch {
     fn default() -> Self {
         Self {
+            opened: (BatchSection::Convert, 0),
             files: Vec::new(),
             series: BTreeMap::new(),
             folder: None,
@@ -259,8 +273,9 @@ impl Batch {
             BatchAction::AddOpen => {
                 self.add(documents.all().iter().map(|d| d.path.clone()).collect());
                 self.series.extend(documents.all().iter().map(|d| (d.path.clone(), d.series)));
-                effects.act(DisplayAction::Task(PanelTask::Batch));
+                self.open(BatchSection::Convert, &mut effects);
             }
+            BatchAction::ShowEvaluation => self.open(BatchSection::Evaluate, &mut effects),
             BatchAction::Forget(file) => {
                 self.series.remove(&file);
                 self.files.retain(|f| *f != file);
@@ -359,6 +374,12 @@ impl Batch {
             effects.info(format!("{added} files added"), "\"Clear list\" removes them.");
         }
         effects
+    }
+
+    /// Shows the page at a section.
+    fn open(&mut self, section: BatchSection, effects: &mut Effects) {
+        self.opened = (section, self.opened.1 + 1);
+        effects.act(DisplayAction::Task(PanelTask::Batch));
     }
 
     fn add(&mut self, files: Vec<PathBuf>) {

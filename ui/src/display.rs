@@ -99,6 +99,8 @@ pub(crate) struct Display {
     /// The settings as they were last saved.
     saved: Settings,
     saved_at: Instant,
+    /// Whether that failed, so that the end of the window tries again.
+    save_failed: bool,
     settings_file: Option<Arc<SettingsFile>>,
     /// Folder of the log files.
     log_folder: Option<PathBuf>,
@@ -130,6 +132,7 @@ impl Display {
             saved: settings.clone(),
             settings,
             saved_at: Instant::now(),
+            save_failed: false,
             settings_file: settings_file.map(Arc::new),
             log_folder,
             task: PanelTask::default(),
@@ -399,13 +402,14 @@ impl Display {
 
     /// Saves the settings if they have changed, at most once in [`SAVE_INTERVAL`].
     pub(crate) fn save_settings(&mut self) -> Effects {
-        if self.saved_at.elapsed() > SAVE_INTERVAL { self.save_settings_now() } else { Effects::default() }
+        let is_due = self.settings != self.saved && self.saved_at.elapsed() > SAVE_INTERVAL;
+        if is_due { self.save_settings_now() } else { Effects::default() }
     }
 
-    /// Saves the settings if they have changed.
+    /// Saves the settings if they have changed, or if saving them failed.
     pub(crate) fn save_settings_now(&mut self) -> Effects {
         let mut effects = Effects::default();
-        if self.settings != self.saved {
+        if self.settings != self.saved || self.save_failed {
             self.saved_at = Instant::now();
             if let Some(file) = self.settings_file.clone() {
                 self.saved = self.settings.clone();
@@ -416,8 +420,9 @@ impl Display {
     }
 
     /// Notifies the user if saving failed.
-    pub(crate) fn settings_saved(result: Result<(), String>) -> Effects {
+    pub(crate) fn settings_saved(&mut self, result: Result<(), String>) -> Effects {
         let mut effects = Effects::default();
+        self.save_failed = result.is_err();
         if let Err(reason) = result {
             effects.error("Settings could not be saved", reason);
         }
@@ -428,8 +433,26 @@ impl Display {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::effect::Effect;
     use cytoscope_pipeline::OutputTensor;
     use cytoscope_volume::VoxelSize;
+
+    #[test]
+    fn settings_that_could_not_be_saved_are_saved_at_the_end_without_further_changes() {
+        let mut display = Display::new(&egui::Context::default(), Some(PathBuf::from("/nothere/settings.json")), None);
+        let saves = |effects: Effects| {
+            effects.into_iter().any(|effect| matches!(effect, Effect::Disk(DiskEffect::SaveSettings { .. })))
+        };
+        let _ = display.apply(DisplayAction::Toggle(Part::Library));
+        assert!(saves(display.save_settings_now()));
+        assert!(!saves(display.save_settings_now()), "it is under way");
+        let _ = display.settings_saved(Err("the disk is full".to_owned()));
+        display.saved_at = Instant::now().checked_sub(2 * SAVE_INTERVAL).unwrap_or(display.saved_at);
+        assert!(!saves(display.save_settings()), "the failure would be reported again and again");
+        assert!(saves(display.save_settings_now()));
+        let _ = display.settings_saved(Ok(()));
+        assert!(!saves(display.save_settings_now()));
+    }
 
     #[test]
     fn resetting_keeps_what_was_remembered_about_files_and_models() {

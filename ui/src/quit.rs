@@ -52,7 +52,7 @@ impl Workbench {
         let (is_saved, is_training) = (self.state().unsaved().is_empty(), self.is_training());
         let mut quit = self.quit_state();
         let is_decided = matches!(quit, QuitState::Decided | QuitState::Pausing(_));
-        let asks = !is_saved || !self.jobs.lost_with_window().is_empty();
+        let asks = !is_saved || !self.state().lost_with_window().is_empty();
         if closing && !is_decided && asks {
             ctx.send_viewport_cmd(ViewportCommand::CancelClose);
             // The dialog must be visible.
@@ -130,7 +130,7 @@ pub(crate) fn quit_dialog(ctx: &egui::Context, state: State<'_>) -> Option<QuitC
         QuitState::Asked | QuitState::Asking => false,
         QuitState::Saving => true,
     };
-    let (names, jobs) = (state.unsaved(), state.jobs.lost_with_window());
+    let (names, jobs) = (state.unsaved(), state.lost_with_window());
     let fresh = quit == QuitState::Asked;
     let response = egui::Modal::new(egui::Id::new("quitting")).show(ctx, |ui| {
         ui.set_width(420.0);
@@ -148,7 +148,7 @@ pub(crate) fn quit_dialog(ctx: &egui::Context, state: State<'_>) -> Option<QuitC
             if !names.is_empty() {
                 ui.label(RichText::new("Unfinished jobs").strong());
             }
-            list(ui, jobs.iter().copied());
+            list(ui, jobs.iter().map(String::as_str));
             ui.add(egui::Label::new("Closing the window cancels these jobs; their results are not written.").wrap());
         }
         ui.add_space(theme::GROUP_GAP);

@@ -9,6 +9,7 @@ use cytoscope_storage::StorageError;
 use cytoscope_storage::json::write_json;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_volume::VoxelSize;
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +35,6 @@ const MAX_BYTES: u64 = 1 << 20;
 #[serde(default)]
 pub struct Settings {
     /// Colors of the window: light, dark, or as the system has them.
-    #[serde(deserialize_with = "theme_or_system")]
     pub theme: ThemeChoice,
     /// Recently opened files, newest first.
     pub recent: Vec<PathBuf>,
@@ -51,23 +51,23 @@ pub struct Settings {
     /// Outputs other than the first that the user has chosen, by the model's name.
     pub output_of_model: BTreeMap<String, OutputTensor>,
     /// Device that jobs of this window run on.
-    #[serde(deserialize_with = "device_or_auto")]
+    #[serde(deserialize_with = "parsed")]
     pub device: DeviceRequest,
     /// Selected precision; `None`, stored as `auto`, is the best one of the device.
     #[serde(with = "precision_or_auto")]
     pub precision: Option<Precision>,
     /// Which preset of the machine profile completes the options of a prediction.
-    #[serde(deserialize_with = "performance_or_auto")]
+    #[serde(deserialize_with = "parsed")]
     pub performance: PerformanceRequest,
     /// Maximum memory of predictions and meshes in MiB; `None` is three quarters of the free memory.
     pub memory_budget_mib: Option<u64>,
     /// Number of threads of predictions; `None` uses all cores.
     pub threads: Option<usize>,
     /// File format of the maps and labels of predictions.
-    #[serde(deserialize_with = "format_or_auto")]
+    #[serde(deserialize_with = "parsed")]
     pub result_format: ResultFormat,
     /// Results that predictions write; if empty, the default ones of each model.
-    #[serde(deserialize_with = "known_outputs")]
+    #[serde(deserialize_with = "parsed_outputs")]
     pub outputs: BTreeSet<Output>,
     /// Whether the list of stacks is shown.
     pub show_library: bool,
@@ -114,41 +114,21 @@ impl Default for Settings {
     }
 }
 
-/// Deserializes a theme. An unknown one becomes that of the system, so that the other settings are kept.
-fn theme_or_system<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ThemeChoice, D::Error> {
-    let theme = serde_json::from_value::<ThemeChoice>(Value::deserialize(deserializer)?);
-    Ok(theme.inspect_err(|error| tracing::warn!("the theme of the system is used: {error}")).unwrap_or_default())
+/// Deserializes a setting that is stored as text.
+fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<T, D::Error> {
+    String::deserialize(deserializer)?.parse::<T>().map_err(D::Error::custom)
 }
 
-/// Deserializes a device. An unknown one becomes `auto`, so that the other settings are kept.
-fn device_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DeviceRequest, D::Error> {
-    Ok(known(&String::deserialize(deserializer)?).unwrap_or_default())
+/// Deserializes results, which are stored as text.
+fn parsed_outputs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Output>, D::Error> {
+    let names = Vec::<String>::deserialize(deserializer)?;
+    names.iter().map(|name| name.parse::<Output>().map_err(D::Error::custom)).collect()
 }
 
-/// Deserializes a request. An unknown one becomes `auto`, so that the other settings are kept.
-fn performance_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PerformanceRequest, D::Error> {
-    Ok(known(&String::deserialize(deserializer)?).unwrap_or_default())
-}
-
-/// Deserializes a file format. An unknown one becomes `auto`, so that the other settings are kept.
-fn format_or_auto<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ResultFormat, D::Error> {
-    Ok(known(&String::deserialize(deserializer)?).unwrap_or_default())
-}
-
-/// Deserializes results. Unknown ones are left out, so that the other settings are kept.
-fn known_outputs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Output>, D::Error> {
-    Ok(Vec::<String>::deserialize(deserializer)?.iter().filter_map(|name| known(name)).collect())
-}
-
-/// Parses a setting; `None` for an unknown value, such as one of a later version, which is logged.
-fn known<T: FromStr<Err: Display>>(text: &str) -> Option<T> {
-    text.parse::<T>().inspect_err(|error| tracing::warn!("a setting is reset to auto: {error}")).ok()
-}
-
-/// The form of a precision in the file: its name, or `auto` for none. An unknown one is read as `auto`.
+/// The form of a precision in the file: its name, or `auto` for none.
 mod precision_or_auto {
-    use super::known;
     use cytoscope_engine::Precision;
+    use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};
 
     pub(super) fn serialize<S: Serializer>(precision: &Option<Precision>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -157,15 +137,15 @@ mod precision_or_auto {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Precision>, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Ok(if text == "auto" { None } else { known(&text) })
+        if text == "auto" { Ok(None) } else { text.parse::<Precision>().map(Some).map_err(D::Error::custom) }
     }
 }
 
 impl Settings {
     /// Reads settings from a file; a missing file gives the defaults, and so does a damaged one, which is logged. A setting
-    /// that cannot be read has its default, which is logged, too.
+    /// that cannot be read, such as a choice that only a later version knows, has its default, which is logged, too.
     pub fn load(path: &Path) -> Self {
-        read_json::<StoredSettings>(path, MAX_BYTES).map(|stored| stored.settings).unwrap_or_default()
+        read_json::<Map<String, Value>>(path, MAX_BYTES).map(|fields| from_readable(&fields)).unwrap_or_default()
     }
 
     /// Writes the settings to a file. Paths that are not Unicode are left out, because JSON cannot hold them.
@@ -293,36 +273,27 @@ impl Settings {
     }
 }
 
-/// What a settings file holds, with the settings and values that only another version knows.
-#[derive(Deserialize)]
-#[serde(from = "Map<String, Value>")]
-struct StoredSettings {
-    fields: Map<String, Value>,
-    settings: Settings,
+/// The content of a settings file with the changes from `earlier` to `later`. What it holds beside them stays, such as what
+/// only another version knows. Only the changed entries of what is remembered about folders, files and models are replaced.
+fn with_changes(stored: Map<String, Value>, earlier: &Settings, later: &Settings) -> serde_json::Result<Value> {
+    let stored_recent = recent_files(&stored);
+    let mut merged = Value::Object(stored);
+    let [before, now] = [earlier, later].map(|settings| serde_json::to_value(settings.storable()));
+    copy_changes(&mut merged, &before?, &now?, ENTRIES_DEPTH, &[]);
+    if earlier.recent != later.recent
+        && let Value::Object(fields) = &mut merged
+    {
+        let mut recent = merged_recent(&stored_recent, &earlier.recent, &later.recent);
+        recent.retain(|path| path.to_str().is_some());
+        fields.insert("recent".to_owned(), serde_json::to_value(recent)?);
+    }
+    Ok(merged)
 }
 
-impl From<Map<String, Value>> for StoredSettings {
-    fn from(fields: Map<String, Value>) -> Self {
-        Self { settings: from_readable(&fields), fields }
-    }
-}
-
-impl StoredSettings {
-    /// The content of the file with the changes from `earlier` to `later`. Only the changed entries of what is remembered
-    /// about folders, files and models are replaced.
-    fn with_changes(self, earlier: &Settings, later: &Settings) -> serde_json::Result<Value> {
-        let mut merged = Value::Object(self.fields);
-        let [before, now] = [earlier, later].map(|settings| serde_json::to_value(settings.storable()));
-        copy_changes(&mut merged, &before?, &now?, ENTRIES_DEPTH, &[]);
-        if earlier.recent != later.recent
-            && let Value::Object(fields) = &mut merged
-        {
-            let mut recent = merged_recent(&self.settings.recent, &earlier.recent, &later.recent);
-            recent.retain(|path| path.to_str().is_some());
-            fields.insert("recent".to_owned(), serde_json::to_value(recent)?);
-        }
-        Ok(merged)
-    }
+/// The recent files in a settings file. What cannot be read is left out; it was logged when the window opened.
+fn recent_files(stored: &Map<String, Value>) -> Vec<PathBuf> {
+    let entries = stored.get("recent").and_then(Value::as_array).into_iter().flatten();
+    entries.filter_map(Value::as_str).map(PathBuf::from).collect()
 }
 
 /// The settings file of a window. Other windows may write it, too.
@@ -348,9 +319,9 @@ impl SettingsFile {
     pub(crate) fn save(&self, settings: &Settings) -> Result<(), StorageError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let _lock = ResultsLock::for_update(&self.path)?;
-        match read_json::<StoredSettings>(&self.path, MAX_BYTES) {
+        match read_json::<Map<String, Value>>(&self.path, MAX_BYTES) {
             Some(stored) => {
-                let merged = stored.with_changes(&known, settings);
+                let merged = with_changes(stored, &known, settings);
                 let merged = merged.map_err(|e| StorageError::io(&self.path, "merging the settings")(e.into()))?;
                 write_json(&self.path, &merged)?;
             }

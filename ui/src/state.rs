@@ -272,6 +272,11 @@ impl<'a> State<'a> {
         documents.filter(|d| self.corrections.is_unsaved(d.id)).map(|d| self.documents.title(d)).collect()
     }
 
+    /// Titles of the jobs whose results are lost if the window closes now.
+    pub(crate) fn lost_with_window(self) -> Vec<String> {
+        self.jobs.lost_with_window(|id| self.documents.get(id).map(|document| self.documents.title(document)))
+    }
+
     /// Why the journal of unsaved corrections could not be written to the disk, if so.
     pub(crate) fn journal_failure(self) -> Option<&'a str> {
         let corrections = self.documents.all().iter().filter_map(|d| self.corrections.of(d.id));

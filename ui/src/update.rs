@@ -7,7 +7,7 @@ use crate::command::Command;
 use crate::correct::CorrectionsAction;
 use crate::correct::files::SetAside;
 use crate::disk::{DiskEvent, DocumentEvent};
-use crate::display::{Dialog, Display, DisplayAction, PanelTask, Part};
+use crate::display::{Dialog, DisplayAction, PanelTask, Part};
 use crate::document::Role;
 use crate::documents::{DocumentsAction, ViewAction};
 use crate::effect::{Effect, Effects, ViewsEffect};
@@ -94,7 +94,7 @@ impl Workbench {
             DiskEvent::TrialsRead { job, trials } => self.training.continue_search(*job, trials, &self.jobs),
             DiskEvent::MachineProfilesRead(profiles) => self.jobs.machine_profiles_read(profiles),
             DiskEvent::PeakMeasured(peak) => self.jobs.peak_measured(*peak),
-            DiskEvent::SettingsSaved(result) => Display::settings_saved(result),
+            DiskEvent::SettingsSaved(result) => self.display.settings_saved(result),
         };
         self.carry_out(effects);
     }
@@ -255,7 +255,7 @@ impl Workbench {
             Command::Train => self.apply(DisplayAction::ShowTraining),
             Command::Models => self.show_models(),
             Command::Convert => self.apply(BatchAction::AddOpen),
-            Command::Evaluate => self.apply(DisplayAction::Task(PanelTask::Batch)),
+            Command::Evaluate => self.apply(BatchAction::ShowEvaluation),
             Command::Cancel => self.apply(JobsAction::CancelNext),
             Command::CancelPredictions => self.apply(JobsAction::CancelPredictions),
             Command::NextSlice => self.apply(ViewAction::StepSlice(1)),

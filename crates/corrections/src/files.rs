@@ -88,8 +88,7 @@ impl LabelVolume {
                     }
                     let new_chunk = Chunk::from_values(&own_values);
                     stored += new_chunk.stored_bytes();
-                    let limit = options.limits.max_stored_bytes;
-                    limits::check("the size of the labels in bytes", stored, "max_stored_bytes", limit, next_step)?;
+                    limits::check_stored_bytes(stored, &options.limits, next_step)?;
                     if let Some(slot) = labels.chunks.get_mut(chunk) {
                         *slot = new_chunk;
                     }

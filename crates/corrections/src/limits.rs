@@ -43,3 +43,8 @@ pub(crate) fn check(
 ) -> Result<(), CorrectionError> {
     if got <= limit { Ok(()) } else { Err(CorrectionError::TooLarge { what, got, limit_name, limit, next_step }) }
 }
+
+/// Refuses labels that need more memory in bytes than [`Limits::max_stored_bytes`].
+pub(crate) fn check_stored_bytes(bytes: u64, limits: &Limits, next_step: &'static str) -> Result<(), CorrectionError> {
+    check("the size of the labels in bytes", bytes, "max_stored_bytes", limits.max_stored_bytes, next_step)
+}

@@ -265,11 +265,8 @@ impl Replayer<'_> {
     }
 }
 
-/// Refuses labels that need too much memory.
-fn check_stored_bytes(bytes: u64, limits: &Limits) -> Result<(), CorrectionError> {
-    let (what, limit) = ("the size of the labels in bytes", limits.max_stored_bytes);
-    limits::check(what, bytes, "max_stored_bytes", limit, "if you trust the journal, raise the limit")
-}
+/// Advice for a journal whose labels need too much memory.
+const RAISE_LIMIT: &str = "if you trust the journal, raise the limit";
 
 /// The snapshot at the beginning of a journal while it is read.
 struct PartialSnapshot {
@@ -296,7 +293,7 @@ impl PartialSnapshot {
             Ok(end) => self.next = end,
             Err(why) => return Ok(Err(why)),
         }
-        check_stored_bytes(self.stored_bytes, limits).map(Ok)
+        limits::check_stored_bytes(self.stored_bytes, limits, RAISE_LIMIT).map(Ok)
     }
 }
 
@@ -324,9 +321,9 @@ impl ReplayState {
             Record::Redo => self.history.to_redo().map(|step| &step.diff),
             Record::Snapshot(_) | Record::Saving { .. } | Record::Saved { .. } => None,
         };
-        match diff.filter(|_| self.applying).map_or(0, |diff| self.volume.growth_bytes(diff)) {
-            0 => Ok(()),
-            growth => check_stored_bytes(self.stored_bytes.saturating_add(growth), limits),
+        match diff.filter(|_| self.applying) {
+            Some(diff) => self.volume.check_growth(diff, self.stored_bytes, limits, RAISE_LIMIT),
+            None => Ok(()),
         }
     }
 

@@ -39,6 +39,9 @@ impl Default for SessionOptions {
     }
 }
 
+/// Advice for an edit with which the labels would need too much memory.
+const CORRECT_A_CROP: &str = "correct a smaller crop of the stack";
+
 /// A stroke in progress.
 #[derive(Debug)]
 struct Stroke {
@@ -118,7 +121,8 @@ impl Session {
     /// Applies an edit as one step.
     ///
     /// # Errors
-    /// The reason why the edit is not possible, or [`CorrectionError::Io`] if the journal cannot be written.
+    /// The reason why the edit is not possible, [`CorrectionError::TooLarge`] if the labels would exceed
+    /// [`SessionOptions::limits`], or [`CorrectionError::Io`] if the journal cannot be written.
     pub fn apply(&mut self, edit: &Edit) -> Result<Change, CorrectionError> {
         self.end_stroke()?;
         let mut runs = Runs::default();
@@ -164,7 +168,8 @@ impl Session {
     /// Ends the stroke: it becomes a step and is written to the journal. `None` if there is no stroke.
     ///
     /// # Errors
-    /// [`CorrectionError::Io`] if the journal cannot be written; the stroke is then reverted.
+    /// [`CorrectionError::TooLarge`] if the labels would exceed [`SessionOptions::limits`], and [`CorrectionError::Io`] if
+    /// the journal cannot be written; the stroke is then reverted.
     pub fn end_stroke(&mut self) -> Result<Option<Change>, CorrectionError> {
         let Some(stroke) = self.stroke.take() else { return Ok(None) };
         self.commit(stroke.brush.name(), stroke.runs, Vec::new()).map(Some)
@@ -181,11 +186,13 @@ impl Session {
     /// Undoes the newest step; `None` if there is none.
     ///
     /// # Errors
-    /// [`CorrectionError::Io`] if the journal cannot be written, and [`CorrectionError::BadJournal`] if the step is one from
-    /// before the labels were last saved, and does not fit them.
+    /// [`CorrectionError::Io`] if the journal cannot be written, [`CorrectionError::TooLarge`] if the labels would exceed
+    /// [`SessionOptions::limits`], and [`CorrectionError::BadJournal`] if the step is one from before the labels were last
+    /// saved, and does not fit them.
     pub fn undo(&mut self) -> Result<Option<Change>, CorrectionError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_undo() else { return Ok(None) };
+        self.check_memory(&step.diff)?;
         let change = describe_diff(&step.name, &step.diff);
         self.volume
             .apply_diff(&step.diff, Direction::Backward)
@@ -206,6 +213,7 @@ impl Session {
     pub fn redo(&mut self) -> Result<Option<Change>, CorrectionError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_redo() else { return Ok(None) };
+        self.check_memory(&step.diff)?;
         let change = describe_diff(&step.name, &step.diff);
         self.volume.apply_diff(&step.diff, Direction::Forward).map_err(|why| bad_step(&self.journal, "redone", why))?;
         if let Err(e) = write(&self.journal, |j| j.append(&Record::Redo)) {
@@ -269,7 +277,14 @@ impl Session {
         self.end_stroke()?;
         self.saved = Some((saved.state, saved.fingerprint));
         write(&self.journal, |j| j.append(&Record::Saved { state: saved.state, path: saved.path }))?;
-        if self.needs_compaction() { self.compact() } else { Ok(()) }
+        if !self.needs_compaction() {
+            return Ok(());
+        }
+        match self.compact() {
+            // A journal whose snapshot could not be read again stays long.
+            Err(CorrectionError::TooLarge { .. }) => Ok(()),
+            compacted => compacted,
+        }
     }
 
     /// Whether a stroke is in progress.
@@ -291,7 +306,8 @@ impl Session {
     /// steps. Takes time proportional to the volume.
     ///
     /// # Errors
-    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if it cannot be written; the journal is then unchanged.
+    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if it cannot be written, and [`CorrectionError::TooLarge`] if
+    /// the snapshot would exceed [`SessionOptions::limits`]; the journal is then unchanged.
     pub fn compact(&mut self) -> Result<(), CorrectionError> {
         self.end_stroke()?;
         let Some(journal) = &self.journal else { return Ok(()) };
@@ -305,6 +321,7 @@ impl Session {
                 }
             })?;
         }
+        limits::check_stored_bytes(labels.stored_bytes(), &self.options.limits, CORRECT_A_CROP)?;
         let header = Header {
             shape_zyx: self.volume.shape_zyx(),
             voxel_size_um: self.volume.voxel_size_um(),
@@ -348,6 +365,7 @@ impl Session {
         let Some(diff) = runs.pack(&self.volume.labels().grid) else {
             return Ok(Change { name, bounds: None, voxels: 0, new_labels, dropped_steps: 0, undoable: true });
         };
+        self.check_applied(&diff)?;
         let id = self.history.next_id();
         let mut body = Vec::new();
         put_edit(&mut body, id, &name, &diff);
@@ -368,6 +386,27 @@ impl Session {
         change.dropped_steps = self.history.push(UndoStep { id, name, diff });
         change.undoable = self.history.to_undo().is_some();
         Ok(change)
+    }
+
+    /// Refuses differences that are to be applied if the labels would need too much memory.
+    fn check_memory(&self, diff: &EditDiff) -> Result<(), CorrectionError> {
+        let stored_bytes = self.volume.labels().stored_bytes();
+        self.volume.check_growth(diff, stored_bytes, &self.options.limits, CORRECT_A_CROP)
+    }
+
+    /// As [`Session::check_memory`], for differences that have been applied: they are reverted if they are refused.
+    fn check_applied(&mut self, diff: &EditDiff) -> Result<(), CorrectionError> {
+        // Before the edit, its chunks needed at most what they can need at all, and so they do while it is applied. Only
+        // close to the limit are the labels before the edit needed.
+        let most = self.volume.labels().stored_bytes().saturating_add(self.volume.widest_bytes(diff));
+        if most <= self.options.limits.max_stored_bytes {
+            return Ok(());
+        }
+        self.revert(diff);
+        self.check_memory(diff)?;
+        let fits = self.volume.apply_diff(diff, Direction::Forward);
+        debug_assert_eq!(fits, Ok(()), "the differences match the labels they were made from");
+        Ok(())
     }
 
     fn revert(&mut self, diff: &EditDiff) {
@@ -496,88 +535,4 @@ impl SaveTicket {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
-
-    use super::*;
-    use crate::{BrushShape, DrawOver};
-    use cytoscope_volume::VoxelSize;
-
-    fn dab(value: u32, x: f64) -> Edit {
-        let brush = Brush { shape: BrushShape::Ball, radius_um: 2.0, value, over: DrawOver::Any };
-        Edit::Paint { brush, points: vec![[4.0, 4.0, x]] }
-    }
-
-    #[test]
-    fn edits_that_cannot_be_journaled_are_reverted() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.journal");
-        let base = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
-        let (mut session, _) = Session::open(base.clone(), None, &path, SessionOptions::default()).unwrap();
-        session.apply(&dab(1, 10.0)).unwrap();
-        session.apply(&dab(2, 11.0)).unwrap();
-        session.undo().unwrap();
-        lock(session.journal.as_ref().unwrap()).forbid_writing();
-        let state = session.volume().labels().to_dense();
-        let unchanged = |s: &Session| {
-            assert!(s.volume().labels().to_dense() == state && s.volume().voxel_count(3) == 0);
-            assert_eq!(s.undo_names().chain(s.redo_names()).collect::<Vec<_>>(), ["Paint 1", "Paint 2"]);
-        };
-        assert!(matches!(session.apply(&dab(3, 12.0)), Err(CorrectionError::Io { .. })));
-        unchanged(&session);
-        assert!(session.undo().is_err() && session.redo().is_err());
-        unchanged(&session);
-        let Edit::Paint { brush, points } = dab(3, 12.0) else { panic!("a dab is paint") };
-        session.begin_stroke(brush, points[0]).unwrap();
-        assert!(session.end_stroke().is_err());
-        unchanged(&session);
-        session.begin_stroke(brush, points[0]).unwrap();
-        assert!(session.cancel_stroke().is_some_and(|c| c.voxels > 0));
-        unchanged(&session);
-        drop(session);
-        // A stroke in progress becomes a step when the session is dropped.
-        let (mut session, replay) = Session::open(base.clone(), None, &path, SessionOptions::default()).unwrap();
-        assert_eq!((replay.entries, replay.dropped), (3, None));
-        unchanged(&session);
-        session.begin_stroke(brush, points[0]).unwrap();
-        drop(session);
-        let (session, _) = Session::open(base, None, &path, SessionOptions::default()).unwrap();
-        assert_eq!(session.undo_names().next(), Some("Paint 3"));
-        session.close().unwrap();
-    }
-
-    #[test]
-    fn labels_of_another_program_keep_their_name_if_saving_fails() {
-        let folder = tempfile::tempdir().unwrap();
-        let (journal, labels) = (folder.path().join("a.journal"), folder.path().join("a.tif"));
-        let base = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
-        let (mut session, _) = Session::open(base, None, &journal, SessionOptions::default()).unwrap();
-        session.apply(&dab(1, 10.0)).unwrap();
-        std::fs::write(&labels, "of another program").unwrap();
-        lock(session.journal.as_ref().unwrap()).forbid_writing();
-        let ticket = session.begin_save().unwrap();
-        let saved = ticket.save(&labels, &mut |_, _| std::ops::ControlFlow::Continue(()));
-        assert!(matches!(saved, Err(CorrectionError::Io { .. })), "{saved:?}");
-        assert_eq!(std::fs::read_to_string(&labels).unwrap(), "of another program");
-        let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(names.len(), 2, "{names:?}");
-    }
-
-    #[test]
-    fn a_step_larger_than_the_undo_memory_is_reported() {
-        let volume = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
-        let mut session = Session::in_memory(volume.clone(), SessionOptions::default());
-        session.apply(&dab(1, 10.0)).unwrap();
-        // Enough for a small brush stroke, but not for a large one.
-        let undo_budget_bytes = session.undo_bytes() + 9;
-        let options = SessionOptions { undo_budget_bytes, ..SessionOptions::default() };
-        let mut session = Session::in_memory(volume, options);
-        let change = session.apply(&dab(1, 10.0)).unwrap();
-        assert!(change.undoable && change.dropped_steps == 0, "{change:?}");
-        let brush = Brush { shape: BrushShape::Ball, radius_um: 4.0, value: 2, over: DrawOver::Any };
-        let change = session.apply(&Edit::Paint { brush, points: vec![[4.0, 4.0, 50.0]] }).unwrap();
-        assert!(!change.undoable && change.dropped_steps == 2, "{change:?}");
-        assert_eq!(session.undo().unwrap(), None);
-        assert!(session.is_modified() && session.volume().voxel_count(2) > 0);
-    }
-}
+mod tests;

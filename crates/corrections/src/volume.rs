@@ -311,6 +311,34 @@ impl LabelVolume {
         total
     }
 
+    /// Refuses differences with which the labels may need too much memory, whichever direction they are applied in;
+    /// `stored_bytes` is the memory of the labels. The same differences are refused when they are made and when a journal
+    /// is replayed, so that every journal can be replayed.
+    pub(crate) fn check_growth(
+        &self,
+        diff: &EditDiff,
+        stored_bytes: u64,
+        limits: &Limits,
+        next_step: &'static str,
+    ) -> Result<(), CorrectionError> {
+        match self.growth_bytes(diff) {
+            0 => Ok(()),
+            growth => limits::check_stored_bytes(stored_bytes.saturating_add(growth), limits, next_step),
+        }
+    }
+
+    /// Largest memory in bytes that the chunks changed by differences need, however they are stored.
+    pub(crate) fn widest_bytes(&self, diff: &EditDiff) -> u64 {
+        let (mut total, mut last): (u64, Option<u32>) = (0, None);
+        diff.each(&self.labels.grid, &mut |chunk, _| {
+            if last != Some(chunk) {
+                total = total.saturating_add(4 * self.labels.grid.chunk_voxels(chunk as usize) as u64);
+                last = Some(chunk);
+            }
+        });
+        total
+    }
+
     /// Stores a chunk as one value if all its voxels are equal.
     fn collapse(&mut self, chunk: u32) {
         let at = chunk as usize;

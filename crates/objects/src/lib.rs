@@ -27,6 +27,7 @@ mod assignment;
 pub mod blobs;
 mod columns;
 pub mod components;
+mod crofton;
 pub mod diameter;
 pub mod distance;
 mod error;

@@ -257,9 +257,9 @@ impl Corrector {
         self.events.try_iter().collect()
     }
 
-    /// Whether any request is unfinished.
+    /// Whether any request is unfinished. Those of a thread that has ended, such as by a panic, will never be finished.
     pub fn is_busy(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) > 0
+        self.waiting.load(Ordering::SeqCst) > 0 && !self.has_ended()
     }
 }
 

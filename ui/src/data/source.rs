@@ -102,7 +102,7 @@ impl FileSource {
             if let Some(i) = meta.axes_full.position(axis) {
                 let extent = shape.get(i).copied().unwrap_or(1);
                 let start = start.min(extent.saturating_sub(1));
-                region = region.clone().with_range(i, start, size.clamp(1, extent - start));
+                region = region.clone().with_range(i, start, size.min(extent - start).max(1));
             }
         };
         set(Axis::T, at.time, 1);

@@ -5,10 +5,13 @@ use crate::work::{JobView, Purpose};
 use cytoscope_objects::SegmentOptions;
 
 impl Jobs {
-    /// Titles of the jobs whose results are lost if the window closes now.
-    pub(crate) fn lost_with_window(&self) -> Vec<&str> {
+    /// Titles of the jobs whose results are lost if the window closes now; `title` returns that of an open document.
+    pub(crate) fn lost_with_window(&self, title: impl Fn(u64) -> Option<String>) -> Vec<String> {
         let lost = |j: &&JobView| !j.state.is_over() && j.purpose.is_lost_with_window();
-        self.work.jobs.iter().filter(lost).map(|j| j.title.as_str()).collect()
+        let requested = self.work.jobs.iter().filter(lost).map(|j| j.title.clone());
+        // Predictions are offered by the next window only once they are queued.
+        let prepared = self.preparing.iter().filter_map(|id| Some(format!("{} · predict", title(*id)?)));
+        requested.chain(prepared).collect()
     }
 
     /// Number of objects in the unsaved preview of a document.
@@ -24,5 +27,23 @@ impl Jobs {
     /// The segmentation options of a document, once the user has changed them.
     pub(crate) fn refined(&self, document: u64) -> Option<&SegmentOptions> {
         self.refined.get(&document)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::effect::Wake;
+    use std::sync::Arc;
+
+    #[test]
+    fn predictions_that_are_not_queued_yet_are_lost_with_the_window() {
+        let wake: Wake = Arc::new(|| {});
+        let mut jobs = Jobs::new(None, None, None, &wake);
+        let title = |id: u64| (id == 1).then(|| "a.tif".to_owned());
+        assert!(jobs.lost_with_window(title).is_empty());
+        // The second stack was closed.
+        jobs.preparing.extend([1, 2]);
+        assert_eq!(jobs.lost_with_window(title), ["a.tif · predict"]);
     }
 }

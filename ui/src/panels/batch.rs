@@ -6,7 +6,7 @@ use super::{
     number_field, page_top, weak,
 };
 use crate::action::Actions;
-use crate::batch::{Batch, BatchAction, ConvertFormat, ScoreSubject, ScoredModel, start_folder};
+use crate::batch::{Batch, BatchAction, BatchSection, ConvertFormat, ScoreSubject, ScoredModel, start_folder};
 use crate::diameter::diameter_choice;
 use crate::document::file_name;
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
@@ -48,12 +48,29 @@ pub(super) fn batch_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let page_frame = frame(ui);
     egui::CentralPanel::default().frame(page_frame).show(ui, |ui| {
         egui::ScrollArea::vertical().id_salt("batch page").auto_shrink([false; 2]).show(ui, |ui| {
+            let opened = newly_opened(ui, state.batch);
+            let scroll_to = |ui: &Ui, section: BatchSection| {
+                if opened == Some(section) {
+                    ui.scroll_to_cursor(Some(egui::Align::TOP));
+                }
+            };
+            scroll_to(ui, BatchSection::Convert);
             convert(ui, state, actions);
             ui.add_space(theme::GROUP_GAP);
             ui.separator();
+            scroll_to(ui, BatchSection::Evaluate);
             evaluate(ui, state, actions);
         });
     });
+}
+
+/// The section that was opened since the page was drawn last.
+fn newly_opened(ui: &Ui, batch: &Batch) -> Option<BatchSection> {
+    let id = egui::Id::new("opened section");
+    let (section, number) = batch.opened;
+    let before = ui.data(|data| data.get_temp::<u64>(id)).unwrap_or(0);
+    ui.data_mut(|data| data.insert_temp(id, number));
+    (before != number).then_some(section)
 }
 
 fn ask(request: FileRequest, folder: Option<&Path>, actions: &mut Actions) {

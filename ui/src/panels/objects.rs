@@ -73,8 +73,8 @@ fn title(column: &str) -> String {
 fn column_hint(column: &str) -> String {
     match ObjectColumn::from_name(column) {
         Some(ObjectColumn::Sphericity) => {
-            "Sphericity: about 1 for spheres, less for elongated and rough objects. The surface is estimated from \
-                         voxel faces, so small or boxy objects may have up to 1.21."
+            "Sphericity: 1 for spheres, less for elongated and rough objects. Objects of a few voxels have 1, too, \
+                         because their surface cannot be estimated."
                 .to_owned()
         }
         Some(ObjectColumn::Time | ObjectColumn::BoxStart(_) | ObjectColumn::BoxEnd(_)) => {

@@ -534,12 +534,29 @@ fn without_pictures(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_objects::IsolatedOptions;
     use egui_kittest::Harness;
     use egui_kittest::kittest::Queryable;
 
     #[test]
     fn images_in_model_cards_are_removed() {
         assert_eq!(without_pictures("# A\n\n![b](c.png)\nsee ![d] here\n"), "# A\n\nsee ![d] here\n");
+    }
+
+    #[test]
+    fn keeping_small_isolated_objects_is_switched_off_and_on_with_the_values_of_the_prediction() {
+        let isolated = Some(IsolatedOptions { volume_share: 0.3, min_mean: 0.8 });
+        let usual = SegmentOptions { isolated, ..SegmentOptions::default() };
+        let options = usual.clone();
+        let mut window = Harness::builder().with_size([400.0, 600.0]).build_ui_state(
+            move |ui, options: &mut SegmentOptions| controls(ui, options, &usual, DiameterUnit::Um),
+            options,
+        );
+        for expected in [None, isolated] {
+            window.get_by_label("Keep small isolated objects").click();
+            window.run_steps(4);
+            assert_eq!(window.state().isolated, expected);
+        }
     }
 
     #[test]

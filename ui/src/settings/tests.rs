@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tracing::span::{Attributes, Id, Record};
 
 #[test]
 fn settings_round_trip_and_broken_files_give_defaults() {
@@ -127,6 +130,56 @@ fn settings_that_only_a_later_version_knows_are_kept() {
     assert_eq!((loaded.show_3d, loaded.recent.len()), (false, 1));
 }
 
+/// Counts the warnings of a thread.
+struct WarningCounter(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for WarningCounter {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        if *event.metadata().level() == tracing::Level::WARN {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn a_setting_that_cannot_be_read_is_logged_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("settings.json");
+    let stored = serde_json::json!({
+        "theme": "sepia", "device": "abacus", "threads": "eight", "outputs": ["table", "holograms"],
+        "recent": ["/data/a.tif", 5]
+    });
+    std::fs::write(&path, stored.to_string()).unwrap();
+    let warnings = Arc::new(AtomicUsize::new(0));
+    tracing::subscriber::with_default(WarningCounter(Arc::clone(&warnings)), || {
+        let (file, mut settings) = SettingsFile::read(path.clone());
+        assert_eq!(warnings.load(Ordering::Relaxed), 5, "one for each setting");
+        for name in ["b", "c"] {
+            settings.add_recent(Path::new(&format!("/data/{name}.tif")));
+            file.save(&settings).unwrap();
+        }
+    });
+    assert_eq!(warnings.load(Ordering::Relaxed), 5, "saving logs nothing");
+    let recent = ["/data/c.tif", "/data/b.tif", "/data/a.tif"].map(PathBuf::from);
+    assert_eq!(Settings::load(&path).recent, recent);
+}
+
 #[test]
 fn a_setting_of_another_type_falls_back_alone_and_stays_until_it_is_changed() {
     let folder = tempfile::tempdir().unwrap();
@@ -218,7 +271,7 @@ fn choices_for_predictions_are_stored_as_text_and_unknown_ones_become_auto() {
         let text = serde_json::json!({
             "theme": "dark", "device": device, "precision": precision, "result_format": format
         });
-        serde_json::from_value::<Settings>(text).unwrap()
+        from_readable::<Settings>(text.as_object().unwrap())
     };
     let chosen = stored("cpu", "int8", "ome-zarr");
     assert_eq!((chosen.device.to_string().as_str(), chosen.precision), ("cpu", Some(Precision::Int8)));
@@ -227,7 +280,7 @@ fn choices_for_predictions_are_stored_as_text_and_unknown_ones_become_auto() {
     assert_eq!((&json["device"], &json["precision"]), (&"cpu".into(), &"int8".into()));
     assert_eq!(json["result_format"], "ome-zarr");
     let outputs = serde_json::json!({"outputs": ["table", "holograms", "labels"]});
-    let outputs = serde_json::from_value::<Settings>(outputs).unwrap().outputs;
+    let outputs = from_readable::<Settings>(outputs.as_object().unwrap()).outputs;
     assert_eq!(outputs, [Output::Labels, Output::Table].into());
     let unknown = stored("abacus", "f17", "hdf5");
     assert_eq!(unknown, Settings { theme: ThemeChoice::Dark, ..Settings::default() });

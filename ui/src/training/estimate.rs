@@ -72,13 +72,17 @@ fn minutes_text(minutes: f64) -> String {
 }
 
 impl Training {
-    /// Requests an estimate if the Settings page is open and the choices have changed; `is_shown` is whether the wizard is
-    /// on screen.
+    /// Requests an estimate if the Settings page is open and the choices have changed, and cancels it if the page was left;
+    /// `is_shown` is whether the wizard is on screen.
     pub(super) fn poll_cost(&mut self, jobs: &Jobs, is_shown: bool, effects: &mut Effects) {
         let wizard = &self.wizard;
+        let is_open = is_shown && wizard.plan.step == WizardStep::Start;
         let is_free = !self.starting && jobs.tuning().is_none();
-        let chosen = is_shown && wizard.plan.step == WizardStep::Start && is_free;
-        if chosen && wizard.plan.job.is_none() {
+        if !is_open && matches!(wizard.costing.cost, Cost::Measuring(_)) {
+            // Nobody sees it, and other jobs would wait for it. It is requested again when the page is opened.
+            return self.forget_cost(effects);
+        }
+        if is_open && is_free && wizard.plan.job.is_none() {
             let wanted = wizard.estimate_job();
             if let Some(job) = wanted.clone().filter(|_| wanted != wizard.costing.of) {
                 self.forget_cost(effects);
@@ -114,7 +118,38 @@ impl Training {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
     use super::*;
+    use crate::action::Action;
+    use crate::effect::{Effect, Wake};
+    use cytoscope_train::TrainConfig;
+    use std::sync::Arc;
+
+    #[test]
+    fn an_estimate_is_cancelled_when_its_page_is_left() {
+        let wake: Wake = Arc::new(|| {});
+        let jobs = Jobs::new(None, None, None, &wake);
+        for (is_shown, step) in [(false, WizardStep::Start), (true, WizardStep::Data)] {
+            let mut training = Training::new(None, TrainConfig::default(), &wake);
+            training.wizard.plan.data = Some("/nothere/pairs".into());
+            training.wizard.plan.step = WizardStep::Start;
+            let job = Job::Train(training.wizard.job("/nothere/out".into()).unwrap());
+            let id = jobs.request("Timing".to_owned(), Purpose::Check, job, &mut Effects::default());
+            training.wizard.costing.cost = Cost::Measuring(id);
+            let cancels = |training: &mut Training, is_shown: bool| {
+                let mut effects = Effects::default();
+                training.poll_cost(&jobs, is_shown, &mut effects);
+                let is_cancel =
+                    |e: Effect| matches!(e, Effect::Act(Action::Jobs(JobsAction::Cancel(job))) if job == id);
+                effects.into_iter().any(is_cancel)
+            };
+            assert!(!cancels(&mut training, true), "its page is open");
+            training.wizard.plan.step = step;
+            assert!(cancels(&mut training, is_shown));
+            assert_eq!(training.wizard.costing.cost, Cost::Unknown);
+        }
+    }
 
     #[test]
     fn a_budget_below_a_minute_is_not_rounded_to_none() {

@@ -467,6 +467,25 @@ fn power(v: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::work::Purpose;
+    use cytoscope_pipeline::{ProgressUnit, StageProgress};
+    use cytoscope_worker::JobId;
+
+    #[test]
+    fn the_phase_after_all_pairs_were_checked_is_preparing_the_data_without_a_share() {
+        let run = TrainingRun { state: RunState::Running(JobId(1)), ..TrainingRun::default() };
+        let mut job = JobView::new(JobId(1), "Training of a".to_owned(), Purpose::Training);
+        assert_eq!(phase(&run, Some(&job)), ("Waiting for another job".to_owned(), Some(0.0)));
+        job.state = JobState::Running;
+        let progress =
+            |stage, done| StageProgress { stage, done, total: 4, unit: ProgressUnit::Pairs, rate: 1.0, eta_secs: 1.0 };
+        job.progress = Some(progress(ProgressStage::Check, 2));
+        assert_eq!(phase(&run, Some(&job)), ("Checking the data".to_owned(), Some(0.5)));
+        job.progress = Some(progress(ProgressStage::Check, 4));
+        assert_eq!(phase(&run, Some(&job)), ("Preparing the data".to_owned(), None));
+        job.progress = Some(progress(ProgressStage::Train, 0));
+        assert_eq!(phase(&run, Some(&job)), ("Measuring the time per step".to_owned(), Some(0.0)));
+    }
 
     #[test]
     fn smoothing_keeps_the_length_of_curves() {

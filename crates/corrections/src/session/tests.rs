@@ -1,0 +1,146 @@
+//! Edits that are refused, and what a session keeps of its labels then.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+use super::*;
+use crate::{BrushShape, DrawOver, Scope};
+use cytoscope_volume::VoxelSize;
+
+fn dab(value: u32, x: f64) -> Edit {
+    let brush = Brush { shape: BrushShape::Ball, radius_um: 2.0, value, over: DrawOver::Any };
+    Edit::Paint { brush, points: vec![[4.0, 4.0, x]] }
+}
+
+#[test]
+fn edits_that_cannot_be_journaled_are_reverted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.journal");
+    let base = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
+    let (mut session, _) = Session::open(base.clone(), None, &path, SessionOptions::default()).unwrap();
+    session.apply(&dab(1, 10.0)).unwrap();
+    session.apply(&dab(2, 11.0)).unwrap();
+    session.undo().unwrap();
+    lock(session.journal.as_ref().unwrap()).forbid_writing();
+    let state = session.volume().labels().to_dense();
+    let unchanged = |s: &Session| {
+        assert!(s.volume().labels().to_dense() == state && s.volume().voxel_count(3) == 0);
+        assert_eq!(s.undo_names().chain(s.redo_names()).collect::<Vec<_>>(), ["Paint 1", "Paint 2"]);
+    };
+    assert!(matches!(session.apply(&dab(3, 12.0)), Err(CorrectionError::Io { .. })));
+    unchanged(&session);
+    assert!(session.undo().is_err() && session.redo().is_err());
+    unchanged(&session);
+    let Edit::Paint { brush, points } = dab(3, 12.0) else { panic!("a dab is paint") };
+    session.begin_stroke(brush, points[0]).unwrap();
+    assert!(session.end_stroke().is_err());
+    unchanged(&session);
+    session.begin_stroke(brush, points[0]).unwrap();
+    assert!(session.cancel_stroke().is_some_and(|c| c.voxels > 0));
+    unchanged(&session);
+    drop(session);
+    // A stroke in progress becomes a step when the session is dropped.
+    let (mut session, replay) = Session::open(base.clone(), None, &path, SessionOptions::default()).unwrap();
+    assert_eq!((replay.entries, replay.dropped), (3, None));
+    unchanged(&session);
+    session.begin_stroke(brush, points[0]).unwrap();
+    drop(session);
+    let (session, _) = Session::open(base, None, &path, SessionOptions::default()).unwrap();
+    assert_eq!(session.undo_names().next(), Some("Paint 3"));
+    session.close().unwrap();
+}
+
+#[test]
+fn edits_that_a_replay_of_the_journal_would_refuse_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.journal");
+    // Two chunks along X, of 5184 and 2106 voxels.
+    let base = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
+    let [first, second] = [5184, 2106];
+    // Both chunks fit with labels of 16 bits, and the second one with 32 bits while the first one is uniform.
+    let max_stored_bytes = base.labels().stored_bytes() + 2 * (first + second);
+    let limits = Limits { max_stored_bytes, ..Limits::default() };
+    let options = SessionOptions { limits, ..SessionOptions::default() };
+    let open = || Session::open(base.clone(), None, &path, options.clone()).unwrap().0;
+    let mut session = open();
+    session.apply(&dab(1, 10.0)).unwrap();
+    session.apply(&dab(2, 80.0)).unwrap();
+    let state = session.volume().labels().to_dense();
+    let refused = |outcome: Result<Change, CorrectionError>| {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, CorrectionError::TooLarge { limit_name: "max_stored_bytes", .. }), "{error}");
+        assert!(error.to_string().ends_with(CORRECT_A_CROP), "{error}");
+    };
+    refused(session.apply(&dab(70_000, 10.0)));
+    let Edit::Paint { brush, points } = dab(70_000, 80.0) else { panic!("a dab is paint") };
+    session.begin_stroke(brush, points[0]).unwrap();
+    refused(session.end_stroke().map(Option::unwrap));
+    assert!(session.volume().labels().to_dense() == state && session.volume().voxel_count(70_000) == 0);
+    assert_eq!(session.undo_names().collect::<Vec<_>>(), ["Paint 2", "Paint 1"]);
+    drop(session);
+    let mut session = open();
+    assert!(session.volume().labels().to_dense() == state);
+    // The first chunk becomes uniform, which makes room. The second one stays stored with 32 bits after an undo.
+    session.apply(&Edit::Delete { label: 1, scope: Scope::Volume }).unwrap();
+    session.apply(&dab(70_000, 80.0)).unwrap();
+    session.undo().unwrap();
+    refused(session.undo().map(Option::unwrap));
+    assert_eq!(session.volume().voxel_count(1), 0);
+    drop(session);
+    let session = open();
+    assert_eq!(session.redo_names().collect::<Vec<_>>(), ["Paint 70000"]);
+    assert_eq!((session.volume().voxel_count(1), session.volume().voxel_count(70_000)), (0, 0));
+}
+
+#[test]
+fn a_journal_is_not_compacted_to_a_snapshot_that_a_replay_would_refuse() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.journal");
+    let labels: Vec<u32> = (0..9 * 9 * 9).map(|i| i % 3).collect();
+    let base = LabelVolume::from_dense([9; 3], VoxelSize::default(), &labels).unwrap();
+    let limits = Limits { max_stored_bytes: 1, ..Limits::default() };
+    let options = SessionOptions { limits, ..SessionOptions::default() };
+    let (mut session, _) = Session::open(base.clone(), None, &path, options.clone()).unwrap();
+    // Within a chunk that is stored voxel by voxel, labels need no more memory.
+    session.apply(&dab(1, 4.0)).unwrap();
+    let error = session.compact().unwrap_err();
+    assert!(matches!(error, CorrectionError::TooLarge { .. }), "{error}");
+    let state = session.volume().labels().to_dense();
+    drop(session);
+    let (session, replay) = Session::open(base, None, &path, options).unwrap();
+    assert_eq!((replay.entries, replay.dropped), (1, None));
+    assert!(session.volume().labels().to_dense() == state);
+}
+
+#[test]
+fn labels_of_another_program_keep_their_name_if_saving_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, labels) = (folder.path().join("a.journal"), folder.path().join("a.tif"));
+    let base = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
+    let (mut session, _) = Session::open(base, None, &journal, SessionOptions::default()).unwrap();
+    session.apply(&dab(1, 10.0)).unwrap();
+    std::fs::write(&labels, "of another program").unwrap();
+    lock(session.journal.as_ref().unwrap()).forbid_writing();
+    let ticket = session.begin_save().unwrap();
+    let saved = ticket.save(&labels, &mut |_, _| std::ops::ControlFlow::Continue(()));
+    assert!(matches!(saved, Err(CorrectionError::Io { .. })), "{saved:?}");
+    assert_eq!(std::fs::read_to_string(&labels).unwrap(), "of another program");
+    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+}
+
+#[test]
+fn a_step_larger_than_the_undo_memory_is_reported() {
+    let volume = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
+    let mut session = Session::in_memory(volume.clone(), SessionOptions::default());
+    session.apply(&dab(1, 10.0)).unwrap();
+    // Enough for a small brush stroke, but not for a large one.
+    let undo_budget_bytes = session.undo_bytes() + 9;
+    let options = SessionOptions { undo_budget_bytes, ..SessionOptions::default() };
+    let mut session = Session::in_memory(volume, options);
+    let change = session.apply(&dab(1, 10.0)).unwrap();
+    assert!(change.undoable && change.dropped_steps == 0, "{change:?}");
+    let brush = Brush { shape: BrushShape::Ball, radius_um: 4.0, value: 2, over: DrawOver::Any };
+    let change = session.apply(&Edit::Paint { brush, points: vec![[4.0, 4.0, 50.0]] }).unwrap();
+    assert!(!change.undoable && change.dropped_steps == 2, "{change:?}");
+    assert_eq!(session.undo().unwrap(), None);
+    assert!(session.is_modified() && session.volume().voxel_count(2) > 0);
+}
