@@ -81,10 +81,12 @@ impl Diameter {
         let available = devices::found(self.device, &context.recorder);
         let inputs = prediction.stacks(&context)?;
         check_input_files(&self.input_tensors, inputs.len())?;
+        // Those about devices and folders belong to no single input.
+        let common_notes = taken(&notes);
         let estimate = |input: &Path| -> Result<Value, Failure> {
             let prediction = PredictJob { inputs: vec![input.to_owned()], ..prediction.clone() };
             let estimated = DiameterJob { prediction }.run(&context, &available);
-            let mut notes = std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner));
+            let mut notes = taken(&notes);
             let found = estimated?;
             if !self.json {
                 print(&format!("{}: {}", input.display(), found.text()));
@@ -96,7 +98,7 @@ impl Diameter {
         };
         let ((estimates, failed), run) = measurement.finish(each(&inputs, estimate), self.threading.threads)?;
         if self.json {
-            run.print_json(&json!({"inputs": estimates}))?;
+            run.print_json(&json!({"inputs": estimates, "notes": common_notes}))?;
         }
         match failed.first() {
             Some(first) => {
@@ -119,6 +121,11 @@ fn with_notes(context: Context) -> (Context, Arc<Mutex<Vec<String>>>) {
         shown(event);
     };
     (Context { sink: Arc::new(sink), ..context }, notes)
+}
+
+/// Returns the notes that were kept since the last call.
+fn taken(notes: &Mutex<Vec<String>>) -> Vec<String> {
+    std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Returns whether a diameter is assumed, because no objects were found to estimate it.

@@ -134,9 +134,15 @@ impl MeasuredRun {
     }
 
     /// Writes the trace, if one was requested, to a path that [`check_trace`] has allowed with the same `overwrite`;
-    /// [`check_trace_written`] reports a failure.
-    pub(crate) fn write_trace(&self, recorder: &Recorder, path: Option<&Path>, overwrite: Overwrite) {
-        let Some(path) = path else { return };
+    /// [`check_trace_written`] reports a failure. The trace of a run without results does not replace an earlier one.
+    pub(crate) fn write_trace(
+        &self,
+        recorder: &Recorder,
+        path: Option<&Path>,
+        overwrite: Overwrite,
+        has_results: bool,
+    ) {
+        let Some(path) = path.filter(|path| has_results || !path.exists()) else { return };
         match write_checked_with(path, overwrite, |out| recorder.write_trace(&self.record, out)) {
             Ok(aside) => note_moved_aside(path, aside.as_deref()),
             Err(error) => {
@@ -209,8 +215,8 @@ impl<'a> Measurement<'a> {
         self.recorder.clone()
     }
 
-    /// Ends the measurement and writes the trace, even if the job failed after it had started to work. `threads` is 0
-    /// for all cores.
+    /// Ends the measurement and writes the trace, even if the job failed after it had started to work, unless it would then
+    /// replace an earlier trace. `threads` is 0 for all cores.
     ///
     /// # Errors
     /// The failure of the job.
@@ -221,7 +227,8 @@ impl<'a> Measurement<'a> {
     ) -> Result<(T, MeasuredRun), Failure> {
         let run = MeasuredRun::new(self.command, &self.recorder, self.clock.facts(threads));
         let is_worth_a_trace = result.is_ok() || !run.record.stages.is_empty();
-        run.write_trace(&self.recorder, self.trace.filter(|_| is_worth_a_trace), self.overwrite);
+        let trace = self.trace.filter(|_| is_worth_a_trace);
+        run.write_trace(&self.recorder, trace, self.overwrite, result.is_ok());
         Ok((result.map_err(Into::into)?, run))
     }
 }

@@ -225,7 +225,9 @@ impl Predict {
         let result = job.run_profiled(&context, &devices, None, profile.as_ref());
         let inputs = result.as_ref().map_or_else(|_| Vec::new(), |outcome| input_facts(&job, &outcome.done));
         let run = MeasuredRun::new("predict", &recorder, RunFacts { inputs, ..clock.facts(job.threads) });
-        run.write_trace(&recorder, self.tracing.trace.as_deref(), Overwrite::from_force(self.force));
+        let has_results = result.as_ref().is_ok_and(|outcome| !outcome.done.is_empty());
+        let overwrite = Overwrite::from_force(self.force);
+        run.write_trace(&recorder, self.tracing.trace.as_deref(), overwrite, has_results);
         let mut outcome = result?;
         for report in &mut outcome.done {
             report.notes.splice(..0, differences.iter().cloned().map(Note::from)).for_each(drop);

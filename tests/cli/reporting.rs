@@ -1,0 +1,60 @@
+//! What commands say about what they have written and about inputs that they could not use, and what stays if they fail.
+
+use crate::common::{Fixture, npy_f32};
+use serde_json::{Value, json};
+
+#[test]
+fn commands_name_the_files_they_write() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    let labels = "sim/nuclei_1_labels.tif";
+    let printed = |words: &[&str]| fixture.run(words).ok().stdout;
+    let segmented = printed(&["segment", &raw, "--out", "l.tif", "--table", "t.csv"]);
+    assert!(segmented.contains(" in l.tif\n") && segmented.contains("wrote t.csv\n"), "{segmented}");
+    let without_table = printed(&["segment", &raw, "--out", "m.tif"]);
+    assert!(!without_table.contains("wrote"), "{without_table}");
+    let scored = ["evaluate", "--pred", "l.tif", "--truth", labels];
+    let written = printed(&[&scored[..], &["--out", "s.json"]].concat());
+    assert!(written.ends_with("wrote s.json\n"), "{written}");
+    assert!(!printed(&scored).contains("wrote"));
+    // With --json, nothing but the report is printed.
+    fixture.run(&[&scored[..], &["--out", "j.json", "--json"]].concat()).json();
+    fixture.unet(4);
+    std::fs::write(fixture.path("x.npy"), npy_f32(&[1, 1, 8, 16, 16], &[0.5; 8 * 16 * 16])).unwrap();
+    let run = printed(&["run", "net.onnx", "--input", "x.npy", "--output", "y.npy"]);
+    assert!(run.ends_with("wrote y.npy\n"), "{run}");
+}
+
+#[test]
+fn a_failed_run_does_not_replace_an_earlier_trace() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    std::fs::write(fixture.path("text.tif"), "z,y,x\n1,2,3\n".repeat(40)).unwrap();
+    let predict = |input: &str, trace: &str| -> Vec<String> {
+        let options = ["--model", "nuclei-dog", "--device", "cpu", "--out", "o", "--trace", trace, "--force"];
+        [&["predict", input][..], &options].concat().into_iter().map(str::to_owned).collect()
+    };
+    let words = predict("text.tif", "t.json");
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    std::fs::write(fixture.path("t.json"), "{\"earlier\": true}").unwrap();
+    fixture.fails(3, &words, &["text.tif"]);
+    assert_eq!(fixture.bytes("t.json"), b"{\"earlier\": true}");
+    // Where there is none, it shows how far the run got.
+    let other = predict("text.tif", "u.json");
+    fixture.fails(3, &other.iter().map(String::as_str).collect::<Vec<_>>(), &["text.tif"]);
+    let trace: Value = serde_json::from_slice(&fixture.bytes("u.json")).unwrap();
+    assert!(trace["traceEvents"].is_array(), "{trace}");
+    let good = predict(&raw, "t.json");
+    fixture.run(&good.iter().map(String::as_str).collect::<Vec<_>>()).ok();
+    let trace: Value = serde_json::from_slice(&fixture.bytes("t.json")).unwrap();
+    assert!(trace["traceEvents"].is_array(), "a run with results replaces it: {trace}");
+}
+
+#[test]
+fn notes_about_a_folder_belong_to_none_of_its_stacks() {
+    let fixture = Fixture::new();
+    fixture.nuclei("8,32,32", 1);
+    let report = fixture.run(&["diameter", "sim", "--model", "nuclei-dog", "--device", "cpu", "--json"]).json();
+    assert_eq!(report["notes"], json!(["1 label image or earlier result in the folder was skipped"]), "{report:#}");
+    assert!(!report["inputs"][0]["notes"].to_string().contains("skipped"), "{report:#}");
+}
