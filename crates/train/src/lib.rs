@@ -21,6 +21,7 @@ mod crop;
 mod curves;
 mod data;
 mod data_config;
+mod data_fingerprint;
 mod device_choice;
 mod error;
 mod estimate;
@@ -67,6 +68,7 @@ pub use config::{
     TrainConfig, TrainPrecision, ValidationConfig, minutes_problem,
 };
 pub use data_config::DataConfig;
+pub use data_fingerprint::data_fingerprint;
 pub use estimate::{Estimate, EstimateJob};
 pub use evaluate_model::EvaluateModelJob;
 pub use event::{TrainEvent, TrainSink, TrainingPlan};
