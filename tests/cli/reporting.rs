@@ -1,6 +1,8 @@
 //! What commands say about what they have written and about inputs that they could not use, and what stays if they fail.
 
 use crate::common::{Fixture, npy_f32};
+use cytoscope_storage::folder::create_working;
+use cytoscope_storage::lock::ResultsLock;
 use serde_json::{Value, json};
 
 #[test]
@@ -57,4 +59,22 @@ fn notes_about_a_folder_belong_to_none_of_its_stacks() {
     let report = fixture.run(&["diameter", "sim", "--model", "nuclei-dog", "--device", "cpu", "--json"]).json();
     assert_eq!(report["notes"], json!(["1 label image or earlier result in the folder was skipped"]), "{report:#}");
     assert!(!report["inputs"][0]["notes"].to_string().contains("skipped"), "{report:#}");
+}
+
+#[test]
+fn a_training_run_says_that_another_one_uses_its_folder() {
+    let fixture = Fixture::new();
+    fixture.nuclei("6,32,32", 1);
+    let folder = fixture.path("m.training");
+    create_working(&folder, "training").unwrap();
+    let lock = ResultsLock::in_folder(&folder, "lock").unwrap();
+    // The checkpoint of the run that is in progress.
+    std::fs::write(folder.join("training.json"), "{}").unwrap();
+    let train = ["train", "--task", "segmentation", "--data", "sim", "--from", "scratch", "--steps", "2", "--out", "m"];
+    let choices: [&[&str]; 3] = [&[], &["--resume"], &["--restart"]];
+    for choice in choices {
+        fixture.fails(2, &[&train[..], choice].concat(), &["m.training", "another run", "is using this folder"]);
+    }
+    drop(lock);
+    fixture.fails(3, &train, &["m.training", "an unfinished training run already exists here"]);
 }
