@@ -4,7 +4,7 @@ use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ImageOptions, ThreadsOption, TraceOptions};
 use super::predict::{check_prediction_trace, command_stacks};
-use super::{devices, eprint_line, note_line, print, progress};
+use super::{devices, eprint_line, failed_inputs, note_line, print, progress};
 use clap::Args;
 use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 use cytoscope_pipeline::devices::Devices;
@@ -96,7 +96,8 @@ impl Diameter {
             }
             Ok(json!({"input": input, "object_diameter": found, "notes": notes}))
         };
-        let ((estimates, failed), run) = measurement.finish(each(&inputs, estimate), self.threading.threads)?;
+        let first = self.inputs.first().or(inputs.first()).cloned().unwrap_or_default();
+        let ((estimates, failed), run) = measurement.finish(each(&first, &inputs, estimate), self.threading.threads)?;
         if self.json {
             run.print_json(&json!({"inputs": estimates, "notes": common_notes}))?;
         }
@@ -157,13 +158,15 @@ pub(super) fn comparison_diameter(
     Ok(Some(found.diameter))
 }
 
-/// Returns the estimates of all inputs, and the failures of the others. A failure ends the command if it is that of the only
-/// input, if it was cancelled, or if the options do not fit the first input.
+/// Returns the estimates of all inputs, and the failures of the others, which it reports; `first` is the first input of the
+/// command. A failure ends the command if it is that of the only input, if it was cancelled, or if the options do not fit the
+/// first input.
 fn each(
+    first: &Path,
     inputs: &[PathBuf],
     estimate: impl Fn(&Path) -> Result<Value, Failure>,
 ) -> Result<(Vec<Value>, Vec<Failure>), Failure> {
-    let (mut found, mut failed) = (Vec::new(), Vec::new());
+    let (mut found, mut failed, mut problems) = (Vec::new(), Vec::new(), Vec::new());
     for (index, input) in inputs.iter().enumerate() {
         match estimate(input) {
             Ok(value) => found.push(value),
@@ -173,10 +176,14 @@ fn each(
                 if inputs.len() == 1 || kind == JobErrorKind::Cancelled || is_of_options {
                     return Err(failure);
                 }
-                eprint_line(&format!("failed: {failure}"));
+                problems.push(failed_inputs::problem(input, &failure.to_string(), failure.next_step()));
+                if failed_inputs::is_shown_at_once(inputs.len(), problems.len()) {
+                    eprint_line(&format!("failed: {failure}"));
+                }
                 failed.push(failure);
             }
         }
     }
+    failed_inputs::report(first, inputs.len(), &problems);
     Ok((found, failed))
 }

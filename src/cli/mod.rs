@@ -8,6 +8,7 @@ mod convert;
 mod devices;
 mod diameter;
 mod evaluate;
+mod failed_inputs;
 mod failure;
 mod info;
 mod leaks;

@@ -78,3 +78,28 @@ fn a_training_run_says_that_another_one_uses_its_folder() {
     drop(lock);
     fixture.fails(3, &train, &["m.training", "an unfinished training run already exists here"]);
 }
+
+#[test]
+fn many_inputs_that_fail_are_reported_by_kind_and_listed_in_a_file() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    std::fs::create_dir(fixture.path("mixed")).unwrap();
+    std::fs::copy(fixture.path(&raw), fixture.path("mixed/good.tif")).unwrap();
+    for number in 10..22 {
+        std::fs::write(fixture.path(&format!("mixed/b{number}.tif")), "no image").unwrap();
+    }
+    let model = ["--model", "nuclei-dog", "--device", "cpu"];
+    let predict = [&["predict", "mixed", "--out", "o"][..], &model].concat();
+    let diameter = [&["diameter", "mixed"][..], &model].concat();
+    for command in [predict, diameter] {
+        let summary = "failed: 12 files, such as mixed/b10.tif: the file is not an image of a known format; save it";
+        let ran = fixture.fails(3, &command, &[summary, "12 of 13 inputs failed"]);
+        let count = |start: &str| ran.stderr.lines().filter(|line| line.starts_with(start)).count();
+        assert_eq!(count("failed: "), 4, "the first three, and the summary: {}", ran.stderr);
+        assert!(count("[") <= 1, "inputs that fail at once are not announced: {}", ran.stderr);
+        let list = ran.stderr.lines().find_map(|line| line.strip_prefix("note: all 12 failures are listed in ")).unwrap();
+        let text = std::fs::read_to_string(list).unwrap();
+        assert!((10..22).all(|number| text.contains(&format!("mixed/b{number}.tif: the file is not"))), "{text}");
+        assert!(ran.stdout.contains("mixed/good.tif: "), "{}", ran.stdout);
+    }
+}

@@ -77,6 +77,7 @@ pub use job::{ChosenNetwork, FloatOnly, Quantized, TrainJob, TrainReport};
 pub use machine_profile::OpenSettings;
 pub use monitor::{BatchAdvice, TrainStatus};
 pub use precision_comparison::{PairDifference, PrecisionComparison};
+pub use problems::{LINES as PROBLEM_LINES, list_failed_inputs};
 pub use qat::{QatLimitError, QatTrainer};
 pub use quantization::LimitedQuantization;
 pub use score_name::{ScoreName, SelectionMetric};
