@@ -97,7 +97,8 @@ fn many_inputs_that_fail_are_reported_by_kind_and_listed_in_a_file() {
         let count = |start: &str| ran.stderr.lines().filter(|line| line.starts_with(start)).count();
         assert_eq!(count("failed: "), 4, "the first three, and the summary: {}", ran.stderr);
         assert!(count("[") <= 1, "inputs that fail at once are not announced: {}", ran.stderr);
-        let list = ran.stderr.lines().find_map(|line| line.strip_prefix("note: all 12 failures are listed in ")).unwrap();
+        let list =
+            ran.stderr.lines().find_map(|line| line.strip_prefix("note: all 12 failures are listed in ")).unwrap();
         let text = std::fs::read_to_string(list).unwrap();
         assert!((10..22).all(|number| text.contains(&format!("mixed/b{number}.tif: the file is not"))), "{text}");
         assert!(ran.stdout.contains("mixed/good.tif: "), "{}", ran.stdout);
