@@ -137,10 +137,11 @@ pub fn main() -> ExitCode {
     let (version, given) = (env!("CARGO_PKG_VERSION"), std::env::args_os().skip(1).collect::<Vec<_>>());
     tracing::info!(version, pid = std::process::id(), ?given, "started");
     let json_error = arguments.json_error;
-    let outcome = refuse_other_encodings().and_then(|()| match arguments.command {
-        None => window::open(arguments.files, arguments.shell),
-        Some(command) => command.run(),
-    });
+    let outcome =
+        refuse_other_encodings().and_then(|()| refuse_standard_streams()).and_then(|()| match arguments.command {
+            None => window::open(arguments.files, arguments.shell),
+            Some(command) => command.run(),
+        });
     let outcome = outcome.and_then(|()| measured::check_trace_written()).and_then(|()| check_stdout());
     exit_code(outcome, json_error)
 }
@@ -307,6 +308,17 @@ fn refuse_other_encodings() -> Outcome {
         ))
         .and_next("rename the file or folder")),
     }
+}
+
+/// Refuses `-`, which stands for standard input or output in other programs: a folder of this name would be created.
+fn refuse_standard_streams() -> Outcome {
+    let stands_alone =
+        |word: &OsString| word == "-" || word.to_str().is_some_and(|w| w.starts_with("--") && w.ends_with("=-"));
+    if std::env::args_os().skip(1).any(|word| stands_alone(&word)) {
+        return Err(Failure::wrong_use("-: standard input and output cannot be used as files")
+            .and_next("give a path, such as ./- for a file of this name"));
+    }
+    Ok(())
 }
 
 /// Reads a regular file as a whole.

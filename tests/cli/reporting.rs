@@ -104,3 +104,43 @@ fn many_inputs_that_fail_are_reported_by_kind_and_listed_in_a_file() {
         assert!(ran.stdout.contains("mixed/good.tif: "), "{}", ran.stdout);
     }
 }
+
+#[test]
+fn a_file_that_is_given_twice_is_used_once() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    let model = ["--model", "nuclei-dog", "--device", "cpu"];
+    let again = format!("./{raw}");
+    let ran = fixture.run(&[&["predict", &raw, &again, "sim", "--out", "o"][..], &model].concat()).ok();
+    let note = "2 inputs that had been given before: each file is used once";
+    assert!(ran.stderr.contains(note), "{}", ran.stderr);
+    let labels: Vec<String> = fixture.names("o").into_iter().filter(|name| name.ends_with("_labels.tif")).collect();
+    assert_eq!(labels, ["nuclei_1_raw_labels.tif"]);
+    let report = fixture.run(&[&["diameter", &raw, &raw, "--json"][..], &model].concat()).json();
+    assert_eq!(report["inputs"].as_array().map(Vec::len), Some(1), "{report:#}");
+    assert!(report["notes"].to_string().contains("1 input that had been given before"), "{report:#}");
+}
+
+#[test]
+fn standard_input_and_output_are_not_taken_for_files() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    for words in [
+        &["predict", &raw, "--out", "-"][..],
+        &["predict", &raw, "--out=-"],
+        &["simulate", "--kind", "nuclei", "--shape", "4,16,16", "--out", "-"],
+        &["info", "-"],
+    ] {
+        fixture.fails(2, words, &["standard input and output cannot be used as files", "./-"]);
+        assert!(!fixture.path("-").exists(), "{words:?}");
+    }
+}
+
+#[test]
+fn seeds_of_simulated_stacks_do_not_start_over_at_zero() {
+    let fixture = Fixture::new();
+    let last = u64::MAX.to_string();
+    let words = ["simulate", "--kind", "nuclei", "--shape", "4,16,16", "--out", "s", "--seed", &last, "--count", "2"];
+    fixture.fails(2, &words, &["--seed", &last, "give a smaller seed"]);
+    assert!(!fixture.path("s").exists());
+}
