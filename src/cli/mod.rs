@@ -181,7 +181,7 @@ fn exit_code(outcome: Outcome, json_error: bool) -> ExitCode {
 
 /// Prints the help, the version, or what is wrong with the arguments, and returns the exit code.
 fn print_usage(usage: clap::Error) -> ExitCode {
-    let usage = with_expected_number(usage);
+    let usage = with_place_of_option(with_expected_number(usage));
     let printed = usage.print();
     if usage.use_stderr() {
         // Standard error may be closed; the exit code still reports the error.
@@ -198,6 +198,24 @@ fn with_expected_number(usage: clap::Error) -> clap::Error {
     let Some(expected) = expected_number(source, &value.to_string()) else { return usage };
     let message =
         format!("invalid value '{value}' for '{argument}': {expected}\n\nFor more information, try '--help'.\n");
+    clap::Error::raw(usage.kind(), message).with_cmd(&Arguments::command())
+}
+
+/// Replaces the error for an option before the name of its command by one that says where it belongs.
+fn with_place_of_option(usage: clap::Error) -> clap::Error {
+    let argument = match usage.get(ContextKind::InvalidArg) {
+        Some(argument) if usage.kind() == UsageErrorKind::UnknownArgument => argument.to_string(),
+        _ => return usage,
+    };
+    let first = std::env::args_os().skip(1).find(|word| word != "--verbose");
+    let is_first = first.is_some_and(|word| word.to_string_lossy().starts_with(argument.as_str()));
+    if !argument.starts_with("--") || !is_first {
+        return usage;
+    }
+    let message = format!(
+        "unexpected argument '{argument}': the options of a command follow its name\n\nFor more information, try \
+         '--help'.\n"
+    );
     clap::Error::raw(usage.kind(), message).with_cmd(&Arguments::command())
 }
 

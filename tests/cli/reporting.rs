@@ -144,3 +144,14 @@ fn seeds_of_simulated_stacks_do_not_start_over_at_zero() {
     fixture.fails(2, &words, &["--seed", &last, "give a smaller seed"]);
     assert!(!fixture.path("s").exists());
 }
+
+#[test]
+fn an_option_before_its_command_is_told_where_it_belongs() {
+    let fixture = Fixture::new();
+    for words in [&["--json", "info", "a.tif"][..], &["--verbose", "--json", "info", "a.tif"]] {
+        let ran = fixture.fails(2, words, &["'--json'", "the options of a command follow its name"]);
+        assert!(!ran.stderr.contains("--json-error"), "{}", ran.stderr);
+    }
+    // After the command, similar options are suggested.
+    fixture.fails(2, &["info", "--jsn", "a.tif"], &["'--jsn'", "'--json'"]);
+}
