@@ -137,11 +137,11 @@ pub fn main() -> ExitCode {
     let (version, given) = (env!("CARGO_PKG_VERSION"), std::env::args_os().skip(1).collect::<Vec<_>>());
     tracing::info!(version, pid = std::process::id(), ?given, "started");
     let json_error = arguments.json_error;
-    let outcome =
-        refuse_other_encodings().and_then(|()| refuse_standard_streams()).and_then(|()| match arguments.command {
-            None => window::open(arguments.files, arguments.shell),
-            Some(command) => command.run(),
-        });
+    let checked = refuse_other_encodings().and_then(|()| refuse_standard_streams()).and_then(|()| refuse_home_sign());
+    let outcome = checked.and_then(|()| match arguments.command {
+        None => window::open(arguments.files, arguments.shell),
+        Some(command) => command.run(),
+    });
     let outcome = outcome.and_then(|()| measured::check_trace_written()).and_then(|()| check_stdout());
     exit_code(outcome, json_error)
 }
@@ -337,6 +337,28 @@ fn refuse_standard_streams() -> Outcome {
             .and_next("give a path, such as ./- for a file of this name"));
     }
     Ok(())
+}
+
+/// Refuses `~` as the first folder of a path: shells replace it by the home folder, but not in quotes or in `--out=~/results`,
+/// for which a folder named `~` would be created.
+fn refuse_home_sign() -> Outcome {
+    let has_sign = |word: &OsString| {
+        let text: &str = &word.to_string_lossy();
+        let value = match text.strip_prefix("--") {
+            Some(option) => option.split_once('=').map_or("", |(_, value)| value),
+            None => text,
+        };
+        value == "~" || value.starts_with("~/")
+    };
+    match std::env::args_os().skip(1).find(has_sign) {
+        None => Ok(()),
+        Some(word) => {
+            Err(Failure::wrong_use(format!("{}: the shell has not replaced ~ by your home folder", word.display()))
+                .and_next(
+                    "give the whole path, or give ~ without quotes at the start of a word, as in --out ~/results",
+                ))
+        }
+    }
 }
 
 /// Reads a regular file as a whole.

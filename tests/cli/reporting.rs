@@ -137,6 +137,18 @@ fn standard_input_and_output_are_not_taken_for_files() {
 }
 
 #[test]
+fn a_home_sign_that_the_shell_has_not_replaced_is_not_taken_for_a_folder() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    for words in [&["predict", &raw, "--out=~/o"][..], &["predict", &raw, "--out", "~"], &["info", "~/a.tif"]] {
+        fixture.fails(2, words, &["~", "your home folder", "give the whole path"]);
+        assert!(!fixture.path("~").exists(), "{words:?}");
+    }
+    // Elsewhere, it is a part of a name.
+    fixture.run(&["convert", &raw, "./~copy~.npy"]).ok();
+}
+
+#[test]
 fn seeds_of_simulated_stacks_do_not_start_over_at_zero() {
     let fixture = Fixture::new();
     let last = u64::MAX.to_string();
