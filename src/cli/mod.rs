@@ -158,7 +158,10 @@ fn allow_negative_numbers(command: clap::Command) -> clap::Command {
     let allow = |option: clap::Arg| {
         let is_path = option.get_value_hint() == clap::ValueHint::AnyPath;
         let has_value = option.get_long().is_some() && option.get_action().takes_values();
-        option.allow_negative_numbers(has_value && !is_path)
+        // A list such as -1,2,3 is not a number.
+        let names = option.get_value_names().unwrap_or_default();
+        let is_list = names.iter().any(|name| name.as_str() == "Z,Y,X");
+        option.allow_negative_numbers(has_value && !is_path).allow_hyphen_values(is_list)
     };
     command.mut_args(allow).mut_subcommands(allow_negative_numbers)
 }

@@ -167,3 +167,12 @@ fn an_option_before_its_command_is_told_where_it_belongs() {
     // After the command, similar options are suggested.
     fixture.fails(2, &["info", "--jsn", "a.tif"], &["'--jsn'", "'--json'"]);
 }
+
+#[test]
+fn negative_lengths_are_refused_with_what_is_expected() {
+    let fixture = Fixture::new();
+    let predict = ["predict", "a.tif", "--out", "o"];
+    for (option, what) in [("--tile", "three positive lengths"), ("--voxel-size", "three positive sizes")] {
+        fixture.fails(2, &[&predict[..], &[option, "-1,2,3"]].concat(), &[option, "\"-1,2,3\"", what]);
+    }
+}
