@@ -1,8 +1,9 @@
 //! Measurements of a command about its run, for its trace and its report.
 
 use super::failure::{Failure, Outcome};
+use super::output::has_printed_json;
 use super::trace_path::check_trace;
-use super::{note_moved_aside, print_json};
+use super::{note_moved_aside, print, print_json};
 use cpu_time::ProcessTime;
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::engine_memory;
@@ -15,7 +16,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::write::write_checked_with;
 use cytoscope_train::{TrainJob, TrainReport, TrainStatus};
 use serde::Serialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -87,9 +88,22 @@ fn run_machine_peak(facts: &RunFacts, operators: &[OperatorTotal]) -> Option<Mac
 /// report of the command nor its failure.
 static TRACE: Mutex<Option<Failure>> = Mutex::new(None);
 
-/// Fails if a trace could not be written.
+/// Path of the trace that was written, if any.
+static WRITTEN_TRACE: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Names the trace that was written, unless the report was printed as JSON.
+///
+/// # Errors
+/// The failure to write it.
 pub(crate) fn check_trace_written() -> Outcome {
-    TRACE.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
+    if let Some(failure) = TRACE.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        return Err(failure);
+    }
+    let written = WRITTEN_TRACE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(path) = written.filter(|_| !has_printed_json()) {
+        print(&format!("wrote {}", path.display()));
+    }
+    Ok(())
 }
 
 /// The measurements of a command that has ended.
@@ -144,7 +158,10 @@ impl MeasuredRun {
     ) {
         let Some(path) = path.filter(|path| has_results || !path.exists()) else { return };
         match write_checked_with(path, overwrite, |out| recorder.write_trace(&self.record, out)) {
-            Ok(aside) => note_moved_aside(path, aside.as_deref()),
+            Ok(aside) => {
+                note_moved_aside(path, aside.as_deref());
+                *WRITTEN_TRACE.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.to_owned());
+            }
             Err(error) => {
                 TRACE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error.into());
             }

@@ -19,8 +19,10 @@ fn commands_name_the_files_they_write() {
     let written = printed(&[&scored[..], &["--out", "s.json"]].concat());
     assert!(written.ends_with("wrote s.json\n"), "{written}");
     assert!(!printed(&scored).contains("wrote"));
+    let traced = printed(&["measure", labels, "--out", "m.csv", "--trace", "m.json"]);
+    assert!(traced.ends_with("wrote m.json\n"), "{traced}");
     // With --json, nothing but the report is printed.
-    fixture.run(&[&scored[..], &["--out", "j.json", "--json"]].concat()).json();
+    fixture.run(&[&scored[..], &["--out", "j.json", "--trace", "k.json", "--json"]].concat()).json();
     fixture.unet(4);
     std::fs::write(fixture.path("x.npy"), npy_f32(&[1, 1, 8, 16, 16], &[0.5; 8 * 16 * 16])).unwrap();
     let run = printed(&["run", "net.onnx", "--input", "x.npy", "--output", "y.npy"]);
