@@ -24,7 +24,7 @@ pub(super) struct InputEvents {
 
 impl InputEvents {
     /// Returns the event to show before `event`, if there is one, and whether to show `event`.
-    pub(super) fn to_show(&mut self, event: &Event) -> (Option<Event>, bool) {
+    pub(super) fn shown_events(&mut self, event: &Event) -> (Option<Event>, bool) {
         match event {
             Event::Started { count, .. } => {
                 self.count = *count;
@@ -103,12 +103,12 @@ mod tests {
     fn each_of_a_few_inputs_is_shown() {
         let mut events = InputEvents::default();
         for index in 0..8 {
-            assert_eq!(events.to_show(&started(index, 8)), (None, true));
-            assert_eq!(events.to_show(&failed()), (None, true));
+            assert_eq!(events.shown_events(&started(index, 8)), (None, true));
+            assert_eq!(events.shown_events(&failed()), (None, true));
         }
         let mut events = InputEvents::default();
-        assert_eq!(events.to_show(&started(0, 1)), (None, true));
-        assert_eq!(events.to_show(&failed()), (None, false), "it is the error of the command");
+        assert_eq!(events.shown_events(&started(0, 1)), (None, true));
+        assert_eq!(events.shown_events(&failed()), (None, false), "it is the error of the command");
     }
 
     #[test]
@@ -116,19 +116,19 @@ mod tests {
         let mut events = InputEvents::default();
         let mut shown = Vec::new();
         for index in 0..300 {
-            assert_eq!(events.to_show(&started(index, 300)), (None, false));
-            shown.push(events.to_show(&failed()));
+            assert_eq!(events.shown_events(&started(index, 300)), (None, false));
+            shown.push(events.shown_events(&failed()));
         }
         assert_eq!(shown.iter().filter(|(_, is_shown)| *is_shown).count(), SHOWN_FAILURES);
         let notes: Vec<usize> = (0..300).filter(|index| shown[*index].0.is_some()).collect();
         assert_eq!(notes, [SHOWN_FAILURES]);
         // An input that does not fail at once is shown.
-        assert_eq!(events.to_show(&started(7, 300)), (None, false));
+        assert_eq!(events.shown_events(&started(7, 300)), (None, false));
         let note = Event::Note(Note::info("it is dark"));
-        assert_eq!(events.to_show(&note), (Some(started(7, 300)), true));
-        assert_eq!(events.to_show(&note), (None, true));
-        assert_eq!(events.to_show(&started(8, 300)), (None, false));
-        assert_eq!(events.to_show(&started(9, 300)), (Some(started(8, 300)), false), "it ended without an event");
+        assert_eq!(events.shown_events(&note), (Some(started(7, 300)), true));
+        assert_eq!(events.shown_events(&note), (None, true));
+        assert_eq!(events.shown_events(&started(8, 300)), (None, false));
+        assert_eq!(events.shown_events(&started(9, 300)), (Some(started(8, 300)), false), "it ended without an event");
     }
 
     #[test]

@@ -106,7 +106,7 @@ pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder
         if json_lines {
             return sink_display.event(event);
         }
-        let (before, is_shown) = inputs.lock().unwrap_or_else(PoisonError::into_inner).to_show(event);
+        let (before, is_shown) = inputs.lock().unwrap_or_else(PoisonError::into_inner).shown_events(event);
         if let Some(before) = before {
             sink_display.event(&before);
         }
