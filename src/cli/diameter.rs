@@ -5,7 +5,7 @@ use super::measured::Measurement;
 use super::options::{ImageOptions, ThreadsOption, TraceOptions};
 use super::predict::{check_prediction_trace, command_stacks};
 use super::reports::FailedInput;
-use super::{devices, eprint_line, note_line, print, progress};
+use super::{devices, eprint_line, failed_inputs, note_line, print, progress};
 use clap::Args;
 use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 use cytoscope_pipeline::devices::Devices;
@@ -82,10 +82,12 @@ impl Diameter {
         let available = devices::found(self.device, &context.recorder);
         let inputs = prediction.stacks(&context)?;
         check_input_files(&self.input_tensors, inputs.len())?;
+        // Those about devices and folders belong to no single input.
+        let common_notes = taken(&notes);
         let estimate = |input: &Path| -> Result<Value, Failure> {
             let prediction = PredictJob { inputs: vec![input.to_owned()], ..prediction.clone() };
             let estimated = DiameterJob { prediction }.run(&context, &available);
-            let mut notes = std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner));
+            let mut notes = taken(&notes);
             let found = estimated?;
             if !self.json {
                 print(&format!("{}: {}", input.display(), found.text()));
@@ -95,14 +97,17 @@ impl Diameter {
             }
             Ok(json!({"input": input, "object_diameter": found, "notes": notes}))
         };
-        let ((estimates, failed), run) = measurement.finish(each(&inputs, estimate), self.threading.threads)?;
+        let first = self.inputs.first().or(inputs.first()).cloned().unwrap_or_default();
+        let ((estimates, failed), run) = measurement.finish(each(&first, &inputs, estimate), self.threading.threads)?;
         if self.json {
             let reported = failed.iter().map(|(input, failure)| FailedInput {
                 input: input.clone(),
                 error: failure.to_string(),
                 exit_code: i32::from(failure.exit_code()),
             });
-            run.print_json(&json!({"inputs": estimates, "failed": reported.collect::<Vec<_>>()}))?;
+            run.print_json(
+                &json!({"inputs": estimates, "notes": common_notes, "failed": reported.collect::<Vec<_>>()}),
+            )?;
         }
         match failed.first() {
             Some((_, first)) => {
@@ -125,6 +130,11 @@ fn with_notes(context: Context) -> (Context, Arc<Mutex<Vec<String>>>) {
         shown(event);
     };
     (Context { sink: Arc::new(sink), ..context }, notes)
+}
+
+/// Returns the notes that were kept since the last call.
+fn taken(notes: &Mutex<Vec<String>>) -> Vec<String> {
+    std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Returns whether a diameter is assumed, because no objects were found to estimate it.
@@ -159,13 +169,15 @@ pub(super) fn comparison_diameter(
 /// Inputs without an estimate, each with its failure.
 type FailedInputs = Vec<(PathBuf, Failure)>;
 
-/// Returns the estimates of the inputs, and the inputs that failed. A failure ends the command if it is that of the only input,
-/// if it was cancelled, or if the options do not fit the first input.
+/// Returns the estimates of all inputs, and the others with their failures, which it reports; `first` is the first input of the
+/// command. A failure ends the command if it is that of the only input, if it was cancelled, or if the options do not fit the
+/// first input.
 fn each(
+    first: &Path,
     inputs: &[PathBuf],
     estimate: impl Fn(&Path) -> Result<Value, Failure>,
 ) -> Result<(Vec<Value>, FailedInputs), Failure> {
-    let (mut found, mut failed) = (Vec::new(), Vec::new());
+    let (mut found, mut failed, mut problems) = (Vec::new(), Vec::new(), Vec::new());
     for (index, input) in inputs.iter().enumerate() {
         match estimate(input) {
             Ok(value) => found.push(value),
@@ -175,10 +187,14 @@ fn each(
                 if inputs.len() == 1 || kind == JobErrorKind::Cancelled || is_of_options {
                     return Err(failure);
                 }
-                eprint_line(&format!("failed: {failure}"));
+                problems.push(failed_inputs::problem(input, &failure.to_string(), failure.next_step()));
+                if failed_inputs::is_shown_at_once(inputs.len(), problems.len()) {
+                    eprint_line(&format!("failed: {failure}"));
+                }
                 failed.push((input.clone(), failure));
             }
         }
     }
+    failed_inputs::report(first, inputs.len(), &problems);
     Ok((found, failed))
 }

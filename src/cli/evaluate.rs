@@ -13,7 +13,7 @@ use cytoscope_pipeline::{DiameterRequest, EvaluateJob, EvaluateReport, find_mode
 use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::EvaluateModelJob;
 use cytoscope_volume::VoxelSize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 #[command(group(ArgGroup::new("written").args(["out", "trace"]).multiple(true)))]
@@ -103,7 +103,7 @@ impl Evaluate {
         let measurement = Measurement::for_job(self.tracing.trace.as_deref(), &job, None)?;
         let context = progress::context(false, self.json, measurement.recorder());
         let (report, run) = measurement.finish(job.run(&context), 0)?;
-        print_report(&report, run, self.json)
+        print_report(&report, run, self.json, job.out.as_deref())
     }
 
     /// Scores a model on pairs of images and ground truth.
@@ -126,12 +126,12 @@ impl Evaluate {
         let context = progress::context(false, self.json, measurement.recorder());
         let devices = devices::found(job.device, &context.recorder);
         let (report, run) = measurement.finish(job.run(&context, &devices), 0)?;
-        print_report(&report, run, self.json)
+        print_report(&report, run, self.json, job.out.as_deref())
     }
 }
 
-/// Prints the scores, as JSON with the measurements of the run or as text.
-fn print_report(report: &EvaluateReport, run: MeasuredRun, as_json: bool) -> Outcome {
+/// Prints the scores, as JSON with the measurements of the run, or as text with the file to which they were written.
+fn print_report(report: &EvaluateReport, run: MeasuredRun, as_json: bool, written: Option<&Path>) -> Outcome {
     if as_json {
         return run.print_json(report);
     }
@@ -174,6 +174,9 @@ fn print_report(report: &EvaluateReport, run: MeasuredRun, as_json: bool) -> Out
     }
     for name in &report.unpaired {
         print(&format!("    no matching file: {}", name.display()));
+    }
+    if let Some(path) = written {
+        print(&format!("wrote {}", path.display()));
     }
     Ok(())
 }

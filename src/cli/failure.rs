@@ -63,6 +63,11 @@ impl Failure {
         Self::new(JobErrorKind::BadInput, message)
     }
 
+    /// Returns what to do next, if the message ends with it.
+    pub(crate) fn next_step(&self) -> Option<&str> {
+        self.next_step.as_deref()
+    }
+
     pub(crate) fn kind(&self) -> JobErrorKind {
         self.kind
     }

@@ -1,8 +1,9 @@
 //! Measurements of a command about its run, for its trace and its report.
 
 use super::failure::{Failure, Outcome};
+use super::output::has_printed_json;
 use super::trace_path::check_trace;
-use super::{note_moved_aside, print_json};
+use super::{note_moved_aside, print, print_json};
 use cpu_time::ProcessTime;
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_pipeline::engine_memory;
@@ -15,7 +16,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::write::write_checked_with;
 use cytoscope_train::{TrainJob, TrainReport, TrainStatus};
 use serde::Serialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -87,9 +88,22 @@ fn run_machine_peak(facts: &RunFacts, operators: &[OperatorTotal]) -> Option<Mac
 /// report of the command nor its failure.
 static TRACE: Mutex<Option<Failure>> = Mutex::new(None);
 
-/// Fails if a trace could not be written.
+/// Path of the trace that was written, if any.
+static WRITTEN_TRACE: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Names the trace that was written, unless the report was printed as JSON.
+///
+/// # Errors
+/// The failure to write it.
 pub(crate) fn check_trace_written() -> Outcome {
-    TRACE.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
+    if let Some(failure) = TRACE.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        return Err(failure);
+    }
+    let written = WRITTEN_TRACE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(path) = written.filter(|_| !has_printed_json()) {
+        print(&format!("wrote {}", path.display()));
+    }
+    Ok(())
 }
 
 /// The measurements of a command that has ended.
@@ -134,11 +148,20 @@ impl MeasuredRun {
     }
 
     /// Writes the trace, if one was requested, to a path that [`check_trace`] has allowed with the same `overwrite`;
-    /// [`check_trace_written`] reports a failure.
-    pub(crate) fn write_trace(&self, recorder: &Recorder, path: Option<&Path>, overwrite: Overwrite) {
-        let Some(path) = path else { return };
+    /// [`check_trace_written`] reports a failure. The trace of a run without results does not replace an earlier one.
+    pub(crate) fn write_trace(
+        &self,
+        recorder: &Recorder,
+        path: Option<&Path>,
+        overwrite: Overwrite,
+        has_results: bool,
+    ) {
+        let Some(path) = path.filter(|path| has_results || !path.exists()) else { return };
         match write_checked_with(path, overwrite, |out| recorder.write_trace(&self.record, out)) {
-            Ok(aside) => note_moved_aside(path, aside.as_deref()),
+            Ok(aside) => {
+                note_moved_aside(path, aside.as_deref());
+                *WRITTEN_TRACE.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.to_owned());
+            }
             Err(error) => {
                 TRACE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error.into());
             }
@@ -209,8 +232,8 @@ impl<'a> Measurement<'a> {
         self.recorder.clone()
     }
 
-    /// Ends the measurement and writes the trace, even if the job failed after it had started to work. `threads` is 0
-    /// for all cores.
+    /// Ends the measurement and writes the trace, even if the job failed after it had started to work, unless it would then
+    /// replace an earlier trace. `threads` is 0 for all cores.
     ///
     /// # Errors
     /// The failure of the job.
@@ -221,7 +244,8 @@ impl<'a> Measurement<'a> {
     ) -> Result<(T, MeasuredRun), Failure> {
         let run = MeasuredRun::new(self.command, &self.recorder, self.clock.facts(threads));
         let is_worth_a_trace = result.is_ok() || !run.record.stages.is_empty();
-        run.write_trace(&self.recorder, self.trace.filter(|_| is_worth_a_trace), self.overwrite);
+        let trace = self.trace.filter(|_| is_worth_a_trace);
+        run.write_trace(&self.recorder, trace, self.overwrite, result.is_ok());
         Ok((result.map_err(Into::into)?, run))
     }
 }

@@ -8,6 +8,7 @@ mod convert;
 mod devices;
 mod diameter;
 mod evaluate;
+mod failed_inputs;
 mod failure;
 mod info;
 mod leaks;
@@ -136,7 +137,8 @@ pub fn main() -> ExitCode {
     let (version, given) = (env!("CARGO_PKG_VERSION"), std::env::args_os().skip(1).collect::<Vec<_>>());
     tracing::info!(version, pid = std::process::id(), ?given, "started");
     let json_error = arguments.json_error;
-    let outcome = refuse_other_encodings().and_then(|()| match arguments.command {
+    let checked = refuse_other_encodings().and_then(|()| refuse_standard_streams()).and_then(|()| refuse_home_sign());
+    let outcome = checked.and_then(|()| match arguments.command {
         None => window::open(arguments.files, arguments.shell),
         Some(command) => command.run(),
     });
@@ -156,7 +158,10 @@ fn allow_negative_numbers(command: clap::Command) -> clap::Command {
     let allow = |option: clap::Arg| {
         let is_path = option.get_value_hint() == clap::ValueHint::AnyPath;
         let has_value = option.get_long().is_some() && option.get_action().takes_values();
-        option.allow_negative_numbers(has_value && !is_path)
+        // A list such as -1,2,3 is not a number.
+        let names = option.get_value_names().unwrap_or_default();
+        let is_list = names.iter().any(|name| name.as_str() == "Z,Y,X");
+        option.allow_negative_numbers(has_value && !is_path).allow_hyphen_values(is_list)
     };
     command.mut_args(allow).mut_subcommands(allow_negative_numbers)
 }
@@ -179,7 +184,7 @@ fn exit_code(outcome: Outcome, json_error: bool) -> ExitCode {
 
 /// Prints the help, the version, or what is wrong with the arguments, and returns the exit code.
 fn print_usage(usage: clap::Error) -> ExitCode {
-    let usage = with_expected_number(usage);
+    let usage = with_place_of_option(with_expected_number(usage));
     let printed = usage.print();
     if usage.use_stderr() {
         // Standard error may be closed; the exit code still reports the error.
@@ -196,6 +201,24 @@ fn with_expected_number(usage: clap::Error) -> clap::Error {
     let Some(expected) = expected_number(source, &value.to_string()) else { return usage };
     let message =
         format!("invalid value '{value}' for '{argument}': {expected}\n\nFor more information, try '--help'.\n");
+    clap::Error::raw(usage.kind(), message).with_cmd(&Arguments::command())
+}
+
+/// Replaces the error for an option before the name of its command by one that says where it belongs.
+fn with_place_of_option(usage: clap::Error) -> clap::Error {
+    let argument = match usage.get(ContextKind::InvalidArg) {
+        Some(argument) if usage.kind() == UsageErrorKind::UnknownArgument => argument.to_string(),
+        _ => return usage,
+    };
+    let first = std::env::args_os().skip(1).find(|word| word != "--verbose");
+    let is_first = first.is_some_and(|word| word.to_string_lossy().starts_with(argument.as_str()));
+    if !argument.starts_with("--") || !is_first {
+        return usage;
+    }
+    let message = format!(
+        "unexpected argument '{argument}': the options of a command follow its name\n\nFor more information, try \
+         '--help'.\n"
+    );
     clap::Error::raw(usage.kind(), message).with_cmd(&Arguments::command())
 }
 
@@ -305,6 +328,39 @@ fn refuse_other_encodings() -> Outcome {
             argument.display()
         ))
         .and_next("rename the file or folder")),
+    }
+}
+
+/// Refuses `-`, which stands for standard input or output in other programs: a folder of this name would be created.
+fn refuse_standard_streams() -> Outcome {
+    let stands_alone =
+        |word: &OsString| word == "-" || word.to_str().is_some_and(|w| w.starts_with("--") && w.ends_with("=-"));
+    if std::env::args_os().skip(1).any(|word| stands_alone(&word)) {
+        return Err(Failure::wrong_use("-: standard input and output cannot be used as files")
+            .and_next("give a path, such as ./- for a file of this name"));
+    }
+    Ok(())
+}
+
+/// Refuses `~` as the first folder of a path: shells replace it by the home folder, but not in quotes or in `--out=~/results`,
+/// for which a folder named `~` would be created.
+fn refuse_home_sign() -> Outcome {
+    let has_sign = |word: &OsString| {
+        let text: &str = &word.to_string_lossy();
+        let value = match text.strip_prefix("--") {
+            Some(option) => option.split_once('=').map_or("", |(_, value)| value),
+            None => text,
+        };
+        value == "~" || value.starts_with("~/")
+    };
+    match std::env::args_os().skip(1).find(has_sign) {
+        None => Ok(()),
+        Some(word) => {
+            Err(Failure::wrong_use(format!("{}: the shell has not replaced ~ by your home folder", word.display()))
+                .and_next(
+                    "give the whole path, or give ~ without quotes at the start of a word, as in --out ~/results",
+                ))
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use cytoscope_storage::{io_message, is_exhausted};
 use cytoscope_volume::printable;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Prints a line on stderr, ignoring a closed stderr. Control characters, which file names may contain, are escaped.
@@ -34,8 +35,17 @@ pub(super) fn print(line: &str) {
     write_stdout(&escape_controls(line));
 }
 
+/// Whether stdout holds JSON, beside which nothing else may be printed.
+static HAS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether a value was printed on stdout as JSON.
+pub(super) fn has_printed_json() -> bool {
+    HAS_JSON.load(Ordering::Relaxed)
+}
+
 /// Prints a value on stdout as indented JSON.
 pub(super) fn print_json(value: &impl serde::Serialize) -> Outcome {
+    HAS_JSON.store(true, Ordering::Relaxed);
     let text = serde_json::to_string_pretty(value).map_err(|e| Failure::other(e.to_string()))?;
     write_stdout(&ascii_controls(&text));
     Ok(())

@@ -6,8 +6,8 @@ use super::options::{ImageOptions, TraceOptions, one_of};
 use super::reports::{FailedInput, PredictCommandReport, PrintedInput};
 use super::trace_path::check_trace;
 use super::{
-    PrecisionName, devices, machine_profile, note_line, parse_bytes, parse_threads, parse_zyx, print, print_json,
-    progress,
+    PrecisionName, devices, failed_inputs, machine_profile, note_line, parse_bytes, parse_threads, parse_zyx, print,
+    print_json, progress,
 };
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -15,7 +15,7 @@ use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::{is_zarr_name, is_zarr_zip_name};
 use cytoscope_pipeline::devices::{DeviceChoice, Devices};
 use cytoscope_pipeline::predict::{
-    Blend, BlendRequest, ChannelRef, InputTensor, KeepSlices, TileRequest, expand_inputs, input_facts,
+    Blend, BlendRequest, ChannelRef, InputFailure, InputTensor, KeepSlices, TileRequest, expand_inputs, input_facts,
 };
 use cytoscope_pipeline::{
     DiameterRequest, InputReport, JobErrorKind, Note, Output, OutputTensor, PerformanceRequest, PredictJob,
@@ -26,6 +26,7 @@ use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_storage::message::Message;
 use cytoscope_storage::target::check_extension;
 use cytoscope_storage::{Overwrite, counted};
+use cytoscope_training_data::Problem;
 use cytoscope_volume::VoxelSize;
 use std::path::{Path, PathBuf};
 
@@ -225,7 +226,9 @@ impl Predict {
         let result = job.run_profiled(&context, &devices, None, profile.as_ref());
         let inputs = result.as_ref().map_or_else(|_| Vec::new(), |outcome| input_facts(&job, &outcome.done));
         let run = MeasuredRun::new("predict", &recorder, RunFacts { inputs, ..clock.facts(job.threads) });
-        run.write_trace(&recorder, self.tracing.trace.as_deref(), Overwrite::from_force(self.force));
+        let has_results = result.as_ref().is_ok_and(|outcome| !outcome.done.is_empty());
+        let overwrite = Overwrite::from_force(self.force);
+        run.write_trace(&recorder, self.tracing.trace.as_deref(), overwrite, has_results);
         let mut outcome = result?;
         for report in &mut outcome.done {
             report.notes.splice(..0, differences.iter().cloned().map(Note::from)).for_each(drop);
@@ -234,6 +237,9 @@ impl Predict {
             print_json(&report(&outcome, run))?;
         } else {
             outcome.done.iter().for_each(print_report);
+        }
+        if let Some(first) = job.inputs.first().filter(|_| !self.json_progress) {
+            report_failures(first, &outcome);
         }
         finish(&outcome)
     }
@@ -369,8 +375,15 @@ fn print_report(report: &InputReport) {
     report.outputs.iter().for_each(|o| print(&format!("  wrote {}", o.path.display())));
 }
 
+/// Reports the inputs that failed, if there are many; `first` is the first input of the command.
+fn report_failures(first: &Path, outcome: &PredictOutcome) {
+    let problem = |f: &InputFailure| failed_inputs::problem(&f.input, &f.message, f.next_step.as_deref());
+    let problems: Vec<Problem> = outcome.failed.iter().map(problem).collect();
+    failed_inputs::report(first, outcome.failed.len() + outcome.done.len(), &problems);
+}
+
 /// Returns an error if any input failed: [`JobErrorKind::OutOfResources`] takes precedence, otherwise the first
-/// failure's kind. Of several inputs, each failure was printed when it occurred (`Event::Failed`).
+/// failure's kind. Of several inputs, the failures were reported before.
 pub(super) fn finish(outcome: &PredictOutcome) -> Outcome {
     let Some(first) = outcome.failed.first() else { return Ok(()) };
     if outcome.failed.len() + outcome.done.len() == 1 {

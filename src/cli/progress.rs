@@ -1,12 +1,12 @@
 //! Shows a job's events on a terminal, or as JSON lines on stderr.
 
+use super::failed_inputs::InputEvents;
 use super::{eprint_json, eprint_line, note_line, signals};
 use cytoscope_pipeline::{CancelToken, Context, Event, ProgressStage, ProgressUnit, StageProgress};
 use cytoscope_profile::{Recorder, time_text};
 use cytoscope_train::{TrainEvent, ValidationPoint};
 use indicatif::{HumanDuration, HumanFloatCount, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -101,14 +101,16 @@ pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder
     }
     let display = Arc::new(Display::new(json_lines, quiet));
     let sink_display = Arc::clone(&display);
-    let is_only_input = AtomicBool::new(false);
+    let inputs = Mutex::new(InputEvents::default());
     let sink: Arc<dyn Fn(&Event) + Send + Sync> = Arc::new(move |event: &Event| {
-        if let Event::Started { count, .. } = event {
-            is_only_input.store(*count == 1, Ordering::Relaxed);
+        if json_lines {
+            return sink_display.event(event);
         }
-        // The failure of the only input is the error of the command.
-        let is_reported_later = matches!(event, Event::Failed { .. }) && is_only_input.load(Ordering::Relaxed);
-        if json_lines || !is_reported_later {
+        let (before, is_shown) = inputs.lock().unwrap_or_else(PoisonError::into_inner).shown_events(event);
+        if let Some(before) = before {
+            sink_display.event(&before);
+        }
+        if is_shown {
             sink_display.event(event);
         }
     });

@@ -114,11 +114,11 @@ impl RunCommand {
         let compile_ms = compile_start.elapsed().as_secs_f64() * 1e3;
         let timed = self.time_runs(&context, session.as_mut(), &inputs, compile_ms);
         let (outputs, times) = timed.map_err(unfit)?;
-        for (tensor, path) in outputs.iter().zip(outputs_to) {
+        for (tensor, path) in outputs.iter().zip(&outputs_to) {
             context.check()?;
             if let Some(path) = path {
-                let aside = write_checked(&path, &npy::write(tensor), Overwrite::from_force(self.force))?;
-                note_moved_aside(&path, aside.as_deref());
+                let aside = write_checked(path, &npy::write(tensor), Overwrite::from_force(self.force))?;
+                note_moved_aside(path, aside.as_deref());
             }
         }
         let facts = clock.facts(self.threading.threads);
@@ -126,8 +126,12 @@ impl RunCommand {
         let is_peak_shown = self.engine == EngineName::Of(DeviceId::Cpu) && self.trace.is_some();
         let machine_peak = is_peak_shown.then(|| cytoscope_pipeline::machine_peak(self.threading.threads));
         let run = MeasuredRun::new("run", &recorder, RunFacts { machine_peak, ..facts });
-        run.write_trace(&recorder, self.trace.as_deref(), Overwrite::from_force(self.force));
-        self.print_report(&graph, engine.as_ref(), session.as_ref(), &outputs, times, run)
+        run.write_trace(&recorder, self.trace.as_deref(), Overwrite::from_force(self.force), true);
+        self.print_report(&graph, engine.as_ref(), session.as_ref(), &outputs, times, run)?;
+        if !self.json {
+            outputs_to.iter().flatten().for_each(|path| print(&format!("  wrote {}", path.display())));
+        }
+        Ok(())
     }
 
     /// Loads the network of the model.

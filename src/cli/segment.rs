@@ -133,6 +133,9 @@ impl Segment {
         }
         print(&format!("{} in {}", counted(report.objects, "object"), report.labels.display()));
         report.notes.iter().for_each(|note| print(&format!("  {}", note_line(note))));
+        if let Some(table) = &report.table {
+            print(&format!("  wrote {}", table.display()));
+        }
         Ok(())
     }
 }

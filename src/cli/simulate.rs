@@ -65,8 +65,13 @@ impl Simulate {
             let invalid = |e: serde_json::Error| Failure::bad_input(format!("{}: {e}; {next_step}", path.display()));
             return Ok(vec![read.map_err(invalid)?]);
         }
+        let Some(last) = self.seed.checked_add(self.count.saturating_sub(1)) else {
+            let problem =
+                format!("--seed is {}: the seeds of the {} stacks from it on are too large", self.seed, self.count);
+            return Err(Failure::wrong_use(problem).and_next("give a smaller seed"));
+        };
         let make = if self.varied { Settings::varied } else { Settings::new };
-        Ok((0..self.count).map(|n| make(self.kind, self.shape, self.seed.wrapping_add(n))).collect())
+        Ok((self.seed..=last).map(|seed| make(self.kind, self.shape, seed)).collect())
     }
 
     /// Returns the jobs of all requested stacks.

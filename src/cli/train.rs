@@ -209,7 +209,8 @@ impl Train {
         let status = last_status.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let training = result.as_ref().ok().map(|report| training_facts(&job, report, status.as_ref()));
         let run = MeasuredRun::new("train", &recorder, RunFacts { training, ..clock.facts(job.threads) });
-        run.write_trace(&recorder, self.tracing.trace.as_deref(), Overwrite::from_force(self.force));
+        let overwrite = Overwrite::from_force(self.force);
+        run.write_trace(&recorder, self.tracing.trace.as_deref(), overwrite, result.is_ok());
         let report = result?;
         if !self.report.json {
             // Before what may still fail: the package is complete.

@@ -29,6 +29,7 @@ mod profile;
 mod provenance;
 mod quantize;
 mod quantized_packages;
+mod reporting;
 mod resume;
 mod search;
 mod segment;

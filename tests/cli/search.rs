@@ -106,6 +106,25 @@ fn a_complete_search_that_is_resumed_trains_nothing_and_prints_its_result() {
 }
 
 #[test]
+fn a_search_is_not_continued_on_data_whose_content_has_changed() {
+    let fixture = prepared();
+    let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--without-int8", "--out", "m"];
+    fixture.run(&[&SMALL[..], &search].concat()).json();
+    let resumed = [&SMALL[..], &search, &["--resume"]].concat();
+    let raw = "sim/nuclei_1_raw.tif";
+    let mut content = fixture.bytes(raw);
+    // The same data, written again at another time.
+    std::fs::write(fixture.path(raw), &content).unwrap();
+    assert_eq!(fixture.run(&resumed).json()["report"], Value::Null);
+    let middle = content.len() / 2;
+    content[middle] ^= 1;
+    std::fs::write(fixture.path(raw), &content).unwrap();
+    let table = fixture.bytes("m.search.csv");
+    fixture.fails(3, &resumed, &["m.search.csv", "data have changed", "--restart instead of --resume"]);
+    assert_eq!(fixture.bytes("m.search.csv"), table);
+}
+
+#[test]
 fn a_search_reports_its_trials_as_json_lines() {
     let fixture = prepared();
     let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--without-int8", "--out", "m"];

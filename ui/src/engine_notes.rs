@@ -120,8 +120,8 @@ pub(crate) fn search_failure_in_window(message: &Message, next_step: Option<&str
     failure_with_controls(message, next_step, in_place_of_search)
 }
 
-/// Returns a failure as [`message_in_window`] returns it. What to do next, which is the end of its message, gets a line of its
-/// own.
+/// Returns a failure as [`message_in_window`] returns it, as a sentence. What to do next, which is the end of its message, gets
+/// a line of its own.
 pub(crate) fn failure_in_window(message: &Message, next_step: Option<&str>) -> String {
     failure_with_controls(message, next_step, in_place_of)
 }
@@ -137,7 +137,7 @@ fn failure_with_controls(message: &Message, next_step: Option<&str>, in_place: f
     });
     match parts {
         Some((problem, step)) => format!("{}\n{}", with_stop(&shown(&problem)), with_stop(&capitalized(&shown(&step)))),
-        None => shown(message),
+        None => with_stop(&shown(message)),
     }
 }
 
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(failure_in_window(&message, Some("give its name")), "no file was given.\nGive its name.");
         let message = Message::from("the GPU failed; restart it");
         for other in [None, Some("something else")] {
-            assert_eq!(failure_in_window(&message, other), "the GPU failed; restart it");
+            assert_eq!(failure_in_window(&message, other), "the GPU failed; restart it.");
         }
     }
 
@@ -226,7 +226,7 @@ mod tests {
         let message = message!("m.search.csv: row 2 cannot be read; use {RESTART} instead of {RESUME}");
         assert_eq!(
             search_failure_in_window(&message, None),
-            "m.search.csv: row 2 cannot be read; use \"Search for settings\" instead of \"Continue search\""
+            "m.search.csv: row 2 cannot be read; use \"Search for settings\" instead of \"Continue search\"."
         );
         assert_eq!(
             search_failure_in_window(&message, Some("use --restart instead of --resume")),
@@ -240,12 +240,12 @@ mod tests {
         );
         assert_eq!(
             search_failure_in_window(&message, None),
-            "m.training: it matches no trial; use \"Search for settings\" instead of \"Continue search\" to discard it"
+            "m.training: it matches no trial; use \"Search for settings\" instead of \"Continue search\" to discard it."
         );
         let message = message!("it is lost; continue on another device with {RESUME_ON_CPU}");
         assert_eq!(
             search_failure_in_window(&message, None),
-            "it is lost; continue on another device with \"Device\" and \"Continue search\""
+            "it is lost; continue on another device with \"Device\" and \"Continue search\"."
         );
         let other = message!("set {PRECISION} to f32, at time point 0");
         assert_eq!(search_failure_in_window(&other, None), message_in_window(&other));

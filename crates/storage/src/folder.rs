@@ -8,8 +8,8 @@
 use crate::manifest::{MARKER, Manifest, SYSTEM_FILES, folders_on_the_way};
 use crate::target::{Overwrite, check_folder_name, refuse_home, refuse_input};
 use crate::write::{
-    PARTIAL, RANDOM_CHARS, hidden_prefix, parent_folder, partial_suffix, rename_new, sweep_once, sync_folder,
-    without_hidden_name,
+    RANDOM_CHARS, hidden_prefix, is_unfinished_name, parent_folder, partial_suffix, rename_new, sweep_once,
+    sync_folder, without_hidden_name,
 };
 use crate::{StorageError, read};
 use std::collections::BTreeSet;
@@ -149,7 +149,7 @@ pub fn clear_own(path: &Path, kind: &str, first: &str, is_own: &dyn Fn(&str) -> 
 /// Removes the entries of a folder for whose names `is_own` holds, unfinished files and those of operating systems. Returns
 /// the names of the others. The marker stays.
 fn remove_named(path: &Path, is_own: &dyn Fn(&str) -> bool) -> io::Result<Vec<String>> {
-    let is_by_product = |name: &str| SYSTEM_FILES.contains(&name) || (name.starts_with('.') && name.contains(PARTIAL));
+    let is_by_product = |name: &str| SYSTEM_FILES.contains(&name) || is_unfinished_name(name);
     let mut others = Vec::new();
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;

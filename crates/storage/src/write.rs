@@ -77,6 +77,11 @@ fn remove_if_unlocked(path: &Path) {
     }
 }
 
+/// Whether a name is that of an unfinished file or folder, of this or another machine.
+pub fn is_unfinished_name(name: &str) -> bool {
+    name.starts_with('.') && name.contains(PARTIAL)
+}
+
 /// Suffix of unfinished files of this machine. On a network drive locks may be visible to one machine only, so
 /// files of other machines are not touched.
 pub(crate) fn partial_suffix() -> &'static str {

@@ -7,6 +7,7 @@
 //! refers to always exists. A file named `finish` asks the run to take no further step and to write the best network so
 //! far.
 
+mod locking;
 mod tensors;
 
 pub(crate) use tensors::restore;
@@ -24,7 +25,6 @@ use cytoscope_model_package::PACKAGE_KIND;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::bytes_text;
 use cytoscope_storage::json::{JsonError, read_json};
-use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::message;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::setting::{RESTART, RESUME};
@@ -296,6 +296,7 @@ impl RunFolder {
         if self.path.is_dir() && !self.belongs_to_run() {
             // A run that was killed while it created the folder has left an unfinished marker.
             sweep(&self.path);
+            self.wait_until_created()?;
         }
         let is_free = std::fs::read_dir(&self.path).map_or(true, |mut entries| entries.next().is_none());
         let is_file = self.path.is_file() || self.path.is_symlink();
@@ -332,12 +333,6 @@ impl RunFolder {
     pub(crate) fn create_parents(&self) -> Result<ResultsFolder, JobError> {
         let parent = self.path.parent().unwrap_or(Path::new(""));
         ResultsFolder::create(parent).map_err(JobError::results_folder(parent))
-    }
-
-    /// Creates the folder if it does not exist, and locks it against other runs.
-    pub(crate) fn lock(&self) -> Result<ResultsLock, JobError> {
-        folder::create_working(&self.path, KIND)?;
-        Ok(ResultsLock::in_folder(&self.path, LOCK)?)
     }
 
     /// Creates the folder of a run that starts later. Returns `false` if something exists at its path.

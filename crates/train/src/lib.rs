@@ -21,6 +21,7 @@ mod crop;
 mod curves;
 mod data;
 mod data_config;
+mod data_fingerprint;
 mod device_choice;
 mod error;
 mod estimate;
@@ -67,6 +68,7 @@ pub use config::{
     TrainConfig, TrainPrecision, ValidationConfig, minutes_problem,
 };
 pub use data_config::DataConfig;
+pub use data_fingerprint::data_fingerprint;
 pub use estimate::{Estimate, EstimateJob};
 pub use evaluate_model::EvaluateModelJob;
 pub use event::{TrainEvent, TrainSink, TrainingPlan};
@@ -75,6 +77,7 @@ pub use job::{ChosenNetwork, FloatOnly, Quantized, TrainJob, TrainReport};
 pub use machine_profile::OpenSettings;
 pub use monitor::{BatchAdvice, TrainStatus};
 pub use precision_comparison::{PairDifference, PrecisionComparison};
+pub use problems::{LINES as PROBLEM_LINES, list_failed_inputs};
 pub use qat::{QatLimitError, QatTrainer};
 pub use quantization::LimitedQuantization;
 pub use score_name::{ScoreName, SelectionMetric};

@@ -7,9 +7,11 @@ use cytoscope_training_data::{Problem, Severity, TrainingDataError, summary};
 use std::path::{Path, PathBuf};
 
 /// Maximum number of lines of the summary; more problems than that are grouped by kind.
-pub(crate) const LINES: usize = 8;
-/// Folder of the lists, below the user's data folder.
+pub const LINES: usize = 8;
+/// Folder of the lists of problems of training data, below the user's data folder.
 const FOLDER: &str = "data-checks";
+/// Folder of the lists of inputs that failed, below the user's data folder.
+const INPUTS_FOLDER: &str = "failed-inputs";
 
 /// Reports the problems of the data in `root` as notes. If there are more than [`LINES`], all of them are also listed
 /// in `file`, by default in the user's data folder. Returns the path of the list, or `None` if none was written.
@@ -50,23 +52,38 @@ pub(crate) fn list(root: &Path, problems: &[Problem], file: Option<&Path>) -> Op
     if problems.len() <= LINES {
         return None;
     }
-    let path = file.map(Path::to_owned).or_else(|| default_path(root))?;
+    let path = file.map(Path::to_owned).or_else(|| default_path(FOLDER, root))?;
+    let title = format!("{} problems of the training data in {}", problems.len(), root.display());
+    Some(write_list(&title, problems, path))
+}
+
+/// Lists all inputs of a job that failed, in the user's data folder. `root` is the first input of the job, a file or a folder.
+/// Returns the path of the list, the error of writing it, or `None` if no folder for it is known.
+pub fn list_failed_inputs(root: &Path, problems: &[Problem]) -> Option<Result<PathBuf, StorageError>> {
+    let path = default_path(INPUTS_FOLDER, root)?;
+    let title = format!("{} inputs that failed, of {}", problems.len(), root.display());
+    Some(write_list(&title, problems, path))
+}
+
+/// Writes a title and one line for each problem.
+fn write_list(title: &str, problems: &[Problem], path: PathBuf) -> Result<PathBuf, StorageError> {
     let lines: Vec<String> = problems.iter().map(summary::line).collect();
-    let text = format!("{} problems of the training data in {}\n\n{}\n", lines.len(), root.display(), lines.join("\n"));
     if let Some(folder) = path.parent() {
         // An error appears when the file is written.
         let _ = std::fs::create_dir_all(folder);
     }
-    Some(cytoscope_storage::write::atomic_write(&path, text.as_bytes()).map(|()| path))
+    let text = format!("{title}\n\n{}\n", lines.join("\n"));
+    cytoscope_storage::write::atomic_write(&path, text.as_bytes()).map(|()| path)
 }
 
-/// Returns the default path of the list for the data in `root`: its name and a hash of its absolute path.
-fn default_path(root: &Path) -> Option<PathBuf> {
+/// Returns the default path of the list for the data in `root`, in a folder below the user's: its name and a hash of its
+/// absolute path.
+fn default_path(folder: &str, root: &Path) -> Option<PathBuf> {
     let absolute = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
     let hash: String =
         cytoscope_engine::select::fingerprint(absolute.as_os_str().as_encoded_bytes()).chars().take(8).collect();
     let name = absolute.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    Some(user_folder()?.join(FOLDER).join(format!("{name}-{hash}.txt")))
+    Some(user_folder()?.join(folder).join(format!("{name}-{hash}.txt")))
 }
 
 #[cfg(test)]
@@ -123,7 +140,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 22);
         // A list that cannot be written is not an error.
         assert_eq!(report(&context, Path::new("/data"), &problems, Some(&file.join("below/a/file"))), None);
-        let [one, other] = ["/data/a", "/data/b"].map(|root| default_path(Path::new(root)));
+        let [one, other] = ["/data/a", "/data/b"].map(|root| default_path(FOLDER, Path::new(root)));
         assert!(one != other || one.is_none());
     }
 }

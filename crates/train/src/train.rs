@@ -113,6 +113,7 @@ pub(crate) fn run(
     let inputs: Vec<&Path> = from.iter().chain([&job.data]).map(PathBuf::as_path).collect();
     check_destination(&job.out, &inputs, job.overwrite)?;
     folder.check(&inputs)?;
+    folder.refuse_in_use()?;
     let earlier = match (job.resume, folder.has_checkpoint()) {
         (true, true) => Some(folder.load_state()?),
         (true, false) => {

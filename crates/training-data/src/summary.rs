@@ -36,7 +36,9 @@ impl SummaryLine {
 
     /// Returns the line for the files that `files` names, which have this problem.
     fn about(files: &str, Problem { message, next_step, severity, .. }: &Problem) -> Self {
-        Self { severity: Some(*severity), text: format!("{files}: {message}; {next_step}") }
+        // The next step is not always known.
+        let separator = if next_step.is_empty() { "" } else { "; " };
+        Self { severity: Some(*severity), text: format!("{files}: {message}{separator}{next_step}") }
     }
 }
 
@@ -179,6 +181,7 @@ mod tests {
         assert_eq!(texts(&summary(&problems, 2)).last().map(String::as_str), Some("and 301 more of 2 other kinds"));
         assert_eq!(summary(&problems[..3], 3).len(), 3, "few are listed one by one");
         assert_eq!(kinds(&problems).iter().map(|k| k.members.len()).sum::<usize>(), 303);
+        assert_eq!(line(&Problem::error(&at(1), "it failed", "")), "left out: /data/001.tif: it failed");
         // Several problems of one file are counted as occurrences.
         let lines: Vec<Problem> =
             (0..20).map(|i| Problem::warning(&at(0), format!("line {i} is empty"), "remove it")).collect();

@@ -22,8 +22,9 @@ use cytoscope_storage::target::{check_file, resolved};
 use cytoscope_storage::write::atomic_write;
 use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::{
-    MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, TrainJob, ValidationPoint, search_rungs,
+    MAX_TRIALS, SearchSpace, SettingAssignment, TrainConfig, TrainJob, ValidationPoint, data_fingerprint, search_rungs,
 };
+use cytoscope_training_data::TrainingTask;
 use serde_json::json;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -78,19 +79,23 @@ fn open_table(
     for output in [&path, &beside(&options.out, PLOTS)] {
         check_file(output, &[space, options.data.as_path()], overwrite)?;
     }
-    ResultsTable::open(path, ranges.keys().map(str::to_owned).collect(), search_fingerprint(options)?, options.resume)
+    let fingerprint = search_fingerprint(options, job.task)?;
+    ResultsTable::open(path, ranges.keys().map(str::to_owned).collect(), fingerprint, options.resume)
 }
 
 /// Returns a fingerprint of what the scores of a search depend on besides the settings with ranges: the data, the start
-/// model, the seed and the other settings, as they are given.
-fn search_fingerprint(options: &Train) -> Result<String, Failure> {
+/// model, the seed and the other settings, as they are given; then, after a period, one of the content of the data.
+fn search_fingerprint(options: &Train, task: TrainingTask) -> Result<String, Failure> {
     let mut words = words(options, &[], 0, Path::new(""));
     words.retain(|word| !HOW_COMPUTED.iter().any(|option| word.starts_with(option)));
     if let Some(path) = &options.config {
         let text = std::fs::read_to_string(path).map_err(|error| JobError::unreadable(path, error))?;
         words.push(text);
     }
-    Ok(fingerprint(words.join("\n").as_bytes()))
+    let mut config = TrainConfig::read_with(options.config.as_deref(), &options.set)?;
+    config.data.series = options.series.clone().unwrap_or(config.data.series);
+    let data = data_fingerprint(&options.data, task, &config)?;
+    Ok(format!("{}.{data}", fingerprint(words.join("\n").as_bytes())))
 }
 
 /// Returns whether a training run with these settings is one of a trial.

@@ -15,7 +15,7 @@ use cytoscope_model_package::refuse_inside_package;
 use cytoscope_profile::Stage;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{CHANNEL, CHANNELS, INPUT, OUTPUT_PREPROCESSED, PREPROCESS};
-use cytoscope_storage::{ResultsFolder, StorageError, panic_text, target};
+use cytoscope_storage::{ResultsFolder, StorageError, counted, panic_text, target};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -98,19 +98,26 @@ impl PredictJob {
         Ok(())
     }
 
-    /// Returns the stacks among the inputs, without label images and earlier results in folders.
+    /// Returns the stacks among the inputs, each once, without label images and earlier results in folders.
     ///
     /// # Errors
     /// [`JobError::Io`] if a folder cannot be read; [`JobError::Mismatch`] if there are no stacks.
     pub fn stacks(&self, context: &Context) -> Result<Vec<PathBuf>, JobError> {
         let found = expand_inputs(&self.inputs, self.axes.as_ref())?;
-        let files = only_stacks(&self.inputs, found.clone());
+        let mut files = only_stacks(&self.inputs, found.clone());
         if files.len() < found.len() {
             let skipped = match found.len() - files.len() {
                 1 => "1 label image or earlier result in the folder was skipped".to_owned(),
                 left => format!("{left} label images and earlier results in the folder were skipped"),
             };
             context.note(skipped);
+        }
+        let all = files.len();
+        let mut seen = BTreeSet::new();
+        files.retain(|file| seen.insert(std::path::absolute(file).unwrap_or_else(|_| file.clone())));
+        if files.len() < all {
+            let repeated = counted(all - files.len(), "input");
+            context.note(format!("{repeated} that had been given before: each file is used once"));
         }
         if files.is_empty() {
             return Err(JobError::Mismatch {

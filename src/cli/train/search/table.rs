@@ -26,7 +26,8 @@ pub(crate) struct Row {
 pub(super) struct ResultsTable {
     pub(super) path: PathBuf,
     pub(super) keys: Vec<String>,
-    /// Fingerprint of what the scores of the search depend on besides the settings with ranges.
+    /// Fingerprint of what the scores of the search depend on besides the settings with ranges; after a period, that of the
+    /// content of the data.
     fingerprint: String,
     pub(super) rows: Vec<Row>,
 }
@@ -100,14 +101,33 @@ fn read_rows(path: &Path, keys: &[String], fingerprint: &str) -> Result<Vec<Row>
     if table.keys != keys {
         return Err(bad(&"the columns are not those of this search"));
     }
-    if table.fingerprint.is_some_and(|found| found != fingerprint) {
-        return Err(Failure::bad_input(format!(
-            "{}: it is the table of a search with other data, another seed, or other settings of the trials",
-            path.display()
-        ))
-        .and_next("give the options of that search, or use --restart instead of --resume"));
+    if let Some(found) = &table.fingerprint {
+        let ((search, data), (own_search, own_data)) = (fingerprint_parts(found), fingerprint_parts(fingerprint));
+        if search != own_search {
+            return Err(Failure::bad_input(format!(
+                "{}: it is the table of a search with other data, another seed, or other settings of the trials",
+                path.display()
+            ))
+            .and_next("give the options of that search, or use --restart instead of --resume"));
+        }
+        // Tables of earlier versions do not state it.
+        if data.is_some() && data != own_data {
+            return Err(Failure::bad_input(format!(
+                "{}: the training data have changed since this search began, so its scores and new ones are not comparable",
+                path.display()
+            ))
+            .and_next("restore the data, or use --restart instead of --resume"));
+        }
     }
     Ok(table.trials.into_iter().map(Row::from).collect())
+}
+
+/// Returns the parts of a fingerprint: that of the options of a search, and that of the content of its data if it is stated.
+fn fingerprint_parts(fingerprint: &str) -> (&str, Option<&str>) {
+    match fingerprint.split_once('.') {
+        Some((search, data)) => (search, Some(data)),
+        None => (fingerprint, None),
+    }
 }
 
 impl From<SearchTrial> for Row {
@@ -153,6 +173,13 @@ mod tests {
         assert!(open(&keys, "f", false).unwrap().rows.is_empty());
         // The same settings on other data, for example, are those of another search.
         assert!(open(&keys, "g", true).err().unwrap().to_string().contains("other data"));
+        // The content of the data, which tables of earlier versions do not state.
+        assert_eq!(open(&keys, "f.1", true).unwrap().rows, table.rows);
+        open(&keys, "f.1", true).unwrap().write().unwrap();
+        assert_eq!(open(&keys, "f.1", true).unwrap().rows, table.rows);
+        let changed = open(&keys, "f.2", true).err().unwrap().to_string();
+        assert!(changed.contains("data have changed") && changed.contains("--restart"), "{changed}");
+        assert!(open(&keys, "g.1", true).err().unwrap().to_string().contains("another seed"));
         // A table of an earlier version.
         let text = std::fs::read_to_string(&path).unwrap();
         let without: Vec<&str> = text.lines().map(|line| line.rsplit_once(',').unwrap().0).collect();
