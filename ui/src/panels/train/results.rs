@@ -22,7 +22,7 @@ const NAME_WIDTH: f32 = 360.0;
 pub(super) fn short(report: &TrainReport) -> String {
     let main = [ScoreName::f1(0.5), ScoreName::Pearson(None), ScoreName::Dice];
     let first = main.iter().find_map(|name| Some((name, report.after.get(name)?)));
-    first.map_or_else(String::new, |(name, score)| format!("{} {score:.3}", score_name(name)))
+    first.map_or_else(String::new, |(name, score)| format!("{}: {score:.3}", score_name(name)))
 }
 
 /// Name of a score for display.
