@@ -72,6 +72,21 @@ fn the_palette_says_why_a_command_is_disabled() {
 }
 
 #[test]
+fn the_palette_runs_no_other_command_than_a_disabled_one_that_is_named() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::P);
+    fixture.window.run_steps(3);
+    // The letters also occur in "Compare with ground truth…", in this order.
+    fixture.window.get_by_label("Command").type_text("paint");
+    fixture.until("the reason", |w| sees(w, "Paint: "));
+    fixture.window.key_press(Key::Enter);
+    fixture.window.run_steps(3);
+    assert!(fixture.window.query_by_label("Command").is_some(), "nothing was run");
+}
+
+#[test]
 fn dialogs_fit_into_the_smallest_window() {
     let mut fixture = Fixture::new();
     fixture.window.state_mut().use_own_file_dialog();
