@@ -61,6 +61,16 @@ fn found_objects_text(score: &serde_json::Value) -> String {
 }
 
 #[test]
+fn in_a_low_window_the_page_scrolls_to_the_evaluation() {
+    let mut fixture = Fixture::new();
+    fixture.window.set_size([800.0, 480.0].into());
+    fixture.window.run_steps(3);
+    fixture.window.state_mut().send(Command::Evaluate);
+    let bottom = |w: &Harness<'static, Workbench>| w.query_by_label("Evaluate").map(|button| button.rect().bottom());
+    fixture.until("the button", |w| bottom(w).is_some_and(|bottom| bottom < 480.0));
+}
+
+#[test]
 fn predictions_are_scored_and_the_scores_are_saved() {
     let mut fixture = Fixture::new();
     let labels = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample_data/nuclei_labels.tif");

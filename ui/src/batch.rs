@@ -105,6 +105,8 @@ pub(crate) enum BatchAction {
     Add(Vec<PathBuf>),
     /// Shows the page with the files of the open stacks.
     AddOpen,
+    /// Shows the section of the page that scores.
+    ShowEvaluation,
     /// Removes a file from the list.
     Forget(PathBuf),
     /// Removes all files from the list.
@@ -200,6 +202,8 @@ pub(crate) struct Batch {
     written: Vec<PathBuf>,
     /// The job that scores, until it has ended.
     evaluating: Option<JobId>,
+    /// How often the section that scores was asked for.
+    pub(crate) evaluation_requests: u64,
 }
 
 impl Default for Batch {
@@ -226,6 +230,7 @@ impl Default for Batch {
             converting: BTreeSet::new(),
             written: Vec::new(),
             evaluating: None,
+            evaluation_requests: 0,
         }
     }
 }
@@ -261,6 +266,7 @@ impl Batch {
                 self.series.extend(documents.all().iter().map(|d| (d.path.clone(), d.series)));
                 effects.act(DisplayAction::Task(PanelTask::Batch));
             }
+            BatchAction::ShowEvaluation => self.show_evaluation(&mut effects),
             BatchAction::Forget(file) => {
                 self.series.remove(&file);
                 self.files.retain(|f| *f != file);
@@ -328,6 +334,11 @@ impl Batch {
             BatchAction::Finished(id, result) => self.finished(id, *result),
         }
         effects
+    }
+
+    fn show_evaluation(&mut self, effects: &mut Effects) {
+        self.evaluation_requests += 1;
+        effects.act(DisplayAction::Task(PanelTask::Batch));
     }
 
     /// The series of a file that is converted, from 0.

@@ -255,7 +255,7 @@ impl Workbench {
             Command::Train => self.apply(DisplayAction::ShowTraining),
             Command::Models => self.show_models(),
             Command::Convert => self.apply(BatchAction::AddOpen),
-            Command::Evaluate => self.apply(DisplayAction::Task(PanelTask::Batch)),
+            Command::Evaluate => self.apply(BatchAction::ShowEvaluation),
             Command::Cancel => self.apply(JobsAction::CancelNext),
             Command::CancelPredictions => self.apply(JobsAction::CancelPredictions),
             Command::NextSlice => self.apply(ViewAction::StepSlice(1)),

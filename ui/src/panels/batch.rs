@@ -220,8 +220,19 @@ fn file_list(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     });
 }
 
+/// Scrolls to the section that scores if it was asked for: it may lie below the visible part of the page.
+fn scroll_to_evaluation(ui: &mut Ui, batch: &Batch) {
+    let id = egui::Id::new("requests for the evaluation");
+    let requests = batch.evaluation_requests;
+    if ui.data(|data| data.get_temp::<u64>(id)).unwrap_or(0) != requests {
+        ui.data_mut(|data| data.insert_temp(id, requests));
+        ui.scroll_to_cursor(Some(egui::Align::TOP));
+    }
+}
+
 fn evaluate(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let batch = state.batch;
+    scroll_to_evaluation(ui, batch);
     let title = match batch.subject {
         ScoreSubject::Predictions => "Evaluate predictions",
         ScoreSubject::Model => "Evaluate a model",
