@@ -223,6 +223,24 @@ fn in_a_small_window_the_views_keep_half_of_the_width() {
 }
 
 #[test]
+fn the_value_under_the_pointer_is_short_in_float_stacks() {
+    let mut fixture = Fixture::with(|folder| {
+        // 0.1 is 0.10000000149011612 in 32 bits.
+        let values = vec![0.1f32; 5 * 20 * 30];
+        let array = cytoscope_volume::Array::new("ZYX".parse().unwrap(), vec![5, 20, 30], values).unwrap();
+        let path = folder.join("float.tif");
+        let spec = cytoscope_formats::WriteSpec::of(&array, cytoscope_formats::Container::ImageJ);
+        cytoscope_formats::write_array(&path, &array, &spec).unwrap();
+        vec![path]
+    });
+    fixture.settle();
+    let middle = fixture.window.get_by_label_contains("XY view").rect().center();
+    fixture.window.hover_at(middle);
+    fixture.until("the value", |w| sees(w, "value 0.1"));
+    assert!(!fixture.sees("value 0.10"), "{}", fixture.on_screen());
+}
+
+#[test]
 fn keys_step_through_time_points_and_slices_play() {
     let mut fixture = Fixture::with(|folder| {
         // The value of a voxel is 100 t + z.
