@@ -127,6 +127,7 @@ fn corrected_axes_are_remembered_for_the_folder() {
     };
     assert_eq!(extents(&fixture), (6, 1));
     fixture.click("Axes…");
+    fixture.until("the extents", |w| sees(w, "Read as 6 time points, 1 slice, 1 channel"));
     fixture.click("ZYX");
     fixture.click("Apply");
     fixture.until("slices", |w| w.state().document().is_some_and(|d| d.extents.zyx[0] == 6));

@@ -34,6 +34,19 @@ fn rows(csv: &str) -> Vec<[f64; 2]> {
 }
 
 #[test]
+fn a_line_outside_the_stack_has_no_plot() {
+    let mut fixture = Fixture::with(|folder| vec![ramp(&folder.join("ramp.tif"))]);
+    fixture.settle();
+    fixture.window.key_press(Key::R);
+    fixture.until("the panel", |w| sees(w, "Drag a line across a slice."));
+    // Left of the stack, in the margin of the view.
+    draw(&mut fixture, Orientation::Xy, [0.0, 10.0, -18.0], [0.0, 40.0, -6.0]);
+    fixture.until("the reason", |w| sees(w, "The line is outside the visible part of the stack."));
+    draw(&mut fixture, Orientation::Xy, [0.0, 10.0, 20.0], [0.0, 40.0, 60.0]);
+    fixture.until("the plot", |w| !sees(w, "The line is outside the visible part of the stack."));
+}
+
+#[test]
 fn line_profile_has_the_true_length_and_values() {
     let mut fixture = Fixture::with(|folder| vec![ramp(&folder.join("ramp.tif"))]);
     fixture.settle();

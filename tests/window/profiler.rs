@@ -333,6 +333,23 @@ fn a_high_profiler_leaves_room_for_the_views_once_the_window_is_smaller() {
 }
 
 #[test]
+fn in_the_smallest_window_the_views_leave_the_profiler_uncovered() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let path = fixture.path("run.json");
+    write_trace(&path, 1, &[("Conv a", 500)]);
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    open(&mut fixture, &path);
+    fixture.click("Operators");
+    fixture.window.set_size([640.0, 480.0].into());
+    fixture.window.run_steps(6);
+    let rect = |name: &str| fixture.window.get_by_label_contains(name).rect();
+    let (views, profiler) = (rect("XZ view").bottom(), rect("Save view as CSV").top());
+    assert!(views <= profiler, "the views end at {views}, the profiler begins at {profiler}");
+}
+
+#[test]
 fn the_profiler_is_saved_as_a_picture() {
     let mut fixture = Fixture::new();
     let path = fixture.path("run.json");

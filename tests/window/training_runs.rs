@@ -193,7 +193,7 @@ fn validation_image_is_shown_during_training() {
     };
     // 48 voxels a side, enlarged six times.
     assert_eq!(size, [288, 288]);
-    assert!(fixture.sees(&format!("after step {step}")) && fixture.sees("predicted"), "{}", fixture.on_screen());
+    assert!(fixture.sees(&format!("after step {step}")) && fixture.sees("Predicted"), "{}", fixture.on_screen());
     accessibility::check(&fixture, "picture");
     fixture.until("the next one", |w| w.state().wizard().run.picture.as_ref().is_some_and(|s| s.step > Some(step)));
     // The next window shows it, too.

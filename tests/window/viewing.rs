@@ -72,6 +72,21 @@ fn the_palette_says_why_a_command_is_disabled() {
 }
 
 #[test]
+fn the_palette_runs_no_other_command_than_a_disabled_one_that_is_named() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::P);
+    fixture.window.run_steps(3);
+    // The letters also occur in "Compare with ground truth…", in this order.
+    fixture.window.get_by_label("Command").type_text("paint");
+    fixture.until("the reason", |w| sees(w, "Paint: "));
+    fixture.window.key_press(Key::Enter);
+    fixture.window.run_steps(3);
+    assert!(fixture.window.query_by_label("Command").is_some(), "nothing was run");
+}
+
+#[test]
 fn dialogs_fit_into_the_smallest_window() {
     let mut fixture = Fixture::new();
     fixture.window.state_mut().use_own_file_dialog();
@@ -205,6 +220,24 @@ fn in_a_small_window_the_views_keep_half_of_the_width() {
     fixture.window.set_size([1360.0, 860.0].into());
     fixture.window.run_steps(6);
     assert!(sees_channels(&fixture) && !fixture.sees("Stacks and channels"), "{}", fixture.on_screen());
+}
+
+#[test]
+fn the_value_under_the_pointer_is_short_in_float_stacks() {
+    let mut fixture = Fixture::with(|folder| {
+        // 0.1 is 0.10000000149011612 in 32 bits.
+        let values = vec![0.1f32; 5 * 20 * 30];
+        let array = cytoscope_volume::Array::new("ZYX".parse().unwrap(), vec![5, 20, 30], values).unwrap();
+        let path = folder.join("float.tif");
+        let spec = cytoscope_formats::WriteSpec::of(&array, cytoscope_formats::Container::ImageJ);
+        cytoscope_formats::write_array(&path, &array, &spec).unwrap();
+        vec![path]
+    });
+    fixture.settle();
+    let middle = fixture.window.get_by_label_contains("XY view").rect().center();
+    fixture.window.hover_at(middle);
+    fixture.until("the value", |w| sees(w, "value 0.1"));
+    assert!(!fixture.sees("value 0.10"), "{}", fixture.on_screen());
 }
 
 #[test]

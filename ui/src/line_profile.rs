@@ -236,6 +236,11 @@ pub(crate) fn line_profile_panel(ui: &mut Ui, state: State<'_>, views: &Layout, 
             ui.allocate_space(ui.available_size());
             return;
         };
+        if !curves.is_empty() && curves.iter().all(|(_, curve)| curve.points.is_empty()) {
+            weak(ui, "The line is outside the visible part of the stack.");
+            ui.allocate_space(ui.available_size());
+            return;
+        }
         let label = format!("Distance in {}", unit.name());
         let mut plot = Plot::new("line profile")
             .allow_scroll(false)

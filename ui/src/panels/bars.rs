@@ -319,7 +319,7 @@ fn under_pointer(document: &Document, hover: &Hover) -> String {
     }
     match hover.values.as_slice() {
         [] => {}
-        [value] => text.push_str(&format!("   value {value}")),
+        [value] => text.push_str(&format!("   value {}", short_number(*value))),
         several => {
             let several: Vec<String> = several.iter().map(|value| short_number(*value)).collect();
             text.push_str(&format!("   values {}", several.join(" · ")));

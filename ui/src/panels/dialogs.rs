@@ -5,6 +5,7 @@ use crate::command::{Command, keys_text};
 use crate::display::{AxesDialog, Dialog, DisplayAction};
 use crate::document::{GivenMetadata, file_name};
 use crate::documents::DocumentsAction;
+use crate::number_text::counted;
 use crate::panels::weak;
 use crate::state::State;
 use crate::voxel_size::voxel_size_dialog;
@@ -150,10 +151,17 @@ fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
     let Some(AxesDialog { file: path, series, text: typed }) = state.display.axes_dialog() else { return };
     let mut text = typed.clone();
     let (mut apply, mut forget) = (false, false);
+    let shown = state.documents.all().iter().find(|d| d.path == *path && d.series == *series);
     let response = egui::Modal::new(egui::Id::new("axes")).show(ctx, |ui| {
         ui.set_width(380.0);
         ui.heading("Axes of the file");
         weak(ui, file_name(path));
+        if let Some(document) = shown {
+            let extents = document.extents;
+            let counts = [(extents.times, "time point"), (extents.zyx[0], "slice"), (extents.channels, "channel")]
+                .map(|(count, one)| counted(count as u64, one));
+            weak(ui, format!("Read as {}", counts.join(", ")));
+        }
         ui.add_space(8.0);
         ui.label("Order of the axes in the file: T for time, Z for slices, C for channels.");
         ui.horizontal(|ui| {
@@ -191,7 +199,6 @@ fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
     if forget || axes.is_some() {
         let remembered = axes.as_ref().map(ToString::to_string);
         actions.send(DisplayAction::RememberAxes { file: path.clone(), axes: remembered });
-        let shown = state.documents.all().iter().find(|d| d.path == *path && d.series == *series);
         let replaces = shown.map(|document| document.id);
         let given = GivenMetadata { axes, voxel_size_um: state.settings().voxel_size_for(path) };
         actions.send(DocumentsAction::Reopen { path: path.clone(), given, series: *series, replaces });

@@ -412,8 +412,13 @@ fn upload_findings(ui: &mut Ui, findings: &[UploadFinding]) {
         let color = theme::bad(ui.visuals());
         ui.add(egui::Label::new(RichText::new(text).color(color)).wrap().selectable(true));
     }
-    for finding in findings.iter().filter(|finding| finding.severity == UploadSeverity::Warning) {
-        weak(ui, format!("{} {}", finding.part, finding.message));
+    let warnings: Vec<&UploadFinding> =
+        findings.iter().filter(|finding| finding.severity == UploadSeverity::Warning).collect();
+    if !warnings.is_empty() {
+        weak(ui, "Recommended, but not required:");
+    }
+    for finding in warnings {
+        weak(ui, format!("{}  {} {}", icon::WARNING, finding.part, finding.message));
     }
 }
 

@@ -90,6 +90,11 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, panel: &mut Palette
         .map(|c| (c, state.current_title(c)))
         .filter_map(|(c, title)| Some((rank(&title, &query)?, c, title)))
         .collect();
+    // Enter must not run another command than the one that was named, even if that one is disabled.
+    let is_named = |c: &Command| rank(&state.current_title(*c), &query).is_some_and(|rank| rank < SCATTERED);
+    if Command::ALL.iter().any(is_named) {
+        found.retain(|(rank, ..)| *rank < SCATTERED);
+    }
     found.sort_by_key(|(rank, ..)| *rank);
     let (up, down, enter, escape) = ctx.input_mut(|i| {
         let mut take = |key| i.consume_key(egui::Modifiers::NONE, key);

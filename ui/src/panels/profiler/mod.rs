@@ -42,6 +42,15 @@ const MIN_HEIGHT: f32 = 150.0;
 /// Height that the views and their toolbar keep in low windows, in points.
 const VIEWS_HEIGHT: f32 = 310.0;
 
+/// Least height of the contents in points: the title, the views, the stages and a few rows. Lower panels are scrolled.
+const CONTENT_HEIGHT: f32 = 220.0;
+
+/// The same in narrow panels, in which the names of the views take several rows.
+const NARROW_CONTENT_HEIGHT: f32 = 340.0;
+
+/// Width of the panel in points below which it is narrow.
+const NARROW_WIDTH: f32 = 900.0;
+
 /// Width of the list of the runs to compare with, in points.
 const COMPARE_WIDTH: f32 = 190.0;
 
@@ -234,22 +243,40 @@ pub(super) fn profiler_panel(ui: &mut Ui, state: State<'_>, profiler: &mut Profi
         .default_size(default_height)
         .size_range(MIN_HEIGHT..=most_height)
         .show(ui, |ui| {
-            let run = profiler.run(state.jobs);
-            let frame = egui::Frame::NONE.inner_margin(egui::Margin { right: 6, ..egui::Margin::ZERO });
-            egui::Panel::left("jobs").resizable(true).default_size(230.0).frame(frame).show(ui, |ui| {
-                run_list(ui, state, profiler, run.map(ShownRun::id), actions);
-            });
-            let frame = egui::Frame::NONE.inner_margin(egui::Margin::same(6));
-            egui::CentralPanel::default().frame(frame).show(ui, |ui| match run {
-                Some(run) => profile(ui, state, profiler, run, actions),
-                None => {
-                    ui.label(RichText::new("Profiler").strong());
-                    weak(ui, "Time and memory of each job are shown here, while it runs and afterwards.");
-                    ui.allocate_space(ui.available_size());
-                }
+            // A panel that is lower than its contents would be drawn partly behind the views.
+            let is_narrow = ui.available_width() < NARROW_WIDTH;
+            let least_height = if is_narrow { NARROW_CONTENT_HEIGHT } else { CONTENT_HEIGHT };
+            let height = ui.available_height().max(least_height);
+            egui::ScrollArea::vertical().id_salt("profiler contents").auto_shrink([false; 2]).show(ui, |ui| {
+                ui.set_height(height);
+                contents(ui, state, profiler, actions);
             });
         });
     profiler.rect = panel.response.rect;
+}
+
+/// Draws the list of runs and, beside it, the selected one.
+fn contents(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, actions: &mut Actions) {
+    let run = profiler.run(state.jobs);
+    // Panels set a clip rectangle of their own, which is higher than the part on screen if the contents are scrolled.
+    let clip = ui.clip_rect();
+    let frame = egui::Frame::NONE.inner_margin(egui::Margin { right: 6, ..egui::Margin::ZERO });
+    egui::Panel::left("jobs").resizable(true).default_size(230.0).frame(frame).show(ui, |ui| {
+        ui.shrink_clip_rect(clip);
+        run_list(ui, state, profiler, run.map(ShownRun::id), actions);
+    });
+    let frame = egui::Frame::NONE.inner_margin(egui::Margin::same(6));
+    egui::CentralPanel::default().frame(frame).show(ui, |ui| {
+        ui.shrink_clip_rect(clip);
+        match run {
+            Some(run) => profile(ui, state, profiler, run, actions),
+            None => {
+                ui.label(RichText::new("Profiler").strong());
+                weak(ui, "Time and memory of each job are shown here, while it runs and afterwards.");
+                ui.allocate_space(ui.available_size());
+            }
+        }
+    });
 }
 
 /// Draws the list of runs, newest first.

@@ -21,6 +21,7 @@ use crate::training::plan::WizardStep;
 use crate::training::run::RunState;
 use crate::training::thumbs::Thumbs;
 use crate::training::{Check, TrainingAction, Wizard};
+use cytoscope_profile::count_text;
 use cytoscope_train::TrainStart;
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, Margin, RichText, Ui, vec2};
@@ -171,7 +172,7 @@ fn run_summary(wizard: &Wizard) -> String {
         RunState::Idle if wizard.report.is_some() => "Done".to_owned(),
         RunState::Idle => String::new(),
         RunState::Running(_) if wizard.run.steps > 0 => {
-            format!("Step {} of {}", wizard.run.step(), wizard.run.steps)
+            format!("Step {} of {}", count_text(wizard.run.step()), count_text(wizard.run.steps))
         }
         RunState::Running(_) => "Preparing".to_owned(),
         RunState::Pausing(_) => "Pausing…".to_owned(),

@@ -333,8 +333,8 @@ fn validation_picture(ui: &mut Ui, shown: &ValidationPicture, texture: &egui::Te
         };
         match task {
             TrainingTask::Segmentation => {
-                key(theme::TRUE_OUTLINE, "true");
-                key(theme::FOUND_OUTLINE, "predicted");
+                key(theme::TRUE_OUTLINE, "True");
+                key(theme::FOUND_OUTLINE, "Predicted");
             }
             TrainingTask::LabelFree => {
                 _ = ui.label(RichText::new("Left: true stain, right: predicted stain").size(12.0))

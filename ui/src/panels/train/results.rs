@@ -22,7 +22,7 @@ const NAME_WIDTH: f32 = 360.0;
 pub(super) fn short(report: &TrainReport) -> String {
     let main = [ScoreName::f1(0.5), ScoreName::Pearson(None), ScoreName::Dice];
     let first = main.iter().find_map(|name| Some((name, report.after.get(name)?)));
-    first.map_or_else(String::new, |(name, score)| format!("{} {score:.3}", score_name(name)))
+    first.map_or_else(String::new, |(name, score)| format!("{}: {score:.3}", score_name(name)))
 }
 
 /// Name of a score for display.
@@ -180,9 +180,16 @@ pub(super) fn scores(ui: &mut Ui, report: &TrainReport) {
         if has_before {
             ui.label(RichText::new(if report.before_is_int8 { "Before (int8)" } else { "Before" }).weak());
         }
-        ui.label(RichText::new(if has_int8 { "After (float)" } else { "After" }).weak());
+        // A network that was trained from scratch has no scores before training.
+        let (float, int8) = match (has_before, has_int8) {
+            (true, true) => ("After (float)", "After (int8)"),
+            (true, false) => ("After", ""),
+            (false, true) => ("Float", "int8"),
+            (false, false) => ("Score", ""),
+        };
+        ui.label(RichText::new(float).weak());
         if has_int8 {
-            ui.label(RichText::new("After (int8)").weak());
+            ui.label(RichText::new(int8).weak());
         }
         ui.end_row();
         for (name, after) in &report.after {
