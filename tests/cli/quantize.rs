@@ -134,9 +134,9 @@ fn qat_brings_the_int8_network_closer_to_the_float_network() {
     let error = |report: &Value| report["outputs"][0]["relative_l2"].as_f64().unwrap();
     // A budget that calibration alone misses, and that needs no float layers.
     let budget = error(&before) * 0.98;
-    let after = run("qat", &budget.to_string(), &["--steps", "120"]);
+    let after = run("qat", &budget.to_string(), &["--steps", "60"]);
     let qat = &after["qat"];
-    assert_eq!((qat["kept"].as_bool(), qat["steps"].as_u64()), (Some(true), Some(120)), "{qat}");
+    assert_eq!((qat["kept"].as_bool(), qat["steps"].as_u64()), (Some(true), Some(60)), "{qat}");
     assert_eq!(after["left_float"].as_array().map(Vec::len), Some(0), "every layer in int8");
     assert!(error(&after) <= budget && after["budget_met"] == true, "{after:#}");
     // Final predictions on a stack that neither was calibrated on.

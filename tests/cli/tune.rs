@@ -172,7 +172,7 @@ fn interrupted_tuning_reports_what_was_measured_and_replaces_no_saved_settings()
     simulate_pairs(&fixture, 2);
     write_settings(&fixture, "");
     // There are several candidates on any machine, because the prefetch is varied.
-    let tune = ["tune", "--model", "scratch", "--training", "sim", "--config", "t.toml", "--steps", "100"];
+    let tune = ["tune", "--model", "scratch", "--training", "sim", "--config", "t.toml", "--steps", "40"];
     let options = ["--device", "cpu", "--save", "--profiles", "profiles.json"];
     let arguments = [&tune[..], &options].concat();
     // As a shutdown, or Cancel in the window: nothing is saved.
