@@ -392,7 +392,7 @@ mod tests {
             kind: JobErrorKind::WouldOverwrite,
             message: "a.tif exists\nerror: no line of its own; choose another, or use --force".to_owned(),
             next_step: Some("choose another, or use --force".to_owned()),
-            settings: vec![NamedSetting { start: 63, name: "--force".to_owned() }],
+            settings: vec![NamedSetting { start: 63, name: "--force".to_owned(), ..NamedSetting::default() }],
         };
         let line = serde_json::to_string(&error).unwrap();
         let failure = process_failure(Some(2), &format!("error: of a library\n{line}\nnote: removed a folder\n"));

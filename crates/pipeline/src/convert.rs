@@ -4,7 +4,7 @@
 use crate::Extents;
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
-use crate::predict::file_notes::{OtherSeries, SliceAlone, first_series_note, reading_notes};
+use crate::predict::file_notes::{FilePart, OtherSeries, SliceAlone, first_series_note, reading_notes};
 use crate::predict::resolve::check_voxel_size;
 use crate::results::{Publication, check_file, moved_aside_note};
 use crate::sample_type::{stored_type, with_stored_type};
@@ -211,12 +211,13 @@ impl ConvertJob {
     /// Returns the region of the image to convert. The samples of an RGB pixel count as channels.
     pub(crate) fn region(&self, meta: &ImageMeta) -> Result<Region, JobError> {
         let extents = Extents::of(meta);
-        let channel_choice = (self.channel, extents.channels, "channel");
-        for (picked, extent, name) in [channel_choice, (self.time, extents.times, "time point")] {
+        for (part, picked, extent) in
+            [(FilePart::Channel, self.channel, extents.channels), (FilePart::TimePoint, self.time, extents.times)]
+        {
             if let Some(picked) = picked.filter(|picked| *picked >= extent) {
                 return Err(JobError::Mismatch {
                     path: self.input.clone(),
-                    problem: format!("{name} {picked} does not exist: the file has {extent}"),
+                    problem: message!("{} does not exist: the file has {extent}", part.named(picked)),
                     next_step: message!("give a number from 0 to {}", extent.saturating_sub(1)),
                 });
             }

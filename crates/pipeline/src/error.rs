@@ -103,7 +103,7 @@ pub enum JobError {
         /// The input file.
         path: PathBuf,
         /// The mismatch.
-        problem: String,
+        problem: Message,
         /// Advice on how to fix it.
         next_step: Message,
     },
@@ -188,7 +188,7 @@ impl JobError {
         let path = path.to_owned();
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => {
-                Self::Mismatch { path, problem: io_problem(&error).into_owned(), next_step: "check the path".into() }
+                Self::Mismatch { path, problem: io_problem(&error).into(), next_step: "check the path".into() }
             }
             _ => Self::Io { path, error },
         }
@@ -213,7 +213,7 @@ impl JobError {
             JsonError::Io(error) => Self::Io { path: path.to_owned(), error },
             error => Self::Mismatch {
                 path: path.to_owned(),
-                problem: format!("the file holds no {what} that can be read: {error}"),
+                problem: format!("the file holds no {what} that can be read: {error}").into(),
                 next_step: next_step.into(),
             },
         }
@@ -248,10 +248,6 @@ impl JobError {
         match self {
             // Explanations of drivers' messages name settings in their texts, which another process may have written.
             Self::Engine(_) => Message::parse(self.to_string()),
-            // The problem may quote such an error.
-            Self::Mismatch { path, problem, next_step } => {
-                message!("{}: {}; {next_step}", path.display(), Message::parse(problem.as_str()))
-            }
             _ => Message::of(self),
         }
     }
@@ -498,7 +494,8 @@ mod tests {
         let other_input = JobError::Input { path: PathBuf::from("b.tif"), error: Box::new(mismatch()) };
         let unnamed = JobError::wrong_use(message!("invalid {TIME} 3"));
         let unnamed_input = JobError::Input { path: PathBuf::from("b.tif"), error: Box::new(unnamed) };
-        let quoting = JobError::Mismatch { path: "a.tif".into(), problem: "give --time".into(), next_step: "x".into() };
+        let quoting =
+            JobError::Mismatch { path: "a.tif".into(), problem: message!("give {TIME}"), next_step: "x".into() };
         for error in [mismatch(), other_input, unnamed_input, quoting] {
             let message = error.message();
             assert_eq!(message.as_str(), error.to_string());

@@ -268,7 +268,7 @@ impl EvaluateJob {
             };
             return Err(JobError::Mismatch {
                 path: self.prediction.clone(),
-                problem: format!("no file name matches one in {}", self.truth.display()),
+                problem: format!("no file name matches one in {}", self.truth.display()).into(),
                 next_step: next_step.into(),
             });
         }

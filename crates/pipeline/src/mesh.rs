@@ -205,7 +205,7 @@ impl MeshJob {
     }
 
     fn mismatch(&self, problem: String, next_step: impl Into<Message>) -> JobError {
-        JobError::Mismatch { path: self.labels.clone(), problem, next_step: next_step.into() }
+        JobError::Mismatch { path: self.labels.clone(), problem: problem.into(), next_step: next_step.into() }
     }
 
     /// Returns the bounding boxes of the wanted objects. All labels are added to `check`.

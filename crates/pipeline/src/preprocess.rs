@@ -162,12 +162,12 @@ fn job_error(path: &Path, error: PreprocessError) -> JobError {
     match error {
         PreprocessError::Unfit { step, problem, next_step } => JobError::Mismatch {
             path: path.to_owned(),
-            problem: format!("preprocessing step {step}: {problem}"),
+            problem: format!("preprocessing step {step}: {problem}").into(),
             next_step: next_step.into(),
         },
         PreprocessError::UnknownVoxelSize { step, problem, otherwise } => JobError::Mismatch {
             path: path.to_owned(),
-            problem: format!("preprocessing step {step}: {problem}"),
+            problem: format!("preprocessing step {step}: {problem}").into(),
             next_step: message!("{otherwise}set the voxel size with {VOXEL_SIZE}"),
         },
         other => JobError::wrong_use(other.to_string()),

@@ -311,7 +311,7 @@ pub fn read(path: &Path) -> Result<Provenance, JobError> {
     let bytes = read_bytes(path, MAX_RECORD_BYTES)?;
     serde_json::from_slice(&bytes).map_err(|error| JobError::Mismatch {
         path: path.to_owned(),
-        problem: format!("not a provenance record of a prediction ({error})"),
+        problem: format!("not a provenance record of a prediction ({error})").into(),
         next_step: "give a _provenance.json that a prediction wrote; for those of other jobs, use cytoscope provenance"
             .into(),
     })
@@ -320,7 +320,7 @@ pub fn read(path: &Path) -> Result<Provenance, JobError> {
 /// Returns the error of a file that is not a provenance record.
 pub(crate) fn not_a_record(path: &Path, problem: String) -> JobError {
     let next_step = "give a _provenance.json that this program wrote".into();
-    JobError::Mismatch { path: path.to_owned(), problem, next_step }
+    JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step }
 }
 
 /// Reads the bytes of a record of any kind, of which there are at most `max_bytes`.

@@ -279,7 +279,7 @@ impl QuantizeJob {
             let from = held_out.first().map(|t| t.from.clone()).unwrap_or_default();
             return Err(JobError::Mismatch {
                 path: from.into(),
-                problem: "the float network's output for it is not finite (NaN or infinite)".to_owned(),
+                problem: "the float network's output for it is not finite (NaN or infinite)".into(),
                 next_step: "check the stack, or leave it out of the calibration".into(),
             });
         }

@@ -158,7 +158,8 @@ pub(crate) fn observe(
                 problem: format!(
                     "for it, the network's tensor \"{}\" is not finite (NaN or infinite)",
                     graph.value(id).name
-                ),
+                )
+                .into(),
                 next_step: "leave this stack out of the calibration".into(),
             });
         }

@@ -96,7 +96,7 @@ impl EvaluateModelJob {
         }
         Err(JobError::Mismatch {
             path: self.data.clone(),
-            problem: "this is a single file, but scores need pairs of an image and its ground truth".to_owned(),
+            problem: "this is a single file, but scores need pairs of an image and its ground truth".into(),
             next_step: message!(
                 "give the folder with both, or a table (.csv) of the files; to score a prediction that was made before, \
                  give {PRED} and {TRUTH}"

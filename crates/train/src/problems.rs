@@ -82,7 +82,7 @@ mod tests {
             file: PathBuf::from(format!("/data/odd{i}.czi")),
             pair: None,
             severity: Severity::Warning,
-            message: "this kind of image is not read".to_owned(),
+            message: "this kind of image is not read".into(),
             next_step: "save it as TIFF".into(),
         }
     }

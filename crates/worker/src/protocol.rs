@@ -423,7 +423,7 @@ mod tests {
     fn a_failure_states_the_next_step_which_other_replies_may_lack() {
         let error = JobError::Mismatch {
             path: "a.tif".into(),
-            problem: "it is flat".to_owned(),
+            problem: "it is flat".into(),
             next_step: message!("give a stack, or use {AXES}"),
         };
         let reply = serde_json::to_value(Reply::from_error(JobId(3), &error)).unwrap();

@@ -3,7 +3,6 @@
 use super::plan::WizardStep;
 use super::{Check, Training, Wizard};
 use crate::effect::Effects;
-use crate::engine_notes::time_points_from_one;
 use crate::jobs::{JobFailure, Jobs, JobsAction};
 use crate::work::Purpose;
 use cytoscope_profile::{bytes_text, count_text, time_text};
@@ -89,7 +88,7 @@ impl Training {
         }
         if let Cost::Measuring(id) = self.wizard.costing.cost {
             self.wizard.costing.cost = match jobs.failure(id) {
-                Some(JobFailure::Failed(reason)) => Cost::Failed(time_points_from_one(&reason)),
+                Some(JobFailure::Failed(reason)) => Cost::Failed(reason),
                 Some(JobFailure::Cancelled) => Cost::Unknown,
                 None => return,
             };

@@ -357,7 +357,7 @@ fn listed(inputs: &[PathBuf], select: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Re
         if found.is_empty() {
             return Err(JobError::Mismatch {
                 path: input.clone(),
-                problem: "the folder contains no stacks".to_owned(),
+                problem: "the folder contains no stacks".into(),
                 next_step: message!(
                     "give a folder with files that end in .{}, or an OME-Zarr folder",
                     STACK_EXTENSIONS.join(", .")

@@ -115,7 +115,7 @@ impl PredictJob {
         if files.is_empty() {
             return Err(JobError::Mismatch {
                 path: self.inputs.first().cloned().unwrap_or_default(),
-                problem: "the folder contains only results of earlier predictions".to_owned(),
+                problem: "the folder contains only results of earlier predictions".into(),
                 next_step: "give the folder that contains the stacks".into(),
             });
         }
@@ -241,7 +241,7 @@ fn predict_input(
     if std::path::absolute(input).is_ok_and(|path| path.to_str().is_none()) {
         return Err(JobError::Mismatch {
             path: input.to_owned(),
-            problem: "the name is not valid Unicode (UTF-8), so the provenance record cannot name it".to_owned(),
+            problem: "the name is not valid Unicode (UTF-8), so the provenance record cannot name it".into(),
             next_step: "rename the file".into(),
         });
     }
