@@ -78,7 +78,7 @@ pub struct MeasureReport {
     /// Voxel size Z, Y, X in µm that was used; 1 where it is unknown.
     pub voxel_um: [f64; 3],
     /// Notes to the user, such as that the voxel size is unknown.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "crate::note::texts")]
+    #[serde(flatten, with = "crate::note::texts_if_any")]
     pub notes: Vec<Note>,
     /// Wall time in seconds.
     pub seconds: f64,

@@ -94,7 +94,7 @@ pub struct MeshReport {
     /// The objects in the file, in the order of their labels.
     pub objects: Vec<MeshedObject>,
     /// Notes to the user, such as that the voxel size is unknown.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "crate::note::texts")]
+    #[serde(flatten, with = "crate::note::texts_if_any")]
     pub notes: Vec<Note>,
 }
 

@@ -137,7 +137,7 @@ pub struct SegmentReport {
     /// The table of measurements, if written.
     pub table: Option<PathBuf>,
     /// Notes to the user, such as that the voxel size is unknown.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "crate::note::texts")]
+    #[serde(flatten, with = "crate::note::texts_if_any")]
     pub notes: Vec<Note>,
     /// Wall time in seconds.
     pub seconds: f64,

@@ -253,7 +253,7 @@ pub struct InputReport {
     /// started.
     pub actual_peak_bytes: Option<u64>,
     /// Notes for the user, in JSON a list of texts.
-    #[serde(with = "crate::note::texts")]
+    #[serde(flatten, with = "crate::note::texts")]
     pub notes: Vec<Note>,
     /// The settings that came from a machine profile, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
