@@ -68,6 +68,11 @@ fn in_place_of(setting: Setting) -> InWindow {
         Setting::VoxelSize => Control("\"Voxel size…\""),
         Setting::ListDevices => Control("the devices under Predict > Models…"),
         Setting::SaveTuning => Control("\"Tune settings\""),
+        Setting::WithoutBlend => Control("set \"Blending\" to Auto"),
+        Setting::SetAccumulate => Control("and \"Batches per step\" "),
+        Setting::SetMemoryLimit => Control("\"Memory limit\" "),
+        Setting::SetAnyMemoryLimit => Control("\"Memory limit\""),
+        Setting::SetWorkers => Control("\"Data workers\" "),
         // The profiler's advice sets it.
         Setting::Tile => Words("tile size"),
         Setting::Config
@@ -103,11 +108,6 @@ fn in_place_of_search(setting: Setting) -> InWindow {
 /// Advice in parentheses about an option that the window lacks is left out.
 pub(crate) fn message_in_window(message: &Message) -> String {
     with_controls(message, in_place_of)
-}
-
-/// Returns a text that came without its options, such as advice of a stored run, as [`message_in_window`] returns messages.
-pub(crate) fn in_window(text: &str) -> String {
-    message_in_window(&Message::parse(text))
 }
 
 /// Returns a failure of a search for training settings as [`failure_in_window`] returns it, with the buttons of the search in
@@ -185,6 +185,10 @@ mod tests {
     use cytoscope_storage::message;
     use cytoscope_storage::message::TimePoint;
     use cytoscope_storage::setting::{AXES, OUT, PRECISION, RESTART, RESUME, RESUME_ON_CPU, TIME};
+
+    fn in_window(text: &str) -> String {
+        message_in_window(&Message::parse(text))
+    }
 
     #[test]
     fn the_next_step_of_a_failure_has_a_line_of_its_own() {
