@@ -65,7 +65,7 @@ impl ConvertJob {
             match result {
                 Ok(()) => written.push(output),
                 Err(error) => {
-                    context.note(format!("series {series} could not be converted: {error}"));
+                    context.note(message!("series {series} could not be converted: {}", error.message()));
                     failure = failure.or(Some(error));
                 }
             }

@@ -74,16 +74,16 @@ impl From<Message> for Note {
 }
 
 impl From<String> for Note {
-    /// Returns a note with a text, in which its settings are found.
+    /// Returns a note with a text that names no settings.
     fn from(text: String) -> Self {
-        Self::info(Message::parse(text))
+        Self::info(text)
     }
 }
 
 impl From<&str> for Note {
-    /// Returns a note with a text, in which its settings are found.
+    /// Returns a note with a text that names no settings.
     fn from(text: &str) -> Self {
-        Self::info(Message::parse(text))
+        Self::info(text)
     }
 }
 

@@ -393,7 +393,7 @@ impl RunFolder {
                 }
             }
             // The run itself has succeeded, or failed with an error that is reported.
-            Err(error) => context.note(format!("the folder of the checkpoint is kept ({error}): delete it yourself")),
+            Err(error) => context.note(message!("the folder of the checkpoint is kept ({error}): delete it yourself")),
         }
     }
 

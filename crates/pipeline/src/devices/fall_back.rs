@@ -9,6 +9,7 @@ use crate::verify::{Verification, verify, wrong_result};
 use crate::{Context, JobError, JobErrorKind, Model};
 use cytoscope_engine::select::{Choice, Measurement};
 use cytoscope_engine::{Device, DeviceId, EngineError, Precision};
+use cytoscope_storage::message;
 use std::mem::discriminant;
 
 impl Devices {
@@ -88,7 +89,7 @@ impl Devices {
             match checked {
                 Ok(selected) => return Ok(SelectedEngine { forced, ..selected }),
                 Err(error) if error.kind() == JobErrorKind::Cancelled => return Err(error),
-                Err(error) => context.note(format!("{} is not used: {error}", device.id)),
+                Err(error) => context.note(message!("{} is not used: {}", device.id, error.message())),
             }
         }
         self.cpu_after(context, model, options, why, measurements)

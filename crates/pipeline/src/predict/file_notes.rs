@@ -43,7 +43,7 @@ pub(crate) fn missing_notes(meta: &ImageMeta) -> Vec<Message> {
         count => Some(format!("{count} planes are not in the file and are read as zeros")),
     };
     let not_applied = meta.not_applied.iter().cloned().map(Message::from);
-    let slices = meta.read_as_slices.clone().map(Message::parse);
+    let slices = meta.read_as_slices.clone().map(Message::from);
     slices.into_iter().chain(not_applied).chain(missing.map(Message::from)).collect()
 }
 

@@ -10,6 +10,7 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::{JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::{FIRST_STEP_MARK, Stage};
 use cytoscope_storage::counted;
+use cytoscope_storage::message;
 use cytoscope_training_data::Loader;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -281,7 +282,7 @@ impl Training<'_> {
         }
         run.state.since_point = (run.window.loss, run.window.steps);
         if let Err(error) = self.write_checkpoint(&mut run.state, &run.stepper) {
-            self.context.note(format!("the checkpoint could not be saved ({error})"));
+            self.context.note(message!("the checkpoint could not be saved ({})", error.message()));
         }
     }
 
@@ -292,7 +293,7 @@ impl Training<'_> {
             Ok(ValidationOutcome::Cancelled | ValidationOutcome::TimedOut) => return Ok(()),
             Err(error) if has_next_validation(&error, run.state.step < run.state.steps, self.is_finishing()) => {
                 // A full disk does not end training: there may be space again for the next validation.
-                self.context.note(format!("validation failed ({error}); training continues"));
+                self.context.note(message!("validation failed ({}); training continues", error.message()));
             }
             Err(error) => {
                 self.keep_unvalidated(run, &error);
@@ -354,7 +355,8 @@ impl Training<'_> {
         match self.write_checkpoint(state, stepper) {
             Err(error) if state.step < state.steps && !self.context.cancel.is_cancelled() => {
                 // A full disk does not end training: the last checkpoint is still there.
-                self.context.note(format!("the checkpoint could not be saved ({error}); training continues"));
+                self.context
+                    .note(message!("the checkpoint could not be saved ({}); training continues", error.message()));
                 Ok(())
             }
             other => other,
