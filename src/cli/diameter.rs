@@ -151,7 +151,7 @@ pub(super) fn comparison_diameter(
 }
 
 /// Returns the estimates of all inputs, and the failures of the others. A failure ends the command if it is that of the only
-/// input, if it was cancelled, or if the options do not fit the first input.
+/// input, if it was canceled, or if the options do not fit the first input.
 fn each(
     inputs: &[PathBuf],
     estimate: impl Fn(&Path) -> Result<Value, Failure>,
@@ -163,7 +163,7 @@ fn each(
             Err(failure) => {
                 let kind = failure.kind();
                 let is_of_options = index == 0 && kind == JobErrorKind::WrongUse;
-                if inputs.len() == 1 || kind == JobErrorKind::Cancelled || is_of_options {
+                if inputs.len() == 1 || kind == JobErrorKind::Canceled || is_of_options {
                     return Err(failure);
                 }
                 eprint_line(&format!("failed: {failure}"));

@@ -167,8 +167,8 @@ pub enum Outcome {
     },
     /// A job was refused because it would overwrite files that Cytoscope did not write.
     WouldOverwrite(Box<RefusedJob>),
-    /// A job was cancelled.
-    Cancelled,
+    /// A job was canceled.
+    Canceled,
     /// The engine process ended unexpectedly.
     EngineDied {
         /// How it ended.
@@ -318,7 +318,7 @@ impl Work {
         id
     }
 
-    /// Measures a document's labels; an active measurement that writes the same table is cancelled.
+    /// Measures a document's labels; an active measurement that writes the same table is canceled.
     pub fn measure(&mut self, document: u64, title: String, job: MeasureJob) -> JobId {
         let is_same = |known: &RepeatableJob| match known {
             RepeatableJob::Measure { job: known, .. } => known.table == job.table,
@@ -338,7 +338,7 @@ impl Work {
         self.jobs.iter().rev().find(|j| !j.state.is_over() && j.purpose == Purpose::Measure { document })
     }
 
-    /// Asks the worker to cancel a job; it ends later, as [`JobState::Cancelled`].
+    /// Asks the worker to cancel a job; it ends later, as [`JobState::Canceled`].
     pub fn cancel(&self, id: JobId) {
         self.send(Request::Cancel { id });
     }
@@ -400,8 +400,8 @@ impl Work {
         // Start and end of a short job may be handled in the same frame: the engine has measured its time, too.
         job.seconds = job.usage.as_ref().map_or(shown_secs, |usage| usage.wall_secs.max(shown_secs));
         let ended = Some((job.title.clone(), job.purpose.clone()));
-        // A failed job may be repeated; cancelled ones are not.
-        if matches!(job.state, JobState::Cancelled) {
+        // A failed job may be repeated; canceled ones are not.
+        if matches!(job.state, JobState::Canceled) {
             self.repeatable.remove(&id);
         }
         ended
@@ -504,9 +504,9 @@ impl Work {
             Reply::Failed { id, message, next_step, settings, existing, .. } => {
                 self.handle_failure(id, &Message::new(message, &settings), next_step.as_deref(), existing)
             }
-            Reply::Cancelled { id } => {
-                self.end(id, JobState::Cancelled)?;
-                Some(Outcome::Cancelled)
+            Reply::Canceled { id } => {
+                self.end(id, JobState::Canceled)?;
+                Some(Outcome::Canceled)
             }
         }
     }

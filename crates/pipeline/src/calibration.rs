@@ -53,7 +53,7 @@ pub struct CalibrationImage {
 ///
 /// # Errors
 /// [`JobError::Mismatch`] if there are no stacks, or one is empty, does not fit the model, contains values that are
-/// not finite or changes meanwhile; [`JobError::WrongUse`] for invalid options; the errors of reading a stack; [`JobError::Cancelled`].
+/// not finite or changes meanwhile; [`JobError::WrongUse`] for invalid options; the errors of reading a stack; [`JobError::Canceled`].
 pub fn calibration_tiles(
     context: &Context,
     model: &Model,

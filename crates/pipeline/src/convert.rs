@@ -71,7 +71,7 @@ impl ConvertJob {
     ///
     /// # Errors
     /// [`JobError`] for an unknown file extension, a file that cannot be read or written, a channel or time point that
-    /// does not exist, a file that changes while it is read, or if the job is cancelled. No partly written file is left.
+    /// does not exist, a file that changes while it is read, or if the job is canceled. No partly written file is left.
     pub fn run(&self, context: &Context) -> Result<(), JobError> {
         recorded(self, context, |record| self.convert(context, record, false))
     }
@@ -127,7 +127,7 @@ impl ConvertJob {
         for (region, planes) in slabs {
             let slab = {
                 let mut span = context.recorder.span(Stage::Read, "slab");
-                let slab = image.read(0, &region).map_err(|error| context.cancelled_or(error))?;
+                let slab = image.read(0, &region).map_err(|error| context.canceled_or(error))?;
                 span.add_bytes(slab.samples().as_bytes().len());
                 slab
             };

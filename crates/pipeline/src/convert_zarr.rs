@@ -126,7 +126,7 @@ fn copy(
                     .with_range(S, whole_region.start[S] + channel % samples, 1);
                 let slab = {
                     let mut span = context.recorder.span(Stage::Read, "slab");
-                    let slab = image.read(0, &region).map_err(|error| context.cancelled_or(error))?;
+                    let slab = image.read(0, &region).map_err(|error| context.canceled_or(error))?;
                     span.add_bytes(slab.samples().as_bytes().len());
                     slab
                 };

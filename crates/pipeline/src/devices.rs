@@ -314,7 +314,7 @@ impl Devices {
             let has_others = precisions(engine.device()).len() > 1;
             let is_last = engines.len() == 1 && !has_others;
             let reason = match verify(context, model, engine.as_ref(), choice.precision, options.threads) {
-                Err(error) if error.kind() == JobErrorKind::Cancelled => return Err(JobError::Cancelled),
+                Err(error) if error.kind() == JobErrorKind::Canceled => return Err(JobError::Canceled),
                 Ok(Verification::Differs { how }) if is_last => return Err(wrong_result(model, engine.as_ref(), &how)),
                 Ok(Verification::Differs { how }) => message!("it does not compute this network correctly: {how}"),
                 Err(error) if !is_last => error.message(),

@@ -29,8 +29,9 @@ pub enum JobErrorKind {
     BadInput,
     /// Memory or disk space ran out (4).
     OutOfResources,
-    /// The job was cancelled (5).
-    Cancelled,
+    /// The job was canceled (5).
+    #[serde(rename = "cancelled")]
+    Canceled,
     /// Any other error (1).
     Other,
 }
@@ -43,7 +44,7 @@ impl JobErrorKind {
             Self::WrongUse | Self::WouldOverwrite => 2,
             Self::BadInput => 3,
             Self::OutOfResources => 4,
-            Self::Cancelled => 5,
+            Self::Canceled => 5,
         }
     }
 }
@@ -148,9 +149,9 @@ pub enum JobError {
     /// Invalid options.
     #[error("{0}")]
     WrongUse(Misuse),
-    /// The user cancelled the job.
-    #[error("cancelled; no partly written files were left")]
-    Cancelled,
+    /// The user canceled the job.
+    #[error("canceled; no partly written files were left")]
+    Canceled,
     /// A panic inside the job, with its message.
     #[error("internal error ({0}); please report it")]
     Panicked(String),
@@ -232,7 +233,7 @@ impl JobError {
             | Self::Volume(_)
             | Self::Budget { .. }
             | Self::WrongUse(_)
-            | Self::Cancelled
+            | Self::Canceled
             | Self::Panicked(_)
             | Self::Internal(_) => None,
         }
@@ -274,7 +275,7 @@ impl JobError {
             Self::Engine(_)
             | Self::Objects(_)
             | Self::Volume(_)
-            | Self::Cancelled
+            | Self::Canceled
             | Self::Panicked(_)
             | Self::Internal(_) => None,
         }
@@ -329,7 +330,7 @@ impl JobError {
                 | EngineError::UnsupportedPrecision { .. }
                 | EngineError::NoPrecision { .. },
             ) => JobErrorKind::WrongUse,
-            Self::Engine(EngineError::Graph(GraphError::Interrupted)) => JobErrorKind::Cancelled,
+            Self::Engine(EngineError::Graph(GraphError::Interrupted)) => JobErrorKind::Canceled,
             Self::Engine(EngineError::Graph(error)) => model_kind(error),
             Self::Engine(
                 EngineError::NotQuantized { .. } | EngineError::Input { .. } | EngineError::UnsupportedOp { .. },
@@ -339,7 +340,7 @@ impl JobError {
             Self::Io { error, .. } if refusal(error).is_some() => JobErrorKind::BadInput,
             Self::Io { error, .. } if is_exhausted(error) => JobErrorKind::OutOfResources,
             Self::WrongUse(_) => JobErrorKind::WrongUse,
-            Self::Cancelled => JobErrorKind::Cancelled,
+            Self::Canceled => JobErrorKind::Canceled,
             _ => JobErrorKind::Other,
         }
     }
@@ -482,6 +483,11 @@ mod tests {
         assert_eq!(mismatch().next_step().as_deref(), Some("give a stack"));
         assert_eq!(JobError::wrong_use("invalid; it is too large").next_step(), None);
         assert_eq!(JobError::model("m", "no network").next_step(), None);
+    }
+
+    #[test]
+    fn the_kind_of_a_canceled_job_has_its_name_of_the_worker_protocol() {
+        assert_eq!(serde_json::json!(JobErrorKind::Canceled), "cancelled");
     }
 
     #[test]

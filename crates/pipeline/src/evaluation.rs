@@ -81,7 +81,7 @@ impl<'a> Evaluation<'a> {
     ///
     /// # Errors
     /// [`JobError::Mismatch`] if the shapes differ, or a chosen channel does not exist; [`JobError::Format`] if an image
-    /// cannot be read; [`JobError::Cancelled`].
+    /// cannot be read; [`JobError::Canceled`].
     pub fn score(&mut self, prediction: ScoredImage<'_>, truth: ScoredImage<'_>) -> Result<(), JobError> {
         let (a, b) = (prediction.image, truth.image);
         check_shapes((prediction.path, a), (truth.path, b))?;

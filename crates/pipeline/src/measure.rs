@@ -90,7 +90,7 @@ impl MeasureJob {
     ///
     /// # Errors
     /// [`JobError`] if a file cannot be read, the shapes differ, the image contains no labels or was replaced
-    /// meanwhile, the table cannot be written, or the job is cancelled.
+    /// meanwhile, the table cannot be written, or the job is canceled.
     pub fn run(&self, context: &Context) -> Result<MeasureReport, JobError> {
         recorded(self, context, |record| self.measure(context, record))
     }
@@ -306,7 +306,7 @@ pub(crate) fn slab_bytes(zyx: [usize; 3], channels: usize, dtype: DType) -> u64 
 /// Measures the objects in slices `z` of labels, with the intensities of these channels of a stack of the same shape.
 ///
 /// # Errors
-/// [`JobError`] if the stack cannot be read, or the job is cancelled.
+/// [`JobError`] if the stack cannot be read, or the job is canceled.
 pub(crate) fn measure_slices(
     context: &Context,
     measurer: &mut Measurer,

@@ -396,7 +396,7 @@ pub(crate) fn update(files: &[FileRecord]) -> Result<(), JobError> {
 /// wrote labels.
 ///
 /// # Errors
-/// [`JobError::Cancelled`].
+/// [`JobError::Canceled`].
 pub(crate) fn finished(
     context: &Context,
     path: &Path,
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_for_finished_results_can_be_cancelled() {
+    fn looking_for_finished_results_can_be_canceled() {
         let folder = tempfile::tempdir().unwrap();
         let record = folder.path().join("x_provenance.json");
         write_record(&record, &[zarr_folder(&folder.path().join("x_probability.zarr"))], 7);
@@ -506,8 +506,8 @@ mod tests {
         let check = |overwrite| crate::results::check(&context, &maps, &[], overwrite);
         check(Overwrite::Refuse).unwrap();
         context.cancel.cancel();
-        assert!(matches!(find(), Err(JobError::Cancelled)));
-        assert!(matches!(check(Overwrite::Refuse), Err(JobError::Cancelled)));
+        assert!(matches!(find(), Err(JobError::Canceled)));
+        assert!(matches!(check(Overwrite::Refuse), Err(JobError::Canceled)));
     }
 
     #[test]

@@ -306,7 +306,7 @@ impl SegmentJob {
     ///
     /// # Errors
     /// [`JobError`] if there is no path for the labels, the map cannot be read or changes meanwhile, the results cannot be
-    /// written, or the job is cancelled.
+    /// written, or the job is canceled.
     pub fn run(&self, context: &Context) -> Result<SegmentReport, JobError> {
         let Some(labels) = &self.labels else {
             return Err(JobError::wrong_use_with(

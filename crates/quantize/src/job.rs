@@ -100,7 +100,7 @@ impl QuantizeJob {
     ///
     /// # Errors
     /// [`JobError`] if the model cannot be quantized, calibration data is missing or invalid, the package cannot be
-    /// written, or the job is cancelled. No partly written files are left.
+    /// written, or the job is canceled. No partly written files are left.
     pub fn run_with(
         &self,
         context: &Context,

@@ -135,7 +135,7 @@ pub(crate) struct StepDevice {
 ///
 /// # Errors
 /// [`JobError::Engine`] if the requested device cannot be used, or no device can train the network;
-/// [`JobError::Cancelled`].
+/// [`JobError::Canceled`].
 pub(crate) fn choose(
     context: &Context,
     devices: &Devices,
@@ -196,7 +196,7 @@ pub(crate) fn finding(error: &JobError) -> String {
 /// have failed, in this run or now, and no other one has that precision, returns the fastest one in f32.
 ///
 /// # Errors
-/// [`JobError::Engine`] if no device can train the network; [`JobError::Cancelled`].
+/// [`JobError::Engine`] if no device can train the network; [`JobError::Canceled`].
 pub(crate) fn choose_except(
     context: &Context,
     devices: &Devices,
@@ -226,7 +226,7 @@ pub(crate) fn choose_except(
     all_failed.extend(found.borrow().iter().map(|(device, _)| *device));
     let is_everywhere = matches!(precision, TrainPrecision::Auto | TrainPrecision::F32);
     let ((engine, memory_budget_bytes), precision) = match opened {
-        Err(error) if error.kind() != JobErrorKind::Cancelled && !is_everywhere && !all_failed.is_empty() => {
+        Err(error) if error.kind() != JobErrorKind::Canceled && !is_everywhere && !all_failed.is_empty() => {
             let config = TrainConfig { precision: TrainPrecision::F32, ..config.clone() };
             (open(&all_failed, &config)?, TrainPrecision::F32)
         }
@@ -342,7 +342,7 @@ pub(crate) fn fastest(
         on_error,
     };
     let choice = select::fastest(engines, unusable, &probe, cache);
-    // A cancelled measurement looks like a device that cannot be used.
+    // A canceled measurement looks like a device that cannot be used.
     context.check()?;
     let choice = choice.map_err(engine_error)?;
     let chosen = choice.measurements.iter().find(|m| m.device == choice.device);

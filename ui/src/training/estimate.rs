@@ -89,7 +89,7 @@ impl Training {
         if let Cost::Measuring(id) = self.wizard.costing.cost {
             self.wizard.costing.cost = match jobs.failure(id) {
                 Some(JobFailure::Failed(reason)) => Cost::Failed(reason),
-                Some(JobFailure::Cancelled) => Cost::Unknown,
+                Some(JobFailure::Canceled) => Cost::Unknown,
                 None => return,
             };
         }

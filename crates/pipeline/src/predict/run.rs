@@ -26,7 +26,7 @@ impl PredictJob {
     /// full disk end the job.
     ///
     /// # Errors
-    /// [`JobError`] if the job cannot start (no model, device or output folder), or is cancelled.
+    /// [`JobError`] if the job cannot start (no model, device or output folder), or is canceled.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<PredictOutcome, JobError> {
         self.run_live(context, devices, None)
     }
@@ -180,9 +180,9 @@ impl PredictJob {
                     context.emit(&Event::Finished { input: input.clone(), outputs });
                     outcome.done.push(report);
                 }
-                Err(JobError::Cancelled) => return Err(JobError::Cancelled),
-                // After cancelling, reading a preprocessed image fails with another error.
-                Err(_) if context.cancel.is_cancelled() => return Err(JobError::Cancelled),
+                Err(JobError::Canceled) => return Err(JobError::Canceled),
+                // After canceling, reading a preprocessed image fails with another error.
+                Err(_) if context.cancel.is_canceled() => return Err(JobError::Canceled),
                 Err(error) => {
                     let series_prefix = if number > 0 { format!("series {number}: ") } else { String::new() };
                     context.emit(&Event::Failed {
