@@ -154,7 +154,8 @@ fn with_controls(message: &Message, in_place: fn(Setting) -> InWindow) -> String
     let left_out = missing.filter_map(|(name, _)| Some((parentheses_around(message, &name)?, Cow::Borrowed(""))));
     let named =
         message.settings().filter_map(|(name, setting)| Some((name, Cow::Borrowed(in_place(setting).words()?))));
-    let times = message.time_points().map(|(number, time)| (number, Cow::Owned(time.saturating_add(1).to_string())));
+    let times =
+        message.time_points().map(|(number, time)| (number, Cow::<str>::Owned(time.saturating_add(1).to_string())));
     let mut replaced: Vec<(Range<usize>, Cow<'static, str>)> = left_out.chain(named).chain(times).collect();
     replaced.sort_by_key(|(range, _)| range.start);
     let (mut shown, mut end) = (String::with_capacity(message.len()), 0);

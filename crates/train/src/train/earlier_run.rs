@@ -231,7 +231,7 @@ mod tests {
         let _lock = folder.lock().unwrap();
         let load = |job: &TrainJob, earlier: Option<&TrainState>| load_locked(job, &folder, earlier, &job.config);
         let mismatch = |found: Result<Option<Checkpoint>, JobError>| match found {
-            Err(JobError::Mismatch { problem, .. }) => problem,
+            Err(JobError::Mismatch { problem, .. }) => problem.to_string(),
             other => format!("{:?}", other.map(|checkpoint| checkpoint.map(|(state, _)| state.step))),
         };
         save(&folder, &job, 3, &["a"]);

@@ -45,7 +45,8 @@ pub(super) fn advice_in_window(advice: &Message) -> String {
     settings_on_page(&message_in_window(advice))
 }
 
-/// A text of a check, in which options were replaced, with the names of this page in place of those of the configuration. The settings are found in the text, because a [`Message`] keeps only the options of the program.
+/// A text of a check, in which options were replaced, with the names of this page in place of those of the configuration. The
+/// settings are found in the text, because a [`Message`] keeps only the options of the program.
 pub(super) fn settings_on_page(text: &str) -> String {
     let mut shown = text.to_owned();
     let named = DataSetting::named_in(&shown);
