@@ -212,7 +212,7 @@ fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<O
     }
     // A signal that arrives before the process handles signals ends it directly.
     if status.code().is_none() && signals::is_requested() {
-        return Err(JobError::Cancelled.into());
+        return Err(JobError::Canceled.into());
     }
     // Without messages in time, the failure states the exit code alone.
     let messages = messages.recv_timeout(PIPE_WAIT).unwrap_or_default();
@@ -326,13 +326,13 @@ fn process_failure(code: Option<i32>, stderr: &str) -> Failure {
         let (kind, message) = failure_in_words(code, stderr);
         Failure::new(kind, message)
     });
-    if failure.kind() == JobErrorKind::Cancelled { JobError::Cancelled.into() } else { failure }
+    if failure.kind() == JobErrorKind::Canceled { JobError::Canceled.into() } else { failure }
 }
 
 /// Returns the kind and the message of the failure of a process that reported none as an event: it was ended from outside, it
 /// refused its arguments, or it is another build of this program. It has printed the error as text, if at all.
 fn failure_in_words(code: Option<i32>, stderr: &str) -> (JobErrorKind, String) {
-    let kinds = [JobErrorKind::WrongUse, JobErrorKind::BadInput, JobErrorKind::OutOfResources, JobErrorKind::Cancelled];
+    let kinds = [JobErrorKind::WrongUse, JobErrorKind::BadInput, JobErrorKind::OutOfResources, JobErrorKind::Canceled];
     let kind = kinds.into_iter().find(|kind| code == Some(kind.exit_code()));
     let printed = stderr.lines().rev().find_map(|line| line.strip_prefix("error: "));
     let message = match (printed, code) {
@@ -392,7 +392,7 @@ mod tests {
             kind: JobErrorKind::WouldOverwrite,
             message: "a.tif exists\nerror: no line of its own; choose another, or use --force".to_owned(),
             next_step: Some("choose another, or use --force".to_owned()),
-            settings: vec![NamedSetting { start: 63, name: "--force".to_owned() }],
+            settings: vec![NamedSetting { start: 63, name: "--force".to_owned(), ..NamedSetting::default() }],
         };
         let line = serde_json::to_string(&error).unwrap();
         let failure = process_failure(Some(2), &format!("error: of a library\n{line}\nnote: removed a folder\n"));

@@ -170,7 +170,7 @@ pub(super) fn comparison_diameter(
 type FailedInputs = Vec<(PathBuf, Failure)>;
 
 /// Returns the estimates of all inputs, and the others with their failures, which it reports; `first` is the first input of the
-/// command. A failure ends the command if it is that of the only input, if it was cancelled, or if the options do not fit the
+/// command. A failure ends the command if it is that of the only input, if it was canceled, or if the options do not fit the
 /// first input.
 fn each(
     first: &Path,
@@ -184,7 +184,7 @@ fn each(
             Err(failure) => {
                 let kind = failure.kind();
                 let is_of_options = index == 0 && kind == JobErrorKind::WrongUse;
-                if inputs.len() == 1 || kind == JobErrorKind::Cancelled || is_of_options {
+                if inputs.len() == 1 || kind == JobErrorKind::Canceled || is_of_options {
                     return Err(failure);
                 }
                 problems.push(failed_inputs::problem(input, &failure.to_string(), failure.next_step()));

@@ -63,7 +63,7 @@ pub(super) fn problem(input: &Path, message: &str, next_step: Option<&str>) -> P
         file: input.to_owned(),
         pair: None,
         severity: Severity::Error,
-        message: text.to_owned(),
+        message: text.into(),
         next_step: Message::parse(next_step),
     }
 }
@@ -135,7 +135,7 @@ mod tests {
     fn the_problem_of_an_input_is_found_in_its_message() {
         let of = |message: &str, next_step: Option<&str>| {
             let found = problem(Path::new("a.tif"), message, next_step);
-            (found.message, found.next_step.to_string())
+            (found.message.to_string(), found.next_step.to_string())
         };
         let both = ("it is no image".to_owned(), "save it as TIFF".to_owned());
         assert_eq!(of("a.tif: it is no image; save it as TIFF", Some("save it as TIFF")), both);

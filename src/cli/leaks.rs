@@ -65,7 +65,7 @@ pub(super) fn is_job(text: &[u8]) -> bool {
 
 /// Adds to the failure of any repetition but the first (number 0) that the job itself works.
 fn with_repetition(failure: Failure, number: usize) -> Failure {
-    if number == 0 || failure.kind() == JobErrorKind::Cancelled {
+    if number == 0 || failure.kind() == JobErrorKind::Canceled {
         return failure;
     }
     Failure::new(

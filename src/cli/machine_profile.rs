@@ -4,13 +4,14 @@ use super::devices;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{AppliedProfile, Context, MachineProfiles, PerformanceRequest, PredictJob, machine_key};
+use cytoscope_storage::message;
 use cytoscope_train::TrainJob;
 
 /// Returns the stored profiles. A file that cannot be used is reported, and counts as empty.
 fn stored(context: &Context) -> MachineProfiles {
     let Some(path) = MachineProfiles::user_path() else { return MachineProfiles::default() };
     MachineProfiles::read(&path).unwrap_or_else(|error| {
-        context.note(format!("the machine profiles are not used: {error}"));
+        context.note(message!("the machine profiles are not used: {error}"));
         MachineProfiles::default()
     })
 }

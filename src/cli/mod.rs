@@ -55,7 +55,7 @@ use values::{PrecisionName, parse_bytes, parse_threads, parse_um, parse_zyx};
 
 /// Segment cells and predict stains in 3-D microscopy stacks. Without a command, the window opens.
 ///
-/// Exit codes: 0 success; 2 invalid usage; 3 invalid input; 4 out of memory or disk space; 5 cancelled; 1 any other
+/// Exit codes: 0 success; 2 invalid usage; 3 invalid input; 4 out of memory or disk space; 5 canceled; 1 any other
 /// error.
 #[derive(Parser)]
 #[command(name = "cytoscope", version, max_term_width = 100, args_conflicts_with_subcommands = true)]

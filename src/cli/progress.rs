@@ -84,17 +84,17 @@ pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder
     let token = cancel.clone();
     let handler = signals::handle(move |request| {
         // The system may send SIGTERM repeatedly; only a second Ctrl-C ends the program at once.
-        if token.is_cancelled() && request == signals::TerminationRequest::Terminate {
+        if token.is_canceled() && request == signals::TerminationRequest::Terminate {
             return;
         }
-        if token.is_cancelled() {
+        if token.is_canceled() {
             // The job is not waited for, so its unfinished files and folders are removed here.
             cytoscope_storage::write::remove_unfinished();
             cytoscope_storage::partial_folder::remove_unfinished_folders();
             std::process::exit(5);
         }
         token.cancel();
-        eprint_line("cancelling: finishing the current tile or step first (press Ctrl-C again to stop at once)");
+        eprint_line("canceling: finishing the current tile or step first (press Ctrl-C again to stop at once)");
     });
     if let Err(error) = handler {
         eprint_line(&format!("note: Ctrl-C will stop the program without removing unfinished files ({error})"));

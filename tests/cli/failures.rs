@@ -343,7 +343,7 @@ fn interrupted_prediction_exits_with_code_5_and_leaves_nothing() {
     let mut rest = String::new();
     std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(5), "{rest}");
-    assert!(rest.contains("cancelled"), "{rest}");
+    assert!(rest.contains("canceled"), "{rest}");
     assert!(fixture.names("o").is_empty(), "{:?}", fixture.names("o"));
     assert!(fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
     // The prediction can still be completed.
@@ -363,7 +363,7 @@ fn prediction_interrupted_twice_leaves_nothing() {
         let (mut child, mut lines) = start_prediction_as(&fixture, &["--format", format]);
         interrupt(&child);
         let mut line = String::new();
-        while !line.contains("cancelling") {
+        while !line.contains("canceling") {
             assert!(lines.read_line(&mut line).unwrap() > 0, "it ended before it was interrupted again: {line}");
         }
         // It may have ended by now; both ways must be clean.

@@ -101,10 +101,10 @@ fn one_channel_and_the_shown_labels_of_an_open_stack_are_converted() {
 
 #[test]
 #[cfg_attr(not(unix), ignore = "only Unix can stop a process")]
-fn conversions_are_cancelled_together() {
+fn conversions_are_canceled_together() {
     let mut fixture = Fixture::new();
     let stacks = open_copies(&mut fixture, 2);
-    // The conversions wait for the predictions, which do not end before the conversions are cancelled.
+    // The conversions wait for the predictions, which do not end before the conversions are canceled.
     fixture.until_enabled("Predict all 2 stacks");
     fixture.stop_engine();
     fixture.click("Predict all 2 stacks");

@@ -1,4 +1,4 @@
-//! The queue of predictions: it can be cancelled, and what a window did not finish continues in the next one.
+//! The queue of predictions: it can be canceled, and what a window did not finish continues in the next one.
 
 use crate::files::{plate, write_plate};
 use crate::fixture::{Fixture, sees, window};
@@ -112,7 +112,7 @@ fn unfinished_predictions_can_be_discarded() {
 
 #[test]
 #[cfg_attr(not(unix), ignore = "only Unix can stop a process")]
-fn queued_predictions_are_cancelled_together() {
+fn queued_predictions_are_canceled_together() {
     let mut fixture = Fixture::new();
     open_copies(&mut fixture, 2);
     fixture.until_enabled("Predict all 2 stacks");
@@ -308,7 +308,7 @@ fn buttons_of_the_models_page_stay_in_place_while_a_job_runs() {
         has_moved.set(has_moved.get() || runs && place(w) != before);
         runs
     };
-    fixture.until("the test, which can be cancelled", runs);
+    fixture.until("the test, which can be canceled", runs);
     fixture.window.run_steps(3);
     assert!(runs(&fixture.window), "{}", fixture.on_screen());
     fixture.resume_engine();

@@ -30,7 +30,7 @@ fn settings_are_tuned_from_the_window_and_offered_afterwards() {
     assert!(cancel.top() >= first_row, "a double click would cancel: {cancel:?}, {first_row}");
     assert!(fixture.window.get_by_label("Predict this stack").accesskit_node().is_disabled());
     fixture.click("Cancel");
-    fixture.until("the end of cancelled tuning", |w| sees(w, "Tune settings"));
+    fixture.until("the end of canceled tuning", |w| sees(w, "Tune settings"));
     assert!(!fixture.sees("Tuning failed") && !fixture.sees("Settings tuned"), "{}", fixture.on_screen());
     fixture.click_enabled("Tune settings");
     fixture.until("the second start", |w| sees(w, "Tuning "));

@@ -1,10 +1,11 @@
 //! Notes and failures of the engine in the words of the window. The engine words them for the command line, too: they name
-//! its options, and count time points from 0.
+//! its options, and count time points from 0. A message keeps both beside its text.
 
 use crate::panels::{capitalized, with_stop};
 use cytoscope_pipeline::Note;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::Setting;
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// What the window has in place of an option or command.
@@ -67,6 +68,11 @@ fn in_place_of(setting: Setting) -> InWindow {
         Setting::VoxelSize => Control("\"Voxel size…\""),
         Setting::ListDevices => Control("the devices under Predict > Models…"),
         Setting::SaveTuning => Control("\"Tune settings\""),
+        Setting::WithoutBlend => Control("set \"Blending\" to Auto"),
+        Setting::SetAccumulate => Control("and \"Batches per step\" "),
+        Setting::SetMemoryLimit => Control("\"Memory limit\" "),
+        Setting::SetAnyMemoryLimit => Control("\"Memory limit\""),
+        Setting::SetWorkers => Control("\"Data workers\" "),
         // The profiler's advice sets it.
         Setting::Tile => Words("tile size"),
         Setting::Config
@@ -101,17 +107,7 @@ fn in_place_of_search(setting: Setting) -> InWindow {
 /// Returns a message with the controls of the window in place of the options that it names, and time points counted from 1.
 /// Advice in parentheses about an option that the window lacks is left out.
 pub(crate) fn message_in_window(message: &Message) -> String {
-    with_controls(message, in_place_of, time_points_from_one)
-}
-
-/// Returns a text that came without its options, such as advice of a stored run, as [`message_in_window`] returns messages.
-pub(crate) fn in_window(text: &str) -> String {
-    message_in_window(&Message::parse(text))
-}
-
-/// Returns a message as [`message_in_window`] does, but leaves its numbers of time points as they are.
-pub(crate) fn options_in_window(message: &Message) -> String {
-    with_controls(message, in_place_of, str::to_owned)
+    with_controls(message, in_place_of)
 }
 
 /// Returns a failure of a search for training settings as [`failure_in_window`] returns it, with the buttons of the search in
@@ -127,7 +123,7 @@ pub(crate) fn failure_in_window(message: &Message, next_step: Option<&str>) -> S
 }
 
 fn failure_with_controls(message: &Message, next_step: Option<&str>, in_place: fn(Setting) -> InWindow) -> String {
-    let shown = |message: &Message| with_controls(message, in_place, time_points_from_one);
+    let shown = |message: &Message| with_controls(message, in_place);
     let parts = next_step.and_then(|step| {
         let problem = message.strip_suffix(step)?;
         let problem = problem.strip_suffix("; ")?;
@@ -151,24 +147,27 @@ pub(crate) fn all_in_window(notes: &[Note]) -> Vec<String> {
     notes.iter().map(|note| note_in_window(note).to_string()).collect()
 }
 
-/// Returns a message with what is `in_place` of the options that it names, and the text around them as `in_text` returns it.
+/// Returns a message with what is `in_place` of the options that it names, and the numbers of time points counted from 1.
 /// Parentheses that name an option for which the window has no control are left out.
-fn with_controls(message: &Message, in_place: fn(Setting) -> InWindow, in_text: fn(&str) -> String) -> String {
+fn with_controls(message: &Message, in_place: fn(Setting) -> InWindow) -> String {
     let missing = message.settings().filter(|(_, setting)| !matches!(in_place(*setting), InWindow::Control(_)));
-    let left_out = missing.filter_map(|(name, _)| Some((parentheses_around(message, &name)?, "")));
-    let named = message.settings().filter_map(|(name, setting)| Some((name, in_place(setting).words()?)));
-    let mut replaced: Vec<(Range<usize>, &str)> = left_out.chain(named).collect();
+    let left_out = missing.filter_map(|(name, _)| Some((parentheses_around(message, &name)?, Cow::Borrowed(""))));
+    let named =
+        message.settings().filter_map(|(name, setting)| Some((name, Cow::Borrowed(in_place(setting).words()?))));
+    let times =
+        message.time_points().map(|(number, time)| (number, Cow::<str>::Owned(time.saturating_add(1).to_string())));
+    let mut replaced: Vec<(Range<usize>, Cow<'static, str>)> = left_out.chain(named).chain(times).collect();
     replaced.sort_by_key(|(range, _)| range.start);
     let (mut shown, mut end) = (String::with_capacity(message.len()), 0);
     for (range, words) in replaced {
         // A name in parentheses that were left out has no text before it.
         let Some(before) = message.get(end..range.start) else { continue };
-        shown.push_str(&in_text(before));
-        shown.push_str(words);
+        shown.push_str(before);
+        shown.push_str(&words);
         end = range.end;
     }
     if let Some(rest) = message.get(end..) {
-        shown.push_str(&in_text(rest));
+        shown.push_str(rest);
     }
     shown
 }
@@ -181,34 +180,22 @@ fn parentheses_around(text: &str, name: &Range<usize>) -> Option<Range<usize>> {
     Some(start..end + 1)
 }
 
-/// The text with the numbers of time points increased by one.
-pub(crate) fn time_points_from_one(text: &str) -> String {
-    const BEFORE: &str = "time point ";
-    let mut shown = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((head, tail)) = rest.split_once(BEFORE) {
-        let (number, after) = tail.split_at(tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len()));
-        shown.push_str(head);
-        shown.push_str(BEFORE);
-        match number.parse::<usize>() {
-            Ok(number) => shown.push_str(&number.saturating_add(1).to_string()),
-            Err(_) => shown.push_str(number),
-        }
-        rest = after;
-    }
-    shown.push_str(rest);
-    shown
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use cytoscope_storage::message;
+    use cytoscope_storage::message::TimePoint;
     use cytoscope_storage::setting::{AXES, OUT, PRECISION, RESTART, RESUME, RESUME_ON_CPU, TIME};
+
+    fn in_window(text: &str) -> String {
+        message_in_window(&Message::parse(text))
+    }
 
     #[test]
     fn the_next_step_of_a_failure_has_a_line_of_its_own() {
-        let message = message!("a.tif: time point 2 does not exist; it has 2; leave out the choice, or use {AXES}");
+        let time = TimePoint(2);
+        let message =
+            message!("a.tif: time point {time} does not exist; it has 2; leave out the choice, or use {AXES}");
         assert_eq!(
             failure_in_window(&message, Some("leave out the choice, or use --axes")),
             "a.tif: time point 3 does not exist; it has 2.\nLeave out the choice, or use \"Axes…\"."
@@ -247,32 +234,37 @@ mod tests {
             search_failure_in_window(&message, None),
             "it is lost; continue on another device with \"Device\" and \"Continue search\"."
         );
-        let other = message!("set {PRECISION} to f32, at time point 0");
+        let other = message!("set {PRECISION} to f32, at time point {}", TimePoint(0));
         assert_eq!(search_failure_in_window(&other, None), message_in_window(&other));
     }
 
     #[test]
-    fn only_the_settings_of_a_message_are_replaced() {
-        let message = message!("{}: time point 0 is dark (see {TIME}); use {AXES}", "of (--axes b.tif) --tile");
-        assert_eq!(message_in_window(&message), "of (--axes b.tif) --tile: time point 1 is dark; use \"Axes…\"");
-        assert_eq!(options_in_window(&message), "of (--axes b.tif) --tile: time point 0 is dark; use \"Axes…\"");
+    fn only_the_settings_and_time_points_of_a_message_are_replaced() {
+        let (path, time) = ("time point 3 (--axes b.tif) --tile", TimePoint(9));
+        let message = message!("{path}: time point {time} of 12 is dark (see {TIME}); use {AXES}");
+        assert_eq!(
+            message_in_window(&message),
+            "time point 3 (--axes b.tif) --tile: time point 10 of 12 is dark; use \"Axes…\""
+        );
+        let message = message!("the first is dark (choose {TIME} {time}); use {AXES}, at time point {time}");
+        assert_eq!(message_in_window(&message), "the first is dark; use \"Axes…\", at time point 10");
     }
 
     #[test]
-    fn notes_name_controls_and_count_time_points_from_one() {
+    fn notes_name_controls() {
         assert_eq!(
             in_window("the voxel size along Z is unknown: 1 µm is assumed (set it with --voxel-size)"),
             "the voxel size along Z is unknown: 1 µm is assumed (set it with \"Voxel size…\")"
         );
         assert_eq!(
             in_window("there are 3 time points: only time point 0 is measured (choose another with --time)"),
-            "there are 3 time points: only time point 1 is measured"
+            "there are 3 time points: only time point 0 is measured"
         );
         assert_eq!(
             in_window(
                 "12.0 µm at time point 0, 9.0 µm at time point 9; 9.0 µm is used (use --time, or set --diameter)"
             ),
-            "12.0 µm at time point 1, 9.0 µm at time point 10; 9.0 µm is used"
+            "12.0 µm at time point 0, 9.0 µm at time point 9; 9.0 µm is used"
         );
         assert_eq!(
             in_window(

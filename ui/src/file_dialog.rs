@@ -98,7 +98,7 @@ impl DialogSpec {
         Self { request, title: title(request), choice, kind, extensions, folder, suggested }
     }
 
-    /// Shows the dialog of the desktop and returns the chosen files; none if it was cancelled.
+    /// Shows the dialog of the desktop and returns the chosen files; none if it was canceled.
     pub(crate) fn ask_desktop(&self) -> Vec<PathBuf> {
         let mut dialog = rfd::FileDialog::new().set_title(self.title);
         if let Some(folder) = self.folder.as_ref().filter(|f| f.is_dir()) {

@@ -65,7 +65,7 @@ struct PreviewSource {
 impl PlaneSource for PreviewSource {
     fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError> {
         let plane = self.file.plane(at, cancel);
-        plane.map_err(|error| if self.cancel.is_cancelled() { SourceError::Cancelled } else { error })
+        plane.map_err(|error| if self.cancel.is_canceled() { SourceError::Canceled } else { error })
     }
 }
 

@@ -38,7 +38,7 @@ enum Entry {
         /// The prediction of one stack.
         job: Box<PredictJob>,
     },
-    /// A prediction has ended: done, failed or cancelled.
+    /// A prediction has ended: done, failed or canceled.
     #[serde(rename = "over")]
     Ended {
         /// Number of the entry.

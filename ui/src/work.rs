@@ -12,7 +12,7 @@ pub use subject::JobSubject;
 pub(crate) use view::sample_status;
 pub use view::{JobState, JobUsage, JobView, ModelWork, Purpose, TrainingTimes};
 
-use crate::engine_notes::{failure_in_window, options_in_window};
+use crate::engine_notes::{failure_in_window, message_in_window};
 use cytoscope_engine::Device;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::cards::ModelCard;
@@ -167,8 +167,8 @@ pub enum Outcome {
     },
     /// A job was refused because it would overwrite files that Cytoscope did not write.
     WouldOverwrite(Box<RefusedJob>),
-    /// A job was cancelled.
-    Cancelled,
+    /// A job was canceled.
+    Canceled,
     /// The engine process ended unexpectedly.
     EngineDied {
         /// How it ended.
@@ -318,7 +318,7 @@ impl Work {
         id
     }
 
-    /// Measures a document's labels; an active measurement that writes the same table is cancelled.
+    /// Measures a document's labels; an active measurement that writes the same table is canceled.
     pub fn measure(&mut self, document: u64, title: String, job: MeasureJob) -> JobId {
         let is_same = |known: &RepeatableJob| match known {
             RepeatableJob::Measure { job: known, .. } => known.table == job.table,
@@ -338,7 +338,7 @@ impl Work {
         self.jobs.iter().rev().find(|j| !j.state.is_over() && j.purpose == Purpose::Measure { document })
     }
 
-    /// Asks the worker to cancel a job; it ends later, as [`JobState::Cancelled`].
+    /// Asks the worker to cancel a job; it ends later, as [`JobState::Canceled`].
     pub fn cancel(&self, id: JobId) {
         self.send(Request::Cancel { id });
     }
@@ -400,8 +400,8 @@ impl Work {
         // Start and end of a short job may be handled in the same frame: the engine has measured its time, too.
         job.seconds = job.usage.as_ref().map_or(shown_secs, |usage| usage.wall_secs.max(shown_secs));
         let ended = Some((job.title.clone(), job.purpose.clone()));
-        // A failed job may be repeated; cancelled ones are not.
-        if matches!(job.state, JobState::Cancelled) {
+        // A failed job may be repeated; canceled ones are not.
+        if matches!(job.state, JobState::Canceled) {
             self.repeatable.remove(&id);
         }
         ended
@@ -504,9 +504,9 @@ impl Work {
             Reply::Failed { id, message, next_step, settings, existing, .. } => {
                 self.handle_failure(id, &Message::new(message, &settings), next_step.as_deref(), existing)
             }
-            Reply::Cancelled { id } => {
-                self.end(id, JobState::Cancelled)?;
-                Some(Outcome::Cancelled)
+            Reply::Canceled { id } => {
+                self.end(id, JobState::Canceled)?;
+                Some(Outcome::Canceled)
             }
         }
     }
@@ -520,11 +520,11 @@ impl Work {
         existing: Option<ExistingOutput>,
     ) -> Option<Outcome> {
         self.looking = self.looking.filter(|query| *query != id);
-        // Problems with training data are shown in the wizard, which names its settings and counts time points itself.
+        // Problems with training data are shown in the wizard, which names its settings itself.
         let purpose = self.job(id)?.purpose.clone();
         let is_check = purpose == Purpose::Check;
         let message = match &existing {
-            _ if is_check => options_in_window(message),
+            _ if is_check => message_in_window(message),
             // The message names an option of the command line.
             Some(existing) if !self.repeatable.contains_key(&id) => refused::reason(existing, &purpose),
             _ => failure_in_window(message, next_step),

@@ -129,9 +129,9 @@ pub enum CorrectionError {
         /// What to do next.
         next_step: &'static str,
     },
-    /// The caller cancelled a save or a load.
-    #[error("cancelled")]
-    Cancelled,
+    /// The caller canceled a save or a load.
+    #[error("canceled")]
+    Canceled,
 }
 
 impl CorrectionError {

@@ -43,7 +43,7 @@ impl LabelVolume {
     /// As [`LabelVolume::load`], with a progress callback.
     ///
     /// # Errors
-    /// As [`LabelVolume::load`]; [`CorrectionError::Cancelled`] if `progress` breaks.
+    /// As [`LabelVolume::load`]; [`CorrectionError::Canceled`] if `progress` breaks.
     pub fn load_with(path: &Path, options: &LoadOptions, progress: Progress) -> Result<Self, CorrectionError> {
         let open_options = OpenOptions { series: options.series, ..OpenOptions::default() };
         let image = open(path, &open_options)?;
@@ -63,7 +63,7 @@ impl LabelVolume {
         for z in (0..nz).step_by(CHUNK_ZYX[0]) {
             for y in (0..ny).step_by(rows) {
                 if progress(done, parts).is_break() {
-                    return Err(CorrectionError::Cancelled);
+                    return Err(CorrectionError::Canceled);
                 }
                 let start = [z, y, 0];
                 let end = [(z + CHUNK_ZYX[0]).min(nz), (y + rows).min(ny), nx];
@@ -113,7 +113,7 @@ impl LabelSnapshot {
     /// As [`LabelSnapshot::save`], with a progress callback.
     ///
     /// # Errors
-    /// As [`LabelSnapshot::save`]; [`CorrectionError::Cancelled`] if `progress` breaks, in which case no file is left.
+    /// As [`LabelSnapshot::save`]; [`CorrectionError::Canceled`] if `progress` breaks, in which case no file is left.
     pub fn save_with(&self, path: &Path, progress: Progress) -> Result<(), CorrectionError> {
         Ok(self.write_slices(path, progress)?.finish()?)
     }
@@ -133,7 +133,7 @@ impl LabelSnapshot {
         let mut writer = StackWriter::create(path, &spec)?;
         for z in 0..nz {
             if progress(z, nz).is_break() {
-                return Err(CorrectionError::Cancelled);
+                return Err(CorrectionError::Canceled);
             }
             let values = self.read(&Plane::new(SliceAxis::Z, z).bounds(self.shape_zyx())?)?;
             let samples = if narrow {

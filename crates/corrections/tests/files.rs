@@ -92,7 +92,7 @@ fn the_volume_is_selectable_and_limits_are_enforced() {
         assert!(matches!(error, CorrectionError::TooLarge { limit_name, .. } if limit_name == name), "{error}");
     }
     let stopped = LabelVolume::load_with(&path, &options(Some(0), Some(0)), &mut |_, _| ControlFlow::Break(()));
-    assert!(matches!(stopped, Err(CorrectionError::Cancelled)));
+    assert!(matches!(stopped, Err(CorrectionError::Canceled)));
     let colors = folder.path().join("rgb.ome.tif");
     write(&colors, "YXS", &[4, 5, 3], vec![1u8; 60]);
     assert!(matches!(load(&colors), Err(CorrectionError::NotLabels { .. })));
@@ -154,8 +154,8 @@ fn saved_labels_read_back_with_this_crate_and_tifffile() {
         let stopped = volume.labels().save_with(&path, &mut |z, _| {
             if z == 20 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        assert!(matches!(stopped, Err(CorrectionError::Cancelled)));
-        assert_eq!(load(&path).unwrap().fingerprint(), volume.fingerprint(), "a cancelled save leaves the old file");
+        assert!(matches!(stopped, Err(CorrectionError::Canceled)));
+        assert_eq!(load(&path).unwrap().fingerprint(), volume.fingerprint(), "a canceled save leaves the old file");
     }
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(left.iter().all(|n| !n.to_string_lossy().contains("partial")), "{left:?}");

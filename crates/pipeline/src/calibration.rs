@@ -53,7 +53,7 @@ pub struct CalibrationImage {
 ///
 /// # Errors
 /// [`JobError::Mismatch`] if there are no stacks, or one is empty, does not fit the model, contains values that are
-/// not finite or changes meanwhile; [`JobError::WrongUse`] for invalid options; the errors of reading a stack; [`JobError::Cancelled`].
+/// not finite or changes meanwhile; [`JobError::WrongUse`] for invalid options; the errors of reading a stack; [`JobError::Canceled`].
 pub fn calibration_tiles(
     context: &Context,
     model: &Model,
@@ -70,7 +70,7 @@ pub fn calibration_tiles(
     let Some((_, first)) = files.first() else {
         return Err(JobError::Mismatch {
             path: predictions.iter().flat_map(|job| &job.inputs).next().cloned().unwrap_or_default(),
-            problem: "the folder contains no stacks to calibrate with, only results of predictions".to_owned(),
+            problem: "the folder contains no stacks to calibrate with, only results of predictions".into(),
             next_step: "give the folder that contains the stacks".into(),
         });
     };
@@ -132,7 +132,7 @@ fn no_tile(first: &Path) -> JobError {
     bad(first, "no tile with different values could be cut from it", "give a larger stack, or one with objects")
 }
 
-fn bad(path: &Path, problem: impl Into<String>, next_step: &str) -> JobError {
+fn bad(path: &Path, problem: &str, next_step: &str) -> JobError {
     JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step: next_step.into() }
 }
 

@@ -4,7 +4,7 @@
 use crate::Extents;
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
-use crate::predict::file_notes::{OtherSeries, SliceAlone, first_series_note, reading_notes};
+use crate::predict::file_notes::{FilePart, OtherSeries, SliceAlone, first_series_note, reading_notes};
 use crate::predict::resolve::check_voxel_size;
 use crate::results::{Publication, check_file, moved_aside_note};
 use crate::sample_type::{stored_type, stored_type_note, with_stored_type};
@@ -71,7 +71,7 @@ impl ConvertJob {
     ///
     /// # Errors
     /// [`JobError`] for an unknown file extension, a file that cannot be read or written, a channel or time point that
-    /// does not exist, a file that changes while it is read, or if the job is cancelled. No partly written file is left.
+    /// does not exist, a file that changes while it is read, or if the job is canceled. No partly written file is left.
     pub fn run(&self, context: &Context) -> Result<(), JobError> {
         recorded(self, context, |record| self.convert(context, record, false))
     }
@@ -129,7 +129,7 @@ impl ConvertJob {
         for (region, planes) in slabs {
             let slab = {
                 let mut span = context.recorder.span(Stage::Read, "slab");
-                let slab = image.read(0, &region).map_err(|error| context.cancelled_or(error))?;
+                let slab = image.read(0, &region).map_err(|error| context.canceled_or(error))?;
                 span.add_bytes(slab.samples().as_bytes().len());
                 slab
             };
@@ -213,12 +213,13 @@ impl ConvertJob {
     /// Returns the region of the image to convert. The samples of an RGB pixel count as channels.
     pub(crate) fn region(&self, meta: &ImageMeta) -> Result<Region, JobError> {
         let extents = Extents::of(meta);
-        let channel_choice = (self.channel, extents.channels, "channel");
-        for (picked, extent, name) in [channel_choice, (self.time, extents.times, "time point")] {
+        for (part, picked, extent) in
+            [(FilePart::Channel, self.channel, extents.channels), (FilePart::TimePoint, self.time, extents.times)]
+        {
             if let Some(picked) = picked.filter(|picked| *picked >= extent) {
                 return Err(JobError::Mismatch {
                     path: self.input.clone(),
-                    problem: format!("{name} {picked} does not exist: the file has {extent}"),
+                    problem: message!("{} does not exist: the file has {extent}", part.named(picked)),
                     next_step: message!("give a number from 0 to {}", extent.saturating_sub(1)),
                 });
             }

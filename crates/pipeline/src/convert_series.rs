@@ -24,7 +24,7 @@ impl ConvertJob {
     /// converted does not stop the others.
     ///
     /// # Errors
-    /// [`JobError`] if the series cannot be listed, or if labels are given for several series; [`JobError::Cancelled`].
+    /// [`JobError`] if the series cannot be listed, or if labels are given for several series; [`JobError::Canceled`].
     pub fn run_each_series(&self, context: &Context) -> Result<Vec<ConvertedSeries>, JobError> {
         let options = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         let chosen = self.series.indices_in(&self.input, &options)?;
@@ -42,9 +42,9 @@ impl ConvertJob {
             let job = Self { series: SeriesChoice::Index(series), output: output.clone(), ..self.clone() };
             let result = recorded(&job, context, |record| job.convert(context, record, true));
             if let Err(error) = &result
-                && error.kind() == JobErrorKind::Cancelled
+                && error.kind() == JobErrorKind::Canceled
             {
-                return Err(JobError::Cancelled);
+                return Err(JobError::Canceled);
             }
             all.push(ConvertedSeries { series, output, result });
         }
@@ -65,7 +65,7 @@ impl ConvertJob {
             match result {
                 Ok(()) => written.push(output),
                 Err(error) => {
-                    context.note(format!("series {series} could not be converted: {error}"));
+                    context.note(message!("series {series} could not be converted: {}", error.message()));
                     failure = failure.or(Some(error));
                 }
             }

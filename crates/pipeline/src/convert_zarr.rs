@@ -126,7 +126,7 @@ fn copy(
                     .with_range(S, whole_region.start[S] + channel % samples, 1);
                 let slab = {
                     let mut span = context.recorder.span(Stage::Read, "slab");
-                    let slab = image.read(0, &region).map_err(|error| context.cancelled_or(error))?;
+                    let slab = image.read(0, &region).map_err(|error| context.canceled_or(error))?;
                     span.add_bytes(slab.samples().as_bytes().len());
                     slab
                 };
@@ -157,7 +157,7 @@ fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents)
     if labels.is_without_extents() && job.preprocess.iter().any(|step| step.moves_voxels()) {
         return Err(JobError::Mismatch {
             path: path.to_owned(),
-            problem: "its regions were drawn on the stack before its preprocessing, which crops or warps it".to_owned(),
+            problem: "its regions were drawn on the stack before its preprocessing, which crops or warps it".into(),
             next_step: message!(
                 "convert the set to a label image with {LIKE} STACK and the same crop, and give that image"
             ),
@@ -178,7 +178,7 @@ fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents)
         return Ok((labels, whole_region));
     };
     let next_step = "give the label image of this stack".into();
-    Err(JobError::Mismatch { path: path.to_owned(), problem, next_step })
+    Err(JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step })
 }
 
 fn shape_tczyx(whole_region: &Region) -> [usize; 5] {

@@ -15,6 +15,8 @@ pub use cytoscope_engine_burn::probe::ProbeRequest;
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_graph::Tensor;
 use cytoscope_profile::Recorder;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 pub use failed::FailedDevice;
 use serde::{Deserialize, Serialize};
 use session_memory::SessionMemory;
@@ -312,10 +314,10 @@ impl Devices {
             let has_others = precisions(engine.device()).len() > 1;
             let is_last = engines.len() == 1 && !has_others;
             let reason = match verify(context, model, engine.as_ref(), choice.precision, options.threads) {
-                Err(error) if error.kind() == JobErrorKind::Cancelled => return Err(JobError::Cancelled),
+                Err(error) if error.kind() == JobErrorKind::Canceled => return Err(JobError::Canceled),
                 Ok(Verification::Differs { how }) if is_last => return Err(wrong_result(model, engine.as_ref(), &how)),
-                Ok(Verification::Differs { how }) => format!("it does not compute this network correctly: {how}"),
-                Err(error) if !is_last => error.to_string(),
+                Ok(Verification::Differs { how }) => message!("it does not compute this network correctly: {how}"),
+                Err(error) if !is_last => error.message(),
                 // Predicting the stack reports a network that does not run, and another device may take over.
                 Err(error) => {
                     context.note(unverified_note(choice.device, &error));
@@ -323,11 +325,11 @@ impl Devices {
                 }
                 Ok(Verification::Agrees) => return take(context, options.precision, engines, choice),
             };
-            context.note(format!("{} in {} is not used: {reason}", choice.device, choice.precision));
+            context.note(message!("{} in {} is not used: {reason}", choice.device, choice.precision));
             if has_others {
                 wrong.push((choice.device, choice.precision));
             } else {
-                unusable.push(Device { usable: false, reason, ..engine.device().clone() });
+                unusable.push(Device { usable: false, reason: reason.into(), ..engine.device().clone() });
                 engines.retain(|engine| engine.device().id != choice.device);
             }
         }
@@ -513,8 +515,8 @@ fn candidates(model: &Model, device: &Device, requested: Option<Precision>, can_
 }
 
 /// Returns the note about a network that could not be run on the small input of the check.
-fn unverified_note(device: DeviceId, error: &JobError) -> String {
-    format!("the network could not be checked on {device} ({error})")
+fn unverified_note(device: DeviceId, error: &JobError) -> Message {
+    message!("the network could not be checked on {device} ({})", error.message())
 }
 
 /// Returns what the child process of a probe prints at the end: a JSON array of devices. `print` receives such arrays before

@@ -29,8 +29,9 @@ pub enum JobErrorKind {
     BadInput,
     /// Memory or disk space ran out (4).
     OutOfResources,
-    /// The job was cancelled (5).
-    Cancelled,
+    /// The job was canceled (5).
+    #[serde(rename = "cancelled")]
+    Canceled,
     /// Any other error (1).
     Other,
 }
@@ -43,7 +44,7 @@ impl JobErrorKind {
             Self::WrongUse | Self::WouldOverwrite => 2,
             Self::BadInput => 3,
             Self::OutOfResources => 4,
-            Self::Cancelled => 5,
+            Self::Canceled => 5,
         }
     }
 }
@@ -103,7 +104,7 @@ pub enum JobError {
         /// The input file.
         path: PathBuf,
         /// The mismatch.
-        problem: String,
+        problem: Message,
         /// Advice on how to fix it.
         next_step: Message,
     },
@@ -148,9 +149,9 @@ pub enum JobError {
     /// Invalid options.
     #[error("{0}")]
     WrongUse(Misuse),
-    /// The user cancelled the job.
-    #[error("cancelled; no partly written files were left")]
-    Cancelled,
+    /// The user canceled the job.
+    #[error("canceled; no partly written files were left")]
+    Canceled,
     /// A panic inside the job, with its message.
     #[error("internal error ({0}); please report it")]
     Panicked(String),
@@ -188,7 +189,7 @@ impl JobError {
         let path = path.to_owned();
         match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => {
-                Self::Mismatch { path, problem: io_problem(&error).into_owned(), next_step: "check the path".into() }
+                Self::Mismatch { path, problem: io_problem(&error).into(), next_step: "check the path".into() }
             }
             _ => Self::Io { path, error },
         }
@@ -213,7 +214,7 @@ impl JobError {
             JsonError::Io(error) => Self::Io { path: path.to_owned(), error },
             error => Self::Mismatch {
                 path: path.to_owned(),
-                problem: format!("the file holds no {what} that can be read: {error}"),
+                problem: format!("the file holds no {what} that can be read: {error}").into(),
                 next_step: next_step.into(),
             },
         }
@@ -232,7 +233,7 @@ impl JobError {
             | Self::Volume(_)
             | Self::Budget { .. }
             | Self::WrongUse(_)
-            | Self::Cancelled
+            | Self::Canceled
             | Self::Panicked(_)
             | Self::Internal(_) => None,
         }
@@ -248,10 +249,6 @@ impl JobError {
         match self {
             // Explanations of drivers' messages name settings in their texts, which another process may have written.
             Self::Engine(_) => Message::parse(self.to_string()),
-            // The problem may quote such an error.
-            Self::Mismatch { path, problem, next_step } => {
-                message!("{}: {}; {next_step}", path.display(), Message::parse(problem.as_str()))
-            }
             _ => Message::of(self),
         }
     }
@@ -278,7 +275,7 @@ impl JobError {
             Self::Engine(_)
             | Self::Objects(_)
             | Self::Volume(_)
-            | Self::Cancelled
+            | Self::Canceled
             | Self::Panicked(_)
             | Self::Internal(_) => None,
         }
@@ -333,7 +330,7 @@ impl JobError {
                 | EngineError::UnsupportedPrecision { .. }
                 | EngineError::NoPrecision { .. },
             ) => JobErrorKind::WrongUse,
-            Self::Engine(EngineError::Graph(GraphError::Interrupted)) => JobErrorKind::Cancelled,
+            Self::Engine(EngineError::Graph(GraphError::Interrupted)) => JobErrorKind::Canceled,
             Self::Engine(EngineError::Graph(error)) => model_kind(error),
             Self::Engine(
                 EngineError::NotQuantized { .. } | EngineError::Input { .. } | EngineError::UnsupportedOp { .. },
@@ -343,7 +340,7 @@ impl JobError {
             Self::Io { error, .. } if refusal(error).is_some() => JobErrorKind::BadInput,
             Self::Io { error, .. } if is_exhausted(error) => JobErrorKind::OutOfResources,
             Self::WrongUse(_) => JobErrorKind::WrongUse,
-            Self::Cancelled => JobErrorKind::Cancelled,
+            Self::Canceled => JobErrorKind::Canceled,
             _ => JobErrorKind::Other,
         }
     }
@@ -489,6 +486,11 @@ mod tests {
     }
 
     #[test]
+    fn the_kind_of_a_canceled_job_has_its_name_of_the_worker_protocol() {
+        assert_eq!(serde_json::json!(JobErrorKind::Canceled), "cancelled");
+    }
+
+    #[test]
     fn messages_keep_the_settings_that_they_name() {
         let mismatch = || JobError::Mismatch {
             path: PathBuf::from("--tile.tif"),
@@ -498,7 +500,8 @@ mod tests {
         let other_input = JobError::Input { path: PathBuf::from("b.tif"), error: Box::new(mismatch()) };
         let unnamed = JobError::wrong_use(message!("invalid {TIME} 3"));
         let unnamed_input = JobError::Input { path: PathBuf::from("b.tif"), error: Box::new(unnamed) };
-        let quoting = JobError::Mismatch { path: "a.tif".into(), problem: "give --time".into(), next_step: "x".into() };
+        let quoting =
+            JobError::Mismatch { path: "a.tif".into(), problem: message!("give {TIME}"), next_step: "x".into() };
         for error in [mismatch(), other_input, unnamed_input, quoting] {
             let message = error.message();
             assert_eq!(message.as_str(), error.to_string());

@@ -146,7 +146,7 @@ pub struct EvaluateReport {
     #[serde(default)]
     pub ignored: Option<Ignored>,
     /// Notes for the user, such as which of several channels were scored.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "crate::note::texts")]
+    #[serde(flatten, with = "crate::note::texts_if_any")]
     pub notes: Vec<Note>,
     /// Traffic between the host and the device while a model was run on all pairs; absent on the CPU, and if the predictions
     /// were read from files.
@@ -268,7 +268,7 @@ impl EvaluateJob {
             };
             return Err(JobError::Mismatch {
                 path: self.prediction.clone(),
-                problem: format!("no file name matches one in {}", self.truth.display()),
+                problem: format!("no file name matches one in {}", self.truth.display()).into(),
                 next_step: next_step.into(),
             });
         }

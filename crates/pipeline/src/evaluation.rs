@@ -81,7 +81,7 @@ impl<'a> Evaluation<'a> {
     ///
     /// # Errors
     /// [`JobError::Mismatch`] if the shapes differ, or a chosen channel does not exist; [`JobError::Format`] if an image
-    /// cannot be read; [`JobError::Cancelled`].
+    /// cannot be read; [`JobError::Canceled`].
     pub fn score(&mut self, prediction: ScoredImage<'_>, truth: ScoredImage<'_>) -> Result<(), JobError> {
         let (a, b) = (prediction.image, truth.image);
         check_shapes((prediction.path, a), (truth.path, b))?;
@@ -278,7 +278,7 @@ fn check_shapes((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -
         };
         return Err(JobError::Mismatch {
             path: prediction.to_owned(),
-            problem: format!("its shape {} differs from {} ({})", shape(&ea), truth.display(), shape(&eb)),
+            problem: format!("its shape {} differs from {} ({})", shape(&ea), truth.display(), shape(&eb)).into(),
             next_step: next_step.into(),
         });
     }
@@ -466,7 +466,7 @@ impl ObjectNumbers {
                 "give a label image: 0 for the background and a whole number above 0 for each object; a value of \
                  the ground truth for voxels that are not annotated is left out with {IGNORE_LABEL}"
             );
-            JobError::Mismatch { path: path.to_owned(), problem, next_step }
+            JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step }
         };
         if !(1.0..=MAX_LABEL).contains(&label) || label.fract() != 0.0 {
             return Err(mismatch(format!("the value {label} is not a label")));

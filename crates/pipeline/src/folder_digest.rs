@@ -74,7 +74,8 @@ pub(crate) fn changed_error(path: &Path, change: &str) -> JobError {
         path: path.to_owned(),
         problem: format!(
             "the {what} {change}: it changed while it was read, so the result would match neither version"
-        ),
+        )
+        .into(),
         next_step: format!("wait until the {what} is complete, then run the command again").into(),
     }
 }

@@ -40,7 +40,7 @@ pub struct CancelToken {
 }
 
 /// Bit of [`CancelToken::flags`]: cancel.
-const CANCELLED: u8 = 1;
+const CANCELED: u8 = 1;
 /// Bit of [`CancelToken::flags`]: finish early and write the best result.
 const FINISHING: u8 = 2;
 /// Bit of [`CancelToken::flags`]: keep nothing for a later run.
@@ -49,13 +49,13 @@ const DISCARDING: u8 = 4;
 impl CancelToken {
     /// Asks the job to stop at its next check. Cannot be undone.
     pub fn cancel(&self) {
-        self.flags.fetch_or(CANCELLED, Ordering::Relaxed);
+        self.flags.fetch_or(CANCELED, Ordering::Relaxed);
     }
 
     /// As [`CancelToken::cancel`]; a prediction that does not resume an earlier one also removes the slices that it has kept
     /// for a later run.
     pub fn discard(&self) {
-        self.flags.fetch_or(CANCELLED | DISCARDING, Ordering::Relaxed);
+        self.flags.fetch_or(CANCELED | DISCARDING, Ordering::Relaxed);
     }
 
     /// Returns whether nothing is to be kept for a later run.
@@ -63,7 +63,7 @@ impl CancelToken {
         self.flags.load(Ordering::Relaxed) & DISCARDING != 0
     }
 
-    /// Returns a token that shares this one's request and is also cancelled after `deadline`, or after this token's own
+    /// Returns a token that shares this one's request and is also canceled after `deadline`, or after this token's own
     /// deadline if that is earlier.
     pub fn until(&self, deadline: Instant) -> Self {
         let deadline = self.deadline.map_or(deadline, |own| own.min(deadline));
@@ -71,8 +71,8 @@ impl CancelToken {
     }
 
     /// Returns whether cancellation was requested or the deadline has passed.
-    pub fn is_cancelled(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & CANCELLED != 0 || self.deadline.is_some_and(|at| Instant::now() >= at)
+    pub fn is_canceled(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & CANCELED != 0 || self.deadline.is_some_and(|at| Instant::now() >= at)
     }
 
     /// Requests a training run to end now with its best network. Other jobs ignore it.
@@ -177,7 +177,7 @@ pub struct DeviceInUse {
 /// The environment that a job runs in: cancellation, events and time measurement.
 #[derive(Clone)]
 pub struct Context {
-    /// Token by which the job is cancelled.
+    /// Token by which the job is canceled.
     pub cancel: CancelToken,
     /// Receives the job's events; called from the job's threads, and from another one while a device is tuned.
     pub sink: Arc<dyn Fn(&Event) + Send + Sync>,
@@ -224,22 +224,22 @@ impl Context {
         }
     }
 
-    /// Checks whether the job was cancelled.
+    /// Checks whether the job was canceled.
     ///
     /// # Errors
-    /// [`JobError::Cancelled`] if it was.
+    /// [`JobError::Canceled`] if it was.
     pub fn check(&self) -> Result<(), JobError> {
-        if self.cancel.is_cancelled() { Err(JobError::Cancelled) } else { Ok(()) }
+        if self.cancel.is_canceled() { Err(JobError::Canceled) } else { Ok(()) }
     }
 
-    /// Returns [`JobError::Cancelled`] if the job was cancelled, because images that are computed as they are read fail
+    /// Returns [`JobError::Canceled`] if the job was canceled, because images that are computed as they are read fail
     /// then; otherwise the error itself.
-    pub(crate) fn cancelled_or(&self, error: impl Into<JobError>) -> JobError {
-        if self.cancel.is_cancelled() { JobError::Cancelled } else { error.into() }
+    pub(crate) fn canceled_or(&self, error: impl Into<JobError>) -> JobError {
+        if self.cancel.is_canceled() { JobError::Canceled } else { error.into() }
     }
 
     /// Returns options to compile a network with, on a number of threads (0 uses all cores): its spans go to the job's
-    /// recorder, compiling stops once the job is cancelled, tuning is reported, and the memory is not limited.
+    /// recorder, compiling stops once the job is canceled, tuning is reported, and the memory is not limited.
     pub fn compile_options(&self, precision: Precision, threads: usize) -> CompileOptions {
         CompileOptions {
             precision,
@@ -251,10 +251,10 @@ impl Context {
         }
     }
 
-    /// Returns an interrupt that stops compiling a model once the job is cancelled.
+    /// Returns an interrupt that stops compiling a model once the job is canceled.
     pub fn interrupt(&self) -> Interrupt {
         let cancel = self.cancel.clone();
-        Interrupt::new(move || cancel.is_cancelled())
+        Interrupt::new(move || cancel.is_canceled())
     }
 
     /// Returns a listener that reports the tuning of a device as a note, once for each device, and as
@@ -332,7 +332,7 @@ impl Meter<'_> {
     /// Adds completed units, reports progress, and checks for cancellation.
     ///
     /// # Errors
-    /// [`JobError::Cancelled`] if the job was cancelled.
+    /// [`JobError::Canceled`] if the job was canceled.
     pub fn add(&mut self, units: u64) -> Result<(), JobError> {
         self.done = (self.done + units).min(self.total);
         self.report();
@@ -355,7 +355,7 @@ impl Meter<'_> {
     /// Sets the completed and total units, for stages whose total changes or whose units are repeated.
     ///
     /// # Errors
-    /// [`JobError::Cancelled`] if the job was cancelled.
+    /// [`JobError::Canceled`] if the job was canceled.
     pub fn set_progress(&mut self, done: u64, total: u64) -> Result<(), JobError> {
         self.total = total;
         self.done = done.min(total);
@@ -444,11 +444,11 @@ mod tests {
         let token = CancelToken::default();
         let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(1000));
         let (over, waiting) = (token.until(now), token.until(later));
-        assert!(over.is_cancelled() && !waiting.is_cancelled() && !token.is_cancelled());
-        assert!(waiting.until(now).is_cancelled() && over.until(later).is_cancelled(), "the earlier deadline counts");
+        assert!(over.is_canceled() && !waiting.is_canceled() && !token.is_canceled());
+        assert!(waiting.until(now).is_canceled() && over.until(later).is_canceled(), "the earlier deadline counts");
         token.finish();
-        assert!(waiting.is_finishing() && !waiting.is_cancelled());
+        assert!(waiting.is_finishing() && !waiting.is_canceled());
         waiting.cancel();
-        assert!(token.is_cancelled());
+        assert!(token.is_canceled());
     }
 }

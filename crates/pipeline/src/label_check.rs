@@ -118,7 +118,7 @@ impl LabelCheck {
         let Some(value) = self.negative else { return Ok(()) };
         Err(JobError::Mismatch {
             path: self.path.clone(),
-            problem: format!("the value {value} is not a label"),
+            problem: format!("the value {value} is not a label").into(),
             next_step: "give a label image: 0 for the background and numbers from 1 for the objects".into(),
         })
     }

@@ -10,7 +10,7 @@
 //!
 //! Stacks are read, predicted and written in slabs, with temporary files in between, so that memory use does not grow
 //! with the number of slices. Jobs fail with [`JobError`]; its [`JobError::kind`] determines the exit code of the
-//! command line. A failed or cancelled job leaves no partly written result.
+//! command line. A failed or canceled job leaves no partly written result.
 #![forbid(unsafe_code)]
 
 mod artifact;

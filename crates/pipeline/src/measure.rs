@@ -20,7 +20,7 @@ use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
-use cytoscope_storage::message::Message;
+use cytoscope_storage::message::{Message, TimePoint};
 use cytoscope_storage::write::write_unpublished;
 use cytoscope_volume::{Axes, DType, Element, Samples, VoxelSize};
 use serde::{Deserialize, Serialize};
@@ -78,7 +78,7 @@ pub struct MeasureReport {
     /// Voxel size Z, Y, X in µm that was used; 1 where it is unknown.
     pub voxel_um: [f64; 3],
     /// Notes to the user, such as that the voxel size is unknown.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "crate::note::texts")]
+    #[serde(flatten, with = "crate::note::texts_if_any")]
     pub notes: Vec<Note>,
     /// Wall time in seconds.
     pub seconds: f64,
@@ -90,7 +90,7 @@ impl MeasureJob {
     ///
     /// # Errors
     /// [`JobError`] if a file cannot be read, the shapes differ, the image contains no labels or was replaced
-    /// meanwhile, the table cannot be written, or the job is cancelled.
+    /// meanwhile, the table cannot be written, or the job is canceled.
     pub fn run(&self, context: &Context) -> Result<MeasureReport, JobError> {
         recorded(self, context, |record| self.measure(context, record))
     }
@@ -277,15 +277,15 @@ impl MeasureJob {
         let time = if labels_extents.times > 1 { self.time } else { 0 };
         if self.time >= extents.times || time >= labels_extents.times {
             let have = if time > 0 { extents.times.min(labels_extents.times) } else { extents.times };
-            let problem = format!("time point {} does not exist: there are {have}", self.time);
+            let problem = message!("time point {} does not exist: there are {have}", TimePoint(self.time));
             return Err(self.mismatch(problem, "give another time point"));
         }
         Ok((labels, time))
     }
 
     /// Returns the error of a label image that does not fit.
-    fn mismatch(&self, problem: String, next_step: &str) -> JobError {
-        JobError::Mismatch { path: self.labels.clone(), problem, next_step: next_step.into() }
+    fn mismatch(&self, problem: impl Into<Message>, next_step: &str) -> JobError {
+        JobError::Mismatch { path: self.labels.clone(), problem: problem.into(), next_step: next_step.into() }
     }
 }
 
@@ -306,7 +306,7 @@ pub(crate) fn slab_bytes(zyx: [usize; 3], channels: usize, dtype: DType) -> u64 
 /// Measures the objects in slices `z` of labels, with the intensities of these channels of a stack of the same shape.
 ///
 /// # Errors
-/// [`JobError`] if the stack cannot be read, or the job is cancelled.
+/// [`JobError`] if the stack cannot be read, or the job is canceled.
 pub(crate) fn measure_slices(
     context: &Context,
     measurer: &mut Measurer,
@@ -408,7 +408,7 @@ fn more_times_note(label_times: usize, stack_times: usize) -> Option<String> {
 pub(crate) fn numbers(path: &Path, samples: Samples) -> Result<Vec<u32>, JobError> {
     label_numbers(samples).map_err(|value| JobError::Mismatch {
         path: path.to_owned(),
-        problem: format!("the value {value} is not a label"),
+        problem: format!("the value {value} is not a label").into(),
         next_step: format!("give a label image: 0 for the background and 1 to {} for the objects", u32::MAX).into(),
     })
 }

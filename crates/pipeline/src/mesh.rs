@@ -94,7 +94,7 @@ pub struct MeshReport {
     /// The objects in the file, in the order of their labels.
     pub objects: Vec<MeshedObject>,
     /// Notes to the user, such as that the voxel size is unknown.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "crate::note::texts")]
+    #[serde(flatten, with = "crate::note::texts_if_any")]
     pub notes: Vec<Note>,
 }
 
@@ -106,7 +106,7 @@ impl MeshJob {
     /// [`JobError::Storage`] if the output has another extension, exists or cannot be written; [`JobError::Mismatch`] if
     /// the image holds no labels, lacks a requested object or the time point, or changes meanwhile; [`JobError::Budget`]
     /// if the bounding box of an object does not fit the memory budget; [`JobError`] if it cannot be read;
-    /// [`JobError::Cancelled`]. No partly written file is left.
+    /// [`JobError::Canceled`]. No partly written file is left.
     pub fn run(&self, context: &Context) -> Result<MeshReport, JobError> {
         recorded(self, context, |record| self.write_mesh(context, record))
     }
@@ -205,7 +205,7 @@ impl MeshJob {
     }
 
     fn mismatch(&self, problem: String, next_step: impl Into<Message>) -> JobError {
-        JobError::Mismatch { path: self.labels.clone(), problem, next_step: next_step.into() }
+        JobError::Mismatch { path: self.labels.clone(), problem: problem.into(), next_step: next_step.into() }
     }
 
     /// Returns the bounding boxes of the wanted objects. All labels are added to `check`.

@@ -87,7 +87,7 @@ impl ModelTestJob {
     ///
     /// # Errors
     /// [`JobError::Model`] if the model is malformed, has no weights that can be run or converted, or does not run;
-    /// [`JobError::WrongUse`] for settings that do not apply to the model; [`JobError::Cancelled`].
+    /// [`JobError::WrongUse`] for settings that do not apply to the model; [`JobError::Canceled`].
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ModelTestReport, JobError> {
         let loading = context.recorder.span(Stage::Load, "package");
         let open = || checkpoints::open(&self.file, &self.settings);
@@ -167,7 +167,7 @@ impl ModelSpeedJob {
     /// Runs the job.
     ///
     /// # Errors
-    /// [`JobError::Model`] if the model cannot be read or its test inputs are malformed; [`JobError::Cancelled`]. A
+    /// [`JobError::Model`] if the model cannot be read or its test inputs are malformed; [`JobError::Canceled`]. A
     /// device that cannot run the network is not an error: its row says why.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ModelSpeedReport, JobError> {
         let loading = context.recorder.span(Stage::Load, "package");
@@ -257,7 +257,7 @@ fn speed(
             row.problem = error.to_string();
         }
     }
-    // A cancelled run is not a failure of the device.
+    // A canceled run is not a failure of the device.
     context.check()?;
     Ok(row)
 }

@@ -1,6 +1,6 @@
 //! Notes of jobs to the user.
 
-use cytoscope_storage::message::Message;
+use cytoscope_storage::message::{Message, NamedSetting};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -46,11 +46,13 @@ impl Note {
         Self { level: NoteLevel::Warning, message: message.into() }
     }
 
-    /// Parses a note of a list of texts.
-    fn from_text(text: String) -> Self {
-        match text.strip_prefix(WARNING) {
-            Some(message) => Self::warning(Message::parse(message)),
-            None => Self::info(Message::parse(text)),
+    /// Returns a note of a list of texts, whose text names these settings and time points.
+    fn from_text(text: String, stated: &[NamedSetting]) -> Self {
+        let message = Message::new(text, stated);
+        let of_warning = if message.starts_with(WARNING) { message.split_at(WARNING.len()) } else { None };
+        match of_warning {
+            Some((_, message)) => Self::warning(message),
+            None => Self::info(message),
         }
     }
 }
@@ -72,39 +74,107 @@ impl From<Message> for Note {
 }
 
 impl From<String> for Note {
-    /// Returns a note with a text, in which its settings are found.
+    /// Returns a note with a text that names no settings.
     fn from(text: String) -> Self {
-        Self::info(Message::parse(text))
+        Self::info(text)
     }
 }
 
 impl From<&str> for Note {
-    /// Returns a note with a text, in which its settings are found.
+    /// Returns a note with a text that names no settings.
     fn from(text: &str) -> Self {
-        Self::info(Message::parse(text))
+        Self::info(text)
     }
 }
 
-/// Notes as a list of texts, for `#[serde(with = "...")]`: the form that reports and records have. A warning begins with
-/// `warning: `.
-pub mod texts {
-    use super::Note;
-    use serde::{Deserialize, Deserializer, Serializer};
+/// The settings and time points that a note of a list of texts names, in JSON beside the list.
+#[derive(Serialize, Deserialize)]
+struct NoteSettings {
+    /// Index of the note.
+    note: usize,
+    /// What its text names.
+    settings: Vec<NamedSetting>,
+}
 
-    /// Writes the texts.
+/// Returns the texts of notes, and what those name that name any setting or time point.
+fn to_texts(notes: &[Note]) -> (Vec<String>, Vec<NoteSettings>) {
+    let messages: Vec<Message> = notes.iter().map(Message::of).collect();
+    let settings = |(note, message): (usize, &Message)| NoteSettings { note, settings: message.named_settings() };
+    let named = messages.iter().enumerate().map(settings).filter(|stated| !stated.settings.is_empty()).collect();
+    (messages.into_iter().map(String::from).collect(), named)
+}
+
+/// Returns the notes of a list of texts, with what they name.
+fn from_texts(texts: Vec<String>, named: &[NoteSettings]) -> Vec<Note> {
+    let note = |(at, text): (usize, String)| {
+        let stated = named.iter().find(|stated| stated.note == at);
+        Note::from_text(text, stated.map_or(&[][..], |stated| stated.settings.as_slice()))
+    };
+    texts.into_iter().enumerate().map(note).collect()
+}
+
+/// Notes as a field `notes` with a list of texts, for `#[serde(flatten, with = "...")]`: the form that reports and records
+/// have. A warning begins with `warning: `. A field `note_settings` states what the notes name, if any names something;
+/// reports of earlier versions lack it.
+pub mod texts {
+    use super::{Note, NoteSettings};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Fields {
+        notes: Vec<String>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        note_settings: Vec<NoteSettings>,
+    }
+
+    /// Writes the texts and what they name.
     ///
     /// # Errors
     /// Those of the serializer.
     pub fn serialize<S: Serializer>(notes: &[Note], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(notes.iter().map(ToString::to_string))
+        let (notes, note_settings) = super::to_texts(notes);
+        Fields { notes, note_settings }.serialize(serializer)
     }
 
-    /// Reads the texts.
+    /// Reads the texts and what they name.
     ///
     /// # Errors
     /// Those of the deserializer, if there is no list of texts.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Note>, D::Error> {
-        Ok(Vec::<String>::deserialize(deserializer)?.into_iter().map(Note::from_text).collect())
+        let Fields { notes, note_settings } = Fields::deserialize(deserializer)?;
+        Ok(super::from_texts(notes, &note_settings))
+    }
+}
+
+/// Notes as [`texts`], but the field `notes` is absent if there are none.
+pub mod texts_if_any {
+    use super::{Note, NoteSettings};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Fields {
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        notes: Vec<String>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        note_settings: Vec<NoteSettings>,
+    }
+
+    /// Writes the texts and what they name, if there are any notes.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(notes: &[Note], serializer: S) -> Result<S::Ok, S::Error> {
+        let (notes, note_settings) = super::to_texts(notes);
+        Fields { notes, note_settings }.serialize(serializer)
+    }
+
+    /// Reads the texts and what they name; no notes without a list of texts.
+    ///
+    /// # Errors
+    /// Those of the deserializer, if `notes` is no list of texts.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Note>, D::Error> {
+        let Fields { notes, note_settings } = Fields::deserialize(deserializer)?;
+        Ok(super::from_texts(notes, &note_settings))
     }
 }
 
@@ -113,12 +183,13 @@ pub mod texts {
 mod tests {
     use super::*;
     use cytoscope_storage::message;
-    use cytoscope_storage::setting::AXES;
+    use cytoscope_storage::message::TimePoint;
+    use cytoscope_storage::setting::{AXES, TIME};
     use serde_json::json;
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Record {
-        #[serde(with = "texts")]
+        #[serde(flatten, with = "texts")]
         notes: Vec<Note>,
     }
 
@@ -148,6 +219,41 @@ mod tests {
         assert_eq!(Note::warning("it is dark").to_string(), "warning: it is dark");
         let note = Note::warning(message!("use {AXES}"));
         assert_eq!(Message::of(&note), message!("warning: use {AXES}"));
-        assert_eq!(Note::from_text(note.to_string()), note, "the settings of a text are found in it");
+    }
+
+    #[test]
+    fn notes_of_records_keep_the_settings_and_time_points_that_they_name() {
+        let named = Note::warning(message!("time point {} is dark (choose another with {TIME})", TimePoint(4)));
+        let record = Record { notes: vec![Note::info("it is flat, see --axes"), named] };
+        let mut value = json!({
+            "notes": ["it is flat, see --axes", "warning: time point 4 is dark (choose another with --time)"],
+            "note_settings": [{"note": 1, "settings": [
+                {"start": 20, "name": "4", "is_time_point": true}, {"start": 51, "name": "--time"}
+            ]}],
+        });
+        assert_eq!(json!(record), value);
+        assert_eq!(serde_json::from_value::<Record>(value.clone()).unwrap(), record);
+        // Reports of earlier versions.
+        value.as_object_mut().unwrap().remove("note_settings");
+        let earlier: Record = serde_json::from_value(value).unwrap();
+        let texts: Vec<String> = earlier.notes.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, record.notes.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert!(earlier.notes.iter().all(|note| note.message.named_settings().is_empty()));
+    }
+
+    #[test]
+    fn a_record_without_notes_may_lack_them() {
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Report {
+            #[serde(flatten, with = "texts_if_any")]
+            notes: Vec<Note>,
+        }
+        let none = Report { notes: Vec::new() };
+        assert_eq!(json!(none), json!({}));
+        assert_eq!(serde_json::from_value::<Report>(json!({})).unwrap(), none);
+        let one = Report { notes: vec![Note::warning("it is dark")] };
+        assert_eq!(json!(one), json!({"notes": ["warning: it is dark"]}));
+        assert_eq!(serde_json::from_value::<Report>(json!(one)).unwrap(), one);
+        assert!(serde_json::from_value::<Record>(json!({})).is_err());
     }
 }

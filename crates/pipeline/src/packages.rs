@@ -109,7 +109,7 @@ impl ImportJob {
     /// [`JobError::WrongUse`] for settings that do not apply to the model; [`JobError::Model`] if the model is malformed,
     /// has no weights that can be run or converted, does not run, or no engine computes it correctly, or if PyTorch
     /// weights do not reproduce the package's test outputs; [`JobError::Storage`] if `out` may not be written to;
-    /// [`JobError::Cancelled`]. No partly written files are left.
+    /// [`JobError::Canceled`]. No partly written files are left.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<ImportReport, JobError> {
         recorded(self, context, |record| {
             // A rerun checks the GPUs again.
@@ -217,7 +217,7 @@ pub(crate) fn check_engines(
             DeviceId::Cuda(_) | DeviceId::Wgpu(_) => compare(),
         };
         if let Err(error) = &verdict {
-            // A comparison that was cancelled says nothing about the engine.
+            // A comparison that was canceled says nothing about the engine.
             context.check()?;
             context.report_lost_device(error);
         }

@@ -162,12 +162,12 @@ fn job_error(path: &Path, error: PreprocessError) -> JobError {
     match error {
         PreprocessError::Unfit { step, problem, next_step } => JobError::Mismatch {
             path: path.to_owned(),
-            problem: format!("preprocessing step {step}: {problem}"),
+            problem: format!("preprocessing step {step}: {problem}").into(),
             next_step: next_step.into(),
         },
         PreprocessError::UnknownVoxelSize { step, problem, otherwise } => JobError::Mismatch {
             path: path.to_owned(),
-            problem: format!("preprocessing step {step}: {problem}"),
+            problem: format!("preprocessing step {step}: {problem}").into(),
             next_step: message!("{otherwise}set the voxel size with {VOXEL_SIZE}"),
         },
         other => JobError::wrong_use(other.to_string()),
@@ -288,13 +288,13 @@ impl Source for Reader<'_> {
     fn read(&mut self, bounds: &BoxZyx) -> Result<Vec<f32>, FormatError> {
         let source = self.source;
         let meta = source.meta();
-        let cancelled = || FormatError::Io {
+        let canceled = || FormatError::Io {
             file: meta.path.clone(),
             doing: "preprocessing",
-            source: std::io::Error::new(std::io::ErrorKind::Interrupted, "cancelled"),
+            source: std::io::Error::new(std::io::ErrorKind::Interrupted, "canceled"),
         };
-        if self.context.cancel.is_cancelled() {
-            return Err(cancelled());
+        if self.context.cancel.is_canceled() {
+            return Err(canceled());
         }
         let [t, c, s] = self.stack;
         let [z, y, x] = bounds.clone();
@@ -304,7 +304,7 @@ impl Source for Reader<'_> {
             .fold(Region::whole(&meta.shape_full), |region, (axis, r)| region.with_range(axis, r.start, r.len()));
         let samples = source.read(0, &region)?.into_samples();
         if let Some(meter) = &mut self.meter {
-            meter.add(samples.len() as u64).map_err(|_| cancelled())?;
+            meter.add(samples.len() as u64).map_err(|_| canceled())?;
         }
         Ok(match samples {
             Samples::F32(values) => values,

@@ -311,7 +311,7 @@ pub fn read(path: &Path) -> Result<Provenance, JobError> {
     let bytes = read_bytes(path, MAX_RECORD_BYTES)?;
     serde_json::from_slice(&bytes).map_err(|error| JobError::Mismatch {
         path: path.to_owned(),
-        problem: format!("not a provenance record of a prediction ({error})"),
+        problem: format!("not a provenance record of a prediction ({error})").into(),
         next_step: "give a _provenance.json that a prediction wrote; for those of other jobs, use cytoscope provenance"
             .into(),
     })
@@ -320,7 +320,7 @@ pub fn read(path: &Path) -> Result<Provenance, JobError> {
 /// Returns the error of a file that is not a provenance record.
 pub(crate) fn not_a_record(path: &Path, problem: String) -> JobError {
     let next_step = "give a _provenance.json that this program wrote".into();
-    JobError::Mismatch { path: path.to_owned(), problem, next_step }
+    JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step }
 }
 
 /// Reads the bytes of a record of any kind, of which there are at most `max_bytes`.
@@ -396,7 +396,7 @@ pub(crate) fn update(files: &[FileRecord]) -> Result<(), JobError> {
 /// wrote labels.
 ///
 /// # Errors
-/// [`JobError::Cancelled`].
+/// [`JobError::Canceled`].
 pub(crate) fn finished(
     context: &Context,
     path: &Path,
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_for_finished_results_can_be_cancelled() {
+    fn looking_for_finished_results_can_be_canceled() {
         let folder = tempfile::tempdir().unwrap();
         let record = folder.path().join("x_provenance.json");
         write_record(&record, &[zarr_folder(&folder.path().join("x_probability.zarr"))], 7);
@@ -506,8 +506,8 @@ mod tests {
         let check = |overwrite| crate::results::check(&context, &maps, &[], overwrite);
         check(Overwrite::Refuse).unwrap();
         context.cancel.cancel();
-        assert!(matches!(find(), Err(JobError::Cancelled)));
-        assert!(matches!(check(Overwrite::Refuse), Err(JobError::Cancelled)));
+        assert!(matches!(find(), Err(JobError::Canceled)));
+        assert!(matches!(check(Overwrite::Refuse), Err(JobError::Canceled)));
     }
 
     #[test]

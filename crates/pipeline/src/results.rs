@@ -35,7 +35,7 @@ impl FileRecord {
         let io = |error| JobError::Io { path: file.target().to_owned(), error };
         let bytes = std::fs::metadata(file.path()).map_err(io)?.len();
         let sha256 = sha256_of_file_while(file.path(), &mut || context.check().is_ok()).map_err(io)?;
-        Ok(Self { path: file.target().to_owned(), bytes, sha256: sha256.ok_or(JobError::Cancelled)? })
+        Ok(Self { path: file.target().to_owned(), bytes, sha256: sha256.ok_or(JobError::Canceled)? })
     }
 
     /// Returns the record of a folder that is written but not yet renamed to its final name.
@@ -91,7 +91,7 @@ impl Publication {
     /// Returns the records of all files and folders, which are on disk then.
     ///
     /// # Errors
-    /// [`JobError::Io`] and [`JobError::Storage`] if a file cannot be read or flushed; [`JobError::Cancelled`].
+    /// [`JobError::Io`] and [`JobError::Storage`] if a file cannot be read or flushed; [`JobError::Canceled`].
     pub(crate) fn records(&mut self, context: &Context) -> Result<Vec<FileRecord>, JobError> {
         let mut records: Vec<FileRecord> = self.folders.iter().map(FileRecord::from_folder).collect();
         // A file is hashed while it is flushed to disk.
@@ -102,11 +102,11 @@ impl Publication {
         Ok(records)
     }
 
-    /// Reads the folders that will be replaced, so that [`Self::publish`], which cannot be cancelled, does not have to. Call this
+    /// Reads the folders that will be replaced, so that [`Self::publish`], which cannot be canceled, does not have to. Call this
     /// before a record lists the new files.
     ///
     /// # Errors
-    /// [`JobError::Cancelled`].
+    /// [`JobError::Canceled`].
     pub(crate) fn prepare(&mut self, context: &Context) -> Result<(), JobError> {
         for folder in &mut self.folders {
             folder.prepare(&mut || context.check().is_ok());
@@ -161,7 +161,7 @@ pub(crate) fn moved_aside_note(path: &Path) -> String {
 /// then it is moved aside.
 ///
 /// # Errors
-/// [`JobError::Storage`] for an input, a folder that contains one, or such a folder; [`JobError::Cancelled`].
+/// [`JobError::Storage`] for an input, a folder that contains one, or such a folder; [`JobError::Canceled`].
 pub(crate) fn check_folder(
     context: &Context,
     path: &Path,
@@ -233,7 +233,7 @@ pub(crate) fn refuse_inside_zarr(path: &Path, inputs: &[&Path]) -> Result<(), St
 ///
 /// # Errors
 /// [`JobError::Storage`] for an input, a path inside an OME-Zarr folder that is an input, a folder, or such a file;
-/// [`JobError::Cancelled`].
+/// [`JobError::Canceled`].
 pub(crate) fn check(context: &Context, path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), JobError> {
     match check_file(path, inputs, overwrite) {
         Err(StorageError::Exists { .. }) if provenance::lists_while(path, &mut || context.check().is_ok()) => Ok(()),

@@ -39,7 +39,7 @@ pub(crate) fn with_stored_type(path: &Path, samples: Samples, stored: DType) -> 
         (samples, _) => {
             let numbers = label_numbers(samples).map_err(|value| JobError::Mismatch {
                 path: path.to_owned(),
-                problem: format!("the value {value} cannot be stored in this format, which has no {dtype}"),
+                problem: format!("the value {value} cannot be stored in this format, which has no {dtype}").into(),
                 next_step: format!("write it as .npy or .zarr, or give an image of integers from 0 to {}", u32::MAX)
                     .into(),
             })?;

@@ -55,7 +55,7 @@ impl Side<'_> {
         let found = find_channels(std::slice::from_ref(chosen), &self.names());
         let mismatch = |(problem, next_step): (String, String)| JobError::Mismatch {
             path: self.path.to_owned(),
-            problem,
+            problem: problem.into(),
             next_step: next_step.into(),
         };
         Ok(found.map_err(mismatch)?.first().copied())

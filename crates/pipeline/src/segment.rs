@@ -24,12 +24,11 @@ use cytoscope_profile::Stage;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::partial_folder::check_new_folder;
-use cytoscope_storage::setting::{CHANNEL, TABLE, TIME};
+use cytoscope_storage::setting::{CHANNEL, Setting, TABLE, TIME};
 use cytoscope_storage::write::{parent_folder, write_unpublished};
 use cytoscope_storage::{Overwrite, StorageError, target};
 use cytoscope_volume::{Array, DType, VoxelSize};
 use serde::{Deserialize, Serialize};
-use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::ops::Range;
@@ -138,7 +137,7 @@ pub struct SegmentReport {
     /// The table of measurements, if written.
     pub table: Option<PathBuf>,
     /// Notes to the user, such as that the voxel size is unknown.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "crate::note::texts")]
+    #[serde(flatten, with = "crate::note::texts_if_any")]
     pub notes: Vec<Note>,
     /// Wall time in seconds.
     pub seconds: f64,
@@ -307,7 +306,7 @@ impl SegmentJob {
     ///
     /// # Errors
     /// [`JobError`] if there is no path for the labels, the map cannot be read or changes meanwhile, the results cannot be
-    /// written, or the job is cancelled.
+    /// written, or the job is canceled.
     pub fn run(&self, context: &Context) -> Result<SegmentReport, JobError> {
         let Some(labels) = &self.labels else {
             return Err(JobError::wrong_use_with(
@@ -501,10 +500,11 @@ impl SegmentJob {
             check_voxel_size(&self.map, VoxelSize::new_um(z, y, x), self.assumed_voxel_um)?;
         }
         let extents = Extents::of(&meta);
-        check_index(&self.map, "channel", CHANNEL, self.channel, extents.channels)?;
+        check_index(&self.map, &FilePart::Channel.named(self.channel), CHANNEL, self.channel, extents.channels)?;
         let seed_channel = self.seed_channel.unwrap_or(self.channel);
-        check_index(&self.map, "seed channel", CHANNEL, seed_channel, extents.channels)?;
-        check_index(&self.map, "time point", TIME, self.time, extents.times)?;
+        let seed = message!("seed channel {seed_channel}");
+        check_index(&self.map, &seed, CHANNEL, seed_channel, extents.channels)?;
+        check_index(&self.map, &FilePart::TimePoint.named(self.time), TIME, self.time, extents.times)?;
         Ok(meta)
     }
 
@@ -563,19 +563,19 @@ impl SegmentJob {
         if extents.zyx != map.extents.zyx {
             return Err(JobError::Mismatch {
                 path: path.clone(),
-                problem: format!("its shape is {:?}, but the map's is {:?}", extents.zyx, map.extents.zyx),
+                problem: format!("its shape is {:?}, but the map's is {:?}", extents.zyx, map.extents.zyx).into(),
                 next_step: "give the stack that the map was predicted from".into(),
             });
         }
-        check_index(path, "time point", TIME, self.time, extents.times)?;
+        check_index(path, &FilePart::TimePoint.named(self.time), TIME, self.time, extents.times)?;
         let names = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
         Ok((Stack::new(&image, self.time), (0..extents.channels).collect(), names))
     }
 }
 
-/// Refuses the index of a channel or time point if the file has only `count` of them; `option` precedes the valid ones
-/// in the advice.
-fn check_index(path: &Path, what: &str, option: impl Display, index: usize, count: usize) -> Result<(), JobError> {
+/// Refuses the index of a channel or time point, which is called `named`, if the file has only `count` of them; `option`
+/// precedes the valid ones in the advice.
+fn check_index(path: &Path, named: &Message, option: Setting, index: usize, count: usize) -> Result<(), JobError> {
     if index < count {
         return Ok(());
     }
@@ -583,7 +583,7 @@ fn check_index(path: &Path, what: &str, option: impl Display, index: usize, coun
         0 | 1 => message!("give {option} 0"),
         _ => message!("give {option} 0 to {}", count - 1),
     };
-    let problem = format!("{what} {index} does not exist: the file has {count}");
+    let problem = message!("{named} does not exist: the file has {count}");
     Err(JobError::Mismatch { path: path.to_owned(), problem, next_step })
 }
 

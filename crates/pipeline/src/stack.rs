@@ -116,7 +116,7 @@ impl Stack {
         }
         let mut span = context.recorder.span(Stage::Read, "slices").voxels(z.len() * self.slice_len());
         let before = self.image.decoded();
-        let array = self.image.read(0, &region).map_err(|error| context.cancelled_or(error))?;
+        let array = self.image.read(0, &region).map_err(|error| context.canceled_or(error))?;
         let after = self.image.decoded();
         if after.1 > before.1 {
             context.recorder.add(Stage::Decode, "strips", after.0.saturating_sub(before.0), after.1 - before.1);

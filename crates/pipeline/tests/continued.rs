@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// A stack that is longer than any tile, so that it passes through the network once.
 #[test]
-fn a_cancelled_pass_continues_with_the_slices_that_were_not_finished() {
+fn a_canceled_pass_continues_with_the_slices_that_were_not_finished() {
     let fixture = Fixture::new([96, 12, 530], 4);
     let model = fixture.path("model");
     let config = UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
@@ -43,7 +43,7 @@ fn a_cancelled_pass_continues_with_the_slices_that_were_not_finished() {
         };
         let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
         let stopped = job.run(&context, &Devices::cpu_only()).unwrap_err();
-        assert_eq!(stopped.kind(), JobErrorKind::Cancelled);
+        assert_eq!(stopped.kind(), JobErrorKind::Canceled);
         let hidden = || std::fs::read_dir(fixture.path(out)).unwrap().count();
         assert_eq!(hidden(), 2, "the finished slices and their record are kept");
         let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
@@ -55,7 +55,7 @@ fn a_cancelled_pass_continues_with_the_slices_that_were_not_finished() {
 }
 
 #[test]
-fn a_pass_that_was_cancelled_after_its_last_slice_predicts_nothing_when_it_continues() {
+fn a_pass_that_was_canceled_after_its_last_slice_predicts_nothing_when_it_continues() {
     let fixture = Fixture::new([96, 12, 530], 4);
     let model = fixture.path("model");
     let config = UNet3d { filters: vec![16, 16], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
@@ -66,7 +66,7 @@ fn a_pass_that_was_cancelled_after_its_last_slice_predicts_nothing_when_it_conti
         let job = PredictJob { resume: true, format, ..fixture.job(&model, TileRequest::default(), out) };
         // The last slice is more than a hundredth of the voxels.
         let (stopped, begun) = run_until_part(&job, Some(0), 0.999);
-        assert_eq!((stopped.unwrap_err().kind(), begun), (JobErrorKind::Cancelled, 1));
+        assert_eq!((stopped.unwrap_err().kind(), begun), (JobErrorKind::Canceled, 1));
         let (outcome, begun) = run_until(&job, None);
         let report = outcome.unwrap().done.pop().unwrap();
         assert_eq!(begun, 0, "slices are predicted again: {:?}", report.notes);
@@ -90,11 +90,11 @@ fn stop_after_a_third(job: &PredictJob, stop: fn(&CancelToken)) {
     };
     let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
     let stopped = job.run(&context, &Devices::cpu_only()).unwrap_err();
-    assert_eq!(stopped.kind(), JobErrorKind::Cancelled);
+    assert_eq!(stopped.kind(), JobErrorKind::Canceled);
 }
 
 #[test]
-fn a_note_says_that_slices_are_kept_whenever_a_prediction_is_cancelled() {
+fn a_note_says_that_slices_are_kept_whenever_a_prediction_is_canceled() {
     let fixture = Fixture::new([64, 48, 48], 4);
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei-dog");
     // While it predicts, and while it finds objects in the complete map.
@@ -119,7 +119,7 @@ fn a_note_says_that_slices_are_kept_whenever_a_prediction_is_cancelled() {
         };
         let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
         let stopped = job.run(&context, &Devices::cpu_only()).unwrap_err();
-        assert_eq!((stopped.kind(), *notes.lock().unwrap()), (JobErrorKind::Cancelled, 1), "{stage:?}");
+        assert_eq!((stopped.kind(), *notes.lock().unwrap()), (JobErrorKind::Canceled, 1), "{stage:?}");
         assert_eq!(std::fs::read_dir(fixture.path("out")).unwrap().count(), 2, "the slices and their record");
     }
 }
@@ -153,7 +153,7 @@ fn slices_that_are_kept_without_resuming_are_continued_replaced_or_discarded() {
     // The stack is small.
     stop_after_a_third(&job(false, KeepSlices::Auto), CancelToken::cancel);
     assert_eq!(files(), 0);
-    // A job that is cancelled for good discards its slices, unless an earlier run has kept them.
+    // A job that is canceled for good discards its slices, unless an earlier run has kept them.
     stop_after_a_third(&job(false, KeepSlices::Always), CancelToken::discard);
     assert_eq!(files(), 0);
     stop_after_a_third(&job(true, KeepSlices::Auto), CancelToken::discard);
@@ -181,7 +181,7 @@ fn slices_that_are_kept_without_resuming_are_continued_replaced_or_discarded() {
 
 /// Cropped tiles, and windows that overlap along Z.
 #[test]
-fn a_cancelled_prediction_in_tiles_continues_with_the_slices_that_were_not_finished() {
+fn a_canceled_prediction_in_tiles_continues_with_the_slices_that_were_not_finished() {
     let fixture = Fixture::new([96, 12, 140], 4);
     let model = fixture.path("model");
     let config = UNet3d { filters: vec![8, 8], strides: vec![[2, 2, 2]], convs_per_block: 1, ..UNet3d::default() };
@@ -207,7 +207,7 @@ fn a_cancelled_prediction_in_tiles_continues_with_the_slices_that_were_not_finis
             };
             let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
             let stopped = job.run(&context, &Devices::cpu_only()).unwrap_err();
-            assert_eq!(stopped.kind(), JobErrorKind::Cancelled);
+            assert_eq!(stopped.kind(), JobErrorKind::Canceled);
             let hidden = || std::fs::read_dir(fixture.path(&out)).unwrap().count();
             assert_eq!(hidden(), 2, "the finished slices and their record are kept");
             let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
@@ -240,7 +240,7 @@ impl LiveSink for CancelWithFirst {
 }
 
 #[test]
-fn a_pass_that_is_cancelled_while_it_runs_ends_within_a_few_slabs() {
+fn a_pass_that_is_canceled_while_it_runs_ends_within_a_few_slabs() {
     // Deeper than any tile.
     let shape = [600, 12, 24];
     let fixture = Fixture::new(shape, 4);
@@ -259,11 +259,11 @@ fn a_pass_that_is_cancelled_while_it_runs_ends_within_a_few_slabs() {
     let context = Context { cancel, sink: Arc::new(events), ..Context::default() };
     let job = fixture.job(&model, TileRequest::default(), "out");
     let stopped = job.run_live(&context, &Devices::cpu_only(), Some(&sink)).unwrap_err();
-    assert_eq!(stopped.kind(), JobErrorKind::Cancelled);
+    assert_eq!(stopped.kind(), JobErrorKind::Canceled);
     let plan = planned.lock().unwrap().take().unwrap();
     let slab = plan.pass.unwrap().slab_slices;
     let regions = sink.regions.lock().unwrap();
-    assert_eq!(regions.len(), 1, "slices are passed on after the job was cancelled: {regions:?}");
+    assert_eq!(regions.len(), 1, "slices are passed on after the job was canceled: {regions:?}");
     // The slices that the first ones depend on, and a few slabs: one that is computed and one that waits after the network,
     // one that waits before it, and one that is read.
     let [first, count] = regions[0];
@@ -274,14 +274,14 @@ fn a_pass_that_is_cancelled_while_it_runs_ends_within_a_few_slabs() {
     assert!(read <= most && most < shape[0], "{read} slices of {} were read, expected at most {most}", shape[0]);
 }
 
-/// Runs a job, and cancels it in the time point `cancelled`, counted from 0, when half of its voxels are predicted. Returns
+/// Runs a job, and cancels it in the time point `canceled`, counted from 0, when half of its voxels are predicted. Returns
 /// the result, and the number of time points that were predicted.
-fn run_until(job: &PredictJob, cancelled: Option<usize>) -> (Result<PredictOutcome, JobError>, usize) {
-    run_until_part(job, cancelled, 0.5)
+fn run_until(job: &PredictJob, canceled: Option<usize>) -> (Result<PredictOutcome, JobError>, usize) {
+    run_until_part(job, canceled, 0.5)
 }
 
 /// As [`run_until`], but this part of the voxels is predicted.
-fn run_until_part(job: &PredictJob, cancelled: Option<usize>, part: f64) -> (Result<PredictOutcome, JobError>, usize) {
+fn run_until_part(job: &PredictJob, canceled: Option<usize>, part: f64) -> (Result<PredictOutcome, JobError>, usize) {
     // Number of time points that have begun, and voxels of the last one that are predicted.
     let progress = Arc::new(Mutex::new((0usize, u64::MAX)));
     let cancel = CancelToken::default();
@@ -295,7 +295,7 @@ fn run_until_part(job: &PredictJob, cancelled: Option<usize>, part: f64) -> (Res
         *begun += usize::from(progress.done < *done);
         *done = progress.done;
         let is_due = progress.done as f64 > part * progress.total as f64;
-        if cancelled.is_some_and(|time| *begun == time + 1) && is_due {
+        if canceled.is_some_and(|time| *begun == time + 1) && is_due {
             sink_cancel.cancel();
         }
     };
@@ -307,7 +307,7 @@ fn run_until_part(job: &PredictJob, cancelled: Option<usize>, part: f64) -> (Res
 
 /// A pass over each time point, and tiles.
 #[test]
-fn a_cancelled_time_series_continues_at_its_time_point_and_slab() {
+fn a_canceled_time_series_continues_at_its_time_point_and_slab() {
     for (shape, tile, filters) in [([96, 12, 530], None, 16), ([64, 12, 140], Some([32, 12, 64]), 8)] {
         let folder = tempfile::tempdir().unwrap();
         let fixture = Fixture { folder, shape, values: noise(8, 3 * shape.iter().product::<usize>()) };
@@ -330,7 +330,7 @@ fn a_cancelled_time_series_continues_at_its_time_point_and_slab() {
         assert_eq!(plan.pass.is_some(), tile.is_none(), "{plan:?}");
         let resumed = job("out", true);
         let (stopped, begun) = run_until(&resumed, Some(1));
-        assert_eq!((stopped.unwrap_err().kind(), begun), (JobErrorKind::Cancelled, 2));
+        assert_eq!((stopped.unwrap_err().kind(), begun), (JobErrorKind::Canceled, 2));
         let (outcome, begun) = run_until(&resumed, None);
         let outcome = outcome.unwrap();
         let report = &outcome.done[0];
@@ -348,7 +348,7 @@ fn a_cancelled_time_series_continues_at_its_time_point_and_slab() {
 
 /// Slices of a pass in bands are complete only in its last band.
 #[test]
-fn a_cancelled_pass_in_bands_continues_after_its_finished_bands() {
+fn a_canceled_pass_in_bands_continues_after_its_finished_bands() {
     let shape = [16, 12, 4000];
     for times in [1, 2] {
         let folder = tempfile::tempdir().unwrap();
@@ -376,7 +376,7 @@ fn a_cancelled_pass_in_bands_continues_after_its_finished_bands() {
         // In the last of two bands, which overlap, or later.
         let stop = || run_until_part(&job("out", true, budget_bytes), Some(times - 1), 0.75).0;
         let stopped = stop();
-        assert_eq!(stopped.unwrap_err().kind(), JobErrorKind::Cancelled);
+        assert_eq!(stopped.unwrap_err().kind(), JobErrorKind::Canceled);
         let files = || std::fs::read_dir(fixture.path("out")).unwrap().count();
         assert_eq!(files(), 2, "the finished bands and their record are kept");
         let (outcome, begun) = run_until(&job("out", true, budget_bytes), None);

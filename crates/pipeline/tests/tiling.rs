@@ -354,7 +354,7 @@ fn the_memory_that_is_stated_for_a_wide_stack_is_that_of_bands_of_columns() {
     let array = Array::new(Axes::zyx(), shape.to_vec(), values).unwrap();
     write_array(&fixture.path("stack.npy"), &array, &WriteSpec::of(&array, Container::Npy)).unwrap();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei");
-    // The memory that is stated if this budget is too small; otherwise the job is cancelled when it is planned.
+    // The memory that is stated if this budget is too small; otherwise the job is canceled when it is planned.
     let stated = |mib: u64| {
         let cancel = CancelToken::default();
         let sink_seen = cancel.clone();
@@ -373,7 +373,7 @@ fn the_memory_that_is_stated_for_a_wide_stack_is_that_of_bands_of_columns() {
         let context = Context { cancel, sink: Arc::new(sink), ..Context::default() };
         match job.run(&context, &Devices::cpu_only()) {
             Err(error) => {
-                assert_eq!(error.kind(), JobErrorKind::Cancelled, "{error}");
+                assert_eq!(error.kind(), JobErrorKind::Canceled, "{error}");
                 None
             }
             Ok(outcome) => {

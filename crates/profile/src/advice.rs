@@ -13,7 +13,11 @@ pub use training::smaller_batch;
 use crate::device::RunDevice;
 use crate::facts::{InputFacts, Joining, RunFacts, TileFacts, TileReason};
 use crate::{OperatorTotal, bytes_text};
-use cytoscope_storage::setting::{ACCURACY_BUDGET, BLEND, CALIBRATE, DEVICE, MEMORY_BUDGET, MODE, OVERLAP, TILE};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
+use cytoscope_storage::setting::{
+    ACCURACY_BUDGET, CALIBRATE, DEVICE, MEMORY_BUDGET, MODE, OVERLAP, TILE, WITHOUT_BLEND,
+};
 use serde::{Deserialize, Serialize};
 
 /// Share of discarded voxels above which larger tiles are worth a change.
@@ -81,7 +85,8 @@ pub struct Advice {
     /// Gain that the change is expected to bring.
     pub expected_gain: String,
     /// The option or setting that makes the change.
-    pub change: String,
+    #[serde(with = "change_text")]
+    pub change: Message,
     /// The setting, if a program can apply the change without asking.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setting: Option<AdvisedSetting>,
@@ -90,13 +95,27 @@ pub struct Advice {
 }
 
 impl Advice {
-    fn new(rule: AdviceRule, evidence: String, expected_gain: String, change: String) -> Self {
-        Self { rule, evidence, expected_gain, change, setting: None, further_inputs: 0 }
+    fn new(rule: AdviceRule, evidence: String, expected_gain: String, change: impl Into<Message>) -> Self {
+        Self { rule, evidence, expected_gain, change: change.into(), setting: None, further_inputs: 0 }
     }
 
     /// Adds the setting that makes the change.
     fn with(self, setting: AdvisedSetting) -> Self {
         Self { setting: Some(setting), ..self }
+    }
+}
+
+/// A change in JSON: its text.
+mod change_text {
+    use cytoscope_storage::message::Message;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(change: &Message, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(change)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Message, D::Error> {
+        Ok(String::deserialize(deserializer)?.into())
     }
 }
 
@@ -169,8 +188,8 @@ fn small_tiles(input: &InputFacts) -> Option<(f64, Advice)> {
     let tiles = several_tiles(input).filter(|t| t.budget_bytes.is_none())?;
     let share = tiles.discarded_share();
     let (limit, alternative) = match tiles.joining {
-        Joining::Crop => (MAX_DISCARDED, String::new()),
-        Joining::Gaussian => (MAX_OVERLAPPED, format!(", or a smaller {OVERLAP}")),
+        Joining::Crop => (MAX_DISCARDED, Message::default()),
+        Joining::Gaussian => (MAX_OVERLAPPED, message!(", or a smaller {OVERLAP}")),
     };
     if share <= limit {
         return None;
@@ -189,7 +208,7 @@ fn small_tiles(input: &InputFacts) -> Option<(f64, Advice)> {
         bytes_text(tiles.planned_bytes)
     );
     let gain = format!("{} faster inference", at_most_faster(saved));
-    let change = format!("{TILE} {}, if there is memory for it{alternative}", shape_text(larger));
+    let change = message!("{TILE} {}, if there is memory for it{alternative}", shape_text(larger));
     let advice = Advice::new(AdviceRule::SmallTiles, evidence, gain, change);
     Some((share, advice.with(AdvisedSetting::Tile(larger))))
 }
@@ -224,7 +243,7 @@ fn limited_by_budget(input: &InputFacts) -> Option<(f64, Advice)> {
         _ => (doubled_mib, "", " without a budget, less with this one"),
     };
     let gain = format!("{} faster inference{reached}", at_most_faster(share));
-    let change = format!("{MEMORY_BUDGET} {larger_mib}M, or no budget{effect}");
+    let change = message!("{MEMORY_BUDGET} {larger_mib}M, or no budget{effect}");
     let advice = Advice::new(AdviceRule::MemoryBudget, evidence, gain, change);
     Some((share, advice.with(AdvisedSetting::MemoryBudget(larger_mib.saturating_mul(1 << 20)))))
 }
@@ -249,7 +268,7 @@ fn float_operators(inputs: &[InputFacts], operators: &[OperatorTotal]) -> Option
         if floats.len() > names.len() { ", …" } else { "" }
     );
     let gain = format!("{} faster inference", at_most_faster(share));
-    let change = format!(
+    let change = message!(
         "quantize again: cytoscope quantize {MODE} static {CALIBRATE} with stacks like these, {MODE} qat, or a larger \
          {ACCURACY_BUDGET}"
     );
@@ -264,7 +283,7 @@ fn seams(input: &InputFacts) -> Option<(f64, Advice)> {
         tiles.count
     );
     let gain = "the same result as without tiles, hence no seams".to_owned();
-    let advice = Advice::new(AdviceRule::Seams, evidence, gain, format!("leave out {BLEND}"));
+    let advice = Advice::new(AdviceRule::Seams, evidence, gain, message!("{WITHOUT_BLEND}"));
     Some((input.seam_energy.unwrap_or(0.0), advice.with(AdvisedSetting::DefaultBlend)))
 }
 
@@ -280,7 +299,7 @@ fn slower_device(input: &InputFacts) -> Option<(f64, Advice)> {
         own.best_ms, own.device, best.best_ms, best.device
     );
     let gain = format!("about {ratio:.1}× faster inference");
-    let advice = Advice::new(AdviceRule::SlowerDevice, evidence, gain, format!("{DEVICE} {}", best.device));
+    let advice = Advice::new(AdviceRule::SlowerDevice, evidence, gain, message!("{DEVICE} {}", best.device));
     Some((ratio, advice.with(AdvisedSetting::Device(best.device.clone()))))
 }
 

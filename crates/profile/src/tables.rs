@@ -83,8 +83,8 @@ fn stages(run: &StoredRun) -> String {
 
 fn advice(run: &StoredRun) -> String {
     let lines = advise(&run.record.facts, &run.operators()).into_iter().map(|advice| {
-        let cells = [&advice.evidence, &advice.expected_gain, &advice.change];
-        format!("{},{}", advice.rule.name(), cells.map(|cell| quoted(cell)).join(","))
+        let cells = [advice.evidence.as_str(), advice.expected_gain.as_str(), advice.change.as_str()];
+        format!("{},{}", advice.rule.name(), cells.map(quoted).join(","))
     });
     table("rule,evidence,expected_gain,change", lines)
 }

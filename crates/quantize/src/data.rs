@@ -84,7 +84,7 @@ impl QuantizeJob {
             (None, QuantizeMode::Static | QuantizeMode::Qat) => {
                 return Err(JobError::Mismatch {
                     path: path.clone(),
-                    problem: "it has no test tensors to calibrate with".to_owned(),
+                    problem: "it has no test tensors to calibrate with".into(),
                     next_step: message!("give stacks with {CALIBRATE}, like those that the model will be used on"),
                 });
             }
@@ -94,7 +94,7 @@ impl QuantizeJob {
             if values.as_f32().is_none_or(|v| v.is_empty() || v.iter().any(|x| !x.is_finite())) {
                 return Err(JobError::Mismatch {
                     path: path.clone(),
-                    problem: "its test tensor contains values that are not finite 32-bit floats".to_owned(),
+                    problem: "its test tensor contains values that are not finite 32-bit floats".into(),
                     next_step: message!("give stacks with {CALIBRATE}"),
                 });
             }
@@ -102,7 +102,7 @@ impl QuantizeJob {
         };
         let values = join_tensors(network_inputs(package, &raw)?).ok_or_else(|| JobError::Mismatch {
             path: path.clone(),
-            problem: "its test tensors are not 32-bit floats of the same size, apart from the channels".to_owned(),
+            problem: "its test tensors are not 32-bit floats of the same size, apart from the channels".into(),
             next_step: message!("give stacks with {CALIBRATE}"),
         })?;
         Ok(vec![tile(values)?])

@@ -100,7 +100,7 @@ impl QuantizeJob {
     ///
     /// # Errors
     /// [`JobError`] if the model cannot be quantized, calibration data is missing or invalid, the package cannot be
-    /// written, or the job is cancelled. No partly written files are left.
+    /// written, or the job is canceled. No partly written files are left.
     pub fn run_with(
         &self,
         context: &Context,
@@ -279,7 +279,7 @@ impl QuantizeJob {
             let from = held_out.first().map(|t| t.from.clone()).unwrap_or_default();
             return Err(JobError::Mismatch {
                 path: from.into(),
-                problem: "the float network's output for it is not finite (NaN or infinite)".to_owned(),
+                problem: "the float network's output for it is not finite (NaN or infinite)".into(),
                 next_step: "check the stack, or leave it out of the calibration".into(),
             });
         }

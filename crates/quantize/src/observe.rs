@@ -14,7 +14,7 @@ const MAX_RECORDED_BYTES: usize = 256 << 20;
 
 /// Runs graphs tile by tile.
 pub(crate) struct Runner<'a> {
-    /// Receives progress, and returns whether the job was cancelled.
+    /// Receives progress, and returns whether the job was canceled.
     pub context: &'a Context,
     /// The engine that runs float and quantized graphs.
     pub engine: &'a dyn Engine,
@@ -158,7 +158,8 @@ pub(crate) fn observe(
                 problem: format!(
                     "for it, the network's tensor \"{}\" is not finite (NaN or infinite)",
                     graph.value(id).name
-                ),
+                )
+                .into(),
                 next_step: "leave this stack out of the calibration".into(),
             });
         }

@@ -36,7 +36,7 @@ pub trait QuantizationAwareTraining {
     /// Trains the network; the result is never worse than the given network.
     ///
     /// # Errors
-    /// [`JobError`] if the network cannot be trained, or the job is cancelled.
+    /// [`JobError`] if the network cannot be trained, or the job is canceled.
     fn train(&self, context: &Context, task: &QatTask<'_>) -> Result<QatOutcome, JobError>;
 }
 

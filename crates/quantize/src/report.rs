@@ -95,7 +95,7 @@ pub struct QuantizeReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<PathBuf>,
     /// Notes for the user, in JSON a list of texts.
-    #[serde(with = "cytoscope_pipeline::note::texts")]
+    #[serde(flatten, with = "cytoscope_pipeline::note::texts")]
     pub notes: Vec<Note>,
     /// Wall time in seconds.
     pub seconds: f64,

@@ -2,7 +2,7 @@
 
 use cytoscope_volume::VolumeError;
 
-/// Why a simulation was refused or cancelled.
+/// Why a simulation was refused or canceled.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SimulateError {
     /// A text is not the name of a kind of stack.
@@ -44,8 +44,8 @@ pub enum SimulateError {
         got: String,
     },
     /// The progress callback returned `false`.
-    #[error("the simulation was cancelled")]
-    Cancelled,
+    #[error("the simulation was canceled")]
+    Canceled,
     /// An array could not be created.
     #[error(transparent)]
     Volume(#[from] VolumeError),
@@ -60,7 +60,7 @@ impl SimulateError {
             Self::UnknownKind { .. }
             | Self::EmptyShape { .. }
             | Self::BadSetting { .. }
-            | Self::Cancelled
+            | Self::Canceled
             | Self::Volume(_) => None,
         }
     }
@@ -78,6 +78,6 @@ mod tests {
             let step = error.next_step().unwrap_or_default();
             assert!(!step.is_empty() && error.to_string().ends_with(&format!("; {step}")), "{error}");
         }
-        assert_eq!(SimulateError::Cancelled.next_step(), None);
+        assert_eq!(SimulateError::Canceled.next_step(), None);
     }
 }

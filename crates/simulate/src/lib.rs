@@ -79,7 +79,7 @@ pub struct Simulation {
 ///
 /// # Errors
 /// [`SimulateError::EmptyShape`], [`SimulateError::TooManyVoxels`], [`SimulateError::TooManyObjects`] or
-/// [`SimulateError::BadSetting`] for settings out of range, [`SimulateError::Cancelled`] if `progress` returns `false`.
+/// [`SimulateError::BadSetting`] for settings out of range, [`SimulateError::Canceled`] if `progress` returns `false`.
 pub fn simulate(settings: &Settings, progress: impl Fn(f64) -> bool) -> Result<Simulation, SimulateError> {
     let grid = settings.check()?;
     let progress = ProgressRange::new(&progress);

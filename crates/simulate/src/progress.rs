@@ -24,7 +24,7 @@ impl<'a> ProgressRange<'a> {
 
     /// Reports the completed fraction of this part; an error if the callback cancels.
     pub(crate) fn at(&self, fraction: f64) -> Result<(), SimulateError> {
-        if (self.report)(self.from + self.span * fraction) { Ok(()) } else { Err(SimulateError::Cancelled) }
+        if (self.report)(self.from + self.span * fraction) { Ok(()) } else { Err(SimulateError::Canceled) }
     }
 }
 

@@ -319,7 +319,7 @@ fn options_give_the_same_bytes_on_any_number_of_threads_and_valid_labels() {
     for shape in [[1, 1, 1], [1, 64, 64], [9, 1, 1], [2, 3, 5]] {
         assert_eq!(make(&Settings { shape_zyx: shape, ..settings.clone() }).raw.shape(), shape);
     }
-    assert_eq!(simulate(&settings, |fraction| fraction < 0.5), Err(SimulateError::Cancelled));
+    assert_eq!(simulate(&settings, |fraction| fraction < 0.5), Err(SimulateError::Canceled));
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn varied_settings_are_reproducible_and_in_range() {
         for settings in drawn {
             // Checks the ranges and cancels before the computation.
             let result = simulate(&settings, |fraction| fraction > 0.0);
-            assert_eq!(result, Err(SimulateError::Cancelled), "{settings:?}");
+            assert_eq!(result, Err(SimulateError::Canceled), "{settings:?}");
         }
     }
     for kind in Kind::ALL {

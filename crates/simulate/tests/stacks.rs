@@ -374,8 +374,8 @@ fn progress_increases_to_one_and_can_cancel() {
         })
         .unwrap();
         assert!((last.get() - 1.0).abs() < 1e-9 && calls.get() > 5, "{kind}: {} in {} calls", last.get(), calls.get());
-        assert_eq!(simulate(&settings, |fraction| fraction < 0.4), Err(SimulateError::Cancelled), "{kind}");
-        assert_eq!(simulate(&settings, |_| false), Err(SimulateError::Cancelled), "{kind}");
+        assert_eq!(simulate(&settings, |fraction| fraction < 0.4), Err(SimulateError::Canceled), "{kind}");
+        assert_eq!(simulate(&settings, |_| false), Err(SimulateError::Canceled), "{kind}");
     }
 }
 

@@ -1,5 +1,6 @@
-//! Messages to the user that keep the settings they name as data beside the text. Each interface renders a message with its
-//! own names for the settings: the command line shows the text, the window the names of its controls.
+//! Messages to the user that keep the settings and time points they name as data beside the text. Each interface renders a
+//! message in its own way: the command line shows the text, the window the names of its controls, and time points counted
+//! from 1.
 
 use crate::setting::Setting;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,8 @@ use std::ops::{Deref, Range};
 thread_local! {
     /// The name that [`write_name`] is writing, so that a [`Recorder`] can tell it from text that reads the same.
     static NAME: Cell<Option<&'static str>> = const { Cell::new(None) };
+    /// The number that a [`TimePoint`] is writing.
+    static TIME: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// Writes the name of an option, command or setting. A [`Message`] that is being made records it if it is a [`Setting`].
@@ -24,17 +27,59 @@ pub fn write_name(f: &mut fmt::Formatter<'_>, name: &'static str) -> fmt::Result
     written
 }
 
-/// A setting that a text names, as messages between processes state it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The number of a time point, counted from 0, as messages state it. A [`Message`] that is being made records it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimePoint(pub usize);
+
+impl fmt::Display for TimePoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.0.to_string();
+        TIME.set(Some(self.0));
+        let written = f.write_str(&number);
+        TIME.set(None);
+        written
+    }
+}
+
+/// A setting or the number of a time point that a text names, as messages between processes state it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedSetting {
     /// Where its name starts in the text, in bytes of UTF-8.
     pub start: usize,
-    /// Its name in the text, such as `--force`.
+    /// Its name in the text, such as `--force`; the number of a time point.
     pub name: String,
+    /// Whether it is the number of a time point, counted from 0; absent in JSON if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_time_point: bool,
 }
 
-/// A text for the user with the settings that it names. It is made by [`message!`](crate::message!), and displays as its text;
-/// a message that is formatted into another one keeps its settings.
+/// What a text names at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Named {
+    Setting(Setting),
+    Time(usize),
+}
+
+impl Named {
+    /// Returns the text at the place.
+    fn text(self) -> Cow<'static, str> {
+        match self {
+            Self::Setting(setting) => Cow::Borrowed(setting.text()),
+            Self::Time(time) => Cow::Owned(time.to_string()),
+        }
+    }
+
+    /// Writes the text so that a message that is being made records it.
+    fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Setting(setting) => write_name(f, setting.text()),
+            Self::Time(time) => fmt::Display::fmt(&TimePoint(time), f),
+        }
+    }
+}
+
+/// A text for the user with the settings and time points that it names. It is made by [`message!`](crate::message!), and
+/// displays as its text; a message that is formatted into another one keeps them.
 ///
 /// In JSON, a message has the fields `message` and, if it names settings, `settings`.
 ///
@@ -52,8 +97,8 @@ pub struct NamedSetting {
 #[serde(from = "MessageFields", into = "MessageFields")]
 pub struct Message {
     text: String,
-    /// Where the name of each setting starts in the text, in order. The name at that place is that of the setting.
-    settings: Vec<(usize, Setting)>,
+    /// Where each setting and time point is named in the text, in order. The text at that place is its name.
+    named: Vec<(usize, Named)>,
 }
 
 /// The fields of a [`Message`] in JSON.
@@ -78,27 +123,32 @@ impl Message {
         recorder.0
     }
 
-    /// Returns a text with the settings that were stated beside it. Those that are unknown, as from a newer version, or that the
-    /// text does not name at their place are left out.
-    pub fn new(text: impl Into<String>, named: &[NamedSetting]) -> Self {
+    /// Returns a text with the settings and time points that were stated beside it. Those that are unknown, as from a newer
+    /// version, or that the text does not name at their place are left out.
+    pub fn new(text: impl Into<String>, stated: &[NamedSetting]) -> Self {
         let text = text.into();
-        let mut settings = Vec::new();
+        let mut named = Vec::new();
         let mut end = 0;
-        for NamedSetting { start, name } in named {
+        for NamedSetting { start, name, is_time_point } in stated {
             let is_there = *start >= end && text.get(*start..).is_some_and(|rest| rest.starts_with(name.as_str()));
-            if let Some(setting) = Setting::from_text(name).filter(|_| is_there) {
-                settings.push((*start, setting));
+            let known = match is_time_point {
+                true => name.parse().ok().map(Named::Time).filter(|time| time.text() == name.as_str()),
+                false => Setting::from_text(name).map(Named::Setting),
+            };
+            if let Some(known) = known.filter(|_| is_there) {
+                named.push((*start, known));
                 end = start + name.len();
             }
         }
-        Self { text, settings }
+        Self { text, named }
     }
 
     /// Returns a text that came without its settings, such as one of a report, with those that are found in it.
     pub fn parse(text: impl Into<String>) -> Self {
         let text = text.into();
-        let settings = Setting::named_in(&text).into_iter().map(|(range, setting)| (range.start, setting)).collect();
-        Self { text, settings }
+        let settings = Setting::named_in(&text).into_iter();
+        let named = settings.map(|(range, setting)| (range.start, Named::Setting(setting))).collect();
+        Self { text, named }
     }
 
     /// Returns the text, with the names of settings that the command line has.
@@ -108,40 +158,57 @@ impl Message {
 
     /// Returns the settings that the text names, with the places of their names in it, in order.
     pub fn settings(&self) -> impl DoubleEndedIterator<Item = (Range<usize>, Setting)> + '_ {
-        self.settings.iter().map(|(start, setting)| (*start..start + setting.text().len(), *setting))
+        self.named.iter().filter_map(|(start, named)| match named {
+            Named::Setting(setting) => Some((*start..start + setting.text().len(), *setting)),
+            Named::Time(_) => None,
+        })
     }
 
-    /// Returns the settings as messages between processes state them.
+    /// Returns the time points that the text names, counted from 0, with the places of their numbers in it, in order.
+    pub fn time_points(&self) -> impl DoubleEndedIterator<Item = (Range<usize>, usize)> + '_ {
+        self.named.iter().filter_map(|(start, named)| match named {
+            Named::Setting(_) => None,
+            Named::Time(time) => Some((*start..start + named.text().len(), *time)),
+        })
+    }
+
+    /// Returns the settings and time points as messages between processes state them.
     pub fn named_settings(&self) -> Vec<NamedSetting> {
-        self.settings.iter().map(|(start, setting)| NamedSetting { start: *start, name: setting.to_string() }).collect()
+        let stated = |(start, named): &(usize, Named)| NamedSetting {
+            start: *start,
+            name: named.text().into_owned(),
+            is_time_point: matches!(named, Named::Time(_)),
+        };
+        self.named.iter().map(stated).collect()
     }
 
-    /// Returns the message with the text around the names of settings as `change` returns it.
+    /// Returns the message with the text around the names of settings and time points as `change` returns it.
     pub fn map_text(&self, change: impl Fn(&str) -> Cow<'_, str>) -> Self {
         let mut mapped = Self::default();
         let (mut rest, mut end) = (self.text.as_str(), 0);
-        for (range, setting) in self.settings() {
-            let (before, named) = rest.split_at(range.start - end);
+        for (start, named) in &self.named {
+            let name = named.text();
+            let (before, after) = rest.split_at(start - end);
             mapped.text.push_str(&change(before));
-            mapped.settings.push((mapped.text.len(), setting));
-            mapped.text.push_str(setting.text());
-            rest = named.split_at(range.len()).1;
-            end = range.end;
+            mapped.named.push((mapped.text.len(), *named));
+            mapped.text.push_str(&name);
+            rest = after.split_at(name.len()).1;
+            end = start + name.len();
         }
         mapped.text.push_str(&change(rest));
         mapped
     }
 
     /// Returns the message in two parts: up to the byte `at` of the text, and from there on. `None` if a character or the name
-    /// of a setting spans that place, or the text is shorter.
+    /// of a setting or time point spans that place, or the text is shorter.
     pub fn split_at(&self, at: usize) -> Option<(Self, Self)> {
         let (head, tail) = self.text.split_at_checked(at)?;
-        let (before, after): (Vec<_>, Vec<_>) = self.settings.iter().copied().partition(|(start, _)| *start < at);
-        if before.last().is_some_and(|(start, setting)| start + setting.text().len() > at) {
+        let (before, after): (Vec<_>, Vec<_>) = self.named.iter().copied().partition(|(start, _)| *start < at);
+        if before.last().is_some_and(|(start, named)| start + named.text().len() > at) {
             return None;
         }
-        let after = after.into_iter().map(|(start, setting)| (start - at, setting)).collect();
-        Some((Self { text: head.to_owned(), settings: before }, Self { text: tail.to_owned(), settings: after }))
+        let after = after.into_iter().map(|(start, named)| (start - at, named)).collect();
+        Some((Self { text: head.to_owned(), named: before }, Self { text: tail.to_owned(), named: after }))
     }
 }
 
@@ -157,12 +224,13 @@ impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.text.as_str();
         let mut end = 0;
-        for (range, setting) in self.settings() {
-            let (before, named) = rest.split_at(range.start - end);
+        for (start, named) in &self.named {
+            let length = named.text().len();
+            let (before, after) = rest.split_at(start - end);
             f.write_str(before)?;
-            write_name(f, setting.text())?;
-            rest = named.split_at(range.len()).1;
-            end = range.end;
+            named.write(f)?;
+            rest = after.split_at(length).1;
+            end = start + length;
         }
         f.write_str(rest)
     }
@@ -180,7 +248,7 @@ impl From<&str> for Message {
 impl From<String> for Message {
     /// Returns a text that names no settings.
     fn from(text: String) -> Self {
-        Self { text, settings: Vec::new() }
+        Self { text, named: Vec::new() }
     }
 }
 
@@ -209,14 +277,16 @@ impl From<Message> for MessageFields {
     }
 }
 
-/// Writes a message, and records the settings that [`write_name`] writes.
+/// Writes a message, and records the settings that [`write_name`] writes and the time points that [`TimePoint`] writes.
 struct Recorder(Message);
 
 impl fmt::Write for Recorder {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         // A writer in between may have changed the name.
-        if let Some(setting) = NAME.take().filter(|name| *name == text).and_then(Setting::from_text) {
-            self.0.settings.push((self.0.text.len(), setting));
+        let setting = NAME.take().filter(|name| *name == text).and_then(Setting::from_text).map(Named::Setting);
+        let time = TIME.take().map(Named::Time).filter(|time| time.text() == text);
+        if let Some(named) = setting.or(time) {
+            self.0.named.push((self.0.text.len(), named));
         }
         self.0.text.push_str(text);
         Ok(())
@@ -262,12 +332,34 @@ mod tests {
         let plain = json!({"message": "it is flat"});
         assert_eq!(json!(Message::from("it is flat")), plain);
         assert_eq!(serde_json::from_value::<Message>(plain).unwrap(), Message::from("it is flat"));
-        let named = |start: usize, name: &str| NamedSetting { start, name: name.to_owned() };
+        let named = |start: usize, name: &str| NamedSetting { start, name: name.to_owned(), ..NamedSetting::default() };
         let text = message.as_str();
         for wrong in [named(1, "--force"), named(19, "--force"), named(999, "--force"), named(20, "--forced")] {
             assert_eq!(Message::new(text, &[wrong]), Message::from(text));
         }
         assert_eq!(Message::new(text, &[named(20, "--force"), named(20, "--force")]), message);
+    }
+
+    #[test]
+    fn a_message_records_its_time_points_and_no_other_numbers() {
+        let inner = message!("time point {} of 12 (see {FORCE})", TimePoint(12));
+        let message = message!("µ time point 12: {inner}");
+        assert_eq!(message.as_str(), "µ time point 12: time point 12 of 12 (see --force)");
+        let times: Vec<_> = message.time_points().collect();
+        assert_eq!(times, [(29..31, 12)]);
+        assert_eq!(message.settings().count(), 1);
+        let value = json!({"message": message.as_str(), "settings": [
+            {"start": 29, "name": "12", "is_time_point": true}, {"start": 43, "name": "--force"}
+        ]});
+        assert_eq!(json!(message), value);
+        assert_eq!(serde_json::from_value::<Message>(value).unwrap(), message);
+        let (head, tail) = message.split_at(29).unwrap();
+        assert_eq!((head.time_points().count(), tail.time_points().next()), (0, Some((0..2, 12))));
+        assert!(message.split_at(30).is_none());
+        let wrong = |name: &str| NamedSetting { start: 0, name: name.to_owned(), is_time_point: true };
+        for name in ["012", "x", ""] {
+            assert_eq!(Message::new(name, &[wrong(name)]), Message::from(name));
+        }
     }
 
     #[test]

@@ -79,6 +79,8 @@ message_settings! {
         Batch, BATCH, "--batch";
         /// The way of joining tiles.
         Blend, BLEND, "--blend";
+        /// The default way of joining tiles.
+        WithoutBlend, WITHOUT_BLEND, "leave out --blend";
         /// Averaging of overlapping tiles.
         GaussianBlend, GAUSSIAN_BLEND, "--blend gaussian";
         /// Stacks for the calibration of a quantized network.
@@ -151,6 +153,14 @@ message_settings! {
         AllSeries, ALL_SERIES, "--series all";
         /// A setting of a training run.
         Set, SET, "--set";
+        /// The number of batches per optimizer step of a training run; the number follows.
+        SetAccumulate, SET_ACCUMULATE, "--set accumulate=";
+        /// The memory limit of a training run; the number of MiB follows.
+        SetMemoryLimit, SET_MEMORY_LIMIT, "--set memory_mib=";
+        /// The memory limit of a training run, whatever its value.
+        SetAnyMemoryLimit, SET_ANY_MEMORY_LIMIT, "--set memory_mib=MIB";
+        /// The number of data workers of a training run; the number follows.
+        SetWorkers, SET_WORKERS, "--set workers=";
         /// The path of a table.
         Table, TABLE, "--table";
         /// The number of threads that compute.

@@ -21,7 +21,7 @@ impl Candidate {
     /// Prepares a model; without a precision, the best one for the CPU is used. `threads` is 0 for all cores.
     ///
     /// # Errors
-    /// [`JobError`] if the CPU does not compute the network correctly, or the job is cancelled.
+    /// [`JobError`] if the CPU does not compute the network correctly, or the job is canceled.
     pub(crate) fn new(
         cancel: &CancelToken,
         devices: &Devices,

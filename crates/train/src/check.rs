@@ -69,7 +69,7 @@ impl CheckJob {
     ///
     /// # Errors
     /// [`JobError`] if the folder or table does not exist or cannot be read, the data settings are invalid, or the job
-    /// was cancelled.
+    /// was canceled.
     pub fn run(&self, context: &Context) -> Result<CheckReport, JobError> {
         let dataset = match find(&self.data, self.task, &self.config)? {
             Ok(dataset) => dataset,

@@ -310,7 +310,8 @@ impl RunFolder {
                 problem: format!(
                     "the folder holds an unfinished training run ({JSON}), but its file {MARKER}, by which Cytoscope \
                      recognizes its own folders, is missing or damaged"
-                ),
+                )
+                .into(),
                 next_step: message!(
                     "to continue the run, restore this file (its content is {marker}); to start over, move the folder away"
                 ),
@@ -387,7 +388,7 @@ impl RunFolder {
                 }
             }
             // The run itself has succeeded, or failed with an error that is reported.
-            Err(error) => context.note(format!("the folder of the checkpoint is kept ({error}): delete it yourself")),
+            Err(error) => context.note(message!("the folder of the checkpoint is kept ({error}): delete it yourself")),
         }
     }
 
@@ -557,7 +558,7 @@ fn belongs_to_run(name: &str) -> bool {
 fn bad(path: &Path, problem: String) -> JobError {
     JobError::Mismatch {
         path: path.to_owned(),
-        problem,
+        problem: problem.into(),
         next_step: message!("use {RESTART} instead of {RESUME} to start over"),
     }
 }

@@ -85,7 +85,7 @@ pub(crate) fn load(
         let first = report.problems.first();
         return Err(JobError::Mismatch {
             path: first.map_or_else(|| path.to_owned(), |p| p.file.clone()),
-            problem: first.map_or_else(|| "no pair is usable".to_owned(), |p| p.message.clone()),
+            problem: first.map_or_else(|| "no pair is usable".into(), |p| p.message.clone()),
             next_step: first.map_or_else(|| "check the data".into(), |p| p.next_step.clone()),
         });
     }

@@ -12,8 +12,10 @@ use cytoscope_engine::{
 };
 use cytoscope_graph::{ElementType, Tensor};
 use cytoscope_pipeline::devices::{Devices, measurements};
-use cytoscope_pipeline::{Context, DeviceInUse, Event, JobError, JobErrorKind, ProgressStage};
+use cytoscope_pipeline::{Context, DeviceInUse, Event, JobError, JobErrorKind, ProgressStage, model_error_message};
 use cytoscope_profile::{Recorder, Stage};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use std::cell::RefCell;
 
 /// Returns an image, its targets and its weights for a training step on inputs of this shape, all synthetic.
@@ -133,7 +135,7 @@ pub(crate) struct StepDevice {
 ///
 /// # Errors
 /// [`JobError::Engine`] if the requested device cannot be used, or no device can train the network;
-/// [`JobError::Cancelled`].
+/// [`JobError::Canceled`].
 pub(crate) fn choose(
     context: &Context,
     devices: &Devices,
@@ -156,7 +158,7 @@ pub(crate) fn choose(
             }
             Err(error) if may_change => {
                 context.report_lost_device(&error);
-                context.note(format!("{error}; another device is chosen"));
+                context.note(message!("{}; another device is chosen", model_error_message(&error)));
                 failures.push(error.to_string());
                 failed.push(id);
             }
@@ -167,7 +169,7 @@ pub(crate) fn choose(
     chosen.failures.splice(..0, failures).for_each(drop);
     if chosen.precision != config.precision {
         let why = chosen.failures.join("; ");
-        context.note(format!("{why}; training on {} in f32", chosen.engine.device().id));
+        context.note(message!("{}; training on {} in f32", Message::parse(why), chosen.engine.device().id));
     }
     Ok(chosen)
 }
@@ -194,7 +196,7 @@ pub(crate) fn finding(error: &JobError) -> String {
 /// have failed, in this run or now, and no other one has that precision, returns the fastest one in f32.
 ///
 /// # Errors
-/// [`JobError::Engine`] if no device can train the network; [`JobError::Cancelled`].
+/// [`JobError::Engine`] if no device can train the network; [`JobError::Canceled`].
 pub(crate) fn choose_except(
     context: &Context,
     devices: &Devices,
@@ -224,7 +226,7 @@ pub(crate) fn choose_except(
     all_failed.extend(found.borrow().iter().map(|(device, _)| *device));
     let is_everywhere = matches!(precision, TrainPrecision::Auto | TrainPrecision::F32);
     let ((engine, memory_budget_bytes), precision) = match opened {
-        Err(error) if error.kind() != JobErrorKind::Cancelled && !is_everywhere && !all_failed.is_empty() => {
+        Err(error) if error.kind() != JobErrorKind::Canceled && !is_everywhere && !all_failed.is_empty() => {
             let config = TrainConfig { precision: TrainPrecision::F32, ..config.clone() };
             (open(&all_failed, &config)?, TrainPrecision::F32)
         }
@@ -278,7 +280,7 @@ fn open_fastest(
         fastest(context, (&engines, &unusable), start, config, threads, &mut cache, on_error)?;
     let engine = engines.into_iter().find(|engine| engine.device().id == chosen);
     let engine = engine.ok_or_else(|| EngineError::BadDevice { text: chosen.to_string() }).map_err(engine_error)?;
-    context.note(format!("training on {chosen}: {why}"));
+    context.note(message!("training on {chosen}: {}", Message::parse(why.as_str())));
     report(context, engine.as_ref(), why);
     Ok((engine, lowered_bytes))
 }
@@ -340,7 +342,7 @@ pub(crate) fn fastest(
         on_error,
     };
     let choice = select::fastest(engines, unusable, &probe, cache);
-    // A cancelled measurement looks like a device that cannot be used.
+    // A canceled measurement looks like a device that cannot be used.
     context.check()?;
     let choice = choice.map_err(engine_error)?;
     let chosen = choice.measurements.iter().find(|m| m.device == choice.device);

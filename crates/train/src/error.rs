@@ -4,6 +4,7 @@ use cytoscope_engine::{DeviceId, EngineError};
 use cytoscope_formats::FormatError;
 use cytoscope_graph::GraphError;
 use cytoscope_pipeline::{JobError, Misuse};
+use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_training_data::TrainingDataError;
 use std::path::Path;
@@ -35,7 +36,7 @@ pub(crate) fn data_error(error: TrainingDataError) -> JobError {
         TrainingDataError::Parameter { .. } => JobError::wrong_use(error.to_string()),
         TrainingDataError::OverLimit { file, what, got, limit_name, limit, next_step } => JobError::Mismatch {
             path: file,
-            problem: format!("{what} is {got}, more than the limit {limit_name} = {limit}"),
+            problem: format!("{what} is {got}, more than the limit {limit_name} = {limit}").into(),
             next_step: next_step.into(),
         },
         TrainingDataError::Thread { .. } => {
@@ -48,16 +49,16 @@ pub(crate) fn data_error(error: TrainingDataError) -> JobError {
 }
 
 /// Returns what an error says about `file`, without the name of this file.
-pub(crate) fn problem_without_file(error: JobError, file: &Path) -> String {
+pub(crate) fn problem_without_file(error: JobError, file: &Path) -> Message {
     match error {
-        JobError::Mismatch { path, problem, next_step } if path == file => format!("{problem}; {next_step}"),
+        JobError::Mismatch { path, problem, next_step } if path == file => message!("{problem}; {next_step}"),
         JobError::Format(
             FormatError::Malformed { file: path, problem, next_step }
             | FormatError::Unsupported { file: path, problem, next_step }
             | FormatError::OverLimit { file: path, problem, next_step }
             | FormatError::Misused { file: path, problem, next_step },
-        ) if path == file => format!("{problem}; {next_step}"),
-        other => other.to_string(),
+        ) if path == file => message!("{problem}; {next_step}"),
+        other => other.message(),
     }
 }
 
@@ -129,10 +130,10 @@ mod tests {
         let said = "the number of its labels is 12, more than the limit MAX_OBJECTS = 10; check the labels";
         let error = data_error(over_limit);
         assert_eq!(error.to_string(), format!("a.tif: {said}"));
-        assert_eq!(problem_without_file(error, file), said);
+        assert_eq!(problem_without_file(error, file).as_str(), said);
         let (problem, next_step) = ("it is damaged".to_owned(), "copy it again".into());
         let malformed = JobError::Format(FormatError::Malformed { file: file.to_owned(), problem, next_step });
-        assert_eq!(problem_without_file(malformed, file), "it is damaged; copy it again");
+        assert_eq!(problem_without_file(malformed, file).as_str(), "it is damaged; copy it again");
         assert!(
             problem_without_file(JobError::unreadable(Path::new("b.tif"), std::io::ErrorKind::NotFound.into()), file)
                 .contains("b.tif")

@@ -84,7 +84,7 @@ impl EstimateJob {
     ///
     /// # Errors
     /// [`JobError`] as [`crate::TrainJob::run`] for an invalid start model, setting or device, or if the job was
-    /// cancelled.
+    /// canceled.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<Estimate, JobError> {
         self.config.check()?;
         let loading = context.recorder.span(Stage::Load, "start model");

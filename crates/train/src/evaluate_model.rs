@@ -65,7 +65,7 @@ impl EvaluateModelJob {
     ///
     /// # Errors
     /// [`JobError`] if the model, the device or the data cannot be used, an image cannot be predicted, the shapes of a pair
-    /// differ, a file changes while the model is evaluated, the report cannot be written, or the job is cancelled.
+    /// differ, a file changes while the model is evaluated, the report cannot be written, or the job is canceled.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<EvaluateReport, JobError> {
         let Some(out) = &self.out else { return self.evaluate(context, devices, None) };
         check_extension(out, &["json"])?;
@@ -96,7 +96,7 @@ impl EvaluateModelJob {
         }
         Err(JobError::Mismatch {
             path: self.data.clone(),
-            problem: "this is a single file, but scores need pairs of an image and its ground truth".to_owned(),
+            problem: "this is a single file, but scores need pairs of an image and its ground truth".into(),
             next_step: message!(
                 "give the folder with both, or a table (.csv) of the files; to score a prediction that was made before, \
                  give {PRED} and {TRUTH}"

@@ -425,8 +425,8 @@ impl Training<'_> {
             match scored {
                 Ok((true, int8, quantized)) => return Ok(FinalPackage::with_int8(out, int8, Some(quantized))),
                 Ok((false, ..)) => reason = FloatOnly::LessAccurate,
-                Err(JobError::Cancelled) if self.context.cancel.is_cancelled() => return Err(JobError::Cancelled),
-                Err(JobError::Cancelled) => {
+                Err(JobError::Canceled) if self.context.cancel.is_canceled() => return Err(JobError::Canceled),
+                Err(JobError::Canceled) => {
                     self.context.note("quantization was stopped, to stay within the time budget");
                     break;
                 }

@@ -42,7 +42,7 @@ pub struct History {
     /// Validations in order of steps; the first is that of the start model, if it has a score.
     pub validations: Vec<ValidationPoint>,
     /// Rollbacks and changes of the plan, in JSON a list of texts.
-    #[serde(with = "cytoscope_pipeline::note::texts")]
+    #[serde(flatten, with = "cytoscope_pipeline::note::texts")]
     pub notes: Vec<Note>,
 }
 

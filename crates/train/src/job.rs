@@ -195,7 +195,7 @@ pub(crate) fn kept_reason(comparison: Option<&Comparison>) -> String {
 }
 
 impl TrainJob {
-    /// Returns the folder that holds the checkpoint during training, and after it was cancelled.
+    /// Returns the folder that holds the checkpoint during training, and after it was canceled.
     pub fn folder(&self) -> PathBuf {
         RunFolder::for_package(&self.out).path
     }
@@ -275,12 +275,12 @@ impl TrainJob {
         self.may_change_device || self.device == DeviceRequest::Auto
     }
 
-    /// Runs the job. If it is cancelled, the checkpoint is kept for [`TrainJob::resume`]; if it is asked to finish, it
+    /// Runs the job. If it is canceled, the checkpoint is kept for [`TrainJob::resume`]; if it is asked to finish, it
     /// stops training and writes the package. `on_event` receives its training events. A provenance record is written
     /// beside the package.
     ///
     /// # Errors
-    /// [`JobError`] if the data or the model cannot be used, memory or disk is full, or the job was cancelled. The
+    /// [`JobError`] if the data or the model cannot be used, memory or disk is full, or the job was canceled. The
     /// package is written completely or not at all.
     pub fn run(&self, context: &Context, devices: &Devices, on_event: &TrainSink<'_>) -> Result<TrainReport, JobError> {
         let mut job = Self { resume: false, restart: false, ..self.clone() };

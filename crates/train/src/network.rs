@@ -122,7 +122,7 @@ fn resolve_trainable(name: &str, folders: &[PathBuf]) -> Result<String, JobError
     let problem =
         format!("it contains \"{}\", which is not the name of a model", other.chars().take(60).collect::<String>());
     let next_step = "write the name of a model that can be trained, or remove the file".into();
-    Err(JobError::Mismatch { path, problem, next_step })
+    Err(JobError::Mismatch { path, problem: problem.into(), next_step })
 }
 
 /// Returns the path of the package that training starts from in place of the chosen model `from`, which has hand-made

@@ -335,7 +335,7 @@ impl Training<'_> {
         self.started.checked_add(Duration::try_from_secs_f64(left).ok()?)
     }
 
-    /// Returns a token that is cancelled with the training run, or when quantization exceeds the time budget by too
+    /// Returns a token that is canceled with the training run, or when quantization exceeds the time budget by too
     /// much.
     pub(crate) fn overtime_cancel(&self, state: &TrainState) -> CancelToken {
         let cancel = &self.context.cancel;

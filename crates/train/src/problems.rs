@@ -3,6 +3,8 @@
 use crate::error::data_error;
 use cytoscope_pipeline::{Context, JobError, Note, user_folder};
 use cytoscope_storage::StorageError;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_training_data::{Problem, Severity, TrainingDataError, summary};
 use std::path::{Path, PathBuf};
 
@@ -19,7 +21,7 @@ pub(crate) fn report(context: &Context, root: &Path, problems: &[Problem], file:
     for line in summary::summary(problems, LINES) {
         context.note(match line.severity {
             Some(Severity::Warning) => Note::warning(line.text),
-            Some(Severity::Error) | None => Note::info(line.to_string()),
+            Some(Severity::Error) | None => Note::info(Message::of(&line)),
         });
     }
     let listed = list(root, problems, file)?;
@@ -29,7 +31,7 @@ pub(crate) fn report(context: &Context, root: &Path, problems: &[Problem], file:
             Some(path)
         }
         Err(error) => {
-            context.note(format!("the list of all {} problems could not be written: {error}", problems.len()));
+            context.note(message!("the list of all {} problems could not be written: {error}", problems.len()));
             None
         }
     }
@@ -99,7 +101,7 @@ mod tests {
             file: PathBuf::from(format!("/data/odd{i}.czi")),
             pair: None,
             severity: Severity::Warning,
-            message: "this kind of image is not read".to_owned(),
+            message: "this kind of image is not read".into(),
             next_step: "save it as TIFF".into(),
         }
     }

@@ -49,8 +49,8 @@ pub(crate) struct ScoredNetwork {
 pub(crate) enum ValidationOutcome {
     /// The scores are reported and recorded.
     Done,
-    /// The job was cancelled; the validation is still due.
-    Cancelled,
+    /// The job was canceled; the validation is still due.
+    Canceled,
     /// The validation ran out of time and will be repeated on fewer voxels; it is still due.
     TimedOut,
 }
@@ -207,7 +207,7 @@ impl Training<'_> {
     ) -> Result<ValidationOutcome, JobError> {
         let graph = stepper.folded()?;
         let scored = match self.score(&graph, false) {
-            Err(JobError::Cancelled) => return Ok(ValidationOutcome::Cancelled),
+            Err(JobError::Canceled) => return Ok(ValidationOutcome::Canceled),
             other => other?,
         };
         state.add_validation_time(&scored);
@@ -215,7 +215,7 @@ impl Training<'_> {
         if let Some(size) = smaller.filter(|_| scored.share < 1.0) {
             return match self.shrink_validation(state, size, before) {
                 Ok(()) => Ok(ValidationOutcome::TimedOut),
-                Err(JobError::Cancelled) => Ok(ValidationOutcome::Cancelled),
+                Err(JobError::Canceled) => Ok(ValidationOutcome::Canceled),
                 Err(error) => Err(error),
             };
         }
@@ -244,7 +244,7 @@ impl Training<'_> {
         state.validations_since_best = if is_better { 0 } else { state.validations_since_best + 1 };
         match smaller.map_or(Ok(()), |size| self.shrink_validation(state, size, before)) {
             Ok(()) => Ok(ValidationOutcome::Done),
-            Err(JobError::Cancelled) => Ok(ValidationOutcome::Cancelled),
+            Err(JobError::Canceled) => Ok(ValidationOutcome::Canceled),
             Err(error) => Err(error),
         }
     }

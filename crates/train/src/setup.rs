@@ -80,7 +80,7 @@ pub(crate) fn check_same_run(state: &TrainState, job: &TrainJob, folder: &RunFol
     }
     Err(JobError::Mismatch {
         path: folder.path.clone(),
-        problem: "the checkpoint in it was made with another task, start model or seed".to_owned(),
+        problem: "the checkpoint in it was made with another task, start model or seed".into(),
         next_step: message!(
             "use the original task, start model and seed, or use {RESTART} instead of {RESUME} to start over"
         ),

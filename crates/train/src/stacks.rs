@@ -113,7 +113,8 @@ pub(crate) fn read_channels<'a>(
         if its_shape != shape {
             return Err(JobError::Mismatch {
                 path: image.path.clone(),
-                problem: format!("its shape Z, Y, X is {its_shape:?}, but that of {} {shape:?}", first.path.display()),
+                problem: format!("its shape Z, Y, X is {its_shape:?}, but that of {} {shape:?}", first.path.display())
+                    .into(),
                 next_step: "choose channels of one shape".into(),
             });
         }

@@ -14,7 +14,7 @@ const MAX_BYTES: u64 = 1 << 20;
 pub(crate) fn toml_text(path: &Path, file: impl Read) -> Result<String, JobError> {
     let wrong = |problem: &str| JobError::Mismatch {
         path: path.to_owned(),
-        problem: problem.to_owned(),
+        problem: problem.into(),
         next_step: "give a text file with settings in TOML".into(),
     };
     if path.is_dir() {

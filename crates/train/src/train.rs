@@ -211,9 +211,9 @@ fn note_changed_data(context: &Context, data: &Data, before: &str, state: &mut T
 }
 
 /// Notes how a run that has failed with `error` can be continued, if it has a checkpoint. The training loop notes a
-/// cancelled one itself.
+/// canceled one itself.
 fn note_kept(context: &Context, folder: &RunFolder, error: &JobError) {
-    let summary = if error.kind() == JobErrorKind::Cancelled { None } else { CheckpointSummary::read(folder) };
+    let summary = if error.kind() == JobErrorKind::Canceled { None } else { CheckpointSummary::read(folder) };
     if let Some(CheckpointSummary { step, steps, .. }) = summary {
         context.note(message!(
             "the training run is kept in {} up to step {step} of {steps}: remove the cause of the error, then continue with \

@@ -137,8 +137,8 @@ pub(crate) fn tune(
         for at in 0..candidates(initial, &best, effort).len() {
             // Candidates change one setting of the best settings so far.
             for candidate in candidates(initial, &best, effort).swap_remove(at) {
-                if cancel.is_cancelled() {
-                    return Err(JobError::Cancelled);
+                if cancel.is_canceled() {
+                    return Err(JobError::Canceled);
                 }
                 if candidate == best {
                     continue;
@@ -162,8 +162,8 @@ pub(crate) fn tune(
     // The best of many candidates is above the initial settings by chance alone.
     let (options, best) = match scores.compared_with(&given).is_clear_gain() {
         true if effort == TuneEffort::Thorough => simplified(initial, (best, scores), |options| {
-            if cancel.is_cancelled() {
-                return Err(JobError::Cancelled);
+            if cancel.is_canceled() {
+                return Err(JobError::Canceled);
             }
             if until.is_some_and(|at| Instant::now() >= at) {
                 return Ok(None);

@@ -292,7 +292,7 @@ impl Validator {
     ///
     /// # Errors
     /// [`JobError::Mismatch`] with the image's path if it does not fit; [`JobError::Input`] with the image's path for errors
-    /// of other kinds, such as too little memory; [`JobError::Cancelled`].
+    /// of other kinds, such as too little memory; [`JobError::Canceled`].
     pub(crate) fn predict(
         &self,
         cancel: &CancelToken,
@@ -335,8 +335,8 @@ impl Validator {
     ) -> Result<Scores, JobError> {
         let in_time = |i: &usize| *i == 0 || until.is_none_or(|at| Instant::now() < at);
         self.score_labels((0..self.cases.len()).take_while(in_time).map(|i| {
-            if cancel.is_cancelled() {
-                return Err(JobError::Cancelled);
+            if cancel.is_canceled() {
+                return Err(JobError::Canceled);
             }
             let made = self.predict_target(cancel, candidate, i)?;
             on_case(i, &made);
@@ -397,7 +397,7 @@ impl Validator {
 /// Returns the error of a prediction with the image's path. What the image itself is to blame for becomes a mismatch.
 fn image_error(path: &Path, error: JobError) -> JobError {
     match error.kind() {
-        JobErrorKind::Cancelled => JobError::Cancelled,
+        JobErrorKind::Canceled => JobError::Canceled,
         JobErrorKind::OutOfResources | JobErrorKind::Other => {
             JobError::Input { path: path.to_owned(), error: Box::new(error) }
         }
@@ -435,7 +435,7 @@ mod tests {
         let path = Path::new("a.tif");
         let failed = |error| {
             let error = image_error(path, error);
-            assert!(matches!(error, JobError::Cancelled) || error.names(path), "{error}");
+            assert!(matches!(error, JobError::Canceled) || error.names(path), "{error}");
             error.kind()
         };
         let io = |kind: std::io::ErrorKind| JobError::Io { path: "/tmp/x".into(), error: kind.into() };
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(failed(memory), JobErrorKind::OutOfResources);
         assert_eq!(failed(io(std::io::ErrorKind::StorageFull)), JobErrorKind::OutOfResources);
         assert_eq!(failed(io(std::io::ErrorKind::PermissionDenied)), JobErrorKind::Other);
-        assert_eq!(failed(JobError::Cancelled), JobErrorKind::Cancelled);
+        assert_eq!(failed(JobError::Canceled), JobErrorKind::Canceled);
         assert_eq!(failed(JobError::wrong_use("it has several time points".to_owned())), JobErrorKind::BadInput);
     }
 

@@ -182,12 +182,34 @@ pub struct Problem {
     pub pair: Option<String>,
     /// Whether the data can be used in spite of the problem.
     pub severity: Severity,
-    /// What was found, as a sentence.
-    #[serde(rename = "sentence")]
-    pub message: String,
+    /// What was found, as a sentence, with the time points that it names.
+    #[serde(flatten, with = "sentence")]
+    pub message: Message,
     /// What the user can do to solve the problem, with the options that it names.
     #[serde(flatten, with = "next_step")]
     pub next_step: Message,
+}
+
+/// What was found in JSON: the text, and beside it the time points that it names, if there are any.
+mod sentence {
+    use cytoscope_storage::message::{Message, NamedSetting};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Fields {
+        sentence: String,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        sentence_settings: Vec<NamedSetting>,
+    }
+
+    pub(super) fn serialize<S: Serializer>(message: &Message, serializer: S) -> Result<S::Ok, S::Error> {
+        Fields { sentence: message.to_string(), sentence_settings: message.named_settings() }.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Message, D::Error> {
+        let Fields { sentence, sentence_settings } = Fields::deserialize(deserializer)?;
+        Ok(Message::new(sentence, &sentence_settings))
+    }
 }
 
 /// What to do next in JSON: the text, and beside it the options that it names, if there are any.
@@ -219,7 +241,9 @@ impl Problem {
         message: impl Into<String>,
         next_step: impl Into<Message>,
     ) -> Self {
-        Self { file: file.to_owned(), pair: None, severity, message: message.into(), next_step: next_step.into() }
+        let message: String = message.into();
+        let (message, next_step) = (Message::from(message), next_step.into());
+        Self { file: file.to_owned(), pair: None, severity, message, next_step }
     }
 
     pub(crate) fn warning(file: &Path, message: impl Into<String>, next_step: impl Into<Message>) -> Self {
@@ -279,6 +303,7 @@ pub struct Dataset {
 mod tests {
     use super::*;
     use cytoscope_storage::message;
+    use cytoscope_storage::message::TimePoint;
     use cytoscope_storage::setting::AXES;
     use serde_json::json;
 
@@ -298,5 +323,18 @@ mod tests {
         value.as_object_mut().unwrap().remove("settings");
         let earlier: Problem = serde_json::from_value(value).unwrap();
         assert_eq!(earlier.next_step, Message::from("give them with --axes"));
+    }
+
+    #[test]
+    fn a_problem_keeps_the_time_points_that_it_names() {
+        let message = message!("time point {} does not exist", TimePoint(2));
+        let next_step = message!("choose one of {} to {}", TimePoint(0), TimePoint(1));
+        let problem = Problem { message, ..Problem::error(Path::new("a.tif"), "", next_step) };
+        let value = json!(problem);
+        assert_eq!(value["sentence"], "time point 2 does not exist");
+        assert_eq!(value["sentence_settings"], json!([{"start": 11, "name": "2", "is_time_point": true}]));
+        let read: Problem = serde_json::from_value(value).unwrap();
+        assert_eq!(read, problem);
+        assert_eq!(read.next_step.time_points().map(|(_, time)| time).collect::<Vec<_>>(), [0, 1]);
     }
 }

@@ -4,6 +4,7 @@ use crate::dataset::{Dataset, Problem};
 use crate::summary;
 use cytoscope_formats::FormatError;
 use cytoscope_objects::ObjectsError;
+use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::{io_advice, io_problem};
 use cytoscope_volume::{VolumeError, printable};
@@ -19,19 +20,19 @@ fn shown(path: &Path) -> String {
 pub(crate) const NO_PAIR: &str = "no pair of an image and its target was found";
 
 /// Returns the most common kind of problem, with an example and the number of files.
-pub(crate) fn most_common_problem(problems: &[Problem]) -> String {
+pub(crate) fn most_common_problem(problems: &[Problem]) -> Message {
     let kinds = summary::kinds(problems);
-    let Some(first) = kinds.first() else { return "it contains no image".to_owned() };
+    let Some(first) = kinds.first() else { return "it contains no image".into() };
     let others: usize = kinds.iter().skip(1).map(|kind| kind.members.len()).sum();
     let more = match others {
         0 => String::new(),
         1 => ", and 1 problem of another kind".to_owned(),
         _ => format!(", and {others} problems of other kinds"),
     };
-    let (file, message) = (shown(&first.example.file), printable(&first.example.message));
+    let (file, message) = (shown(&first.example.file), first.example.message.map_text(printable));
     match first.members.len() {
-        1 => format!("{file}: {message}{more}"),
-        _ => format!("{}, such as {file}: {message}{more}", first.count()),
+        1 => message!("{file}: {message}{more}"),
+        _ => message!("{}, such as {file}: {message}{more}", first.count()),
     }
 }
 
@@ -47,7 +48,7 @@ pub enum TrainingDataError {
         /// Path of the file or folder.
         file: PathBuf,
         /// What is wrong.
-        problem: String,
+        problem: Message,
         /// What was expected, or what to do next.
         next_step: Message,
     },
@@ -57,7 +58,7 @@ pub enum TrainingDataError {
         /// The dataset without pairs, with the problem of each file.
         dataset: Box<Dataset>,
         /// What is wrong, with the most common problem of the files.
-        problem: String,
+        problem: Message,
         /// What to do next.
         next_step: Message,
     },
@@ -122,7 +123,7 @@ pub enum TrainingDataError {
 }
 
 impl TrainingDataError {
-    pub(crate) fn data(file: &Path, problem: impl Into<String>, next_step: impl Into<Message>) -> Self {
+    pub(crate) fn data(file: &Path, problem: impl Into<Message>, next_step: impl Into<Message>) -> Self {
         Self::Data { file: file.to_owned(), problem: problem.into(), next_step: next_step.into() }
     }
 

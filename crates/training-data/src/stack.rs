@@ -5,6 +5,8 @@ use crate::error::TrainingDataError;
 use crate::limits::SLAB_BYTES;
 use crate::setting::{AXES, DataSetting, IMAGE_CHANNEL, IMAGE_CHANNELS, LABELS_CHANNEL, TARGET_CHANNEL, TARGETS, TIME};
 use cytoscope_formats::{Image, ImageMeta, open};
+use cytoscope_storage::message;
+use cytoscope_storage::message::TimePoint;
 use cytoscope_volume::{Axis, DType, Region, Samples, VoxelSize, element_count};
 
 /// Role of a stack in its pair.
@@ -125,24 +127,30 @@ fn choose_index(
     chosen: Option<usize>,
     hint: &str,
 ) -> Result<usize, TrainingDataError> {
-    let last = extent.saturating_sub(1);
+    // Time points count from 0 in the settings, but from 1 in the window; channels from 0 in both.
+    let number = |i: usize| match setting {
+        TIME => message!("{}", TimePoint(i)),
+        _ => message!("{i}"),
+    };
+    let last = number(extent.saturating_sub(1));
+    let first = number(0);
     match chosen {
         Some(i) if i < extent => Ok(i),
         None if extent == 1 => Ok(0),
         Some(i) if extent == 1 => Err(TrainingDataError::data(
             &image.path,
-            format!("it has only one {what}, so {what} {i} does not exist"),
+            message!("it has only one {what}, so {what} {} does not exist", number(i)),
             format!("remove {setting} from the settings, or move this file elsewhere"),
         )),
         Some(i) => Err(TrainingDataError::data(
             &image.path,
-            format!("{what} {i} does not exist: there are {extent}"),
-            format!("set {setting} in the settings to one of 0 to {last}"),
+            message!("{what} {} does not exist: there are {extent}", number(i)),
+            message!("set {setting} in the settings to one of {first} to {last}"),
         )),
         None => Err(TrainingDataError::data(
             &image.path,
             format!("it has {extent} {what}s"),
-            format!("set {setting} in the settings to one of 0 to {last}{hint}"),
+            message!("set {setting} in the settings to one of {first} to {last}{hint}"),
         )),
     }
 }

@@ -1,6 +1,8 @@
 //! Summary of many problems in a few lines.
 
 use crate::dataset::{Problem, Severity};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_volume::printable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,7 +27,7 @@ pub struct SummaryLine {
     /// Severity of the problems; `None` for the line that counts problems of several kinds.
     pub severity: Option<Severity>,
     /// The files, the problem and the next step, or how many problems there are.
-    pub text: String,
+    pub text: Message,
 }
 
 impl SummaryLine {
@@ -38,7 +40,7 @@ impl SummaryLine {
     fn about(files: &str, Problem { message, next_step, severity, .. }: &Problem) -> Self {
         // The next step is not always known.
         let separator = if next_step.is_empty() { "" } else { "; " };
-        Self { severity: Some(*severity), text: format!("{files}: {message}{separator}{next_step}") }
+        Self { severity: Some(*severity), text: message!("{files}: {message}{separator}{next_step}") }
     }
 }
 
@@ -46,7 +48,7 @@ impl fmt::Display for SummaryLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.severity {
             Some(severity) => write!(f, "{}: {}", severity_word(severity), self.text),
-            None => f.write_str(&self.text),
+            None => fmt::Display::fmt(&self.text, f),
         }
     }
 }
@@ -137,7 +139,7 @@ pub fn summary(problems: &[Problem], max_lines: usize) -> Vec<SummaryLine> {
     let others = kinds.get(shown..).unwrap_or_default();
     if !others.is_empty() {
         let count: usize = others.iter().map(|kind| kind.members.len()).sum();
-        lines.push(SummaryLine { severity: None, text: format!("and {count} more of {} other kinds", others.len()) });
+        lines.push(SummaryLine { severity: None, text: message!("and {count} more of {} other kinds", others.len()) });
     }
     lines
 }

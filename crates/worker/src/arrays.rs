@@ -118,7 +118,8 @@ impl RawArray {
         if bytes != expected {
             return Err(JobError::Mismatch {
                 path: path.to_owned(),
-                problem: format!("it has {bytes} bytes, but {channels} × {z} × {y} × {x} values need {expected}"),
+                problem: format!("it has {bytes} bytes, but {channels} × {z} × {y} × {x} values need {expected}")
+                    .into(),
                 next_step: "open it with the shape that the worker reported".into(),
             });
         }
@@ -129,7 +130,7 @@ impl RawArray {
         let [z, y, x] = self.shape;
         JobError::Mismatch {
             path: self.path.clone(),
-            problem,
+            problem: problem.into(),
             next_step: format!("the array has {} channels of {z} × {y} × {x}", self.channels).into(),
         }
     }

@@ -256,10 +256,10 @@ impl ClientShared {
             }
             if state.ending {
                 tracing::info!("worker stopped");
-                // The end was requested, so the remaining jobs are cancelled.
+                // The end was requested, so the remaining jobs are canceled.
                 let waiting = std::mem::take(&mut state.open);
                 let left = ids(running.into_iter().chain(waiting));
-                left.into_iter().for_each(|id| state.push(Reply::Cancelled { id }));
+                left.into_iter().for_each(|id| state.push(Reply::Canceled { id }));
                 state.phase = WorkerState::Dead;
                 deaths.clear();
             } else if ending.is_final {
@@ -317,7 +317,7 @@ impl ClientShared {
                 state.process.iter_mut().for_each(Process::kill);
                 return Some(reason);
             }
-            let shortest = self.timeouts.cancelled.min(self.timeouts.progress);
+            let shortest = self.timeouts.canceled.min(self.timeouts.progress);
             let pause = if state.open.iter().any(|open| open.is_running) { shortest / 20 } else { shortest };
             let started = Instant::now();
             let waited = self.changed.wait_timeout(state, pause.max(Duration::from_millis(5)));

@@ -160,7 +160,7 @@ mod tests {
             inbox.push(WorkerEvent::Reply(usage(1, i)));
         }
         inbox.push(WorkerEvent::Reply(usage(2, 5)));
-        inbox.push(WorkerEvent::Reply(Reply::Cancelled { id: JobId(1) }));
+        inbox.push(WorkerEvent::Reply(Reply::Canceled { id: JobId(1) }));
         assert_eq!(inbox.len(), 8);
         let events = inbox.take();
         assert_eq!(events[0], WorkerEvent::Reply(Reply::Started { id: JobId(1) }));

@@ -55,7 +55,7 @@ pub enum Job {
         /// The job. Without a path for the labels, they are written as raw numbers to the private folder (see
         /// [`cytoscope_pipeline::LabelFormat::RawU32`]), which is fast enough for an interactive slider.
         segmentation: SegmentJob,
-        /// An earlier segmentation that this one replaces: it is cancelled (or removed from the queue, where this one
+        /// An earlier segmentation that this one replaces: it is canceled (or removed from the queue, where this one
         /// takes its place), and its labels in the private folder are removed when this one is done.
         #[serde(default)]
         replaces: Option<JobId>,

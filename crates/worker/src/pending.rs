@@ -10,7 +10,7 @@ pub(super) struct PendingRequest {
     pub(super) id: JobId,
     pub(super) request: Request,
     pub(super) is_running: bool,
-    pub(super) is_cancelled: bool,
+    pub(super) is_canceled: bool,
     /// The GPUs that the job used when earlier processes ended.
     failed_on: Vec<DeviceId>,
     /// Whether the job is lost if its process ends: it continues on the CPU, or no GPU computed for it when an earlier process
@@ -23,7 +23,7 @@ impl PendingRequest {
     pub(super) fn new(id: JobId, request: Request) -> Self {
         let activity = Activity::new();
         let failed_on = Vec::new();
-        Self { id, request, is_running: false, is_cancelled: false, failed_on, is_last_attempt: false, activity }
+        Self { id, request, is_running: false, is_canceled: false, failed_on, is_last_attempt: false, activity }
     }
 
     /// Returns the GPU that computes for the job, if it runs and that GPU is known.

@@ -45,7 +45,7 @@ impl fmt::Display for JobId {
 /// A message from the window to the worker.
 ///
 /// Jobs (`Run`) run one at a time in the order in which they arrive; each ends with exactly one of [`Reply::Done`],
-/// [`Reply::Failed`] and [`Reply::Cancelled`]. The queries `Devices` and `Models` are answered while a job runs.
+/// [`Reply::Failed`] and [`Reply::Canceled`]. The queries `Devices` and `Models` are answered while a job runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
@@ -80,7 +80,7 @@ pub enum Request {
         /// Kind of job with its options.
         job: Box<Job>,
     },
-    /// Cancels a running job, which stops within one tile, or removes a queued one. Cancelling a job that has ended is
+    /// Cancels a running job, which stops within one tile, or removes a queued one. Canceling a job that has ended is
     /// not an error.
     Cancel {
         /// Number of the job.
@@ -98,7 +98,7 @@ pub enum Request {
         /// Number of the job.
         id: JobId,
     },
-    /// Ends the worker, like closing its standard input: a running job is cancelled, queued ones are discarded.
+    /// Ends the worker, like closing its standard input: a running job is canceled, queued ones are discarded.
     Shutdown,
 }
 
@@ -269,8 +269,9 @@ pub enum Reply {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         existing: Option<ExistingOutput>,
     },
-    /// A job was cancelled or replaced. No partly written files are left.
-    Cancelled {
+    /// A job was canceled or replaced. No partly written files are left.
+    #[serde(rename = "cancelled")]
+    Canceled {
         /// Number of the job.
         id: JobId,
     },
@@ -311,7 +312,7 @@ impl Reply {
     /// Returns the job that this message ends, if any.
     pub fn ends(&self) -> Option<JobId> {
         match self {
-            Self::Done { id, .. } | Self::Failed { id, .. } | Self::Cancelled { id } => Some(*id),
+            Self::Done { id, .. } | Self::Failed { id, .. } | Self::Canceled { id } => Some(*id),
             _ => None,
         }
     }
@@ -423,7 +424,7 @@ mod tests {
     fn a_failure_states_the_next_step_which_other_replies_may_lack() {
         let error = JobError::Mismatch {
             path: "a.tif".into(),
-            problem: "it is flat".to_owned(),
+            problem: "it is flat".into(),
             next_step: message!("give a stack, or use {AXES}"),
         };
         let reply = serde_json::to_value(Reply::from_error(JobId(3), &error)).unwrap();

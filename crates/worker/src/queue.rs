@@ -137,9 +137,9 @@ mod tests {
         let (id, _, token) = queue.start_next().unwrap();
         assert_eq!((id, queue.is_running()), (JobId(1), true));
         assert_eq!(add(&mut queue, 2, None), Added::Queued { ahead: 1, replaced: None });
-        // The running job is cancelled, and its replacement precedes the waiting jobs.
+        // The running job is canceled, and its replacement precedes the waiting jobs.
         assert_eq!(add(&mut queue, 3, Some(1)), Added::Queued { ahead: 1, replaced: None });
-        assert!(token.is_cancelled());
+        assert!(token.is_canceled());
         // A waiting job is removed at once, and its replacement takes its place.
         assert_eq!(add(&mut queue, 4, Some(3)), Added::Queued { ahead: 1, replaced: Some(JobId(3)) });
         assert_eq!(add(&mut queue, 5, Some(99)), Added::Queued { ahead: 3, replaced: None });
@@ -162,14 +162,14 @@ mod tests {
         queue.finish_early(JobId(2));
         assert!(!first.is_finishing());
         queue.finish_early(JobId(1));
-        assert!(first.is_finishing() && !first.is_cancelled());
+        assert!(first.is_finishing() && !first.is_canceled());
         queue.mark_done();
         let (_, _, second) = queue.start_next().unwrap();
         assert!(!second.is_finishing());
     }
 
     #[test]
-    fn only_a_job_that_is_cancelled_for_good_keeps_nothing() {
+    fn only_a_job_that_is_canceled_for_good_keeps_nothing() {
         for is_shutdown in [false, true] {
             let mut queue = Queue::default();
             let (id, job) = segment(1, None);
@@ -180,7 +180,7 @@ mod tests {
             } else {
                 queue.cancel(id);
             }
-            assert!(token.is_cancelled());
+            assert!(token.is_canceled());
             assert_eq!(token.is_discarding(), !is_shutdown);
         }
     }
@@ -200,7 +200,7 @@ mod tests {
         assert!(matches!(queue.add(id, job), Added::Queued { .. }));
         let (id, job) = segment(3 << 40, Some(running.0));
         assert_eq!(queue.add(id, job), Added::Full);
-        assert!(!token.is_cancelled());
+        assert!(!token.is_canceled());
         queue.shut_down();
         assert!(queue.start_next().is_none() && queue.is_shutting_down());
     }

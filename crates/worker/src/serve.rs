@@ -30,7 +30,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Time that a cancelled job may take to stop when the worker ends; after that, its partly written results are removed.
+/// Time that a canceled job may take to stop when the worker ends; after that, its partly written results are removed.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Options of a worker process.
@@ -198,7 +198,7 @@ impl ServeShared {
             Request::Models { id } => _ = queries.send((id, Query::Models)),
             Request::Cancel { id } => {
                 if self.queue().cancel(id) {
-                    self.replies.send(&Reply::Cancelled { id });
+                    self.replies.send(&Reply::Canceled { id });
                 }
             }
             Request::Finish { id } => self.queue().finish_early(id),
@@ -234,7 +234,7 @@ impl ServeShared {
                     self.retained().replaces.insert(id, old);
                 }
                 if let Some(id) = replaced {
-                    self.replies.send(&Reply::Cancelled { id });
+                    self.replies.send(&Reply::Canceled { id });
                 }
                 if ahead > 0 {
                     self.replies.send(&Reply::Queued { id, ahead });
@@ -369,9 +369,9 @@ impl ServeShared {
                 tracing::info!(%id, "job finished");
                 Reply::Done { id, result }
             }
-            Err(JobError::Cancelled) => {
-                tracing::info!(%id, "job cancelled");
-                Reply::Cancelled { id }
+            Err(JobError::Canceled) => {
+                tracing::info!(%id, "job canceled");
+                Reply::Canceled { id }
             }
             Err(error) => {
                 tracing::error!(%id, "job failed: {error}");

@@ -26,7 +26,7 @@ fn a_segmentation_releases_all_segmentations_that_it_replaces() {
         std::fs::write(path, "labels").unwrap();
         retained.labels.insert(*id, path.clone());
     }
-    // 1 is done, 2 was cancelled before it was done, 3 is done; 4 is unrelated.
+    // 1 is done, 2 was canceled before it was done, 3 is done; 4 is unrelated.
     retained.replaces.extend([(JobId(2), JobId(1)), (JobId(3), JobId(2))]);
     retained.release_replaced(JobId(3));
     assert_eq!(files.each_ref().map(|(_, path)| path.exists()), [false, false, true, true]);

@@ -1,6 +1,6 @@
 //! What the client knows about the state of the running job, and when its process counts as hung.
 //!
-//! The driver of a GPU may hang: the job then neither ends nor checks whether it was cancelled, and blocks the queue. Jobs on
+//! The driver of a GPU may hang: the job then neither ends nor checks whether it was canceled, and blocks the queue. Jobs on
 //! the CPU are not watched.
 
 use super::{Job, JobId, Reply};
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 /// Time that a process may take until [`Reply::Ready`]; three such timeouts fit into the time in which a client gives up.
 const READY_WITHIN: Duration = Duration::from_secs(20);
-/// Time that a cancelled job may show no progress.
-const CANCELLED_WITHIN: Duration = Duration::from_secs(20);
+/// Time that a canceled job may show no progress.
+const CANCELED_WITHIN: Duration = Duration::from_secs(20);
 /// Time that another job on a GPU may show no progress.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
 /// How many times as long a job may show no progress while the GPU is tuned or compiles kernels: an hour, or two minutes
-/// after it was cancelled.
+/// after it was canceled.
 const PREPARATION_FACTOR: u32 = 6;
 
 /// Times after which the client ends a process that does not respond.
@@ -24,16 +24,16 @@ const PREPARATION_FACTOR: u32 = 6;
 pub struct Timeouts {
     /// Until [`Reply::Ready`].
     pub ready: Duration,
-    /// Without progress of a job on a GPU after it was cancelled, except while it finds objects or writes results; six times
+    /// Without progress of a job on a GPU after it was canceled, except while it finds objects or writes results; six times
     /// as long while the GPU is tuned or compiles kernels.
-    pub cancelled: Duration,
+    pub canceled: Duration,
     /// Without progress of a job on a GPU; six times as long while the GPU is tuned or compiles kernels.
     pub progress: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { ready: READY_WITHIN, cancelled: CANCELLED_WITHIN, progress: PROGRESS_WITHIN }
+        Self { ready: READY_WITHIN, canceled: CANCELED_WITHIN, progress: PROGRESS_WITHIN }
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Activity {
     has_trained: bool,
     /// When the last progress was seen.
     seen: Instant,
-    cancelled: Option<Instant>,
+    canceled: Option<Instant>,
 }
 
 /// Returns the job whose progress a reply shows; `None` for other replies. A worker sends stages only if they have changed.
@@ -85,7 +85,7 @@ pub(super) fn reported_job(reply: &Reply) -> Option<JobId> {
 impl Activity {
     pub(super) fn new() -> Self {
         let seen = Instant::now();
-        Self { device: None, prepared_secs: None, is_on_cpu: false, has_trained: false, seen, cancelled: None }
+        Self { device: None, prepared_secs: None, is_on_cpu: false, has_trained: false, seen, canceled: None }
     }
 
     /// Returns whether the job has reported training events, so that a checkpoint is its own.
@@ -95,7 +95,7 @@ impl Activity {
 
     /// Records that the job was asked to stop.
     pub(super) fn cancel(&mut self) {
-        self.cancelled.get_or_insert_with(Instant::now);
+        self.canceled.get_or_insert_with(Instant::now);
     }
 
     /// Gives the job the full time again to show progress.
@@ -150,11 +150,11 @@ impl Activity {
         let gpu = self.gpu(job, has_gpu)?;
         let silent = self.seen.elapsed();
         let factor = if self.prepared_secs.is_some() { PREPARATION_FACTOR } else { 1 };
-        if let Some(cancelled) = self.cancelled.filter(|_| !self.is_on_cpu) {
-            let within = timeouts.cancelled.saturating_mul(factor);
-            let is_hung = silent.min(cancelled.elapsed()) >= within;
+        if let Some(canceled) = self.canceled.filter(|_| !self.is_on_cpu) {
+            let within = timeouts.canceled.saturating_mul(factor);
+            let is_hung = silent.min(canceled.elapsed()) >= within;
             let seconds = within.as_secs_f64().ceil();
-            return is_hung.then(|| format!("the cancelled job on {gpu} did not stop within {seconds} s"));
+            return is_hung.then(|| format!("the canceled job on {gpu} did not stop within {seconds} s"));
         }
         let within = timeouts.progress.saturating_mul(factor);
         let seconds = within.as_secs_f64().ceil();
@@ -170,7 +170,7 @@ mod tests {
     use cytoscope_train::TrainEvent;
 
     /// Limits that are over at once.
-    const OVER: Timeouts = Timeouts { ready: Duration::ZERO, cancelled: Duration::ZERO, progress: Duration::ZERO };
+    const OVER: Timeouts = Timeouts { ready: Duration::ZERO, canceled: Duration::ZERO, progress: Duration::ZERO };
 
     fn job(text: &str) -> Job {
         serde_json::from_str(text).unwrap()
@@ -250,14 +250,14 @@ mod tests {
         assert_eq!(activity.hang(&predict(), None, &limits), None, "the machine has slept");
         activity.cancel();
         assert!(activity.hang(&predict(), None, &OVER).unwrap().contains("did not stop"));
-        // A cancelled job may take its time as long as it makes progress.
-        let limits = Timeouts { cancelled: Duration::from_secs(1000), ..OVER };
+        // A canceled job may take its time as long as it makes progress.
+        let limits = Timeouts { canceled: Duration::from_secs(1000), ..OVER };
         assert_eq!(activity.hang(&predict(), None, &limits), None);
     }
 
     #[test]
     fn a_gpu_that_hangs_while_it_is_prepared_counts_as_hung_later() {
-        let limits = Timeouts { cancelled: Duration::from_secs(1), progress: Duration::from_secs(2), ..OVER };
+        let limits = Timeouts { canceled: Duration::from_secs(1), progress: Duration::from_secs(2), ..OVER };
         let tuned = |secs: u64| {
             let (stage, unit) = (ProgressStage::Tuning, ProgressUnit::Seconds);
             event(Event::Progress(StageProgress { stage, done: secs, total: 0, unit, rate: 0.0, eta_secs: 0.0 }))
@@ -274,14 +274,14 @@ mod tests {
         assert_eq!(activity.hang(&predict(), None, &limits), None, "the next network is tuned");
         activity.cancel();
         activity.seen -= Duration::from_secs(7);
-        activity.cancelled = activity.cancelled.map(|at| at - Duration::from_secs(4));
+        activity.canceled = activity.canceled.map(|at| at - Duration::from_secs(4));
         assert_eq!(activity.hang(&predict(), None, &limits), None, "tuning cannot be interrupted");
-        activity.cancelled = activity.cancelled.map(|at| at - Duration::from_secs(3));
+        activity.canceled = activity.canceled.map(|at| at - Duration::from_secs(3));
         assert!(activity.hang(&predict(), None, &limits).unwrap().contains("did not stop within 6 s"));
     }
 
     #[test]
-    fn a_cancelled_job_may_complete_its_work_on_the_cpu() {
+    fn a_canceled_job_may_complete_its_work_on_the_cpu() {
         let limits = Timeouts { progress: Duration::from_secs(1000), ..OVER };
         let stage = |stage: ProgressStage| {
             let unit = ProgressUnit::Slices;

@@ -326,7 +326,7 @@ impl Bench {
                 span.finish();
                 match ran {
                     Ok(run) => progress.runs.push(run),
-                    Err(failure) if failure.kind() == JobErrorKind::Cancelled => return Err(failure),
+                    Err(failure) if failure.kind() == JobErrorKind::Canceled => return Err(failure),
                     Err(failure) => {
                         progress.error = Some(failure.to_string());
                         let message = format!("task {name} failed: {failure}");

@@ -92,7 +92,7 @@ impl SimulateJob {
     ///
     /// # Errors
     /// [`JobError::WrongUse`] for settings out of range, and the errors of [`SimulateJob::prepare`]; [`JobError::Format`] or
-    /// [`JobError::Storage`] if a file cannot be written; [`JobError::Cancelled`].
+    /// [`JobError::Storage`] if a file cannot be written; [`JobError::Canceled`].
     pub(crate) fn run(&self, context: &Context, inputs: &[&Path]) -> Result<Simulated, JobError> {
         let _folder = self.prepare(inputs)?;
         // A folder that cannot be written to is found before the stack is computed.
@@ -161,7 +161,7 @@ fn simulate_stack(settings: &Settings, context: &Context) -> Result<Simulation, 
         guard.0.add(more).is_ok()
     });
     let simulation = simulated.map_err(|error| match error {
-        SimulateError::Cancelled => JobError::Cancelled,
+        SimulateError::Canceled => JobError::Canceled,
         error => JobError::WrongUse(Misuse::explained(error.to_string(), error.next_step())),
     })?;
     span.voxels(simulation.raw.samples().len()).finish();

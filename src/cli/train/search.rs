@@ -339,7 +339,7 @@ fn run_trial(
             };
             Ok((row(score, seconds, error.to_owned()), Ok(report)))
         }
-        Err(failure) if failure.kind() == JobErrorKind::Cancelled => Err(JobError::Cancelled.into()),
+        Err(failure) if failure.kind() == JobErrorKind::Canceled => Err(JobError::Canceled.into()),
         Err(failure) => Ok((row(None, 0.0, failure.to_string()), Err(failure))),
     }
 }

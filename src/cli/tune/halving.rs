@@ -223,7 +223,7 @@ impl<M> Rounds<M> {
                     trial.end = TrialEnd::TooSlow { round };
                     CandidateOutcome::TooSlow
                 }
-                Err(failure) if failure.kind() == JobErrorKind::Cancelled => return Err(failure),
+                Err(failure) if failure.kind() == JobErrorKind::Canceled => return Err(failure),
                 Err(failure) => {
                     let error = failure.to_string();
                     trial.end = TrialEnd::Failed { error: error.clone() };
@@ -497,7 +497,7 @@ mod tests {
         let mut runs = 0;
         let found = search([4.0, 2.0, 3.0, 1.0].map(Takes).to_vec(), TuneProgress::Lines, |takes, _| {
             runs += 1;
-            if runs > 5 { Err(Failure::new(JobErrorKind::Cancelled, "cancelled")) } else { Ok(Some(measured(takes.0))) }
+            if runs > 5 { Err(Failure::new(JobErrorKind::Canceled, "canceled")) } else { Ok(Some(measured(takes.0))) }
         })
         .unwrap();
         assert!(!found.is_complete);
@@ -511,7 +511,7 @@ mod tests {
         let mut runs = 0;
         let found = search([4.0, 2.0, 1.0].map(Takes).to_vec(), TuneProgress::Lines, |takes, _| {
             runs += 1;
-            if runs > 2 { Err(Failure::new(JobErrorKind::Cancelled, "cancelled")) } else { Ok(Some(measured(takes.0))) }
+            if runs > 2 { Err(Failure::new(JobErrorKind::Canceled, "canceled")) } else { Ok(Some(measured(takes.0))) }
         })
         .unwrap();
         assert_eq!(
@@ -522,12 +522,12 @@ mod tests {
     }
 
     #[test]
-    fn the_search_fails_if_all_candidates_fail_or_it_is_cancelled_before_the_first_run() {
+    fn the_search_fails_if_all_candidates_fail_or_it_is_canceled_before_the_first_run() {
         let fail = |takes: &Takes, _: Option<Duration>| Err(Failure::bad_input(takes.label()));
         let all_fail = search(vec![Takes(1.0), Takes(2.0)], TuneProgress::Lines, fail);
         assert_eq!(all_fail.unwrap_err().to_string(), "1");
-        let cancel = |_: &Takes, _: Option<Duration>| Err(Failure::new(JobErrorKind::Cancelled, "cancelled"));
-        let cancelled = search(vec![Takes(1.0)], TuneProgress::Lines, cancel);
-        assert_eq!(cancelled.unwrap_err().exit_code(), 5);
+        let cancel = |_: &Takes, _: Option<Duration>| Err(Failure::new(JobErrorKind::Canceled, "canceled"));
+        let canceled = search(vec![Takes(1.0)], TuneProgress::Lines, cancel);
+        assert_eq!(canceled.unwrap_err().exit_code(), 5);
     }
 }

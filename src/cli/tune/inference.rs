@@ -1,6 +1,6 @@
 //! Candidates of a prediction: device, precision, tile and threads.
 
-use super::check_cancelled;
+use super::check_canceled;
 use super::halving::{
     Candidate, Measured, Search, TimedTrial, Trial, fastest, least_memory, quickest, search_from_default, time_limit,
     timed,
@@ -120,7 +120,7 @@ pub(super) fn tiling(
     let mut found = Tiling { grid_zyx: file_zyx, no_pass_on_cpu: None };
     let (mut limit, mut diameter_unit) = (None, None);
     for device in first.into_iter().chain(usable.find(|id| *id == DeviceId::Cpu)) {
-        check_cancelled(cancel)?;
+        check_canceled(cancel)?;
         scratch.clear(keep)?;
         workload.progress.preparing(format!("predicting once on {device}, to choose the tile sizes to try"));
         let candidate = InferenceCandidate { device, precision: Precision::F32, tile_zyx: None, threads: 0 };
@@ -134,7 +134,7 @@ pub(super) fn tiling(
                     found.no_pass_on_cpu = run.no_pass;
                 }
             }
-            Err(failure) if failure.kind() == JobErrorKind::Cancelled => return Err(failure),
+            Err(failure) if failure.kind() == JobErrorKind::Canceled => return Err(failure),
             Err(_) => {}
         }
     }
@@ -217,7 +217,7 @@ pub(super) fn run(
     // Differences in 32-bit floats by device and tile: a network that normalizes over the tile has other maps in each.
     let mut float_errors: Vec<(DeviceId, Option<[usize; 3]>, f64)> = Vec::new();
     search_from_default(candidates, default, workload.progress, |candidate, limit| {
-        check_cancelled(cancel)?;
+        check_canceled(cancel)?;
         scratch.clear(keep)?;
         let done = run_once(candidate, workload, scratch.path(), limit)?;
         let Some(InferenceRun { mut measured, maps, .. }) = done else { return Ok(None) };

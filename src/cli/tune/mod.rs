@@ -270,14 +270,14 @@ impl Tune {
             print_report(&report, self.save.then(|| saving.is_ok()));
         }
         saving?;
-        if let Some(failure) = training_failure.filter(|failure| failure.kind() != JobErrorKind::Cancelled) {
+        if let Some(failure) = training_failure.filter(|failure| failure.kind() != JobErrorKind::Canceled) {
             return Err(Failure::new(failure.kind(), format!("training was not tuned: {failure}")));
         }
         if complete {
             return Ok(());
         }
         let problem = "tuning was interrupted before all candidates were compared";
-        Err(Failure::new(JobErrorKind::Cancelled, problem).and_next("run it again for reliable settings"))
+        Err(Failure::new(JobErrorKind::Canceled, problem).and_next("run it again for reliable settings"))
     }
 
     /// Returns how progress is shown.
@@ -392,7 +392,7 @@ impl Tune {
         scratch: &Scratch,
         context: &Context,
     ) -> Result<Tuned<TrainingCandidate, TrainingSettings>, Failure> {
-        check_cancelled(&context.cancel)?;
+        check_canceled(&context.cancel)?;
         let PlannedTraining { task, candidates } = plan;
         let (config, steps, progress) = (self.config.as_deref(), self.steps, self.progress());
         let recorder = &context.recorder;
@@ -413,8 +413,8 @@ impl Tune {
 }
 
 /// Returns an error once the program was asked to end.
-fn check_cancelled(cancel: &CancelToken) -> Result<(), Failure> {
-    if cancel.is_cancelled() { Err(JobError::Cancelled.into()) } else { Ok(()) }
+fn check_canceled(cancel: &CancelToken) -> Result<(), Failure> {
+    if cancel.is_canceled() { Err(JobError::Canceled.into()) } else { Ok(()) }
 }
 
 /// Returns the file of the profiles: the given one, or that of the user.

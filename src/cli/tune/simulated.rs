@@ -36,8 +36,8 @@ pub(super) fn simulated_stack(model: &Model, folder: &Path, cancel: &CancelToken
     let mut channel_values: Vec<Vec<u16>> = Vec::with_capacity(channels);
     for channel in 0..channels {
         let settings = settings(model, kind, channel as u64);
-        let simulation = simulate(&settings, |_| !cancel.is_cancelled()).map_err(|error| match error {
-            SimulateError::Cancelled => Failure::from(JobError::Cancelled),
+        let simulation = simulate(&settings, |_| !cancel.is_canceled()).map_err(|error| match error {
+            SimulateError::Canceled => Failure::from(JobError::Canceled),
             error => Failure::other(format!("no stack can be simulated for the model: {error}"))
                 .and_next("give one with --data"),
         })?;

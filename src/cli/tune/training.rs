@@ -1,6 +1,6 @@
 //! Candidates of a training run: device, precision, batch, data workers, prefetch and threads.
 
-use super::check_cancelled;
+use super::check_canceled;
 use super::halving::{Candidate, Measured, Search, TimedTrial, Trial, fastest, least_memory, quickest, search, timed};
 use super::progress::TuneProgress;
 use crate::cli::child::{self, ChildRun, Scratch};
@@ -163,7 +163,7 @@ pub(super) fn run(
 ) -> Result<Search<TrainingCandidate>, Failure> {
     let (trace, out): (PathBuf, PathBuf) = (scratch.path().join("trace.json"), scratch.path().join("out"));
     search(candidates, workload.progress, |candidate, limit| {
-        check_cancelled(cancel)?;
+        check_canceled(cancel)?;
         scratch.clear(keep)?;
         let words = workload.words(candidate, &out, &trace);
         let span = workload.recorder.span(Stage::Run, format!("train on {}", candidate.label()));

@@ -223,7 +223,7 @@ fn live_regions_equal_the_final_result() {
 }
 
 #[test]
-fn jobs_run_in_order_and_can_be_cancelled_queued_or_running() {
+fn jobs_run_in_order_and_can_be_canceled_queued_or_running() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,32,32", 1);
     let mut engine = Engine::start(&fixture);
@@ -242,13 +242,13 @@ fn jobs_run_in_order_and_can_be_cancelled_queued_or_running() {
         .collect();
     assert_eq!(waiting, [(2, 1), (3, 2), (4, 3)]);
     engine.worker.send(Request::Cancel { id: JobId(3) });
-    assert_eq!(engine.end(3), Reply::Cancelled { id: JobId(3) }, "removed while the first one runs");
+    assert_eq!(engine.end(3), Reply::Canceled { id: JobId(3) }, "removed while the first one runs");
     // Reusing a job number is a fault without other effects.
     engine.worker.send(Request::run(JobId(4), Job::Convert(convert(&fixture, &raw, "d.npy"))));
     engine.reply("a fault", |r| matches!(r, Reply::Fault { message } if message.contains("job 4")).then_some(()));
     assert!(!fixture.leftovers().is_empty(), "partial files exist while it runs");
     engine.worker.send(Request::Cancel { id: JobId(1) });
-    assert_eq!(engine.end(1), Reply::Cancelled { id: JobId(1) });
+    assert_eq!(engine.end(1), Reply::Canceled { id: JobId(1) });
     assert!(fixture.names("o").is_empty(), "{:?}", fixture.names("o"));
     engine.done(2);
     engine.done(4);

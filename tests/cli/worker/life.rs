@@ -401,17 +401,17 @@ fn scoring_that_hangs_on_a_gpu_starts_again_on_the_next_one_and_then_on_the_cpu(
 
 #[cfg(unix)]
 #[test]
-fn a_cancelled_job_that_hangs_on_a_gpu_does_not_block_the_queue() {
+fn a_canceled_job_that_hangs_on_a_gpu_does_not_block_the_queue() {
     let fixture = Fixture::new();
-    let timeouts = Timeouts { cancelled: Duration::from_millis(200), ..Timeouts::default() };
+    let timeouts = Timeouts { canceled: Duration::from_millis(200), ..Timeouts::default() };
     let mut engine = Engine::start_with(&hanging(&fixture), timeouts);
     engine.worker.send(predict_request(1, any_prediction(), false));
     let on_gpu = |reply: &Reply| matches!(reply, Reply::Progress { .. }).then_some(());
     engine.reply("the device", on_gpu);
     engine.worker.send(Request::Cancel { id: JobId(1) });
-    assert_eq!(engine.end(1), Reply::Cancelled { id: JobId(1) });
+    assert_eq!(engine.end(1), Reply::Canceled { id: JobId(1) });
     let (reason, lost, again) = engine.wait("the end of the process", died);
-    assert!(reason.contains("the cancelled job on cuda:0 did not stop"), "{reason}");
+    assert!(reason.contains("the canceled job on cuda:0 did not stop"), "{reason}");
     assert!(lost.is_empty() && again.is_empty(), "{lost:?} {again:?}");
     engine.wait("the next process", |event| (*event == WorkerEvent::Restarted).then_some(()));
     // The next job may use the GPU.

@@ -98,7 +98,7 @@ fn a_package_quantized_in_the_worker_predicts_with_its_int8_network() {
 }
 
 #[test]
-fn a_cancelled_quantization_stops_its_training_and_leaves_no_package() {
+fn a_canceled_quantization_stops_its_training_and_leaves_no_package() {
     let fixture = Fixture::new();
     network_and_stack(&fixture);
     let mut engine = Engine::start(&fixture);
@@ -115,7 +115,7 @@ fn a_cancelled_quantization_stops_its_training_and_leaves_no_package() {
         _ => None,
     });
     engine.worker.send(Request::Cancel { id: JobId(1) });
-    assert_eq!(engine.end(1), Reply::Cancelled { id: JobId(1) });
+    assert_eq!(engine.end(1), Reply::Canceled { id: JobId(1) });
     assert!(!fixture.path("q").exists());
     assert!(fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
 }

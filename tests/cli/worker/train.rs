@@ -1,4 +1,4 @@
-//! Training in the worker: the events that a window shows, and resuming after cancelling.
+//! Training in the worker: the events that a window shows, and resuming after canceling.
 
 use super::Engine;
 use crate::common::Fixture;
@@ -20,7 +20,7 @@ fn train(id: u64, job: Value) -> Request {
     Request::run(JobId(id), Job::Train(serde_json::from_value(job).unwrap()))
 }
 
-/// A training run whose patches are so large that hundreds of steps take seconds: it is cancelled in the middle.
+/// A training run whose patches are so large that hundreds of steps take seconds: it is canceled in the middle.
 fn training(fixture: &Fixture, steps: usize, resume: bool) -> Value {
     json!({
         "task": "segmentation", "data": fixture.path("sim"), "from": "scratch", "out": fixture.path("model"), "resume": resume,
@@ -57,7 +57,7 @@ fn train_check_reports_the_pairs_of_a_folder() {
 }
 
 #[test]
-fn training_reports_its_curves_and_resumes_after_cancelling() {
+fn training_reports_its_curves_and_resumes_after_canceling() {
     let fixture = Fixture::new();
     simulate_pairs(&fixture);
     let mut engine = Engine::start(&fixture);
@@ -75,7 +75,7 @@ fn training_reports_its_curves_and_resumes_after_cancelling() {
     assert_eq!(engine.reply("the plan", planned), 300);
     assert_eq!(engine.reply("a step", learned), (1, 300));
     engine.worker.send(Request::Cancel { id: JobId(1) });
-    assert_eq!(engine.end(1), Reply::Cancelled { id: JobId(1) });
+    assert_eq!(engine.end(1), Reply::Canceled { id: JobId(1) });
     assert!(fixture.path("model.training/training.json").is_file() && !fixture.path("model").exists());
     engine.worker.send(train(2, training(&fixture, 300, true)));
     let (next, _) = engine.reply("a further step", learned);

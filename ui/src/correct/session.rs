@@ -505,7 +505,7 @@ fn open(start: &SessionStart) -> Result<(Session, Replay), CorrectionError> {
             Err(e) => return Err(e),
         }
     }
-    Err(unreadable.or(refused).unwrap_or(CorrectionError::Cancelled))
+    Err(unreadable.or(refused).unwrap_or(CorrectionError::Canceled))
 }
 
 /// Loads labels of a time point. A file with a single time point is taken to belong to it.

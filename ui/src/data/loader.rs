@@ -235,7 +235,7 @@ fn read(shared: &PlaneLoaderShared) {
                 let bytes = plane.bytes();
                 state.cache.put(task.key, plane, bytes, shared.budget, |_| false);
             }
-            Err(SourceError::Cancelled) => {}
+            Err(SourceError::Canceled) => {}
             Err(error) => {
                 state.failed.insert(task.key, (slot, error.to_string()));
             }
@@ -273,7 +273,7 @@ mod tests {
         for i in 1..50 {
             assert!(matches!(loader.get(slot(0), 7, &source, &at(i)), LoadState::Waiting));
         }
-        wait_until("the old one's end", || numbered.cancelled.load(Ordering::SeqCst) >= 1);
+        wait_until("the old one's end", || numbered.canceled.load(Ordering::SeqCst) >= 1);
         numbered.open.store(true, Ordering::SeqCst);
         wait_until("the last plane", || matches!(loader.get(slot(0), 7, &source, &at(49)), LoadState::Ready(_)));
         assert!(numbered.reads.load(Ordering::SeqCst) < 20, "planes nobody waits for are not read");
@@ -295,7 +295,7 @@ mod tests {
         // Every plane is read without being requested again.
         wait_until("all planes", || !loader.is_busy());
         assert_eq!(numbered.reads.load(Ordering::SeqCst), slots.len());
-        assert_eq!(numbered.cancelled.load(Ordering::SeqCst), 0);
+        assert_eq!(numbered.canceled.load(Ordering::SeqCst), 0);
     }
 
     /// Planes that cannot be read until `works` is set.

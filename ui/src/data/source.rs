@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub enum SourceError {
     /// A newer request replaced this one.
     #[error("no longer wanted")]
-    Cancelled,
+    Canceled,
     /// The file could not be read.
     #[error(transparent)]
     Format(#[from] FormatError),
@@ -35,9 +35,9 @@ impl Cancel {
     }
 
     /// # Errors
-    /// [`SourceError::Cancelled`] once cancellation was requested.
+    /// [`SourceError::Canceled`] once cancellation was requested.
     pub fn check(&self) -> Result<(), SourceError> {
-        if self.0.load(Ordering::Relaxed) { Err(SourceError::Cancelled) } else { Ok(()) }
+        if self.0.load(Ordering::Relaxed) { Err(SourceError::Canceled) } else { Ok(()) }
     }
 }
 
@@ -46,7 +46,7 @@ pub trait PlaneSource: Send + Sync {
     /// Reads a plane.
     ///
     /// # Errors
-    /// [`SourceError`] if the plane cannot be read or reading was cancelled.
+    /// [`SourceError`] if the plane cannot be read or reading was canceled.
     fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError>;
 }
 

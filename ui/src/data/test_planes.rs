@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct NumberedPlanes {
     /// Number of planes whose reading has begun.
     pub reads: AtomicUsize,
-    /// Number of planes whose reading was cancelled.
-    pub cancelled: AtomicUsize,
+    /// Number of planes whose reading was canceled.
+    pub canceled: AtomicUsize,
     /// Whether reading continues.
     pub open: AtomicBool,
     /// Whether reading ends with an error.
@@ -23,7 +23,7 @@ impl PlaneSource for NumberedPlanes {
         self.reads.fetch_add(1, Ordering::SeqCst);
         while !self.open.load(Ordering::SeqCst) {
             if let Err(e) = cancel.check() {
-                self.cancelled.fetch_add(1, Ordering::SeqCst);
+                self.canceled.fetch_add(1, Ordering::SeqCst);
                 return Err(e);
             }
             std::thread::sleep(Duration::from_millis(1));

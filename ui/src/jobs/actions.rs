@@ -135,7 +135,7 @@ pub(crate) enum JobsAction {
     TuneTraining(Box<TunedTraining>),
     /// Writes the files of a search for training settings.
     PrepareSearch(Box<SearchSetup>),
-    /// The files of a search could not be written, for this reason; `None` if they were, but the search was cancelled.
+    /// The files of a search could not be written, for this reason; `None` if they were, but the search was canceled.
     SearchNotPrepared(Option<String>),
     /// Starts a search for training settings in a separate process, or continues one.
     StartSearch {

@@ -45,8 +45,8 @@ pub(crate) use tuning::{TunedTraining, path_option};
 pub(crate) enum JobFailure {
     /// It failed for this reason.
     Failed(String),
-    /// It was cancelled.
-    Cancelled,
+    /// It was canceled.
+    Canceled,
 }
 
 /// The jobs of the engine.
@@ -349,7 +349,7 @@ impl Jobs {
     pub(crate) fn failure(&self, id: JobId) -> Option<JobFailure> {
         match self.get(id).map(|job| &job.state) {
             Some(JobState::Failed(reason)) => Some(JobFailure::Failed(reason.clone())),
-            Some(JobState::Cancelled) => Some(JobFailure::Cancelled),
+            Some(JobState::Canceled) => Some(JobFailure::Canceled),
             Some(JobState::Queued | JobState::Running | JobState::Done) => None,
             None if self.is_requested(id) => None,
             None => Some(JobFailure::Failed("the engine is not running".to_owned())),
@@ -371,7 +371,7 @@ impl Jobs {
         }
     }
 
-    /// Forgets a document that was closed, and cancels its jobs. A notification reports that a prediction was cancelled.
+    /// Forgets a document that was closed, and cancels its jobs. A notification reports that a prediction was canceled.
     fn forget_document(&mut self, id: u64, effects: &mut Effects) {
         self.folders.remove(&id);
         self.corrected_times.remove(&id);
@@ -387,7 +387,7 @@ impl Jobs {
         };
         for job in self.work.jobs.iter().filter(|j| !j.state.is_over()).filter(is_of) {
             if matches!(job.purpose, Purpose::Predict { .. }) {
-                effects.info("Prediction cancelled", format!("{}: its stack was closed.", job.title));
+                effects.info("Prediction canceled", format!("{}: its stack was closed.", job.title));
             }
             self.work.cancel(job.id);
         }

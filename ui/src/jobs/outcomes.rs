@@ -27,7 +27,7 @@ impl Jobs {
         let outcomes = self.work.poll();
         // Failures of jobs that have started are notified after this.
         let has_started =
-            |job: &&JobView| queued.contains(&job.id) && !matches!(job.state, JobState::Queued | JobState::Cancelled);
+            |job: &&JobView| queued.contains(&job.id) && !matches!(job.state, JobState::Queued | JobState::Canceled);
         self.work.jobs.iter().filter(has_started).for_each(|job| effects.settled(job.subject()));
         for outcome in outcomes {
             self.handle_outcome(outcome, documents, &mut effects);
@@ -94,8 +94,8 @@ impl Jobs {
                 effects.act(DocumentsAction::KeepLive(self.predicted()));
                 self.ask_about(*refused);
             }
-            // A cancelled measurement leaves the prediction of its document alone.
-            Outcome::Cancelled => effects.act(DocumentsAction::KeepLive(self.predicted())),
+            // A canceled measurement leaves the prediction of its document alone.
+            Outcome::Canceled => effects.act(DocumentsAction::KeepLive(self.predicted())),
             Outcome::EngineDied { reason, lost, continued, again } => {
                 effects.act(DocumentsAction::KeepLive(BTreeSet::new()));
                 let lost = match (lost.as_slice(), continued.as_slice()) {

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn cancelling_all_predictions_ends_those_that_are_not_queued_yet() {
+    fn canceling_all_predictions_ends_those_that_are_not_queued_yet() {
         let wake: Wake = Arc::new(|| {});
         let mut jobs = Jobs::new(None, None, None, &wake);
         assert!(!jobs.can_cancel_predictions());

@@ -62,7 +62,7 @@ impl Jobs {
         let mut effects = Effects::default();
         self.work.performance = display.settings().performance;
         if !self.preparing.remove(&id) {
-            // It was cancelled meanwhile.
+            // It was canceled meanwhile.
             return effects;
         }
         let all_series = self.all_series.remove(&id);

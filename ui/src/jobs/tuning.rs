@@ -62,8 +62,8 @@ struct Preparation {
     model: String,
     /// Whether it is a search.
     is_search: bool,
-    /// Whether the user has cancelled it.
-    cancelled: bool,
+    /// Whether the user has canceled it.
+    canceled: bool,
 }
 
 /// A training run whose settings are tuned.
@@ -126,8 +126,8 @@ struct TuningRun {
     /// The process. The thread that waits for it locks it once the process has closed its messages, which it does as it
     /// ends.
     child: Arc<Mutex<Child>>,
-    /// Whether the user has cancelled it.
-    cancelled: bool,
+    /// Whether the user has canceled it.
+    canceled: bool,
     /// The latest of its messages that reports progress; empty before the first one.
     progress: Arc<Mutex<String>>,
     /// Success, or the reason for the failure, once the process has ended.
@@ -157,7 +157,7 @@ impl Tuning {
         let program = program.ok_or("the cytoscope program was not found; reinstall Cytoscope")?;
         let mut command = Command::new(&program);
         command.args(arguments).args(EVENT_OPTIONS).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        // The runs that it starts are in its group, and are cancelled with it.
+        // The runs that it starts are in its group, and are canceled with it.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.spawn().map_err(|error| io_message(&program, &error))?;
@@ -192,7 +192,7 @@ impl Tuning {
         };
         let thread = std::thread::Builder::new().name("tune".to_owned()).spawn(wait);
         thread.map_err(|error| error.to_string())?;
-        self.run = Some(TuningRun { model, runs, performance, child, cancelled: false, progress, ended });
+        self.run = Some(TuningRun { model, runs, performance, child, canceled: false, progress, ended });
         Ok(())
     }
 }
@@ -207,8 +207,8 @@ impl TuningRun {
             return;
         }
         match end(&mut child) {
-            Ok(()) => self.cancelled = true,
-            Err(error) => tracing::warn!(%error, "tuning cannot be cancelled"),
+            Ok(()) => self.canceled = true,
+            Err(error) => tracing::warn!(%error, "tuning cannot be canceled"),
         }
     }
 }
@@ -289,16 +289,16 @@ impl Jobs {
         (!text.is_empty()).then_some(text)
     }
 
-    /// Whether tuning was cancelled and has not ended yet.
-    pub(crate) fn is_cancelling_tuning(&self) -> bool {
-        let is_unwanted = self.tuning.preparing.as_ref().is_some_and(|preparing| preparing.cancelled);
-        is_unwanted || self.tuning.run.as_ref().is_some_and(|run| run.cancelled)
+    /// Whether tuning was canceled and has not ended yet.
+    pub(crate) fn is_canceling_tuning(&self) -> bool {
+        let is_unwanted = self.tuning.preparing.as_ref().is_some_and(|preparing| preparing.canceled);
+        is_unwanted || self.tuning.run.as_ref().is_some_and(|run| run.canceled)
     }
 
     /// Cancels tuning, if it runs, or does not start it once its files are written.
     pub(super) fn cancel_tuning(&mut self) {
         if let Some(preparing) = &mut self.tuning.preparing {
-            preparing.cancelled = true;
+            preparing.canceled = true;
         }
         if let Some(run) = &mut self.tuning.run {
             run.cancel();
@@ -349,15 +349,15 @@ impl Jobs {
     pub(super) fn tune_training(&mut self, training: Box<TunedTraining>, effects: &mut Effects) {
         if self.can_tune() {
             let model = training.title.clone();
-            self.tuning.preparing = Some(Preparation { model, is_search: false, cancelled: false });
+            self.tuning.preparing = Some(Preparation { model, is_search: false, canceled: false });
             effects.disk(DiskEffect::PrepareTuning(training));
         }
     }
 
-    /// Starts to tune a training run whose settings were written, unless that was cancelled.
+    /// Starts to tune a training run whose settings were written, unless that was canceled.
     pub(crate) fn tuning_ready(&mut self, training: Result<Box<TunedTraining>, String>) -> Effects {
         let mut effects = Effects::default();
-        if self.tuning.preparing.take().is_some_and(|preparing| preparing.cancelled) {
+        if self.tuning.preparing.take().is_some_and(|preparing| preparing.canceled) {
             return effects;
         }
         let started = training.and_then(|training| {
@@ -374,15 +374,15 @@ impl Jobs {
     /// Reserves this machine for a search, and writes its files.
     pub(super) fn prepare_search(&mut self, setup: Box<SearchSetup>, effects: &mut Effects) {
         if self.can_tune() {
-            self.tuning.preparing = Some(Preparation { model: setup.job.title(), is_search: true, cancelled: false });
+            self.tuning.preparing = Some(Preparation { model: setup.job.title(), is_search: true, canceled: false });
             effects.disk(DiskEffect::PrepareSearch(setup));
         }
     }
 
-    /// Releases this machine, because the files of a search could not be written or the search was cancelled meanwhile.
+    /// Releases this machine, because the files of a search could not be written or the search was canceled meanwhile.
     pub(super) fn search_not_prepared(&mut self, reason: Option<String>, effects: &mut Effects) {
-        let is_cancelled = self.tuning.preparing.take().is_some_and(|preparing| preparing.cancelled);
-        if let Some(reason) = reason.filter(|_| !is_cancelled) {
+        let is_canceled = self.tuning.preparing.take().is_some_and(|preparing| preparing.canceled);
+        if let Some(reason) = reason.filter(|_| !is_canceled) {
             effects.error("The search cannot start", reason);
         }
     }
@@ -410,7 +410,7 @@ impl Jobs {
             Err(TryRecvError::Empty) => return,
             Err(TryRecvError::Disconnected) => Err("the thread that waited for it has ended".to_owned()),
         };
-        let (title, performance, cancelled, runs) = (run.model.clone(), run.performance, run.cancelled, run.runs);
+        let (title, performance, canceled, runs) = (run.model.clone(), run.performance, run.canceled, run.runs);
         self.tuning.run = None;
         let runs = match runs {
             TunedRuns::Predictions => "predictions",
@@ -418,7 +418,7 @@ impl Jobs {
             TunedRuns::Search => {
                 return match result {
                     Ok(()) => effects.success("Search finished", format!("{title}: the best settings can be used now")),
-                    Err(_) if cancelled => {}
+                    Err(_) if canceled => {}
                     Err(reason) => effects.error("The search failed", reason),
                 };
             }
@@ -434,7 +434,7 @@ impl Jobs {
                 effects.success("Settings tuned", format!("{title}: {use_of_settings}"));
             }
             (Ok(()), None) => effects.success("Settings tuned", title),
-            (Err(_), _) if cancelled => {}
+            (Err(_), _) if canceled => {}
             (Err(reason), _) => effects.error("Tuning failed", reason),
         }
     }
@@ -449,7 +449,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_process_and_those_it_started_are_cancelled() {
+    fn a_process_and_those_it_started_are_canceled() {
         let wake: Wake = Arc::new(|| {});
         let mut tuning = Tuning::new(Some(Path::new("/bin/sh")), None, &wake);
         // The shell waits for a process of its group.
@@ -458,19 +458,19 @@ mod tests {
         tuning.start("m".to_owned(), TunedRuns::Predictions, PerformanceRequest::Auto, &arguments).unwrap();
         let run = tuning.run.as_mut().unwrap();
         run.cancel();
-        assert!(run.cancelled);
+        assert!(run.canceled);
         assert!(run.ended.recv().unwrap().is_err());
         assert!(started.elapsed().as_secs() < 30, "it was waited for");
     }
 
     #[test]
-    fn a_search_that_is_cancelled_while_its_files_are_written_does_not_start_and_leaves_none() {
+    fn a_search_that_is_canceled_while_its_files_are_written_does_not_start_and_leaves_none() {
         let wake: Wake = Arc::new(|| {});
         let mut jobs = Jobs::new(None, None, None, &wake);
-        jobs.tuning.preparing = Some(Preparation { model: "m".to_owned(), is_search: true, cancelled: false });
-        assert!(jobs.is_searching() && !jobs.is_cancelling_tuning());
+        jobs.tuning.preparing = Some(Preparation { model: "m".to_owned(), is_search: true, canceled: false });
+        assert!(jobs.is_searching() && !jobs.is_canceling_tuning());
         jobs.cancel_tuning();
-        assert!(jobs.is_cancelling_tuning(), "the files are still being written");
+        assert!(jobs.is_canceling_tuning(), "the files are still being written");
         let job = SearchJob {
             task: TrainingTask::LabelFree,
             data: PathBuf::from("/data/pairs"),

@@ -57,7 +57,7 @@ pub(super) fn tune_button(ui: &mut Ui, state: State<'_>, hint: &str, actions: &m
     if let Some(model) = state.jobs.tuning() {
         ui.horizontal(|ui| {
             ui.spinner();
-            if state.jobs.is_cancelling_tuning() {
+            if state.jobs.is_canceling_tuning() {
                 weak(ui, "Canceling…");
                 return;
             }
@@ -65,7 +65,7 @@ pub(super) fn tune_button(ui: &mut Ui, state: State<'_>, hint: &str, actions: &m
             weak(ui, format!("{what} {model}"));
         });
         // Not where the button that starts tuning was: a double click on that would cancel it.
-        if !state.jobs.is_cancelling_tuning() && named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
+        if !state.jobs.is_canceling_tuning() && named_button(ui, true, icon::STOP_CIRCLE, "Cancel").clicked() {
             actions.send(JobsAction::CancelTuning);
         }
         if let Some(progress) = state.jobs.tuning_progress() {

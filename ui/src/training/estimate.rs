@@ -3,7 +3,6 @@
 use super::plan::WizardStep;
 use super::{Check, Training, Wizard};
 use crate::effect::Effects;
-use crate::engine_notes::time_points_from_one;
 use crate::jobs::{JobFailure, Jobs, JobsAction};
 use crate::work::Purpose;
 use cytoscope_profile::{bytes_text, count_text, time_text};
@@ -93,8 +92,8 @@ impl Training {
         }
         if let Cost::Measuring(id) = self.wizard.costing.cost {
             self.wizard.costing.cost = match jobs.failure(id) {
-                Some(JobFailure::Failed(reason)) => Cost::Failed(time_points_from_one(&reason)),
-                Some(JobFailure::Cancelled) => Cost::Unknown,
+                Some(JobFailure::Failed(reason)) => Cost::Failed(reason),
+                Some(JobFailure::Canceled) => Cost::Unknown,
                 None => return,
             };
         }
@@ -127,7 +126,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn an_estimate_is_cancelled_when_its_page_is_left() {
+    fn an_estimate_is_canceled_when_its_page_is_left() {
         let wake: Wake = Arc::new(|| {});
         let jobs = Jobs::new(None, None, None, &wake);
         for (is_shown, step) in [(false, WizardStep::Start), (true, WizardStep::Data)] {

@@ -61,12 +61,12 @@ impl Training {
         }
     }
 
-    /// Handles a run in 32-bit floats that failed or was cancelled.
+    /// Handles a run in 32-bit floats that failed or was canceled.
     pub(super) fn poll_full_precision(&mut self, jobs: &Jobs) {
         let FullPrecision::Running(id, _) = &self.wizard.full_precision else { return };
         let reason = match jobs.failure(*id) {
             Some(JobFailure::Failed(reason)) => reason,
-            Some(JobFailure::Cancelled) => "it was cancelled".to_owned(),
+            Some(JobFailure::Canceled) => "it was canceled".to_owned(),
             None => return,
         };
         self.end_full_precision(FullPrecision::Failed(reason));

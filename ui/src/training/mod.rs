@@ -1,7 +1,7 @@
 //! Training models from the window: the choices, the job in the engine process, and the results.
 //!
 //! The wizard's choices are a [`plan::WizardPlan`], saved in a file. Training runs as a job of the engine process. A run
-//! that is cancelled, or whose process or window has ended, is resumed from its checkpoint. The pages are drawn in
+//! that is canceled, or whose process or window has ended, is resumed from its checkpoint. The pages are drawn in
 //! [`crate::panels::train`].
 
 pub(crate) mod estimate;

@@ -17,7 +17,7 @@ pub enum RunState {
     Pausing(JobId),
     /// The run is ending with the best network.
     Finishing(JobId),
-    /// The run is being cancelled and will be discarded.
+    /// The run is being canceled and will be discarded.
     Stopping(JobId),
     /// The run is stopped and can be resumed from its checkpoint.
     Paused,

@@ -351,11 +351,11 @@ impl Training {
         }
     }
 
-    /// Starts a search whose files were written, or removes these if it was cancelled meanwhile.
+    /// Starts a search whose files were written, or removes these if it was canceled meanwhile.
     pub(crate) fn search_ready(&mut self, job: Result<Box<SearchJob>, String>, jobs: &Jobs) -> Effects {
         let mut effects = Effects::default();
         match job {
-            Ok(job) if jobs.is_cancelling_tuning() => {
+            Ok(job) if jobs.is_canceling_tuning() => {
                 effects.act(JobsAction::SearchNotPrepared(None));
                 effects.disk(DiskEffect::RemoveSearch(job));
             }
@@ -373,7 +373,7 @@ impl Training {
     pub(crate) fn search_removed(&mut self, job: SearchJob, result: Result<(), String>) -> Effects {
         let mut effects = Effects::default();
         let search = &mut self.wizard.plan.search;
-        // Otherwise it is one that was cancelled before it replaced the latest search.
+        // Otherwise it is one that was canceled before it replaced the latest search.
         let is_latest = search.job.is_none();
         match result {
             Ok(()) if is_latest => search.return_to_earlier(),

@@ -144,7 +144,7 @@ fn the_trials_of_a_search_stay_until_its_files_are_removed() {
     let _ = training.search_removed(removed.clone(), Err("it is in use".to_owned()));
     assert_eq!(training.wizard.plan.search.job, Some(removed.clone()));
     assert_eq!(training.wizard.plan.search.results.len(), 1);
-    // A search that was cancelled before it started does not replace the latest one.
+    // A search that was canceled before it started does not replace the latest one.
     let _ = training.search_removed(job("/other".into()), Ok(()));
     assert_eq!(training.wizard.plan.search.results.len(), 1);
     training.apply_to_search(SearchAction::Remove, &jobs, &mut effects);
@@ -164,7 +164,7 @@ fn searches_before_the_latest_one_can_be_removed_after_it() {
         (training.wizard.plan.search.job.as_ref(), training.wizard.plan.search.results.len()),
         (Some(&second), 0)
     );
-    // A search that was cancelled before it started, and whose files stay.
+    // A search that was canceled before it started, and whose files stay.
     let other = job("/other".into());
     let _ = training.search_removed(other.clone(), Err("it is in use".to_owned()));
     let mut effects = Effects::default();

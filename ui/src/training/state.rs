@@ -522,7 +522,7 @@ impl Training {
         if let Check::Running(id) = self.wizard.check {
             match jobs.failure(id) {
                 Some(JobFailure::Failed(reason)) => self.wizard.check = Check::Failed(reason),
-                Some(JobFailure::Cancelled) => self.wizard.check = Check::Failed("it was cancelled".to_owned()),
+                Some(JobFailure::Canceled) => self.wizard.check = Check::Failed("it was canceled".to_owned()),
                 None => {}
             }
         }
@@ -534,7 +534,7 @@ impl Training {
             match jobs.failure(id) {
                 Some(_) if stopping => self.discard(&mut effects),
                 Some(JobFailure::Failed(reason)) => self.wizard.run.state = RunState::Failed(reason),
-                Some(JobFailure::Cancelled) => self.wizard.run.state = RunState::Paused,
+                Some(JobFailure::Canceled) => self.wizard.run.state = RunState::Paused,
                 None => {}
             }
         }

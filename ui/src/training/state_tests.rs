@@ -121,7 +121,7 @@ fn settings_of_the_layout_are_kept_for_the_same_data_only() {
 }
 
 #[test]
-fn a_run_that_is_discarded_before_it_is_queued_is_cancelled_after_it_was_queued() {
+fn a_run_that_is_discarded_before_it_is_queued_is_canceled_after_it_was_queued() {
     let mut states = States::new();
     states.training.starting = true;
     let job = states.training.wizard.job(PathBuf::from("/nothere/out")).unwrap();

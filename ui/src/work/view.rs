@@ -103,7 +103,7 @@ impl Purpose {
             | Purpose::Preview { document }
             | Purpose::Keep { document }
             | Purpose::Measure { document } => Some(*document),
-            // A failed or cancelled estimate does not change the document.
+            // A failed or canceled estimate does not change the document.
             Purpose::Diameter { .. }
             | Purpose::Check
             | Purpose::Training
@@ -168,8 +168,8 @@ pub enum JobState {
     Done,
     /// Failed; the reason.
     Failed(String),
-    /// The user cancelled the job.
-    Cancelled,
+    /// The user canceled the job.
+    Canceled,
 }
 
 impl JobState {
@@ -569,7 +569,7 @@ mod tests {
     fn a_job_that_starts_and_ends_within_a_frame_has_the_duration_that_the_engine_measured() {
         let (mut work, id) = training();
         let usage = Reply::Usage { id, wall_secs: 12.5, cpu_secs: None, threads: 1 };
-        for reply in [usage, Reply::Cancelled { id }] {
+        for reply in [usage, Reply::Canceled { id }] {
             work.handle_event(WorkerEvent::Reply(reply));
         }
         let job = work.jobs.iter().find(|job| job.id == id).unwrap();

@@ -44,6 +44,8 @@ pub(crate) struct KernelPlan {
     pub borders: Vec<(ValueId, [usize; 3])>,
     /// Operators of the covered nodes, shown in profiles.
     pub label: String,
+    /// ONNX name of the operator of the first of the covered nodes.
+    pub op: &'static str,
     /// Name of the first of the covered nodes.
     pub node: String,
     /// Multiply-accumulate operations of one run.
@@ -308,8 +310,8 @@ pub(super) fn step(op: impl StepOp + 'static) -> Box<dyn StepOp> {
 impl KernelPlan {
     /// Returns the plan of a node without borders.
     pub(super) fn new(node: &Node, kind: PlanKind, inputs: Vec<ValueId>, output: Option<ValueId>) -> Self {
-        let (label, node) = (op_name(&node.op).to_owned(), node.name.clone());
-        Self { kind, inputs, output, borders: Vec::new(), label, node, macs: 0 }
+        let (op, node) = (op_name(&node.op), node.name.clone());
+        Self { kind, inputs, output, borders: Vec::new(), label: op.to_owned(), op, node, macs: 0 }
     }
 
     /// Returns operators and node, as profiles show them.

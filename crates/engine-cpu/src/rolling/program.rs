@@ -323,15 +323,12 @@ fn plane(layout: Blocked) -> Blocked {
     Blocked { dims: [1, height, width], halo: [0, h, w], ..layout }
 }
 
-impl Lowering<'_> {
-    /// Returns why the network cannot be run in one pass: because of the first of the fused nodes with this label.
-    fn refuse(&self, label: &str, inputs: &[ValueId]) -> NotRolling {
-        let op = label.split(" + ").next().unwrap_or(label);
-        let reads = |inputs_of: &[Option<ValueId>]| inputs.iter().any(|v| inputs_of.contains(&Some(*v)));
-        let node = self.graph.nodes.iter().find(|n| op_name(&n.op) == op && reads(&n.inputs));
-        NotRolling::Operator { op: op.to_owned(), node: node.map_or_else(String::new, |n| n.name.clone()) }
-    }
+/// Returns why the network cannot be run in one pass: because of this node.
+fn refused(op: &str, node: &str) -> NotRolling {
+    NotRolling::Operator { op: op.to_owned(), node: node.to_owned() }
+}
 
+impl Lowering<'_> {
     fn interface(&self, found: String) -> NotRolling {
         NotRolling::Interface { found }
     }
@@ -448,7 +445,7 @@ impl Lowering<'_> {
     /// Adds a node that runs on kernels.
     fn node(&mut self, planned: KernelPlan) -> Result<(), NotRolling> {
         let (name, precision) = (planned.name(), planned.precision());
-        let Some(output_id) = planned.output else { return Err(self.refuse(&planned.label, &planned.inputs)) };
+        let Some(output_id) = planned.output else { return Err(refused(planned.op, &planned.node)) };
         let values = planned.inputs.iter().map(|id| self.require(*id)).collect::<Result<Vec<_>, _>>()?;
         let output = self.add(output_id)?;
         let extents: Vec<usize> = values.iter().map(|v| self.extent(*v)).collect();
@@ -457,7 +454,7 @@ impl Lowering<'_> {
         let moved_bytes = moved.fold(0, |sum: u64, id| sum.saturating_add(self.placement.value_bytes(*id)));
         let (mut kind, outputs) = (planned.kind, self.extent(output));
         let Some(reads) = reads(&kind, &extents, outputs) else {
-            return Err(self.refuse(&planned.label, &planned.inputs));
+            return Err(refused(planned.op, &planned.node));
         };
         let inputs = values.iter().map(|v| self.view(*v)).collect::<Result<Vec<_>, _>>()?;
         // The kernels for planar outputs read planes side by side.

@@ -9,6 +9,7 @@ use crate::verify::{Verification, verify, wrong_result};
 use crate::{Context, JobError, JobErrorKind, Model};
 use cytoscope_engine::select::{Choice, Measurement};
 use cytoscope_engine::{Device, DeviceId, EngineError, Precision};
+use cytoscope_storage::message;
 use std::mem::discriminant;
 
 impl Devices {
@@ -17,7 +18,7 @@ impl Devices {
     /// f32.
     ///
     /// # Errors
-    /// [`JobError::Engine`] if the CPU does not compute the network correctly; [`JobError::Cancelled`].
+    /// [`JobError::Engine`] if the CPU does not compute the network correctly; [`JobError::Canceled`].
     pub(crate) fn fall_back(
         &self,
         context: &Context,
@@ -87,8 +88,8 @@ impl Devices {
                 });
             match checked {
                 Ok(selected) => return Ok(SelectedEngine { forced, ..selected }),
-                Err(error) if error.kind() == JobErrorKind::Cancelled => return Err(error),
-                Err(error) => context.note(format!("{} is not used: {error}", device.id)),
+                Err(error) if error.kind() == JobErrorKind::Canceled => return Err(error),
+                Err(error) => context.note(message!("{} is not used: {}", device.id, error.message())),
             }
         }
         self.cpu_after(context, model, options, why, measurements)
@@ -109,7 +110,7 @@ impl Devices {
         match verify(context, model, engine.as_ref(), precision, options.threads) {
             Ok(Verification::Agrees) => {}
             Ok(Verification::Differs { how }) => return Err(wrong_result(model, engine.as_ref(), &how)),
-            Err(error) if error.kind() == JobErrorKind::Cancelled => return Err(error),
+            Err(error) if error.kind() == JobErrorKind::Canceled => return Err(error),
             // If the network does not run at all, predicting the stack reports that.
             Err(error) => context.note(unverified_note(DeviceId::Cpu, &error)),
         }

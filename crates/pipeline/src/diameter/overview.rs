@@ -23,7 +23,7 @@ impl Estimator<'_> {
     /// Returns parts of the stack around the places of highest contrast, a small and a larger one for each place.
     ///
     /// # Errors
-    /// [`JobError`] if the stack cannot be read, or the job is cancelled.
+    /// [`JobError`] if the stack cannot be read, or the job is canceled.
     pub(super) fn contrast_windows(&self, large_zyx: [usize; 3]) -> Result<Vec<[Range<usize>; 3]>, JobError> {
         let stack_zyx = self.stack.extents.zyx;
         let around = |place: [usize; 3], size: [usize; 3]| -> [Range<usize>; 3] {

@@ -7,7 +7,7 @@ use crate::{Context, JobError, Model};
 use cytoscope_engine::{CompileOptions, Engine};
 use cytoscope_formats::Image;
 use cytoscope_storage::message;
-use cytoscope_storage::message::Message;
+use cytoscope_storage::message::{Message, TimePoint};
 use cytoscope_storage::setting::{DIAMETER, TIME};
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -121,17 +121,16 @@ fn median_diameter(all: &[(usize, ObjectDiameter)]) -> Option<(ObjectDiameter, O
         known = all.iter().collect();
     }
     let at = |(time, found): &&(usize, ObjectDiameter)| {
-        format!("{:.1} {} at time point {time}", found.diameter, found.unit.symbol())
+        message!("{:.1} {} at time point {}", found.diameter, found.unit.symbol(), TimePoint(*time))
     };
-    let listed: Vec<String> = known.iter().map(at).collect();
+    let listed = known.iter().map(at).reduce(|all, next| message!("{all}, {next}")).unwrap_or_default();
     known.sort_by(|a, b| a.1.diameter.total_cmp(&b.1.diameter));
     let (_, median) = known.get(known.len() / 2)?;
     let ratio = known.last()?.1.diameter / known.first()?.1.diameter;
     let note = (ratio > STEADY_RATIO).then(|| {
         message!(
-            "the object diameter changes with time: {}; {:.1} {} is used for all time points (predict single ones with \
+            "the object diameter changes with time: {listed}; {:.1} {} is used for all time points (predict single ones with \
              {TIME}, or set {DIAMETER})",
-            listed.join(", "),
             median.diameter,
             median.unit.symbol()
         )
@@ -167,6 +166,7 @@ mod tests {
         let note = note.unwrap();
         assert_eq!(median.diameter, 9.0);
         assert!(note.contains("12.0 µm at time point 0, 8.0 µm at time point 5, 9.0 µm at"), "{note}");
+        assert_eq!(note.time_points().map(|(_, time)| time).collect::<Vec<_>>(), [0, 5, 9], "{note}");
         assert!(note.contains("; 9.0 µm is used for all"), "{note}");
         // A ratio of 1.25 is no large change.
         let (median, note) = median_diameter(&[(0, high(10.0)), (5, high(11.0)), (9, high(12.5))]).unwrap();

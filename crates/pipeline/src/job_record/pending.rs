@@ -14,6 +14,7 @@ use cytoscope_formats::Image;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::message;
 use cytoscope_storage::target::{refuse_input, resolved};
 use cytoscope_storage::write::atomic_write;
 use cytoscope_storage::{StorageError, io_problem};
@@ -194,7 +195,7 @@ pub fn recorded<J: Recordable, R>(
     // The record holds the hash of each output, so that the outputs are read again.
     let writing = context.recorder.span(Stage::Write, "provenance record");
     if let Err(error) = record.finish() {
-        context.note(format!("the result is complete, but its provenance record could not be written: {error}"));
+        context.note(message!("the result is complete, but its provenance record could not be written: {error}"));
     }
     writing.finish();
     Ok(result)

@@ -81,11 +81,11 @@ impl<'a> Attempts<'a> {
     ///
     /// # Errors
     /// `error` if nothing is left to try, if the requested 16-bit precision is not available, or if it is not that of an
-    /// engine; [`JobError::Cancelled`]; [`JobError::Engine`] if no device can take over.
+    /// engine; [`JobError::Canceled`]; [`JobError::Engine`] if no device can take over.
     pub(super) fn after(&mut self, error: JobError) -> Result<NextAttempt, JobError> {
         self.context.report_lost(&error);
-        if error.kind() == JobErrorKind::Cancelled {
-            return Err(JobError::Cancelled);
+        if error.kind() == JobErrorKind::Canceled {
+            return Err(JobError::Canceled);
         }
         let error = match error {
             JobError::Engine(error) => error,

@@ -49,7 +49,7 @@ pub(super) fn only_channel(context: &Context, stack: &Stack, input: &Path) -> Re
         Colors::Several => {
             return Err(JobError::Mismatch {
                 path: input.to_owned(),
-                problem: "this is an RGB image, but the model requires one channel".to_owned(),
+                problem: "this is an RGB image, but the model requires one channel".into(),
                 next_step: message!(
                     "choose one with {CHANNEL} 0 (red), 1 (green) or 2 (blue); models for fluorescence do not find dark \
                      objects on a bright background, such as nuclei in H&E"

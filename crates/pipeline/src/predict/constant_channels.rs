@@ -5,6 +5,8 @@ use crate::ops::Elementwise;
 use crate::slice_statistics::Chains;
 use crate::stack::Extents;
 use cytoscope_model_package::Processing;
+use cytoscope_storage::message;
+use cytoscope_storage::message::{Message, TimePoint};
 
 /// Number of channels and time points that a note names.
 const NAMED: usize = 4;
@@ -105,32 +107,31 @@ impl FlatChannels {
     /// Returns the warning about a stack of these extents; `None` if all channels have contrast.
     pub(super) fn note(&self, extents: Extents) -> Option<Note> {
         let place = |flat: &FlatChannel| {
-            let channel = (extents.channels > 1).then(|| format!("channel {}", flat.channel));
-            let time = (extents.times > 1).then(|| format!("time point {}", flat.time));
-            channel.into_iter().chain(time).collect::<Vec<_>>().join(" at ")
+            let channel = (extents.channels > 1).then(|| message!("channel {}", flat.channel));
+            let time = (extents.times > 1).then(|| message!("time point {}", TimePoint(flat.time)));
+            channel.into_iter().chain(time).reduce(|channel, time| message!("{channel} at {time}"))
         };
-        let place_suffix = |flat: &FlatChannel| match place(flat) {
-            place if place.is_empty() => String::new(),
-            place => format!(" of {place}"),
-        };
+        let place_suffix =
+            |flat: &FlatChannel| place(flat).map_or_else(Message::default, |place| message!(" of {place}"));
         let found = match self.0.as_slice() {
             [] => return None,
             [flat] => match flat.contrast {
-                Contrast::Flat(value) => format!("all input values{} are {value}", place_suffix(flat)),
+                Contrast::Flat(value) => message!("all input values{} are {value}", place_suffix(flat)),
                 Contrast::None | Contrast::Varies => {
-                    format!("all input values{} are NaN or infinite", place_suffix(flat))
+                    message!("all input values{} are NaN or infinite", place_suffix(flat))
                 }
             },
             several => {
-                let named: Vec<String> = several.iter().take(NAMED).map(place).collect();
+                let places = several.iter().take(NAMED).filter_map(place);
+                let named = places.reduce(|all, next| message!("{all}, {next}")).unwrap_or_default();
                 let more = match several.len().saturating_sub(NAMED) {
                     0 => String::new(),
                     count => format!(", and {count} more"),
                 };
-                format!("all input values are equal, or none is finite, in {}{more}", named.join(", "))
+                message!("all input values are equal, or none is finite, in {named}{more}")
             }
         };
-        Some(Note::warning(format!("{found}: {ADVICE}")))
+        Some(Note::warning(message!("{found}: {ADVICE}")))
     }
 }
 
@@ -197,15 +198,15 @@ mod tests {
         let begins = |note: Option<Note>, text: &str| {
             let note = note.unwrap();
             assert!(note.message.starts_with(text), "{note}");
+            note.message.time_points().map(|(_, time)| time).collect::<Vec<_>>()
         };
-        begins(note(1, 1, &[(0, 0, 0.0)]), "all input values are 0: without");
-        begins(note(1, 1, &[(0, 0, f32::NAN)]), "all input values are NaN or infinite: without");
-        begins(note(3, 2, &[(2, 1, 7.5)]), "all input values of channel 1 at time point 2 are 7.5: without");
+        assert!(begins(note(1, 1, &[(0, 0, 0.0)]), "all input values are 0: without").is_empty());
+        assert!(begins(note(1, 1, &[(0, 0, f32::NAN)]), "all input values are NaN or infinite: without").is_empty());
+        let one = "all input values of channel 1 at time point 2 are 7.5: without";
+        assert_eq!(begins(note(3, 2, &[(2, 1, 7.5)]), one), [2]);
         let times: Vec<(usize, usize, f32)> = (0..6).map(|time| (time, 0, 0.0)).collect();
-        begins(
-            note(6, 1, &times),
-            "all input values are equal, or none is finite, in time point 0, time point 1, time point 2, time point 3, \
-             and 2 more: without",
-        );
+        let several = "all input values are equal, or none is finite, in time point 0, time point 1, time point 2, time \
+                       point 3, and 2 more: without";
+        assert_eq!(begins(note(6, 1, &times), several), [0, 1, 2, 3]);
     }
 }

@@ -4,7 +4,7 @@ use super::PredictJob;
 use crate::stack::Extents;
 use cytoscope_formats::{FileFormat, Image, ImageMeta, SeriesChoice, count_files_outside_series};
 use cytoscope_storage::message;
-use cytoscope_storage::message::Message;
+use cytoscope_storage::message::{Message, TimePoint};
 use cytoscope_storage::setting::{ALL_SERIES, AXES, CHANNEL, SERIES, TIME};
 use std::fmt;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub(crate) fn missing_notes(meta: &ImageMeta) -> Vec<Message> {
         count => Some(format!("{count} planes are not in the file and are read as zeros")),
     };
     let not_applied = meta.not_applied.iter().cloned().map(Message::from);
-    let slices = meta.read_as_slices.clone().map(Message::parse);
+    let slices = meta.read_as_slices.clone().map(Message::from);
     slices.into_iter().chain(not_applied).chain(missing.map(Message::from)).collect()
 }
 
@@ -105,14 +105,32 @@ pub(crate) enum FilePart {
     TimePoint,
 }
 
+impl FilePart {
+    /// Returns the name of an element along the axis.
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Channel => "channel",
+            Self::TimePoint => "time point",
+        }
+    }
+
+    /// Returns the name of the element `index`, with its number.
+    pub(crate) fn named(self, index: usize) -> Message {
+        match self {
+            Self::Channel => message!("{} {index}", self.noun()),
+            Self::TimePoint => message!("{} {}", self.noun(), TimePoint(index)),
+        }
+    }
+}
+
 /// Returns the note that one part of several is used, as the predicate `used` says; `None` if there is only one.
 pub(crate) fn one_of_several_note(part: FilePart, index: usize, count: usize, used: &str) -> Option<Message> {
-    let (what, option) = match part {
-        FilePart::Channel => ("channel", CHANNEL),
-        FilePart::TimePoint => ("time point", TIME),
+    let option = match part {
+        FilePart::Channel => CHANNEL,
+        FilePart::TimePoint => TIME,
     };
-    (count > 1)
-        .then(|| message!("there are {count} {what}s: only {what} {index} {used} (choose another with {option})"))
+    let (what, one) = (part.noun(), part.named(index));
+    (count > 1).then(|| message!("there are {count} {what}s: only {one} {used} (choose another with {option})"))
 }
 
 /// Which other series of a file a job can use.

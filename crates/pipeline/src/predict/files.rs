@@ -215,7 +215,8 @@ impl ResultFiles {
             path: path.clone(),
             problem: format!(
                 "the {what} {change}: it changed while it was read, so the prediction would match neither version"
-            ),
+            )
+            .into(),
             next_step: format!("wait until the {what} is complete, then predict again").into(),
         })
     }

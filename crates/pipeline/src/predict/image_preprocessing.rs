@@ -30,7 +30,7 @@ impl ImagePreprocessing {
     /// # Errors
     /// [`JobError::WrongUse`] without [`PredictOptions::time`] for an image with several time points; [`JobError::Mismatch`]
     /// if the image lacks the channels or the time point; [`JobError`] if it cannot be read, a step is not supported, or the
-    /// job is cancelled.
+    /// job is canceled.
     pub fn of(context: &Context, model: &Model, image: &Image, options: &PredictOptions) -> Result<Self, JobError> {
         let selection = Selection::new(context, image, &image.meta().path, model, options)?;
         let stack = Stack::new(image, selection.only_time()?);

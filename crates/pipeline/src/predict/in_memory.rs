@@ -115,7 +115,7 @@ impl PredictedVolume {
 /// [`JobError::WrongUse`] for invalid options, or without [`PredictOptions::time`] for an image with several time
 /// points; [`JobError::Mismatch`] if the image lacks the channels or the time point, or has an implausible voxel size;
 /// [`JobError::Budget`] if the results and the prediction do not fit the memory budget; [`JobError::Format`] if the image
-/// cannot be read; [`JobError::Engine`] or [`JobError::Model`] if the network does not run; [`JobError::Cancelled`].
+/// cannot be read; [`JobError::Engine`] or [`JobError::Model`] if the network does not run; [`JobError::Canceled`].
 pub fn predict_volume(
     context: &Context,
     engine: &SelectedEngine,

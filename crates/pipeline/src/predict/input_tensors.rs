@@ -269,8 +269,11 @@ fn channels_in(
     file: &Path,
 ) -> Result<Vec<usize>, JobError> {
     let ModelInput { id, channels: needed, .. } = tensor;
-    let mismatch =
-        |problem: String, next_step: Message| JobError::Mismatch { path: file.to_owned(), problem, next_step };
+    let mismatch = |problem: String, next_step: Message| JobError::Mismatch {
+        path: file.to_owned(),
+        problem: problem.into(),
+        next_step,
+    };
     let advice = || message!("give {needed} with {INPUT} {id}=FILE:CHANNEL or {id}=CHANNEL, separated by commas");
     if !chosen.is_empty() {
         let found = find_channels(chosen, names).map_err(|(problem, next_step)| mismatch(problem, next_step.into()))?;
@@ -312,7 +315,7 @@ fn complete(
                 let id = &tensor.id;
                 return Err(JobError::Mismatch {
                     path: input.to_owned(),
-                    problem: format!("it has no channel named {id}, as the model's input is"),
+                    problem: format!("it has no channel named {id}, as the model's input is").into(),
                     next_step: message!("give its image with {INPUT} {id}=FILE or {INPUT} {id}=CHANNEL"),
                 });
             }
@@ -334,7 +337,7 @@ fn open_on_grid(job: &PredictJob, file: &Path, input: &Path, image: &Image) -> R
     let other = job.series.open_or_only(file, &job.open_options())?;
     let differ = |found: String, expected: String| JobError::Mismatch {
         path: file.to_owned(),
-        problem: format!("it has {found}, but the stack {} has {expected}", input.display()),
+        problem: format!("it has {found}, but the stack {} has {expected}", input.display()).into(),
         next_step: "give images of the same field of view with the same shape and voxel size".into(),
     };
     let (required, found) = (Extents::of(image.meta()), Extents::of(other.meta()));

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 pub use request::KeepSlices;
 pub(super) use request::KeptRequest;
 
-/// Time after which the finished slices are recorded again, in case the process is killed. A cancelled job records them at
+/// Time after which the finished slices are recorded again, in case the process is killed. A canceled job records them at
 /// its end.
 const INTERVAL: Duration = Duration::from_secs(20);
 
@@ -141,7 +141,7 @@ impl KeptRecord {
     /// requested; `None` otherwise.
     ///
     /// # Errors
-    /// [`JobError::Cancelled`] if the job is cancelled while the network is checked.
+    /// [`JobError::Canceled`] if the job is canceled while the network is checked.
     pub(super) fn in_floats(
         &self,
         run: &InputRun<'_>,
@@ -156,7 +156,7 @@ impl KeptRecord {
         let floats = engine.in_precision(Precision::F32);
         match verify(context, model, floats.engine(), Precision::F32, job.threads) {
             Ok(Verification::Differs { .. }) => Ok(None),
-            Err(error) if error.kind() == JobErrorKind::Cancelled => Err(error),
+            Err(error) if error.kind() == JobErrorKind::Canceled => Err(error),
             // If the network does not run at all, predicting the stack reports that.
             Ok(Verification::Agrees) | Err(_) => Ok(Some(floats)),
         }
@@ -337,7 +337,7 @@ impl KeptSlices {
     /// As [`KeptSlices::keep_complete`], in another thread, unless that still records earlier slices.
     fn keep_soon(&mut self) -> Result<(), JobError> {
         let (bytes, has_bands, about) = self.next_record()?;
-        // A record without slices and bands would keep the file of a job that is cancelled, for nothing.
+        // A record without slices and bands would keep the file of a job that is canceled, for nothing.
         let is_empty = bytes == 0 && !has_bands;
         if is_empty || self.growing.state_soon(bytes, about)? {
             self.recorded = Instant::now();
@@ -362,7 +362,7 @@ impl KeptSlices {
     }
 
     /// Records all complete slices, because the job has ended after its prediction without results. `is_discarding` is
-    /// whether nothing is to be kept of a cancelled job.
+    /// whether nothing is to be kept of a canceled job.
     pub(super) fn keep_rest(&mut self, is_discarding: bool) {
         let is_discarded = is_discarding && !self.resumes;
         if self.record.is_for_attempts || is_discarded || self.complete == 0 {
@@ -374,7 +374,7 @@ impl KeptSlices {
     }
 
     /// Returns whether the slices are recorded when the prediction of a time point has `ended` early; `is_discarding` is
-    /// whether nothing is to be kept of a cancelled job.
+    /// whether nothing is to be kept of a canceled job.
     pub(super) fn outlives(&self, ended: &Result<(), JobError>, is_discarding: bool) -> bool {
         if self.record.is_for_attempts {
             // Only another device continues them.

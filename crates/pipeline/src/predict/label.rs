@@ -480,7 +480,7 @@ pub(super) fn label_settings<'a>(resolved: &'a Resolved<'_>, streamed_bytes: u64
 /// objects and, if the settings say so, those at the border.
 ///
 /// # Errors
-/// [`JobError`] if the maps cannot be read, the labels cannot be stored, or the job is cancelled.
+/// [`JobError`] if the maps cannot be read, the labels cannot be stored, or the job is canceled.
 pub(super) fn label_prediction(
     context: &Context,
     resolved: &Resolved<'_>,

@@ -95,7 +95,7 @@ impl Store<'_> {
         }
     }
 
-    /// Records the finished slices at the end of a time point, even if it failed or was cancelled; returns how it ended.
+    /// Records the finished slices at the end of a time point, even if it failed or was canceled; returns how it ended.
     fn end(&mut self, ended: Result<(), JobError>) -> Result<(), JobError> {
         let Some(kept) = &mut self.kept else { return ended };
         // They are on the disk when this ends.
@@ -241,7 +241,7 @@ impl<'a> Inference<'a> {
     /// postprocessing needs statistics of the whole prediction.
     ///
     /// # Errors
-    /// [`JobError`] if the stack cannot be read, the network fails, or the job is cancelled.
+    /// [`JobError`] if the stack cannot be read, the network fails, or the job is canceled.
     pub(super) fn predict(
         &mut self,
         time: usize,
@@ -349,15 +349,15 @@ impl<'a> Inference<'a> {
     }
 
     /// Ends the job. If its results `folder/stem_*` are published, no slices are kept; otherwise those that are finished but
-    /// not recorded yet are recorded, and a note says what is kept of a cancelled job.
+    /// not recorded yet are recorded, and a note says what is kept of a canceled job.
     pub(super) fn end(&mut self, is_published: bool, folder: &Path, stem: &str) {
         let _span = self.context.recorder.span(Stage::Write, "end of kept slices");
         let cancel = &self.context.cancel;
         match self.kept.take() {
             Some(mut kept) if !is_published => {
                 kept.keep_rest(cancel.is_discarding());
-                let outlives = kept.outlives(&Err(JobError::Cancelled), cancel.is_discarding());
-                if let Some(name) = kept.kept_name().filter(|_| outlives && cancel.is_cancelled()) {
+                let outlives = kept.outlives(&Err(JobError::Canceled), cancel.is_discarding());
+                if let Some(name) = kept.kept_name().filter(|_| outlives && cancel.is_canceled()) {
                     self.context.note(format!(
                         "the finished {name} are kept beside the results, so that the prediction can be resumed"
                     ));

@@ -253,7 +253,7 @@ pub struct InputReport {
     /// started.
     pub actual_peak_bytes: Option<u64>,
     /// Notes for the user, in JSON a list of texts.
-    #[serde(with = "crate::note::texts")]
+    #[serde(flatten, with = "crate::note::texts")]
     pub notes: Vec<Note>,
     /// The settings that came from a machine profile, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -357,7 +357,7 @@ fn listed(inputs: &[PathBuf], select: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Re
         if found.is_empty() {
             return Err(JobError::Mismatch {
                 path: input.clone(),
-                problem: "the folder contains no stacks".to_owned(),
+                problem: "the folder contains no stacks".into(),
                 next_step: message!(
                     "give a folder with files that end in .{}, or an OME-Zarr folder",
                     STACK_EXTENSIONS.join(", .")

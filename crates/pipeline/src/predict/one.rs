@@ -72,7 +72,7 @@ fn lock_results(folder: &Path, stem: &str) -> Result<(ResultsLock, ResultsFolder
 /// Predicts an input file on a device and writes its results.
 ///
 /// # Errors
-/// [`JobError`] if the input does not match the model or the options, something fails, or the job is cancelled.
+/// [`JobError`] if the input does not match the model or the options, something fails, or the job is canceled.
 pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<InputReport, JobError> {
     let InputRun { job, context, model, input, stem, live, .. } = *run;
     let start = Instant::now();

@@ -74,7 +74,7 @@ impl Pass<'_> {
     ///
     /// # Errors
     /// [`JobError`] if the volume cannot be read, the network fails, the slices cannot be stored, or the job is
-    /// cancelled.
+    /// canceled.
     pub(super) fn run(&mut self, view: &mut ModelView<'_>, emitter: &mut Emitter<'_>) -> Result<(), JobError> {
         let Self { context, model, size, first_z, bands, slab_slices, .. } = *self;
         let slabs = Slabs { context, model, size, first_z, bands, slab_slices: slab_slices.max(1) };
@@ -202,21 +202,21 @@ impl Pass<'_> {
         let all = self.size[0].saturating_sub(self.first_z).max(1) * self.bands.len().max(1);
         let macs = (self.macs as f64 * slices as f64 / all as f64) as u64;
         let _span = self.context.recorder.span(Stage::Compute, "slab").voxels(input.len()).macs(macs);
-        self.session.push(input).map_err(cancelled)
+        self.session.push(input).map_err(canceled)
     }
 
     /// Computes the next of the planes that remain after the last slice, if there are any.
     fn finish(&mut self) -> Result<Option<Vec<OutputPlanes>>, JobError> {
         self.context.check()?;
         let _span = self.context.recorder.span(Stage::Compute, "last slabs");
-        self.session.finish().map_err(cancelled)
+        self.session.finish().map_err(canceled)
     }
 }
 
 /// Returns the error of a job whose network was interrupted, or failed.
-fn cancelled(error: EngineError) -> JobError {
+fn canceled(error: EngineError) -> JobError {
     match error {
-        EngineError::Graph(GraphError::Interrupted) => JobError::Cancelled,
+        EngineError::Graph(GraphError::Interrupted) => JobError::Canceled,
         other => other.into(),
     }
 }

@@ -392,13 +392,13 @@ fn the_network_waits_for_a_slow_sink_and_the_wait_is_recorded() {
 }
 
 #[test]
-fn a_cancelled_pass_ends_all_its_stages() {
+fn a_canceled_pass_ends_all_its_stages() {
     let values = noise(5, SHAPE.iter().product());
     for overlaps in [false, true] {
         let context = Context::default();
         context.cancel.cancel();
         let ended = run(&context, plan(&network(), None).unwrap(), &values, overlaps);
-        assert!(matches!(ended, Err(JobError::Cancelled)), "{ended:?}");
+        assert!(matches!(ended, Err(JobError::Canceled)), "{ended:?}");
     }
 }
 

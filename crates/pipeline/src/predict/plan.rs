@@ -324,7 +324,7 @@ impl<'a> Planner<'a> {
         }
         match self.compile(tile, batch) {
             Ok((plan, session)) => Ok(PlannedTiles::new(plan, session)),
-            Err(error) if error.kind() == JobErrorKind::Cancelled => Err(error),
+            Err(error) if error.kind() == JobErrorKind::Canceled => Err(error),
             Err(error) => {
                 tracing::debug!("no batches of {batch} tiles: {error}");
                 engine.record_session(arena_bytes + weight_bytes, 1);

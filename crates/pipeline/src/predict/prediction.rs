@@ -128,7 +128,7 @@ impl Prediction {
     /// Finds objects as far as the stored slices allow; gives it up if it takes too much memory.
     ///
     /// # Errors
-    /// [`JobError`] if a slice cannot be read, labels cannot be stored, or the job is cancelled.
+    /// [`JobError`] if a slice cannot be read, labels cannot be stored, or the job is canceled.
     pub(super) fn advance_objects(&mut self, context: &Context) -> Result<(), JobError> {
         let Some(mut found) = self.found.take() else { return Ok(()) };
         let fits = match &mut found {

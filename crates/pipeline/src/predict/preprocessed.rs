@@ -13,7 +13,7 @@ use std::path::Path;
 /// Writes all channels of the predicted time points, slice by slice, under a hidden name.
 ///
 /// # Errors
-/// [`JobError`] if the stack cannot be read, the file cannot be written, or the job is cancelled.
+/// [`JobError`] if the stack cannot be read, the file cannot be written, or the job is canceled.
 pub(super) fn write(context: &Context, resolved: &Resolved<'_>, path: &Path) -> Result<FinishedFile, JobError> {
     let Resolved { image, meta, extents, times, .. } = resolved;
     let [depth, ny, nx] = extents.zyx;

@@ -15,7 +15,7 @@ use cytoscope_engine::{CompileOptions, Precision};
 use cytoscope_formats::{Image, ImageMeta, find_channels};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_storage::message;
-use cytoscope_storage::message::Message;
+use cytoscope_storage::message::{Message, TimePoint};
 use cytoscope_storage::setting::{AXES, CHANNEL, CHANNELS, DIAMETER, INPUT, TIME, VOXEL_SIZE};
 use cytoscope_volume::VoxelSize;
 use std::collections::BTreeSet;
@@ -295,7 +295,7 @@ pub(crate) fn check_time(time: Option<usize>, times: usize, input: &Path) -> Res
         None => Ok(()),
         Some(time) => Err(JobError::Mismatch {
             path: input.to_owned(),
-            problem: format!("time point {time} does not exist: the file has {times}"),
+            problem: message!("time point {} does not exist: the file has {times}", TimePoint(time)),
             next_step: match times {
                 0 | 1 => message!("leave out {TIME}"),
                 n => message!("give a {TIME} from 0 to {}", n - 1),
@@ -320,7 +320,7 @@ pub(crate) fn check_voxel_size(path: &Path, size: VoxelSize, given_um: Option<[f
         }
         None => JobError::Mismatch {
             path: path.to_owned(),
-            problem: error.to_string(),
+            problem: error.to_string().into(),
             next_step: message!("use {VOXEL_SIZE} Z,Y,X, or correct the file"),
         },
     })
@@ -471,8 +471,11 @@ pub(crate) fn channels(
 ) -> Result<Vec<usize>, JobError> {
     let available = stack.extents.channels;
     let needed = model.input_channels;
-    let mismatch =
-        |problem: String, next_step: Message| JobError::Mismatch { path: input.to_owned(), problem, next_step };
+    let mismatch = |problem: String, next_step: Message| JobError::Mismatch {
+        path: input.to_owned(),
+        problem: problem.into(),
+        next_step,
+    };
     if !chosen.is_empty() {
         let names: Vec<String> = (0..available).map(|c| channel_name(meta, c)).collect();
         let found =

@@ -26,7 +26,7 @@ impl PredictJob {
     /// full disk end the job.
     ///
     /// # Errors
-    /// [`JobError`] if the job cannot start (no model, device or output folder), or is cancelled.
+    /// [`JobError`] if the job cannot start (no model, device or output folder), or is canceled.
     pub fn run(&self, context: &Context, devices: &Devices) -> Result<PredictOutcome, JobError> {
         self.run_live(context, devices, None)
     }
@@ -122,7 +122,7 @@ impl PredictJob {
         if files.is_empty() {
             return Err(JobError::Mismatch {
                 path: self.inputs.first().cloned().unwrap_or_default(),
-                problem: "the folder contains only results of earlier predictions".to_owned(),
+                problem: "the folder contains only results of earlier predictions".into(),
                 next_step: "give the folder that contains the stacks".into(),
             });
         }
@@ -187,9 +187,9 @@ impl PredictJob {
                     context.emit(&Event::Finished { input: input.clone(), outputs });
                     outcome.done.push(report);
                 }
-                Err(JobError::Cancelled) => return Err(JobError::Cancelled),
-                // After cancelling, reading a preprocessed image fails with another error.
-                Err(_) if context.cancel.is_cancelled() => return Err(JobError::Cancelled),
+                Err(JobError::Canceled) => return Err(JobError::Canceled),
+                // After canceling, reading a preprocessed image fails with another error.
+                Err(_) if context.cancel.is_canceled() => return Err(JobError::Canceled),
                 Err(error) => {
                     let series_prefix = if number > 0 { format!("series {number}: ") } else { String::new() };
                     context.emit(&Event::Failed {
@@ -248,7 +248,7 @@ fn predict_input(
     if std::path::absolute(input).is_ok_and(|path| path.to_str().is_none()) {
         return Err(JobError::Mismatch {
             path: input.to_owned(),
-            problem: "the name is not valid Unicode (UTF-8), so the provenance record cannot name it".to_owned(),
+            problem: "the name is not valid Unicode (UTF-8), so the provenance record cannot name it".into(),
             next_step: "rename the file".into(),
         });
     }

@@ -142,7 +142,7 @@ pub(crate) fn is_result(path: &Path) -> bool {
 /// another folder, or if anything in it was changed or added since. All of its files are read.
 ///
 /// # Errors
-/// [`JobError::Cancelled`].
+/// [`JobError::Canceled`].
 pub(crate) fn unchanged_content(context: &Context, path: &Path) -> Result<Option<(u64, String)>, JobError> {
     if !is_result(path) {
         return Ok(None);
@@ -297,7 +297,7 @@ impl ZarrLabels {
     /// Stores the folder in one zip file, which is completed under its hidden name.
     ///
     /// # Errors
-    /// As [`Self::finish`], and [`JobError::Cancelled`].
+    /// As [`Self::finish`], and [`JobError::Canceled`].
     pub(crate) fn finish_zip(self, context: &Context) -> Result<FinishedFile, JobError> {
         pack(context, self.writer.finish()?)
     }
@@ -316,7 +316,7 @@ fn label_spec(meta: &ImageMeta, [depth, height, width]: [usize; 3], times: usize
 /// Completes a folder under its hidden name, or stores it in a zip file if its target has the name of a zip file.
 ///
 /// # Errors
-/// As [`ZarrLabels::finish`], and [`JobError::Cancelled`].
+/// As [`ZarrLabels::finish`], and [`JobError::Canceled`].
 pub(super) fn finish(context: &Context, writer: ZarrWriter) -> Result<FinishedResult, JobError> {
     let folder = writer.finish()?;
     if is_zarr_zip_name(folder.target()) {
@@ -328,10 +328,10 @@ pub(super) fn finish(context: &Context, writer: ZarrWriter) -> Result<FinishedRe
 /// Stores a folder in one zip file, which is completed under its hidden name.
 ///
 /// # Errors
-/// [`JobError::Format`] if a file cannot be read or written; [`JobError::Cancelled`].
+/// [`JobError::Format`] if a file cannot be read or written; [`JobError::Canceled`].
 pub(crate) fn pack(context: &Context, folder: PartialFolder) -> Result<FinishedFile, JobError> {
     let goes_on = || context.check().is_ok();
-    context.report_alive(ProgressStage::Write, || pack_zarr(folder, &goes_on))?.ok_or(JobError::Cancelled)
+    context.report_alive(ProgressStage::Write, || pack_zarr(folder, &goes_on))?.ok_or(JobError::Canceled)
 }
 
 /// Returns labels as samples of 16 or 32 bits.

@@ -142,7 +142,7 @@ fn the_folder_behind_a_link_keeps_its_labels_and_a_note_says_so() {
 }
 
 #[test]
-fn the_check_of_a_map_folder_shows_its_files_and_can_be_cancelled() {
+fn the_check_of_a_map_folder_shows_its_files_and_can_be_canceled() {
     let folder = tempfile::tempdir().unwrap();
     let map = folder.path().join("x_probability.zarr");
     let mut writer = ZarrWriter::create_listed(&map, ZarrImageSpec::new("x", [1, 1, 4, 8, 8], DType::F32)).unwrap();
@@ -153,7 +153,7 @@ fn the_check_of_a_map_folder_shows_its_files_and_can_be_cancelled() {
     let is_file_progress = |event: &Event| matches!(event, Event::Progress(progress) if progress.stage == ProgressStage::Check && progress.total > 1);
     assert!(seen.lock().unwrap().iter().any(is_file_progress));
     context.cancel.cancel();
-    assert!(matches!(MapState::of(&context, &map), Err(JobError::Cancelled)));
+    assert!(matches!(MapState::of(&context, &map), Err(JobError::Canceled)));
 }
 
 #[test]

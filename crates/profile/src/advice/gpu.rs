@@ -2,6 +2,7 @@
 
 use super::{Advice, AdviceRule, AdvisedSetting, MAX_TRANSFERS, MIN_SAVED, at_most_faster, percent, shape_text};
 use crate::facts::InputFacts;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{ON_CPU, TILE};
 
 /// Mean duration in seconds of a step of a network on a GPU below which it is about as long as its launch. This is an
@@ -27,7 +28,7 @@ pub(super) fn transfers(input: &InputFacts) -> Option<(f64, Advice)> {
     let gain = format!("{} faster prediction", at_most_faster(share));
     let tiles = input.tiles.as_ref().filter(|tiles| tiles.count > 1);
     let Some((tiles, larger)) = tiles.and_then(|tiles| Some((tiles, tiles.larger_tile()?))) else {
-        let change = format!("several stacks in one command, so that the weights are copied once; or {ON_CPU}");
+        let change = message!("several stacks in one command, so that the weights are copied once; or {ON_CPU}");
         return Some((share, Advice::new(AdviceRule::Transfers, evidence, gain, change)));
     };
     let effect = if tiles.saved_share(larger) >= MIN_SAVED {
@@ -35,7 +36,7 @@ pub(super) fn transfers(input: &InputFacts) -> Option<(f64, Advice)> {
     } else {
         "so that the same voxels are copied in fewer parts"
     };
-    let change = format!("{TILE} {}, {effect}; or {ON_CPU}", shape_text(larger));
+    let change = message!("{TILE} {}, {effect}; or {ON_CPU}", shape_text(larger));
     let advice = Advice::new(AdviceRule::Transfers, evidence, gain, change);
     Some((share, advice.with(AdvisedSetting::Tile(larger))))
 }
@@ -64,7 +65,7 @@ pub(super) fn launch_overhead(input: &InputFacts) -> Option<(f64, Advice)> {
         "{} faster inference if the estimate is right, because as many launches compute more voxels",
         at_most_faster(0.5)
     );
-    let change = format!("{TILE} {}, if there is memory for it", shape_text(larger));
+    let change = message!("{TILE} {}, if there is memory for it", shape_text(larger));
     let advice = Advice::new(AdviceRule::LaunchOverhead, evidence, gain, change);
     Some((compute_secs / input.seconds, advice.with(AdvisedSetting::Tile(larger))))
 }

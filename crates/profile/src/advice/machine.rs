@@ -3,8 +3,10 @@
 use super::{Advice, AdviceRule, AdvisedSetting, at_most_faster, percent};
 use crate::bytes_text;
 use crate::facts::RunFacts;
-use crate::train_setting::{ACCUMULATE, MEMORY_MIB};
-use cytoscope_storage::setting::{BATCH, MEMORY_BUDGET, SET, THREADS};
+use crate::train_setting::ACCUMULATE;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
+use cytoscope_storage::setting::{BATCH, MEMORY_BUDGET, SET_MEMORY_LIMIT, THREADS};
 
 /// Share of the threads' time that should be CPU time.
 const MIN_CPU_SHARE: f64 = 0.7;
@@ -23,7 +25,7 @@ pub(super) fn threads_above_cores(facts: &RunFacts) -> Option<Advice> {
     }
     let evidence = format!("{threads} threads share {cores} cores");
     let gain = "fewer switches between threads, and less memory".to_owned();
-    let advice = Advice::new(AdviceRule::ThreadsAboveCores, evidence, gain, format!("{THREADS} {cores}"));
+    let advice = Advice::new(AdviceRule::ThreadsAboveCores, evidence, gain, message!("{THREADS} {cores}"));
     Some(advice.with(AdvisedSetting::Threads(cores)))
 }
 
@@ -52,11 +54,11 @@ pub(super) fn idle_threads(facts: &RunFacts) -> Option<Advice> {
     );
     let used = (cpu_secs / wall_secs).ceil().max(1.0);
     let fewer = if used < threads as f64 {
-        format!("; if several runs share the machine, {THREADS} {used:.0} for each")
+        message!("; if several runs share the machine, {THREADS} {used:.0} for each")
     } else {
-        String::new()
+        Message::default()
     };
-    let change = format!(
+    let change = message!(
         "end other programs that compute{fewer}; if stages of one thread (read, objects, write) dominate, several runs at once"
     );
     let gain = format!("{} faster", at_most_faster(1.0 - share));
@@ -82,13 +84,13 @@ pub(super) fn memory_pressure(facts: &RunFacts) -> Option<Advice> {
     let gain = "no swapping, and the run does not end because memory runs out".to_owned();
     let half_mib = (total_bytes >> 21).max(1);
     let (change, setting) = if facts.training.is_some() {
-        let change = format!(
-            "{SET} {MEMORY_MIB}={half_mib}, which computes some activations twice; or a smaller {BATCH} with \
+        let change = message!(
+            "{SET_MEMORY_LIMIT}{half_mib}, which computes some activations twice; or a smaller {BATCH} with \
              {ACCUMULATE} increased"
         );
         (change, AdvisedSetting::ActivationMib(half_mib))
     } else {
-        let change = format!("{MEMORY_BUDGET} {half_mib}M, which makes slabs or tiles smaller");
+        let change = message!("{MEMORY_BUDGET} {half_mib}M, which makes slabs or tiles smaller");
         (change, AdvisedSetting::MemoryBudget(half_mib.saturating_mul(1 << 20)))
     };
     Some(Advice::new(AdviceRule::MemoryPressure, evidence, gain, change).with(setting))
@@ -107,8 +109,8 @@ pub(super) fn slowdown(facts: &RunFacts) -> Option<Advice> {
     );
     let gain = format!("up to {ratio:.2}× faster at the end");
     let fewer = facts.threads.filter(|threads| *threads > 1).map(|threads| (threads / 2).max(1));
-    let threads = fewer.map_or_else(String::new, |n| format!("; {THREADS} {n} computes with less heat"));
-    let change = format!("end other programs, improve the cooling, or connect the power supply{threads}");
+    let threads = fewer.map_or_else(Message::default, |n| message!("; {THREADS} {n} computes with less heat"));
+    let change = message!("end other programs, improve the cooling, or connect the power supply{threads}");
     let advice = Advice::new(AdviceRule::Slowdown, evidence, gain, change);
     Some(match fewer {
         Some(threads) => advice.with(AdvisedSetting::Threads(threads)),

@@ -2,6 +2,7 @@
 
 use super::{Advice, AdviceRule, AdvisedSetting};
 use crate::facts::{DiameterCertainty, InputFacts};
+use cytoscope_storage::message;
 use cytoscope_storage::setting::{DIAMETER, VOXEL_SIZE};
 
 /// Object diameters in voxels along X that microscopes and the simulation of stacks produce. Outside of them, the voxel
@@ -29,7 +30,7 @@ pub(super) fn uncertain_diameter(input: &InputFacts) -> Option<(f64, Advice)> {
         DiameterCertainty::Medium | DiameterCertainty::High => return None,
     };
     let gain = "objects at the size that the model was trained on, and no time for the estimate".to_owned();
-    let change = format!("{DIAMETER} with the median diameter of the objects in {unit}");
+    let change = message!("{DIAMETER} with the median diameter of the objects in {unit}");
     let advice = Advice::new(AdviceRule::UncertainDiameter, evidence, gain, change);
     Some((severity, advice.with(AdvisedSetting::Diameter(diameter.diameter))))
 }
@@ -41,7 +42,7 @@ pub(super) fn missing_voxel_size(input: &InputFacts) -> Option<(f64, Advice)> {
     }
     let evidence = "the file states no voxel size, so the distance of slices is a guess".to_owned();
     let gain = "objects of the right shape along Z".to_owned();
-    let change = format!("{VOXEL_SIZE} Z,Y,X in µm");
+    let change = message!("{VOXEL_SIZE} Z,Y,X in µm");
     let advice = Advice::new(AdviceRule::MissingVoxelSize, evidence, gain, change);
     Some((1.0, advice.with(AdvisedSetting::VoxelSize)))
 }
@@ -54,7 +55,7 @@ pub(super) fn wrong_diameter(input: &InputFacts) -> Option<(f64, Advice)> {
     let unit = if diameter.has_voxel_size { "µm" } else { "voxels" };
     let evidence = format!("no objects were found with the given object diameter of {:.1} {unit}", diameter.diameter);
     let gain = "objects at the size that the model was trained on".to_owned();
-    let change = format!("{DIAMETER} auto, which estimates it from the stack");
+    let change = message!("{DIAMETER} auto, which estimates it from the stack");
     let advice = Advice::new(AdviceRule::WrongDiameter, evidence, gain, change);
     Some((1.0, advice.with(AdvisedSetting::EstimatedDiameter)))
 }
@@ -72,7 +73,7 @@ pub(super) fn wrong_voxel_size(input: &InputFacts) -> Option<(f64, Advice)> {
     };
     let evidence = format!("the voxel size {z:.4} × {y:.4} × {x:.4} µm (Z × Y × X) is unusual: {problem}");
     let gain = "objects at the size and of the shape that the model was trained on".to_owned();
-    let change = format!("{VOXEL_SIZE} Z,Y,X in µm, if the file states it wrongly, such as in nm or mm");
+    let change = message!("{VOXEL_SIZE} Z,Y,X in µm, if the file states it wrongly, such as in nm or mm");
     let advice = Advice::new(AdviceRule::WrongVoxelSize, evidence, gain, change);
     Some((1.0, advice.with(AdvisedSetting::VoxelSize)))
 }

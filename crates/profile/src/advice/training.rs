@@ -2,8 +2,9 @@
 
 use super::{Advice, AdviceRule, AdvisedSetting, MAX_TRANSFERS, at_most_faster, percent};
 use crate::facts::{RunFacts, TrainingFacts};
-use crate::train_setting::{ACCUMULATE, CACHE_BYTES, MEMORY_MIB, PREFETCH, VALIDATION_TIMES, WORKERS};
-use cytoscope_storage::setting::{BATCH, ON_CPU, SET};
+use crate::train_setting::{CACHE_BYTES, PREFETCH, VALIDATION_TIMES, WORKERS};
+use cytoscope_storage::message;
+use cytoscope_storage::setting::{BATCH, ON_CPU, SET, SET_ACCUMULATE, SET_ANY_MEMORY_LIMIT, SET_WORKERS};
 
 /// Share of a training step above which waiting for data is worth a change.
 const MAX_DATA_WAIT: f64 = 0.2;
@@ -29,18 +30,18 @@ pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
     // A patch that each worker prepares, and one more, but not less than a batch and the next one.
     let needed_prefetch = workers.max(more).max(training.batch).saturating_mul(2);
     // The remedy if stacks are read and decoded again and again.
-    let cache = format!("if the stacks are compressed and fit in memory, a larger cache ({SET} {CACHE_BYTES}=BYTES)");
+    let cache = message!("if the stacks are compressed and fit in memory, a larger cache ({SET} {CACHE_BYTES}=BYTES)");
     let change = if is_prefetch_short {
-        format!("a larger prefetch ({SET} {PREFETCH}={needed_prefetch}), so that all data workers have work; {cache}")
+        message!("a larger prefetch ({SET} {PREFETCH}={needed_prefetch}), so that all data workers have work; {cache}")
     } else if more > workers && prefetch.is_some_and(|prefetch| prefetch < more) {
-        format!("{SET} {WORKERS}={more} and a larger prefetch ({SET} {PREFETCH}={needed_prefetch}); {cache}")
+        message!("{SET_WORKERS}{more} and a larger prefetch ({SET} {PREFETCH}={needed_prefetch}); {cache}")
     } else if more > workers {
-        format!(
-            "{SET} {WORKERS}={more} (or {WORKERS} = {more} in the settings file); a larger prefetch ({SET} {PREFETCH}=N) \
+        message!(
+            "{SET_WORKERS}{more} (or {WORKERS} = {more} in the settings file); a larger prefetch ({SET} {PREFETCH}=N) \
              if only some steps wait; {cache}"
         )
     } else {
-        format!(
+        message!(
             "every core has a data worker: less augmentation ([augment] in the settings file), uncompressed stacks, or, \
              {cache}"
         )
@@ -98,7 +99,7 @@ pub(super) fn small_batch(facts: &RunFacts) -> Option<Advice> {
         training.batch, training.device
     );
     let gain = "more patches per second, because each kernel has more to compute".to_owned();
-    let change = format!("{BATCH} {larger}; learning rates that suited the smaller batch may need to be larger");
+    let change = message!("{BATCH} {larger}; learning rates that suited the smaller batch may need to be larger");
     let advice = Advice::new(AdviceRule::SmallBatch, evidence, gain, change);
     Some(advice.with(AdvisedSetting::Batch(larger)))
 }
@@ -111,13 +112,13 @@ pub(super) fn recomputation(facts: &RunFacts) -> Option<Advice> {
         percent(share)
     );
     let gain = format!("{} faster steps", at_most_faster(share / (1.0 + share)));
-    let memory = format!("a larger {SET} {MEMORY_MIB}=MIB, if there is memory for it");
+    let memory = message!("a larger {SET_ANY_MEMORY_LIMIT}, if there is memory for it");
     // 0 stands for an unknown number.
     let Some((batch, accumulate)) = smaller_batch(training.batch, training.accumulate).filter(|(_, n)| *n > 0) else {
         return Some(Advice::new(AdviceRule::Recomputation, evidence, gain, memory));
     };
     let change =
-        format!("{BATCH} {batch} {SET} {ACCUMULATE}={accumulate}, which keeps the patches of a step; or {memory}");
+        message!("{BATCH} {batch} {SET_ACCUMULATE}{accumulate}, which keeps the patches of a step; or {memory}");
     let advice = Advice::new(AdviceRule::Recomputation, evidence, gain, change);
     Some(advice.with(AdvisedSetting::AccumulatedBatch { batch, accumulate }))
 }
@@ -137,11 +138,11 @@ pub(super) fn transfers(facts: &RunFacts) -> Option<Advice> {
         traffic.text()
     );
     let gain = format!("{} faster training", at_most_faster(share));
-    let others = format!("fewer validations ({SET} {VALIDATION_TIMES}=N), whose stacks are copied, too; or {ON_CPU}");
+    let others = message!("fewer validations ({SET} {VALIDATION_TIMES}=N), whose stacks are copied, too; or {ON_CPU}");
     let Some(larger) = training.larger_batch.filter(|larger| *larger > training.batch) else {
         return Some(Advice::new(AdviceRule::Transfers, evidence, gain, others));
     };
-    let change = format!("{BATCH} {larger}, whose patches are copied at once; {others}");
+    let change = message!("{BATCH} {larger}, whose patches are copied at once; {others}");
     let advice = Advice::new(AdviceRule::Transfers, evidence, gain, change);
     Some(advice.with(AdvisedSetting::Batch(larger)))
 }

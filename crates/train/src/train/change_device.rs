@@ -83,7 +83,7 @@ impl Training<'_> {
         state.since_point = (0.0, 0);
         state.seconds = self.seconds(&state);
         if let Err(error) = self.folder.save(&mut state, &stepper.names(), &model) {
-            self.context.note(format!("the last good state could not be saved ({error})"));
+            self.context.note(message!("the last good state could not be saved ({error})"));
         }
     }
 

@@ -35,7 +35,7 @@ pub(super) fn unfinished(folder: &RunFolder) -> JobError {
         CheckpointSummary::read(folder).map_or_else(String::new, |k| format!(" (step {} of {})", k.step, k.steps));
     JobError::Mismatch {
         path: folder.path.clone(),
-        problem: format!("an unfinished training run already exists here{progress}"),
+        problem: format!("an unfinished training run already exists here{progress}").into(),
         next_step: message!("use {RESUME} to continue it, or {RESTART} to discard it"),
     }
 }
@@ -51,7 +51,7 @@ pub(super) fn load_locked(
 ) -> Result<Option<Checkpoint>, JobError> {
     let changed = || JobError::Mismatch {
         path: folder.path.clone(),
-        problem: "another process has changed or ended the training run here since this one was started".to_owned(),
+        problem: "another process has changed or ended the training run here since this one was started".into(),
         next_step: "start this training run again".into(),
     };
     match (earlier, folder.has_checkpoint()) {
@@ -231,7 +231,7 @@ mod tests {
         let _lock = folder.lock().unwrap();
         let load = |job: &TrainJob, earlier: Option<&TrainState>| load_locked(job, &folder, earlier, &job.config);
         let mismatch = |found: Result<Option<Checkpoint>, JobError>| match found {
-            Err(JobError::Mismatch { problem, .. }) => problem,
+            Err(JobError::Mismatch { problem, .. }) => problem.to_string(),
             other => format!("{:?}", other.map(|checkpoint| checkpoint.map(|(state, _)| state.step))),
         };
         save(&folder, &job, 3, &["a"]);

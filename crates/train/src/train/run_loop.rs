@@ -10,6 +10,7 @@ use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::{JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::{FIRST_STEP_MARK, Stage};
 use cytoscope_storage::counted;
+use cytoscope_storage::message;
 use cytoscope_training_data::Loader;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -103,7 +104,7 @@ impl Training<'_> {
         Ok(LoopOutcome { state, before, parameters, traffic })
     }
 
-    /// Runs the training loop until the budget is used up or the run is finished or cancelled.
+    /// Runs the training loop until the budget is used up or the run is finished or canceled.
     fn train(&mut self, run: &mut LoopState) -> Result<(), JobError> {
         let context = self.context;
         let schedule = self.config.schedule.schedule(self.start.from_scratch);
@@ -115,10 +116,10 @@ impl Training<'_> {
             if phase == Phase::Finish {
                 break;
             }
-            if context.cancel.is_cancelled() {
+            if context.cancel.is_canceled() {
                 self.read_losses(run)?;
-                self.save_cancelled(run)?;
-                return Err(JobError::Cancelled);
+                self.save_canceled(run)?;
+                return Err(JobError::Canceled);
             }
             if phase == Phase::Validate {
                 if self.read_losses(run)? {
@@ -259,8 +260,8 @@ impl Training<'_> {
         }
     }
 
-    /// Saves a cancelled run, so that it can be resumed.
-    fn save_cancelled(&self, run: &mut LoopState) -> Result<(), JobError> {
+    /// Saves a canceled run, so that it can be resumed.
+    fn save_canceled(&self, run: &mut LoopState) -> Result<(), JobError> {
         run.stepper.zero_grad();
         run.state.since_point = (run.window.loss, run.window.steps);
         self.save_checkpoint(&mut run.state, &run.stepper)?;
@@ -281,7 +282,7 @@ impl Training<'_> {
         }
         run.state.since_point = (run.window.loss, run.window.steps);
         if let Err(error) = self.write_checkpoint(&mut run.state, &run.stepper) {
-            self.context.note(format!("the checkpoint could not be saved ({error})"));
+            self.context.note(message!("the checkpoint could not be saved ({})", error.message()));
         }
     }
 
@@ -289,10 +290,10 @@ impl Training<'_> {
     fn run_validation(&mut self, run: &mut LoopState) -> Result<(), JobError> {
         match self.validate(&mut run.state, &run.stepper, &mut run.before) {
             Ok(ValidationOutcome::Done) => {}
-            Ok(ValidationOutcome::Cancelled | ValidationOutcome::TimedOut) => return Ok(()),
+            Ok(ValidationOutcome::Canceled | ValidationOutcome::TimedOut) => return Ok(()),
             Err(error) if has_next_validation(&error, run.state.step < run.state.steps, self.is_finishing()) => {
                 // A full disk does not end training: there may be space again for the next validation.
-                self.context.note(format!("validation failed ({error}); training continues"));
+                self.context.note(message!("validation failed ({}); training continues", error.message()));
             }
             Err(error) => {
                 self.keep_unvalidated(run, &error);
@@ -352,9 +353,10 @@ impl Training<'_> {
 
     fn save_checkpoint(&self, state: &mut TrainState, stepper: &Stepper) -> Result<(), JobError> {
         match self.write_checkpoint(state, stepper) {
-            Err(error) if state.step < state.steps && !self.context.cancel.is_cancelled() => {
+            Err(error) if state.step < state.steps && !self.context.cancel.is_canceled() => {
                 // A full disk does not end training: the last checkpoint is still there.
-                self.context.note(format!("the checkpoint could not be saved ({error}); training continues"));
+                self.context
+                    .note(message!("the checkpoint could not be saved ({}); training continues", error.message()));
                 Ok(())
             }
             other => other,

@@ -213,7 +213,9 @@ pub fn check_with(
 /// Converts an error into a problem of its pair.
 pub(crate) fn problem_from_error(error: &TrainingDataError, file: &Path) -> Problem {
     match error {
-        TrainingDataError::Data { file, problem, next_step } => Problem::error(file, problem, next_step.clone()),
+        TrainingDataError::Data { file, problem, next_step } => {
+            Problem { message: problem.clone(), ..Problem::error(file, "", next_step.clone()) }
+        }
         TrainingDataError::Format(
             FormatError::Malformed { file, problem, next_step }
             | FormatError::Unsupported { file, problem, next_step }

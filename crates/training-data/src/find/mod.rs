@@ -16,6 +16,7 @@ use crate::setting::{IMAGE_CHANNEL, SAME_FILE, SPACING_ORDER, SPLIT_COLUMN, TARG
 use crate::stack::{Role, channel_names, open_image};
 use crate::summary;
 use cytoscope_formats::{ChannelRef, SeriesChoice, find_channels};
+use cytoscope_storage::message;
 use cytoscope_volume::Axes;
 use names::Listing;
 use rayon::prelude::*;
@@ -183,10 +184,10 @@ impl SearchResults {
             if self.problems.is_empty() {
                 return Err(TrainingDataError::data(root, NO_PAIR, advice));
             }
-            self.problems.sort_by(|a, b| (&a.file, &a.message).cmp(&(&b.file, &b.message)));
+            self.problems.sort_by(|a, b| (&a.file, a.message.as_str()).cmp(&(&b.file, b.message.as_str())));
             let next_step =
                 summary::kinds(&self.problems).first().map_or(advice.into(), |kind| kind.example.next_step.clone());
-            let problem = format!("{NO_PAIR}: {}", most_common_problem(&self.problems));
+            let problem = message!("{NO_PAIR}: {}", most_common_problem(&self.problems));
             return Err(TrainingDataError::NoPairs { dataset: Box::new(self.dataset(root, task)), problem, next_step });
         }
         refuse_unused(root, &self.conventions, options)?;
@@ -199,7 +200,7 @@ impl SearchResults {
         self.pairs.sort_by(|a, b| (&a.name, &a.image.path).cmp(&(&b.name, &b.image.path)));
         make_names_unique(&mut self.pairs, root);
         self.pairs.sort_by(|a, b| a.name.cmp(&b.name));
-        self.problems.sort_by(|a, b| (&a.file, &a.message).cmp(&(&b.file, &b.message)));
+        self.problems.sort_by(|a, b| (&a.file, a.message.as_str()).cmp(&(&b.file, b.message.as_str())));
         Ok(self.dataset(root, task))
     }
 

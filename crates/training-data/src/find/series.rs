@@ -66,7 +66,8 @@ fn all_series(pair: &Pair) -> Result<Vec<Pair>, TrainingDataError> {
         if found != wanted.len() {
             return Err(TrainingDataError::Data {
                 file: other.path.clone(),
-                problem: format!("it has {found} series, but {} has {}", pair.image.path.display(), wanted.len()),
+                problem: format!("it has {found} series, but {} has {}", pair.image.path.display(), wanted.len())
+                    .into(),
                 next_step: format!(
                     "give files with the same number of series, or set {SERIES} in the settings to one of them"
                 )

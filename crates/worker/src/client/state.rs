@@ -50,10 +50,10 @@ impl ClientState {
             Request::Cancel { id } => {
                 let id = *id;
                 if let Some(open) = self.open.iter_mut().find(|o| o.id == id) {
-                    open.is_cancelled = true;
+                    open.is_canceled = true;
                     open.activity.cancel();
                 }
-                return if self.line.is_some() { self.write_request(&request) } else { self.drop_cancelled() };
+                return if self.line.is_some() { self.write_request(&request) } else { self.drop_canceled() };
             }
             Request::Finish { .. } | Request::Release { .. } => {
                 return self.line.is_some() && self.write_request(&request);
@@ -126,12 +126,12 @@ impl ClientState {
         self.push(reply);
     }
 
-    /// Ends the jobs that were cancelled while no process was running; returns whether there were any.
-    fn drop_cancelled(&mut self) -> bool {
-        let cancelled: Vec<JobId> = self.open.iter().filter(|o| o.is_cancelled).map(|o| o.id).collect();
-        self.open.retain(|o| !o.is_cancelled);
-        cancelled.iter().for_each(|id| self.push(Reply::Cancelled { id: *id }));
-        !cancelled.is_empty()
+    /// Ends the jobs that were canceled while no process was running; returns whether there were any.
+    fn drop_canceled(&mut self) -> bool {
+        let canceled: Vec<JobId> = self.open.iter().filter(|o| o.is_canceled).map(|o| o.id).collect();
+        self.open.retain(|o| !o.is_canceled);
+        canceled.iter().for_each(|id| self.push(Reply::Canceled { id: *id }));
+        !canceled.is_empty()
     }
 
     /// Prepares the start of the process that follows one that has retired; returns `false` if none has. The waiting jobs
@@ -139,7 +139,7 @@ impl ClientState {
     pub(super) fn follow_retired(&mut self) -> bool {
         let has_retired = self.retiring.take().is_some() && !self.open.iter().any(|open| open.is_running);
         if has_retired {
-            self.drop_cancelled();
+            self.drop_canceled();
         }
         has_retired
     }
@@ -152,10 +152,10 @@ impl ClientState {
     }
 
     /// Leaves the GPU that the running job uses out of the next processes, because this one has ended for this reason. The
-    /// driver of a GPU that hangs would hang in them, too. A job that was cancelled may only take long to save its state.
+    /// driver of a GPU that hangs would hang in them, too. A job that was canceled may only take long to save its state.
     /// Returns whether there is such a GPU that was not left out before.
     pub(super) fn leave_out_used_gpu(&mut self, reason: &str) -> bool {
-        let mut going_on = self.open.iter().filter(|open| !open.is_cancelled);
+        let mut going_on = self.open.iter().filter(|open| !open.is_canceled);
         let Some(gpu) = going_on.find_map(|open| open.used_gpu(self.has_gpu)) else { return false };
         if self.failed.iter().any(|failed| failed.id == gpu) {
             return false;
@@ -167,7 +167,7 @@ impl ClientState {
 
     /// Removes and returns the jobs that were running in a process that has ended.
     pub(super) fn take_running(&mut self) -> VecDeque<PendingRequest> {
-        self.drop_cancelled();
+        self.drop_canceled();
         let (running, waiting) = std::mem::take(&mut self.open).into_iter().partition(|open| open.is_running);
         self.open = waiting;
         running
@@ -196,7 +196,7 @@ impl ClientState {
 
     /// Returns why the process counts as hung; `None` if it does not.
     pub(super) fn hang(&self, timeouts: &Timeouts) -> Option<String> {
-        if self.retiring.is_some_and(|since| since.elapsed() >= timeouts.cancelled) {
+        if self.retiring.is_some_and(|since| since.elapsed() >= timeouts.canceled) {
             return Some("it did not end after it had retired".to_owned());
         }
         self.open.iter().filter(|open| open.is_running).find_map(|open| match &open.request {

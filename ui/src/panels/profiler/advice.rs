@@ -4,7 +4,7 @@ use crate::action::{Action, Actions};
 use crate::display::{DisplayAction, PanelTask, Part};
 use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
-use crate::engine_notes::in_window;
+use crate::engine_notes::message_in_window;
 use crate::jobs::JobsAction;
 use crate::panels::{capitalized, weak};
 use crate::runs::ShownRun;
@@ -13,9 +13,7 @@ use crate::theme;
 use crate::training::TrainingAction;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{DiameterRequest, MAX_THREADS};
-use cytoscope_profile::train_setting::{ACCUMULATE, MEMORY_MIB, WORKERS};
 use cytoscope_profile::{Advice, AdvisedSetting, bytes_text};
-use cytoscope_storage::setting::{BLEND, SET};
 use cytoscope_train::{MAX_ACCUMULATE, MAX_BATCH};
 use cytoscope_training_data::limits::MAX_WORKERS;
 use eframe::egui::{self, RichText, Ui};
@@ -24,24 +22,6 @@ use std::path::Path;
 
 /// Diameters that can be set, in µm or voxels.
 const DIAMETERS: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
-
-/// Returns the settings and words in advice that notes and failures do not have, with what the window has in their place. One
-/// that continues another one precedes it.
-fn controls() -> [(String, &'static str); 5] {
-    [
-        (format!("{SET} {MEMORY_MIB}=MIB"), "\"Memory limit\""),
-        (format!("{SET} {MEMORY_MIB}="), "\"Memory limit\" "),
-        (format!("{SET} {WORKERS}="), "\"Data workers\" "),
-        (format!(" {SET} {ACCUMULATE}="), " and \"Batches per step\" "),
-        (format!("leave out {BLEND}"), "set \"Blending\" to Auto"),
-    ]
-}
-
-/// A change that advice proposes, with the controls of the window in place of options.
-fn change_in_window(change: &str) -> String {
-    let named = controls().iter().fold(change.to_owned(), |text, (words, control)| text.replace(words, control));
-    in_window(&named)
-}
 
 /// A button that makes the change of settings that a piece of advice proposes.
 struct AdviceButton {
@@ -83,9 +63,9 @@ fn one(ui: &mut Ui, state: State<'_>, run: ShownRun<'_>, advice: &Advice, action
     ui.add(egui::Label::new(RichText::new(text).strong()).wrap());
     weak(ui, format!("Expected gain: {}", advice.expected_gain));
     let change = match run {
-        ShownRun::Job(_) => change_in_window(&advice.change),
+        ShownRun::Job(_) => message_in_window(&advice.change),
         // A run of the command line.
-        ShownRun::File(_) => advice.change.clone(),
+        ShownRun::File(_) => advice.change.to_string(),
     };
     weak(ui, format!("Change: {change}"));
     let Some(button) = advice.setting.as_ref().and_then(|setting| advice_button(setting, state, run)) else { return };
@@ -245,21 +225,46 @@ fn diameter_button(request: DiameterRequest, state: State<'_>, run: ShownRun<'_>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_profile::train_setting::{ACCUMULATE, CACHE_BYTES, MEMORY_MIB, WORKERS};
+    use cytoscope_storage::message;
+    use cytoscope_storage::setting::{
+        ACCURACY_BUDGET, BATCH, BLEND, MEMORY_BUDGET, SET, SET_ACCUMULATE, SET_ANY_MEMORY_LIMIT, SET_MEMORY_LIMIT,
+        SET_WORKERS, THREADS, WITHOUT_BLEND,
+    };
 
     #[test]
     fn a_change_names_the_controls_of_the_window() {
+        let (path, kept) = ("a --tile.tif", "which keeps");
         for (change, expected) in [
-            ("if several runs share the machine, --threads 1 for each", "\"Threads\" 1 for each"),
-            ("--batch 2 --set accumulate=6, which keeps", "\"Batch size\" 2 and \"Batches per step\" 6, which keeps"),
-            ("or a larger --set memory_mib=MIB, if there is", "or a larger \"Memory limit\", if there is"),
-            ("--set memory_mib=8192, which", "\"Memory limit\" 8192, which"),
-            ("--memory-budget 512M, or no budget", "\"Memory budget\" 512M, or no budget"),
-            ("larger --accuracy-budget", "larger \"Max. relative error\""),
-            ("leave out --blend", "set \"Blending\" to Auto"),
-            ("a larger cache (--set cache_bytes=BYTES)", "a larger cache"),
+            (message!("{path}, {THREADS} 1 for each"), "\"Threads\" 1 for each"),
+            (
+                message!("{BATCH} 2 {SET_ACCUMULATE}6, {kept}"),
+                "\"Batch size\" 2 and \"Batches per step\" 6, which keeps",
+            ),
+            (message!("or a larger {SET_ANY_MEMORY_LIMIT}, if there"), "or a larger \"Memory limit\", if there"),
+            (message!("{SET_MEMORY_LIMIT}8192, {kept}"), "\"Memory limit\" 8192, which keeps"),
+            (message!("{SET_WORKERS}4, {kept}"), "\"Data workers\" 4, which keeps"),
+            (message!("{MEMORY_BUDGET} 512M, or no budget"), "\"Memory budget\" 512M, or no budget"),
+            (message!("larger {ACCURACY_BUDGET}"), "larger \"Max. relative error\""),
+            (message!("{WITHOUT_BLEND}"), "set \"Blending\" to Auto"),
+            (message!("a larger cache ({SET} {CACHE_BYTES}=BYTES)"), "a larger cache"),
         ] {
-            let shown = change_in_window(change);
-            assert!(shown.ends_with(expected) && !shown.contains("--"), "{shown}");
+            let shown = message_in_window(&change);
+            let names_options = shown.replace(path, "").contains("--");
+            assert!(shown.ends_with(expected) && !names_options, "{shown}");
+        }
+    }
+
+    #[test]
+    fn settings_of_training_runs_have_one_name() {
+        for (setting, option) in [
+            (SET_ACCUMULATE, format!("{SET} {ACCUMULATE}=")),
+            (SET_MEMORY_LIMIT, format!("{SET} {MEMORY_MIB}=")),
+            (SET_ANY_MEMORY_LIMIT, format!("{SET} {MEMORY_MIB}=MIB")),
+            (SET_WORKERS, format!("{SET} {WORKERS}=")),
+            (WITHOUT_BLEND, format!("leave out {BLEND}")),
+        ] {
+            assert_eq!(setting.text(), option);
         }
     }
 }

@@ -306,7 +306,7 @@ fn run_row(ui: &mut Ui, profiler: &mut ProfilerPanel, run: ShownRun<'_>, shown: 
             JobState::Running => (icon::PLAY_CIRCLE, theme::ACCENT),
             JobState::Done => (icon::CHECK_CIRCLE, theme::good(ui.visuals())),
             JobState::Failed(_) => (icon::WARNING_CIRCLE, theme::bad(ui.visuals())),
-            JobState::Cancelled => (icon::STOP_CIRCLE, ui.visuals().weak_text_color()),
+            JobState::Canceled => (icon::STOP_CIRCLE, ui.visuals().weak_text_color()),
         },
     };
     ui.horizontal(|ui| {

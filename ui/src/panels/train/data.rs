@@ -3,6 +3,7 @@
 use super::{TrainPanel, colored, files, icon_text_button, named, page_header, title};
 use crate::action::Actions;
 use crate::document::file_name;
+use crate::engine_notes::message_in_window;
 use crate::number_text::{counted, short_number};
 use crate::opener::FileRequest;
 use crate::panels::{capitalized, weak, with_stop};
@@ -266,10 +267,10 @@ fn show_kind(ui: &mut Ui, kind: &ProblemKind, problems: &[Problem]) {
     let left_out = if kind.severity == Severity::Error { " · excluded" } else { "" };
     let name = format!("{}, such as {}{left_out}", kind.count(), file_name(&kind.example.file));
     problem_frame(ui, &kind.example, &name, |ui| {
-        let id = ui.id().with(&kind.example.message);
+        let id = ui.id().with(kind.example.message.as_str());
         egui::CollapsingHeader::new("Files").id_salt(id).show(ui, |ui| {
             for problem in kind.members.iter().take(FILES_LISTED).filter_map(|i| problems.get(*i)) {
-                weak(ui, format!("{}: {}", file_name(&problem.file), files::counted_from_one(&problem.message)))
+                weak(ui, format!("{}: {}", file_name(&problem.file), message_in_window(&problem.message)))
                     .on_hover_text(problem.file.display().to_string());
             }
             let left = kind.members.len().saturating_sub(FILES_LISTED);
@@ -293,7 +294,7 @@ fn problem_frame(ui: &mut Ui, problem: &Problem, name: &str, more: impl FnOnce(&
             ui.vertical(|ui| {
                 ui.add(egui::Label::new(RichText::new(name).strong()).truncate())
                     .on_hover_text(problem.file.display().to_string());
-                ui.add(egui::Label::new(to_sentence(&files::counted_from_one(&problem.message))).wrap());
+                ui.add(egui::Label::new(to_sentence(&message_in_window(&problem.message))).wrap());
                 weak(ui, to_sentence(&files::advice_in_window(&problem.next_step)));
                 more(ui);
             });

@@ -1,7 +1,7 @@
 //! The settings of the Data page: channels, time point, axes, voxel size and labels of the files.
 
 use crate::action::Actions;
-use crate::engine_notes::{options_in_window, time_points_from_one};
+use crate::engine_notes::message_in_window;
 use crate::panels::{number_field, weak};
 use crate::state::State;
 use crate::theme;
@@ -39,29 +39,16 @@ fn name_on_page(setting: DataSetting) -> &'static str {
     }
 }
 
-/// Returns a message of a check with time points counted from 1, as on this page; the configuration counts from 0.
-pub(super) fn counted_from_one(text: &str) -> String {
-    const RANGE_TEXT: &str = " in the settings to one of 0 to ";
-    let before = format!("{}{RANGE_TEXT}", DataSetting::Time);
-    let shown = time_points_from_one(text);
-    let Some((head, tail)) = shown.split_once(&before) else { return shown };
-    let (number, rest) = tail.split_at(tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len()));
-    match number.parse::<usize>() {
-        Ok(number) => format!("{head}{}{}{rest}", before.replace("0 to ", "1 to "), number.saturating_add(1)),
-        Err(_) => shown,
-    }
-}
-
-/// Advice of a check with the names and numbers of this page in place of those of the configuration, and with controls in
-/// place of options.
+/// Advice of a check with the names of this page in place of those of the configuration, with controls in place of options,
+/// and with time points counted from 1, as on this page.
 pub(super) fn advice_in_window(advice: &Message) -> String {
-    settings_on_page(&options_in_window(advice))
+    settings_on_page(&message_in_window(advice))
 }
 
-/// A text of a check, in which options were replaced, with the names and numbers of this page in place of those of the
-/// configuration. The settings are found in the text, because a [`Message`] keeps only the options of the program.
+/// A text of a check, in which options were replaced, with the names of this page in place of those of the configuration. The
+/// settings are found in the text, because a [`Message`] keeps only the options of the program.
 pub(super) fn settings_on_page(text: &str) -> String {
-    let mut shown = counted_from_one(text);
+    let mut shown = text.to_owned();
     let named = DataSetting::named_in(&shown);
     for (place, setting) in named.iter().rev() {
         shown.replace_range(place.clone(), &format!("\"{}\"", name_on_page(*setting)));
@@ -360,6 +347,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
     use cytoscope_storage::message;
+    use cytoscope_storage::message::TimePoint;
     use cytoscope_storage::setting::{AXES, TIME};
 
     #[test]
@@ -384,15 +372,11 @@ mod tests {
     #[test]
     fn time_points_in_messages_count_from_one_as_on_the_page() {
         let place = "under \"Channels and metadata of the files\"";
-        let advice = settings_on_page("set data.time in the settings to one of 0 to 1, or data.axes to \"ZYX\"");
-        assert_eq!(advice, format!("set \"Time point\" {place} to one of 1 to 2, or \"Axes\" to \"ZYX\""));
-        assert_eq!(
-            counted_from_one("time point 2 does not exist: there are 2"),
-            "time point 3 does not exist: there are 2"
-        );
-        let only = "it has only one time point, so time point 1 does not exist";
-        assert_eq!(counted_from_one(only), "it has only one time point, so time point 2 does not exist");
-        assert_eq!(counted_from_one("it has 2 time points"), "it has 2 time points");
+        let (first, last) = (TimePoint(0), TimePoint(1));
+        let setting = DataSetting::Time;
+        let advice = message!("set {setting} in the settings to one of {first} to {last}, or data.axes to \"ZYX\"");
+        let expected = format!("set \"Time point\" {place} to one of 1 to 2, or \"Axes\" to \"ZYX\"");
+        assert_eq!(advice_in_window(&advice), expected);
     }
 
     #[test]

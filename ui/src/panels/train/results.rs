@@ -266,8 +266,8 @@ mod tests {
         let expected = "The same training in 32 bits: Dice 0.800, from which 16 bits differ by +0.010; mean difference of 2 \
                         validation pairs -0.020 ± 0.005 (standard error).";
         assert_eq!(text.as_deref(), Some(expected));
-        let failed = full_precision_text(&FullPrecision::Failed("it was cancelled".to_owned()));
-        assert!(failed.is_some_and(|text| text.ends_with("32 bits: it was cancelled.")));
+        let failed = full_precision_text(&FullPrecision::Failed("it was canceled".to_owned()));
+        assert!(failed.is_some_and(|text| text.ends_with("32 bits: it was canceled.")));
         assert_eq!(full_precision_text(&FullPrecision::None), None);
     }
 }

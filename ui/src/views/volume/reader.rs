@@ -1,4 +1,4 @@
-//! Reads volumes on a worker thread: the newest requests take precedence, obsolete ones are cancelled, and volumes are
+//! Reads volumes on a worker thread: the newest requests take precedence, obsolete ones are canceled, and volumes are
 //! cached within a byte budget.
 
 use super::content::{Builder, Volume};
@@ -100,7 +100,7 @@ impl VolumeReader {
         Self { shared, thread: spawned.ok() }
     }
 
-    /// Sets the requested volumes, most important first. Reading of others is cancelled.
+    /// Sets the requested volumes, most important first. Reading of others is canceled.
     pub fn request(&self, requests: &[VolumeRequest]) {
         let mut state = self.shared.state();
         if state.wanted.iter().eq(requests.iter().map(|r| &r.key)) {
@@ -207,14 +207,14 @@ fn run(shared: &VolumeReaderShared) {
         let result = read(&request, &cancel, &slices_done, &*shared.wake);
         let mut state = shared.state();
         state.running = None;
-        // The request may have been cancelled after the last slice.
+        // The request may have been canceled after the last slice.
         match cancel.check().and(result) {
             Ok(volume) => {
                 let (bytes, VolumeReaderState { cache, wanted, .. }) = (volume.bytes(), &mut *state);
                 cache.put(request.key, volume, bytes, shared.budget, |k| wanted.contains(k));
             }
-            Err(SourceError::Cancelled) => {
-                // It was requested again after it was cancelled.
+            Err(SourceError::Canceled) => {
+                // It was requested again after it was canceled.
                 if state.wanted.contains(&request.key) {
                     state.waiting.push_back(request);
                 }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn obsolete_requests_are_cancelled_and_the_rest_is_read() {
+    fn obsolete_requests_are_canceled_and_the_rest_is_read() {
         let numbered = Arc::new(NumberedPlanes::default());
         let source: Arc<dyn PlaneSource> = numbered.clone();
         let request = |c| VolumeRequest { key: key(c), source: Arc::clone(&source) };
