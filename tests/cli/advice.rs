@@ -398,6 +398,10 @@ fn training_that_waits_for_data_gets_advice() {
                 [augment.rotate]\nany_angle = 0.0\n[augment.elastic]\nprobability = 0.0\n\
                 [augment.scale]\nprobability = 0.0\n[augment.blur]\nprobability = 0.0\n";
     std::fs::write(fixture.path("t.toml"), fast).unwrap();
+    // Smaller ones, whose scores take less time.
+    for seed in 1..=3 {
+        fixture.nuclei("8,96,96", seed);
+    }
     // Other tests may take the processor from the data worker for a while.
     let waits = |run: usize| find(&train(&fixture, "sim", &format!("fast{run}"), &["--steps", "6"]), "data_wait");
     assert!((0..MAX_FOLLOWED).any(|run| waits(run).is_none()), "the advice is still given");
