@@ -115,7 +115,7 @@ fn open_checkpoint(file: &Path, settings: &ImportSettings) -> Result<Opened, Job
     let Imported { graph, architecture, mut assumptions } = imported;
     let mut found = match architecture {
         Architecture::NnUNet => use_with_plans(file, &checkpoint, &graph, settings).map_err(|error| match error {
-            PlansError::Job(error) => error,
+            PlansError::Job(error) => *error,
             PlansError::Import(error) => bad(error),
         })?,
         _ => use_without_plans(architecture, checkpoint.cytodl_head()),
@@ -275,7 +275,7 @@ fn read_up_to(file: &Path, limit: u64) -> Result<Vec<u8>, JobError> {
 
 /// Why nnU-Net's plans could not be used.
 enum PlansError {
-    Job(JobError),
+    Job(Box<JobError>),
     Import(ImportError),
 }
 
@@ -289,9 +289,10 @@ fn plans(file: &Path, arguments: Option<&Value>) -> Result<Option<Plans>, PlansE
     if stored.is_none()
         && let Some(path) = beside
     {
-        let bytes = read_up_to(&path, MAX_PLANS_BYTES).map_err(PlansError::Job)?;
+        let bytes = read_up_to(&path, MAX_PLANS_BYTES).map_err(|error| PlansError::Job(Box::new(error)))?;
         let read = serde_json::from_slice(&bytes);
-        stored = Some(read.map_err(|error| PlansError::Job(JobError::model(path.display().to_string(), error)))?);
+        let problem = |error| PlansError::Job(Box::new(JobError::model(path.display().to_string(), error)));
+        stored = Some(read.map_err(problem)?);
     }
     let Some(stored) = stored else { return Ok(None) };
     let folder_configuration = || {
