@@ -97,8 +97,9 @@ impl Named {
 #[serde(from = "MessageFields", into = "MessageFields")]
 pub struct Message {
     text: String,
-    /// Where each setting and time point is named in the text, in order. The text at that place is its name.
-    named: Vec<(usize, Named)>,
+    /// Where each setting and time point is named in the text, in order. The text at that place is its name. A slice, because
+    /// errors contain several messages.
+    named: Box<[(usize, Named)]>,
 }
 
 /// The fields of a [`Message`] in JSON.
@@ -117,10 +118,10 @@ impl Message {
 
     /// Returns a formatted text with the settings that its arguments name; [`message!`](crate::message!) calls it.
     pub fn format(arguments: fmt::Arguments<'_>) -> Self {
-        let mut recorder = Recorder(Self::default());
+        let mut recorder = Recorder::default();
         // Only an argument can fail; the text then ends before it.
         let _ = fmt::write(&mut recorder, arguments);
-        recorder.0
+        recorder.message()
     }
 
     /// Returns a text with the settings and time points that were stated beside it. Those that are unknown, as from a newer
@@ -140,7 +141,7 @@ impl Message {
                 end = start + name.len();
             }
         }
-        Self { text, named }
+        Self { text, named: named.into() }
     }
 
     /// Returns a text that came without its settings, such as one of a report, with those that are found in it.
@@ -184,9 +185,9 @@ impl Message {
 
     /// Returns the message with the text around the names of settings and time points as `change` returns it.
     pub fn map_text(&self, change: impl Fn(&str) -> Cow<'_, str>) -> Self {
-        let mut mapped = Self::default();
+        let mut mapped = Recorder::default();
         let (mut rest, mut end) = (self.text.as_str(), 0);
-        for (start, named) in &self.named {
+        for (start, named) in self.named.iter() {
             let name = named.text();
             let (before, after) = rest.split_at(start - end);
             mapped.text.push_str(&change(before));
@@ -196,7 +197,7 @@ impl Message {
             end = start + name.len();
         }
         mapped.text.push_str(&change(rest));
-        mapped
+        mapped.message()
     }
 
     /// Returns the message in two parts: up to the byte `at` of the text, and from there on. `None` if a character or the name
@@ -208,7 +209,7 @@ impl Message {
             return None;
         }
         let after = after.into_iter().map(|(start, named)| (start - at, named)).collect();
-        Some((Self { text: head.to_owned(), named: before }, Self { text: tail.to_owned(), named: after }))
+        Some((Self { text: head.to_owned(), named: before.into() }, Self { text: tail.to_owned(), named: after }))
     }
 }
 
@@ -224,7 +225,7 @@ impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.text.as_str();
         let mut end = 0;
-        for (start, named) in &self.named {
+        for (start, named) in self.named.iter() {
             let length = named.text().len();
             let (before, after) = rest.split_at(start - end);
             f.write_str(before)?;
@@ -248,7 +249,7 @@ impl From<&str> for Message {
 impl From<String> for Message {
     /// Returns a text that names no settings.
     fn from(text: String) -> Self {
-        Self { text, named: Vec::new() }
+        Self { text, named: Box::default() }
     }
 }
 
@@ -278,7 +279,17 @@ impl From<Message> for MessageFields {
 }
 
 /// Writes a message, and records the settings that [`write_name`] writes and the time points that [`TimePoint`] writes.
-struct Recorder(Message);
+#[derive(Default)]
+struct Recorder {
+    text: String,
+    named: Vec<(usize, Named)>,
+}
+
+impl Recorder {
+    fn message(self) -> Message {
+        Message { text: self.text, named: self.named.into() }
+    }
+}
 
 impl fmt::Write for Recorder {
     fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -286,9 +297,9 @@ impl fmt::Write for Recorder {
         let setting = NAME.take().filter(|name| *name == text).and_then(Setting::from_text).map(Named::Setting);
         let time = TIME.take().map(Named::Time).filter(|time| time.text() == text);
         if let Some(named) = setting.or(time) {
-            self.0.named.push((self.0.text.len(), named));
+            self.named.push((self.text.len(), named));
         }
-        self.0.text.push_str(text);
+        self.text.push_str(text);
         Ok(())
     }
 }
