@@ -473,7 +473,8 @@ mod tests {
 
     #[test]
     fn the_phase_after_all_pairs_were_checked_is_preparing_the_data_without_a_share() {
-        let run = TrainingRun { state: RunState::Running(JobId(1)), ..TrainingRun::default() };
+        let mut run = TrainingRun::default();
+        run.state = RunState::Running(JobId(1));
         let mut job = JobView::new(JobId(1), "Training of a".to_owned(), Purpose::Training);
         assert_eq!(phase(&run, Some(&job)), ("Waiting for another job".to_owned(), Some(0.0)));
         job.state = JobState::Running;
