@@ -34,7 +34,7 @@ mod tests {
     fn no_gradient_has_more_sums_than_are_planned() {
         for taps in [1, 2, 3, 4, 8, 9, 27, 125] {
             for channel_blocks in [1, 2, 63, 64, 65, 100, 511, 512, 513, 4096] {
-                for boxes in [1, 7, 512, 100_000] {
+                for boxes in [1usize, 7, 512, 100_000] {
                     let row_groups = row_groups(taps);
                     let part_boxes = boxes.div_ceil(part_limit(channel_blocks, row_groups, boxes));
                     let weights = channel_blocks * EDGE * EDGE * taps;
