@@ -217,9 +217,10 @@ impl Drop for SmallDisk {
 fn a_full_disk_is_code_4_and_leaves_nothing() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("16,96,96", 1);
+    let other = fixture.nuclei("16,96,96", 2);
     fixture.write("map.tif", "ZYX", &[16, 96, 96], vec![0.5f32; 16 * 96 * 96]);
     let Some(_disk) = SmallDisk::mount(&fixture.path("full"), "200k") else { return };
-    fixture.fails(4, &["predict", &raw, &raw, "--out", "full"], &["free some space", "the disk is full"]);
+    fixture.fails(4, &["predict", &raw, &other, "--out", "full"], &["free some space", "the disk is full"]);
     // It is found before anything is computed.
     let predict = ["predict", &raw, "--out", "full", "--json-progress"];
     let ran = fixture.fails(4, &predict, &["of disk space", "free some space"]);
