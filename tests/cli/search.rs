@@ -117,7 +117,8 @@ fn a_search_is_not_continued_on_data_whose_content_has_changed() {
     std::fs::write(fixture.path(raw), &content).unwrap();
     assert_eq!(fixture.run(&resumed).json()["report"], Value::Null);
     let middle = content.len() / 2;
-    content[middle] ^= 1;
+    // More than the distance of two samples.
+    content[middle..middle + 16_384].iter_mut().for_each(|byte| *byte ^= 1);
     std::fs::write(fixture.path(raw), &content).unwrap();
     let table = fixture.bytes("m.search.csv");
     fixture.fails(3, &resumed, &["m.search.csv", "data have changed", "--restart instead of --resume"]);
