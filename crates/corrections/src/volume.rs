@@ -274,7 +274,7 @@ impl LabelVolume {
         let mut chunks: Vec<u32> = deltas.keys().map(|k| k.1).collect();
         chunks.sort_unstable();
         chunks.dedup();
-        chunks.into_iter().for_each(|c| self.collapse(c));
+        chunks.into_iter().for_each(|c| self.compact(c));
         Ok(())
     }
 
@@ -339,8 +339,9 @@ impl LabelVolume {
         total
     }
 
-    /// Stores a chunk as one value if all its voxels are equal.
-    fn collapse(&mut self, chunk: u32) {
+    /// Stores a chunk as one value if all its voxels are equal, and with 16 bits if its labels allow it, so that the memory of
+    /// the labels depends on them alone and not on earlier edits.
+    fn compact(&mut self, chunk: u32) {
         let at = chunk as usize;
         let candidate = self.labels.chunks[at].get(0);
         let uniform = match candidate {
@@ -349,6 +350,11 @@ impl LabelVolume {
         };
         if uniform {
             self.labels.chunks[at] = Chunk::Uniform(candidate);
+        } else if let Chunk::Wide(values) = &self.labels.chunks[at]
+            && values.iter().all(|value| *value <= u32::from(u16::MAX))
+        {
+            let narrow = values.iter().map(|value| *value as u16).collect();
+            self.labels.chunks[at] = Chunk::Narrow(narrow);
         }
     }
 }
@@ -462,6 +468,6 @@ impl Drop for LabelWriter<'_> {
         let mut chunks: Vec<u32> = deltas.keys().map(|k| k.1).collect();
         chunks.sort_unstable();
         chunks.dedup();
-        chunks.into_iter().for_each(|c| self.volume.collapse(c));
+        chunks.into_iter().for_each(|c| self.volume.compact(c));
     }
 }
