@@ -52,7 +52,9 @@ mod tests {
             let array = Array::new(Axes::zyx(), vec![2, 8, 8], values).unwrap();
             write_array(&folder.path().join(name), &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
         };
-        ["a_raw.tif", "a_labels.tif"].iter().for_each(|name| write(name));
+        for name in ["a_raw.tif", "a_labels.tif"] {
+            write(name);
+        }
         let table = folder.path().join("pairs.csv");
         let fingerprint = |text: &str| {
             std::fs::write(&table, text).unwrap();
