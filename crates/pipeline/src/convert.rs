@@ -220,7 +220,11 @@ impl ConvertJob {
                 return Err(JobError::Mismatch {
                     path: self.input.clone(),
                     problem: message!("{} does not exist: the file has {extent}", part.named(picked)),
-                    next_step: message!("give a number from 0 to {}", extent.saturating_sub(1)),
+                    next_step: message!(
+                        "give a number from {} to {}",
+                        part.number(0),
+                        part.number(extent.saturating_sub(1))
+                    ),
                 });
             }
         }

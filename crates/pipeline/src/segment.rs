@@ -579,9 +579,11 @@ fn check_index(path: &Path, named: &Message, option: Setting, index: usize, coun
     if index < count {
         return Ok(());
     }
+    let part = if option == TIME { FilePart::TimePoint } else { FilePart::Channel };
+    let first = part.number(0);
     let next_step = match count {
-        0 | 1 => message!("give {option} 0"),
-        _ => message!("give {option} 0 to {}", count - 1),
+        0 | 1 => message!("give {option} {first}"),
+        _ => message!("give {option} {first} to {}", part.number(count - 1)),
     };
     let problem = message!("{named} does not exist: the file has {count}");
     Err(JobError::Mismatch { path: path.to_owned(), problem, next_step })

@@ -81,7 +81,7 @@ impl Named {
 /// A text for the user with the settings and time points that it names. It is made by [`message!`](crate::message!), and
 /// displays as its text; a message that is formatted into another one keeps them.
 ///
-/// In JSON, a message has the fields `message` and, if it names settings, `settings`.
+/// In JSON, a message has the fields `message` and, if it names settings or time points, `settings`.
 ///
 /// ```
 /// use cytoscope_storage::message;

@@ -114,12 +114,17 @@ impl FilePart {
         }
     }
 
+    /// Returns the number of the element `index`.
+    pub(crate) fn number(self, index: usize) -> Message {
+        match self {
+            Self::Channel => message!("{index}"),
+            Self::TimePoint => message!("{}", TimePoint(index)),
+        }
+    }
+
     /// Returns the name of the element `index`, with its number.
     pub(crate) fn named(self, index: usize) -> Message {
-        match self {
-            Self::Channel => message!("{} {index}", self.noun()),
-            Self::TimePoint => message!("{} {}", self.noun(), TimePoint(index)),
-        }
+        message!("{} {}", self.noun(), self.number(index))
     }
 }
 

@@ -298,7 +298,7 @@ pub(crate) fn check_time(time: Option<usize>, times: usize, input: &Path) -> Res
             problem: message!("time point {} does not exist: the file has {times}", TimePoint(time)),
             next_step: match times {
                 0 | 1 => message!("leave out {TIME}"),
-                n => message!("give a {TIME} from 0 to {}", n - 1),
+                n => message!("give a {TIME} from {} to {}", TimePoint(0), TimePoint(n - 1)),
             },
         }),
     }

@@ -177,3 +177,15 @@ fn a_map_with_nan_is_segmented_with_a_warning() {
         assert_eq!(is_noted, is_nan, "{:?}", report.notes);
     }
 }
+
+#[test]
+fn the_advice_on_a_missing_time_point_names_time_points() {
+    let times = |error: JobError| error.message().time_points().map(|(_, time)| time).collect::<Vec<_>>();
+    let path = Path::new("a.tif");
+    let refused = check_index(path, &FilePart::TimePoint.named(5), TIME, 5, 3).unwrap_err();
+    assert_eq!(times(refused), [5, 0, 2]);
+    let refused = crate::predict::resolve::check_time(Some(5), 3, path).unwrap_err();
+    assert_eq!(times(refused), [5, 0, 2]);
+    let refused = check_index(path, &FilePart::Channel.named(5), CHANNEL, 5, 3).unwrap_err();
+    assert!(times(refused).is_empty());
+}
