@@ -201,7 +201,8 @@ fn tile_sizes(model: &Model, device: DeviceId, tiling: &Tiling) -> Vec<Option<[u
     tiles
 }
 
-/// Runs the candidates, of which the one at `default` is the default, in separate processes. If this is interrupted, the search ends with what was measured.
+/// Runs the candidates, of which the one at `default` is the default, in separate processes. If this is interrupted, the search
+/// ends with what was measured.
 ///
 /// # Errors
 /// Cancellation before anything was measured, or the failure of all candidates.
