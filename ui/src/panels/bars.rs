@@ -138,8 +138,8 @@ const SLIDER_LABELS: f32 = 82.0;
 /// Size of the icons of buttons.
 const ICON: f32 = 16.0;
 
-/// Starts the next row of the toolbar if this one is too narrow for a width. Sliders do not move to it by themselves.
-fn make_room(ui: &mut Ui, width: f32) {
+/// Starts the next row if this one is too narrow for a width. Sliders and combo boxes do not move to it by themselves.
+pub(super) fn make_room(ui: &mut Ui, width: f32) {
     if ui.available_size_before_wrap().x < width {
         ui.end_row();
     }
