@@ -210,9 +210,12 @@ fn with_place_of_option(usage: clap::Error) -> clap::Error {
         Some(argument) if usage.kind() == UsageErrorKind::UnknownArgument => argument.to_string(),
         _ => return usage,
     };
+    let Some(name) = argument.strip_prefix("--") else { return usage };
     let first = std::env::args_os().skip(1).find(|word| word != "--verbose");
     let is_first = first.is_some_and(|word| word.to_string_lossy().starts_with(argument.as_str()));
-    if !argument.starts_with("--") || !is_first {
+    // Others are likely misspelled.
+    let has_option = |command: &clap::Command| command.get_arguments().any(|option| option.get_long() == Some(name));
+    if !is_first || !Arguments::command().get_subcommands().any(has_option) {
         return usage;
     }
     let message = format!(
@@ -331,7 +334,7 @@ fn refuse_other_encodings() -> Outcome {
     }
 }
 
-/// Refuses `-`, which stands for standard input or output in other programs: a folder of this name would be created.
+/// Refuses `-`, which stands for standard input or output in other programs: a file or folder of this name would be created.
 fn refuse_standard_streams() -> Outcome {
     let stands_alone =
         |word: &OsString| word == "-" || word.to_str().is_some_and(|w| w.starts_with("--") && w.ends_with("=-"));

@@ -166,6 +166,9 @@ fn an_option_before_its_command_is_told_where_it_belongs() {
         let ran = fixture.fails(2, words, &["'--json'", "the options of a command follow its name"]);
         assert!(!ran.stderr.contains("--json-error"), "{}", ran.stderr);
     }
+    // No command has this one.
+    let ran = fixture.fails(2, &["--versoin"], &["'--versoin'"]);
+    assert!(!ran.stderr.contains("the options of a command follow its name"), "{}", ran.stderr);
     // After the command, similar options are suggested.
     fixture.fails(2, &["info", "--jsn", "a.tif"], &["'--jsn'", "'--json'"]);
 }

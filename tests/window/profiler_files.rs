@@ -112,6 +112,26 @@ fn runs_of_different_kinds_are_compared_even_without_operators() {
 }
 
 #[test]
+fn the_choice_of_a_run_to_compare_with_is_not_cut_off_in_narrow_windows() {
+    let mut fixture = Fixture::new();
+    let (first, second) = (fixture.path("first.json"), fixture.path("second.json"));
+    write_trace(&first, 4, &[("Conv a", 500), ("Conv b", 250)]);
+    write_trace(&second, 1, &[("Conv a", 1000), ("Resize c", 125)]);
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    open(&mut fixture, &second);
+    open(&mut fixture, &first);
+    fixture.click("Compare with");
+    fixture.click("Compare with second.json · predict, 2.0 s");
+    // Depending on the width, it is in another row of the names of the views.
+    for width in [900.0, 820.0, 740.0, 640.0] {
+        fixture.window.set_size([width, 600.0].into());
+        fixture.window.run_steps(6);
+        let right = fixture.window.get_by_label("Compare with").rect().right();
+        assert!(right <= width, "it ends at {right} of {width}");
+    }
+}
+
+#[test]
 fn buttons_save_each_view_as_csv_and_the_run_as_a_trace() {
     let mut fixture = Fixture::new();
     fixture.window.state_mut().use_own_file_dialog();

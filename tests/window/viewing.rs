@@ -238,6 +238,10 @@ fn the_value_under_the_pointer_is_short_in_float_stacks() {
     fixture.window.hover_at(middle);
     fixture.until("the value", |w| sees(w, "value 0.1"));
     assert!(!fixture.sees("value 0.10"), "{}", fixture.on_screen());
+    // A page that replaces the views has no such value.
+    fixture.window.state_mut().send(Command::Train);
+    fixture.until("the page", |w| sees(w, "Choose a task"));
+    assert!(!fixture.sees("value 0.1"), "{}", fixture.on_screen());
 }
 
 #[test]

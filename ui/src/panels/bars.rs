@@ -29,6 +29,12 @@ use eframe::egui::{self, Frame, Id, Margin, Popup, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::time::Duration;
 
+/// Width of the bar with the progress of a job, in points.
+const JOB_BAR_WIDTH: f32 = 110.0;
+
+/// Least width of the title of a job in points.
+const JOB_TITLE_WIDTH: f32 = 30.0;
+
 /// Menus with their commands; `None` is a separator.
 const MENUS: [(&str, &[Option<Command>]); 5] = [
     (
@@ -132,8 +138,8 @@ const SLIDER_LABELS: f32 = 82.0;
 /// Size of the icons of buttons.
 const ICON: f32 = 16.0;
 
-/// Starts the next row of the toolbar if this one is too narrow for a width. Sliders do not move to it by themselves.
-fn make_room(ui: &mut Ui, width: f32) {
+/// Starts the next row if this one is too narrow for a width. Sliders and combo boxes do not move to it by themselves.
+pub(super) fn make_room(ui: &mut Ui, width: f32) {
     if ui.available_size_before_wrap().x < width {
         ui.end_row();
     }
@@ -375,12 +381,13 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if icon_button(ui, icon::STOP_CIRCLE, &state.current_title(Command::Cancel), true, false).clicked() {
         actions.send(JobsAction::Cancel(job.id));
     }
+    // In narrow windows, the bar and the title would cover the values under the pointer.
     let is_finishing = matches!(state.wizard().run.state, RunState::Finishing(_));
     if is_finishing && job.purpose == Purpose::Training {
         // The remaining steps are not made.
         ui.spinner();
-    } else {
-        ui.add(egui::ProgressBar::new(job.share()).desired_width(110.0).desired_height(8.0));
+    } else if ui.available_width() > JOB_BAR_WIDTH {
+        ui.add(egui::ProgressBar::new(job.share()).desired_width(JOB_BAR_WIDTH).desired_height(8.0));
     }
     let waiting = state.jobs.active().saturating_sub(1);
     let more = if waiting > 0 { format!(" (+{waiting})") } else { String::new() };
@@ -401,6 +408,9 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let status = job.training.as_ref().and_then(|times| times.status.as_ref());
     let status = status.map_or_else(String::new, |status| format!(" · {}", status_text(status)));
     let text = format!("{}{tuning}{left}{planned}{more}{status}", job.title);
+    if ui.available_width() < JOB_TITLE_WIDTH {
+        return;
+    }
     let label = ui.add(egui::Label::new(RichText::new(text).size(12.0)).truncate());
     if let Some(plan) = &job.plan {
         label.on_hover_text(format!("Planned: {}", plan.text()));

@@ -403,14 +403,15 @@ pub(crate) fn show(ui: &mut Ui, state: State<'_>, panels: &mut Panels, actions: 
     bars::top_bar(ui, state, actions);
     queue::queue_bar(ui, state, actions);
     train::training_bar(ui, state, actions);
-    bars::status_bar(ui, state, panels.views.hover(), actions);
-    if settings.show_profiler {
-        profiler::profiler_panel(ui, state, &mut panels.profiler, actions);
-    }
     let has_documents = !state.documents.all().is_empty();
     let task = state.display.task();
     let training = task == PanelTask::Train;
     let shows_views = has_documents && !task.is_page();
+    // The views keep the values of the last frame in which they were shown.
+    bars::status_bar(ui, state, panels.views.hover().filter(|_| shows_views), actions);
+    if settings.show_profiler {
+        profiler::profiler_panel(ui, state, &mut panels.profiler, actions);
+    }
     let (with_library, with_tasks) = (shows_views && settings.show_library, shows_views && settings.show_tasks);
     let share_panel = is_narrow && with_library && with_tasks;
     if with_library && !share_panel {

@@ -8,6 +8,7 @@ mod roofline;
 mod timeline;
 mod training;
 
+use super::bars::make_room;
 use super::{frame, icon_button, seconds, weak};
 use crate::action::Actions;
 use crate::command::Command;
@@ -361,6 +362,7 @@ fn profile(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, run: Sho
                 profiler.view = view;
             }
         }
+        make_room(ui, COMPARE_WIDTH);
         compare_choice(ui, state, profiler, run);
     });
     stage_bar(ui, run, None);
