@@ -71,7 +71,8 @@ impl Side<'_> {
         }
         if self.count() > 1 {
             let path = absolute(self.path);
-            let message = format!("{}: no single channel is named {name:?}, so the first one is compared", path.display());
+            let message =
+                format!("{}: no single channel is named {name:?}, so the first one is compared", path.display());
             notes.push(message.into());
         }
         0
