@@ -4,11 +4,11 @@ use crate::explain::{explained, rank};
 use cytoscope_engine::{DeviceId, EngineError};
 use std::any::Any;
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-/// Messages of all panics of device threads since the program started.
-static DEVICE_PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static DEVICE_PANICS: Mutex<DevicePanics> = Mutex::new(DevicePanics { count: 0, last: VecDeque::new() });
 static HOOK: Once = Once::new();
 
 thread_local! {
@@ -18,6 +18,8 @@ thread_local! {
 
 /// Length to which panic messages are kept, in characters. Those of Burn's tuning state the cause late.
 const MAX_KEPT_CHARS: usize = 8000;
+/// Number of the last panic messages that are kept.
+const MAX_KEPT_PANICS: usize = 1000;
 /// Size of the smallest buffer that a device may lack memory for.
 const MIN_REQUEST_BYTES: u64 = 1024;
 /// Length to which reasons are truncated, in characters.
@@ -29,6 +31,30 @@ const DEVICE_THREADS: [&str; 2] = ["DSU-", "DSD-"];
 /// Names of threads in unit tests, whose panics must not fail the sessions of other tests in the same process.
 #[cfg(test)]
 const DEVICE_THREADS: [&str; 2] = ["test-DSU-", "test-DSD-"];
+
+/// Panics of device threads since the program started.
+struct DevicePanics {
+    /// Number of all panics.
+    count: usize,
+    /// Messages of the last ones, at most [`MAX_KEPT_PANICS`].
+    last: VecDeque<String>,
+}
+
+impl DevicePanics {
+    fn push(&mut self, error_text: String) {
+        if self.last.len() >= MAX_KEPT_PANICS {
+            self.last.pop_front();
+        }
+        self.last.push_back(error_text);
+        self.count += 1;
+    }
+
+    /// Returns the messages after the first `seen` panics, as far as they are kept.
+    fn since(&self, seen: usize) -> Vec<String> {
+        let new = self.count.saturating_sub(seen);
+        self.last.iter().skip(self.last.len().saturating_sub(new)).cloned().collect()
+    }
+}
 
 /// The panics of device threads that a user of a device has seen.
 ///
@@ -43,7 +69,7 @@ impl PanicWatch {
     /// Watches for panics from now on.
     pub(crate) fn start() -> Self {
         HOOK.call_once(count_device_panics);
-        Self { seen: device_panics().len() }
+        Self { seen: device_panics().count }
     }
 
     /// Runs `work` and turns its panics, and those of device threads since the watch started or last looked, into errors
@@ -90,8 +116,8 @@ impl PanicWatch {
     /// dropped after a panic use watches of their own, for which the list must not be locked.
     fn new_panics(&mut self) -> Vec<String> {
         let all = device_panics();
-        let since = all.get(self.seen..).unwrap_or_default().to_vec();
-        self.seen = all.len();
+        let since = all.since(self.seen);
+        self.seen = all.count;
         since
     }
 }
@@ -113,7 +139,7 @@ fn caught<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
     caught
 }
 
-fn device_panics() -> MutexGuard<'static, Vec<String>> {
+fn device_panics() -> MutexGuard<'static, DevicePanics> {
     DEVICE_PANICS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -253,6 +279,18 @@ mod tests {
         let full = watch.guard(device, || Ok(2));
         assert!(matches!(full, Err(EngineError::OutOfMemory { needed_bytes: 8192, .. })), "{full:?}");
         assert_eq!(watch.guard(device, || Ok(3)).ok(), Some(3));
+    }
+
+    #[test]
+    fn only_the_last_panics_are_kept_and_all_are_counted() {
+        let mut panics = DevicePanics { count: 0, last: VecDeque::new() };
+        for number in 0..MAX_KEPT_PANICS + 5 {
+            panics.push(number.to_string());
+        }
+        assert_eq!((panics.count, panics.last.len()), (MAX_KEPT_PANICS + 5, MAX_KEPT_PANICS));
+        assert_eq!(panics.since(0).first().map(String::as_str), Some("5"));
+        assert_eq!(panics.since(MAX_KEPT_PANICS + 3), ["1003", "1004"]);
+        assert!(panics.since(panics.count).is_empty());
     }
 
     /// A tensor that is freed on its device, like those that a training step leaves there.

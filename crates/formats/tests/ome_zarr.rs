@@ -537,7 +537,8 @@ fn chunks_in_bz2_and_lzma_are_read() {
     let wanted = Samples::U16((0..64).collect());
     for (name, chunk) in [("bz2", BZ2_CHUNK), ("lzma", LZMA_CHUNK)] {
         let codec = format!("numcodecs.{name}");
-        let path = made(folder.path(), |_, array| array["codecs"] = json!([{"name": "bytes"}, {"name": codec}]));
+        let to_bytes = json!({"name": "bytes", "configuration": {"endian": "little"}});
+        let path = made(folder.path(), |_, array| array["codecs"] = json!([to_bytes, {"name": codec}]));
         std::fs::create_dir_all(path.join("0/c/0/0")).unwrap();
         std::fs::write(path.join("0/c/0/0/0"), chunk).unwrap();
         let image = open(&path, &OpenOptions::default()).unwrap();

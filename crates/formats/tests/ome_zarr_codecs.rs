@@ -113,7 +113,7 @@ fn filters_that_are_not_supported_are_named() {
     }
     let codecs = |codecs: Value| made(folder.path(), |_, array| array["codecs"] = codecs);
     let delta = json!({"name": "numcodecs.delta", "configuration": {"dtype": "uint16"}});
-    let to_bytes = json!({"name": "bytes"});
+    let to_bytes = json!({"name": "bytes", "configuration": {"endian": "little"}});
     refused(codecs(json!([to_bytes, delta])), "numcodecs.delta");
     refused(codecs(json!([{"name": "numcodecs.zlib"}, to_bytes])), "comes before the codec");
     refused(

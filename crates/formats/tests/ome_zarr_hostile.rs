@@ -42,6 +42,8 @@ fn hostile_metadata_are_refused_when_the_folder_is_opened() {
         ("fill_value", json!(-1), Malformed),
         ("fill_value", json!("NaN"), Malformed),
         ("codecs", json!([]), Malformed),
+        ("codecs", json!([{"name": "bytes"}]), Malformed),
+        ("codecs", json!([{"name": "bytes", "configuration": {"endian": null}}]), Malformed),
         ("codecs", json!([{"name": "bytes"}, {"name": "pcodec"}]), Unsupported),
         ("codecs", json!([{"name": "zstd"}]), Malformed),
         ("codecs", json!([{"name": "zstd"}, {"name": "bytes"}]), Malformed),
@@ -174,7 +176,8 @@ fn damaged_chunks_are_refused_when_they_are_read() {
     assert_eq!(read(&|_, _| {}, &bytes).unwrap().samples().as_bytes().len(), 128);
     assert_eq!(read(&|_, _| {}, &bytes[..100]).unwrap_err().kind(), FormatErrorKind::Malformed);
     let codec = |name: &'static str| {
-        move |_: &mut Value, array: &mut Value| array["codecs"] = json!([{"name": "bytes"}, {"name": name}])
+        let to_bytes = json!({"name": "bytes", "configuration": {"endian": "little"}});
+        move |_: &mut Value, array: &mut Value| array["codecs"] = json!([to_bytes, {"name": name}])
     };
     for name in ["zstd", "gzip", "blosc", "crc32c", "zlib", "lz4", "numcodecs.bz2", "numcodecs.lzma"] {
         assert_eq!(read(&codec(name), &bytes).unwrap_err().kind(), FormatErrorKind::Malformed, "{name}");

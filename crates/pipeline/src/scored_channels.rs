@@ -61,11 +61,21 @@ impl Side<'_> {
         Ok(found.map_err(mismatch)?.first().copied())
     }
 
-    /// Returns the channel of this name, or the first one.
-    fn like(&self, name: Option<&str>) -> usize {
-        let wanted = name.map(|name| ChannelRef::Name(name.to_owned()));
-        let found = wanted.and_then(|wanted| find_channels(&[wanted], &self.names()).ok());
-        found.and_then(|found| found.first().copied()).unwrap_or(0)
+    /// Returns the channel of this name, or the first one. A note says so if there are several, of which none, or
+    /// more than one, has the name.
+    fn like(&self, name: Option<&str>, notes: &mut Vec<Note>) -> usize {
+        let Some(name) = name else { return 0 };
+        let found = find_channels(&[ChannelRef::Name(name.to_owned())], &self.names()).ok();
+        if let Some(channel) = found.and_then(|found| found.first().copied()) {
+            return channel;
+        }
+        if self.count() > 1 {
+            let path = absolute(self.path);
+            let message =
+                format!("{}: no single channel is named {name:?}, so the first one is compared", path.display());
+            notes.push(message.into());
+        }
+        0
     }
 
     /// Returns the note that only the `used` channels are scored, if the file has others and none was chosen.
@@ -112,8 +122,8 @@ pub(crate) fn channel_pairs(
             };
             let like_truth = name_in(&truth, t);
             let like_prediction = name_in(&prediction, p);
-            let p = p.unwrap_or_else(|| prediction.like(like_truth.as_deref()));
-            let t = t.unwrap_or_else(|| truth.like(like_prediction.as_deref()));
+            let p = p.unwrap_or_else(|| prediction.like(like_truth.as_deref(), notes));
+            let t = t.unwrap_or_else(|| truth.like(like_prediction.as_deref(), notes));
             vec![[p, t]]
         }
     };
@@ -251,6 +261,9 @@ mod tests {
         let (found, notes) = pairs(&["a", "b"], &["b", "a"], [Some("b"), None], false).unwrap();
         assert_eq!(found, [pair(1, 0, "b")]);
         assert!(notes.contains("t.tif: only channel 0 (b)"), "{notes}");
+        let (found, notes) = pairs(&["a", "b"], &["x", "y"], [Some("b"), None], false).unwrap();
+        assert_eq!(found, [pair(1, 0, "b")]);
+        assert!(notes.contains("t.tif: no single channel is named \"b\", so the first one is compared"), "{notes}");
         let unknown = pairs(&["a", "b"], &["t"], [Some("c"), None], false).unwrap_err();
         assert!(unknown.contains("no channel \"c\"") && unknown.contains("1 (b)"), "{unknown}");
     }

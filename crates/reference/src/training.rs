@@ -29,8 +29,8 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
         }
         Op::LossScale(rule) => loss_scale(*rule, call),
         Op::Update(optimizer) => {
-            let hyper = Hyper::from_slice(&call.need(0)?.to_f64_vec())
-                .ok_or_else(|| GraphError::misused("hyper-parameters", "a different number", "4"))?;
+            let numbers = call.need(0)?.to_f64_vec();
+            let hyper = Hyper::from_slice(&numbers).ok_or_else(|| wrong_count("hyper-parameters", numbers.len(), 4))?;
             let norm = call.need(1)?.to_f64_vec().first().copied().unwrap_or(0.0) as f32;
             let (p, dtype) = (call.need(2)?, call.need(2)?.dtype());
             let mut values = p.to_f64_vec();
@@ -52,12 +52,19 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
     }
 }
 
+/// The error for a list of numbers that has a wrong length.
+fn wrong_count(what: &str, got: usize, expected: usize) -> GraphError {
+    GraphError::misused(what, format!("{got} numbers"), format!("{expected} numbers"))
+}
+
 fn loss_scale(rule: LossScale, call: &Call<'_>) -> Result<Vec<Tensor>> {
     let values = |index: usize| -> Result<Vec<f64>> { Ok(call.need(index)?.to_f64_vec()) };
     let number = |index: usize| -> Result<f32> { Ok(values(index)?.first().copied().unwrap_or(f64::NAN) as f32) };
-    let wrong = |what: &str, expected: usize| GraphError::misused(what, "a different number", expected.to_string());
-    let state = ScaleState::from_slice(&values(2)?).ok_or_else(|| wrong("state", ScaleState::LENGTH))?;
-    let given = StepNumbers::from_slice(&values(3)?).ok_or_else(|| wrong("numbers of a step", StepNumbers::LENGTH))?;
+    let (state, given) = (values(2)?, values(3)?);
+    let state = ScaleState::from_slice(&state)
+        .ok_or_else(|| wrong_count("loss scale state", state.len(), ScaleState::LENGTH))?;
+    let given =
+        StepNumbers::from_slice(&given).ok_or_else(|| wrong_count("step inputs", given.len(), StepNumbers::LENGTH))?;
     let (hyper, after) = rule.decide(number(0)?, number(1)?, state, given);
     let outputs = [Tensor::vector(hyper.to_vec()), Tensor::vector(after.to_vec()), Tensor::scalar(after.scale)];
     let dtype = call.need(0)?.dtype();

@@ -14,10 +14,11 @@ const COLUMNS: usize = 3;
 /// Ratio of the largest to the smallest value of a setting from which its axis is logarithmic.
 const LOGARITHMIC: f64 = 50.0;
 
-/// Returns the plots of the trials that were scored; `None` without any. `keys` are the settings in the order of the rows'
+/// Returns the plots of the trials with finite scores; `None` without any. `keys` are the settings in the order of the rows'
 /// values.
 pub(super) fn svg(rows: &[Row], keys: &[String]) -> Option<String> {
-    let scored: Vec<(&Row, f64)> = rows.iter().filter_map(|row| Some((row, row.score?))).collect();
+    let finite_score = |row: &Row| row.score.filter(|score| score.is_finite());
+    let scored: Vec<(&Row, f64)> = rows.iter().filter_map(|row| Some((row, finite_score(row)?))).collect();
     let scores = Scale::of(scored.iter().map(|(_, score)| *score))?;
     let best = best_trial(&scored)?;
     let mut plots = vec![over_rungs(&scored, best, &scores)?];
@@ -143,8 +144,8 @@ fn over_rungs(scored: &[(&Row, f64)], best: usize, scores: &Scale) -> Option<Str
     Some(plot)
 }
 
-/// Plots each trial's last score against the value of setting `key`, the `at`-th one. Values that are not numbers are
-/// placed in alphabetical order.
+/// Plots each trial's last score against the value of setting `key`, the `at`-th one. If a value is not a finite
+/// number, all are placed in alphabetical order.
 fn beside_setting(scored: &[(&Row, f64)], (at, key): (usize, &str), best: usize, scores: &Scale) -> Option<String> {
     let mut last: BTreeMap<usize, (&Row, f64)> = BTreeMap::new();
     for &(row, score) in scored {
@@ -154,7 +155,8 @@ fn beside_setting(scored: &[(&Row, f64)], (at, key): (usize, &str), best: usize,
         }
     }
     let values: Vec<&str> = last.values().filter_map(|(row, _)| row.values.get(at)).map(String::as_str).collect();
-    let numbers: Option<Vec<f64>> = values.iter().map(|value| value.parse().ok()).collect();
+    let finite = |value: &&str| value.parse::<f64>().ok().filter(|number| number.is_finite());
+    let numbers: Option<Vec<f64>> = values.iter().map(finite).collect();
     let mut names = values.clone();
     names.sort_unstable();
     names.dedup();
@@ -232,5 +234,17 @@ mod tests {
         // One trial: all axes have length 0.
         let one = svg(&[row(0, 1, Some(0.5), ["1", "2"])], &["a".to_owned()]).unwrap();
         assert!(!one.contains("NaN") && !one.contains("inf"), "{one}");
+    }
+
+    #[test]
+    fn scores_and_settings_that_are_not_finite_have_no_place_outside_the_plots() {
+        let rows = [
+            row(0, 1, Some(0.5), ["1", "2"]),
+            row(1, 1, Some(0.6), ["inf", "nan"]),
+            row(2, 1, Some(f64::NAN), ["3", "4"]),
+        ];
+        let svg = svg(&rows, &["a".to_owned(), "b".to_owned()]).unwrap();
+        assert!(!svg.contains("NaN") && !svg.contains("\"inf\""), "{svg}");
+        assert!(svg.contains("trial 1") && !svg.contains("trial 2"), "{svg}");
     }
 }

@@ -359,13 +359,16 @@ impl Chain {
             shards: None,
         };
         let mut to_bytes = false;
+        let mut is_order_stated = false;
         let mut filters = Vec::new();
         for entry in list {
             match named(entry)? {
                 ("transpose", configuration) if !to_bytes => chain.transpose(&configuration)?,
                 ("bytes" | "endian", configuration) if !to_bytes => {
                     to_bytes = true;
-                    chain.order = match text(&configuration, "endian") {
+                    let endian = text(&configuration, "endian");
+                    is_order_stated = endian.is_some();
+                    chain.order = match endian {
                         None | Some("little") => ByteOrder::Little,
                         Some("big") => ByteOrder::Big,
                         Some(other) => return Err(Fault::malformed(format!("unknown byte order {other:?}"))),
@@ -373,6 +376,8 @@ impl Chain {
                 }
                 ("sharding_indexed", configuration) if !to_bytes && may_be_sharded => {
                     to_bytes = true;
+                    // The codecs inside the shards are checked by themselves.
+                    is_order_stated = true;
                     if !chain.stored.is_sorted() {
                         let next_step = "write it again without a transpose before the sharding";
                         return Err(Fault::unsupported("its shards are transposed, which is not supported", next_step));
@@ -388,15 +393,18 @@ impl Chain {
                 (name, configuration) => chain.codecs.push(BytesCodec::parse(name, &configuration)?),
             }
         }
-        chain.add_filters(filters, dtype)?;
+        let stored = chain.add_filters(filters, dtype)?;
         if !to_bytes {
             return Err(Fault::malformed("its codecs do not include \"bytes\""));
+        }
+        if !is_order_stated && stored.size_bytes() > 1 {
+            return Err(Fault::malformed("its codec \"bytes\" does not state the byte order (\"endian\")"));
         }
         Ok(chain)
     }
 
-    /// Adds filters of samples of a type before the other codecs.
-    fn add_filters(&mut self, filters: Vec<(&str, Map<String, Value>)>, dtype: DType) -> Result<(), Fault> {
+    /// Adds filters of samples of a type before the other codecs; returns the type of the samples after them.
+    fn add_filters(&mut self, filters: Vec<(&str, Map<String, Value>)>, dtype: DType) -> Result<DType, Fault> {
         let mut samples = SampleType { dtype, order: self.order };
         for (at, (name, configuration)) in filters.into_iter().enumerate() {
             let Some(filter) = Filter::parse(name, &configuration, samples, TypeNames::OfChunk)? else {
@@ -411,7 +419,7 @@ impl Chain {
             samples = filter.stored();
             self.codecs.insert(at, BytesCodec::Filter(filter));
         }
-        Ok(())
+        Ok(samples.dtype)
     }
 
     fn transpose(&mut self, configuration: &Map<String, Value>) -> Result<(), Fault> {
@@ -444,7 +452,7 @@ impl Chain {
         let mut index_has_checksum = false;
         for (i, entry) in index_codecs.ok_or_else(missing)?.iter().enumerate() {
             match named(entry)? {
-                ("bytes" | "endian", c) if i == 0 && text(&c, "endian") != Some("big") => {}
+                ("bytes" | "endian", c) if i == 0 && text(&c, "endian") == Some("little") => {}
                 ("crc32c", _) if i == 1 => index_has_checksum = true,
                 (name, _) => {
                     let next_step = "write it again with the index codecs bytes (little) and crc32c";

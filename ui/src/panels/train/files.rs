@@ -210,7 +210,10 @@ fn labels_channel(ui: &mut Ui, value: &mut Option<ChannelRef>, found: &[&str]) {
         });
         if edit.changed() {
             // Spaces are kept as typed, so that a word can follow.
-            *channel = text.trim().parse::<usize>().map_or_else(|_| ChannelRef::Name(text.clone()), ChannelRef::Index);
+            *channel = match text.parse::<ChannelRef>() {
+                Ok(number @ ChannelRef::Index(_)) => number,
+                _ => ChannelRef::Name(text),
+            };
         }
     });
     ui.end_row();

@@ -17,6 +17,8 @@ use egui_phosphor::regular as icon;
 
 /// Maximum width of the name of an image, in points.
 const NAME_WIDTH: f32 = 360.0;
+/// Smallest change of a score that shows in its three decimals.
+const MIN_CHANGE: f64 = 0.0005;
 
 /// The main score of a report.
 pub(super) fn short(report: &TrainReport) -> String {
@@ -48,6 +50,15 @@ struct Row<'a> {
     name: &'a str,
     before: Option<f64>,
     after: f64,
+}
+
+/// How the score of a pair has changed; empty if it has none before training.
+fn change_text(row: &Row<'_>) -> String {
+    match row.before.map(|before| row.after - before) {
+        Some(change) if change.abs() >= MIN_CHANGE => format!("{change:+.3}"),
+        Some(_) => "unchanged".to_owned(),
+        None => String::new(),
+    }
 }
 
 /// Pairs, best first.
@@ -226,13 +237,11 @@ fn pairs(ui: &mut Ui, report: &TrainReport) {
             if has_before {
                 let before = row.before;
                 ui.label(format!("{} {} {:.3}", number(before.as_ref()), icon::ARROW_RIGHT, row.after));
-                let change = before.map(|b| row.after - b);
-                match change {
-                    Some(c) if c.abs() >= 0.0005 => {
-                        ui.colored_label(if c > 0.0 { good } else { bad }, format!("{c:+.3}"))
-                    }
-                    _ => ui.label(RichText::new("unchanged").weak()),
-                };
+                let text = RichText::new(change_text(row));
+                ui.label(match before.map(|b| row.after - b) {
+                    Some(c) if c.abs() >= MIN_CHANGE => text.color(if c > 0.0 { good } else { bad }),
+                    _ => text.weak(),
+                });
             } else {
                 ui.label(format!("{:.3}", row.after));
             }
@@ -252,6 +261,12 @@ mod tests {
     use super::*;
     use cytoscope_train::PrecisionComparison;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn a_pair_without_a_score_before_training_has_no_change() {
+        let text = |before: Option<f64>| change_text(&Row { name: "a", before, after: 0.75 });
+        assert_eq!([text(Some(0.5)), text(Some(0.7501)), text(None)], ["+0.250", "unchanged", ""]);
+    }
 
     #[test]
     fn the_comparison_with_32_bits_states_scores_and_differences() {
