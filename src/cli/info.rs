@@ -1,90 +1,111 @@
-//! `cytoscope info`: describes an image file.
+//! `cytoscope info`: describes image files.
 
 use super::failure::Outcome;
 use super::{print, print_json};
 use clap::Args;
-use cytoscope_formats::{ByteOrder, FileFormat, OpenOptions, SeriesChoice, StoredCompression};
+use cytoscope_formats::{ByteOrder, FileFormat, FormatError, Image, OpenOptions, SeriesChoice, StoredCompression};
 use cytoscope_storage::{by_count, counted};
 use cytoscope_volume::Axes;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Number of series whose names are listed.
 const LISTED_SERIES: usize = 24;
 
 #[derive(Args)]
 pub(crate) struct Info {
-    /// Image file to describe.
-    file: PathBuf,
+    /// Image files to describe.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
     /// Series (position, scene, well) to describe in a multi-series file, by number from 0 or by name.
     #[arg(long, default_value = "0", value_name = "N|NAME")]
     series: SeriesChoice,
     /// Axis order, such as ZYX or TCYX, to use instead of the file's own.
     #[arg(long)]
     axes: Option<Axes>,
-    /// Print the metadata as one JSON object.
+    /// Print the metadata as one JSON object, or of several files as a list of objects.
     #[arg(long)]
     json: bool,
 }
 
 impl Info {
     pub(crate) fn run(self) -> Outcome {
-        let image = self.series.open(&self.file, &OpenOptions { axes: self.axes, ..OpenOptions::default() })?;
-        let meta = image.meta();
         if self.json {
-            return print_json(meta);
+            return self.print_as_json();
         }
-        let um = |v: Option<f64>| v.map_or_else(|| "unknown".to_owned(), |v| format!("{v:.4} µm"));
-        let shape: Vec<String> =
-            meta.axes.iter().zip(&meta.shape).map(|(axis, n)| format!("{} {n}", axis.letter())).collect();
-        print(&format!("{}", meta.path.display()));
-        print(&format!("  format      {}", format_text(meta.format, meta.compression, meta.byte_order)));
-        print(&format!(
-            "  axes        {}",
-            if shape.is_empty() { "a single value".to_owned() } else { shape.join(", ") }
-        ));
-        print(&format!("  samples     {}", meta.dtype));
-        let v = meta.voxel_size_um;
-        print(&format!("  voxel size  z {}, y {}, x {}", um(v.z), um(v.y), um(v.x)));
-        if meta.origin_um != [0.0; 3] {
-            let [z, y, x] = meta.origin_um;
-            print(&format!("  origin      z {z}, y {y}, x {x} µm"));
-        }
-        if let Some(seconds) = meta.time_interval_secs {
-            print(&format!("  interval    {seconds} s"));
-        }
-        for (i, channel) in meta.channels.iter().enumerate().filter(|(_, c)| !c.name.is_empty()) {
-            print(&format!("  channel {i}   {}", channel.name));
-        }
-        for level in meta.levels.iter().skip(1) {
-            print(&format!("  level       {} {:?}", level.name, level.shape_full));
-        }
-        if meta.series_count > 1 {
-            print(&format!("  series      {} of {} (--series selects another)", meta.series, meta.series_count));
-            let named = meta.series_names.iter().enumerate().filter(|(_, name)| !name.is_empty());
-            for (i, name) in named.take(LISTED_SERIES) {
-                print(&format!("  series {i:<4} {name}"));
+        for (i, file) in self.files.iter().enumerate() {
+            if i > 0 {
+                print("");
             }
-            if meta.series_names.len() > LISTED_SERIES {
-                print("  …           --json lists all series");
-            }
-        }
-        let files = image.files();
-        if let ([first, .., last], true) = (files.as_slice(), meta.is_numbered_series()) {
-            let name = |p: &PathBuf| p.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-            print(&format!("  files       {}, {} to {}: one slice each", files.len(), name(first), name(last)));
-        }
-        if let Some(why) = &meta.read_as_slices {
-            print(&format!("  axes        {why}"));
-        }
-        for sentence in &meta.not_applied {
-            print(&format!("  note        {sentence}"));
-        }
-        if meta.missing_planes > 0 {
-            let missing = counted(meta.missing_planes, "plane");
-            let are = by_count(meta.missing_planes, "is", "are");
-            print(&format!("  missing     {missing} {are} not in the file and read as zeros"));
+            describe(&self.open(file)?);
         }
         Ok(())
+    }
+
+    /// Prints the metadata of one file as an object, and of several as a list.
+    fn print_as_json(&self) -> Outcome {
+        let metadata = |file: &PathBuf| self.open(file).map(|image| image.meta().clone());
+        let described = self.files.iter().map(metadata).collect::<Result<Vec<_>, FormatError>>()?;
+        match described.as_slice() {
+            [one] => print_json(one),
+            several => print_json(&several),
+        }
+    }
+
+    fn open(&self, file: &Path) -> Result<Image, FormatError> {
+        self.series.open(file, &OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() })
+    }
+}
+
+/// Prints the path of an image, and what the file contains.
+fn describe(image: &Image) {
+    let meta = image.meta();
+    let um = |v: Option<f64>| v.map_or_else(|| "unknown".to_owned(), |v| format!("{v:.4} µm"));
+    let shape: Vec<String> =
+        meta.axes.iter().zip(&meta.shape).map(|(axis, n)| format!("{} {n}", axis.letter())).collect();
+    print(&format!("{}", meta.path.display()));
+    print(&format!("  format      {}", format_text(meta.format, meta.compression, meta.byte_order)));
+    print(&format!("  axes        {}", if shape.is_empty() { "a single value".to_owned() } else { shape.join(", ") }));
+    print(&format!("  samples     {}", meta.dtype));
+    let v = meta.voxel_size_um;
+    print(&format!("  voxel size  z {}, y {}, x {}", um(v.z), um(v.y), um(v.x)));
+    if meta.origin_um != [0.0; 3] {
+        let [z, y, x] = meta.origin_um;
+        print(&format!("  origin      z {z}, y {y}, x {x} µm"));
+    }
+    if let Some(seconds) = meta.time_interval_secs {
+        print(&format!("  interval    {seconds} s"));
+    }
+    for (i, channel) in meta.channels.iter().enumerate().filter(|(_, c)| !c.name.is_empty()) {
+        print(&format!("  channel {i}   {}", channel.name));
+    }
+    for level in meta.levels.iter().skip(1) {
+        print(&format!("  level       {} {:?}", level.name, level.shape_full));
+    }
+    if meta.series_count > 1 {
+        print(&format!("  series      {} of {} (--series selects another)", meta.series, meta.series_count));
+        let named = meta.series_names.iter().enumerate().filter(|(_, name)| !name.is_empty());
+        for (i, name) in named.take(LISTED_SERIES) {
+            print(&format!("  series {i:<4} {name}"));
+        }
+        if meta.series_names.len() > LISTED_SERIES {
+            print("  …           --json lists all series");
+        }
+    }
+    let files = image.files();
+    if let ([first, .., last], true) = (files.as_slice(), meta.is_numbered_series()) {
+        let name = |p: &PathBuf| p.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        print(&format!("  files       {}, {} to {}: one slice each", files.len(), name(first), name(last)));
+    }
+    if let Some(why) = &meta.read_as_slices {
+        print(&format!("  axes        {why}"));
+    }
+    for sentence in &meta.not_applied {
+        print(&format!("  note        {sentence}"));
+    }
+    if meta.missing_planes > 0 {
+        let missing = counted(meta.missing_planes, "plane");
+        let are = by_count(meta.missing_planes, "is", "are");
+        print(&format!("  missing     {missing} {are} not in the file and read as zeros"));
     }
 }
 

@@ -42,6 +42,7 @@ use clap::error::{ContextKind, ErrorKind as UsageErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use cytoscope_pipeline::{JobError, JobErrorKind, Note, NoteLevel};
 use cytoscope_storage::read::open_regular;
+use cytoscope_storage::setting::OUT;
 use cytoscope_storage::target::check_extension;
 use failure::{Failure, Outcome};
 use output::{check_stdout, eprint_json, eprint_line, keep_stdout_error, print, print_json};
@@ -184,7 +185,7 @@ fn exit_code(outcome: Outcome, json_error: bool) -> ExitCode {
 
 /// Prints the help, the version, or what is wrong with the arguments, and returns the exit code.
 fn print_usage(usage: clap::Error) -> ExitCode {
-    let usage = with_place_of_option(with_expected_number(usage));
+    let usage = with_place_of_output(with_place_of_option(with_expected_number(usage)));
     let printed = usage.print();
     if usage.use_stderr() {
         // Standard error may be closed; the exit code still reports the error.
@@ -221,6 +222,20 @@ fn with_place_of_option(usage: clap::Error) -> clap::Error {
     let message = format!(
         "unexpected argument '{argument}': the options of a command follow its name\n\nFor more information, try \
          '--help'.\n"
+    );
+    clap::Error::raw(usage.kind(), message).with_cmd(&Arguments::command())
+}
+
+/// Replaces the error for `--out` of `convert`, whose output has no option, by one that says where the output belongs.
+fn with_place_of_output(usage: clap::Error) -> clap::Error {
+    let text = |kind: ContextKind| usage.get(kind).map(ToString::to_string).unwrap_or_default();
+    let is_output = usage.kind() == UsageErrorKind::UnknownArgument && text(ContextKind::InvalidArg) == OUT.text();
+    if !is_output || !text(ContextKind::Usage).contains(" convert ") {
+        return usage;
+    }
+    let message = format!(
+        "unexpected argument '{OUT}': the output of convert is its second path: cytoscope convert INPUT OUTPUT\n\nFor more \
+         information, try '--help'.\n"
     );
     clap::Error::raw(usage.kind(), message).with_cmd(&Arguments::command())
 }
@@ -495,6 +510,17 @@ mod tests {
         let text = refusal(&[&predict[..], &["--blend", "smear"]].concat());
         assert!(text.contains("smear") && text.contains("gaussian"), "{text}");
         assert!(refusal(&["predict"]).contains("required"));
+    }
+
+    #[test]
+    fn an_output_that_has_no_option_is_located() {
+        let refusal =
+            |line: &str| with_place_of_output(Arguments::try_parse_from(line.split(' ')).err().unwrap()).to_string();
+        for line in ["cytoscope convert a.tif --out b.npy", "cytoscope convert a.tif --out=b.npy"] {
+            let text = refusal(line);
+            assert!(text.contains("second path") && !text.contains("-- --out"), "{text}");
+        }
+        assert!(!refusal("cytoscope info a.tif --out b.npy").contains("second path"));
     }
 
     #[test]

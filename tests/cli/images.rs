@@ -42,6 +42,24 @@ fn info_reports_all_documented_fields() {
 }
 
 #[test]
+fn info_describes_several_files_each_below_its_path_and_as_a_json_list() {
+    let fixture = Fixture::new();
+    fixture.write("a.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
+    fixture.write("b.npy", "YX", &[4, 6], vec![1u8; 24]);
+    let text = fixture.run(&["info", "a.tif", "b.npy"]).ok().stdout;
+    let parts: Vec<&str> = text.split("\n\n").collect();
+    let [first, second] = parts.as_slice() else { panic!("{text}") };
+    assert!(first.starts_with("a.tif\n") && first.contains("uint16"), "{text}");
+    assert!(second.starts_with("b.npy\n") && second.contains("uint8"), "{text}");
+    let list = fixture.run(&["info", "a.tif", "b.npy", "--json"]).json();
+    let paths: Vec<&str> = list.as_array().unwrap().iter().map(|info| info["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["a.tif", "b.npy"]);
+    // One that cannot be read is an error, and those before it are described.
+    let failed = fixture.fails(3, &["info", "a.tif", "gone.tif"], &["gone.tif"]);
+    assert!(failed.stdout.starts_with("a.tif\n"), "{}", failed.stdout);
+}
+
+#[test]
 fn labels_round_trip_through_cellpose_files_and_roi_sets() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,33,29", 5);

@@ -23,6 +23,12 @@ fn network(path: &Path) {
     cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), path).unwrap();
 }
 
+/// Whether a text with these words is inside the window.
+fn is_in_view(window: &Harness<'static, Workbench>, words: &str) -> bool {
+    let place = window.ctx.content_rect();
+    window.query_all_by_label_contains(words).any(|node| place.contains_rect(node.rect()))
+}
+
 #[test]
 fn a_dropped_model_is_tested_added_and_removed() {
     let mut fixture = Fixture::new();
@@ -43,11 +49,13 @@ fn a_dropped_model_is_tested_added_and_removed() {
     accessibility::check(&fixture, "an installed model");
     fixture.click_enabled("Measure here");
     fixture.until("the speed", |w| sees(w, "Speed on this machine") && sees(w, "million"));
+    fixture.until("the speed in view", |w| is_in_view(w, "Speed on this machine") && is_in_view(w, "million"));
     // The package has the outputs of its network as test tensors, which suffice.
     fixture.click("Dynamic");
     fixture.click_enabled("Quantize");
     fixture.until("the quantized model", |w| sees(w, "net-int8 was added to your models"));
     assert!(fixture.sees("accuracy budget"), "{}", fixture.on_screen());
+    fixture.until("the quantization in view", |w| is_in_view(w, "Agreement of"));
     let quantized = fixture.path("settings/models/net-int8");
     assert!(quantized.join("rdf.yaml").is_file());
     fixture.click("Remove from my models…");

@@ -274,7 +274,8 @@ impl<'a> State<'a> {
 
     /// Titles of the jobs whose results are lost if the window closes now.
     pub(crate) fn lost_with_window(self) -> Vec<String> {
-        self.jobs.lost_with_window(|id| self.documents.get(id).map(|document| self.documents.title(document)))
+        let title = |id: u64| self.documents.get(id).map(|document| self.documents.title(document));
+        self.jobs.lost_with_window(title).into_iter().chain(self.training.prepared()).collect()
     }
 
     /// Why the journal of unsaved corrections could not be written to the disk, if so.

@@ -339,6 +339,11 @@ impl Meter<'_> {
         self.context.check()
     }
 
+    /// Leaves time that another stage took, with a meter of its own, out of the rate.
+    pub fn exclude(&mut self, time: Duration) {
+        self.start += time;
+    }
+
     /// Reports all units as completed. Cancellation comes too late then: what the job wrote is in place.
     pub fn finish(mut self) {
         self.done = self.total;
@@ -403,6 +408,19 @@ pub(crate) fn lost_devices(events: &Mutex<Vec<Event>>) -> Vec<DeviceId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_of_another_stage_does_not_slow_down_a_stage() {
+        let (context, seen) = Context::recording_events();
+        let mut meter = context.meter(ProgressStage::Calibrate, 4, ProgressUnit::Runs);
+        // As if this stage and another one had taken 10 s each.
+        meter.start -= Duration::from_secs(20);
+        meter.exclude(Duration::from_secs(10));
+        meter.add(1).unwrap();
+        let seen = seen.lock().unwrap();
+        let Some(Event::Progress(progress)) = seen.last() else { panic!("{seen:?}") };
+        assert!((30.0..60.0).contains(&progress.eta_secs), "{progress:?}");
+    }
 
     #[test]
     fn tuning_is_announced_and_the_seconds_of_tuning_and_compiling_are_reported() {

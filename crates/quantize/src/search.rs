@@ -336,7 +336,9 @@ impl Search<'_> {
         }
         let mut best = BestVariant { variant, methods: Some(Methods::all(method)), error, candidates };
         if best.error > self.budget {
+            let since = Instant::now();
             self.choose_for_each(&mut best)?;
+            meter.exclude(since.elapsed());
         }
         Ok(best)
     }
@@ -410,7 +412,9 @@ impl Search<'_> {
         let mut keep = self.keep_float.clone();
         let mut left_float = self.fixed_float_layers()?;
         if corrected.error > self.budget {
+            let since = Instant::now();
             let kept = self.leave_float(&variant, methods, error, &work)?;
+            meter.exclude(since.elapsed());
             keep.extend(kept.iter().map(|k| k.name.clone()));
             left_float.extend(kept);
             corrected = self.corrected(&variant, methods, &keep, meter)?;
@@ -461,7 +465,9 @@ impl Search<'_> {
     ) -> Result<Vec<FloatLayer>, JobError> {
         let names: Vec<String> =
             self.layers().into_iter().map(|l| l.name).filter(|n| !self.keep_float.contains(n)).collect();
-        let runs = 2 * names.len() as u64;
+        // Each layer is tried on one tile, and then, unless the budget is met before, on all.
+        let tiles = self.held_out.len() as u64;
+        let runs = (1 + tiles) * names.len() as u64;
         let mut meter = self.runner.context.meter(ProgressStage::Layers, runs, ProgressUnit::Runs);
         let mut alone: Vec<(String, f64)> = Vec::new();
         for name in &names {
@@ -481,7 +487,7 @@ impl Search<'_> {
         for layer in alone.iter().take(names.len().saturating_sub(1)) {
             kept.push(layer.clone());
             now = self.worst(&variant.quantized(methods, &with(&kept))?, usize::MAX)?;
-            meter.add(1)?;
+            meter.add(tiles)?;
             if now <= self.budget {
                 break;
             }
@@ -492,7 +498,7 @@ impl Search<'_> {
             for (name, _) in by_work {
                 let fewer: Vec<_> = kept.iter().filter(|(n, _)| *n != name).cloned().collect();
                 let tried = self.worst(&variant.quantized(methods, &with(&fewer))?, usize::MAX)?;
-                meter.add(1)?;
+                meter.add(tiles)?;
                 if tried <= self.budget {
                     kept = fewer;
                 }

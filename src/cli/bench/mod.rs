@@ -424,6 +424,7 @@ fn finished(all: &[Progress], origin: &Origin) -> Vec<TaskResult> {
             result.run_metrics = run_metrics;
             result.dataset_info = runs.last().and_then(|run| run.dataset_info.clone());
             result.fingerprint = Some(fingerprint.clone());
+            result.options = Some(task.options().to_vec());
             result.inputs.clone_from(inputs);
             result
         })

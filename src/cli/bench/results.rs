@@ -123,6 +123,10 @@ pub(super) struct TaskResult {
     /// results of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<String>,
+    /// Options of the task, such as `--device=cpu`; `None` for --compare-opts and --span-cost, and in results of earlier
+    /// versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<Vec<String>>,
     /// The data, the model and other files that the task was to read, as they were before its runs; empty if the results are
     /// not those of a table, and in results of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -160,6 +164,7 @@ impl Origin {
             run_metrics: Vec::new(),
             dataset_info: None,
             fingerprint: None,
+            options: None,
             inputs: Vec::new(),
         }
     }
@@ -291,6 +296,7 @@ pub(super) fn compare_with_stored(results: &[TaskResult], stored: &[TaskResult])
             Some(old) => {
                 print(&format!("{}, compared with {}:", result.name, old.timestamp));
                 machine_note(result, old).iter().for_each(|note| print(note));
+                options_note(result, old).iter().for_each(|note| print(note));
                 print_lines(&comparison_lines(result, old));
             }
             None => print(&format!("{}: the stored results have no successful task of this name", result.name)),
@@ -337,6 +343,22 @@ fn machine_note(result: &TaskResult, stored: &TaskResult) -> Option<String> {
         "  note: the stored result is that of another machine ({}), so the ratios compare the machines, too",
         differences.join("; ")
     ))
+}
+
+/// Returns a warning if the stored task had other options, such as another device; `None` if they are the same or not stored.
+fn options_note(result: &TaskResult, stored: &TaskResult) -> Option<String> {
+    let (own, stored) = result.options.as_ref().zip(stored.options.as_ref())?;
+    let only_in = |options: &[String], others: &[String]| {
+        let only: Vec<&str> = options.iter().filter(|option| !others.contains(option)).map(String::as_str).collect();
+        if only.is_empty() { "the defaults".to_owned() } else { only.join(" ") }
+    };
+    let (only_stored, only_own) = (only_in(stored, own), only_in(own, stored));
+    (only_stored != only_own).then(|| {
+        format!(
+            "  note: the stored task had other options ({only_stored}, here {only_own}), so the ratios compare the options, \
+             too"
+        )
+    })
 }
 
 /// Returns the number of patches of a training step; `None` for inference.
@@ -524,6 +546,21 @@ mod tests {
         let smaller = Machine { memory_bytes: Some(8 << 30), ..machine() };
         let note = machine_note(&own, &stored(Some(smaller))).unwrap();
         assert!(note.contains("(memory 8.00 GiB, here 16.00 GiB)"), "{note}");
+    }
+
+    #[test]
+    fn a_stored_result_of_other_options_is_named() {
+        let of = |options: Option<&[&str]>| {
+            let options = options.map(|options| options.iter().map(|option| (*option).to_owned()).collect());
+            TaskResult { options, ..result(2, &[]) }
+        };
+        let own = of(Some(&["--device=cpu", "--precision=int8"]));
+        assert_eq!(options_note(&own, &of(Some(&["--precision=int8", "--device=cpu"]))), None);
+        assert_eq!(options_note(&own, &of(None)), None, "a result of another version");
+        let note = options_note(&own, &of(Some(&["--device=cpu", "--precision=f32"]))).unwrap();
+        assert!(note.contains("(--precision=f32, here --precision=int8)"), "{note}");
+        let note = options_note(&own, &of(Some(&["--precision=int8"]))).unwrap();
+        assert!(note.contains("(the defaults, here --device=cpu)"), "{note}");
     }
 
     #[test]

@@ -332,6 +332,11 @@ impl Task {
         sizes.iter().map(with_batch).collect()
     }
 
+    /// Returns the options from the columns of the table, as on the command line.
+    pub(super) fn options(&self) -> &[String] {
+        &self.options
+    }
+
     /// Returns the existing files and folders that the task reads: its data, its model, and files among its options.
     pub(super) fn inputs(&self) -> Vec<PathBuf> {
         let is_scratch = self.kind == TaskKind::Training && self.model == SCRATCH;

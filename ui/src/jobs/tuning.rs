@@ -276,6 +276,14 @@ impl Jobs {
         self.tuning.run.as_ref().map(|run| run.model.as_str()).or(preparing)
     }
 
+    /// Title of the tuning or the search whose files are being written, which does not start without the window. Once it
+    /// runs, it goes on.
+    pub(super) fn prepared_tuning(&self) -> Option<String> {
+        let preparing = self.tuning.preparing.as_ref().filter(|preparing| !preparing.canceled)?;
+        let work = if preparing.is_search { "search" } else { "tune" };
+        Some(format!("{} · {work}", preparing.model))
+    }
+
     /// Whether a search for training settings runs or is about to.
     pub(crate) fn is_searching(&self) -> bool {
         let is_prepared = self.tuning.preparing.as_ref().is_some_and(|preparing| preparing.is_search);
@@ -469,7 +477,9 @@ mod tests {
         let mut jobs = Jobs::new(None, None, None, &wake);
         jobs.tuning.preparing = Some(Preparation { model: "m".to_owned(), is_search: true, canceled: false });
         assert!(jobs.is_searching() && !jobs.is_canceling_tuning());
+        assert_eq!(jobs.lost_with_window(|_| None), ["m · search"]);
         jobs.cancel_tuning();
+        assert!(jobs.lost_with_window(|_| None).is_empty());
         assert!(jobs.is_canceling_tuning(), "the files are still being written");
         let job = SearchJob {
             task: TrainingTask::LabelFree,

@@ -11,7 +11,7 @@ impl Jobs {
         let requested = self.work.jobs.iter().filter(lost).map(|j| j.title.clone());
         // Predictions are offered by the next window only once they are queued.
         let prepared = self.preparing.iter().filter_map(|id| Some(format!("{} · predict", title(*id)?)));
-        requested.chain(prepared).collect()
+        requested.chain(prepared).chain(self.prepared_tuning()).collect()
     }
 
     /// Number of objects in the unsaved preview of a document.

@@ -1,26 +1,24 @@
 //! The Models page: the list of models, and details, test, speed, quantization, export and removal of the shown one.
 
+mod results;
+
 use super::{
     OptionalNumber, SettingRow, frame, heading, job_progress, labeled_choice, named_button, named_primary_button,
-    number_field, page_top, seconds, weak,
+    number_field, page_top, weak,
 };
 use crate::action::Actions;
 use crate::documents::DocumentsAction;
-use crate::engine_notes::note_in_window;
 use crate::jobs::JobsAction;
-use crate::models::{ModelFindings, ModelsAction, stem};
-use crate::number_text::counted;
+use crate::models::{ModelsAction, stem};
 use crate::opener::FileRequest;
 use crate::panels::predict::{about_model, facts};
 use crate::state::State;
 use crate::theme;
 use crate::work::{JobState, JobView};
-use cytoscope_model_package::{UploadFinding, UploadSeverity};
 use cytoscope_pipeline::cards::{ModelCard, OutputCard};
 use cytoscope_pipeline::packages::{Architecture, is_checkpoint, is_undescribed};
-use cytoscope_pipeline::{ExportFormat, FinalActivation, ModelSpeedReport, ModelTask, ModelTestReport};
-use cytoscope_profile::bytes_text;
-use cytoscope_quantize::{QuantizeMode, QuantizeReport};
+use cytoscope_pipeline::{ExportFormat, FinalActivation, ModelTask};
+use cytoscope_quantize::QuantizeMode;
 use cytoscope_volume::{MAX_PLAUSIBLE_UM, MIN_PLAUSIBLE_UM};
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -201,7 +199,7 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, panel: &mut ModelsPan
         ui.add(egui::Label::new(text).wrap().selectable(true));
     }
     if let Some(findings) = findings {
-        results(ui, findings);
+        results::results(ui, findings, job);
     }
 }
 
@@ -361,138 +359,6 @@ fn add_controls(ui: &mut Ui, state: State<'_>, model: &Path, reason: Option<&str
             actions.send(ModelsAction::Forget(model.to_owned()));
         }
     });
-}
-
-fn results(ui: &mut Ui, findings: &ModelFindings) {
-    if let Some(test) = &findings.test {
-        test_result(ui, test);
-    }
-    if let Some(speed) = &findings.speed {
-        speed_table(ui, speed);
-    }
-    if let Some(report) = &findings.quantized {
-        quantize_table(ui, report);
-    }
-}
-
-fn test_result(ui: &mut Ui, test: &ModelTestReport) {
-    heading(ui, "Test");
-    let (sign, color) = match test.reproduced {
-        Some(true) => (icon::CHECK_CIRCLE, theme::good(ui.visuals())),
-        Some(false) => (icon::X_CIRCLE, theme::bad(ui.visuals())),
-        None => (icon::WARNING, theme::warn(ui.visuals())),
-    };
-    ui.horizontal_wrapped(|ui| {
-        ui.label(RichText::new(sign).size(17.0).color(color));
-        ui.add(egui::Label::new(super::capitalized(&test.test)).wrap());
-    });
-    for engine in &test.engines {
-        let how = if engine.agrees { "matches the reference" } else { engine.detail.as_str() };
-        weak(ui, format!("{} ({}): {how}", engine.device, engine.precision));
-    }
-    let mut about =
-        vec![counted(test.nodes as u64, "node"), format!("{} of weights", bytes_text(test.weight_bytes as u64))];
-    about.extend(test.architecture.map(|architecture| architecture.name().to_owned()));
-    weak(ui, about.join(" · "));
-    for assumption in &test.assumptions {
-        weak(ui, format!("Assumed: {assumption}"));
-    }
-    upload_findings(ui, &test.upload);
-}
-
-/// Lists what bioimage.io would refuse in the metadata of a model, and what it would ask to complete.
-fn upload_findings(ui: &mut Ui, findings: &[UploadFinding]) {
-    heading(ui, "Upload to bioimage.io");
-    let is_refused = |finding: &&UploadFinding| finding.severity == UploadSeverity::Refused;
-    if !findings.iter().any(|finding| is_refused(&finding)) {
-        weak(ui, "The metadata would be accepted.");
-    }
-    for finding in findings.iter().filter(is_refused) {
-        let text = format!("{}  {} {}", icon::X_CIRCLE, finding.part, finding.message);
-        let color = theme::bad(ui.visuals());
-        ui.add(egui::Label::new(RichText::new(text).color(color)).wrap().selectable(true));
-    }
-    let warnings: Vec<&UploadFinding> =
-        findings.iter().filter(|finding| finding.severity == UploadSeverity::Warning).collect();
-    if !warnings.is_empty() {
-        weak(ui, "Recommended, but not required:");
-    }
-    for finding in warnings {
-        weak(ui, format!("{}  {} {}", icon::WARNING, finding.part, finding.message));
-    }
-}
-
-fn speed_table(ui: &mut Ui, speed: &ModelSpeedReport) {
-    heading(ui, "Speed on this machine");
-    let shape = |shape: &[usize]| shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" × ");
-    let shapes: Vec<String> = speed.input_shapes.iter().map(|s| shape(s)).collect();
-    weak(ui, format!("Inputs of {}; median of {}", shapes.join(" and "), counted(speed.runs as u64, "run")));
-    egui::Grid::new("model speed").num_columns(4).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
-        for name in ["Device", "Precision", "Time", "Voxels/s"] {
-            ui.label(RichText::new(name).weak());
-        }
-        ui.end_row();
-        for row in &speed.rows {
-            ui.label(row.device.to_string()).on_hover_text(&row.name);
-            ui.label(row.precision.name());
-            match (row.run_ms, row.voxels_per_sec) {
-                (Some(run_ms), Some(rate)) => {
-                    ui.label(if run_ms < 100.0 { format!("{run_ms:.1} ms") } else { seconds(run_ms * 1e-3) });
-                    ui.label(format!("{:.2} million", rate / 1e6));
-                }
-                _ => {
-                    ui.label("–").on_hover_text(&row.problem);
-                    ui.add(egui::Label::new(RichText::new(&row.problem).weak()).truncate());
-                }
-            }
-            ui.end_row();
-        }
-    });
-}
-
-fn quantize_table(ui: &mut Ui, report: &QuantizeReport) {
-    heading(ui, "Quantized");
-    let verdict = if report.budget_met { "met" } else { "not met" };
-    weak(ui, format!("{} · accuracy budget {}: {verdict}", report.out.display(), report.accuracy_budget));
-    let mut rows = vec![("Size".to_owned(), bytes_text(report.float_bytes), bytes_text(report.int8_bytes))];
-    for time in &report.tile_times {
-        let threads = if time.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", time.threads) };
-        let times = [time.f32_wall_ms, time.int8_wall_ms].map(|ms| format!("{ms:.1} ms"));
-        let [float, int8] = times;
-        rows.push((format!("Tile, {threads}"), float, int8));
-    }
-    let layers = report.quantized_layers + report.left_float.len();
-    rows.push(("Layers".to_owned(), layers.to_string(), format!("{} in int8", report.quantized_layers)));
-    for output in &report.outputs {
-        rows.push((
-            format!("Relative error of {}", output.name),
-            String::new(),
-            format!("{:.5}", output.error.relative_l2),
-        ));
-        let metric = format!("Agreement of {} ({})", output.name, report.agreement_metric.name());
-        rows.push((metric, String::new(), format!("{:.4}", output.error.agreement)));
-    }
-    if let Some(qat) = &report.qat {
-        rows.push((
-            "Error before / after training".to_owned(),
-            format!("{:.5}", qat.before),
-            format!("{:.5}", qat.after),
-        ));
-    }
-    egui::Grid::new("quantization").num_columns(3).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
-        for name in ["", "Float", "int8"] {
-            ui.label(RichText::new(name).weak());
-        }
-        ui.end_row();
-        for (what, float, int8) in rows {
-            ui.label(what);
-            ui.label(float);
-            ui.label(RichText::new(int8).strong());
-            ui.end_row();
-        }
-    });
-    report.left_float.iter().for_each(|l| _ = weak(ui, format!("{} in float: {}", l.name, l.why)));
-    report.notes.iter().for_each(|note| _ = weak(ui, note_in_window(note).to_string()));
 }
 
 fn quantize_controls(ui: &mut Ui, state: State<'_>, is_idle: bool, actions: &mut Actions) {

@@ -160,6 +160,12 @@ impl Training {
         self.wizard.run.job().is_some()
     }
 
+    /// Title of a new training run whose folder is being created: the next window does not offer to continue it.
+    pub(crate) fn prepared(&self) -> Option<String> {
+        let plan = &self.wizard.plan;
+        (self.starting && plan.job.is_none()).then(|| format!("{} · train", plan.name))
+    }
+
     /// Applies an action. Returns what other states and the disk have to do for it.
     pub(crate) fn apply(&mut self, action: TrainingAction, jobs: &Jobs, display: &Display) -> Effects {
         let mut effects = Effects::default();

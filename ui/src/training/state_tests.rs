@@ -123,10 +123,14 @@ fn settings_of_the_layout_are_kept_for_the_same_data_only() {
 #[test]
 fn a_run_that_is_discarded_before_it_is_queued_is_canceled_after_it_was_queued() {
     let mut states = States::new();
+    assert_eq!(states.training.prepared(), None);
     states.training.starting = true;
+    states.training.wizard.plan.name = "nuclei".to_owned();
+    assert_eq!(states.training.prepared().as_deref(), Some("nuclei · train"), "closing the window would lose it");
     let job = states.training.wizard.job(PathBuf::from("/nothere/out")).unwrap();
     let mut effects: Vec<Effect> = states.training.ready(Ok(Box::new(job)), &states.jobs).into_iter().collect();
     let RunState::Running(id) = states.training.wizard.run.state else { panic!() };
+    assert_eq!(states.training.prepared(), None, "the next window offers to continue it");
     assert!(asked(&states.poll()).is_empty());
     assert_eq!(states.training.wizard.run.state, RunState::Running(id), "it is not taken for lost");
     effects.extend(states.apply(TrainingAction::Stop));

@@ -185,8 +185,10 @@ fn inspect_channel(inspection: &mut PairInspection, reference: &ImageRef, role: 
     let file = open_image(reference)?;
     let stack = Stack::of(reference, role, &file)?;
     if stack.zyx != inspection.summary.shape_zyx {
-        let problem =
-            format!("its shape Z, Y, X is {:?}, but that of its image {:?}", stack.zyx, inspection.summary.shape_zyx);
+        let problem = format!(
+            "its shape Z, Y, X is {:?}, but that of its image is {:?}",
+            stack.zyx, inspection.summary.shape_zyx
+        );
         return Err(TrainingDataError::data(
             &reference.path,
             problem,
@@ -213,7 +215,7 @@ fn with_error(mut inspection: PairInspection, error: TrainingDataError, stack: &
 
 fn check_shapes(inspection: &mut PairInspection, image: &Stack, target: &Stack) -> bool {
     if image.zyx != target.zyx {
-        let problem = format!("its shape Z, Y, X is {:?}, but that of its image {:?}", target.zyx, image.zyx);
+        let problem = format!("its shape Z, Y, X is {:?}, but that of its image is {:?}", target.zyx, image.zyx);
         let (mut a, mut b) = (image.zyx, target.zyx);
         a.sort_unstable();
         b.sort_unstable();
