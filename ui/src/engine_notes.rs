@@ -235,7 +235,7 @@ mod tests {
             "it is lost; continue on another device with \"Device\" and \"Continue search\"."
         );
         let other = message!("set {PRECISION} to f32, at time point {}", TimePoint(0));
-        assert_eq!(search_failure_in_window(&other, None), message_in_window(&other));
+        assert_eq!(search_failure_in_window(&other, None), format!("{}.", message_in_window(&other)));
     }
 
     #[test]
