@@ -30,7 +30,7 @@ pub(crate) const DIRECTIONS: [[i8; 3]; 13] = [
 const IN_SLICE: usize = 4;
 
 /// Number of sampled directions, with which the shares are precise to about 1 %.
-const SAMPLES: u32 = 1 << 16;
+const SAMPLES: u32 = 1 << 14;
 
 /// Surface in µm² for which a crossing along each of [`DIRECTIONS`] stands, for voxels of `voxel_um` (Z, Y, X).
 pub(crate) fn surface_weights(voxel_um: [f64; 3]) -> [f64; DIRECTIONS.len()] {
@@ -66,17 +66,24 @@ fn weights(
     scale: f64,
 ) -> [f64; DIRECTIONS.len()] {
     let dot = |a: [f64; 3], b: [f64; 3]| a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
-    let steps: Vec<[f64; 3]> =
-        directions.iter().map(|step| [0, 1, 2].map(|axis| f64::from(step[axis]) * voxel_um[axis])).collect();
-    let lengths: Vec<f64> = steps.iter().map(|step| dot(*step, *step).sqrt()).collect();
+    let steps = directions.iter().map(|step| [0, 1, 2].map(|axis| f64::from(step[axis]) * voxel_um[axis]));
+    let lengths_and_units: Vec<(f64, [f64; 3])> = steps
+        .map(|step| {
+            let length = dot(step, step).sqrt();
+            (length, step.map(|s| s / length))
+        })
+        .collect();
     let mut weights = [0.0; DIRECTIONS.len()];
     let share = scale / points.len() as f64;
     for point in points {
-        let cosine = |k: usize| dot(point, steps[k]).abs() / lengths[k];
-        let closest = (0..steps.len()).max_by(|a, b| cosine(*a).total_cmp(&cosine(*b)));
-        if let Some(k) = closest {
-            weights[k] += share / lengths[k];
+        let mut closest = (0, -1.0);
+        for (k, (_, unit)) in lengths_and_units.iter().enumerate() {
+            let cosine = dot(point, *unit).abs();
+            if cosine > closest.1 {
+                closest = (k, cosine);
+            }
         }
+        weights[closest.0] += share / lengths_and_units[closest.0].0;
     }
     weights
 }

@@ -48,8 +48,8 @@ struct Sums {
     second: [f64; 6],
     low: [usize; 3],
     high: [usize; 3],
-    /// Number of neighbors along each of [`DIRECTIONS`] and its opposite that are not in the object.
-    crossings: [u64; DIRECTIONS.len()],
+    /// Index in [`Measurer::crossings`].
+    slot: u32,
     sum: Vec<f64>,
     max: Vec<f64>,
 }
@@ -61,9 +61,11 @@ pub struct Measurer {
     shape_yx: [usize; 2],
     channels: Vec<String>,
     sums: BTreeMap<u32, Sums>,
-    /// Labels of the last slice that was added, with a border of one voxel of background.
+    /// Number of neighbors along each of [`DIRECTIONS`] and its opposite that are not in the object; the background comes first.
+    crossings: Vec<[u64; DIRECTIONS.len()]>,
+    /// The slot of each voxel of the last slice that was added, with a border of one voxel of background.
     latest: Vec<u32>,
-    /// Labels of the slice before, likewise.
+    /// Those of the slice before.
     previous: Vec<u32>,
     next_z: usize,
 }
@@ -72,14 +74,15 @@ impl Measurer {
     /// Creates a measurer for slices of `shape_yx`, voxels of `voxel_um` (Z, Y, X) and intensity channels with these
     /// names.
     pub fn new(voxel_um: [f64; 3], shape_yx: [usize; 2], channels: Vec<String>) -> Self {
-        let no_labels = vec![0; (shape_yx[0] + 2) * (shape_yx[1] + 2)];
+        let background = vec![0; (shape_yx[0] + 2) * (shape_yx[1] + 2)];
         Self {
             voxel_um,
             shape_yx,
             channels,
             sums: BTreeMap::new(),
-            latest: no_labels.clone(),
-            previous: no_labels,
+            crossings: vec![[0; DIRECTIONS.len()]],
+            latest: background.clone(),
+            previous: background,
             next_z: 0,
         }
     }
@@ -93,19 +96,21 @@ impl Measurer {
         let z = self.next_z;
         self.next_z += 1;
         let channels = self.channels.len();
+        std::mem::swap(&mut self.latest, &mut self.previous);
+        self.latest.fill(0);
         for y in 0..ny {
+            let slots = (y + 1) * (nx + 2) + 1;
             for (label, run) in label_runs(&labels[y * nx..(y + 1) * nx]) {
-                let sums = self.sums.entry(label).or_insert_with(|| Sums::new(channels, [z, y, run.start]));
+                let sums = self.sums.entry(label).or_insert_with(|| {
+                    self.crossings.push([0; DIRECTIONS.len()]);
+                    Sums::new(channels, [z, y, run.start], self.crossings.len() as u32 - 1)
+                });
+                self.latest[slots + run.start..slots + run.end].fill(sums.slot);
                 sums.add_run(z, y, run.start, run.end);
                 for (c, plane) in intensities.iter().take(channels).enumerate() {
                     sums.add_values(c, plane.get(y * nx + run.start..y * nx + run.end).unwrap_or_default());
                 }
             }
-        }
-        std::mem::swap(&mut self.latest, &mut self.previous);
-        for (y, row) in labels.chunks_exact(nx).enumerate() {
-            let start = (y + 1) * (nx + 2) + 1;
-            self.latest[start..start + nx].copy_from_slice(row);
         }
         self.count_crossings();
     }
@@ -121,11 +126,11 @@ impl Measurer {
         }
     }
 
-    /// Counts where neighboring voxels have different labels, once for each side that is an object: in the latest slice, and
-    /// between it and the one before.
+    /// Counts where neighboring voxels belong to different objects or the background: in the latest slice, and between it and the
+    /// one before.
     fn count_crossings(&mut self) {
         let [height, width] = self.shape_yx.map(|n| n + 2);
-        let Self { sums, latest, previous, .. } = self;
+        let Self { crossings, latest, previous, .. } = self;
         for (k, [dz, dy, dx]) in DIRECTIONS.into_iter().enumerate() {
             let from = if dz == 0 { &*latest } else { &*previous };
             let (ys, neighbor_ys) = steps(height, dy);
@@ -133,9 +138,7 @@ impl Measurer {
             for (y, neighbor_y) in ys.zip(neighbor_ys) {
                 let row = &from[y * width + xs.start..y * width + xs.end];
                 let neighbors = &latest[neighbor_y * width + neighbor_xs.start..neighbor_y * width + neighbor_xs.end];
-                if row != neighbors {
-                    count_in_row(sums, k, row, neighbors);
-                }
+                count_in_row(crossings, k, row, neighbors);
             }
         }
     }
@@ -148,7 +151,11 @@ impl Measurer {
         self.count_crossings();
         let is_flat = self.next_z <= 1;
         let weights = if is_flat { perimeter_weights(self.voxel_um) } else { surface_weights(self.voxel_um) };
-        self.sums.iter().map(|(label, s)| s.row(*label, self.voxel_um, is_flat, &weights)).collect()
+        let border = |s: &Sums| -> f64 {
+            let crossings = &self.crossings[s.slot as usize];
+            crossings.iter().zip(weights).map(|(n, weight)| *n as f64 * weight).sum()
+        };
+        self.sums.iter().map(|(label, s)| s.row(*label, self.voxel_um, is_flat, border(s))).collect()
     }
 
     /// Returns the names of the channels that are measured, as in the header of the table.
@@ -158,14 +165,14 @@ impl Measurer {
 }
 
 impl Sums {
-    fn new(channels: usize, at: [usize; 3]) -> Self {
+    fn new(channels: usize, at: [usize; 3], slot: u32) -> Self {
         Self {
             voxels: 0,
             first: [0.0; 3],
             second: [0.0; 6],
             low: at,
             high: at,
-            crossings: [0; DIRECTIONS.len()],
+            slot,
             sum: vec![0.0; channels],
             max: vec![f64::NEG_INFINITY; channels],
         }
@@ -199,9 +206,9 @@ impl Sums {
         }
     }
 
-    /// Returns the measurements; `is_flat` states whether the stack is a single slice. `weights` are the parts of the surface
-    /// in µm², or of the perimeter in µm, that the crossings along each of [`DIRECTIONS`] stand for.
-    fn row(&self, label: u32, voxel_um: [f64; 3], is_flat: bool, weights: &[f64; DIRECTIONS.len()]) -> ObjectRow {
+    /// Returns the measurements; `is_flat` states whether the stack is a single slice. `border` is the surface in µm², or the
+    /// perimeter in µm.
+    fn row(&self, label: u32, voxel_um: [f64; 3], is_flat: bool, border: f64) -> ObjectRow {
         let n = self.voxels.max(1) as f64;
         let mean: [f64; 3] = std::array::from_fn(|a| self.first[a] / n);
         let pairs = [(0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2)];
@@ -214,7 +221,6 @@ impl Sums {
             covariance[b][a] = c;
         }
         let volume = self.voxels as f64 * voxel_um.iter().product::<f64>();
-        let border: f64 = self.crossings.iter().zip(weights).map(|(n, weight)| *n as f64 * weight).sum();
         let shape = if is_flat {
             self.ellipse_shape(covariance, voxel_um, border)
         } else {
@@ -269,24 +275,21 @@ fn steps(len: usize, step: i8) -> (Range<usize>, Range<usize>) {
     }
 }
 
-/// Counts where a row and the neighbors of its voxels along a direction have different labels.
-fn count_in_row(sums: &mut BTreeMap<u32, Sums>, direction: usize, row: &[u32], neighbors: &[u32]) {
-    let mut add = |(label, count): (u32, u64)| {
-        if let Some(s) = sums.get_mut(&label) {
-            s.crossings[direction] += count;
+/// Voxels of a row that are compared at once.
+const PART: usize = 16;
+
+/// Counts where a row and the neighbors of its voxels along a direction have different slots.
+fn count_in_row(crossings: &mut [[u64; DIRECTIONS.len()]], direction: usize, row: &[u32], neighbors: &[u32]) {
+    for (row, neighbors) in row.chunks(PART).zip(neighbors.chunks(PART)) {
+        // Most parts of a row equal their neighbors, and are compared faster than single voxels.
+        if row == neighbors {
+            continue;
         }
-    };
-    // Several crossings of an object follow each other: it is looked up once for all of them.
-    let mut counted = [(0u32, 0u64); 2];
-    for (a, b) in row.iter().zip(neighbors).filter(|(a, b)| a != b) {
-        for (side, label) in counted.iter_mut().zip([*a, *b]) {
-            if label != 0 && label != side.0 {
-                add(std::mem::replace(side, (label, 0)));
-            }
-            side.1 += u64::from(label != 0);
+        for (a, b) in row.iter().zip(neighbors).filter(|(a, b)| a != b) {
+            crossings[*a as usize][direction] += 1;
+            crossings[*b as usize][direction] += 1;
         }
     }
-    counted.into_iter().for_each(add);
 }
 
 /// Measurements of an object's shape, as in [`ObjectRow`].
