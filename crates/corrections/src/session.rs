@@ -260,7 +260,7 @@ impl Session {
     /// Returns the current labels for saving on another thread with [`SaveTicket::save`] while editing continues.
     ///
     /// # Errors
-    /// [`CorrectionError::Io`] if a stroke in progress cannot be finished.
+    /// As [`Session::end_stroke`], for a stroke in progress.
     pub fn begin_save(&mut self) -> Result<SaveTicket, CorrectionError> {
         self.end_stroke()?;
         let (labels, state) = (self.volume.snapshot(), self.history.state());
@@ -271,12 +271,13 @@ impl Session {
     /// ([`SessionOptions::compact_above_bytes`]).
     ///
     /// # Errors
-    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if the journal cannot be written; the labels are saved
-    /// nevertheless.
+    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if the journal cannot be written, and as
+    /// [`Session::end_stroke`] for a stroke in progress; the labels are saved nevertheless.
     pub fn mark_saved(&mut self, saved: Saved) -> Result<(), CorrectionError> {
-        self.end_stroke()?;
+        // A stroke that is refused does not change that the labels were saved.
         self.saved = Some((saved.state, saved.fingerprint));
         write(&self.journal, |j| j.append(&Record::Saved { state: saved.state, path: saved.path }))?;
+        self.end_stroke()?;
         if !self.needs_compaction() {
             return Ok(());
         }

@@ -59,7 +59,7 @@ fn store(
 ) -> io::Result<bool> {
     let mut zip = zip::ZipWriter::new(file.out()?);
     zip.set_comment(COMMENT)?;
-    // The comment promises entries in the form of zip64, whatever their size.
+    // RFC-9 recommends entries in the form of zip64, whatever their size.
     let options = zip::write::SimpleFileOptions::default()
         .compression_method(zip::CompressionMethod::Stored)
         .large_file(true)

@@ -231,7 +231,7 @@ fn activated_norms_and_their_gradients_match_the_reference() {
     }
 }
 
-/// Steps that one kernel computes together: a variables average with two weights, an activation of scaled values, and the
+/// Steps that one kernel computes together: a moving average with two weights, an activation of scaled values, and the
 /// gradient of an activation whose result is read twice.
 #[test]
 fn operators_that_share_a_kernel_match_the_reference() {
