@@ -315,14 +315,14 @@ impl ReplayState {
     /// Refuses a record whose changes need too much memory, before they are applied: a few bytes may divide many chunks
     /// that were stored as one value.
     fn check_memory(&self, record: &Record, limits: &Limits) -> Result<(), CorrectionError> {
-        let diff = match record {
-            Record::Edit { diff, .. } => Some(diff),
-            Record::Undo => self.history.to_undo().map(|step| &step.diff),
-            Record::Redo => self.history.to_redo().map(|step| &step.diff),
-            Record::Snapshot(_) | Record::Saving { .. } | Record::Saved { .. } => None,
+        let (diff, direction) = match record {
+            Record::Edit { diff, .. } => (Some(diff), Direction::Forward),
+            Record::Undo => (self.history.to_undo().map(|step| &step.diff), Direction::Backward),
+            Record::Redo => (self.history.to_redo().map(|step| &step.diff), Direction::Forward),
+            Record::Snapshot(_) | Record::Saving { .. } | Record::Saved { .. } => return Ok(()),
         };
         match diff.filter(|_| self.applying) {
-            Some(diff) => self.volume.check_growth(diff, self.stored_bytes, limits, RAISE_LIMIT),
+            Some(diff) => self.volume.check_growth(diff, direction, self.stored_bytes, limits, RAISE_LIMIT),
             None => Ok(()),
         }
     }

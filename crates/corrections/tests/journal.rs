@@ -5,7 +5,7 @@ mod common;
 
 use common::{SHAPE, base, edit, names, open, try_edit};
 use cytoscope_corrections::{
-    Brush, BrushShape, CorrectionError, DrawOver, Edit, Fingerprint, LabelVolume, LoadOptions, Scope, Session,
+    Brush, BrushShape, CorrectionError, DrawOver, Edit, Fingerprint, LabelVolume, Limits, LoadOptions, Scope, Session,
     SessionOptions, SliceAxis,
 };
 use cytoscope_volume::VoxelSize;
@@ -415,6 +415,38 @@ fn a_long_journal_is_compacted_and_keeps_labels_and_steps() {
     assert!(session.undo_bytes() <= 2_000);
     let kept = names(&session).0;
     assert!(!kept.is_empty() && step_names.0.starts_with(&kept));
+}
+
+#[test]
+fn every_edit_that_was_accepted_is_restored_close_to_the_limit_of_labels_in_chunks() {
+    // The labels at the start need three pairs of label and chunk.
+    for (max_label_pieces, undo_budget_bytes) in [(3, 0), (4, 6000), (6, 0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cells.journal");
+        let limits = Limits { max_label_pieces, ..Limits::default() };
+        let options = SessionOptions { limits, undo_budget_bytes, ..SessionOptions::default() };
+        let mut session = reopen(base(), &path, &options);
+        let mut refused = 0;
+        for n in 0..80 {
+            if matches!(session.apply(&edit(n)), Err(CorrectionError::TooLarge { .. })) {
+                refused += 1;
+            }
+            if n % 7 == 0 {
+                session.undo().unwrap();
+            }
+            if n % 20 == 19 {
+                let state = fingerprint(&session);
+                drop(session);
+                session = reopen(base(), &path, &options);
+                assert!(fingerprint(&session) == state);
+                session.compact().unwrap();
+                drop(session);
+                session = reopen(base(), &path, &options);
+                assert!(fingerprint(&session) == state);
+            }
+        }
+        assert!(refused > 0, "at most {max_label_pieces} pairs of label and chunk");
+    }
 }
 
 #[test]
