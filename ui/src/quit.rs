@@ -100,6 +100,8 @@ impl Workbench {
     pub(crate) fn answer_quit(&mut self, ctx: &egui::Context, choice: Option<QuitChoice>) {
         if self.quit_state() == QuitState::Asked {
             self.set_quit_state(QuitState::Asking);
+            // The user sees now whether a stroke in progress is refused.
+            self.apply(CorrectionsAction::EndStrokes);
         }
         match choice {
             None => {}

@@ -52,8 +52,8 @@ struct Stroke {
 
 /// Labels being corrected, with the undo history and the journal.
 ///
-/// A failed call changes nothing, neither in memory nor in the journal. Calls other than those for strokes first finish
-/// a stroke in progress.
+/// A failed call changes nothing, neither in memory nor in the journal. Calls other than those for strokes and
+/// [`Session::mark_saved`] first finish a stroke in progress.
 #[derive(Debug)]
 pub struct Session {
     volume: LabelVolume,
@@ -268,17 +268,15 @@ impl Session {
     }
 
     /// Records that a state was saved, and compacts the journal if it is long
-    /// ([`SessionOptions::compact_above_bytes`]).
+    /// ([`SessionOptions::compact_above_bytes`]) and no stroke is in progress. A stroke in progress goes on.
     ///
     /// # Errors
-    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if the journal cannot be written, and as
-    /// [`Session::end_stroke`] for a stroke in progress; the labels are saved nevertheless.
+    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if the journal cannot be written; the labels are saved
+    /// nevertheless.
     pub fn mark_saved(&mut self, saved: Saved) -> Result<(), CorrectionError> {
-        // A stroke that is refused does not change that the labels were saved.
         self.saved = Some((saved.state, saved.fingerprint));
         write(&self.journal, |j| j.append(&Record::Saved { state: saved.state, path: saved.path }))?;
-        self.end_stroke()?;
-        if !self.needs_compaction() {
+        if self.has_open_stroke() || !self.needs_compaction() {
             return Ok(());
         }
         match self.compact() {

@@ -176,6 +176,26 @@ fn a_journal_is_compacted_if_its_snapshot_fits_although_all_changed_chunks_toget
 }
 
 #[test]
+fn a_stroke_goes_on_while_labels_are_reported_as_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, labels) = (folder.path().join("a.journal"), folder.path().join("a.tif"));
+    let base = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
+    let (mut session, _) = Session::open(base, None, &journal, SessionOptions::default()).unwrap();
+    session.apply(&dab(1, 10.0)).unwrap();
+    let ticket = session.begin_save().unwrap();
+    let Edit::Paint { brush, points } = dab(2, 40.0) else { panic!("a dab is paint") };
+    session.begin_stroke(brush, points[0]).unwrap();
+    let saved = ticket.save(&labels, &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    session.mark_saved(saved).unwrap();
+    assert!(session.has_open_stroke() && !session.is_modified());
+    session.extend_stroke([4.0, 4.0, 60.0]).unwrap().unwrap();
+    session.end_stroke().unwrap().unwrap();
+    assert_eq!((session.volume().get([4, 4, 40]), session.volume().get([4, 4, 60])), (Some(2), Some(2)));
+    assert_eq!(session.undo_names().collect::<Vec<_>>(), ["Paint 2", "Paint 1"]);
+    assert!(session.is_modified());
+}
+
+#[test]
 fn labels_of_another_program_keep_their_name_if_saving_fails() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, labels) = (folder.path().join("a.journal"), folder.path().join("a.tif"));
