@@ -16,7 +16,7 @@ fn sent(fixture: &Fixture, command: &ViewportCommand) -> bool {
 }
 
 /// Closes the window as its frame's button does; returns whether it would close.
-fn close(fixture: &mut Fixture) -> bool {
+pub fn close(fixture: &mut Fixture) -> bool {
     fixture.window.input_mut().viewports.entry(ViewportId::ROOT).or_default().events.push(ViewportEvent::Close);
     fixture.window.step();
     !sent(fixture, &ViewportCommand::CancelClose)
