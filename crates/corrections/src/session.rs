@@ -251,8 +251,8 @@ impl Session {
         self.journal.as_ref().map_or(0, |j| lock(j).len())
     }
 
-    /// The error of the last background sync of the journal, if it failed. The edits have then been passed to the operating
-    /// system, so they survive a crash of the program but possibly not of the machine.
+    /// The error of the last background sync of the journal that failed, until the journal is compacted. The edits have then
+    /// been passed to the operating system, so they survive a crash of the program but possibly not of the machine.
     pub fn sync_failure(&self) -> Option<String> {
         self.journal.as_ref().and_then(|j| lock(j).sync_failure())
     }
@@ -292,13 +292,14 @@ impl Session {
     }
 
     /// Whether the journal is longer than [`SessionOptions::compact_above_bytes`] and compacting would make it much
-    /// shorter.
+    /// shorter, or could not be synced, so that it must be written again.
     pub fn needs_compaction(&self) -> bool {
-        let long = |j: &Arc<Mutex<JournalFile>>| {
+        let is_needed = |j: &Arc<Mutex<JournalFile>>| {
             let journal = lock(j);
-            journal.len() > self.options.compact_above_bytes && journal.len() > 2 * journal.compact_len()
+            let is_long = journal.len() > self.options.compact_above_bytes && journal.len() > 2 * journal.compact_len();
+            is_long || journal.sync_failure().is_some()
         };
-        self.journal.as_ref().is_some_and(long)
+        self.journal.as_ref().is_some_and(is_needed)
     }
 
     /// Rewrites the journal as a snapshot of the labels before the oldest step that can be undone, followed by the

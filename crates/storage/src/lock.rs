@@ -215,14 +215,32 @@ pub(crate) fn refuse_links(_options: &mut OpenOptions) {}
 /// Whether an open file still has this path: it may have been removed or replaced before it was locked.
 #[cfg(unix)]
 pub fn is_at(file: &File, path: &Path) -> bool {
+    is_same(file, std::fs::symlink_metadata(path))
+}
+
+/// As [`is_at`], for a path that may be a link to the file.
+#[cfg(unix)]
+pub fn is_linked_at(file: &File, path: &Path) -> bool {
+    is_same(file, std::fs::metadata(path))
+}
+
+/// Whether an open file is the one that has this metadata.
+#[cfg(unix)]
+fn is_same(file: &File, named: std::io::Result<std::fs::Metadata>) -> bool {
     use std::os::unix::fs::MetadataExt;
-    let (Ok(opened), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
+    let (Ok(opened), Ok(named)) = (file.metadata(), named) else { return false };
     (opened.dev(), opened.ino()) == (named.dev(), named.ino())
 }
 
 /// Whether an open file still has this path. On other systems an open file cannot be replaced.
 #[cfg(not(unix))]
 pub fn is_at(_file: &File, path: &Path) -> bool {
+    path.exists()
+}
+
+/// As [`is_at`], for a path that may be a link to the file.
+#[cfg(not(unix))]
+pub fn is_linked_at(_file: &File, path: &Path) -> bool {
     path.exists()
 }
 
@@ -286,7 +304,11 @@ mod tests {
         let file = File::create(&path).unwrap();
         assert!(is_at(&file, &path));
         crate::write::atomic_write(&path, b"replaced").unwrap();
-        assert!(!is_at(&file, &path) && is_at(&File::open(&path).unwrap(), &path));
+        let replaced = File::open(&path).unwrap();
+        assert!(!is_at(&file, &path) && is_at(&replaced, &path));
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(!is_at(&replaced, &link) && is_linked_at(&replaced, &link) && !is_linked_at(&file, &link));
         std::fs::remove_file(&path).unwrap();
         assert!(!is_at(&file, &path));
     }

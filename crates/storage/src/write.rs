@@ -408,8 +408,8 @@ impl Drop for FinishedFile {
     }
 }
 
-/// Makes a rename durable on systems where folders can be synced; elsewhere the rename is still atomic.
-pub(crate) fn sync_folder(target: &Path) {
+/// Makes a new name durable on systems where folders can be synced; elsewhere a rename is still atomic.
+pub fn sync_folder(target: &Path) {
     if cfg!(unix)
         && let Ok(folder) = File::open(parent_folder(target))
     {

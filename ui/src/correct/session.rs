@@ -318,8 +318,11 @@ impl SessionThread {
                 Ok(first) => first,
                 Err(RecvTimeoutError::Timeout) => {
                     // A long journal is compacted while the session is idle; if that fails, it stays long.
-                    tidy =
-                        tidy && (session.has_open_stroke() || !session.needs_compaction() || session.compact().is_ok());
+                    if tidy && !session.has_open_stroke() && session.needs_compaction() {
+                        tidy = session.compact().is_ok();
+                        self.emit(SessionEvent::State(Box::new(state(&session))));
+                        (self.wake)();
+                    }
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => break,

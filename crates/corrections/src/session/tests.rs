@@ -176,6 +176,25 @@ fn a_journal_is_compacted_if_its_snapshot_fits_although_all_changed_chunks_toget
 }
 
 #[test]
+fn a_journal_that_could_not_be_synced_is_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.journal");
+    let base = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
+    let (mut session, _) = Session::open(base.clone(), None, &path, SessionOptions::default()).unwrap();
+    session.apply(&dab(1, 10.0)).unwrap();
+    assert!(!session.needs_compaction());
+    lock(session.journal.as_ref().unwrap()).set_sync_failure();
+    assert!(session.needs_compaction() && session.sync_failure().is_some());
+    session.compact().unwrap();
+    assert!(!session.needs_compaction() && session.sync_failure().is_none());
+    let state = session.volume().labels().to_dense();
+    drop(session);
+    let (session, replay) = Session::open(base, None, &path, SessionOptions::default()).unwrap();
+    assert_eq!(replay.dropped, None);
+    assert!(session.volume().labels().to_dense() == state);
+}
+
+#[test]
 fn a_stroke_goes_on_while_labels_are_reported_as_saved() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, labels) = (folder.path().join("a.journal"), folder.path().join("a.tif"));
