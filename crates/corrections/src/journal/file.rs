@@ -198,6 +198,10 @@ impl JournalFile {
     ) -> Result<(), CorrectionError> {
         if !self.replaced {
             self.refuse_changed()?;
+            // This file may have been renamed, and another session have begun a journal at its path.
+            if self.path.exists() && !is_linked_at(&self.file, &self.path) {
+                return Err(CorrectionError::Changed { journal: self.path.clone() });
+            }
         }
         let (mut len, mut position) = (0, 0);
         cytoscope_storage::write::atomic_write_with(&self.path, |out| {
@@ -364,6 +368,22 @@ mod tests {
         assert!(matches!(journal.append(&Record::Undo), Err(CorrectionError::Changed { .. })));
         assert!(matches!(journal.replace(|out| out.write_raw(b"new")), Err(CorrectionError::Changed { .. })));
         assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_journal_that_another_session_began_at_the_same_path_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.journal");
+        let mut journal = journal(&path);
+        std::fs::rename(&path, folder.path().join("earlier.journal")).unwrap();
+        std::fs::write(&path, "of another session").unwrap();
+        assert!(matches!(journal.replace(|out| out.write_raw(b"new")), Err(CorrectionError::Changed { .. })));
+        assert_eq!(std::fs::read(&path).unwrap(), b"of another session");
+        // One that was removed is written again.
+        std::fs::remove_file(&path).unwrap();
+        journal.replace(|out| out.write_raw(b"new")).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
     }
 
     #[test]
