@@ -317,6 +317,12 @@ fn journals_of_other_labels_and_other_files_are_not_changed() {
     let error = refused(base());
     assert!(matches!(error, CorrectionError::BadJournal { .. }), "{error}");
     assert!(std::fs::read(&path).unwrap() == text);
+    let mut later = bytes.clone();
+    later[8] = 2;
+    std::fs::write(&path, &later).unwrap();
+    let error = refused(base()).to_string();
+    assert!(error.contains("a later version of Cytoscope") && error.contains("was not changed"), "{error}");
+    assert!(std::fs::read(&path).unwrap() == later);
     // A journal whose creation was interrupted contains nothing: it is created again.
     for len in [0, 7, 19, 60] {
         std::fs::write(&path, &bytes[..len]).unwrap();
