@@ -143,6 +143,8 @@ fn what_cannot_be_read_is_refused() {
     assert_eq!(kind(good.clone()), Ok(()));
     let complex = Made { datatype: 32, ..Made::default() }.file(&numbers(96, false));
     assert_eq!(kind(complex), Err(FormatErrorKind::Unsupported));
+    let endless = Made { scaling: (2.0, f64::INFINITY), ..Made::default() }.file(&numbers(24, false));
+    assert_eq!(kind(endless), Err(FormatErrorKind::Malformed));
     let mut pair = good.clone();
     pair[345] = b'i';
     assert_eq!(kind(pair), Err(FormatErrorKind::Unsupported));

@@ -320,7 +320,7 @@ fn the_origin_of_an_image_is_read_and_written_for_all_levels() {
 }
 
 #[test]
-fn an_axis_with_a_scale_that_is_not_positive_has_no_voxel_size() {
+fn an_axis_with_a_scale_that_is_not_positive_has_neither_voxel_size_nor_origin() {
     let folder = tempfile::tempdir().unwrap();
     let path = made(folder.path(), |root, _| {
         let image = &mut root["attributes"]["ome"]["multiscales"][0];
@@ -332,7 +332,9 @@ fn an_axis_with_a_scale_that_is_not_positive_has_no_voxel_size() {
     });
     let image = open(&path, &OpenOptions::default()).unwrap();
     assert_eq!(image.meta().voxel_size_um, VoxelSize { z: None, y: None, x: Some(1.0) }, "not 2 µm along Z");
-    assert_eq!(image.meta().origin_um, [3.0, 4.0, 10.0]);
+    assert_eq!(image.meta().origin_um, [0.0, 0.0, 10.0]);
+    let along = |scale: &str| format!("the scale {scale} is not applied, because it is not positive");
+    assert_eq!(image.meta().not_applied, ["-2 along Z", "0 along Y", "-1 along Z"].map(along));
 }
 
 #[test]

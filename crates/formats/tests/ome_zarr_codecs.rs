@@ -6,7 +6,7 @@ mod common;
 
 use common::zarr::made;
 use cytoscope_formats::{FormatError, FormatErrorKind, Limits, OpenOptions, is_zarr_folder, open};
-use cytoscope_volume::Array;
+use cytoscope_volume::{Array, Samples};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -85,6 +85,23 @@ fn chunks_that_numcodecs_encoded_are_read() {
             let error = read(&path).unwrap_err();
             assert_eq!(error.kind(), FormatErrorKind::Malformed, "{filters} {codecs}: {error}");
         }
+    }
+}
+
+#[test]
+fn filters_of_big_endian_chunks_of_version_3_store_samples_in_that_order() {
+    let folder = tempfile::tempdir().unwrap();
+    for dtype in ["uint16", "<u2"] {
+        let path = made(folder.path(), |_, array| {
+            array["shape"] = json!([2, 2, 2]);
+            array["chunk_grid"]["configuration"]["chunk_shape"] = json!([2, 2, 2]);
+            let delta = json!({"name": "numcodecs.delta", "configuration": {"dtype": dtype}});
+            array["codecs"] = json!([delta, {"name": "bytes", "configuration": {"endian": "big"}}]);
+        });
+        std::fs::create_dir_all(path.join("0/c/0/0")).unwrap();
+        let differences = [300u16, 1, 1, 1, 1, 1, 1, 1].map(u16::to_be_bytes).concat();
+        std::fs::write(path.join("0/c/0/0/0"), differences).unwrap();
+        assert_eq!(read(&path).unwrap().into_samples(), Samples::U16((300..308).collect()), "{dtype}");
     }
 }
 

@@ -246,14 +246,32 @@ fn planes_that_tifffile_stored_as_the_samples_of_a_color_keep_their_axes() {
             assert_eq!(image.read(0, &part).unwrap().into_samples(), Samples::U8(vec![34, 35]));
         }
     }
-    // Without axes, it is a color, as the page states.
-    let color = opened(separate_samples("{\"shape\": [3, 2, 3]}", 1)).unwrap();
+    // Without axes, it is a color, as the page states, with a note.
+    let unnamed = "{\"shape\": [3, 2, 3]}";
+    let color = opened(separate_samples(unnamed, 1)).unwrap();
     assert_eq!(color.meta().axes.to_string(), "YXS");
+    let [note] = color.meta().not_applied.as_slice() else { panic!("{:?}", color.meta().not_applied) };
+    assert!(note.contains("[3, 2, 3] without axes") && note.contains("a color") && note.ends_with("ZYX"), "{note}");
     // Other axes can be given, for the samples too.
     let options = |axes: &str| OpenOptions { axes: Some(axes.parse().unwrap()), ..OpenOptions::default() };
     let stack = separate_samples("{\"shape\": [3, 2, 3], \"axes\": \"ZYX\"}", 1);
     for given in ["TYX", "CYX", "YXS"] {
         assert_eq!(open_bytes(stack.clone(), &options(given)).unwrap().meta().axes.to_string(), given);
+    }
+    // So can those of planes without axes, also before them.
+    for (shape, count, given) in [
+        (unnamed, 1, "ZYX"),
+        (unnamed, 1, "CYX"),
+        (unnamed, 1, "YXS"),
+        ("{\"shape\": [4, 3, 2, 3]}", 4, "ZCYX"),
+        ("{\"shape\": [4, 3, 2, 3]}", 4, "ZYXS"),
+        ("{\"shape\": [2, 2, 3, 2, 3]}", 4, "TZCYX"),
+    ] {
+        let image = open_bytes(separate_samples(shape, count), &options(given)).unwrap();
+        assert_eq!(image.meta().axes.to_string(), given, "{shape}");
+        assert_eq!(image.meta().not_applied, [""; 0], "{shape} {given}");
+        let samples = image.read_all().unwrap().into_samples();
+        assert!(given.ends_with('S') || samples == Samples::U8((0..18 * count).collect()), "{shape} {given}");
     }
 }
 

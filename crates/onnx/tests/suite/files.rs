@@ -240,6 +240,16 @@ fn declared_sizes_are_checked_before_memory_is_taken() {
         let error = cytoscope_onnx::from_bytes(&good, None, &limits).unwrap_err();
         assert!(error.kind() == GraphErrorKind::OverLimit && error.to_string().contains(name), "{error}");
     }
+    // Metadata are refused above the limit, not dropped.
+    let limits = GraphLimits { nodes: 3, ..GraphLimits::default() };
+    let load = |keys: &[&str]| {
+        let entry = |key: &&str| field(14, &[field(1, key.as_bytes()), field(2, b"value")].concat());
+        let metadata: Vec<u8> = keys.iter().flat_map(entry).collect();
+        cytoscope_onnx::from_bytes(&[good.clone(), metadata].concat(), None, &limits)
+    };
+    assert_eq!(load(&["a", "b", "c"]).unwrap().metadata.len(), 3);
+    let error = load(&["a", "b", "c", "d"]).unwrap_err();
+    assert!(error.kind() == GraphErrorKind::OverLimit && error.to_string().contains("metadata"), "{error}");
 }
 
 #[test]
