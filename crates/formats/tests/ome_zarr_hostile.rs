@@ -151,6 +151,37 @@ fn hostile_plates_are_refused_when_the_folder_is_opened() {
 }
 
 #[test]
+fn a_large_metadata_file_that_is_named_very_often_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let wells = vec![json!({"path": "A/1"}); 4096];
+    let plate = made(folder.path(), |root, _| root["attributes"]["ome"] = json!({"plate": {"wells": wells}}));
+    let well = json!({"zarr_format": 3, "node_type": "group",
+        "attributes": {"ome": {"version": "0.5", "well": {"images": []}}}});
+    std::fs::create_dir_all(plate.join("A/1")).unwrap();
+    std::fs::write(plate.join("A/1/zarr.json"), well.to_string() + &" ".repeat(15 << 20)).unwrap();
+    let error = open(&plate, &OpenOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::OverLimit);
+    assert!(error.to_string().contains("MAX_TOTAL_JSON_BYTES = 268435456"), "{error}");
+}
+
+#[test]
+fn very_many_codecs_are_refused_without_work_for_each_pair_of_them() {
+    use FormatErrorKind::{Malformed, OverLimit};
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = || json!({"name": "bytes", "configuration": {"endian": "little"}});
+    let filters = std::iter::repeat_n(json!("bitround"), 100_000);
+    let codecs: Vec<Value> = filters.chain([bytes()]).chain(std::iter::repeat_n(json!("gzip"), 200_000)).collect();
+    assert_eq!(refused(&made(folder.path(), |_, array| array["codecs"] = json!(codecs))), OverLimit);
+    let transpose = json!({"name": "transpose", "configuration": {"order": "F"}});
+    let codecs: Vec<Value> = std::iter::repeat_n(transpose, 50_000).chain([bytes()]).collect();
+    let many_axes = made(folder.path(), |_, array| {
+        array["chunk_grid"]["configuration"]["chunk_shape"] = json!(vec![1; 1_000_000]);
+        array["codecs"] = json!(codecs);
+    });
+    assert_eq!(refused(&many_axes), Malformed);
+}
+
+#[test]
 fn a_huge_image_without_chunks_is_refused_before_memory_is_allocated() {
     let folder = tempfile::tempdir().unwrap();
     // 800 GB, of which nothing is stored.

@@ -3,9 +3,10 @@
 
 mod common;
 
-use common::zarr::{fixture, write_zarr};
+use common::zarr::{fixture, made, write_zarr};
 use cytoscope_formats::{FormatErrorKind, Limits, OpenOptions, open, open_bytes};
-use cytoscope_volume::Array;
+use cytoscope_volume::{Array, Samples};
+use serde_json::json;
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 
@@ -51,6 +52,39 @@ fn zipped_folders_read_like_the_folders() {
     let labels = OpenOptions { series: 1, ..OpenOptions::default() };
     let zipped_labels = open(&temp.path().join("0.zarr.zip"), &labels).unwrap();
     assert_eq!(zipped_labels.read_all().unwrap(), open(&fixture("v04_blosc"), &labels).unwrap().read_all().unwrap());
+}
+
+#[test]
+fn a_compressed_shard_is_expanded_once_for_all_its_chunks() {
+    let temp = tempfile::tempdir().unwrap();
+    let little = json!({"name": "bytes", "configuration": {"endian": "little"}});
+    // Chunks of one sample, in two shards beside each other.
+    let folder = made(temp.path(), |_, array| {
+        array["shape"] = json!([1, 16, 32]);
+        array["data_type"] = json!("uint8");
+        array["chunk_grid"]["configuration"]["chunk_shape"] = json!([1, 16, 16]);
+        let shards = json!({"chunk_shape": [1, 1, 1], "codecs": [little], "index_codecs": [little]});
+        array["codecs"] = json!([{"name": "sharding_indexed", "configuration": shards}]);
+    });
+    std::fs::create_dir_all(folder.join("0/c/0/0")).unwrap();
+    for shard in [0u8, 1] {
+        let samples = (0..=255).map(|i: u8| if shard == 0 { i } else { 255 - i });
+        let mut bytes: Vec<u8> = samples.collect();
+        bytes.resize(1 << 20, 0);
+        for offset in 0..256u64 {
+            bytes.extend(offset.to_le_bytes());
+            bytes.extend(1u64.to_le_bytes());
+        }
+        std::fs::write(folder.join(format!("0/c/0/0/{shard}")), bytes).unwrap();
+    }
+    let path = temp.path().join("stack.ozx");
+    std::fs::write(&path, zipped(&folder, "", zip::CompressionMethod::Deflated)).unwrap();
+    let image = open(&path, &OpenOptions::default()).unwrap();
+    let sample = |y: usize, x: usize| if x < 16 { 16 * y + x } else { 255 - (16 * y + x - 16) };
+    let expected: Vec<u8> = (0..16).flat_map(|y| (0..32).map(move |x| sample(y, x) as u8)).collect();
+    assert_eq!(image.read_all().unwrap().samples(), &Samples::U8(expected));
+    let size = std::fs::metadata(&path).unwrap().len();
+    assert!(image.bytes_read() < 3 * size, "{} bytes of {size} were read", image.bytes_read());
 }
 
 #[test]
