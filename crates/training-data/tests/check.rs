@@ -143,7 +143,29 @@ fn masks_are_errors_unless_the_target_is_semantic() {
     let semantic = check(&dataset, &CheckOptions { semantic: true, ..CheckOptions::default() });
     assert_eq!(semantic.usable(&dataset).len(), 3);
     let ignored = CheckOptions { ignore_label: Some(IgnoreLabel::Greatest), ..CheckOptions::default() };
-    has(&check(&dataset, &ignored).problems, Severity::Warning, "no label other than background");
+    has(&check(&dataset, &ignored).problems, Severity::Error, "no label other than background, nor has any other");
+}
+
+#[test]
+fn data_without_any_object_are_unusable() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shape, _, labels) = tiny(0);
+    for i in 0..3 {
+        let (_, image, _) = tiny(i);
+        write(&folder.path().join(format!("e{i}.tif")), shape, image);
+        write(&folder.path().join(format!("e{i}_masks.tif")), shape, vec![0u16; labels.len()]);
+    }
+    let (dataset, report) = find_and_check(folder.path());
+    has(&report.problems, Severity::Error, "no label other than background, nor has any other target");
+    assert!(report.usable(&dataset).is_empty());
+    let semantic = check(&dataset, &CheckOptions { semantic: true, ..CheckOptions::default() });
+    assert!(semantic.usable(&dataset).is_empty());
+    // Images without objects are useful beside others.
+    std::fs::remove_file(folder.path().join("e0_masks.tif")).unwrap();
+    write(&folder.path().join("e0_masks.tif"), shape, labels);
+    let (dataset, report) = find_and_check(folder.path());
+    has(&report.problems, Severity::Warning, "no label other than background");
+    assert_eq!(report.usable(&dataset).len(), 3);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::CheckOptions;
 use super::inspect_pair::PairInspection;
-use crate::dataset::{Dataset, Part, Problem, TrainingTask};
+use crate::dataset::{Dataset, Part, Problem, Severity, TrainingTask};
 use crate::setting::VOXEL_UM;
 use cytoscope_volume::number_text;
 use std::collections::BTreeMap;
@@ -31,6 +31,7 @@ pub(crate) fn compare(
             find_masks(inspections);
         }
         find_few_objects(inspections);
+        find_empty_labels(inspections);
     }
 }
 
@@ -172,5 +173,24 @@ fn find_few_objects(inspections: &mut [PairInspection]) {
             let next_step = "check that all objects are labeled: unlabeled objects are trained as background";
             inspection.add(Problem::warning(&file, problem, next_step));
         }
+    }
+}
+
+/// Finds labels without objects. They are errors if no pair has an object, because a network cannot be trained on background
+/// alone.
+fn find_empty_labels(inspections: &mut [PairInspection]) {
+    let has_objects = inspections.iter().any(|l| l.summary.objects.is_some_and(|n| n > 0));
+    for inspection in inspections.iter_mut().filter(|l| l.summary.objects == Some(0)) {
+        if inspection.problems.iter().any(|p| p.severity == Severity::Error) {
+            continue;
+        }
+        let file = inspection.summary.target.clone();
+        let problem = "it has no label other than background";
+        inspection.add(if has_objects {
+            Problem::warning(&file, problem, "remove the pair, unless the image contains no objects")
+        } else {
+            let problem = format!("{problem}, nor has any other target");
+            Problem::error(&file, problem, "label some objects, or choose the files with the labels")
+        });
     }
 }

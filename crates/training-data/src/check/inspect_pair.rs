@@ -483,9 +483,6 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
     if known == 0 {
         let problem = "all of its voxels have the ignore label";
         inspection.add(Problem::error(file, problem, "label some objects, or remove the pair"));
-    } else if index.objects.is_empty() {
-        let problem = "it has no label other than background";
-        inspection.add(Problem::warning(file, problem, "remove the pair, unless the image contains no objects"));
     }
     if let [only] = index.objects.as_slice()
         && !options.semantic
