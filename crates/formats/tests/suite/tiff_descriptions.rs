@@ -1,11 +1,8 @@
 //! Axes and sizes that TIFF files state in a text: the settings of ScanImage, the descriptions of ImageJ, and JSON as tifffile
 //! writes it.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::page_samples;
-use common::tiff_builder::{Tag, Tiff, long, pages, short, text};
+use crate::common::page_samples;
+use crate::common::tiff_builder::{Tag, Tiff, long, pages, short, text};
 use cytoscope_formats::{FormatErrorKind, Image, OpenOptions, open_bytes};
 use cytoscope_volume::{Region, Samples};
 

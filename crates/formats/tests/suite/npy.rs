@@ -1,5 +1,4 @@
 //! NPY headers as NumPy and other programs write them.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use cytoscope_formats::{FormatErrorKind, OpenOptions, open_bytes};
 use cytoscope_volume::Samples;

@@ -1,16 +1,13 @@
 //! Zeiss CZI files that Zeiss' own library (pylibCZIrw) wrote: two slices of 3 × 4 pixels in two channels; pixel `i` of
 //! slice `z` and channel `c` in scene `s` is `i + 1000 s + 100 z + 50 c`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::opened;
+use crate::common::opened;
 use cytoscope_formats::{FormatErrorKind, Limits, OpenOptions, StoredCompression, open_bytes};
 use cytoscope_volume::{DType, Region, Samples};
 
 macro_rules! seed {
     ($name:literal) => {
-        include_bytes!(concat!("../../../fuzz/seeds/read_czi/", $name)).to_vec()
+        include_bytes!(concat!("../../../../fuzz/seeds/read_czi/", $name)).to_vec()
     };
 }
 
@@ -65,7 +62,7 @@ fn tiles_of_a_mosaic_are_put_at_their_positions() {
     assert_eq!(image.read(0, &row).unwrap().into_samples(), expected);
 }
 
-/// `pyramid` is written by `data/czi/make_pyramid.py`, which reads it with Zeiss' library: pixel (x, y) of slice z in level k
+/// `pyramid` is written by `../data/czi/make_pyramid.py`, which reads it with Zeiss' library: pixel (x, y) of slice z in level k
 /// is 20000 k + 2000 z + 50 y + x.
 #[test]
 fn lower_resolutions_are_levels() {
@@ -119,7 +116,7 @@ fn colors_are_red_green_blue() {
     assert_eq!(image.read(0, &blue).unwrap().into_samples(), Samples::U8(vec![0, 3]));
 }
 
-/// The files are written by `data/czi/make_jpeg_xr.py`, which reads them with Zeiss' library.
+/// The files are written by `../data/czi/make_jpeg_xr.py`, which reads them with Zeiss' library.
 #[test]
 fn jpeg_xr_is_read() {
     let image = opened(seed!("jpeg_xr"), 0).unwrap();
@@ -166,7 +163,7 @@ fn damaged_jpeg_xr_is_refused() {
     }
 }
 
-/// The files are written by `data/czi/make_lzw_jpeg.py`.
+/// The files are written by `../data/czi/make_lzw_jpeg.py`.
 #[test]
 fn lzw_and_jpeg_are_read() {
     let image = opened(seed!("lzw"), 0).unwrap();

@@ -1,16 +1,13 @@
-//! TIFF dialects of microscopes. The files were written by `data/dialects/make_dialects.py`; tifffile reads the pixels and
+//! TIFF dialects of microscopes. The files were written by `../data/dialects/make_dialects.py`; tifffile reads the pixels and
 //! metadata from them that these tests expect. They are also the seeds of the fuzz target `read_microscope_tiff`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::page_samples;
+use crate::common::page_samples;
 use cytoscope_formats::{Image, OpenOptions, open_bytes};
 use cytoscope_volume::{Region, Samples};
 
 macro_rules! seed {
     ($name:literal) => {
-        include_bytes!(concat!("../../../fuzz/seeds/read_microscope_tiff/", $name)).to_vec()
+        include_bytes!(concat!("../../../../fuzz/seeds/read_microscope_tiff/", $name)).to_vec()
     };
 }
 

@@ -1,16 +1,13 @@
-//! Nikon ND2 files that `data/nd2/make_nd2.py` wrote and Python's `nd2` package reads as these tests do: pixel `i` of position
+//! Nikon ND2 files that `../data/nd2/make_nd2.py` wrote and Python's `nd2` package reads as these tests do: pixel `i` of position
 //! `p`, time point `t`, slice `z` and channel `c` is `i + 1000 p + 200 t + 100 z + 50 c`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::opened;
+use crate::common::opened;
 use cytoscope_formats::{FormatErrorKind, Limits, OpenOptions, open, open_bytes};
 use cytoscope_volume::{Region, Samples};
 
 macro_rules! seed {
     ($name:literal) => {
-        include_bytes!(concat!("../../../fuzz/seeds/read_nd2/", $name)).to_vec()
+        include_bytes!(concat!("../../../../fuzz/seeds/read_nd2/", $name)).to_vec()
     };
 }
 

@@ -1,8 +1,6 @@
 //! Written files read back the same, with this crate and with Python's tifffile.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common;
 use cytoscope_formats::{
     Channel, Compression, Container, FormatErrorKind, OpenOptions, StackWriter, WriteSpec, container_for_path, open,
     preview_png, write_array,

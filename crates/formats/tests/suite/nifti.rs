@@ -1,5 +1,4 @@
 //! NIfTI files, made byte by byte after the format's header files `nifti1.h` and `nifti2.h`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use cytoscope_formats::{FormatErrorKind, Limits, OpenOptions, open_bytes};
 use cytoscope_volume::{Region, Samples, VoxelSize};

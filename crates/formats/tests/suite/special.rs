@@ -1,6 +1,4 @@
 //! Paths that are not regular files are refused at once, and the error names their kind.
-#![cfg(unix)]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use cytoscope_formats::{FormatErrorKind, OpenOptions, open};
 use std::path::Path;

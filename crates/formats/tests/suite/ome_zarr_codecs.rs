@@ -1,17 +1,15 @@
 //! Codecs and filters of numcodecs in OME-Zarr: what numcodecs wrote is read, checksums are verified, and what cannot be decoded
 //! exactly is refused.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::zarr::made;
+use crate::common;
+use crate::common::zarr::made;
 use cytoscope_formats::{FormatError, FormatErrorKind, Limits, OpenOptions, is_zarr_folder, open};
 use cytoscope_volume::Array;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
 /// Chunks of 8 samples that numcodecs encoded; `make_numcodecs.py` beside the file says how.
-const CHUNKS: &str = include_str!("data/ome_zarr/numcodecs.json");
+const CHUNKS: &str = include_str!("../data/ome_zarr/numcodecs.json");
 
 /// A list of whole numbers below 256.
 fn bytes(list: &Value) -> Vec<u8> {

@@ -1,10 +1,8 @@
 //! Checks the tables of `docs/formats.md`: every row has files that are read or refused as the row says.
 //!
-//! `CYTOSCOPE_BLESS=1 cargo test -p cytoscope-formats --test docs` updates the tables.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+//! `CYTOSCOPE_BLESS=1 cargo test -p cytoscope-formats --test suite docs` updates the tables.
 
-mod common;
-
+use crate::common;
 use cytoscope_formats::{
     Compression, Container, FormatErrorKind, OpenOptions, StackWriter, WriteSpec, open, open_bytes, write_array,
 };

@@ -1,9 +1,7 @@
 //! OME-Zarr folders: those of other writers, and our own.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::zarr::{fixture, made, write_zarr};
+use crate::common;
+use crate::common::zarr::{fixture, made, write_zarr};
 use cytoscope_formats::{
     Channel, Container, DerivedPixels, DerivedSpec, FormatError, FormatErrorKind, Image, Limits, OpenOptions,
     SeriesChoice, WriteSpec, ZarrImageSpec, ZarrWriter, is_zarr_folder, open, write_array,

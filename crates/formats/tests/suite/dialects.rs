@@ -1,11 +1,8 @@
 //! TIFF dialects of microscopes: Zeiss LSM, MetaMorph STK, Olympus FluoView, Hamamatsu NDPI and Aperio SVS, made byte by byte as
 //! tifffile's source documents their tags. What files state in texts is tested in `tiff_descriptions`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::page_samples;
-use common::tiff_builder::{Tiff, long, pages, short, text};
+use crate::common::page_samples;
+use crate::common::tiff_builder::{Tiff, long, pages, short, text};
 use cytoscope_formats::{FormatErrorKind, Image, OpenOptions, open, open_bytes};
 use cytoscope_volume::{Region, Samples};
 

@@ -1,9 +1,7 @@
 //! TIFF files above 4 GB: what opening them reads, and how they are written.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::tiff_builder::{Tiff, gray};
+use crate::common;
+use crate::common::tiff_builder::{Tiff, gray};
 use cytoscope_formats::{Container, FormatErrorKind, OpenOptions, StackWriter, WriteSpec, open};
 use cytoscope_testkit::skip;
 use cytoscope_volume::{Array, DType, Region};

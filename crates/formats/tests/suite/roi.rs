@@ -1,8 +1,6 @@
 //! ImageJ regions of interest: areas of every kind as labels, and labels as exact outlines.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common;
 use cytoscope_formats::{
     Container, FormatErrorKind, OpenOptions, WriteSpec, container_for_path, open, open_bytes, write_array,
 };
@@ -129,7 +127,7 @@ fn the_damaged_region_of_a_set_is_named() {
 
 #[test]
 fn sets_keep_the_numbers_in_their_file_names() {
-    let seed = include_bytes!("../../../fuzz/seeds/read_roi/set");
+    let seed = include_bytes!("../../../../fuzz/seeds/read_roi/set");
     let image = open_bytes(seed.to_vec(), &OpenOptions::default()).unwrap();
     // One of its two regions is a line.
     assert_eq!((image.meta().unread_pages, image.meta().shape_full.as_slice()), (1, [1, 2, 1, 5, 7, 1].as_slice()));

@@ -1,5 +1,4 @@
-//! Whole-slide images: `data/slide/make.py` writes one, and reads it with tifffile.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+//! Whole-slide images: `../data/slide/make.py` writes one, and reads it with tifffile.
 
 use cytoscope_formats::{Image, OpenOptions, open};
 use cytoscope_volume::{Region, Samples, VoxelSize};

@@ -1,9 +1,6 @@
 //! OME-XML: annotations that are no images, and images whose planes are in several files.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::tiff_builder::{Tiff, gray};
+use crate::common::tiff_builder::{Tiff, gray};
 use cytoscope_formats::{FormatErrorKind, OpenOptions, open, open_bytes};
 
 #[test]

@@ -1,9 +1,6 @@
 //! OME-Zarr in one zip file: read like a folder, damaged, and too large.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::zarr::{fixture, write_zarr};
+use crate::common::zarr::{fixture, write_zarr};
 use cytoscope_formats::{FormatErrorKind, Limits, OpenOptions, open, open_bytes};
 use cytoscope_volume::Array;
 use std::io::{Cursor, Write};

@@ -1,9 +1,6 @@
 //! Tags and descriptions of TIFF files: what is not applied to pixels is said, and what would be misread is refused.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::tiff_builder::{Tags, Tiff, gray};
+use crate::common::tiff_builder::{Tags, Tiff, gray};
 use cytoscope_formats::{FormatError, FormatErrorKind, ImageMeta, OpenOptions, open_bytes};
 use cytoscope_volume::Samples;
 

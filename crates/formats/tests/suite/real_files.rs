@@ -1,6 +1,5 @@
 //! Files from microscopes that others distribute. They are not part of the repository: the variable
 //! `CYTOSCOPE_MICROSCOPE_FILES` names a folder with them. Expected values are those of other programs.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use cytoscope_formats::{OpenOptions, open};
 use cytoscope_testkit::skip;

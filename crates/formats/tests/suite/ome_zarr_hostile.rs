@@ -1,9 +1,6 @@
 //! Hostile OME-Zarr folders: impossible or huge metadata, damaged chunks, and links out of the folder.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::zarr::made;
+use crate::common::zarr::made;
 use cytoscope_formats::{FormatErrorKind, OpenOptions, open};
 use cytoscope_volume::Samples;
 use serde_json::{Value, json};

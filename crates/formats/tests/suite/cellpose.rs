@@ -1,8 +1,6 @@
 //! Cellpose's `_seg.npy`: masks of files that NumPy wrote, and files that NumPy reads.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod common;
-
+use crate::common;
 use cytoscope_formats::{
     Container, FileFormat, FormatErrorKind, OpenOptions, WriteSpec, container_for_path, open, open_bytes, write_array,
 };
@@ -27,8 +25,8 @@ fn masks_are_read_from_files_that_numpy_wrote() {
     let expected = Array::new("YX".parse().unwrap(), vec![2, 3], vec![0u16, 1, 2, 3, 4, 5]).unwrap();
     // Written by NumPy 2: once with numpy.save (protocol 4), once with pickle.dump and protocol 5.
     for file in [
-        &include_bytes!("../../../fuzz/seeds/read_cellpose/numpy")[..],
-        include_bytes!("../../../fuzz/seeds/read_cellpose/protocol5"),
+        &include_bytes!("../../../../fuzz/seeds/read_cellpose/numpy")[..],
+        include_bytes!("../../../../fuzz/seeds/read_cellpose/protocol5"),
     ] {
         assert_eq!(read(file), Ok(expected.clone()));
     }
@@ -57,7 +55,7 @@ fn other_python_objects_are_refused_and_never_executed() {
 
 #[test]
 fn damaged_pickles_are_refused() {
-    let good = include_bytes!("../../../fuzz/seeds/read_cellpose/numpy");
+    let good = include_bytes!("../../../../fuzz/seeds/read_cellpose/numpy");
     for cut in (128..good.len()).step_by(7) {
         assert_eq!(read(&good[..cut]), Err(FormatErrorKind::Malformed), "{cut}");
     }
