@@ -1,10 +1,7 @@
 //! Predictions that were interrupted continue after their finished slices, bands and time points.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-mod common;
-mod fixture;
-
-use common::{noise, save_package};
+use crate::common::{noise, save_package};
+use crate::fixture::Fixture;
 use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_pipeline::devices::Devices;
@@ -15,7 +12,6 @@ use cytoscope_pipeline::{
 };
 use cytoscope_profile::Stage;
 use cytoscope_volume::Array;
-use fixture::Fixture;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

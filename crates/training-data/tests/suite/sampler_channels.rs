@@ -1,9 +1,6 @@
 //! Several channels and stains of a patch stay aligned, and are normalized and changed one by one.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::{balls, places, plain, right_angles, sampler, write};
+use crate::common::{balls, places, plain, right_angles, sampler, write};
 use cytoscope_training_data::augment::{Elastic, Rotate, Scale};
 use cytoscope_training_data::{
     AugmentOptions, ImageRef, Normalize, Pair, SamplerOptions, SourceOptions, Sources, TargetKind,

@@ -1,6 +1,4 @@
 //! Helpers of the pipeline's tests: external data, reproducible noise, small packages, Python.
-#![allow(dead_code, unused_imports, reason = "every test file uses its own part")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec, TensorType};

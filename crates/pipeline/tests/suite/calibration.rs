@@ -1,9 +1,6 @@
 //! Calibration tiles that are cut from parts of images.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-mod common;
-
-use common::{package, relative_distance};
+use crate::common::{package, relative_distance};
 use cytoscope_formats::{Container, WriteSpec, image_in_memory, write_array};
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
 use cytoscope_model_package::{Processing, StatisticsAxes};

@@ -1,9 +1,6 @@
 //! Problems of training data are found before training starts.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::{tiny, tiny_pair, write, write_with};
+use crate::common::{tiny, tiny_pair, write, write_with};
 use cytoscope_formats::Compression;
 use cytoscope_training_data::{
     CheckOptions, Dataset, FindOptions, IgnoreLabel, Pair, Problem, Report, Severity, SourceOptions, Sources,

@@ -1,13 +1,8 @@
 //! One test suite for all engines: stored ONNX results, comparison with the reference executor, and the errors that an
 //! engine must return.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-mod common;
-#[path = "../../onnx/tests/corpus/mod.rs"]
-mod corpus;
-
-use common::{noise_tensor, relative_distance};
-use corpus::{DataSet, agrees};
+use crate::common::{self, noise_tensor, relative_distance};
+use crate::corpus::{self, DataSet, agrees};
 use cytoscope_builders::{
     DifferenceOfGaussians, DynUNet, UNet3d, Upsampling, Weights, difference_of_gaussians, dynunet, unet3d,
 };

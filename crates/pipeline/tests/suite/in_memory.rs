@@ -1,9 +1,6 @@
 //! Prediction in memory gives the same results as a job that reads and writes files.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-mod common;
-
-use common::{noise, package, relative_distance, save_package};
+use crate::common::{noise, package, relative_distance, save_package};
 use cytoscope_builders::{DifferenceOfGaussians, DynUNet, UNet3d, Weights, difference_of_gaussians, dynunet, unet3d};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Container, Image, OpenOptions, WriteSpec, image_in_memory, open, write_array};

@@ -1,10 +1,7 @@
 //! Tiling in the real job: cropped tiles equal the untiled result, Gaussian tiles equal MONAI's sliding window.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-mod common;
-mod fixture;
-
-use common::{relative_distance, save_package};
+use crate::common::{relative_distance, save_package};
+use crate::fixture::Fixture;
 use cytoscope_builders::{
     DifferenceOfGaussians, DynUNet, UNet3d, Upsampling, Weights, difference_of_gaussians, dynunet, unet3d,
 };
@@ -18,7 +15,6 @@ use cytoscope_pipeline::{
 use cytoscope_profile::{Recorder, Stage};
 use cytoscope_storage::Overwrite;
 use cytoscope_volume::{Array, Axes, DType, Samples};
-use fixture::Fixture;
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

@@ -1,9 +1,6 @@
 //! Channels of images and targets are found and chosen: in one file, in several files of an image, and by name or number.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::{names, tiny, tiny_pair, write};
+use crate::common::{names, tiny, tiny_pair, write};
 use cytoscope_formats::{Channel, ChannelRef};
 use cytoscope_training_data::{Convention, FindOptions, Severity, TrainingTask, check, find_pairs, find_pairs_with};
 use std::fs;

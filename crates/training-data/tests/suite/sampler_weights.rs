@@ -1,9 +1,6 @@
 //! Voxels of a patch that are outside the stack, not annotated or in gaps between objects have weights of their own.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::{place, places, plain, right_angles, sampler, scene, write};
+use crate::common::{place, places, plain, right_angles, sampler, scene, write};
 use cytoscope_training_data::{GapWeight, IgnoreLabel, Outside, Pair, SamplerOptions, TargetKind};
 
 #[test]

@@ -1,9 +1,6 @@
 //! Patches are delivered in order and are independent of the number of workers; failures are errors.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::{balls, write};
+use crate::common::{balls, write};
 use cytoscope_training_data::{
     AugmentOptions, Loader, LoaderOptions, Origin, Pair, Patch, Sampler, SamplerOptions, SourceOptions, Sources,
     TrainingDataError,

@@ -1,5 +1,4 @@
 //! The bundled models pass their self-tests, on the reference executor and on the CPU engine.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use cytoscope_engine::{CompileOptions, Engine};
 use cytoscope_engine_cpu::CpuEngine;

@@ -1,10 +1,7 @@
 //! Models with several input tensors: each is read from its own file or channel, and tiles are cut from all at the same place.
 //! Models with several output tensors: one of them is predicted, or all together.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-mod common;
-
-use common::{noise, noise_tensor, package, relative_distance};
+use crate::common::{noise, noise_tensor, package, relative_distance};
 use cytoscope_engine::{DeviceId, DeviceRequest};
 use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_graph::{BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Tensor};

@@ -1,9 +1,6 @@
 //! Patches have the contents of the files, are aligned and reproducible, and do not depend on how files are read.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::{balls, place, places, plain, right_angles, sampler, scene, write, write_with};
+use crate::common::{balls, place, places, plain, right_angles, sampler, scene, write, write_with};
 use cytoscope_formats::Compression;
 use cytoscope_training_data::augment::Scale;
 use cytoscope_training_data::{

@@ -1,5 +1,4 @@
 //! Test helpers: small stacks on disk, and samplers of patches.
-#![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part of it")]
 
 use cytoscope_formats::{Compression, WriteSpec, container_for_path, write_array};
 use cytoscope_training_data::augment::{Flip, Rotate};

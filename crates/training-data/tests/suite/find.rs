@@ -1,9 +1,6 @@
 //! Usual layouts of training data are found, and files without a counterpart are reported.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::{names, tiny, tiny_pair, write};
+use crate::common::{names, tiny, tiny_pair, write};
 use cytoscope_formats::{PREDICTION_KIND, SeriesChoice, ZarrImageSpec, ZarrWriter, pack_zarr};
 use cytoscope_storage::Overwrite;
 use cytoscope_training_data::{

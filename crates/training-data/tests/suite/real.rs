@@ -1,5 +1,4 @@
 //! Public data sets are found, checked, split and sampled.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use cytoscope_testkit::shared_data;
 use cytoscope_training_data::{
