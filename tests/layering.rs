@@ -239,7 +239,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// Calls outside `storage` that can destroy a file or folder: source file, call, number of calls, and why they are
 /// safe.
-const DESTRUCTIVE: [(&str, &str, usize, &str); 14] = [
+const DESTRUCTIVE: [(&str, &str, usize, &str); 15] = [
     (
         "crates/corrections/src/export.rs",
         "remove_file",
@@ -294,6 +294,12 @@ const DESTRUCTIVE: [(&str, &str, usize, &str); 14] = [
         "/proc/self/clear_refs, which is not a file: the peak memory starts over",
     ),
     ("xtask/src/main.rs", "fs::write(", 1, "the list of skipped tests, in the target folder"),
+    (
+        "xtask/src/in_memory.rs",
+        "remove_dir_all",
+        2,
+        "folders for the temporary files of tests: its own, and those of processes that have ended",
+    ),
 ];
 
 /// The part of a source file before its unit tests.
