@@ -336,7 +336,7 @@ mod tests {
         let (lock, own) =
             (folder.path().join("lock"), Holder { pid: std::process::id(), is_killed: false, machine: None });
         let held = ResultsLock::in_folder(folder.path(), "lock").unwrap();
-        assert_eq!(lock_holder(&lock), Some(own));
+        assert_eq!(lock_holder(&lock), Some(own.clone()));
         let refused = ResultsLock::in_folder(folder.path(), "lock").unwrap_err().to_string();
         assert!(refused.contains(&format!("another run of Cytoscope (process {}) is", own.pid)), "{refused}");
         drop(held);
