@@ -35,7 +35,7 @@ mod run;
 mod series;
 mod session_memory;
 #[cfg(test)]
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../tests/suite/common.rs"]
 pub(crate) mod test_common;
 mod tiles;
 pub(crate) mod zarr;

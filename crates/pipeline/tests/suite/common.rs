@@ -1,4 +1,6 @@
 //! Helpers of the pipeline's tests: external data, reproducible noise, small packages, Python.
+#![allow(dead_code, unused_imports, reason = "unit tests of the crate use a part of it, too")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_model_package::{AxisKind, AxisSize, AxisSpec, PackageBuilder, Processing, TensorSpec, TensorType};
