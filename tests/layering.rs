@@ -424,8 +424,8 @@ fn messages_name_options_by_the_list_that_the_window_translates() {
 
 /// Crates whose messages keep the settings that they name, so that the window shows its controls: `message!` formats them.
 /// `format!` would leave only a text.
-const KEEPING_SETTINGS: [&str; 7] =
-    ["checkpoint-import", "formats", "pipeline", "quantize", "storage", "train", "worker"];
+const KEEPING_SETTINGS: [&str; 8] =
+    ["checkpoint-import", "formats", "pipeline", "quantize", "storage", "train", "training-data", "worker"];
 
 /// Settings in texts, by source file and constant: of engine errors, where they are searched for, and of advice that only the
 /// command line shows.
