@@ -178,6 +178,7 @@ fn print_report(report: &EvaluateReport, run: MeasuredRun, as_json: bool, writte
     if let Some(path) = written {
         print(&format!("wrote {}", path.display()));
     }
+    run.print_records();
     Ok(())
 }
 

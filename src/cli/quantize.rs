@@ -117,10 +117,12 @@ impl Quantize {
         };
         let result = LimitedQuantization { quantization, minutes: self.minutes, steps: self.steps }.run(&context);
         let (report, run) = measurement.finish(result, 0)?;
+        let run = run.with_results([report.out.as_path()]);
         if self.report.json {
             return run.print_json(&report);
         }
         print_report(&report);
+        run.print_records();
         Ok(())
     }
 }

@@ -138,6 +138,7 @@ impl Segment {
         if let Some(table) = &report.table {
             print(&format!("  wrote {}", table.display()));
         }
+        run.print_records();
         Ok(())
     }
 }
