@@ -256,7 +256,7 @@ fn failures(errors: &[(DeviceId, EngineError)], measurements: &[Measurement]) ->
     for (device, error) in errors {
         let has_failed = matches!(error, EngineError::Device { .. } | EngineError::OutOfMemory { .. });
         if has_failed && !measurements.iter().any(|m| m.device == *device && m.best_ms.is_some()) {
-            failed.entry(*device).or_insert_with(|| error.finding());
+            failed.entry(*device).or_insert_with(|| error.finding().into());
         }
     }
     failed.into_values().collect()

@@ -135,6 +135,15 @@ impl Message {
         recorder.message()
     }
 
+    /// Returns messages one after the other, with a separator between them.
+    pub fn joined(messages: &[Self], separator: &str) -> Self {
+        let join = |all: Self, next: &Self| Self::format(format_args!("{all}{separator}{next}"));
+        match messages {
+            [] => Self::default(),
+            [first, others @ ..] => others.iter().fold(first.clone(), join),
+        }
+    }
+
     /// Returns a text with the settings and time points that were stated beside it. Those that are unknown, as from a newer
     /// version, or that the text does not name at their place are left out.
     pub fn new(text: impl Into<String>, stated: &[NamedSetting]) -> Self {
@@ -350,6 +359,9 @@ mod tests {
         assert_eq!(named, [("--device cpu", ON_CPU), ("--tile", TILE), ("--device", DEVICE)]);
         assert_eq!(message.to_string(), message.as_str());
         assert_eq!(Message::of(&message), message);
+        let joined = Message::joined(&[inner, "it is flat".into(), message!("{DEVICE}")], "; ");
+        assert_eq!(joined, message!("use {ON_CPU} (or {TILE} {:?}); it is flat; {DEVICE}", [8, 8, 8]));
+        assert_eq!(Message::joined(&[], "; "), Message::default());
         // A text that was formatted before has lost them.
         assert_eq!(message!("{}", format!("use {FORCE}")).settings().count(), 0);
     }

@@ -253,7 +253,7 @@ fn a_device_that_fails_when_it_is_measured_is_named_with_the_reason() {
     let gpu = [Precision::F32, Precision::F16];
     let engines = [fake(DeviceId::Cuda(0), &gpu), fake(DeviceId::Wgpu(0), &gpu), fake(DeviceId::Cpu, &gpu[..1])];
     let compile = |engine: &dyn Engine, precision: Precision| match engine.device().id {
-        device @ DeviceId::Cuda(_) => Err(EngineError::Device { device, reason: "it has no power".to_owned() }),
+        device @ DeviceId::Cuda(_) => Err(EngineError::Device { device, reason: "it has no power".into() }),
         // In another precision, it computes.
         device @ DeviceId::Wgpu(_) if precision == Precision::F16 => {
             Err(EngineError::OutOfMemory { device, needed_bytes: 0, available_bytes: 0 })

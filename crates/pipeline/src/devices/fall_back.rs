@@ -29,7 +29,7 @@ impl Devices {
         tried: &[DeviceId],
     ) -> Result<SelectedEngine, JobError> {
         let why = match error {
-            EngineError::Device { .. } | EngineError::OutOfMemory { .. } => error.finding(),
+            EngineError::Device { .. } | EngineError::OutOfMemory { .. } => error.finding().to_string(),
             other => format!("{} failed: {other}", failed.choice.id),
         };
         let is_full = matches!(error, EngineError::OutOfMemory { .. });

@@ -72,7 +72,7 @@ struct GpuSession {
 impl Session for GpuSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
         if self.runs >= self.lasts {
-            return Err(EngineError::Device { device: self.id, reason: "it has no power".to_owned() });
+            return Err(EngineError::Device { device: self.id, reason: "it has no power".into() });
         }
         self.runs += 1;
         let needed_bytes = self.report.arena_bytes;
@@ -130,7 +130,7 @@ fn open_failing(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
 
 /// Opens no device.
 fn open_none(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
-    Err(EngineError::Unavailable { device: device.id, reason: "it is gone".to_owned() })
+    Err(EngineError::Unavailable { device: device.id, reason: "it is gone".into() })
 }
 
 /// Opens devices that fail in their first run.
