@@ -6,8 +6,8 @@ use super::trace_path::check_trace;
 use super::{note_moved_aside, print, print_json};
 use cpu_time::ProcessTime;
 use cytoscope_engine::{DeviceId, DeviceRequest};
-use cytoscope_pipeline::engine_memory;
 use cytoscope_pipeline::job_record::{Recordable, record_path};
+use cytoscope_pipeline::{PROGRAM, engine_memory};
 use cytoscope_profile::{
     Advice, MachinePeak, MemorySampler, OperatorTotal, Recorder, RunFacts, RunRecord, Slowdown, Stage, TrainingFacts,
     advise, operator_totals,
@@ -19,9 +19,6 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Name and version of this program, as run records state them.
-pub(crate) const PROGRAM: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"));
 
 /// Returns the recorder of a command. For a trace, it records spans, including operators unless `stages_only`; without
 /// a trace, it records only totals.

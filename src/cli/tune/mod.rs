@@ -9,7 +9,7 @@ mod training;
 use super::child::Scratch;
 use super::diameter::comparison_diameter;
 use super::failure::{Failure, Outcome};
-use super::measured::{Measurement, PROGRAM};
+use super::measured::Measurement;
 use super::options::{StageTraceOption, one_of};
 use super::progress::context;
 use super::trace_path::check_trace;
@@ -20,7 +20,7 @@ use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_pipeline::predict::ChannelRef;
 use cytoscope_pipeline::{
     CancelToken, Context, DiameterRequest, DiameterUnit, InferenceSettings, JobError, JobErrorKind, MachineProfile,
-    MachineProfiles, Model, ModelTask, PredictJob, Preset, SCRATCH, TrainingSettings, find_model, machine_key,
+    MachineProfiles, Model, ModelTask, PROGRAM, PredictJob, Preset, SCRATCH, TrainingSettings, find_model, machine_key,
     preprocessed,
 };
 use cytoscope_preprocess::PreprocessStep;

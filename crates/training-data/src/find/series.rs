@@ -3,8 +3,7 @@
 use crate::dataset::{ImageRef, Pair};
 use crate::error::TrainingDataError;
 use crate::setting::{IN_SETTINGS, SERIES};
-use crate::split::series_suffix;
-use cytoscope_formats::{FormatError, OpenOptions, SeriesChoice};
+use cytoscope_formats::{FormatError, OpenOptions, SeriesChoice, series_suffix};
 use cytoscope_storage::message;
 use std::collections::BTreeMap;
 use std::path::Path;
