@@ -85,7 +85,7 @@ impl SelectedEngine {
     pub(crate) fn new(engine: Box<dyn Engine>, chosen: Choice) -> Self {
         let Choice { precision, why, measurements, .. } = chosen;
         let device = engine.device();
-        let why = device.shortcoming().map_or_else(|| why.clone(), |lacks| format!("{why}; {lacks}"));
+        let why = device.shortcoming().map_or_else(|| why.to_string(), |lacks| format!("{why}; {lacks}"));
         let choice = DeviceChoice { id: device.id, name: device.name.clone(), why, measurements };
         let memory = Arc::new(SessionMemory::of(device));
         let (engine, lost) = (Arc::from(engine), Vec::new());
@@ -301,11 +301,11 @@ impl Devices {
             };
             let mut choice = choose(&engines, &unusable, &probe, &mut cache, is_requested)?;
             if is_requested {
-                choice.why = requested_text(&choice);
+                choice.why = requested_text(&choice).into();
                 let shape = model.tensor_shape(model.input_channels, edge);
                 add_stored(&mut choice, cache.stored(&model.fingerprint, &[&shape], options.threads));
             } else {
-                choice.why.push_str(&self.failed_text());
+                choice.why = message!("{}{}", choice.why, self.failed_text());
             }
             let engine = engines.iter().find(|e| e.device().id == choice.device);
             let engine = engine.ok_or_else(|| EngineError::BadDevice { text: choice.device.to_string() })?;
@@ -428,7 +428,7 @@ fn choose(
             let device = only.device();
             let precision = (probe.precisions)(device).first().copied();
             let precision = precision.ok_or(error)?;
-            Ok(Choice { device: device.id, precision, why: String::new(), measurements: Vec::new() })
+            Ok(Choice { device: device.id, precision, why: Message::default(), measurements: Vec::new() })
         }
         (measured, _) => measured,
     }

@@ -280,8 +280,8 @@ fn open_fastest(
         fastest(context, (&engines, &unusable), start, config, threads, &mut cache, on_error)?;
     let engine = engines.into_iter().find(|engine| engine.device().id == chosen);
     let engine = engine.ok_or_else(|| EngineError::BadDevice { text: chosen.to_string() }).map_err(engine_error)?;
-    context.note(message!("training on {chosen}: {}", Message::parse(why.as_str())));
-    report(context, engine.as_ref(), why);
+    context.note(message!("training on {chosen}: {why}"));
+    report(context, engine.as_ref(), why.into());
     Ok((engine, lowered_bytes))
 }
 
@@ -296,7 +296,7 @@ pub(crate) fn fastest(
     threads: usize,
     cache: &mut Cache,
     on_error: &dyn Fn(&EngineError),
-) -> Result<(String, DeviceId, Option<u64>), JobError> {
+) -> Result<(Message, DeviceId, Option<u64>), JobError> {
     let recorder = Recorder::totals_only();
     let options = |engine: &dyn Engine, tuning: TuningListener| -> Result<StepperOptions, JobError> {
         let options = stepper_options(config, start, engine, threads, &recorder)?;

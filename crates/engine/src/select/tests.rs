@@ -229,7 +229,7 @@ fn speeds_are_stated_relative_to_the_cpu() {
         measured(DeviceId::Cpu, Precision::F32, 82.0),
     ];
     let text = |measurements: &[Measurement], chosen: usize, unit: &str| {
-        choice_text(measurements, &measurements[chosen], unit, &[])
+        choice_text(measurements, &measurements[chosen], unit, &[]).to_string()
     };
     let both = "cuda:0 bf16: 41 times the speed of the CPU; wgpu:0 f32: 10 times the speed of the CPU";
     assert_eq!(text(&all, 1, "tile"), both);

@@ -114,7 +114,7 @@ fn device(id: DeviceId) -> Device {
 
 fn selected(room_bytes: u64, lasts: usize) -> SelectedEngine {
     let device = device(DeviceId::Cuda(0));
-    let (why, measurements) = ("requested".to_owned(), Vec::new());
+    let (why, measurements) = ("requested".into(), Vec::new());
     let choice = Choice { device: device.id, precision: Precision::F32, why, measurements };
     SelectedEngine::new(Box::new(Gpu { device, room_bytes, lasts, cpu: CpuEngine::new() }), choice)
 }
