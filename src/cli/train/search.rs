@@ -291,6 +291,8 @@ fn finish(options: &Train, table: &ResultsTable, report: Option<&TrainCommandRep
     let plots = beside(&options.out, PLOTS);
     let wrote = if report.is_some() { "wrote" } else { "its results are" };
     print(&format!("{wrote} {}, {} and {}", options.out.display(), table.path.display(), plots.display()));
+    let records = report.into_iter().flat_map(|report| &report.provenance);
+    records.for_each(|record| print(&format!("  wrote {}", record.display())));
     Ok(())
 }
 
