@@ -61,8 +61,8 @@ pub(crate) struct Evaluate {
     /// left out.
     #[arg(long, value_name = "NAME|N")]
     pred_channel: Option<ChannelRef>,
-    /// Channel of the ground truth to score against, by name or number; by default the one with the name of --pred-channel,
-    /// or else the first.
+    /// Channel of the ground truth to score against, by name or number; by default the one with the name of the channel that
+    /// --pred-channel chooses, or the first if that has no name.
     #[arg(long, value_name = "NAME|N")]
     truth_channel: Option<ChannelRef>,
     /// Voxel size Z,Y,X in µm for the diameters of objects, to use instead of the files' own.
@@ -178,6 +178,7 @@ fn print_report(report: &EvaluateReport, run: MeasuredRun, as_json: bool, writte
     if let Some(path) = written {
         print(&format!("wrote {}", path.display()));
     }
+    run.print_records();
     Ok(())
 }
 

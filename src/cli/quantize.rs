@@ -10,6 +10,8 @@ use cytoscope_pipeline::predict::InputTensor;
 use cytoscope_pipeline::{PredictJob, find_model};
 use cytoscope_profile::bytes_text;
 use cytoscope_quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
+use cytoscope_storage::message;
+use cytoscope_storage::setting::MODE;
 use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::{LimitedQuantization, QatLimitError, QatTrainer, minutes_problem};
 use std::path::{Path, PathBuf};
@@ -79,10 +81,10 @@ impl Quantize {
         QatTrainer::limited(mode, self.minutes, self.steps).map_err(|error| {
             Failure::wrong_use(match error {
                 QatLimitError::InvalidMinutes(minutes) => {
-                    format!("--minutes {}", minutes_problem(minutes).unwrap_or_default())
+                    message!("--minutes {}", minutes_problem(minutes).unwrap_or_default())
                 }
                 QatLimitError::NoTraining => {
-                    "--minutes and --steps apply to --mode qat only: the other modes do not train".to_owned()
+                    message!("--minutes and --steps apply to {MODE} qat only: the other modes do not train")
                 }
             })
         })?;
@@ -115,10 +117,12 @@ impl Quantize {
         };
         let result = LimitedQuantization { quantization, minutes: self.minutes, steps: self.steps }.run(&context);
         let (report, run) = measurement.finish(result, 0)?;
+        let run = run.with_results([report.out.as_path()]);
         if self.report.json {
             return run.print_json(&report);
         }
         print_report(&report);
+        run.print_records();
         Ok(())
     }
 }

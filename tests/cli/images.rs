@@ -232,6 +232,18 @@ fn tiff_files_of_one_slice_each_are_one_stack() {
 }
 
 #[test]
+fn a_stack_is_simulated_from_a_settings_file_alone() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("4,16,16", 3);
+    fixture.run(&["simulate", "--settings", "sim/nuclei_3.json", "--out", "again"]).ok();
+    assert_eq!(fixture.bytes("again/nuclei_3_raw.tif"), fixture.bytes(&raw));
+    // The file overrides the kind.
+    fixture.run(&["simulate", "--kind", "cells", "--settings", "sim/nuclei_3.json", "--out", "other"]).ok();
+    assert_eq!(fixture.bytes("other/nuclei_3_raw.tif"), fixture.bytes(&raw));
+    fixture.fails(2, &["simulate", "--out", "none"], &["--kind"]);
+}
+
+#[test]
 fn conversions_round_trip_exactly() {
     let fixture = Fixture::new();
     for kind in ["nuclei", "cells", "labelfree"] {

@@ -94,9 +94,9 @@ impl BurnEngine {
     /// [`EngineError::Device`] if the device is not usable, no longer exists, or is now another one;
     /// [`EngineError::BadDevice`] for the CPU.
     pub fn open(device: &Device) -> Result<Self, EngineError> {
-        let failed = |reason: String| EngineError::Device { device: device.id, reason };
+        let failed = |reason: String| EngineError::Device { device: device.id, reason: reason.into() };
         if !device.usable {
-            return Err(failed(device.reason.clone()));
+            return Err(EngineError::Device { device: device.id, reason: device.reason_message() });
         }
         let (cache, backend) = match device.id {
             DeviceId::Cpu => return Err(EngineError::BadDevice { text: device.id.to_string() }),

@@ -3,7 +3,7 @@
 use super::cache::CACHE_BYTES;
 use super::checksums::CHECKSUM_BYTES;
 use super::codecs::{BytesCodec, filtered_bytes};
-use super::filters::{Filter, SampleType, TypeNames};
+use super::filters::{Filter, SampleType, TypeNames, numpy_dtype};
 use super::folder::{Folder, join};
 use crate::{error::Fault, limits::Limits, meta::ByteOrder};
 use cytoscope_volume::{DType, element_count};
@@ -255,21 +255,8 @@ fn separator(text: &str) -> Result<char, Fault> {
 
 fn dtype_v2(name: &str) -> Result<(DType, ByteOrder), Fault> {
     let order = if name.starts_with('>') { ByteOrder::Big } else { ByteOrder::Little };
-    let dtype = match name.trim_start_matches(['<', '>', '|']) {
-        "b1" | "u1" => DType::U8,
-        "u2" => DType::U16,
-        "u4" => DType::U32,
-        "u8" => DType::U64,
-        "i1" => DType::I8,
-        "i2" => DType::I16,
-        "i4" => DType::I32,
-        "i8" => DType::I64,
-        "f2" => DType::F16,
-        "f4" => DType::F32,
-        "f8" => DType::F64,
-        _ => return Err(unsupported_type(name)),
-    };
-    Ok((dtype, order))
+    let dtype = numpy_dtype(name.trim_start_matches(['<', '>', '|']));
+    Ok((dtype.ok_or_else(|| unsupported_type(name))?, order))
 }
 
 fn unsupported_type(name: &str) -> Fault {

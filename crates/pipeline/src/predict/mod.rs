@@ -304,7 +304,7 @@ const STACK_EXTENSIONS: [&str; 16] = [
 ];
 
 /// Extensions of slices, which are read from folders without other stacks.
-const SLICE_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
+pub const SLICE_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
 
 /// Returns the input files, with folders expanded to the stacks in them, sorted by name. An OME-Zarr folder is a stack. Of
 /// the files of a numbered series, only one is returned, unless `axes` are the axes of a single slice.

@@ -3,7 +3,8 @@
 use super::CheckOptions;
 use super::inspect_pair::PairInspection;
 use crate::dataset::{Dataset, Part, Problem, Severity, TrainingTask};
-use crate::setting::VOXEL_UM;
+use crate::setting::{IN_SETTINGS, VOXEL_UM};
+use cytoscope_storage::message;
 use cytoscope_volume::number_text;
 use std::collections::BTreeMap;
 
@@ -49,7 +50,7 @@ fn check_voxel_sizes(dataset: &Dataset, inspections: &mut [PairInspection], prob
         |inspection: &PairInspection| inspection.finished && inspection.summary.voxel_um.iter().any(Option::is_none);
     let (missing, seen) =
         (inspections.iter().filter(|l| unknown(l)).count(), inspections.iter().filter(|l| l.finished).count());
-    let next_step = format!("set {VOXEL_UM} in the settings, or set it in Fiji (Image > Properties) and save");
+    let next_step = message!("set {VOXEL_UM} {IN_SETTINGS}, or set it in Fiji (Image > Properties) and save");
     if missing > 0 && missing == seen {
         let problem =
             format!("no file states a voxel size along all axes (pairs checked: {seen}), so lengths are in voxels");
@@ -58,7 +59,7 @@ fn check_voxel_sizes(dataset: &Dataset, inspections: &mut [PairInspection], prob
         for inspection in inspections.iter_mut().filter(|l| unknown(l)) {
             let file = inspection.summary.image.clone();
             let problem = "it does not state the voxel size along all axes, but other files do";
-            inspection.add(Problem::warning(&file, problem, next_step.as_str()));
+            inspection.add(Problem::warning(&file, problem, next_step.clone()));
         }
     }
     for inspection in inspections.iter_mut().filter(|l| l.finished) {
