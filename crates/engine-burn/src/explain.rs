@@ -4,9 +4,12 @@ use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{LIST_DEVICES, ON_CPU, PRECISION};
 
+/// Words that an error contains, and the explanation of such errors.
+type Explanation = (&'static [&'static str], fn() -> Message);
+
 /// Parts of messages, in lower case, with the sentence for messages that contain one of them. The first row that matches
 /// counts, so causes come before consequences.
-const EXPLANATIONS: &[(&[&str], fn() -> Message)] = &[
+const EXPLANATIONS: &[Explanation] = &[
     (&["unsupported_ptx_version", "unsupported toolchain"], || {
         "the NVIDIA driver is older than the installed CUDA compiler (NVRTC): update the driver, or install the NVRTC of \
          the CUDA version that `nvidia-smi` shows".into()
