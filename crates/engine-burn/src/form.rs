@@ -2,8 +2,6 @@
 //!
 //! Only axes of length 1 are inserted, so the order of elements stays the same and conversion needs no copy.
 
-pub(crate) use cytoscope_graph::to_3d;
-
 /// Lengths of the five axes N, C, Z, Y, X.
 pub(crate) type Form = [usize; 5];
 
