@@ -43,6 +43,10 @@ pub(crate) struct Evaluate {
     /// each stack; by default auto.
     #[arg(long, value_name = "UM|auto", requires = "model", conflicts_with_all = ["pred", "truth"])]
     diameter: Option<DiameterRequest>,
+    /// Channel of the images of --data to predict, counted from 0; a model with several input channels uses this and the next
+    /// ones.
+    #[arg(long, requires = "model", conflicts_with_all = ["pred", "truth"])]
+    channel: Option<usize>,
     /// Ignore true objects with fewer voxels than this, and predicted objects that mostly overlap them: they count
     /// neither as hits nor as errors.
     #[arg(long, value_name = "VOXELS", default_value_t = 0)]
@@ -115,6 +119,7 @@ impl Evaluate {
             cpu_because: None,
             precision: self.precision.and_then(PrecisionName::precision),
             diameter: self.diameter.unwrap_or_default(),
+            channel: self.channel,
             ignore_below_voxels: self.ignore_below,
             ignore_label: self.ignore_label,
             voxel_um: self.voxel_size,

@@ -6,6 +6,7 @@ use super::options::{ReportOptions, StageTraceOption};
 use super::trace_path::check_trace;
 use super::{note_line, print, progress};
 use clap::{Args, ValueEnum};
+use cytoscope_formats::ChannelRef;
 use cytoscope_pipeline::predict::InputTensor;
 use cytoscope_pipeline::{PredictJob, find_model};
 use cytoscope_profile::bytes_text;
@@ -28,10 +29,18 @@ pub(crate) struct Quantize {
     /// default the package's test tensor.
     #[arg(long, num_args = 1.., value_name = "DIR|FILE")]
     calibrate: Vec<PathBuf>,
+    /// Channel of the --calibrate stacks that is the model's input, counted from 0; a model with several input channels uses
+    /// this and the next ones.
+    #[arg(long, requires = "calibrate")]
+    channel: Option<usize>,
+    /// Channels of the --calibrate stacks by name or number, one for each input channel of the model (membrane,nuclei or 2,0).
+    #[arg(long, value_delimiter = ',', value_name = "NAME|N", conflicts_with = "channel", requires = "calibrate")]
+    channels: Vec<ChannelRef>,
     /// Image of an input of the model for --calibrate, if the model has several: NAME=FILE, NAME=FILE:CHANNEL or, for a
     /// channel of the stacks, NAME=CHANNEL; can be repeated. FILE may be a folder with a file of the same name as each
     /// stack. By default, each input is read from the channel of its name.
-    #[arg(long = "input", value_name = "NAME=FILE|CHANNEL", requires = "calibrate")]
+    #[arg(long = "input", value_name = "NAME=FILE|CHANNEL", requires = "calibrate",
+          conflicts_with_all = ["channel", "channels"])]
     input_tensors: Vec<InputTensor>,
     /// Package to write: a folder or a .zip. If the name ends in .onnx, only the int8 network is written.
     #[arg(long)]
@@ -98,11 +107,13 @@ impl Quantize {
         }
         let measurement = Measurement::start("quantize", self.tracing.trace.as_deref(), overwrite, true);
         let context = progress::context(self.report.json_progress, false, measurement.recorder());
-        let (calibrate, predictions) = if self.input_tensors.is_empty() {
+        let default_channels = self.channel.is_none() && self.channels.is_empty() && self.input_tensors.is_empty();
+        let (calibrate, predictions) = if default_channels {
             (self.calibrate, Vec::new())
         } else {
             let stacks = PredictJob::new(self.calibrate, self.package.clone(), PathBuf::new());
-            (Vec::new(), vec![PredictJob { input_tensors: self.input_tensors, ..stacks }])
+            let (channel, channels, input_tensors) = (self.channel, self.channels, self.input_tensors);
+            (Vec::new(), vec![PredictJob { channel, channels, input_tensors, ..stacks }])
         };
         let quantization = QuantizeJob {
             model: self.package,

@@ -487,7 +487,7 @@ fn state(session: &Session) -> CorrectionState {
         undo: session.undo_names().take(MAX_STEP_NAMES).map(str::to_owned).collect(),
         undo_count: session.undo_names().count(),
         redo: session.redo_names().take(MAX_STEP_NAMES).map(str::to_owned).collect(),
-        modified: session.is_modified() || session.has_open_stroke(),
+        modified: session.is_modified(),
         label_count: session.volume().label_count(),
         free: session.new_label().unwrap_or(0),
         sync_failure: session.sync_failure(),
