@@ -78,6 +78,7 @@ impl NullCuda {
         }
         // Results of a device that computes nothing would be refused.
         command.env("NULLCUDA_HOME", &self.home).env("CYTOSCOPE_TRUST_DEVICES", "1");
+        command.env("TMPDIR", env!("CARGO_TARGET_TMPDIR"));
         command.envs(variables.iter().copied()).output().unwrap()
     }
 
