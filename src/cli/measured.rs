@@ -146,9 +146,11 @@ impl MeasuredRun {
         Self { record: RunRecord::new(PROGRAM, command, recorder, facts), advice, provenance: Vec::new() }
     }
 
-    /// Returns the measurements of a command that wrote these results, each with a provenance record beside it.
+    /// Returns the measurements of a command that wrote these results, with the provenance records beside them. A record that
+    /// could not be written is left out; a note has said so.
     pub(crate) fn with_results<'a>(self, results: impl IntoIterator<Item = &'a Path>) -> Self {
-        Self { provenance: results.into_iter().map(record_path).collect(), ..self }
+        let records = results.into_iter().map(record_path).filter(|record| record.is_file());
+        Self { provenance: records.collect(), ..self }
     }
 
     /// Names the provenance records of the results.

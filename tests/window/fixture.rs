@@ -127,15 +127,9 @@ impl Fixture {
 
     /// Scrolls the widget with this name into view and clicks it; plain labels with the same text are skipped.
     pub fn click(&mut self, name: &str) {
-        self.send_click(name);
-        self.window.run_steps(8);
-    }
-
-    /// As [`Fixture::click`], up to the frame that gets the click.
-    fn send_click(&mut self, name: &str) {
         let at = self.bring_under_pointer(name);
         self.window.input_mut().events.extend(click_events(at));
-        self.window.step();
+        self.window.run_steps(8);
     }
 
     /// Scrolls the widget with this name into view, moves the pointer over it, and returns the position of its center.
@@ -170,14 +164,20 @@ impl Fixture {
     /// Clicks a button while it is enabled. The start of another job may disable it between two frames, and then the click has
     /// no effect and is repeated.
     pub fn click_enabled(&mut self, name: &str) {
+        let is_disabled = |window: &Harness<'static, Workbench>| {
+            on_widget(window, name, |node| node.accesskit_node().is_disabled()) == Some(true)
+        };
         let end = Instant::now() + TIMEOUT;
         loop {
             self.until_enabled(name);
-            self.send_click(name);
-            // The frame that got the click shows whether the button was enabled in it.
-            let missed = on_widget(&self.window, name, |node| node.accesskit_node().is_disabled());
+            let at = self.bring_under_pointer(name);
+            // A click has no effect on a button that was disabled in the frame before it, or is in the frame that gets it.
+            let was_disabled = is_disabled(&self.window);
+            self.window.input_mut().events.extend(click_events(at));
+            self.window.step();
+            let missed = was_disabled || is_disabled(&self.window);
             self.window.run_steps(7);
-            if missed != Some(true) {
+            if !missed {
                 return;
             }
             assert!(Instant::now() < end, "{name} was disabled at each click; on screen: {}", self.on_screen());
@@ -204,12 +204,7 @@ impl Fixture {
 
     /// All names and texts on screen, for failure messages.
     pub fn on_screen(&self) -> String {
-        let words = |n: egui_kittest::Node<'_>| {
-            let node = n.accesskit_node();
-            node.label().or_else(|| node.value()).unwrap_or_default()
-        };
-        let all: Vec<String> = self.window.query_all(by()).map(words).filter(|w| !w.is_empty()).collect();
-        all.join(" | ")
+        on_screen(&self.window)
     }
 }
 
@@ -234,6 +229,16 @@ pub fn read_json(path: &Path) -> serde_json::Value {
 /// Whether this text is somewhere on screen.
 pub fn sees(window: &Harness<'static, Workbench>, text: &str) -> bool {
     window.query_all_by_label_contains(text).next().is_some()
+}
+
+/// All names and texts on screen, for failure messages.
+pub fn on_screen(window: &Harness<'static, Workbench>) -> String {
+    let words = |n: Node<'_>| {
+        let node = n.accesskit_node();
+        node.label().or_else(|| node.value()).unwrap_or_default()
+    };
+    let all: Vec<String> = window.query_all(by()).map(words).filter(|w| !w.is_empty()).collect();
+    all.join(" | ")
 }
 
 /// The sample that the window offers.

@@ -1,6 +1,6 @@
 //! Tuning in the window: settings of predictions and training runs are measured, offered and chosen.
 
-use crate::fixture::{Fixture, read_json, sees, window_with};
+use crate::fixture::{Fixture, on_screen, read_json, sees, window_with};
 use crate::quit::close;
 use crate::training::{pairs, tiny_config};
 use cytoscope_formats::{Container, WriteSpec, write_array};
@@ -94,7 +94,10 @@ fn settings_are_searched_for_and_used_by_the_next_training_run() {
     fixture.until("the section", |w| sees(w, "steps in total"));
     assert!(!fixture.sees("Use best settings"), "{}", fixture.on_screen());
     fixture.click_enabled("Search for settings");
-    fixture.until("the end", |w| sees(w, "Search finished"));
+    fixture.until("the end", |w| {
+        assert!(!sees(w, "failed"), "{}", on_screen(w));
+        sees(w, "Search finished")
+    });
     fixture.until("the scores", |w| sees(w, "Validation scores of 2 trials"));
     fixture.click("Use best settings");
     fixture.until("the settings", |w| sees(w, "in place of the settings above: ema="));

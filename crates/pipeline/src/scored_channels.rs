@@ -72,7 +72,7 @@ impl Side<'_> {
         let found = find_channels(&[ChannelRef::Name(name.to_owned())], &self.names());
         let mismatch = |(problem, advice): (String, String)| JobError::Mismatch {
             path: self.path.to_owned(),
-            problem: format!("{problem}, as the chosen channel of the other image is named").into(),
+            problem: format!("{problem}, which is the name of the channel chosen in the other image").into(),
             next_step: message!("choose one with {}: {advice}", self.option),
         };
         Ok(found.map_err(mismatch)?.first().copied().unwrap_or(0))
@@ -274,8 +274,8 @@ mod tests {
     fn the_channel_of_the_other_file_is_not_guessed() {
         for are_labels in [false, true] {
             let refused = pairs(&["a", "b"], &["x", "y"], [Some("b"), None], are_labels).unwrap_err();
-            let expected = "t.tif: it has no channel \"b\", as the chosen channel of the other image is named; choose one with \
-                            --truth-channel: its channels are 0 (x), 1 (y)";
+            let expected = "t.tif: it has no channel \"b\", which is the name of the channel chosen in the other image; choose \
+                            one with --truth-channel: its channels are 0 (x), 1 (y)";
             assert_eq!(refused, expected);
             let refused = pairs(&["b", "B"], &["a", "b"], [None, Some("b")], are_labels).unwrap_err();
             assert!(refused.starts_with("p.tif: 2 of its channels are named \"b\""), "{refused}");

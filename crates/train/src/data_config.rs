@@ -5,7 +5,8 @@ use cytoscope_formats::{ChannelRef, SeriesChoice};
 use cytoscope_pipeline::JobError;
 use cytoscope_storage::message;
 use cytoscope_training_data::setting::{
-    AXES, DataSetting, IMAGE_CHANNEL, IMAGE_CHANNELS, LABELS_CHANNEL, SPLIT_COLUMN, TARGET_CHANNEL, TARGETS, VOXEL_UM,
+    AXES, DataSetting, IMAGE_CHANNEL, IMAGE_CHANNELS, LABELS_CHANNEL, SAME_FILE, SPLIT_COLUMN, TARGET_CHANNEL, TARGETS,
+    VOXEL_UM,
 };
 use cytoscope_training_data::{FindOptions, SpacingOrder};
 use cytoscope_volume::Axes;
@@ -79,7 +80,7 @@ impl DataConfig {
         let differ = !images.is_empty() && !targets.is_empty() && images.iter().all(|c| !targets.contains(c));
         if self.same_file && !differ {
             return Err(wrong_use_with(
-                "data.same_file requires two different channels of the file",
+                message!("{SAME_FILE} requires two different channels of the file"),
                 message!(
                     "set {IMAGE_CHANNEL} and {TARGET_CHANNEL} (or the lists {IMAGE_CHANNELS} and {TARGETS}, or \
                      {LABELS_CHANNEL})"

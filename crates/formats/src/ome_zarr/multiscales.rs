@@ -82,12 +82,12 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
             groups.push(groups.len().to_string());
         }
     }
+    if images.is_empty() {
+        // The folder `labels` of an image.
+        groups.extend(label_images(root, ""));
+    }
     if let Some(labels) = folder.group("labels")? {
-        let known = |name: &Value| {
-            let path = name.as_str().map(|name| join("labels", name));
-            path.or_else(|| ignore_entry("labels", &name.to_string(), "the name of a label image"))
-        };
-        groups.extend(list(labels.ome("labels")).iter().filter_map(known));
+        groups.extend(label_images(&labels, "labels"));
     }
     check_count("the number of images", groups.len(), "MAX_IMAGES", MAX_IMAGES)?;
     images.extend(groups.into_iter().map(|group| ImageRef { name: group.clone(), group, multiscale: 0 }));
@@ -98,6 +98,15 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
         ));
     }
     Ok(images)
+}
+
+/// The paths of the label images that a group lists; `path` is that of the group.
+fn label_images(labels: &Group, path: &str) -> Vec<String> {
+    let known = |name: &Value| {
+        let path = name.as_str().map(|name| join(path, name));
+        path.or_else(|| ignore_entry("labels", &name.to_string(), "the name of a label image"))
+    };
+    list(labels.ome("labels")).iter().filter_map(known).collect()
 }
 
 /// The paths that the entries of a list state. Each entry must state one, because images are chosen by their number.

@@ -106,6 +106,9 @@ fn levels_channels_labels_and_missing_chunks_are_read() {
     assert_eq!(values, bright.collect::<Vec<_>>());
     let direct = open(&fixture("v04_blosc/labels/nuclei"), &OpenOptions::default()).unwrap();
     assert_eq!(direct.read_all().unwrap(), labels.read_all().unwrap());
+    let listed = open(&fixture("v04_blosc/labels"), &OpenOptions::default()).unwrap();
+    assert_eq!(listed.meta().series_names, ["nuclei"]);
+    assert_eq!(listed.read_all().unwrap(), labels.read_all().unwrap());
     let no_third = open(&fixture("v04_blosc"), &OpenOptions { series: 2, ..OpenOptions::default() }).unwrap_err();
     assert_eq!(no_third.kind(), FormatErrorKind::Misused);
 }

@@ -87,8 +87,10 @@ fn check_voxel_sizes(dataset: &Dataset, inspections: &mut [PairInspection], prob
         if max > 0.0 && differs(min, max, VOXEL_SPREAD_TOLERANCE) {
             let problem =
                 format!("voxel sizes range from {} to {} µm along {axis}", three_digits(min), three_digits(max));
-            let next_step = "check that the files state the right ones: the images are resampled to the grid of the network \
-                             (voxel_um in the settings)";
+            let next_step = message!(
+                "check that the files state the right ones: the images are resampled to the grid of the network ({VOXEL_UM} \
+                 {IN_SETTINGS})"
+            );
             problems.push(Problem::warning(&dataset.root, problem, next_step));
             break;
         }
