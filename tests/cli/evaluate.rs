@@ -121,7 +121,7 @@ fn a_model_is_scored_on_the_chosen_channel() {
         std::fs::copy(fixture.path("sim/nuclei_3_labels.tif"), fixture.path(&labels)).unwrap();
     }
     fixture.write("one/nuclei_3_raw.tif", "ZYX", &[12, 64, 64], image.to_vec());
-    fixture.write("two/nuclei_3_raw.tif", "CZYX", &[2, 12, 64, 64], both);
+    fixture.write("two/nuclei_3_raw.ome.tif", "CZYX", &[2, 12, 64, 64], both);
     let score = |data: &str, options: &[&str]| {
         let command = ["evaluate", "--model", "nuclei-dog", "--device", "cpu", "--json", "--data", data];
         fixture.run(&[&command[..], options].concat()).json()

@@ -241,7 +241,7 @@ fn the_channel_of_the_calibration_data_can_be_chosen() {
     let fixture = Fixture::new();
     fixture.unet(8);
     let (a, b) = (uniform(5, 16 * 64 * 64), uniform(6, 16 * 64 * 64).iter().map(|v| v * v).collect::<Vec<f32>>());
-    let both = fixture.write("both.tif", "CZYX", &[2, 16, 64, 64], [&a[..], &b[..]].concat());
+    let both = fixture.write("both.ome.tif", "CZYX", &[2, 16, 64, 64], [&a[..], &b[..]].concat());
     let second = fixture.write("second.tif", "ZYX", &[16, 64, 64], b);
     let int8 = |out: &str, options: &[&str]| {
         let arguments = ["quantize", "net.onnx", "--mode", "static", "--accuracy-budget", "0.9", "--out", out];
