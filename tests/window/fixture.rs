@@ -127,9 +127,27 @@ impl Fixture {
 
     /// Scrolls the widget with this name into view and clicks it; plain labels with the same text are skipped.
     pub fn click(&mut self, name: &str) {
-        let at = self.bring_under_pointer(name);
-        self.window.input_mut().events.extend(click_events(at));
-        self.window.run_steps(8);
+        for _ in 0..20 {
+            let at = self.bring_under_pointer(name);
+            self.window.input_mut().events.extend(click_events(at));
+            self.window.step();
+            let is_lost = self.is_click_lost(at);
+            self.window.run_steps(7);
+            if !is_lost {
+                return;
+            }
+        }
+        panic!("all clicks on {name} were lost; on screen: {}", self.on_screen());
+    }
+
+    /// Whether the last frame lost its click at this position, because what was clicked got another id in it: the ids of egui
+    /// change if rows come and go.
+    fn is_click_lost(&self, at: Pos2) -> bool {
+        let ctx = &self.window.ctx;
+        let clicked = ctx.interaction_snapshot(|interaction| interaction.clicked);
+        clicked.is_some_and(|id| {
+            ctx.viewport(|last| last.prev_pass.widgets.get(id).is_none_or(|widget| !widget.interact_rect.contains(at)))
+        })
     }
 
     /// Scrolls the widget with this name into view, moves the pointer over it, and returns the position of its center.
@@ -175,7 +193,7 @@ impl Fixture {
             let was_disabled = is_disabled(&self.window);
             self.window.input_mut().events.extend(click_events(at));
             self.window.step();
-            let missed = was_disabled || is_disabled(&self.window);
+            let missed = was_disabled || is_disabled(&self.window) || self.is_click_lost(at);
             self.window.run_steps(7);
             if !missed {
                 return;
