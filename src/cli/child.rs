@@ -318,7 +318,7 @@ fn terminate(_child: &Child) {}
 fn process_failure(code: Option<i32>, stderr: &str) -> Failure {
     let reported = stderr.lines().rev().find_map(|line| match ProcessEvent::parse(line) {
         Some(ProcessEvent::Error { kind, message, next_step, settings }) => {
-            Some(Failure::with_settings(kind, Message::new(message, &settings)).with_next_step(next_step))
+            Some(Failure::new(kind, Message::new(message, &settings)).with_next_step(next_step))
         }
         _ => None,
     });

@@ -110,11 +110,13 @@ impl Convert {
         let context = progress::context(self.report.json_progress, self.report.json, measurement.recorder());
         if job.series == SeriesChoice::All {
             let (all, run) = measurement.finish(job.run_each_series(&context), 0)?;
+            let written = || all.iter().filter(|one| one.result.is_ok()).map(|one| one.output.as_path());
+            let run = run.with_results(written());
             if self.report.json {
                 run.print_json(&convert_report(&all))?;
             } else {
-                let written = all.iter().filter(|one| one.result.is_ok());
-                written.for_each(|one| print(&format!("wrote {}", one.output.display())));
+                written().for_each(|output| print(&format!("wrote {}", output.display())));
+                run.print_records();
             }
             return finish(all);
         }
@@ -123,6 +125,7 @@ impl Convert {
             return run.print_json(&ConvertReport::One { output: job.output });
         }
         print(&format!("wrote {}", job.output.display()));
+        run.print_records();
         Ok(())
     }
 }

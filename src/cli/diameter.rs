@@ -187,7 +187,7 @@ fn each(
                 if inputs.len() == 1 || kind == JobErrorKind::Canceled || is_of_options {
                     return Err(failure);
                 }
-                problems.push(failed_inputs::problem(input, &failure.to_string(), failure.next_step()));
+                problems.push(failed_inputs::problem(input, failure.message().clone(), failure.next_step()));
                 if failed_inputs::is_shown_at_once(inputs.len(), problems.len()) {
                     eprint_line(&format!("failed: {failure}"));
                 }

@@ -43,6 +43,10 @@ pub(crate) struct Evaluate {
     /// each stack; by default auto.
     #[arg(long, value_name = "UM|auto", requires = "model", conflicts_with_all = ["pred", "truth"])]
     diameter: Option<DiameterRequest>,
+    /// Channel of the images of --data to predict, counted from 0; a model with several input channels uses this and the next
+    /// ones.
+    #[arg(long, requires = "model", conflicts_with_all = ["pred", "truth"])]
+    channel: Option<usize>,
     /// Ignore true objects with fewer voxels than this, and predicted objects that mostly overlap them: they count
     /// neither as hits nor as errors.
     #[arg(long, value_name = "VOXELS", default_value_t = 0)]
@@ -61,8 +65,8 @@ pub(crate) struct Evaluate {
     /// left out.
     #[arg(long, value_name = "NAME|N")]
     pred_channel: Option<ChannelRef>,
-    /// Channel of the ground truth to score against, by name or number; by default the one with the name of --pred-channel,
-    /// or else the first.
+    /// Channel of the ground truth to score against, by name or number; by default the one with the name of the channel that
+    /// --pred-channel chooses, or the first if that has no name.
     #[arg(long, value_name = "NAME|N")]
     truth_channel: Option<ChannelRef>,
     /// Voxel size Z,Y,X in µm for the diameters of objects, to use instead of the files' own.
@@ -115,6 +119,7 @@ impl Evaluate {
             cpu_because: None,
             precision: self.precision.and_then(PrecisionName::precision),
             diameter: self.diameter.unwrap_or_default(),
+            channel: self.channel,
             ignore_below_voxels: self.ignore_below,
             ignore_label: self.ignore_label,
             voxel_um: self.voxel_size,
@@ -178,6 +183,7 @@ fn print_report(report: &EvaluateReport, run: MeasuredRun, as_json: bool, writte
     if let Some(path) = written {
         print(&format!("wrote {}", path.display()));
     }
+    run.print_records();
     Ok(())
 }
 

@@ -54,18 +54,18 @@ pub(super) fn is_shown_at_once(count: usize, number: usize) -> bool {
 }
 
 /// Returns the problem of an input that failed with this message, which may begin with the input and end with the next step.
-pub(super) fn problem(input: &Path, message: &str, next_step: Option<&str>) -> Problem {
+pub(super) fn problem(input: &Path, message: Message, next_step: Option<&str>) -> Problem {
     let name = format!("{}: ", input.display());
-    let text = message.strip_prefix(name.as_str()).unwrap_or(message);
-    let parts = next_step.and_then(|step| Some((text.strip_suffix(step)?.strip_suffix("; ")?, step)));
-    let (text, next_step) = parts.unwrap_or((text, ""));
-    Problem {
-        file: input.to_owned(),
-        pair: None,
-        severity: Severity::Error,
-        message: text.into(),
-        next_step: Message::parse(next_step),
-    }
+    let after_name = if message.starts_with(name.as_str()) { message.split_at(name.len()) } else { None };
+    let message = after_name.map_or(message, |(_, after)| after);
+    let parts = next_step.and_then(|step| {
+        let text = message.strip_suffix(step)?.strip_suffix("; ")?;
+        let (text, rest) = message.split_at(text.len())?;
+        let (_, next_step) = rest.split_at("; ".len())?;
+        Some((text, next_step))
+    });
+    let (message, next_step) = parts.unwrap_or_else(|| (message, Message::default()));
+    Problem { file: input.to_owned(), pair: None, severity: Severity::Error, message, next_step }
 }
 
 /// Prints the problems of inputs by kind, unless there are so few that all were shown, and lists them in a file. `first` is the
@@ -89,6 +89,8 @@ pub(super) fn report(first: &Path, count: usize, problems: &[Problem]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_storage::message;
+    use cytoscope_storage::setting::AXES;
     use std::path::PathBuf;
 
     fn started(index: usize, count: usize) -> Event {
@@ -134,7 +136,7 @@ mod tests {
     #[test]
     fn the_problem_of_an_input_is_found_in_its_message() {
         let of = |message: &str, next_step: Option<&str>| {
-            let found = problem(Path::new("a.tif"), message, next_step);
+            let found = problem(Path::new("a.tif"), message.into(), next_step);
             (found.message.to_string(), found.next_step.to_string())
         };
         let both = ("it is no image".to_owned(), "save it as TIFF".to_owned());
@@ -142,5 +144,8 @@ mod tests {
         let alone = ("it is no image".to_owned(), String::new());
         assert_eq!(of("a.tif: it is no image", None), alone);
         assert_eq!(of("it is no image", Some("save it as TIFF")), alone, "its end is not the next step");
+        let message = message!("--axes.tif: it is flat; give {AXES}");
+        let found = problem(Path::new("--axes.tif"), message, Some("give --axes"));
+        assert_eq!((found.message, found.next_step), (Message::from("it is flat"), message!("give {AXES}")));
     }
 }

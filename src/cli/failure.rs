@@ -23,14 +23,9 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Returns a failure with a text, in which its settings are found.
-    pub(crate) fn new(kind: JobErrorKind, message: impl Into<String>) -> Self {
-        Self::with_settings(kind, Message::parse(message))
-    }
-
-    /// Returns a failure with a message that states its settings.
-    pub(crate) fn with_settings(kind: JobErrorKind, message: Message) -> Self {
-        Self { kind, message, next_step: None }
+    /// Returns a failure with a message, which keeps the settings that it names if [`message!`] made it.
+    pub(crate) fn new(kind: JobErrorKind, message: impl Into<Message>) -> Self {
+        Self { kind, message: message.into(), next_step: None }
     }
 
     /// Returns the failure with what to do next, if it is known and the message ends with it.
@@ -39,28 +34,33 @@ impl Failure {
         Self { next_step, ..self }
     }
 
-    /// Returns the failure with what to do next at the end of its message. Settings are found in the text.
-    pub(crate) fn and_next(self, next_step: impl Into<String>) -> Self {
-        let next_step = Message::parse(next_step);
+    /// Returns the failure with what to do next at the end of its message.
+    pub(crate) fn and_next(self, next_step: impl Into<Message>) -> Self {
+        let next_step: Message = next_step.into();
         let message = message!("{}; {next_step}", self.message);
         Self { kind: self.kind, message, next_step: Some(next_step.into()) }
     }
 
     /// Returns a failure of this kind with another message, and with the next step if that message ends with it, too.
-    pub(crate) fn with_message(self, message: impl Into<String>) -> Self {
+    pub(crate) fn with_message(self, message: impl Into<Message>) -> Self {
         Self::new(self.kind, message).with_next_step(self.next_step)
     }
 
-    pub(crate) fn other(message: impl Into<String>) -> Self {
+    pub(crate) fn other(message: impl Into<Message>) -> Self {
         Self::new(JobErrorKind::Other, message)
     }
 
-    pub(crate) fn wrong_use(message: impl Into<String>) -> Self {
-        JobError::wrong_use(Message::parse(message)).into()
+    pub(crate) fn wrong_use(message: impl Into<Message>) -> Self {
+        JobError::wrong_use(message).into()
     }
 
-    pub(crate) fn bad_input(message: impl Into<String>) -> Self {
+    pub(crate) fn bad_input(message: impl Into<Message>) -> Self {
         Self::new(JobErrorKind::BadInput, message)
+    }
+
+    /// Returns the message, with the settings that it names.
+    pub(crate) fn message(&self) -> &Message {
+        &self.message
     }
 
     /// Returns what to do next, if the message ends with it.
@@ -90,13 +90,13 @@ impl Failure {
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)
+        std::fmt::Display::fmt(&self.message, f)
     }
 }
 
 impl From<JobError> for Failure {
     fn from(error: JobError) -> Self {
-        Self::with_settings(error.kind(), error.message()).with_next_step(error.next_step().map(String::from))
+        Self::new(error.kind(), error.message()).with_next_step(error.next_step().map(String::from))
     }
 }
 
@@ -132,7 +132,7 @@ impl From<cytoscope_objects::ObjectsError> for Failure {
             JobErrorKind::Other => JobErrorKind::BadInput,
             kind => kind,
         };
-        Self::with_settings(kind, error.message())
+        Self::new(kind, error.message())
     }
 }
 
@@ -143,7 +143,7 @@ impl From<GraphError> for Failure {
             GraphError::Io { source, .. } if refusal(source).is_none() => JobErrorKind::Other,
             _ => JobErrorKind::BadInput,
         };
-        Self::with_settings(kind, model_error_message(&error))
+        Self::new(kind, model_error_message(&error))
     }
 }
 
@@ -153,6 +153,25 @@ impl From<PackageError> for Failure {
             return error.into();
         }
         let message = model_error_message(&error);
-        Self::with_settings(JobError::model("", error).kind(), message)
+        Self::new(JobError::model("", error).kind(), message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_storage::setting::{CHANNEL, RESTART};
+
+    #[test]
+    fn a_failure_keeps_the_settings_of_its_message_and_finds_none_in_texts() {
+        let failure = Failure::bad_input("--axes.tif: it is flat").and_next(message!("use {RESTART}"));
+        let settings = |failure: &Failure| failure.message().settings().map(|(_, setting)| setting).collect::<Vec<_>>();
+        assert_eq!(settings(&failure), [RESTART]);
+        assert_eq!(failure.next_step(), Some("use --restart"));
+        // A failure in another one.
+        let cause = Failure::wrong_use(message!("{CHANNEL} is 3"));
+        let outer = failure.with_message(message!("all failed; the last error was: {cause}"));
+        assert_eq!(settings(&outer), [CHANNEL]);
+        assert_eq!(outer.next_step(), None, "the message does not end with it");
     }
 }

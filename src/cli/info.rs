@@ -1,7 +1,7 @@
 //! `cytoscope info`: describes image files.
 
-use super::failure::Outcome;
-use super::{print, print_json};
+use super::failure::{Failure, Outcome};
+use super::{eprint_line, print, print_json};
 use clap::Args;
 use cytoscope_formats::{ByteOrder, FileFormat, FormatError, Image, OpenOptions, SeriesChoice, StoredCompression};
 use cytoscope_storage::{by_count, counted};
@@ -32,13 +32,36 @@ impl Info {
         if self.json {
             return self.print_as_json();
         }
-        for (i, file) in self.files.iter().enumerate() {
-            if i > 0 {
-                print("");
-            }
+        if let [file] = self.files.as_slice() {
             describe(&self.open(file)?);
+            return Ok(());
         }
-        Ok(())
+        self.describe_each()
+    }
+
+    /// Prints what each of several files contains. A file that cannot be read does not stop the others.
+    fn describe_each(&self) -> Outcome {
+        let mut described = 0;
+        let mut failures: Vec<Failure> = Vec::new();
+        for file in &self.files {
+            match self.open(file) {
+                Ok(image) => {
+                    if described > 0 {
+                        print("");
+                    }
+                    describe(&image);
+                    described += 1;
+                }
+                Err(error) => {
+                    let failure = Failure::from(error);
+                    eprint_line(&format!("failed: {failure}"));
+                    failures.push(failure);
+                }
+            }
+        }
+        let Some(first) = failures.first() else { return Ok(()) };
+        let message = format!("{} of {} files could not be read", failures.len(), self.files.len());
+        Err(Failure::new(first.kind(), message))
     }
 
     /// Prints the metadata of one file as an object, and of several as a list.

@@ -1,11 +1,13 @@
 //! `cytoscope profile --leaks`: repeats a job in one process, and fails if its memory grows.
 
 use super::failure::{Failure, Outcome};
+use super::predict::message_of;
 use super::{devices, eprint_line, print, print_json, progress, unreadable};
 use cytoscope_formats::chunk_cache_bytes;
 use cytoscope_pipeline::{Context, JobErrorKind, engine_memory};
 use cytoscope_profile::leaks::{LeakReport, MAX_REPETITIONS, MIN_REPETITIONS, MemoryOwner, repeat};
 use cytoscope_profile::{Recorder, resident_bytes};
+use cytoscope_storage::message;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::{by_count, counted};
 use cytoscope_training_data::patch_cache_bytes;
@@ -70,7 +72,7 @@ fn with_repetition(failure: Failure, number: usize) -> Failure {
     }
     Failure::new(
         failure.kind(),
-        format!(
+        message!(
             "repetition {}: {failure}; the one before succeeded: if the job may replace its results, add \"overwrite\": \
              \"replace\" to it",
             number + 1
@@ -104,7 +106,7 @@ fn verdict(report: &LeakReport) -> Outcome {
 fn failed_inputs(result: JobResult) -> Outcome {
     let JobResult::Predict(outcome) = result else { return Ok(()) };
     if let Some(failed) = outcome.failed.first() {
-        return Err(Failure::new(failed.kind, failed.message.clone()));
+        return Err(Failure::new(failed.kind, message_of(failed)));
     }
     match outcome.done.iter().find(|report| report.resumed) {
         Some(report) => Err(Failure::bad_input(format!(

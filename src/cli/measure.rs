@@ -74,6 +74,7 @@ impl Measure {
         }
         print(&format!("{} in {}", counted(report.objects, "object"), report.table.display()));
         report.notes.iter().for_each(|note| print(&format!("  {}", note_line(note))));
+        run.print_records();
         Ok(())
     }
 }

@@ -6,8 +6,8 @@ use super::trace_path::check_trace;
 use super::{note_moved_aside, print, print_json};
 use cpu_time::ProcessTime;
 use cytoscope_engine::{DeviceId, DeviceRequest};
-use cytoscope_pipeline::engine_memory;
-use cytoscope_pipeline::job_record::Recordable;
+use cytoscope_pipeline::job_record::{Recordable, record_path};
+use cytoscope_pipeline::{PROGRAM, engine_memory};
 use cytoscope_profile::{
     Advice, MachinePeak, MemorySampler, OperatorTotal, Recorder, RunFacts, RunRecord, Slowdown, Stage, TrainingFacts,
     advise, operator_totals,
@@ -19,9 +19,6 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Name and version of this program, as run records state them.
-pub(crate) const PROGRAM: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"));
 
 /// Returns the recorder of a command. For a trace, it records spans, including operators unless `stages_only`; without
 /// a trace, it records only totals.
@@ -112,6 +109,8 @@ pub(crate) struct MeasuredRun {
     pub record: RunRecord,
     /// The entry `advice` of the report.
     pub advice: Vec<Advice>,
+    /// The provenance records of the results, the entry `provenance` of the report.
+    pub provenance: Vec<PathBuf>,
 }
 
 impl MeasuredRun {
@@ -144,7 +143,19 @@ impl MeasuredRun {
             ..facts
         };
         let advice = advise(&facts, &operators);
-        Self { record: RunRecord::new(PROGRAM, command, recorder, facts), advice }
+        Self { record: RunRecord::new(PROGRAM, command, recorder, facts), advice, provenance: Vec::new() }
+    }
+
+    /// Returns the measurements of a command that wrote these results, with the provenance records beside them. A record that
+    /// could not be written is left out; a note has said so.
+    pub(crate) fn with_results<'a>(self, results: impl IntoIterator<Item = &'a Path>) -> Self {
+        let records = results.into_iter().map(record_path).filter(|record| record.is_file());
+        Self { provenance: records.collect(), ..self }
+    }
+
+    /// Names the provenance records of the results.
+    pub(crate) fn print_records(&self) {
+        self.provenance.iter().for_each(|record| print(&format!("  wrote {}", record.display())));
     }
 
     /// Writes the trace, if one was requested, to a path that [`check_trace`] has allowed with the same `overwrite`;
@@ -168,17 +179,20 @@ impl MeasuredRun {
         }
     }
 
-    /// Prints the report of the command as one JSON object, together with the measurements.
+    /// Prints the report of the command as one JSON object, together with the provenance records and the measurements.
     pub(crate) fn print_json<R: Serialize>(self, report: &R) -> Outcome {
-        print_json(&MeasuredReport { report, run: self.record, advice: self.advice })
+        let Self { record, advice, provenance } = self;
+        print_json(&MeasuredReport { report, provenance, run: record, advice })
     }
 }
 
-/// A report with the measurements of the command, as `--json` prints both.
+/// A report with the provenance records and the measurements of the command, as `--json` prints them.
 #[derive(Serialize)]
 struct MeasuredReport<'a, R: Serialize> {
     #[serde(flatten)]
     report: &'a R,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    provenance: Vec<PathBuf>,
     run: RunRecord,
     advice: Vec<Advice>,
 }
@@ -191,6 +205,8 @@ pub(crate) struct Measurement<'a> {
     overwrite: Overwrite,
     clock: RunClock,
     recorder: Recorder,
+    /// The result that names the provenance record, if the command writes one.
+    recorded: Option<PathBuf>,
     /// Samples the memory until it is dropped.
     _sampler: Option<MemorySampler>,
 }
@@ -207,7 +223,7 @@ impl<'a> Measurement<'a> {
         let clock = RunClock::start();
         let recorder = recorder(trace, stages_only);
         let _sampler = memory_sampler(&recorder, trace);
-        Self { command, trace, overwrite, clock, recorder, _sampler }
+        Self { command, trace, overwrite, clock, recorder, recorded: None, _sampler }
     }
 
     /// Starts to measure the command of a job, after checking that its trace may be written. `model` is the path of the
@@ -224,7 +240,8 @@ impl<'a> Measurement<'a> {
             let inputs: Vec<&Path> = job.inputs().into_iter().chain(model).collect();
             check_trace(trace, &inputs, &job.outputs(), job.overwrite())?;
         }
-        Ok(Self::start(J::KIND.name(), trace, job.overwrite(), false))
+        let recorded = job.outputs().first().map(|output| (*output).to_owned());
+        Ok(Self { recorded, ..Self::start(J::KIND.name(), trace, job.overwrite(), false) })
     }
 
     /// Returns the recorder, for the context of the job.
@@ -246,7 +263,7 @@ impl<'a> Measurement<'a> {
         let is_worth_a_trace = result.is_ok() || !run.record.stages.is_empty();
         let trace = self.trace.filter(|_| is_worth_a_trace);
         run.write_trace(&self.recorder, trace, self.overwrite, result.is_ok());
-        Ok((result.map_err(Into::into)?, run))
+        Ok((result.map_err(Into::into)?, run.with_results(self.recorded.as_deref())))
     }
 }
 

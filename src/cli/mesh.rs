@@ -75,6 +75,7 @@ impl MeshCommand {
         let objects = counted(report.objects.len(), "object");
         print(&format!("{objects}, {triangles} triangles in {}", report.out.display()));
         report.notes.iter().for_each(|note| print(&format!("  {}", note_line(note))));
+        run.print_records();
         Ok(())
     }
 }

@@ -375,9 +375,9 @@ fn refuse_home_sign() -> Outcome {
         None => Ok(()),
         Some(word) => {
             Err(Failure::wrong_use(format!("{}: the shell has not replaced ~ by your home folder", word.display()))
-                .and_next(
-                    "give the whole path, or give ~ without quotes at the start of a word, as in --out ~/results",
-                ))
+                .and_next(cytoscope_storage::message!(
+                    "give the whole path, or give ~ without quotes at the start of a word, as in {OUT} ~/results"
+                )))
         }
     }
 }
@@ -397,7 +397,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
 /// Returns the failure of a file that cannot be read, which counts as a bad input whatever the reason.
 fn unreadable(path: &Path, error: std::io::Error) -> Failure {
     let error = JobError::unreadable(path, error);
-    let failure = Failure::with_settings(JobErrorKind::BadInput, error.message());
+    let failure = Failure::new(JobErrorKind::BadInput, error.message());
     failure.with_next_step(error.next_step().map(String::from))
 }
 

@@ -131,6 +131,7 @@ impl Import {
             .moved_to
             .iter()
             .for_each(|aside| print(&format!("  moved the previous contents to {}", aside.display())));
+        run.print_records();
         Ok(())
     }
 }
@@ -162,6 +163,7 @@ impl Export {
                  .zip",
             );
         }
+        run.print_records();
         Ok(())
     }
 }

@@ -23,7 +23,9 @@ use cytoscope_pipeline::{
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{RunFacts, bytes_text};
+use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
+use cytoscope_storage::setting::{GAUSSIAN_BLEND, INPUT, OVERLAP};
 use cytoscope_storage::target::check_extension;
 use cytoscope_storage::{Overwrite, counted};
 use cytoscope_training_data::Problem;
@@ -255,9 +257,9 @@ impl Predict {
             return Ok(Prepared { job, devices: Some(devices), differences: notes });
         }
         if self.overlap.is_some() && self.blend.blend() == Some(Blend::Crop) {
-            return Err(Failure::wrong_use(
-                "--overlap applies to --blend gaussian: tiles that are cropped overlap by the network's receptive field",
-            )
+            return Err(Failure::wrong_use(message!(
+                "{OVERLAP} applies to {GAUSSIAN_BLEND}: tiles that are cropped overlap by the network's receptive field"
+            ))
             .and_next("leave out one of the options"));
         }
         if self.table_format.is_some() && !self.outputs.is_empty() && !self.outputs.contains(&Output::Table) {
@@ -326,7 +328,7 @@ pub(super) fn command_stacks(given: &[PathBuf], tensors: &[InputTensor]) -> Resu
         return Ok(given.to_vec());
     }
     let first = tensors.iter().find_map(|tensor| tensor.file.clone());
-    let next_step = "give a file or a folder, or the file of an input with --input NAME=FILE";
+    let next_step = message!("give a file or a folder, or the file of an input with {INPUT} NAME=FILE");
     first.map(|file| vec![file]).ok_or_else(|| Failure::wrong_use("no stack was given").and_next(next_step))
 }
 
@@ -377,9 +379,14 @@ fn print_report(report: &InputReport) {
 
 /// Reports the inputs that failed, if there are many; `first` is the first input of the command.
 fn report_failures(first: &Path, outcome: &PredictOutcome) {
-    let problem = |f: &InputFailure| failed_inputs::problem(&f.input, &f.message, f.next_step.as_deref());
+    let problem = |f: &InputFailure| failed_inputs::problem(&f.input, message_of(f), f.next_step.as_deref());
     let problems: Vec<Problem> = outcome.failed.iter().map(problem).collect();
     failed_inputs::report(first, outcome.failed.len() + outcome.done.len(), &problems);
+}
+
+/// Returns the message of an input that failed, with the settings that it names.
+pub(super) fn message_of(failure: &InputFailure) -> Message {
+    Message::new(failure.message.as_str(), &failure.settings)
 }
 
 /// Returns an error if any input failed: [`JobErrorKind::OutOfResources`] takes precedence, otherwise the first
@@ -387,7 +394,7 @@ fn report_failures(first: &Path, outcome: &PredictOutcome) {
 pub(super) fn finish(outcome: &PredictOutcome) -> Outcome {
     let Some(first) = outcome.failed.first() else { return Ok(()) };
     if outcome.failed.len() + outcome.done.len() == 1 {
-        return Err(Failure::with_settings(first.kind, Message::new(first.message.as_str(), &first.settings)));
+        return Err(Failure::new(first.kind, message_of(first)));
     }
     let kind = if outcome.failed.iter().any(|f| f.kind == JobErrorKind::OutOfResources) {
         JobErrorKind::OutOfResources

@@ -5,9 +5,9 @@ use super::trace_path::whole_around;
 use super::{bench, leaks, print, print_json, unreadable};
 use clap::{Args, ValueEnum};
 use cytoscope_profile::{
-    Advice, ComparedRun, ComparedTime, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord, RunTable,
-    SpanRecord, StageTotal, StoredRun, advise, bytes_text, compare_operators, compare_stages, computing_share, median,
-    roofline, share_of_peak, step_durations_secs, time_text,
+    Advice, ComparedRun, ComparedTime, MAX_RUN_BYTES, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord,
+    RunTable, SpanRecord, StageTotal, StoredRun, advise, bytes_text, compare_operators, compare_stages,
+    computing_share, median, roofline, share_of_peak, step_durations_secs, time_text,
 };
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::{check_extension, check_file};
@@ -17,8 +17,6 @@ use serde::Serialize;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Maximum size of a stored run in bytes; a trace with the maximum number of spans has about a quarter of it.
-const MAX_RUN_BYTES: u64 = 1 << 30;
 /// Number of spans during which memory grew most that are listed.
 const GROWING_SPANS: usize = 5;
 /// Number of operators that are listed by default.

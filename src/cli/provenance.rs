@@ -18,7 +18,7 @@ use cytoscope_pipeline::{
 };
 use cytoscope_profile::Recorder;
 use cytoscope_storage::message;
-use cytoscope_storage::setting::OUT;
+use cytoscope_storage::setting::{FORCE, OUT};
 use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::{EvaluateModelJob, LimitedQuantization, TrainEvent, TrainJob, TrainPrecision};
 use serde::Serialize;
@@ -168,7 +168,7 @@ impl Provenance {
         let existing = record.outputs.iter().map(|output| &output.path).find(|output| output.exists());
         if let Some(existing) = existing.filter(|_| self.out.is_none() && !self.force) {
             return Err(Failure::wrong_use(format!("the recorded result {} exists", existing.display()))
-                .and_next("write to another path with --out, or replace it with --force"));
+                .and_next(message!("write to another path with {OUT}, or replace it with {FORCE}")));
         }
         let (context, display) =
             progress::training_context(self.report.json_progress, self.report.json, Recorder::totals_only());

@@ -6,10 +6,13 @@ use super::options::{ReportOptions, StageTraceOption};
 use super::trace_path::check_trace;
 use super::{note_line, print, progress};
 use clap::{Args, ValueEnum};
+use cytoscope_formats::ChannelRef;
 use cytoscope_pipeline::predict::InputTensor;
 use cytoscope_pipeline::{PredictJob, find_model};
 use cytoscope_profile::bytes_text;
 use cytoscope_quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
+use cytoscope_storage::message;
+use cytoscope_storage::setting::MODE;
 use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::{LimitedQuantization, QatLimitError, QatTrainer, minutes_problem};
 use std::path::{Path, PathBuf};
@@ -26,10 +29,18 @@ pub(crate) struct Quantize {
     /// default the package's test tensor.
     #[arg(long, num_args = 1.., value_name = "DIR|FILE")]
     calibrate: Vec<PathBuf>,
+    /// Channel of the --calibrate stacks that is the model's input, counted from 0; a model with several input channels uses
+    /// this and the next ones.
+    #[arg(long, requires = "calibrate")]
+    channel: Option<usize>,
+    /// Channels of the --calibrate stacks by name or number, one for each input channel of the model (membrane,nuclei or 2,0).
+    #[arg(long, value_delimiter = ',', value_name = "NAME|N", conflicts_with = "channel", requires = "calibrate")]
+    channels: Vec<ChannelRef>,
     /// Image of an input of the model for --calibrate, if the model has several: NAME=FILE, NAME=FILE:CHANNEL or, for a
     /// channel of the stacks, NAME=CHANNEL; can be repeated. FILE may be a folder with a file of the same name as each
     /// stack. By default, each input is read from the channel of its name.
-    #[arg(long = "input", value_name = "NAME=FILE|CHANNEL", requires = "calibrate")]
+    #[arg(long = "input", value_name = "NAME=FILE|CHANNEL", requires = "calibrate",
+          conflicts_with_all = ["channel", "channels"])]
     input_tensors: Vec<InputTensor>,
     /// Package to write: a folder or a .zip. If the name ends in .onnx, only the int8 network is written.
     #[arg(long)]
@@ -79,10 +90,10 @@ impl Quantize {
         QatTrainer::limited(mode, self.minutes, self.steps).map_err(|error| {
             Failure::wrong_use(match error {
                 QatLimitError::InvalidMinutes(minutes) => {
-                    format!("--minutes {}", minutes_problem(minutes).unwrap_or_default())
+                    message!("--minutes {}", minutes_problem(minutes).unwrap_or_default())
                 }
                 QatLimitError::NoTraining => {
-                    "--minutes and --steps apply to --mode qat only: the other modes do not train".to_owned()
+                    message!("--minutes and --steps apply to {MODE} qat only: the other modes do not train")
                 }
             })
         })?;
@@ -96,11 +107,13 @@ impl Quantize {
         }
         let measurement = Measurement::start("quantize", self.tracing.trace.as_deref(), overwrite, true);
         let context = progress::context(self.report.json_progress, false, measurement.recorder());
-        let (calibrate, predictions) = if self.input_tensors.is_empty() {
+        let default_channels = self.channel.is_none() && self.channels.is_empty() && self.input_tensors.is_empty();
+        let (calibrate, predictions) = if default_channels {
             (self.calibrate, Vec::new())
         } else {
             let stacks = PredictJob::new(self.calibrate, self.package.clone(), PathBuf::new());
-            (Vec::new(), vec![PredictJob { input_tensors: self.input_tensors, ..stacks }])
+            let (channel, channels, input_tensors) = (self.channel, self.channels, self.input_tensors);
+            (Vec::new(), vec![PredictJob { channel, channels, input_tensors, ..stacks }])
         };
         let quantization = QuantizeJob {
             model: self.package,
@@ -115,10 +128,12 @@ impl Quantize {
         };
         let result = LimitedQuantization { quantization, minutes: self.minutes, steps: self.steps }.run(&context);
         let (report, run) = measurement.finish(result, 0)?;
+        let run = run.with_results([report.out.as_path()]);
         if self.report.json {
             return run.print_json(&report);
         }
         print_report(&report);
+        run.print_records();
         Ok(())
     }
 }

@@ -62,6 +62,9 @@ pub(crate) struct TrainCommandReport {
     /// The comparison that `--compare-precision` requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) full_precision: Option<PrecisionComparison>,
+    /// The provenance record of the package.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) provenance: Vec<PathBuf>,
     pub(crate) run: RunRecord,
     pub(crate) advice: Vec<Advice>,
     /// The settings that came from the machine profile.

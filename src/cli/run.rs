@@ -14,6 +14,8 @@ use cytoscope_graph::{Dim, ElementType, Graph, GraphError, GraphLimits, Tensor, 
 use cytoscope_model_package::{Package, TensorSpec, refuse_inside_package};
 use cytoscope_pipeline::{Context, JobError, find_model};
 use cytoscope_profile::{RunFacts, Stage};
+use cytoscope_storage::message;
+use cytoscope_storage::setting::INPUT;
 use cytoscope_storage::target::{check_extension, check_file, extension, resolved};
 use cytoscope_storage::write::write_checked;
 use cytoscope_storage::{Overwrite, counted};
@@ -279,8 +281,8 @@ impl RunCommand {
             .map(|(id, path)| {
                 let name = &graph.value(*id).name;
                 let path = path.ok_or_else(|| {
-                    Failure::wrong_use(format!("no --input was given for the model's input \"{name}\""))
-                        .and_next(format!("add --input {name}=FILE.npy"))
+                    Failure::wrong_use(message!("no {INPUT} was given for the model's input \"{name}\""))
+                        .and_next(message!("add {INPUT} {name}=FILE.npy"))
                 })?;
                 let tensor = npy::read(&read_file(&path)?)
                     .map_err(|e| Failure::bad_input(format!("{}: {}", path.display(), array_problem(e))))?;
@@ -346,7 +348,7 @@ fn with_shapes(graph: &Graph, inputs: &[Tensor], error: JobError) -> Failure {
     }
     Failure::new(
         failure.kind(),
-        format!(
+        message!(
             "{failure}; the inputs have the shapes {}: if the network cannot compute these lengths, give arrays with \
              others, such as multiples of its stride",
             shapes.join(", ")

@@ -9,6 +9,8 @@ use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::provenance::{map_diameter, other_map_model};
 use cytoscope_pipeline::{DiameterRequest, JobError, Model, ModelTask, SegmentJob, TableFormat};
+use cytoscope_storage::message;
+use cytoscope_storage::setting::DIAMETER;
 use cytoscope_storage::{Overwrite, counted};
 use std::path::PathBuf;
 
@@ -136,6 +138,7 @@ impl Segment {
         if let Some(table) = &report.table {
             print(&format!("  wrote {}", table.display()));
         }
+        run.print_records();
         Ok(())
     }
 }
@@ -170,8 +173,8 @@ impl Segment {
             (None, _) => recorded.as_ref().map_or(1.0, |diameter| diameter.scale()),
             (Some(diameter), Some(nominal_um)) => diameter / nominal_um,
             (Some(_), None) => {
-                return Err(Failure::wrong_use(format!(
-                    "--diameter has no effect: --model {name} states no object diameter to scale its settings from"
+                return Err(Failure::wrong_use(message!(
+                    "{DIAMETER} has no effect: --model {name} states no object diameter to scale its settings from"
                 ))
                 .and_next("leave it out"));
             }

@@ -19,9 +19,15 @@ pub(crate) use job::SimulateJob;
 
 #[derive(Args)]
 pub(crate) struct Simulate {
-    /// Kind of stack: nuclei, cells (with membranes) or labelfree (bright-field with its fluorescence).
-    #[arg(long, value_parser = one_of::<Kind>(Kind::ALL.map(Kind::name)), hide_possible_values = true)]
-    kind: Kind,
+    /// Kind of stack: nuclei, cells (with membranes) or labelfree (bright-field with its fluorescence); required without
+    /// --settings.
+    #[arg(
+        long,
+        value_parser = one_of::<Kind>(Kind::ALL.map(Kind::name)),
+        hide_possible_values = true,
+        required_unless_present = "settings"
+    )]
+    kind: Option<Kind>,
     /// Size of the stack Z,Y,X in voxels.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_zyx, default_value = "32,256,256")]
     shape: [usize; 3],
@@ -65,13 +71,16 @@ impl Simulate {
             let invalid = |e: serde_json::Error| Failure::bad_input(format!("{}: {e}; {next_step}", path.display()));
             return Ok(vec![read.map_err(invalid)?]);
         }
+        let Some(kind) = self.kind else {
+            return Err(Failure::wrong_use("there is neither --kind nor --settings").and_next("give one of them"));
+        };
         let Some(last) = self.seed.checked_add(self.count.saturating_sub(1)) else {
             let problem =
                 format!("--seed is {}: the seeds of the {} stacks from it on are too large", self.seed, self.count);
             return Err(Failure::wrong_use(problem).and_next("give a smaller seed"));
         };
         let make = if self.varied { Settings::varied } else { Settings::new };
-        Ok((self.seed..=last).map(|seed| make(self.kind, self.shape, seed)).collect())
+        Ok((self.seed..=last).map(|seed| make(kind, self.shape, seed)).collect())
     }
 
     /// Returns the jobs of all requested stacks.
@@ -103,6 +112,8 @@ impl Simulate {
         let context = progress::context(self.report.json_progress, false, measurement.recorder());
         let simulated: Result<Vec<Simulated>, JobError> = jobs.iter().map(|job| job.run(&context, &inputs)).collect();
         let (simulated, run) = measurement.finish(simulated, 0)?;
+        let images: Vec<PathBuf> = jobs.iter().map(SimulateJob::image_path).collect();
+        let run = run.with_results(images.iter().map(PathBuf::as_path));
         let objects: usize = simulated.iter().map(|stack| stack.objects).sum();
         let written: Vec<PathBuf> = simulated.into_iter().flat_map(|stack| stack.files).collect();
         if self.report.json {
@@ -110,6 +121,7 @@ impl Simulate {
         }
         print(&counted(objects, "object"));
         written.iter().for_each(|p| print(&format!("  wrote {}", p.display())));
+        run.print_records();
         Ok(())
     }
 }

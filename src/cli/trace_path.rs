@@ -4,6 +4,8 @@ use super::failure::{Failure, Outcome};
 use cytoscope_formats::is_zarr_folder;
 use cytoscope_model_package::is_package;
 use cytoscope_pipeline::ArtifactKind;
+use cytoscope_storage::message;
+use cytoscope_storage::setting::TRACE;
 use cytoscope_storage::target::{check_extension, check_file, resolved};
 use cytoscope_storage::{Manifest, Overwrite};
 use std::path::{Path, PathBuf};
@@ -19,7 +21,7 @@ pub(crate) fn check_trace(trace: &Path, inputs: &[&Path], outputs: &[&Path], ove
     check_file(trace, inputs, overwrite)?;
     check_extension(trace, &["json"])?;
     let refused = |what: &str| {
-        let problem = format!("--trace {}: the path {what}", trace.display());
+        let problem = message!("{TRACE} {}: the path {what}", trace.display());
         Err(Failure::wrong_use(problem).and_next("write the trace to another path"))
     };
     let path = resolved(trace);

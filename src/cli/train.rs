@@ -212,9 +212,11 @@ impl Train {
         let overwrite = Overwrite::from_force(self.force);
         run.write_trace(&recorder, self.tracing.trace.as_deref(), overwrite, result.is_ok());
         let report = result?;
+        let run = run.with_results([report.out.as_path()]);
         if !self.report.json {
             // Before what may still fail: the package is complete.
             print_report(&report);
+            run.print_records();
         }
         let compared = self
             .compare_precision
@@ -226,8 +228,8 @@ impl Train {
             Err(failure) => (None, Err(failure)),
         };
         if self.report.json {
-            let MeasuredRun { record, advice } = run;
-            print_json(&TrainCommandReport { report, full_precision, run: record, advice, profile })?;
+            let MeasuredRun { record, advice, provenance } = run;
+            print_json(&TrainCommandReport { report, full_precision, provenance, run: record, advice, profile })?;
         } else if let Some(compared) = &full_precision {
             precision::print_comparison(compared, &report);
         }

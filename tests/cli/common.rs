@@ -46,6 +46,13 @@ impl Fixture {
         Self { folder: tempfile::tempdir().unwrap(), home: tempfile::tempdir().unwrap() }
     }
 
+    /// A fixture whose folders are in the target folder of Cargo, and not where temporary files usually are.
+    #[cfg(target_os = "linux")]
+    pub fn in_target_folder() -> Self {
+        let make = || tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        Self { folder: make(), home: make() }
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

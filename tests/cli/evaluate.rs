@@ -110,6 +110,32 @@ fn a_model_has_the_scores_of_its_predictions() {
 }
 
 #[test]
+fn a_model_is_scored_on_the_chosen_channel() {
+    let fixture = Fixture::new();
+    fixture.run(&["simulate", "--kind", "nuclei", "--out", "sim", "--shape", "12,64,64", "--seed", "3"]).ok();
+    let image = fixture.image("sim/nuclei_3_raw.tif").samples().to_f32();
+    let both = [uniform(1, image.len()), image.to_vec()].concat();
+    for folder in ["one", "two"] {
+        std::fs::create_dir(fixture.path(folder)).unwrap();
+        let labels = format!("{folder}/nuclei_3_labels.tif");
+        std::fs::copy(fixture.path("sim/nuclei_3_labels.tif"), fixture.path(&labels)).unwrap();
+    }
+    fixture.write("one/nuclei_3_raw.tif", "ZYX", &[12, 64, 64], image.to_vec());
+    fixture.write("two/nuclei_3_raw.ome.tif", "CZYX", &[2, 12, 64, 64], both);
+    let score = |data: &str, options: &[&str]| {
+        let command = ["evaluate", "--model", "nuclei-dog", "--device", "cpu", "--json", "--data", data];
+        fixture.run(&[&command[..], options].concat()).json()
+    };
+    let alone = score("one", &[]);
+    assert!(alone["instances"][0]["tp"].as_u64() > Some(0), "{alone}");
+    let chosen = score("two", &["--channel", "1"]);
+    assert_eq!(chosen["instances"], alone["instances"]);
+    let first = score("two", &[]);
+    assert_ne!(first["instances"], alone["instances"]);
+    assert!(first["notes"].to_string().contains("choose another with --channel"), "{first}");
+}
+
+#[test]
 fn object_scores_match_their_formulas() {
     let fixture = Fixture::new();
     let (truth, prediction) = (boxes(1, 0.0), boxes(9, 1.0));

@@ -54,9 +54,10 @@ fn info_describes_several_files_each_below_its_path_and_as_a_json_list() {
     let list = fixture.run(&["info", "a.tif", "b.npy", "--json"]).json();
     let paths: Vec<&str> = list.as_array().unwrap().iter().map(|info| info["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["a.tif", "b.npy"]);
-    // One that cannot be read is an error, and those before it are described.
-    let failed = fixture.fails(3, &["info", "a.tif", "gone.tif"], &["gone.tif"]);
-    assert!(failed.stdout.starts_with("a.tif\n"), "{}", failed.stdout);
+    // One that cannot be read is an error, and the others are described.
+    let words = ["failed: gone.tif: ", "1 of 3 files could not be read"];
+    let failed = fixture.fails(3, &["info", "a.tif", "gone.tif", "b.npy"], &words);
+    assert_eq!(failed.stdout, text);
 }
 
 #[test]
@@ -228,6 +229,18 @@ fn tiff_files_of_one_slice_each_are_one_stack() {
     assert_eq!(parse_npy(&fixture.bytes("b.npy")).1, [4, 5]);
     std::fs::remove_file(fixture.path("slices/img_T1_Z001.tif")).unwrap();
     fixture.fails(2, &["info", "slices"], &["img_T1_Z001.tif is missing", "YX"]);
+}
+
+#[test]
+fn a_stack_is_simulated_from_a_settings_file_alone() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("4,16,16", 3);
+    fixture.run(&["simulate", "--settings", "sim/nuclei_3.json", "--out", "again"]).ok();
+    assert_eq!(fixture.bytes("again/nuclei_3_raw.tif"), fixture.bytes(&raw));
+    // The file overrides the kind.
+    fixture.run(&["simulate", "--kind", "cells", "--settings", "sim/nuclei_3.json", "--out", "other"]).ok();
+    assert_eq!(fixture.bytes("other/nuclei_3_raw.tif"), fixture.bytes(&raw));
+    fixture.fails(2, &["simulate", "--out", "none"], &["--kind"]);
 }
 
 #[test]

@@ -39,6 +39,11 @@ struct NullCuda {
     tag: String,
 }
 
+/// A fixture that the stand-in can see: it replaces `/dev`, so temporary files in `/dev/shm` are hidden from it.
+fn fixture() -> Fixture {
+    Fixture::in_target_folder()
+}
+
 impl NullCuda {
     /// Returns the stand-in, or `None` with a report of the skip if there is none or its setup fails.
     fn find(tag: &str) -> Option<Self> {
@@ -73,6 +78,7 @@ impl NullCuda {
         }
         // Results of a device that computes nothing would be refused.
         command.env("NULLCUDA_HOME", &self.home).env("CYTOSCOPE_TRUST_DEVICES", "1");
+        command.env("TMPDIR", env!("CARGO_TARGET_TMPDIR"));
         command.envs(variables.iter().copied()).output().unwrap()
     }
 
@@ -173,7 +179,7 @@ impl Drop for NullCuda {
 
 #[test]
 fn a_failed_allocation_never_ends_in_a_result_of_the_gpu() {
-    let fixture = Fixture::new();
+    let fixture = fixture();
     let raw = fixture.nuclei("9,60,70", 3);
     let predict = |device: &str, out: &str| {
         [
@@ -232,7 +238,7 @@ fn a_failed_allocation_never_ends_in_a_result_of_the_gpu() {
 #[test]
 fn a_gpu_with_little_memory_never_ends_in_a_result_of_the_gpu() {
     let Some(null) = NullCuda::find("small") else { return };
-    let fixture = Fixture::new();
+    let fixture = fixture();
     let raw = concat!(env!("CARGO_MANIFEST_DIR"), "/sample_data/nuclei_raw.tif");
     let predict = |device: &'static str, out: &'static str| {
         let chosen = ["predict", raw, "--model", "nuclei", "--device", device, "--precision", "f32"];
@@ -255,7 +261,7 @@ fn a_gpu_with_little_memory_never_ends_in_a_result_of_the_gpu() {
 #[test]
 fn a_failed_allocation_in_a_training_step_moves_the_run_to_the_cpu() {
     let Some(null) = NullCuda::find("train-memory") else { return };
-    let fixture = Fixture::new();
+    let fixture = fixture();
     simulate_pairs(&fixture, 3);
     let train = |device: &str, out: &str, variables: &[(&str, &str)]| {
         null.clear_logs();
@@ -282,7 +288,7 @@ fn a_failed_allocation_in_a_training_step_moves_the_run_to_the_cpu() {
 #[test]
 fn a_driver_that_is_too_old_is_explained() {
     let Some(null) = NullCuda::find("old") else { return };
-    let device = null.device(&Fixture::new(), &[("NULLCUDA_PTXMAX", "50")]);
+    let device = null.device(&fixture(), &[("NULLCUDA_PTXMAX", "50")]);
     let reason = device["reason"].as_str().unwrap();
     assert!(device["usable"] == false && reason.contains("update the driver"), "{device}");
 }
@@ -290,7 +296,7 @@ fn a_driver_that_is_too_old_is_explained() {
 #[test]
 fn a_gpu_whose_memory_is_taken_asks_to_close_other_programs() {
     let Some(null) = NullCuda::find("taken") else { return };
-    let device = null.device(&Fixture::new(), &[("NULLCUDA_FAIL", "cuMemAllocAsync:1:2,cuMemAlloc_v2:1:2")]);
+    let device = null.device(&fixture(), &[("NULLCUDA_FAIL", "cuMemAllocAsync:1:2,cuMemAlloc_v2:1:2")]);
     let reason = device["reason"].as_str().unwrap();
     assert!(device["usable"] == false && reason.contains("not enough memory on cuda:0"), "{device}");
     assert!(reason.contains("close other programs that use this GPU"), "{device}");
@@ -299,7 +305,7 @@ fn a_gpu_whose_memory_is_taken_asks_to_close_other_programs() {
 #[test]
 fn tuning_does_not_measure_the_cpu_in_place_of_a_gpu_that_fails() {
     let Some(null) = NullCuda::find("tune") else { return };
-    let fixture = Fixture::new();
+    let fixture = fixture();
     let raw = fixture.nuclei("9,60,70", 3);
     let tune = ["tune", "--model", "nuclei-dog", "--data", &raw, "--device", "cuda:0", "--json"];
     let saving = ["--save", "--profiles", "profiles.json"];
@@ -325,7 +331,7 @@ fn link_all(from: &Path, to: &Path, except: &[&str]) {
 #[test]
 fn a_gpu_offers_the_precisions_of_its_compute_capability() {
     let Some(null) = NullCuda::find("turing") else { return };
-    let fixture = Fixture::new();
+    let fixture = fixture();
     let turing = [("NULLCUDA_CC", "75")];
     let device = null.device(&fixture, &turing);
     assert_eq!(device["precisions"], serde_json::json!(["f32", "f16"]), "{device}");
@@ -348,7 +354,7 @@ fn a_gpu_offers_the_precisions_of_its_compute_capability() {
 #[test]
 fn missing_tensor_core_headers_are_named_and_change_the_key_of_the_caches() {
     let Some(null) = NullCuda::find("headers") else { return };
-    let fixture = Fixture::new();
+    let fixture = fixture();
     let whole = null.device(&fixture, &[]);
     let precisions = whole["precisions"].as_array().unwrap();
     assert!(whole["usable"] == true && precisions.starts_with(&["f32".into(), "tf32".into()]), "{whole}");
@@ -389,7 +395,7 @@ fn assert_moves_little(report: &Value) {
 #[test]
 fn tuning_is_a_stage_of_the_first_run_only_and_kernels_are_cached() {
     let Some(null) = NullCuda::find("tuning") else { return };
-    let fixture = Fixture::new();
+    let fixture = fixture();
     let raw = fixture.nuclei("6,40,40", 3);
     let tunes = |out: &str| {
         let arguments = [
@@ -432,7 +438,7 @@ fn tuning_is_a_stage_of_the_first_run_only_and_kernels_are_cached() {
 #[test]
 fn a_batch_of_eight_tiles_needs_few_launches_and_moves_only_its_tensors_and_the_weights() {
     let Some(null) = NullCuda::find("batch") else { return };
-    let fixture = Fixture::new();
+    let fixture = fixture();
     let shape = [8, 1, 64, 64, 64];
     let voxels: usize = shape.iter().product();
     std::fs::write(fixture.path("x.npy"), npy_f32(&shape, &vec![0.5; voxels])).unwrap();
@@ -457,7 +463,7 @@ fn a_batch_of_eight_tiles_needs_few_launches_and_moves_only_its_tensors_and_the_
 #[test]
 fn a_prediction_in_many_tiles_moves_little_more_than_the_stack_the_map_and_the_weights() {
     let Some(null) = NullCuda::find("moved") else { return };
-    let fixture = Fixture::new();
+    let fixture = fixture();
     let raw = fixture.nuclei("16,330,330", 3);
     std::fs::write(fixture.path("x.npy"), npy_f32(&[1, 1, 16, 32, 32], &[0.5; 16 * 32 * 32])).unwrap();
     let run = null.output(&fixture, &["run", "nuclei", "--input", "x.npy", "--engine", "cuda:0", "--json"], &[]);
@@ -493,7 +499,7 @@ fn the_kernels_of_a_network_assemble_for_every_generation_of_gpus_without_spills
         if !null.home.join("bin/ptxas").exists() {
             return skip("the stand-in for CUDA has no assembler (ptxas)");
         }
-        let fixture = Fixture::new();
+        let fixture = fixture();
         let shape = [1, 1, 16, 32, 32];
         std::fs::write(fixture.path("x.npy"), npy_f32(&shape, &vec![0.5; shape.iter().product()])).unwrap();
         let arguments = ["run", "nuclei", "--input", "x.npy", "--engine", "cuda", "--repeat", "1", "--json"];
@@ -508,7 +514,7 @@ fn the_kernels_of_a_network_assemble_for_every_generation_of_gpus_without_spills
 fn a_network_on_our_kernels_needs_few_launches_copies_and_waits_in_every_precision() {
     for precision in ["f32", "tf32", "f16", "bf16"] {
         let Some(null) = NullCuda::find(&format!("direct-{precision}")) else { return };
-        let fixture = Fixture::new();
+        let fixture = fixture();
         let raw = fixture.nuclei("9,60,70", 3);
         let chosen = ["predict", &raw, "--model", "nuclei", "--device", "cuda:0", "--precision", precision];
         let rest = ["--diameter", "12", "--outputs", "maps", "--out", "out", "--json"];
@@ -531,7 +537,7 @@ fn a_network_on_our_kernels_needs_few_launches_copies_and_waits_in_every_precisi
 fn a_training_step_needs_few_launches_and_uploads() {
     for (precision, most_launches) in [("f32", 200), ("bf16", 300)] {
         let Some(null) = NullCuda::find(&format!("train-{precision}")) else { return };
-        let fixture = Fixture::new();
+        let fixture = fixture();
         simulate_pairs(&fixture, 3);
         let task = ["train", "--task", "segmentation", "--data", "sim", "--from", "nuclei", "--out", "m"];
         let size = ["--patch", "16,32,32", "--batch", "2", "--steps", "3", "--diameter", "12", "--set", "ema=0.9"];
@@ -549,7 +555,7 @@ fn a_training_step_needs_few_launches_and_uploads() {
 #[test]
 fn training_steps_download_nothing_between_two_points_of_the_loss_curve() {
     let Some(null) = NullCuda::find("train-reports") else { return };
-    let fixture = Fixture::new();
+    let fixture = fixture();
     for seed in 1..=3 {
         fixture.nuclei("64,64,64", seed);
     }

@@ -55,11 +55,15 @@ fn stacks_without_contrast_are_noted() {
     fixture.write("nan.npy", "ZYX", &[4, 20, 20], vec![f32::NAN; 1600]);
     fixture.write("faint.npy", "ZYX", &[4, 20, 20], (0..1600).map(|i| i as f32 * 1e-10).collect::<Vec<f32>>());
     fixture.write("times.tif", "TZYX", &[2, 4, 20, 20], [(0..1600).collect::<Vec<u16>>(), vec![0; 1600]].concat());
+    // Fewer bright voxels than the upper percentile leaves out.
+    let few = (0..1600).map(|i| if (790..793).contains(&i) { 900 } else { 0 }).collect::<Vec<u16>>();
+    fixture.write("few.tif", "ZYX", &[4, 20, 20], few);
     for (name, note) in [
         ("blank.tif", "all input values are 5: "),
         ("nan.npy", "all input values are NaN or infinite: "),
         ("times.tif", "all input values of time point 1 are 0: "),
         ("faint.npy", "% of their contrast"),
+        ("few.tif", "so few values of the stack differ from the others"),
     ] {
         let command = ["predict", name, "--voxel-size", "1,1,1", "--out", "o", "--json"];
         let report = fixture.run(&command).json();
@@ -69,6 +73,19 @@ fn stacks_without_contrast_are_noted() {
     }
     let report = fixture.run(&["predict", &raw, "--out", "o", "--json"]).json();
     assert!(!notes(&report).contains("all input values") && !notes(&report).contains("of their contrast"), "{report}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_broken_link_in_a_folder_of_stacks_fails_alone() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,48,48", 1);
+    std::fs::create_dir(fixture.path("in")).unwrap();
+    std::fs::copy(fixture.path(&raw), fixture.path("in/a.tif")).unwrap();
+    std::os::unix::fs::symlink("missing.tif", fixture.path("in/b.tif")).unwrap();
+    let command = ["predict", "in", "--model", "nuclei-dog", "--out", "o"];
+    fixture.fails(3, &command, &["in/b.tif: no such file", "1 of 2 inputs failed"]);
+    assert!(fixture.path("o/a_labels.tif").is_file());
 }
 
 #[test]

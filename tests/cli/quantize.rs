@@ -237,6 +237,24 @@ fn networks_for_stacks_are_calibrated_with_single_planes() {
 }
 
 #[test]
+fn the_channel_of_the_calibration_data_can_be_chosen() {
+    let fixture = Fixture::new();
+    fixture.unet(8);
+    let (a, b) = (uniform(5, 16 * 64 * 64), uniform(6, 16 * 64 * 64).iter().map(|v| v * v).collect::<Vec<f32>>());
+    let both = fixture.write("both.ome.tif", "CZYX", &[2, 16, 64, 64], [&a[..], &b[..]].concat());
+    let second = fixture.write("second.tif", "ZYX", &[16, 64, 64], b);
+    let int8 = |out: &str, options: &[&str]| {
+        let arguments = ["quantize", "net.onnx", "--mode", "static", "--accuracy-budget", "0.9", "--out", out];
+        fixture.run(&[&arguments[..], &["--calibrate"], options].concat());
+        std::fs::read(fixture.path(out).join("model_int8.onnx")).unwrap()
+    };
+    let alone = int8("alone", &[&second]);
+    assert_ne!(int8("first", &[&both]), alone);
+    assert_eq!(int8("number", &[&both, "--channel", "1"]), alone);
+    assert_eq!(int8("list", &[&both, "--channels", "1"]), alone);
+}
+
+#[test]
 fn bad_calibration_data_is_refused_by_name() {
     let fixture = Fixture::new();
     fixture.unet(8);

@@ -13,20 +13,47 @@ fn commands_name_the_files_they_write() {
     let printed = |words: &[&str]| fixture.run(words).ok().stdout;
     let segmented = printed(&["segment", &raw, "--out", "l.tif", "--table", "t.csv"]);
     assert!(segmented.contains(" in l.tif\n") && segmented.contains("wrote t.csv\n"), "{segmented}");
+    assert!(segmented.ends_with("  wrote l.tif_provenance.json\n"), "{segmented}");
     let without_table = printed(&["segment", &raw, "--out", "m.tif"]);
-    assert!(!without_table.contains("wrote"), "{without_table}");
+    assert_eq!(without_table.matches("wrote").count(), 1, "{without_table}");
     let scored = ["evaluate", "--pred", "l.tif", "--truth", labels];
     let written = printed(&[&scored[..], &["--out", "s.json"]].concat());
-    assert!(written.ends_with("wrote s.json\n"), "{written}");
+    assert!(written.ends_with("wrote s.json\n  wrote s.json_provenance.json\n"), "{written}");
     assert!(!printed(&scored).contains("wrote"));
     let traced = printed(&["measure", labels, "--out", "m.csv", "--trace", "m.json"]);
-    assert!(traced.ends_with("wrote m.json\n"), "{traced}");
+    assert!(traced.ends_with("  wrote m.csv_provenance.json\nwrote m.json\n"), "{traced}");
     // With --json, nothing but the report is printed.
-    fixture.run(&[&scored[..], &["--out", "j.json", "--trace", "k.json", "--json"]].concat()).json();
+    let report = fixture.run(&[&scored[..], &["--out", "j.json", "--trace", "k.json", "--json"]].concat()).json();
+    assert_eq!(report["provenance"], json!(["j.json_provenance.json"]));
+    assert_eq!(fixture.run(&[&scored[..], &["--json"]].concat()).json()["provenance"], Value::Null);
     fixture.unet(4);
     std::fs::write(fixture.path("x.npy"), npy_f32(&[1, 1, 8, 16, 16], &[0.5; 8 * 16 * 16])).unwrap();
     let run = printed(&["run", "net.onnx", "--input", "x.npy", "--output", "y.npy"]);
     assert!(run.ends_with("wrote y.npy\n"), "{run}");
+}
+
+#[test]
+fn every_command_that_writes_a_provenance_record_names_it() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    fixture.unet(4);
+    let small = ["--kind", "nuclei", "--shape", "4,16,16", "--count", "2", "--out"];
+    let simulate = [&["simulate"][..], &small, &["s"]].concat();
+    let commands: [(&[&str], &[&str]); 4] = [
+        (&["convert", &raw, "c.ome.tif"], &["c.ome.tif_provenance.json"]),
+        (&["export", "nuclei-dog", "--format", "bioimageio", "--out", "e.zip"], &["e.zip_provenance.json"]),
+        (&["import", "net.onnx", "--out", "i"], &["i.package_provenance.json"]),
+        (&simulate, &["s/nuclei_0_raw.tif_provenance.json", "s/nuclei_1_raw.tif_provenance.json"]),
+    ];
+    for (words, records) in commands {
+        let printed = fixture.run(words).ok().stdout;
+        for record in records {
+            assert!(printed.contains(&format!("  wrote {record}\n")), "{printed}");
+            assert!(fixture.path(record).is_file(), "{record}");
+        }
+    }
+    let report = fixture.run(&[&["simulate"][..], &small, &["t", "--json"]].concat()).json();
+    assert_eq!(report["provenance"][1], "t/nuclei_1_raw.tif_provenance.json");
 }
 
 #[test]

@@ -68,7 +68,11 @@ fn killed_training_resumes_to_a_bit_identical_network() {
     assert!(fixture.bytes("whole/model.onnx") == fixture.bytes("cut/model.onnx"), "the networks differ");
     // A run cannot be resumed with another seed.
     kill_after_scores(&fixture, &[&arguments[..], &["other"]].concat(), 2);
-    fixture.fails(3, &[&arguments[..], &["other", "--resume", "--seed", "5"]].concat(), &["another", "--restart"]);
+    fixture.fails(
+        3,
+        &[&arguments[..], &["other", "--resume", "--seed", "5"]].concat(),
+        &["the seed 0 instead of 5", "--restart"],
+    );
     // The number of steps may be changed.
     let longer = ["--steps", "30", "--threads", "2", "--without-int8", "--out", "other", "--resume"];
     let report = fixture.run(&[&SMALL[..], &longer].concat()).json();

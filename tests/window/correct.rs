@@ -3,9 +3,10 @@
 use crate::fixture::{Fixture, sees, window};
 use crate::gestures::{
     SHAPE, command, corrected, correcting_sample, current_label, current_slice, label_at, press, read_labels, save,
-    session_labels, start_correcting, stroke, voxel_positions, wait_for_tools,
+    screen_position, session_labels, start_correcting, stroke, voxel_positions, wait_for_tools,
 };
 use cytoscope_formats::{Container, WriteSpec, write_array};
+use cytoscope_ui::data::plane::Orientation;
 use cytoscope_ui::document::Role;
 use cytoscope_volume::Array;
 use eframe::egui::{Key, Modifiers};
@@ -195,8 +196,8 @@ fn labels_drawn_on_a_stack_without_voxel_size_state_none() {
     assert!(image.meta().voxel_size_um.is_unknown(), "{:?}", image.meta().voxel_size_um);
 }
 
-#[test]
-fn labels_of_another_time_point_than_the_shown_one_do_not_change() {
+/// A window that corrects the first of two time points.
+fn correcting_series() -> Fixture {
     let mut fixture = Fixture::with(|folder| {
         let array = Array::new("TZYX".parse().unwrap(), vec![2, 4, 64, 64], vec![9u16; 2 * 4 * 64 * 64]).unwrap();
         let path = folder.join("series.tif");
@@ -205,6 +206,33 @@ fn labels_of_another_time_point_than_the_shown_one_do_not_change() {
     });
     fixture.settle();
     start_correcting(&mut fixture);
+    fixture
+}
+
+#[test]
+fn a_stroke_whose_time_point_is_left_before_the_button_is_released_is_kept() {
+    let mut fixture = correcting_series();
+    let [from, to] = [20.0, 40.0].map(|x| screen_position(&fixture, Orientation::Xy, [0.0, 20.0, x]));
+    fixture.window.hover_at(from);
+    fixture.window.step();
+    fixture.window.drag_at(from);
+    fixture.window.step();
+    fixture.window.hover_at(to);
+    fixture.window.step();
+    fixture.window.key_press(Key::CloseBracket);
+    fixture.until("the other time point", |w| w.state().document().is_some_and(|d| d.time == 1));
+    fixture.window.drop_at(to);
+    fixture.window.step();
+    fixture.until("the step", |w| {
+        let state = w.state();
+        let correction = state.document().and_then(|d| state.corrections().of(d.id));
+        correction.and_then(|c| c.state.as_ref()).is_some_and(|s| s.undo_count == 1)
+    });
+}
+
+#[test]
+fn labels_of_another_time_point_than_the_shown_one_do_not_change() {
+    let mut fixture = correcting_series();
     stroke(&mut fixture, (20.0, 20.0), (20.0, 40.0));
     let drawn = session_labels(&fixture);
     assert!(drawn.iter().any(|l| *l > 0));

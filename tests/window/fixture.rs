@@ -127,51 +127,79 @@ impl Fixture {
 
     /// Scrolls the widget with this name into view and clicks it; plain labels with the same text are skipped.
     pub fn click(&mut self, name: &str) {
-        let found = |w: &Harness<'static, Workbench>| {
-            w.query_all_by_label(name).any(|n| n.accesskit_node().role() != Role::Label)
-        };
-        self.until(name, found);
-        let on_named = |w: &Harness<'static, Workbench>, act: &dyn Fn(&Node<'_>)| {
-            w.query_all_by_label(name).find(|n| n.accesskit_node().role() != Role::Label).map(|n| act(&n)).is_some()
-        };
-        assert!(
-            on_named(&self.window, &|node| node.scroll_to_me()),
-            "{name} disappeared; on screen: {}",
-            self.on_screen()
-        );
+        for _ in 0..20 {
+            let at = self.bring_under_pointer(name);
+            self.window.input_mut().events.extend(click_events(at));
+            self.window.step();
+            let is_lost = self.is_click_lost(at);
+            self.window.run_steps(7);
+            if !is_lost {
+                return;
+            }
+        }
+        panic!("all clicks on {name} were lost; on screen: {}", self.on_screen());
+    }
+
+    /// Whether the last frame lost its click at this position, because what was clicked got another id in it: the ids of egui
+    /// change if rows come and go.
+    fn is_click_lost(&self, at: Pos2) -> bool {
+        let ctx = &self.window.ctx;
+        let clicked = ctx.interaction_snapshot(|interaction| interaction.clicked);
+        clicked.is_some_and(|id| {
+            ctx.viewport(|last| last.prev_pass.widgets.get(id).is_none_or(|widget| !widget.interact_rect.contains(at)))
+        })
+    }
+
+    /// Scrolls the widget with this name into view, moves the pointer over it, and returns the position of its center.
+    fn bring_under_pointer(&mut self, name: &str) -> Pos2 {
+        self.until(name, |w| on_widget(w, name, |_| ()).is_some());
+        let scrolled = on_widget(&self.window, name, |node| node.scroll_to_me());
+        assert!(scrolled.is_some(), "{name} disappeared; on screen: {}", self.on_screen());
         // Until scrolling ends, and while rows above it come and go, the pointer would miss it.
         let mut before = None;
         for _ in 0..50 {
             self.window.run_steps(8);
-            on_named(&self.window, &|node| node.hover());
+            on_widget(&self.window, name, |node| node.hover());
             self.window.run_steps(2);
-            let place = std::cell::Cell::new(None);
-            on_named(&self.window, &|node| place.set(Some(node.rect())));
-            if place.get().is_some() && place.get() == before {
+            let place = on_widget(&self.window, name, |node| node.rect());
+            if place.is_some() && place == before {
                 break;
             }
-            before = place.get();
+            before = place;
         }
-        // All within one frame: results that arrive between two frames may move the widget away from the pointer.
-        let center = std::cell::Cell::new(None);
-        on_named(&self.window, &|node| center.set(Some(node.rect().center())));
-        let Some(at) = center.get() else { panic!("{name} disappeared; on screen: {}", self.on_screen()) };
-        self.window.input_mut().events.extend(click_events(at));
-        self.window.run_steps(8);
+        // The click follows in the next frame: results that arrive between two frames may move the widget away.
+        let center = on_widget(&self.window, name, |node| node.rect().center());
+        center.unwrap_or_else(|| panic!("{name} disappeared; on screen: {}", self.on_screen()))
     }
 
     /// Steps the window until a button is enabled: other jobs, such as an estimate, may still be running.
     pub fn until_enabled(&mut self, name: &str) {
         self.until(&format!("{name} to be enabled"), |w| {
-            let mut buttons = w.query_all_by_label(name).filter(|n| n.accesskit_node().role() != Role::Label);
-            buttons.next().is_some_and(|n| !n.accesskit_node().is_disabled())
+            on_widget(w, name, |node| !node.accesskit_node().is_disabled()).unwrap_or(false)
         });
     }
 
-    /// Clicks a button once it is enabled.
+    /// Clicks a button while it is enabled. The start of another job may disable it between two frames, and then the click has
+    /// no effect and is repeated.
     pub fn click_enabled(&mut self, name: &str) {
-        self.until_enabled(name);
-        self.click(name);
+        let is_disabled = |window: &Harness<'static, Workbench>| {
+            on_widget(window, name, |node| node.accesskit_node().is_disabled()) == Some(true)
+        };
+        let end = Instant::now() + TIMEOUT;
+        loop {
+            self.until_enabled(name);
+            let at = self.bring_under_pointer(name);
+            // A click has no effect on a button that was disabled in the frame before it, or is in the frame that gets it.
+            let was_disabled = is_disabled(&self.window);
+            self.window.input_mut().events.extend(click_events(at));
+            self.window.step();
+            let missed = was_disabled || is_disabled(&self.window) || self.is_click_lost(at);
+            self.window.run_steps(7);
+            if !missed {
+                return;
+            }
+            assert!(Instant::now() < end, "{name} was disabled at each click; on screen: {}", self.on_screen());
+        }
     }
 
     /// Replaces the text of the field with this name.
@@ -194,13 +222,14 @@ impl Fixture {
 
     /// All names and texts on screen, for failure messages.
     pub fn on_screen(&self) -> String {
-        let words = |n: egui_kittest::Node<'_>| {
-            let node = n.accesskit_node();
-            node.label().or_else(|| node.value()).unwrap_or_default()
-        };
-        let all: Vec<String> = self.window.query_all(by()).map(words).filter(|w| !w.is_empty()).collect();
-        all.join(" | ")
+        on_screen(&self.window)
     }
+}
+
+/// Calls `act` on the first widget with this name that is not a plain label.
+fn on_widget<T>(window: &Harness<'static, Workbench>, name: &str, act: impl FnOnce(&Node<'_>) -> T) -> Option<T> {
+    let mut named = window.query_all_by_label(name).filter(|node| node.accesskit_node().role() != Role::Label);
+    named.next().map(|node| act(&node))
 }
 
 /// A click at a position of the window.
@@ -218,6 +247,16 @@ pub fn read_json(path: &Path) -> serde_json::Value {
 /// Whether this text is somewhere on screen.
 pub fn sees(window: &Harness<'static, Workbench>, text: &str) -> bool {
     window.query_all_by_label_contains(text).next().is_some()
+}
+
+/// All names and texts on screen, for failure messages.
+pub fn on_screen(window: &Harness<'static, Workbench>) -> String {
+    let words = |n: Node<'_>| {
+        let node = n.accesskit_node();
+        node.label().or_else(|| node.value()).unwrap_or_default()
+    };
+    let all: Vec<String> = window.query_all(by()).map(words).filter(|w| !w.is_empty()).collect();
+    all.join(" | ")
 }
 
 /// The sample that the window offers.

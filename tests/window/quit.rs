@@ -2,9 +2,10 @@
 
 use crate::fixture::{Fixture, sees, window};
 use crate::gestures::{
-    corrected, correcting_sample, current_slice, label_at, read_labels, save, start_correcting, stroke,
+    corrected, correcting_sample, current_slice, label_at, read_labels, save, screen_position, start_correcting, stroke,
 };
 use cytoscope_ui::command::Command;
+use cytoscope_ui::data::plane::Orientation;
 use eframe::egui::{Key, ViewportCommand, ViewportEvent, ViewportId};
 
 const TITLE: &str = "Unsaved corrections";
@@ -15,7 +16,7 @@ fn sent(fixture: &Fixture, command: &ViewportCommand) -> bool {
 }
 
 /// Closes the window as its frame's button does; returns whether it would close.
-fn close(fixture: &mut Fixture) -> bool {
+pub fn close(fixture: &mut Fixture) -> bool {
     fixture.window.input_mut().viewports.entry(ViewportId::ROOT).or_default().events.push(ViewportEvent::Close);
     fixture.window.step();
     !sent(fixture, &ViewportCommand::CancelClose)
@@ -51,6 +52,31 @@ fn enter_saves_and_quits() {
         w.output().viewport_output.get(&ViewportId::ROOT).is_some_and(|v| v.commands.contains(&ViewportCommand::Close))
     });
     assert!(close(&mut fixture));
+    assert_eq!(label_at(&read_labels(&corrected(&fixture)), [z, 40, 60]), 1);
+}
+
+#[test]
+fn a_stroke_in_progress_is_asked_about_and_saved() {
+    let mut fixture = correcting_sample();
+    let z = current_slice(&fixture);
+    let [from, to] = [40.0, 90.0].map(|x| screen_position(&fixture, Orientation::Xy, [0.0, 40.0, x]));
+    fixture.window.hover_at(from);
+    fixture.window.step();
+    fixture.window.drag_at(from);
+    fixture.window.step();
+    fixture.window.hover_at(to);
+    fixture.window.step();
+    fixture.until("the stroke", |w| {
+        let state = w.state();
+        state.document().and_then(|d| state.corrections().of(d.id)).is_some_and(|c| c.is_modified())
+    });
+    assert!(!close(&mut fixture), "the dialog opens first");
+    fixture.until("the dialog", |w| sees(w, TITLE));
+    fixture.window.key_press(Key::Enter);
+    fixture.window.step();
+    fixture.until("the end", |w| {
+        w.output().viewport_output.get(&ViewportId::ROOT).is_some_and(|v| v.commands.contains(&ViewportCommand::Close))
+    });
     assert_eq!(label_at(&read_labels(&corrected(&fixture)), [z, 40, 60]), 1);
 }
 

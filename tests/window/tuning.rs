@@ -1,6 +1,7 @@
 //! Tuning in the window: settings of predictions and training runs are measured, offered and chosen.
 
-use crate::fixture::{Fixture, read_json, sees, window_with};
+use crate::fixture::{Fixture, on_screen, read_json, sees, window_with};
+use crate::quit::close;
 use crate::training::{pairs, tiny_config};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_pipeline::{MachineProfile, MachineProfiles, PerformanceRequest, Preset, machine_key};
@@ -29,6 +30,10 @@ fn settings_are_tuned_from_the_window_and_offered_afterwards() {
     let first_row = texts.map(|text| text.rect().bottom()).fold(f32::INFINITY, f32::min);
     assert!(cancel.top() >= first_row, "a double click would cancel: {cancel:?}, {first_row}");
     assert!(fixture.window.get_by_label("Predict this stack").accesskit_node().is_disabled());
+    assert!(!close(&mut fixture), "the window asks first");
+    fixture.until("the dialog", |w| sees(w, "goes on without the window"));
+    fixture.window.key_press(Key::Escape);
+    fixture.until("no dialog", |w| !sees(w, "goes on without the window"));
     fixture.click("Cancel");
     fixture.until("the end of canceled tuning", |w| sees(w, "Tune settings"));
     assert!(!fixture.sees("Tuning failed") && !fixture.sees("Settings tuned"), "{}", fixture.on_screen());
@@ -89,7 +94,10 @@ fn settings_are_searched_for_and_used_by_the_next_training_run() {
     fixture.until("the section", |w| sees(w, "steps in total"));
     assert!(!fixture.sees("Use best settings"), "{}", fixture.on_screen());
     fixture.click_enabled("Search for settings");
-    fixture.until("the end", |w| sees(w, "Search finished"));
+    fixture.until("the end", |w| {
+        assert!(!sees(w, "failed"), "{}", on_screen(w));
+        sees(w, "Search finished")
+    });
     fixture.until("the scores", |w| sees(w, "Validation scores of 2 trials"));
     fixture.click("Use best settings");
     fixture.until("the settings", |w| sees(w, "in place of the settings above: ema="));

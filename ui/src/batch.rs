@@ -6,14 +6,14 @@ pub(crate) use scoring::{ScoreSubject, ScoredFiles, ScoredModel};
 
 use crate::disk::DiskEffect;
 use crate::display::{DisplayAction, PanelTask};
-use crate::document::{Document, PREVIEW_NAME, Role, file_name, series_suffix};
+use crate::document::{Document, PREVIEW_NAME, Role, file_name};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::{Jobs, JobsAction};
 use crate::number_text::counted;
 use crate::opener::{Content, Expanded, FileRequest};
 use crate::work::{JobView, Purpose};
-use cytoscope_formats::{Compression, SeriesChoice};
+use cytoscope_formats::{Compression, SeriesChoice, series_suffix};
 use cytoscope_pipeline::{ConvertJob, DiameterRequest, EvaluateReport, PairRole, stack_stem};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::extension;

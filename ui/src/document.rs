@@ -15,7 +15,7 @@ use crate::number_text::short_number;
 use crate::preprocess::{PreprocessPreview, Preprocessing};
 use crate::results::Results;
 use crate::voxel_size;
-use cytoscope_formats::{FormatError, Image, ImageMeta, OpenOptions};
+use cytoscope_formats::{FormatError, Image, ImageMeta, OpenOptions, series_suffix};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::{ArtifactKind, DiameterUnit, Extents, ObjectDiameter, stack_stem};
@@ -484,12 +484,6 @@ impl Document {
             if self.extents.times > 1 { format!("{} time points, ", self.extents.times) } else { String::new() };
         format!("{}{}, {}, {voxel}", times, zyx_text(self.extents.zyx), self.image.meta().dtype.name())
     }
-}
-
-/// Suffix of the names of a series' results, before the kind of result, as predictions name them; empty for the first
-/// series.
-pub(crate) fn series_suffix(series: usize) -> String {
-    if series == 0 { String::new() } else { format!("_s{series}") }
 }
 
 /// The file name of a path for display.

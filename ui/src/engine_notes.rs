@@ -5,8 +5,12 @@ use crate::panels::{capitalized, with_stop};
 use cytoscope_pipeline::Note;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::Setting;
+use cytoscope_storage::setting::data::DataSetting;
 use std::borrow::Cow;
 use std::ops::Range;
+
+/// Title of the settings of the files on the Data page of the wizard.
+pub(crate) const FILE_SETTINGS: &str = "Channels and metadata of the files";
 
 /// What the window has in place of an option or command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,10 +108,36 @@ fn in_place_of_search(setting: Setting) -> InWindow {
     }
 }
 
+/// Returns the words of the Data page of the wizard for a setting of the training data.
+fn on_data_page(setting: DataSetting) -> Cow<'static, str> {
+    Cow::Borrowed(match setting {
+        DataSetting::Axes => "\"Axes\"",
+        DataSetting::IgnoreLabel => "\"Ignore label\"",
+        DataSetting::ImageChannel => "\"Image channel\"",
+        DataSetting::ImageChannels => "\"Input channels\"",
+        DataSetting::InSettings => return Cow::Owned(format!("under \"{FILE_SETTINGS}\"")),
+        DataSetting::LabelsChannel => "\"Label image\"",
+        DataSetting::SameFile => "\"Image and target in one file\"",
+        DataSetting::Series => "\"Series\"",
+        DataSetting::SpacingOrder => "\"nnU-Net spacing\"",
+        DataSetting::SplitColumn => "\"Split column\"",
+        DataSetting::TargetChannel => "\"Target channel\"",
+        DataSetting::Targets => "\"Stains\"",
+        DataSetting::Time => "\"Time point\"",
+        DataSetting::VoxelUm => "\"Voxel size\"",
+    })
+}
+
 /// Returns a message with the controls of the window in place of the options that it names, and time points counted from 1.
 /// Advice in parentheses about an option that the window lacks is left out.
 pub(crate) fn message_in_window(message: &Message) -> String {
-    with_controls(message, in_place_of)
+    with_controls(message, in_place_of, |_| None)
+}
+
+/// Returns a message about training data as [`message_in_window`] returns it, with the names of the Data page in place of the
+/// settings of the data.
+pub(crate) fn data_message_in_window(message: &Message) -> String {
+    with_controls(message, in_place_of, |setting| Some(on_data_page(setting)))
 }
 
 /// Returns a failure of a search for training settings as [`failure_in_window`] returns it, with the buttons of the search in
@@ -123,7 +153,7 @@ pub(crate) fn failure_in_window(message: &Message, next_step: Option<&str>) -> S
 }
 
 fn failure_with_controls(message: &Message, next_step: Option<&str>, in_place: fn(Setting) -> InWindow) -> String {
-    let shown = |message: &Message| with_controls(message, in_place);
+    let shown = |message: &Message| with_controls(message, in_place, |_| None);
     let parts = next_step.and_then(|step| {
         let problem = message.strip_suffix(step)?;
         let problem = problem.strip_suffix("; ")?;
@@ -147,16 +177,23 @@ pub(crate) fn all_in_window(notes: &[Note]) -> Vec<String> {
     notes.iter().map(|note| note_in_window(note).to_string()).collect()
 }
 
-/// Returns a message with what is `in_place` of the options that it names, and the numbers of time points counted from 1.
-/// Parentheses that name an option for which the window has no control are left out.
-fn with_controls(message: &Message, in_place: fn(Setting) -> InWindow) -> String {
+/// Returns a message with what is `in_place` of the options that it names, the words `of_data` for settings of training data,
+/// if it has any for them, and the numbers of time points counted from 1. Parentheses that name an option for which the window
+/// has no control are left out.
+fn with_controls(
+    message: &Message,
+    in_place: fn(Setting) -> InWindow,
+    of_data: fn(DataSetting) -> Option<Cow<'static, str>>,
+) -> String {
     let missing = message.settings().filter(|(_, setting)| !matches!(in_place(*setting), InWindow::Control(_)));
     let left_out = missing.filter_map(|(name, _)| Some((parentheses_around(message, &name)?, Cow::Borrowed(""))));
     let named =
         message.settings().filter_map(|(name, setting)| Some((name, Cow::Borrowed(in_place(setting).words()?))));
+    let of_data = message.data_settings().filter_map(|(name, setting)| Some((name, of_data(setting)?)));
     let times =
         message.time_points().map(|(number, time)| (number, Cow::<str>::Owned(time.saturating_add(1).to_string())));
-    let mut replaced: Vec<(Range<usize>, Cow<'static, str>)> = left_out.chain(named).chain(times).collect();
+    let mut replaced: Vec<(Range<usize>, Cow<'static, str>)> =
+        left_out.chain(named).chain(of_data).chain(times).collect();
     replaced.sort_by_key(|(range, _)| range.start);
     let (mut shown, mut end) = (String::with_capacity(message.len()), 0);
     for (range, words) in replaced {
@@ -185,6 +222,7 @@ mod tests {
     use super::*;
     use cytoscope_storage::message;
     use cytoscope_storage::message::TimePoint;
+    use cytoscope_storage::setting::data::{self, IN_SETTINGS};
     use cytoscope_storage::setting::{AXES, OUT, PRECISION, RESTART, RESUME, RESUME_ON_CPU, TIME};
 
     fn in_window(text: &str) -> String {
@@ -248,6 +286,30 @@ mod tests {
         );
         let message = message!("the first is dark (choose {TIME} {time}); use {AXES}, at time point {time}");
         assert_eq!(message_in_window(&message), "the first is dark; use \"Axes…\", at time point 10");
+    }
+
+    #[test]
+    fn messages_about_data_name_the_settings_of_the_page() {
+        let place = "under \"Channels and metadata of the files\"";
+        let message =
+            message!("set {} {IN_SETTINGS} to one of 0 to 9, or {} to \"ZYX\"", data::IMAGE_CHANNEL, data::AXES);
+        let shown = format!("set \"Image channel\" {place} to one of 0 to 9, or \"Axes\" to \"ZYX\"");
+        assert_eq!(data_message_in_window(&message), shown);
+        // Elsewhere, the settings are those of a file.
+        assert_eq!(message_in_window(&message), message.as_str());
+        let [file, channels, target] = [data::SAME_FILE, data::IMAGE_CHANNELS, data::TARGET_CHANNEL];
+        assert_eq!(
+            data_message_in_window(&message!("set {file}, {channels} and {target} {IN_SETTINGS}")),
+            format!("set \"Image and target in one file\", \"Input channels\" and \"Target channel\" {place}")
+        );
+        // A name of a file that reads like a setting, and an option of the command line.
+        assert_eq!(
+            data_message_in_window(&message!("data.axes in the settings: give the axes ({AXES}), or use {TIME}")),
+            "data.axes in the settings: give the axes (\"Axes…\"), or use --time"
+        );
+        let (first, last) = (TimePoint(0), TimePoint(1));
+        let message = message!("set {} {IN_SETTINGS} to one of {first} to {last}", data::TIME);
+        assert_eq!(data_message_in_window(&message), format!("set \"Time point\" {place} to one of 1 to 2"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::screenshots::ScreenshotSubject;
 use crate::training::models::TrainedModelFormat;
 use cytoscope_formats::{FormatError, FormatErrorKind, containing_zarr_folder, first_file_per_series, is_zarr_folder};
 use cytoscope_pipeline::ExportFormat;
+use cytoscope_pipeline::predict::SLICE_EXTENSIONS;
 use cytoscope_profile::RunTable;
 use cytoscope_storage::io_message;
 use cytoscope_storage::message::Message;
@@ -205,8 +206,6 @@ pub(crate) const EXTENSIONS: [&str; 20] = [
 ];
 /// Extensions of regions of interest, which are labels of a stack.
 pub(crate) const ROI_EXTENSIONS: [&str; 2] = ["zip", "roi"];
-/// Those of these extensions whose files are single slices; slices in a folder are opened only if it contains no stacks.
-const SLICE_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
 
 /// Extension of the `zarr.json` in an OME-Zarr folder: dialogs for files cannot choose the folder itself.
 pub(crate) const ZARR_EXTENSIONS: [&str; 1] = ["json"];

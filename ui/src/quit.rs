@@ -1,4 +1,5 @@
-//! Quitting: asks about unsaved corrections and unfinished jobs, and pauses a training run before the window closes.
+//! Quitting: asks about unsaved corrections, unfinished jobs and work that goes on without the window, and pauses a training
+//! run before the window closes.
 
 use crate::app::Workbench;
 use crate::correct::CorrectionsAction;
@@ -52,7 +53,8 @@ impl Workbench {
         let (is_saved, is_training) = (self.state().unsaved().is_empty(), self.is_training());
         let mut quit = self.quit_state();
         let is_decided = matches!(quit, QuitState::Decided | QuitState::Pausing(_));
-        let asks = !is_saved || !self.state().lost_with_window().is_empty();
+        let goes_on = self.state().jobs.continued_without_window().is_some();
+        let asks = !is_saved || goes_on || !self.state().lost_with_window().is_empty();
         if closing && !is_decided && asks {
             ctx.send_viewport_cmd(ViewportCommand::CancelClose);
             // The dialog must be visible.
@@ -100,6 +102,8 @@ impl Workbench {
     pub(crate) fn answer_quit(&mut self, ctx: &egui::Context, choice: Option<QuitChoice>) {
         if self.quit_state() == QuitState::Asked {
             self.set_quit_state(QuitState::Asking);
+            // The user sees now whether a stroke in progress is refused.
+            self.apply(CorrectionsAction::EndStrokes);
         }
         match choice {
             None => {}
@@ -131,6 +135,7 @@ pub(crate) fn quit_dialog(ctx: &egui::Context, state: State<'_>) -> Option<QuitC
         QuitState::Saving => true,
     };
     let (names, jobs) = (state.unsaved(), state.lost_with_window());
+    let continued = state.jobs.continued_without_window();
     let fresh = quit == QuitState::Asked;
     let response = egui::Modal::new(egui::Id::new("quitting")).show(ctx, |ui| {
         ui.set_width(420.0);
@@ -150,6 +155,10 @@ pub(crate) fn quit_dialog(ctx: &egui::Context, state: State<'_>) -> Option<QuitC
             }
             list(ui, jobs.iter().map(String::as_str));
             ui.add(egui::Label::new("Closing the window cancels these jobs; their results are not written.").wrap());
+        }
+        if let Some((title, text)) = &continued {
+            list(ui, std::iter::once(title.as_str()));
+            ui.add(egui::Label::new(*text).wrap());
         }
         ui.add_space(theme::GROUP_GAP);
         let is_unsaved = !names.is_empty();

@@ -4,8 +4,8 @@ use crate::document::file_name;
 use crate::engine_notes::message_in_window;
 use crate::work::{JobState, JobView, TrainingTimes};
 use cytoscope_profile::{
-    DeviceMemory, MemoryMark, MemorySample, RunFacts, SpanRecord, StageTotal, StoredRun, TrainingFacts, bytes_text,
-    computing_share,
+    DeviceMemory, MAX_RUN_BYTES, MemoryMark, MemorySample, RunFacts, SpanRecord, StageTotal, StoredRun, TrainingFacts,
+    bytes_text, computing_share,
 };
 use cytoscope_storage::io_message;
 use cytoscope_storage::message;
@@ -14,9 +14,6 @@ use cytoscope_worker::JobId;
 use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-
-/// Maximum size of a stored run in bytes; a trace with the maximum number of spans has about a quarter of it.
-const MAX_RUN_BYTES: u64 = 1 << 30;
 
 /// Starts and durations in µs that spans can have, up to about four months. Others cannot be drawn.
 const SPAN_TIMES_US: RangeInclusive<f64> = 0.0..=1e13;

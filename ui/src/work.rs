@@ -12,7 +12,7 @@ pub use subject::JobSubject;
 pub(crate) use view::sample_status;
 pub use view::{JobState, JobUsage, JobView, ModelWork, Purpose, TrainingTimes};
 
-use crate::engine_notes::{failure_in_window, message_in_window};
+use crate::engine_notes::{data_message_in_window, failure_in_window};
 use cytoscope_engine::Device;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::cards::ModelCard;
@@ -520,11 +520,11 @@ impl Work {
         existing: Option<ExistingOutput>,
     ) -> Option<Outcome> {
         self.looking = self.looking.filter(|query| *query != id);
-        // Problems with training data are shown in the wizard, which names its settings itself.
+        // Problems with training data are shown on the Data page of the wizard.
         let purpose = self.job(id)?.purpose.clone();
         let is_check = purpose == Purpose::Check;
         let message = match &existing {
-            _ if is_check => message_in_window(message),
+            _ if is_check => data_message_in_window(message),
             // The message names an option of the command line.
             Some(existing) if !self.repeatable.contains_key(&id) => refused::reason(existing, &purpose),
             _ => failure_in_window(message, next_step),

@@ -2,6 +2,8 @@
 //! Ubuntu, both install the system packages they need; elsewhere, they print what to install.
 #![forbid(unsafe_code)]
 
+mod in_memory;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -191,8 +193,15 @@ fn test() -> Outcome {
     let list = target_folder().join("skipped-tests.txt");
     let empty = std::fs::create_dir_all(target_folder()).and_then(|()| std::fs::write(&list, ""));
     empty.map_err(|e| format!("{}: {e}", list.display()))?;
+    let temporary = in_memory::Folder::new();
+    if let Some(folder) = &temporary {
+        eprintln!("the temporary files of the tests are in {} (TMPDIR names another place)", folder.path().display());
+    }
     let tests = |what: &str| {
         let mut command = linted(&["test", "--release", "--workspace", "--no-fail-fast", what])?;
+        if let Some(folder) = &temporary {
+            command.env("TMPDIR", folder.path());
+        }
         // Without a GPU, its engine is tested with a software driver.
         command.env("CYTOSCOPE_SOFTWARE_GPU", "1").env("CYTOSCOPE_SKIPPED", &list);
         if std::env::var_os("XDG_RUNTIME_DIR").is_none() {

@@ -119,6 +119,14 @@ pub enum CorrectionError {
         /// Path of the journal.
         journal: PathBuf,
     },
+    /// Another program has written to a journal that is open here. Nothing was added to it.
+    #[error(
+    "{}: another window or program has changed these corrections; close them here and open them again", .journal.display()
+    )]
+    Changed {
+        /// Path of the journal.
+        journal: PathBuf,
+    },
     /// A pair cannot be added to a training dataset.
     #[error("{}: {problem}; {next_step}", .file.display())]
     Dataset {

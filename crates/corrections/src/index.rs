@@ -20,12 +20,14 @@ pub(crate) struct LabelIndex {
     chunk_counts: BTreeMap<u32, Vec<(u32, u32)>>,
     /// Number of foreground voxels of each chunk.
     foreground_counts: Vec<u32>,
+    /// Number of pairs of a label and a chunk that contains it.
+    pieces: u64,
 }
 
 impl LabelIndex {
     /// The index of a volume of `chunks` chunks that are all background.
     pub fn new(chunks: usize) -> Self {
-        Self { chunk_counts: BTreeMap::new(), foreground_counts: vec![0; chunks] }
+        Self { chunk_counts: BTreeMap::new(), foreground_counts: vec![0; chunks], pieces: 0 }
     }
 
     /// Adds `delta` (which may be negative) to the number of voxels of a label in a chunk.
@@ -36,6 +38,7 @@ impl LabelIndex {
         let sum = |n: u32| changed(n, delta);
         self.add_foreground(chunk, delta);
         let counts = self.chunk_counts.entry(label).or_default();
+        let before = counts.len() as u64;
         match counts.binary_search_by_key(&chunk, |p| p.0) {
             Ok(i) => {
                 counts[i].1 = sum(counts[i].1);
@@ -46,6 +49,7 @@ impl LabelIndex {
             Err(i) if sum(0) > 0 => counts.insert(i, (chunk, sum(0))),
             Err(_) => {}
         }
+        self.pieces = self.pieces.saturating_sub(before).saturating_add(counts.len() as u64);
         if counts.is_empty() {
             self.chunk_counts.remove(&label);
         }
@@ -74,6 +78,7 @@ impl LabelIndex {
             return;
         }
         let mut before = self.chunk_counts.remove(&label).unwrap_or_default().into_iter().peekable();
+        self.pieces = self.pieces.saturating_sub(before.len() as u64);
         let mut merged = Vec::with_capacity(before.len() + deltas.len());
         for (_, chunk, delta) in deltas {
             self.add_foreground(*chunk, *delta);
@@ -87,6 +92,7 @@ impl LabelIndex {
             }
         }
         merged.extend(before);
+        self.pieces = self.pieces.saturating_add(merged.len() as u64);
         if !merged.is_empty() {
             self.chunk_counts.insert(label, merged);
         }
@@ -117,6 +123,11 @@ impl LabelIndex {
     /// Number of voxels of a chunk that are not background.
     pub fn foreground_count(&self, chunk: usize) -> u32 {
         self.foreground_counts.get(chunk).copied().unwrap_or(0)
+    }
+
+    /// Number of pairs of a label and a chunk that contains it.
+    pub fn pieces(&self) -> u64 {
+        self.pieces
     }
 
     /// Labels that have voxels, in ascending order, without background.
@@ -157,6 +168,8 @@ mod tests {
                 index.labels().map(|label| (label, index.chunk_counts(label).to_vec())).collect()
             };
             assert_eq!(counts(&together), counts(&single));
+            let pieces = counts(&together).iter().map(|(_, chunks)| chunks.len() as u64).sum::<u64>();
+            assert_eq!([together.pieces(), single.pieces()], [pieces; 2]);
             assert_eq!(together.foreground_counts, single.foreground_counts);
         }
     }

@@ -44,6 +44,12 @@ pub(crate) fn check(
     if got <= limit { Ok(()) } else { Err(CorrectionError::TooLarge { what, got, limit_name, limit, next_step }) }
 }
 
+/// Refuses labels with more pairs of label and chunk than [`Limits::max_label_pieces`].
+pub(crate) fn check_label_pieces(pieces: u64, limits: &Limits, next_step: &'static str) -> Result<(), CorrectionError> {
+    let what = "the number of pairs of label and chunk";
+    check(what, pieces, "max_label_pieces", limits.max_label_pieces, next_step)
+}
+
 /// Refuses labels that need more memory in bytes than [`Limits::max_stored_bytes`].
 pub(crate) fn check_stored_bytes(bytes: u64, limits: &Limits, next_step: &'static str) -> Result<(), CorrectionError> {
     check("the size of the labels in bytes", bytes, "max_stored_bytes", limits.max_stored_bytes, next_step)

@@ -11,6 +11,7 @@ use crate::session::SessionOptions;
 use crate::volume::Direction;
 use crate::{CorrectionError, Fingerprint, LabelVolume};
 use cytoscope_storage::lock::LockedFile;
+use cytoscope_storage::write::sync_folder;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -89,6 +90,7 @@ pub(crate) fn open(
             file.sync_all()
         };
         write(&mut file).map_err(io("writing the journal"))?;
+        sync_folder(path);
         let history = History::new(options.undo_budget_bytes, 0, 1);
         let resume = ResumeState {
             len: bytes.len() as u64,
@@ -261,6 +263,7 @@ impl Replayer<'_> {
             .and_then(|_| io::copy(&mut file.take(bytes), &mut copy))
             .and_then(|_| copy.sync_all());
         kept.map_err(CorrectionError::io(&kept_at, "saving the damaged end of the journal"))?;
+        sync_folder(&kept_at);
         Ok(Some(DroppedTail { bytes, why, kept_at: Some(kept_at) }))
     }
 }
@@ -315,14 +318,14 @@ impl ReplayState {
     /// Refuses a record whose changes need too much memory, before they are applied: a few bytes may divide many chunks
     /// that were stored as one value.
     fn check_memory(&self, record: &Record, limits: &Limits) -> Result<(), CorrectionError> {
-        let diff = match record {
-            Record::Edit { diff, .. } => Some(diff),
-            Record::Undo => self.history.to_undo().map(|step| &step.diff),
-            Record::Redo => self.history.to_redo().map(|step| &step.diff),
-            Record::Snapshot(_) | Record::Saving { .. } | Record::Saved { .. } => None,
+        let (diff, direction) = match record {
+            Record::Edit { diff, .. } => (Some(diff), Direction::Forward),
+            Record::Undo => (self.history.to_undo().map(|step| &step.diff), Direction::Backward),
+            Record::Redo => (self.history.to_redo().map(|step| &step.diff), Direction::Forward),
+            Record::Snapshot(_) | Record::Saving { .. } | Record::Saved { .. } => return Ok(()),
         };
         match diff.filter(|_| self.applying) {
-            Some(diff) => self.volume.check_growth(diff, self.stored_bytes, limits, RAISE_LIMIT),
+            Some(diff) => self.volume.check_growth(diff, direction, self.stored_bytes, limits, RAISE_LIMIT),
             None => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use crate::history::{History, UndoStep};
 use crate::journal::{Header, JournalFile, Record, put_edit, snapshot_parts};
 use crate::limits::{self, Limits, MAX_RECORD_BYTES};
 use crate::replay::{self, Replay};
-use crate::volume::{Direction, LabelWriter, apply_diff_to_snapshot};
+use crate::volume::{Direction, LabelWriter};
 use crate::{CorrectionError, Fingerprint, LabelVolume};
 use cytoscope_storage::folder::{move_aside, move_back};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ impl Default for SessionOptions {
     }
 }
 
-/// Advice for an edit with which the labels would need too much memory.
+/// Advice for an edit with which the labels would exceed the limits.
 const CORRECT_A_CROP: &str = "correct a smaller crop of the stack";
 
 /// A stroke in progress.
@@ -52,8 +52,8 @@ struct Stroke {
 
 /// Labels being corrected, with the undo history and the journal.
 ///
-/// A failed call changes nothing, neither in memory nor in the journal. Calls other than those for strokes first finish
-/// a stroke in progress.
+/// A failed call changes nothing, neither in memory nor in the journal. Calls other than those for strokes and
+/// [`Session::mark_saved`] first finish a stroke in progress.
 #[derive(Debug)]
 pub struct Session {
     volume: LabelVolume,
@@ -192,7 +192,7 @@ impl Session {
     pub fn undo(&mut self) -> Result<Option<Change>, CorrectionError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_undo() else { return Ok(None) };
-        self.check_memory(&step.diff)?;
+        self.check_growth(&step.diff, Direction::Backward)?;
         let change = describe_diff(&step.name, &step.diff);
         self.volume
             .apply_diff(&step.diff, Direction::Backward)
@@ -213,7 +213,7 @@ impl Session {
     pub fn redo(&mut self) -> Result<Option<Change>, CorrectionError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_redo() else { return Ok(None) };
-        self.check_memory(&step.diff)?;
+        self.check_growth(&step.diff, Direction::Forward)?;
         let change = describe_diff(&step.name, &step.diff);
         self.volume.apply_diff(&step.diff, Direction::Forward).map_err(|why| bad_step(&self.journal, "redone", why))?;
         if let Err(e) = write(&self.journal, |j| j.append(&Record::Redo)) {
@@ -251,8 +251,8 @@ impl Session {
         self.journal.as_ref().map_or(0, |j| lock(j).len())
     }
 
-    /// The error of the last background sync of the journal, if it failed. The edits have then been passed to the operating
-    /// system, so they survive a crash of the program but possibly not of the machine.
+    /// The error of the last background sync of the journal that failed, until the journal is compacted. The edits have then
+    /// been passed to the operating system, so they survive a crash of the program but possibly not of the machine.
     pub fn sync_failure(&self) -> Option<String> {
         self.journal.as_ref().and_then(|j| lock(j).sync_failure())
     }
@@ -268,17 +268,15 @@ impl Session {
     }
 
     /// Records that a state was saved, and compacts the journal if it is long
-    /// ([`SessionOptions::compact_above_bytes`]).
+    /// ([`SessionOptions::compact_above_bytes`]) and no stroke is in progress. A stroke in progress goes on.
     ///
     /// # Errors
-    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if the journal cannot be written, and as
-    /// [`Session::end_stroke`] for a stroke in progress; the labels are saved nevertheless.
+    /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if the journal cannot be written; the labels are saved
+    /// nevertheless.
     pub fn mark_saved(&mut self, saved: Saved) -> Result<(), CorrectionError> {
-        // A stroke that is refused does not change that the labels were saved.
         self.saved = Some((saved.state, saved.fingerprint));
         write(&self.journal, |j| j.append(&Record::Saved { state: saved.state, path: saved.path }))?;
-        self.end_stroke()?;
-        if !self.needs_compaction() {
+        if self.has_open_stroke() || !self.needs_compaction() {
             return Ok(());
         }
         match self.compact() {
@@ -294,13 +292,14 @@ impl Session {
     }
 
     /// Whether the journal is longer than [`SessionOptions::compact_above_bytes`] and compacting would make it much
-    /// shorter.
+    /// shorter, or could not be synced, so that it must be written again.
     pub fn needs_compaction(&self) -> bool {
-        let long = |j: &Arc<Mutex<JournalFile>>| {
+        let is_needed = |j: &Arc<Mutex<JournalFile>>| {
             let journal = lock(j);
-            journal.len() > self.options.compact_above_bytes && journal.len() > 2 * journal.compact_len()
+            let is_long = journal.len() > self.options.compact_above_bytes && journal.len() > 2 * journal.compact_len();
+            is_long || journal.sync_failure().is_some()
         };
-        self.journal.as_ref().is_some_and(long)
+        self.journal.as_ref().is_some_and(is_needed)
     }
 
     /// Rewrites the journal as a snapshot of the labels before the oldest step that can be undone, followed by the
@@ -313,16 +312,17 @@ impl Session {
         self.end_stroke()?;
         let Some(journal) = &self.journal else { return Ok(()) };
         let mut journal = lock(journal);
-        let mut labels = self.volume.snapshot();
+        // Its chunks are stored as those of the snapshot will be when it is read, so that the limits are checked alike.
+        let mut first = self.volume.clone();
         for step in self.history.done().iter().rev() {
-            apply_diff_to_snapshot(&mut labels, &step.diff, Direction::Backward, |_, _| {}).map_err(|why| {
-                CorrectionError::BadJournal {
-                    journal: journal.path().to_owned(),
-                    problem: format!("a step cannot be undone: {why}"),
-                }
+            first.apply_diff(&step.diff, Direction::Backward).map_err(|why| CorrectionError::BadJournal {
+                journal: journal.path().to_owned(),
+                problem: format!("a step cannot be undone: {why}"),
             })?;
         }
+        let labels = first.labels();
         limits::check_stored_bytes(labels.stored_bytes(), &self.options.limits, CORRECT_A_CROP)?;
+        limits::check_label_pieces(first.label_pieces(), &self.options.limits, CORRECT_A_CROP)?;
         let header = Header {
             shape_zyx: self.volume.shape_zyx(),
             voxel_size_um: self.volume.voxel_size_um(),
@@ -341,7 +341,7 @@ impl Session {
         };
         journal.replace(|out| {
             out.write_raw(&header.bytes()?)?;
-            snapshot_parts(&labels, |part| out.write_record(&part.body()))?;
+            snapshot_parts(labels, |part| out.write_record(&part.body()))?;
             for step in steps() {
                 let mut body = Vec::new();
                 put_edit(&mut body, step.id, &step.name, &step.diff);
@@ -389,22 +389,23 @@ impl Session {
         Ok(change)
     }
 
-    /// Refuses differences that are to be applied if the labels would need too much memory.
-    fn check_memory(&self, diff: &EditDiff) -> Result<(), CorrectionError> {
+    /// Refuses differences that are to be applied if the labels would exceed the limits.
+    fn check_growth(&self, diff: &EditDiff, direction: Direction) -> Result<(), CorrectionError> {
         let stored_bytes = self.volume.labels().stored_bytes();
-        self.volume.check_growth(diff, stored_bytes, &self.options.limits, CORRECT_A_CROP)
+        self.volume.check_growth(diff, direction, stored_bytes, &self.options.limits, CORRECT_A_CROP)
     }
 
-    /// As [`Session::check_memory`], for differences that have been applied: they are reverted if they are refused.
+    /// As [`Session::check_growth`], for differences that have been applied: they are reverted if they are refused.
     fn check_applied(&mut self, diff: &EditDiff) -> Result<(), CorrectionError> {
         // Before the edit, its chunks needed at most what they can need at all, and so they do while it is applied. Only
-        // close to the limit are the labels before the edit needed.
+        // close to a limit are the labels before the edit needed.
         let most = self.volume.labels().stored_bytes().saturating_add(self.volume.widest_bytes(diff));
-        if most <= self.options.limits.max_stored_bytes {
+        let limits = &self.options.limits;
+        if most <= limits.max_stored_bytes && self.volume.label_pieces() <= limits.max_label_pieces {
             return Ok(());
         }
         self.revert(diff);
-        self.check_memory(diff)?;
+        self.check_growth(diff, Direction::Forward)?;
         let fits = self.volume.apply_diff(diff, Direction::Forward);
         debug_assert_eq!(fits, Ok(()), "the differences match the labels they were made from");
         Ok(())

@@ -27,6 +27,16 @@ pub(crate) enum Direction {
     Backward,
 }
 
+impl Direction {
+    /// Returns a run whose old and new label are those of this direction.
+    fn orient(self, run: LabelRun) -> LabelRun {
+        match self {
+            Direction::Forward => run,
+            Direction::Backward => LabelRun { old: run.new, new: run.old, ..run },
+        }
+    }
+}
+
 impl LabelVolume {
     /// Creates a volume of background.
     ///
@@ -88,13 +98,8 @@ impl LabelVolume {
             let counted: Vec<_> = group.par_iter().enumerate().map(|(i, c)| count((n * 256 + i, c))).collect();
             for (i, found) in counted.into_iter().enumerate() {
                 pieces += found.len() as u64;
-                limits::check(
-                    "the number of pairs of label and chunk",
-                    pieces,
-                    "max_label_pieces",
-                    limits.max_label_pieces,
-                    "check that this is a label image and not intensities",
-                )?;
+                let next_step = "check that this is a label image and not intensities";
+                limits::check_label_pieces(pieces, limits, next_step)?;
                 found.into_iter().for_each(|(label, len)| index.add(label, (n * 256 + i) as u32, i64::from(len)));
             }
         }
@@ -311,20 +316,59 @@ impl LabelVolume {
         total
     }
 
-    /// Refuses differences with which the labels may need too much memory, whichever direction they are applied in;
-    /// `stored_bytes` is the memory of the labels. The same differences are refused when they are made and when a journal
-    /// is replayed, so that every journal can be replayed.
+    /// Number of pairs of a label and a chunk that contains it.
+    pub(crate) fn label_pieces(&self) -> u64 {
+        self.index.pieces()
+    }
+
+    /// Number of pairs of a label and a chunk that contains it, once differences are applied.
+    fn label_pieces_after(&self, diff: &EditDiff, direction: Direction) -> u64 {
+        let (mut change, mut last) = (0i64, 0u32);
+        let mut deltas: HashMap<u32, i64> = HashMap::new();
+        diff.each(&self.labels.grid, &mut |chunk, run| {
+            if chunk != last {
+                change += self.piece_change(last, deltas.drain());
+                last = chunk;
+            }
+            let run = direction.orient(run);
+            *deltas.entry(run.old).or_default() -= i64::from(run.len);
+            *deltas.entry(run.new).or_default() += i64::from(run.len);
+        });
+        change += self.piece_change(last, deltas.drain());
+        self.index.pieces().saturating_add_signed(change)
+    }
+
+    /// How many labels a chunk gets and loses by changes of their numbers of voxels.
+    fn piece_change(&self, chunk: u32, deltas: impl Iterator<Item = (u32, i64)>) -> i64 {
+        let of_label = |(label, delta): (u32, i64)| {
+            let before = i64::from(self.index.voxels_in(label, chunk));
+            i64::from(before + delta > 0) - i64::from(before > 0)
+        };
+        deltas.filter(|(label, _)| *label != 0).map(of_label).sum()
+    }
+
+    /// Refuses differences with which the labels may need too much memory, whichever direction they are applied in, or with
+    /// which they would have too many pairs of label and chunk; `stored_bytes` is the memory of the labels. The same
+    /// differences are refused when they are made and when a journal is replayed, so that every journal can be replayed.
     pub(crate) fn check_growth(
         &self,
         diff: &EditDiff,
+        direction: Direction,
         stored_bytes: u64,
         limits: &Limits,
         next_step: &'static str,
     ) -> Result<(), CorrectionError> {
         match self.growth_bytes(diff) {
-            0 => Ok(()),
-            growth => limits::check_stored_bytes(stored_bytes.saturating_add(growth), limits, next_step),
+            0 => {}
+            growth => limits::check_stored_bytes(stored_bytes.saturating_add(growth), limits, next_step)?,
         }
+        let pieces = self.index.pieces();
+        // A run has more than one byte and adds at most one pair: only close to the limit are they counted.
+        if pieces.saturating_add(diff.bytes().len() as u64) <= limits.max_label_pieces {
+            return Ok(());
+        }
+        let after = self.label_pieces_after(diff, direction);
+        if after <= pieces { Ok(()) } else { limits::check_label_pieces(after, limits, next_step) }
     }
 
     /// Largest memory in bytes that the chunks changed by differences need, however they are stored.
@@ -360,28 +404,24 @@ impl LabelVolume {
 }
 
 /// Applies differences to chunks and calls `each` for every applied run.
-pub(crate) fn apply_diff_to_snapshot(
+fn apply_diff_to_snapshot(
     labels: &mut LabelSnapshot,
     diff: &EditDiff,
     direction: Direction,
     mut each: impl FnMut(u32, LabelRun),
 ) -> Result<(), &'static str> {
-    let oriented = |run: LabelRun| match direction {
-        Direction::Forward => run,
-        Direction::Backward => LabelRun { old: run.new, new: run.old, ..run },
-    };
     let grid = labels.grid;
     let range = |run: LabelRun| run.start as usize..(run.start + run.len) as usize;
     let mut fits = true;
     diff.each(&grid, &mut |chunk, run| {
-        let run = oriented(run);
+        let run = direction.orient(run);
         labels.chunks[chunk as usize].each_run(range(run), |_, _, value| fits &= value == run.old);
     });
     if !fits {
         return Err("the labels do not match its differences");
     }
     diff.each(&grid, &mut |chunk, run| {
-        let run = oriented(run);
+        let run = direction.orient(run);
         let len = grid.chunk_voxels(chunk as usize);
         labels.chunks[chunk as usize].write(len, range(run), run.new, |_| true, |_, _, _| {});
         each(chunk, run);

@@ -5,7 +5,7 @@ mod common;
 
 use common::{SHAPE, base, edit, names, open, try_edit};
 use cytoscope_corrections::{
-    Brush, BrushShape, CorrectionError, DrawOver, Edit, Fingerprint, LabelVolume, LoadOptions, Scope, Session,
+    Brush, BrushShape, CorrectionError, DrawOver, Edit, Fingerprint, LabelVolume, Limits, LoadOptions, Scope, Session,
     SessionOptions, SliceAxis,
 };
 use cytoscope_volume::VoxelSize;
@@ -317,6 +317,12 @@ fn journals_of_other_labels_and_other_files_are_not_changed() {
     let error = refused(base());
     assert!(matches!(error, CorrectionError::BadJournal { .. }), "{error}");
     assert!(std::fs::read(&path).unwrap() == text);
+    let mut later = bytes.clone();
+    later[8] = 2;
+    std::fs::write(&path, &later).unwrap();
+    let error = refused(base()).to_string();
+    assert!(error.contains("a later version of Cytoscope") && error.contains("was not changed"), "{error}");
+    assert!(std::fs::read(&path).unwrap() == later);
     // A journal whose creation was interrupted contains nothing: it is created again.
     for len in [0, 7, 19, 60] {
         std::fs::write(&path, &bytes[..len]).unwrap();
@@ -415,6 +421,38 @@ fn a_long_journal_is_compacted_and_keeps_labels_and_steps() {
     assert!(session.undo_bytes() <= 2_000);
     let kept = names(&session).0;
     assert!(!kept.is_empty() && step_names.0.starts_with(&kept));
+}
+
+#[test]
+fn every_edit_that_was_accepted_is_restored_close_to_the_limit_of_labels_in_chunks() {
+    // The labels at the start need three pairs of label and chunk.
+    for (max_label_pieces, undo_budget_bytes) in [(3, 0), (4, 6000), (6, 0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cells.journal");
+        let limits = Limits { max_label_pieces, ..Limits::default() };
+        let options = SessionOptions { limits, undo_budget_bytes, ..SessionOptions::default() };
+        let mut session = reopen(base(), &path, &options);
+        let mut refused = 0;
+        for n in 0..80 {
+            if matches!(session.apply(&edit(n)), Err(CorrectionError::TooLarge { .. })) {
+                refused += 1;
+            }
+            if n % 7 == 0 {
+                session.undo().unwrap();
+            }
+            if n % 20 == 19 {
+                let state = fingerprint(&session);
+                drop(session);
+                session = reopen(base(), &path, &options);
+                assert!(fingerprint(&session) == state);
+                session.compact().unwrap();
+                drop(session);
+                session = reopen(base(), &path, &options);
+                assert!(fingerprint(&session) == state);
+            }
+        }
+        assert!(refused > 0, "at most {max_label_pieces} pairs of label and chunk");
+    }
 }
 
 #[test]

@@ -1,65 +1,63 @@
 //! Turns messages of drivers and compilers into sentences that say what to do.
 
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
+use cytoscope_storage::setting::{LIST_DEVICES, ON_CPU, PRECISION};
+
+/// Words that an error contains, and the explanation of such errors.
+type Explanation = (&'static [&'static str], fn() -> Message);
+
 /// Parts of messages, in lower case, with the sentence for messages that contain one of them. The first row that matches
 /// counts, so causes come before consequences.
-const EXPLANATIONS: &[(&[&str], &str)] = &[
-    (
-        &["unsupported_ptx_version", "unsupported toolchain"],
+const EXPLANATIONS: &[Explanation] = &[
+    (&["unsupported_ptx_version", "unsupported toolchain"], || {
         "the NVIDIA driver is older than the installed CUDA compiler (NVRTC): update the driver, or install the NVRTC of \
-         the CUDA version that `nvidia-smi` shows",
-    ),
-    (
-        &["invalid value for --gpu-architecture", "nvrtc_error_invalid_option"],
+         the CUDA version that `nvidia-smi` shows".into()
+    }),
+    (&["invalid value for --gpu-architecture", "nvrtc_error_invalid_option"], || {
         "the installed CUDA compiler (NVRTC) does not know this GPU: install the newest NVRTC that the driver supports, or \
-         CUDA 12 for a GPU older than Turing",
-    ),
-    (
-        &["cannot open source file", "could not open source file"],
-        "CUDA headers are missing: `cytoscope devices` names them and the command that installs them",
-    ),
-    (
-        &["cuda_error_no_binary_for_gpu", "cuda_error_invalid_ptx"],
-        "kernels were compiled for another GPU: delete Cytoscope's folder gpu-tuning in the cache folder and try again",
-    ),
-    (
-        &["unable to dynamically load"],
-        "a CUDA library could not be loaded: install NVRTC, and add its folder to LD_LIBRARY_PATH (Linux) or PATH (Windows)",
-    ),
-    (
-        &["cuda_error_system_driver_mismatch", "driver/library version mismatch"],
-        "the versions of the loaded NVIDIA kernel module and of the driver's library differ: restart the computer",
-    ),
-    (
-        &["cuda_error_no_device", "no cuda-capable device"],
-        "the driver offers no CUDA device: check `nvidia-smi`, and CUDA_VISIBLE_DEVICES if it is set",
-    ),
+         CUDA 12 for a GPU older than Turing".into()
+    }),
+    (&["cannot open source file", "could not open source file"], || {
+        message!("CUDA headers are missing: {LIST_DEVICES} names them and the command that installs them")
+    }),
+    (&["cuda_error_no_binary_for_gpu", "cuda_error_invalid_ptx"], || {
+        "kernels were compiled for another GPU: delete Cytoscope's folder gpu-tuning in the cache folder and try again"
+            .into()
+    }),
+    (&["unable to dynamically load"], || {
+        "a CUDA library could not be loaded: install NVRTC, and add its folder to LD_LIBRARY_PATH (Linux) or PATH (Windows)".into()
+    }),
+    (&["cuda_error_system_driver_mismatch", "driver/library version mismatch"], || {
+        "the versions of the loaded NVIDIA kernel module and of the driver's library differ: restart the computer"
+            .into()
+    }),
+    (&["cuda_error_no_device", "no cuda-capable device"], || {
+        "the driver offers no CUDA device: check `nvidia-smi`, and CUDA_VISIBLE_DEVICES if it is set".into()
+    }),
     (
         &["cuda_error_insufficient_driver", "cuda_error_stub_library", "cuda_error_compat_not_supported_on_device"],
-        "the NVIDIA driver is too old or only a stub: install a current driver",
+        || "the NVIDIA driver is too old or only a stub: install a current driver".into(),
     ),
-    (
-        &["cuda_error_jit_compiler_not_found"],
+    (&["cuda_error_jit_compiler_not_found"], || {
         "a part of the NVIDIA driver (libnvidia-ptxjitcompiler) is missing: install the complete driver, or in a container, allow \
-         it all parts (NVIDIA_DRIVER_CAPABILITIES=all)",
-    ),
-    (
-        &["cuda_error_system_not_ready"],
+         it all parts (NVIDIA_DRIVER_CAPABILITIES=all)".into()
+    }),
+    (&["cuda_error_system_not_ready"], || {
         "the links between the GPUs of this computer are not ready: start the service nvidia-fabricmanager, in the version of the \
-         driver",
-    ),
-    (
-        &["cuda_error_operating_system"],
+         driver".into()
+    }),
+    (&["cuda_error_operating_system"], || {
         "the NVIDIA driver could not open a device file (/dev/nvidia*): check its permissions, or pass all of them to this \
-         container",
-    ),
-    (
-        &["cuda_error_devices_unavailable", "cuda_error_device_unavailable"],
-        "another program uses the GPU exclusively: close it, or set the compute mode to default with `nvidia-smi -c 0`",
-    ),
-    (
-        &["cuda_error_ecc_uncorrectable", "cuda_error_hardware_stack_error"],
-        "the GPU reports a hardware error: restart the computer; if it happens again, the GPU is faulty",
-    ),
+         container".into()
+    }),
+    (&["cuda_error_devices_unavailable", "cuda_error_device_unavailable"], || {
+        "another program uses the GPU exclusively: close it, or set the compute mode to default with `nvidia-smi -c 0`"
+            .into()
+    }),
+    (&["cuda_error_ecc_uncorrectable", "cuda_error_hardware_stack_error"], || {
+        "the GPU reports a hardware error: restart the computer; if it happens again, the GPU is faulty".into()
+    }),
     (
         &[
             "cuda_error_illegal_address",
@@ -73,17 +71,19 @@ const EXPLANATIONS: &[(&[&str], &str)] = &[
             "device_removed",
             "device_hung",
         ],
-        "the GPU stopped a computation and was reset: restart the program before using it again; if it happens again, update the \
-         driver or use --device cpu",
+        || {
+            message!(
+                "the GPU stopped a computation and was reset: restart the program before using it again; if it happens again, \
+                 update the driver or use {ON_CPU}"
+            )
+        },
     ),
-    (
-        &["cuda_error_launch_out_of_resources"],
-        "a computation needs more registers than this GPU has: choose another --precision, or use --device cpu",
-    ),
-    (
-        &["cuda_error_unknown", "cuda_error_not_initialized", "cuda_error_invalid_device"],
-        "the NVIDIA driver does not work: restart the computer, or reinstall the driver",
-    ),
+    (&["cuda_error_launch_out_of_resources"], || {
+        message!("a computation needs more registers than this GPU has: choose another {PRECISION}, or use {ON_CPU}")
+    }),
+    (&["cuda_error_unknown", "cuda_error_not_initialized", "cuda_error_invalid_device"], || {
+        "the NVIDIA driver does not work: restart the computer, or reinstall the driver".into()
+    }),
     (
         &[
             "recverror",
@@ -93,12 +93,16 @@ const EXPLANATIONS: &[(&[&str], &str)] = &[
             // What CubeCL makes of any failed copy.
             "unknown error happened during execution",
         ],
-        "the driver failed, and its message was lost: see `cytoscope devices`, update the driver, or use --device cpu",
+        || {
+            message!(
+                "the driver failed, and its message was lost: see {LIST_DEVICES}, update the driver, or use {ON_CPU}"
+            )
+        },
     ),
 ];
 
 /// Returns the first row of [`EXPLANATIONS`] that matches a message, with its number.
-fn explanation(error_text: &str) -> Option<(usize, &'static str)> {
+fn explanation(error_text: &str) -> Option<(usize, fn() -> Message)> {
     let lower = error_text.to_lowercase();
     let row = EXPLANATIONS.iter().position(|(parts, _)| parts.iter().any(|part| lower.contains(part)))?;
     EXPLANATIONS.get(row).map(|(_, meaning)| (row, *meaning))
@@ -135,15 +139,15 @@ fn simplified(error_text: &str) -> String {
 
 /// Returns a message preceded by a sentence that says what it means and what to do; messages without an explanation are
 /// only simplified.
-pub(crate) fn explained(error_text: &str) -> String {
+pub(crate) fn explained(error_text: &str) -> Message {
     let error_text = simplified(error_text);
     match explanation(&error_text) {
         Some((_, meaning)) => {
             let message: String = error_text.chars().take(MAX_MESSAGE_CHARS).collect();
             let rest = if message.len() < error_text.len() { "…" } else { "" };
-            format!("{meaning} (the message was: {message}{rest})")
+            message!("{} (the message was: {message}{rest})", meaning())
         }
-        None => error_text,
+        None => error_text.into(),
     }
 }
 
@@ -185,6 +189,8 @@ mod tests {
         for (error_text, advice) in real {
             let text = explained(error_text);
             assert!(text.contains(advice), "{text}");
+            let options = text.settings().filter(|(_, setting)| *setting == ON_CPU).count();
+            assert_eq!(options, usize::from(text.contains(ON_CPU.text())), "{text}");
             let start: String = error_text.chars().take(40).collect();
             assert!(text.contains(&start), "the message itself is kept: {text}");
         }
@@ -223,6 +229,6 @@ mod tests {
 
     #[test]
     fn an_unknown_message_stays_as_it_is() {
-        assert_eq!(explained("something  else\n happened"), "something else happened");
+        assert_eq!(explained("something  else\n happened").as_str(), "something else happened");
     }
 }

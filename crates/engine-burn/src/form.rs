@@ -49,12 +49,6 @@ pub(crate) fn described_voxels([_, _, depth, height, width]: &Form) -> String {
     format!("{depth} × {height} × {width} voxels")
 }
 
-/// Extends one to three per-axis numbers to three, filling the missing outer axes with `fill`.
-pub(crate) fn to_3d(values: &[usize], fill: usize) -> [usize; 3] {
-    let missing = 3usize.saturating_sub(values.len());
-    std::array::from_fn(|i| if i < missing { fill } else { values.get(i - missing).copied().unwrap_or(fill) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,7 +61,6 @@ mod tests {
         assert_eq!(form(&[1; 6]), None);
         assert_eq!(broadcast_form(&[3, 1, 1], 4), Some([1, 3, 1, 1, 1]));
         assert_eq!(broadcast_form(&[8], 5), Some([1, 1, 1, 1, 8]));
-        assert_eq!(to_3d(&[4, 5], 1), [1, 4, 5]);
     }
 
     #[test]

@@ -176,11 +176,11 @@ pub(crate) fn device_error(device: DeviceId, error_text: &str) -> EngineError {
     if is_out_of_memory(error_text) {
         return EngineError::OutOfMemory { device, needed_bytes: requested_bytes(error_text), available_bytes: 0 };
     }
-    let mut reason = explained(error_text);
-    if let Some((end, _)) = reason.char_indices().nth(MAX_REASON_CHARS) {
-        reason.truncate(end);
-    }
-    EngineError::Device { device, reason }
+    let reason = explained(error_text);
+    let end = reason.char_indices().nth(MAX_REASON_CHARS).map(|(end, _)| end);
+    // The names of options come before the driver's message, which is what is cut.
+    let start = end.and_then(|end| reason.split_at(end)).map(|(start, _)| start);
+    EngineError::Device { device, reason: start.unwrap_or(reason) }
 }
 
 /// Returns whether a driver's message reports a lack of memory, or a buffer that is larger than the device allows. In
@@ -259,7 +259,7 @@ mod tests {
         swallow("no device thread", "a thread of the program is gone");
         let failed = watch.guard(DeviceId::Cuda(0), || Ok(1));
         assert!(
-            matches!(failed, Err(EngineError::Device { reason, .. }) if reason == "the buffer of a device is gone")
+            matches!(failed, Err(EngineError::Device { reason, .. }) if reason.as_str() == "the buffer of a device is gone")
         );
         let failed: Result<(), _> = watch.guard(DeviceId::Cuda(0), || panic!("a call of the driver is gone"));
         assert!(matches!(failed, Err(EngineError::Device { .. })));
@@ -342,7 +342,7 @@ mod tests {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let device = DeviceId::Wgpu(0);
         let failed: Result<(), _> = guard(device, || panic!("the driver is {}", "gone"));
-        assert!(matches!(failed, Err(EngineError::Device { reason, .. }) if reason == "the driver is gone"));
+        assert!(matches!(failed, Err(EngineError::Device { reason, .. }) if reason.as_str() == "the driver is gone"));
         let full: Result<(), _> = guard(device, || panic!("CUDA_ERROR_OUT_OF_MEMORY: 4096 bytes"));
         assert!(matches!(full, Err(EngineError::OutOfMemory { needed_bytes: 4096, .. })));
     }

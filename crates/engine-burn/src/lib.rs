@@ -65,6 +65,7 @@ use cubecl::Runtime;
 use cubecl::cuda::CudaRuntime;
 use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::{ElementType, Graph};
+use cytoscope_storage::message::Message;
 use kernels::{DeviceBackend, DirectCuda, DirectWgpu, FactorType};
 use session::DeviceSession;
 use std::path::Path;
@@ -94,9 +95,10 @@ impl BurnEngine {
     /// [`EngineError::Device`] if the device is not usable, no longer exists, or is now another one;
     /// [`EngineError::BadDevice`] for the CPU.
     pub fn open(device: &Device) -> Result<Self, EngineError> {
-        let failed = |reason: String| EngineError::Device { device: device.id, reason };
+        // Advice about missing parts of CUDA names a command in its text, as the reasons of listed devices do.
+        let failed = |reason: String| EngineError::Device { device: device.id, reason: Message::parse(reason) };
         if !device.usable {
-            return Err(failed(device.reason.clone()));
+            return Err(EngineError::Device { device: device.id, reason: device.reason_message() });
         }
         let (cache, backend) = match device.id {
             DeviceId::Cpu => return Err(EngineError::BadDevice { text: device.id.to_string() }),

@@ -107,7 +107,7 @@ fn slab_limit(program: &Program, id: DeviceId, free_bytes: Option<u64>) -> u64 {
 
 /// Returns the error of a session that has lost its device.
 fn unusable(device: DeviceId) -> EngineError {
-    EngineError::Device { device, reason: "the device failed in an earlier run: restart the program".to_owned() }
+    EngineError::Device { device, reason: "the device failed in an earlier run: restart the program".into() }
 }
 
 /// Returns the error for a slab or tile that does not fit.
@@ -117,7 +117,7 @@ fn bad_slab(expected: String, got: String) -> EngineError {
 
 /// Returns the error of a plan that does not fit its program.
 fn internal(place: &str, what: &str) -> EngineError {
-    EngineError::Internal { place: place.to_owned(), reason: what.to_owned() }
+    EngineError::Internal { place: place.to_owned(), reason: what.into() }
 }
 
 /// Returns a stream id that no thread has; thread ids count from zero.

@@ -92,7 +92,7 @@ impl<B: DeviceBackend> Transfers<B> {
             let data = piece.try_into_data().map_err(|e| failed(self.id, &e))?;
             let piece = data
                 .as_slice::<f32>()
-                .map_err(|e| EngineError::Internal { place: "outputs".to_owned(), reason: format!("{e:?}") })?;
+                .map_err(|e| EngineError::Internal { place: "outputs".to_owned(), reason: format!("{e:?}").into() })?;
             values.extend_from_slice(piece);
         }
         self.count(|all| {

@@ -73,7 +73,7 @@ impl StepError {
             Self::OutOfMemory { needed_bytes, available_bytes } => {
                 EngineError::OutOfMemory { device: DeviceId::Cpu, needed_bytes, available_bytes }
             }
-            other => EngineError::Internal { place: name.to_owned(), reason: other.to_string() },
+            other => EngineError::Internal { place: name.to_owned(), reason: other.to_string().into() },
         }
     }
 }

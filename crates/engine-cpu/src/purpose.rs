@@ -45,7 +45,7 @@ impl Purpose {
                 return Err(EngineError::UnsupportedPrecision {
                     engine: "cpu",
                     precision: other,
-                    has: "f32 and int8".to_owned(),
+                    has: "f32 and int8".into(),
                 });
             }
         };

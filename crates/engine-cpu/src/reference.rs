@@ -53,7 +53,7 @@ impl Engine for ReferenceEngine {
             return Err(EngineError::UnsupportedPrecision {
                 engine: "reference",
                 precision: options.precision,
-                has: "f32".to_owned(),
+                has: "f32".into(),
             });
         }
         let report = CompileReport {

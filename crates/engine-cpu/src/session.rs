@@ -98,7 +98,7 @@ pub(crate) fn pool(options: &CompileOptions) -> Result<Arc<rayon::ThreadPool>, E
     let threads = if options.threads == 0 { all() } else { options.threads };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| EngineError::Device {
         device: DeviceId::Cpu,
-        reason: format!("cannot start {threads} threads: {e}"),
+        reason: format!("cannot start {threads} threads: {e}").into(),
     })?;
     Ok(Arc::new(pool))
 }

@@ -4,15 +4,11 @@ use cytoscope_graph::{ConvAttrs, PadMode, Padding, PoolAttrs};
 use cytoscope_kernels::conv::ConvShape;
 use cytoscope_kernels::resize::Tap;
 
+pub(crate) use cytoscope_graph::to_3d;
+
 /// Returns the spatial lengths `[D, H, W]` of a tensor of rank 3 to 5 (missing axes are 1).
 pub(crate) fn spatial(shape: &[usize]) -> Option<[usize; 3]> {
     (3..=5).contains(&shape.len()).then(|| to_3d(&shape[2..], 1))
-}
-
-/// Extends one to three per-axis numbers to three, filling the missing outer axes with `fill`.
-pub(crate) fn to_3d(values: &[usize], fill: usize) -> [usize; 3] {
-    let missing = 3usize.saturating_sub(values.len());
-    std::array::from_fn(|i| if i < missing { fill } else { values.get(i - missing).copied().unwrap_or(fill) })
 }
 
 /// Returns a convolution's geometry for an input of spatial lengths `input` (one per axis of the attributes).

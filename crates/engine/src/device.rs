@@ -2,6 +2,7 @@
 
 use crate::EngineError;
 use cytoscope_profile::{RunDevice, RunPrecision};
+use cytoscope_storage::message::Message;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -244,10 +245,17 @@ impl Device {
         if self.precisions.contains(&Precision::Tf32) { Precision::Tf32 } else { Precision::F32 }
     }
 
-    /// Returns what keeps a usable device from its full speed, and how to change that; `None` if nothing is known.
-    pub fn shortcoming(&self) -> Option<String> {
+    /// Returns why the device is usable, or why not. Options and commands are found in the text, because a process that
+    /// tested the device has written it.
+    pub fn reason_message(&self) -> Message {
+        Message::parse(self.reason.as_str())
+    }
+
+    /// Returns what keeps a usable device from its full speed, and how to change that; `None` if nothing is known. Options and
+    /// commands are found as in [`Device::reason_message`].
+    pub fn shortcoming(&self) -> Option<Message> {
         let texts: Vec<String> = self.shortcomings.iter().map(Shortcoming::to_string).collect();
-        (self.usable && !texts.is_empty()).then(|| texts.join("; "))
+        (self.usable && !texts.is_empty()).then(|| Message::parse(texts.join("; ")))
     }
 
     /// Returns the bytes that a session may hold at most: the free memory, or all of it if that is unknown; `None` if

@@ -4,6 +4,7 @@ use crate::{DeviceId, Engine, Precision};
 use cytoscope_graph::GraphError;
 use cytoscope_profile::bytes_text;
 use cytoscope_storage::by_count;
+use cytoscope_storage::message::Message;
 
 /// Advice at the end of [`EngineError::OutOfMemory`].
 const MEMORY_ADVICE: &str = "use smaller tiles, or in training a smaller batch";
@@ -32,7 +33,7 @@ pub enum EngineError {
         /// The requested precision.
         precision: Precision,
         /// The supported precisions, as text.
-        has: String,
+        has: Message,
     },
     /// No device of the machine computes in the requested precision.
     #[error("no device here computes in {precision}; supported: {has}")]
@@ -40,7 +41,7 @@ pub enum EngineError {
         /// The requested precision.
         precision: Precision,
         /// The devices and their precisions, as text.
-        has: String,
+        has: Message,
     },
     /// Int8 was requested for a model that is not quantized.
     #[error(
@@ -80,7 +81,7 @@ pub enum EngineError {
         /// Device that failed.
         device: DeviceId,
         /// The message of the device or its driver.
-        reason: String,
+        reason: Message,
     },
     /// Outputs are NaN or infinite in a precision that may be the reason; another one may compute them.
     #[error("{}; {}", range_finding(*.device, *.precision, *.count), RANGE_ADVICE)]
@@ -98,7 +99,7 @@ pub enum EngineError {
         /// The requested device.
         device: DeviceId,
         /// Why it cannot be used, and which devices exist.
-        reason: String,
+        reason: Message,
     },
     /// The text is not the name of a device.
     #[error("unknown device \"{text}\": expected auto, cpu, cuda[:i] or wgpu[:i]")]
@@ -118,30 +119,27 @@ pub enum EngineError {
         /// Step or module that failed.
         place: String,
         /// What was inconsistent.
-        reason: String,
+        reason: Message,
     },
 }
 
 impl EngineError {
     /// Returns the message without its advice to the user, for notes about what is done instead.
-    pub fn finding(&self) -> String {
+    pub fn finding(&self) -> Message {
         match self {
             Self::OutOfMemory { device, needed_bytes, available_bytes } => {
-                memory_finding(*device, *needed_bytes, *available_bytes)
+                memory_finding(*device, *needed_bytes, *available_bytes).into()
             }
-            Self::NotFinite { device, precision, count } => range_finding(*device, *precision, *count),
-            other => other.to_string(),
+            Self::NotFinite { device, precision, count } => range_finding(*device, *precision, *count).into(),
+            other => Message::of(other),
         }
     }
 
     /// Returns the error for a precision that is not among those that an engine offers on its device.
     pub fn unsupported_precision(engine: &dyn Engine, precision: Precision, offered: &[Precision]) -> Self {
-        let names = offered.iter().map(|p| p.name()).collect::<Vec<_>>().join(", ");
-        Self::UnsupportedPrecision {
-            engine: engine.name(),
-            precision,
-            has: [Some(names), engine.device().shortcoming()].into_iter().flatten().collect::<Vec<_>>().join("; "),
-        }
+        let names = Message::from(offered.iter().map(|p| p.name()).collect::<Vec<_>>().join(", "));
+        let parts: Vec<Message> = std::iter::once(names).chain(engine.device().shortcoming()).collect();
+        Self::UnsupportedPrecision { engine: engine.name(), precision, has: Message::joined(&parts, "; ") }
     }
 }
 
@@ -184,11 +182,11 @@ mod tests {
     fn notes_about_another_attempt_give_no_advice() {
         let device = DeviceId::Cuda(0);
         let full = EngineError::OutOfMemory { device, needed_bytes: 0, available_bytes: 0 };
-        assert_eq!(full.finding(), "not enough memory on cuda:0");
+        assert_eq!(full.finding().as_str(), "not enough memory on cuda:0");
         let wide = EngineError::NotFinite { device, precision: Precision::F16, count: 3 };
         assert!(wide.finding().ends_with("exceed the range of this type"), "{}", wide.finding());
         assert_eq!(wide.to_string(), format!("{}; choose f32", wide.finding()));
-        let lost = EngineError::Device { device, reason: "it has no power".to_owned() };
-        assert_eq!(lost.finding(), lost.to_string());
+        let lost = EngineError::Device { device, reason: "it has no power".into() };
+        assert_eq!(lost.finding(), Message::of(&lost));
     }
 }

@@ -2,6 +2,8 @@
 
 use crate::{Device, DeviceId, Engine, EngineError, Precision, Session};
 use cytoscope_graph::Tensor;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::sha256_of_bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -56,14 +58,14 @@ impl Measurement {
 }
 
 /// The chosen device and precision, and the measurements behind the choice.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
     /// The chosen device.
     pub device: DeviceId,
     /// The chosen precision.
     pub precision: Precision,
     /// The reason for the choice, shown to the user.
-    pub why: String,
+    pub why: Message,
     /// Measurements of all devices, including unusable ones.
     pub measurements: Vec<Measurement>,
 }
@@ -119,7 +121,7 @@ pub fn fastest(
     {
         let (device, precision) = (only.device().id, *precision);
         measurements.push(Measurement::unmeasured(device, Some(precision), "not measured".to_owned()));
-        return Ok(Choice { device, precision, why: format!("{device} is the only usable device"), measurements });
+        return Ok(Choice { device, precision, why: message!("{device} is the only usable device"), measurements });
     }
     for engine in engines {
         measure_engine(engine.as_ref(), probe, cache, &mut measurements, &mut errors);
@@ -251,8 +253,8 @@ fn speed_text(ratio: f64, baseline: &str) -> String {
 
 /// Returns the first error of each device that has failed in every precision. Devices that lack a precision or an operator
 /// have not failed.
-fn failures(errors: &[(DeviceId, EngineError)], measurements: &[Measurement]) -> Vec<String> {
-    let mut failed: BTreeMap<DeviceId, String> = BTreeMap::new();
+fn failures(errors: &[(DeviceId, EngineError)], measurements: &[Measurement]) -> Vec<Message> {
+    let mut failed: BTreeMap<DeviceId, Message> = BTreeMap::new();
     for (device, error) in errors {
         let has_failed = matches!(error, EngineError::Device { .. } | EngineError::OutOfMemory { .. });
         if has_failed && !measurements.iter().any(|m| m.device == *device && m.best_ms.is_some()) {
@@ -265,8 +267,8 @@ fn failures(errors: &[(DeviceId, EngineError)], measurements: &[Measurement]) ->
 /// Explains a choice in one sentence: speeds relative to the CPU's if that was measured, otherwise to f32 on the same
 /// device; each other device with its fastest precision; devices that have failed; and faster precisions whose error is too
 /// large.
-fn choice_text(measurements: &[Measurement], chosen: &Measurement, unit: &str, failures: &[String]) -> String {
-    let Some(chosen_ms) = chosen.usable_ms() else { return chosen.label() };
+fn choice_text(measurements: &[Measurement], chosen: &Measurement, unit: &str, failures: &[Message]) -> Message {
+    let Some(chosen_ms) = chosen.usable_ms() else { return chosen.label().into() };
     let mut others: BTreeMap<DeviceId, (f64, &Measurement)> = BTreeMap::new();
     for (ms, other) in measurements.iter().filter_map(|m| Some((m.usable_ms()?, m))) {
         let is_best = others.get(&other.device).is_none_or(|(best_ms, _)| ms < *best_ms);
@@ -282,23 +284,23 @@ fn choice_text(measurements: &[Measurement], chosen: &Measurement, unit: &str, f
         None => own_f32,
     };
     let mut parts = vec![match &baseline {
-        Some((ms, name)) => format!("{}: {}", chosen.label(), speed_text(ms / chosen_ms, name)),
-        None => format!("{}: {chosen_ms:.1} ms per {unit}", chosen.label()),
+        Some((ms, name)) => message!("{}: {}", chosen.label(), speed_text(ms / chosen_ms, name)),
+        None => message!("{}: {chosen_ms:.1} ms per {unit}", chosen.label()),
     }];
     // Without another baseline, the chosen device is the CPU, or the model was measured in one precision only.
     let own_name = || if chosen.device == DeviceId::Cpu { "the CPU".to_owned() } else { chosen.label() };
     let (baseline_ms, name) = baseline.clone().unwrap_or_else(|| (chosen_ms, own_name()));
     let others = others.values();
-    parts.extend(others.map(|(ms, other)| format!("{}: {}", other.label(), speed_text(baseline_ms / ms, &name))));
+    parts.extend(others.map(|(ms, other)| message!("{}: {}", other.label(), speed_text(baseline_ms / ms, &name))));
     parts.extend(failures.iter().cloned());
     let is_compared = measurements.iter().any(|m| m.device != chosen.device);
     if parts.len() == 1 && baseline.is_none() && is_compared {
-        parts.push("no other device can run this model".to_owned());
+        parts.push("no other device can run this model".into());
     }
     let rejected = measurements.iter().filter(|m| m.device == chosen.device && !m.reason.is_empty());
     let faster = rejected.filter(|m| m.best_ms.is_some_and(|ms| ms < chosen_ms));
-    parts.extend(faster.map(|m| format!("{} is faster, but {}", m.label(), m.reason)));
-    parts.join("; ")
+    parts.extend(faster.map(|m| message!("{} is faster, but {}", m.label(), m.reason)));
+    Message::joined(&parts, "; ")
 }
 
 #[cfg(test)]

@@ -351,6 +351,7 @@ fn from_tiff(
     // A single plane, perhaps taken from a stack together with its description, is a slice in any case.
     let read_as_slices = series.read_as_slices.clone().filter(|_| planes.len() > 1);
     let mut not_applied = series.not_applied.clone();
+    not_applied.extend(series.read_as_color.clone());
     not_applied.extend(orientation::note(&file));
     let meta = ImageMeta {
         path: path.to_owned(),

@@ -1,5 +1,8 @@
 //! Limits on what a file may contain.
 
+/// Bytes that parts of a file may share beyond a multiple of its size, for small files.
+pub(crate) const SHARED_SLACK_BYTES: u64 = 1 << 16;
+
 /// Limits on the work and memory that a file can cause. Each is checked before memory is allocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {

@@ -170,9 +170,17 @@ impl Header {
     }
 
     /// Slope and intercept, if they change the values. A slope of 0 means that there is none.
-    fn scaling(&self) -> Option<(f64, f64)> {
-        let valid = self.slope.is_finite() && self.slope != 0.0 && self.intercept.is_finite();
-        (valid && (self.slope, self.intercept) != (1.0, 0.0)).then_some((self.slope, self.intercept))
+    fn scaling(&self) -> Result<Option<(f64, f64)>, Fault> {
+        let (slope, intercept) = (self.slope, self.intercept);
+        if !slope.is_finite() || slope == 0.0 {
+            return Ok(None);
+        }
+        if !intercept.is_finite() {
+            let problem =
+                format!("the NIfTI header scales the samples by {slope} and adds {intercept}, which is not finite");
+            return Err(Fault::malformed(problem));
+        }
+        Ok(((slope, intercept) != (1.0, 0.0)).then_some((slope, intercept)))
     }
 }
 
@@ -223,7 +231,7 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
             if compressed { " compressed ones" } else { "" }
         )));
     }
-    let (stored, scaling) = (layout.dtype, header.scaling().filter(|_| layout.shape_full[5] == 1));
+    let (stored, scaling) = (layout.dtype, header.scaling()?.filter(|_| layout.shape_full[5] == 1));
     let dtype = match (scaling, stored) {
         (None, _) => stored,
         (Some(_), DType::F64 | DType::I32 | DType::U32 | DType::I64 | DType::U64) => DType::F64,

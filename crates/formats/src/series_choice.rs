@@ -18,6 +18,12 @@ const LISTED: usize = 20;
 /// Number of series that are tried to list the names of all, if the first one cannot be read.
 const MAX_TRIED_SERIES: usize = 16;
 
+/// Returns how the names of what is made of a series end, before the kind of result: as in `NAME_s1`; empty for the first
+/// series.
+pub fn series_suffix(series: usize) -> String {
+    if series == 0 { String::new() } else { format!("_s{series}") }
+}
+
 /// The series of a file to use: one of them by number or name, or all. As text, digits are a number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Stored", into = "Stored")]

@@ -283,6 +283,12 @@ pub fn lcm(a: usize, b: usize) -> usize {
     (a / gcd(a, b)).saturating_mul(b)
 }
 
+/// Extends one to three numbers, one per spatial axis, to three, filling the missing outer axes with `fill`.
+pub fn to_3d(values: &[usize], fill: usize) -> [usize; 3] {
+    let missing = 3usize.saturating_sub(values.len());
+    std::array::from_fn(|i| if i < missing { fill } else { values.get(i - missing).copied().unwrap_or(fill) })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,5 +297,10 @@ mod tests {
     fn the_least_common_multiple_of_any_numbers_is_at_least_one_and_does_not_overflow() {
         assert_eq!([lcm(4, 6), lcm(16, 8), lcm(3, 1), lcm(0, 5), lcm(0, 0)], [12, 16, 3, 5, 1]);
         assert_eq!(lcm(usize::MAX, usize::MAX - 1), usize::MAX);
+    }
+
+    #[test]
+    fn missing_outer_axes_are_filled() {
+        assert_eq!([to_3d(&[4, 5], 1), to_3d(&[4], 0), to_3d(&[3, 4, 5], 1)], [[1, 4, 5], [0, 0, 4], [3, 4, 5]]);
     }
 }

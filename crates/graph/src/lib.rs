@@ -30,7 +30,7 @@ mod tensor;
 pub use budget::{Budget, Interrupt, operator_cost};
 pub use error::{GraphError, GraphErrorKind, Result};
 pub use functions::{Activation, BinaryOp, DepthOrder, PadMode, ReduceOp, UnaryOp};
-pub use geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs, TransposedGeometry, gcd, lcm};
+pub use geometry::{ConvAttrs, ConvTransposeAttrs, Padding, PoolAttrs, TransposedGeometry, gcd, lcm, to_3d};
 pub use graph::{Dim, Graph, Node, Value, ValueId, ValueNames};
 pub use limits::{GraphLimits, check_limit, checked_elements};
 pub use loss::{Loss, LossKind, LossTerm};

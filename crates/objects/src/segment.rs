@@ -245,8 +245,9 @@ fn split_component(
         rows().flat_map(|at| from[at..at + size[2]].iter().copied()).collect()
     };
     let (mut basins, count) = split_box(&mask, size, voxel_um, height, (options, outline), &take)?;
-    let map = if selection.needs_map() { take(MapOf::Objects) } else { Vec::new() };
-    let count = selection.select(&mut basins, &map, count, touches_border(bounds, shape));
+    let needed = if selection.needs_map() { usize::MAX } else { 0 };
+    let map_rows = rows().take(needed).map(|at| &map[at..at + size[2]]);
+    let count = selection.select(&mut basins, size[2], map_rows, count, touches_border(bounds, shape));
     Ok(ComponentBasins { origin, shape: size, basins, count })
 }
 

@@ -69,15 +69,26 @@ impl Selection {
     }
 
     /// Removes basins of a component that are not kept, and numbers the others from 1 on in their order; returns their number.
-    /// `map` has the values in the box of the basins, unless the rule does not need it; `count` is the number of basins.
-    pub(crate) fn select(&self, basins: &mut [u32], map: &[f32], count: u32, touches_border: bool) -> u32 {
+    /// `rows` are the values of the map in the rows of the box of the basins, of `row_voxels` each, or none if the rule does not
+    /// need them; `count` is the number of basins.
+    pub(crate) fn select<'a>(
+        &self,
+        basins: &mut [u32],
+        row_voxels: usize,
+        rows: impl Iterator<Item = &'a [f32]>,
+        count: u32,
+        touches_border: bool,
+    ) -> u32 {
         let mut facts = vec![ObjectFacts::default(); count as usize + 1];
-        let mut at = 0;
         for run in basins.chunk_by(|a, b| a == b) {
-            let slot = &mut facts[run[0] as usize];
-            slot.voxels += run.len() as u64;
-            slot.add_values(map.get(at..at + run.len()).unwrap_or_default());
-            at += run.len();
+            facts[run[0] as usize].voxels += run.len() as u64;
+        }
+        for (row, values) in basins.chunks(row_voxels.max(1)).zip(rows) {
+            let mut at = 0;
+            for run in row.chunk_by(|a, b| a == b) {
+                facts[run[0] as usize].add_values(values.get(at..at + run.len()).unwrap_or_default());
+                at += run.len();
+            }
         }
         let is_isolated = count == 1 && !touches_border;
         let mut next = 0;
@@ -114,7 +125,7 @@ mod tests {
         let select = |voxels: usize, value: f32, touches_border: bool| {
             let mut basins = [vec![0; 2], vec![1; voxels]].concat();
             let map = [vec![0.1; 2], vec![value; voxels]].concat();
-            let count = rule.select(&mut basins, &map, 1, touches_border);
+            let count = rule.select(&mut basins, 4, map.chunks(4), 1, touches_border);
             assert_eq!(basins.iter().filter(|basin| **basin == 1).count(), voxels * count as usize);
             count
         };
@@ -123,7 +134,7 @@ mod tests {
         assert_eq!([3, 9, 10].map(|voxels| select(voxels, 0.7, false)), [0, 0, 1]);
         // Two basins of one component touch.
         let mut basins = [vec![1; 5], vec![2; 12]].concat();
-        assert_eq!(rule.select(&mut basins, &[0.9; 17], 2, false), 1);
+        assert_eq!(rule.select(&mut basins, 17, [0.9; 17].chunks(17), 2, false), 1);
         assert_eq!(basins, [vec![0; 5], vec![1; 12]].concat());
     }
 
@@ -132,12 +143,12 @@ mod tests {
         let map = [[0.5; 12], [0.7; 12], [0.9; 12]].concat();
         let basins = [vec![3; 12], vec![1; 12], vec![2; 11], vec![0; 1]].concat();
         let mut kept = basins.clone();
-        assert_eq!(selection(None, 0.6).select(&mut kept, &map, 3, true), 2);
+        assert_eq!(selection(None, 0.6).select(&mut kept, 5, map.chunks(5), 3, true), 2);
         assert_eq!(kept, [vec![0; 12], vec![1; 12], vec![2; 11], vec![0; 1]].concat());
         let all = selection(None, 0.0);
         assert!(!all.needs_map());
         let mut kept = basins.clone();
-        assert_eq!(all.select(&mut kept, &[], 3, true), 3);
+        assert_eq!(all.select(&mut kept, 5, std::iter::empty(), 3, true), 3);
         assert_eq!(kept, basins);
     }
 }

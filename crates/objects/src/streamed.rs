@@ -410,7 +410,8 @@ impl StreamedSegmentation {
         let height = self.options.height.unwrap_or(Height::Distance);
         let (mut basins, count) = split_box(&mask, size, self.voxel_um, height, options, &take)?;
         let touches_border = touches_border(self.components.component(component).bounds, self.shape);
-        let count = self.selection.select(&mut basins, &map, count, touches_border);
+        let row_voxels = size[2].max(1);
+        let count = self.selection.select(&mut basins, row_voxels, map.chunks(row_voxels), count, touches_border);
         let mut runs = Vec::new();
         for (row, line) in basins.chunks_exact(size[2]).enumerate() {
             let ((z, y), mut x) = (row_of(row), 0);

@@ -2,7 +2,7 @@
 
 use crate::job_record::recorded;
 use crate::{Context, ConvertJob, Event, JobError, JobErrorKind, stack_stem};
-use cytoscope_formats::{OpenOptions, SeriesChoice};
+use cytoscope_formats::{OpenOptions, SeriesChoice, series_suffix};
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{LABELS, SERIES};
 use std::path::{Path, PathBuf};
@@ -88,7 +88,7 @@ fn series_output(output: &Path, series: usize) -> Result<PathBuf, JobError> {
             "give another one",
         ));
     };
-    Ok(output.with_file_name(format!("{stem}_s{series}{extension}")))
+    Ok(output.with_file_name(format!("{stem}{}{extension}", series_suffix(series))))
 }
 
 #[cfg(test)]

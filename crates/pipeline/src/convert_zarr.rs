@@ -9,6 +9,7 @@ use crate::measure::numbers;
 use crate::predict::file_notes::regions_note;
 use crate::predict::zarr::{labels_path, pack};
 use crate::results::{Publication, check_file, moved_aside_note, refuse_inside_zarr};
+use crate::stack::axis_index::{C, S, T, X, Z};
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, stack_stem};
 use cytoscope_formats::{Image, OpenOptions, SeriesChoice, ZarrImageSpec, ZarrWriter, is_zarr_zip_name};
 use cytoscope_profile::Stage;
@@ -17,17 +18,6 @@ use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_storage::setting::LIKE;
 use cytoscope_volume::{DType, Region, Samples, with_samples};
 use std::path::{Path, PathBuf};
-
-/// Index of T in the axes of a region.
-const T: usize = 0;
-/// Index of Z in the axes of a region.
-const Z: usize = 1;
-/// Index of C in the axes of a region.
-const C: usize = 2;
-/// Index of X in the axes of a region.
-const X: usize = 4;
-/// Index of S in the axes of a region.
-const S: usize = 5;
 
 /// Runs a conversion whose output is an OME-Zarr folder, or such a folder in a zip file; see [`ConvertJob::convert`].
 ///

@@ -85,7 +85,7 @@ impl SelectedEngine {
     pub(crate) fn new(engine: Box<dyn Engine>, chosen: Choice) -> Self {
         let Choice { precision, why, measurements, .. } = chosen;
         let device = engine.device();
-        let why = device.shortcoming().map_or_else(|| why.clone(), |lacks| format!("{why}; {lacks}"));
+        let why = device.shortcoming().map_or_else(|| why.to_string(), |lacks| format!("{why}; {lacks}"));
         let choice = DeviceChoice { id: device.id, name: device.name.clone(), why, measurements };
         let memory = Arc::new(SessionMemory::of(device));
         let (engine, lost) = (Arc::from(engine), Vec::new());
@@ -232,17 +232,15 @@ impl Devices {
     pub fn engine(&self, id: DeviceId) -> Result<Box<dyn Engine>, EngineError> {
         match self.all.iter().find(|d| d.id == id) {
             Some(device) if device.usable => (self.open)(device),
-            Some(device) => Err(EngineError::Unavailable { device: id, reason: device.reason.clone() }),
+            Some(device) => Err(EngineError::Unavailable { device: id, reason: device.reason_message() }),
             None => {
-                let reasons: Vec<String> = self
-                    .all
-                    .iter()
-                    .map(|d| format!("{} ({})", d.id, if d.usable { "usable" } else { &d.reason }))
-                    .collect();
-                Err(EngineError::Unavailable {
-                    device: id,
-                    reason: format!("there is no such device; the devices of this machine are {}", reasons.join(", ")),
-                })
+                let known = |d: &Device| match d.usable {
+                    true => message!("{} (usable)", d.id),
+                    false => message!("{} ({})", d.id, d.reason_message()),
+                };
+                let known = Message::joined(&self.all.iter().map(known).collect::<Vec<Message>>(), ", ");
+                let reason = message!("there is no such device; the devices of this machine are {known}");
+                Err(EngineError::Unavailable { device: id, reason })
             }
         }
     }
@@ -303,11 +301,11 @@ impl Devices {
             };
             let mut choice = choose(&engines, &unusable, &probe, &mut cache, is_requested)?;
             if is_requested {
-                choice.why = requested_text(&choice);
+                choice.why = requested_text(&choice).into();
                 let shape = model.tensor_shape(model.input_channels, edge);
                 add_stored(&mut choice, cache.stored(&model.fingerprint, &[&shape], options.threads));
             } else {
-                choice.why.push_str(&self.failed_text());
+                choice.why = message!("{}{}", choice.why, self.failed_text());
             }
             let engine = engines.iter().find(|e| e.device().id == choice.device);
             let engine = engine.ok_or_else(|| EngineError::BadDevice { text: choice.device.to_string() })?;
@@ -408,10 +406,10 @@ fn check_precision<'d>(
     }
     let precisions_text = |device: &Device| {
         let names: Vec<&str> = device.precisions.iter().map(|p| p.name()).collect();
-        let lacks = device.shortcoming().map(|lacks| format!(" ({lacks})")).unwrap_or_default();
-        format!("{} on {}{lacks}", names.join(", "), device.id)
+        let lacks = device.shortcoming().map(|lacks| message!(" ({lacks})")).unwrap_or_default();
+        message!("{} on {}{lacks}", names.join(", "), device.id)
     };
-    let has = devices.map(precisions_text).collect::<Vec<String>>().join("; ");
+    let has = Message::joined(&devices.map(precisions_text).collect::<Vec<Message>>(), "; ");
     Err(EngineError::NoPrecision { precision, has })
 }
 
@@ -430,7 +428,7 @@ fn choose(
             let device = only.device();
             let precision = (probe.precisions)(device).first().copied();
             let precision = precision.ok_or(error)?;
-            Ok(Choice { device: device.id, precision, why: String::new(), measurements: Vec::new() })
+            Ok(Choice { device: device.id, precision, why: Message::default(), measurements: Vec::new() })
         }
         (measured, _) => measured,
     }
@@ -467,10 +465,10 @@ fn take(
 
 /// Returns the note that a device lacks the requested tf32, in place of which it computes in `precision`; `None` if it has it, or
 /// if another precision was requested, which is refused if it is missing.
-fn replaced_note(device: &Device, requested: Option<Precision>, precision: Precision) -> Option<String> {
+fn replaced_note(device: &Device, requested: Option<Precision>, precision: Precision) -> Option<Message> {
     let requested = requested.filter(|requested| *requested == Precision::Tf32 && precision != Precision::Tf32)?;
-    let lacks = device.shortcoming().map(|lacks| format!(" ({lacks})")).unwrap_or_default();
-    Some(format!("{} does not compute in {requested}{lacks}: {precision} is used", device.id))
+    let lacks = device.shortcoming().map(|lacks| message!(" ({lacks})")).unwrap_or_default();
+    Some(message!("{} does not compute in {requested}{lacks}: {precision} is used", device.id))
 }
 
 /// Returns the options with which a model is compiled to be measured.

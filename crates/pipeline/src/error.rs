@@ -246,11 +246,7 @@ impl JobError {
 
     /// Returns the message with the settings that it names.
     pub fn message(&self) -> Message {
-        match self {
-            // Explanations of drivers' messages name settings in their texts, which another process may have written.
-            Self::Engine(_) => Message::parse(self.to_string()),
-            _ => Message::of(self),
-        }
+        Message::of(self)
     }
 
     /// Returns the message, prefixed with the file or folder that it is about unless the message names it.
@@ -405,8 +401,6 @@ fn model_error_path<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<
 pub fn model_error_message(error: &(dyn std::error::Error + 'static)) -> Message {
     match model_io(error) {
         Some(io) => message!("{error}; {}", io_advice(io)),
-        // See `JobError::message`.
-        None if error.is::<EngineError>() => Message::parse(error.to_string()),
         None => message!("{error}"),
     }
 }
@@ -518,7 +512,7 @@ mod tests {
             assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [FORCE], "{message}");
         }
         let device = cytoscope_engine::DeviceId::Cpu;
-        let engine_error = EngineError::Device { device, reason: format!("it hung: use {ON_CPU}") };
+        let engine_error = EngineError::Device { device, reason: message!("it hung: use {ON_CPU}") };
         let message = JobError::model("m", engine_error).message();
         assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [ON_CPU], "{message}");
     }

@@ -220,7 +220,7 @@ impl Context {
         if let EngineError::Device { device, reason } = error
             && *device != DeviceId::Cpu
         {
-            self.emit(&Event::DeviceLost { id: *device, reason: reason.clone() });
+            self.emit(&Event::DeviceLost { id: *device, reason: reason.to_string() });
         }
     }
 

@@ -109,7 +109,7 @@ pub use predict::{
 pub use preprocess::{PreprocessRecord, preprocessed};
 pub use probe_input::join_tensors;
 pub use process_event::{CandidateOutcome, ProcessEvent, SearchTrial};
-pub use program::{ChildProgram, own_program, program_folders};
+pub use program::{ChildProgram, PROGRAM, own_program, program_folders};
 pub use progress::{ProgressStage, ProgressUnit, StageProgress};
 pub use recorded::Recorded;
 pub use rerun::Rerun;

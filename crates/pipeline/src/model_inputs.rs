@@ -5,8 +5,8 @@ use cytoscope_graph::{Dim, Graph};
 use cytoscope_graph_passes::{channels_first, join_inputs};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
 
-/// Relative difference below which voxel sizes of inputs count as equal.
-const SAME_VOXEL: f64 = 0.02;
+/// Relative difference below which voxel sizes count as equal, so that nothing is resampled.
+pub(crate) const SAME_VOXEL: f64 = 0.02;
 
 /// An input tensor of a model.
 #[derive(Debug, Clone, PartialEq)]

@@ -96,44 +96,49 @@ struct NoteSettings {
     settings: Vec<NamedSetting>,
 }
 
-/// Returns the texts of notes, and what those name that name any setting or time point.
-fn to_texts(notes: &[Note]) -> (Vec<String>, Vec<NoteSettings>) {
-    let messages: Vec<Message> = notes.iter().map(Message::of).collect();
-    let settings = |(note, message): (usize, &Message)| NoteSettings { note, settings: message.named_settings() };
-    let named = messages.iter().enumerate().map(settings).filter(|stated| !stated.settings.is_empty()).collect();
-    (messages.into_iter().map(String::from).collect(), named)
+/// The fields of a list of notes in JSON.
+#[derive(Serialize, Deserialize)]
+struct Fields {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    notes: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    note_settings: Vec<NoteSettings>,
 }
 
-/// Returns the notes of a list of texts, with what they name.
-fn from_texts(texts: Vec<String>, named: &[NoteSettings]) -> Vec<Note> {
-    let note = |(at, text): (usize, String)| {
-        let stated = named.iter().find(|stated| stated.note == at);
-        Note::from_text(text, stated.map_or(&[][..], |stated| stated.settings.as_slice()))
-    };
-    texts.into_iter().enumerate().map(note).collect()
+impl Fields {
+    /// Returns the texts of notes, and what those name that name any setting or time point.
+    fn of(notes: &[Note]) -> Self {
+        let messages: Vec<Message> = notes.iter().map(Message::of).collect();
+        let settings = |(note, message): (usize, &Message)| NoteSettings { note, settings: message.named_settings() };
+        let named = messages.iter().enumerate().map(settings).filter(|stated| !stated.settings.is_empty()).collect();
+        Self { notes: Some(messages.into_iter().map(String::from).collect()), note_settings: named }
+    }
+
+    /// Returns the notes with what they name; none without a list of texts.
+    fn into_notes(self) -> Vec<Note> {
+        let Self { notes, note_settings } = self;
+        let note = |(at, text): (usize, String)| {
+            let stated = note_settings.iter().find(|stated| stated.note == at);
+            Note::from_text(text, stated.map_or(&[][..], |stated| stated.settings.as_slice()))
+        };
+        notes.into_iter().flatten().enumerate().map(note).collect()
+    }
 }
 
 /// Notes as a field `notes` with a list of texts, for `#[serde(flatten, with = "...")]`: the form that reports and records
 /// have. A warning begins with `warning: `. A field `note_settings` states what the notes name, if any names something;
 /// reports of earlier versions lack it.
 pub mod texts {
-    use super::{Note, NoteSettings};
+    use super::{Fields, Note};
+    use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Serialize, Deserialize)]
-    struct Fields {
-        notes: Vec<String>,
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        note_settings: Vec<NoteSettings>,
-    }
 
     /// Writes the texts and what they name.
     ///
     /// # Errors
     /// Those of the serializer.
     pub fn serialize<S: Serializer>(notes: &[Note], serializer: S) -> Result<S::Ok, S::Error> {
-        let (notes, note_settings) = super::to_texts(notes);
-        Fields { notes, note_settings }.serialize(serializer)
+        Fields::of(notes).serialize(serializer)
     }
 
     /// Reads the texts and what they name.
@@ -141,31 +146,26 @@ pub mod texts {
     /// # Errors
     /// Those of the deserializer, if there is no list of texts.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Note>, D::Error> {
-        let Fields { notes, note_settings } = Fields::deserialize(deserializer)?;
-        Ok(super::from_texts(notes, &note_settings))
+        let fields = Fields::deserialize(deserializer)?;
+        if fields.notes.is_none() {
+            return Err(D::Error::missing_field("notes"));
+        }
+        Ok(fields.into_notes())
     }
 }
 
 /// Notes as [`texts`], but the field `notes` is absent if there are none.
 pub mod texts_if_any {
-    use super::{Note, NoteSettings};
+    use super::{Fields, Note};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Serialize, Deserialize)]
-    struct Fields {
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        notes: Vec<String>,
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        note_settings: Vec<NoteSettings>,
-    }
 
     /// Writes the texts and what they name, if there are any notes.
     ///
     /// # Errors
     /// Those of the serializer.
     pub fn serialize<S: Serializer>(notes: &[Note], serializer: S) -> Result<S::Ok, S::Error> {
-        let (notes, note_settings) = super::to_texts(notes);
-        Fields { notes, note_settings }.serialize(serializer)
+        let Fields { notes, note_settings } = Fields::of(notes);
+        Fields { notes: notes.filter(|texts| !texts.is_empty()), note_settings }.serialize(serializer)
     }
 
     /// Reads the texts and what they name; no notes without a list of texts.
@@ -173,8 +173,7 @@ pub mod texts_if_any {
     /// # Errors
     /// Those of the deserializer, if `notes` is no list of texts.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Note>, D::Error> {
-        let Fields { notes, note_settings } = Fields::deserialize(deserializer)?;
-        Ok(super::from_texts(notes, &note_settings))
+        Fields::deserialize(deserializer).map(Fields::into_notes)
     }
 }
 

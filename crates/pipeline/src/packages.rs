@@ -440,7 +440,7 @@ mod tests {
         fn open(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
             match device.id {
                 DeviceId::Cpu => Devices::cpu_only().engine(DeviceId::Cpu),
-                gpu => Err(EngineError::Device { device: gpu, reason: "it has no power".to_owned() }),
+                gpu => Err(EngineError::Device { device: gpu, reason: "it has no power".into() }),
             }
         }
         let folder = tempfile::tempdir().unwrap();

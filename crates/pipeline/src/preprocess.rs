@@ -4,6 +4,7 @@ use crate::job::Meter;
 use crate::predict::grid::READ_SLICES;
 use crate::predict::resolve::check_voxel_size;
 use crate::predict::{PredictJob, PredictOptions};
+use crate::stack::axis_index::{C, S, T, X, Y, Z};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model, ModelTask, ProgressStage, ProgressUnit};
 use cytoscope_formats::{DerivedPixels, DerivedSpec, FormatError, Image};
@@ -16,14 +17,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Indices of the axes T, Z, C, Y, X, S in shapes and regions.
-const T: usize = 0;
-const Z: usize = 1;
-const C: usize = 2;
-const Y: usize = 3;
-const X: usize = 4;
-const S: usize = 5;
 
 /// Effect of preprocessing on a stack.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

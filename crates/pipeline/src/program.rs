@@ -3,6 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Name and version of this program, as records state them.
+pub const PROGRAM: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"));
+
 /// The running program on Linux, even if its file was replaced or removed.
 const RUNNING: &str = "/proc/self/exe";
 

@@ -19,7 +19,7 @@ use crate::predict::{InputReport, InputTensor, KeepSlices, PredictJob, Predicted
 use crate::preprocess::PreprocessRecord;
 use crate::recorded::Recorded;
 use crate::results::FileRecord;
-use crate::{AppliedProfile, Artifact, ArtifactKind, Context, JobError, Model, StatisticsScope};
+use crate::{AppliedProfile, Artifact, ArtifactKind, Context, JobError, Model, PROGRAM, StatisticsScope};
 use cytoscope_engine::Precision;
 use cytoscope_formats::is_zarr_zip_name;
 use cytoscope_storage::read::open_regular;
@@ -136,7 +136,7 @@ pub(crate) fn fingerprint(job: &PredictJob, model: &str, files: &[InputRecord]) 
 
 /// Returns the name and version of this program, as in a record.
 pub(crate) fn program() -> String {
-    format!("cytoscope {}", env!("CARGO_PKG_VERSION"))
+    PROGRAM.to_owned()
 }
 
 /// The contents of a new record.
@@ -302,6 +302,8 @@ fn beside(record: &Path, file: &Path) -> PathBuf {
 
 /// Maximum size of the record of a prediction in bytes.
 const MAX_RECORD_BYTES: u64 = 1 << 20;
+/// Maximum number of the files of an input whose content is recognized by blocks that are read from them.
+pub(crate) const MAX_SAMPLED_FILES: usize = 256;
 
 /// Reads the provenance record of a prediction.
 ///

@@ -61,21 +61,21 @@ impl Side<'_> {
         Ok(found.map_err(mismatch)?.first().copied())
     }
 
-    /// Returns the channel of this name, or the first one. A note says so if there are several, of which none, or
-    /// more than one, has the name.
-    fn like(&self, name: Option<&str>, notes: &mut Vec<Note>) -> usize {
-        let Some(name) = name else { return 0 };
-        let found = find_channels(&[ChannelRef::Name(name.to_owned())], &self.names()).ok();
-        if let Some(channel) = found.and_then(|found| found.first().copied()) {
-            return channel;
-        }
-        if self.count() > 1 {
-            let path = absolute(self.path);
-            let message =
-                format!("{}: no single channel is named {name:?}, so the first one is compared", path.display());
-            notes.push(message.into());
-        }
-        0
+    /// Returns the channel with the name of the other image's chosen channel; the first one if that has no name, or if there
+    /// is only one.
+    ///
+    /// # Errors
+    /// [`JobError::Mismatch`] if there are several, of which none, or more than one, has the name: the first may show
+    /// something else.
+    fn like(&self, name: Option<&str>) -> Result<usize, JobError> {
+        let Some(name) = name.filter(|_| self.count() > 1) else { return Ok(0) };
+        let found = find_channels(&[ChannelRef::Name(name.to_owned())], &self.names());
+        let mismatch = |(problem, advice): (String, String)| JobError::Mismatch {
+            path: self.path.to_owned(),
+            problem: format!("{problem}, which is the name of the channel chosen in the other image").into(),
+            next_step: message!("choose one with {}: {advice}", self.option),
+        };
+        Ok(found.map_err(mismatch)?.first().copied().unwrap_or(0))
     }
 
     /// Returns the note that only the `used` channels are scored, if the file has others and none was chosen.
@@ -97,10 +97,12 @@ impl Side<'_> {
 
 /// Returns the pairs of channels to score; at least one. If none is chosen, the channels of stains are paired by name, or
 /// else in their order if both files have equally many. Otherwise one pair is scored: of a file whose channel is not chosen,
-/// the one with the name of the other file's chosen channel, or else the first. Notes say which channels are left out.
+/// the one with the name of the other file's chosen channel, or the first if that has no name. Notes say which channels are
+/// left out.
 ///
 /// # Errors
-/// [`JobError::Mismatch`] if a chosen channel does not exist.
+/// [`JobError::Mismatch`] if a chosen channel does not exist, or if of the channels of the other file, none or more than one
+/// has its name.
 pub(crate) fn channel_pairs(
     prediction: Side<'_>,
     truth: Side<'_>,
@@ -122,8 +124,8 @@ pub(crate) fn channel_pairs(
             };
             let like_truth = name_in(&truth, t);
             let like_prediction = name_in(&prediction, p);
-            let p = p.unwrap_or_else(|| prediction.like(like_truth.as_deref(), notes));
-            let t = t.unwrap_or_else(|| truth.like(like_prediction.as_deref(), notes));
+            let p = p.map_or_else(|| prediction.like(like_truth.as_deref()), Ok)?;
+            let t = t.map_or_else(|| truth.like(like_prediction.as_deref()), Ok)?;
             vec![[p, t]]
         }
     };
@@ -261,10 +263,25 @@ mod tests {
         let (found, notes) = pairs(&["a", "b"], &["b", "a"], [Some("b"), None], false).unwrap();
         assert_eq!(found, [pair(1, 0, "b")]);
         assert!(notes.contains("t.tif: only channel 0 (b)"), "{notes}");
-        let (found, notes) = pairs(&["a", "b"], &["x", "y"], [Some("b"), None], false).unwrap();
-        assert_eq!(found, [pair(1, 0, "b")]);
-        assert!(notes.contains("t.tif: no single channel is named \"b\", so the first one is compared"), "{notes}");
+        let (found, notes) = pairs(&["", ""], &["x", "y"], [Some("1"), None], false).unwrap();
+        assert_eq!(found, [pair(1, 0, "x")], "the chosen channel has no name");
+        assert!(notes.contains("t.tif: only channel 0 (x)"), "{notes}");
         let unknown = pairs(&["a", "b"], &["t"], [Some("c"), None], false).unwrap_err();
         assert!(unknown.contains("no channel \"c\"") && unknown.contains("1 (b)"), "{unknown}");
+    }
+
+    #[test]
+    fn the_channel_of_the_other_file_is_not_guessed() {
+        for are_labels in [false, true] {
+            let refused = pairs(&["a", "b"], &["x", "y"], [Some("b"), None], are_labels).unwrap_err();
+            let expected = "t.tif: it has no channel \"b\", which is the name of the channel chosen in the other image; choose \
+                            one with --truth-channel: its channels are 0 (x), 1 (y)";
+            assert_eq!(refused, expected);
+            let refused = pairs(&["b", "B"], &["a", "b"], [None, Some("b")], are_labels).unwrap_err();
+            assert!(refused.starts_with("p.tif: 2 of its channels are named \"b\""), "{refused}");
+            assert!(refused.contains("with --pred-channel"), "{refused}");
+        }
+        let (found, _) = pairs(&["a", "b"], &["x", "y"], [Some("b"), Some("y")], false).unwrap();
+        assert_eq!(found, [pair(1, 1, "b")]);
     }
 }

@@ -34,7 +34,7 @@ pub enum SearchTableError {
     /// The file cannot be read.
     #[error("{}", io_problem(.0))]
     Io(#[from] std::io::Error),
-    /// The file is larger than [`MAX_SEARCH_TABLE_BYTES`].
+    /// The file is larger than [`MAX_SEARCH_TABLE_BYTES`], or would be if each row repeated the names of the columns.
     #[error("the table is larger than {} bytes", MAX_SEARCH_TABLE_BYTES)]
     TooLarge,
     /// The file is not a CSV table.
@@ -68,10 +68,17 @@ pub fn read_search_table(path: &Path) -> Result<SearchTable, SearchTableError> {
     }
     let mut keys: Vec<String> = header.iter().skip(SEARCH_COLUMNS.len()).map(str::to_owned).collect();
     let has_fingerprint = keys.pop_if(|last| last == SEARCH_FINGERPRINT).is_some();
+    // Each trial states the names of its settings.
+    let row_key_bytes = keys.iter().map(|key| key.len() as u64).sum::<u64>();
+    let mut key_bytes = 0u64;
     let mut fingerprint: Option<String> = None;
     let mut trials: Vec<SearchTrial> = Vec::new();
     for record in reader.records() {
         let (record, row) = (record?, trials.len() + 2);
+        key_bytes = key_bytes.saturating_add(row_key_bytes);
+        if key_bytes > MAX_SEARCH_TABLE_BYTES {
+            return Err(SearchTableError::TooLarge);
+        }
         trials.push(parse_trial(&record, &keys).ok_or(SearchTableError::Row(row))?);
         let found = record.iter().next_back().filter(|_| has_fingerprint);
         if row > 2 && found != fingerprint.as_deref() {
@@ -161,5 +168,11 @@ mod tests {
         File::create(&path).unwrap().set_len(MAX_SEARCH_TABLE_BYTES + 1).unwrap();
         let error = read_search_table(&path).unwrap_err();
         assert_eq!(error.to_string(), "the table is larger than 67108864 bytes");
+        // Each trial would repeat the long name of a column.
+        let header = format!("trial,rung,steps,score,seconds,error,{}\n", "k".repeat(1 << 20));
+        std::fs::write(&path, header.clone() + &"1,1,10,0.5,1.0,,2\n".repeat(64)).unwrap();
+        assert_eq!(read_search_table(&path).unwrap().trials.len(), 64);
+        std::fs::write(&path, header + &"1,1,10,0.5,1.0,,2\n".repeat(65)).unwrap();
+        assert!(matches!(read_search_table(&path), Err(SearchTableError::TooLarge)));
     }
 }

@@ -8,6 +8,16 @@ use cytoscope_profile::Stage;
 use cytoscope_volume::{Axis, DType, Region, Samples};
 use std::ops::Range;
 
+/// Indices of the axes in the shapes and regions of images.
+pub(crate) mod axis_index {
+    pub(crate) const T: usize = 0;
+    pub(crate) const Z: usize = 1;
+    pub(crate) const C: usize = 2;
+    pub(crate) const Y: usize = 3;
+    pub(crate) const X: usize = 4;
+    pub(crate) const S: usize = 5;
+}
+
 /// Returns the error for a preprocessing step of a model that is not supported.
 pub(crate) fn unsupported_step(model: &Model, step: &str) -> JobError {
     let next_step = "apply it to the stacks first, and remove it from the package";

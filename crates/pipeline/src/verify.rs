@@ -14,6 +14,7 @@ use cytoscope_graph_passes::analysis;
 use cytoscope_profile::Recorder;
 use cytoscope_storage::json::{JsonError, read_json, write_json};
 use cytoscope_storage::lock::ResultsLock;
+use cytoscope_storage::message;
 use cytoscope_storage::setting::DEVICE;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -250,7 +251,7 @@ pub(crate) fn wrong_result(model: &Model, engine: &dyn Engine, how: &str) -> Job
     let device = engine.device().id;
     EngineError::Internal {
         place: model.name.clone(),
-        reason: format!(
+        reason: message!(
             "{device} does not compute this network like the reference executor ({how}), so its results would be wrong; \
              choose another device with {DEVICE}"
         ),

@@ -18,6 +18,9 @@ use std::ops::RangeInclusive;
 /// Version of [`RunRecord`]; it changes when a record would be misread.
 pub const RUN_FORMAT: u32 = 1;
 
+/// Maximum size of a stored run in bytes; a trace with the maximum number of spans has about a quarter of it.
+pub const MAX_RUN_BYTES: u64 = 1 << 30;
+
 /// Maximum number of events of a trace; a recorder writes fewer ([`crate::MAX_SPANS`] spans and marks, a million samples of
 /// four counters).
 const MAX_EVENTS: usize = 8 << 20;

@@ -68,8 +68,8 @@ pub enum StorageError {
     /// Another process holds the lock.
     #[error(
         "{path}: another run of Cytoscope{process} is {locked}; {next_step}",
-        process = process_text(*.holder),
-        next_step = .locked.next_step(*.holder)
+        process = process_text(.holder.as_ref()),
+        next_step = .locked.next_step(.holder.as_ref())
     )]
     Busy {
         /// Path of what is locked.
@@ -105,7 +105,7 @@ impl std::fmt::Display for Locked {
 
 impl Locked {
     /// Returns what to do next. A process that was killed and waits for a driver may never end.
-    fn next_step(self, holder: Option<Holder>) -> String {
+    fn next_step(self, holder: Option<&Holder>) -> String {
         let killed = holder.filter(|holder| holder.is_killed);
         let first = killed.map_or_else(
             || "wait for it".to_owned(),
@@ -121,19 +121,22 @@ impl Locked {
 }
 
 /// The process that holds a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// Its id in the operating system.
     pub pid: u32,
     /// Whether it was killed and has not ended yet, as one that waits for a driver.
     pub is_killed: bool,
+    /// Name of the machine that it runs on, if that is another one.
+    pub machine: Option<String>,
 }
 
 /// Returns the process that holds a lock, in parentheses; nothing if it is not known.
-fn process_text(holder: Option<Holder>) -> String {
-    holder.map_or_else(String::new, |Holder { pid, is_killed }| {
-        let killed = if is_killed { ", which was killed but has not ended" } else { "" };
-        format!(" (process {pid}{killed})")
+fn process_text(holder: Option<&Holder>) -> String {
+    holder.map_or_else(String::new, |Holder { pid, is_killed, machine }| {
+        let place = machine.as_ref().map_or_else(String::new, |name| format!(" on {name}"));
+        let killed = if *is_killed { ", which was killed but has not ended" } else { "" };
+        format!(" (process {pid}{place}{killed})")
     })
 }
 
@@ -152,7 +155,7 @@ impl StorageError {
             Self::IsInput { .. } => OTHER_PATH.into(),
             Self::NotReplaceable { can_force, .. } => replace_advice(*can_force),
             Self::Extension { expected, .. } => extension_advice(expected).into(),
-            Self::Busy { locked, holder, .. } => locked.next_step(*holder).into(),
+            Self::Busy { locked, holder, .. } => locked.next_step(holder.as_ref()).into(),
         }
     }
 
@@ -198,7 +201,7 @@ mod tests {
         let busy = |locked, is_killed: Option<bool>| StorageError::Busy {
             path: path(),
             locked,
-            holder: is_killed.map(|is_killed| Holder { pid: 4711, is_killed }),
+            holder: is_killed.map(|is_killed| Holder { pid: 4711, is_killed, machine: None }),
         };
         let not_replaceable =
             |can_force| StorageError::NotReplaceable { path: path(), problem: "is other".to_owned(), can_force };
@@ -233,6 +236,12 @@ mod tests {
             busy(Locked::Folder, Some(true)).to_string(),
             "o/a.tif: another run of Cytoscope (process 4711, which was killed but has not ended) is using this folder; restart \
              the computer if process 4711 does not end, or choose another folder"
+        );
+        let holder = Some(Holder { pid: 4711, is_killed: false, machine: Some("gpu-server".to_owned()) });
+        assert_eq!(
+            StorageError::Busy { path: path(), locked: Locked::Folder, holder }.to_string(),
+            "o/a.tif: another run of Cytoscope (process 4711 on gpu-server) is using this folder; wait for it, or choose \
+             another folder"
         );
     }
 }

@@ -36,7 +36,7 @@ pub fn create_working(path: &Path, kind: &str) -> Result<(), StorageError> {
     let is_new = std::fs::symlink_metadata(path).is_err();
     std::fs::create_dir_all(path).map_err(StorageError::io(path, "creating the folder"))?;
     // A process killed while it wrote the marker leaves an unfinished file.
-    crate::write::sweep(path);
+    crate::write::sweep_marker(path);
     let mut entries = std::fs::read_dir(path).map_err(StorageError::io(path, "reading the folder"))?;
     if let Some(Ok(entry)) = entries.next() {
         let problem = format!("is not a folder that this program made (it holds {})", entry.file_name().display());

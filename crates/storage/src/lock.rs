@@ -1,6 +1,6 @@
 //! Locks on the name of results in a folder, on a file and on a folder, so that only one process at a time writes there.
 
-use crate::write::{LOCK, machine_id, parent_folder, register_unfinished, unregister_unfinished};
+use crate::write::{LOCK, machine_id, machine_name, parent_folder, register_unfinished, unregister_unfinished};
 use crate::{Holder, Locked, StorageError};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
@@ -14,8 +14,8 @@ const UPDATE_LIMIT: Duration = Duration::from_secs(10);
 const UPDATE_POLL: Duration = Duration::from_millis(5);
 /// Number of times a lock file that was deleted between opening and locking is opened again.
 const ATTEMPTS: usize = 16;
-/// Maximum number of bytes that are read from a lock file.
-const MAX_HOLDER_BYTES: u64 = 64;
+/// Maximum number of bytes that are read from a lock file; the name of a machine has at most 255.
+const MAX_HOLDER_BYTES: u64 = 512;
 
 /// A locked file, unlocked when dropped. Closing it does not suffice: a child process that another thread starts inherits the
 /// file, and holds the lock until it executes its program.
@@ -151,19 +151,25 @@ impl Drop for ResultsLock {
 
 /// Writes the id of this process and the machine to a lock file, for the messages of processes that find it locked.
 fn name_holder(mut file: &File) {
-    let text = format!("{} {}", std::process::id(), machine_id());
+    let text = format!("{} {} {}", std::process::id(), machine_id(), machine_name());
     // If it fails, for example because the disk is full, these messages name no process.
     let _ = file.set_len(0).and_then(|()| file.write_all(text.as_bytes()));
 }
 
-/// Returns the process that holds the lock on a file, as [`name_holder`] has named it; `None` if it is on another machine, or
-/// where a locked file cannot be read.
+/// Returns the process that holds the lock on a file, as [`name_holder`] has named it; `None` if it is on another machine
+/// without a name, or where a locked file cannot be read.
 fn lock_holder(path: &Path) -> Option<Holder> {
     let mut text = String::new();
     crate::read::open_regular(path).ok()?.take(MAX_HOLDER_BYTES).read_to_string(&mut text).ok()?;
-    let (pid, machine) = text.split_once(' ')?;
-    let pid = pid.parse().ok()?;
-    (machine == machine_id()).then(|| Holder { pid, is_killed: is_killed(pid) })
+    let mut words = text.split(' ');
+    let pid = words.next()?.parse().ok()?;
+    if words.next()? == machine_id() {
+        return Some(Holder { pid, is_killed: is_killed(pid), machine: None });
+    }
+    // The text comes from a file and is shown: it must be a name and nothing else.
+    let is_in_names = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    let name = words.next().filter(|name| !name.is_empty() && name.chars().all(is_in_names))?;
+    words.next().is_none().then(|| Holder { pid, is_killed: false, machine: Some(name.to_owned()) })
 }
 
 /// Returns whether a process was killed and has not ended yet.
@@ -209,14 +215,32 @@ pub(crate) fn refuse_links(_options: &mut OpenOptions) {}
 /// Whether an open file still has this path: it may have been removed or replaced before it was locked.
 #[cfg(unix)]
 pub fn is_at(file: &File, path: &Path) -> bool {
+    is_same(file, std::fs::symlink_metadata(path))
+}
+
+/// As [`is_at`], for a path that may be a link to the file.
+#[cfg(unix)]
+pub fn is_linked_at(file: &File, path: &Path) -> bool {
+    is_same(file, std::fs::metadata(path))
+}
+
+/// Whether an open file is the one that has this metadata.
+#[cfg(unix)]
+fn is_same(file: &File, named: std::io::Result<std::fs::Metadata>) -> bool {
     use std::os::unix::fs::MetadataExt;
-    let (Ok(opened), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else { return false };
+    let (Ok(opened), Ok(named)) = (file.metadata(), named) else { return false };
     (opened.dev(), opened.ino()) == (named.dev(), named.ino())
 }
 
 /// Whether an open file still has this path. On other systems an open file cannot be replaced.
 #[cfg(not(unix))]
 pub fn is_at(_file: &File, path: &Path) -> bool {
+    path.exists()
+}
+
+/// As [`is_at`], for a path that may be a link to the file.
+#[cfg(not(unix))]
+pub fn is_linked_at(_file: &File, path: &Path) -> bool {
     path.exists()
 }
 
@@ -280,7 +304,11 @@ mod tests {
         let file = File::create(&path).unwrap();
         assert!(is_at(&file, &path));
         crate::write::atomic_write(&path, b"replaced").unwrap();
-        assert!(!is_at(&file, &path) && is_at(&File::open(&path).unwrap(), &path));
+        let replaced = File::open(&path).unwrap();
+        assert!(!is_at(&file, &path) && is_at(&replaced, &path));
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(!is_at(&replaced, &link) && is_linked_at(&replaced, &link) && !is_linked_at(&file, &link));
         std::fs::remove_file(&path).unwrap();
         assert!(!is_at(&file, &path));
     }
@@ -305,17 +333,21 @@ mod tests {
     #[test]
     fn the_process_that_holds_a_lock_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let (lock, own) = (folder.path().join("lock"), Holder { pid: std::process::id(), is_killed: false });
+        let (lock, own) =
+            (folder.path().join("lock"), Holder { pid: std::process::id(), is_killed: false, machine: None });
         let held = ResultsLock::in_folder(folder.path(), "lock").unwrap();
-        assert_eq!(lock_holder(&lock), Some(own));
+        assert_eq!(lock_holder(&lock), Some(own.clone()));
         let refused = ResultsLock::in_folder(folder.path(), "lock").unwrap_err().to_string();
         assert!(refused.contains(&format!("another run of Cytoscope (process {}) is", own.pid)), "{refused}");
         drop(held);
         assert_eq!(lock_holder(&lock), None, "nobody holds it");
-        for other in ["7 another machine", "text", "x 1", ""] {
+        for other in ["7 another", "7 another ", "7 another gpu server", "7 another \u{1b}[2J", "text", "x 1", ""] {
             std::fs::write(&lock, other).unwrap();
             assert_eq!(lock_holder(&lock), None, "{other}");
         }
+        std::fs::write(&lock, "7 another gpu-server.local").unwrap();
+        let machine = Some("gpu-server.local".to_owned());
+        assert_eq!(lock_holder(&lock), Some(Holder { pid: 7, is_killed: false, machine }));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! from 1.
 
 use crate::setting::Setting;
+use crate::setting::data::DataSetting;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -16,7 +17,8 @@ thread_local! {
     static TIME: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Writes the name of an option, command or setting. A [`Message`] that is being made records it if it is a [`Setting`].
+/// Writes the name of an option, command or setting. A [`Message`] that is being made records it if it is a [`Setting`] or a
+/// [`DataSetting`].
 ///
 /// # Errors
 /// [`fmt::Error`] of the formatter.
@@ -57,14 +59,22 @@ pub struct NamedSetting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Named {
     Setting(Setting),
+    Data(DataSetting),
     Time(usize),
 }
 
 impl Named {
+    /// Returns what has this name.
+    fn from_name(name: &str) -> Option<Self> {
+        let of_data = || DataSetting::from_text(name).map(Self::Data);
+        Setting::from_text(name).map(Self::Setting).or_else(of_data)
+    }
+
     /// Returns the text at the place.
     fn text(self) -> Cow<'static, str> {
         match self {
             Self::Setting(setting) => Cow::Borrowed(setting.text()),
+            Self::Data(setting) => Cow::Borrowed(setting.text()),
             Self::Time(time) => Cow::Owned(time.to_string()),
         }
     }
@@ -73,6 +83,7 @@ impl Named {
     fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Setting(setting) => write_name(f, setting.text()),
+            Self::Data(setting) => write_name(f, setting.text()),
             Self::Time(time) => fmt::Display::fmt(&TimePoint(time), f),
         }
     }
@@ -124,6 +135,15 @@ impl Message {
         recorder.message()
     }
 
+    /// Returns messages one after the other, with a separator between them.
+    pub fn joined(messages: &[Self], separator: &str) -> Self {
+        let join = |all: Self, next: &Self| Self::format(format_args!("{all}{separator}{next}"));
+        match messages {
+            [] => Self::default(),
+            [first, others @ ..] => others.iter().fold(first.clone(), join),
+        }
+    }
+
     /// Returns a text with the settings and time points that were stated beside it. Those that are unknown, as from a newer
     /// version, or that the text does not name at their place are left out.
     pub fn new(text: impl Into<String>, stated: &[NamedSetting]) -> Self {
@@ -134,7 +154,7 @@ impl Message {
             let is_there = *start >= end && text.get(*start..).is_some_and(|rest| rest.starts_with(name.as_str()));
             let known = match is_time_point {
                 true => name.parse().ok().map(Named::Time).filter(|time| time.text() == name.as_str()),
-                false => Setting::from_text(name).map(Named::Setting),
+                false => Named::from_name(name),
             };
             if let Some(known) = known.filter(|_| is_there) {
                 named.push((*start, known));
@@ -157,18 +177,26 @@ impl Message {
         &self.text
     }
 
-    /// Returns the settings that the text names, with the places of their names in it, in order.
+    /// Returns the options and commands that the text names, with the places of their names in it, in order.
     pub fn settings(&self) -> impl DoubleEndedIterator<Item = (Range<usize>, Setting)> + '_ {
         self.named.iter().filter_map(|(start, named)| match named {
             Named::Setting(setting) => Some((*start..start + setting.text().len(), *setting)),
-            Named::Time(_) => None,
+            Named::Data(_) | Named::Time(_) => None,
+        })
+    }
+
+    /// Returns the settings of training data that the text names, with the places of their names in it, in order.
+    pub fn data_settings(&self) -> impl DoubleEndedIterator<Item = (Range<usize>, DataSetting)> + '_ {
+        self.named.iter().filter_map(|(start, named)| match named {
+            Named::Data(setting) => Some((*start..start + setting.text().len(), *setting)),
+            Named::Setting(_) | Named::Time(_) => None,
         })
     }
 
     /// Returns the time points that the text names, counted from 0, with the places of their numbers in it, in order.
     pub fn time_points(&self) -> impl DoubleEndedIterator<Item = (Range<usize>, usize)> + '_ {
         self.named.iter().filter_map(|(start, named)| match named {
-            Named::Setting(_) => None,
+            Named::Setting(_) | Named::Data(_) => None,
             Named::Time(time) => Some((*start..start + named.text().len(), *time)),
         })
     }
@@ -294,9 +322,9 @@ impl Recorder {
 impl fmt::Write for Recorder {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         // A writer in between may have changed the name.
-        let setting = NAME.take().filter(|name| *name == text).and_then(Setting::from_text).map(Named::Setting);
+        let name = NAME.take().filter(|name| *name == text).and_then(Named::from_name);
         let time = TIME.take().map(Named::Time).filter(|time| time.text() == text);
-        if let Some(named) = setting.or(time) {
+        if let Some(named) = name.or(time) {
             self.named.push((self.text.len(), named));
         }
         self.text.push_str(text);
@@ -316,6 +344,7 @@ macro_rules! message {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use crate::setting::data::{self, IN_SETTINGS};
     use crate::setting::{DEVICE, FORCE, ON_CPU, TILE};
     use serde_json::json;
 
@@ -330,6 +359,9 @@ mod tests {
         assert_eq!(named, [("--device cpu", ON_CPU), ("--tile", TILE), ("--device", DEVICE)]);
         assert_eq!(message.to_string(), message.as_str());
         assert_eq!(Message::of(&message), message);
+        let joined = Message::joined(&[inner, "it is flat".into(), message!("{DEVICE}")], "; ");
+        assert_eq!(joined, message!("use {ON_CPU} (or {TILE} {:?}); it is flat; {DEVICE}", [8, 8, 8]));
+        assert_eq!(Message::joined(&[], "; "), Message::default());
         // A text that was formatted before has lost them.
         assert_eq!(message!("{}", format!("use {FORCE}")).settings().count(), 0);
     }
@@ -349,6 +381,18 @@ mod tests {
             assert_eq!(Message::new(text, &[wrong]), Message::from(text));
         }
         assert_eq!(Message::new(text, &[named(20, "--force"), named(20, "--force")]), message);
+    }
+
+    #[test]
+    fn a_message_records_the_settings_of_training_data() {
+        let message = message!("data.axes.tif: set {} {IN_SETTINGS} (or {FORCE})", data::AXES);
+        assert_eq!(message.as_str(), "data.axes.tif: set data.axes in the settings (or --force)");
+        let named: Vec<_> = message.data_settings().map(|(range, setting)| (range.start, setting)).collect();
+        assert_eq!(named, [(19, data::AXES), (29, IN_SETTINGS)]);
+        assert_eq!(message.settings().map(|(_, setting)| setting).collect::<Vec<_>>(), [FORCE]);
+        let value = json!(message);
+        assert_eq!(value["settings"][0], json!({"start": 19, "name": "data.axes"}));
+        assert_eq!(serde_json::from_value::<Message>(value).unwrap(), message);
     }
 
     #[test]

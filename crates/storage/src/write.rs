@@ -5,14 +5,16 @@
 //! their name and the missing lock. They are removed when the next file is written to that folder.
 
 use crate::folder::{move_aside, move_back};
+use crate::manifest::MARKER;
 use crate::{Overwrite, StorageError};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Suffix of unfinished files and folders.
 pub(crate) const PARTIAL: &str = ".cytoscope-partial";
@@ -29,6 +31,8 @@ const MACHINE_CHARS: usize = 8;
 /// Size from which a file is flushed to disk in a thread of its own, in bytes. For smaller ones starting a thread costs more
 /// than it saves.
 const BACKGROUND_BYTES: u64 = 1 << 20;
+/// Time after which the unfinished marker of another machine counts as left over; writing one takes less than a second.
+const MARKER_LIMIT: Duration = Duration::from_secs(600);
 /// Number of attempts to create and lock a file, which another process may remove in between.
 const ATTEMPTS: usize = 8;
 
@@ -77,6 +81,27 @@ fn remove_if_unlocked(path: &Path) {
     }
 }
 
+/// As [`sweep`], for a folder that cannot be used while its marker is being written. An unfinished marker of another machine,
+/// whose processes cannot be asked, is removed 10 minutes after it was written, unless it is locked.
+pub fn sweep_marker(folder: &Path) {
+    sweep(folder);
+    let prefix = hidden_prefix(OsStr::new(MARKER));
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_marker = name.as_encoded_bytes().starts_with(prefix.as_encoded_bytes());
+        if !is_marker || !name.to_str().is_some_and(is_unfinished_name) {
+            continue;
+        }
+        let written = entry.metadata().and_then(|meta| meta.modified());
+        let is_old = written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > MARKER_LIMIT));
+        let Some(file) = crate::read::open_regular(&entry.path()).ok().filter(|_| is_old) else { continue };
+        if !matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            // If its process goes on nevertheless, it cannot rename the file and fails.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Whether a name is that of an unfinished file or folder, of this or another machine.
 pub fn is_unfinished_name(name: &str) -> bool {
     name.starts_with('.') && name.contains(PARTIAL)
@@ -97,6 +122,18 @@ pub(crate) fn machine_id() -> String {
     #[cfg(not(unix))]
     let name = std::env::var("COMPUTERNAME").unwrap_or_default().into_bytes();
     crate::sha256_of_bytes(&name).chars().take(MACHINE_CHARS).collect()
+}
+
+/// Name of this machine, for messages; empty if it is not known.
+#[cfg(unix)]
+pub(crate) fn machine_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Name of this machine, for messages; empty if it is not known.
+#[cfg(not(unix))]
+pub(crate) fn machine_name() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_default()
 }
 
 /// Registers a file for [`remove_unfinished`].
@@ -371,8 +408,8 @@ impl Drop for FinishedFile {
     }
 }
 
-/// Makes a rename durable on systems where folders can be synced; elsewhere the rename is still atomic.
-pub(crate) fn sync_folder(target: &Path) {
+/// Makes a new name durable on systems where folders can be synced; elsewhere a rename is still atomic.
+pub fn sync_folder(target: &Path) {
     if cfg!(unix)
         && let Ok(folder) = File::open(parent_folder(target))
     {

@@ -21,6 +21,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The environment variable that names the file that [`skip`] appends to.
 pub const SKIPPED_VARIABLE: &str = "CYTOSCOPE_SKIPPED";
 
+/// The environment variable that names the folder of the shared test data.
+const SHARED_DATA: &str = "CYTOSCOPE_SHARED_DATA";
+
 /// The lines that this process has reported.
 static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
@@ -82,34 +85,30 @@ pub fn file_names(folder: &Path) -> Vec<String> {
 /// Returns the path of a file or folder of the shared test data, which is not part of the repository; `None` with a
 /// report of the skip if it does not exist. The environment variable `CYTOSCOPE_SHARED_DATA` names another place.
 pub fn shared_data(name: &str) -> Option<PathBuf> {
-    let root = match std::env::var_os("CYTOSCOPE_SHARED_DATA") {
-        Some(root) => PathBuf::from(root),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
-    };
-    let path = root.join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    skip(format!("{} not found (set CYTOSCOPE_SHARED_DATA)", path.display()));
-    None
+    if_present(outside_folder(SHARED_DATA, "data").join(name), SHARED_DATA)
 }
 
 /// Returns the folder of the shared test data, which is not part of the repository; `None` with a report of the skip if it
 /// does not exist. The environment variable `CYTOSCOPE_SHARED_DATA` names another place.
 pub fn shared_folder() -> Option<PathBuf> {
-    outside_folder("CYTOSCOPE_SHARED_DATA", "data")
+    if_present(outside_folder(SHARED_DATA, "data"), SHARED_DATA)
 }
 
 /// Returns the folder of the networks for benchmarks, like [`shared_folder`]; `CYTOSCOPE_BENCH_MODELS` names another place.
 pub fn bench_models() -> Option<PathBuf> {
-    outside_folder("CYTOSCOPE_BENCH_MODELS", "bench/models")
+    const VARIABLE: &str = "CYTOSCOPE_BENCH_MODELS";
+    if_present(outside_folder(VARIABLE, "bench/models"), VARIABLE)
 }
 
-/// Returns a folder of this name beside the repository, or the one that an environment variable names.
-fn outside_folder(variable: &str, name: &str) -> Option<PathBuf> {
+/// Returns the path of a folder of this name beside the repository, or of the one that an environment variable names.
+fn outside_folder(variable: &str, name: &str) -> PathBuf {
     let shared = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared").join(name);
-    let path = std::env::var_os(variable).map_or_else(shared, PathBuf::from);
-    if path.is_dir() {
+    std::env::var_os(variable).map_or_else(shared, PathBuf::from)
+}
+
+/// Returns a path if something exists there; otherwise `None`, with a report of the skip that names the environment variable.
+fn if_present(path: PathBuf, variable: &str) -> Option<PathBuf> {
+    if path.exists() {
         return Some(path);
     }
     skip(format!("{} does not exist (set {variable})", path.display()));

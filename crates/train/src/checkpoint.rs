@@ -28,7 +28,7 @@ use cytoscope_storage::json::{JsonError, read_json};
 use cytoscope_storage::message;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::setting::{RESTART, RESUME};
-use cytoscope_storage::write::{atomic_write, sweep};
+use cytoscope_storage::write::{atomic_write, sweep_marker};
 use cytoscope_storage::{MARKER, Manifest, ResultsFolder, StorageError, folder, sha256_of_bytes, space, target};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -295,7 +295,7 @@ impl RunFolder {
         target::refuse_input(&self.path, inputs)?;
         if self.path.is_dir() && !self.belongs_to_run() {
             // A run that was killed while it created the folder has left an unfinished marker.
-            sweep(&self.path);
+            sweep_marker(&self.path);
             self.wait_until_created()?;
         }
         let is_free = std::fs::read_dir(&self.path).map_or(true, |mut entries| entries.next().is_none());

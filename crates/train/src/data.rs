@@ -10,6 +10,8 @@ use cytoscope_objects::diameter::FLAT_SLICES;
 use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::Stage;
 use cytoscope_storage::counted;
+use cytoscope_storage::message;
+use cytoscope_training_data::setting::{LABELS_CHANNEL, TARGETS};
 use cytoscope_training_data::{
     CheckOptions, Dataset, Pair, PairSummary, Report, Split, SplitOptions, TargetKind, TrainingDataError, TrainingTask,
     check_with, find_pairs_with, split,
@@ -144,14 +146,14 @@ pub(crate) fn find(
     if task == TrainingTask::Segmentation && config.data.targets.len() > 1 {
         let channels = config.data.targets.len();
         return Err(wrong_use_with(
-            format!("data.targets lists {channels} channels, but segmentation is trained on one label image"),
-            "list one, or choose it with data.labels_channel",
+            message!("{TARGETS} lists {channels} channels, but segmentation is trained on one label image"),
+            message!("list one, or choose it with {LABELS_CHANNEL}"),
         ));
     }
     if task == TrainingTask::LabelFree && config.data.labels_channel.is_some() {
         return Err(wrong_use_with(
-            "data.labels_channel is for segmentation",
-            "list the stains in data.targets instead",
+            message!("{LABELS_CHANNEL} is for segmentation"),
+            message!("list the stains in {TARGETS} instead"),
         ));
     }
     let found = find_pairs_with(path, task, &config.data.find_options());

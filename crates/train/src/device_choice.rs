@@ -84,7 +84,7 @@ impl Session for StepSession {
 fn not_possible(device: DeviceId, error: JobError) -> EngineError {
     match error {
         JobError::Engine(error) => error,
-        other => EngineError::Unavailable { device, reason: other.to_string() },
+        other => EngineError::Unavailable { device, reason: other.message() },
     }
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct StepDevice {
     /// Memory limit in bytes with which the activations of a step fit the device, if it was lowered for the measurement.
     pub(crate) memory_budget_bytes: Option<u64>,
     /// Errors of devices that have failed before, for the report.
-    pub(crate) failures: Vec<String>,
+    pub(crate) failures: Vec<Message>,
 }
 
 /// Opens the requested device, or the usable one with the fastest step, and reports it unless it is the CPU and there is
@@ -159,7 +159,7 @@ pub(crate) fn choose(
             Err(error) if may_change => {
                 context.report_lost_device(&error);
                 context.note(message!("{}; another device is chosen", model_error_message(&error)));
-                failures.push(error.to_string());
+                failures.push(Message::of(&error));
                 failed.push(id);
             }
             Err(error) => return Err(engine_error(error)),
@@ -168,8 +168,8 @@ pub(crate) fn choose(
     let mut chosen = choose_except(context, devices, &failed, start, config, threads)?;
     chosen.failures.splice(..0, failures).for_each(drop);
     if chosen.precision != config.precision {
-        let why = chosen.failures.join("; ");
-        context.note(message!("{}; training on {} in f32", Message::parse(why), chosen.engine.device().id));
+        let why = Message::joined(&chosen.failures, "; ");
+        context.note(message!("{why}; training on {} in f32", chosen.engine.device().id));
     }
     Ok(chosen)
 }
@@ -185,10 +185,10 @@ pub(crate) fn has_failed(used: DeviceId, error: &JobError) -> bool {
 }
 
 /// Returns the message of an error without its advice to the user, for notes about what is done instead.
-pub(crate) fn finding(error: &JobError) -> String {
+pub(crate) fn finding(error: &JobError) -> Message {
     match error {
         JobError::Engine(error) => error.finding(),
-        other => other.to_string(),
+        other => other.message(),
     }
 }
 
@@ -206,7 +206,7 @@ pub(crate) fn choose_except(
     threads: usize,
 ) -> Result<StepDevice, JobError> {
     let _span = context.recorder.span(Stage::Verify, "device");
-    let found: RefCell<Vec<(DeviceId, String)>> = RefCell::default();
+    let found: RefCell<Vec<(DeviceId, Message)>> = RefCell::default();
     let on_error = |error: &EngineError| {
         context.report_lost_device(error);
         let (EngineError::Device { device, .. } | EngineError::OutOfMemory { device, .. }) = error else { return };
@@ -280,8 +280,8 @@ fn open_fastest(
         fastest(context, (&engines, &unusable), start, config, threads, &mut cache, on_error)?;
     let engine = engines.into_iter().find(|engine| engine.device().id == chosen);
     let engine = engine.ok_or_else(|| EngineError::BadDevice { text: chosen.to_string() }).map_err(engine_error)?;
-    context.note(message!("training on {chosen}: {}", Message::parse(why.as_str())));
-    report(context, engine.as_ref(), why);
+    context.note(message!("training on {chosen}: {why}"));
+    report(context, engine.as_ref(), why.into());
     Ok((engine, lowered_bytes))
 }
 
@@ -296,7 +296,7 @@ pub(crate) fn fastest(
     threads: usize,
     cache: &mut Cache,
     on_error: &dyn Fn(&EngineError),
-) -> Result<(String, DeviceId, Option<u64>), JobError> {
+) -> Result<(Message, DeviceId, Option<u64>), JobError> {
     let recorder = Recorder::totals_only();
     let options = |engine: &dyn Engine, tuning: TuningListener| -> Result<StepperOptions, JobError> {
         let options = stepper_options(config, start, engine, threads, &recorder)?;

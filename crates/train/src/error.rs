@@ -40,7 +40,7 @@ pub(crate) fn data_error(error: TrainingDataError) -> JobError {
             next_step: next_step.into(),
         },
         TrainingDataError::Thread { .. } => {
-            JobError::Engine(EngineError::Device { device: DeviceId::Cpu, reason: error.to_string() })
+            JobError::Engine(EngineError::Device { device: DeviceId::Cpu, reason: error.to_string().into() })
         }
         TrainingDataError::Volume(e) => JobError::Volume(e),
         TrainingDataError::Objects(e) => JobError::Objects(e),

@@ -13,6 +13,7 @@ use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::Stage;
+use cytoscope_storage::message;
 use cytoscope_training_data::TrainingTask;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
@@ -102,7 +103,7 @@ impl EstimateJob {
                     context.report_lost(&error);
                     failed.push(device);
                     chosen = choose_except(context, devices, &failed, &start, &config, self.threads)?;
-                    context.note(format!("{}; measuring on {}", finding(&error), chosen.engine.device().id));
+                    context.note(message!("{}; measuring on {}", finding(&error), chosen.engine.device().id));
                 }
                 other => return other,
             }

@@ -43,6 +43,9 @@ pub struct EvaluateModelJob {
     /// Median diameter of the objects, for models with a nominal diameter.
     #[serde(default)]
     pub diameter: DiameterRequest,
+    /// Channel of the images to predict, as [`PredictOptions::channel`]; images with a channel in the data keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<usize>,
     /// True objects with fewer voxels than this, and predicted objects that mostly overlap them, are ignored.
     #[serde(default)]
     pub ignore_below_voxels: u64,
@@ -195,7 +198,7 @@ impl EvaluateModelJob {
             ..PredictOptions::default()
         };
         if pair.window.is_none() && pair.more_images.is_empty() && is_whole_file(&pair.image) {
-            return Ok((open_alone(&pair.image, None)?, options));
+            return Ok((open_alone(&pair.image, None)?, PredictOptions { channel: self.channel, ..options }));
         }
         let count = pair.images().count();
         let array = channels_array(read_channels(pair.images(), pair.window)?, count)?;

@@ -5,6 +5,8 @@ use crate::step::{StepperOptions, activation_budget};
 use cytoscope_engine::{Device, DeviceId, EngineError};
 use cytoscope_pipeline::{Context, JobError};
 use cytoscope_profile::bytes_text;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 
 /// How often the memory limit of activations is halved on a GPU that runs out of memory, before it counts as too small.
 pub(crate) const MAX_HALVINGS: usize = 3;
@@ -17,7 +19,7 @@ pub(crate) fn halve_activations(
     options: &mut StepperOptions,
     device: &Device,
     held_bytes: u64,
-) -> Option<String> {
+) -> Option<Message> {
     let is_full = matches!(error, JobError::Engine(EngineError::OutOfMemory { .. }));
     let held_bytes = if held_bytes == 0 { u64::MAX } else { held_bytes };
     let bytes = activation_budget(options.memory_budget_bytes, device).min(held_bytes);
@@ -25,7 +27,7 @@ pub(crate) fn halve_activations(
         return None;
     }
     options.memory_budget_bytes = Some(bytes / 2);
-    Some(format!("{}; trying again with at most {} of activations", finding(error), bytes_text(bytes / 2)))
+    Some(message!("{}; trying again with at most {} of activations", finding(error), bytes_text(bytes / 2)))
 }
 
 /// Makes steps with `attempt`, and if a GPU runs out of memory, again with a lower memory limit of activations. `attempt`

@@ -17,7 +17,9 @@ use cytoscope_pipeline::packages::is_model;
 use cytoscope_pipeline::{JobError, Model, ModelInput, SCRATCH, find_model, model_folders, move_channels};
 use cytoscope_storage::counted;
 use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{CONFIG, FROM_SCRATCH};
+use cytoscope_training_data::setting::IMAGE_CHANNELS;
 use cytoscope_training_data::{Normalize, TargetKind, TrainingTask};
 use head::{append_sigmoid, ends_in_sigmoid, further_layer, new_head, remove_sigmoid};
 use serde_json::{Value, json};
@@ -260,16 +262,18 @@ fn check_input_channels(from: &str, model_channels: usize, chosen: &[String]) ->
     if model_channels == chosen.len() {
         return Ok(());
     }
-    let choice = match chosen.len() {
-        1 => "the data have one".to_owned(),
-        count => format!("data.channels lists {count}"),
+    let choice: Message = match chosen.len() {
+        1 => "the data have one".into(),
+        count => message!("{IMAGE_CHANNELS} lists {count}"),
     };
     let next_step = match model_channels {
         1 => message!("list one channel, or train from scratch ({FROM_SCRATCH})"),
-        count => message!("list {count} in data.channels, in the order of the model's inputs, or choose another model"),
+        count => {
+            message!("list {count} in {IMAGE_CHANNELS}, in the order of the model's inputs, or choose another model")
+        }
     };
     let inputs = counted(model_channels, "input channel");
-    Err(wrong_use_with(format!("{from} has {inputs}, but {choice}"), next_step))
+    Err(wrong_use_with(message!("{from} has {inputs}, but {choice}"), next_step))
 }
 
 /// Returns the names of the output channels of a network that is trained to predict `target`.

@@ -75,12 +75,20 @@ pub(crate) fn pair_files(pair: &Pair) -> Vec<&Path> {
 /// Checks that the checkpoint in `folder` has the task, start model and seed of this job.
 pub(crate) fn check_same_run(state: &TrainState, job: &TrainJob, folder: &RunFolder) -> Result<(), JobError> {
     let saved = &state.job;
-    if saved.task == job.task && saved.from == job.from && saved.seed == job.seed {
+    let settings = [
+        ("task", saved.task.name().to_owned(), job.task.name().to_owned()),
+        ("start model", saved.from.to_string(), job.from.to_string()),
+        ("seed", saved.seed.to_string(), job.seed.to_string()),
+    ];
+    let changed = settings.iter().filter(|(_, before, now)| before != now);
+    let changed: Vec<String> =
+        changed.map(|(name, before, now)| format!("the {name} {before} instead of {now}")).collect();
+    if changed.is_empty() {
         return Ok(());
     }
     Err(JobError::Mismatch {
         path: folder.path.clone(),
-        problem: "the checkpoint in it was made with another task, start model or seed".into(),
+        problem: format!("the checkpoint in it was made with {}", changed.join(", ")).into(),
         next_step: message!(
             "use the original task, start model and seed, or use {RESTART} instead of {RESUME} to start over"
         ),

@@ -32,6 +32,7 @@ use cytoscope_pipeline::job_record::PendingRecord;
 use cytoscope_pipeline::{Context, JobError, JobErrorKind, Note, check_threads, find_model};
 use cytoscope_profile::{Stage, StageTotal};
 use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::RESUME;
 use cytoscope_training_data::{Loader, LoaderOptions, Pair, Sampler};
 use earlier_run::{has_settings, load_locked, resumed, unfinished};
@@ -70,7 +71,7 @@ pub(crate) struct Training<'a> {
     /// Bytes of the activations of the step that was compiled last on the device; 0 if none was.
     pub(crate) activation_bytes: AtomicU64,
     /// Notes about devices that have failed, which are added to the history when training goes on.
-    pub(crate) device_notes: Vec<String>,
+    pub(crate) device_notes: Vec<Message>,
     pub(crate) folder: RunFolder,
     pub(crate) start: StartModel,
     pub(crate) options: StepperOptions,

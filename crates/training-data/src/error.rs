@@ -43,7 +43,7 @@ pub enum TrainingDataError {
     #[error(transparent)]
     Format(#[from] FormatError),
     /// A folder, table or pair of files cannot be used.
-    #[error("{}: {}; {}", shown(.file), printable(.problem), printable(.next_step))]
+    #[error("{}: {}; {}", shown(.file), .problem.map_text(printable), .next_step.map_text(printable))]
     Data {
         /// Path of the file or folder.
         file: PathBuf,
@@ -53,7 +53,7 @@ pub enum TrainingDataError {
         next_step: Message,
     },
     /// A folder or table contains no pair, but files that could be part of one.
-    #[error("{}: {}; {}", shown(&.dataset.root), printable(.problem), printable(.next_step))]
+    #[error("{}: {}; {}", shown(&.dataset.root), .problem.map_text(printable), .next_step.map_text(printable))]
     NoPairs {
         /// The dataset without pairs, with the problem of each file.
         dataset: Box<Dataset>,

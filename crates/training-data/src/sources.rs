@@ -3,8 +3,9 @@
 use crate::dataset::{ImageRef, Pair};
 use crate::error::{TrainingDataError, check_range};
 use crate::reader::{CacheUse, Reader};
-use crate::setting::VOXEL_UM;
+use crate::setting::{IN_SETTINGS, VOXEL_UM};
 use crate::stack::{Role, Stack, open_image, pair_voxel_um};
+use cytoscope_storage::message;
 use cytoscope_volume::{BoxZyx, VoxelSize};
 use serde::{Deserialize, Serialize};
 
@@ -140,7 +141,7 @@ impl Sources {
             let size = VoxelSize { z, y, x }.in_slices(image.zyx[0]);
             // The grid of the patches depends on it.
             size.check().map_err(|e| {
-                TrainingDataError::data(&pair.image.path, e.to_string(), format!("set {VOXEL_UM} in the settings"))
+                TrainingDataError::data(&pair.image.path, e.to_string(), message!("set {VOXEL_UM} {IN_SETTINGS}"))
             })?;
             let voxel_um = [size.z, size.y, size.x];
             let first = stacks.len();

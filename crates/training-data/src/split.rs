@@ -3,7 +3,6 @@
 mod group;
 
 pub use group::Group;
-pub(crate) use group::series_suffix;
 
 use crate::cut::{CutAxis, MIN_EXTENT, StackCut, last_quarter};
 use crate::dataset::{Pair, Part, StackWindow};

@@ -3,10 +3,12 @@
 use crate::dataset::{ImageRef, Pair};
 use crate::error::TrainingDataError;
 use crate::limits::SLAB_BYTES;
-use crate::setting::{AXES, DataSetting, IMAGE_CHANNEL, IMAGE_CHANNELS, LABELS_CHANNEL, TARGET_CHANNEL, TARGETS, TIME};
+use crate::setting::{
+    AXES, DataSetting, IMAGE_CHANNEL, IMAGE_CHANNELS, IN_SETTINGS, LABELS_CHANNEL, TARGET_CHANNEL, TARGETS, TIME,
+};
 use cytoscope_formats::{Image, ImageMeta, open};
 use cytoscope_storage::message;
-use cytoscope_storage::message::TimePoint;
+use cytoscope_storage::message::{Message, TimePoint};
 use cytoscope_volume::{Axis, DType, Region, Samples, VoxelSize, element_count};
 
 /// Role of a stack in its pair.
@@ -66,7 +68,7 @@ pub(crate) fn channel_names(meta: &ImageMeta) -> Vec<String> {
 const MAX_LISTED: usize = 16;
 
 /// Returns the error of a file with several channels of which none is chosen.
-fn ambiguous_channel(reference: &ImageRef, role: Role, meta: &ImageMeta, hint: &str) -> TrainingDataError {
+fn ambiguous_channel(reference: &ImageRef, role: Role, meta: &ImageMeta, hint: &Message) -> TrainingDataError {
     let count = channel_count(meta);
     let names = first_channel_names(meta, count.min(MAX_LISTED));
     let listed: Vec<String> = names.iter().enumerate().map(|(i, name)| format!("{i} ({name})")).collect();
@@ -74,9 +76,9 @@ fn ambiguous_channel(reference: &ImageRef, role: Role, meta: &ImageMeta, hint: &
     let problem = format!("it has {count} channels: {}{more}", listed.join(", "));
     let setting = role.channel_setting();
     let next_step = match role {
-        Role::Labels => format!("set {setting} in the settings to the name or number of the one to train on{hint}"),
+        Role::Labels => message!("set {setting} {IN_SETTINGS} to the name or number of the one to train on{hint}"),
         Role::Image | Role::Target => {
-            format!("set {setting} in the settings to one of 0 to {}{hint}", count.saturating_sub(1))
+            message!("set {setting} {IN_SETTINGS} to one of 0 to {}{hint}", count.saturating_sub(1))
         }
     };
     TrainingDataError::data(&reference.path, problem, next_step)
@@ -125,7 +127,7 @@ fn choose_index(
     (what, setting): (&'static str, DataSetting),
     extent: usize,
     chosen: Option<usize>,
-    hint: &str,
+    hint: &Message,
 ) -> Result<usize, TrainingDataError> {
     // Time points count from 0 in the settings, but from 1 in the window; channels from 0 in both.
     let number = |i: usize| match setting {
@@ -140,17 +142,17 @@ fn choose_index(
         Some(i) if extent == 1 => Err(TrainingDataError::data(
             &image.path,
             message!("it has only one {what}, so {what} {} does not exist", number(i)),
-            format!("remove {setting} from the settings, or move this file elsewhere"),
+            message!("remove {setting} from the settings, or move this file elsewhere"),
         )),
         Some(i) => Err(TrainingDataError::data(
             &image.path,
             message!("{what} {} does not exist: there are {extent}", number(i)),
-            message!("set {setting} in the settings to one of {first} to {last}"),
+            message!("set {setting} {IN_SETTINGS} to one of {first} to {last}"),
         )),
         None => Err(TrainingDataError::data(
             &image.path,
             format!("it has {extent} {what}s"),
-            message!("set {setting} in the settings to one of {first} to {last}{hint}"),
+            message!("set {setting} {IN_SETTINGS} to one of {first} to {last}{hint}"),
         )),
     }
 }
@@ -162,7 +164,10 @@ impl Stack {
         let size = |axis| extent(meta, axis);
         let zyx = [size(Axis::Z), size(Axis::Y), size(Axis::X)];
         let samples = size(Axis::S).max(1);
-        let slices = if zyx[0] == 1 { format!(", or {AXES} to \"ZYX\" if these are slices") } else { String::new() };
+        let slices = match zyx[0] {
+            1 => message!(", or {AXES} to \"ZYX\" if these are slices"),
+            _ => Message::default(),
+        };
         let time = choose_index(reference, ("time point", TIME), size(Axis::T), reference.time, &slices)?;
         let channels = channel_count(meta);
         if reference.channel.is_none() && channels > 1 {

@@ -220,7 +220,7 @@ fn a_gpu_that_an_earlier_process_used_at_its_end_is_left_out_until_devices_are_l
 
 /// Opens no device.
 fn open_none(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
-    Err(EngineError::Device { device: device.id, reason: "it has no power".to_owned() })
+    Err(EngineError::Device { device: device.id, reason: "it has no power".into() })
 }
 
 /// Asserts that the worker retires after the first of two predictions on a device, during which a GPU fails.

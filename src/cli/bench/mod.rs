@@ -21,6 +21,8 @@ use cytoscope_pipeline::{Context, JobErrorKind, find_model};
 use cytoscope_profile::{Recorder, Stage};
 use cytoscope_quantize::ACCURACY_BUDGET;
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::message;
+use cytoscope_storage::setting::{FORCE, RESUME};
 use cytoscope_storage::target::{check_extension, check_file, check_writable, resolved};
 use indicatif::HumanDuration;
 use metrics::{Figures, TaskReport, dataset_info, figures, nested, spreads};
@@ -329,7 +331,7 @@ impl Bench {
                     Err(failure) if failure.kind() == JobErrorKind::Canceled => return Err(failure),
                     Err(failure) => {
                         progress.error = Some(failure.to_string());
-                        let message = format!("task {name} failed: {failure}");
+                        let message = message!("task {name} failed: {failure}");
                         if !self.skip_failed {
                             return Err(Failure::new(failure.kind(), message));
                         }
@@ -349,8 +351,11 @@ fn any_success(results: &[TaskResult], has_table: bool) -> Outcome {
         return Ok(());
     }
     let tasks = if results.len() == 1 { "the task".to_owned() } else { format!("all {} tasks", results.len()) };
-    let next_step = if has_table { "correct the table, and continue with --resume" } else { "try again with --force" };
-    Err(Failure::other(format!("{tasks} failed (the results state why); {next_step}")))
+    let next_step = match has_table {
+        true => message!("correct the table, and continue with {RESUME}"),
+        false => message!("try again with {FORCE}"),
+    };
+    Err(Failure::other(format!("{tasks} failed (the results state why)")).and_next(next_step))
 }
 
 /// Runs a task once, in a separate process, so that its peak memory is its own: of this program, or of another one.

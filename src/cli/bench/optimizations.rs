@@ -12,6 +12,7 @@ use cytoscope_engine_cpu::{CpuEngine, Optimizations};
 use cytoscope_graph::Tensor;
 use cytoscope_pipeline::{Context, Model, PredictJob, calibration_tiles};
 use cytoscope_profile::Recorder;
+use cytoscope_storage::message;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -93,7 +94,7 @@ pub(super) fn run(
         match compiled(context, &model, &tile, row) {
             Ok(done) => measured.push(done),
             Err((row, error)) if measured.is_empty() => {
-                return Err(Failure::new(error.kind(), format!("{}: {error}", row.name)));
+                return Err(Failure::new(error.kind(), message!("{}: {error}", row.name)));
             }
             Err((row, error)) => eprint_line(&format!("note: the row \"{}\" is left out: {error}", row.name)),
         }

@@ -10,6 +10,8 @@ use cytoscope_engine::select::fingerprint;
 use cytoscope_pipeline::provenance::InputRecord;
 use cytoscope_pipeline::{input_record, own_program};
 use cytoscope_storage::counted;
+use cytoscope_storage::message;
+use cytoscope_storage::setting::{FORCE, RESUME};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -55,10 +57,9 @@ fn this_build() -> String {
 pub(super) fn restore(all: &mut [Progress], earlier: &[TaskResult], origin: &Origin, path: &Path) -> Outcome {
     for result in earlier {
         let refused = |problem: &str| {
-            Failure::bad_input(format!(
-                "{}: {problem}; continue with the table, the data, the program and the machine of these results, or use \
-                 --force instead of --resume to start again",
-                path.display()
+            Failure::bad_input(format!("{}: {problem}", path.display())).and_next(message!(
+                "continue with the table, the data, the program and the machine of these results, or use {FORCE} instead of \
+                 {RESUME} to start again"
             ))
         };
         let name = &result.name;

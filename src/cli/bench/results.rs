@@ -3,8 +3,9 @@
 use super::metrics::{Figures, Metric, Spread, Unit, flat};
 use super::tasks::TaskKind;
 use crate::cli::failure::{Failure, Outcome};
-use crate::cli::measured::{PROGRAM, cores};
+use crate::cli::measured::cores;
 use crate::cli::{note_moved_aside, print, unreadable};
+use cytoscope_pipeline::PROGRAM;
 use cytoscope_pipeline::provenance::InputRecord;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::read::open_regular;

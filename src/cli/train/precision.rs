@@ -8,6 +8,8 @@ use cytoscope_pipeline::Context;
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_profile::Recorder;
 use cytoscope_storage::counted;
+use cytoscope_storage::message;
+use cytoscope_storage::setting::PRECISION;
 use cytoscope_train::{PrecisionComparison, TrainConfig, TrainJob, TrainPrecision, TrainReport, TrainSink};
 
 /// Kind of the working folder, as stored in its marker file.
@@ -24,7 +26,7 @@ pub(super) fn check(config: &TrainConfig) -> Result<(), Failure> {
             "--compare-precision compares mixed precision with 32-bit floats, but this training run computes in 32-bit \
              floats",
         )
-        .and_next("add --precision f16 or bf16, which need a GPU")),
+        .and_next(message!("add {PRECISION} f16 or bf16, which need a GPU"))),
     }
 }
 

@@ -17,7 +17,8 @@ use cytoscope_pipeline::job_record::{AnyRecord, JobKind, read_any, record_path};
 use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SEARCH_FOLDER_KIND, SearchTrial, is_search_table};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::message;
-use cytoscope_storage::setting::{OUT, RESTART, RESUME};
+use cytoscope_storage::message::Message;
+use cytoscope_storage::setting::{BATCH, DIAMETER, OUT, PRECISION, RESTART, RESUME, SERIES, SET};
 use cytoscope_storage::target::{check_file, resolved};
 use cytoscope_storage::write::atomic_write;
 use cytoscope_storage::{Overwrite, counted};
@@ -119,22 +120,23 @@ fn is_trained(options: &Train, trial: &[SettingAssignment], steps: usize) -> boo
 /// Refuses ranges of settings that are also given by an option: one of both would have no effect.
 fn refuse_given(options: &Train, ranges: &SearchSpace) -> Outcome {
     let given = [
-        ("batch", "--batch", options.batch.is_some()),
-        ("patch_zyx", "--patch", options.patch.is_some()),
-        ("diameter", "--diameter", options.diameter.is_some()),
-        ("data.series", "--series", options.series.is_some()),
-        ("precision", "--precision", options.precision.requested().is_some()),
-        ("performance", "--performance", options.performance.is_some()),
+        ("batch", Message::of(&BATCH), options.batch.is_some()),
+        ("patch_zyx", "--patch".into(), options.patch.is_some()),
+        ("diameter", Message::of(&DIAMETER), options.diameter.is_some()),
+        ("data.series", Message::of(&SERIES), options.series.is_some()),
+        ("precision", Message::of(&PRECISION), options.precision.requested().is_some()),
+        ("performance", "--performance".into(), options.performance.is_some()),
         // The steps of a trial are the whole budget.
-        ("budget.steps", "--steps", true),
-        ("budget.epochs", "--steps", true),
-        ("budget.minutes", "--steps", true),
+        ("budget.steps", "--steps".into(), true),
+        ("budget.epochs", "--steps".into(), true),
+        ("budget.minutes", "--steps".into(), true),
     ];
     for key in ranges.keys() {
-        let option = given.iter().find(|(setting, _, is_given)| *is_given && *setting == key).map(|(_, name, _)| *name);
+        let option = given.iter().find(|(setting, _, is_given)| *is_given && *setting == key);
+        let option = option.map(|(_, name, _)| name.clone());
         let is_set = options.set.iter().any(|assignment| assignment.key() == key);
-        if let Some(option) = option.or(is_set.then_some("--set")) {
-            return Err(Failure::wrong_use(format!(
+        if let Some(option) = option.or_else(|| is_set.then(|| Message::of(&SET))) {
+            return Err(Failure::wrong_use(message!(
                 "{key} has a range, and {option} gives it one value for all trials"
             ))
             .and_next("remove one of them"));
@@ -161,7 +163,7 @@ fn trial_settings(
         let all: Vec<SettingAssignment> = options.set.iter().chain(trial).cloned().collect();
         let checked = TrainConfig::read_with(options.config.as_deref(), &all).and_then(|config| config.check());
         checked.map_err(|error| {
-            Failure::new(error.kind(), format!("{}: trial {number}: {error}", space.display()))
+            Failure::new(error.kind(), message!("{}: trial {number}: {error}", space.display()))
                 .with_next_step(error.next_step().map(String::from))
         })?;
     }
@@ -194,6 +196,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
     let rungs = search_rungs(trials, steps);
     let mut active: Vec<usize> = (0..trials).collect();
     let (mut last_report, mut last_failure) = (None, Failure::bad_input("no trial was run"));
+    let mut last_error = Message::default();
     let mut remaining = RemainingTime::default();
     for (place, rung) in rungs.iter().enumerate() {
         let (number, is_last) = (place + 1, place + 1 == rungs.len());
@@ -216,10 +219,14 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
                     words.extend(switches(options, is_last.then_some(&job), assigned).map(str::to_owned));
                     let (row, ended) = run_trial(trial, number, rung.steps, values, &words)?;
                     let report = match ended {
-                        Ok(report) => Some(report),
+                        Ok(report) => {
+                            last_error = row.error.as_str().into();
+                            Some(report)
+                        }
                         Err(failure) => {
                             // A run that was ended together with the search has not failed.
                             context.check()?;
+                            last_error = failure.message().clone();
                             last_failure = failure;
                             None
                         }
@@ -231,7 +238,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
             remaining.add(rung.steps, report.as_ref().map(|_| row.seconds));
             show_trial(options, &table.keys, &row, rungs.len(), &remaining);
             if is_last && report.is_none() && !is_complete {
-                return Err(last_failure.with_message(format!("the best trial failed with all steps: {}", row.error)));
+                return Err(last_failure.with_message(message!("the best trial failed with all steps: {last_error}")));
             }
             last_report = report;
             scored.extend(row.score.map(|score| (trial, score)));
@@ -243,8 +250,7 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
         let kept = rungs.get(place + 1).map_or(0, |next| next.trials);
         active = scored.iter().take(kept).map(|(trial, _)| *trial).collect();
         if !is_last && active.is_empty() {
-            let error = table.rows.last().map_or_else(String::new, |row| row.error.clone());
-            return Err(last_failure.with_message(format!("all trials failed; the last error was: {error}")));
+            return Err(last_failure.with_message(message!("all trials failed; the last error was: {last_error}")));
         }
     }
     finish(options, &table, last_report.as_ref())
@@ -285,6 +291,8 @@ fn finish(options: &Train, table: &ResultsTable, report: Option<&TrainCommandRep
     let plots = beside(&options.out, PLOTS);
     let wrote = if report.is_some() { "wrote" } else { "its results are" };
     print(&format!("{wrote} {}, {} and {}", options.out.display(), table.path.display(), plots.display()));
+    let records = report.into_iter().flat_map(|report| &report.provenance);
+    records.for_each(|record| print(&format!("  wrote {}", record.display())));
     Ok(())
 }
 

@@ -18,6 +18,9 @@ use cytoscope_pipeline::{
     CancelToken, DiameterUnit, InferenceSettings, JobErrorKind, Model, Preset, measured_gpu_name,
 };
 use cytoscope_profile::{Recorder, Stage};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
+use cytoscope_storage::setting::PRECISION;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -242,14 +245,14 @@ pub(super) fn run(
 /// Returns why a float precision cannot become a default: its maps differ from those in 32-bit floats in the same tiles by more
 /// than `--precision auto` allows. `None` if it can, or if that is not known. `float_error` is the difference that the tiles cause.
 /// Int8 networks have passed the accuracy budget of their quantization.
-fn inaccuracy(precision: Precision, relative_l2: Option<f64>, float_error: Option<f64>) -> Option<String> {
+fn inaccuracy(precision: Precision, relative_l2: Option<f64>, float_error: Option<f64>) -> Option<Message> {
     if matches!(precision, Precision::F32 | Precision::Int8) {
         return None;
     }
     let error = relative_l2? - float_error?;
     (error > ERROR_BUDGET).then(|| {
-        format!(
-            "the maps differ from those in 32-bit floats by a relative L2 error of {error:.1e}; --precision auto allows \
+        message!(
+            "the maps differ from those in 32-bit floats by a relative L2 error of {error:.1e}; {PRECISION} auto allows \
              {ERROR_BUDGET}"
         )
     })

@@ -9,7 +9,7 @@ mod training;
 use super::child::Scratch;
 use super::diameter::comparison_diameter;
 use super::failure::{Failure, Outcome};
-use super::measured::{Measurement, PROGRAM};
+use super::measured::Measurement;
 use super::options::{StageTraceOption, one_of};
 use super::progress::context;
 use super::trace_path::check_trace;
@@ -20,12 +20,14 @@ use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_pipeline::predict::ChannelRef;
 use cytoscope_pipeline::{
     CancelToken, Context, DiameterRequest, DiameterUnit, InferenceSettings, JobError, JobErrorKind, MachineProfile,
-    MachineProfiles, Model, ModelTask, PredictJob, Preset, SCRATCH, TrainingSettings, find_model, machine_key,
+    MachineProfiles, Model, ModelTask, PROGRAM, PredictJob, Preset, SCRATCH, TrainingSettings, find_model, machine_key,
     preprocessed,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{Recorder, bytes_text};
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::message;
+use cytoscope_storage::setting::{CONFIG, DEVICE};
 use cytoscope_train::{CheckJob, TrainConfig, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use cytoscope_volume::{Axes, Axis};
@@ -271,7 +273,7 @@ impl Tune {
         }
         saving?;
         if let Some(failure) = training_failure.filter(|failure| failure.kind() != JobErrorKind::Canceled) {
-            return Err(Failure::new(failure.kind(), format!("training was not tuned: {failure}")));
+            return Err(Failure::new(failure.kind(), message!("training was not tuned: {failure}")));
         }
         if complete {
             return Ok(());
@@ -375,8 +377,10 @@ impl Tune {
         };
         let candidates = training::candidates(&config, devices);
         if candidates.is_empty() {
-            return Err(Failure::wrong_use("none of the devices trains in the precision that --config states")
-                .and_next("choose another precision or --device"));
+            return Err(Failure::wrong_use(message!(
+                "none of the devices trains in the precision that {CONFIG} states"
+            ))
+            .and_next(message!("choose another precision or {DEVICE}")));
         }
         self.progress().preparing("checking the training data");
         let from = Some(self.model.clone());

@@ -159,7 +159,7 @@ fn a_training_run_without_its_marker_is_named_and_kept() {
     write_settings(&fixture, "");
     std::fs::create_dir(fixture.path("m.training")).unwrap();
     std::fs::write(fixture.path("m.training/training.json"), "{}").unwrap();
-    let train = [&SMALL[..], &["--steps", "1", "--out", "m"]].concat();
+    let train = [&SMALL[..], &["--steps", "1", "--without-int8", "--out", "m"]].concat();
     let marker = r#"{"made_by":"cytoscope","kind":"training"}"#;
     for damaged in [None, Some("{\"made_by")] {
         if let Some(text) = damaged {

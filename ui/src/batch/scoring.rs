@@ -146,6 +146,7 @@ impl Batch {
             cpu_because: None,
             precision: model.precision,
             diameter: if model.rescales { self.diameter } else { DiameterRequest::Auto },
+            channel: None,
             ignore_below_voxels: self.ignore_below,
             ignore_label: self.ignore_label,
             voxel_um: model.voxel_um,

@@ -61,6 +61,8 @@ pub(crate) enum CorrectionsAction {
         /// Folder of the dataset.
         folder: PathBuf,
     },
+    /// Ends the strokes in progress in all documents, so that they are kept, or reported if they are refused.
+    EndStrokes,
     /// Saves the unsaved labels of all documents.
     SaveAll,
 }
@@ -147,6 +149,10 @@ impl Corrections {
                 if let Some(document) = documents.get(document) {
                     self.export_pair(document, folder, jobs, display);
                 }
+            }
+            CorrectionsAction::EndStrokes => {
+                let open = self.by_document.values().filter(|c| c.phase == Phase::Open);
+                open.for_each(|c| c.send(SessionRequest::EndStroke));
             }
             CorrectionsAction::SaveAll => {
                 for correction in self.by_document.values_mut().filter(|c| c.is_modified() && !c.saving) {

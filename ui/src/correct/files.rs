@@ -3,8 +3,10 @@
 use cytoscope_corrections::{CorrectionError, LabelSnapshot};
 use cytoscope_pipeline::{ArtifactKind, stack_stem};
 use cytoscope_storage::folder::move_back;
+use cytoscope_storage::lock::LockedFile;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::atomic_write_with;
+use std::fs::TryLockError;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -108,8 +110,9 @@ impl CorrectionFiles {
     /// Renames the files so that new corrections can start. Returns their new paths.
     ///
     /// # Errors
-    /// If they cannot be renamed.
+    /// If they cannot be renamed, or are open in another window.
     pub(crate) fn set_aside(&self) -> io::Result<SetAside> {
+        let _unused = lock_unused(&self.journal)?;
         // The labels last: if another file cannot be renamed, they are still where the window shows them.
         let all = [&self.base, &self.journal, &self.labels];
         let n = free_number(&all.map(PathBuf::as_path))?;
@@ -147,6 +150,21 @@ fn is_time_of_another(folder: &Path, stem: &str) -> bool {
         entries.map(|entry| entry.path()).any(|path| path.is_file() && stack_stem(&path) == series)
     };
     !was_predicted(stem) && (was_predicted(series) || exists())
+}
+
+/// Locks a journal, if there is one, so that no other window opens it; an error if one has it open.
+fn lock_unused(journal: &Path) -> io::Result<Option<LockedFile>> {
+    let file = match open_regular(journal) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            Err(io::Error::other("these corrections are open in another window or program"))
+        }
+        // On file systems without locks another window cannot be detected.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(LockedFile::new(file))),
+    }
 }
 
 fn rename_file(from: &Path, to: &Path) -> io::Result<()> {
@@ -214,6 +232,19 @@ mod tests {
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5);
         assert_ne!(CorrectionFiles::of(folder.path(), "cells", Some(3)), files);
+    }
+
+    #[test]
+    fn corrections_that_another_window_has_opened_are_not_set_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = CorrectionFiles::of(folder.path(), "cells", None);
+        let open = std::fs::File::create(&files.journal).unwrap();
+        open.lock().unwrap();
+        assert!(files.set_aside().unwrap_err().to_string().contains("another window"));
+        assert!(files.journal.is_file());
+        drop(open);
+        files.set_aside().unwrap();
+        assert!(!files.journal.exists());
     }
 
     #[test]

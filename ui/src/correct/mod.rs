@@ -243,7 +243,8 @@ impl Corrections {
                 self.request_start(id, None, documents, jobs, &mut effects);
             }
             Err(reason) => {
-                let details = format!("{reason}. Rename it by hand and try again.");
+                let details =
+                    format!("{reason}. Close other windows that use it, or rename it by hand, and try again.");
                 effects.error("Earlier corrections cannot be set aside", details);
             }
         }

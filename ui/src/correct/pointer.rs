@@ -75,8 +75,11 @@ impl Corrections {
         let Some(correction) = self.by_document.get_mut(&id) else { return };
         let tools = &mut self.tools;
         if document.time != correction.time {
-            if event.phase == PointerPhase::Down {
-                notify_other_time(correction.time, effects);
+            match event.phase {
+                PointerPhase::Down => notify_other_time(correction.time, effects),
+                PointerPhase::Move => {}
+                // A stroke that was begun at its own time point ends where it left it.
+                PointerPhase::Up => correction.send(SessionRequest::EndStroke),
             }
             return;
         }

@@ -114,7 +114,7 @@ pub struct CorrectionState {
     pub undo_count: usize,
     /// Names of the next steps to redo, next first, at most `MAX_STEP_NAMES`.
     pub redo: Vec<String>,
-    /// Whether there are unsaved edits.
+    /// Whether there are unsaved edits, including a stroke in progress.
     pub modified: bool,
     /// Number of labels in use.
     pub label_count: usize,
@@ -318,8 +318,11 @@ impl SessionThread {
                 Ok(first) => first,
                 Err(RecvTimeoutError::Timeout) => {
                     // A long journal is compacted while the session is idle; if that fails, it stays long.
-                    tidy =
-                        tidy && (session.has_open_stroke() || !session.needs_compaction() || session.compact().is_ok());
+                    if tidy && !session.has_open_stroke() && session.needs_compaction() {
+                        tidy = session.compact().is_ok();
+                        self.emit(SessionEvent::State(Box::new(state(&session))));
+                        (self.wake)();
+                    }
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -363,24 +366,27 @@ impl SessionThread {
         match request {
             SessionRequest::BeginStroke(brush, at) => session.begin_stroke(brush, at).map(|_| ()).map_err(stroke),
             SessionRequest::ExtendStroke(to) => session.extend_stroke(to).map(|_| ()).map_err(stroke),
-            SessionRequest::EndStroke => {
-                if let Some(change) = session.end_stroke().map_err(stroke)? {
-                    self.emit(SessionEvent::Edited(change));
-                }
-                Ok(())
-            }
+            SessionRequest::EndStroke => self.end_stroke(session).map_err(stroke),
             SessionRequest::CancelStroke => {
                 session.cancel_stroke();
                 Ok(())
             }
             SessionRequest::Apply(edit) => {
+                self.end_stroke(session).map_err(stroke)?;
                 let change = session.apply(&edit).map_err(|e| (SessionTask::Edit, e))?;
                 self.emit(SessionEvent::Edited(change));
                 Ok(())
             }
-            SessionRequest::Undo => session.undo().map(|_| ()).map_err(|e| (SessionTask::Undo, e)),
-            SessionRequest::Redo => session.redo().map(|_| ()).map_err(|e| (SessionTask::Redo, e)),
+            SessionRequest::Undo => {
+                self.end_stroke(session).map_err(stroke)?;
+                session.undo().map(|_| ()).map_err(|e| (SessionTask::Undo, e))
+            }
+            SessionRequest::Redo => {
+                self.end_stroke(session).map_err(stroke)?;
+                session.redo().map(|_| ()).map_err(|e| (SessionTask::Redo, e))
+            }
             SessionRequest::Save(path) => {
+                self.end_or_report_stroke(session);
                 let ticket = session.begin_save().map_err(|e| (SessionTask::Save, e))?;
                 self.write(ticket, path);
                 Ok(())
@@ -395,11 +401,30 @@ impl SessionThread {
                 recorded
             }
             SessionRequest::Export(pair) => {
+                self.end_or_report_stroke(session);
                 let ticket = session.begin_save().map_err(|e| (SessionTask::Export, e))?;
                 self.export(ticket, pair);
                 Ok(())
             }
-            SessionRequest::Close => Ok(()),
+            SessionRequest::Close => {
+                self.end_or_report_stroke(session);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes a stroke in progress a step, and reports what it changed.
+    fn end_stroke(&self, session: &mut Session) -> Result<(), CorrectionError> {
+        if let Some(change) = session.end_stroke()? {
+            self.emit(SessionEvent::Edited(change));
+        }
+        Ok(())
+    }
+
+    /// As [`Self::end_stroke`], before a request for all other edits, which goes on if the stroke is refused.
+    fn end_or_report_stroke(&self, session: &mut Session) {
+        if let Err(error) = self.end_stroke(session) {
+            self.emit(SessionEvent::Failed(SessionTask::Stroke, error.to_string()));
         }
     }
 
@@ -528,60 +553,4 @@ fn load(start: &SessionStart, path: &std::path::Path) -> Result<LabelVolume, Cor
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test")]
-mod tests {
-    use super::*;
-    use cytoscope_corrections::Scope;
-
-    #[cfg(unix)]
-    #[test]
-    fn labels_are_reported_as_saved_even_if_the_journal_cannot_record_it() {
-        use cytoscope_corrections::{BrushShape, DrawOver};
-        let folder = tempfile::tempdir().unwrap();
-        let journal_folder = tempfile::tempdir().unwrap();
-        let journal = journal_folder.path().join("cells.corrections");
-        let options = SessionOptions { compact_above_bytes: 0, undo_budget_bytes: 0, ..SessionOptions::default() };
-        let volume = LabelVolume::new([2, 9, 9], VoxelSize::default()).unwrap();
-        let (mut session, _) = Session::open(volume, None, &journal, options).unwrap();
-        let mut value = 1;
-        while !session.needs_compaction() {
-            let brush = Brush { shape: BrushShape::Ball, radius_um: 2.0, value, over: DrawOver::Any };
-            session.apply(&Edit::Paint { brush, points: vec![[0.0, 4.0, 4.0]] }).unwrap();
-            value += 1;
-            assert!(value < 10_000);
-        }
-        // The open journal can be written, but it cannot be compacted.
-        drop(journal_folder);
-        let (requests_in, _requests) = channel();
-        let (events_out, events) = channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let mut thread = SessionThread { requests_in, events_out, wake: Arc::new(|| {}), waiting, writing: Vec::new() };
-        let labels = folder.path().join("labels.tif");
-        let saved = session.begin_save().unwrap().save(&labels, &mut |_, _| ControlFlow::Continue(()));
-        let (what, _) = thread.handle(&mut session, SessionRequest::Written(labels.clone(), saved)).unwrap_err();
-        assert_eq!(what, SessionTask::RecordSave);
-        let events: Vec<SessionEvent> = events.try_iter().collect();
-        assert!(matches!(events.as_slice(), [SessionEvent::Saved(path)] if *path == labels), "{events:?}");
-        assert!(!session.is_modified());
-    }
-
-    #[test]
-    fn corrections_continue_from_the_copy_of_their_labels_if_the_saved_ones_cannot_be_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let files = CorrectionFiles::of(folder.path(), "cells", None);
-        let labels = folder.path().join("cells_labels.tif");
-        let (shape_zyx, voxel_um) = ([1, 2, 3], VoxelSize::new_um(1.0, 1.0, 1.0));
-        LabelVolume::from_dense(shape_zyx, voxel_um, &[0, 1, 1, 0, 2, 2]).unwrap().labels().save(&labels).unwrap();
-        let bases = vec![Base::File(labels)];
-        let start = SessionStart { bases, shape_zyx, voxel_um, time: None, files: files.clone() };
-        let (mut session, _) = open(&start).unwrap();
-        session.apply(&Edit::Delete { label: 1, scope: Scope::Volume }).unwrap();
-        session.close().unwrap();
-        std::fs::write(&files.labels, "another program was interrupted").unwrap();
-        let only_saved = vec![Base::File(files.labels.clone())];
-        assert!(open(&SessionStart { bases: only_saved.clone(), ..start.clone() }).is_err());
-        let bases = only_saved.into_iter().chain([Base::File(files.base.clone()), Base::Empty]).collect();
-        let (session, replay) = open(&SessionStart { bases, ..start }).unwrap();
-        assert_eq!((replay.entries, session.volume().voxel_count(1), session.volume().voxel_count(2)), (1, 0, 2));
-    }
-}
+mod tests;

@@ -284,6 +284,11 @@ impl Jobs {
         Some(format!("{} · {work}", preparing.model))
     }
 
+    /// Title of the model whose tuning or search runs; it goes on without the window unless it is canceled.
+    pub(super) fn running_tuning(&self) -> Option<&str> {
+        self.tuning.run.as_ref().filter(|run| !run.canceled).map(|run| run.model.as_str())
+    }
+
     /// Whether a search for training settings runs or is about to.
     pub(crate) fn is_searching(&self) -> bool {
         let is_prepared = self.tuning.preparing.as_ref().is_some_and(|preparing| preparing.is_search);
@@ -459,13 +464,16 @@ mod tests {
     #[test]
     fn a_process_and_those_it_started_are_canceled() {
         let wake: Wake = Arc::new(|| {});
-        let mut tuning = Tuning::new(Some(Path::new("/bin/sh")), None, &wake);
+        let mut jobs = Jobs::new(None, None, None, &wake);
+        jobs.tuning = Tuning::new(Some(Path::new("/bin/sh")), None, &wake);
         // The shell waits for a process of its group.
         let arguments = ["-c", "sleep 60; exit 0"].map(OsString::from);
         let started = std::time::Instant::now();
-        tuning.start("m".to_owned(), TunedRuns::Predictions, PerformanceRequest::Auto, &arguments).unwrap();
-        let run = tuning.run.as_mut().unwrap();
-        run.cancel();
+        jobs.tuning.start("m".to_owned(), TunedRuns::Search, PerformanceRequest::Auto, &arguments).unwrap();
+        assert_eq!(jobs.continued_without_window().map(|(title, _)| title).as_deref(), Some("m · search"));
+        jobs.cancel_tuning();
+        assert!(jobs.continued_without_window().is_none());
+        let run = jobs.tuning.run.as_mut().unwrap();
         assert!(run.canceled);
         assert!(run.ended.recv().unwrap().is_err());
         assert!(started.elapsed().as_secs() < 30, "it was waited for");

@@ -1,8 +1,16 @@
-//! Unsaved work: changed segmentation options with their previews, and jobs that end with the window.
+//! Unsaved work: changed segmentation options with their previews, and jobs that end with the window
+//! or go on without it.
 
 use super::Jobs;
 use crate::work::{JobView, Purpose};
 use cytoscope_objects::SegmentOptions;
+
+/// What the quit dialog says about tuning that runs.
+const TUNING_GOES_ON: &str = "Tuning goes on without the window and saves the settings that it finds. To end it, go back and \
+                              cancel it first.";
+/// What the quit dialog says about a search that runs.
+const SEARCH_GOES_ON: &str = "The search goes on without the window. To end it, go back and cancel it first. In both cases, \
+                              Continue search shows its trials later, and continues it if it has not ended.";
 
 impl Jobs {
     /// Titles of the jobs whose results are lost if the window closes now; `title` returns that of an open document.
@@ -12,6 +20,13 @@ impl Jobs {
         // Predictions are offered by the next window only once they are queued.
         let prepared = self.preparing.iter().filter_map(|id| Some(format!("{} · predict", title(*id)?)));
         requested.chain(prepared).chain(self.prepared_tuning()).collect()
+    }
+
+    /// Title of the tuning or the search that goes on without the window, and what the user should know about it.
+    pub(crate) fn continued_without_window(&self) -> Option<(String, &'static str)> {
+        let model = self.running_tuning()?;
+        let (work, text) = if self.is_searching() { ("search", SEARCH_GOES_ON) } else { ("tune", TUNING_GOES_ON) };
+        Some((format!("{model} · {work}"), text))
     }
 
     /// Number of objects in the unsaved preview of a document.

@@ -4,7 +4,7 @@ use super::JobSubject;
 use crate::engine_notes::note_in_window;
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::predict::TilePlan;
-use cytoscope_pipeline::{DeviceInUse, Event, Note, ProgressStage, StageProgress};
+use cytoscope_pipeline::{DeviceInUse, Event, Note, PROGRAM, ProgressStage, StageProgress};
 use cytoscope_profile::{
     DeviceMemoryPeak, InputFacts, MemoryMark, MemoryPeak, MemorySample, RUN_FORMAT, RunFacts, RunRecord, Slowdown,
     SpanRecord, Stage, StageTotal, TrainingFacts, total_bytes,
@@ -17,9 +17,6 @@ use std::time::Instant;
 
 /// Number of reports of training steps that the current step time is averaged over.
 const RECENT: usize = 20;
-
-/// Name and version of this program, as run records state them.
-const PROGRAM: &str = concat!("cytoscope ", env!("CARGO_PKG_VERSION"));
 
 /// Purpose of a job, which decides how its result is used.
 #[derive(Debug, Clone, PartialEq)]

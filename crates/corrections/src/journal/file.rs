@@ -3,7 +3,7 @@
 use super::check_sum;
 use super::record::Record;
 use crate::{CorrectionError, Fingerprint};
-use cytoscope_storage::lock::LockedFile;
+use cytoscope_storage::lock::{LockedFile, is_linked_at};
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -30,10 +30,14 @@ pub(crate) struct JournalFile {
     pub bases: Vec<Fingerprint>,
     /// Whether `path` was replaced by a new file that is not open yet.
     replaced: bool,
+    /// Whether the file may be longer than its valid part, because a record that could not be written was not cut off.
+    has_torn_end: bool,
     /// Minimum time between two syncs.
     sync_interval: Duration,
 }
 
+/// Number of times that a journal is opened which another process replaces before it is locked.
+const ATTEMPTS: usize = 16;
 /// Largest number of fingerprints in a journal: the first and the latest ones.
 const MAX_BASES: usize = 64;
 
@@ -67,20 +71,31 @@ pub(crate) struct ResumeState {
 impl JournalFile {
     /// Opens a file for reading and writing, creates it if necessary, and locks it.
     pub fn lock(path: &Path) -> Result<LockedFile, CorrectionError> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(CorrectionError::io(path, "opening the journal"))?;
-        match file.try_lock() {
-            Ok(()) => Ok(LockedFile::new(file)),
-            Err(TryLockError::WouldBlock) => Err(CorrectionError::InUse { journal: path.to_owned() }),
-            // On file systems without locks a second window cannot be detected; editing is still allowed.
-            Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => Ok(LockedFile::new(file)),
-            Err(TryLockError::Error(e)) => Err(CorrectionError::io(path, "locking the journal")(e)),
+        for _ in 0..ATTEMPTS {
+            if let Some(file) = Self::lock_opened(path, Self::open_or_create(path)?)? {
+                return Ok(file);
+            }
         }
+        Err(CorrectionError::InUse { journal: path.to_owned() })
+    }
+
+    fn open_or_create(path: &Path) -> Result<File, CorrectionError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        options.open(path).map_err(CorrectionError::io(path, "opening the journal"))
+    }
+
+    /// Locks an open file; `None` if the path has another file by now, because a session that compacted its journal replaced
+    /// it. What is written to the old one would be lost.
+    fn lock_opened(path: &Path, file: File) -> Result<Option<LockedFile>, CorrectionError> {
+        let file = match file.try_lock() {
+            Ok(()) => LockedFile::new(file),
+            Err(TryLockError::WouldBlock) => return Err(CorrectionError::InUse { journal: path.to_owned() }),
+            // On file systems without locks a second window is detected only by what it writes.
+            Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => LockedFile::new(file),
+            Err(TryLockError::Error(e)) => return Err(CorrectionError::io(path, "locking the journal")(e)),
+        };
+        Ok(is_linked_at(&file, path).then_some(file))
     }
 
     /// Continues a locked file after its last valid record; the rest is cut off.
@@ -88,8 +103,8 @@ impl JournalFile {
         let ResumeState { len, position, compact_len, bases, sync_interval } = from;
         file.set_len(len).map_err(CorrectionError::io(path, "cutting the journal"))?;
         let syncer = Syncer::start(path, &file, sync_interval)?;
-        let path = path.to_owned();
-        Ok(Self { path, file, len, position, compact_len, bases, replaced: false, syncer, sync_interval })
+        let (path, replaced, has_torn_end) = (path.to_owned(), false, false);
+        Ok(Self { path, file, len, position, compact_len, bases, replaced, has_torn_end, syncer, sync_interval })
     }
 
     /// Length of the journal in bytes.
@@ -126,12 +141,13 @@ impl JournalFile {
         if self.replaced {
             self.take_over()?;
         }
+        self.refuse_changed()?;
         let bytes = encode_record(self.position, body);
         let written = self.file.seek(SeekFrom::Start(self.len)).and_then(|_| self.file.write_all(&bytes));
         if let Err(e) = written {
             // The partial record is cut off. If that fails too, it is overwritten by the next record or ignored when
             // read.
-            let _ = self.file.set_len(self.len);
+            self.has_torn_end = self.file.set_len(self.len).is_err();
             return Err(CorrectionError::io(&self.path, "writing the journal")(e));
         }
         self.len += bytes.len() as u64;
@@ -140,13 +156,29 @@ impl JournalFile {
         Ok(())
     }
 
+    /// Refuses a file that another process has written to. On some network drives, locks are visible to one machine only, or
+    /// there are none, and both processes would overwrite the records of the other one.
+    fn refuse_changed(&self) -> Result<(), CorrectionError> {
+        let metadata = self.file.metadata().map_err(CorrectionError::io(&self.path, "reading the journal"))?;
+        if self.has_torn_end || metadata.len() == self.len {
+            return Ok(());
+        }
+        Err(CorrectionError::Changed { journal: self.path.clone() })
+    }
+
+    /// Reports a failed sync.
+    #[cfg(test)]
+    pub fn set_sync_failure(&mut self) {
+        *self.syncer.failure.lock().unwrap() = Some("the disk failed".to_owned());
+    }
+
     /// Makes every write fail until the file is opened again.
     #[cfg(test)]
     pub fn forbid_writing(&mut self) {
         self.file = LockedFile::new(File::open(&self.path).unwrap());
     }
 
-    /// The error of the last background sync; `None` if it succeeded.
+    /// The error of the last background sync that failed; `None` if all have succeeded since the file was opened or replaced.
     pub fn sync_failure(&self) -> Option<String> {
         self.syncer.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -164,6 +196,13 @@ impl JournalFile {
         &mut self,
         fill: impl FnOnce(&mut RecordWriter<'_>) -> io::Result<()>,
     ) -> Result<(), CorrectionError> {
+        if !self.replaced {
+            self.refuse_changed()?;
+            // This file may have been renamed, and another session have begun a journal at its path.
+            if self.path.exists() && !is_linked_at(&self.file, &self.path) {
+                return Err(CorrectionError::Changed { journal: self.path.clone() });
+            }
+        }
         let (mut len, mut position) = (0, 0);
         cytoscope_storage::write::atomic_write_with(&self.path, |out| {
             let mut writer = RecordWriter { out, len: 0, position: 0 };
@@ -181,11 +220,11 @@ impl JournalFile {
         let file = Self::lock(&self.path)?;
         let found = file.metadata().map_err(CorrectionError::io(&self.path, "reading the journal"))?.len();
         if found != self.len {
-            return Err(CorrectionError::InUse { journal: self.path.clone() });
+            return Err(CorrectionError::Changed { journal: self.path.clone() });
         }
         self.syncer = Syncer::start(&self.path, &file, self.sync_interval)?;
         self.file = file;
-        self.replaced = false;
+        (self.replaced, self.has_torn_end) = (false, false);
         Ok(())
     }
 }
@@ -267,7 +306,10 @@ fn sync_on_request(file: &File, received: &Receiver<()>, sync_interval: Duration
         }
         let outcome = file.sync_data();
         last = Some(Instant::now());
-        *failure.lock().unwrap_or_else(PoisonError::into_inner) = outcome.err().map(|e| e.to_string());
+        // It is kept: after an error, a system may report success although it has dropped what it could not write.
+        if let Err(error) = outcome {
+            *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        }
         if !open {
             return;
         }
@@ -294,15 +336,74 @@ mod tests {
         Fingerprint::try_from(format!("{number:064x}")).unwrap()
     }
 
+    /// A new journal without a header.
+    fn journal(path: &Path) -> JournalFile {
+        let (sync_interval, bases) = (Duration::ZERO, Vec::new());
+        let from = ResumeState { len: 0, position: 0, compact_len: 0, bases, sync_interval };
+        JournalFile::resume(path, JournalFile::lock(path).unwrap(), from).unwrap()
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_journal_that_was_replaced_before_it_was_locked_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.journal");
+        let file = JournalFile::open_or_create(&path).unwrap();
+        cytoscope_storage::write::atomic_write(&path, b"compacted").unwrap();
+        assert!(JournalFile::lock_opened(&path, file).unwrap().is_none());
+        assert_eq!(JournalFile::lock(&path).unwrap().metadata().unwrap().len(), 9);
+    }
+
+    // Elsewhere, a lock prevents another handle from writing.
+    #[cfg(unix)]
+    #[test]
+    fn nothing_is_written_to_a_journal_that_another_process_has_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.journal");
+        let mut journal = journal(&path);
+        journal.append(&Record::Undo).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.extend(encode_record(1, &Record::Redo.body()));
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(matches!(journal.append(&Record::Undo), Err(CorrectionError::Changed { .. })));
+        assert!(matches!(journal.replace(|out| out.write_raw(b"new")), Err(CorrectionError::Changed { .. })));
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_journal_that_another_session_began_at_the_same_path_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.journal");
+        let mut journal = journal(&path);
+        std::fs::rename(&path, folder.path().join("earlier.journal")).unwrap();
+        std::fs::write(&path, "of another session").unwrap();
+        assert!(matches!(journal.replace(|out| out.write_raw(b"new")), Err(CorrectionError::Changed { .. })));
+        assert_eq!(std::fs::read(&path).unwrap(), b"of another session");
+        // One that was removed is written again.
+        std::fs::remove_file(&path).unwrap();
+        journal.replace(|out| out.write_raw(b"new")).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_failed_sync_is_reported_although_a_later_one_succeeds() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut journal = journal(&folder.path().join("a.journal"));
+        journal.set_sync_failure();
+        journal.append(&Record::Undo).unwrap();
+        let failure = Arc::clone(&journal.syncer.failure);
+        // The sync is waited for.
+        drop(journal);
+        assert!(failure.lock().unwrap().is_some());
+    }
+
     #[test]
     fn fingerprints_of_a_long_journal_are_those_of_adding_one_after_the_other() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.journal");
         for (given, count) in [(vec![], 0), (vec![7], 1), (vec![3, 1, 3, 2, 1], 3), ((0..100).collect(), 64)] {
-            let file = JournalFile::lock(&path).unwrap();
-            let (sync_interval, bases) = (Duration::ZERO, Vec::new());
-            let from = ResumeState { len: 0, position: 0, compact_len: 0, bases, sync_interval };
-            let mut journal = JournalFile::resume(&path, file, from).unwrap();
+            let mut journal = journal(&path);
             let all: Vec<Fingerprint> = given.into_iter().map(fingerprint).collect();
             all.iter().for_each(|base| journal.add_base(*base));
             assert_eq!(journal.bases.len(), count);

@@ -63,8 +63,16 @@ impl<R: Read> JournalReader<R> {
         if !fixed.starts_with(MAGIC) {
             return Err(no("it is not a journal of corrections"));
         }
-        if number(8) != VERSION {
-            let problem = format!("it is a journal of version {}, but only version {VERSION} is supported", number(8));
+        let version = number(8);
+        if version > VERSION {
+            let problem = format!(
+                "a later version of Cytoscope has written it and can continue it (its format is {version}, this version reads \
+                 {VERSION})"
+            );
+            return Err(HeaderError::NotAJournal(problem));
+        }
+        if version != VERSION {
+            let problem = format!("its format is {version}, but this version reads {VERSION}");
             return Err(HeaderError::NotAJournal(problem));
         }
         let count = u64::from(number(12));

@@ -1,8 +1,8 @@
 //! Plans convolutions and normalizations.
 
 use super::{ConvGeometry, Cut, Kind, PlanResult, Planner, Source, Taps, TrainKind, unsupported};
-use crate::form::{Form, broadcast_form, count, to_3d};
-use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Tensor, ValueId};
+use crate::form::{Form, broadcast_form, count};
+use cytoscope_graph::{Activation, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Tensor, ValueId, to_3d};
 
 /// Returns numbers of the three spatial axes as numbers of the five axes of a form; 0 for sample and channel.
 pub(super) fn spatial(zyx: [usize; 3]) -> [usize; 5] {

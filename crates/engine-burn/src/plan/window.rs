@@ -2,8 +2,7 @@
 
 use super::conv::spatial;
 use super::{Kind, PlanResult, Planner, PoolAxis, Tap, unsupported};
-use crate::form::to_3d;
-use cytoscope_graph::{AspectPolicy, CoordinateMode, Node, Op, PoolAttrs, ResizeAttrs, ResizeMode, ValueId};
+use cytoscope_graph::{AspectPolicy, CoordinateMode, Node, Op, PoolAttrs, ResizeAttrs, ResizeMode, ValueId, to_3d};
 
 /// For each position along an axis, the positions it is computed from, with their weights.
 pub(super) type Parts = Vec<Vec<(usize, f64)>>;

@@ -227,7 +227,7 @@ fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Dev
         let explanation = explained(&message);
         let colon = if message.is_empty() { "" } else { ": " };
         // An explanation says what to do.
-        let advice = if explanation == message { "; update the driver" } else { "" };
+        let advice = if explanation.as_str() == message { "; update the driver" } else { "" };
         let reason = format!("the driver crashed ({}){colon}{explanation}{advice}", describe_status(status));
         return Err(Failed { reason, is_late: false, so_far: devices.unwrap_or_default() });
     }

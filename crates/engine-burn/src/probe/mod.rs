@@ -266,7 +266,7 @@ fn described(device: &Device, tested: &Tested, good: &str, lacks: &[Shortcoming]
 
 /// Returns the reason of a device that works: what is said about it, and its shortcomings.
 fn reason(good: &str, device: &Device) -> String {
-    std::iter::once(good.to_owned()).chain(device.shortcoming()).collect::<Vec<_>>().join("; ")
+    std::iter::once(good.to_owned()).chain(device.shortcoming().map(String::from)).collect::<Vec<_>>().join("; ")
 }
 
 /// Tests the precisions of a device that CubeCL has registered for it.

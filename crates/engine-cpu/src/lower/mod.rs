@@ -45,7 +45,7 @@ pub(crate) enum LowerError {
 
 impl From<LowerError> for EngineError {
     fn from(error: LowerError) -> Self {
-        Self::Internal { place: "lowering".to_owned(), reason: error.to_string() }
+        Self::Internal { place: "lowering".to_owned(), reason: error.to_string().into() }
     }
 }
 

@@ -229,7 +229,7 @@ fn speeds_are_stated_relative_to_the_cpu() {
         measured(DeviceId::Cpu, Precision::F32, 82.0),
     ];
     let text = |measurements: &[Measurement], chosen: usize, unit: &str| {
-        choice_text(measurements, &measurements[chosen], unit, &[])
+        choice_text(measurements, &measurements[chosen], unit, &[]).to_string()
     };
     let both = "cuda:0 bf16: 41 times the speed of the CPU; wgpu:0 f32: 10 times the speed of the CPU";
     assert_eq!(text(&all, 1, "tile"), both);
@@ -253,7 +253,7 @@ fn a_device_that_fails_when_it_is_measured_is_named_with_the_reason() {
     let gpu = [Precision::F32, Precision::F16];
     let engines = [fake(DeviceId::Cuda(0), &gpu), fake(DeviceId::Wgpu(0), &gpu), fake(DeviceId::Cpu, &gpu[..1])];
     let compile = |engine: &dyn Engine, precision: Precision| match engine.device().id {
-        device @ DeviceId::Cuda(_) => Err(EngineError::Device { device, reason: "it has no power".to_owned() }),
+        device @ DeviceId::Cuda(_) => Err(EngineError::Device { device, reason: "it has no power".into() }),
         // In another precision, it computes.
         device @ DeviceId::Wgpu(_) if precision == Precision::F16 => {
             Err(EngineError::OutOfMemory { device, needed_bytes: 0, available_bytes: 0 })

@@ -9,7 +9,7 @@ use quick_xml::{
     Reader,
     events::{BytesStart, Event},
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Metadata from the XML. Parts that are missing or damaged are unknown, because the pixels do not depend on them.
 #[derive(Debug, Default, PartialEq)]
@@ -156,14 +156,19 @@ impl MetadataParser {
         }
     }
 
-    /// Returns the metadata, whose channels have the colors of the display settings: those with the same ids, or if there are
-    /// none, those at the same positions.
+    /// Returns the metadata, whose channels have the colors of the display settings with their ids. Display settings that have
+    /// no id, or that are those of a channel without an id, are those of the channel at their position, and so are all of them
+    /// if none has the id of a channel.
     fn finish(self) -> Metadata {
         let Self { mut metadata, channel_by_id, displayed, .. } = self;
-        let by_id = |shown: &DisplayChannel| shown.id.as_ref().and_then(|id| channel_by_id.get(id)).copied();
-        let has_ids = displayed.iter().any(|shown| by_id(shown).is_some());
-        for (position, shown) in displayed.iter().enumerate() {
-            let index = if has_ids { by_id(shown) } else { Some(position) };
+        let by_id: Vec<Option<usize>> =
+            displayed.iter().map(|shown| channel_by_id.get(shown.id.as_ref()?).copied()).collect();
+        let found: HashSet<usize> = by_id.iter().flatten().copied().collect();
+        let with_ids: HashSet<usize> = channel_by_id.into_values().collect();
+        for (position, (shown, known)) in displayed.iter().zip(by_id).enumerate() {
+            let is_at_position =
+                !found.contains(&position) && (found.is_empty() || shown.id.is_none() || !with_ids.contains(&position));
+            let index = known.or(is_at_position.then_some(position));
             if let Some(channel) = index.and_then(|index| metadata.channels.get_mut(index)) {
                 channel.color_rgb = shown.color_rgb.or(channel.color_rgb);
             }
@@ -214,21 +219,26 @@ mod tests {
 
     #[test]
     fn channels_have_the_colors_of_display_settings_with_their_ids() {
-        let colors = |shown: [&str; 2]| -> Vec<Option<[u8; 3]>> {
-            let [first, second] = shown;
+        let colors_of = |channels: [&str; 2], shown: [&str; 2]| -> Vec<Option<[u8; 3]>> {
+            let [[a, b], [first, second]] = [channels, shown];
             // The display settings may come first, and may list the channels in another order.
             let xml = format!(
                 "<ImageDocument><Metadata><DisplaySetting><Channels><Channel {first}><Color>#FF0000FF</Color></Channel>\
                 <Channel {second}><Color>#FF00FF00</Color></Channel></Channels></DisplaySetting><Information><Image>\
-                <Dimensions><Channels><Channel Id=\"Channel:0\"/><Channel Id=\"Channel:1\"/></Channels></Dimensions></Image>\
+                <Dimensions><Channels><Channel {a}/><Channel {b}/></Channels></Dimensions></Image>\
                 </Information></Metadata></ImageDocument>"
             );
             parse(&xml).channels.into_iter().map(|channel| channel.color_rgb).collect()
         };
+        let colors = |shown: [&str; 2]| colors_of(["Id=\"Channel:0\"", "Id=\"Channel:1\""], shown);
         let (blue, green) = (Some([0, 0, 255]), Some([0, 255, 0]));
         assert_eq!(colors(["Id=\"Channel:1\"", "Id=\"Channel:0\""]), [green, blue]);
         assert_eq!(colors(["Id=\"Channel:1\"", "Id=\"Channel:7\""]), [None, blue], "another channel is not shown");
         assert_eq!(colors(["Name=\"DAPI\"", "Name=\"GFP\""]), [blue, green], "without ids, the order counts");
+        assert_eq!(colors(["Id=\"Channel:0\"", "Name=\"GFP\""]), [blue, green], "one without an id is at its position");
+        assert_eq!(colors(["Name=\"GFP\"", "Id=\"Channel:0\""]), [green, None], "an id goes before a position");
+        let second_without = ["Id=\"Channel:0\"", "Name=\"GFP\""];
+        assert_eq!(colors_of(second_without, ["Id=\"Channel:0\"", "Id=\"Channel:1\""]), [blue, green]);
     }
 
     /// The size is such that work growing with its square would take minutes.

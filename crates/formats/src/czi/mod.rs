@@ -14,7 +14,7 @@ use crate::{
     error::{Fault, FormatError, choose_index},
     file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
-    limits::Limits,
+    limits::{Limits, SHARED_SLACK_BYTES},
     meta::ByteOrder,
     reader::{Opened, Pixels, no_level},
     source::Source,
@@ -39,8 +39,6 @@ const ZSTD_0: i32 = 5;
 const ZSTD_1: i32 = 6;
 /// Largest area of the subblocks of a plane, as a multiple of the plane's. Tiles of a mosaic overlap at their edges.
 const MAX_COVERAGE: f64 = 64.0;
-/// Additional bytes that may be read twice, for small files.
-const SHARED_SLACK_BYTES: u64 = 1 << 16;
 
 /// Opens one scene of a CZI file.
 pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Fault> {

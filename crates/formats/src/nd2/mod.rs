@@ -13,7 +13,7 @@ use crate::{
     error::{Fault, FormatError, choose_index},
     file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
-    limits::Limits,
+    limits::{Limits, SHARED_SLACK_BYTES},
     meta::ByteOrder,
     reader::{Opened, Pixels, check_shape},
     source::Source,
@@ -36,8 +36,6 @@ pub(crate) const EXPORT: &str = "export it as OME-TIFF, with NIS-Elements or Fij
 const TIME_STAMP: u64 = 8;
 /// Largest number of bytes that one stored byte can decode to.
 const MAX_RATIO: u64 = 4096;
-/// Additional bytes that may be read twice, for small files.
-const SHARED_SLACK_BYTES: u64 = 1 << 16;
 
 /// Opens one position of an ND2 file.
 pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Fault> {

@@ -3,7 +3,7 @@
 use super::cache::CACHE_BYTES;
 use super::checksums::CHECKSUM_BYTES;
 use super::codecs::{BytesCodec, filtered_bytes};
-use super::filters::{Filter, SampleType, TypeNames};
+use super::filters::{Filter, SampleType, TypeNames, numpy_dtype};
 use super::folder::{Folder, join};
 use crate::{error::Fault, limits::Limits, meta::ByteOrder};
 use cytoscope_volume::{DType, element_count};
@@ -108,10 +108,6 @@ impl ZarrArray {
 
     fn check(&self, limits: &Limits) -> Result<(), Fault> {
         let rank = self.shape.len();
-        if !(2..=MAX_AXES).contains(&rank) {
-            let next_step = "choose an array with the axes y, x and any of t, c, z";
-            return Err(Fault::unsupported(format!("the array {:?} has {rank} axes", self.path), next_step));
-        }
         if self.file_shape.len() != rank || self.chunk_shape.len() != rank {
             return Err(Fault::malformed(format!(
                 "the array {:?} has {rank} axes, but its chunks have {} and {}",
@@ -176,6 +172,16 @@ fn sample_strides(shape: &[usize], order: &[usize]) -> Vec<usize> {
     strides
 }
 
+/// The number of samples along each axis of an array.
+fn array_shape(node: &Map<String, Value>, path: &str) -> Result<Vec<usize>, Fault> {
+    let shape = extents(node, "shape")?;
+    if !(2..=MAX_AXES).contains(&shape.len()) {
+        let next_step = "choose an array with the axes y, x and any of t, c, z";
+        return Err(Fault::unsupported(format!("the array {path:?} has {} axes", shape.len()), next_step));
+    }
+    Ok(shape)
+}
+
 /// A list of positive extents.
 fn extents(node: &Map<String, Value>, key: &str) -> Result<Vec<usize>, Fault> {
     let wrong = |found: &Value| {
@@ -193,7 +199,7 @@ fn text<'a>(node: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
 }
 
 fn parse_v2(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
-    let (shape, chunk_shape) = (extents(node, "shape")?, extents(node, "chunks")?);
+    let (shape, chunk_shape) = (array_shape(node, path)?, extents(node, "chunks")?);
     let (dtype, order) = dtype_v2(text(node, "dtype").unwrap_or("structured or unstated"))?;
     // Filters are applied before the compressor.
     let filters = node.get("filters").and_then(Value::as_array).into_iter().flatten();
@@ -249,21 +255,8 @@ fn separator(text: &str) -> Result<char, Fault> {
 
 fn dtype_v2(name: &str) -> Result<(DType, ByteOrder), Fault> {
     let order = if name.starts_with('>') { ByteOrder::Big } else { ByteOrder::Little };
-    let dtype = match name.trim_start_matches(['<', '>', '|']) {
-        "b1" | "u1" => DType::U8,
-        "u2" => DType::U16,
-        "u4" => DType::U32,
-        "u8" => DType::U64,
-        "i1" => DType::I8,
-        "i2" => DType::I16,
-        "i4" => DType::I32,
-        "i8" => DType::I64,
-        "f2" => DType::F16,
-        "f4" => DType::F32,
-        "f8" => DType::F64,
-        _ => return Err(unsupported_type(name)),
-    };
-    Ok((dtype, order))
+    let dtype = numpy_dtype(name.trim_start_matches(['<', '>', '|']));
+    Ok((dtype.ok_or_else(|| unsupported_type(name))?, order))
 }
 
 fn unsupported_type(name: &str) -> Fault {
@@ -289,7 +282,7 @@ fn parse_v3(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
         let next_step = "write it again without storage transformers";
         return Err(Fault::unsupported("it uses storage transformers, which are not supported", next_step));
     }
-    let shape = extents(node, "shape")?;
+    let shape = array_shape(node, path)?;
     let (grid, configuration) = named(node.get("chunk_grid").unwrap_or(&Value::Null))?;
     if grid != "regular" {
         let next_step = "write it again with chunks of one size";
@@ -351,6 +344,10 @@ impl Chain {
         let Some(list) = list.and_then(Value::as_array) else {
             return Err(Fault::malformed("its zarr.json has no list of codecs"));
         };
+        // Each codec that transposes takes as long as the number of axes.
+        if chunk_shape.len() > MAX_AXES {
+            return Err(Fault::malformed(format!("its chunks have {} axes", chunk_shape.len())));
+        }
         let mut chain = Self {
             stored: (0..chunk_shape.len()).collect(),
             order: ByteOrder::Little,
@@ -406,7 +403,8 @@ impl Chain {
     /// Adds filters of samples of a type before the other codecs; returns the type of the samples after them.
     fn add_filters(&mut self, filters: Vec<(&str, Map<String, Value>)>, dtype: DType) -> Result<DType, Fault> {
         let mut samples = SampleType { dtype, order: self.order };
-        for (at, (name, configuration)) in filters.into_iter().enumerate() {
+        let mut codecs = Vec::with_capacity(filters.len() + self.codecs.len());
+        for (name, configuration) in filters {
             let Some(filter) = Filter::parse(name, &configuration, samples, TypeNames::OfChunk)? else {
                 // A codec that is not known is refused by its name.
                 BytesCodec::parse(name, &configuration)?;
@@ -417,8 +415,10 @@ impl Chain {
                 return Err(Fault::unsupported(problem, "write it again without filters"));
             }
             samples = filter.stored();
-            self.codecs.insert(at, BytesCodec::Filter(filter));
+            codecs.push(BytesCodec::Filter(filter));
         }
+        codecs.append(&mut self.codecs);
+        self.codecs = codecs;
         Ok(samples.dtype)
     }
 

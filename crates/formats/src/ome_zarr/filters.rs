@@ -225,8 +225,16 @@ fn sample_type(text: &str, chunk: SampleType, names: TypeNames) -> Result<Sample
 
 /// The type with a name of NumPy, such as `u2` or `uint16`.
 fn dtype(name: &str) -> Option<DType> {
-    Some(match name {
-        "b1" | "bool" | "u1" => DType::U8,
+    match name {
+        "bool" => Some(DType::U8),
+        name => numpy_dtype(name).or_else(|| name.parse().ok()),
+    }
+}
+
+/// The type with a code of NumPy without the byte order, such as `u2`.
+pub(super) fn numpy_dtype(code: &str) -> Option<DType> {
+    Some(match code {
+        "b1" | "u1" => DType::U8,
         "u2" => DType::U16,
         "u4" => DType::U32,
         "u8" => DType::U64,
@@ -237,7 +245,7 @@ fn dtype(name: &str) -> Option<DType> {
         "f2" => DType::F16,
         "f4" => DType::F32,
         "f8" => DType::F64,
-        other => other.parse().ok()?,
+        _ => return None,
     })
 }
 

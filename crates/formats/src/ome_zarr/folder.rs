@@ -8,16 +8,23 @@ use crate::{
 use serde_json::{Map, Value};
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// Largest metadata file in bytes; those of valid images have a few kilobytes.
 pub(crate) const MAX_JSON_BYTES: u64 = 16 << 20;
+/// Largest size in bytes of all metadata files that are read to open an image. A list may name the same large file many times.
+const MAX_TOTAL_JSON_BYTES: u64 = 16 * MAX_JSON_BYTES;
 
 /// An OME-Zarr folder, or the content of a zip file.
 #[derive(Debug)]
 pub(crate) struct Folder {
     files: Files,
+    /// Bytes of the metadata files read so far; files read twice count twice.
+    json_bytes: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -49,12 +56,12 @@ pub(crate) fn join(path: &str, name: &str) -> String {
 impl Folder {
     /// A folder whose reads are added to `counters`.
     pub fn new(root: &Path, counters: Arc<Counters>) -> Self {
-        Self { files: Files::OnDisk { root: root.to_owned(), counters } }
+        Self { files: Files::OnDisk { root: root.to_owned(), counters }, json_bytes: AtomicU64::new(0) }
     }
 
     /// The content of a zip file.
     pub fn from_zip(zip: ZipFolder) -> Self {
-        Self { files: Files::Zipped(zip) }
+        Self { files: Files::Zipped(zip), json_bytes: AtomicU64::new(0) }
     }
 
     /// Path of the folder; `None` for a zip file.
@@ -70,6 +77,23 @@ impl Folder {
         match &self.files {
             Files::OnDisk { root, counters } => Source::inside(root, Path::new(key), Arc::clone(counters)),
             Files::Zipped(zip) => zip.file(key),
+        }
+    }
+
+    /// Opens a shard as [`Self::open`]. It is read again for each of its chunks, so one that a zip compresses is kept expanded
+    /// until another one is opened.
+    pub fn open_shard(&self, key: &str) -> Result<Option<Source>, Fault> {
+        match &self.files {
+            Files::OnDisk { .. } => self.open(key),
+            Files::Zipped(zip) => zip.shard(key),
+        }
+    }
+
+    /// Size in bytes of the largest file, except `zarr.json`, that has to be expanded to be read; 0 without such files.
+    pub fn largest_expanded_bytes(&self) -> u64 {
+        match &self.files {
+            Files::OnDisk { .. } => 0,
+            Files::Zipped(zip) => zip.largest_expanded_bytes(),
         }
     }
 
@@ -92,6 +116,11 @@ impl Folder {
                 "write it without consolidated metadata, which are not needed, or open an image inside the folder"
                     .into(),
             ));
+        }
+        let total = self.json_bytes.fetch_add(source.len(), Ordering::Relaxed).saturating_add(source.len());
+        if total > MAX_TOTAL_JSON_BYTES {
+            let what = "the size of its metadata files together in bytes";
+            return Err(Fault::over(what, total, "MAX_TOTAL_JSON_BYTES", MAX_TOTAL_JSON_BYTES));
         }
         let bytes = source.read_vec(0, source.len() as usize)?;
         // Some editors begin a text file with a byte order mark.

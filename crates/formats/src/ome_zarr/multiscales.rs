@@ -82,12 +82,12 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
             groups.push(groups.len().to_string());
         }
     }
+    if images.is_empty() {
+        // The folder `labels` of an image.
+        groups.extend(label_images(root, ""));
+    }
     if let Some(labels) = folder.group("labels")? {
-        let known = |name: &Value| {
-            let path = name.as_str().map(|name| join("labels", name));
-            path.or_else(|| ignore_entry("labels", &name.to_string(), "the name of a label image"))
-        };
-        groups.extend(list(labels.ome("labels")).iter().filter_map(known));
+        groups.extend(label_images(&labels, "labels"));
     }
     check_count("the number of images", groups.len(), "MAX_IMAGES", MAX_IMAGES)?;
     images.extend(groups.into_iter().map(|group| ImageRef { name: group.clone(), group, multiscale: 0 }));
@@ -98,6 +98,15 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
         ));
     }
     Ok(images)
+}
+
+/// The paths of the label images that a group lists; `path` is that of the group.
+fn label_images(labels: &Group, path: &str) -> Vec<String> {
+    let known = |name: &Value| {
+        let path = name.as_str().map(|name| join(path, name));
+        path.or_else(|| ignore_entry("labels", &name.to_string(), "the name of a label image"))
+    };
+    list(labels.ome("labels")).iter().filter_map(known).collect()
 }
 
 /// The paths that the entries of a list state. Each entry must state one, because images are chosen by their number.
@@ -175,7 +184,7 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
     let transformations = list(datasets.first().and_then(|d| d.get("coordinateTransformations")));
     let common = list(node.get("coordinateTransformations"));
     let Grid { scale, translation, not_applied } =
-        compose_transformations(transformations.iter().chain(common), axes.len())?;
+        compose_transformations(transformations.iter().chain(common), &axes)?;
     let along = |axis: Axis| {
         let i = axes.iter().position(|a| *a == axis)?;
         Some((scale.as_ref()?.get(i).copied()?, units.get(i)?.as_deref()?))
@@ -235,7 +244,7 @@ fn parse_axes(value: Option<&Value>, version: Option<&str>) -> Result<(Vec<Axis>
 struct Grid {
     /// The product of all scales, NaN along axes where one of them is not positive; `None` if there is none.
     scale: Option<Vec<f64>>,
-    /// Position of the first sample.
+    /// Position of the first sample, NaN along axes where a scale is not positive.
     translation: Vec<f64>,
     /// Transformations that are not applied, as sentences.
     not_applied: Vec<String>,
@@ -254,10 +263,30 @@ impl Grid {
             self.not_applied.push(format!("the transformation {kind:?} is not applied{why}"));
         }
     }
+
+    /// Applies a scale to what the transformations before it have made. Along an axis where it is not positive, voxel size and
+    /// position become unknown: two negative factors must not become a positive one, and the voxels of a mirrored axis lie
+    /// before the first one.
+    fn scale_by(&mut self, factors: &[f64], axes: &[Axis]) {
+        for (axis, factor) in axes.iter().zip(factors) {
+            if positive(*factor).is_none() && *axis != Axis::C && self.not_applied.len() < MAX_NAMED {
+                let letter = axis.letter();
+                let note = format!("the scale {factor} along {letter} is not applied, because it is not positive");
+                self.not_applied.push(note);
+            }
+        }
+        let factors: Vec<f64> = factors.iter().map(|factor| positive(*factor).unwrap_or(f64::NAN)).collect();
+        self.translation.iter_mut().zip(&factors).for_each(|(position, factor)| *position *= factor);
+        self.scale = Some(match &self.scale {
+            None => factors,
+            Some(before) => before.iter().zip(&factors).map(|(a, b)| a * b).collect(),
+        });
+    }
 }
 
 /// Applies transformations, scales and translations, one after the other.
-fn compose_transformations<'a>(transformations: impl Iterator<Item = &'a Value>, rank: usize) -> Result<Grid, Fault> {
+fn compose_transformations<'a>(transformations: impl Iterator<Item = &'a Value>, axes: &[Axis]) -> Result<Grid, Fault> {
+    let rank = axes.len();
     let mut grid = Grid { scale: None, translation: vec![0.0; rank], not_applied: Vec::new() };
     for entry in transformations {
         let numbers = |key: &str| -> Option<Vec<f64>> {
@@ -274,17 +303,7 @@ fn compose_transformations<'a>(transformations: impl Iterator<Item = &'a Value>,
                 let Some(factors) = numbers("scale") else {
                     return Err(Fault::malformed(format!("a scale is not a list of {rank} numbers")));
                 };
-                if factors.iter().any(|f| positive(*f).is_none()) {
-                    ignore_entry::<()>("scale", &format!("{factors:?}"), "positive numbers");
-                }
-                // Two negative factors must not become a positive one: along such an axis, the scale stays unknown.
-                let factors: Vec<f64> = factors.into_iter().map(|f| positive(f).unwrap_or(f64::NAN)).collect();
-                let known = grid.translation.iter_mut().zip(&factors).filter(|(_, factor)| !factor.is_nan());
-                known.for_each(|(position, factor)| *position *= factor);
-                grid.scale = Some(match grid.scale {
-                    None => factors,
-                    Some(before) => before.iter().zip(&factors).map(|(a, b)| a * b).collect(),
-                });
+                grid.scale_by(&factors, axes);
             }
             Some("translation") => match (numbers("translation"), entry.get("translation")) {
                 (Some(shift), _) => {

@@ -71,7 +71,12 @@ impl OmeZarr {
         let len = region.len().map_err(|e| Fault::malformed(e.to_string()))?;
         let pick = |of: &[usize]| -> Vec<usize> { self.canonical.iter().filter_map(|i| of.get(*i).copied()).collect() };
         let (start, size) = (pick(&region.start), pick(&region.size));
-        let parts = if len == 0 { Vec::new() } else { parts(array, &start, &size)? };
+        let mut parts = if len == 0 { Vec::new() } else { parts(array, &start, &size)? };
+        let is_expanded = self.expands_shards(array);
+        if is_expanded {
+            // Chunk after chunk of a shard, so that each shard is expanded once.
+            parts.sort_by_cached_key(|part| linear(array, &array.file_shape, &file_of(array, &part.at)));
+        }
         let sample_bytes = array.dtype.size_bytes();
         if len.saturating_mul(sample_bytes) as u64 > limits.max_unstored_bytes {
             // Metadata can state any shape, so this is found out before memory is allocated.
@@ -88,12 +93,21 @@ impl OmeZarr {
         let layers = group_into_layers(&parts, &size, &reading.strides);
         let (batch, threads) = (self.chunks_at_once(array), rayon::current_num_threads());
         // Each thread holds a decoded chunk, so large chunks are read in batches, which bound their memory.
-        if batch >= threads && layers.len() >= LAYERS_PER_THREAD * threads {
+        if is_expanded {
+            for of_shard in parts.chunk_by(|a, b| file_of(array, &a.at) == file_of(array, &b.at)) {
+                reading.decode_batches(of_shard, batch, out)?;
+            }
+        } else if batch >= threads && layers.len() >= LAYERS_PER_THREAD * threads {
             reading.decode_layers(layers, out)?;
         } else {
             reading.decode_batches(&parts, batch, out)?;
         }
         Ok(samples)
+    }
+
+    /// Whether shards have to be expanded before their chunks can be read.
+    fn expands_shards(&self, array: &ZarrArray) -> bool {
+        array.shards.is_some() && self.folder.largest_expanded_bytes() > 0
     }
 
     /// The folder of the chunks of level 0; `None` in a ZIP file.
@@ -107,8 +121,8 @@ impl OmeZarr {
         (bytes / array.chunk_bytes().max(1)).clamp(1, 4 * rayon::current_num_threads())
     }
 
-    /// Returns the bytes that reading level 0 holds at most in addition to what it returns: the cache, and the chunks that
-    /// are being decoded.
+    /// Returns the bytes that reading level 0 holds at most in addition to what it returns: the cache, the chunks that are
+    /// being decoded, and a shard that was expanded.
     pub fn cache_bytes(&self) -> u64 {
         let Some(array) = self.levels.first() else { return 0 };
         let along = array.shape.iter().zip(&array.chunk_shape).map(|(n, chunk)| n.div_ceil((*chunk).max(1)) as u64);
@@ -116,7 +130,8 @@ impl OmeZarr {
         let chunk_bytes = array.chunk_bytes() as u64;
         let cached = count.saturating_mul(chunk_bytes).min(self.cache.max_bytes() as u64);
         let decoding = self.chunks_at_once(array).min(rayon::current_num_threads()) as u64;
-        cached.saturating_add(decoding.min(count).saturating_mul(chunk_bytes))
+        let expanded = if self.expands_shards(array) { self.folder.largest_expanded_bytes() } else { 0 };
+        cached.saturating_add(decoding.min(count).saturating_mul(chunk_bytes)).saturating_add(expanded)
     }
 
     /// Strides in samples of a region's array, along the axes of the arrays.
@@ -141,13 +156,17 @@ impl OmeZarr {
 
     /// Returns the file with a chunk, and the chunk's offset and length in it; `None` if the chunk is not stored.
     fn place(&self, level: usize, array: &ZarrArray, at: &[usize]) -> Result<Option<(Source, u64, u64)>, Fault> {
-        let per_file = array.chunks_per_file();
-        let file_at: Vec<usize> = at.iter().zip(&per_file).map(|(at, n)| at / n).collect();
-        let Some(source) = self.folder.open(&array.file_key(&file_at))? else { return Ok(None) };
+        let file_at = file_of(array, at);
+        let key = array.file_key(&file_at);
         let Some(shards) = array.shards else {
-            let stored = source.len();
-            return Ok(Some((source, 0, stored)));
+            let file = self.folder.open(&key)?;
+            return Ok(file.map(|file| {
+                let stored = file.len();
+                (file, 0, stored)
+            }));
         };
+        let Some(source) = self.folder.open_shard(&key)? else { return Ok(None) };
+        let per_file = array.chunks_per_file();
         let inner: Vec<usize> = at.iter().zip(&per_file).map(|(at, n)| at % n).collect();
         let file = linear(array, &array.file_shape, &file_at);
         let index = self.shard_index(level, array, shards, &source, file)?;
@@ -161,14 +180,19 @@ impl OmeZarr {
     /// Refuses a read in which more bytes than the limit are not stored. Chunks are looked up, not decoded.
     fn refuse_unstored(&self, level: usize, array: &ZarrArray, parts: &[Part], limits: &Limits) -> Result<(), Fault> {
         let unstored = Unstored::new(limits);
-        parts.par_iter().try_for_each(|part| {
+        let look_up = |part: &Part| -> Result<(), Fault> {
             let is_stored = match array.shards {
                 // The file of a chunk that is compressed in a zip is not expanded.
                 None => self.folder.holds(&array.file_key(&part.at))?,
                 Some(_) => self.place(level, array, &part.at)?.is_some(),
             };
             if is_stored { Ok(()) } else { unstored.add(part.bytes(array)) }
-        })
+        };
+        if self.expands_shards(array) {
+            // One shard after the other, so that each is expanded once.
+            return parts.iter().try_for_each(look_up);
+        }
+        parts.par_iter().try_for_each(look_up)
     }
 
     /// Returns the entries of a shard's index: offset and length of each inner chunk, little-endian.
@@ -326,6 +350,11 @@ fn check_entries(index: &[u8], file_bytes: u64) -> Result<(), Fault> {
 pub(super) fn max_shared_bytes(bytes: u64) -> u64 {
     const SLACK_BYTES: u64 = 1 << 16;
     bytes.saturating_mul(2).saturating_add(SLACK_BYTES)
+}
+
+/// Position of the file with a chunk in the grid of files.
+fn file_of(array: &ZarrArray, at: &[usize]) -> Vec<usize> {
+    at.iter().zip(array.chunks_per_file()).map(|(at, n)| at / n).collect()
 }
 
 /// Offset and length of an inner chunk.

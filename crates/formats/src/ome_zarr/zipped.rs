@@ -6,6 +6,7 @@ use super::read::max_shared_bytes;
 use crate::{error::Fault, limits::Limits, source::Source};
 use libdeflater::Decompressor;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
 
 /// Signatures of the records of a zip file.
 const LOCAL: u64 = 0x0403_4b50;
@@ -23,6 +24,9 @@ const LOCATOR_64_BYTES: u64 = 20;
 const MAX_COMMENT_BYTES: usize = 0xFFFF;
 /// Values that stand for a number in the records of zip64.
 const IN_ZIP64: [u64; 2] = [0xFFFF, 0xFFFF_FFFF];
+/// Methods of compression: none, and Deflate.
+const STORED: u64 = 0;
+const DEFLATED: u64 = 8;
 /// Largest number of bytes that one byte of Deflate can expand to, and bytes that are added to the limit, so that tiny files
 /// are not refused.
 const MAX_RATIO: (u64, u64) = (1032, 1 << 16);
@@ -36,6 +40,10 @@ pub(crate) struct ZipFolder {
     prefix: String,
     /// Largest size of a compressed file when expanded, in bytes.
     max_expanded_bytes: u64,
+    /// Expanded size of the largest compressed file except `zarr.json`, at most the limit, in bytes; 0 without such files.
+    largest_expanded_bytes: u64,
+    /// The compressed shard that was expanded last, with the offset of its local record.
+    shard: Mutex<Option<(u64, Source)>>,
 }
 
 /// A file in the zip.
@@ -81,7 +89,12 @@ impl ZipFolder {
             at = next;
         }
         let Some(prefix) = zarr_prefix(&entries) else { return Ok(None) };
-        Ok(Some(Self { source, entries, prefix, max_expanded_bytes: limits.max_chunk_bytes }))
+        let max_expanded_bytes = limits.max_chunk_bytes;
+        let expanded = entries.iter().filter(|(name, entry)| entry.method == DEFLATED && !name.ends_with("zarr.json"));
+        let largest_expanded_bytes =
+            expanded.map(|(_, entry)| entry.expanded_bytes.min(max_expanded_bytes)).max().unwrap_or(0);
+        let shard = Mutex::new(None);
+        Ok(Some(Self { source, entries, prefix, max_expanded_bytes, largest_expanded_bytes, shard }))
     }
 
     /// Whether a file exists, by its path inside the Zarr.
@@ -102,14 +115,36 @@ impl ZipFolder {
         };
         let start = entry.at.saturating_add(LOCAL_BYTES as u64 + name + extra);
         match entry.method {
-            0 if entry.stored_bytes == entry.expanded_bytes => self.source.part(start, entry.stored_bytes).map(Some),
-            0 => Err(damaged("a file has two sizes")),
-            8 => self.expanded(entry, start).map(Some),
+            STORED if entry.stored_bytes == entry.expanded_bytes => {
+                self.source.part(start, entry.stored_bytes).map(Some)
+            }
+            STORED => Err(damaged("a file has two sizes")),
+            DEFLATED => self.expanded(entry, start).map(Some),
             other => Err(Fault::unsupported(
                 format!("its files are compressed with method {other} of zip"),
                 "make the zip again without compression: the chunks are compressed already",
             )),
         }
+    }
+
+    /// Opens a shard as [`Self::file`]. A compressed one is kept expanded until another one is opened.
+    pub fn shard(&self, key: &str) -> Result<Option<Source>, Fault> {
+        let Some(entry) = self.entries.get(&format!("{}{key}", self.prefix)) else { return Ok(None) };
+        if entry.method != DEFLATED {
+            return self.file(key);
+        }
+        let mut kept = self.shard.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.as_ref().is_none_or(|(at, _)| *at != entry.at) {
+            // The other one is released before this one is expanded.
+            *kept = None;
+            *kept = self.file(key)?.map(|shard| (entry.at, shard));
+        }
+        kept.as_ref().map(|(_, shard)| shard.part(0, shard.len())).transpose()
+    }
+
+    /// Expanded size of the largest file, except `zarr.json`, that is compressed in the zip; 0 without such files.
+    pub fn largest_expanded_bytes(&self) -> u64 {
+        self.largest_expanded_bytes
     }
 
     /// Expands a file that is compressed with Deflate.

@@ -66,7 +66,7 @@ pub(super) fn check_outlines(rois: &[Roi]) -> Result<(), Fault> {
 }
 
 /// Refuses a read (axes T, Z, C, Y, X, S) in which regions would be drawn too often or on too many pixels.
-pub(super) fn check_drawing(rois: &[Roi], region: &Region) -> Result<(), Fault> {
+pub(super) fn check_drawing<'r>(rois: impl IntoIterator<Item = &'r Roi>, region: &Region) -> Result<(), Fault> {
     let (Some([t0, z0, _, y0, x0, _]), Some([nt, nz, _, ny, nx, _])) =
         (region.start.first_chunk::<6>(), region.size.first_chunk::<6>())
     else {

@@ -21,7 +21,7 @@ use cytoscope_storage::setting::LIKE;
 use cytoscope_volume::{DType, Region, Samples};
 use limits::PointBudget;
 use parse::Roi;
-use std::{collections::BTreeMap, io::Read, path::Path};
+use std::{collections::BTreeMap, io::Read, ops::Range, path::Path};
 
 /// First bytes of a `.roi` file.
 pub(crate) const MAGIC: &[u8] = b"Iout";
@@ -88,7 +88,7 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     }
     let shape_full = [times, z, 1, y, x, 1];
     let max_bytes = if options.shape_zyx.is_some() { limits.max_read_bytes } else { limits.max_unstored_bytes };
-    let set = Set { rois, labels, dtype, max_bytes };
+    let set = Set::new(rois, labels, dtype, max_bytes);
     let mut opened = Opened::new(FileFormat::ImageJRoi, shape_full, dtype, Box::new(set));
     opened.byte_order = ByteOrder::Big;
     opened.channels = vec![Channel { name: "labels".to_owned(), color_rgb: None }];
@@ -158,6 +158,8 @@ fn named_label(name: &str) -> Option<u32> {
 #[derive(Debug)]
 struct Set {
     rois: Vec<Roi>,
+    /// Indices of the regions that have a time point and a slice, counted from 1; 0 if they belong to all.
+    by_position: BTreeMap<(usize, usize), Vec<usize>>,
     labels: Vec<u32>,
     dtype: DType,
     /// Largest number of bytes of one read.
@@ -165,13 +167,20 @@ struct Set {
 }
 
 impl Set {
-    /// Indices of the regions that have a time point and a slice, counted from 1; 0 if they belong to all.
-    fn by_position(&self) -> BTreeMap<(usize, usize), Vec<usize>> {
-        let mut found: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
-        for (index, roi) in self.rois.iter().enumerate() {
-            found.entry((roi.t, roi.z)).or_default().push(index);
+    fn new(rois: Vec<Roi>, labels: Vec<u32>, dtype: DType, max_bytes: u64) -> Self {
+        let mut by_position: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
+        for (index, roi) in rois.iter().enumerate() {
+            by_position.entry((roi.t, roi.z)).or_default().push(index);
         }
-        found
+        Self { rois, by_position, labels, dtype, max_bytes }
+    }
+
+    /// The regions that are drawn in some of these time points and slices, which count from 0.
+    fn within(&self, times: Range<usize>, slices: Range<usize>) -> impl Iterator<Item = &Roi> {
+        let positions = |planes: Range<usize>| std::iter::once(0).chain(planes.start + 1..planes.end + 1);
+        let all = positions(times).flat_map(move |t| positions(slices.clone()).map(move |z| (t, z)));
+        let indices = all.filter_map(move |position| self.by_position.get(&position)).flatten();
+        indices.filter_map(move |index| self.rois.get(*index))
     }
 
     fn draw(&self, region: &Region) -> Result<Vec<u32>, Fault> {
@@ -186,14 +195,14 @@ impl Set {
         else {
             return Ok(out);
         };
-        limits::check_drawing(&self.rois, region)?;
-        let by_position = self.by_position();
+        let nt = region.size.first().copied().unwrap_or(0);
+        limits::check_drawing(self.within(*t0..t0 + nt, *z0..z0 + nz), region)?;
         for (plane, pixels) in out.chunks_exact_mut((ny * nx).max(1)).enumerate() {
             let (t, z) = (t0 + plane / nz.max(&1), z0 + plane % nz.max(&1));
             // The regions of this plane, of its slice, of its time point, and of all planes, in the order of the file.
             let positions = [(t + 1, z + 1), (0, z + 1), (t + 1, 0), (0, 0)];
             let mut drawn: Vec<usize> =
-                positions.iter().filter_map(|p| by_position.get(p)).flatten().copied().collect();
+                positions.iter().filter_map(|p| self.by_position.get(p)).flatten().copied().collect();
             drawn.sort_unstable();
             for (roi, label) in drawn.into_iter().filter_map(|i| Some((self.rois.get(i)?, self.labels.get(i)?))) {
                 fill::fill(&roi.loops, *y0..y0 + ny, *x0..x0 + nx, |row, columns| {
@@ -231,7 +240,8 @@ mod tests {
     }
 
     fn set(rois: Vec<Roi>) -> Set {
-        Set { labels: (1..=rois.len() as u32).collect(), rois, dtype: DType::U16, max_bytes: 1 << 30 }
+        let labels = (1..=rois.len() as u32).collect();
+        Set::new(rois, labels, DType::U16, 1 << 30)
     }
 
     fn over_limit(outcome: Result<Vec<u32>, Fault>, name: &str) {
@@ -261,6 +271,18 @@ mod tests {
         over_limit(set.draw(&Region::whole(&[1, 1, 1, 1, 1 << 20, 1])), "MAX_AREA_PER_READ");
         let narrow = set.draw(&Region::whole(&[1, 1, 1, 1, 2, 1]));
         assert_eq!(narrow.ok(), Some(vec![100_000, 100_000]));
+    }
+
+    /// The size is such that work growing with its square would take minutes.
+    #[test]
+    fn regions_of_many_slices_are_drawn_slice_by_slice_in_linear_time() {
+        const SLICES: usize = 60_000;
+        let square = vec![[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]];
+        let set = set((1..=SLICES).map(|z| Roi { z, ..everywhere(square.clone()) }).collect());
+        for z in 0..SLICES {
+            let slice = Region::whole(&[1, 1, 1, 1, 1, 1]).with_range(1, z, 1);
+            assert_eq!(set.draw(&slice).ok(), Some(vec![z as u32 + 1]));
+        }
     }
 
     #[test]

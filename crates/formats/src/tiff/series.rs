@@ -59,6 +59,8 @@ pub(crate) struct Series {
     pub unread_pages: usize,
     /// Why all pages are slices, as a sentence, if the file states axes that do not fit them.
     pub read_as_slices: Option<String>,
+    /// Why the planes of a page are the parts of a color, as a sentence, if the file does not state it.
+    pub read_as_color: Option<String>,
     /// What the file states that is not applied, as sentences.
     pub not_applied: Vec<String>,
     /// Lengths of the axes before Y and X in storage order, slowest first, if the file states several without their names.
@@ -378,7 +380,8 @@ pub(crate) fn contiguous_images(file: &TiffFile, layout: &Layout, images: usize)
 
 /// Replaces the leading axes by those from `--axes`.
 pub(crate) fn apply_axes(path: &Path, series: &mut Series, axes: &Axes, file: &TiffFile) -> Result<(), FormatError> {
-    let samples = first_page(series, file).map_or(1, |p| p.layout.samples);
+    let layout = first_page(series, file).map(|page| &page.layout);
+    let samples = layout.map_or(1, |layout| layout.samples);
     let leading: Vec<Axis> = axes.iter().filter(|a| !matches!(a, Axis::Y | Axis::X | Axis::S)).collect();
     let trailing: String = axes.iter().skip(leading.len()).map(|a| a.letter()).collect();
     let fits = match trailing.as_str() {
@@ -389,9 +392,18 @@ pub(crate) fn apply_axes(path: &Path, series: &mut Series, axes: &Axes, file: &T
     let known: Vec<(Axis, usize)> = series.dims.iter().copied().filter(|d| d.1 > 1).collect();
     let total = series.planes.len();
     let samples_axis = series.samples_axis.filter(|_| samples > 1 && trailing != "YXS");
+    // tifffile stores 3 or 4 planes as the separate samples of one page, as if they were a color.
+    let has_planes = samples > 1 && trailing == "YX" && layout.is_some_and(|layout| layout.planar);
+    let has_several = series.unnamed_lengths.len() > 1;
     let (outer, samples_axis) = match (samples_axis, leading.split_last()) {
         // The last letter is that of the samples.
         (Some(_), Some((last, outer))) if outer.len() == known.len() => (outer, Some(*last)),
+        (None, Some((last, outer)))
+            if has_planes
+                && (outer.len() == known.len() || has_several && outer.len() == series.unnamed_lengths.len()) =>
+        {
+            (outer, Some(*last))
+        }
         (axis, _) => (leading.as_slice(), axis),
     };
     let dims: Option<Vec<(Axis, usize)>> = match (fits, outer) {
@@ -414,6 +426,7 @@ pub(crate) fn apply_axes(path: &Path, series: &mut Series, axes: &Axes, file: &T
             series.dims = dims;
             series.samples_axis = samples_axis;
             series.read_as_slices = None;
+            series.read_as_color = None;
             Ok(())
         }
         None => {

@@ -53,31 +53,45 @@ pub(super) fn truncated_planes(description: &str, layout: &Layout) -> Option<usi
     (is_truncated && count > 1).then_some(count)
 }
 
-/// Describes a series of several pages whose description states no axes that can be used: its pages are slices, for lack of
-/// anything better, although they may be channels or time points.
+/// Axes of a file whose pages hold planes, by the number of axes before these.
+const AXES_WITH_PLANES: [&str; 3] = ["ZYX", "ZCYX", "TZCYX"];
+
+/// Describes a series whose description states no axes that can be used: its pages are slices, for lack of anything better,
+/// although they may be channels or time points. Likewise, the separate planes of a page are the parts of a color.
 pub(super) fn describe_without_axes(series: &mut Series, layout: &Layout, description: &str) {
     let planes = series.planes.len();
     let Some((json, shape)) = parsed(description).and_then(|json| parse_shape(&json).map(|shape| (json, shape))) else {
         return;
     };
-    let page = [layout.height, layout.width, layout.samples];
-    let leading = shape.strip_suffix(&page[..2]).or_else(|| shape.strip_suffix(&page));
-    let lengths: Vec<usize> = leading.unwrap_or_default().iter().copied().filter(|length| *length > 1).collect();
+    let Layout { height, width, samples, .. } = *layout;
+    let before_planes = shape.strip_suffix(&[samples, height, width]).filter(|_| layout.planar && samples > 1);
+    let before_rows = shape.strip_suffix(&[height, width]).or_else(|| shape.strip_suffix(&[height, width, samples]));
+    let leading = before_planes.or(before_rows).unwrap_or_default();
+    let lengths: Vec<usize> = leading.iter().copied().filter(|length| *length > 1).collect();
     let are_planes = lengths.iter().try_fold(1usize, |n, length| n.checked_mul(*length)) == Some(planes);
     let has_several = are_planes && lengths.len() > 1;
-    if has_several {
-        series.unnamed_lengths = lengths;
-    }
-    let stated = match json.get("axes").and_then(serde_json::Value::as_str) {
+    let axes = json.get("axes").and_then(serde_json::Value::as_str);
+    let stated = match axes {
         Some(axes) => {
             let axes: String = axes.chars().take(20).collect();
             format!("the axes {axes}, which are not T, Z and C before YX,")
         }
-        None if has_several => format!("the shape {shape:?} without axes"),
-        None => return,
+        None => format!("the shape {shape:?} without axes"),
     };
-    series.read_as_slices =
-        Some(format!("the description declares {stated} for its {planes} pages: they are read as slices"));
+    if before_planes.is_some() {
+        let example = AXES_WITH_PLANES.get(lengths.len()).map(|axes| format!(", such as {axes}")).unwrap_or_default();
+        series.read_as_color = Some(format!(
+            "the description declares {stated} for pages of {samples} planes: these are read as a color; if they are slices, \
+             channels or time points, the axes are needed{example}"
+        ));
+    }
+    if axes.is_some() || has_several {
+        series.read_as_slices =
+            Some(format!("the description declares {stated} for its {planes} pages: they are read as slices"));
+    }
+    if has_several {
+        series.unnamed_lengths = lengths;
+    }
 }
 
 impl Stated {

@@ -7,6 +7,7 @@ use super::{ifd::Container, page::Page};
 use crate::{
     codec::Codec,
     error::{DAMAGED, Fault},
+    limits::SHARED_SLACK_BYTES,
 };
 
 /// Images up to this size in bytes are not checked.
@@ -18,8 +19,6 @@ const UNCHECKED_COMPRESSED: u64 = 64;
 /// Largest total size of the strips and tiles of all pages, as a multiple of the file's length; at most 1 in a valid
 /// file.
 const MAX_SHARED: u64 = 2;
-/// Additional bytes that may be shared, for small files.
-const SHARED_SLACK_BYTES: u64 = 1 << 16;
 
 /// Refuses a file whose pages share strips or tiles.
 pub(crate) fn check<'a>(file: &Container, pages: impl Iterator<Item = &'a Page> + Clone) -> Result<(), Fault> {

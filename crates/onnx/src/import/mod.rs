@@ -171,6 +171,8 @@ pub(crate) struct Importer<'l> {
     names: HashMap<String, Option<ValueId>>,
     /// Names that new values cannot have.
     used_names: HashSet<String>,
+    /// The number at the end of the last name that was made unique, by the beginning of the name.
+    last_numbers: HashMap<String, usize>,
     infos: BTreeMap<ValueId, Info>,
     declared: HashMap<String, (Option<ElementType>, Option<Vec<Dim>>)>,
     /// For each value that is the shape of another one, that other value.
@@ -200,6 +202,7 @@ impl<'l> Importer<'l> {
             graph: Graph { opset, ..Graph::default() },
             names: HashMap::new(),
             used_names: HashSet::new(),
+            last_numbers: HashMap::new(),
             infos: BTreeMap::new(),
             declared: HashMap::new(),
             shape_of: BTreeMap::new(),
@@ -315,13 +318,19 @@ impl Importer<'_> {
     }
 
     /// Returns a name that no value has yet.
-    fn unique_name(&self, base: &str) -> String {
-        let mut name = base.to_owned();
-        let mut number = self.graph.values.len();
-        while self.used_names.contains(&name) || self.declared.contains_key(&name) {
-            name = format!("{base}_{number}");
-            number += 1;
+    fn unique_name(&mut self, base: &str) -> String {
+        let is_taken = |name: &str| self.used_names.contains(name) || self.declared.contains_key(name);
+        if !is_taken(base) {
+            return base.to_owned();
         }
+        // Names that were found to be taken are not looked up again: a file may declare very many of them.
+        let mut number = self.last_numbers.get(base).copied().unwrap_or(0).max(self.graph.values.len());
+        let mut name = format!("{base}_{number}");
+        while is_taken(&name) {
+            number += 1;
+            name = format!("{base}_{number}");
+        }
+        self.last_numbers.insert(base.to_owned(), number);
         name
     }
 

@@ -198,7 +198,11 @@ impl<'a> ModelProto<'a> {
                     return Err(GraphError::malformed(format!("a model states more than {MAX_OPSETS} operator sets")));
                 }
                 8 => model.opsets.push(opset(reader.bytes(field, raw)?)?),
-                14 if model.metadata.len() < limits.nodes => model.metadata.push(pair(reader.bytes(field, raw)?)?),
+                14 => {
+                    let count = model.metadata.len() as u128 + 1;
+                    check_limit("nodes", "the number of metadata entries of the model", count, limits.nodes as u128)?;
+                    model.metadata.push(pair(reader.bytes(field, raw)?)?);
+                }
                 25 => {
                     let function = FunctionProto::decode(reader.bytes(field, raw)?, limits)?;
                     function_nodes += 1 + function.nodes.len();

@@ -132,6 +132,26 @@ fn functions_of_the_model_are_inserted_with_the_attributes_of_their_calls() {
     refused(&[graph, field(8, &int(2, 17)), field(25, &function)].concat(), GraphErrorKind::Unsupported, "deep");
 }
 
+/// The size is such that work for each pair of a call and a declared name would take minutes.
+#[test]
+fn values_of_functions_get_unused_names_although_very_many_names_are_declared() {
+    const CALLS: usize = 10_000;
+    const NAMES: usize = 200_000;
+    let inner = [field(1, b"a"), field(2, b"h"), field(4, b"Relu")].concat();
+    let names = [field(1, b"F"), field(10, b"my"), field(4, b"a"), field(5, b"h")].concat();
+    let function = [names, field(9, &int(2, 17)), field(7, &inner)].concat();
+    let call = |i: usize| {
+        let (x, y) = (format!("v{i}"), format!("v{}", i + 1));
+        node("F", &[x.as_str()], &[y.as_str()], &field(7, b"my"))
+    };
+    let nodes: Vec<u8> = (0..CALLS).flat_map(call).collect();
+    let declared: Vec<u8> = (0..NAMES).flat_map(|i| value(13, &format!("h_{i}"))).collect();
+    let graph = field(7, &[value(11, "v0"), value(12, &format!("v{CALLS}")), declared, nodes].concat());
+    let file = [graph, field(8, &int(2, 17)), field(25, &function)].concat();
+    let graph = cytoscope_onnx::from_bytes(&file, None, &GraphLimits::default()).unwrap();
+    assert!(graph.nodes.len() >= CALLS);
+}
+
 #[test]
 fn the_branch_of_a_known_condition_is_inserted() {
     let x = Tensor::new([1, 2], vec![-8.0f32, 2.0]).unwrap();
@@ -240,6 +260,16 @@ fn declared_sizes_are_checked_before_memory_is_taken() {
         let error = cytoscope_onnx::from_bytes(&good, None, &limits).unwrap_err();
         assert!(error.kind() == GraphErrorKind::OverLimit && error.to_string().contains(name), "{error}");
     }
+    // Metadata are refused above the limit, not dropped.
+    let limits = GraphLimits { nodes: 3, ..GraphLimits::default() };
+    let load = |keys: &[&str]| {
+        let entry = |key: &&str| field(14, &[field(1, key.as_bytes()), field(2, b"value")].concat());
+        let metadata: Vec<u8> = keys.iter().flat_map(entry).collect();
+        cytoscope_onnx::from_bytes(&[good.clone(), metadata].concat(), None, &limits)
+    };
+    assert_eq!(load(&["a", "b", "c"]).unwrap().metadata.len(), 3);
+    let error = load(&["a", "b", "c", "d"]).unwrap_err();
+    assert!(error.kind() == GraphErrorKind::OverLimit && error.to_string().contains("metadata"), "{error}");
 }
 
 #[test]

@@ -29,7 +29,7 @@ impl Devices {
         tried: &[DeviceId],
     ) -> Result<SelectedEngine, JobError> {
         let why = match error {
-            EngineError::Device { .. } | EngineError::OutOfMemory { .. } => error.finding(),
+            EngineError::Device { .. } | EngineError::OutOfMemory { .. } => error.finding().to_string(),
             other => format!("{} failed: {other}", failed.choice.id),
         };
         let is_full = matches!(error, EngineError::OutOfMemory { .. });
@@ -76,7 +76,8 @@ impl Devices {
             let Some(precision) = precision_to_continue(model, device, options.precision, &measurements) else {
                 continue;
             };
-            let choice = Choice { device: device.id, precision, why: why.clone(), measurements: measurements.clone() };
+            let (why, measurements) = (why.clone().into(), measurements.clone());
+            let choice = Choice { device: device.id, precision, why, measurements };
             let forced = options.precision.map(|_| precision);
             context.report_tried_device(device.id);
             let opened =
@@ -114,7 +115,7 @@ impl Devices {
             // If the network does not run at all, predicting the stack reports that.
             Err(error) => context.note(unverified_note(DeviceId::Cpu, &error)),
         }
-        let choice = Choice { device: DeviceId::Cpu, precision, why, measurements };
+        let choice = Choice { device: DeviceId::Cpu, precision, why: why.into(), measurements };
         let forced = options.precision.map(|_| precision);
         Ok(SelectedEngine { forced, ..SelectedEngine::new(engine, choice) })
     }

@@ -237,7 +237,10 @@ impl ObjectDiameter {
             }
             _ => return None,
         };
-        Some(message!("{reason} for the model after its preprocessing: its input is multiplied by {factor:.2}"))
+        let factor = if factor < 0.01 { format!("{factor:.1e}") } else { format!("{factor:.2}") };
+        Some(message!(
+            "{reason} for the model after its preprocessing: its input is multiplied by {factor}, unless {DIAMETER} is given"
+        ))
     }
 
     /// Returns a description with the assumed slice spacing, if the voxel size is unknown.
@@ -314,6 +317,21 @@ mod tests {
             assert_eq!(text(diameter, DiameterUnit::Um).contains("in another unit"), is_doubted, "{diameter}");
         }
         assert!(!text(3_000.0, DiameterUnit::Voxels).contains("in another unit"));
+    }
+
+    #[test]
+    fn the_note_on_a_factor_of_the_intensities_states_it_however_small_it_is() {
+        let note = |intensity_factor| {
+            let (certainty, range) = (Certainty::Low, [9.0; 2]);
+            let estimate = Some(DiameterEstimate { diameter: 9.0, range, objects: 1, certainty, intensity_factor });
+            ObjectDiameter { diameter: 9.0, unit: DiameterUnit::Um, voxel: [1.0; 3], nominal_um: 9.0, estimate }
+                .intensity_note()
+        };
+        assert_eq!(note(1.0), None);
+        let texts = [(3.456e-10, "by 3.5e-10, unless"), (0.042, "by 0.04, unless"), (3.0, "by 3.00, unless")];
+        for (factor, text) in texts {
+            assert!(note(factor).is_some_and(|note| note.contains(text)), "{factor}");
+        }
     }
 
     #[test]

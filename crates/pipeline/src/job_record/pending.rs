@@ -6,7 +6,7 @@ use super::{
 };
 use crate::folder_digest::{changed_error, file_record, input_record, record_like, unsampled_record};
 use crate::installed_models::recorded_model;
-use crate::provenance::{InputRecord, RENAME, program};
+use crate::provenance::{InputRecord, MAX_SAMPLED_FILES, RENAME, program};
 use crate::results::FileRecord;
 use crate::{Context, JobError};
 use cytoscope_engine::{Device, Precision};
@@ -26,8 +26,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const MAX_NAME_BYTES: usize = 255;
 /// Maximum number of files that a record lists one by one.
 const MAX_LISTED_FILES: usize = 2_000;
-/// Maximum number of listed files whose content is recognized by blocks that are read from them.
-const MAX_SAMPLED_FILES: usize = 256;
 
 /// The record of a job that is running.
 #[derive(Debug)]

@@ -4,6 +4,8 @@ use super::PredictOptions;
 use crate::devices::{Devices, SelectedEngine};
 use crate::{Context, JobError, JobErrorKind, Model};
 use cytoscope_engine::{DeviceId, EngineError, Precision};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 
 /// What is different in the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +38,7 @@ pub(super) struct Attempts<'a> {
     /// The first of those devices.
     left: Option<SelectedEngine>,
     /// What did not work, and what was tried instead.
-    notes: Vec<String>,
+    notes: Vec<Message>,
 }
 
 impl<'a> Attempts<'a> {
@@ -70,7 +72,8 @@ impl<'a> Attempts<'a> {
     }
 
     /// Keeps a note, and shows it if notes are shown at once.
-    pub(super) fn note(&mut self, note: String) {
+    pub(super) fn note(&mut self, note: impl Into<Message>) {
+        let note: Message = note.into();
         if self.shows_notes {
             self.context.note(note.clone());
         }
@@ -94,7 +97,7 @@ impl<'a> Attempts<'a> {
         let is_full = matches!(error, EngineError::OutOfMemory { .. });
         if is_full && self.shrink() {
             let change = if self.engine.last_batch() > 1 { "fewer tiles at once" } else { "smaller tiles" };
-            self.note(format!("{}; trying {change}", error.finding()));
+            self.note(message!("{}; trying {change}", error.finding()));
             return Ok(NextAttempt::SmallerSessions);
         }
         // In 32 bits, the network may stay within the range of the type.
@@ -102,7 +105,7 @@ impl<'a> Attempts<'a> {
             self.is_wide = true;
             self.engine = self.engine.in_32_bits();
             let precision = self.engine.precision(self.model, self.options.precision);
-            self.note(format!("{}; computing in {precision}", error.finding()));
+            self.note(message!("{}; computing in {precision}", error.finding()));
             return Ok(NextAttempt::In32Bits);
         }
         // The other devices may have 16-bit floats, but the requested one does not.
@@ -142,7 +145,7 @@ impl<'a> Attempts<'a> {
             DeviceId::Cpu => "the CPU".to_owned(),
             gpu => gpu.to_string(),
         };
-        self.note(format!("{}; continuing on {place}{in_precision}", error.finding()));
+        self.note(message!("{}; continuing on {place}{in_precision}", error.finding()));
         next.report(self.context);
         let failed = std::mem::replace(&mut self.engine, next);
         if is_full {
@@ -154,14 +157,14 @@ impl<'a> Attempts<'a> {
     /// Ends the attempts to predict an input of a job. Returns the device of the next input, and the notes. The next input
     /// may fit the memory of a device that was too small for this one, but a device that has failed otherwise is not used
     /// again. If this input exceeds the range of 16-bit floats, the next ones are computed in 32 bits at once.
-    pub(super) fn end_input(self) -> (SelectedEngine, Vec<String>) {
+    pub(super) fn end_input(self) -> (SelectedEngine, Vec<Message>) {
         let Self { engine, left, lost, is_wide, notes, .. } = self;
         (settled(left.unwrap_or(engine), lost, is_wide), notes)
     }
 
     /// Ends the attempts to predict a volume. Returns the device of the last attempt, and the notes. No device that failed
     /// or ran out of memory is used again.
-    pub(super) fn end_volume(self) -> (SelectedEngine, Vec<String>) {
+    pub(super) fn end_volume(self) -> (SelectedEngine, Vec<Message>) {
         let Self { engine, lost, full, is_wide, notes, .. } = self;
         (settled(engine, [lost, full].concat(), is_wide), notes)
     }

@@ -7,6 +7,7 @@ use crate::stack::Extents;
 use cytoscope_model_package::Processing;
 use cytoscope_storage::message;
 use cytoscope_storage::message::{Message, TimePoint};
+use cytoscope_storage::setting::PREPROCESS;
 
 /// Number of channels and time points that a note names.
 const NAMED: usize = 4;
@@ -16,6 +17,9 @@ const ADVICE: &str = "without differences between values, the prediction is mean
 
 /// Share of the contrast whose loss is noted.
 const NOTED_LOSS: f64 = 0.05;
+
+/// From this share on, the values that the preprocessing scales by are equal, though others differ.
+const NO_RANGE: f64 = 1.0 - 1e-12;
 
 /// Returns the share of a stack's contrast that the preprocessing `steps` of a model remove, because they add a small number,
 /// `eps`, to the range or the standard deviation that they divide by. `chains` are the resolved steps of all channels; if they
@@ -34,8 +38,18 @@ pub(super) fn lost_contrast<'a>(steps: impl Iterator<Item = &'a Processing>, cha
     (eps * chains.iter().flatten().map(gain).fold(0.0, f64::max)).min(1.0)
 }
 
-/// Returns the warning that preprocessing removes this share of a stack's contrast; `None` for a small one.
-pub(super) fn lost_contrast_note(share: f64) -> Option<Note> {
+/// Returns the warning that preprocessing removes this share of a stack's contrast; `None` for a small one. If only a few values
+/// differ from the others, their contrast is much too high instead, unless it is multiplied by `intensity_factor` because of
+/// that.
+pub(super) fn lost_contrast_note(share: f64, intensity_factor: f64) -> Option<Note> {
+    if share >= NO_RANGE {
+        return (intensity_factor == 1.0).then(|| {
+            Note::warning(message!(
+                "so few values of the stack differ from the others that the model's preprocessing finds no range to scale them \
+                 by: objects may be too large or missed; crop the stack to the part with objects (a crop in {PREPROCESS})"
+            ))
+        });
+    }
     (share > NOTED_LOSS).then(|| {
         Note::warning(format!(
             "the values of the stack differ so little that the model's preprocessing removes {:.0} % of their contrast: objects \
@@ -175,10 +189,14 @@ mod tests {
             lost_contrast([range(eps)].iter(), &chains)
         };
         assert!((share(1e-6, 3e-6) - 0.25).abs() < 1e-12, "{}", share(1e-6, 3e-6));
-        let note = lost_contrast_note(share(1e-6, 3e-6)).unwrap();
+        let note = lost_contrast_note(share(1e-6, 3e-6), 1.0).unwrap();
         assert!(note.message.contains("25 % of their contrast"), "{note}");
-        assert_eq!(lost_contrast_note(share(1e-6, 1e-3)), None);
-        assert_eq!(lost_contrast_note(share(0.0, 1e-9)), None);
+        assert_eq!(lost_contrast_note(share(1e-6, 1e-3), 1.0), None);
+        assert_eq!(lost_contrast_note(share(0.0, 1e-9), 1.0), None);
+        // Percentiles that are equal although a few values differ.
+        let note = lost_contrast_note(share(1e-6, 0.0), 1.0).unwrap();
+        assert!(note.message.contains("so few values") && !note.message.contains("% of their contrast"), "{note}");
+        assert_eq!(lost_contrast_note(share(1e-6, 0.0), 1e-9), None, "the factor corrects it");
         // A fixed step may have any gain.
         let fixed = Chains::Stack(vec![vec![Elementwise::Affine { gain: 1e9, offset: 0.0 }]]);
         assert_eq!(lost_contrast([Processing::Sigmoid].iter(), &fixed), 0.0);

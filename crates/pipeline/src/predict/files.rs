@@ -7,7 +7,7 @@ use super::{Output, PredictJob, TileRequest};
 use crate::artifact::{table_name, wide_labels_name};
 use crate::folder_digest::{chunks_change, chunks_record};
 use crate::model::ModelTask;
-use crate::provenance::{ImageFiles, InputRecord, Provenance};
+use crate::provenance::{ImageFiles, InputRecord, MAX_SAMPLED_FILES, Provenance};
 use crate::{ArtifactKind, Context, JobError, Model, ProgressStage, ProgressUnit, TableFormat, provenance, results};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::{
@@ -100,8 +100,6 @@ impl Paths {
 
 /// Maximum number of files of an image that are checked for changes.
 const MAX_WATCHED_FILES: usize = 4096;
-/// Maximum number of these files of which blocks are read as well.
-const MAX_SAMPLED_FILES: usize = 256;
 
 /// The files that a prediction of one input reads and writes.
 pub(super) struct ResultFiles {

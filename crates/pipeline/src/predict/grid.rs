@@ -1,15 +1,13 @@
 //! The model's voxel grid, and resampling to it and back.
 
 use super::constant_channels::Contrast;
+use crate::model_inputs::SAME_VOXEL;
 use crate::slice_statistics::Chains;
 use crate::stack::Stack;
 use crate::{Context, JobError};
 use cytoscope_profile::Stage;
 use cytoscope_volume::resample::{AxisMap, linear, resampled_extent};
 use std::ops::Range;
-
-/// Relative difference below which voxel sizes count as equal, so that nothing is resampled.
-const SAME_VOXEL: f64 = 0.02;
 
 /// Slices read at once; these are held twice, as stored and as floats.
 pub(crate) const READ_SLICES: usize = 8;

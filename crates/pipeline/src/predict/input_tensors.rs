@@ -2,8 +2,9 @@
 
 use super::resolve::channel_name;
 use super::{ChannelRef, PredictJob, PredictOptions, STACK_EXTENSIONS};
-use crate::model_inputs::ModelInput;
+use crate::model_inputs::{ModelInput, SAME_VOXEL};
 use crate::provenance::{InputRecord, InputTensorRecord};
+use crate::stack::axis_index::{C, S, T, X, Y, Z};
 use crate::stack::{Extents, channels_text};
 use crate::{JobError, Model};
 use cytoscope_formats::{Channel, DerivedPixels, DerivedSpec, FormatError, Image, find_channels, is_zarr_folder};
@@ -16,17 +17,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-
-/// Indices of the axes T, Z, C, Y, X, S in shapes and regions.
-const T: usize = 0;
-const Z: usize = 1;
-const C: usize = 2;
-const Y: usize = 3;
-const X: usize = 4;
-const S: usize = 5;
-
-/// Relative difference below which voxel sizes count as equal.
-const SAME_VOXEL: f64 = 0.02;
 
 /// The image of an input tensor. As text `NAME=FILE`, `NAME=FILE:CHANNEL` or, for channels of the stack, `NAME=CHANNEL`;
 /// several channels are separated by commas.

@@ -325,7 +325,9 @@ impl<'a> Inference<'a> {
     /// values are all equal, or nearly.
     pub(super) fn notes(&self) -> impl Iterator<Item = Note> {
         let stack_note = self.not_finite.then(|| Note::warning(NOT_FINITE));
-        let contrast_note = self.flat.note(self.resolved.extents).or_else(|| lost_contrast_note(self.lost_contrast));
+        let factor = self.resolved.diameter.map_or(1.0, |d| d.intensity_factor());
+        let contrast_note =
+            self.flat.note(self.resolved.extents).or_else(|| lost_contrast_note(self.lost_contrast, factor));
         stack_note.into_iter().chain(contrast_note).chain(self.check.note())
     }
 

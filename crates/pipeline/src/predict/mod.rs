@@ -35,7 +35,7 @@ mod run;
 mod series;
 mod session_memory;
 #[cfg(test)]
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../tests/suite/common.rs"]
 pub(crate) mod test_common;
 mod tiles;
 pub(crate) mod zarr;
@@ -304,7 +304,7 @@ const STACK_EXTENSIONS: [&str; 16] = [
 ];
 
 /// Extensions of slices, which are read from folders without other stacks.
-const SLICE_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
+pub const SLICE_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
 
 /// Returns the input files, with folders expanded to the stacks in them, sorted by name. An OME-Zarr folder is a stack. Of
 /// the files of a numbered series, only one is returned, unless `axes` are the axes of a single slice.
@@ -341,7 +341,7 @@ fn listed(inputs: &[PathBuf], select: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Re
         let ends_in = |p: &PathBuf, extensions: &[&str]| {
             let name = p.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
             let fits = extensions.iter().any(|e| name.ends_with(&format!(".{e}")));
-            !name.starts_with('.') && ((fits && p.is_file()) || is_zarr_folder(p))
+            !name.starts_with('.') && ((fits && (p.is_file() || is_broken_link(p))) || is_zarr_folder(p))
         };
         let entries = std::fs::read_dir(input).and_then(|entries| {
             entries.map(|entry| entry.map(|e| e.path())).collect::<std::io::Result<Vec<PathBuf>>>()
@@ -371,6 +371,12 @@ fn listed(inputs: &[PathBuf], select: &dyn Fn(&[PathBuf]) -> Vec<PathBuf>) -> Re
         return Err(JobError::wrong_use_with("no input was given", "give a file or a folder"));
     }
     Ok(files)
+}
+
+/// Whether a path is a symbolic link to a file that does not exist. In a folder of links to stacks, it is an input that fails:
+/// if it were left out, nobody would notice that a stack is missing.
+fn is_broken_link(path: &Path) -> bool {
+    path.is_symlink() && !path.exists()
 }
 
 /// Whether a file's name has the extension of a PNG or JPEG image.
@@ -503,5 +509,17 @@ mod tests {
         let inputs = [folder.path().to_owned()];
         assert_eq!(expand_inputs(&inputs, None).unwrap(), images[..1]);
         assert_eq!(expand_inputs(&inputs, Some(&alone)).unwrap(), images);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn broken_links_to_stacks_are_inputs_of_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let [stack, link, text] = ["a.tif", "b.tif", "c.txt"].map(|name| folder.path().join(name));
+        std::fs::write(&stack, "no image").unwrap();
+        for broken in [&link, &text] {
+            std::os::unix::fs::symlink("missing", broken).unwrap();
+        }
+        assert_eq!(expand_inputs(&[folder.path().to_owned()], None).unwrap(), [stack, link]);
     }
 }

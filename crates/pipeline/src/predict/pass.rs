@@ -122,7 +122,7 @@ impl Pass<'_> {
         emitter: &mut Emitter<'_>,
     ) -> Result<(), JobError> {
         let failed = |e: std::io::Error| {
-            let reason = format!("cannot start a thread: {e}");
+            let reason = format!("cannot start a thread: {e}").into();
             JobError::Engine(EngineError::Device { device: DeviceId::Cpu, reason })
         };
         std::thread::scope(|scope| {

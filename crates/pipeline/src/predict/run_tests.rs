@@ -72,7 +72,7 @@ struct GpuSession {
 impl Session for GpuSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
         if self.runs >= self.lasts {
-            return Err(EngineError::Device { device: self.id, reason: "it has no power".to_owned() });
+            return Err(EngineError::Device { device: self.id, reason: "it has no power".into() });
         }
         self.runs += 1;
         let needed_bytes = self.report.arena_bytes;
@@ -114,7 +114,7 @@ fn device(id: DeviceId) -> Device {
 
 fn selected(room_bytes: u64, lasts: usize) -> SelectedEngine {
     let device = device(DeviceId::Cuda(0));
-    let (why, measurements) = ("requested".to_owned(), Vec::new());
+    let (why, measurements) = ("requested".into(), Vec::new());
     let choice = Choice { device: device.id, precision: Precision::F32, why, measurements };
     SelectedEngine::new(Box::new(Gpu { device, room_bytes, lasts, cpu: CpuEngine::new() }), choice)
 }
@@ -130,7 +130,7 @@ fn open_failing(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
 
 /// Opens no device.
 fn open_none(device: &Device) -> Result<Box<dyn Engine>, EngineError> {
-    Err(EngineError::Unavailable { device: device.id, reason: "it is gone".to_owned() })
+    Err(EngineError::Unavailable { device: device.id, reason: "it is gone".into() })
 }
 
 /// Opens devices that fail in their first run.

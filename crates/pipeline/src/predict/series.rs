@@ -3,7 +3,7 @@
 use super::zarr::is_ome_zarr_name;
 use super::{PredictJob, stems};
 use crate::JobError;
-use cytoscope_formats::{FormatError, Image, OpenOptions, SeriesChoice, any_series};
+use cytoscope_formats::{FormatError, Image, OpenOptions, SeriesChoice, any_series, series_suffix};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -87,8 +87,8 @@ impl PredictJob {
             for series in chosen {
                 let stem = match (&named, &series) {
                     (Some(named), _) => named.clone(),
-                    (None, Ok(n)) if *n > 0 => format!("{stem}_s{n}"),
-                    (None, _) => stem.clone(),
+                    (None, Ok(number)) => format!("{stem}{}", series_suffix(*number)),
+                    (None, Err(_)) => stem.clone(),
                 };
                 let mut unique = stem.clone();
                 let mut n = 2;

@@ -305,7 +305,7 @@ fn not_tileable(name: &str, found: &str) -> JobError {
 
 /// Returns the error of a session that has held a slab and no longer can.
 fn no_slabs() -> EngineError {
-    EngineError::Internal { place: "tiles".to_owned(), reason: "the session holds no slabs".to_owned() }
+    EngineError::Internal { place: "tiles".to_owned(), reason: "the session holds no slabs".into() }
 }
 
 /// Appends a plane, whose rows have `width` values, extended to [rows, columns] by its last rows and columns.

@@ -110,4 +110,18 @@ mod tests {
         assert!(other.check(&[]).unwrap_err().to_string().contains("did not make it"));
         assert!(matches!(other.lock().unwrap_err(), JobError::Storage(StorageError::NotReplaceable { .. })));
     }
+
+    #[test]
+    fn the_unfinished_marker_of_another_machine_blocks_a_folder_for_ten_minutes() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = RunFolder::for_package(&parent.path().join("m"));
+        std::fs::create_dir(&folder.path).unwrap();
+        let path = folder.path.join(format!(".{MARKER}.abcdefghijkl.another0.cytoscope-partial"));
+        let marker = std::fs::File::create(&path).unwrap();
+        assert!(matches!(folder.lock().unwrap_err(), JobError::Storage(StorageError::Busy { .. })));
+        marker.set_modified(std::time::SystemTime::now() - Duration::from_secs(601)).unwrap();
+        folder.check(&[]).unwrap();
+        drop(folder.lock().unwrap());
+        assert!(folder.belongs_to_run() && !path.exists());
+    }
 }

@@ -109,9 +109,9 @@ impl Training<'_> {
         let in_precision = if precision == self.config.precision { "" } else { " in f32" };
         let id = engine.device().id;
         let message = if self.folder.has_checkpoint() {
-            format!("{}; continuing on {id}{in_precision} from the last good state", finding(error))
+            message!("{}; continuing on {id}{in_precision} from the last good state", finding(error))
         } else {
-            format!("{}; starting again on {id}{in_precision}", finding(error))
+            message!("{}; starting again on {id}{in_precision}", finding(error))
         };
         context.note(message.clone());
         self.device_notes.extend(failures.into_iter().chain([message]));
@@ -141,7 +141,7 @@ impl Training<'_> {
         };
         match error {
             JobError::Engine(EngineError::Device { device, reason }) => {
-                EngineError::Device { device, reason: format!("{reason}; {next_step}") }.into()
+                EngineError::Device { device, reason: message!("{reason}; {next_step}") }.into()
             }
             other => {
                 self.context.note(next_step);

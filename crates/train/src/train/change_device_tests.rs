@@ -89,7 +89,7 @@ impl Session for GpuSession {
                 return Err(EngineError::OutOfMemory { device: self.id, needed_bytes: 4 << 20, available_bytes: 0 });
             }
         } else if self.runs >= RUNS_BEFORE_FAILURE || self.id == BROKEN {
-            return Err(EngineError::Device { device: self.id, reason: "it has no power".to_owned() });
+            return Err(EngineError::Device { device: self.id, reason: "it has no power".into() });
         }
         self.runs += 1;
         let names = self.graph.inputs.iter().map(|id| self.graph.value(*id).name.clone());

@@ -2,8 +2,9 @@
 
 use super::CheckOptions;
 use super::inspect_pair::PairInspection;
-use crate::dataset::{Dataset, Part, Problem, TrainingTask};
-use crate::setting::VOXEL_UM;
+use crate::dataset::{Dataset, Part, Problem, Severity, TrainingTask};
+use crate::setting::{IN_SETTINGS, VOXEL_UM};
+use cytoscope_storage::message;
 use cytoscope_volume::number_text;
 use std::collections::BTreeMap;
 
@@ -31,6 +32,7 @@ pub(crate) fn compare(
             find_masks(inspections);
         }
         find_few_objects(inspections);
+        find_empty_labels(inspections);
     }
 }
 
@@ -48,7 +50,7 @@ fn check_voxel_sizes(dataset: &Dataset, inspections: &mut [PairInspection], prob
         |inspection: &PairInspection| inspection.finished && inspection.summary.voxel_um.iter().any(Option::is_none);
     let (missing, seen) =
         (inspections.iter().filter(|l| unknown(l)).count(), inspections.iter().filter(|l| l.finished).count());
-    let next_step = format!("set {VOXEL_UM} in the settings, or set it in Fiji (Image > Properties) and save");
+    let next_step = message!("set {VOXEL_UM} {IN_SETTINGS}, or set it in Fiji (Image > Properties) and save");
     if missing > 0 && missing == seen {
         let problem =
             format!("no file states a voxel size along all axes (pairs checked: {seen}), so lengths are in voxels");
@@ -57,7 +59,7 @@ fn check_voxel_sizes(dataset: &Dataset, inspections: &mut [PairInspection], prob
         for inspection in inspections.iter_mut().filter(|l| unknown(l)) {
             let file = inspection.summary.image.clone();
             let problem = "it does not state the voxel size along all axes, but other files do";
-            inspection.add(Problem::warning(&file, problem, next_step.as_str()));
+            inspection.add(Problem::warning(&file, problem, next_step.clone()));
         }
     }
     for inspection in inspections.iter_mut().filter(|l| l.finished) {
@@ -85,8 +87,10 @@ fn check_voxel_sizes(dataset: &Dataset, inspections: &mut [PairInspection], prob
         if max > 0.0 && differs(min, max, VOXEL_SPREAD_TOLERANCE) {
             let problem =
                 format!("voxel sizes range from {} to {} µm along {axis}", three_digits(min), three_digits(max));
-            let next_step = "check that the files state the right ones: the images are resampled to the grid of the network \
-                             (voxel_um in the settings)";
+            let next_step = message!(
+                "check that the files state the right ones: the images are resampled to the grid of the network ({VOXEL_UM} \
+                 {IN_SETTINGS})"
+            );
             problems.push(Problem::warning(&dataset.root, problem, next_step));
             break;
         }
@@ -172,5 +176,24 @@ fn find_few_objects(inspections: &mut [PairInspection]) {
             let next_step = "check that all objects are labeled: unlabeled objects are trained as background";
             inspection.add(Problem::warning(&file, problem, next_step));
         }
+    }
+}
+
+/// Finds labels without objects. They are errors if no pair has an object, because a network cannot be trained on background
+/// alone.
+fn find_empty_labels(inspections: &mut [PairInspection]) {
+    let has_objects = inspections.iter().any(|l| l.summary.objects.is_some_and(|n| n > 0));
+    for inspection in inspections.iter_mut().filter(|l| l.summary.objects == Some(0)) {
+        if inspection.problems.iter().any(|p| p.severity == Severity::Error) {
+            continue;
+        }
+        let file = inspection.summary.target.clone();
+        let problem = "it has no label other than background";
+        inspection.add(if has_objects {
+            Problem::warning(&file, problem, "remove the pair, unless the image contains no objects")
+        } else {
+            let problem = format!("{problem}, nor has any other target");
+            Problem::error(&file, problem, "label some objects, or choose the files with the labels")
+        });
     }
 }

@@ -6,11 +6,13 @@ use crate::cut;
 use crate::dataset::{ImageRef, Pair, Problem, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::objects::{Indexer, LabelCode, MAX_LABEL, Object, ObjectIndex};
-use crate::setting::{AXES, IGNORE_LABEL, TIME, VOXEL_UM};
+use crate::setting::{AXES, IGNORE_LABEL, IN_SETTINGS, TIME, VOXEL_UM};
 use crate::stack::{Role, Stack, channel_count, channel_names, open_image, pair_voxel_um};
 use cytoscope_formats::Image;
 use cytoscope_objects::components::{Components, Connectivity};
 use cytoscope_storage::by_count;
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_volume::statistics::Moments;
 use cytoscope_volume::{Element, Samples, VoxelSize, with_samples};
 use sha2::{Digest, Sha256};
@@ -110,7 +112,7 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
     let size = VoxelSize { z, y, x }.in_slices(image.zyx[0]);
     summary.voxel_um = [size.z, size.y, size.x];
     if let Err(implausible) = size.check() {
-        let next_step = format!("set it in Fiji (Image > Properties) and save, or set {VOXEL_UM} in the settings");
+        let next_step = message!("set it in Fiji (Image > Properties) and save, or set {VOXEL_UM} {IN_SETTINGS}");
         inspection.add(Problem::error(&pair.image.path, implausible.to_string(), next_step));
     }
     if !check_shapes(&mut inspection, &image, &target) {
@@ -133,8 +135,8 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
         return with_error(inspection, e, &target);
     }
     if inspection.image_hash == inspection.target_hash {
-        let next_step = format!(
-            "choose the labels or the stain, not a copy of the image (for channels of one file, change {} in the settings)",
+        let next_step = message!(
+            "choose the labels or the stain, not a copy of the image (for channels of one file, change {} {IN_SETTINGS})",
             role.channel_setting()
         );
         inspection.add(Problem::error(&target.image.path, "it has the same voxels as its image", next_step));
@@ -220,12 +222,12 @@ fn check_shapes(inspection: &mut PairInspection, image: &Stack, target: &Stack) 
         a.sort_unstable();
         b.sort_unstable();
         let is_slice = image.zyx[1..] == target.zyx[1..] && image.zyx[0].min(target.zyx[0]) == 1;
-        let next_step = if a == b {
-            format!("the axes seem to be in another order: save both with the same axes, or set {AXES} in the settings")
+        let next_step: Message = if a == b {
+            message!("the axes seem to be in another order: save both with the same axes, or set {AXES} {IN_SETTINGS}")
         } else if is_slice {
-            "one of them is a single slice: to use numbered slices as a stack, name their folder in a table".to_owned()
+            "one of them is a single slice: to use numbered slices as a stack, name their folder in a table".into()
         } else {
-            "choose the target of this image, or resample one of them".to_owned()
+            "choose the target of this image, or resample one of them".into()
         };
         inspection.add(Problem::error(&target.image.path, problem, next_step));
         return false;
@@ -248,7 +250,7 @@ fn check_reading(inspection: &mut PairInspection, file: &Image) {
         inspection.add(Problem::warning(&meta.path, sentence.as_str(), next_step));
     }
     if let Some(why) = &meta.read_as_slices {
-        let next_step = format!("if they are not slices, set {AXES} in the settings");
+        let next_step = message!("if they are not slices, set {AXES} {IN_SETTINGS}");
         inspection.add(Problem::warning(&meta.path, why.as_str(), next_step));
     }
     if meta.missing_planes > 0 {
@@ -353,7 +355,7 @@ fn add_intensity_problems(
         let problem = format!("all voxels of this {what} are {}", about.min);
         let channel = stack.role.channel_setting();
         let next_step =
-            format!("change {channel} or {TIME} in the settings if the data are in another channel or time point");
+            message!("change {channel} or {TIME} {IN_SETTINGS} if the data are in another channel or time point");
         inspection.add(Problem::error(file, problem, next_step));
     } else if about.saturated_share > 0.01 {
         let problem = format!(
@@ -465,7 +467,7 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
         inspection.add(Problem::warning(
             file,
             problem,
-            format!("set {IGNORE_LABEL} in the settings if that is the meaning of the value"),
+            message!("set {IGNORE_LABEL} {IN_SETTINGS} if that is the meaning of the value"),
         ));
     }
     let index = &seen.index;
@@ -483,9 +485,6 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
     if known == 0 {
         let problem = "all of its voxels have the ignore label";
         inspection.add(Problem::error(file, problem, "label some objects, or remove the pair"));
-    } else if index.objects.is_empty() {
-        let problem = "it has no label other than background";
-        inspection.add(Problem::warning(file, problem, "remove the pair, unless the image contains no objects"));
     }
     if let [only] = index.objects.as_slice()
         && !options.semantic

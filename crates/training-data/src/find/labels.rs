@@ -5,8 +5,9 @@ use super::names::strip_suffix_ignoring_case;
 use super::suffixes::strip_target_suffix;
 use super::{FindOptions, SearchResults};
 use crate::dataset::{Problem, TrainingTask};
-use crate::setting::LABELS_CHANNEL;
+use crate::setting::{IN_SETTINGS, LABELS_CHANNEL};
 use cytoscope_formats::ChannelRef;
+use cytoscope_storage::message;
 use std::path::Path;
 
 /// Characters between the parts of a file name.
@@ -49,11 +50,11 @@ pub(crate) fn report_choice(file: &Path, names: &[String], chosen: Option<&str>,
     let (problem, next_step) = match chosen {
         None => (
             format!("none of its label images is chosen: {listed}"),
-            format!("set {LABELS_CHANNEL} in the settings to the name of one of them"),
+            message!("set {LABELS_CHANNEL} {IN_SETTINGS} to the name of one of them"),
         ),
         Some(name) => (
             format!("it has no label image \"{name}\""),
-            format!("its label images are {listed}: set {LABELS_CHANNEL} in the settings to one of them"),
+            message!("its label images are {listed}: set {LABELS_CHANNEL} {IN_SETTINGS} to one of them"),
         ),
     };
     found.problems.push(Problem::error(file, problem, next_step));

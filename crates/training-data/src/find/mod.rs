@@ -12,11 +12,12 @@ use crate::check::problem_from_error;
 use crate::dataset::{Convention, Dataset, ImageRef, Pair, Part, Problem, TrainingTask};
 use crate::error::{NO_PAIR, TrainingDataError, check_limit, check_range, most_common_problem};
 use crate::limits::{MAX_FILES, MAX_PAIRS};
-use crate::setting::{IMAGE_CHANNEL, SAME_FILE, SPACING_ORDER, SPLIT_COLUMN, TARGET_CHANNEL};
+use crate::setting::{IMAGE_CHANNEL, IN_SETTINGS, SAME_FILE, SPACING_ORDER, SPLIT_COLUMN, TARGET_CHANNEL};
 use crate::stack::{Role, channel_names, open_image};
 use crate::summary;
 use cytoscope_formats::{ChannelRef, SeriesChoice, find_channels};
 use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_volume::Axes;
 use names::Listing;
 use rayon::prelude::*;
@@ -102,9 +103,9 @@ pub fn find_pairs_with(path: &Path, task: TrainingTask, options: &FindOptions) -
         return Err(TrainingDataError::data(
             path,
             "this is a single file, but training needs pairs of an image and its target",
-            format!(
+            message!(
                 "choose the folder with both, or a table (.csv) of the files; for two channels of this file, set \
-                 {SAME_FILE}, {IMAGE_CHANNEL} and {TARGET_CHANNEL} in the settings"
+                 {SAME_FILE}, {IMAGE_CHANNEL} and {TARGET_CHANNEL} {IN_SETTINGS}"
             ),
         ));
     }
@@ -169,16 +170,16 @@ impl SearchResults {
         check_pairs(&self.pairs)?;
         self.choose_channels(options);
         if self.pairs.is_empty() {
-            let advice = match task {
+            let advice: Message = match task {
                 TrainingTask::Segmentation => {
                     "put images and label images side by side as NAME.tif and NAME_masks.tif, NAME_raw.tif and \
                      NAME_labels.tif, or into the folders images and masks"
-                        .to_owned()
+                        .into()
                 }
-                TrainingTask::LabelFree => format!(
+                TrainingTask::LabelFree => message!(
                     "put both stacks side by side as NAME_bf.tif and NAME_fluo.tif, into the folders brightfield and \
-                     signal; for two channels of one file, set {SAME_FILE}, {IMAGE_CHANNEL} and {TARGET_CHANNEL} in the \
-                     settings"
+                     signal; for two channels of one file, set {SAME_FILE}, {IMAGE_CHANNEL} and {TARGET_CHANNEL} \
+                     {IN_SETTINGS}"
                 ),
             };
             if self.problems.is_empty() {
@@ -186,7 +187,7 @@ impl SearchResults {
             }
             self.problems.sort_by(|a, b| (&a.file, a.message.as_str()).cmp(&(&b.file, b.message.as_str())));
             let next_step =
-                summary::kinds(&self.problems).first().map_or(advice.into(), |kind| kind.example.next_step.clone());
+                summary::kinds(&self.problems).first().map_or(advice, |kind| kind.example.next_step.clone());
             let problem = message!("{NO_PAIR}: {}", most_common_problem(&self.problems));
             return Err(TrainingDataError::NoPairs { dataset: Box::new(self.dataset(root, task)), problem, next_step });
         }
@@ -272,7 +273,7 @@ fn refuse_unused(root: &Path, layouts: &[Convention], options: &FindOptions) -> 
     } else {
         return Ok(());
     };
-    Err(TrainingDataError::data(root, problem, format!("remove {setting} from the settings")))
+    Err(TrainingDataError::data(root, problem, message!("remove {setting} from the settings")))
 }
 
 /// Returns a pair with the channels, time point and axes of the options. `is_named` says whether the file of its labels
@@ -335,7 +336,7 @@ fn listed_channels(
     let unreadable = |error: TrainingDataError| Box::new(problem_from_error(&error, path));
     let names = open_image(file).map(|image| channel_names(image.meta())).map_err(unreadable)?;
     let numbers = find_channels(listed, &names).map_err(|(problem, next_step)| {
-        let next_step = format!("{next_step}; change {} in the settings", role.channels_setting());
+        let next_step = message!("{next_step}; change {} {IN_SETTINGS}", role.channels_setting());
         Box::new(Problem::error(path, problem, next_step))
     })?;
     let mut all = numbers.into_iter().map(|number| ImageRef { channel: Some(number), ..file.clone() });

@@ -4,8 +4,9 @@ use super::names::{file_name, is_image, read_text, stem};
 use super::{FindOptions, Listing, SearchResults, SpacingOrder};
 use crate::dataset::{Convention, ImageRef, Pair, Part, Problem, TrainingTask};
 use crate::error::TrainingDataError;
-use crate::setting::{IMAGE_CHANNEL, IMAGE_CHANNELS, SPACING_ORDER};
+use crate::setting::{IMAGE_CHANNEL, IMAGE_CHANNELS, IN_SETTINGS, SPACING_ORDER};
 use cytoscope_formats::ChannelRef;
+use cytoscope_storage::message;
 use cytoscope_volume::VoxelSize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -86,8 +87,8 @@ pub(crate) fn read(
     }
     if spacing_seen && options.spacing_order.is_none() {
         let problem = "the spacing beside the images is interpreted as Z, Y, X; some programs write X, Y, Z";
-        let next_step = format!(
-            "check the voxel sizes, and set {SPACING_ORDER} in the settings to \"zyx\", or to \"xyz\" if they are reversed"
+        let next_step = message!(
+            "check the voxel sizes, and set {SPACING_ORDER} {IN_SETTINGS} to \"zyx\", or to \"xyz\" if they are reversed"
         );
         found.problems.push(Problem::warning(folder, problem, next_step));
     }
@@ -125,7 +126,7 @@ fn channel_numbers(folder: &Path, options: &FindOptions) -> Result<Vec<usize>, T
         ChannelRef::Name(name) => Err(TrainingDataError::data(
             folder,
             format!("the channels of nnU-Net data are files, so there is no channel \"{name}\""),
-            format!("give the numbers in the file names in {IMAGE_CHANNELS}: 0 for _0000, 1 for _0001"),
+            message!("give the numbers in the file names in {IMAGE_CHANNELS}: 0 for _0000, 1 for _0001"),
         )),
     };
     options.image_channels.iter().map(number).collect()
@@ -181,7 +182,7 @@ impl Subset<'_> {
             let file = channels.values().next().cloned().unwrap_or_else(|| self.image_folder.join(case));
             let problem = format!("case {case} has no channel {channel} (no file {case}_{channel:04})");
             let next_step =
-                format!("set {IMAGE_CHANNEL} (or {IMAGE_CHANNELS}) in the settings to channels that every case has");
+                message!("set {IMAGE_CHANNEL} (or {IMAGE_CHANNELS}) {IN_SETTINGS} to channels that every case has");
             found.problems.push(Problem::warning(&file, problem, next_step));
             return None;
         }
@@ -195,7 +196,7 @@ impl Subset<'_> {
         if channels.len() > 1 && !is_chosen {
             let problem = format!("case {case} has {} channels; the first one is used", channels.len());
             let next_step =
-                format!("set {IMAGE_CHANNEL} (or {IMAGE_CHANNELS}) in the settings to the channels of the images");
+                message!("set {IMAGE_CHANNEL} (or {IMAGE_CHANNELS}) {IN_SETTINGS} to the channels of the images");
             found.problems.push(Problem::warning(image, problem, next_step));
         }
         let mut pair = Pair { part: self.part, ..Pair::new(case.to_owned(), image, target) };

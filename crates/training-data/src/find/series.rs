@@ -2,9 +2,9 @@
 
 use crate::dataset::{ImageRef, Pair};
 use crate::error::TrainingDataError;
-use crate::setting::SERIES;
-use crate::split::series_suffix;
-use cytoscope_formats::{FormatError, OpenOptions, SeriesChoice};
+use crate::setting::{IN_SETTINGS, SERIES};
+use cytoscope_formats::{FormatError, OpenOptions, SeriesChoice, series_suffix};
+use cytoscope_storage::message;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -68,10 +68,9 @@ fn all_series(pair: &Pair) -> Result<Vec<Pair>, TrainingDataError> {
                 file: other.path.clone(),
                 problem: format!("it has {found} series, but {} has {}", pair.image.path.display(), wanted.len())
                     .into(),
-                next_step: format!(
-                    "give files with the same number of series, or set {SERIES} in the settings to one of them"
-                )
-                .into(),
+                next_step: message!(
+                    "give files with the same number of series, or set {SERIES} {IN_SETTINGS} to one of them"
+                ),
             });
         }
     }

@@ -4,8 +4,9 @@
 use super::names::{file_name, holds_objects, is_image, stem, strip_prefix_ignoring_case, strip_suffix_ignoring_case};
 use super::{FindOptions, Listing, SearchResults, labels};
 use crate::dataset::{Convention, Part, Problem, TrainingTask};
-use crate::setting::LABELS_CHANNEL;
+use crate::setting::{IN_SETTINGS, LABELS_CHANNEL};
 use cytoscope_formats::{OpenOptions, open};
+use cytoscope_storage::message;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -281,7 +282,7 @@ fn note_named_labels(
             Some(target) if chosen.is_none() => {
                 let problem =
                     format!("it also has label images with a name, but {}, which has none, is used", file_name(target));
-                let next_step = format!("set {LABELS_CHANNEL} in the settings to a name to use that label image");
+                let next_step = message!("set {LABELS_CHANNEL} {IN_SETTINGS} to a name to use that label image");
                 found.problems.push(Problem::warning(image, problem, next_step));
             }
             Some(_) => {}

@@ -6,8 +6,10 @@ use crate::dataset::{Convention, Part, Problem, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::find::suffixes::common_stem;
 use crate::limits::MAX_PAIRS;
-use crate::setting::{LABELS_CHANNEL, SPLIT_COLUMN};
+use crate::setting::{IN_SETTINGS, LABELS_CHANNEL, SPLIT_COLUMN};
 use cytoscope_formats::{FormatError, OpenOptions, is_zarr_folder, label_series, open, prediction_labels_path};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use std::path::{Path, PathBuf};
 
 /// Returns the names of image and target columns, in order of preference.
@@ -163,15 +165,13 @@ fn find_columns(
         let shown: Vec<&str> = first.iter().take(12).collect();
         // German spreadsheets save tables with semicolons.
         let is_separated_otherwise = shown.len() == 1 && shown.iter().any(|name| name.contains([';', '\t']));
-        let next_step = match task {
-            _ if is_separated_otherwise => "separate the columns with commas, as in raw,seg".to_owned(),
-            TrainingTask::Segmentation => format!(
-                "name two columns raw and seg, with the image and its labels, or set {LABELS_CHANNEL} in the settings to the \
+        let next_step: Message = match task {
+            _ if is_separated_otherwise => "separate the columns with commas, as in raw,seg".into(),
+            TrainingTask::Segmentation => message!(
+                "name two columns raw and seg, with the image and its labels, or set {LABELS_CHANNEL} {IN_SETTINGS} to the \
                  column with the labels"
             ),
-            TrainingTask::LabelFree => {
-                "name two columns brightfield and signal, with the image and its stain".to_owned()
-            }
+            TrainingTask::LabelFree => "name two columns brightfield and signal, with the image and its stain".into(),
         };
         let problem = match shown.iter().all(|name| name.is_empty()) {
             true => "its first line names no columns".to_owned(),
@@ -181,7 +181,7 @@ fn find_columns(
     };
     if let (Some(name), None) = (&options.split_column, at.part) {
         let problem = format!("it has no column {name}, which assigns rows to training, validation and test");
-        let next_step = format!("set {SPLIT_COLUMN} in the settings to one of its columns, or remove the setting");
+        let next_step = message!("set {SPLIT_COLUMN} {IN_SETTINGS} to one of its columns, or remove the setting");
         return Err(TrainingDataError::data(path, problem, next_step));
     }
     Ok(at)

@@ -1,6 +1,7 @@
 //! Groups of pairs that stay together in one set.
 
 use crate::dataset::Pair;
+use cytoscope_formats::series_suffix;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,11 +75,6 @@ fn pair_key(pair: &Pair, group: Group) -> String {
         Some(name) => format!("{}{suffix}", group.key(name)),
         None => group.key(&pair.name).to_owned(),
     }
-}
-
-/// Returns how the name of a pair ends if its image is this series of a file, the first of which has number 0.
-pub(crate) fn series_suffix(series: usize) -> String {
-    if series == 0 { String::new() } else { format!("_s{series}") }
 }
 
 /// Follows the merged groups to the final key.

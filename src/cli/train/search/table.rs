@@ -2,6 +2,8 @@
 
 use crate::cli::failure::{Failure, Outcome};
 use cytoscope_pipeline::{SEARCH_COLUMNS, SEARCH_FINGERPRINT, SearchTrial, read_search_table};
+use cytoscope_storage::message;
+use cytoscope_storage::setting::{RESTART, RESUME};
 use cytoscope_storage::write::atomic_write;
 use serde::Serialize;
 use std::fmt::Display;
@@ -58,7 +60,9 @@ impl ResultsTable {
             "{}: trial {trial} on rung {rung} has other settings or steps",
             self.path.display()
         ))
-        .and_next("use the ranges, trials, steps and seed of the earlier search, or --restart instead of --resume"))
+        .and_next(message!(
+            "use the ranges, trials, steps and seed of the earlier search, or {RESTART} instead of {RESUME}"
+        )))
     }
 
     /// Adds a row, in place of one of an earlier run on the same rung, and writes the table.
@@ -95,7 +99,8 @@ impl ResultsTable {
 /// Reads the table of an earlier search with this fingerprint.
 fn read_rows(path: &Path, keys: &[String], fingerprint: &str) -> Result<Vec<Row>, Failure> {
     let bad = |problem: &dyn Display| {
-        Failure::bad_input(format!("{}: {problem}", path.display())).and_next("use --restart instead of --resume")
+        Failure::bad_input(format!("{}: {problem}", path.display()))
+            .and_next(message!("use {RESTART} instead of {RESUME}"))
     };
     let table = read_search_table(path).map_err(|error| bad(&error))?;
     if table.keys != keys {
@@ -108,7 +113,7 @@ fn read_rows(path: &Path, keys: &[String], fingerprint: &str) -> Result<Vec<Row>
                 "{}: it is the table of a search with other data, another seed, or other settings of the trials",
                 path.display()
             ))
-            .and_next("give the options of that search, or use --restart instead of --resume"));
+            .and_next(message!("give the options of that search, or use {RESTART} instead of {RESUME}")));
         }
         // Tables of earlier versions do not state it.
         if data.is_some() && data != own_data {
@@ -116,7 +121,7 @@ fn read_rows(path: &Path, keys: &[String], fingerprint: &str) -> Result<Vec<Row>
                 "{}: the training data have changed since this search began, so its scores and new ones are not comparable",
                 path.display()
             ))
-            .and_next("restore the data, or use --restart instead of --resume"));
+            .and_next(message!("restore the data, or use {RESTART} instead of {RESUME}")));
         }
     }
     Ok(table.trials.into_iter().map(Row::from).collect())

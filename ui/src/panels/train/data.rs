@@ -3,7 +3,7 @@
 use super::{TrainPanel, colored, files, icon_text_button, named, page_header, title};
 use crate::action::Actions;
 use crate::document::file_name;
-use crate::engine_notes::message_in_window;
+use crate::engine_notes::{data_message_in_window, message_in_window};
 use crate::number_text::{counted, short_number};
 use crate::opener::FileRequest;
 use crate::panels::{capitalized, weak, with_stop};
@@ -56,7 +56,7 @@ pub(super) fn data_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPanel, a
         Check::Failed(reason) => {
             ui.add_space(theme::GROUP_GAP);
             let color = theme::bad(ui.visuals());
-            colored(ui, color, format!("{}  {}", icon::WARNING_CIRCLE, files::settings_on_page(reason)));
+            colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
             ui.add_space(theme::GAP);
             check_again(ui, actions);
         }
@@ -295,7 +295,7 @@ fn problem_frame(ui: &mut Ui, problem: &Problem, name: &str, more: impl FnOnce(&
                 ui.add(egui::Label::new(RichText::new(name).strong()).truncate())
                     .on_hover_text(problem.file.display().to_string());
                 ui.add(egui::Label::new(to_sentence(&message_in_window(&problem.message))).wrap());
-                weak(ui, to_sentence(&files::advice_in_window(&problem.next_step)));
+                weak(ui, to_sentence(&data_message_in_window(&problem.next_step)));
                 more(ui);
             });
         });

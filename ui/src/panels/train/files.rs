@@ -1,60 +1,19 @@
 //! The settings of the Data page: channels, time point, axes, voxel size and labels of the files.
 
 use crate::action::Actions;
-use crate::engine_notes::message_in_window;
+use crate::engine_notes::FILE_SETTINGS;
 use crate::panels::{number_field, weak};
 use crate::state::State;
 use crate::theme;
 use crate::training::{Check, TrainingAction};
 use cytoscope_formats::{ChannelRef, SeriesChoice};
-use cytoscope_storage::message::Message;
 use cytoscope_train::DataConfig;
-use cytoscope_training_data::setting::DataSetting;
 use cytoscope_training_data::{SpacingOrder, TrainingTask};
 use eframe::egui::{self, Ui};
 use std::time::Duration;
 
 /// Interval at which a waiting check is looked at.
 const RECHECK: Duration = Duration::from_millis(200);
-
-/// Title of these settings.
-const TITLE: &str = "Channels and metadata of the files";
-
-/// Returns the name on this page of a setting of the training data.
-fn name_on_page(setting: DataSetting) -> &'static str {
-    match setting {
-        DataSetting::Axes => "Axes",
-        DataSetting::IgnoreLabel => "Ignore label",
-        DataSetting::ImageChannel => "Image channel",
-        DataSetting::ImageChannels => "Input channels",
-        DataSetting::LabelsChannel => "Label image",
-        DataSetting::SameFile => "Image and target in one file",
-        DataSetting::Series => "Series",
-        DataSetting::SpacingOrder => "nnU-Net spacing",
-        DataSetting::SplitColumn => "Split column",
-        DataSetting::TargetChannel => "Target channel",
-        DataSetting::Targets => "Stains",
-        DataSetting::Time => "Time point",
-        DataSetting::VoxelUm => "Voxel size",
-    }
-}
-
-/// Advice of a check with the names of this page in place of those of the configuration, with controls in place of options,
-/// and with time points counted from 1, as on this page.
-pub(super) fn advice_in_window(advice: &Message) -> String {
-    settings_on_page(&message_in_window(advice))
-}
-
-/// A text of a check, in which options were replaced, with the names of this page in place of those of the configuration. The
-/// settings are found in the text, because a [`Message`] keeps only the options of the program.
-pub(super) fn settings_on_page(text: &str) -> String {
-    let mut shown = text.to_owned();
-    let named = DataSetting::named_in(&shown);
-    for (place, setting) in named.iter().rev() {
-        shown.replace_range(place.clone(), &format!("\"{}\"", name_on_page(*setting)));
-    }
-    if named.is_empty() { shown } else { shown.replace(" in the settings", &format!(" under \"{TITLE}\"")) }
-}
 
 /// Draws the settings of the files; changes are checked shortly after the last one.
 pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
@@ -66,7 +25,7 @@ pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions
         _ => Vec::new(),
     };
     let has_labels = wizard.plan.task == TrainingTask::Segmentation;
-    egui::CollapsingHeader::new(TITLE).show(ui, |ui| {
+    egui::CollapsingHeader::new(FILE_SETTINGS).show(ui, |ui| {
         egui::Grid::new("file settings").num_columns(2).spacing([20.0, 6.0]).show(ui, |ui| {
             let hint = "Channel of the images, from 0, if they have several";
             index(ui, &mut files.image_channel, 0, "Image channel", hint);
@@ -349,38 +308,6 @@ fn spacing_order(ui: &mut Ui, value: &mut Option<SpacingOrder>) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use cytoscope_storage::message;
-    use cytoscope_storage::message::TimePoint;
-    use cytoscope_storage::setting::{AXES, TIME};
-
-    #[test]
-    fn advice_names_the_settings_of_the_page() {
-        let advice =
-            settings_on_page("set data.image_channel in the settings to one of 0 to 9, or data.axes to \"ZYX\"");
-        let place = "under \"Channels and metadata of the files\"";
-        assert_eq!(advice, format!("set \"Image channel\" {place} to one of 0 to 9, or \"Axes\" to \"ZYX\""));
-        assert_eq!(settings_on_page("set voxel_um in the settings"), "set voxel_um in the settings");
-        let one_file =
-            settings_on_page("set data.same_file = true, data.channels and data.target_channel in the settings");
-        let names = "\"Image and target in one file\", \"Input channels\" and \"Target channel\"";
-        assert_eq!(one_file, format!("set {names} {place}"));
-        let named_like_an_option = settings_on_page("(--axes b.tif): set data.axes in the settings");
-        assert_eq!(named_like_an_option, format!("(--axes b.tif): set \"Axes\" {place}"));
-        assert_eq!(
-            advice_in_window(&message!("give the axes of --axes.tif ({AXES}), or use {TIME}")),
-            "give the axes of --axes.tif (\"Axes…\"), or use --time"
-        );
-    }
-
-    #[test]
-    fn time_points_in_messages_count_from_one_as_on_the_page() {
-        let place = "under \"Channels and metadata of the files\"";
-        let (first, last) = (TimePoint(0), TimePoint(1));
-        let setting = DataSetting::Time;
-        let advice = message!("set {setting} in the settings to one of {first} to {last}, or data.axes to \"ZYX\"");
-        let expected = format!("set \"Time point\" {place} to one of 1 to 2, or \"Axes\" to \"ZYX\"");
-        assert_eq!(advice_in_window(&advice), expected);
-    }
 
     #[test]
     fn lists_of_channels_are_typed_with_commas() {

@@ -60,6 +60,13 @@ fn primary_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::R
     named(ui.add_enabled(enabled, button), enabled, name)
 }
 
+/// Draws a row of buttons that keep their ids while rows above them come and go; egui would otherwise lose a click during
+/// which the ids change. `name` is unique in the window.
+fn button_row<R>(ui: &mut Ui, name: &str, add: impl FnOnce(&mut Ui) -> R) -> R {
+    let row = egui::UiBuilder::new().id(egui::Id::new(name));
+    ui.scope_builder(row, |ui| ui.horizontal_wrapped(add).inner).inner
+}
+
 /// A plain button with the icon `sign` before its text.
 fn icon_text_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::Response {
     named(ui.add_enabled(enabled, egui::Button::new(format!("{sign}  {name}"))), enabled, name)

@@ -1,7 +1,7 @@
 //! The Training page: progress, curves and log.
 
 use super::start::device_and_precision;
-use super::{TrainPanel, colored, icon_text_button, page_header, primary_button, reason_against_running};
+use super::{TrainPanel, button_row, colored, icon_text_button, page_header, primary_button, reason_against_running};
 use crate::action::Actions;
 use crate::number_text::short_number;
 use crate::panels::{SettingRow, capitalized, seconds, weak, wide_x_axis, y_axis};
@@ -180,7 +180,7 @@ fn figures(
 /// Draws the buttons of a run; `reason` says why none can run now.
 fn run_buttons(ui: &mut Ui, run: &TrainingRun, reason: Option<&'static str>, actions: &mut Actions) {
     let can_run = reason.is_none();
-    ui.horizontal_wrapped(|ui| match &run.state {
+    button_row(ui, "buttons of the training run", |ui| match &run.state {
         RunState::Running(_) => {
             if icon_text_button(ui, true, icon::PAUSE, "Pause training").clicked() {
                 actions.send(TrainingAction::Pause);

@@ -1,7 +1,7 @@
 //! The search for training settings on the Settings page: its choices, its trials and their scores.
 
 use super::progress::{fixed_plot, name_plot};
-use super::{icon_text_button, reason_against_training};
+use super::{button_row, icon_text_button, reason_against_training};
 use crate::action::Actions;
 use crate::document::file_name;
 use crate::opener::FileRequest;
@@ -99,7 +99,7 @@ fn buttons(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let search = &state.wizard().plan.search;
     let reason = reason_against_searching(state);
     let (may, reason) = (reason.is_none(), reason.unwrap_or_default());
-    ui.horizontal_wrapped(|ui| {
+    button_row(ui, "buttons of the search", |ui| {
         let start = icon_text_button(ui, may, icon::MAGNIFYING_GLASS, "Search for settings");
         let hint = "Each trial is a training run. The search continues if the window is closed.";
         if start.on_hover_text(hint).on_disabled_hover_text(reason).clicked() {

@@ -3,9 +3,9 @@
 use super::super::conv::check_groups;
 use super::super::{Kind, PlanResult, Planner, unsupported};
 use super::{Taps, TrainKind};
-use crate::form::{count, to_3d};
+use crate::form::count;
 use crate::kernels::sum_count;
-use cytoscope_graph::{ConvAttrs, Node, ValueId};
+use cytoscope_graph::{ConvAttrs, Node, ValueId, to_3d};
 
 impl Planner<'_> {
     pub(super) fn conv_gradient(

@@ -1,0 +1,30 @@
+//! Reading and writing of every format, with files that other programs wrote, files made by the tests, and hostile ones.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod bounded;
+mod cellpose;
+#[path = "../common/mod.rs"]
+mod common;
+mod czi;
+mod dialect_seeds;
+mod dialects;
+mod docs;
+mod large_files;
+mod nd2;
+mod nifti;
+mod npy;
+mod ome_sets;
+mod ome_zarr;
+mod ome_zarr_codecs;
+mod ome_zarr_hostile;
+mod ome_zarr_zip;
+mod raster;
+mod reader;
+mod real_files;
+mod roi;
+mod round_trip;
+mod slide;
+#[cfg(unix)]
+mod special;
+mod tiff_descriptions;
+mod tiff_tags;

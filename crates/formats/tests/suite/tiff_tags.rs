@@ -1,0 +1,176 @@
+//! Tags and descriptions of TIFF files: what is not applied to pixels is said, and what would be misread is refused.
+
+use crate::common::tiff_builder::{Tags, Tiff, gray};
+use cytoscope_formats::{FormatError, FormatErrorKind, ImageMeta, OpenOptions, open_bytes};
+use cytoscope_volume::Samples;
+
+/// The metadata of a file with pages of 4 × 3 pixels; the first page has more tags.
+fn meta_of(pages: u8, more: Tags) -> ImageMeta {
+    opened(pages, more).unwrap()
+}
+
+fn opened(pages: u8, more: Tags) -> Result<ImageMeta, FormatError> {
+    let mut t = Tiff::new();
+    for page in 0..pages {
+        let at = t.data(&[page; 12]);
+        let mut tags = gray(4, 3, at, 12);
+        if page == 0 {
+            tags.extend(more.clone());
+            tags.sort_by_key(|tag| tag.0);
+        }
+        t.page(&tags);
+    }
+    Ok(open_bytes(t.bytes, &OpenOptions::default())?.meta().clone())
+}
+
+fn description(text: &str) -> Tags {
+    vec![(270, 2, text.bytes().map(u32::from).chain([0]).collect())]
+}
+
+#[test]
+fn an_image_says_that_imagej_shows_other_values_than_those_stored() {
+    let with = |lines: &str| meta_of(2, description(&format!("ImageJ=1.54f\nimages=2\nslices=2\n{lines}"))).not_applied;
+    // How ImageJ stores signed 16-bit images.
+    let signed = with("cf=0\nc0=-32768.0\nc1=1.0\nvunit=Gray Value\n");
+    assert_eq!(signed, ["ImageJ shows the stored values minus 32768: here, the stored values are used"]);
+    let line = with("cf=0\nc0=10\nc1=0.5\n");
+    assert_eq!(line, ["ImageJ shows the stored values times 0.5, plus 10: here, the stored values are used"]);
+    for function in ["cf=3\nc0=1\nc1=2\nc2=3\nc3=4\n", "cf=0\nc0=x\n"] {
+        let sentences = with(function);
+        assert!(sentences.len() == 1 && sentences[0].contains("calibration function"), "{sentences:?}");
+    }
+    for none in ["", "cf=20\n", "cf=0\nc0=0.0\nc1=1.0\n", "c0=5\nc1=2\n"] {
+        assert_eq!(with(none), [""; 0], "{none:?}");
+    }
+}
+
+#[test]
+fn an_image_says_that_its_orientation_is_not_applied() {
+    let with = |value: u32| meta_of(2, vec![(274, 3, vec![value])]).not_applied;
+    for usual in [0, 1, 9] {
+        assert_eq!(with(usual), [""; 0], "{usual}");
+    }
+    let sentences: Vec<String> = (2..=8).flat_map(with).collect();
+    assert_eq!(sentences.len(), 7);
+    assert!(sentences.iter().all(|text| text.contains("(tag Orientation)")), "{sentences:?}");
+    assert!(sentences[2].contains("upside down") && sentences[4].contains("90° clockwise"), "{sentences:?}");
+    // A tag that is no number does not keep the file from being read.
+    assert_eq!(meta_of(1, vec![(274, 2, vec![65, 0])]).shape, [3, 4]);
+}
+
+#[test]
+fn pages_that_ome_xml_does_not_describe_are_counted_and_named() {
+    let image = |content: &str| {
+        format!(
+            "<OME UUID=\"urn:uuid:1\"><Image><Pixels DimensionOrder=\"XYZCT\" SizeX=\"4\" SizeY=\"3\" SizeZ=\"3\" \
+             SizeC=\"1\" SizeT=\"1\">{content}</Pixels></Image></OME>"
+        )
+    };
+    let all = [
+        "",
+        "<TiffData/>",
+        "<TiffData IFD=\"0\" PlaneCount=\"3\"/>",
+        "<TiffData IFD=\"0\" PlaneCount=\"5\"/>",
+        "<TiffData IFD=\"0\" FirstZ=\"0\"/><TiffData IFD=\"1\" FirstZ=\"1\"/><TiffData IFD=\"2\" FirstZ=\"2\"/>",
+        "<TiffData PlaneCount=\"3\"><UUID FileName=\"renamed.ome.tif\">urn:uuid:1</UUID></TiffData>",
+    ];
+    for content in all {
+        let exact = meta_of(3, description(&image(content)));
+        assert_eq!((exact.shape.as_slice(), exact.unread_pages), ([3, 3, 4].as_slice(), 0), "{content}");
+        assert_eq!(exact.not_applied, [""; 0], "{content}");
+        let longer = meta_of(5, description(&image(content)));
+        assert_eq!((longer.shape.as_slice(), longer.unread_pages), ([3, 3, 4].as_slice(), 2), "{content}");
+        let expected = "2 pages of the file are left out: the OME-XML does not describe them";
+        assert_eq!(longer.not_applied, [expected], "{content}");
+    }
+    let one = meta_of(4, description(&image("")));
+    assert_eq!(one.not_applied, ["1 page of the file is left out: the OME-XML does not describe it"]);
+}
+
+#[test]
+fn pages_with_several_slices_are_refused() {
+    let depth = |slices: u32| opened(1, vec![(32997, 4, vec![slices])]);
+    assert_eq!(depth(1).unwrap().shape, [3, 4]);
+    let error = depth(8).unwrap_err();
+    assert!(error.kind() == FormatErrorKind::Unsupported && error.to_string().contains("8 slices"), "{error}");
+}
+
+#[test]
+fn the_pixel_size_is_read_in_the_units_of_tifffile() {
+    let x_um = |pixels: u32, unit: u32| {
+        let tags = vec![(282, 5, vec![pixels, 1]), (283, 5, vec![pixels, 1]), (296, 3, vec![unit])];
+        meta_of(1, tags).voxel_size_um.x
+    };
+    assert_eq!([x_um(2, 5), x_um(500, 4), x_um(20_000, 3)], [Some(0.5), Some(2.0), Some(0.5)]);
+    // A default resolution of 1, and a number without a unit, state no size.
+    assert_eq!([x_um(1, 4), x_um(1, 3), x_um(100, 1)], [None; 3]);
+}
+
+/// A page of 2 × 3 pixels with 5 samples each, 0 to 29, and a description.
+fn five_samples(photometric: u32, description: &str) -> Vec<u8> {
+    let mut tiff = Tiff::new();
+    let pixels = tiff.data(&(0..30).collect::<Vec<u8>>());
+    let mut tags = gray(3, 2, pixels, 30);
+    for (tag, _, values) in &mut tags {
+        match *tag {
+            258 => *values = vec![8; 5],
+            262 => *values = vec![photometric],
+            277 => *values = vec![5],
+            _ => {}
+        }
+    }
+    let text: Vec<u32> = description.bytes().map(u32::from).chain([0]).collect();
+    tags.push((270, 2, text));
+    tags.sort_by_key(|tag| tag.0);
+    tiff.page(&tags);
+    tiff.bytes
+}
+
+#[test]
+fn samples_that_tifffile_states_as_channels_are_channels() {
+    let stated = "{\"shape\": [2, 3, 5], \"axes\": \"YXC\"}";
+    let image = open_bytes(five_samples(1, stated), &OpenOptions::default()).unwrap();
+    assert_eq!((image.meta().axes.to_string().as_str(), image.meta().shape.as_slice()), ("CYX", &[5, 2, 3][..]));
+    assert_eq!(image.meta().channels.len(), 5);
+    let by_channel: Vec<u8> = (0..5).flat_map(|c| (0..6).map(move |pixel| pixel * 5 + c)).collect();
+    assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8(by_channel));
+    // A color with two more samples, samples that are not stated as channels, and another number of them.
+    let other = ["{\"shape\": [2, 3, 5], \"axes\": \"YXS\"}", "{\"shape\": [2, 3, 4], \"axes\": \"YXC\"}"];
+    for (photometric, description) in [(2, stated), (1, other[0]), (1, other[1])] {
+        let image = open_bytes(five_samples(photometric, description), &OpenOptions::default()).unwrap();
+        assert_eq!(image.meta().axes.to_string(), "YXS", "{photometric} {description}");
+    }
+}
+
+/// A file with one page of 2 × 3 pixels and a description, which ends with `planes` planes of bytes.
+fn one_page(planes: u8, description: &str) -> Vec<u8> {
+    let page = |pixels: usize| {
+        let mut tiff = Tiff::new();
+        let mut tags = gray(3, 2, pixels as u32, 6);
+        tags.push((270, 2, description.bytes().map(u32::from).chain([0]).collect()));
+        tags.sort_by_key(|tag| tag.0);
+        tiff.page(&tags);
+        tiff.bytes
+    };
+    // The length of the directory does not depend on the place of the pixels.
+    let mut bytes = page(page(8).len());
+    bytes.extend(0..6 * planes);
+    bytes
+}
+
+#[test]
+fn planes_behind_the_only_page_of_tifffile_are_read() {
+    for (description, axes) in [
+        ("{\"shape\": [2, 2, 2, 3], \"axes\": \"TZYX\", \"truncated\": true}", "TZYX"),
+        ("{\"shape\": [4, 2, 3], \"truncated\": true}", "ZYX"),
+    ] {
+        let image = open_bytes(one_page(4, description), &OpenOptions::default()).unwrap();
+        assert_eq!(image.meta().axes.to_string(), axes);
+        assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8((0..24).collect()), "{description}");
+        // Another program has saved the first plane with its description.
+        let one = open_bytes(one_page(1, description), &OpenOptions::default()).unwrap();
+        assert_eq!(one.read_all().unwrap().into_samples(), Samples::U8((0..6).collect()), "{description}");
+    }
+    let stated = "{\"shape\": [4, 2, 3], \"axes\": \"ZYX\", \"truncated\": false}";
+    assert_eq!(open_bytes(one_page(4, stated), &OpenOptions::default()).unwrap().meta().shape, [2, 3]);
+}

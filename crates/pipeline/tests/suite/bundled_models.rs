@@ -1,0 +1,82 @@
+//! The bundled models pass their self-tests, on the reference executor and on the CPU engine.
+
+use cytoscope_engine::{CompileOptions, Engine};
+use cytoscope_engine_cpu::CpuEngine;
+use cytoscope_graph::Graph;
+use cytoscope_graph_passes::quantize::is_quantized;
+use cytoscope_model_package::{Package, Tolerance, compare};
+use cytoscope_pipeline::packages::{TestResult, network_test, test};
+use std::path::{Path, PathBuf};
+
+fn models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models")
+}
+
+#[test]
+fn every_bundled_package_passes_its_self_test() {
+    let mut found = 0;
+    for entry in std::fs::read_dir(models()).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.join("rdf.yaml").is_file() {
+            continue;
+        }
+        found += 1;
+        let package = Package::open(&path).unwrap();
+        assert_eq!(test(&package).unwrap(), TestResult::Reproduced, "{}", path.display());
+        // The declared weights are floats, so that other programs reproduce the outputs within bioimage.io's default
+        // tolerance.
+        assert!(!is_quantized(package.declared_graph()), "{}", path.display());
+        assert_eq!(package.output_tolerance("maps"), Tolerance::default(), "{}", path.display());
+        let (inputs, expected) = network_test(&package).unwrap();
+        let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
+        let run = |graph: &Graph| {
+            let mut session = CpuEngine::new().compile(graph, &shapes, &CompileOptions::default()).unwrap();
+            let slow = session.report().fallbacks.iter().filter(|f| !f.is_cheap);
+            assert_eq!(slow.count(), 0, "{:?}", session.report().fallbacks);
+            session.run(&inputs).unwrap()
+        };
+        for (want, got) in expected.iter().zip(run(package.declared_graph())) {
+            compare("output", want, &got, Tolerance::default()).unwrap();
+        }
+        if package.is_int8() {
+            for (want, got) in expected.iter().zip(run(&package.graph)) {
+                let off = want.as_f32().unwrap().iter().zip(got.as_f32().unwrap()).map(|(w, g)| (w - g).powi(2));
+                let size = want.as_f32().unwrap().iter().map(|w| w.powi(2));
+                let error = (off.sum::<f32>() / size.sum::<f32>()).sqrt();
+                // The limit is high because the test input is small. Other tests check the accuracy of objects in whole stacks.
+                assert!(error < 0.15, "{}: the quantized network is off by {error}", path.display());
+            }
+        }
+    }
+    assert!(found > 0, "no packages in {}", models().display());
+}
+
+#[test]
+fn every_alias_names_an_existing_package() {
+    let mut found = 0;
+    for entry in std::fs::read_dir(models()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "alias" || e == "trainable") {
+            let name = std::fs::read_to_string(&path).unwrap();
+            assert!(models().join(name.trim()).join("rdf.yaml").is_file(), "{}", path.display());
+            found += 1;
+        }
+    }
+    assert!(found > 0, "no aliases in {}", models().display());
+}
+
+#[test]
+fn a_package_with_a_modified_network_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(models().join("nuclei-dog")).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let model = folder.path().join("model.onnx");
+    let mut bytes = std::fs::read(&model).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&model, bytes).unwrap();
+    let error = Package::open(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("checksum") && error.contains("model.onnx"), "{error}");
+}

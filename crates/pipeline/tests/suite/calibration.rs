@@ -1,0 +1,77 @@
+//! Calibration tiles that are cut from parts of images.
+
+use crate::common::{package, relative_distance};
+use cytoscope_formats::{Container, WriteSpec, image_in_memory, write_array};
+use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
+use cytoscope_model_package::{Processing, StatisticsAxes};
+use cytoscope_pipeline::{
+    CalibrationImage, Context, Event, Model, PredictJob, calibration_tiles, calibration_tiles_from_images,
+};
+use cytoscope_volume::{Array, Axes, VoxelSize};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A model whose only preprocessing is the scaling of all intensities to 0 to 1.
+fn model() -> Model {
+    let mut graph = Graph::new("identity");
+    let free = |name: &str| Dim::Free(name.to_owned());
+    let x = graph.add_input("x", ElementType::F32, vec![free("n"), Dim::Fixed(1), free("d"), free("h"), free("w")]);
+    let one = graph.add_initializer("weight", Tensor::new(vec![1usize; 5], vec![1.0f32]).unwrap());
+    let y = graph.push("y", Op::Conv(ConvAttrs::same(&[1; 3])), &[Some(x), Some(one)]);
+    graph.outputs.push(y);
+    let mut builder = package(&graph);
+    let axes = StatisticsAxes { batch: false, channel: true };
+    let (min_percentile, max_percentile, eps) = (0.0, 100.0, 1e-6);
+    let range = Processing::ScaleRange { min_percentile, max_percentile, eps, axes, reference_tensor: None };
+    builder.inputs[0].processing = vec![range];
+    Model::from_package(builder.in_memory(Path::new("a test")).unwrap()).unwrap()
+}
+
+#[test]
+fn windows_of_different_brightness_are_normalized_as_the_whole_image() {
+    let shape = [4usize, 8, 12];
+    // The right half is much brighter.
+    let value = |i: usize| (i * 7 % 96) as f32 + if i % 12 < 6 { 0.0 } else { 1000.0 };
+    let values: Vec<f32> = (0..384).map(value).collect();
+    let array = Array::new(Axes::zyx(), shape.to_vec(), values.clone()).unwrap();
+    let image = image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
+    let (low, high) = values.iter().fold((f32::MAX, f32::MIN), |(low, high), v| (low.min(*v), high.max(*v)));
+    let (context, model) = (Context::default(), model());
+    for (rows, columns) in [(0..8, 0..6), (2..7, 6..12), (0..8, 0..12)] {
+        let window = Some([1..4, rows.clone(), columns.clone()]);
+        let stack = CalibrationImage { image: image.clone(), window, voxel_um: None };
+        let tiles = calibration_tiles_from_images(&context, &model, &[stack], 4).unwrap();
+        let inside = |i: &usize| i / 96 > 0 && rows.contains(&(i / 12 % 8)) && columns.contains(&(i % 12));
+        let expected: Vec<f32> = (0..384).filter(inside).map(|i| (values[i] - low) / (high - low)).collect();
+        let [tile] = tiles.as_slice() else { panic!("{} tiles", tiles.len()) };
+        let shape = [1, 1, 3, rows.len(), columns.len()];
+        assert_eq!(tile.values.shape(), shape, "the window is smaller than a tile");
+        let found = tile.values.as_f32().unwrap();
+        assert!(relative_distance(found, &expected) < 1e-5, "{found:?} instead of {expected:?}");
+    }
+}
+
+#[test]
+fn stacks_that_change_while_they_are_read_are_not_calibrated_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let stacks = ["a.tif", "b.tif"].map(|name| folder.path().join(name));
+    for stack in &stacks {
+        let values: Vec<f32> = (0..384).map(|i| (i * 7 % 96) as f32).collect();
+        let array = Array::new(Axes::zyx(), vec![4, 8, 12], values).unwrap();
+        write_array(stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    }
+    let job = PredictJob::new(stacks.to_vec(), "a test".to_owned(), PathBuf::new());
+    let tiles = |context: &Context| calibration_tiles(context, &model(), std::slice::from_ref(&job), 4);
+    assert_eq!(tiles(&Context::default()).unwrap().len(), 2);
+    // The first stack changes once its tiles were cut.
+    let first = stacks[0].clone();
+    let sink = move |event: &Event| {
+        if matches!(event, Event::Progress(progress) if (progress.done, progress.total) == (1, 2)) {
+            let mut file = std::fs::OpenOptions::new().append(true).open(&first).unwrap();
+            file.write_all(b"x").unwrap();
+        }
+    };
+    let refused = tiles(&Context { sink: Arc::new(sink), ..Context::default() }).unwrap_err().to_string();
+    assert!(refused.contains("a.tif") && refused.contains("changed while it was read"), "{refused}");
+}

@@ -1,0 +1,586 @@
+//! Usual layouts of training data are found, and files without a counterpart are reported.
+
+use crate::common::{names, tiny, tiny_pair, write};
+use cytoscope_formats::{PREDICTION_KIND, SeriesChoice, ZarrImageSpec, ZarrWriter, pack_zarr};
+use cytoscope_storage::Overwrite;
+use cytoscope_training_data::{
+    Convention, FindOptions, Part, Severity, SpacingOrder, TrainingTask, check, find_pairs, find_pairs_with,
+};
+use cytoscope_volume::{DType, Samples};
+use proptest::prelude::*;
+use std::fs;
+use std::path::Path;
+
+fn one(name: &str, image: &str, target: &str) -> Vec<(String, String, String)> {
+    vec![(name.to_owned(), image.to_owned(), target.to_owned())]
+}
+
+/// Each pair of files in one folder is found as a pair of that name and passes the check.
+#[test]
+fn pairs_are_found_by_suffixes_and_prefixes() {
+    for (name, image, target) in [
+        ("x", "x.tif", "x_masks.tif"),
+        ("x", "x_img.tif", "x_masks.tif"),
+        ("x", "x.ome.tif", "x_cp_masks.tif"),
+        ("2017-12-04_1a", "2017-12-04_1a_raw.tif", "2017-12-04_1a_labels_clean.tif"),
+        ("Emb01_t251", "Emb01_t251_raw.tif", "Emb01_t251_labels.tif"),
+        ("a b", "a b_img.tiff", "a b_label.tif"),
+        ("3d", "img3d.tif", "mask3d.tif"),
+        ("X", "X_RAW.TIF", "x_Labels.tif"),
+        ("n", "n.npy", "n_masks.npy"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        tiny_pair(&folder.path().join(image), &folder.path().join(target), 1);
+        let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+        let expected = if image == "img3d.tif" { one("img3d", image, target) } else { one(name, image, target) };
+        assert_eq!(names(&dataset), expected);
+        assert_eq!(dataset.problems, []);
+        assert_eq!(dataset.conventions, [Convention::Suffixes]);
+        let report = check(&dataset, &Default::default());
+        assert_eq!(report.of(Severity::Error).count(), 0, "{:?}", report.problems);
+    }
+}
+
+#[test]
+fn options_of_another_layout_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_pair(&folder.path().join("a.tif"), &folder.path().join("a_masks.tif"), 1);
+    let refusal = |options: &FindOptions| {
+        find_pairs_with(folder.path(), TrainingTask::Segmentation, options).unwrap_err().to_string()
+    };
+    let at = folder.path().join("t.csv");
+    fs::write(&at, "raw,seg\na.tif,a_masks.tif\n").unwrap();
+    let same_file = FindOptions { same_file: true, ..FindOptions::default() };
+    let same_file = find_pairs_with(&at, TrainingTask::Segmentation, &same_file).unwrap_err().to_string();
+    assert!(same_file.contains("files of their own") && same_file.contains("remove data.same_file"), "{same_file}");
+    fs::remove_file(at).unwrap();
+    let column = refusal(&FindOptions { split_column: Some("fold".into()), ..FindOptions::default() });
+    assert!(column.contains("there is no table") && column.contains("remove data.split_column"), "{column}");
+    let spacing = refusal(&FindOptions { spacing_order: Some(SpacingOrder::Xyz), ..FindOptions::default() });
+    assert!(spacing.contains("nnU-Net's layout") && spacing.contains("remove data.spacing_order"), "{spacing}");
+}
+
+#[test]
+fn the_preferred_target_is_used_and_the_other_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    tiny_pair(&at("a_raw.tif"), &at("a_labels.tif"), 1);
+    write(&at("a_labels_clean.tif"), tiny(1).0, tiny(1).2);
+    write(&at("b.tif"), tiny(2).0, tiny(2).1);
+    write(&at("c_masks.tif"), tiny(3).0, tiny(3).2);
+    fs::write(at("notes.txt"), "hello").unwrap();
+    fs::write(at("d.lif"), "hello").unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("a", "a_raw.tif", "a_labels_clean.tif"));
+    let about: Vec<String> =
+        dataset.problems.iter().map(|p| p.file.file_name().unwrap().to_string_lossy().into_owned()).collect();
+    assert_eq!(about, ["a_labels.tif", "b.tif", "c_masks.tif", "d.lif"]);
+    assert!(dataset.problems.iter().all(|p| !p.next_step.is_empty() && p.severity == Severity::Warning));
+}
+
+#[test]
+fn a_segmentation_of_cellpose_is_used_where_masks_were_not_exported() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    write(&at("x.tif"), tiny(1).0, tiny(1).1);
+    write(&at("x_seg.npy"), tiny(1).0, tiny(1).2);
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("x", "x.tif", "x_seg.npy"));
+    assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+    write(&at("x_cp_masks.tif"), tiny(1).0, tiny(1).2);
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("x", "x.tif", "x_cp_masks.tif"));
+    assert_eq!(dataset.problems, []);
+}
+
+#[test]
+fn a_pickled_cellpose_file_says_what_to_export() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("x.tif"), tiny(1).0, tiny(1).1);
+    let mut pickle = b"\x93NUMPY\x01\x00\x76\x00{'descr': '|O', 'fortran_order': False, 'shape': (), }".to_vec();
+    pickle.resize(128, b' ');
+    fs::write(folder.path().join("x_seg.npy"), &pickle).unwrap();
+    let error = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("x_seg.npy") && error.contains("export masks as TIFF"), "{error}");
+    // With exported masks it is ignored.
+    write(&folder.path().join("x_masks.tif"), tiny(1).0, tiny(1).2);
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("x", "x.tif", "x_masks.tif"));
+    assert_eq!(dataset.problems, []);
+}
+
+#[test]
+fn folders_of_images_and_targets_are_paired() {
+    for (images, targets) in
+        [("images", "masks"), ("raw", "gt"), ("raw", "labels"), ("input", "target"), ("Images", "Labels")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |f: &str, n: &str| folder.path().join(f).join(n);
+        tiny_pair(&at(images, "a.tif"), &at(targets, "a.tif"), 1);
+        tiny_pair(&at(images, "b_raw.tif"), &at(targets, "b_labels.tif"), 2);
+        write(&at(images, "c.tif"), tiny(3).0, tiny(3).1);
+        write(&at(targets, "d.tif"), tiny(3).0, tiny(3).2);
+        let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+        let mut expected = one("a", "a.tif", "a.tif");
+        expected.extend(one("b", "b_raw.tif", "b_labels.tif"));
+        assert_eq!(names(&dataset), expected, "{images}");
+        assert_eq!(dataset.problems.len(), 2);
+        assert_eq!(dataset.conventions, [Convention::TwoFolders]);
+    }
+}
+
+#[test]
+fn folder_names_define_the_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    for (part, name) in [("train", "a"), ("train", "b"), ("val", "c"), ("test", "a")] {
+        let at = |f: &str| folder.path().join(part).join(f).join(format!("{name}.tif"));
+        tiny_pair(&at("images"), &at("masks"), 1);
+    }
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    let parts: Vec<_> = dataset.pairs.iter().map(|p| (p.name.as_str(), p.part.unwrap())).collect();
+    let expected =
+        [("b", Part::Train), ("c", Part::Validation), ("test/images/a", Part::Test), ("train/images/a", Part::Train)];
+    assert_eq!(parts, expected);
+}
+
+#[test]
+fn nnunet_datasets_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join("Dataset007_Cells").join(n);
+    for (case, number) in [("c1", 1), ("c2", 2)] {
+        tiny_pair(&at(&format!("imagesTr/{case}_0000.tif")), &at(&format!("labelsTr/{case}.tif")), number);
+        write(&at(&format!("imagesTr/{case}_0001.tif")), tiny(number).0, tiny(number).1);
+        fs::write(at(&format!("imagesTr/{case}.json")), r#"{"spacing": [1.5, 0.25, 0.2]}"#).unwrap();
+    }
+    write(&at("imagesTr/c3_0000.tif"), tiny(3).0, tiny(3).1);
+    let about = r#"{"channel_names": {"0": "DAPI", "1": "GFP"}, "labels": {"background": 0, "cell": 1, "ignore": 4},
+                    "numTraining": 2, "file_ending": ".tif"}"#;
+    fs::write(at("dataset.json"), about).unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    let mut expected = one("c1", "c1_0000.tif", "c1.tif");
+    expected.extend(one("c2", "c2_0000.tif", "c2.tif"));
+    assert_eq!(names(&dataset), expected);
+    assert_eq!((dataset.ignore_label, dataset.labels_are_classes), (Some(4), true));
+    assert_eq!(dataset.pairs[0].voxel_um, Some([1.5, 0.25, 0.2]));
+    assert!(dataset.problems.iter().any(|p| p.message.contains("interpreted as Z, Y, X")));
+    assert!(dataset.problems.iter().any(|p| p.message.contains("no labels") && p.file.ends_with("c3_0000.tif")));
+    let options =
+        FindOptions { spacing_order: Some(SpacingOrder::Xyz), image_channel: Some(1), ..FindOptions::default() };
+    let reversed = find_pairs_with(&at("dataset.json"), TrainingTask::Segmentation, &options).unwrap();
+    assert_eq!(reversed.pairs[0].voxel_um, Some([0.2, 0.25, 1.5]));
+    assert_eq!(names(&reversed)[0].1, "c1_0001.tif");
+    assert_eq!(check(&reversed, &Default::default()).of(Severity::Error).count(), 0);
+    for (wrong, says) in
+        [("[2e-6, 6.5e-7, 6.5e-7]", "in meters"), ("[0, 1, 1]", "along Z is 0"), ("[1, 1]", "three"), ("[1, 2", "JSON")]
+    {
+        fs::write(at("imagesTr/c1.json"), format!("{{\"spacing\": {wrong}}}")).unwrap();
+        let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+        assert_eq!(dataset.pairs[0].voxel_um, None);
+        assert!(dataset.problems.iter().any(|p| p.message.contains(says)), "{says}: {:?}", dataset.problems);
+    }
+    // So are declarations of the wrong type: without the ignore label, ignored voxels would count.
+    for (wrong, says) in [
+        (r#"{"labels": {"background": 0, "cell": 1, "ignore": "4"}}"#, "its label \"ignore\" is \"4\""),
+        (r#"{"labels": ["background", "cell"]}"#, "its labels is"),
+        (r#"{"file_ending": 3}"#, "its file_ending is 3"),
+    ] {
+        fs::write(at("dataset.json"), wrong).unwrap();
+        let error = find_pairs(&at("dataset.json"), TrainingTask::Segmentation).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    // An unsupported file format is an error.
+    fs::write(at("dataset.json"), r#"{"file_ending": ".nrrd"}"#).unwrap();
+    let error = find_pairs(&at("dataset.json"), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains(".nrrd") && error.contains("convert"), "{error}");
+}
+
+#[test]
+fn tables_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    for (i, n) in ["a", "b", "c"].into_iter().enumerate() {
+        tiny_pair(&at(&format!("d/{n}.tif")), &at(&format!("e/{n}.tif")), i);
+    }
+    fs::write(at("train.csv"), "raw,seg\nd/a.tif,e/a.tif\nd/b.tif,e/b.tif\nd/x.tif,e/x.tif\n").unwrap();
+    fs::write(at("valid.csv"), "\u{feff}seg,other,raw\ne/c.tif,7,d/c.tif\n").unwrap();
+    fs::write(at("cells.csv"), "label,volume\n1,2\n").unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    let parts: Vec<_> = dataset.pairs.iter().map(|p| (p.name.as_str(), p.part)).collect();
+    assert_eq!(parts, [("a", Some(Part::Train)), ("b", Some(Part::Train)), ("c", Some(Part::Validation))]);
+    assert_eq!(dataset.problems.len(), 1);
+    assert!(dataset.problems[0].message.contains("line 4"), "{:?}", dataset.problems);
+    // A table with a column for the part.
+    fs::write(at("all.csv"), "raw,seg,fold\nd/a.tif,e/a.tif,test\nd/b.tif,e/b.tif,val\nd/c.tif,e/c.tif,odd\n").unwrap();
+    let options = FindOptions { split_column: Some("fold".into()), ..FindOptions::default() };
+    let all = find_pairs_with(&at("all.csv"), TrainingTask::Segmentation, &options).unwrap();
+    let parts: Vec<_> = all.pairs.iter().map(|p| p.part).collect();
+    assert_eq!(parts, [Some(Part::Test), Some(Part::Validation), None]);
+    assert!(all.problems[0].message.contains("\"odd\""));
+    // Weights: a number, an empty cell, and an invalid word.
+    fs::write(at("w.csv"), "raw,seg,weight\nd/a.tif,e/a.tif,8\nd/b.tif,e/b.tif,\nd/c.tif,e/c.tif,often\n").unwrap();
+    let weighted = find_pairs(&at("w.csv"), TrainingTask::Segmentation).unwrap();
+    assert_eq!(weighted.pairs.iter().map(|p| p.weight).collect::<Vec<_>>(), [8.0, 1.0, 1.0]);
+    assert!(weighted.problems[0].message.contains("often"), "{:?}", weighted.problems);
+    // The ignore label is the same for all rows.
+    fs::write(at("i.csv"), "raw,seg,ignore\nd/a.tif,e/a.tif,65535\nd/b.tif,e/b.tif,\n").unwrap();
+    assert_eq!(find_pairs(&at("i.csv"), TrainingTask::Segmentation).unwrap().ignore_label, Some(65535));
+    fs::write(at("i.csv"), "raw,seg,ignore\nd/a.tif,e/a.tif,65535\nd/b.tif,e/b.tif,255\n").unwrap();
+    let error = find_pairs(&at("i.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("255") && error.contains("65535"), "{error}");
+    // Wrong columns.
+    let error = find_pairs(&at("cells.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("raw and seg"), "{error}");
+    for (text, problem, next_step) in [
+        ("", "names no columns", "raw and seg"),
+        ("raw;seg\nd/a.tif;e/a.tif\n", "raw;seg", "with commas"),
+        ("raw,seg\n", "no rows", "add a line"),
+    ] {
+        fs::write(at("none.csv"), text).unwrap();
+        let error = find_pairs(&at("none.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
+        assert!(error.contains(problem) && error.contains(next_step), "{error}");
+    }
+    // Label-free.
+    fs::write(at("lf.csv"), "brightfield,signal\nd/a.tif,d/b.tif\n").unwrap();
+    assert_eq!(find_pairs(&at("lf.csv"), TrainingTask::LabelFree).unwrap().pairs.len(), 1);
+}
+
+/// Writes a stack as an OME-Zarr folder.
+fn write_zarr(path: &Path, [depth, height, width]: [usize; 3], samples: Vec<u16>) {
+    let spec = ZarrImageSpec::new("stack", [1, 1, depth, height, width], DType::U16);
+    let mut writer = ZarrWriter::create(path, spec).unwrap();
+    let slices = writer.slab_depth(0);
+    for (i, slab) in samples.chunks(slices * height * width).enumerate() {
+        writer.write(0, [0, 0, i * slices], &Samples::U16(slab.to_vec())).unwrap();
+    }
+    writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
+}
+
+#[test]
+fn ome_zarr_folders_are_found_like_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let (shape, raw, labels) = tiny(1);
+    write_zarr(&at("cell.ome.zarr"), shape, raw);
+    write_zarr(&at("cell_masks.zarr"), shape, labels);
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("cell", "cell.ome.zarr", "cell_masks.zarr"));
+    assert_eq!(dataset.problems, []);
+    assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+    // In a table; a folder with something else is named.
+    fs::create_dir(at("other")).unwrap();
+    fs::write(at("t.csv"), "raw,seg\ncell.ome.zarr,cell_masks.zarr\nother,cell_masks.zarr\n").unwrap();
+    let table = find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap();
+    assert_eq!(table.pairs.len(), 1);
+    let [problem] = table.problems.as_slice() else { panic!("{:?}", table.problems) };
+    assert!(problem.file.ends_with("other") && problem.message.contains("not an OME-Zarr"), "{problem:?}");
+}
+
+#[test]
+fn folders_of_numbered_slices_are_stacks_in_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let ([depth, height, width], raw, labels) = tiny(1);
+    let write_slices = |name: &str, samples: &[u16]| {
+        for (z, slice) in samples.chunks(height * width).enumerate() {
+            write(&at(&format!("{name}_{z:03}.tif")), [1, height, width], slice.to_vec());
+        }
+    };
+    write_slices("raw/s", &raw);
+    write_slices("seg/s", &labels);
+    let shapes_in = |table: &str| {
+        fs::write(at("t.csv"), format!("raw,seg\n{table}\n")).unwrap();
+        let dataset = find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap();
+        assert_eq!(dataset.problems, []);
+        let report = check(&dataset, &Default::default());
+        report.pairs.iter().map(|pair| pair.shape_zyx).collect::<Vec<_>>()
+    };
+    assert_eq!(shapes_in("raw,seg"), [[depth, height, width]]);
+    // A file is an image of its own.
+    assert_eq!(shapes_in("raw/s_000.tif,seg/s_000.tif\nraw/s_001.tif,seg/s_001.tif"), [[1, height, width]; 2]);
+    // The labels of a stack do not fit one of its slices, and the advice is to name the folder of all.
+    write(&at("whole.tif"), [depth, height, width], labels);
+    fs::write(at("t.csv"), "raw,seg\nraw/s_000.tif,whole.tif\n").unwrap();
+    let report = check(&find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap(), &Default::default());
+    let errors: Vec<_> = report.of(Severity::Error).collect();
+    assert!(errors.iter().any(|e| e.next_step.contains("name their folder in a table")), "{errors:?}");
+    // It is not clear which of two series is meant.
+    write_slices("raw/other", &raw);
+    fs::write(at("t.csv"), "raw,seg\nraw,seg\n").unwrap();
+    let error = find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("line 2") && error.contains("2 series of images"), "{error}");
+}
+
+#[test]
+fn the_target_of_a_prediction_is_its_labels_not_its_maps() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let ([depth, height, width], raw, labels) = tiny(1);
+    write_zarr(&at("cell.zarr"), [depth, height, width], raw);
+    let spec = |name, dtype| ZarrImageSpec::new(name, [1, 1, depth, height, width], dtype);
+    let maps = at("cell_probability.zarr");
+    let written = |path: &Path| {
+        let mut writer = ZarrWriter::create_listed(path, spec("maps", DType::F32)).unwrap();
+        let objects = writer.add_labels(spec("objects", DType::U16)).unwrap();
+        writer.write(0, [0; 3], &Samples::F32(vec![0.5; labels.len()])).unwrap();
+        writer.write(objects, [0; 3], &Samples::U16(labels.clone())).unwrap();
+        writer
+    };
+    let _ = written(&maps).finish().unwrap().finish(PREDICTION_KIND).unwrap().publish().unwrap();
+    fs::write(at("t.csv"), "raw,seg\ncell.zarr,cell_probability.zarr\n").unwrap();
+    let dataset = find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap();
+    assert_eq!(dataset.pairs[0].target.path, maps.join("labels/objects"));
+    assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+    // So can those in one zip file.
+    let zip = at("cell_probability.ozx");
+    pack_zarr(written(&zip).finish().unwrap(), &|| true).unwrap().unwrap().publish().unwrap();
+    fs::write(at("z.csv"), "raw,seg\ncell.zarr,cell_probability.ozx\n").unwrap();
+    let dataset = find_pairs(&at("z.csv"), TrainingTask::Segmentation).unwrap();
+    assert_eq!((&dataset.pairs[0].target.path, dataset.pairs[0].target.series), (&zip, 1));
+    assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+    // Maps can be the target of label-free training.
+    fs::write(at("t.csv"), "brightfield,signal\ncell.zarr,cell_probability.zarr\n").unwrap();
+    let dataset = find_pairs(&at("t.csv"), TrainingTask::LabelFree).unwrap();
+    assert_eq!(dataset.pairs[0].target.path, maps);
+}
+
+#[test]
+fn the_labels_of_a_table_are_the_label_image_of_an_ome_zarr_folder_if_it_has_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let ([depth, height, width], raw, labels) = tiny(1);
+    let spec = |name| ZarrImageSpec::new(name, [1, 1, depth, height, width], DType::U16);
+    let mut writer = ZarrWriter::create(&at("cell.zarr"), spec("cell")).unwrap();
+    let cells = writer.add_labels(spec("cells")).unwrap();
+    writer.write(0, [0; 3], &Samples::U16(raw)).unwrap();
+    writer.write(cells, [0; 3], &Samples::U16(labels)).unwrap();
+    writer.finish().unwrap().publish(Overwrite::Refuse).unwrap();
+    fs::write(at("t.csv"), "raw,seg\ncell.zarr,cell.zarr\n").unwrap();
+    for series in [SeriesChoice::default(), SeriesChoice::All] {
+        let options = FindOptions { series, ..FindOptions::default() };
+        let dataset = find_pairs_with(&at("t.csv"), TrainingTask::Segmentation, &options).unwrap();
+        assert_eq!((dataset.pairs[0].image.series, dataset.pairs[0].target.series), (0, 1));
+        assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+    }
+}
+
+#[test]
+fn regions_of_interest_in_a_table_have_the_extents_of_their_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let (shape, raw, labels) = tiny(1);
+    write(&at("cell.tif"), shape, raw);
+    write(&at("rois.zip"), shape, labels);
+    fs::write(at("t.csv"), "raw,seg\ncell.tif,rois.zip\n").unwrap();
+    let dataset = find_pairs(&at("t.csv"), TrainingTask::Segmentation).unwrap();
+    assert_eq!(dataset.pairs[0].target.drawn_on_tzyx, Some([1, 4, 8, 10]));
+    assert_eq!(dataset.pairs[0].image.drawn_on_tzyx, None);
+    assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+}
+
+#[test]
+fn a_folder_of_corrections_is_found_by_its_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    tiny_pair(&at("cell_raw.tif"), &at("cell_labels.tif"), 1);
+    tiny_pair(&at("cell-2_raw.tif"), &at("cell-2_labels.tif"), 2);
+    fs::write(at("dataset.csv"), "raw,seg\ncell_raw.tif,cell_labels.tif\ncell-2_raw.tif,cell-2_labels.tif\n").unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(dataset.conventions, [Convention::Table]);
+    assert_eq!(dataset.pairs.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["cell", "cell-2"]);
+    assert_eq!(dataset.problems, []);
+}
+
+#[test]
+fn label_free_layouts_are_found() {
+    for (image, target) in [
+        ("x_bf.tif", "x_fluo.tif"),
+        ("x_phase.tif", "x_fluor.tif"),
+        ("brightfield/x.tif", "signal/x.tif"),
+        ("brightfield_x.tif", "signal_x.tif"),
+        ("x.tif", "x_signal.tif"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (shape, raw, labels) = tiny(1);
+        write(&folder.path().join(image), shape, raw);
+        write(&folder.path().join(target), shape, labels);
+        let dataset = find_pairs(folder.path(), TrainingTask::LabelFree).unwrap();
+        assert_eq!(dataset.pairs.len(), 1, "{image}");
+        assert!(dataset.pairs[0].image.path.ends_with(image), "{image}");
+        assert_eq!(check(&dataset, &Default::default()).of(Severity::Error).count(), 0);
+    }
+}
+
+#[test]
+fn errors_of_empty_and_missing_folders_have_a_next_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("no pair") && error.contains("NAME_masks.tif"), "{error}");
+    let error = find_pairs(folder.path(), TrainingTask::LabelFree).unwrap_err().to_string();
+    assert!(error.contains("NAME_bf.tif"), "{error}");
+    let error = find_pairs(&folder.path().join("none"), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("check that the path exists"), "{error}");
+    // A loop of links does not hang.
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("again")).unwrap();
+        assert!(find_pairs(folder.path(), TrainingTask::Segmentation).is_err());
+    }
+}
+
+#[test]
+fn a_table_that_is_too_long_is_refused_before_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("huge.csv");
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(cytoscope_training_data::limits::MAX_TABLE_BYTES + 1).unwrap();
+    let error = find_pairs(&path, TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("MAX_TABLE_BYTES"), "{error}");
+}
+
+#[test]
+fn parts_can_be_subfolders_of_images_and_targets() {
+    let folder = tempfile::tempdir().unwrap();
+    for (part, n) in [("train", 1), ("validation", 2)] {
+        let at = |f: &str| folder.path().join(f).join(part).join(format!("c{n}.tif"));
+        tiny_pair(&at("images"), &at("masks"), n);
+    }
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    let parts: Vec<_> = dataset.pairs.iter().map(|p| p.part.unwrap()).collect();
+    assert_eq!(parts, [Part::Train, Part::Validation]);
+}
+
+#[test]
+fn files_of_models_below_the_data_are_not_training_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    tiny_pair(&at("day1/a.tif"), &at("day1/a_masks.tif"), 1);
+    for (model, mark) in [("net", "rdf.yaml"), ("other.training", "lock")] {
+        tiny_pair(&at(model).join("test_input_0.npy"), &at(model).join("test_output_0.npy"), 2);
+        fs::write(at(model).join(mark), "").unwrap();
+    }
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!((dataset.pairs.len(), dataset.problems), (1, vec![]));
+    let options = FindOptions { same_file: true, ..FindOptions::default() };
+    let dataset = find_pairs_with(folder.path(), TrainingTask::LabelFree, &options).unwrap();
+    assert!(dataset.pairs.iter().all(|pair| pair.image.path.starts_with(at("day1"))), "{:?}", dataset.pairs);
+    assert_eq!(dataset.pairs.len(), 2);
+}
+
+#[test]
+fn folders_of_data_sets_of_bioimage_io_are_searched() {
+    for (name, description, is_data) in [
+        ("rdf.yaml", "name: cells\ntype: dataset\nversion: 1\n", true),
+        ("bioimageio.yaml", "type: \"dataset\" # of cells\r\nname: cells\r\n", true),
+        ("rdf.yaml", "name: net\ntype: model\ntraining_data:\n  type: dataset\n", false),
+        ("rdf.yaml", "name: net\n", false),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        tiny_pair(&at("day1/a.tif"), &at("day1/a_masks.tif"), 1);
+        tiny_pair(&at("day2/b.tif"), &at("day2/b_masks.tif"), 2);
+        fs::write(at("day2").join(name), description).unwrap();
+        let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+        assert_eq!(dataset.pairs.len(), if is_data { 2 } else { 1 }, "{description}");
+    }
+}
+
+#[test]
+fn too_many_rows_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.csv");
+    let rows = "a,b\n".repeat(cytoscope_training_data::limits::MAX_PAIRS as usize + 1);
+    fs::write(&path, format!("raw,seg\n{rows}")).unwrap();
+    let error = find_pairs(&path, TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("MAX_PAIRS"), "{error}");
+}
+
+#[test]
+fn folders_too_deep_are_not_searched() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut deep = folder.path().to_owned();
+    (0..=cytoscope_training_data::limits::MAX_DEPTH).for_each(|i| deep.push(format!("f{i}")));
+    tiny_pair(&deep.join("a.tif"), &deep.join("a_masks.tif"), 1);
+    assert!(find_pairs(folder.path(), TrainingTask::Segmentation).is_err());
+    assert!(find_pairs(deep.parent().unwrap(), TrainingTask::Segmentation).is_ok());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    /// Any content of a table or JSON file gives pairs or an error, never a panic.
+    #[test]
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), head in any::<bool>()) {
+        let folder = tempfile::tempdir().unwrap();
+        let text = if head { [b"raw,seg\n".to_vec(), bytes.clone()].concat() } else { bytes.clone() };
+        fs::write(folder.path().join("train.csv"), text).unwrap();
+        let _ = find_pairs(folder.path(), TrainingTask::Segmentation);
+        let nn = folder.path().join("nn");
+        fs::create_dir_all(nn.join("imagesTr")).unwrap();
+        fs::create_dir_all(nn.join("labelsTr")).unwrap();
+        fs::write(nn.join("dataset.json"), &bytes).unwrap();
+        fs::write(nn.join("imagesTr/a_0000.tif"), b"").unwrap();
+        fs::write(nn.join("labelsTr/a.tif"), b"").unwrap();
+        fs::write(nn.join("imagesTr/a.json"), &bytes).unwrap();
+        if let Ok(dataset) = find_pairs(&nn, TrainingTask::Segmentation) {
+            prop_assert!(check(&dataset, &Default::default()).usable(&dataset).is_empty());
+        }
+        fs::write(nn.join("dataset.json"), b"{}").unwrap();
+        prop_assert_eq!(find_pairs(&nn, TrainingTask::Segmentation).unwrap().pairs.len(), 1);
+        fs::write(folder.path().join("x.npy"), [b"\x93NUMPY".to_vec(), bytes].concat()).unwrap();
+        let _ = find_pairs(folder.path(), TrainingTask::LabelFree);
+    }
+}
+
+/// Pipes and devices in a folder are reported but not opened, since reading them would block.
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_are_reported_and_not_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    let pipe = |n: &str| assert!(std::process::Command::new("mkfifo").arg(at(n)).status().unwrap().success());
+    tiny_pair(&at("a.tif"), &at("a_masks.tif"), 1);
+    pipe("b.tif");
+    pipe("b_masks.tif");
+    std::os::unix::fs::symlink("/dev/zero", at("c.npy")).unwrap();
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("a", "a.tif", "a_masks.tif"));
+    let problem: Vec<_> = dataset.problems.iter().map(|p| p.message.as_str()).collect();
+    assert_eq!(problem, ["this is a pipe, a socket or a device"; 3]);
+    pipe("table.csv");
+    let error = find_pairs(&at("table.csv"), TrainingTask::Segmentation).unwrap_err().to_string();
+    assert!(error.contains("named pipe"), "{error}");
+}
+
+/// Python objects are distinguished from arrays in any formatting of the header.
+#[test]
+fn files_of_python_objects_are_ignored_in_any_formatting() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_pair(&folder.path().join("a.tif"), &folder.path().join("a_masks.tif"), 1);
+    for (i, header) in [
+        "{'descr': '|O', 'fortran_order': False, 'shape': (), }",
+        "{\"shape\":(),\"fortran_order\":False,\"descr\":\"|O\"}",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        fs::write(folder.path().join(format!("a{i}_seg.npy")), bytes).unwrap();
+    }
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("a", "a.tif", "a_masks.tif"));
+}
+
+#[test]
+fn a_file_without_the_chosen_series_is_a_problem_of_its_pair_only() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny_pair(&folder.path().join("a.tif"), &folder.path().join("a_masks.tif"), 1);
+    tiny_pair(&folder.path().join("b.tif"), &folder.path().join("b_masks.tif"), 2);
+    fs::write(folder.path().join("b.tif"), b"II*\0 and no image").unwrap();
+    let options = FindOptions { series: SeriesChoice::Index(1), ..FindOptions::default() };
+    let dataset = find_pairs_with(folder.path(), TrainingTask::Segmentation, &options).unwrap();
+    // Files of a single series are used as they are.
+    assert_eq!(names(&dataset), one("a", "a.tif", "a_masks.tif"));
+    let [problem] = dataset.problems.as_slice() else { panic!("{:?}", dataset.problems) };
+    assert!(problem.file.ends_with("b.tif"), "{problem:?}");
+}
