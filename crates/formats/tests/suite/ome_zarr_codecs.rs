@@ -215,7 +215,7 @@ def put(name, version, data, chunks=(2, 16, 31), **options):
     group.attrs.update({"multiscales": [meta]} if version == 2 else {"ome": {"version": "0.5", "multiscales": [meta]}})
     wanted = zarr.open_group(f"{out}/{name}.zarr", mode="r")["0"][...]
     wanted = wanted.astype("u1") if wanted.dtype == bool else wanted.astype(wanted.dtype.newbyteorder("<"))
-    numpy.save(f"{out}/{name}.npy", wanted)
+    numpy.save(f"{out}/{name}.npy", numpy.ascontiguousarray(wanted))
 N = numcodecs
 for i, (data, filters) in enumerate([
     (u2, [CRC32()]), (u2, [CRC32(location="end")]), (u2, [CRC32C(location="start")]), (u2, [Adler32()]),
