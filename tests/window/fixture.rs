@@ -140,8 +140,8 @@ impl Fixture {
         panic!("all clicks on {name} were lost; on screen: {}", self.on_screen());
     }
 
-    /// Whether the last frame lost its click at this position, because what was clicked got another id in it: the ids of egui
-    /// change if rows come and go.
+    /// Whether the click at this position had no effect in the last frame. egui gives a click to the id that the widget had in
+    /// the frame before, and ids change if rows come and go.
     fn is_click_lost(&self, at: Pos2) -> bool {
         let ctx = &self.window.ctx;
         let clicked = ctx.interaction_snapshot(|interaction| interaction.clicked);
