@@ -106,8 +106,8 @@ impl Dense {
         steps.sort_by_key(|step| Reverse(step.stored));
         let first: usize = start.iter().zip(&self.strides).map(|(start, stride)| start * stride).sum();
         let counts = block_counts(&steps, bytes);
-        let mut corner = vec![0; steps.len()];
-        let mut stored = Vec::new();
+        let mut corner = vec![0usize; steps.len()];
+        let mut stored: Vec<u8> = Vec::new();
         loop {
             let block: Vec<Step> = steps
                 .iter()
@@ -151,7 +151,7 @@ fn span(steps: &[Step]) -> usize {
 /// the largest first.
 fn block_counts(steps: &[Step], bytes: usize) -> Vec<usize> {
     let (max, max_gap) = (MAX_BLOCK_BYTES / bytes, MAX_GAP_BYTES / bytes);
-    let mut counts = vec![1; steps.len()];
+    let mut counts = vec![1usize; steps.len()];
     // Samples of the file that the axes inside of the present one span; at most `max`.
     let mut inner = 1;
     for (count, step) in counts.iter_mut().zip(steps).rev() {
@@ -186,8 +186,8 @@ fn pick<const N: usize>(stored: &[u8], block: &[Step], to: usize, out: &mut [u8]
         Some((inner, outer)) => (outer, *inner),
         None => (block, Step { count: 1, stored: 1, read: 1 }),
     };
-    let ones = vec![1; outer.len()];
-    let mut at = vec![0; outer.len()];
+    let ones = vec![1usize; outer.len()];
+    let mut at = vec![0usize; outer.len()];
     loop {
         let from: usize = outer.iter().zip(&at).map(|(step, at)| step.stored * at).sum();
         let to: usize = to + outer.iter().zip(&at).map(|(step, at)| step.read * at).sum::<usize>();
