@@ -45,7 +45,8 @@ pub struct ConvertJob {
     /// Convert one time point only, from 0.
     #[serde(default)]
     pub time: Option<usize>,
-    /// Stack that the regions of an ImageJ ROI set were drawn on: the labels get its extents.
+    /// Stack that the regions of an ImageJ ROI set are drawn on: labels made from a set get its extents, and the regions of a
+    /// set that is written get positions in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub like: Option<PathBuf>,
     /// Voxel size Z, Y, X in µm, to use instead of the file's own; it is written to the output.
@@ -116,6 +117,7 @@ impl ConvertJob {
         }
         let mut spec = self.spec(container, axes.clone(), shape, &meta);
         spec.dtype = stored_type(container, meta.dtype);
+        spec.stack_channels = self.stack_channels()?;
         let stored = spec.dtype;
         let type_note = stored_type_note(&self.output, container, meta.dtype);
         type_note.into_iter().for_each(|note| context.note(note));
@@ -176,8 +178,8 @@ impl ConvertJob {
     /// is one of all.
     ///
     /// # Errors
-    /// [`JobError`] if a file cannot be read; [`JobError::WrongUse`] for `like` with an image that has extents of its own,
-    /// or an implausible voxel size.
+    /// [`JobError`] if a file cannot be read, or `like` has other extents than the labels of a ROI set that is written;
+    /// [`JobError::WrongUse`] for `like` with another image that has extents of its own, or an implausible voxel size.
     pub(crate) fn open(&self, context: &Context, is_one_of_all: bool) -> Result<(Image, Vec<PathBuf>), JobError> {
         let _span = context.recorder.span(Stage::Read, "open");
         let stack = self.like.as_ref().map(|path| open(path, &OpenOptions::default())).transpose()?;
@@ -197,17 +199,44 @@ impl ConvertJob {
         let series_note = first_series_note(&self.series, image.meta(), "is converted", OtherSeries::OneOrAll);
         let series_note = series_note.filter(|_| !is_one_of_all);
         reading_notes(&image, SliceAlone::ByAxes).into_iter().chain(series_note).for_each(|note| context.note(note));
-        if stack.is_some() && !image.is_without_extents() {
+        if let Some(stack) = stack.as_ref().filter(|_| !image.is_without_extents()) {
+            self.check_like(image.meta(), stack.meta())?;
+        }
+        let mut files = image.files();
+        files.extend(stack.iter().flat_map(Image::files));
+        files.extend([&self.input].into_iter().chain(&self.like).cloned());
+        Ok((image, files))
+    }
+
+    /// Refuses a stack for an image with extents of its own, unless a ROI set is written and the stack has the same extents.
+    fn check_like(&self, image: &ImageMeta, stack: &ImageMeta) -> Result<(), JobError> {
+        if !matches!(container_for_path(&self.output), Ok(Container::RoiSet)) {
             let path = self.input.display();
             return Err(JobError::wrong_use_with(
                 message!("{path}: {LIKE} gives the extents of an ImageJ ROI set, but this file has its own"),
                 message!("leave out {LIKE}"),
             ));
         }
-        let mut files = image.files();
-        files.extend(stack.iter().flat_map(Image::files));
-        files.extend([&self.input].into_iter().chain(&self.like).cloned());
-        Ok((image, files))
+        let [own, other] = [image, stack].map(|meta| {
+            let Extents { times, zyx: [z, y, x], .. } = Extents::of(meta);
+            [times, z, y, x]
+        });
+        if own == other {
+            return Ok(());
+        }
+        Err(JobError::Mismatch {
+            path: self.input.clone(),
+            problem: format!("its shape (T, Z, Y, X) is {own:?}, but the stack's is {other:?}").into(),
+            next_step: message!("give the stack of these labels ({LIKE})"),
+        })
+    }
+
+    /// Number of channels of the stack that the regions of a ROI set are drawn on; 1 if it is not given.
+    fn stack_channels(&self) -> Result<usize, JobError> {
+        let Some(path) = &self.like else { return Ok(1) };
+        let Extents { channels, samples, .. } = Extents::of(open(path, &OpenOptions::default())?.meta());
+        // In ImageJ, a color image has one channel.
+        Ok(channels / samples.max(1))
     }
 
     /// Returns the region of the image to convert. The samples of an RGB pixel count as channels.
@@ -378,6 +407,44 @@ mod tests {
         }
         convert(&stack).run(&Context::default()).unwrap();
         assert!(stack.is_file() && record_path(&stack).is_file());
+    }
+
+    #[test]
+    fn regions_for_a_stack_of_several_channels_state_slice_and_all_channels() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let write = |name: &str, axes: &str, shape: &[usize], samples: Vec<u8>| {
+            let array = Array::new(axes.parse().unwrap(), shape.to_vec(), Samples::U8(samples)).unwrap();
+            write_array(&at(name), &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        };
+        let mut labels = vec![0; 3 * 4 * 5];
+        labels[47] = 1;
+        write("labels.tif", "ZYX", &[3, 4, 5], labels);
+        write("two.tif", "ZCYX", &[3, 2, 4, 5], vec![7; 120]);
+        write("one.tif", "ZYX", &[3, 4, 5], vec![7; 60]);
+        write("short.tif", "ZCYX", &[2, 2, 4, 5], vec![7; 80]);
+        let convert = |output: &str, like: Option<&str>| {
+            let job = serde_json::json!({"input": at("labels.tif"), "output": at(output), "like": like.map(at)});
+            serde_json::from_value::<ConvertJob>(job).unwrap().run(&Context::default())
+        };
+        // Number of the plane, channel, slice and time point.
+        for (output, like, expected) in [
+            ("alone.roi", None, [3, 0, 0, 0]),
+            ("one.roi", Some("one.tif"), [3, 0, 0, 0]),
+            ("two.roi", Some("two.tif"), [0, 0, 3, 0]),
+        ] {
+            convert(output, like).unwrap();
+            let bytes = std::fs::read(at(output)).unwrap();
+            let number = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+            let second = number(60) as usize;
+            assert_eq!([56, second + 4, second + 8, second + 12].map(number), expected, "{output}");
+        }
+        let error = convert("short.roi", Some("short.tif")).unwrap_err().to_string();
+        assert!(error.contains("[1, 3, 4, 5]") && error.contains("[1, 2, 4, 5]"), "{error}");
+        assert!(!at("short.roi").exists());
+        // Files of other formats have extents of their own.
+        let error = convert("copy.tif", Some("two.tif")).unwrap_err();
+        assert!(matches!(error, JobError::WrongUse(_)), "{error}");
     }
 
     #[test]
