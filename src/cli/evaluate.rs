@@ -3,6 +3,7 @@
 use super::failure::Outcome;
 use super::measured::{MeasuredRun, Measurement};
 use super::options::StageTraceOption;
+use super::values::parse_channel;
 use super::{PrecisionName, devices, parse_um, print, progress};
 use clap::{ArgGroup, Args};
 use cytoscope_engine::DeviceRequest;
@@ -46,7 +47,7 @@ pub(crate) struct Evaluate {
     diameter: Option<DiameterRequest>,
     /// Channel of the images of --data to predict, counted from 0; a model with several input channels uses this and the next
     /// ones. Images whose channel the data state keep it.
-    #[arg(long, requires = "model", conflicts_with_all = ["pred", "truth"])]
+    #[arg(long, requires = "model", conflicts_with_all = ["pred", "truth"], value_parser = parse_channel)]
     channel: Option<usize>,
     /// Channels of the images of --data to predict, in the order of the model's inputs, by name or number, such as
     /// membrane,nuclei. Images whose channels the data state keep them.

@@ -5,6 +5,7 @@ use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
 use super::options::{ImageOptions, TraceOptions, one_of};
 use super::reports::{FailedInput, PredictCommandReport, PrintedInput};
 use super::trace_path::check_trace;
+use super::values::parse_channel;
 use super::{
     PrecisionName, devices, failed_inputs, machine_profile, note_line, parse_bytes, parse_threads, parse_zyx, print,
     print_json, progress,
@@ -130,7 +131,7 @@ pub(crate) struct Predict {
     #[arg(long, value_delimiter = ',', value_parser = outputs(), hide_possible_values = true)]
     outputs: Vec<Output>,
     /// Channel to use as the model's input, counted from 0; a model with several input channels uses this and the next ones.
-    #[arg(long)]
+    #[arg(long, value_parser = parse_channel)]
     channel: Option<usize>,
     /// Channels to use as the model's inputs, in their order, by name or number, such as membrane,nuclei.
     #[arg(long, value_delimiter = ',', value_name = "NAME|N", conflicts_with = "channel")]
