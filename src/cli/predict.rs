@@ -117,7 +117,7 @@ pub(crate) struct Predict {
     /// allow it, otherwise the size with the least redundant work.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_zyx)]
     tile: Option<[usize; 3]>,
-    /// Fraction of a tile that overlaps its neighbor, from 0 to below 1, for Gaussian blending; by default 0.25.
+    /// Fraction of a tile that overlaps its neighbor, from 0 to 0.9, for Gaussian blending; by default 0.25.
     #[arg(long)]
     overlap: Option<f64>,
     /// How tiles are joined: auto (no tiles but one pass over the stack, where that is possible; otherwise crop, or gaussian
