@@ -11,6 +11,7 @@ use crate::package::{self, Description, Example};
 use crate::previews::{self, Thumbnail};
 use crate::qat::QatTrainer;
 use crate::record::{TrainingRecordFacts, training_record};
+use crate::relay::progress_only;
 use crate::score_name::SelectionMetric;
 use crate::stacks::calibration_image;
 use crate::train::{LoopOutcome, Training};
@@ -387,8 +388,7 @@ impl Training<'_> {
         let left = || end.map(|end| end.saturating_duration_since(Instant::now()).as_secs_f64() / 60.0);
         self.context.note("quantizing the network");
         let out = self.folder.path.join(INT8);
-        let recorder = self.context.recorder.clone();
-        let quiet = Context { cancel: self.overtime_cancel(state), recorder, ..Context::default() };
+        let quiet = progress_only(self.context, self.overtime_cancel(state));
         // They are cut in the first attempt.
         let mut tiles = Vec::new();
         // Minutes that an attempt takes apart from training, as measured in the first attempt.
@@ -417,8 +417,7 @@ impl Training<'_> {
                 overwrite: Overwrite::Refuse,
             };
             self.folder.remove_package(&out);
-            let once = || self.quantize_once(&job, &trainer, &quiet, &mut tiles, after, floor);
-            let scored = self.context.report_alive(ProgressStage::Calibrate, once);
+            let scored = self.quantize_once(&job, &trainer, &quiet, &mut tiles, after, floor);
             if attempt == 0 {
                 overhead_mins = started.elapsed().as_secs_f64() / 60.0;
             }
@@ -499,10 +498,12 @@ impl Training<'_> {
         after: Option<&Scores>,
         floor: Option<f64>,
     ) -> Result<(bool, Option<Scores>, Quantized), JobError> {
-        if tiles.is_empty() {
-            *tiles = self.calibration_tiles(quiet, &job.model)?;
-        }
-        let report = job.run_on_tiles(quiet, Some(trainer), tiles)?;
+        let report = quiet.report_alive(ProgressStage::Calibrate, || {
+            if tiles.is_empty() {
+                *tiles = self.calibration_tiles(quiet, &job.model)?;
+            }
+            job.run_on_tiles(quiet, Some(trainer), tiles)
+        })?;
         let quantized = Quantized {
             float_bytes: report.float_bytes,
             int8_bytes: report.int8_bytes,
@@ -512,8 +513,10 @@ impl Training<'_> {
         let Some(after) = after else { return Ok((true, None, quantized)) };
         let precision = Some(Precision::Int8);
         let _span = quiet.recorder.span(Stage::Validate, "int8 network");
-        let candidate = Candidate::load(&quiet.cancel, self.devices, &job.out, precision, self.job.threads)?;
-        let int8 = self.validator.score(&quiet.cancel, &candidate)?;
+        let int8 = self.context.report_alive(ProgressStage::Evaluate, || {
+            let candidate = Candidate::load(&quiet.cancel, self.devices, &job.out, precision, self.job.threads)?;
+            self.validator.score(&quiet.cancel, &candidate)
+        })?;
         let accurate = int8.score + INT8_LOSS >= after.score && floor.is_none_or(|floor| int8.score >= floor);
         if !accurate {
             self.context.note(format!(
