@@ -23,7 +23,8 @@ use cytoscope_graph::Graph;
 use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{
-    CalibrationImage, CalibrationTile, Context, JobError, Model, ProgressStage, calibration_tiles_from_images, packages,
+    CalibrationImage, CalibrationTile, Context, JobError, JobErrorKind, Model, ProgressStage,
+    calibration_tiles_from_images, packages,
 };
 use cytoscope_profile::{Stage, count_text};
 use cytoscope_quantize::{ACCURACY_BUDGET, MAX_QAT_TILES, QuantizeJob, QuantizeMode};
@@ -424,8 +425,10 @@ impl Training<'_> {
             match scored {
                 Ok((true, int8, quantized)) => return Ok(FinalPackage::with_int8(out, int8, Some(quantized))),
                 Ok((false, ..)) => reason = FloatOnly::LessAccurate,
-                Err(JobError::Canceled) if self.context.cancel.is_canceled() => return Err(JobError::Canceled),
-                Err(JobError::Canceled) => {
+                Err(error) if error.kind() == JobErrorKind::Canceled => {
+                    if self.context.cancel.is_canceled() {
+                        return Err(JobError::Canceled);
+                    }
                     self.context.note("quantization was stopped, to stay within the time budget");
                     break;
                 }
