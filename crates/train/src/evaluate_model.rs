@@ -17,7 +17,7 @@ use cytoscope_pipeline::{
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
 use cytoscope_storage::message;
-use cytoscope_storage::setting::{PRED, TRUTH, TRUTH_CHANNEL};
+use cytoscope_storage::setting::{CHANNEL, CHANNELS, INPUT, PRED, TRUTH, TRUTH_CHANNEL};
 use cytoscope_storage::target::{check_extension, check_file, check_writable};
 use cytoscope_training_data::{ImageRef, Pair, TrainingTask, find_pairs};
 use cytoscope_volume::{Array, Axes, VoxelSize};
@@ -45,13 +45,13 @@ pub struct EvaluateModelJob {
     /// Median diameter of the objects, for models with a nominal diameter.
     #[serde(default)]
     pub diameter: DiameterRequest,
-    /// Channel of the images to predict, as [`PredictOptions::channel`]; images with a channel in the data keep it.
+    /// Channel of the images to predict, as [`PredictOptions::channel`]; images with a single channel in the data keep it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<usize>,
-    /// Channels of the images to predict, as [`PredictOptions::channels`]; images with a channel in the data keep it.
+    /// Channels of the images to predict, as [`PredictOptions::channels`]; images with a single channel in the data keep it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<ChannelRef>,
-    /// Images of the model's input tensors, as [`PredictJob::input_tensors`], for images without a channel in the data.
+    /// Images of the model's input tensors, as [`PredictJob::input_tensors`]; images with a single channel in the data keep it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_tensors: Vec<InputTensor>,
     /// True objects with fewer voxels than this, and predicted objects that mostly overlap them, are ignored.
@@ -141,6 +141,11 @@ impl EvaluateModelJob {
         if let Some(because) = &self.cpu_because {
             evaluation.add_note(format!("the CPU computed the predictions, because {because}"));
         }
+        if self.chooses_channels() && dataset.pairs.iter().all(has_only_channel) {
+            evaluation.add_note(message!(
+                "the data state the only channel of each image, so {CHANNEL}, {CHANNELS} and {INPUT} change nothing"
+            ));
+        }
         let count = dataset.pairs.len();
         for (index, pair) in dataset.pairs.iter().enumerate() {
             context.check()?;
@@ -201,6 +206,10 @@ impl EvaluateModelJob {
         Ok(precision)
     }
 
+    fn chooses_channels(&self) -> bool {
+        self.channel.is_some() || !self.channels.is_empty() || !self.input_tensors.is_empty()
+    }
+
     /// Returns the options of the predictions, with this voxel size.
     fn prediction(&self, voxel_um: Option<[f64; 3]>) -> PredictJob {
         PredictJob {
@@ -214,8 +223,8 @@ impl EvaluateModelJob {
         }
     }
 
-    /// Returns an image that contains only the image of a pair, with the options that its prediction needs. Channels that the
-    /// data state are the model's inputs; otherwise the job chooses them.
+    /// Returns an image that contains only the image of a pair, with the options that its prediction needs. The job chooses
+    /// among the channels of the file, or among those that the data state; by default, the model reads all of these.
     fn open_image(&self, model: &Model, pair: &Pair) -> Result<TensorImage, JobError> {
         let given = self.voxel_um.or(pair.voxel_um);
         if pair.image.channel.is_none() && pair.more_images.is_empty() {
@@ -223,6 +232,9 @@ impl EvaluateModelJob {
         }
         let count = pair.images().count();
         let image = read_image(pair, pair.images(), count, given)?;
+        if self.chooses_channels() && !has_only_channel(pair) {
+            return self.prediction(given).with_input_tensors(model, image);
+        }
         // The image in memory has these channels only, without their names.
         let channels = if count > 1 { (0..count).map(ChannelRef::Index).collect() } else { Vec::new() };
         let options = PredictOptions { channel: None, channels, ..self.prediction(given).options() };
@@ -257,6 +269,11 @@ fn training_task(model: &Model) -> TrainingTask {
 
 fn size_of([z, y, x]: [f64; 3]) -> VoxelSize {
     VoxelSize::new_um(z, y, x)
+}
+
+/// Returns whether the data state a single channel of a pair's image.
+fn has_only_channel(pair: &Pair) -> bool {
+    pair.image.channel.is_some() && pair.more_images.is_empty()
 }
 
 /// Returns the image of a pair, whose channel the data do not state, with all channels of its file.
@@ -382,9 +399,13 @@ mod tests {
             let second = Region::whole(&image.meta().shape_full).with_range(2, 1, 1);
             assert_eq!(image.read(0, &second).unwrap().into_samples().to_f32().first(), Some(&first));
         }
-        // A channel that the data state is kept.
+        // The only channel that the data state is kept.
         pair.image.channel = Some(0);
         let TensorImage { image, options, .. } = job.open_image(&model, &pair).unwrap();
         assert_eq!((options.channel, Extents::of(image.meta()).channels), (None, 1));
+        // It is chosen among several that they state.
+        pair.more_images.push(ImageRef { channel: Some(1), ..pair.image.clone() });
+        let TensorImage { image, options, .. } = job.open_image(&model, &pair).unwrap();
+        assert_eq!((options.channel, Extents::of(image.meta()).channels), (Some(1), 2));
     }
 }
