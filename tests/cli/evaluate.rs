@@ -130,6 +130,18 @@ fn a_model_is_scored_on_the_chosen_channel() {
     assert!(alone["instances"][0]["tp"].as_u64() > Some(0), "{alone}");
     let chosen = score("two", &["--channel", "1"]);
     assert_eq!(chosen["instances"], alone["instances"]);
+    for options in [["--channels", "1"], ["--input", "stack=1"], ["--input", "stack=one/nuclei_3_raw.tif"]] {
+        assert_eq!(score("two", &options)["instances"], alone["instances"], "{options:?}");
+    }
+    let refused = |options: &[&str], expected: &[&str]| {
+        fixture.fails(2, &[&["evaluate", "--model", "nuclei-dog", "--data", "two"][..], options].concat(), expected);
+    };
+    refused(&["--input", "actin=1"], &["no input \"actin\"", "stack"]);
+    refused(&["--channel", "1", "--channels", "0"], &["--channels"]);
+    for option in [["--channels", "1"], ["--input", "stack=1"]] {
+        let command = ["evaluate", "--pred", "one", "--truth", "one"];
+        fixture.fails(2, &[&command[..], &option].concat(), &[option[0], "cannot be used with"]);
+    }
     let first = score("two", &[]);
     assert_ne!(first["instances"], alone["instances"]);
     assert!(first["notes"].to_string().contains("choose another with --channel"), "{first}");
