@@ -173,9 +173,9 @@ fn print_report(report: &QuantizeReport) {
         print(&format!("    {} for the tensor {}", other.method, other.tensor));
     }
     if let Some(t) = &report.qat {
-        let discarded_note = if t.kept { "" } else { "; discarded, layers were kept in float instead" };
+        let unchanged_note = if t.kept { "" } else { "; no smaller, so the weights stay as they were" };
         print(&format!(
-            "  quantization-aware training, {} in {:.0} s: relative L2 error {:.5} before, {:.5} after{discarded_note}",
+            "  quantization-aware training, {} in {:.0} s: relative L2 error {:.5} before, {:.5} after{unchanged_note}",
             counted(t.steps, "step"),
             t.seconds,
             t.before,

@@ -117,7 +117,7 @@ impl ConvertJob {
         }
         let mut spec = self.spec(container, axes.clone(), shape, &meta);
         spec.dtype = stored_type(container, meta.dtype);
-        spec.stack_channels = self.stack_channels()?;
+        spec.stack_channels = self.stack_channels(&spec)?;
         let stored = spec.dtype;
         let type_note = stored_type_note(&self.output, container, meta.dtype);
         type_note.into_iter().for_each(|note| context.note(note));
@@ -178,8 +178,8 @@ impl ConvertJob {
     /// is one of all.
     ///
     /// # Errors
-    /// [`JobError`] if a file cannot be read, or `like` has other extents than the labels of a ROI set that is written;
-    /// [`JobError::WrongUse`] for `like` with another image that has extents of its own, or an implausible voxel size.
+    /// [`JobError`] if a file cannot be read; [`JobError::WrongUse`] for `like` with an image that has extents of its own and
+    /// is not written to a ROI set, or an implausible voxel size.
     pub(crate) fn open(&self, context: &Context, is_one_of_all: bool) -> Result<(Image, Vec<PathBuf>), JobError> {
         let _span = context.recorder.span(Stage::Read, "open");
         let stack = self.like.as_ref().map(|path| open(path, &OpenOptions::default())).transpose()?;
@@ -199,8 +199,13 @@ impl ConvertJob {
         let series_note = first_series_note(&self.series, image.meta(), "is converted", OtherSeries::OneOrAll);
         let series_note = series_note.filter(|_| !is_one_of_all);
         reading_notes(&image, SliceAlone::ByAxes).into_iter().chain(series_note).for_each(|note| context.note(note));
-        if let Some(stack) = stack.as_ref().filter(|_| !image.is_without_extents()) {
-            self.check_like(image.meta(), stack.meta())?;
+        // The regions of a ROI set that is written are compared with the stack.
+        if stack.is_some() && !image.is_without_extents() && !writes_regions(&self.output) {
+            let path = self.input.display();
+            return Err(JobError::wrong_use_with(
+                message!("{path}: {LIKE} gives the extents of an ImageJ ROI set, but this file has its own"),
+                message!("leave out {LIKE}"),
+            ));
         }
         let mut files = image.files();
         files.extend(stack.iter().flat_map(Image::files));
@@ -208,33 +213,28 @@ impl ConvertJob {
         Ok((image, files))
     }
 
-    /// Refuses a stack for an image with extents of its own, unless a ROI set is written and the stack has the same extents.
-    fn check_like(&self, image: &ImageMeta, stack: &ImageMeta) -> Result<(), JobError> {
-        if !matches!(container_for_path(&self.output), Ok(Container::RoiSet)) {
-            let path = self.input.display();
-            return Err(JobError::wrong_use_with(
-                message!("{path}: {LIKE} gives the extents of an ImageJ ROI set, but this file has its own"),
-                message!("leave out {LIKE}"),
-            ));
+    /// Returns the number of channels of the stack that the regions of a ROI set are drawn on; 1 if it is not given.
+    ///
+    /// # Errors
+    /// [`JobError::Mismatch`] if the labels that are written have other extents than the stack, so that the regions would lie
+    /// elsewhere in it.
+    fn stack_channels(&self, spec: &WriteSpec) -> Result<usize, JobError> {
+        let Some(path) = self.like.as_ref().filter(|_| spec.container == Container::RoiSet) else { return Ok(1) };
+        let Extents { times, zyx: [z, y, x], channels, samples } =
+            Extents::of(open(path, &OpenOptions::default())?.meta());
+        let own = [Axis::T, Axis::Z, Axis::Y, Axis::X]
+            .map(|axis| spec.axes.position(axis).and_then(|i| spec.shape.get(i)).copied().unwrap_or(1));
+        let other = [times, z, y, x];
+        if own != other {
+            return Err(JobError::Mismatch {
+                path: self.input.clone(),
+                problem: format!(
+                    "the labels to write have the shape {own:?} (T, Z, Y, X), but the stack has {other:?}"
+                )
+                .into(),
+                next_step: message!("give the stack of these labels with {LIKE}, and write all of their planes"),
+            });
         }
-        let [own, other] = [image, stack].map(|meta| {
-            let Extents { times, zyx: [z, y, x], .. } = Extents::of(meta);
-            [times, z, y, x]
-        });
-        if own == other {
-            return Ok(());
-        }
-        Err(JobError::Mismatch {
-            path: self.input.clone(),
-            problem: format!("its shape (T, Z, Y, X) is {own:?}, but the stack's is {other:?}").into(),
-            next_step: message!("give the stack of these labels ({LIKE})"),
-        })
-    }
-
-    /// Number of channels of the stack that the regions of a ROI set are drawn on; 1 if it is not given.
-    fn stack_channels(&self) -> Result<usize, JobError> {
-        let Some(path) = &self.like else { return Ok(1) };
-        let Extents { channels, samples, .. } = Extents::of(open(path, &OpenOptions::default())?.meta());
         // In ImageJ, a color image has one channel.
         Ok(channels / samples.max(1))
     }
@@ -284,6 +284,11 @@ impl ConvertJob {
         spec.display_range = display_range(meta);
         spec
     }
+}
+
+/// Returns whether an output is an ImageJ ROI set, or a single region.
+fn writes_regions(output: &Path) -> bool {
+    matches!(container_for_path(output), Ok(Container::RoiSet))
 }
 
 /// Returns the axes that an array of NumPy with these axes is read with; `None` if they are the same.
@@ -442,6 +447,18 @@ mod tests {
         let error = convert("short.roi", Some("short.tif")).unwrap_err().to_string();
         assert!(error.contains("[1, 3, 4, 5]") && error.contains("[1, 2, 4, 5]"), "{error}");
         assert!(!at("short.roi").exists());
+        // One time point of the labels is not at its place in the whole stack.
+        write("times.tif", "TZYX", &[2, 3, 4, 5], vec![1; 120]);
+        write("stack.tif", "TZCYX", &[2, 3, 2, 4, 5], vec![7; 240]);
+        let of_time = |output: &str, time: Option<usize>| {
+            let (input, output, like) = (at("times.tif"), at(output), at("stack.tif"));
+            let job = serde_json::json!({"input": input, "output": output, "like": like, "time": time});
+            serde_json::from_value::<ConvertJob>(job).unwrap().run(&Context::default())
+        };
+        of_time("all.zip", None).unwrap();
+        let error = of_time("one.zip", Some(1)).unwrap_err().to_string();
+        assert!(error.contains("[1, 3, 4, 5]") && error.contains("[2, 3, 4, 5]"), "{error}");
+        assert!(!at("one.zip").exists());
         // Files of other formats have extents of their own.
         let error = convert("copy.tif", Some("two.tif")).unwrap_err();
         assert!(matches!(error, JobError::WrongUse(_)), "{error}");

@@ -259,7 +259,7 @@ impl Search<'_> {
         let mut graph = trained.graph;
         if trained.error > self.budget {
             // The other layers keep their trained weights, and their biases.
-            let with_float = |keep: &BTreeSet<String>| {
+            let with_float = |keep: &BTreeSet<String>| -> Result<Graph, JobError> {
                 let mut made = variant.quantized(methods.as_ref(), keep)?;
                 quantize::copy_int8_layers(&graph, &mut made)?;
                 Ok(made)

@@ -265,7 +265,7 @@ pub fn copy_int8_layers(from: &Graph, to: &mut Graph) -> Result<()> {
         }
         let own = node.input(2).and_then(|id| to.constant(id));
         let bias = source.input(2).and_then(|id| from.constant(id));
-        if let Some(bias) = bias.filter(|bias| own != Some(bias)) {
+        if let Some(bias) = bias.filter(|bias| own != Some(*bias)) {
             biases.push((index, Arc::clone(bias)));
         }
     }

@@ -71,11 +71,17 @@ pub(super) fn wrong_voxel_size(input: &InputFacts) -> Option<(f64, Advice)> {
     } else {
         return None;
     };
-    let evidence = format!("the voxel size {z:.4} × {y:.4} × {x:.4} µm (Z × Y × X) is unusual: {problem}");
+    let [z, y, x] = [z, y, x].map(rounded);
+    let evidence = format!("the voxel size {z} × {y} × {x} µm (Z × Y × X) is unusual: {problem}");
     let gain = "objects at the size and of the shape that the model was trained on".to_owned();
     let change = message!("{VOXEL_SIZE} Z,Y,X in µm, if the file states it wrongly, such as in nm or mm");
     let advice = Advice::new(AdviceRule::WrongVoxelSize, evidence, gain, change);
     Some((1.0, advice.with(AdvisedSetting::VoxelSize)))
+}
+
+/// Returns a length with six significant digits.
+fn rounded(um: f64) -> f64 {
+    format!("{um:.5e}").parse().unwrap_or(um)
 }
 
 #[cfg(test)]
@@ -111,6 +117,8 @@ mod tests {
         assert!(rule(9.0, true, Some([1000.0, 200.0, 200.0])).unwrap().contains("0.0 voxels wide"), "in nm");
         assert!(rule(9.0, true, Some([0.001, 0.0002, 0.0002])).unwrap().contains("45000.0 voxels wide"), "in mm");
         assert!(rule(9.0, true, Some([50.0, 0.2, 0.2])).unwrap().contains("250.00 times as far apart"));
+        let in_m = rule(9.0, true, Some([2e-6, 2.0 / 3.0 * 1e-6, 1e-6])).unwrap();
+        assert!(in_m.contains("the voxel size 0.000002 × 0.000000666667 × 0.000001 µm (Z × Y × X)"), "{in_m}");
     }
 
     #[test]
