@@ -322,7 +322,9 @@ mod tests {
         };
         recorded(&job, &Context::default(), write).unwrap();
         let named = || {
-            let run = MeasuredRun::new("convert", &Recorder::totals_only(), RunFacts::default());
+            // The command started before it wrote the record.
+            let facts = RunFacts { wall_secs: 2.0, ..RunFacts::default() };
+            let run = MeasuredRun::new("convert", &Recorder::totals_only(), facts);
             run.with_results([output.as_path()]).provenance
         };
         let path = record_path(&output);
