@@ -17,9 +17,9 @@ const MIN_EQUAL_OF_LABELS: f64 = 0.8;
 /// Maximum number of rows and columns of a slice that are checked.
 const SEEN: usize = 512;
 
-/// Returns a note if the middle slice of a stack to predict has the values of labels: whole numbers, 0 and several others,
-/// which mostly repeat from voxel to voxel.
-pub(crate) fn label_image_note(context: &Context, stack: &Stack, channel: usize) -> Option<String> {
+/// Returns the values in the middle of the middle slice of a stack, and their number in a row; `None` if they cannot be read,
+/// which is reported when the stack is.
+pub(crate) fn middle_values(context: &Context, stack: &Stack, channel: usize) -> Option<(Vec<f32>, usize)> {
     let [depth, ny, nx] = stack.extents.zyx;
     let middle = |length: usize, most: usize| -> Range<usize> {
         let start = length.saturating_sub(most) / 2;
@@ -27,9 +27,13 @@ pub(crate) fn label_image_note(context: &Context, stack: &Stack, channel: usize)
     };
     let part = stack.windowed(&[middle(depth, 1), middle(ny, SEEN), middle(nx, SEEN)]);
     let [slices, _, width] = part.extents.zyx;
-    // A part that cannot be read is reported when the stack is.
-    let values = part.read(context, channel, 0..slices).ok()?.to_f32();
-    let share = equal_neighbor_share(&values, width)?;
+    Some((part.read(context, channel, 0..slices).ok()?.to_f32(), width))
+}
+
+/// Returns a note if a slice of a stack to predict, with rows of `width` voxels, has the values of labels: whole numbers, 0 and
+/// several others, which mostly repeat from voxel to voxel.
+pub(crate) fn label_image_note(values: &[f32], width: usize) -> Option<String> {
+    let share = equal_neighbor_share(values, width)?;
     Some(format!(
         "the stack may be a label image: {:.0} % of its neighboring voxels that are not 0 have the same value, as in objects; \
          give the stack of intensities that the labels belong to",

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod artifact;
+mod background_check;
 mod calibration;
 pub mod cards;
 mod checkpoints;

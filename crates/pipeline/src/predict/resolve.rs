@@ -4,9 +4,10 @@ use super::colors;
 use super::grid::model_shape;
 use super::plan::Budget;
 use super::{ChannelRef, Output, PredictOptions, TileRequest};
+use crate::background_check::bright_background_note;
 use crate::devices::SelectedEngine;
 use crate::diameter::{DiameterUnit, ObjectDiameter, SeriesDiameter, SeriesEstimator};
-use crate::label_check::label_image_note;
+use crate::label_check::{label_image_note, middle_values};
 use crate::model::ModelTask;
 use crate::slice_statistics::Chains;
 use crate::stack::{Extents, Stack, channels_text};
@@ -62,10 +63,14 @@ impl<'a> Selection<'a> {
         Ok(Self { image, input, meta, extents, channels, times, first_chains: None, notes })
     }
 
-    /// Returns a note if the image has the values of labels.
-    pub(super) fn label_image_note(&self, context: &Context) -> Option<Message> {
-        let (&channel, &time) = self.channels.first().zip(self.times.first())?;
-        label_image_note(context, &Stack::new(self.image, time), channel).map(Message::from)
+    /// Returns notes if the image has the values of labels, or a bright background although a model with this task finds
+    /// objects.
+    pub(super) fn value_notes(&self, context: &Context, task: ModelTask) -> Vec<Message> {
+        let first = self.channels.first().zip(self.times.first());
+        let read = first.and_then(|(channel, time)| middle_values(context, &Stack::new(self.image, *time), *channel));
+        let Some((values, width)) = read else { return Vec::new() };
+        let background = (task == ModelTask::Segmentation).then(|| bright_background_note(&values)).flatten();
+        label_image_note(&values, width).map(Message::from).into_iter().chain(background).collect()
     }
 
     /// Returns the time point of a selection of a single one.
