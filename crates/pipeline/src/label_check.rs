@@ -1,7 +1,10 @@
 //! Checks that images used as labels have the values of labels, and that images used as stacks do not.
 
+use crate::evaluate::looks_like_labels;
+use crate::job_record::absolute;
 use crate::stack::Stack;
 use crate::{Context, JobError, Note};
+use cytoscope_formats::Image;
 use cytoscope_volume::Element;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -39,6 +42,28 @@ pub(crate) fn label_image_note(values: &[f32], width: usize) -> Option<String> {
          give the stack of intensities that the labels belong to",
         share * 100.0
     ))
+}
+
+/// Returns a note if true labels, by their name or their values, are compared by intensity because the prediction is not a label
+/// image, for example because a map was given in place of the labels.
+pub(crate) fn not_labels_note(
+    context: &Context,
+    (prediction, a): (&Path, &Image),
+    (truth, b): (&Path, &Image),
+) -> Option<String> {
+    let has_labels = || {
+        let read = middle_values(context, &Stack::new(b, 0), 0);
+        read.is_some_and(|(values, width)| equal_neighbor_share(&values, width).is_some())
+    };
+    let is_map = a.meta().dtype.is_float() && !b.meta().dtype.is_float();
+    (is_map && (looks_like_labels(truth) || has_labels())).then(|| {
+        format!(
+            "{}: its samples are floats, so it is compared with {} by intensity: give predicted labels (integers) to score \
+             objects",
+            absolute(prediction).display(),
+            absolute(truth).display()
+        )
+    })
 }
 
 /// Returns the share of equal neighbors in rows of `width` voxels, if the values are those of labels.
