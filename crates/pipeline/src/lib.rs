@@ -30,6 +30,7 @@ mod evaluate;
 mod evaluation;
 mod export;
 mod folder_digest;
+mod frame_check;
 mod image_files;
 mod import_settings;
 mod inherited;

@@ -7,6 +7,7 @@ use super::{ChannelRef, Output, PredictOptions, TileRequest};
 use crate::background_check::bright_background_note;
 use crate::devices::SelectedEngine;
 use crate::diameter::{DiameterUnit, ObjectDiameter, SeriesDiameter, SeriesEstimator};
+use crate::frame_check::frame_note;
 use crate::label_check::{label_image_note, middle_values};
 use crate::model::ModelTask;
 use crate::slice_statistics::Chains;
@@ -63,14 +64,15 @@ impl<'a> Selection<'a> {
         Ok(Self { image, input, meta, extents, channels, times, first_chains: None, notes })
     }
 
-    /// Returns notes if the image has the values of labels, or a bright background although a model with this task finds
-    /// objects.
+    /// Returns notes if the image has the values of labels, a frame of zeros, or a bright background although a model with this
+    /// task finds objects.
     pub(super) fn value_notes(&self, context: &Context, task: ModelTask) -> Vec<Message> {
-        let first = self.channels.first().zip(self.times.first());
-        let read = first.and_then(|(channel, time)| middle_values(context, &Stack::new(self.image, *time), *channel));
-        let Some((values, width)) = read else { return Vec::new() };
+        let Some((&channel, &time)) = self.channels.first().zip(self.times.first()) else { return Vec::new() };
+        let stack = Stack::new(self.image, time);
+        let Some((values, width)) = middle_values(context, &stack, channel) else { return Vec::new() };
+        let labels = label_image_note(&values, width).map(Message::from);
         let background = (task == ModelTask::Segmentation).then(|| bright_background_note(&values)).flatten();
-        label_image_note(&values, width).map(Message::from).into_iter().chain(background).collect()
+        [labels, background, frame_note(context, &stack, channel)].into_iter().flatten().collect()
     }
 
     /// Returns the time point of a selection of a single one.
