@@ -391,6 +391,7 @@ pub(crate) fn voxel_size(
         meta.voxel_size_um = VoxelSize::new_um(z, y, x);
     }
     check_voxel_size(input, meta.voxel_size_um, given_um)?;
+    notes.extend(given_um.and_then(order_note));
     let valid = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
     let size = meta.voxel_size_um;
     let stated = [valid(size.z), valid(size.y), valid(size.x)];
@@ -416,6 +417,19 @@ pub(crate) fn voxel_size(
         ));
     }
     Ok(Voxel { known: known.then_some(assumed), assumed })
+}
+
+/// Ratio of the sizes of pixels along Y and X from which on the order of a given voxel size is doubted.
+const DOUBTED_RATIO: f64 = 1.2;
+
+/// Returns a note if the pixels of a given voxel size Z, Y, X are so far from square that its order is probably another one.
+fn order_note([_, y, x]: [f64; 3]) -> Option<Message> {
+    (y.max(x) >= DOUBTED_RATIO * y.min(x)).then(|| {
+        message!(
+            "the given voxel size is {y} µm along Y and {x} µm along X, but pixels are usually square; check that \
+             {VOXEL_SIZE} is in the order Z,Y,X"
+        )
+    })
 }
 
 /// Returns the name of a channel, or one made of its number if the image states none.
