@@ -149,18 +149,18 @@ fn dark_objects_on_a_bright_background_are_noted_and_found_after_inverting() {
 fn a_frame_of_zeros_is_noted_with_the_crop_that_removes_it() {
     let fixture = Fixture::new();
     let raw = fixture.integers(&fixture.nuclei("12,96,96", 5));
-    let mut framed = vec![0u16; 12 * 160 * 160];
+    let mut framed = vec![0u16; 16 * 160 * 160];
     for (row, values) in raw.chunks(96).enumerate() {
-        let at = (row / 96 * 160 + row % 96 + 32) * 160 + 40;
+        let at = ((row / 96 + 1) * 160 + row % 96 + 32) * 160 + 40;
         framed[at..at + 96].copy_from_slice(values);
     }
     fixture.write("whole.tif", "ZYX", &[12, 96, 96], raw);
-    fixture.write("framed.tif", "ZYX", &[12, 160, 160], framed);
+    fixture.write("framed.tif", "ZYX", &[16, 160, 160], framed);
     let predict = |stack: &str, out: &str, more: &[&str]| {
         let common = ["predict", stack, "--model", "nuclei-dog", "--diameter", "19", "--device", "cpu", "--out", out];
         fixture.run(&[&common[..], more].concat()).ok().stdout
     };
-    let crop = "crop:y=32-128:x=40-136";
+    let crop = "crop:z=1-13:y=32-128:x=40-136";
     let noted = predict("framed.tif", "framed", &[]);
     assert!(noted.contains("zeros frame") && noted.contains(&format!("{crop} in --preprocess")), "{noted}");
     assert!(!predict("whole.tif", "whole", &[]).contains("zeros frame"));

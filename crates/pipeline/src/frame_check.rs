@@ -17,40 +17,52 @@ const MAX_ZEROS: f64 = 0.01;
 /// Returns a note if zeros frame the other values in the middle row and the middle column of the middle slice.
 pub(crate) fn frame_note(context: &Context, stack: &Stack, channel: usize) -> Option<Message> {
     let [depth, ny, nx] = stack.extents.zyx;
-    let middle = |length: usize| length / 2..length / 2 + 1;
-    // A part that cannot be read is reported when the stack is.
-    let values = |rows: Range<usize>, columns: Range<usize>| -> Option<Vec<f32>> {
-        let part = stack.windowed(&[middle(depth), rows, columns]);
-        Some(part.read(context, channel, 0..1).ok()?.to_f32())
+    let middle = |range: Range<usize>| {
+        let at = (range.start + range.end) / 2;
+        at..at + 1
     };
-    let x = imaged(&values(middle(ny), 0..nx)?)?;
-    let y = imaged(&values(0..ny, middle(nx))?)?;
+    // A part that cannot be read is reported when the stack is.
+    let values = |slices: Range<usize>, rows: Range<usize>, columns: Range<usize>| -> Option<Vec<f32>> {
+        let count = slices.len();
+        let part = stack.windowed(&[slices, rows, columns]);
+        Some(part.read(context, channel, 0..count).ok()?.to_f32())
+    };
+    let x = imaged(&values(middle(0..depth), middle(0..ny), 0..nx)?)?;
+    let y = imaged(&values(middle(0..depth), 0..ny, middle(0..nx))?)?;
     let share = (x.len() as f64 / nx as f64) * (y.len() as f64 / ny as f64);
-    (share <= MAX_IMAGED).then(|| {
-        message!(
-            "zeros frame the imaged part of the middle slice, which takes {:.0} % of it: they change the normalization of all \
-             values and the estimated object diameter, so that objects may be merged or missed; crop the stack to the imaged \
-             part (crop:y={}-{}:x={}-{} in {PREPROCESS})",
-            share * 100.0,
-            y.start,
-            y.end,
-            x.start,
-            x.end
-        )
-    })
+    if share > MAX_IMAGED {
+        return None;
+    }
+    // This reads a part of every slice, so only a stack with a frame is read in this way.
+    let z = framed(&values(0..depth, middle(y.clone()), middle(x.clone()))?).unwrap_or(0..depth);
+    let slices = if z.len() < depth { format!("z={}-{}:", z.start, z.end) } else { String::new() };
+    Some(message!(
+        "zeros frame the imaged part of the middle slice, which takes {:.0} % of it: they change the normalization of all values \
+         and the estimated object diameter, so that objects may be merged or missed; crop the stack to the imaged part \
+         (crop:{slices}y={}-{}:x={}-{} in {PREPROCESS})",
+        share * 100.0,
+        y.start,
+        y.end,
+        x.start,
+        x.end
+    ))
 }
 
-/// Returns the range of a row or column from the first to the last value other than 0, if these values differ and hardly any
-/// between them is 0.
-fn imaged(values: &[f32]) -> Option<Range<usize>> {
+/// Returns the range of a line of voxels from the first to the last value other than 0, if hardly any between them is 0.
+fn framed(values: &[f32]) -> Option<Range<usize>> {
     let start = values.iter().position(|value| *value != 0.0)?;
     let end = values.iter().rposition(|value| *value != 0.0)? + 1;
-    let between = values.get(start..end)?;
+    let zeros = values.get(start..end)?.iter().filter(|value| **value == 0.0).count();
+    (zeros as f64 <= MAX_ZEROS * (end - start) as f64).then_some(start..end)
+}
+
+/// Returns the range of a row or column that [`framed`] finds, if it is long enough and its values differ.
+fn imaged(values: &[f32]) -> Option<Range<usize>> {
+    let range = framed(values)?;
+    let between = values.get(range.clone())?;
     let first = between.first()?;
     let differ = between.iter().any(|value| value != first);
-    let zeros = between.iter().filter(|value| **value == 0.0).count();
-    let is_imaged = between.len() >= MIN_IMAGED && differ && zeros as f64 <= MAX_ZEROS * between.len() as f64;
-    is_imaged.then_some(start..end)
+    (between.len() >= MIN_IMAGED && differ).then_some(range)
 }
 
 #[cfg(test)]
@@ -69,5 +81,7 @@ mod tests {
         assert_eq!(imaged(&row(50, |i| if i % 10 < 5 { 100.0 + i as f32 } else { 0.0 })), None);
         assert_eq!(imaged(&row(50, |_| 255.0)), None);
         assert_eq!(imaged(&row(0, |_| 0.0)), None);
+        // Along Z, a few slices of one value suffice.
+        assert_eq!(framed(&row(3, |_| 255.0)), Some(20..23));
     }
 }
