@@ -156,8 +156,8 @@ pub(crate) struct Predict {
     diameter: DiameterRequest,
     /// Steps that are applied to the stacks first, in order, such as gaussian:sigma=1um,tophat:radius=15um; can be
     /// repeated. Steps and their parameters: gaussian:sigma, median:radius, tophat:radius, rolling-ball:radius[:height],
-    /// clahe[:tiles][:clip], stretch[:low][:high], normalize-slices[:low][:high], deskew:angle[:step], affine:matrix, and
-    /// crop with z, y or x. Lengths are in voxels, or in µm if they end in um; the step of deskew is always in µm.
+    /// clahe[:tiles][:clip], stretch[:low][:high], normalize-slices[:low][:high], invert, deskew:angle[:step], affine:matrix,
+    /// and crop with z, y or x. Lengths are in voxels, or in µm if they end in um; the step of deskew is always in µm.
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     preprocess: Vec<PreprocessStep>,
     /// Maximum memory of the job, such as 2G or 512M; by default three quarters of the free memory.

@@ -254,13 +254,15 @@ impl Sums {
     }
 
     /// Returns the shape in a single slice from the covariance of the voxel positions in µm² and the perimeter in µm.
-    fn ellipse_shape(&self, mut covariance: [[f64; 3]; 3], [_, y, x]: [f64; 3], perimeter: f64) -> Shape {
+    fn ellipse_shape(&self, covariance: [[f64; 3]; 3], [_, y, x]: [f64; 3], perimeter: f64) -> Shape {
         let diameter = circle_diameter(self.voxels as f64 * y * x);
-        // All voxels have the same Z.
-        covariance[0][0] = 0.0;
+        // All voxels have the same Z, so one eigenvalue is exactly 0, and the others are those of the covariance along Y and X.
+        let [_, [_, variance_y, along_both], [_, _, variance_x]] = covariance;
+        let mean = (variance_y + variance_x) / 2.0;
+        let spread = ((variance_y - variance_x) / 2.0).hypot(along_both);
         Shape {
             equivalent_diameter_um: diameter,
-            principal_axes_um: eigenvalues(covariance).map(|e| 4.0 * e.max(0.0).sqrt()),
+            principal_axes_um: [mean + spread, mean - spread, 0.0].map(|e| 4.0 * e.max(0.0).sqrt()),
             sphericity: (PI * diameter / perimeter).min(1.0),
         }
     }
@@ -442,11 +444,22 @@ mod tests {
             let row = &measurer.finish()[0];
             assert!((row.equivalent_diameter_um - 24.0).abs() < 0.1, "{}", row.equivalent_diameter_um);
             let [long, short, none] = row.principal_axes_um;
-            assert!(
-                (long - 24.0).abs() < 0.3 && (short - 24.0).abs() < 0.3 && none.abs() < 1e-4,
-                "{long} {short} {none}"
-            );
+            assert!((long - 24.0).abs() < 0.3 && (short - 24.0).abs() < 0.3 && none == 0.0, "{long} {short} {none}");
             assert!((0.985..=1.0).contains(&row.sphericity), "{}", row.sphericity);
         }
+    }
+
+    #[test]
+    fn the_axes_of_an_oblique_object_in_a_single_slice_are_those_of_its_moments() {
+        // Voxels along the diagonal, with a size of 2 µm along Y and 1 µm along X.
+        let mut measurer = Measurer::new([3.0, 2.0, 1.0], [9, 9], vec![]);
+        let plane: Vec<u32> = (0..81).map(|i| u32::from(i / 9 == i % 9)).collect();
+        measurer.add_slice::<f32>(&plane, &[]);
+        let [long, short, none] = measurer.finish()[0].principal_axes_um;
+        // The sum and the product of the eigenvalues are the trace and the determinant: each voxel adds 1/12 of its size squared.
+        let [yy, xx, yx] = [4.0 * 81.0 / 12.0, 81.0 / 12.0, 2.0 * 80.0 / 12.0];
+        let [first, second] = [long, short].map(|axis| (axis / 4.0).powi(2));
+        assert!((first + second - (yy + xx)).abs() < 1e-9 && (first * second - (yy * xx - yx * yx)).abs() < 1e-9);
+        assert!(first > second && none == 0.0, "{long} {short} {none}");
     }
 }
