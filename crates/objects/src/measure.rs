@@ -37,7 +37,9 @@ pub struct ObjectRow {
     pub principal_axes_um: [f64; 3],
     /// Surface of a sphere of the same volume divided by the object's surface, at most 1. In a single slice, perimeter of a
     /// circle of the same area divided by the object's. Surface and perimeter are estimated from the directions to all
-    /// neighbors of a voxel, with Crofton's formula. Estimates for objects of a few voxels are too small; then it is 1.
+    /// neighbors of a voxel, with Crofton's formula. Estimates for objects of a few voxels are too small; then it is 1. An
+    /// object in one slice of a stack is a plate as thick as the slice: its surface is twice its area, and its perimeter
+    /// times the thickness.
     pub sphericity: f64,
 }
 
@@ -150,10 +152,21 @@ impl Measurer {
         self.latest.fill(0);
         self.count_crossings();
         let is_flat = self.next_z <= 1;
-        let weights = if is_flat { perimeter_weights(self.voxel_um) } else { surface_weights(self.voxel_um) };
+        let (surface, perimeter) = (surface_weights(self.voxel_um), perimeter_weights(self.voxel_um));
+        let [height, dy, dx] = self.voxel_um;
         let border = |s: &Sums| -> f64 {
-            let crossings = &self.crossings[s.slot as usize];
-            crossings.iter().zip(weights).map(|(n, weight)| *n as f64 * weight).sum()
+            let weighted = |weights: &[f64; DIRECTIONS.len()]| -> f64 {
+                let crossings = &self.crossings[s.slot as usize];
+                crossings.iter().zip(weights).map(|(n, weight)| *n as f64 * weight).sum()
+            };
+            if is_flat {
+                weighted(&perimeter)
+            } else if s.low[0] == s.high[0] {
+                // The surface of its large faces is known, and directions out of the slice leave it through them only.
+                2.0 * s.voxels as f64 * dy * dx + weighted(&perimeter) * height
+            } else {
+                weighted(&surface)
+            }
         };
         self.sums.iter().map(|(label, s)| s.row(*label, self.voxel_um, is_flat, border(s))).collect()
     }
@@ -411,6 +424,21 @@ mod tests {
                 });
                 assert!((got - exact).abs() < tolerance, "{long_axis:?} {voxel:?}: {got} instead of {exact}");
             }
+        }
+    }
+
+    #[test]
+    fn an_object_in_one_slice_of_a_stack_has_the_sphericity_of_a_plate() {
+        // A cylinder with a radius of 10 µm, which is as high as the slice.
+        for voxel in [[1.0; 3], [4.0, 1.0, 1.0], [2.0, 0.5, 0.7]] {
+            let (radius, height) = (10.0f64, voxel[0]);
+            let surface = 2.0 * PI * radius * (radius + height);
+            let exact = PI * (6.0 * radius * radius * height).powf(2.0 / 3.0) / surface;
+            let got = sphericity(voxel, [5, 50, 50], |[z, y, x]| {
+                let is_in_slice = (1.5 * height..2.5 * height).contains(&z);
+                is_in_slice && (y - 12.0).powi(2) + (x - 12.0).powi(2) <= radius * radius
+            });
+            assert!((got - exact).abs() < 0.01, "{voxel:?}: {got} instead of {exact}");
         }
     }
 
