@@ -328,7 +328,7 @@ mod tests {
             run.with_results([output.as_path()]).provenance
         };
         let path = record_path(&output);
-        assert_eq!(named(), [path.clone()]);
+        assert_eq!(named(), std::slice::from_ref(&path));
         let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         let finished = record["finished_unix_secs"].as_u64().unwrap();
         record["finished_unix_secs"] = json!(finished - 60);

@@ -253,6 +253,9 @@ impl Search<'_> {
             seconds: start.elapsed().as_secs_f64(),
             kept: trained.error < before,
         };
+        if !report.kept {
+            return Ok(SearchResult { qat: Some(report), ..self.finish(chosen, corrected, meter)? });
+        }
         let other_methods = chosen.other_methods();
         let BestVariant { variant, methods, candidates, .. } = chosen;
         let mut left_float = self.fixed_float_layers()?;
