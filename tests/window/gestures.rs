@@ -146,7 +146,7 @@ pub fn release(fixture: &mut Fixture, at: Pos2) {
     fixture.window.step();
 }
 
-/// Begins a stroke from (row, column) to (row, column) in the XY view, and returns where the pointer is. The button stays pressed.
+/// Begins a stroke from (row, column) to (row, column) in the XY view, and returns its end on screen. The button stays pressed.
 pub fn begin_stroke(fixture: &mut Fixture, from: (f64, f64), to: (f64, f64)) -> Pos2 {
     let [from, to] = [from, to].map(|(row, column)| screen_position(fixture, Orientation::Xy, [0.0, row, column]));
     drag(fixture, from, to, 1);
