@@ -328,7 +328,10 @@ fn missing_and_wrong_voxel_sizes_end_with_the_right_one() {
     let wrong = labels(&fixture, "nuclei-dog", &unknown, &[&diameter[..], &["--voxel-size", "875,400,400"]].concat());
     let advice = given(&fixture, "predict", &wrong, "wrong_voxel_size");
     let evidence = advice["evidence"].as_str().unwrap();
-    assert!(evidence.contains("875.0000 × 400.0000 × 400.0000 µm") && evidence.contains("0.0 voxels wide"), "{advice}");
+    assert!(
+        evidence.contains("875 × 400 × 400 µm") && evidence.contains("15 µm would be 0.0375 voxels wide"),
+        "{advice}"
+    );
     assert!(advice["change"].as_str().unwrap().starts_with("--voxel-size"), "{advice}");
     gone(&wrong, "missing_voxel_size");
     let right = labels(&fixture, "nuclei-dog", &unknown, &[&diameter[..], &["--voxel-size", "0.875,0.4,0.4"]].concat());
