@@ -5,6 +5,7 @@ use super::measured::Measurement;
 use super::options::{ImageOptions, ThreadsOption, TraceOptions};
 use super::predict::{check_prediction_trace, command_stacks};
 use super::reports::FailedInput;
+use super::values::parse_channel;
 use super::{devices, eprint_line, failed_inputs, note_line, print, progress};
 use clap::Args;
 use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
@@ -30,7 +31,7 @@ pub(crate) struct Diameter {
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
     /// Channel to use as the model's input, counted from 0; a model with several input channels uses this and the next ones.
-    #[arg(long)]
+    #[arg(long, value_parser = parse_channel)]
     channel: Option<usize>,
     /// Channels to use as the model's inputs, in their order, by name or number, such as membrane,nuclei.
     #[arg(long, value_delimiter = ',', value_name = "NAME|N", conflicts_with = "channel")]

@@ -3,12 +3,14 @@
 use super::failure::Outcome;
 use super::measured::{MeasuredRun, Measurement};
 use super::options::StageTraceOption;
+use super::values::parse_channel;
 use super::{PrecisionName, devices, parse_um, print, progress};
 use clap::{ArgGroup, Args};
 use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::{ChannelRef, SeriesChoice};
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome as Kind, SizeUnit};
+use cytoscope_pipeline::predict::InputTensor;
 use cytoscope_pipeline::{DiameterRequest, EvaluateJob, EvaluateReport, find_model};
 use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::EvaluateModelJob;
@@ -44,9 +46,20 @@ pub(crate) struct Evaluate {
     #[arg(long, value_name = "UM|auto", requires = "model", conflicts_with_all = ["pred", "truth"])]
     diameter: Option<DiameterRequest>,
     /// Channel of the images of --data to predict, counted from 0; a model with several input channels uses this and the next
-    /// ones.
-    #[arg(long, requires = "model", conflicts_with_all = ["pred", "truth"])]
+    /// ones. Images of which the data state a single channel keep it.
+    #[arg(long, requires = "model", conflicts_with_all = ["pred", "truth"], value_parser = parse_channel)]
     channel: Option<usize>,
+    /// Channels of the images of --data to predict, in the order of the model's inputs, by name or number, such as
+    /// membrane,nuclei. Images of which the data state a single channel keep it.
+    #[arg(long, value_delimiter = ',', value_name = "NAME|N", requires = "model",
+          conflicts_with_all = ["channel", "pred", "truth"])]
+    channels: Vec<ChannelRef>,
+    /// Image of an input of --model, if the model has several: NAME=FILE, NAME=FILE:CHANNEL or, for a channel of the images,
+    /// NAME=CHANNEL; can be repeated. FILE may be a folder with a file of the same name as each image. By default, each input
+    /// is read from the channel of its name.
+    #[arg(long = "input", value_name = "NAME=FILE|CHANNEL", requires = "model",
+          conflicts_with_all = ["channel", "channels", "pred", "truth"])]
+    input_tensors: Vec<InputTensor>,
     /// Ignore true objects with fewer voxels than this, and predicted objects that mostly overlap them: they count
     /// neither as hits nor as errors.
     #[arg(long, value_name = "VOXELS", default_value_t = 0)]
@@ -120,6 +133,8 @@ impl Evaluate {
             precision: self.precision.and_then(PrecisionName::precision),
             diameter: self.diameter.unwrap_or_default(),
             channel: self.channel,
+            channels: self.channels,
+            input_tensors: self.input_tensors,
             ignore_below_voxels: self.ignore_below,
             ignore_label: self.ignore_label,
             voxel_um: self.voxel_size,

@@ -5,7 +5,7 @@ use super::{eprint_line, print, print_json};
 use clap::Args;
 use cytoscope_formats::{ByteOrder, FileFormat, FormatError, Image, OpenOptions, SeriesChoice, StoredCompression};
 use cytoscope_storage::{by_count, counted};
-use cytoscope_volume::Axes;
+use cytoscope_volume::{Axes, rounded_text};
 use std::path::{Path, PathBuf};
 
 /// Number of series whose names are listed.
@@ -82,7 +82,6 @@ impl Info {
 /// Prints the path of an image, and what the file contains.
 fn describe(image: &Image) {
     let meta = image.meta();
-    let um = |v: Option<f64>| v.map_or_else(|| "unknown".to_owned(), |v| format!("{v:.4} µm"));
     let shape: Vec<String> =
         meta.axes.iter().zip(&meta.shape).map(|(axis, n)| format!("{} {n}", axis.letter())).collect();
     print(&format!("{}", meta.path.display()));
@@ -90,7 +89,7 @@ fn describe(image: &Image) {
     print(&format!("  axes        {}", if shape.is_empty() { "a single value".to_owned() } else { shape.join(", ") }));
     print(&format!("  samples     {}", meta.dtype));
     let v = meta.voxel_size_um;
-    print(&format!("  voxel size  z {}, y {}, x {}", um(v.z), um(v.y), um(v.x)));
+    print(&format!("  voxel size  z {}, y {}, x {}", length_text(v.z), length_text(v.y), length_text(v.x)));
     if meta.origin_um != [0.0; 3] {
         let [z, y, x] = meta.origin_um;
         print(&format!("  origin      z {z}, y {y}, x {x} µm"));
@@ -132,6 +131,11 @@ fn describe(image: &Image) {
     }
 }
 
+/// Returns a length in µm as text.
+fn length_text(um: Option<f64>) -> String {
+    um.map_or_else(|| "unknown".to_owned(), |um| format!("{} µm", rounded_text(um)))
+}
+
 /// Returns a description of a file format, such as `ImageJ TIFF, uncompressed, big-endian`.
 fn format_text(format: FileFormat, compression: StoredCompression, order: ByteOrder) -> String {
     let name = match format {
@@ -153,4 +157,15 @@ fn format_text(format: FileFormat, compression: StoredCompression, order: ByteOr
         ByteOrder::Big => "big-endian",
     };
     format!("{name}, {compression}, {order}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_lengths_are_not_shown_as_zero() {
+        let texts = [Some(1e-6), Some(0.108_333_333), Some(1.0), None].map(length_text);
+        assert_eq!(texts, ["0.000001 µm", "0.108333 µm", "1 µm", "unknown"]);
+    }
 }

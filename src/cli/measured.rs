@@ -6,7 +6,7 @@ use super::trace_path::check_trace;
 use super::{note_moved_aside, print, print_json};
 use cpu_time::ProcessTime;
 use cytoscope_engine::{DeviceId, DeviceRequest};
-use cytoscope_pipeline::job_record::{Recordable, record_path};
+use cytoscope_pipeline::job_record::{AnyRecord, Recordable, read_any, record_path};
 use cytoscope_pipeline::{PROGRAM, engine_memory};
 use cytoscope_profile::{
     Advice, MachinePeak, MemorySampler, OperatorTotal, Recorder, RunFacts, RunRecord, Slowdown, Stage, TrainingFacts,
@@ -18,7 +18,7 @@ use cytoscope_train::{TrainJob, TrainReport, TrainStatus};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Returns the recorder of a command. For a trace, it records spans, including operators unless `stages_only`; without
 /// a trace, it records only totals.
@@ -111,10 +111,14 @@ pub(crate) struct MeasuredRun {
     pub advice: Vec<Advice>,
     /// The provenance records of the results, the entry `provenance` of the report.
     pub provenance: Vec<PathBuf>,
+    /// Start of the command in seconds since 1970.
+    start_unix_secs: f64,
 }
 
 impl MeasuredRun {
     pub(crate) fn new(command: &str, recorder: &Recorder, facts: RunFacts) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let start_unix_secs = now.as_secs_f64() - facts.wall_secs;
         // Measuring the machine's peak takes memory, too.
         recorder.end_memory_timeline();
         let (memory_peak, device_memory_peak) = (recorder.memory_peak(), recorder.device_memory_peak());
@@ -143,14 +147,22 @@ impl MeasuredRun {
             ..facts
         };
         let advice = advise(&facts, &operators);
-        Self { record: RunRecord::new(PROGRAM, command, recorder, facts), advice, provenance: Vec::new() }
+        let record = RunRecord::new(PROGRAM, command, recorder, facts);
+        Self { record, advice, provenance: Vec::new(), start_unix_secs }
     }
 
-    /// Returns the measurements of a command that wrote these results, with the provenance records beside them. A record that
-    /// could not be written is left out; a note has said so.
+    /// Returns the measurements of a command that wrote these results, with the provenance records that it wrote beside them. A
+    /// record that could not be written is left out, also if an earlier one is there; a note has said so.
     pub(crate) fn with_results<'a>(self, results: impl IntoIterator<Item = &'a Path>) -> Self {
-        let records = results.into_iter().map(record_path).filter(|record| record.is_file());
+        let records = results.into_iter().map(record_path).filter(|record| self.has_written(record));
         Self { provenance: records.collect(), ..self }
+    }
+
+    /// Returns whether a record was finished since the start of the command.
+    fn has_written(&self, record: &Path) -> bool {
+        // Records state whole seconds.
+        let is_recent = |finished_secs: u64| finished_secs as f64 + 1.0 >= self.start_unix_secs;
+        matches!(read_any(record), Ok(AnyRecord::Job(record)) if is_recent(record.finished_unix_secs))
     }
 
     /// Names the provenance records of the results.
@@ -181,7 +193,7 @@ impl MeasuredRun {
 
     /// Prints the report of the command as one JSON object, together with the provenance records and the measurements.
     pub(crate) fn print_json<R: Serialize>(self, report: &R) -> Outcome {
-        let Self { record, advice, provenance } = self;
+        let Self { record, advice, provenance, .. } = self;
         print_json(&MeasuredReport { report, provenance, run: record, advice })
     }
 }
@@ -288,5 +300,39 @@ pub(crate) fn training_facts(job: &TrainJob, report: &TrainReport, status: Optio
     match status {
         Some(status) => status.complete(facts),
         None => facts,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_pipeline::job_record::{PendingRecord, recorded};
+    use cytoscope_pipeline::{Context, ConvertJob, JobError};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn the_record_of_an_earlier_run_is_not_named_as_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("b.npy");
+        let job = json!({"input": folder.path().join("a.tif"), "output": output});
+        let job: ConvertJob = serde_json::from_value(job).unwrap();
+        let write = |_: &mut PendingRecord<ConvertJob>| {
+            std::fs::write(&output, "b").unwrap();
+            Ok::<(), JobError>(())
+        };
+        recorded(&job, &Context::default(), write).unwrap();
+        let named = || {
+            // The command started before it wrote the record.
+            let facts = RunFacts { wall_secs: 2.0, ..RunFacts::default() };
+            let run = MeasuredRun::new("convert", &Recorder::totals_only(), facts);
+            run.with_results([output.as_path()]).provenance
+        };
+        let path = record_path(&output);
+        assert_eq!(named(), std::slice::from_ref(&path));
+        let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let finished = record["finished_unix_secs"].as_u64().unwrap();
+        record["finished_unix_secs"] = json!(finished - 60);
+        std::fs::write(&path, record.to_string()).unwrap();
+        assert!(named().is_empty());
     }
 }

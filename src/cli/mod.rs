@@ -483,8 +483,8 @@ mod tests {
         };
         let predict = ["predict", "a.tif", "--out", "o"];
         for (option, value, expected) in [
-            ("--channel", "1st", "expected a whole number without a unit"),
-            ("--channel", "99999999999999999999999", "the number is too large"),
+            ("--time", "1st", "expected a whole number without a unit"),
+            ("--time", "99999999999999999999999", "the number is too large"),
             ("--overlap", "half", "expected a number without a unit"),
         ] {
             let text = refusal(&[&predict[..], &[option, value]].concat());
@@ -497,10 +497,7 @@ mod tests {
             usage_problem(&Arguments::try_parse_from(words).err().unwrap())
         };
         for (arguments, expected) in [
-            (
-                &["--channel", "1st"][..],
-                "invalid value '1st' for '--channel <CHANNEL>': expected a whole number without a unit",
-            ),
+            (&["--time", "1st"][..], "invalid value '1st' for '--time <TIME>': expected a whole number without a unit"),
             (&["--color"][..], "unexpected argument '--color'"),
         ] {
             assert_eq!(problem(&[&predict[..], arguments].concat()), expected);

@@ -5,6 +5,7 @@ use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
 use super::options::{ImageOptions, TraceOptions, one_of};
 use super::reports::{FailedInput, PredictCommandReport, PrintedInput};
 use super::trace_path::check_trace;
+use super::values::parse_channel;
 use super::{
     PrecisionName, devices, failed_inputs, machine_profile, note_line, parse_bytes, parse_threads, parse_zyx, print,
     print_json, progress,
@@ -116,7 +117,7 @@ pub(crate) struct Predict {
     /// allow it, otherwise the size with the least redundant work.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_zyx)]
     tile: Option<[usize; 3]>,
-    /// Fraction of a tile that overlaps its neighbor, from 0 to below 1, for Gaussian blending; by default 0.25.
+    /// Fraction of a tile that overlaps its neighbor, from 0 to 0.9, for Gaussian blending; by default 0.25.
     #[arg(long)]
     overlap: Option<f64>,
     /// How tiles are joined: auto (no tiles but one pass over the stack, where that is possible; otherwise crop, or gaussian
@@ -130,7 +131,7 @@ pub(crate) struct Predict {
     #[arg(long, value_delimiter = ',', value_parser = outputs(), hide_possible_values = true)]
     outputs: Vec<Output>,
     /// Channel to use as the model's input, counted from 0; a model with several input channels uses this and the next ones.
-    #[arg(long)]
+    #[arg(long, value_parser = parse_channel)]
     channel: Option<usize>,
     /// Channels to use as the model's inputs, in their order, by name or number, such as membrane,nuclei.
     #[arg(long, value_delimiter = ',', value_name = "NAME|N", conflicts_with = "channel")]
@@ -155,8 +156,8 @@ pub(crate) struct Predict {
     diameter: DiameterRequest,
     /// Steps that are applied to the stacks first, in order, such as gaussian:sigma=1um,tophat:radius=15um; can be
     /// repeated. Steps and their parameters: gaussian:sigma, median:radius, tophat:radius, rolling-ball:radius[:height],
-    /// clahe[:tiles][:clip], stretch[:low][:high], normalize-slices[:low][:high], deskew:angle[:step], affine:matrix, and
-    /// crop with z, y or x. Lengths are in voxels, or in µm if they end in um; the step of deskew is always in µm.
+    /// clahe[:tiles][:clip], stretch[:low][:high], normalize-slices[:low][:high], invert, deskew:angle[:step], affine:matrix,
+    /// and crop with z, y or x. Lengths are in voxels, or in µm if they end in um; the step of deskew is always in µm.
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     preprocess: Vec<PreprocessStep>,
     /// Maximum memory of the job, such as 2G or 512M; by default three quarters of the free memory.

@@ -4,6 +4,7 @@ use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption};
 use super::trace_path::check_trace;
+use super::values::parse_channel;
 use super::{note_line, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::ChannelRef;
@@ -31,7 +32,7 @@ pub(crate) struct Quantize {
     calibrate: Vec<PathBuf>,
     /// Channel of the --calibrate stacks that is the model's input, counted from 0; a model with several input channels uses
     /// this and the next ones.
-    #[arg(long, requires = "calibrate")]
+    #[arg(long, requires = "calibrate", value_parser = parse_channel)]
     channel: Option<usize>,
     /// Channels of the --calibrate stacks by name or number, one for each input channel of the model (membrane,nuclei or 2,0).
     #[arg(long, value_delimiter = ',', value_name = "NAME|N", conflicts_with = "channel", requires = "calibrate")]
@@ -172,9 +173,9 @@ fn print_report(report: &QuantizeReport) {
         print(&format!("    {} for the tensor {}", other.method, other.tensor));
     }
     if let Some(t) = &report.qat {
-        let discarded_note = if t.kept { "" } else { "; discarded, layers were kept in float instead" };
+        let unchanged_note = if t.kept { "" } else { "; no smaller, so the weights stay as they were" };
         print(&format!(
-            "  quantization-aware training, {} in {:.0} s: relative L2 error {:.5} before, {:.5} after{discarded_note}",
+            "  quantization-aware training, {} in {:.0} s: relative L2 error {:.5} before, {:.5} after{unchanged_note}",
             counted(t.steps, "step"),
             t.seconds,
             t.before,

@@ -228,7 +228,7 @@ impl Train {
             Err(failure) => (None, Err(failure)),
         };
         if self.report.json {
-            let MeasuredRun { record, advice, provenance } = run;
+            let MeasuredRun { record, advice, provenance, .. } = run;
             print_json(&TrainCommandReport { report, full_precision, provenance, run: record, advice, profile })?;
         } else if let Some(compared) = &full_precision {
             precision::print_comparison(compared, &report);

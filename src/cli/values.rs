@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::MAX_THREADS;
 use cytoscope_storage::counted;
+use cytoscope_storage::setting::CHANNELS;
 use cytoscope_volume::VoxelSize;
 
 /// A precision on the command line.
@@ -64,6 +65,11 @@ pub(super) fn parse_threads(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Parses the number of a channel, of commands that take names with another option.
+pub(super) fn parse_channel(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| format!("expected the number of a channel, counted from 0; give names with {CHANNELS}"))
+}
+
 /// Parses `Z,Y,X` as three positive lengths in voxels.
 pub(super) fn parse_zyx(text: &str) -> Result<[usize; 3], String> {
     let parts: Result<Vec<usize>, _> = text.split(',').map(|p| p.trim().parse()).collect();
@@ -92,6 +98,15 @@ mod tests {
         assert!(parse_bytes("2 apples").is_err());
         assert_eq!(parse_zyx("1, 2,3"), Ok([1, 2, 3]));
         assert!(parse_zyx("1,0,3").is_err());
+    }
+
+    #[test]
+    fn the_name_of_a_channel_is_refused_with_the_option_that_takes_it() {
+        assert_eq!(parse_channel("2"), Ok(2));
+        for text in ["DAPI", "-1", "1st", "99999999999999999999999"] {
+            let refused = parse_channel(text).unwrap_err();
+            assert!(refused.contains("counted from 0") && refused.contains("--channels"), "{text}: {refused}");
+        }
     }
 
     #[test]

@@ -130,6 +130,18 @@ fn a_model_is_scored_on_the_chosen_channel() {
     assert!(alone["instances"][0]["tp"].as_u64() > Some(0), "{alone}");
     let chosen = score("two", &["--channel", "1"]);
     assert_eq!(chosen["instances"], alone["instances"]);
+    for options in [["--channels", "1"], ["--input", "stack=1"], ["--input", "stack=one/nuclei_3_raw.tif"]] {
+        assert_eq!(score("two", &options)["instances"], alone["instances"], "{options:?}");
+    }
+    let refused = |options: &[&str], expected: &[&str]| {
+        fixture.fails(2, &[&["evaluate", "--model", "nuclei-dog", "--data", "two"][..], options].concat(), expected);
+    };
+    refused(&["--input", "actin=1"], &["no input \"actin\"", "stack"]);
+    refused(&["--channel", "1", "--channels", "0"], &["--channels"]);
+    for option in [["--channels", "1"], ["--input", "stack=1"]] {
+        let command = ["evaluate", "--pred", "one", "--truth", "one"];
+        fixture.fails(2, &[&command[..], &option].concat(), &[option[0], "cannot be used with"]);
+    }
     let first = score("two", &[]);
     assert_ne!(first["instances"], alone["instances"]);
     assert!(first["notes"].to_string().contains("choose another with --channel"), "{first}");
@@ -273,7 +285,8 @@ fn labels_that_are_stored_as_floats_are_scored_as_objects() {
     for truth in ["t_labels.tif", "float_labels.tif"] {
         let found = report("p32.tif", truth);
         assert_eq!(found["instances"], expected["instances"], "{truth}");
-        assert!(found["notes"].to_string().contains("p32.tif: its samples are floats"), "{found:#}");
+        let notes = found["notes"].to_string();
+        assert!(notes.contains("p32.tif: its samples are floats") && !notes.contains("by intensity"), "{notes}");
     }
     // Probabilities, or a ground truth that may be a stain, are compared by intensity.
     for (pred, truth) in [("halves.tif", "t_labels.tif"), ("halves.tif", "float_labels.tif"), ("p32.tif", "t.tif")] {
@@ -341,6 +354,16 @@ fn a_map_in_place_of_labels_is_noted() {
     let map_notes = notes("p_probability.tif");
     assert!(map_notes.contains("p_probability.tif") && map_notes.contains("give predicted labels"), "{map_notes}");
     assert!(!notes("p_labels.tif").contains("give predicted labels"));
+    // Labels are known by their values if their name does not say so; a stain of integers is none.
+    let numbered = |i: u16| if i % 96 < 48 { 1 + i / 96 } else { 0 };
+    fixture.write("objects.tif", "ZYX", &[1, 64, 96], (0..6144).map(numbered).collect::<Vec<u16>>());
+    fixture.write("stain.tif", "ZYX", &[1, 64, 96], (0..6144).map(|i: u16| i % 251).collect::<Vec<u16>>());
+    fixture.write("map.tif", "ZYX", &[1, 64, 96], (0..6144u16).map(|i| f32::from(i % 7) / 7.0).collect::<Vec<f32>>());
+    let is_noted = |truth: &str| {
+        let ran = fixture.run(&["evaluate", "--pred", "map.tif", "--truth", truth]).ok();
+        ran.stderr.contains("give predicted labels")
+    };
+    assert!(is_noted("objects.tif") && !is_noted("stain.tif"));
 }
 
 #[test]

@@ -122,7 +122,10 @@ fn wrong_usage_exits_with_code_2() {
         &["predict", "a.tif", "--model", "nuclei-dog", "--out", "o", "--tile", "1,5,5"],
         &["--tile", "too small"],
     );
-    fixture.fails(2, &["predict", "a.tif", "--out", "o", "--overlap", "1.5"], &["--overlap"]);
+    for overlap in ["1.5", "0.91", "-0.1"] {
+        let expected = format!("invalid --overlap {overlap}: expected a number from 0 to 0.9");
+        fixture.fails(2, &["predict", "a.tif", "--out", "o", "--overlap", overlap], &[&expected]);
+    }
     let cropped = ["predict", "a.tif", "--out", "o", "--overlap", "0.5", "--blend", "crop"];
     fixture.fails(2, &cropped, &["--overlap", "--blend gaussian"]);
     fixture.fails(2, &["predict", "a.tif", "--rerun", "r.json", "--out", "o"], &["--rerun", "INPUTS"]);

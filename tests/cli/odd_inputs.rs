@@ -127,6 +127,18 @@ fn values_that_are_not_finite_are_noted_where_they_are_measured() {
 }
 
 #[test]
+fn a_voxel_size_in_the_order_of_x_y_z_is_doubted() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 2);
+    for (size, is_doubted) in [("0.5,0.5,1", true), ("1,0.5,0.5", false), ("1,0.5,0.52", false)] {
+        let predict = ["predict", &raw, "--model", "nuclei-dog", "--diameter", "10", "--device", "cpu"];
+        let more = ["--voxel-size", size, "--outputs", "maps", "--out", "o", "--force"];
+        let noted = fixture.run(&[&predict[..], &more].concat()).ok().stdout;
+        assert_eq!(noted.contains("check that --voxel-size is in the order Z,Y,X"), is_doubted, "{size}: {noted}");
+    }
+}
+
+#[test]
 fn volumes_without_a_voxel_size_are_noted() {
     let fixture = Fixture::new();
     let mut labels = vec![0u16; 4 * 12 * 12];

@@ -331,6 +331,19 @@ fn folder_input_expands_to_its_stacks() {
     // A label image given by name is predicted.
     fixture.run(&["predict", "sim/nuclei_1_labels.tif", "--out", "o"]).ok();
     assert!(fixture.names("o").contains(&"nuclei_1_labels_probability.tif".to_owned()));
+    // Pictures beside stacks are no inputs, which is said; previews and hidden files are none anyway.
+    let noted = || {
+        let ran = fixture.run(&["predict", "sim", "--model", "nuclei-dog", "--out", "o"]).ok();
+        format!("{}{}", ran.stdout, ran.stderr)
+    };
+    let add = |name: &str| std::fs::write(fixture.path(&format!("sim/{name}")), "a picture").unwrap();
+    add(".hidden.png");
+    add("nuclei_1_raw_preview.png");
+    assert!(!noted().contains("PNG or JPEG"));
+    add("a.png");
+    add("b.JPG");
+    let text = noted();
+    assert!(text.contains("2 PNG or JPEG files in the folder were not read") && text.contains("give them"), "{text}");
 }
 
 /// Converts the results of a stack into the form of earlier versions: maps are named `raw`, also in the recorded job.

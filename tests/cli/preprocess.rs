@@ -124,6 +124,51 @@ fn a_stack_of_floats_gets_the_display_range_of_its_new_values() {
 }
 
 #[test]
+fn dark_objects_on_a_bright_background_are_noted_and_found_after_inverting() {
+    let fixture = Fixture::new();
+    let raw = fixture.integers(&fixture.nuclei("12,96,96", 5));
+    let (lowest, highest) = (*raw.iter().min().unwrap(), *raw.iter().max().unwrap());
+    // The inverted stack has the values of the bright one, as floats.
+    fixture.write("bright.tif", "ZYX", &[12, 96, 96], raw.iter().map(|v| v - lowest).collect::<Vec<u16>>());
+    fixture.write("dark.tif", "ZYX", &[12, 96, 96], raw.iter().map(|v| highest - v).collect::<Vec<u16>>());
+    let predict = |stack: &str, out: &str, more: &[&str]| {
+        let common = ["predict", stack, "--model", "nuclei-dog", "--diameter", "19", "--device", "cpu", "--out", out];
+        fixture.run(&[&common[..], more].concat()).ok().stdout
+    };
+    let noted = "may be dark on a bright background";
+    let warned = predict("dark.tif", "dark", &[]);
+    assert!(warned.contains(noted) && warned.contains("invert in --preprocess"), "{warned}");
+    assert!(!predict("bright.tif", "bright", &[]).contains(noted));
+    assert!(!predict("dark.tif", "inverted", &["--preprocess", "invert"]).contains(noted));
+    let labels = fixture.labels("bright/bright_labels.tif");
+    assert!(labels.iter().any(|label| *label > 5), "too few objects to compare");
+    assert!(fixture.labels("inverted/dark_labels.tif") == labels, "the labels of the inverted stack differ");
+}
+
+#[test]
+fn a_frame_of_zeros_is_noted_with_the_crop_that_removes_it() {
+    let fixture = Fixture::new();
+    let raw = fixture.integers(&fixture.nuclei("12,96,96", 5));
+    let mut framed = vec![0u16; 16 * 160 * 160];
+    for (row, values) in raw.chunks(96).enumerate() {
+        let at = ((row / 96 + 1) * 160 + row % 96 + 32) * 160 + 40;
+        framed[at..at + 96].copy_from_slice(values);
+    }
+    fixture.write("whole.tif", "ZYX", &[12, 96, 96], raw);
+    fixture.write("framed.tif", "ZYX", &[16, 160, 160], framed);
+    let predict = |stack: &str, out: &str, more: &[&str]| {
+        let common = ["predict", stack, "--model", "nuclei-dog", "--diameter", "19", "--device", "cpu", "--out", out];
+        fixture.run(&[&common[..], more].concat()).ok().stdout
+    };
+    let crop = "crop:z=1-13:y=32-128:x=40-136";
+    let noted = predict("framed.tif", "framed", &[]);
+    assert!(noted.contains("zeros frame") && noted.contains(&format!("{crop} in --preprocess")), "{noted}");
+    assert!(!predict("whole.tif", "whole", &[]).contains("zeros frame"));
+    assert!(!predict("framed.tif", "cropped", &["--preprocess", crop]).contains("zeros frame"));
+    assert_eq!(fixture.image("cropped/framed_labels.tif"), fixture.image("whole/whole_labels.tif"));
+}
+
+#[test]
 fn wrong_steps_are_refused_with_their_parameters() {
     let fixture = Fixture::new();
     fixture.write("a.npy", "ZYX", &[4, 32, 32], vec![1u16; 4 * 32 * 32]);

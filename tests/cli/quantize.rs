@@ -126,19 +126,26 @@ fn qat_brings_the_int8_network_closer_to_the_float_network() {
         fixture.nuclei("16,64,64", seed);
     }
     let run = |mode: &str, budget: &str, more: &[&str]| {
-        let arguments = ["quantize", "net.onnx", "--mode", mode, "--calibrate", "sim", "--json", "--out", mode];
+        let arguments = ["quantize", "net.onnx", "--mode", mode, "--calibrate", "sim", "--json"];
         fixture.run(&[&arguments[..], &["--accuracy-budget", budget], more].concat()).json()
     };
-    let before = run("static", "1", &[]);
+    let before = run("static", "1", &["--out", "static"]);
     assert!(before["qat"].is_null());
     let error = |report: &Value| report["outputs"][0]["relative_l2"].as_f64().unwrap();
     // A budget that calibration alone misses, and that needs no float layers.
     let budget = error(&before) * 0.98;
-    let after = run("qat", &budget.to_string(), &["--steps", "60"]);
+    let after = run("qat", &budget.to_string(), &["--steps", "60", "--out", "qat"]);
     let qat = &after["qat"];
     assert_eq!((qat["kept"].as_bool(), qat["steps"].as_u64()), (Some(true), Some(60)), "{qat}");
     assert_eq!(after["left_float"].as_array().map(Vec::len), Some(0), "every layer in int8");
     assert!(error(&after) <= budget && after["budget_met"] == true, "{after:#}");
+    // If training misses the budget, layers of the trained network are left in float.
+    let tight = run("qat", &format!("{}", error(&before) / 2.0), &["--steps", "60", "--out", "tight"]);
+    let left = tight["left_float"].as_array().unwrap();
+    assert!(tight["qat"]["kept"] == true && !left.is_empty() && left.len() < 5, "{tight:#}");
+    let names: Vec<&str> = left.iter().map(|layer| layer["name"].as_str().unwrap()).collect();
+    let untrained = run("static", "1", &["--keep-float", &names.join(","), "--out", "untrained"]);
+    assert!(error(&tight) < error(&untrained), "{tight:#} {untrained:#}");
     // Final predictions on a stack that neither was calibrated on.
     let raw = fixture.nuclei("16,64,64", 9);
     let predict = |model: &str, precision: &str| {

@@ -14,7 +14,8 @@ const SPOILING: &str =
 fn train_start_model(fixture: &Fixture) {
     simulate_pairs(fixture, 5);
     write_settings(fixture, "");
-    fixture.run(&[&SMALL[..], &["--steps", "60", "--without-int8", "--out", "m"]].concat()).ok();
+    let arguments = ["--steps", "60", "--set", "validation.times=1", "--without-int8", "--out", "m"];
+    fixture.run(&[&SMALL[..], &arguments].concat()).ok();
 }
 
 /// Trains from the start model `from` with the settings of `t.toml`, and returns the report and the notes.
@@ -84,7 +85,7 @@ fn a_trained_network_replaces_the_start_model_only_if_it_scores_clearly_better()
     train_start_model(&fixture);
     // A network that finds nothing yet is replaced by one that does.
     fixture.run(&[&SMALL[..], &["--steps", "1", "--without-int8", "--out", "weak"]].concat()).ok();
-    let (report, notes) = train_from(&fixture, "weak", "90", "better");
+    let (report, notes) = train_from(&fixture, "weak", "60", "better");
     assert_eq!((&report["verdict"], report.get("kept")), (&"trained".into(), None), "{report:#}\n{notes}");
     assert!(report["after"]["pq@0.5"].as_f64() > report["before"]["pq@0.5"].as_f64(), "{report:#}");
     // A network that training hardly changes scores the same, which is not a gain.

@@ -2,15 +2,15 @@
 
 use crate::fixture::{Fixture, sees, window};
 use crate::gestures::{
-    SHAPE, command, corrected, correcting_sample, current_label, current_slice, label_at, press, read_labels, save,
-    screen_position, session_labels, start_correcting, stroke, voxel_positions, wait_for_tools,
+    SHAPE, begin_stroke, command, corrected, correcting_sample, current_label, current_slice, label_at, press,
+    read_labels, release, save, session_labels, start_correcting, stroke, voxel_positions, wait_for_tools,
 };
 use cytoscope_formats::{Container, WriteSpec, write_array};
-use cytoscope_ui::data::plane::Orientation;
+use cytoscope_ui::command::Command;
 use cytoscope_ui::document::Role;
 use cytoscope_volume::Array;
 use eframe::egui::{Key, Modifiers};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[test]
 fn stroke_follows_the_pointer_and_can_be_undone_and_redone() {
@@ -115,7 +115,7 @@ fn start_over_begins_with_the_labels_shown_and_renames_the_earlier_files() {
 }
 
 /// Corrects the sample in a window that adds training pairs to `dataset`. Returns the folder of the window as well.
-fn correcting_with_dataset() -> (Fixture, std::path::PathBuf) {
+fn correcting_with_dataset() -> (Fixture, PathBuf) {
     let mut fixture = Fixture::new();
     let home = fixture.folder.path().to_owned();
     std::fs::create_dir_all(home.join("settings")).unwrap();
@@ -155,7 +155,7 @@ fn a_corrected_stack_becomes_a_training_pair() {
     fixture.click("Use as training data");
     fixture.until("the pair", |w| sees(w, "Training pair nuclei_raw added"));
     let written: Vec<_> = walk(&home.join("dataset"));
-    let same = |p: &std::path::PathBuf, v: &[u32]| p.extension().is_some_and(|e| e == "tif") && read_labels(p) == v;
+    let same = |p: &PathBuf, v: &[u32]| p.extension().is_some_and(|e| e == "tif") && read_labels(p) == v;
     assert!(written.iter().any(|p| same(p, &labels)), "labels among {written:?}");
     let raw = read_labels(&home.join("sample/nuclei_raw.tif"));
     assert!(written.iter().any(|p| same(p, &raw)), "raw values among {written:?}");
@@ -180,12 +180,7 @@ fn a_corrected_stack_becomes_a_training_pair() {
 
 #[test]
 fn labels_drawn_on_a_stack_without_voxel_size_state_none() {
-    let mut fixture = Fixture::with(|folder| {
-        let array = Array::new("ZYX".parse().unwrap(), vec![4, 64, 64], vec![9u16; 4 * 64 * 64]).unwrap();
-        let path = folder.join("stack.tif");
-        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
-        vec![path]
-    });
+    let mut fixture = Fixture::with(|folder| vec![flat_stack(folder, "stack.tif", "ZYX", &[4, 64, 64])]);
     fixture.settle();
     start_correcting(&mut fixture);
     stroke(&mut fixture, (20.0, 20.0), (20.0, 40.0));
@@ -198,36 +193,68 @@ fn labels_drawn_on_a_stack_without_voxel_size_state_none() {
 
 /// A window that corrects the first of two time points.
 fn correcting_series() -> Fixture {
-    let mut fixture = Fixture::with(|folder| {
-        let array = Array::new("TZYX".parse().unwrap(), vec![2, 4, 64, 64], vec![9u16; 2 * 4 * 64 * 64]).unwrap();
-        let path = folder.join("series.tif");
-        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
-        vec![path]
-    });
+    let mut fixture = Fixture::with(|folder| vec![flat_stack(folder, "series.tif", "TZYX", &[2, 4, 64, 64])]);
     fixture.settle();
     start_correcting(&mut fixture);
     fixture
 }
 
-#[test]
-fn a_stroke_whose_time_point_is_left_before_the_button_is_released_is_kept() {
-    let mut fixture = correcting_series();
-    let [from, to] = [20.0, 40.0].map(|x| screen_position(&fixture, Orientation::Xy, [0.0, 20.0, x]));
-    fixture.window.hover_at(from);
-    fixture.window.step();
-    fixture.window.drag_at(from);
-    fixture.window.step();
-    fixture.window.hover_at(to);
-    fixture.window.step();
-    fixture.window.key_press(Key::CloseBracket);
-    fixture.until("the other time point", |w| w.state().document().is_some_and(|d| d.time == 1));
-    fixture.window.drop_at(to);
-    fixture.window.step();
+/// Writes a stack without structures to a folder, and returns its path.
+fn flat_stack(folder: &Path, name: &str, axes: &str, shape: &[usize]) -> PathBuf {
+    let values = vec![9u16; shape.iter().product()];
+    let array = Array::new(axes.parse().unwrap(), shape.to_vec(), values).unwrap();
+    let path = folder.join(name);
+    write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    path
+}
+
+/// Waits until the labels of a document have one step to undo, which is in the journal.
+fn until_one_step(fixture: &mut Fixture, document: u64) {
     fixture.until("the step", |w| {
-        let state = w.state();
-        let correction = state.document().and_then(|d| state.corrections().of(d.id));
+        let correction = w.state().corrections().of(document);
         correction.and_then(|c| c.state.as_ref()).is_some_and(|s| s.undo_count == 1)
     });
+}
+
+#[test]
+fn a_stroke_is_kept_once_another_time_point_is_shown() {
+    let mut fixture = correcting_series();
+    let document = fixture.window.state().document().unwrap().id;
+    let to = begin_stroke(&mut fixture, (20.0, 20.0), (20.0, 40.0));
+    fixture.window.key_press(Key::CloseBracket);
+    fixture.until("the other time point", |w| w.state().document().is_some_and(|d| d.time == 1));
+    until_one_step(&mut fixture, document);
+    let drawn = session_labels(&fixture);
+    release(&mut fixture, to);
+    fixture.settle();
+    assert!(session_labels(&fixture) == drawn && drawn.iter().any(|l| *l > 0));
+}
+
+#[test]
+fn a_stroke_is_kept_once_another_stack_is_shown() {
+    let mut fixture = Fixture::with(|folder| {
+        ["one.tif", "two.tif"].map(|name| flat_stack(folder, name, "ZYX", &[4, 64, 64])).to_vec()
+    });
+    fixture.until("both stacks", |w| w.state().documents().len() == 2);
+    fixture.settle();
+    start_correcting(&mut fixture);
+    let document = fixture.window.state().document().unwrap();
+    let (id, path) = (document.id, document.path.clone());
+    begin_stroke(&mut fixture, (20.0, 20.0), (20.0, 40.0));
+    let other = ["one.tif", "two.tif"].map(|name| fixture.path(name)).into_iter().find(|other| *other != path);
+    fixture.window.state_mut().open_paths(&[other.unwrap()]);
+    fixture.until("the other stack", |w| w.state().document().is_some_and(|d| d.id != id));
+    // The button is still pressed.
+    until_one_step(&mut fixture, id);
+}
+
+#[test]
+fn a_stroke_is_kept_once_a_page_hides_the_stacks() {
+    let mut fixture = correcting_series();
+    let document = fixture.window.state().document().unwrap().id;
+    begin_stroke(&mut fixture, (20.0, 20.0), (20.0, 40.0));
+    fixture.window.state_mut().send(Command::Train);
+    until_one_step(&mut fixture, document);
 }
 
 #[test]
@@ -255,7 +282,7 @@ fn labels_of_another_time_point_than_the_shown_one_do_not_change() {
     assert!(fixture.path("cytoscope/series_t0.corrections").is_file());
 }
 
-fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
+fn walk(folder: &Path) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

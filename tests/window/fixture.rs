@@ -24,6 +24,17 @@ pub struct Fixture {
     pub window: Harness<'static, Workbench>,
 }
 
+/// Whether a click arrived.
+#[derive(PartialEq, Eq)]
+enum Click {
+    /// The widget got it.
+    Arrived,
+    /// The widget was disabled.
+    Disabled,
+    /// No widget got it.
+    Lost,
+}
+
 impl Fixture {
     /// Opens an empty window, which offers a copy of the bundled sample.
     pub fn new() -> Self {
@@ -128,20 +139,36 @@ impl Fixture {
     /// Scrolls the widget with this name into view and clicks it; plain labels with the same text are skipped.
     pub fn click(&mut self, name: &str) {
         for _ in 0..20 {
-            let at = self.bring_under_pointer(name);
-            self.window.input_mut().events.extend(click_events(at));
-            self.window.step();
-            let is_lost = self.is_click_lost(at);
-            self.window.run_steps(7);
-            if !is_lost {
+            if self.click_once(name) != Click::Lost {
                 return;
             }
         }
         panic!("all clicks on {name} were lost; on screen: {}", self.on_screen());
     }
 
-    /// Whether the last frame lost its click at this position, because what was clicked got another id in it: the ids of egui
-    /// change if rows come and go.
+    /// Scrolls the widget with this name into view, clicks it once, and returns whether the click arrived.
+    fn click_once(&mut self, name: &str) -> Click {
+        let is_disabled = |window: &Harness<'static, Workbench>| {
+            on_widget(window, name, |node| node.accesskit_node().is_disabled()) == Some(true)
+        };
+        let at = self.bring_under_pointer(name);
+        // A click has no effect on a button that was disabled in the frame before it, or is in the frame that gets it.
+        let was_disabled = is_disabled(&self.window);
+        self.window.input_mut().events.extend(click_events(at));
+        self.window.step();
+        let click = if self.is_click_lost(at) {
+            Click::Lost
+        } else if was_disabled || is_disabled(&self.window) {
+            Click::Disabled
+        } else {
+            Click::Arrived
+        };
+        self.window.run_steps(7);
+        click
+    }
+
+    /// Whether the click at this position had no effect in the last frame. egui gives a click to the id that the widget had in
+    /// the frame before, and ids change if rows come and go.
     fn is_click_lost(&self, at: Pos2) -> bool {
         let ctx = &self.window.ctx;
         let clicked = ctx.interaction_snapshot(|interaction| interaction.clicked);
@@ -182,23 +209,13 @@ impl Fixture {
     /// Clicks a button while it is enabled. The start of another job may disable it between two frames, and then the click has
     /// no effect and is repeated.
     pub fn click_enabled(&mut self, name: &str) {
-        let is_disabled = |window: &Harness<'static, Workbench>| {
-            on_widget(window, name, |node| node.accesskit_node().is_disabled()) == Some(true)
-        };
         let end = Instant::now() + TIMEOUT;
         loop {
             self.until_enabled(name);
-            let at = self.bring_under_pointer(name);
-            // A click has no effect on a button that was disabled in the frame before it, or is in the frame that gets it.
-            let was_disabled = is_disabled(&self.window);
-            self.window.input_mut().events.extend(click_events(at));
-            self.window.step();
-            let missed = was_disabled || is_disabled(&self.window) || self.is_click_lost(at);
-            self.window.run_steps(7);
-            if !missed {
+            if self.click_once(name) == Click::Arrived {
                 return;
             }
-            assert!(Instant::now() < end, "{name} was disabled at each click; on screen: {}", self.on_screen());
+            assert!(Instant::now() < end, "no click on {name} arrived; on screen: {}", self.on_screen());
         }
     }
 

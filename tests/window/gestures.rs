@@ -128,17 +128,36 @@ pub fn screen_position(fixture: &Fixture, view: Orientation, zyx: [f64; 3]) -> P
     rect.center() + vec2(off(columns), off(rows))
 }
 
-/// Drags the pointer from one voxel position to another in a view.
-pub fn draw(fixture: &mut Fixture, view: Orientation, from: [f64; 3], to: [f64; 3]) {
-    let (from, to) = (screen_position(fixture, view, from), screen_position(fixture, view, to));
+/// Presses the button at a position on screen and moves to another one, in this number of frames. The button stays pressed.
+pub fn drag(fixture: &mut Fixture, from: Pos2, to: Pos2, frames: usize) {
     fixture.window.hover_at(from);
     fixture.window.step();
     fixture.window.drag_at(from);
+    for i in 1..=frames {
+        fixture.window.step();
+        fixture.window.hover_at(from + (to - from) * (i as f32 / frames as f32));
+    }
     fixture.window.step();
-    fixture.window.hover_at(to);
+}
+
+/// Releases the button at a position on screen.
+pub fn release(fixture: &mut Fixture, at: Pos2) {
+    fixture.window.drop_at(at);
     fixture.window.step();
-    fixture.window.drop_at(to);
-    fixture.window.step();
+}
+
+/// Begins a stroke from (row, column) to (row, column) in the XY view, and returns its end on screen. The button stays pressed.
+pub fn begin_stroke(fixture: &mut Fixture, from: (f64, f64), to: (f64, f64)) -> Pos2 {
+    let [from, to] = [from, to].map(|(row, column)| screen_position(fixture, Orientation::Xy, [0.0, row, column]));
+    drag(fixture, from, to, 1);
+    to
+}
+
+/// Drags the pointer from one voxel position to another in a view.
+pub fn draw(fixture: &mut Fixture, view: Orientation, from: [f64; 3], to: [f64; 3]) {
+    let (from, to) = (screen_position(fixture, view, from), screen_position(fixture, view, to));
+    drag(fixture, from, to, 1);
+    release(fixture, to);
     fixture.settle();
 }
 

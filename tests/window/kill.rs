@@ -2,7 +2,8 @@
 
 use crate::fixture::{Fixture, sees, window};
 use crate::gestures::{
-    SHAPE, command, digest, press, screen_position, session_labels, start_correcting, stroke, wait_for_tools,
+    SHAPE, command, digest, drag, press, release, screen_position, session_labels, start_correcting, stroke,
+    wait_for_tools,
 };
 use cytoscope_ui::data::plane::Orientation;
 use eframe::egui::Key;
@@ -31,17 +32,9 @@ fn perform_gesture(fixture: &mut Fixture, n: usize) {
         _ => (Orientation::Xy, [z, row, column], [z, row, column + 30.0]),
     };
     let (from, to) = (screen_position(fixture, view, from), screen_position(fixture, view, to));
-    fixture.window.hover_at(from);
-    fixture.window.step();
-    fixture.window.drag_at(from);
     // In many steps, as a hand moves.
-    for i in 1..=12 {
-        fixture.window.step();
-        fixture.window.hover_at(from + (to - from) * (i as f32 / 12.0));
-    }
-    fixture.window.step();
-    fixture.window.drop_at(to);
-    fixture.window.step();
+    drag(fixture, from, to, 12);
+    release(fixture, to);
     fixture.settle();
     if n % 6 == 5 {
         command(fixture, Key::Z);

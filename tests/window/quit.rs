@@ -2,10 +2,9 @@
 
 use crate::fixture::{Fixture, sees, window};
 use crate::gestures::{
-    corrected, correcting_sample, current_slice, label_at, read_labels, save, screen_position, start_correcting, stroke,
+    begin_stroke, corrected, correcting_sample, current_slice, label_at, read_labels, save, start_correcting, stroke,
 };
 use cytoscope_ui::command::Command;
-use cytoscope_ui::data::plane::Orientation;
 use eframe::egui::{Key, ViewportCommand, ViewportEvent, ViewportId};
 
 const TITLE: &str = "Unsaved corrections";
@@ -59,13 +58,7 @@ fn enter_saves_and_quits() {
 fn a_stroke_in_progress_is_asked_about_and_saved() {
     let mut fixture = correcting_sample();
     let z = current_slice(&fixture);
-    let [from, to] = [40.0, 90.0].map(|x| screen_position(&fixture, Orientation::Xy, [0.0, 40.0, x]));
-    fixture.window.hover_at(from);
-    fixture.window.step();
-    fixture.window.drag_at(from);
-    fixture.window.step();
-    fixture.window.hover_at(to);
-    fixture.window.step();
+    begin_stroke(&mut fixture, (40.0, 40.0), (40.0, 90.0));
     fixture.until("the stroke", |w| {
         let state = w.state();
         state.document().and_then(|d| state.corrections().of(d.id)).is_some_and(|c| c.is_modified())

@@ -2,9 +2,9 @@
 
 use crate::fixture::{Fixture, sees};
 use crate::gestures::{
-    SHAPE, click_at, command, correcting_sample, current_label, current_slice, digest, distance_um, draw, go_to_slice,
-    label_at, label_positions, press, read_labels, sample_predicted, save, session_labels, stroke, voxel_positions,
-    voxel_um, wait_for_tools,
+    SHAPE, begin_stroke, click_at, command, correcting_sample, current_label, current_slice, digest, distance_um, drag,
+    draw, go_to_slice, label_at, label_positions, press, read_labels, release, sample_predicted, save, screen_position,
+    session_labels, stroke, voxel_positions, voxel_um, wait_for_tools,
 };
 use cytoscope_ui::data::plane::Orientation;
 use eframe::egui::Key;
@@ -292,7 +292,7 @@ fn strokes_in_xz_and_yz_stay_in_their_plane() {
     assert!(label_positions(&labels, 2).iter().all(|p| p[2] == x), "only in the drawn slice");
     // Clicking on the same label changes nothing.
     draw(&mut fixture, Orientation::Zy, [zf, 45.0, xf], [zf, 45.0, xf]);
-    let view = crate::gestures::screen_position(&fixture, Orientation::Zy, [zf, 45.0, xf]);
+    let view = screen_position(&fixture, Orientation::Zy, [zf, 45.0, xf]);
     fixture.window.hover_at(view);
     fixture.window.step();
     assert_eq!(session_labels(&fixture), labels, "a dab on the same label changes nothing");
@@ -409,22 +409,16 @@ fn escape_cancels_a_stroke_in_progress() {
     let mut fixture = correcting_sample();
     stroke(&mut fixture, (100.0, 40.0), (100.0, 90.0));
     let before = session_labels(&fixture);
-    let [from, to, on] = [[40.0, 40.0], [40.0, 90.0], [80.0, 90.0]]
-        .map(|[row, column]| crate::gestures::screen_position(&fixture, Orientation::Xy, [0.0, row, column]));
-    fixture.window.hover_at(from);
-    fixture.window.step();
-    fixture.window.drag_at(from);
-    fixture.window.step();
-    fixture.window.hover_at(to);
+    begin_stroke(&mut fixture, (40.0, 40.0), (40.0, 90.0));
     fixture.settle();
     assert!(session_labels(&fixture) != before, "the stroke is visible while it is drawn");
     press(&mut fixture, Key::Escape);
     assert!(session_labels(&fixture) == before);
     // The rest of the gesture draws nothing.
+    let on = screen_position(&fixture, Orientation::Xy, [0.0, 80.0, 90.0]);
     fixture.window.hover_at(on);
     fixture.window.step();
-    fixture.window.drop_at(on);
-    fixture.window.step();
+    release(&mut fixture, on);
     fixture.settle();
     assert!(save(&mut fixture) == before);
 }
@@ -433,21 +427,15 @@ fn escape_cancels_a_stroke_in_progress() {
 fn stroke_released_outside_its_view_ends() {
     let mut fixture = correcting_sample();
     let z = current_slice(&fixture);
-    let from = crate::gestures::screen_position(&fixture, Orientation::Xy, [0.0, 40.0, 40.0]);
+    let from = screen_position(&fixture, Orientation::Xy, [0.0, 40.0, 40.0]);
     let outside = eframe::egui::pos2(from.x, 2.0);
-    fixture.window.hover_at(from);
-    fixture.window.step();
-    fixture.window.drag_at(from);
-    fixture.window.step();
-    fixture.window.hover_at(outside);
-    fixture.window.step();
-    fixture.window.drop_at(outside);
-    fixture.window.step();
+    drag(&mut fixture, from, outside, 1);
+    release(&mut fixture, outside);
     fixture.settle();
     let first = save(&mut fixture);
     assert!((0..=40).all(|y| label_at(&first, [z, y, 40]) == 1), "painted up to the border");
     // Moving over the view afterwards draws nothing.
-    let free = crate::gestures::screen_position(&fixture, Orientation::Xy, [0.0, 120.0, 120.0]);
+    let free = screen_position(&fixture, Orientation::Xy, [0.0, 120.0, 120.0]);
     fixture.window.hover_at(free);
     fixture.window.step();
     fixture.settle();

@@ -427,6 +427,9 @@ impl Workbench {
         }
         changes.into_iter().for_each(|action| self.apply(action));
         commands.into_iter().for_each(|command| self.execute(ctx, command));
+        // What was polled or applied in this frame may have hidden the labels that are drawn.
+        let can_draw = pen(self.state(), None).is_some() && !self.display.shows_line_profile();
+        self.corrections.end_hidden_stroke(self.documents.active().filter(|_| can_draw));
         let effects = self.display.save_settings();
         self.carry_out(effects);
     }

@@ -102,6 +102,7 @@ fn title(step: &PreprocessStep) -> &'static str {
         PreprocessStep::Clahe { .. } => "Local contrast (CLAHE)",
         PreprocessStep::Stretch { .. } => "Contrast stretch",
         PreprocessStep::NormalizeSlices { .. } => "Normalize slices",
+        PreprocessStep::Invert => "Invert contrast",
         // The menu does not offer steps that move voxels.
         PreprocessStep::Deskew { .. } | PreprocessStep::Affine { .. } | PreprocessStep::Crop { .. } => step.name(),
     }

@@ -29,15 +29,15 @@ impl Npy {
         let dtype = dtype_for(sample);
         let order = if header.big_endian { ByteOrder::Big } else { ByteOrder::Little };
         let shape = header.shape;
-        // With at most one axis longer than 1, C and Fortran order are the same.
-        if header.fortran_order && shape.iter().filter(|n| **n > 1).count() > 1 {
-            return Err(Fault::unsupported("the array is in Fortran order", "save it with numpy.ascontiguousarray"));
-        }
         let axes = array_axes(&shape, axes)?;
         let mut strides = [0; 6];
         let mut shape_full = [1; 6];
         let mut step = 1usize;
-        for (axis, n) in axes.iter().zip(&shape).rev() {
+        let mut fastest_first: Vec<(&Axis, &usize)> = axes.iter().zip(&shape).collect();
+        if !header.fortran_order {
+            fastest_first.reverse();
+        }
+        for (axis, n) in fastest_first {
             if let Some(i) = Axis::CANONICAL.iter().position(|a| a == axis) {
                 shape_full[i] = *n;
                 strides[i] = step;

@@ -37,7 +37,9 @@ pub struct ObjectRow {
     pub principal_axes_um: [f64; 3],
     /// Surface of a sphere of the same volume divided by the object's surface, at most 1. In a single slice, perimeter of a
     /// circle of the same area divided by the object's. Surface and perimeter are estimated from the directions to all
-    /// neighbors of a voxel, with Crofton's formula. Estimates for objects of a few voxels are too small; then it is 1.
+    /// neighbors of a voxel, with Crofton's formula. Estimates for objects of a few voxels are too small; then it is 1. An
+    /// object in one slice of a stack is a plate as thick as the slice: its surface is twice its area, and its perimeter
+    /// times the thickness.
     pub sphericity: f64,
 }
 
@@ -150,10 +152,21 @@ impl Measurer {
         self.latest.fill(0);
         self.count_crossings();
         let is_flat = self.next_z <= 1;
-        let weights = if is_flat { perimeter_weights(self.voxel_um) } else { surface_weights(self.voxel_um) };
+        let (surface, perimeter) = (surface_weights(self.voxel_um), perimeter_weights(self.voxel_um));
+        let [height, dy, dx] = self.voxel_um;
         let border = |s: &Sums| -> f64 {
-            let crossings = &self.crossings[s.slot as usize];
-            crossings.iter().zip(weights).map(|(n, weight)| *n as f64 * weight).sum()
+            let weighted = |weights: &[f64; DIRECTIONS.len()]| -> f64 {
+                let crossings = &self.crossings[s.slot as usize];
+                crossings.iter().zip(weights).map(|(n, weight)| *n as f64 * weight).sum()
+            };
+            if is_flat {
+                weighted(&perimeter)
+            } else if s.low[0] == s.high[0] {
+                // The surface of its large faces is known, and directions out of the slice leave it through them only.
+                2.0 * s.voxels as f64 * dy * dx + weighted(&perimeter) * height
+            } else {
+                weighted(&surface)
+            }
         };
         self.sums.iter().map(|(label, s)| s.row(*label, self.voxel_um, is_flat, border(s))).collect()
     }
@@ -254,13 +267,15 @@ impl Sums {
     }
 
     /// Returns the shape in a single slice from the covariance of the voxel positions in µm² and the perimeter in µm.
-    fn ellipse_shape(&self, mut covariance: [[f64; 3]; 3], [_, y, x]: [f64; 3], perimeter: f64) -> Shape {
+    fn ellipse_shape(&self, covariance: [[f64; 3]; 3], [_, y, x]: [f64; 3], perimeter: f64) -> Shape {
         let diameter = circle_diameter(self.voxels as f64 * y * x);
-        // All voxels have the same Z.
-        covariance[0][0] = 0.0;
+        // All voxels have the same Z, so one eigenvalue is exactly 0, and the others are those of the covariance along Y and X.
+        let [_, [_, variance_y, along_both], [_, _, variance_x]] = covariance;
+        let mean = (variance_y + variance_x) / 2.0;
+        let spread = ((variance_y - variance_x) / 2.0).hypot(along_both);
         Shape {
             equivalent_diameter_um: diameter,
-            principal_axes_um: eigenvalues(covariance).map(|e| 4.0 * e.max(0.0).sqrt()),
+            principal_axes_um: [mean + spread, mean - spread, 0.0].map(|e| 4.0 * e.max(0.0).sqrt()),
             sphericity: (PI * diameter / perimeter).min(1.0),
         }
     }
@@ -413,6 +428,21 @@ mod tests {
     }
 
     #[test]
+    fn an_object_in_one_slice_of_a_stack_has_the_sphericity_of_a_plate() {
+        // A cylinder with a radius of 10 µm, which is as high as the slice.
+        for voxel in [[1.0; 3], [4.0, 1.0, 1.0], [2.0, 0.5, 0.7]] {
+            let (radius, height) = (10.0f64, voxel[0]);
+            let surface = 2.0 * PI * radius * (radius + height);
+            let exact = PI * (6.0 * radius * radius * height).powf(2.0 / 3.0) / surface;
+            let got = sphericity(voxel, [5, 50, 50], |[z, y, x]| {
+                let is_in_slice = (1.5 * height..2.5 * height).contains(&z);
+                is_in_slice && (y - 12.0).powi(2) + (x - 12.0).powi(2) <= radius * radius
+            });
+            assert!((got - exact).abs() < 0.01, "{voxel:?}: {got} instead of {exact}");
+        }
+    }
+
+    #[test]
     fn sphericity_is_at_most_1_for_objects_of_a_few_voxels_and_that_of_a_cube_is_clearly_lower() {
         for size in 1..6 {
             let cube = |at: [f64; 3]| at.iter().all(|p| (2.0..2.0 + f64::from(size)).contains(p));
@@ -442,11 +472,22 @@ mod tests {
             let row = &measurer.finish()[0];
             assert!((row.equivalent_diameter_um - 24.0).abs() < 0.1, "{}", row.equivalent_diameter_um);
             let [long, short, none] = row.principal_axes_um;
-            assert!(
-                (long - 24.0).abs() < 0.3 && (short - 24.0).abs() < 0.3 && none.abs() < 1e-4,
-                "{long} {short} {none}"
-            );
+            assert!((long - 24.0).abs() < 0.3 && (short - 24.0).abs() < 0.3 && none == 0.0, "{long} {short} {none}");
             assert!((0.985..=1.0).contains(&row.sphericity), "{}", row.sphericity);
         }
+    }
+
+    #[test]
+    fn the_axes_of_an_oblique_object_in_a_single_slice_are_those_of_its_moments() {
+        // Voxels along the diagonal, with a size of 2 µm along Y and 1 µm along X.
+        let mut measurer = Measurer::new([3.0, 2.0, 1.0], [9, 9], vec![]);
+        let plane: Vec<u32> = (0..81).map(|i| u32::from(i / 9 == i % 9)).collect();
+        measurer.add_slice::<f32>(&plane, &[]);
+        let [long, short, none] = measurer.finish()[0].principal_axes_um;
+        // The sum and the product of the eigenvalues are the trace and the determinant: each voxel adds 1/12 of its size squared.
+        let [yy, xx, yx] = [4.0 * 81.0 / 12.0, 81.0 / 12.0, 2.0 * 80.0 / 12.0];
+        let [first, second] = [long, short].map(|axis| (axis / 4.0).powi(2));
+        assert!((first + second - (yy + xx)).abs() < 1e-9 && (first * second - (yy * xx - yx * yx)).abs() < 1e-9);
+        assert!(first > second && none == 0.0, "{long} {short} {none}");
     }
 }

@@ -45,7 +45,8 @@ pub struct ConvertJob {
     /// Convert one time point only, from 0.
     #[serde(default)]
     pub time: Option<usize>,
-    /// Stack that the regions of an ImageJ ROI set were drawn on: the labels get its extents.
+    /// Stack that the regions of an ImageJ ROI set are drawn on: labels made from a set get its extents, and the regions of a
+    /// set that is written get positions in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub like: Option<PathBuf>,
     /// Voxel size Z, Y, X in µm, to use instead of the file's own; it is written to the output.
@@ -116,6 +117,7 @@ impl ConvertJob {
         }
         let mut spec = self.spec(container, axes.clone(), shape, &meta);
         spec.dtype = stored_type(container, meta.dtype);
+        spec.stack_channels = self.stack_channels(&spec)?;
         let stored = spec.dtype;
         let type_note = stored_type_note(&self.output, container, meta.dtype);
         type_note.into_iter().for_each(|note| context.note(note));
@@ -176,8 +178,8 @@ impl ConvertJob {
     /// is one of all.
     ///
     /// # Errors
-    /// [`JobError`] if a file cannot be read; [`JobError::WrongUse`] for `like` with an image that has extents of its own,
-    /// or an implausible voxel size.
+    /// [`JobError`] if a file cannot be read; [`JobError::WrongUse`] for `like` with an image that has extents of its own and
+    /// is not written to a ROI set, or an implausible voxel size.
     pub(crate) fn open(&self, context: &Context, is_one_of_all: bool) -> Result<(Image, Vec<PathBuf>), JobError> {
         let _span = context.recorder.span(Stage::Read, "open");
         let stack = self.like.as_ref().map(|path| open(path, &OpenOptions::default())).transpose()?;
@@ -197,7 +199,8 @@ impl ConvertJob {
         let series_note = first_series_note(&self.series, image.meta(), "is converted", OtherSeries::OneOrAll);
         let series_note = series_note.filter(|_| !is_one_of_all);
         reading_notes(&image, SliceAlone::ByAxes).into_iter().chain(series_note).for_each(|note| context.note(note));
-        if stack.is_some() && !image.is_without_extents() {
+        // The regions of a ROI set that is written are compared with the stack.
+        if stack.is_some() && !image.is_without_extents() && !writes_regions(&self.output) {
             let path = self.input.display();
             return Err(JobError::wrong_use_with(
                 message!("{path}: {LIKE} gives the extents of an ImageJ ROI set, but this file has its own"),
@@ -208,6 +211,32 @@ impl ConvertJob {
         files.extend(stack.iter().flat_map(Image::files));
         files.extend([&self.input].into_iter().chain(&self.like).cloned());
         Ok((image, files))
+    }
+
+    /// Returns the number of channels of the stack that the regions of a ROI set are drawn on; 1 if it is not given.
+    ///
+    /// # Errors
+    /// [`JobError::Mismatch`] if the labels that are written have other extents than the stack, so that the regions would lie
+    /// elsewhere in it.
+    fn stack_channels(&self, spec: &WriteSpec) -> Result<usize, JobError> {
+        let Some(path) = self.like.as_ref().filter(|_| spec.container == Container::RoiSet) else { return Ok(1) };
+        let Extents { times, zyx: [z, y, x], channels, samples } =
+            Extents::of(open(path, &OpenOptions::default())?.meta());
+        let own = [Axis::T, Axis::Z, Axis::Y, Axis::X]
+            .map(|axis| spec.axes.position(axis).and_then(|i| spec.shape.get(i)).copied().unwrap_or(1));
+        let other = [times, z, y, x];
+        if own != other {
+            return Err(JobError::Mismatch {
+                path: self.input.clone(),
+                problem: format!(
+                    "the labels to write have the shape {own:?} (T, Z, Y, X), but the stack has {other:?}"
+                )
+                .into(),
+                next_step: message!("give the stack of these labels with {LIKE}, and write all of their planes"),
+            });
+        }
+        // In ImageJ, a color image has one channel.
+        Ok(channels / samples.max(1))
     }
 
     /// Returns the region of the image to convert. The samples of an RGB pixel count as channels.
@@ -255,6 +284,11 @@ impl ConvertJob {
         spec.display_range = display_range(meta);
         spec
     }
+}
+
+/// Returns whether an output is an ImageJ ROI set, or a single region.
+fn writes_regions(output: &Path) -> bool {
+    matches!(container_for_path(output), Ok(Container::RoiSet))
 }
 
 /// Returns the axes that an array of NumPy with these axes is read with; `None` if they are the same.
@@ -378,6 +412,56 @@ mod tests {
         }
         convert(&stack).run(&Context::default()).unwrap();
         assert!(stack.is_file() && record_path(&stack).is_file());
+    }
+
+    #[test]
+    fn regions_for_a_stack_of_several_channels_state_slice_and_all_channels() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let write = |name: &str, axes: &str, shape: &[usize], samples: Vec<u8>| {
+            let array = Array::new(axes.parse().unwrap(), shape.to_vec(), Samples::U8(samples)).unwrap();
+            write_array(&at(name), &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        };
+        let mut labels = vec![0; 3 * 4 * 5];
+        labels[47] = 1;
+        write("labels.tif", "ZYX", &[3, 4, 5], labels);
+        write("two.tif", "ZCYX", &[3, 2, 4, 5], vec![7; 120]);
+        write("one.tif", "ZYX", &[3, 4, 5], vec![7; 60]);
+        write("short.tif", "ZCYX", &[2, 2, 4, 5], vec![7; 80]);
+        let convert = |output: &str, like: Option<&str>| {
+            let job = serde_json::json!({"input": at("labels.tif"), "output": at(output), "like": like.map(at)});
+            serde_json::from_value::<ConvertJob>(job).unwrap().run(&Context::default())
+        };
+        // Number of the plane, channel, slice and time point.
+        for (output, like, expected) in [
+            ("alone.roi", None, [3, 0, 0, 0]),
+            ("one.roi", Some("one.tif"), [3, 0, 0, 0]),
+            ("two.roi", Some("two.tif"), [0, 0, 3, 0]),
+        ] {
+            convert(output, like).unwrap();
+            let bytes = std::fs::read(at(output)).unwrap();
+            let number = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+            let second = number(60) as usize;
+            assert_eq!([56, second + 4, second + 8, second + 12].map(number), expected, "{output}");
+        }
+        let error = convert("short.roi", Some("short.tif")).unwrap_err().to_string();
+        assert!(error.contains("[1, 3, 4, 5]") && error.contains("[1, 2, 4, 5]"), "{error}");
+        assert!(!at("short.roi").exists());
+        // One time point of the labels is not at its place in the whole stack.
+        write("times.tif", "TZYX", &[2, 3, 4, 5], vec![1; 120]);
+        write("stack.tif", "TZCYX", &[2, 3, 2, 4, 5], vec![7; 240]);
+        let of_time = |output: &str, time: Option<usize>| {
+            let (input, output, like) = (at("times.tif"), at(output), at("stack.tif"));
+            let job = serde_json::json!({"input": input, "output": output, "like": like, "time": time});
+            serde_json::from_value::<ConvertJob>(job).unwrap().run(&Context::default())
+        };
+        of_time("all.zip", None).unwrap();
+        let error = of_time("one.zip", Some(1)).unwrap_err().to_string();
+        assert!(error.contains("[1, 3, 4, 5]") && error.contains("[2, 3, 4, 5]"), "{error}");
+        assert!(!at("one.zip").exists());
+        // Files of other formats have extents of their own.
+        let error = convert("copy.tif", Some("two.tif")).unwrap_err();
+        assert!(matches!(error, JobError::WrongUse(_)), "{error}");
     }
 
     #[test]

@@ -200,20 +200,6 @@ fn differ_as_numbered_series(a: &Image, b: &Image) -> bool {
     depth(a) != depth(b) && can_be_slice(a) && can_be_slice(b)
 }
 
-/// Returns a note if true labels are compared by intensity because the prediction is not a label image, for example because a map
-/// was given in place of the labels.
-fn not_labels_note((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -> Option<String> {
-    let is_map = a.meta().dtype.is_float() && !b.meta().dtype.is_float() && looks_like_labels(truth);
-    is_map.then(|| {
-        format!(
-            "{}: its values are not integers, so it is compared with {} by intensity: give predicted labels to score \
-             objects",
-            absolute(prediction).display(),
-            absolute(truth).display()
-        )
-    })
-}
-
 /// Returns whether a path is an image, and not a folder of images.
 fn is_image(path: &Path) -> bool {
     path.is_file() || is_zarr_folder(path)
@@ -327,9 +313,6 @@ impl EvaluateJob {
             for note in file_notes.chain(series_note).chain(label_note) {
                 evaluation.add_note(message!("{}: {note}", absolute(path).display()));
             }
-        }
-        if let Some(note) = not_labels_note((prediction, &a), (truth, &b)) {
-            evaluation.add_note(note);
         }
         let prediction = ScoredImage {
             path: prediction,

@@ -2,7 +2,7 @@
 
 use crate::evaluate::{ChannelScores, EvaluateReport, Ignored, PairReport};
 use crate::job_record::absolute;
-use crate::label_check::LabelCheck;
+use crate::label_check::{LabelCheck, not_labels_note};
 use crate::label_notes::FoundLabels;
 use crate::scored_channels::{ChannelPair, Side, channel_pairs};
 use crate::stack::{Extents, Stack};
@@ -102,7 +102,11 @@ impl<'a> Evaluation<'a> {
                 self.errors.extend(found);
                 report
             }
-            pairs => score_intensities(self.context, report, [a, b], pairs, &mut self.notes)?,
+            pairs => {
+                let note = not_labels_note(self.context, (prediction.path, a), (truth.path, b));
+                self.notes.extend(note.map(Note::from));
+                score_intensities(self.context, report, [a, b], pairs, &mut self.notes)?
+            }
         };
         self.reports.push(report);
         Ok(())

@@ -1,7 +1,10 @@
 //! Checks that images used as labels have the values of labels, and that images used as stacks do not.
 
+use crate::evaluate::looks_like_labels;
+use crate::job_record::absolute;
 use crate::stack::Stack;
 use crate::{Context, JobError, Note};
+use cytoscope_formats::Image;
 use cytoscope_volume::Element;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -17,9 +20,9 @@ const MIN_EQUAL_OF_LABELS: f64 = 0.8;
 /// Maximum number of rows and columns of a slice that are checked.
 const SEEN: usize = 512;
 
-/// Returns a note if the middle slice of a stack to predict has the values of labels: whole numbers, 0 and several others,
-/// which mostly repeat from voxel to voxel.
-pub(crate) fn label_image_note(context: &Context, stack: &Stack, channel: usize) -> Option<String> {
+/// Returns the values in the middle of the middle slice of a stack, and their number in a row; `None` if they cannot be read,
+/// which is reported when the stack is.
+pub(crate) fn middle_values(context: &Context, stack: &Stack, channel: usize) -> Option<(Vec<f32>, usize)> {
     let [depth, ny, nx] = stack.extents.zyx;
     let middle = |length: usize, most: usize| -> Range<usize> {
         let start = length.saturating_sub(most) / 2;
@@ -27,14 +30,40 @@ pub(crate) fn label_image_note(context: &Context, stack: &Stack, channel: usize)
     };
     let part = stack.windowed(&[middle(depth, 1), middle(ny, SEEN), middle(nx, SEEN)]);
     let [slices, _, width] = part.extents.zyx;
-    // A part that cannot be read is reported when the stack is.
-    let values = part.read(context, channel, 0..slices).ok()?.to_f32();
-    let share = equal_neighbor_share(&values, width)?;
+    Some((part.read(context, channel, 0..slices).ok()?.to_f32(), width))
+}
+
+/// Returns a note if a slice of a stack to predict, with rows of `width` voxels, has the values of labels: whole numbers, 0 and
+/// several others, which mostly repeat from voxel to voxel.
+pub(crate) fn label_image_note(values: &[f32], width: usize) -> Option<String> {
+    let share = equal_neighbor_share(values, width)?;
     Some(format!(
         "the stack may be a label image: {:.0} % of its neighboring voxels that are not 0 have the same value, as in objects; \
          give the stack of intensities that the labels belong to",
         share * 100.0
     ))
+}
+
+/// Returns a note if true labels, by their name or their values, are compared by intensity because the prediction is not a label
+/// image, for example because a map was given in place of the labels.
+pub(crate) fn not_labels_note(
+    context: &Context,
+    (prediction, a): (&Path, &Image),
+    (truth, b): (&Path, &Image),
+) -> Option<String> {
+    let has_labels = || {
+        let read = middle_values(context, &Stack::new(b, 0), 0);
+        read.is_some_and(|(values, width)| equal_neighbor_share(&values, width).is_some())
+    };
+    let is_map = a.meta().dtype.is_float() && !b.meta().dtype.is_float();
+    (is_map && (looks_like_labels(truth) || has_labels())).then(|| {
+        format!(
+            "{}: its samples are floats, so it is compared with {} by intensity: give predicted labels (integers) to score \
+             objects",
+            absolute(prediction).display(),
+            absolute(truth).display()
+        )
+    })
 }
 
 /// Returns the share of equal neighbors in rows of `width` voxels, if the values are those of labels.

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod artifact;
+mod background_check;
 mod calibration;
 pub mod cards;
 mod checkpoints;
@@ -29,6 +30,7 @@ mod evaluate;
 mod evaluation;
 mod export;
 mod folder_digest;
+mod frame_check;
 mod image_files;
 mod import_settings;
 mod inherited;

@@ -88,7 +88,7 @@ impl Chain {
 
     /// Number of times that [`Chain::statistics`] reads the stack.
     pub fn statistics_passes(&self) -> usize {
-        2 * self.stages.iter().filter(|stage| matches!(stage.operation, Operation::Stretch(_))).count()
+        2 * self.stages.iter().filter(|stage| stage.operation.stack_percentiles().is_some()).count()
     }
 
     /// Reads the stack as often as its steps need statistics of all of it, in slabs.
@@ -98,7 +98,7 @@ impl Chain {
     pub fn statistics<S: Source>(&self, source: &mut S) -> Result<StackStatistics, S::Error> {
         let mut found = StackStatistics(vec![None; self.stages.len()]);
         for (index, stage) in self.stages.iter().enumerate() {
-            let Operation::Stretch([low, high]) = stage.operation else { continue };
+            let Some([low, high]) = stage.operation.stack_percentiles() else { continue };
             let mut quantiles = Quantiles::new();
             self.each_slab(index, source, &found, |values| quantiles.add(values))?;
             quantiles.refine(&[low, high]);

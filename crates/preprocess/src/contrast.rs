@@ -52,6 +52,11 @@ pub(crate) fn stretched(value: f32, range: Option<[f64; 2]>) -> f32 {
     rescaled(value, range).clamp(0.0, 1.0)
 }
 
+/// The distance below the largest value of a stack; the value itself if no value of the stack is finite.
+pub(crate) fn inverted(value: f32, range: Option<[f64; 2]>) -> f32 {
+    range.map_or(value, |[_, largest]| (largest - f64::from(value)) as f32)
+}
+
 /// Two percentiles of the finite values, interpolated linearly between samples; `None` without finite values.
 fn percentiles(values: &[f32], wanted: [f64; 2]) -> Option<[f64; 2]> {
     let mut sorted: Vec<f32> = values.iter().copied().filter(|v| v.is_finite()).collect();

@@ -22,8 +22,8 @@ impl Chain {
     /// [`Chain::statistics`] reads the stack. `stored_bytes` is the size of a voxel in the source.
     pub fn peak_bytes(&self, slices: usize, stored_bytes: usize, stacks: usize) -> u64 {
         let read = self.slab_bytes(self.stages.len(), slices, stored_bytes);
-        let is_stretch = |stage: &Stage| matches!(stage.operation, Operation::Stretch(_));
-        let statistics = self.stages.iter().enumerate().filter(|(_, stage)| is_stretch(stage)).map(|(index, stage)| {
+        let has_range = |stage: &Stage| stage.operation.stack_percentiles().is_some();
+        let statistics = self.stages.iter().enumerate().filter(|(_, stage)| has_range(stage)).map(|(index, stage)| {
             let [_, ny, nx] = stage.from;
             self.slab_bytes(index, (SLAB_VOXELS / (ny * nx).max(1)).max(1), stored_bytes)
         });
@@ -95,7 +95,7 @@ impl Stage {
         let rows = (4 * threads * source_columns) as u64 * VALUE_BYTES;
         let besides = match &self.operation {
             // These change values in place, or select some of them.
-            Operation::Stretch(_) | Operation::Crop(_) => return 0,
+            Operation::Stretch(_) | Operation::Invert | Operation::Crop(_) => return 0,
             Operation::Gaussian(_) => slices_bytes(VALUE_BYTES),
             Operation::Median(radius) => {
                 let window: u64 = radius.iter().map(|r| 2 * *r as u64 + 1).product();

@@ -2,7 +2,7 @@
 
 use crate::background::{Ball, Ellipse, rolling_ball, white_tophat};
 use crate::block::{Block, dilated};
-use crate::contrast::{each_slice, equalized, normalized, stretched};
+use crate::contrast::{each_slice, equalized, inverted, normalized, stretched};
 use crate::smooth::{gaussian, gaussian_weights, median};
 use crate::warp::{Affine, affine};
 use crate::{Length, Lengths, PreprocessError, PreprocessStep};
@@ -44,8 +44,20 @@ pub(crate) enum Operation {
     Clahe { tiles: usize, clip: f64 },
     Stretch([f64; 2]),
     NormalizeSlices([f64; 2]),
+    Invert,
     Affine(Affine),
     Crop([usize; 3]),
+}
+
+impl Operation {
+    /// The two percentiles of the whole stack that the operation needs; `None` if it needs none.
+    pub(crate) fn stack_percentiles(&self) -> Option<[f64; 2]> {
+        match self {
+            Self::Stretch(wanted) => Some(*wanted),
+            Self::Invert => Some([0.0, 100.0]),
+            _ => None,
+        }
+    }
 }
 
 /// A step for a stack of a certain shape.
@@ -177,6 +189,7 @@ impl Stage {
             PreprocessStep::Clahe { tiles, clip } => Operation::Clahe { tiles: *tiles as usize, clip: *clip },
             PreprocessStep::Stretch { low, high } => Operation::Stretch([*low, *high]),
             PreprocessStep::NormalizeSlices { low, high } => Operation::NormalizeSlices([*low, *high]),
+            PreprocessStep::Invert => Operation::Invert,
             PreprocessStep::Deskew { angle_degrees, step_um } => deskew(grid, *angle_degrees, *step_um)?,
             PreprocessStep::Affine { matrix } => Operation::Affine(Affine(*matrix)),
             PreprocessStep::Crop { z, y, x } => crop(grid, [*z, *y, *x])?,
@@ -197,7 +210,7 @@ impl Stage {
                 let [y, x] = ball.reach();
                 Reach::Voxels([0, y, x])
             }
-            Operation::Stretch(_) => Reach::Voxels([0; 3]),
+            Operation::Stretch(_) | Operation::Invert => Reach::Voxels([0; 3]),
             Operation::Clahe { .. } | Operation::NormalizeSlices(_) => Reach::Slice,
             Operation::Affine(_) | Operation::Crop(_) => Reach::Moved,
         }
@@ -215,7 +228,8 @@ impl Stage {
         }
     }
 
-    /// Computes the voxels of `bounds` from the block of [`Stage::sources`]. `range` are the percentiles of a stretch.
+    /// Computes the voxels of `bounds` from the block of [`Stage::sources`]. `range` are the values of
+    /// [`Operation::stack_percentiles`].
     pub(crate) fn apply(&self, input: Block, bounds: &BoxZyx, range: Option<[f64; 2]>) -> Vec<f32> {
         match &self.operation {
             Operation::Gaussian(weights) => gaussian(&input, bounds, self.from, weights),
@@ -229,6 +243,11 @@ impl Stage {
             Operation::Stretch(_) => {
                 let mut values = input.values;
                 values.iter_mut().for_each(|v| *v = stretched(*v, range));
+                values
+            }
+            Operation::Invert => {
+                let mut values = input.values;
+                values.iter_mut().for_each(|v| *v = inverted(*v, range));
                 values
             }
             Operation::Affine(map) => affine(&input, bounds, self.from, map),

@@ -81,6 +81,9 @@ pub enum PreprocessStep {
         /// Percentile that becomes 1, from above `low` to 100.
         high: f64,
     },
+    /// Inverted contrast (`invert`): each value becomes the largest value of its channel and time point minus it, so that
+    /// dark objects on a bright background become bright.
+    Invert,
     /// Deskewing of a light-sheet stack whose stage moved along Y (`deskew:angle=30:step=0.5um`): slices are shifted along
     /// Y with linear interpolation, and the stack grows along Y. New voxels are 0.
     Deskew {
@@ -122,6 +125,7 @@ impl PreprocessStep {
             Self::Clahe { tiles: 8, clip: 0.01 },
             Self::Stretch { low: 1.0, high: 99.8 },
             Self::NormalizeSlices { low: 1.0, high: 99.8 },
+            Self::Invert,
             Self::Deskew { angle_degrees: 30.0, step_um: None },
         ]
     }
@@ -136,6 +140,7 @@ impl PreprocessStep {
             Self::Clahe { .. } => "clahe",
             Self::Stretch { .. } => "stretch",
             Self::NormalizeSlices { .. } => "normalize-slices",
+            Self::Invert => "invert",
             Self::Deskew { .. } => "deskew",
             Self::Affine { .. } => "affine",
             Self::Crop { .. } => "crop",
@@ -193,6 +198,7 @@ impl PreprocessStep {
                     return refuse(format!("the percentiles are low={low} and high={high}"), expected);
                 }
             }
+            Self::Invert => {}
             Self::Deskew { angle_degrees, step_um } => {
                 if !(1.0..=89.0).contains(&angle_degrees.abs()) {
                     let angle = number_text(*angle_degrees);

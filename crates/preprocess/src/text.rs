@@ -4,7 +4,7 @@ use crate::{Length, Lengths, MAX_STEPS, PreprocessError, PreprocessStep};
 use std::{fmt, str::FromStr};
 
 /// The steps and their parameters, for messages.
-const STEPS: [(&str, &str); 10] = [
+const STEPS: [(&str, &str); 11] = [
     ("gaussian", "sigma (such as 1um, 1.5 voxels, or 0/1/1 along Z/Y/X)"),
     ("median", "radius (such as 1 voxel, 0.5um, or 0/1/1 along Z/Y/X)"),
     ("tophat", "radius (such as 15um or 15 voxels)"),
@@ -12,6 +12,7 @@ const STEPS: [(&str, &str); 10] = [
     ("clahe", "tiles (8 by default) and clip (0.01 by default)"),
     ("stretch", "low (1 by default) and high (99.8 by default), in percent"),
     ("normalize-slices", "low (1 by default) and high (99.8 by default), in percent"),
+    ("invert", "no parameters"),
     ("deskew", "angle in degrees and, optionally, step (such as 0.5um)"),
     ("affine", "matrix (12 numbers separated by /)"),
     ("crop", "z, y or x (such as 10-50, without the last index)"),
@@ -143,6 +144,7 @@ impl FromStr for PreprocessStep {
             "normalize-slices" => {
                 Self::NormalizeSlices { low: p.number_or("low", LOW)?, high: p.number_or("high", HIGH)? }
             }
+            "invert" => Self::Invert,
             "deskew" => {
                 let angle = p.require("angle")?;
                 let angle_degrees = p.number("angle", angle.trim_end_matches("deg").trim_end_matches('°'))?;
@@ -207,6 +209,7 @@ impl fmt::Display for PreprocessStep {
             Self::Stretch { low, high } | Self::NormalizeSlices { low, high } => {
                 write!(f, "{name}:low={low}:high={high}")
             }
+            Self::Invert => f.write_str(name),
             Self::Deskew { angle_degrees, step_um } => {
                 write!(f, "{name}:angle={angle_degrees}")?;
                 step_um.map_or(Ok(()), |step| write!(f, ":step={step}um"))
@@ -262,6 +265,7 @@ mod tests {
             ("tophat:radius=wide", "radius=wide is not a number"),
             ("clahe:tiles=0", "1 to 64 tiles"),
             ("stretch:low=99:high=1", "low below high"),
+            ("invert:high=255", "there is no parameter high, or it was given twice; expected no parameters"),
             ("deskew:angle=30:step=0.5", "give it in µm"),
             ("deskew:angle=90", "1° to 89°"),
             ("affine:matrix=1/2", "matrix has 2 numbers"),

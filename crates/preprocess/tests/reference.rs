@@ -92,6 +92,18 @@ fn contrast_matches_scikit_image() {
     assert_gives("normalize-slices:low=2:high=99", &reference!("normalize_slices"), 1e-6);
 }
 
+#[test]
+fn inverting_turns_the_darkest_voxel_into_the_brightest_of_the_whole_stack() {
+    let values = vec![3.0, 7.0, 1.0, f32::NAN, 2.0, -5.0];
+    let (found, _) = whole(values, [2, 1, 3], &parse_steps("invert").unwrap());
+    assert_eq!(found[..3], [4.0, 0.0, 6.0]);
+    assert!(found[3].is_nan(), "{found:?}");
+    assert_eq!(found[4..], [5.0, 12.0]);
+    // Twice, values are as before, except that the smallest one is 0.
+    let (twice, _) = whole(vec![3.0, 7.0, 1.0], [1, 1, 3], &parse_steps("invert,invert").unwrap());
+    assert_eq!(twice, [2.0, 6.0, 0.0]);
+}
+
 /// scikit-image spreads what it clips off a histogram in whole counts, here it is spread equally: the tolerance is for
 /// that.
 #[test]
@@ -218,6 +230,7 @@ fn step() -> impl Strategy<Value = &'static str> {
         "clahe:tiles=3:clip=0.2",
         "stretch:low=5:high=90",
         "normalize-slices",
+        "invert",
         "deskew:angle=50:step=0.5um",
         "affine:matrix=0.9/0/0/0.3/0/1/0.1/0/0/-0.1/1/0.5",
         "crop:z=1-7:y=1-9",

@@ -45,14 +45,14 @@ pub trait QuantizationAwareTraining {
 pub struct QatReport {
     /// Number of training steps.
     pub steps: u64,
-    /// Relative L2 error of the worst output before training, with every layer in int8.
+    /// Relative L2 error of the worst output before training, with no further layer in float.
     #[serde(deserialize_with = "error_value")]
     pub before: f64,
-    /// Relative L2 error of the worst output after training, with every layer in int8.
+    /// Relative L2 error of the worst output after training, with no further layer in float.
     #[serde(deserialize_with = "error_value")]
     pub after: f64,
     /// Wall time in seconds.
     pub seconds: f64,
-    /// Whether the trained network was used; otherwise, layers were kept in float instead.
+    /// Whether training reduced the error; otherwise, the weights are those of before.
     pub kept: bool,
 }

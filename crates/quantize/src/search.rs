@@ -215,7 +215,8 @@ impl Search<'_> {
         self.finish(chosen, corrected, meter)
     }
 
-    /// Like [`Search::static_ranges`], but tries quantization-aware training before it keeps layers in float.
+    /// Like [`Search::static_ranges`], but tries quantization-aware training before it keeps layers in float: those of
+    /// the trained network.
     pub(crate) fn quantization_aware(
         &self,
         meter: &mut Meter<'_>,
@@ -245,39 +246,52 @@ impl Search<'_> {
         let trained = trainer.train(self.runner.context, &task)?;
         training.finish();
         let _span = recorder.span(Stage::Quantize, "search");
-        let mut report = QatReport {
+        let report = QatReport {
             steps: trained.steps,
             before,
             after: trained.error,
             seconds: start.elapsed().as_secs_f64(),
-            kept: trained.error <= self.budget,
+            kept: trained.error < before,
         };
         if !report.kept {
-            // Keep layers in float instead, unless that misses the budget, too, and has the larger error.
-            let mut found = self.finish(chosen, corrected, meter)?;
-            let error = worst(&found.errors);
-            if error <= self.budget || error < trained.error {
-                found.qat = Some(report);
-                return Ok(found);
-            }
-            report.kept = true;
-            found.graph = trained.graph;
-            found.errors = self.errors(&found.graph, usize::MAX)?;
-            found.left_float = self.fixed_float_layers()?;
-            found.qat = Some(report);
-            return Ok(found);
+            return Ok(SearchResult { qat: Some(report), ..self.finish(chosen, corrected, meter)? });
         }
+        let other_methods = chosen.other_methods();
+        let BestVariant { variant, methods, candidates, .. } = chosen;
+        let mut left_float = self.fixed_float_layers()?;
+        let mut graph = trained.graph;
+        if trained.error > self.budget {
+            // The other layers keep their trained weights, and their biases.
+            let with_float = |keep: &BTreeSet<String>| -> Result<Graph, JobError> {
+                let mut made = variant.quantized(methods.as_ref(), keep)?;
+                quantize::copy_int8_layers(&graph, &mut made)?;
+                Ok(made)
+            };
+            let since = Instant::now();
+            let kept = self.leave_float(&with_float, trained.error, &self.work()?)?;
+            meter.exclude(since.elapsed());
+            let made = with_float(&self.with_requested(&kept))?;
+            left_float.extend(kept);
+            graph = made;
+        }
+        let bias_corrected =
+            corrected.names.into_iter().filter(|name| left_float.iter().all(|left| left.name != *name));
         Ok(SearchResult {
-            errors: self.errors(&trained.graph, usize::MAX)?,
-            graph: trained.graph,
-            other_methods: chosen.other_methods(),
-            method: chosen.methods.map(|methods| methods.common),
-            equalized: chosen.variant.strength,
-            bias_corrected: corrected.names,
-            candidates: chosen.candidates,
-            left_float: self.fixed_float_layers()?,
+            errors: self.errors(&graph, usize::MAX)?,
+            graph,
+            other_methods,
+            method: methods.map(|methods| methods.common),
+            equalized: variant.strength,
+            bias_corrected: bias_corrected.collect(),
+            candidates,
+            left_float,
             qat: Some(report),
         })
+    }
+
+    /// Returns the names of the layers that were requested in float, and of these.
+    fn with_requested(&self, layers: &[FloatLayer]) -> BTreeSet<String> {
+        self.keep_float.iter().cloned().chain(layers.iter().map(|layer| layer.name.clone())).collect()
     }
 
     /// Returns the layers that are kept in float in any case: those requested, and those that cannot be quantized.
@@ -408,16 +422,13 @@ impl Search<'_> {
         let other_methods = chosen.other_methods();
         let BestVariant { variant, methods, error, candidates } = chosen;
         let methods = methods.as_ref();
-        let work = self.work()?;
-        let mut keep = self.keep_float.clone();
         let mut left_float = self.fixed_float_layers()?;
         if corrected.error > self.budget {
             let since = Instant::now();
-            let kept = self.leave_float(&variant, methods, error, &work)?;
+            let kept = self.leave_float(&|keep| variant.quantized(methods, keep), error, &self.work()?)?;
             meter.exclude(since.elapsed());
-            keep.extend(kept.iter().map(|k| k.name.clone()));
+            corrected = self.corrected(&variant, methods, &self.with_requested(&kept), meter)?;
             left_float.extend(kept);
-            corrected = self.corrected(&variant, methods, &keep, meter)?;
         }
         Ok(SearchResult {
             errors: self.errors(&corrected.graph, usize::MAX)?,
@@ -455,11 +466,11 @@ impl Search<'_> {
     }
 
     /// Keeps layers in float until the budget is met, starting with those that cost the most accuracy relative to
-    /// their share of the work; then quantizes again the layers without which the budget is met, too.
+    /// their share of the work; then quantizes again the layers without which the budget is met, too. `quantized` returns
+    /// the network with these layers in float, and `error` is that of the network with the fewest.
     fn leave_float(
         &self,
-        variant: &Variant,
-        methods: Option<&Methods>,
+        quantized: &dyn Fn(&BTreeSet<String>) -> Result<Graph, JobError>,
         error: f64,
         work: &BTreeMap<String, f64>,
     ) -> Result<Vec<FloatLayer>, JobError> {
@@ -473,7 +484,7 @@ impl Search<'_> {
         for name in &names {
             let others: BTreeSet<String> =
                 self.keep_float.iter().chain(names.iter().filter(|n| *n != name)).cloned().collect();
-            alone.push((name.clone(), self.worst(&variant.quantized(methods, &others)?, 1)?));
+            alone.push((name.clone(), self.worst(&quantized(&others)?, 1)?));
             meter.add(1)?;
         }
         let share = |name: &str| work.get(name).copied().unwrap_or(0.0);
@@ -486,7 +497,7 @@ impl Search<'_> {
         };
         for layer in alone.iter().take(names.len().saturating_sub(1)) {
             kept.push(layer.clone());
-            now = self.worst(&variant.quantized(methods, &with(&kept))?, usize::MAX)?;
+            now = self.worst(&quantized(&with(&kept))?, usize::MAX)?;
             meter.add(tiles)?;
             if now <= self.budget {
                 break;
@@ -497,7 +508,7 @@ impl Search<'_> {
             by_work.sort_by(|a, b| share(&b.0).total_cmp(&share(&a.0)));
             for (name, _) in by_work {
                 let fewer: Vec<_> = kept.iter().filter(|(n, _)| *n != name).cloned().collect();
-                let tried = self.worst(&variant.quantized(methods, &with(&fewer))?, usize::MAX)?;
+                let tried = self.worst(&quantized(&with(&fewer))?, usize::MAX)?;
                 meter.add(tiles)?;
                 if tried <= self.budget {
                     kept = fewer;

@@ -2,20 +2,22 @@
 //! results.
 
 use crate::problems;
-use crate::stacks::{channels_array, is_whole_file, read_channels, read_samples, voxel_um};
+use crate::stacks::{channels_array, is_whole_file, joined_image, read_channels, read_samples, voxel_um};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
 use cytoscope_model_package::refuse_inside_package;
 use cytoscope_pipeline::devices::{Devices, SelectedEngine};
 use cytoscope_pipeline::job_record::{JobKind, PendingRecord, Recordable, recorded};
+use cytoscope_pipeline::predict::{InputTensor, TensorImage};
 use cytoscope_pipeline::{
-    Context, DiameterRequest, EvaluateReport, Evaluation, Event, JobError, Model, ModelTask, Note, PredictOptions,
-    ProgressStage, ScoredImage, VolumeOutputs, find_model, predict_volume_on_devices, records_before, refuse_changed,
+    Context, DiameterRequest, EvaluateReport, Evaluation, Event, Extents, JobError, Model, ModelTask, Note, PredictJob,
+    PredictOptions, ProgressStage, ScoredImage, VolumeOutputs, find_model, predict_volume_on_devices, records_before,
+    refuse_changed,
 };
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
 use cytoscope_storage::message;
-use cytoscope_storage::setting::{PRED, TRUTH, TRUTH_CHANNEL};
+use cytoscope_storage::setting::{CHANNEL, CHANNELS, INPUT, PRED, TRUTH, TRUTH_CHANNEL};
 use cytoscope_storage::target::{check_extension, check_file, check_writable};
 use cytoscope_training_data::{ImageRef, Pair, TrainingTask, find_pairs};
 use cytoscope_volume::{Array, Axes, VoxelSize};
@@ -43,9 +45,15 @@ pub struct EvaluateModelJob {
     /// Median diameter of the objects, for models with a nominal diameter.
     #[serde(default)]
     pub diameter: DiameterRequest,
-    /// Channel of the images to predict, as [`PredictOptions::channel`]; images with a channel in the data keep it.
+    /// Channel of the images to predict, as [`PredictOptions::channel`]; images with a single channel in the data keep it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<usize>,
+    /// Channels of the images to predict, as [`PredictOptions::channels`]; images with a single channel in the data keep it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<ChannelRef>,
+    /// Images of the model's input tensors, as [`PredictJob::input_tensors`]; images with a single channel in the data keep it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_tensors: Vec<InputTensor>,
     /// True objects with fewer voxels than this, and predicted objects that mostly overlap them, are ignored.
     #[serde(default)]
     pub ignore_below_voxels: u64,
@@ -118,6 +126,7 @@ impl EvaluateModelJob {
         let dataset = find_pairs(&self.data, training_task(&model))
             .map_err(|error| problems::search_failed(context, &self.data, error))?;
         problems::report(context, &self.data, &dataset.problems, None);
+        self.prediction(self.voxel_um).check_inputs(&model, dataset.pairs.len())?;
         let options =
             PredictOptions { precision: self.precision, diameter: self.diameter, ..PredictOptions::default() };
         let mut engine = devices.for_model(context, &model, self.device, &options)?;
@@ -125,23 +134,32 @@ impl EvaluateModelJob {
         let mut precision = self.precision;
         let files = dataset.pairs.iter().flat_map(|pair| pair.images().chain(pair.targets()));
         let files: BTreeSet<&PathBuf> = files.map(|image| &image.path).collect();
-        let read = records_before(files.iter().copied());
+        let mut read = records_before(files.iter().copied());
+        let mut tensor_files: BTreeSet<PathBuf> = BTreeSet::new();
         let mut evaluation = Evaluation::new(context, self.ignore_below_voxels)
             .ignoring_label(self.ignore_label.or(dataset.ignore_label));
         if let Some(because) = &self.cpu_because {
             evaluation.add_note(format!("the CPU computed the predictions, because {because}"));
+        }
+        if self.chooses_channels() && dataset.pairs.iter().all(has_only_channel) {
+            evaluation.add_note(message!(
+                "the data state the only channel of each image, so {CHANNEL}, {CHANNELS} and {INPUT} change nothing"
+            ));
         }
         let count = dataset.pairs.len();
         for (index, pair) in dataset.pairs.iter().enumerate() {
             context.check()?;
             let input = pair.image.path.clone();
             context.emit(&Event::Started { input: input.clone(), index, count });
-            precision = Some(self.score(context, devices, (&model, &mut engine), pair, &mut evaluation)?);
+            let opened = self.open_image(&model, pair)?;
+            read.extend(records_before(&opened.files));
+            tensor_files.extend(opened.files.iter().cloned());
+            precision = Some(self.score(context, devices, (&model, &mut engine), (pair, opened), &mut evaluation)?);
             context.emit(&Event::Finished { input, outputs: Vec::new() });
         }
         refuse_changed(&read)?;
         if let Some(record) = record {
-            record.add_inputs(files.iter().map(|path| path.as_path()));
+            record.add_inputs(files.into_iter().chain(&tensor_files).map(PathBuf::as_path));
             if let Some(precision) = precision {
                 record.ran_on(engine.engine().device(), precision);
             }
@@ -153,17 +171,17 @@ impl EvaluateModelJob {
         Ok(evaluation.finish(Vec::new()))
     }
 
-    /// Predicts and scores a pair; returns the precision in which the network ran.
+    /// Predicts the image of a pair and scores it; returns the precision in which the network ran.
     fn score(
         &self,
         context: &Context,
         devices: &Devices,
         (model, engine): (&Model, &mut SelectedEngine),
-        pair: &Pair,
+        (pair, opened): (&Pair, TensorImage),
         evaluation: &mut Evaluation<'_>,
     ) -> Result<Precision, JobError> {
         let are_labels = model.task == ModelTask::Segmentation;
-        let (image, options) = self.open_image(pair)?;
+        let TensorImage { image, options, .. } = opened;
         let outputs = if are_labels { VolumeOutputs::Labels } else { VolumeOutputs::Maps };
         let mut predicted = predict_volume_on_devices(context, devices, engine, model, &image, &options, outputs)?;
         let (precision, notes) = (predicted.precision, std::mem::take(&mut predicted.notes));
@@ -188,25 +206,39 @@ impl EvaluateModelJob {
         Ok(precision)
     }
 
-    /// Returns an image that contains only the image of a pair, and the options that its prediction needs.
-    fn open_image(&self, pair: &Pair) -> Result<(Image, PredictOptions), JobError> {
-        let given = self.voxel_um.or(pair.voxel_um);
-        let options = PredictOptions {
+    fn chooses_channels(&self) -> bool {
+        self.channel.is_some() || !self.channels.is_empty() || !self.input_tensors.is_empty()
+    }
+
+    /// Returns the options of the predictions, with this voxel size.
+    fn prediction(&self, voxel_um: Option<[f64; 3]>) -> PredictJob {
+        PredictJob {
             precision: self.precision,
             diameter: self.diameter,
-            voxel_um: given,
-            ..PredictOptions::default()
-        };
-        if pair.window.is_none() && pair.more_images.is_empty() && is_whole_file(&pair.image) {
-            return Ok((open_alone(&pair.image, None)?, PredictOptions { channel: self.channel, ..options }));
+            channel: self.channel,
+            channels: self.channels.clone(),
+            input_tensors: self.input_tensors.clone(),
+            voxel_um,
+            ..PredictJob::default()
+        }
+    }
+
+    /// Returns an image that contains only the image of a pair, with the options that its prediction needs. The job chooses
+    /// among the channels of the file, or among those that the data state; by default, the model reads all of these.
+    fn open_image(&self, model: &Model, pair: &Pair) -> Result<TensorImage, JobError> {
+        let given = self.voxel_um.or(pair.voxel_um);
+        if pair.image.channel.is_none() && pair.more_images.is_empty() {
+            return self.prediction(given).with_input_tensors(model, image_with_channels(pair, given)?);
         }
         let count = pair.images().count();
-        let array = channels_array(read_channels(pair.images(), pair.window)?, count)?;
-        let voxel_um = given.or(voxel_um(pair)?);
-        let image = image_in_memory(&pair.image.path, array, voxel_um.map_or_else(VoxelSize::default, size_of))?;
+        let image = read_image(pair, pair.images(), count, given)?;
+        if self.chooses_channels() && !has_only_channel(pair) {
+            return self.prediction(given).with_input_tensors(model, image);
+        }
         // The image in memory has these channels only, without their names.
         let channels = if count > 1 { (0..count).map(ChannelRef::Index).collect() } else { Vec::new() };
-        Ok((image, PredictOptions { channels, ..options }))
+        let options = PredictOptions { channel: None, channels, ..self.prediction(given).options() };
+        Ok(TensorImage { image, options, files: Vec::new() })
     }
 
     /// Returns the ground truth of a pair whose image has this shape.
@@ -239,6 +271,39 @@ fn size_of([z, y, x]: [f64; 3]) -> VoxelSize {
     VoxelSize::new_um(z, y, x)
 }
 
+/// Returns whether the data state a single channel of a pair's image.
+fn has_only_channel(pair: &Pair) -> bool {
+    pair.image.channel.is_some() && pair.more_images.is_empty()
+}
+
+/// Returns the image of a pair, whose channel the data do not state, with all channels of its file.
+fn image_with_channels(pair: &Pair, given_um: Option<[f64; 3]>) -> Result<Image, JobError> {
+    if pair.window.is_none() && is_whole_file(&pair.image) {
+        return open_alone(&pair.image, None);
+    }
+    let file = open(&pair.image.path, &pair.image.open_options())?;
+    let count = Extents::of(file.meta()).channels;
+    let images: Vec<ImageRef> =
+        (0..count).map(|channel| ImageRef { channel: Some(channel), ..pair.image.clone() }).collect();
+    let image = match pair.window {
+        None => joined_image(&images)?,
+        Some(_) => read_image(pair, images.iter(), count, given_um)?,
+    };
+    Ok(image.with_channels(file.meta().channels.clone()))
+}
+
+/// Reads images of the shape of a pair's, limited to its window, as the channels of one image.
+fn read_image<'a>(
+    pair: &Pair,
+    images: impl Iterator<Item = &'a ImageRef>,
+    count: usize,
+    given_um: Option<[f64; 3]>,
+) -> Result<Image, JobError> {
+    let array = channels_array(read_channels(images, pair.window)?, count)?;
+    let voxel_um = given_um.or(voxel_um(pair)?);
+    Ok(image_in_memory(&pair.image.path, array, voxel_um.map_or_else(VoxelSize::default, size_of))?)
+}
+
 /// Opens the file of an image that is the only one in it. Regions of interest are drawn in the given shape.
 fn open_alone(image: &ImageRef, shape_zyx: Option<[usize; 3]>) -> Result<Image, JobError> {
     Ok(open(&image.path, &OpenOptions { single_file: true, shape_zyx, ..OpenOptions::default() })?)
@@ -248,7 +313,8 @@ impl Recordable for EvaluateModelJob {
     const KIND: JobKind = JobKind::EvaluateModel;
 
     fn inputs(&self) -> Vec<&Path> {
-        vec![self.data.as_path()]
+        let tensors = self.input_tensors.iter().filter_map(|tensor| tensor.file.as_ref());
+        std::iter::once(&self.data).chain(tensors).map(PathBuf::as_path).collect()
     }
 
     fn outputs(&self) -> Vec<&Path> {
@@ -256,7 +322,8 @@ impl Recordable for EvaluateModelJob {
     }
 
     fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
-        std::iter::once(&mut self.data).chain(&mut self.out).collect()
+        let tensors = self.input_tensors.iter_mut().filter_map(|tensor| tensor.file.as_mut());
+        std::iter::once(&mut self.data).chain(&mut self.out).chain(tensors).collect()
     }
 
     fn model_mut(&mut self) -> Option<&mut String> {
@@ -271,7 +338,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
     use cytoscope_formats::{Container, WriteSpec, write_array};
-    use cytoscope_volume::Samples;
+    use cytoscope_training_data::StackWindow;
+    use cytoscope_volume::{Region, Samples};
     use serde_json::json;
     use std::io::Write;
     use std::sync::Arc;
@@ -307,5 +375,37 @@ mod tests {
             assert!(refused.contains(&name) && refused.contains("changed while it was read"), "{refused}");
         }
         assert_eq!(job.run(&Context::default(), &Devices::cpu_only()).unwrap().pairs.len(), 1);
+    }
+
+    #[test]
+    fn the_channel_of_an_image_that_is_a_part_of_its_file_is_chosen() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.ome.tif");
+        // The value of a voxel is its number.
+        let values = Samples::U16((0..2 * 2 * 3 * 4 * 4).collect());
+        let array = Array::new("TCZYX".parse().unwrap(), vec![2, 2, 3, 4, 4], values).unwrap();
+        write_array(&path, &array, &WriteSpec::of(&array, Container::OmeTiff)).unwrap();
+        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei-dog");
+        let job = json!({"model": package, "data": folder.path(), "channel": 1});
+        let job: EvaluateModelJob = serde_json::from_value(job).unwrap();
+        let model = Model::load(&job.model).unwrap();
+        let mut pair = Pair::new("a", &path, folder.path().join("a_masks.tif"));
+        pair.image.time = Some(1);
+        let window = StackWindow { start_zyx: [1, 0, 0], size_zyx: [2, 4, 4] };
+        for (window, first) in [(None, 144.0), (Some(window), 160.0)] {
+            pair.window = window;
+            let TensorImage { image, options, .. } = job.open_image(&model, &pair).unwrap();
+            assert_eq!((options.channel, Extents::of(image.meta()).channels), (Some(1), 2));
+            let second = Region::whole(&image.meta().shape_full).with_range(2, 1, 1);
+            assert_eq!(image.read(0, &second).unwrap().into_samples().to_f32().first(), Some(&first));
+        }
+        // The only channel that the data state is kept.
+        pair.image.channel = Some(0);
+        let TensorImage { image, options, .. } = job.open_image(&model, &pair).unwrap();
+        assert_eq!((options.channel, Extents::of(image.meta()).channels), (None, 1));
+        // It is chosen among several that they state.
+        pair.more_images.push(ImageRef { channel: Some(1), ..pair.image.clone() });
+        let TensorImage { image, options, .. } = job.open_image(&model, &pair).unwrap();
+        assert_eq!((options.channel, Extents::of(image.meta()).channels), (Some(1), 2));
     }
 }

@@ -11,6 +11,7 @@ use crate::package::{self, Description, Example};
 use crate::previews::{self, Thumbnail};
 use crate::qat::QatTrainer;
 use crate::record::{TrainingRecordFacts, training_record};
+use crate::relay::progress_only;
 use crate::score_name::SelectionMetric;
 use crate::stacks::calibration_image;
 use crate::train::{LoopOutcome, Training};
@@ -22,7 +23,8 @@ use cytoscope_graph::Graph;
 use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{
-    CalibrationImage, CalibrationTile, Context, JobError, Model, ProgressStage, calibration_tiles_from_images, packages,
+    CalibrationImage, CalibrationTile, Context, JobError, JobErrorKind, Model, ProgressStage,
+    calibration_tiles_from_images, packages,
 };
 use cytoscope_profile::{Stage, count_text};
 use cytoscope_quantize::{ACCURACY_BUDGET, MAX_QAT_TILES, QuantizeJob, QuantizeMode};
@@ -387,8 +389,7 @@ impl Training<'_> {
         let left = || end.map(|end| end.saturating_duration_since(Instant::now()).as_secs_f64() / 60.0);
         self.context.note("quantizing the network");
         let out = self.folder.path.join(INT8);
-        let recorder = self.context.recorder.clone();
-        let quiet = Context { cancel: self.overtime_cancel(state), recorder, ..Context::default() };
+        let quiet = progress_only(self.context, self.overtime_cancel(state));
         // They are cut in the first attempt.
         let mut tiles = Vec::new();
         // Minutes that an attempt takes apart from training, as measured in the first attempt.
@@ -417,16 +418,17 @@ impl Training<'_> {
                 overwrite: Overwrite::Refuse,
             };
             self.folder.remove_package(&out);
-            let once = || self.quantize_once(&job, &trainer, &quiet, &mut tiles, after, floor);
-            let scored = self.context.report_alive(ProgressStage::Calibrate, once);
+            let scored = self.quantize_once(&job, &trainer, &quiet, &mut tiles, after, floor);
             if attempt == 0 {
                 overhead_mins = started.elapsed().as_secs_f64() / 60.0;
             }
             match scored {
                 Ok((true, int8, quantized)) => return Ok(FinalPackage::with_int8(out, int8, Some(quantized))),
                 Ok((false, ..)) => reason = FloatOnly::LessAccurate,
-                Err(JobError::Canceled) if self.context.cancel.is_canceled() => return Err(JobError::Canceled),
-                Err(JobError::Canceled) => {
+                Err(error) if error.kind() == JobErrorKind::Canceled => {
+                    if self.context.cancel.is_canceled() {
+                        return Err(JobError::Canceled);
+                    }
                     self.context.note("quantization was stopped, to stay within the time budget");
                     break;
                 }
@@ -499,10 +501,12 @@ impl Training<'_> {
         after: Option<&Scores>,
         floor: Option<f64>,
     ) -> Result<(bool, Option<Scores>, Quantized), JobError> {
-        if tiles.is_empty() {
-            *tiles = self.calibration_tiles(quiet, &job.model)?;
-        }
-        let report = job.run_on_tiles(quiet, Some(trainer), tiles)?;
+        let report = quiet.report_alive(ProgressStage::Calibrate, || {
+            if tiles.is_empty() {
+                *tiles = self.calibration_tiles(quiet, &job.model)?;
+            }
+            job.run_on_tiles(quiet, Some(trainer), tiles)
+        })?;
         let quantized = Quantized {
             float_bytes: report.float_bytes,
             int8_bytes: report.int8_bytes,
@@ -512,8 +516,10 @@ impl Training<'_> {
         let Some(after) = after else { return Ok((true, None, quantized)) };
         let precision = Some(Precision::Int8);
         let _span = quiet.recorder.span(Stage::Validate, "int8 network");
-        let candidate = Candidate::load(&quiet.cancel, self.devices, &job.out, precision, self.job.threads)?;
-        let int8 = self.validator.score(&quiet.cancel, &candidate)?;
+        let int8 = self.context.report_alive(ProgressStage::Evaluate, || {
+            let candidate = Candidate::load(&quiet.cancel, self.devices, &job.out, precision, self.job.threads)?;
+            self.validator.score(&quiet.cancel, &candidate)
+        })?;
         let accurate = int8.score + INT8_LOSS >= after.score && floor.is_none_or(|floor| int8.score >= floor);
         if !accurate {
             self.context.note(format!(

@@ -45,6 +45,7 @@ mod problems;
 mod qat;
 mod quantization;
 mod record;
+mod relay;
 mod score_name;
 mod scoring;
 mod search;

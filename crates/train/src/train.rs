@@ -193,7 +193,7 @@ fn run_locked(
     })?;
     context.recorder.mark_memory("trained");
     note_changed_data(context, data, &training.fingerprint, &mut outcome.state);
-    let report = training.finalize(outcome).inspect_err(|error| note_kept(context, folder, error));
+    let report = training.finalize(outcome).inspect_err(|error| note_without_package(context, folder, error));
     context.recorder.mark_memory("end");
     report
 }
@@ -219,6 +219,20 @@ fn note_kept(context: &Context, folder: &RunFolder, error: &JobError) {
         context.note(message!(
             "the training run is kept in {} up to step {step} of {steps}: remove the cause of the error, then continue with \
              {RESUME}",
+            folder.path.display()
+        ));
+    }
+}
+
+/// Notes how a run can be continued whose steps are done, but whose package was not made because of `error`.
+fn note_without_package(context: &Context, folder: &RunFolder, error: &JobError) {
+    if error.kind() != JobErrorKind::Canceled {
+        return note_kept(context, folder, error);
+    }
+    if let Some(CheckpointSummary { step, steps, .. }) = CheckpointSummary::read(folder) {
+        context.note(message!(
+            "canceled after step {step} of {steps}, before the package was complete; continue with {RESUME} from the checkpoint \
+             in {}",
             folder.path.display()
         ));
     }

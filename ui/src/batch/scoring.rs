@@ -147,6 +147,8 @@ impl Batch {
             precision: model.precision,
             diameter: if model.rescales { self.diameter } else { DiameterRequest::Auto },
             channel: None,
+            channels: Vec::new(),
+            input_tensors: Vec::new(),
             ignore_below_voxels: self.ignore_below,
             ignore_label: self.ignore_label,
             voxel_um: model.voxel_um,

@@ -90,6 +90,8 @@ pub struct Corrections {
     closing: Vec<Correction>,
     /// Selected points and the line being drawn, by document.
     marks: HashMap<u64, Marks>,
+    /// Id of the document in which a stroke is in progress.
+    stroke_in: Option<u64>,
     tools: Tools,
     wake: Wake,
 }
@@ -101,6 +103,7 @@ impl Corrections {
             by_document: HashMap::new(),
             closing: Vec::new(),
             marks: HashMap::new(),
+            stroke_in: None,
             tools: Tools::default(),
             wake: Arc::clone(wake),
         }
@@ -145,6 +148,20 @@ impl Corrections {
     pub fn is_settled(&self) -> bool {
         let is_settled = |c: &Correction| !c.corrector.is_busy() && !c.fresh && c.phase != Phase::Opening;
         self.closing.is_empty() && self.by_document.values().all(is_settled)
+    }
+
+    /// Ends a stroke in progress if its labels are no longer on screen, so that the journal has it: the view that it was drawn in
+    /// may not see the release of the button. `shown` is the document that can be drawn in.
+    pub(crate) fn end_hidden_stroke(&mut self, shown: Option<&Document>) {
+        let Some(id) = self.stroke_in else { return };
+        let correction = self.open(id);
+        if correction.is_some_and(|c| shown.is_some_and(|d| d.id == id && d.time == c.time)) {
+            return;
+        }
+        if let Some(correction) = correction {
+            correction.send(SessionRequest::EndStroke);
+        }
+        self.stroke_in = None;
     }
 
     /// Asks for the folder of the corrections of a document. They start from [`Documents::labels_to_correct`], or from

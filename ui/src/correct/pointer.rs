@@ -75,11 +75,8 @@ impl Corrections {
         let Some(correction) = self.by_document.get_mut(&id) else { return };
         let tools = &mut self.tools;
         if document.time != correction.time {
-            match event.phase {
-                PointerPhase::Down => notify_other_time(correction.time, effects),
-                PointerPhase::Move => {}
-                // A stroke that was begun at its own time point ends where it left it.
-                PointerPhase::Up => correction.send(SessionRequest::EndStroke),
+            if event.phase == PointerPhase::Down {
+                notify_other_time(correction.time, effects);
             }
             return;
         }
@@ -90,10 +87,14 @@ impl Corrections {
             (Tool::Paint | Tool::Erase, PointerPhase::Down) => {
                 let brush = tools.brush(event.view, correction.label, here);
                 correction.send(SessionRequest::BeginStroke(brush, event.zyx));
+                self.stroke_in = Some(id);
                 effects.act(DocumentsAction::ShowLabels(id));
             }
             (Tool::Paint | Tool::Erase, PointerPhase::Move) => correction.send(SessionRequest::ExtendStroke(event.zyx)),
-            (Tool::Paint | Tool::Erase, PointerPhase::Up) => correction.send(SessionRequest::EndStroke),
+            (Tool::Paint | Tool::Erase, PointerPhase::Up) => {
+                correction.send(SessionRequest::EndStroke);
+                self.stroke_in = None;
+            }
             (Tool::Fill, PointerPhase::Down) => {
                 if let Some(seed) = at {
                     let slice = Plane::new(axis(event.view), seed[event.view.axes()[0]]);

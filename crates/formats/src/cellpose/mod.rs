@@ -53,9 +53,9 @@ fn layout(pickle: &Pickle, masks: &ArrayValue) -> Result<Dense, Fault> {
     let dtype = dtype.ok_or_else(|| {
         Fault::unsupported(format!("its masks have the sample type {:?}", masks.code), "save them as integers")
     })?;
-    let (z, y, x) = match *masks.shape.as_slice() {
-        [y, x] => (1, y, x),
-        [z, y, x] => (z, y, x),
+    let ([z, y, x], [z_stride, y_stride, x_stride]) = match (masks.shape.as_slice(), masks.strides.as_slice()) {
+        (&[y, x], &[y_stride, x_stride]) => ([1, y, x], [0, y_stride, x_stride]),
+        (&[z, y, x], &[z_stride, y_stride, x_stride]) => ([z, y, x], [z_stride, y_stride, x_stride]),
         _ => {
             return Err(Fault::unsupported(
                 format!("its masks have the shape {:?}", masks.shape),
@@ -63,17 +63,17 @@ fn layout(pickle: &Pickle, masks: &ArrayValue) -> Result<Dense, Fault> {
             ));
         }
     };
-    if masks.fortran_order && [z, y, x].iter().filter(|n| **n > 1).count() > 1 {
-        return Err(Fault::unsupported("its masks are in Fortran order", "save them with numpy.ascontiguousarray"));
-    }
     let Value::Bytes(samples) = pickle.value(masks.data) else {
         return Err(Fault::malformed("its masks have no samples"));
     };
     let stored = samples.end.saturating_sub(samples.start);
-    let plane = y.checked_mul(x).ok_or_else(|| Fault::malformed("its masks are too large"))?;
-    let order = if masks.big_endian { ByteOrder::Big } else { ByteOrder::Little };
-    let layout =
-        Dense { order, dtype, data_at: samples.start, shape_full: [1, z, 1, y, x, 1], strides: [0, plane, 0, x, 1, 1] };
+    let layout = Dense {
+        order: if masks.big_endian { ByteOrder::Big } else { ByteOrder::Little },
+        dtype,
+        data_at: samples.start,
+        shape_full: [1, z, 1, y, x, 1],
+        strides: [0, z_stride, 0, y_stride, x_stride, 1],
+    };
     if layout.data_bytes() != Some(stored) {
         return Err(Fault::malformed(format!("masks of shape {:?} do not fit {stored} bytes", masks.shape)));
     }

@@ -22,8 +22,8 @@ pub(super) struct ArrayValue {
     pub code: String,
     /// Whether the samples are big-endian; false for types of single bytes.
     pub big_endian: bool,
-    /// Whether values along the first axis are contiguous.
-    pub fortran_order: bool,
+    /// Distances between neighbors along the axes, in samples.
+    pub strides: Vec<usize>,
     /// The samples ([`Value::Bytes`]), or the objects of an object array ([`Value::List`]).
     pub data: ValueId,
 }
@@ -78,22 +78,69 @@ fn fault(error: PickleError) -> Fault {
 pub(super) fn array(pickle: &Pickle, id: ValueId) -> Result<Option<ArrayValue>, Fault> {
     let Some((function, call)) = pickle.call(id) else { return Ok(None) };
     // Both calls have the same four parts: the state (version, shape, type, order, data), and the arguments (data, type,
-    // shape, order).
-    let (shape, sample, fortran_order, data) = if function.is(&MULTIARRAY, "_reconstruct") {
+    // shape, order, and the order of the axes from NumPy 2.3 on).
+    let (shape, sample, data, order) = if function.is(&MULTIARRAY, "_reconstruct") {
         let state = call.state.and_then(|state| pickle.tuple(state)).ok_or_else(damaged)?;
-        let &[_, shape, sample, order, data, ..] = state else { return Err(damaged()) };
-        let Value::Bool(fortran_order) = pickle.value(order) else { return Err(damaged()) };
-        (shape, sample, *fortran_order, data)
+        let &[_, shape, sample, is_fortran, data, ..] = state else { return Err(damaged()) };
+        let Value::Bool(is_fortran) = pickle.value(is_fortran) else { return Err(damaged()) };
+        (shape, sample, data, if *is_fortran { Order::Fortran } else { Order::C })
     } else if function.is(&NUMERIC, "_frombuffer") {
-        let &[data, sample, shape, order, ..] = call.arguments.as_slice() else { return Err(damaged()) };
-        (shape, sample, pickle.text(order) == Some("F"), data)
+        let &[data, sample, shape, order, ref axes @ ..] = call.arguments.as_slice() else { return Err(damaged()) };
+        let order = match (pickle.text(order), axes) {
+            (Some("C"), _) => Order::C,
+            (Some("F"), _) => Order::Fortran,
+            (Some("K"), [axes, ..]) => Order::Axes(counts(pickle, *axes).ok_or_else(damaged)?),
+            _ => return Err(damaged()),
+        };
+        (shape, sample, data, order)
     } else {
         return Ok(None);
     };
-    let lengths = pickle.tuple(shape).filter(|shape| shape.len() <= MAX_AXES).ok_or_else(damaged)?;
-    let shape: Option<Vec<usize>> = lengths.iter().map(|length| pickle.count(*length)).collect();
+    let (shape, strides) = counts(pickle, shape).and_then(|shape| order.arrange(shape)).ok_or_else(damaged)?;
     let (code, big_endian) = sample_type(pickle, sample).ok_or_else(damaged)?;
-    Ok(Some(ArrayValue { shape: shape.ok_or_else(damaged)?, code, big_endian, fortran_order, data }))
+    Ok(Some(ArrayValue { shape, strides, code, big_endian, data }))
+}
+
+/// How the samples of an array follow each other.
+enum Order {
+    /// The last axis varies fastest.
+    C,
+    /// The first axis varies fastest.
+    Fortran,
+    /// The samples have C order, and axis `i` of the array is axis `axes[i]` of the stated shape.
+    Axes(Vec<usize>),
+}
+
+impl Order {
+    /// Shape and strides of an array whose shape is stated; `None` if the order of its axes is not a permutation.
+    fn arrange(self, stated: Vec<usize>) -> Option<(Vec<usize>, Vec<usize>)> {
+        let rank = stated.len();
+        let mut strides = vec![0; rank];
+        let mut fastest_first: Vec<usize> = (0..rank).collect();
+        if !matches!(self, Self::Fortran) {
+            fastest_first.reverse();
+        }
+        let mut step = 1usize;
+        for axis in fastest_first {
+            *strides.get_mut(axis)? = step;
+            // Whether the samples fit is checked by the product of all extents.
+            step = step.saturating_mul(*stated.get(axis)?);
+        }
+        let Self::Axes(axes) = self else { return Some((stated, strides)) };
+        let mut sorted = axes.clone();
+        sorted.sort_unstable();
+        if !sorted.into_iter().eq(0..rank) {
+            return None;
+        }
+        let arranged = |of: &[usize]| axes.iter().map(|axis| of.get(*axis).copied()).collect::<Option<Vec<usize>>>();
+        Some((arranged(&stated)?, arranged(&strides)?))
+    }
+}
+
+/// The whole numbers of a tuple with one for each axis.
+fn counts(pickle: &Pickle, id: ValueId) -> Option<Vec<usize>> {
+    let values = pickle.tuple(id).filter(|values| values.len() <= MAX_AXES)?;
+    values.iter().map(|value| pickle.count(*value)).collect()
 }
 
 /// Code of a sample type, and whether it is big-endian.

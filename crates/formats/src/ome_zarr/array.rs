@@ -2,12 +2,13 @@
 
 use super::cache::CACHE_BYTES;
 use super::checksums::CHECKSUM_BYTES;
+use super::codec_chain::Chain;
 use super::codecs::{BytesCodec, filtered_bytes};
+use super::fill_value::fill_value;
 use super::filters::{Filter, SampleType, TypeNames, numpy_dtype};
 use super::folder::{Folder, join};
 use crate::{error::Fault, limits::Limits, meta::ByteOrder};
 use cytoscope_volume::{DType, element_count};
-use half::f16;
 use serde_json::{Map, Value};
 
 /// Largest number of axes: T, Z, C, Y, X.
@@ -183,7 +184,7 @@ fn array_shape(node: &Map<String, Value>, path: &str) -> Result<Vec<usize>, Faul
 }
 
 /// A list of positive extents.
-fn extents(node: &Map<String, Value>, key: &str) -> Result<Vec<usize>, Fault> {
+pub(super) fn extents(node: &Map<String, Value>, key: &str) -> Result<Vec<usize>, Fault> {
     let wrong = |found: &Value| {
         let shown: String = found.to_string().chars().take(80).collect();
         Fault::malformed(format!("{key} is {shown}; a list of whole numbers above 0 was expected"))
@@ -194,7 +195,7 @@ fn extents(node: &Map<String, Value>, key: &str) -> Result<Vec<usize>, Fault> {
     list.iter().map(|n| one(n).ok_or_else(|| wrong(value))).collect()
 }
 
-fn text<'a>(node: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
+pub(super) fn text<'a>(node: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
     node.get(key).and_then(Value::as_str)
 }
 
@@ -267,7 +268,7 @@ fn unsupported_type(name: &str) -> Fault {
 }
 
 /// A node of the codec list of Zarr 3: its name and configuration.
-fn named(value: &Value) -> Result<(&str, Map<String, Value>), Fault> {
+pub(super) fn named(value: &Value) -> Result<(&str, Map<String, Value>), Fault> {
     let name = value.as_str().or_else(|| value.get("name").and_then(Value::as_str));
     let name = name.ok_or_else(|| Fault::malformed("an entry of zarr.json has no name"))?;
     let configuration = value.get("configuration").and_then(Value::as_object).cloned().unwrap_or_default();
@@ -324,249 +325,11 @@ fn parse_v3(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
     })
 }
 
-/// The codecs of an array in Zarr 3.
-struct Chain {
-    /// Axes in the order in which they are stored.
-    stored: Vec<usize>,
-    order: ByteOrder,
-    codecs: Vec<BytesCodec>,
-    chunk_shape: Vec<usize>,
-    shards: Option<Shards>,
-}
-
-fn unsupported_order() -> Fault {
-    Fault::unsupported("the order of its codecs is not supported", "write it again with the codecs bytes and zstd")
-}
-
-impl Chain {
-    /// Reads a list of codecs for chunks of a shape and a type.
-    fn parse(list: Option<&Value>, chunk_shape: &[usize], dtype: DType, may_be_sharded: bool) -> Result<Self, Fault> {
-        let Some(list) = list.and_then(Value::as_array) else {
-            return Err(Fault::malformed("its zarr.json has no list of codecs"));
-        };
-        // Each codec that transposes takes as long as the number of axes.
-        if chunk_shape.len() > MAX_AXES {
-            return Err(Fault::malformed(format!("its chunks have {} axes", chunk_shape.len())));
-        }
-        let mut chain = Self {
-            stored: (0..chunk_shape.len()).collect(),
-            order: ByteOrder::Little,
-            codecs: Vec::new(),
-            chunk_shape: chunk_shape.to_vec(),
-            shards: None,
-        };
-        let mut to_bytes = false;
-        let mut is_order_stated = false;
-        let mut filters = Vec::new();
-        for entry in list {
-            match named(entry)? {
-                ("transpose", configuration) if !to_bytes => chain.transpose(&configuration)?,
-                ("bytes" | "endian", configuration) if !to_bytes => {
-                    to_bytes = true;
-                    let endian = text(&configuration, "endian");
-                    is_order_stated = endian.is_some();
-                    chain.order = match endian {
-                        None | Some("little") => ByteOrder::Little,
-                        Some("big") => ByteOrder::Big,
-                        Some(other) => return Err(Fault::malformed(format!("unknown byte order {other:?}"))),
-                    };
-                }
-                ("sharding_indexed", configuration) if !to_bytes && may_be_sharded => {
-                    to_bytes = true;
-                    // The codecs inside the shards are checked by themselves.
-                    is_order_stated = true;
-                    if !chain.stored.is_sorted() {
-                        let next_step = "write it again without a transpose before the sharding";
-                        return Err(Fault::unsupported("its shards are transposed, which is not supported", next_step));
-                    }
-                    chain = Self::sharded(&configuration, dtype)?;
-                }
-                ("transpose" | "bytes" | "endian" | "sharding_indexed", _) => return Err(unsupported_order()),
-                (name, configuration) if !to_bytes => filters.push((name, configuration)),
-                (_, _) if chain.shards.is_some() && may_be_sharded => {
-                    let next_step = "write it again with compressed chunks inside the shards";
-                    return Err(Fault::unsupported("its shards are compressed as a whole", next_step));
-                }
-                (name, configuration) => chain.codecs.push(BytesCodec::parse(name, &configuration)?),
-            }
-        }
-        let stored = chain.add_filters(filters, dtype)?;
-        if !to_bytes {
-            return Err(Fault::malformed("its codecs do not include \"bytes\""));
-        }
-        if !is_order_stated && stored.size_bytes() > 1 {
-            return Err(Fault::malformed("its codec \"bytes\" does not state the byte order (\"endian\")"));
-        }
-        Ok(chain)
-    }
-
-    /// Adds filters of samples of a type before the other codecs; returns the type of the samples after them.
-    fn add_filters(&mut self, filters: Vec<(&str, Map<String, Value>)>, dtype: DType) -> Result<DType, Fault> {
-        let mut samples = SampleType { dtype, order: self.order };
-        let mut codecs = Vec::with_capacity(filters.len() + self.codecs.len());
-        for (name, configuration) in filters {
-            let Some(filter) = Filter::parse(name, &configuration, samples, TypeNames::OfChunk)? else {
-                // A codec that is not known is refused by its name.
-                BytesCodec::parse(name, &configuration)?;
-                return Err(Fault::malformed(format!("its codec {name:?} comes before the codec \"bytes\"")));
-            };
-            if self.shards.is_some() || !self.stored.is_sorted() {
-                let problem = format!("its filter {name:?} before shards or with a transpose is not supported");
-                return Err(Fault::unsupported(problem, "write it again without filters"));
-            }
-            samples = filter.stored();
-            codecs.push(BytesCodec::Filter(filter));
-        }
-        codecs.append(&mut self.codecs);
-        self.codecs = codecs;
-        Ok(samples.dtype)
-    }
-
-    fn transpose(&mut self, configuration: &Map<String, Value>) -> Result<(), Fault> {
-        let rank = self.stored.len();
-        let order: Vec<usize> = match configuration.get("order") {
-            // An order with anything but numbers is empty, and refused below.
-            Some(Value::Array(list)) => {
-                let numbers = list.iter().map(|n| n.as_u64().and_then(|n| usize::try_from(n).ok()));
-                numbers.collect::<Option<_>>().unwrap_or_default()
-            }
-            Some(Value::String(letter)) if letter == "F" => (0..rank).rev().collect(),
-            Some(Value::String(letter)) if letter == "C" => (0..rank).collect(),
-            _ => Vec::new(),
-        };
-        let mut sorted = order.clone();
-        sorted.sort_unstable();
-        if !sorted.iter().copied().eq(0..rank) {
-            return Err(Fault::malformed("the order of its transpose codec is not a permutation of the axes"));
-        }
-        self.stored = order.iter().filter_map(|axis| self.stored.get(*axis).copied()).collect();
-        Ok(())
-    }
-
-    fn sharded(configuration: &Map<String, Value>, dtype: DType) -> Result<Self, Fault> {
-        let chunk_shape = extents(configuration, "chunk_shape")?;
-        let mut chain = Self::parse(configuration.get("codecs"), &chunk_shape, dtype, false)?;
-        // Without them, it is unknown whether a checksum follows the index, and thus where the index starts.
-        let index_codecs = configuration.get("index_codecs").and_then(Value::as_array).filter(|list| !list.is_empty());
-        let missing = || Fault::malformed("its shards state no codecs of their index (index_codecs)");
-        let mut index_has_checksum = false;
-        for (i, entry) in index_codecs.ok_or_else(missing)?.iter().enumerate() {
-            match named(entry)? {
-                ("bytes" | "endian", c) if i == 0 && text(&c, "endian") == Some("little") => {}
-                ("crc32c", _) if i == 1 => index_has_checksum = true,
-                (name, _) => {
-                    let next_step = "write it again with the index codecs bytes (little) and crc32c";
-                    return Err(Fault::unsupported(format!("the index of its shards uses {name:?}"), next_step));
-                }
-            }
-        }
-        let index_at_end = match text(configuration, "index_location") {
-            None | Some("end") => true,
-            Some("start") => false,
-            Some(other) => return Err(Fault::malformed(format!("unknown place {other:?} of the index of its shards"))),
-        };
-        chain.shards = Some(Shards { index_at_end, index_has_checksum });
-        Ok(chain)
-    }
-}
-
-/// Whole numbers up to this one, 2⁵³, are exact in 64-bit floats.
-const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
-
-/// The fill value in native byte order.
-fn fill_value(dtype: DType, value: &Value) -> Result<Vec<u8>, Fault> {
-    let size = dtype.size_bytes();
-    let wrong = || {
-        let shown: String = value.to_string().chars().take(80).collect();
-        Fault::malformed(format!("the fill value {shown} is not a value of the type {dtype}"))
-    };
-    let number = match value {
-        Value::Null | Value::Bool(false) => return Ok(vec![0; size]),
-        Value::Bool(true) => 1.0,
-        Value::Number(number) => number.as_f64().ok_or_else(wrong)?,
-        Value::String(name) => match name.as_str() {
-            "NaN" => f64::NAN,
-            "Infinity" => f64::INFINITY,
-            "-Infinity" => f64::NEG_INFINITY,
-            hex => return hexadecimal(hex, size).ok_or_else(wrong),
-        },
-        _ => return Err(wrong()),
-    };
-    let is_exact = number.fract() == 0.0 && number.abs() < MAX_EXACT_INTEGER;
-    let bytes = match dtype {
-        DType::F64 => number.to_ne_bytes().to_vec(),
-        DType::F32 => (number as f32).to_ne_bytes().to_vec(),
-        DType::F16 => f16::from_f64(number).to_ne_bytes().to_vec(),
-        DType::U64 => {
-            let exact = (is_exact && number >= 0.0).then_some(number as u64);
-            value.as_u64().or(exact).ok_or_else(wrong)?.to_ne_bytes().to_vec()
-        }
-        _ => {
-            let integer = value.as_i64().or(is_exact.then_some(number as i64)).ok_or_else(wrong)?;
-            let bits = size as u32 * 8;
-            let (low, high) = match dtype {
-                DType::I8 | DType::I16 | DType::I32 | DType::I64 => (i64::MIN >> (64 - bits), i64::MAX >> (64 - bits)),
-                _ => (0, i64::MAX >> (63 - bits)),
-            };
-            if integer < low || integer > high {
-                return Err(wrong());
-            }
-            let bytes = integer.to_le_bytes();
-            let mut native = bytes.get(..size).unwrap_or_default().to_vec();
-            if cfg!(target_endian = "big") {
-                native.reverse();
-            }
-            native
-        }
-    };
-    Ok(bytes)
-}
-
-/// The bits of a float, most significant digit first, such as `0x7fc00000`.
-fn hexadecimal(text: &str, size: usize) -> Option<Vec<u8>> {
-    let digits = text.strip_prefix("0x").filter(|digits| digits.len() == size * 2 && digits.is_ascii())?;
-    let bits = u64::from_str_radix(digits, 16).ok()?;
-    let mut native = bits.to_le_bytes().get(..size)?.to_vec();
-    if cfg!(target_endian = "big") {
-        native.reverse();
-    }
-    Some(native)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn fill_values_have_the_bytes_of_their_type() {
-        let of = |dtype: DType, value: Value| fill_value(dtype, &value).ok();
-        assert_eq!(of(DType::U16, json!(258)), Some(258u16.to_ne_bytes().to_vec()));
-        assert_eq!(of(DType::I16, json!(-2)), Some((-2i16).to_ne_bytes().to_vec()));
-        assert_eq!(of(DType::U64, json!(u64::MAX)), Some(vec![255; 8]));
-        assert_eq!(of(DType::U64, json!(0.0)), Some(vec![0; 8]));
-        assert_eq!(of(DType::U64, json!(7.0)), Some(7u64.to_ne_bytes().to_vec()));
-        assert_eq!(of(DType::I64, json!(i64::MIN)), Some(i64::MIN.to_ne_bytes().to_vec()));
-        assert_eq!(of(DType::F32, json!("-Infinity")), Some(f32::NEG_INFINITY.to_ne_bytes().to_vec()));
-        assert_eq!(of(DType::F32, json!("0x3f800000")), Some(1f32.to_ne_bytes().to_vec()));
-        assert_eq!(of(DType::U8, Value::Null), Some(vec![0]));
-        assert_eq!(of(DType::U8, json!(true)), Some(vec![1]));
-        for (dtype, value) in [
-            (DType::U8, json!(256)),
-            (DType::U8, json!(-1)),
-            (DType::U16, json!(1.5)),
-            (DType::U16, json!("NaN")),
-            (DType::U64, json!(-1)),
-            (DType::U64, json!(-1.0)),
-            (DType::U64, json!(1.5)),
-            (DType::I64, json!(1e19)),
-            (DType::F32, json!("0x3f80")),
-            (DType::U8, json!([0])),
-        ] {
-            assert_eq!(of(dtype, value.clone()), None, "{dtype} {value}");
-        }
-    }
 
     #[test]
     fn arrays_with_very_many_filters_are_refused() {

@@ -14,8 +14,13 @@ pub(crate) enum Checksum {
     Crc32,
     Crc32c,
     Adler32,
-    /// The checksum of HDF5.
+    /// The checksum of HDF5's data.
     Fletcher32,
+    /// The checksum of HDF5's metadata.
+    JenkinsLookup3 {
+        /// What is added to the initial state.
+        initial: u32,
+    },
 }
 
 impl Checksum {
@@ -26,6 +31,7 @@ impl Checksum {
             Self::Crc32c => "crc32c",
             Self::Adler32 => "adler32",
             Self::Fletcher32 => "fletcher32",
+            Self::JenkinsLookup3 { .. } => "jenkins_lookup3",
         }
     }
 
@@ -36,20 +42,21 @@ impl Checksum {
 
     /// Removes the checksum at the end of the bytes, or states why it is not theirs.
     pub fn verified(self, mut bytes: Vec<u8>) -> Result<Vec<u8>, String> {
-        let of_data: fn(&[u8]) -> u32 = match self {
-            Self::Crc32 => libdeflater::crc32,
-            Self::Adler32 => libdeflater::adler32,
-            Self::Fletcher32 => fletcher32,
+        let Some((data, stored)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
+            return Err("it is shorter than its checksum".to_owned());
+        };
+        let computed = match self {
+            Self::Crc32 => libdeflater::crc32(data),
+            Self::Adler32 => libdeflater::adler32(data),
+            Self::Fletcher32 => fletcher32(data),
+            Self::JenkinsLookup3 { initial } => jenkins_lookup3(data, initial),
             Self::Crc32c => {
                 let size = BytesRepresentation::UnboundedSize;
                 let decoded = Crc32cCodec::new().decode(Cow::Owned(bytes), &size, &CodecOptions::default());
                 return decoded.map(Cow::into_owned).map_err(|e| e.to_string());
             }
         };
-        let Some((data, stored)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
-            return Err("it is shorter than its checksum".to_owned());
-        };
-        let (computed, stored) = (of_data(data), u32::from_le_bytes(*stored));
+        let stored = u32::from_le_bytes(*stored);
         if computed != stored {
             return Err(format!("its checksum is {computed:08x}, but {stored:08x} is stored"));
         }
@@ -84,6 +91,45 @@ fn fletcher32(data: &[u8]) -> u32 {
     (reduced(second) << 16) | reduced(first)
 }
 
+/// Bytes that are mixed into the state of lookup3 at once.
+const BLOCK_BYTES: usize = 12;
+
+/// Bob Jenkins' hash `hashlittle` (<https://burtleburtle.net/bob/c/lookup3.c>).
+fn jenkins_lookup3(data: &[u8], initial: u32) -> u32 {
+    let start = 0xdead_beef_u32.wrapping_add(data.len() as u32).wrapping_add(initial);
+    let (mut a, mut b, mut c) = (start, start, start);
+    // The last block has 1 to 12 bytes.
+    let (blocks, last) = data.split_at(data.len().saturating_sub(1) / BLOCK_BYTES * BLOCK_BYTES);
+    for block in blocks.chunks(BLOCK_BYTES) {
+        let [x, y, z] = block_words(block);
+        (a, b, c) = (a.wrapping_add(x), b.wrapping_add(y), c.wrapping_add(z));
+        for bits in [4, 6, 8, 16, 19, 4] {
+            a = a.wrapping_sub(c) ^ c.rotate_left(bits);
+            c = c.wrapping_add(b);
+            (a, b, c) = (b, c, a);
+        }
+    }
+    if last.is_empty() {
+        return c;
+    }
+    let [x, y, z] = block_words(last);
+    (a, b, c) = (a.wrapping_add(x), b.wrapping_add(y), c.wrapping_add(z));
+    for bits in [14, 11, 25, 16, 4, 14, 24] {
+        c = (c ^ b).wrapping_sub(b.rotate_left(bits));
+        (a, b, c) = (b, c, a);
+    }
+    // What was computed last; the letters were exchanged after it.
+    b
+}
+
+/// The three words of a block, little-endian, after it was filled with zeros.
+fn block_words(block: &[u8]) -> [u32; 3] {
+    let mut filled = [0; BLOCK_BYTES];
+    filled.iter_mut().zip(block).for_each(|(slot, byte)| *slot = *byte);
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = filled;
+    [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_le_bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,6 +149,16 @@ mod tests {
             (Checksum::Fletcher32, 64, 0x42b24e2e),
             (Checksum::Fletcher32, 2000, 0x35733f9c),
             (Checksum::Fletcher32, 1441, 0x54b0e537),
+            (Checksum::JenkinsLookup3 { initial: 0 }, 1, 0x04ec883b),
+            (Checksum::JenkinsLookup3 { initial: 0 }, 5, 0xb21735c1),
+            (Checksum::JenkinsLookup3 { initial: 7 }, 5, 0x2706d443),
+            (Checksum::JenkinsLookup3 { initial: 0 }, 11, 0x75299b1b),
+            (Checksum::JenkinsLookup3 { initial: 0 }, 12, 0x38919c27),
+            (Checksum::JenkinsLookup3 { initial: 0 }, 13, 0xe1f0cbae),
+            (Checksum::JenkinsLookup3 { initial: 0 }, 24, 0xff0cb32c),
+            (Checksum::JenkinsLookup3 { initial: 0 }, 64, 0x88ea27e0),
+            (Checksum::JenkinsLookup3 { initial: 0xffff_fff0 }, 64, 0x0c73e936),
+            (Checksum::JenkinsLookup3 { initial: 0 }, 1441, 0xe5eeb302),
         ] {
             let sealed = [data(n), u32::to_le_bytes(expected).to_vec()].concat();
             assert_eq!(checksum.verified(sealed.clone()), Ok(data(n)), "{} of {n} bytes", checksum.name());

@@ -56,6 +56,7 @@ impl BytesCodec {
             "crc32c" => checksum(Checksum::Crc32c, settings)?,
             "adler32" => checksum(Checksum::Adler32, settings)?,
             "fletcher32" => Self::Checksum { kind: Checksum::Fletcher32, is_first: false },
+            "jenkins_lookup3" => Self::Checksum { kind: jenkins_lookup3(settings)?, is_first: false },
             "lz4" => Self::Lz4,
             "shuffle" => {
                 let size = settings.get("elementsize").map_or(Some(DEFAULT_ELEMENT_BYTES), Value::as_u64);
@@ -129,6 +130,18 @@ fn checksum(kind: Checksum, settings: &Map<String, Value>) -> Result<BytesCodec,
         }
     };
     Ok(BytesCodec::Checksum { kind, is_first })
+}
+
+/// The checksum `jenkins_lookup3` with the initial value of its settings. numcodecs can compute it of a prefix before the data,
+/// but no program stores a prefix in the metadata of an array, so its form there is unknown.
+fn jenkins_lookup3(settings: &Map<String, Value>) -> Result<Checksum, Fault> {
+    if settings.get("prefix").is_some_and(|prefix| !prefix.is_null()) {
+        let problem = "the checksum \"jenkins_lookup3\" of its chunks has a prefix, which is not supported";
+        return Err(Fault::unsupported(problem, "write it again without a prefix, or without this checksum"));
+    }
+    let initial = settings.get("initval").map_or(Some(0), Value::as_u64).and_then(|value| u32::try_from(value).ok());
+    let wrong = || Fault::malformed("the initval of its checksum \"jenkins_lookup3\" is not a whole number of 32 bits");
+    Ok(Checksum::JenkinsLookup3 { initial: initial.ok_or_else(wrong)? })
 }
 
 /// Number of bytes that the filters in `codecs` make of `len` bytes.

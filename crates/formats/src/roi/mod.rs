@@ -61,6 +61,10 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
         ));
     }
     limits::check_outlines(&rois)?;
+    // In a time series without slices, regions state the plane, as in ImageJ, and their names the time point.
+    for roi in rois.iter_mut().filter(|roi| roi.t == 0 && named_time(&roi.name) == Some(roi.z)) {
+        (roi.t, roi.z) = (roi.z, 0);
+    }
     let labels = labels(&rois);
     let dtype = if labels.iter().all(|l| *l <= u32::from(u16::MAX)) { DType::U16 } else { DType::U32 };
     let last = |of: fn(&Roi) -> usize| rois.iter().map(of).max().unwrap_or(0).max(1);
@@ -152,6 +156,15 @@ fn named_label(name: &str) -> Option<u32> {
     let rest = name.strip_prefix("label-")?;
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
     digits.parse().ok().filter(|label| *label > 0)
+}
+
+/// The time point T of a name `label-N_t-T`, as the writer names the regions of a time series without slices.
+fn named_time(name: &str) -> Option<usize> {
+    let (label, time) = name.strip_prefix("label-")?.split_once("_t-")?;
+    if !label.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    time.parse().ok().filter(|time| *time > 0)
 }
 
 /// The regions of a file with their labels. Of overlapping regions, the last one is seen.

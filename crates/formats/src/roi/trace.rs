@@ -9,6 +9,8 @@ pub(crate) struct Position {
     pub z: u32,
     /// Time point; 0 if the stack has only one.
     pub t: u32,
+    /// Whether the stack has more than one along several of the axes channel, slice and time: a hyperstack of ImageJ.
+    pub is_hyperstack: bool,
 }
 
 /// Corners of a closed outline, x and y. The area is on the right-hand side, so outlines of holes run the other way.
@@ -136,12 +138,16 @@ pub(crate) fn encode(outlines: &[Outline], name: &str, position: Position) -> Ve
             put(36, &((coordinates.len() / 4) as u32).to_be_bytes());
         }
     }
-    // Stacks have one position, hyperstacks three.
-    put(56, &(if position.t == 0 { position.z } else { 0 }).to_be_bytes());
+    // ImageJ finds the region of a hyperstack by channel (0: all of them), slice and time point, and that of another stack by
+    // the number of the plane only. A region that states both belongs to all planes of the other stack.
+    let (plane, czt) = match position.is_hyperstack {
+        true => (0, [0, position.z, position.t]),
+        false => (position.z.max(position.t), [0; 3]),
+    };
+    put(56, &plane.to_be_bytes());
     put(60, &(header2_at as u32).to_be_bytes());
     let mut header2 = vec![0u8; HEADER];
     let text: Vec<u8> = name.encode_utf16().flat_map(u16::to_be_bytes).collect();
-    let czt = if position.t == 0 { [0; 3] } else { [1, position.z.max(1), position.t] };
     let fields = [czt[0], czt[1], czt[2], (header2_at + HEADER) as u32, (text.len() / 2) as u32];
     let numbers = fields.iter().flat_map(|n| n.to_be_bytes());
     header2.iter_mut().skip(4).zip(numbers).for_each(|(slot, byte)| *slot = byte);

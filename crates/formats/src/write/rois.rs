@@ -61,7 +61,7 @@ pub(super) fn regions(spec: &WriteSpec, first: usize, slab: &Array) -> Vec<Entry
     entries
 }
 
-/// Returns slice and time point of a plane, from 1; 0 along an axis of length 1.
+/// Returns the position of a plane: slice and time point from 1, or 0 along an axis of length 1.
 fn position(spec: &WriteSpec, plane: usize) -> Position {
     let at = |axis: Axis| {
         let leading = spec.leading();
@@ -69,7 +69,9 @@ fn position(spec: &WriteSpec, plane: usize) -> Position {
         let step: usize = leading.iter().skip(i + 1).map(|d| d.1).product();
         (plane / step.max(1) % spec.size(axis)) as u32 + 1
     };
-    Position { z: at(Axis::Z), t: at(Axis::T) }
+    let extents = [spec.stack_channels, spec.size(Axis::Z), spec.size(Axis::T)];
+    let is_hyperstack = extents.iter().filter(|extent| **extent > 1).count() > 1;
+    Position { z: at(Axis::Z), t: at(Axis::T), is_hyperstack }
 }
 
 /// Returns whether a file holds one region instead of a set.

@@ -88,6 +88,8 @@ pub struct WriteSpec {
     pub time_interval_secs: Option<f64>,
     /// Names and colors of the channels; channels beyond the end of the list have none.
     pub channels: Vec<Channel>,
+    /// Number of channels of the stack that the regions of an ImageJ ROI set belong to; 1 if it is unknown.
+    pub stack_channels: usize,
     /// Values shown as black and white. If `None`, the range of the written values, so that labels are not displayed
     /// black.
     pub display_range: Option<(f64, f64)>,
@@ -113,6 +115,7 @@ impl WriteSpec {
             origin_um: [0.0; 3],
             time_interval_secs: None,
             channels: Vec::new(),
+            stack_channels: 1,
             display_range: None,
             description: None,
         }

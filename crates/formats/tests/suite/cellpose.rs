@@ -33,6 +33,28 @@ fn masks_are_read_from_files_that_numpy_wrote() {
 }
 
 #[test]
+fn masks_in_other_orders_are_read_from_files_that_numpy_wrote() {
+    // Written by NumPy 2.4: masks in Fortran order with numpy.save (protocol 4) and with protocol 5; and, with protocol 5,
+    // masks whose axes in memory are Y, X, Z.
+    for (name, file) in [
+        ("fortran", &include_bytes!("../../../../fuzz/seeds/read_cellpose/fortran")[..]),
+        ("fortran_protocol5", &include_bytes!("../../../../fuzz/seeds/read_cellpose/fortran_protocol5")[..]),
+        ("axes_protocol5", &include_bytes!("../../../../fuzz/seeds/read_cellpose/axes_protocol5")[..]),
+    ] {
+        let expected = Array::new("ZYX".parse().unwrap(), vec![2, 3, 4], (1..=24u16).collect::<Vec<u16>>()).unwrap();
+        assert_eq!(read(file), Ok(expected), "{name}");
+    }
+    // Neither an order that NumPy does not write nor axes that are no permutation are guessed.
+    let good = include_bytes!("../../../../fuzz/seeds/read_cellpose/axes_protocol5");
+    let order = good.windows(4).position(|part| part == b"\x8c\x01K\x94").unwrap();
+    for (at, byte) in [(order + 2, b'A'), (order + 5, 3), (order + 7, 1)] {
+        let mut changed = good.to_vec();
+        changed[at] = byte;
+        assert_eq!(read(&changed), Err(FormatErrorKind::Malformed), "byte {at} is {byte}");
+    }
+}
+
+#[test]
 fn other_python_objects_are_refused_and_never_executed() {
     let folder = tempfile::tempdir().unwrap();
     let made = folder.path().join("made");

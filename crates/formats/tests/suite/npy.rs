@@ -1,7 +1,7 @@
 //! NPY headers as NumPy and other programs write them.
 
 use cytoscope_formats::{FormatErrorKind, OpenOptions, open_bytes};
-use cytoscope_volume::Samples;
+use cytoscope_volume::{Region, Samples};
 
 fn file(version: u8, header: &str, samples: &[i16]) -> Vec<u8> {
     let mut bytes = b"\x93NUMPY".to_vec();
@@ -45,11 +45,89 @@ fn fortran_order_is_recognized_in_every_spelling() {
         "{'descr': '<i2', 'fortran_order' :\tTrue, 'shape': (2, 3)}",
         "{\"descr\": \"<i2\", \"fortran_order\": True, \"shape\": (2, 3)}",
     ] {
-        assert_eq!(read(1, header, &[0; 6]), Err(FormatErrorKind::Unsupported), "{header}");
+        assert_eq!(read(1, header, &[1, 4, 2, 5, 3, -6]), Ok(vec![1, 2, 3, 4, 5, -6]), "{header}");
+        assert_eq!(read(1, header, &[0; 5]), Err(FormatErrorKind::Malformed), "{header}");
     }
     // With a single axis both orders are the same.
     let header = "{'descr': '<i2', 'fortran_order': True, 'shape': (1, 3)}";
     assert_eq!(read(1, header, &[7, 8, 9]), Ok(vec![7, 8, 9]));
+}
+
+/// A file with the element `n` of the array, counted in C order, made by `element`.
+fn array_file(descr: &str, is_fortran: bool, shape: [usize; 3], element: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
+    let (order, [planes, rows, columns]) = (if is_fortran { "True" } else { "False" }, shape);
+    let header = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': ({planes}, {rows}, {columns})}}");
+    let mut bytes = file(1, &header, &[]);
+    let mut put =
+        |plane: usize, row: usize, column: usize| bytes.extend(element((plane * rows + row) * columns + column));
+    if is_fortran {
+        for column in 0..columns {
+            for row in 0..rows {
+                (0..planes).for_each(|plane| put(plane, row, column));
+            }
+        }
+    } else {
+        for plane in 0..planes {
+            for row in 0..rows {
+                (0..columns).for_each(|column| put(plane, row, column));
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn arrays_in_fortran_order_that_numpy_wrote_are_read() {
+    // numpy.save of numpy.asfortranarray((numpy.arange(24) + 1).reshape(2, 3, 4).astype(">u2")).
+    let stored = [1, 13, 5, 17, 9, 21, 2, 14, 6, 18, 10, 22, 3, 15, 7, 19, 11, 23, 4, 16, 8, 20, 12, 24];
+    let mut bytes = file(1, "{'descr': '>u2', 'fortran_order': True, 'shape': (2, 3, 4), }", &[]);
+    bytes.extend(stored.iter().flat_map(|value: &u16| value.to_be_bytes()));
+    let image = open_bytes(bytes, &OpenOptions::default()).unwrap();
+    assert_eq!(image.meta().shape_full, [1, 2, 1, 3, 4, 1]);
+    assert_eq!(image.read_all().unwrap().into_samples(), Samples::U16((1..=24).collect()));
+    // numpy.save of numpy.array([[1, 3], [2, 4]], "<f8", order="F").
+    let seed = include_bytes!("../../../../fuzz/seeds/read_npy/fortran_doubles");
+    let doubles = open_bytes(seed.to_vec(), &OpenOptions::default()).unwrap();
+    assert_eq!(doubles.read_all().unwrap().into_samples(), Samples::F64(vec![1.0, 3.0, 2.0, 4.0]));
+}
+
+#[test]
+fn every_sample_type_is_read_in_fortran_order() {
+    for descr in ["|b1", "|u1", "|i1", "<u2", ">u2", "<i2", "<f2", "<u4", ">i4", "<f4", ">f4", "<u8", ">i8", "<f8"] {
+        let size: usize = descr[2..].parse().unwrap();
+        let element = |n: usize| (0..size).map(|byte| (n * 8 + byte) as u8).collect::<Vec<u8>>();
+        let read = |is_fortran: bool| {
+            let bytes = array_file(descr, is_fortran, [2, 3, 4], element);
+            open_bytes(bytes, &OpenOptions::default()).unwrap().read_all().unwrap()
+        };
+        let (rows, columns) = (read(false), read(true));
+        assert_eq!((columns.shape(), columns.dtype()), (rows.shape(), rows.dtype()), "{descr}");
+        assert!(columns.samples().as_bytes() == rows.samples().as_bytes(), "{descr}");
+    }
+}
+
+#[test]
+fn regions_of_arrays_in_fortran_order_are_read() {
+    // Larger than what is read at once; with few samples in each part of the file; and in other axes than by default.
+    for (shape, axes) in [([60, 170, 130], "ZYX"), ([5000, 3, 4], "ZYX"), ([3, 5000, 4], "TYX"), ([70, 80, 3], "YXC")] {
+        let element = |n: usize| (n as u32).to_be_bytes().to_vec();
+        let options = OpenOptions { axes: Some(axes.parse().unwrap()), ..OpenOptions::default() };
+        let open = |is_fortran: bool| open_bytes(array_file(">u4", is_fortran, shape, element), &options).unwrap();
+        let (rows, columns) = (open(false), open(true));
+        let full = rows.meta().shape_full.clone();
+        assert_eq!(columns.meta().shape_full, full);
+        let whole = Region::whole(&full);
+        let mut regions = vec![whole.clone()];
+        for axis in (0..6).filter(|axis| full[*axis] > 1) {
+            let last = full[axis] - 1;
+            regions.push(whole.clone().with_range(axis, last, 1));
+            regions.push(whole.clone().with_range(axis, 1, last).with_range(3, full[3] / 2, 1));
+        }
+        for region in regions {
+            let (got, expected) = (columns.read(0, &region).unwrap(), rows.read(0, &region).unwrap());
+            assert!(got.samples().as_bytes() == expected.samples().as_bytes(), "{shape:?} {axes} {region:?}");
+        }
+    }
 }
 
 #[test]

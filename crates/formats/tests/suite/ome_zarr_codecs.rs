@@ -119,7 +119,7 @@ fn filters_that_are_not_supported_are_named() {
         ("<u2", "uint16", json!({"id": "delta", "dtype": "<i2"}), "<i2"),
         ("<u2", "uint16", json!({"id": "delta", "dtype": ">u2"}), ">u2"),
         ("<f4", "float32", json!({"id": "quantize", "digits": 1, "dtype": "<f4", "astype": "<f16"}), "<f16"),
-        ("<u2", "uint16", json!({"id": "jenkins_lookup3"}), "jenkins_lookup3"),
+        ("<u2", "uint16", json!({"id": "jenkins_lookup3", "prefix": [1]}), "jenkins_lookup3"),
         ("<u2", "uint16", json!({"id": "categorize"}), "categorize"),
     ] {
         let filters = json!([filter]);
@@ -163,9 +163,16 @@ fn damaged_settings_and_samples_out_of_range_are_refused() {
         let error = scaled(settings(scale.clone()), sample).unwrap_err();
         assert_eq!(error.kind(), FormatErrorKind::Malformed, "{scale} {sample}: {error}");
     }
-    let checksum = json!([{"id": "crc32", "location": "middle"}]);
-    let path = version_2(folder.path(), "<u2", &none, &checksum, &[0; 20]);
-    assert_eq!(read(&path).unwrap_err().kind(), FormatErrorKind::Malformed);
+    for checksum in [
+        json!({"id": "crc32", "location": "middle"}),
+        json!({"id": "jenkins_lookup3", "initval": 4_294_967_296u64}),
+        json!({"id": "jenkins_lookup3", "initval": "0"}),
+    ] {
+        let path = version_2(folder.path(), "<u2", &none, &json!([checksum]), &[0; 20]);
+        let error = read(&path).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Malformed, "{checksum}: {error}");
+        assert!(error.to_string().contains(checksum["id"].as_str().unwrap()), "{checksum}: {error}");
+    }
     let bits = json!([{"id": "packbits"}]);
     for chunk in [[0u8; 2].as_slice(), &[8, 0, 0]] {
         let is_read = read(&version_2(folder.path(), "|b1", &bits, &none, chunk)).is_ok();
@@ -192,7 +199,7 @@ fn filters_of_zarr_python_are_read_in_folders_and_shards() {
     let folder = tempfile::tempdir().unwrap();
     let script = r#"
 import sys, warnings, numpy, numcodecs, zarr
-from numcodecs.checksum32 import CRC32, CRC32C, Adler32
+from numcodecs.checksum32 import CRC32, CRC32C, Adler32, JenkinsLookup3
 from numcodecs.fletcher32 import Fletcher32
 try:
     import zarr.codecs.numcodecs as three
@@ -215,11 +222,11 @@ def put(name, version, data, chunks=(2, 16, 31), **options):
     group.attrs.update({"multiscales": [meta]} if version == 2 else {"ome": {"version": "0.5", "multiscales": [meta]}})
     wanted = zarr.open_group(f"{out}/{name}.zarr", mode="r")["0"][...]
     wanted = wanted.astype("u1") if wanted.dtype == bool else wanted.astype(wanted.dtype.newbyteorder("<"))
-    numpy.save(f"{out}/{name}.npy", wanted)
+    numpy.save(f"{out}/{name}.npy", numpy.ascontiguousarray(wanted))
 N = numcodecs
 for i, (data, filters) in enumerate([
     (u2, [CRC32()]), (u2, [CRC32(location="end")]), (u2, [CRC32C(location="start")]), (u2, [Adler32()]),
-    (u2, [Fletcher32()]), (u1, [Fletcher32()]),
+    (u2, [Fletcher32()]), (u1, [Fletcher32()]), (u2, [JenkinsLookup3()]), (u1, [JenkinsLookup3(initval=4000000000)]),
     (f8, [N.AsType("<f4", "<f8")]), (f4.astype(">f4"), [N.AsType("<f8", ">f4")]), (i2, [N.AsType("<f4", "<i2")]),
     (f4, [N.Quantize(2, "<f4")]), (f8, [N.Quantize(1, "<f8", "<f2")]), (f8, [N.BitRound(10)]), (f2, [N.BitRound(5)]),
     (f4, [N.FixedScaleOffset(-500, 60, "<f4", "<u2")]), (f2, [N.FixedScaleOffset(3.3, 7.7, "<f2")]),
@@ -240,7 +247,7 @@ for i, (data, filters) in enumerate([
 ]):
     put(f"v3_{i}", 3, data, filters=filters, compressors=[zarr.codecs.ZstdCodec(checksum=True), three.CRC32()])
     put(f"v3_{i}_shards", 3, data, chunks=(2, 11, 16), shards=(4, 33, 48), filters=filters)
-for codec in ["CRC32", "CRC32C", "Adler32", "Fletcher32"]:
+for codec in ["CRC32", "CRC32C", "Adler32", "Fletcher32", "JenkinsLookup3"]:
     put(f"v3_{codec}", 3, u1, compressors=[getattr(three, codec)()])
 "#;
     common::run_python(&python, script, &[folder.path().to_str().unwrap()]);

@@ -247,6 +247,53 @@ fn a_single_region_is_written_to_a_roi_file() {
     }
 }
 
+/// Writes an object in the last plane of a stack with these axes to a `.roi` file. Returns the file and the position in it:
+/// number of the plane, channel, slice and time point.
+fn written_position(path: &Path, axes: &str, leading: &[usize], stack_channels: usize) -> (Vec<u8>, [u32; 4]) {
+    let shape = [leading, &[2, 3]].concat();
+    let mut values = vec![0u8; shape.iter().product()];
+    *values.last_mut().unwrap() = 1;
+    let array = Array::new(axes.parse().unwrap(), shape, values).unwrap();
+    let spec = WriteSpec { stack_channels, ..WriteSpec::of(&array, Container::RoiSet) };
+    write_array(path, &array, &spec).unwrap();
+    let bytes = std::fs::read(path).unwrap();
+    let number = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+    let second = number(60) as usize;
+    let position = [number(56), number(second + 4), number(second + 8), number(second + 12)];
+    (bytes, position)
+}
+
+#[test]
+fn regions_have_the_position_by_which_imagej_finds_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("object.roi");
+    for (axes, leading, stack_channels, expected) in [
+        ("YX", vec![], 1, [0, 0, 0, 0]),
+        ("YX", vec![], 3, [0, 0, 0, 0]),
+        // The number of the plane in stacks with slices or time points only.
+        ("ZYX", vec![4], 1, [4, 0, 0, 0]),
+        ("TYX", vec![5], 1, [5, 0, 0, 0]),
+        // Slice and time point in hyperstacks, and all channels.
+        ("ZYX", vec![4], 2, [0, 0, 4, 0]),
+        ("TYX", vec![5], 3, [0, 0, 0, 5]),
+        ("TZYX", vec![5, 4], 1, [0, 0, 4, 5]),
+        ("TZYX", vec![5, 4], 2, [0, 0, 4, 5]),
+    ] {
+        let (bytes, position) = written_position(&path, axes, &leading, stack_channels);
+        assert_eq!(position, expected, "{axes} of {stack_channels} channels");
+        // The region is read back at its place, also without the stack.
+        let image = open_bytes(bytes, &OpenOptions::default()).unwrap();
+        let extent = |axis: char| axes.find(axis).and_then(|i| leading.get(i)).copied().unwrap_or(1);
+        assert_eq!(
+            image.meta().shape_full,
+            [extent('T'), extent('Z'), 1, 2, 3, 1],
+            "{axes} of {stack_channels} channels"
+        );
+        let labels = image.read_all().unwrap().samples().to_f32();
+        assert_eq!(labels.last(), Some(&1.0), "{axes} of {stack_channels} channels");
+    }
+}
+
 const CHECK: &str = "
 import json, sys
 import roifile
@@ -255,6 +302,13 @@ print(json.dumps([
     [r.name, int(r.position), r.roitype.name, [r.top, r.left, r.bottom, r.right], r.coordinates().astype(float).tolist()]
     for r in rois
 ]))
+";
+
+const CHECK_POSITION: &str = "
+import json, sys
+import roifile
+roi = roifile.roiread(sys.argv[1])
+print(json.dumps([int(n) for n in (roi.position, roi.c_position, roi.z_position, roi.t_position)]))
 ";
 
 #[test]
@@ -276,4 +330,11 @@ fn roifile_reads_what_is_written() {
     let found: serde_json::Value = serde_json::from_str(&text).unwrap();
     let corners = [[1.0, 1.0], [3.0, 1.0], [3.0, 3.0], [1.0, 3.0]];
     assert_eq!(found, serde_json::json!([["label-9_z-2", 2, "TRACED", [1, 1, 3, 3], corners]]));
+    let path = folder.path().join("object.roi");
+    for (axes, leading, stack_channels) in [("ZYX", vec![4], 1), ("ZYX", vec![4], 2), ("TZYX", vec![5, 4], 2)] {
+        let (_, position) = written_position(&path, axes, &leading, stack_channels);
+        let text = common::run_python(&python, CHECK_POSITION, &[path.to_str().unwrap()]);
+        let found: Vec<u32> = serde_json::from_str(&text).unwrap();
+        assert_eq!(found, position, "{axes} of {stack_channels} channels");
+    }
 }

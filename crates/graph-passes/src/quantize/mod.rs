@@ -20,7 +20,7 @@ use cytoscope_graph::{Graph, GraphError, Op, Result, ValueId, op_name};
 pub use equalize::{Domain, domains};
 pub use groups::{Group, groups};
 pub use layers::{Layer, QuantizableLayers, quantizable_layers};
-pub use write::{QuantizedWeight, quantize_weight, shift_bias};
+pub use write::{QuantizedWeight, copy_int8_layers, quantize_weight, shift_bias};
 
 /// Range of an asymmetric 8-bit tensor: 255 steps from minimum to maximum, with 0 represented exactly.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -229,13 +229,64 @@ pub fn shift_bias(graph: &mut Graph, layer: &str, shift: &[f32]) -> Result<()> {
             held.iter().zip(shift).map(|(b, s)| b + s).collect()
         }
     };
-    let bias = graph.add_initializer(format!("{layer}_corrected_bias"), Tensor::vector(bias));
+    set_bias(graph, index, Tensor::vector(bias));
+    crate::eliminate_dead(graph);
+    Ok(())
+}
+
+/// Copies the int8 weights and the biases of convolutions from one quantized network to another one made from the same
+/// float network, by the names of their nodes. A convolution that is in float in either network is left as it is.
+///
+/// # Errors
+/// [`GraphError::Misused`] if weights of the same name differ in shape.
+pub fn copy_int8_layers(from: &Graph, to: &mut Graph) -> Result<()> {
+    let (from_producers, to_producers) = (from.producers(), to.producers());
+    let stored = |graph: &Graph, producers: &BTreeMap<ValueId, usize>, node: &Node| -> Option<ValueId> {
+        let dequantize = producers.get(&node.input(1)?).and_then(|index| graph.nodes.get(*index))?;
+        let weight = dequantize.input(0).filter(|_| matches!(dequantize.op, Op::DequantizeLinear { .. }))?;
+        graph.constant(weight).map(|_| weight)
+    };
+    let by_name: BTreeMap<&str, &Node> = from.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
+    let mut weights: Vec<(ValueId, Arc<Tensor>)> = Vec::new();
+    let mut biases: Vec<(usize, Arc<Tensor>)> = Vec::new();
+    for (index, node) in to.nodes.iter().enumerate().filter(|(_, n)| matches!(n.op, Op::Conv(_) | Op::ConvTranspose(_)))
+    {
+        let Some(source) = by_name.get(node.name.as_str()) else { continue };
+        let (Some(copied), Some(replaced)) = (stored(from, &from_producers, source), stored(to, &to_producers, node))
+        else {
+            continue;
+        };
+        if let (Some(new), Some(old)) = (from.constant(copied), to.constant(replaced)) {
+            if new.shape() != old.shape() || new.dtype() != old.dtype() {
+                let shown = |tensor: &Tensor| format!("{:?} {}", tensor.shape(), tensor.dtype());
+                return Err(GraphError::misused(format!("weights of \"{}\"", node.name), shown(new), shown(old)));
+            }
+            weights.push((replaced, Arc::clone(new)));
+        }
+        let own = node.input(2).and_then(|id| to.constant(id));
+        let bias = source.input(2).and_then(|id| from.constant(id));
+        if let Some(bias) = bias.filter(|bias| own != Some(*bias)) {
+            biases.push((index, Arc::clone(bias)));
+        }
+    }
+    for (id, value) in weights {
+        to.initializers.insert(id, value);
+    }
+    for (index, value) in biases {
+        set_bias(to, index, value.as_ref().clone());
+    }
+    crate::eliminate_dead(to);
+    Ok(())
+}
+
+/// Gives a convolution a bias of its own, by the index of its node.
+fn set_bias(graph: &mut Graph, index: usize, bias: Tensor) {
+    let name = graph.nodes.get(index).map_or_else(String::new, |node| format!("{}_corrected_bias", node.name));
+    let bias = graph.add_initializer(name, bias);
     if let Some(node) = graph.nodes.get_mut(index) {
         node.inputs.resize(node.inputs.len().max(3), None);
         if let Some(slot) = node.inputs.get_mut(2) {
             *slot = Some(bias);
         }
     }
-    crate::eliminate_dead(graph);
-    Ok(())
 }

@@ -6,8 +6,8 @@ use cytoscope_graph::{
     Activation, ConvAttrs, Dim, ElementType, Graph, GraphErrorKind, GraphLimits, Op, Tensor, ValueId,
 };
 use cytoscope_graph_passes::quantize::{
-    Activations, QuantRange, domains, groups, is_quantized, prepare, quantizable_layers, quantize, quantize_weight,
-    shift_bias,
+    Activations, QuantRange, copy_int8_layers, domains, groups, is_quantized, prepare, quantizable_layers, quantize,
+    quantize_weight, shift_bias,
 };
 
 use crate::quantized_nets::{SHAPE, free_input, inside, nets, pooled, quantize_static, relative_l2, run};
@@ -232,6 +232,66 @@ fn shifting_a_bias_adds_it_where_there_was_none() {
     }
     assert!(shift_bias(&mut shifted, &last.name, &[0.0; 2]).is_err());
     assert!(shift_bias(&mut shifted, "nosuch", &[0.0]).is_err());
+}
+
+/// Returns the values of an initializer, by name.
+fn stored(graph: &Graph, name: &str) -> Vec<f64> {
+    graph.constant(graph.find(name).unwrap()).unwrap().to_f64_vec()
+}
+
+#[test]
+fn int8_layers_are_copied_to_a_network_with_other_layers_in_float() {
+    for (name, net) in nets() {
+        let float = prepare(&net).unwrap();
+        let x = common::noise_tensor(5, &SHAPE);
+        let layers = quantizable_layers(&float).layers;
+        // Stands for a trained network: all int8 weights and one bias differ from the calibrated ones.
+        let calibrated = quantize_static(&float, &x, &BTreeSet::new());
+        let mut trained = calibrated.clone();
+        let weights: BTreeSet<String> =
+            layers.iter().map(|l| format!("{}_quantized", float.value(l.weight).name)).collect();
+        for weight in &weights {
+            let id = trained.find(weight).unwrap();
+            let held = trained.constant(id).unwrap();
+            let moved = held.to_f64_vec().iter().map(|v| (v - v.signum() * 3.0) as i8).collect::<Vec<i8>>();
+            let moved = Tensor::new(held.shape(), moved).unwrap();
+            trained.initializers.insert(id, moved.into());
+        }
+        let last = layers.last().unwrap();
+        let channels = float.constant(last.weight).unwrap().shape()[last.weight_axis()];
+        shift_bias(&mut trained, &last.name, &vec![0.5; channels]).unwrap();
+        let expected = run(&trained, &x);
+        assert!(relative_l2(&run(&calibrated, &x), &expected) > 1e-3, "{name}");
+        let mut copy = calibrated.clone();
+        copy_int8_layers(&trained, &mut copy).unwrap();
+        assert_eq!(run(&copy, &x), expected, "{name}");
+
+        let kept = &layers[0];
+        let mut mixed = quantize_static(&float, &x, &BTreeSet::from([kept.name.clone()]));
+        copy_int8_layers(&trained, &mut mixed).unwrap();
+        mixed.validate().unwrap();
+        let float_weight = &float.value(kept.weight).name;
+        assert_eq!(stored(&mixed, float_weight), stored(&float, float_weight), "{name}: the layer in float");
+        for weight in weights.iter().filter(|weight| **weight != format!("{float_weight}_quantized")) {
+            assert_eq!(stored(&mixed, weight), stored(&trained, weight), "{name}: {weight}");
+        }
+        let bias = |graph: &Graph| {
+            let node = graph.nodes.iter().find(|node| node.name == last.name).unwrap();
+            graph.constant(node.input(2).unwrap()).unwrap().to_f64_vec()
+        };
+        assert_eq!(bias(&mixed), bias(&trained), "{name}: the bias");
+    }
+    // A network with weights of another shape.
+    let [small, large] = [4, 5].map(|channels| {
+        let mut graph = Graph::new("one");
+        let x = free_input(&mut graph, 1);
+        let w = graph.add_initializer("w", common::noise_tensor(2, &[channels, 1, 3, 3, 3]));
+        let y = graph.push("conv", Op::Conv(ConvAttrs::same(&[3, 3, 3])), &[Some(x), Some(w)]);
+        graph.outputs.push(y);
+        quantize(&prepare(&graph).unwrap(), &Activations::Dynamic, &BTreeSet::new()).unwrap()
+    });
+    let error = copy_int8_layers(&small, &mut large.clone()).unwrap_err();
+    assert_eq!(error.kind(), GraphErrorKind::Misused);
 }
 
 #[test]

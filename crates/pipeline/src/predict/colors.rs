@@ -5,7 +5,7 @@ use crate::{Context, JobError};
 use cytoscope_formats::ImageMeta;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
-use cytoscope_storage::setting::CHANNEL;
+use cytoscope_storage::setting::{CHANNEL, PREPROCESS};
 use std::ops::Range;
 use std::path::Path;
 
@@ -51,8 +51,8 @@ pub(super) fn only_channel(context: &Context, stack: &Stack, input: &Path) -> Re
                 path: input.to_owned(),
                 problem: "this is an RGB image, but the model requires one channel".into(),
                 next_step: message!(
-                    "choose one with {CHANNEL} 0 (red), 1 (green) or 2 (blue); models for fluorescence do not find dark \
-                     objects on a bright background, such as nuclei in H&E"
+                    "choose one with {CHANNEL} 0 (red), 1 (green) or 2 (blue); models for fluorescence find dark objects on \
+                     a bright background, such as nuclei in H&E, only with the step invert in {PREPROCESS}"
                 ),
             });
         }

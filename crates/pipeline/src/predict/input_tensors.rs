@@ -7,7 +7,9 @@ use crate::provenance::{InputRecord, InputTensorRecord};
 use crate::stack::axis_index::{C, S, T, X, Y, Z};
 use crate::stack::{Extents, channels_text};
 use crate::{JobError, Model};
-use cytoscope_formats::{Channel, DerivedPixels, DerivedSpec, FormatError, Image, find_channels, is_zarr_folder};
+use cytoscope_formats::{
+    Channel, DerivedPixels, DerivedSpec, FormatError, Image, OpenOptions, find_channels, is_zarr_folder,
+};
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::INPUT;
@@ -89,6 +91,17 @@ pub(crate) struct TensorSources {
     added: Vec<AddedChannel>,
 }
 
+/// An image with the channels of a model's input tensors, for [`super::predict_volume`].
+#[derive(Debug, Clone)]
+pub struct TensorImage {
+    /// The image; its channels are followed by those of other files.
+    pub image: Image,
+    /// The options of the prediction, which choose the channels of all tensors.
+    pub options: PredictOptions,
+    /// The other files.
+    pub files: Vec<PathBuf>,
+}
+
 /// Checks that several stacks do not share one file of an input tensor.
 ///
 /// # Errors
@@ -108,6 +121,29 @@ pub fn check_input_files(tensors: &[InputTensor], stacks: usize) -> Result<(), J
 }
 
 impl PredictJob {
+    /// Checks the options, and the images of input tensors, before any stack is opened; `stacks` are predicted.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] for options that are invalid or conflict, a name that the model does not have, or one file for
+    /// several stacks.
+    pub fn check_inputs(&self, model: &Model, stacks: usize) -> Result<(), JobError> {
+        self.check()?;
+        self.check_input_tensors(model, stacks)
+    }
+
+    /// Returns an image that was opened with the images of the model's input tensors, and the options of its prediction. Other
+    /// files are opened alone, not with the others of a numbered series.
+    ///
+    /// # Errors
+    /// [`JobError::Mismatch`] if a file or channel is missing, or a file is not on the image's grid.
+    pub fn with_input_tensors(&self, model: &Model, image: Image) -> Result<TensorImage, JobError> {
+        let input = image.meta().path.clone();
+        let alone = OpenOptions { single_file: true, ..self.open_options() };
+        let sources = sources_opened(self, &alone, model, &input, image)?;
+        let (options, files) = (sources.options(self.options()), sources.files());
+        Ok(TensorImage { image: sources.image, options, files })
+    }
+
     /// Checks the images of input tensors before any stack is opened; `stacks` are predicted.
     ///
     /// # Errors
@@ -140,6 +176,17 @@ impl PredictJob {
 /// # Errors
 /// [`JobError::Mismatch`] if a file or channel is missing, or a file is not on the stack's grid.
 pub(crate) fn sources(job: &PredictJob, model: &Model, input: &Path, image: Image) -> Result<TensorSources, JobError> {
+    sources_opened(job, &job.open_options(), model, input, image)
+}
+
+/// As [`sources`]; other files are opened with these options.
+fn sources_opened(
+    job: &PredictJob,
+    open_options: &OpenOptions,
+    model: &Model,
+    input: &Path,
+    image: Image,
+) -> Result<TensorSources, JobError> {
     let stack_channels = Extents::of(image.meta()).channels;
     if job.input_tensors.is_empty() {
         return Ok(TensorSources { image, channels: None, stack_channels, added: Vec::new() });
@@ -156,7 +203,7 @@ pub(crate) fn sources(job: &PredictJob, model: &Model, input: &Path, image: Imag
         match file.filter(|file| resolved(file) != resolved(input)) {
             None => found.push(Some(channels_in(tensor, &names, &given.channels, input)?)),
             Some(file) => {
-                let other = open_on_grid(job, &file, input, &image)?;
+                let other = open_on_grid(job, open_options, &file, input, &image)?;
                 let channels = channels_in(tensor, &channel_names(&other), &given.channels, &file)?;
                 let first = stack_channels + added.len();
                 found.push(Some((first..first + channels.len()).collect()));
@@ -322,9 +369,15 @@ fn added_channel(image: &Image, file: &Path, channel: usize, tensor: &ModelInput
 }
 
 /// Opens the file of an input tensor, which must have the grid of the stack `image` at `input`.
-fn open_on_grid(job: &PredictJob, file: &Path, input: &Path, image: &Image) -> Result<Image, JobError> {
+fn open_on_grid(
+    job: &PredictJob,
+    open_options: &OpenOptions,
+    file: &Path,
+    input: &Path,
+    image: &Image,
+) -> Result<Image, JobError> {
     std::fs::metadata(file).map_err(|error| JobError::unreadable(file, error))?;
-    let other = job.series.open_or_only(file, &job.open_options())?;
+    let other = job.series.open_or_only(file, open_options)?;
     let differ = |found: String, expected: String| JobError::Mismatch {
         path: file.to_owned(),
         problem: format!("it has {found}, but the stack {} has {expected}", input.display()).into(),

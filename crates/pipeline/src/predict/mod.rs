@@ -44,7 +44,7 @@ pub use cytoscope_formats::{ChannelRef, SeriesChoice};
 pub use facts::input_facts;
 pub use image_preprocessing::ImagePreprocessing;
 pub use in_memory::{PredictedVolume, VolumeOutputs, predict_part, predict_volume, predict_volume_on_devices};
-pub use input_tensors::{InputTensor, check_input_files};
+pub use input_tensors::{InputTensor, TensorImage, check_input_files};
 pub use kept::{KeepSlices, PredictedSlices};
 pub use live::{LiveSink, LiveVolume};
 pub use options::PredictOptions;

@@ -102,7 +102,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let checking = context.recorder.span(Stage::Read, "earlier results");
     context.report_alive(ProgressStage::Check, || files.refuse_foreign(context, &wanted, job.overwrite))?;
     checking.finish();
-    stack_notes.extend(selection.label_image_note(context));
+    stack_notes.extend(selection.value_notes(context, model.task));
     let earlier = KeptRecord::to_continue(run, &files.fingerprint_of_slices);
     stack_notes.extend(KeptRecord::unused_note(earlier.as_ref(), run, &files.fingerprint_of_slices));
     let in_floats = earlier.as_ref().map(|earlier| earlier.in_floats(run, engine)).transpose()?.flatten();

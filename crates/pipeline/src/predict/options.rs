@@ -7,8 +7,7 @@ use crate::job::check_threads;
 use cytoscope_engine::Precision;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
-use cytoscope_storage::setting::{CHANNEL, CHANNELS, MEMORY_BUDGET, OVERLAP, TILE, VOXEL_SIZE};
-use cytoscope_volume::number_text;
+use cytoscope_storage::setting::{CHANNEL, CHANNELS, MEMORY_BUDGET, TILE, VOXEL_SIZE};
 use std::path::PathBuf;
 
 /// Maximum edge of a tile in voxels.
@@ -48,10 +47,7 @@ impl PredictOptions {
         if let Some(tile) = self.tiles.tile.filter(|t| t.iter().any(|n| *n == 0 || *n > MAX_TILE_EDGE)) {
             return wrong(message!("invalid {TILE} {tile:?}: expected lengths from 1 to {MAX_TILE_EDGE} voxels"));
         }
-        if let Some(overlap) = self.tiles.overlap.filter(|v| !(0.0..1.0).contains(v)) {
-            let given = number_text(overlap);
-            return wrong(message!("invalid {OVERLAP} {given}: expected a number from 0 to below 1"));
-        }
+        self.tiles.checked_overlap()?;
         if self.memory_budget_bytes == Some(0) {
             return wrong(message!("invalid {MEMORY_BUDGET} 0: expected a size such as 2G"));
         }

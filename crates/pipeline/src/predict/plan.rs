@@ -18,8 +18,7 @@ use crate::{Context, JobError, JobErrorKind, Model, Output, measure};
 use cytoscope_engine::{EngineError, OpFallback, RollingSession, SLAB_COPIES, Session, UNKNOWN_DEVICE_SLAB_BYTES};
 use cytoscope_profile::Stage;
 use cytoscope_storage::message;
-use cytoscope_storage::setting::{GAUSSIAN_BLEND, MEMORY_BUDGET, OVERLAP, TILE};
-use cytoscope_volume::number_text;
+use cytoscope_storage::setting::{GAUSSIAN_BLEND, MEMORY_BUDGET, TILE};
 use cytoscope_volume::tile::{crop_spans, window_starts};
 
 /// Tile edges tried along Y and X, largest first.
@@ -186,13 +185,7 @@ impl<'a> Planner<'a> {
         let (model, request) = (resolved.model, &resolved.tiles);
         let reach = model.reach;
         let blend = request.blend.unwrap_or(if reach.is_some() { Blend::Crop } else { Blend::Gaussian });
-        let overlap = request.overlap.unwrap_or(0.25);
-        if !(0.0..1.0).contains(&overlap) {
-            return Err(JobError::wrong_use(message!(
-                "invalid {OVERLAP} {}: expected a number from 0 to below 1",
-                number_text(overlap)
-            )));
-        }
+        let overlap = request.checked_overlap()?;
         let halo = match (blend, reach) {
             (Blend::Gaussian, _) => [0; 3],
             (Blend::Crop, Some(halo)) => halo,

@@ -4,9 +4,11 @@ use super::colors;
 use super::grid::model_shape;
 use super::plan::Budget;
 use super::{ChannelRef, Output, PredictOptions, TileRequest};
+use crate::background_check::bright_background_note;
 use crate::devices::SelectedEngine;
 use crate::diameter::{DiameterUnit, ObjectDiameter, SeriesDiameter, SeriesEstimator};
-use crate::label_check::label_image_note;
+use crate::frame_check::frame_note;
+use crate::label_check::{label_image_note, middle_values};
 use crate::model::ModelTask;
 use crate::slice_statistics::Chains;
 use crate::stack::{Extents, Stack, channels_text};
@@ -62,10 +64,15 @@ impl<'a> Selection<'a> {
         Ok(Self { image, input, meta, extents, channels, times, first_chains: None, notes })
     }
 
-    /// Returns a note if the image has the values of labels.
-    pub(super) fn label_image_note(&self, context: &Context) -> Option<Message> {
-        let (&channel, &time) = self.channels.first().zip(self.times.first())?;
-        label_image_note(context, &Stack::new(self.image, time), channel).map(Message::from)
+    /// Returns notes if the image has the values of labels, a frame of zeros, or a bright background although a model with this
+    /// task finds objects.
+    pub(super) fn value_notes(&self, context: &Context, task: ModelTask) -> Vec<Message> {
+        let Some((&channel, &time)) = self.channels.first().zip(self.times.first()) else { return Vec::new() };
+        let stack = Stack::new(self.image, time);
+        let Some((values, width)) = middle_values(context, &stack, channel) else { return Vec::new() };
+        let labels = label_image_note(&values, width).map(Message::from);
+        let background = (task == ModelTask::Segmentation).then(|| bright_background_note(&values)).flatten();
+        [labels, background, frame_note(context, &stack, channel)].into_iter().flatten().collect()
     }
 
     /// Returns the time point of a selection of a single one.
@@ -384,6 +391,7 @@ pub(crate) fn voxel_size(
         meta.voxel_size_um = VoxelSize::new_um(z, y, x);
     }
     check_voxel_size(input, meta.voxel_size_um, given_um)?;
+    notes.extend(given_um.and_then(order_note));
     let valid = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
     let size = meta.voxel_size_um;
     let stated = [valid(size.z), valid(size.y), valid(size.x)];
@@ -409,6 +417,19 @@ pub(crate) fn voxel_size(
         ));
     }
     Ok(Voxel { known: known.then_some(assumed), assumed })
+}
+
+/// Ratio of the sizes of pixels along Y and X from which on the order of a given voxel size is doubted.
+const DOUBTED_RATIO: f64 = 1.2;
+
+/// Returns a note if the pixels of a given voxel size Z, Y, X are so far from square that its order is probably another one.
+fn order_note([_, y, x]: [f64; 3]) -> Option<Message> {
+    (y.max(x) >= DOUBTED_RATIO * y.min(x)).then(|| {
+        message!(
+            "the given voxel size is {y} µm along Y and {x} µm along X, but pixels are usually square; check that \
+             {VOXEL_SIZE} is in the order Z,Y,X"
+        )
+    })
 }
 
 /// Returns the name of a channel, or one made of its number if the image states none.

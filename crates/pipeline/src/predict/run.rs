@@ -6,16 +6,16 @@ use super::one::InputRun;
 use super::resolve::check_given_axes;
 use super::series::SeriesInput;
 use super::{InputFailure, InputReport, LiveSink, Output, PredictJob, PredictOutcome};
-use super::{expand_inputs, files, one, only_stacks, zarr};
+use super::{expand_inputs, files, is_raster, one, only_stacks, zarr};
 use crate::devices::{Devices, SelectedEngine};
 use crate::diameter;
-use crate::{AppliedProfile, Context, Event, JobError, Model, ModelTask, Note, preprocess, results};
+use crate::{AppliedProfile, ArtifactKind, Context, Event, JobError, Model, ModelTask, Note, preprocess, results};
 use cytoscope_formats::FormatError;
 use cytoscope_model_package::refuse_inside_package;
 use cytoscope_profile::Stage;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{CHANNEL, CHANNELS, INPUT, OUTPUT_PREPROCESSED, PREPROCESS};
-use cytoscope_storage::{ResultsFolder, StorageError, counted, panic_text, target};
+use cytoscope_storage::{ResultsFolder, StorageError, by_count, counted, panic_text, target};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -104,6 +104,14 @@ impl PredictJob {
     /// [`JobError::Io`] if a folder cannot be read; [`JobError::Mismatch`] if there are no stacks.
     pub fn stacks(&self, context: &Context) -> Result<Vec<PathBuf>, JobError> {
         let found = expand_inputs(&self.inputs, self.axes.as_ref())?;
+        let unread = unread_pictures(&self.inputs, &found);
+        if unread > 0 {
+            let (pictures, were, them) =
+                (counted(unread, "PNG or JPEG file"), by_count(unread, "was", "were"), by_count(unread, "it", "them"));
+            context.note(format!(
+                "{pictures} in the folder {were} not read, because it contains stacks of other formats: give {them} by name"
+            ));
+        }
         let mut files = only_stacks(&self.inputs, found.clone());
         if files.len() < found.len() {
             let skipped = match found.len() - files.len() {
@@ -287,6 +295,20 @@ fn is_full_disk(error: &JobError) -> bool {
         _ => return false,
     };
     matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
+/// Returns the number of PNG and JPEG files that are not read, because the folder that was given has stacks of other formats.
+/// Hidden files and previews of predictions do not count.
+fn unread_pictures(inputs: &[PathBuf], found: &[PathBuf]) -> usize {
+    let is_picture = |path: &Path| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let is_preview = matches!(ArtifactKind::from_name(&name), Some((ArtifactKind::Preview, _)));
+        is_raster(path) && path.is_file() && !name.starts_with('.') && !is_preview
+    };
+    let has_stacks = |folder: &Path| found.iter().any(|file| file.parent() == Some(folder) && !is_raster(file));
+    let folders = inputs.iter().filter(|input| has_stacks(input.as_path()));
+    let entries = folders.filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    entries.filter(|entry| is_picture(&entry.path())).count()
 }
 
 #[cfg(test)]

@@ -65,17 +65,23 @@ pub(super) fn wrong_voxel_size(input: &InputFacts) -> Option<(f64, Advice)> {
     let [z, y, x] = diameter.voxel_zyx.filter(|voxel| voxel.iter().all(|um| um.is_finite() && *um > 0.0))?;
     let (wide, anisotropy) = (diameter.diameter / x, z / x);
     let problem = if !DIAMETER_VOXELS.contains(&wide) {
-        format!("an object of {:.3} µm would be {wide:.1} voxels wide", diameter.diameter)
+        format!("an object of {} µm would be {} voxels wide", rounded(diameter.diameter), rounded(wide))
     } else if !input.is_plane && !ANISOTROPY.contains(&anisotropy) {
-        format!("slices would be {anisotropy:.2} times as far apart as pixels")
+        format!("slices would be {} times as far apart as pixels", rounded(anisotropy))
     } else {
         return None;
     };
-    let evidence = format!("the voxel size {z:.4} × {y:.4} × {x:.4} µm (Z × Y × X) is unusual: {problem}");
+    let [z, y, x] = [z, y, x].map(rounded);
+    let evidence = format!("the voxel size {z} × {y} × {x} µm (Z × Y × X) is unusual: {problem}");
     let gain = "objects at the size and of the shape that the model was trained on".to_owned();
     let change = message!("{VOXEL_SIZE} Z,Y,X in µm, if the file states it wrongly, such as in nm or mm");
     let advice = Advice::new(AdviceRule::WrongVoxelSize, evidence, gain, change);
     Some((1.0, advice.with(AdvisedSetting::VoxelSize)))
+}
+
+/// Returns a number with six significant digits.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
 }
 
 #[cfg(test)]
@@ -108,9 +114,17 @@ mod tests {
         assert_eq!(rule(9.0, true, Some([1.0, 0.2, 0.2])), None);
         assert_eq!(rule(9.0, true, None), None);
         assert_eq!(rule(9.0, false, Some([1.0, 200.0, 200.0])), None, "the unit is the voxel");
-        assert!(rule(9.0, true, Some([1000.0, 200.0, 200.0])).unwrap().contains("0.0 voxels wide"), "in nm");
-        assert!(rule(9.0, true, Some([0.001, 0.0002, 0.0002])).unwrap().contains("45000.0 voxels wide"), "in mm");
-        assert!(rule(9.0, true, Some([50.0, 0.2, 0.2])).unwrap().contains("250.00 times as far apart"));
+        assert!(
+            rule(9.0, true, Some([1000.0, 200.0, 200.0])).unwrap().contains("9 µm would be 0.045 voxels wide"),
+            "in nm"
+        );
+        assert!(
+            rule(9.0, true, Some([0.001, 0.0002, 0.0002])).unwrap().contains("9 µm would be 45000 voxels wide"),
+            "in mm"
+        );
+        assert!(rule(9.0, true, Some([50.0, 0.2, 0.2])).unwrap().contains("250 times as far apart"));
+        let in_m = rule(9.0, true, Some([2e-6, 2.0 / 3.0 * 1e-6, 1e-6])).unwrap();
+        assert!(in_m.contains("the voxel size 0.000002 × 0.000000666667 × 0.000001 µm (Z × Y × X)"), "{in_m}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use cytoscope_engine::{
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_graph::{Graph, Tensor};
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{Context, Event};
+use cytoscope_pipeline::{Context, Event, JobErrorKind};
 use cytoscope_training_data::TrainingTask;
 use cytoscope_volume::{Array, Axes};
 use serde_json::json;
@@ -204,6 +204,30 @@ fn another_device_continues_from_the_last_good_state_unless_the_user_chose_the_d
     let refused = chosen.run(&Context::default(), &devices(SHORT_LIVED), &|_| ()).unwrap_err().to_string();
     assert!(refused.contains("it has no power") && refused.contains("--resume --device cpu"), "{refused}");
     assert_eq!(chosen.checkpoint_summary().map(|summary| (summary.step, summary.steps)), Some((2, 6)));
+}
+
+#[test]
+fn a_run_that_is_canceled_before_its_package_is_complete_says_how_to_continue() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write_pairs(&folder.join("pairs"));
+    let (context, events) = recorded_events();
+    let (cancel, sink) = (context.cancel.clone(), Arc::clone(&context.sink));
+    let canceling = move |event: &Event| {
+        sink(event);
+        if matches!(event, Event::Note(note) if note.message.contains("quantizing the network")) {
+            cancel.cancel();
+        }
+    };
+    let context = Context { sink: Arc::new(canceling), ..context };
+    let canceled = TrainJob { without_int8: false, ..job(folder, "unfinished", DeviceId::Cpu, false) };
+    let error = canceled.run(&context, &Devices::cpu_only(), &|_| ()).unwrap_err();
+    assert_eq!(error.kind(), JobErrorKind::Canceled);
+    let events = events.lock().unwrap();
+    let expected = "canceled after step 6 of 6, before the package was complete; continue with --resume";
+    assert!(has_note(&events, expected), "{events:?}");
+    let resumed = TrainJob { resume: true, without_int8: true, ..canceled };
+    assert_eq!(resumed.run(&Context::default(), &Devices::cpu_only(), &|_| ()).unwrap().steps, 6);
 }
 
 #[test]

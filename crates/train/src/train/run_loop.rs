@@ -11,6 +11,7 @@ use cytoscope_pipeline::{JobError, ProgressStage, ProgressUnit};
 use cytoscope_profile::{FIRST_STEP_MARK, Stage};
 use cytoscope_storage::counted;
 use cytoscope_storage::message;
+use cytoscope_storage::setting::RESUME;
 use cytoscope_training_data::Loader;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -265,8 +266,8 @@ impl Training<'_> {
         run.stepper.zero_grad();
         run.state.since_point = (run.window.loss, run.window.steps);
         self.save_checkpoint(&mut run.state, &run.stepper)?;
-        self.context.note(format!(
-            "stopped after step {} of {}; resume to continue from the checkpoint in {}",
+        self.context.note(message!(
+            "stopped after step {} of {}; continue with {RESUME} from the checkpoint in {}",
             run.state.step,
             run.state.steps,
             self.folder.path.display()

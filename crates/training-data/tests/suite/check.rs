@@ -353,6 +353,39 @@ fn a_single_partly_labeled_stack_has_objects_on_both_sides() {
 }
 
 #[test]
+fn a_single_stack_without_labels_on_both_sides_of_any_cut_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let shape = [8, 32, 32];
+    let image: Vec<u16> = (0..8192).map(|i| 100 + (i * 31 % 17) as u16).collect();
+    write(&folder.path().join("a_raw.tif"), shape, image);
+    // Objects of one voxel each, at these places Z, Y, X.
+    let split_with = |objects: &[[usize; 3]]| {
+        let mut labels = vec![0u16; 8192];
+        for (number, [z, y, x]) in objects.iter().enumerate() {
+            labels[(z * 32 + y) * 32 + x] = number as u16 + 1;
+        }
+        write(&folder.path().join("a_labels.tif"), shape, labels);
+        let (dataset, report) = find_and_check(folder.path());
+        let (objects, cuts) = (report.objects(), report.cuts());
+        split(&report.usable(&dataset), &SplitOptions { objects, cuts, ..SplitOptions::default() })
+    };
+    let cases: [(&[[usize; 3]], &str); 3] = [
+        (&[], "its labels contain no objects"),
+        (&[[3, 20, 20]], "its labels cannot be divided into a part for training and one for validation"),
+        (&[[3, 20, 20], [5, 20, 20]], "its labels cannot be divided into a part for training and one for validation"),
+    ];
+    for (objects, problem) in cases {
+        let error = split_with(objects).unwrap_err().to_string();
+        let next_step = "; label at least two objects that are apart along Y or X, or add a second image";
+        assert!(error.contains("a_labels.tif: there is no other image for validation"), "{error}");
+        assert!(error.contains(problem) && error.ends_with(next_step), "{error}");
+    }
+    // With the advice followed, one object is on each side.
+    let got = split_with(&[[3, 20, 20], [3, 20, 23]]).unwrap();
+    assert!(got.how.contains("with 1 of 2 objects"), "{}", got.how);
+}
+
+#[test]
 fn ambiguous_channels_and_time_points_name_the_setting() {
     let folder = tempfile::tempdir().unwrap();
     let (shape, image, labels) = tiny(0);

@@ -6,7 +6,7 @@ use crate::jobs::JobsAction;
 use crate::panels::{OptionalNumber, SettingRow, labeled_choice};
 use crate::state::State;
 use crate::theme;
-use cytoscope_pipeline::predict::Blend;
+use cytoscope_pipeline::predict::{Blend, TileRequest};
 use cytoscope_pipeline::{Output, ResultFormat};
 use eframe::egui::{Checkbox, Ui};
 use std::collections::BTreeSet;
@@ -62,7 +62,7 @@ pub(super) fn blending(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             hint: "Fraction of a tile that overlaps its neighbor",
             unset: "25 %",
             first: 25,
-            range: 0..=90,
+            range: 0..=(100.0 * TileRequest::MAX_OVERLAP).round() as u64,
         };
         if let Some(percent) = overlap.show(ui, SettingRow::Line, state.jobs.overlap_percent()) {
             actions.send(JobsAction::Overlap(percent));

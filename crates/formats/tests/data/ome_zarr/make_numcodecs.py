@@ -9,7 +9,7 @@ import pathlib
 
 import numpy as np
 from numcodecs import AsType, BitRound, Delta, FixedScaleOffset, PackBits, Quantize, Shuffle
-from numcodecs.checksum32 import CRC32, CRC32C, Adler32
+from numcodecs.checksum32 import CRC32, CRC32C, Adler32, JenkinsLookup3
 from numcodecs.fletcher32 import Fletcher32
 
 U2 = np.array([500, 255, 256, 65535, 0, 7, 7, 40000], "<u2")
@@ -62,6 +62,8 @@ ENTRIES = [
     entry(U2, [], [Adler32()]),
     entry(U2, [], [Adler32(location="end")]),
     entry(U2, [], [Fletcher32()]),
+    entry(U2, [], [JenkinsLookup3()]),
+    entry(U2, [], [JenkinsLookup3(initval=4000000000)]),
     entry(F4, [Quantize(2, "<f4")], [Shuffle(4), CRC32()]),
 ]
 lines = ",\n".join(json.dumps(item, separators=(",", ":")) for item in ENTRIES)

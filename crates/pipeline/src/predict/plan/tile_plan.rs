@@ -2,8 +2,12 @@
 
 use super::super::pass_plan::PassPlan;
 use super::NoPass;
+use crate::JobError;
 use cytoscope_profile::bytes_text;
+use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
+use cytoscope_storage::setting::OVERLAP;
+use cytoscope_volume::number_text;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
@@ -140,8 +144,30 @@ pub struct TileRequest {
     /// Tile size Z, Y, X of a run that is repeated: used if `tile` is none and this one suits the stack and the budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<[usize; 3]>,
-    /// Overlap for Gaussian blending, as a fraction of the tile (0.25 by default).
+    /// Overlap for Gaussian blending, as a fraction of the tile (0.25 by default), at most [`TileRequest::MAX_OVERLAP`].
     pub overlap: Option<f64>,
     /// Blending; by default crop if the network allows it.
     pub blend: Option<Blend>,
+}
+
+impl TileRequest {
+    /// Largest overlap for Gaussian blending. The work grows with the third power of `1 / (1 - overlap)`: at this overlap, the
+    /// network computes each voxel 1000 times.
+    pub const MAX_OVERLAP: f64 = 0.9;
+
+    /// Returns the overlap to use.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] if it is not between 0 and [`TileRequest::MAX_OVERLAP`].
+    pub(crate) fn checked_overlap(&self) -> Result<f64, JobError> {
+        let overlap = self.overlap.unwrap_or(0.25);
+        if (0.0..=Self::MAX_OVERLAP).contains(&overlap) {
+            return Ok(overlap);
+        }
+        let (given, largest) = (number_text(overlap), Self::MAX_OVERLAP);
+        Err(JobError::wrong_use(message!(
+            "invalid {OVERLAP} {given}: expected a number from 0 to {largest}, at which the network computes each voxel 1000 \
+             times"
+        )))
+    }
 }
