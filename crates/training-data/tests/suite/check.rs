@@ -367,7 +367,7 @@ fn a_single_stack_without_labels_on_both_sides_of_any_cut_is_refused() {
         write(&folder.path().join("a_labels.tif"), shape, labels);
         let (dataset, report) = find_and_check(folder.path());
         let (objects, cuts) = (report.objects(), report.cuts());
-        split(&report.usable(&dataset), &SplitOptions { objects, cuts, ..SplitOptions::default() })
+        split(&dataset.pairs, &SplitOptions { objects, cuts, ..SplitOptions::default() })
     };
     let cases: [(&[[usize; 3]], &str); 3] = [
         (&[], "its labels contain no objects"),
