@@ -122,6 +122,8 @@ pub enum StoredCompression {
     Bz2,
     /// LZMA.
     Lzma,
+    /// PCodec.
+    Pcodec,
 }
 
 cytoscope_storage::named! {
@@ -142,6 +144,7 @@ cytoscope_storage::named! {
         Lz4 => "lz4",
         Bz2 => "bz2",
         Lzma => "lzma",
+        Pcodec => "pcodec",
     }
 }
 

@@ -208,7 +208,7 @@ fn parse_v2(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
     let mut samples = SampleType { dtype, order };
     let mut codecs = Vec::new();
     for entry in filters.chain(compressor) {
-        let codec = codec_v2(entry, samples)?;
+        let codec = codec_v2(entry, samples, &codecs)?;
         if let BytesCodec::Filter(filter) = codec {
             samples = filter.stored();
         }
@@ -236,10 +236,13 @@ fn parse_v2(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
     })
 }
 
-/// The compressor or filter of an entry in Zarr 2, for samples of the type that the filters before it store.
-fn codec_v2(entry: &Value, samples: SampleType) -> Result<BytesCodec, Fault> {
+/// The compressor or filter of an entry in Zarr 2, for samples of the type that the codecs `before` it store.
+fn codec_v2(entry: &Value, samples: SampleType, before: &[BytesCodec]) -> Result<BytesCodec, Fault> {
     let settings = entry.as_object().ok_or_else(|| Fault::malformed("its compressor or a filter has no settings"))?;
     let id = text(settings, "id").ok_or_else(|| Fault::malformed("its compressor or a filter has no id"))?;
+    if BytesCodec::is_pcodec(id) {
+        return BytesCodec::pcodec(samples, before);
+    }
     match Filter::parse(id, settings, samples, TypeNames::WithOrder)? {
         Some(filter) => Ok(BytesCodec::Filter(filter)),
         None => BytesCodec::parse(id, settings),

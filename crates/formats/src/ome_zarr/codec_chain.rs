@@ -49,6 +49,7 @@ impl Chain {
         };
         let mut to_bytes = false;
         let mut is_order_stated = false;
+        let mut is_pcodec = false;
         let mut filters = Vec::new();
         for entry in list {
             match named(entry)? {
@@ -62,6 +63,13 @@ impl Chain {
                         Some("big") => ByteOrder::Big,
                         Some(other) => return Err(Fault::malformed(format!("unknown byte order {other:?}"))),
                     };
+                }
+                (name, _) if BytesCodec::is_pcodec(name) => {
+                    if to_bytes {
+                        return Err(unsupported_order());
+                    }
+                    // It takes the place of the codec "bytes"; what it stores does not depend on a byte order.
+                    (to_bytes, is_order_stated, is_pcodec) = (true, true, true);
                 }
                 ("sharding_indexed", configuration) if !to_bytes && may_be_sharded => {
                     to_bytes = true;
@@ -82,7 +90,13 @@ impl Chain {
                 (name, configuration) => chain.codecs.push(BytesCodec::parse(name, &configuration)?),
             }
         }
+        let filter_count = filters.len();
         let stored = chain.add_filters(filters, dtype)?;
+        if is_pcodec {
+            let samples = SampleType { dtype: stored, order: chain.order };
+            let codec = BytesCodec::pcodec(samples, chain.codecs.get(..filter_count).unwrap_or_default())?;
+            chain.codecs.insert(filter_count, codec);
+        }
         if !to_bytes {
             return Err(Fault::malformed("its codecs do not include \"bytes\""));
         }

@@ -1,11 +1,13 @@
 //! Codecs of chunks. No decoder returns more bytes than the chunk's metadata allow.
 
 use super::checksums::{CHECKSUM_BYTES, Checksum};
-use super::filters::Filter;
-use super::numcodecs;
+use super::filters::{Filter, SampleType};
+use super::{numcodecs, pcodec};
 use crate::codec::{bz2_up_to, lzma_up_to, zstandard};
 use crate::error::Fault;
 use crate::file_format::StoredCompression;
+use crate::meta::ByteOrder;
+use cytoscope_volume::DType;
 use libdeflater::Decompressor;
 use serde_json::{Map, Value};
 use zarrs::array::codec::{blosc_decompress_bytes, blosc_validate};
@@ -34,6 +36,8 @@ pub(crate) enum BytesCodec {
         size: usize,
     },
     Filter(Filter),
+    /// PCodec of samples of a type. Only filters may come before it.
+    Pcodec(DType),
 }
 
 /// Size in bytes of the elements of a shuffle that does not state it.
@@ -43,7 +47,32 @@ impl BytesCodec {
     /// CRC-32C after the data.
     pub const CRC_32C: Self = Self::Checksum { kind: Checksum::Crc32c, is_first: false };
 
-    /// Returns the codec with this name and these settings in Zarr 2 or 3, provided that it is not a filter.
+    /// Whether a name in Zarr 2 or 3 is that of PCodec, which depends on the samples: see [`Self::pcodec`].
+    pub fn is_pcodec(name: &str) -> bool {
+        matches!(name, "pcodec" | "numcodecs.pcodec")
+    }
+
+    /// Returns PCodec of samples of the type that the codecs `before` it store.
+    ///
+    /// # Errors
+    /// [`Fault::Unsupported`] for big-endian samples and after codecs of bytes: numcodecs writes neither.
+    pub fn pcodec(samples: SampleType, before: &[Self]) -> Result<Self, Fault> {
+        let next_step =
+            "write it again with little-endian samples and pcodec as the compressor, or with the codec zstd";
+        if samples.order == ByteOrder::Big && samples.dtype.size_bytes() > 1 {
+            let problem = "its chunks are stored with the codec \"pcodec\" in big-endian order, which is not supported";
+            return Err(Fault::unsupported(problem, next_step));
+        }
+        match before.iter().find(|codec| !matches!(codec, Self::Filter(_))) {
+            None => Ok(Self::Pcodec(samples.dtype)),
+            Some(codec) => {
+                let problem = format!("its codec \"pcodec\" comes after the codec {:?}", codec.name());
+                Err(Fault::unsupported(problem, next_step))
+            }
+        }
+    }
+
+    /// Returns the codec with this name and these settings in Zarr 2 or 3, provided that it is neither a filter nor PCodec.
     pub fn parse(name: &str, settings: &Map<String, Value>) -> Result<Self, Fault> {
         Ok(match name.strip_prefix("numcodecs.").unwrap_or(name) {
             "gzip" => Self::Gzip,
@@ -87,6 +116,7 @@ impl BytesCodec {
             Self::Lz4 => "lz4",
             Self::Shuffle { .. } => "shuffle",
             Self::Filter(filter) => filter.name(),
+            Self::Pcodec(_) => "pcodec",
         }
     }
 
@@ -100,6 +130,7 @@ impl BytesCodec {
             Self::Lzma => Some(StoredCompression::Lzma),
             Self::Blosc => Some(StoredCompression::Blosc),
             Self::Lz4 => Some(StoredCompression::Lz4),
+            Self::Pcodec(_) => Some(StoredCompression::Pcodec),
             Self::Checksum { .. } | Self::Shuffle { .. } | Self::Filter(_) => None,
         }
     }
@@ -213,6 +244,7 @@ fn decode_one(codec: BytesCodec, encoded: Vec<u8>, max_bytes: usize) -> Result<V
             return numcodecs::unshuffled(&encoded, size).ok_or_else(|| invalid(PART_OF_ELEMENT.to_owned()));
         }
         BytesCodec::Filter(filter) => return filter.decode(encoded, max_bytes).map_err(invalid),
+        BytesCodec::Pcodec(dtype) => return pcodec::decode(&encoded, dtype, max_bytes).map_err(invalid),
     };
     out.truncate(len);
     Ok(out)

@@ -18,6 +18,7 @@ mod filters;
 mod folder;
 mod multiscales;
 mod numcodecs;
+mod pcodec;
 mod pyramid;
 mod read;
 mod shard;

@@ -137,7 +137,7 @@ fn filters_that_are_not_supported_are_named() {
         "transpose",
     );
     refused(codecs(json!([{"name": "packbits"}])), "packbits");
-    refused(codecs(json!([{"name": "numcodecs.pcodec"}])), "numcodecs.pcodec");
+    refused(codecs(json!([{"name": "numcodecs.zfpy"}])), "numcodecs.zfpy");
 }
 
 #[test]
