@@ -5,7 +5,7 @@ use cytoscope_volume::{DType, Region, Samples};
 use std::cmp::Reverse;
 
 /// Largest part of the file in bytes that is read at once to pick samples from it.
-const MAX_BLOCK_BYTES: usize = 1 << 20;
+pub(crate) const MAX_BLOCK_BYTES: usize = 1 << 20;
 /// Largest gap in bytes between samples that are read at once: reading a gap of a page is faster than another call.
 const MAX_GAP_BYTES: usize = 4096;
 
@@ -77,7 +77,7 @@ impl Dense {
     }
 
     /// Whether samples along the last axis longer than 1 follow each other in the file, as in C order.
-    fn is_last_axis_contiguous(&self) -> bool {
+    pub fn is_last_axis_contiguous(&self) -> bool {
         let last = self.shape_full.iter().zip(&self.strides).rfind(|(extent, _)| **extent > 1);
         last.is_none_or(|(_, stride)| *stride == 1)
     }

@@ -503,8 +503,9 @@ impl Image {
     pub fn cache_bytes(&self) -> u64 {
         match &self.inner.data {
             Data::OmeZarr(zarr) => zarr.cache_bytes(),
+            Data::Npy(npy) => npy.cache_bytes(),
             Data::Other(pixels) => pixels.cache_bytes(),
-            Data::Tiff(_) | Data::Npy(_) | Data::Memory(_) => 0,
+            Data::Tiff(_) | Data::Memory(_) => 0,
         }
     }
 
@@ -513,8 +514,9 @@ impl Image {
     pub fn limit_cache(&self, bytes: u64) {
         match &self.inner.data {
             Data::OmeZarr(zarr) => zarr.cache.limit(usize::try_from(bytes).unwrap_or(usize::MAX)),
+            Data::Npy(npy) => npy.limit_cache(bytes),
             Data::Other(pixels) => pixels.limit_cache(bytes),
-            Data::Tiff(_) | Data::Npy(_) | Data::Memory(_) => {}
+            Data::Tiff(_) | Data::Memory(_) => {}
         }
     }
 

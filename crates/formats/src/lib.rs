@@ -50,6 +50,7 @@ mod numbered;
 mod ome_zarr;
 mod preview;
 mod raster;
+mod read_ahead;
 mod reader;
 mod refused;
 mod roi;

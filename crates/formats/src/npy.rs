@@ -1,6 +1,9 @@
 //! NumPy's `.npy` format: reading of regions, and the header for writing.
 
-use crate::{dense::Dense, error::Fault, limits::Limits, meta::ByteOrder, reader::check_shape, source::Source};
+use crate::{
+    dense::Dense, error::Fault, limits::Limits, meta::ByteOrder, read_ahead::ReadAhead, reader::check_shape,
+    source::Source,
+};
 use cytoscope_storage::npy::{self, HeaderError, SampleType};
 use cytoscope_volume::{Axes, Axis, DType, Region, Samples};
 
@@ -13,6 +16,7 @@ pub(crate) struct Npy {
     source: Source,
     /// Type of the samples, and their positions along T, Z, C, Y, X, S.
     pub layout: Dense,
+    ahead: ReadAhead,
 }
 
 impl Npy {
@@ -46,12 +50,23 @@ impl Npy {
             step = step.saturating_mul(*n);
         }
         check_shape(&shape_full, dtype, limits)?;
-        Ok(Self { source, layout: Dense { order, dtype, data_at, shape_full, strides } })
+        let layout = Dense { order, dtype, data_at, shape_full, strides };
+        Ok(Self { source, layout, ahead: ReadAhead::default() })
     }
 
     /// Reads a region, axes T, Z, C, Y, X, S, which has been checked against the shape.
     pub fn read(&self, region: &Region) -> Result<Samples, Fault> {
-        self.layout.read(&self.source, region)
+        self.ahead.read(&self.layout, &self.source, region)
+    }
+
+    /// As [`crate::Image::cache_bytes`].
+    pub fn cache_bytes(&self) -> u64 {
+        self.ahead.held_bytes(&self.layout)
+    }
+
+    /// As [`crate::Image::limit_cache`].
+    pub fn limit_cache(&self, bytes: u64) {
+        self.ahead.limit(bytes);
     }
 }
 

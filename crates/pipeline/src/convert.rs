@@ -67,8 +67,8 @@ pub struct ConvertJob {
 const SLAB_BYTES: usize = 32 << 20;
 
 impl ConvertJob {
-    /// Runs the job and writes its provenance record beside the output. Memory use is about that of one slab, regardless of
-    /// the size of the image.
+    /// Runs the job and writes its provenance record beside the output. Memory use is about that of one slab, and of
+    /// what the reader keeps between slabs ([`Image::cache_bytes`]), regardless of the size of the image.
     ///
     /// # Errors
     /// [`JobError`] for an unknown file extension, a file that cannot be read or written, a channel or time point that

@@ -9,6 +9,7 @@ use crate::{
     image::OpenOptions,
     meta::{ByteOrder, Channel},
     npy,
+    read_ahead::ReadAhead,
     reader::{Opened, Pixels},
     source::Source,
 };
@@ -26,7 +27,8 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     let masks = masks(&pickle)?;
     let layout = layout(&pickle, &masks)?;
     let (shape_full, dtype, order) = (layout.shape_full, layout.dtype, layout.order);
-    let mut opened = Opened::new(FileFormat::Cellpose, shape_full, dtype, Box::new(Masks { source, layout }));
+    let pixels = Masks { source, layout, ahead: ReadAhead::default() };
+    let mut opened = Opened::new(FileFormat::Cellpose, shape_full, dtype, Box::new(pixels));
     opened.byte_order = order;
     opened.channels = vec![Channel { name: "masks".to_owned(), color_rgb: None }];
     opened.with_options(options)
@@ -85,11 +87,20 @@ fn layout(pickle: &Pickle, masks: &ArrayValue) -> Result<Dense, Fault> {
 struct Masks {
     source: Source,
     layout: Dense,
+    ahead: ReadAhead,
 }
 
 impl Pixels for Masks {
     fn read(&self, path: &Path, region: &Region) -> Result<Samples, FormatError> {
-        self.layout.read(&self.source, region).map_err(|f| f.at(path))
+        self.ahead.read(&self.layout, &self.source, region).map_err(|f| f.at(path))
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.ahead.held_bytes(&self.layout)
+    }
+
+    fn limit_cache(&self, bytes: u64) {
+        self.ahead.limit(bytes);
     }
 
     fn is_label_image(&self) -> bool {

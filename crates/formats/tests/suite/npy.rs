@@ -1,6 +1,6 @@
 //! NPY headers as NumPy and other programs write them.
 
-use cytoscope_formats::{FormatErrorKind, OpenOptions, open_bytes};
+use cytoscope_formats::{FormatErrorKind, OpenOptions, open, open_bytes};
 use cytoscope_volume::{Region, Samples};
 
 fn file(version: u8, header: &str, samples: &[i16]) -> Vec<u8> {
@@ -128,6 +128,49 @@ fn regions_of_arrays_in_fortran_order_are_read() {
             assert!(got.samples().as_bytes() == expected.samples().as_bytes(), "{shape:?} {axes} {region:?}");
         }
     }
+}
+
+#[test]
+fn a_file_in_fortran_order_is_read_once_for_all_of_its_slices() {
+    let shape = [12, 40, 50];
+    let [depth, height, width] = shape;
+    let slice_bytes = (2 * height * width) as u64;
+    let file_bytes = depth as u64 * slice_bytes;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stack.npy");
+    let element = |n: usize| (n as u16).to_le_bytes().to_vec();
+    std::fs::write(&path, array_file("<u2", true, shape, element)).unwrap();
+    let plane = |z: usize| Region::whole(&[1, depth, 1, height, width, 1]).with_range(1, z, 1);
+    // Reads slices and returns the number of bytes that are read from the file.
+    let read = |limit_bytes: Option<u64>, slices: &mut dyn Iterator<Item = usize>| {
+        let image = open(&path, &OpenOptions::default()).unwrap();
+        let opened = image.bytes_read();
+        let kept = image.cache_bytes();
+        assert!(kept >= file_bytes, "{kept}");
+        if let Some(bytes) = limit_bytes {
+            image.limit_cache(bytes);
+            assert!(image.cache_bytes() < kept, "{bytes}");
+        }
+        for z in slices {
+            let first = (z * height * width) as u16;
+            let wanted: Vec<u16> = (first..).take(height * width).collect();
+            assert_eq!(image.read(0, &plane(z)).unwrap().into_samples(), Samples::U16(wanted), "{z}");
+        }
+        image.bytes_read() - opened
+    };
+    let is_about = |bytes: u64, times: u64| (times * file_bytes * 9 / 10..=times * file_bytes).contains(&bytes);
+    for (limit_bytes, times) in [(None, 1), (Some(6 * slice_bytes), 2), (Some(5 * slice_bytes), 3), (Some(0), 12)] {
+        let bytes = read(limit_bytes, &mut (0..depth));
+        assert!(is_about(bytes, times), "{limit_bytes:?}: {bytes} bytes of {file_bytes}");
+    }
+    // From the end as well, if all slices are kept.
+    let backwards = read(None, &mut (0..depth).rev());
+    assert!(is_about(backwards, 1), "{backwards} bytes of {file_bytes}");
+    // A part of each row is not read ahead.
+    let image = open(&path, &OpenOptions::default()).unwrap();
+    let opened = image.bytes_read();
+    image.read(0, &plane(3).with_range(4, 0, 2)).unwrap();
+    assert!(image.bytes_read() - opened < file_bytes / 10);
 }
 
 #[test]
