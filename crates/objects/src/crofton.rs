@@ -27,7 +27,9 @@ pub(crate) const DIRECTIONS: [[i8; 3]; 13] = [
 ];
 
 /// Number of the directions in a slice.
-const IN_SLICE: usize = 4;
+pub(crate) const IN_SLICE: usize = 4;
+/// Index of the direction along Z.
+pub(crate) const ALONG_Z: usize = IN_SLICE;
 
 /// Number of sampled directions, with which the shares are precise to about 1 % for voxels up to twice as long along an axis, and
 /// the surface of a ball for all voxels. Smaller shares are less precise, but count less.

@@ -40,6 +40,7 @@ mod options;
 pub mod regression;
 pub mod rims;
 mod rolling_components;
+mod sections;
 mod segment;
 pub mod segmentation_errors;
 mod selection;

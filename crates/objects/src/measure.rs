@@ -3,6 +3,7 @@
 use crate::components::label_runs;
 use crate::crofton::{DIRECTIONS, perimeter_weights, surface_weights};
 use crate::diameter::{circle_diameter, sphere_diameter};
+use crate::sections::Sections;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
@@ -37,8 +38,9 @@ pub struct ObjectRow {
     pub principal_axes_um: [f64; 3],
     /// Surface of a sphere of the same volume divided by the object's surface, at most 1. In a single slice, perimeter of a
     /// circle of the same area divided by the object's. Surface and perimeter are estimated from the directions to all
-    /// neighbors of a voxel, with Crofton's formula. Estimates for objects of a few voxels are too small; then it is 1. An
-    /// object in one slice of a stack is a plate as thick as the slice: its surface is twice its area, and its perimeter
+    /// neighbors of a voxel, with Crofton's formula. Estimates for objects of a few voxels are too small; then it is 1. The
+    /// surface is at least the smallest one with the same sections in the slices, which is that of a plate if the object is one.
+    /// An object in one slice of a stack is a plate as thick as the slice: its surface is twice its area, and its perimeter
     /// times the thickness.
     pub sphericity: f64,
 }
@@ -65,6 +67,8 @@ pub struct Measurer {
     sums: BTreeMap<u32, Sums>,
     /// Number of neighbors along each of [`DIRECTIONS`] and its opposite that are not in the object; the background comes first.
     crossings: Vec<[u64; DIRECTIONS.len()]>,
+    /// The sections of the objects, by slot.
+    sections: Sections,
     /// The slot of each voxel of the last slice that was added, with a border of one voxel of background.
     latest: Vec<u32>,
     /// Those of the slice before.
@@ -83,6 +87,7 @@ impl Measurer {
             channels,
             sums: BTreeMap::new(),
             crossings: vec![[0; DIRECTIONS.len()]],
+            sections: Sections::new(),
             latest: background.clone(),
             previous: background,
             next_z: 0,
@@ -100,14 +105,17 @@ impl Measurer {
         let channels = self.channels.len();
         std::mem::swap(&mut self.latest, &mut self.previous);
         self.latest.fill(0);
+        self.sections.begin_slice();
         for y in 0..ny {
             let slots = (y + 1) * (nx + 2) + 1;
             for (label, run) in label_runs(&labels[y * nx..(y + 1) * nx]) {
                 let sums = self.sums.entry(label).or_insert_with(|| {
                     self.crossings.push([0; DIRECTIONS.len()]);
+                    self.sections.add_object();
                     Sums::new(channels, [z, y, run.start], self.crossings.len() as u32 - 1)
                 });
                 self.latest[slots + run.start..slots + run.end].fill(sums.slot);
+                self.sections.add_voxels(sums.slot, run.len());
                 sums.add_run(z, y, run.start, run.end);
                 for (c, plane) in intensities.iter().take(channels).enumerate() {
                     sums.add_values(c, plane.get(y * nx + run.start..y * nx + run.end).unwrap_or_default());
@@ -115,6 +123,7 @@ impl Measurer {
             }
         }
         self.count_crossings();
+        self.sections.end_slice(&self.crossings);
     }
 
     /// Adds the intensities of further channels, from number `first` on, in a slice with these labels that was added.
@@ -150,23 +159,22 @@ impl Measurer {
         // What is below the last slice is background.
         std::mem::swap(&mut self.latest, &mut self.previous);
         self.latest.fill(0);
+        self.sections.begin_slice();
         self.count_crossings();
+        self.sections.end_slice(&self.crossings);
         let is_flat = self.next_z <= 1;
         let (surface, perimeter) = (surface_weights(self.voxel_um), perimeter_weights(self.voxel_um));
-        let [height, dy, dx] = self.voxel_um;
         let border = |s: &Sums| -> f64 {
+            let crossings = &self.crossings[s.slot as usize];
             let weighted = |weights: &[f64; DIRECTIONS.len()]| -> f64 {
-                let crossings = &self.crossings[s.slot as usize];
                 crossings.iter().zip(weights).map(|(n, weight)| *n as f64 * weight).sum()
             };
             if is_flat {
-                weighted(&perimeter)
-            } else if s.low[0] == s.high[0] {
-                // The surface of its large faces is known, and directions out of the slice leave it through them only.
-                2.0 * s.voxels as f64 * dy * dx + weighted(&perimeter) * height
-            } else {
-                weighted(&surface)
+                return weighted(&perimeter);
             }
+            let of_sections = self.sections.surface(s.slot, crossings, self.voxel_um, &perimeter);
+            // Directions out of a single slice leave it through its large faces only.
+            if s.low[0] == s.high[0] { of_sections } else { of_sections.max(weighted(&surface)) }
         };
         self.sums.iter().map(|(label, s)| s.row(*label, self.voxel_um, is_flat, border(s))).collect()
     }
@@ -439,6 +447,43 @@ mod tests {
                 is_in_slice && (y - 12.0).powi(2) + (x - 12.0).powi(2) <= radius * radius
             });
             assert!((got - exact).abs() < 0.01, "{voxel:?}: {got} instead of {exact}");
+        }
+    }
+
+    #[test]
+    fn plates_of_several_slices_have_the_sphericity_of_their_exact_surface() {
+        // Cylinders with a radius of 10 µm.
+        for voxel in [[1.0; 3], [4.0, 1.0, 1.0], [2.0, 0.5, 0.7]] {
+            for slices in [2, 3, 6] {
+                let (radius, height) = (10.0f64, voxel[0] * f64::from(slices));
+                let surface = 2.0 * PI * radius * (radius + height);
+                let exact = PI * (6.0 * radius * radius * height).powf(2.0 / 3.0) / surface;
+                let got = sphericity(voxel, [9, 50, 50], |[z, y, x]| {
+                    let is_in_slices = (1.5 * voxel[0]..1.5 * voxel[0] + height).contains(&z);
+                    is_in_slices && (y - 12.3).powi(2) + (x - 11.9).powi(2) <= radius * radius
+                });
+                assert!((got - exact).abs() < 0.01, "{voxel:?}, {slices} slices: {got} instead of {exact}");
+            }
+        }
+        // A gap in the labels: two plates of two slices each have the surface of both.
+        let two = sphericity([1.0; 3], [9, 50, 50], |[z, y, x]| {
+            [2.0, 3.0, 5.0, 6.0].contains(&z) && (y - 22.3).powi(2) + (x - 21.9).powi(2) <= 225.0
+        });
+        let (volume, surface) = (PI * 225.0 * 4.0, 2.0 * 2.0 * PI * 15.0 * (15.0 + 2.0));
+        let exact = PI * (6.0 * volume / PI).powf(2.0 / 3.0) / surface;
+        assert!((two - exact).abs() < 0.01, "{two} instead of {exact}");
+    }
+
+    #[test]
+    fn balls_in_two_to_five_slices_are_not_taken_as_plates() {
+        for (voxel, width) in [([4.0, 1.0, 1.0], 50), ([5.0, 1.0, 1.0], 50), ([7.0, 0.5, 0.5], 90)] {
+            for offset in [0.0, 0.25, 0.5] {
+                let got = sphericity(voxel, [9, width, width], |[z, y, x]| {
+                    let dz = z - (4.0 + offset) * voxel[0];
+                    dz * dz + (y - 20.3).powi(2) + (x - 20.3).powi(2) <= 100.0
+                });
+                assert!(got > 0.98, "{voxel:?}, {offset}: {got}");
+            }
         }
     }
 
