@@ -373,11 +373,21 @@ impl RunProfile {
 
 /// Returns the peak rates of a machine in one line.
 fn peak_line(peak: &MachinePeak) -> String {
-    let MachinePeak { kernels, threads, float_macs_per_sec, int8_macs_per_sec, memory_bytes_per_sec } = peak;
-    let int8 = int8_macs_per_sec.map_or_else(String::new, |rate| format!(", {:.1} GMAC/s int8", rate / 1e9));
+    let MachinePeak {
+        kernels,
+        threads,
+        float_macs_per_sec,
+        bf16_macs_per_sec,
+        int8_macs_per_sec,
+        memory_bytes_per_sec,
+    } = peak;
+    let rate_of = |rate: &Option<f64>, name: &str| {
+        rate.map_or_else(String::new, |rate| format!(", {:.1} GMAC/s {name}", rate / 1e9))
+    };
+    let (bf16, int8) = (rate_of(bf16_macs_per_sec, "bf16"), rate_of(int8_macs_per_sec, "int8"));
     let threads = if *threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
     let (float, memory) = (float_macs_per_sec / 1e9, memory_bytes_per_sec / 1e9);
-    format!("  peak ({kernels}, {threads}): {float:.1} GMAC/s f32{int8}, {memory:.1} GB/s memory")
+    format!("  peak ({kernels}, {threads}): {float:.1} GMAC/s f32{bf16}{int8}, {memory:.1} GB/s memory")
 }
 
 /// Returns the word after a number of spans.

@@ -267,6 +267,7 @@ fn operators_are_shown_beside_the_measured_peak_of_their_machine() {
         kernels: "avx2".to_owned(),
         threads: 2,
         float_macs_per_sec: 1e11,
+        bf16_macs_per_sec: None,
         int8_macs_per_sec: None,
         memory_bytes_per_sec: 1e10,
     };

@@ -10,6 +10,9 @@
 //! bytes, convolutions between them accumulate exactly in 32-bit integers, and their outputs are stored as 16-bit
 //! floats where a normalization follows. In `f32`, the same graph is computed in floats.
 //!
+//! On CPUs with instructions for it, `bf16` rounds the factors of convolutions and accumulates in 32 bits; all values stay
+//! 32-bit floats. In `int8`, convolutions that are not quantized are computed in this way.
+//!
 //! Graphs of a training step are compiled in the same way: gradients are steps like any other. [`mod@purpose`] lists what
 //! differs, such as that weights are packed at every run and that values are kept for the backward pass.
 //!
@@ -81,6 +84,7 @@ pub fn measure_peak(threads: usize) -> MachinePeak {
         // A multiply-accumulate is two operations.
         float_macs_per_sec: peak.float / 2.0,
         int8_macs_per_sec: (peak.bytes > 0.0).then_some(peak.bytes / 2.0),
+        bf16_macs_per_sec: (peak.bf16 > 0.0).then_some(peak.bf16 / 2.0),
         memory_bytes_per_sec: cytoscope_kernels::peak::memory_bytes_per_sec(threads, total_bytes),
     }
 }
@@ -147,6 +151,10 @@ impl CpuEngine {
             IsaName::ALL.into_iter().filter(|n| Isa::available(*n).is_some()).map(IsaName::as_str).collect();
         let sets = sets.join(", ");
         let ignored = Isa::ignored().map(|name| format!("; CYTOSCOPE_ISA={name} is ignored")).unwrap_or_default();
+        let mut precisions = vec![Precision::F32, Precision::Int8];
+        if isa.multiplies_bf16() {
+            precisions.insert(1, Precision::Bf16);
+        }
         let device = Device {
             id: DeviceId::Cpu,
             name: cytoscope_profile::cpu_name().unwrap_or(std::env::consts::ARCH).to_owned(),
@@ -155,7 +163,7 @@ impl CpuEngine {
             usable: true,
             reason: format!("always available: {cores} cores, {isa} kernels (this CPU supports {sets}){ignored}"),
             shortcomings: Vec::new(),
-            precisions: vec![Precision::F32, Precision::Int8],
+            precisions,
             driver: isa.to_string(),
         };
         Self { device, isa, optimizations: Optimizations::default() }
@@ -188,11 +196,16 @@ impl Engine for CpuEngine {
         input_shapes: &[Vec<usize>],
         options: &CompileOptions,
     ) -> Result<Box<dyn Session>, EngineError> {
-        let purpose = Purpose::of(graph, options.precision, self.optimizations)?;
+        let purpose = Purpose::of(self.isa, graph, options.precision, self.optimizations)?;
         let prepared = prepare::prepare(graph, input_shapes, purpose, &GraphLimits::default(), &options.interrupt)?;
         let program = lower::lower(prepared, self.isa, &options.interrupt)?;
         Ok(Box::new(session::CpuSession::new(program, self.isa, options)?))
     }
+
+    fn training_precisions(&self) -> Vec<Precision> {
+        vec![Precision::F32]
+    }
+
     fn plan_rolling(
         &self,
         graph: &Graph,

@@ -4,6 +4,7 @@ use crate::Optimizations;
 use crate::lower::sharing::Sharing;
 use cytoscope_engine::{EngineError, Precision};
 use cytoscope_graph::Graph;
+use cytoscope_kernels::Isa;
 
 /// Purpose that a graph is compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub(crate) enum Purpose {
     Inference {
         /// Whether quantized convolutions run on bytes.
         integers: bool,
+        /// Whether convolutions of floats round their factors to bf16, where the CPU has instructions for it.
+        bf16: bool,
         optimizations: Optimizations,
     },
     /// A step of training: forward pass, loss, backward pass and optimizer update. Weights are inputs, so they are packed at
@@ -25,31 +28,47 @@ impl Purpose {
     /// # Errors
     /// [`EngineError::UnsupportedPrecision`] if the engine lacks the precision; [`EngineError::NotQuantized`] for training
     /// steps in int8.
-    pub(crate) fn of(graph: &Graph, precision: Precision, optimizations: Optimizations) -> Result<Self, EngineError> {
-        let inference = Self::inference(precision, optimizations)?;
+    pub(crate) fn of(
+        isa: Isa,
+        graph: &Graph,
+        precision: Precision,
+        optimizations: Optimizations,
+    ) -> Result<Self, EngineError> {
+        let inference = Self::inference(isa, precision, optimizations)?;
         if !is_training_step(graph) {
             return Ok(inference);
         }
-        if inference.integers() { Err(EngineError::NotQuantized { engine: "cpu" }) } else { Ok(Self::Training) }
+        match precision {
+            Precision::F32 => Ok(Self::Training),
+            Precision::Int8 => Err(EngineError::NotQuantized { engine: "cpu" }),
+            _ => Err(EngineError::UnsupportedPrecision { engine: "cpu", precision, has: "f32 for training".into() }),
+        }
     }
 
     /// Returns inference in a precision.
     ///
     /// # Errors
     /// [`EngineError::UnsupportedPrecision`] if the engine lacks the precision.
-    pub(crate) fn inference(precision: Precision, optimizations: Optimizations) -> Result<Self, EngineError> {
-        let integers = match precision {
-            Precision::F32 => false,
-            Precision::Int8 => true,
+    pub(crate) fn inference(isa: Isa, precision: Precision, optimizations: Optimizations) -> Result<Self, EngineError> {
+        let (integers, bf16) = match precision {
+            Precision::F32 => (false, false),
+            Precision::Bf16 if isa.multiplies_bf16() => (false, true),
+            // Quantization changes the results more than bf16 does, so that the layers that are left in floats need no more.
+            Precision::Int8 => (true, true),
             other => {
                 return Err(EngineError::UnsupportedPrecision {
                     engine: "cpu",
                     precision: other,
-                    has: "f32 and int8".into(),
+                    has: if isa.multiplies_bf16() { "f32, bf16 and int8" } else { "f32 and int8" }.into(),
                 });
             }
         };
-        Ok(Self::Inference { integers, optimizations })
+        Ok(Self::Inference { integers, bf16, optimizations })
+    }
+
+    /// Returns whether convolutions of floats round their factors to bf16, where the CPU has instructions for it.
+    pub(crate) fn multiplies_bf16(self) -> bool {
+        matches!(self, Self::Inference { bf16: true, .. })
     }
 
     /// Returns whether quantized convolutions run on bytes.
@@ -60,7 +79,7 @@ impl Purpose {
     /// Returns whether activations are computed inside the step before them.
     pub(crate) fn fuses(self) -> bool {
         match self {
-            Self::Inference { integers, optimizations } => integers || optimizations.fusion,
+            Self::Inference { integers, optimizations, .. } => integers || optimizations.fusion,
             Self::Training => true,
         }
     }

@@ -319,21 +319,32 @@ fn compare_with(
 
 #[test]
 fn a_pass_over_a_random_unet_equals_the_untiled_network_bit_by_bit() {
-    let (mut floats, mut integers) = (0, 0);
+    let (mut floats, mut halves, mut integers) = (0, 0, 0);
+    let has_bf16 = CpuEngine::new().device().precisions.contains(&Precision::Bf16);
     for seed in 0..60 {
         let (network, engine) = (random_unet(seed, &FILTERS), CpuEngine::new());
         let quantized = quantized(&network, false).unwrap();
-        for (graph, precision) in [(Some(&network.graph), Precision::F32), (quantized.as_ref(), Precision::Int8)] {
+        let float = Some(&network.graph);
+        for (graph, precision) in [
+            (float, Precision::F32),
+            (float.filter(|_| has_bf16), Precision::Bf16),
+            (quantized.as_ref(), Precision::Int8),
+        ] {
             let Some(graph) = graph else { continue };
             let x = &network.input;
             let Some(want) = whole(&engine, graph, x, precision) else { continue };
             let Some((_, bytes)) = compare_with(&want, &engine, graph, x, precision, None) else { continue };
-            *(if precision == Precision::F32 { &mut floats } else { &mut integers }) += 1;
+            *match precision {
+                Precision::Int8 => &mut integers,
+                Precision::Bf16 => &mut halves,
+                _ => &mut floats,
+            } += 1;
             // A smaller budget leads to other slabs, and finally to bands.
             compare_with(&want, &engine, graph, x, precision, Some(bytes * 60 / 100));
         }
     }
     assert!(floats >= 55 && integers >= 55, "{floats} float and {integers} int8 networks");
+    assert_eq!(halves, if has_bf16 { floats } else { 0 }, "networks in bf16");
 }
 
 #[test]

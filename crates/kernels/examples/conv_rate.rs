@@ -1,7 +1,9 @@
-//! Prints the rates of the convolution kernels for typical U-Net layers, in floats and bytes:
+//! Prints the rates of the convolution kernels for typical U-Net layers, in floats, bf16 and bytes:
 //! `cargo run --release -p cytoscope-kernels --example conv_rate [ISA]`.
 
-use cytoscope_kernels::conv::{self, ConvShape, Finish, PackedConv, PackedConvInt8, Quantizer, Target, WeightShape};
+use cytoscope_kernels::conv::{
+    self, ConvShape, Finish, PackedConv, PackedConvBf16, PackedConvInt8, Quantizer, Target, WeightShape,
+};
 use cytoscope_kernels::{Blocked, Isa, IsaName, KernelError};
 use std::time::Instant;
 
@@ -57,6 +59,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     conv::conv(isa, &x, &input, &weights, &shape, &end, Target::F32(&mut y), &output).map(drop)
                 })
             })?;
+            let mut half = f64::INFINITY;
+            if PackedConvBf16::supports(isa, &of, &shape, input.block) {
+                let weights = PackedConvBf16::new(isa, &vec![0.01; of.count()], None, of, &shape, input.block)?;
+                half = pool.install(|| {
+                    best(|| {
+                        let (end, to) = (Finish::default(), Target::F32(&mut y));
+                        conv::conv_bf16(isa, &x, &input, &weights, &shape, &end, to, &output).map(drop)
+                    })
+                })?;
+            }
             let input = Blocked::new(ci, [n; 3], [pad; 3], if ci == 1 { 4 } else { 16 });
             let weights = PackedConvInt8::new(isa, &bell_shaped(of.count()), 3, of, input.block)?;
             let (x, mut y, mut z) = (vec![5; input.len()], vec![0; output.len()], vec![0u16; output.len()]);
@@ -76,8 +88,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             })?;
             let rate = |s: f64| format!("{:6.2} ms {:7.1}/s", s * 1e3, flop / s / 1e9);
             println!(
-                "{isa:>11} {ci:3} -> {co:3} at {n}³, kernel {k}³: f32 {} GFLOP, int8 to u8 {} GOP, to f16 with moments {} GOP",
+                "{isa:>11} {ci:3} -> {co:3} at {n}³, kernel {k}³: f32 {} GFLOP, bf16 {} GFLOP, int8 to u8 {} GOP, to f16 with moments {} GOP",
                 rate(float),
+                rate(half),
                 rate(bytes),
                 rate(halves)
             );

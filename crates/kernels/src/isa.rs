@@ -29,6 +29,17 @@ pub(crate) enum Simd {
     Avx512,
 }
 
+/// Instructions that multiply bf16 values and accumulate in 32 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bf16Unit {
+    /// Vectors (AVX-512 BF16).
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// The matrix unit (AMX-BF16), with AVX-512 BF16 for rounding.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
+}
+
 impl IsaName {
     /// All instruction sets with kernels, lowest first.
     pub const ALL: [IsaName; 6] =
@@ -65,6 +76,20 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512dq")
 }
 
+#[cfg(target_arch = "x86_64")]
+fn has_bf16() -> bool {
+    is_x86_feature_detected!("avx512bf16")
+}
+
+/// Returns whether vector products of bf16 are faster than those of 32-bit floats: only on AMD's CPUs. Intel's start one of
+/// the instructions every four cycles, in which they multiply twice as many 32-bit floats.
+#[cfg(target_arch = "x86_64")]
+fn has_fast_vector_bf16() -> bool {
+    let vendor = std::arch::x86_64::__cpuid(0);
+    let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
+    has_bf16() && name.as_flattened() == b"AuthenticAMD"
+}
+
 impl Isa {
     /// Returns the token for `name`, if this CPU supports that instruction set. Under Miri, which interprets neither
     /// inline assembly nor most vector instructions, only the portable one is available.
@@ -83,7 +108,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             IsaName::Avx512Vnni => has_avx512() && is_x86_feature_detected!("avx512vnni"),
             #[cfg(target_arch = "x86_64")]
-            IsaName::Amx => has_avx512() && is_x86_feature_detected!("avx512vnni") && crate::int8::amx::is_available(),
+            IsaName::Amx => has_avx512() && is_x86_feature_detected!("avx512vnni") && crate::amx::is_available(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         };
@@ -114,6 +139,23 @@ impl Isa {
     /// Returns the instruction set's name.
     pub fn name(self) -> IsaName {
         self.0
+    }
+
+    /// Returns whether this CPU multiplies bf16 values, and the instruction set includes that: AVX-512 VNNI and AMX on CPUs
+    /// with AVX-512 BF16.
+    pub fn multiplies_bf16(self) -> bool {
+        self.bf16_unit().is_some()
+    }
+
+    /// Returns the instructions that multiply bf16 values.
+    pub(crate) fn bf16_unit(self) -> Option<Bf16Unit> {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            IsaName::Amx if has_bf16() && crate::amx::has_bf16() => Some(Bf16Unit::Amx),
+            #[cfg(target_arch = "x86_64")]
+            IsaName::Amx | IsaName::Avx512Vnni if has_fast_vector_bf16() => Some(Bf16Unit::Avx512),
+            _ => None,
+        }
     }
 
     /// Returns the float arithmetic of the instruction set.

@@ -22,8 +22,12 @@
 //! # Ok::<(), cytoscope_kernels::KernelError>(())
 //! ```
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub mod apply;
 mod arena;
+#[cfg(target_arch = "x86_64")]
+mod bf16;
 pub mod conv;
 mod int8;
 mod isa;

@@ -1,5 +1,7 @@
 //! Measures the peak rates of the machine: multiply-adds in registers, and bytes to and from memory.
 
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Bf16Unit;
 use crate::{Isa, IsaName};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -12,7 +14,7 @@ use std::time::Instant;
 const ROUNDS: usize = 400_000;
 /// Number of vector registers with sums that do not depend on each other: enough to hide the latency of an instruction.
 #[cfg(target_arch = "x86_64")]
-const CHAINS: usize = 12;
+pub(crate) const CHAINS: usize = 12;
 /// Number of floats that the portable loop updates; they fit into the vector registers of every CPU.
 const PORTABLE_CHAINS: usize = 32;
 
@@ -21,6 +23,8 @@ const PORTABLE_CHAINS: usize = 32;
 pub struct Peak {
     /// Operations on 32-bit floats per second.
     pub float: f64,
+    /// Operations on bf16 values with 32-bit sums per second; 0 if the CPU has no instructions for them.
+    pub bf16: f64,
     /// Operations on bytes with 32-bit sums per second; 0 for the portable kernels.
     pub bytes: f64,
 }
@@ -39,7 +43,7 @@ pub fn measure(isa: Isa) -> Peak {
     #[cfg(not(target_arch = "x86_64"))]
     {
         let _ = (isa, IsaName::Portable);
-        Peak { float: best(portable_operations(), &portable), bytes: 0.0 }
+        Peak { float: best(portable_operations(), &portable), bf16: 0.0, bytes: 0.0 }
     }
     #[cfg(target_arch = "x86_64")]
     {
@@ -58,7 +62,14 @@ pub fn measure(isa: Isa) -> Peak {
                 IsaName::Amx => best((ROUNDS / 8 * 4) as f64 * 32768.0, &|| crate::int8::amx::run_products(ROUNDS / 8)),
                 _ => 0.0,
             };
-            Peak { float, bytes }
+            let bf16 = match isa.bf16_unit() {
+                Some(Bf16Unit::Amx) => {
+                    best((ROUNDS / 8 * 4) as f64 * 16384.0, &|| crate::bf16::amx::run_products(ROUNDS / 8))
+                }
+                Some(Bf16Unit::Avx512) => best(chains * 64.0, &|| crate::bf16::avx512::run_products(ROUNDS)),
+                None => 0.0,
+            };
+            Peak { float, bf16, bytes }
         }
     }
 }
@@ -76,7 +87,7 @@ pub fn measure_threads(isa: Isa, threads: usize) -> Peak {
         running.into_iter().map(joined).collect::<Vec<Peak>>()
     });
     let sum = |of: fn(&Peak) -> f64| measured.iter().map(of).sum::<f64>();
-    Peak { float: sum(|peak| peak.float), bytes: sum(|peak| peak.bytes) }
+    Peak { float: sum(|peak| peak.float), bf16: sum(|peak| peak.bf16), bytes: sum(|peak| peak.bytes) }
 }
 
 /// Returns what a thread measured. A panic is passed on: the sum of the other threads would be too small a rate.
@@ -216,6 +227,7 @@ mod tests {
             let peak = measure_threads(isa, 2);
             let multiplies_bytes = isa.name() != IsaName::Portable;
             assert!(peak.float > 0.0 && (peak.bytes > 0.0) == multiplies_bytes, "{isa}: {peak:?}");
+            assert_eq!(peak.bf16 > 0.0, isa.multiplies_bf16(), "{isa}: {peak:?}");
         }
         if let Some(isa) = Isa::available(IsaName::Avx2) {
             assert!(measure(isa).bytes > 0.0, "{isa}");

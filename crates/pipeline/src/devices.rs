@@ -487,9 +487,11 @@ fn announce(context: &Context, engines: &[Box<dyn Engine>], edge: [usize; 3], co
     context.note(format!("comparing {what} on a tile of {edge:?} voxels"));
 }
 
-/// Returns whether a device has float precisions to choose from.
+/// Returns whether a device has float precisions to choose from by measurement. A CPU computes in f32 unless another
+/// precision is requested, so that its results do not depend on its instruction set.
 fn has_several_precisions(device: &Device) -> bool {
-    device.precisions.iter().filter(|precision| **precision != Precision::Int8).count() > 1
+    device.id != DeviceId::Cpu
+        && device.precisions.iter().filter(|precision| **precision != Precision::Int8).count() > 1
 }
 
 /// Returns the precision to run in on a device if none is chosen by measurement, as [`Model::precision_on`] does. As tf32

@@ -93,6 +93,7 @@ mod tests {
             kernels: kernels.to_owned(),
             threads,
             float_macs_per_sec: rate,
+            bf16_macs_per_sec: None,
             int8_macs_per_sec: None,
             memory_bytes_per_sec: 1.0,
         }

@@ -49,32 +49,38 @@ impl RunPrecision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperatorPrecision {
-    /// Floats of 32 or 16 bits; also of operators that multiply nothing.
+    /// 32-bit floats on a CPU, floats of any size on a GPU; also of operators that multiply nothing.
     Float,
+    /// 32-bit floats on a CPU that are rounded to bf16 before they are multiplied.
+    Bf16,
     /// Integers of 8 bits.
     Int8,
 }
 
 impl OperatorPrecision {
-    /// Returns its name in traces and tables: `float` or `int8`.
+    /// All formats.
+    pub const ALL: [Self; 3] = [Self::Float, Self::Bf16, Self::Int8];
+
+    /// Returns its name in traces and tables: `float`, `bf16` or `int8`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Float => "float",
+            Self::Bf16 => "bf16",
             Self::Int8 => "int8",
         }
     }
 
     /// Returns the format with this name; `None` if there is none.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Float, Self::Int8].into_iter().find(|precision| precision.name() == name)
+        Self::ALL.into_iter().find(|precision| precision.name() == name)
     }
 }
 
-/// Returns the name of an operator for display; that of one on 8-bit integers says so.
+/// Returns the name of an operator for display, with its number format unless that is [`OperatorPrecision::Float`].
 pub(crate) fn shown_name(name: &str, precision: Option<OperatorPrecision>) -> String {
     match precision {
-        Some(OperatorPrecision::Int8) => format!("{name} (int8)"),
         Some(OperatorPrecision::Float) | None => name.to_owned(),
+        Some(precision) => format!("{name} ({})", precision.name()),
     }
 }
 

@@ -16,6 +16,9 @@ pub struct MachinePeak {
     pub threads: usize,
     /// Multiply-accumulates of 32-bit floats per second, all threads together.
     pub float_macs_per_sec: f64,
+    /// Multiply-accumulates of bf16 values per second; `None` if the kernels have no instructions for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bf16_macs_per_sec: Option<f64>,
     /// Multiply-accumulates of bytes per second; `None` if the kernels have no instructions for them.
     pub int8_macs_per_sec: Option<f64>,
     /// Bytes per second read from and written to memory, all threads together.
@@ -43,23 +46,28 @@ impl Bound {
 }
 
 impl MachinePeak {
-    /// Returns the peak rate of multiply-accumulates. That of floats counts for bytes where the kernels have no instructions
-    /// for them.
-    pub fn macs_per_sec(&self, is_int8: bool) -> f64 {
-        let int8 = self.int8_macs_per_sec.filter(|_| is_int8);
-        int8.unwrap_or(self.float_macs_per_sec)
+    /// Returns the peak rate of multiply-accumulates in a number format: that of floats if the kernels have no instructions
+    /// for the format.
+    pub fn macs_per_sec(&self, precision: OperatorPrecision) -> f64 {
+        let own = match precision {
+            OperatorPrecision::Float => None,
+            OperatorPrecision::Bf16 => self.bf16_macs_per_sec,
+            OperatorPrecision::Int8 => self.int8_macs_per_sec,
+        };
+        own.unwrap_or(self.float_macs_per_sec)
     }
 
     /// Returns the roof: the highest rate of multiply-accumulates at an arithmetic intensity in multiply-accumulates per
     /// byte.
-    pub fn roof_macs_per_sec(&self, macs_per_byte: f64, is_int8: bool) -> f64 {
-        self.macs_per_sec(is_int8).min(macs_per_byte * self.memory_bytes_per_sec)
+    pub fn roof_macs_per_sec(&self, macs_per_byte: f64, precision: OperatorPrecision) -> f64 {
+        self.macs_per_sec(precision).min(macs_per_byte * self.memory_bytes_per_sec)
     }
 
     /// Whether all rates are positive and finite, as a roofline needs them.
     pub fn is_valid(&self) -> bool {
-        let rates = [Some(self.float_macs_per_sec), self.int8_macs_per_sec, Some(self.memory_bytes_per_sec)];
-        rates.into_iter().flatten().all(|rate| rate.is_finite() && rate > 0.0)
+        let computed = [Some(self.float_macs_per_sec), self.bf16_macs_per_sec, self.int8_macs_per_sec];
+        let rates = computed.into_iter().chain([Some(self.memory_bytes_per_sec)]);
+        rates.flatten().all(|rate| rate.is_finite() && rate > 0.0)
     }
 }
 
@@ -74,8 +82,8 @@ pub struct RooflinePoint {
     pub macs: u64,
     /// Bytes of its inputs, weights and outputs, each counted once.
     pub bytes: u64,
-    /// Whether it computes on 8-bit integers.
-    pub is_int8: bool,
+    /// Number format that it multiplies in.
+    pub precision: OperatorPrecision,
     /// The rate that limits it.
     pub bound: Bound,
     /// Shortest possible time at the machine's peak in seconds.
@@ -88,8 +96,8 @@ pub struct RooflinePoint {
 impl RooflinePoint {
     /// Returns an operator's position; `None` if its time, or both its work and its bytes, are unknown.
     pub fn new(operator: &OperatorTotal, peak: &MachinePeak) -> Option<Self> {
-        let is_int8 = operator.is_int8();
-        let compute_secs = operator.macs as f64 / peak.macs_per_sec(is_int8);
+        let precision = operator.precision.unwrap_or(OperatorPrecision::Float);
+        let compute_secs = operator.macs as f64 / peak.macs_per_sec(precision);
         let memory_secs = operator.bytes as f64 / peak.memory_bytes_per_sec;
         let bound = if compute_secs > memory_secs { Bound::Compute } else { Bound::Memory };
         let bound_secs = compute_secs.max(memory_secs);
@@ -99,16 +107,16 @@ impl RooflinePoint {
             seconds: operator.seconds,
             macs: operator.macs,
             bytes: operator.bytes,
-            is_int8,
+            precision,
             bound,
             bound_secs,
             share: bound_secs / operator.seconds,
         })
     }
 
-    /// Returns the name for display, with the number format if the operator computes on 8-bit integers.
+    /// Returns the name for display, with the number format if the operator computes in another than 32-bit floats.
     pub fn shown_name(&self) -> String {
-        crate::device::shown_name(&self.name, self.is_int8.then_some(OperatorPrecision::Int8))
+        crate::device::shown_name(&self.name, Some(self.precision))
     }
 
     /// Returns the arithmetic intensity in multiply-accumulates per byte; `None` if the operator multiplies nothing or
@@ -145,6 +153,7 @@ mod tests {
             kernels: "avx2".to_owned(),
             threads: 2,
             float_macs_per_sec: 100.0,
+            bf16_macs_per_sec: Some(150.0),
             int8_macs_per_sec: Some(400.0),
             memory_bytes_per_sec: 10.0,
         }
@@ -166,6 +175,8 @@ mod tests {
         assert_eq!((int8.bound, int8.share), (Bound::Memory, 0.5));
         let without = MachinePeak { int8_macs_per_sec: None, ..peak() };
         assert_eq!(RooflinePoint::new(&in_int8, &without).unwrap().share, 1.0);
+        let in_bf16 = OperatorTotal { precision: Some(OperatorPrecision::Bf16), ..operator("Conv a", 10.0, 1000, 0) };
+        assert_eq!(RooflinePoint::new(&in_bf16, &peak()).unwrap().bound_secs, 1000.0 / 150.0);
         // An operator that only moves data has a share, but no intensity.
         let resize = RooflinePoint::new(&operator("Resize r", 4.0, 0, 20), &peak()).unwrap();
         assert_eq!((resize.bound, resize.share, resize.macs_per_byte()), (Bound::Memory, 0.5, None));
@@ -179,10 +190,10 @@ mod tests {
 
     #[test]
     fn the_roof_rises_with_the_intensity_up_to_the_peak() {
-        assert_eq!(peak().roof_macs_per_sec(1.0, false), 10.0);
-        assert_eq!(peak().roof_macs_per_sec(10.0, false), 100.0);
-        assert_eq!(peak().roof_macs_per_sec(20.0, false), 100.0);
-        assert_eq!(peak().roof_macs_per_sec(20.0, true), 200.0);
+        assert_eq!(peak().roof_macs_per_sec(1.0, OperatorPrecision::Float), 10.0);
+        assert_eq!(peak().roof_macs_per_sec(10.0, OperatorPrecision::Float), 100.0);
+        assert_eq!(peak().roof_macs_per_sec(20.0, OperatorPrecision::Float), 100.0);
+        assert_eq!(peak().roof_macs_per_sec(20.0, OperatorPrecision::Int8), 200.0);
     }
 
     #[test]

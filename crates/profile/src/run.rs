@@ -77,7 +77,7 @@ impl OperatorTotal {
         self.precision == Some(OperatorPrecision::Int8)
     }
 
-    /// Returns the name for display, with the number format if the operator computes on 8-bit integers.
+    /// Returns the name for display, with the number format if the operator computes in another than 32-bit floats.
     pub fn shown_name(&self) -> String {
         crate::device::shown_name(&self.name, self.precision)
     }

@@ -121,8 +121,8 @@ fn roofline_points(run: &StoredRun) -> String {
         let intensity = point.macs_per_byte().map_or_else(String::new, |intensity| intensity.to_string());
         let (name, bound) = (name_cell(&point.name), point.bound.name());
         let (secs, macs, bytes, rate) = (point.seconds, point.macs, point.bytes, point.macs_per_sec());
-        let precision = if point.is_int8 { OperatorPrecision::Int8 } else { OperatorPrecision::Float };
-        format!("{name},{secs},{macs},{bytes},{intensity},{rate},{bound},{},{}", point.share, precision.name())
+        let (share, precision) = (point.share, point.precision.name());
+        format!("{name},{secs},{macs},{bytes},{intensity},{rate},{bound},{share},{precision}")
     });
     table("name,seconds,macs,bytes,macs_per_byte,macs_per_sec,bound,share_of_peak,precision", lines)
 }

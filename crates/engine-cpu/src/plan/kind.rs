@@ -7,8 +7,8 @@ use crate::lower::sharing::Sharing;
 use crate::step::StepOp;
 use crate::steps::{
     AffinePass, Apply, BinaryStep, Conv, ConvInt8, ConvOfTensors, ConvTranspose, ConvTransposeInt8, DynamicQuantize,
-    Epilogue, Head, Join, MergeMoments, MomentsOf, PadStep, PlanarNorm, PoolStep, QuantizePlanes, ResizeStep, Term,
-    Translate, TransposedOfTensors, UnaryStep,
+    Epilogue, FloatWeights, Head, Join, MergeMoments, MomentsOf, PadStep, PlanarNorm, PoolStep, QuantizePlanes,
+    ResizeStep, Term, Translate, TransposedOfTensors, UnaryStep,
 };
 use cytoscope_graph::{Node, ValueId, op_name};
 use cytoscope_kernels::conv::{
@@ -65,7 +65,7 @@ pub(crate) struct PlanHead {
 /// Parameters of a kernel step.
 pub(crate) enum PlanKind {
     Conv {
-        weights: PackedConv,
+        weights: FloatWeights,
         shape: ConvShape,
         epilogue: Epilogue,
         planar: bool,
@@ -323,6 +323,7 @@ impl KernelPlan {
     pub(crate) fn precision(&self) -> OperatorPrecision {
         match &self.kind {
             PlanKind::ConvInt8 { .. } | PlanKind::ConvTransposeInt8 { .. } => OperatorPrecision::Int8,
+            PlanKind::Conv { weights: FloatWeights::Bf16(_), .. } => OperatorPrecision::Bf16,
             _ => OperatorPrecision::Float,
         }
     }

@@ -129,7 +129,7 @@ fn best(mut all: Vec<Candidate>, budget_bytes: u64) -> Option<Candidate> {
 
 /// Lowers a network for an input of this shape.
 fn lower(isa: Isa, graph: &Graph, shape: &[usize], options: &CompileOptions) -> Result<RollingProgram, NotRolling> {
-    let purpose = Purpose::inference(options.precision, Optimizations::default())?;
+    let purpose = Purpose::inference(isa, options.precision, Optimizations::default())?;
     // A pass holds some planes of each tensor, never a whole tensor.
     let limits = GraphLimits { tensor_elements: usize::MAX, ..GraphLimits::default() };
     let prepared = prepare::prepare(graph, &[shape.to_vec()], purpose, &limits, &options.interrupt)?;

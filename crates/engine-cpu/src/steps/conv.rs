@@ -2,12 +2,11 @@
 
 use crate::context::{Context, StepError, StepResult, bytes, for_each_image, target};
 use crate::step::{Slot, StepOp};
-use cytoscope_kernels::Blocked;
-use cytoscope_kernels::KernelError;
 use cytoscope_kernels::conv::{
-    self, Activation, ConvShape, Finish, PackedConv, PackedConvInt8, Quantizer, Target, Transposed,
+    self, Activation, ConvShape, Finish, PackedConv, PackedConvBf16, PackedConvInt8, Quantizer, Target, Transposed,
 };
 use cytoscope_kernels::norm::Moments;
+use cytoscope_kernels::{Blocked, Isa, KernelError};
 
 /// Operations on a convolution's sums before they are stored: scale, bias, residual and activation, in this order.
 #[derive(Debug, Clone, Default)]
@@ -87,13 +86,63 @@ pub(super) fn convolve(
     epilogue.moments.map_or(Ok(()), |at| context.store_moments(at, image_moments))
 }
 
+/// Weights of a convolution of floats, in the order of the instruction set that runs them.
+#[derive(Debug)]
+pub(crate) enum FloatWeights {
+    /// Factors have 32 bits.
+    F32(PackedConv),
+    /// Factors are rounded to bf16.
+    Bf16(PackedConvBf16),
+}
+
+impl FloatWeights {
+    /// Returns the number of output channels.
+    pub(crate) fn out_channels(&self) -> usize {
+        match self {
+            Self::F32(weights) => weights.out_channels(),
+            Self::Bf16(weights) => weights.out_channels(),
+        }
+    }
+
+    /// Returns the size of the packed weights in bytes.
+    pub(crate) fn size_bytes(&self) -> usize {
+        match self {
+            Self::F32(weights) => weights.size_bytes(),
+            Self::Bf16(weights) => weights.size_bytes(),
+        }
+    }
+
+    /// Convolves one image of the slot `from`.
+    fn convolve(
+        &self,
+        isa: Isa,
+        (x, from): (&[f32], &Slot),
+        shape: &ConvShape,
+        finish: &Finish<'_>,
+        target: Target<'_>,
+        to: &Blocked,
+    ) -> Result<Option<Moments>, KernelError> {
+        let layout = &from.layout;
+        match (self, from.ring_first) {
+            (Self::F32(weights), None) => conv::conv(isa, x, layout, weights, shape, finish, target, to),
+            (Self::F32(weights), Some(first)) => {
+                conv::conv_in_ring(isa, x, layout, first, weights, shape, finish, target, to)
+            }
+            (Self::Bf16(weights), None) => conv::conv_bf16(isa, x, layout, weights, shape, finish, target, to),
+            (Self::Bf16(weights), Some(first)) => {
+                conv::conv_bf16_in_ring(isa, x, layout, first, weights, shape, finish, target, to)
+            }
+        }
+    }
+}
+
 /// Convolution.
 #[derive(Debug)]
 pub(crate) struct Conv {
     /// Slot that is read.
     pub input: usize,
     /// Weights in the order of the instruction set that runs them.
-    pub weights: PackedConv,
+    pub weights: FloatWeights,
     /// How the kernel moves over the input along Z, Y, X.
     pub shape: ConvShape,
     /// Applied to the sums before they are stored.
@@ -105,10 +154,8 @@ pub(crate) struct Conv {
 impl StepOp for Conv {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
         let (isa, from, to) = (context.isa, context.window_slot(self.input)?, context.slot(self.output)?);
-        let (weights, shape, layout) = (&self.weights, &self.shape, &from.layout);
-        convolve(context, &from, &to, &self.epilogue, |x, finish, target| match from.ring_first {
-            None => conv::conv(isa, x, layout, weights, shape, finish, target, &to.layout),
-            Some(first) => conv::conv_in_ring(isa, x, layout, first, weights, shape, finish, target, &to.layout),
+        convolve(context, &from, &to, &self.epilogue, |x, finish, target| {
+            self.weights.convolve(isa, (x, &from), &self.shape, finish, target, &to.layout)
         })
     }
 }

@@ -14,7 +14,7 @@ mod voxels;
 
 pub(crate) use affine::{Affine, AffinePass, Apply, Head, MomentsOf, Norm, PlanarNorm, Term};
 pub(crate) use bytes::{ByteScale, DynamicQuantize, QuantizePlanes, Translate, dequantize};
-pub(crate) use conv::{Conv, ConvInt8, ConvTranspose, ConvTransposeInt8, DynamicScale, Epilogue};
+pub(crate) use conv::{Conv, ConvInt8, ConvTranspose, ConvTransposeInt8, DynamicScale, Epilogue, FloatWeights};
 pub(crate) use conv_of_tensors::{ConvOfTensors, TransposedOfTensors};
 pub(crate) use dense::{ClearBorder, Pack, Reference, Unpack};
 pub(crate) use gradient::{

@@ -28,6 +28,8 @@ pub struct Tolerance {
 
 /// Tolerance of float networks.
 pub const FLOAT: Tolerance = Tolerance { value: 1e-4, distance: 1e-4 };
+/// Tolerance of float networks in bf16, whose factors are rounded to 8 bits.
+pub const BF16: Tolerance = Tolerance { value: 5e-2, distance: 2e-2 };
 /// Tolerance of quantized networks, where a value rounded to a neighboring step affects all later layers. The L2
 /// distance is the one that `integers.rs` allows for networks with norms; a norm of a nearly constant channel amplifies
 /// single values more.
@@ -96,10 +98,17 @@ pub fn disagreement_with(
             (Ok(want), Ok(nearby)) => (want, nearby),
             (Err(e), _) | (_, Err(e)) => return describe_failure(format!("the reference executor failed: {e}")),
         };
-    let precisions: &[Precision] =
-        if form == Form::Float { &[Precision::F32] } else { &[Precision::Int8, Precision::F32] };
-    let tolerance = if form == Form::Float { FLOAT } else { INT8 };
+    let precisions: &[Precision] = match form {
+        Form::Float if isa.multiplies_bf16() => &[Precision::F32, Precision::Bf16],
+        Form::Float => &[Precision::F32],
+        Form::Static | Form::Dynamic => &[Precision::Int8, Precision::F32],
+    };
     for precision in precisions {
+        let tolerance = match (form, precision) {
+            (Form::Float, Precision::Bf16) => BF16,
+            (Form::Float, _) => FLOAT,
+            (Form::Static | Form::Dynamic, _) => INT8,
+        };
         let options = CompileOptions { precision: *precision, threads: 1, ..CompileOptions::default() };
         let mut session = match CpuEngine::with_isa(isa).with_optimizations(optimizations).compile(
             graph,

@@ -78,10 +78,10 @@ fn weights_read<C: Core>(core: &C, in_first: usize, in_blocks: usize, blocks: us
     if core.depthwise() {
         return shape.taps * CHANNEL_BLOCK;
     }
-    // Byte kernels read whole blocks; float kernels skip the channels that the last block lacks.
     let whole = in_blocks * in_block;
-    let channels = if C::INTEGER { whole } else { whole.min(shape.in_channels.saturating_sub(in_first * in_block)) };
-    channels * shape.taps * blocks * CHANNEL_BLOCK
+    let channels =
+        if C::WHOLE_BLOCKS { whole } else { whole.min(shape.in_channels.saturating_sub(in_first * in_block)) };
+    channels * core.stored_taps() * blocks * CHANNEL_BLOCK
 }
 
 /// Returns the index of the last input that a pass reads. Sums saturate, so that an overflow cannot hide a long reach.

@@ -88,6 +88,8 @@ pub(crate) trait Core: Sync {
     /// Type of the sums, 32 bits wide.
     type Sum;
     const INTEGER: bool;
+    /// Whether weights are stored for all channels of an input block, also those that the last block lacks.
+    const WHOLE_BLOCKS: bool;
     /// Returns how the weights are packed.
     fn packing(&self) -> &Packing;
     /// Returns the instruction set that the weights were packed for.
@@ -102,6 +104,10 @@ pub(crate) trait Core: Sync {
     }
     fn in_block(&self) -> usize {
         self.packing().in_block
+    }
+    /// Returns the number of taps whose weights are stored, with those that complete the kernel along W.
+    fn stored_taps(&self) -> usize {
+        self.shape().taps
     }
     fn depthwise(&self) -> bool {
         self.packing().depthwise
@@ -135,6 +141,7 @@ impl Core for PackedConv {
     type Weight = f32;
     type Sum = f32;
     const INTEGER: bool = false;
+    const WHOLE_BLOCKS: bool = false;
 
     fn packing(&self) -> &Packing {
         &self.packing
@@ -188,6 +195,7 @@ impl Core for PackedConvInt8 {
     type Weight = i8;
     type Sum = i32;
     const INTEGER: bool = true;
+    const WHOLE_BLOCKS: bool = true;
 
     fn packing(&self) -> &Packing {
         &self.packing

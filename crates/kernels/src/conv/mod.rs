@@ -1,6 +1,6 @@
-//! Direct convolution and transposed convolution (kernel = stride) on blocked buffers, in floats and bytes.
+//! Direct convolution and transposed convolution (kernel = stride) on blocked buffers, in floats, bf16 and bytes.
 //!
-//! Weights are packed once ([`PackedConv`], [`PackedConvInt8`]). Micro-kernels accumulate a run of output voxels along
+//! Weights are packed once ([`PackedConv`], [`PackedConvBf16`], [`PackedConvInt8`]). Micro-kernels accumulate a run of output voxels along
 //! W in registers and write the sums to a buffer in the L1 cache. The epilogue scales them, adds bias and residual,
 //! applies the activation, computes statistics and stores them in the format of [`Target`]. The input layout's border
 //! serves as padding.
@@ -9,6 +9,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod bf16;
 mod bounds;
 mod depthwise;
 mod dot;
@@ -21,8 +22,9 @@ mod portable;
 mod ring;
 mod transposed;
 
+pub use bf16::{PackedConvBf16, conv_bf16};
 pub use pack::{PackedConv, PackedConvInt8, WeightShape};
-pub use ring::{conv_in_ring, conv_int8_in_ring};
+pub use ring::{conv_bf16_in_ring, conv_in_ring, conv_int8_in_ring};
 pub use transposed::{Transposed, TransposedShape, conv_transpose, conv_transpose_int8};
 
 pub(crate) use drive::{Geometry, Plan, drive};
@@ -33,6 +35,7 @@ use crate::norm::{Moments, combine};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_isa, check_len, check_that};
 use dot::End;
 use micro::Core;
+use pack::FEW_CHANNELS;
 
 /// Activation after bias and residual.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -312,6 +315,11 @@ fn taps_at(slices: impl Iterator<Item = usize>, in_layout: &Blocked, shape: &Con
     taps
 }
 
+/// Returns the number of successive taps that are one voxel apart along W.
+fn adjacent_taps(shape: &ConvShape) -> usize {
+    if shape.dilation[2] == 1 { shape.kernel[2] } else { 1 }
+}
+
 /// Returns the taps of a convolution and how it moves over the image.
 pub(crate) fn window_plan(in_layout: &Blocked, out_layout: &Blocked, shape: &ConvShape) -> Plan {
     let (row, slice, block) = (in_layout.row_stride(), in_layout.slice_stride(), in_layout.block);
@@ -320,7 +328,7 @@ pub(crate) fn window_plan(in_layout: &Blocked, out_layout: &Blocked, shape: &Con
     Plan {
         taps,
         ring_taps: Vec::new(),
-        adjacent: if shape.dilation[2] == 1 { shape.kernel[2] } else { 1 },
+        adjacent: adjacent_taps(shape),
         geometry: Geometry {
             in_start: origin[0] * slice + origin[1] * row + origin[2] * block,
             in_step: [shape.stride[0] * slice, shape.stride[1] * row, shape.stride[2] * block],

@@ -74,7 +74,7 @@ impl WeightShape {
     }
 
     /// Returns the weight between two channels at a tap; 0 if one of them does not exist, or they are in different groups.
-    fn weight<T: Copy + Default>(&self, weights: &[T], o: usize, i: usize, tap: usize) -> T {
+    pub(super) fn weight<T: Copy + Default>(&self, weights: &[T], o: usize, i: usize, tap: usize) -> T {
         self.index(o, i, tap).and_then(|at| weights.get(at)).copied().unwrap_or_default()
     }
 
@@ -94,7 +94,7 @@ pub(super) fn check_in_block(in_block: usize, narrow: usize) -> Result<(), Kerne
 }
 
 /// Splits the output blocks into groups of `together`.
-fn group_blocks(shape: &WeightShape, together: usize, block: usize) -> impl Iterator<Item = Group> {
+pub(super) fn group_blocks(shape: &WeightShape, together: usize, block: usize) -> impl Iterator<Item = Group> {
     let blocks = shape.out_channels.div_ceil(CHANNEL_BLOCK);
     let shape = *shape;
     let mut first_block = 0;
@@ -263,7 +263,7 @@ fn blocks_at_once(isa: Isa) -> usize {
 /// Packs weights by groups, input blocks and taps. `extend` appends the weights between some output channels and one input
 /// block at one tap; for depthwise convolutions, [`pack_by_lane`] packs those of each group instead. Returns the groups with the
 /// index of their first weight, and the packed weights.
-fn pack_groups<T: Copy + Default>(
+pub(super) fn pack_groups<T: Copy + Default>(
     weights: &[T],
     shape: &WeightShape,
     groups: impl Iterator<Item = Group>,

@@ -2,7 +2,10 @@
 //! a network is kept in such a ring, in which no slice has to be moved.
 
 use super::micro::Core;
-use super::{ConvShape, Finish, PackedConv, PackedConvInt8, Plan, Target, check_axes, run_plan, taps_at, window_plan};
+use super::{
+    ConvShape, Finish, PackedConv, PackedConvBf16, PackedConvInt8, Plan, Target, check_axes, run_plan, taps_at,
+    window_plan,
+};
 use crate::norm::Moments;
 use crate::{Blocked, Isa, KernelError, check_isa, check_that};
 
@@ -43,6 +46,26 @@ pub fn conv_int8_in_ring(
     target: Target<'_>,
     out_layout: &Blocked,
 ) -> Result<Option<Moments>, KernelError> {
+    in_ring(isa, input, in_layout, first, weights, shape, finish, target, out_layout)
+}
+
+/// Convolution like [`super::conv_bf16`], of an input whose slices form a ring; see [`conv_in_ring`].
+///
+/// # Errors
+/// As [`conv_in_ring`] and [`super::conv_bf16`].
+#[allow(clippy::too_many_arguments)]
+pub fn conv_bf16_in_ring(
+    isa: Isa,
+    input: &[f32],
+    in_layout: &Blocked,
+    first: usize,
+    weights: &PackedConvBf16,
+    shape: &ConvShape,
+    finish: &Finish<'_>,
+    target: Target<'_>,
+    out_layout: &Blocked,
+) -> Result<Option<Moments>, KernelError> {
+    weights.check_shape(shape)?;
     in_ring(isa, input, in_layout, first, weights, shape, finish, target, out_layout)
 }
 

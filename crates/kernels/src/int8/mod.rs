@@ -62,7 +62,7 @@ pub(crate) fn prepare(isa: Isa, depth: usize) {
     #[cfg(target_arch = "x86_64")]
     if isa.name() == IsaName::Amx && amx::fits_row(depth) {
         // SAFETY: an AMX token exists only if `amx::is_available` returned true.
-        unsafe { amx::configure(depth) };
+        unsafe { crate::amx::configure(depth) };
     }
     let _ = (isa, depth);
 }
@@ -72,7 +72,7 @@ pub(crate) fn release(isa: Isa, depth: usize) {
     #[cfg(target_arch = "x86_64")]
     if isa.name() == IsaName::Amx && amx::fits_row(depth) {
         // SAFETY: an AMX token exists only if `amx::is_available` returned true.
-        unsafe { amx::release() };
+        unsafe { crate::amx::release() };
     }
     let _ = (isa, depth);
 }

@@ -6,15 +6,13 @@ use crate::jobs::JobsAction;
 use crate::number_text::counted;
 use crate::panels::{weak, wide_x_axis, y_axis};
 use crate::theme;
-use cytoscope_profile::{MachinePeak, RooflinePoint, Stage, share_of_peak};
+use cytoscope_profile::{MachinePeak, OperatorPrecision, RooflinePoint, Stage, share_of_peak};
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
 use egui_plot::{GridMark, HoverPosition, Legend, Line, Plot, PlotPoints, Points};
 
-/// Name of the points of operators on floats.
-const FLOAT: &str = "f32";
-/// Name of the points of operators on 8-bit integers.
-const INT8: &str = "int8";
+/// Number of series: one for each number format.
+const SERIES: usize = OperatorPrecision::ALL.len();
 
 /// The points of a run, with the peak that they belong to.
 #[derive(Debug)]
@@ -60,7 +58,7 @@ pub(super) fn roofline(
     let share = share_of_peak(points, *operators_secs);
     let share = share.map_or_else(String::new, |s| format!("All operators: {:.0} % of the peak. ", 100.0 * s));
     weak(ui, format!("{share}{}", peak_text(peak)));
-    let series = [FLOAT, INT8].map(|name| Series::new(name, &found));
+    let series = OperatorPrecision::ALL.map(|precision| Series::new(precision, &found));
     if series.iter().all(|s| s.points.is_empty()) {
         let text = match found.is_empty() && !points.is_empty() {
             true => nothing_matches(search),
@@ -75,37 +73,45 @@ pub(super) fn roofline(
 
 /// Operators of one number format.
 struct Series<'a> {
-    name: &'static str,
+    precision: OperatorPrecision,
     operators: Vec<&'a RooflinePoint>,
     /// Logarithms of intensity and rate, in the order of the operators.
     points: Vec<[f64; 2]>,
 }
 
 impl<'a> Series<'a> {
-    fn new(name: &'static str, found: &[&'a RooflinePoint]) -> Self {
-        let is_own = |point: &&&'a RooflinePoint| point.is_int8 == (name == INT8) && point.macs_per_byte().is_some();
+    fn new(precision: OperatorPrecision, found: &[&'a RooflinePoint]) -> Self {
+        let is_own = |point: &&&'a RooflinePoint| point.precision == precision && point.macs_per_byte().is_some();
         let operators: Vec<&RooflinePoint> = found.iter().filter(is_own).copied().collect();
         let at = |point: &&RooflinePoint| {
             [point.macs_per_byte().unwrap_or(1.0).log10(), (point.macs_per_sec() / 1e9).log10()]
         };
         let points = operators.iter().map(at).collect();
-        Self { name, operators, points }
+        Self { precision, operators, points }
+    }
+
+    /// Name in the legend. Points exist for runs on a CPU only, where floats have 32 bits.
+    fn name(&self) -> &'static str {
+        match self.precision {
+            OperatorPrecision::Float => "f32",
+            precision => precision.name(),
+        }
     }
 
     /// Logarithms of intensity and rate of the roof, from the lowest to the highest of these intensities.
     fn roof(&self, peak: &MachinePeak, from: f64, to: f64) -> Vec<[f64; 2]> {
-        let is_int8 = self.name == INT8;
-        let ridge = (peak.macs_per_sec(is_int8) / peak.memory_bytes_per_sec).log10();
-        let roof = |x: f64| [x, (peak.roof_macs_per_sec(10f64.powf(x), is_int8) / 1e9).log10()];
+        let ridge = (peak.macs_per_sec(self.precision) / peak.memory_bytes_per_sec).log10();
+        let roof = |x: f64| [x, (peak.roof_macs_per_sec(10f64.powf(x), self.precision) / 1e9).log10()];
         [from, ridge.clamp(from, to), to].map(roof).to_vec()
     }
 }
 
-fn plot(ui: &mut Ui, peak: &MachinePeak, series: &[Series<'_>; 2]) {
+fn plot(ui: &mut Ui, peak: &MachinePeak, series: &[Series<'_>; SERIES]) {
     let intensities = || series.iter().flat_map(|s| &s.points).map(|p| p[0]);
-    let ridges = [false, true].map(|is_int8| (peak.macs_per_sec(is_int8) / peak.memory_bytes_per_sec).log10());
-    let from = intensities().chain(ridges).fold(f64::INFINITY, f64::min) - 0.5;
-    let to = intensities().chain(ridges).fold(f64::NEG_INFINITY, f64::max) + 0.5;
+    let drawn = || series.iter().filter(|s| !s.points.is_empty());
+    let ridges = || drawn().map(|s| (peak.macs_per_sec(s.precision) / peak.memory_bytes_per_sec).log10());
+    let from = intensities().chain(ridges()).fold(f64::INFINITY, f64::min) - 0.5;
+    let to = intensities().chain(ridges()).fold(f64::NEG_INFINITY, f64::max) + 0.5;
     let power = |mark: GridMark, _: &std::ops::RangeInclusive<f64>| power_text(mark.value);
     let shown = Plot::new("roofline")
         .allow_scroll(false)
@@ -122,9 +128,9 @@ fn plot(ui: &mut Ui, peak: &MachinePeak, series: &[Series<'_>; 2]) {
             for (number, of) in series.iter().enumerate().filter(|(_, s)| !s.points.is_empty()) {
                 let color = theme::series_color(number);
                 let roof = PlotPoints::from(of.roof(peak, from, to));
-                plot.line(Line::new(format!("{} roof", of.name), roof).color(color).width(1.5));
+                plot.line(Line::new(format!("{} roof", of.name()), roof).color(color).width(1.5));
                 let points = PlotPoints::from(of.points.clone());
-                plot.points(Points::new(of.name, points).color(color).radius(4.0));
+                plot.points(Points::new(of.name(), points).color(color).radius(4.0));
             }
         });
     let count: usize = series.iter().map(|s| s.points.len()).sum();
@@ -133,8 +139,8 @@ fn plot(ui: &mut Ui, peak: &MachinePeak, series: &[Series<'_>; 2]) {
 }
 
 /// Name, rate and share of the operator under the pointer.
-fn hovered(series: &[Series<'_>; 2], name: &str, index: usize) -> Option<String> {
-    let point = series.iter().find(|s| s.name == name)?.operators.get(index)?;
+fn hovered(series: &[Series<'_>; SERIES], name: &str, index: usize) -> Option<String> {
+    let point = series.iter().find(|s| s.name() == name)?.operators.get(index)?;
     let intensity = point.macs_per_byte()?;
     Some(format!(
         "{}\n{:.1} GMAC/s at {intensity:.1} MAC/byte\n{:.1} % of the {} bound",
@@ -157,10 +163,13 @@ fn power_text(exponent: f64) -> String {
 
 /// The peak rates in one line.
 fn peak_text(peak: &MachinePeak) -> String {
-    let int8 = peak.int8_macs_per_sec.map_or_else(String::new, |rate| format!(", {:.0} GMAC/s int8", rate / 1e9));
+    let rate_of = |rate: Option<f64>, name: &str| {
+        rate.map_or_else(String::new, |rate| format!(", {:.0} GMAC/s {name}", rate / 1e9))
+    };
+    let (bf16, int8) = (rate_of(peak.bf16_macs_per_sec, "bf16"), rate_of(peak.int8_macs_per_sec, "int8"));
     let (float, memory) = (peak.float_macs_per_sec / 1e9, peak.memory_bytes_per_sec / 1e9);
     format!(
-        "Peak with {}, {}: {float:.0} GMAC/s f32{int8}, {memory:.1} GB/s memory.",
+        "Peak with {}, {}: {float:.0} GMAC/s f32{bf16}{int8}, {memory:.1} GB/s memory.",
         counted(peak.threads as u64, "thread"),
         peak.kernels
     )
@@ -170,7 +179,7 @@ fn peak_text(peak: &MachinePeak) -> String {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
-    use cytoscope_profile::{OperatorPrecision, OperatorTotal};
+    use cytoscope_profile::OperatorTotal;
 
     #[test]
     fn points_are_named_on_hover_and_lie_below_the_roof() {
@@ -178,6 +187,7 @@ mod tests {
             kernels: "avx2".to_owned(),
             threads: 2,
             float_macs_per_sec: 100e9,
+            bf16_macs_per_sec: Some(200e9),
             int8_macs_per_sec: Some(400e9),
             memory_bytes_per_sec: 10e9,
         };
@@ -190,20 +200,23 @@ mod tests {
             precision: None,
         };
         let int8 = OperatorTotal { precision: Some(OperatorPrecision::Int8), ..operator("Conv b", 100_000_000_000) };
-        let all = [operator("Conv a", 1_000_000_000), int8, operator("Resize", 0)];
+        let bf16 = OperatorTotal { precision: Some(OperatorPrecision::Bf16), ..operator("Conv c", 100_000_000_000) };
+        let all = [operator("Conv a", 1_000_000_000), int8, operator("Resize", 0), bf16];
         let points = cytoscope_profile::roofline(&all, &peak);
         let found: Vec<&RooflinePoint> = points.iter().collect();
-        let series = [FLOAT, INT8].map(|name| Series::new(name, &found));
+        let series = OperatorPrecision::ALL.map(|precision| Series::new(precision, &found));
         assert_eq!(series[0].points, [[0.0, 0.0]]);
-        assert_eq!(series[1].points, [[2.0, 2.0]]);
+        assert_eq!((&series[1].points[..], &series[2].points[..]), (&[[2.0, 2.0]][..], &[[2.0, 2.0]][..]));
         // The roof of floats: 10 GB/s at 1 MAC per byte, flat from 10 MAC per byte on.
         assert_eq!(series[0].roof(&peak, 0.0, 3.0), [[0.0, 1.0], [1.0, 2.0], [3.0, 2.0]]);
-        let text = hovered(&series, INT8, 0).unwrap();
+        let text = hovered(&series, "int8", 0).unwrap();
         assert!(
             text.starts_with("Conv b (int8)\n100.0 GMAC/s") && text.contains("25.0 % of the compute bound"),
             "{text}"
         );
-        assert_eq!((hovered(&series, "f32 roof", 0), hovered(&series, FLOAT, 7)), (None, None));
+        let text = hovered(&series, "bf16", 0).unwrap();
+        assert!(text.starts_with("Conv c (bf16)\n") && text.contains("50.0 % of the compute bound"), "{text}");
+        assert_eq!((hovered(&series, "f32 roof", 0), hovered(&series, "f32", 7)), (None, None));
         assert_eq!(
             (power_text(2.0), power_text(-1.0), power_text(0.5)),
             ("100".to_owned(), "0.1".to_owned(), String::new())

@@ -3,11 +3,13 @@
 use super::PlanResult;
 use crate::plan::elementwise::{binary, leaky, unary};
 use crate::plan::{KernelPlan, PlanKind, Planner};
-use crate::steps::Epilogue;
+use crate::steps::{Epilogue, FloatWeights};
 use crate::window::{border, conv_shape, to_3d};
 use cytoscope_graph::{Activation as Act, BinaryOp, ConvAttrs, ConvTransposeAttrs, Node, Tensor, ValueId};
 use cytoscope_kernels::CHANNEL_BLOCK;
-use cytoscope_kernels::conv::{Activation, ConvShape, PackedConv, Transposed, TransposedShape, WeightShape};
+use cytoscope_kernels::conv::{
+    Activation, ConvShape, PackedConv, PackedConvBf16, Transposed, TransposedShape, WeightShape,
+};
 use cytoscope_kernels::pointwise::Unary;
 
 /// A convolution of floats or bytes before its weights are packed.
@@ -64,7 +66,12 @@ impl<'a> Planner<'a> {
             return Ok(None);
         };
         let ConvParts { of, shape, in_block, bias, epilogue, post, planar, inputs, borders } = parts;
-        let weights = PackedConv::new(self.isa, weights, bias, of, in_block)?;
+        let in_bf16 = self.purpose.multiplies_bf16() && !planar;
+        let weights = if in_bf16 && PackedConvBf16::supports(self.isa, &of, &shape, in_block) {
+            FloatWeights::Bf16(PackedConvBf16::new(self.isa, weights, bias, of, &shape, in_block)?)
+        } else {
+            FloatWeights::F32(PackedConv::new(self.isa, weights, bias, of, in_block)?)
+        };
         let kind = PlanKind::Conv { weights, shape, epilogue, planar, post };
         Ok(Some(KernelPlan { borders, ..KernelPlan::new(node, kind, inputs, node.output(0)) }))
     }

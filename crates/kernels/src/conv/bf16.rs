@@ -1,0 +1,169 @@
+//! Convolutions of floats that round both factors of every product to bf16 and accumulate in 32 bits.
+
+use super::micro::{Core, Micro};
+use super::pack::{Packing, group_blocks, pack_groups, pad_to_blocks};
+use super::{ConvShape, FEW_CHANNELS, Finish, Target, WeightShape, adjacent_taps, check_window, windows};
+use crate::norm::Moments;
+use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_isa, check_that};
+
+/// Packed weights of a convolution, rounded to bf16, in the order of the CPU's instructions for bf16 products.
+///
+/// Order, outermost first: groups of output blocks, input blocks, taps, pairs of input channels, output channels, the two
+/// values of a pair. The taps along W are completed to an even number with weights of 0.
+#[derive(Debug, Clone)]
+pub struct PackedConvBf16 {
+    packing: Packing,
+    values: Vec<u16>,
+    bias: Vec<f32>,
+    /// Successive taps that are one voxel apart along W.
+    adjacent: usize,
+}
+
+impl PackedConvBf16 {
+    /// Returns whether there are kernels for a convolution on this CPU: one without groups, of inputs in blocks of 16
+    /// channels, with several taps, at most 8 of them along W, a stride along W of at most 2, and more than 4 output
+    /// channels.
+    pub fn supports(isa: Isa, of: &WeightShape, shape: &ConvShape, in_block: usize) -> bool {
+        isa.multiplies_bf16()
+            && of.groups == 1
+            && of.taps > 1
+            && of.out_channels > FEW_CHANNELS
+            && in_block == CHANNEL_BLOCK
+            && (1..=MAX_STRIDE).contains(&shape.stride[2])
+            && adjacent_taps(shape) <= MAX_ADJACENT
+    }
+
+    /// Rounds and packs `weights` `[O][I][kd·kh·kw]` and an optional bias `[O]`, which stays in 32 bits.
+    ///
+    /// # Errors
+    /// [`KernelError`] if the weights or the bias do not fit, or the convolution is not [supported](Self::supports).
+    pub fn new(
+        isa: Isa,
+        weights: &[f32],
+        bias: Option<&[f32]>,
+        of: WeightShape,
+        shape: &ConvShape,
+        in_block: usize,
+    ) -> Result<Self, KernelError> {
+        of.check(weights.len(), bias.map(<[f32]>::len))?;
+        let is_supported = Self::supports(isa, &of, shape, in_block);
+        check_that(is_supported, "convolution in bf16", "a supported shape and CPU", format!("{of:?}, {shape:?}"))?;
+        let adjacent = adjacent_taps(shape);
+        check_that(of.taps.is_multiple_of(adjacent), "kernel taps", of.taps, format!("{:?}", shape.kernel))?;
+        let rounded: Vec<u16> = weights.iter().map(|w| half::bf16::from_f32(*w).to_bits()).collect();
+        let blocks = group_blocks(&of, 2, in_block);
+        let (groups, values) = pack_groups(&rounded, &of, blocks, false, |values, outputs, block, tap| {
+            let lanes = outputs.len();
+            for pair in (block * CHANNEL_BLOCK..(block + 1) * CHANNEL_BLOCK).step_by(2) {
+                for o in outputs.clone() {
+                    values.extend([pair, pair + 1].map(|i| of.weight(&rounded, o, i, tap)));
+                }
+            }
+            if adjacent % 2 == 1 && (tap + 1) % adjacent == 0 {
+                values.resize(values.len() + lanes * CHANNEL_BLOCK, 0);
+            }
+        });
+        let bias = pad_to_blocks(bias.unwrap_or(&[]), of.out_channels);
+        let packing = Packing { isa, groups, shape: of, in_block, depthwise: false };
+        Ok(Self { packing, values, bias, adjacent })
+    }
+
+    /// Returns the number of output channels.
+    pub fn out_channels(&self) -> usize {
+        self.packing.shape.out_channels
+    }
+
+    /// Returns the size of the packed weights in bytes.
+    pub fn size_bytes(&self) -> usize {
+        size_of_val(self.values.as_slice()) + size_of_val(self.bias.as_slice())
+    }
+
+    /// Checks that the weights were packed for this kernel and stride.
+    pub(super) fn check_shape(&self, shape: &ConvShape) -> Result<(), KernelError> {
+        let fits = adjacent_taps(shape) == self.adjacent && (1..=MAX_STRIDE).contains(&shape.stride[2]);
+        check_that(fits, "kernel and stride along W", format!("{} taps", self.adjacent), format!("{shape:?}"))
+    }
+}
+
+/// Float convolution of one image like [`super::conv`], with products of bf16 values.
+///
+/// # Errors
+/// As [`super::conv`], and [`KernelError`] if the weights were packed for another kernel along W.
+#[allow(clippy::too_many_arguments)]
+pub fn conv_bf16(
+    isa: Isa,
+    input: &[f32],
+    in_layout: &Blocked,
+    weights: &PackedConvBf16,
+    shape: &ConvShape,
+    finish: &Finish<'_>,
+    target: Target<'_>,
+    out_layout: &Blocked,
+) -> Result<Option<Moments>, KernelError> {
+    check_isa(weights.isa(), isa)?;
+    check_window(in_layout, out_layout, shape, weights.shape().taps)?;
+    weights.check_shape(shape)?;
+    windows(isa, input, in_layout, weights, shape, finish, target, out_layout)
+}
+
+impl Core for PackedConvBf16 {
+    type In = f32;
+    type Weight = u16;
+    type Sum = f32;
+    const INTEGER: bool = false;
+    const WHOLE_BLOCKS: bool = true;
+
+    fn packing(&self) -> &Packing {
+        &self.packing
+    }
+    fn stored_taps(&self) -> usize {
+        self.shape().taps / self.adjacent * self.adjacent.next_multiple_of(2)
+    }
+    fn weights(&self) -> &[u16] {
+        &self.values
+    }
+    fn start(&self) -> &[f32] {
+        &self.bias
+    }
+    #[cfg(target_arch = "x86_64")]
+    fn widest(&self, isa: Isa, blocks: usize, three: bool) -> usize {
+        isa.bf16_unit().map_or(1, |unit| crate::bf16::widest(unit, blocks, three))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    fn widest(&self, _: Isa, _: usize, _: bool) -> usize {
+        1
+    }
+    #[cfg(target_arch = "x86_64")]
+    fn prepare(&self, isa: Isa, _: usize) {
+        crate::bf16::prepare(isa);
+    }
+    #[cfg(target_arch = "x86_64")]
+    fn release(&self, isa: Isa, _: usize) {
+        crate::bf16::release(isa);
+    }
+    unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, f32, u16, f32>) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller guarantees that the pointers of `micro` reach `len` voxels and that `prepare` was called on
+        // this thread.
+        unsafe {
+            crate::bf16::sums(isa, blocks, len, micro);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let _ = (blocks, len, micro);
+            unreachable!("{isa} has no products of bf16");
+        }
+    }
+}
+
+/// Largest number of taps along W.
+#[cfg(target_arch = "x86_64")]
+const MAX_ADJACENT: usize = crate::bf16::MAX_ADJACENT;
+#[cfg(not(target_arch = "x86_64"))]
+const MAX_ADJACENT: usize = 0;
+
+/// Largest stride along W.
+#[cfg(target_arch = "x86_64")]
+const MAX_STRIDE: usize = crate::bf16::MAX_STRIDE;
+#[cfg(not(target_arch = "x86_64"))]
+const MAX_STRIDE: usize = 0;
