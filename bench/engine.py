@@ -1,11 +1,12 @@
 """CPU time of one network: our CPU engine compared with OpenVINO, interleaved in one run.
 
-    python bench/engine.py MODEL.onnx --shape 64,64,64 [--precision int8|f32] [--rounds 5] [--repeat 5] [--threads 1]
-                           [--quantized OURS.onnx] [--isa NAME] [--accuracy]
+    python bench/engine.py MODEL.onnx --shape 64,64,64 [--precision int8|bf16|f32] [--rounds 5] [--repeat 5] [--threads 1]
+                           [--quantized OURS.onnx] [--isa NAME] [--hint f32|bf16] [--accuracy]
 
 int8: OpenVINO's model is quantized by NNCF (mixed preset, 8 volumes), ours by `cytoscope quantize` with the same volumes,
 unless one is given. --accuracy compares both with f32 on a held-out volume instead of timing them. --isa limits the
-instruction set of both (avx512-vnni: no matrix unit). Needs numpy, scipy, openvino, nncf and target/release/cytoscope.
+instruction set of both (avx512-vnni: no matrix unit). --hint is the precision in which OpenVINO computes layers in
+floats: by default bf16 for bf16 and f32 otherwise; on CPUs with bf16, our int8 networks compute theirs in bf16. Needs numpy, scipy, openvino, nncf and target/release/cytoscope.
 """
 import argparse
 import json
@@ -26,13 +27,13 @@ LIMITS = {"avx512-vnni": "AVX512_CORE_VNNI", "avx2": "AVX2", "avx2-vnni": "AVX2_
 RIVAL = """
 import json, sys, time
 import numpy as np, openvino as ov
-model, x, out, threads, repeat = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+model, x, out, threads, repeat, hint = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]), sys.argv[6]
 x = np.load(x)
 core = ov.Core()
 graph = core.read_model(model)
 graph.reshape({graph.inputs[0]: list(x.shape)})
 compiled = core.compile_model(graph, "CPU", {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1,
-                              "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"})
+                              "INFERENCE_PRECISION_HINT": hint, "PERFORMANCE_HINT": "LATENCY"})
 request = compiled.create_infer_request()
 tensor = ov.Tensor(x, shared_memory=True)
 request.infer({0: tensor})
@@ -94,7 +95,7 @@ def run_ours(model, x, out, a, precision):
 
 def run_rival(model, x, out, a):
     env = dict(os.environ, **({"ONEDNN_MAX_CPU_ISA": LIMITS[a.isa]} if a.isa else {}))
-    run = subprocess.run([sys.executable, "-c", RIVAL, model, x, out, str(a.threads), str(a.repeat)],
+    run = subprocess.run([sys.executable, "-c", RIVAL, model, x, out, str(a.threads), str(a.repeat), a.hint],
                          check=True, capture_output=True, text=True, env=env)
     return json.loads(run.stdout.splitlines()[-1])
 
@@ -103,15 +104,17 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("model")
     p.add_argument("--shape", default="64,64,64")
-    p.add_argument("--precision", default="int8", choices=["int8", "f32"])
+    p.add_argument("--precision", default="int8", choices=["int8", "bf16", "f32"])
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--repeat", type=int, default=5)
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--quantized")
     p.add_argument("--budget", type=float, default=0.05, help="accuracy budget of our quantization (random weights need a large one)")
     p.add_argument("--isa")
+    p.add_argument("--hint", choices=["f32", "bf16"])
     p.add_argument("--accuracy", action="store_true")
     a = p.parse_args()
+    a.hint = a.hint or ("bf16" if a.precision == "bf16" else "f32")
     print(f"CPU: {cpu_name()}", flush=True)
     shape = tuple(map(int, a.shape.split(",")))
     with tempfile.TemporaryDirectory() as tmp:
