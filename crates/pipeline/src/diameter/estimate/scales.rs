@@ -63,9 +63,12 @@ impl Estimator<'_> {
         }
         let [_, height, width]: [f64; 3] = std::array::from_fn(|a| stack.extents.zyx[a] as f64 * voxel[a]);
         let mut session: TileSession = None;
-        let mut scales = Vec::new();
-        let mut diameter = MIN_VOXELS * voxel[2];
-        while diameter < MAX_FIELD_SHARE * height.min(width) {
+        let largest = MAX_FIELD_SHARE * height.min(width);
+        let smallest = MIN_VOXELS * voxel[2];
+        let diameters: Vec<f64> = std::iter::successors(Some(smallest), |d| Some(d * STEP))
+            .take_while(|diameter| *diameter < largest)
+            .collect();
+        let scales = measured_scales(&diameters, |diameter| {
             self.context.check()?;
             let at = ShortPrediction {
                 voxel,
@@ -78,9 +81,8 @@ impl Estimator<'_> {
                 is_flat: false,
                 stops_if_dark: false,
             };
-            scales.push(self.predict_part(stack, &at, &mut session)?);
-            diameter *= STEP;
-        }
+            self.predict_part(stack, &at, &mut session)
+        })?;
         let best = best_neighbors(&scales).filter(|(_, brightness)| is_dark(*brightness));
         Ok(best.map(|(estimate, brightness)| SizeEstimate {
             estimate,
@@ -89,6 +91,31 @@ impl Estimator<'_> {
             intensity: None,
         }))
     }
+}
+
+/// Measures the objects at these scales. Every second scale is measured first, and the others only if a neighbor has enough
+/// objects, because [`best_neighbors`] compares two: in a stack without objects, half the scales are enough. Scales that are not
+/// measured have no objects.
+///
+/// # Errors
+/// That of the first scale that cannot be measured.
+fn measured_scales(
+    diameters: &[f64],
+    mut measure: impl FnMut(f64) -> Result<Measured, JobError>,
+) -> Result<Vec<Measured>, JobError> {
+    let mut scales: Vec<Measured> = diameters.iter().map(|_| Measured::default()).collect();
+    // Of any two neighbors, one has an odd index.
+    for (scale, diameter) in scales.iter_mut().zip(diameters).skip(1).step_by(2) {
+        *scale = measure(*diameter)?;
+    }
+    let has_enough: Vec<bool> = scales.iter().map(|scale| scale.diameters.len() >= MIN_OBJECTS).collect();
+    for (index, (scale, diameter)) in scales.iter_mut().zip(diameters).enumerate().step_by(2) {
+        let mut neighbors = [index.checked_sub(1), Some(index + 1)].into_iter().flatten();
+        if neighbors.any(|neighbor| has_enough.get(neighbor) == Some(&true)) {
+            *scale = measure(*diameter)?;
+        }
+    }
+    Ok(scales)
 }
 
 /// What two neighboring scales say.
@@ -201,6 +228,31 @@ mod tests {
         assert_eq!(certainty(&[(10, 20.0, 0.8), (10, 20.0, 0.8)]), Certainty::High);
         assert_eq!(certainty(&[(5, 20.0, 0.8), (5, 20.0, 0.8)]), Certainty::Medium);
         assert_eq!(certainty(&[(9, 20.0, 0.8), (9, 26.0, 0.8)]), Certainty::Low);
+    }
+
+    #[test]
+    fn scales_that_cannot_change_the_estimate_are_not_measured() {
+        // The number of objects at each scale, and how many of the scales are measured.
+        let all: [(&[usize], usize); 6] = [
+            (&[0, 0, 0, 0, 0, 0, 0], 3),
+            (&[9, 2, 9, 2, 9, 2, 9], 3),
+            (&[9, 9, 9, 9, 9, 9, 9], 7),
+            (&[0, 0, 9, 9, 0, 0, 0], 5),
+            (&[9], 0),
+            (&[], 0),
+        ];
+        for (counts, measured) in all {
+            let diameters: Vec<f64> = (0..counts.len()).map(|index| 4.0 + index as f64).collect();
+            let at: Vec<(usize, f64, f64)> =
+                counts.iter().zip(&diameters).map(|(n, d)| (*n, *d, 0.6 + d / 100.0)).collect();
+            let mut calls = 0;
+            let found = measured_scales(&diameters, |diameter| {
+                calls += 1;
+                Ok(scales(&at[diameter as usize - 4..][..1]).remove(0))
+            });
+            assert_eq!(calls, measured, "{counts:?}");
+            assert_eq!(best_neighbors(&found.unwrap()), best_neighbors(&scales(&at)), "{counts:?}");
+        }
     }
 
     #[test]
