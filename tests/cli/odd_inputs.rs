@@ -139,6 +139,24 @@ fn a_voxel_size_in_the_order_of_x_y_z_is_doubted() {
 }
 
 #[test]
+fn a_diameter_in_another_unit_is_doubted() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 2);
+    // The slices are 19.2 µm wide.
+    for (diameter, doubt) in [
+        ("0.6", Some("objects of 0.6 µm are only 1.5 voxels wide")),
+        ("500", Some("objects of 500 µm are larger than a slice of 19.2 × 19.2 µm")),
+        ("10", None),
+    ] {
+        let predict = ["predict", &raw, "--model", "nuclei-dog", "--diameter", diameter, "--device", "cpu"];
+        let more = ["--voxel-size", "1,0.4,0.4", "--outputs", "maps", "--out", "o", "--force"];
+        let noted = fixture.run(&[&predict[..], &more].concat()).ok().stdout;
+        assert_eq!(noted.contains("probably not the one that was meant"), doubt.is_some(), "{diameter}: {noted}");
+        assert!(doubt.is_none_or(|text| noted.contains(text)), "{diameter}: {noted}");
+    }
+}
+
+#[test]
 fn volumes_without_a_voxel_size_are_noted() {
     let fixture = Fixture::new();
     let mut labels = vec![0u16; 4 * 12 * 12];

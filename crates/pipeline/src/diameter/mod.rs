@@ -21,6 +21,7 @@ use crate::{JobError, Model};
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{DIAMETER, VOXEL_SIZE};
+use cytoscope_volume::{number_text, rounded_text};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -76,7 +77,7 @@ impl DiameterRequest {
             Self::Given(diameter) if !(min..=max).contains(&diameter) => Err(format!(
                 "object diameter {} is out of range: expected auto, or {min} to {max} (in µm, or in voxels if the voxel \
                  size is unknown)",
-                cytoscope_volume::number_text(diameter)
+                number_text(diameter)
             )),
             valid => Ok(valid),
         }
@@ -187,6 +188,9 @@ fn is_unscaled(factor: &f64) -> bool {
 /// same nuclei (F1 of one against the other 0.96), and 3 takes a third of the time.
 const MAX_REFINEMENT: f64 = 3.0;
 
+/// Width in voxels along X below which objects of a given diameter cannot be found.
+const MIN_GIVEN_VOXELS: f64 = 2.0;
+
 /// Object diameters in µm that are not doubted, from bacteria to small embryos. A voxel size in nm that is stated in µm
 /// makes nuclei several millimeters wide.
 const USUAL_UM: RangeInclusive<f64> = 0.2..=2_000.0;
@@ -240,6 +244,37 @@ impl ObjectDiameter {
         let factor = if factor < 0.01 { format!("{factor:.1e}") } else { format!("{factor:.2}") };
         Some(message!(
             "{reason} for the model after its preprocessing: its input is multiplied by {factor}, unless {DIAMETER} is given"
+        ))
+    }
+
+    /// Returns a note if a given diameter is probably not the one that was meant, because such objects have hardly a voxel or are
+    /// larger than a slice. `zyx` is the shape of the stack, `grid_zyx` that on the model's grid, in voxels.
+    pub(crate) fn doubt_note(&self, zyx: [usize; 3], grid_zyx: [usize; 3]) -> Option<Message> {
+        let Self { diameter, unit, voxel, estimate: None, .. } = *self else { return None };
+        let [height, width] = [1, 2].map(|a| zyx[a] as f64 * voxel[a]);
+        let symbol = unit.symbol();
+        let problem = if diameter < MIN_GIVEN_VOXELS * voxel[2] {
+            format!("are only {:.1} voxels wide", diameter / voxel[2])
+        } else if diameter > height.max(width) {
+            format!("are larger than a slice of {height:.1} × {width:.1} {symbol}")
+        } else {
+            return None;
+        };
+        let resized = match grid_zyx[2] as f64 / zyx[2].max(1) as f64 {
+            enlarged if enlarged > 1.0 => format!(", enlarged {enlarged:.1} times along X"),
+            reduced if reduced < 1.0 => format!(", reduced {:.1} times along X", 1.0 / reduced),
+            _ => String::new(),
+        };
+        let check = match unit {
+            DiameterUnit::Um => message!("check {DIAMETER}, which is in µm, and the voxel size"),
+            DiameterUnit::Voxels => {
+                message!("check {DIAMETER}, which is in voxels along X, because the voxel size is unknown")
+            }
+        };
+        Some(message!(
+            "the given object diameter is probably not the one that was meant: objects of {} {symbol} {problem}, and the network \
+             sees a stack of {grid_zyx:?} voxels{resized}; {check}",
+            rounded_text(diameter)
         ))
     }
 
@@ -317,6 +352,33 @@ mod tests {
             assert_eq!(text(diameter, DiameterUnit::Um).contains("in another unit"), is_doubted, "{diameter}");
         }
         assert!(!text(3_000.0, DiameterUnit::Voxels).contains("in another unit"));
+    }
+
+    #[test]
+    fn a_given_diameter_of_hardly_a_voxel_or_more_than_a_slice_is_doubted() {
+        let size = |diameter, unit| {
+            let voxel = if unit == DiameterUnit::Um { [2.0, 0.4, 0.4] } else { [5.0, 1.0, 1.0] };
+            ObjectDiameter { diameter, unit, voxel, nominal_um: 12.0, estimate: None }
+        };
+        let note =
+            |size: ObjectDiameter, grid_zyx| size.doubt_note([10, 50, 100], grid_zyx).map(|note| note.to_string());
+        let small = note(size(0.6, DiameterUnit::Um), [40, 150, 300]).unwrap_or_default();
+        assert!(small.contains("objects of 0.6 µm are only 1.5 voxels wide"), "{small}");
+        assert!(small.contains("a stack of [40, 150, 300] voxels, enlarged 3.0 times along X"), "{small}");
+        assert!(small.contains("check --diameter, which is in µm"), "{small}");
+        let large = note(size(500.0, DiameterUnit::Um), [1, 2, 4]).unwrap_or_default();
+        assert!(large.contains("objects of 500 µm are larger than a slice of 20.0 × 40.0 µm"), "{large}");
+        assert!(large.contains("a stack of [1, 2, 4] voxels, reduced 25.0 times along X"), "{large}");
+        let counted = note(size(120.0, DiameterUnit::Voxels), [10, 50, 100]).unwrap_or_default();
+        assert!(counted.contains("objects of 120 voxels are larger than a slice of 50.0 × 100.0 voxels"), "{counted}");
+        assert!(counted.contains("in voxels along X, because the voxel size is unknown"), "{counted}");
+        for usual in [0.9, 12.0, 39.0] {
+            assert_eq!(note(size(usual, DiameterUnit::Um), [10, 50, 100]), None, "{usual}");
+        }
+        let (certainty, range) = (Certainty::Low, [500.0; 2]);
+        let estimate = DiameterEstimate { diameter: 500.0, range, objects: 1, certainty, intensity_factor: 1.0 };
+        let estimated = ObjectDiameter { estimate: Some(estimate), ..size(500.0, DiameterUnit::Um) };
+        assert_eq!(note(estimated, [1, 2, 4]), None, "it was not given");
     }
 
     #[test]

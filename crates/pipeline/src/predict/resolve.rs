@@ -190,6 +190,7 @@ impl<'a> Resolved<'a> {
         if grid != extents.zyx {
             notes.push(message!("resampled to the model's voxel size: from {:?} to {grid:?} voxels", extents.zyx));
         }
+        notes.extend(diameter.and_then(|d| d.doubt_note(extents.zyx, grid)));
         let mut resolved = Self {
             segment: model.segment.scaled(diameter.map_or(1.0, |d| d.scale())),
             tiles: options.tiles.clone(),
