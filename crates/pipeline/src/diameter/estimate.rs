@@ -173,6 +173,8 @@ impl Estimator<'_> {
             }
             (DiameterRequest::Auto, _) => {
                 let SizeEstimate { estimate, voxel, .. } = self.estimate_with_intensities(nominal_um)?;
+                // Only now: while estimates are compared, the certainty is that of their medians.
+                let estimate = estimate.limited_by_range();
                 Ok(ObjectDiameter { diameter: estimate.diameter, unit, voxel, nominal_um, estimate: Some(estimate) })
             }
         }

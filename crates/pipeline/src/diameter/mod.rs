@@ -129,17 +129,19 @@ impl DiameterUnit {
 }
 
 /// How far an estimated object diameter can be relied on. For objects that are darker than their outlines, two measurements are
-/// those at neighboring scales, and the certainty is lower if objects of another size look as clear.
+/// those at neighboring scales, and the certainty is lower if objects of another size look as clear. The range of diameters
+/// is that of the 10th to the 90th percentile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Certainty {
     /// No objects were found: the model's nominal diameter is used.
     None,
-    /// One or two objects, or two measurements that differ by more than a quarter.
+    /// One or two objects, two measurements that differ by more than a quarter, or a range of diameters of a factor above 3.
     Low,
     /// Three or more objects, and measurements that differ by less than a quarter.
     Medium,
-    /// Eight or more objects, and measurements that differ by less than an eighth on a fine grid, a quarter on a coarse one.
+    /// Eight or more objects, measurements that differ by less than an eighth on a fine grid, a quarter on a coarse one, and a
+    /// range of diameters of a factor up to 1.8.
     High,
 }
 
@@ -171,6 +173,25 @@ pub struct DiameterEstimate {
     /// dimmer, because its upper percentile is that of something brighter, such as debris.
     #[serde(default = "unscaled", skip_serializing_if = "is_unscaled")]
     pub intensity_factor: f64,
+}
+
+/// Ratio of the 90th to the 10th percentile of the diameters above which their median is at most of medium certainty. It is that of
+/// a normal distribution whose logarithm has a standard deviation of 0.23, as in stacks of one kind of nuclei.
+const MAX_CERTAIN_RANGE: f64 = 1.8;
+/// Ratio above which it is of low certainty: such objects are of several kinds, or fragments.
+const MAX_RANGE: f64 = 3.0;
+
+impl DiameterEstimate {
+    /// Returns the estimate with at most the certainty that the range of the diameters allows.
+    fn limited_by_range(self) -> Self {
+        let [low, high] = self.range;
+        let limit = match high / low {
+            wide if wide > MAX_RANGE => Certainty::Low,
+            wide if wide > MAX_CERTAIN_RANGE => Certainty::Medium,
+            _ => Certainty::High,
+        };
+        Self { certainty: self.certainty.min(limit), ..self }
+    }
 }
 
 /// The factor of intensities that are not scaled.
@@ -352,6 +373,25 @@ mod tests {
             assert_eq!(text(diameter, DiameterUnit::Um).contains("in another unit"), is_doubted, "{diameter}");
         }
         assert!(!text(3_000.0, DiameterUnit::Voxels).contains("in another unit"));
+    }
+
+    #[test]
+    fn diameters_that_spread_widely_are_less_certain() {
+        let limited = |certainty, range| {
+            let estimate = DiameterEstimate { diameter: 9.0, range, objects: 24, certainty, intensity_factor: 1.0 };
+            estimate.limited_by_range()
+        };
+        for (certainty, range, expected) in [
+            (Certainty::High, [7.2, 11.5], Certainty::High),
+            (Certainty::High, [6.6, 12.4], Certainty::Medium),
+            (Certainty::High, [3.0, 12.0], Certainty::Low),
+            (Certainty::Medium, [9.0, 9.0], Certainty::Medium),
+            (Certainty::Low, [6.6, 12.4], Certainty::Low),
+            (Certainty::None, [9.0, 9.0], Certainty::None),
+        ] {
+            let found = limited(certainty, range);
+            assert_eq!((found.certainty, found.range, found.objects), (expected, range, 24), "{certainty:?} {range:?}");
+        }
     }
 
     #[test]
