@@ -226,6 +226,26 @@ fn a_threshold_above_all_values_of_a_map_is_noted_with_their_range() {
 }
 
 #[test]
+fn a_label_image_that_is_segmented_is_noted() {
+    let fixture = Fixture::new();
+    // Squares of 12 voxels that touch in pairs.
+    let label = |i: usize| {
+        let (y, x) = (i / 64 % 64, i % 64);
+        let is_inside = y % 16 < 12 && x % 32 < 24;
+        if is_inside { (1 + y / 16 * 4 + x / 32 * 2 + usize::from(x % 32 >= 12)) as u16 } else { 0 }
+    };
+    let labels: Vec<u16> = (0..4 * 64 * 64).map(label).collect();
+    let map: Vec<f32> = labels.iter().map(|label| if *label > 0 { 0.9 } else { 0.1 }).collect();
+    fixture.write("labels.tif", "ZYX", &[4, 64, 64], labels);
+    fixture.write("map.tif", "ZYX", &[4, 64, 64], map);
+    for (name, is_noted) in [("labels.tif", true), ("map.tif", false)] {
+        let command = ["segment", name, "--voxel-size", "1,1,1", "--out", "s.tif", "--force"];
+        let text = fixture.run(&command).ok().stdout;
+        assert_eq!(text.contains("the map may be a label image: "), is_noted, "{text}");
+    }
+}
+
+#[test]
 fn a_numpy_file_whose_axes_would_be_guessed_wrongly_is_noted() {
     let fixture = Fixture::new();
     for (axes, shape, guess) in [

@@ -17,6 +17,9 @@ const MIN_EQUAL: f64 = 0.5;
 
 /// Minimum share of equal pairs at which an image of intensities is suspected to be labels: that of objects 5 voxels wide.
 const MIN_EQUAL_OF_LABELS: f64 = 0.8;
+/// Maximum share of plateaus of a single voxel in rows of labels. Between a plateau of a map and the background, each slope has
+/// several.
+const MAX_SINGLE: f64 = 0.25;
 /// Maximum number of rows and columns of a slice that are checked.
 const SEEN: usize = 512;
 
@@ -40,6 +43,19 @@ pub(crate) fn label_image_note(values: &[f32], width: usize) -> Option<String> {
     Some(format!(
         "the stack may be a label image: {:.0} % of its neighboring voxels that are not 0 have the same value, as in objects; \
          give the stack of intensities that the labels belong to",
+        share * 100.0
+    ))
+}
+
+/// Returns a note if the middle slice of a map to segment has the values of labels, as for [`label_image_note`], and no slopes
+/// between its plateaus, as a map of whole numbers has.
+pub(crate) fn label_map_note(context: &Context, map: &Stack, channel: usize) -> Option<String> {
+    let (values, width) = middle_values(context, map, channel)?;
+    let share = equal_neighbor_share(&values, width).filter(|_| has_only_plateaus(&values, width))?;
+    Some(format!(
+        "the map may be a label image: {:.0} % of its neighboring voxels that are not 0 have the same value, as in objects, but \
+         its values are taken for probabilities, so that objects that touch may be joined; give the probability map of a \
+         prediction",
         share * 100.0
     ))
 }
@@ -78,6 +94,18 @@ fn equal_neighbor_share(values: &[f32], width: usize) -> Option<f64> {
     check.add(values, width);
     let share = check.share();
     (check.pairs >= MIN_PAIRS && share >= MIN_EQUAL_OF_LABELS).then_some(share)
+}
+
+/// Returns whether hardly any values other than 0 in rows of `width` voxels differ from both of their neighbors.
+fn has_only_plateaus(values: &[f32], width: usize) -> bool {
+    let (mut plateaus, mut single) = (0u64, 0u64);
+    for row in values.chunks(width.max(1)) {
+        for plateau in row.chunk_by(|a, b| a == b).filter(|plateau| plateau.first() != Some(&0.0)) {
+            plateaus += 1;
+            single += u64::from(plateau.len() == 1);
+        }
+    }
+    single as f64 <= MAX_SINGLE * plateaus as f64
 }
 
 /// Counts pairs of neighboring voxels along X. Labels of objects repeat from voxel to voxel, intensities do not.
@@ -194,6 +222,19 @@ mod tests {
         let halves: Vec<f32> = labels.iter().map(|label| label * 0.5).collect();
         for values in [mask, noise, cut, halves, vec![0.0; 6000]] {
             assert_eq!(equal_neighbor_share(&values, 60), None);
+        }
+    }
+
+    #[test]
+    fn labels_are_distinguished_from_maps_of_whole_numbers() {
+        // Two objects that touch, of 20 voxels each in a row, and a saturated map of one.
+        let labels: Vec<f32> = [vec![0.0f32; 10], vec![3.0; 20], vec![8.0; 20], vec![0.0; 10]].concat().repeat(60);
+        let slope = [60.0f32, 130.0, 210.0];
+        let map: Vec<f32> =
+            [&[0.0f32; 12][..], &slope, &[255.0; 30], &[210.0, 130.0, 60.0], &[0.0; 12]].concat().repeat(60);
+        for (values, are_labels) in [(&labels, true), (&map, false)] {
+            assert!(equal_neighbor_share(values, 60).is_some());
+            assert_eq!(has_only_plateaus(values, 60), are_labels);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Segmentation of an existing probability map: labels, and a table of measurements.
 
 use crate::job_record::{PendingRecord, recorded};
+use crate::label_check::label_map_note;
 use crate::label_notes::ValueRange;
 use crate::measure::not_finite_note;
 use crate::predict::file_notes::{
@@ -395,7 +396,7 @@ impl SegmentJob {
         }
         let aside = self.publish(context, publication, path)?;
         let label_notes = label_note.into_iter().chain(map_note).map(Message::from).chain(self.table_note(path));
-        let map_notes = self.notes(&image, meta.voxel_size_um, extents).into_iter().chain(label_notes);
+        let map_notes = self.notes(context, &image, meta.voxel_size_um, extents).into_iter().chain(label_notes);
         let background_note = (!has_background).then(|| Note::from(NO_BACKGROUND));
         let threshold_note = (objects == 0).then(|| values.nothing_above_note(self.options.threshold)).flatten();
         let content_note = background_note.or(threshold_note);
@@ -508,8 +509,8 @@ impl SegmentJob {
         Ok(meta)
     }
 
-    /// Returns the notes about a map of this voxel size and these extents.
-    fn notes(&self, map: &Image, size: VoxelSize, extents: Extents) -> Vec<Message> {
+    /// Returns the notes about a map of this voxel size and these extents, whose middle slice is read.
+    fn notes(&self, context: &Context, map: &Image, size: VoxelSize, extents: Extents) -> Vec<Message> {
         let series_note = first_series_note(&self.series, map.meta(), "is segmented", OtherSeries::One);
         let reading = reading_notes(map, SliceAlone::ByFolder).into_iter().chain(series_note);
         let time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is segmented");
@@ -517,7 +518,8 @@ impl SegmentJob {
         let channels = if self.seed_channel.is_some() { 1 } else { extents.channels };
         let channel = one_of_several_note(FilePart::Channel, self.channel, channels, "is segmented");
         let unknown = assumed_voxel_size_note(size, extents.zyx[0], self.assumed_voxel_um);
-        reading.chain(unknown).chain(time).chain(channel).collect()
+        let labels = label_map_note(context, &Stack::new(map, self.time), self.channel).map(Message::from);
+        reading.chain(unknown).chain(time).chain(channel).chain(labels).collect()
     }
 
     /// Refuses labels or a table that would replace an input, or a file that Cytoscope did not write.
