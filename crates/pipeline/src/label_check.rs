@@ -1,4 +1,4 @@
-//! Checks that images used as labels have the values of labels, and that images used as stacks do not.
+//! Checks that images used as labels have the values of labels, and that images used as stacks or maps do not.
 
 use crate::evaluate::looks_like_labels;
 use crate::job_record::absolute;

@@ -31,6 +31,9 @@ const ROLES: [&str; 17] = [
 /// The [`ROLES`] of images that a model reads: such a file is neither a prediction nor ground truth.
 const INPUT_ROLES: [&str; 4] = ["raw", "img", "image", "signal"];
 
+/// The [`ROLES`] of ground truth that need not be labels.
+const TRUTH_ROLES: [&str; 2] = ["truth", "target"];
+
 /// Role of a file in a folder, by its name; of several files with the same key, the one with the greatest role is scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum FileRole {
@@ -47,10 +50,16 @@ impl FileRole {
         if looks_like_labels(path) || labels_path(path) != path {
             return Self::Labels;
         }
-        let stem = stack_stem(path).to_lowercase();
-        let role = stem.strip_suffix(".ome").unwrap_or(&stem).rsplit(['_', '-']).next().unwrap_or_default();
-        if ROLES.contains(&role) && !INPUT_ROLES.contains(&role) { Self::Intensities } else { Self::Input }
+        let word = last_word(path);
+        let has_one_of = |roles: &[&str]| roles.contains(&word.as_str());
+        if has_one_of(&ROLES) && !has_one_of(&INPUT_ROLES) { Self::Intensities } else { Self::Input }
     }
+}
+
+/// Returns the last word of a file name in lower case, which may be one of the [`ROLES`].
+fn last_word(path: &Path) -> String {
+    let stem = stack_stem(path).to_lowercase();
+    stem.strip_suffix(".ome").unwrap_or(&stem).rsplit(['_', '-']).next().unwrap_or_default().to_owned()
 }
 
 /// Returns the part of a file name that both files of a pair have in common.
@@ -79,7 +88,7 @@ pub(crate) fn looks_like_labels(path: &Path) -> bool {
 }
 
 /// Returns the files to score by pair key: of several with the same key, the one with the greatest [`FileRole`]. Also returns
-/// notes on files that are left out although they have that role, too.
+/// notes on files that are left out although they have that role, too, or are ground truth by their name.
 pub(super) fn files_by_key(path: &Path) -> Result<(BTreeMap<String, PathBuf>, Vec<String>), JobError> {
     let mut all: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for file in list_inputs(&[path.to_owned()])? {
@@ -88,22 +97,25 @@ pub(super) fn files_by_key(path: &Path) -> Result<(BTreeMap<String, PathBuf>, Ve
     let (mut found, mut notes) = (BTreeMap::new(), Vec::new());
     for (key, files) in all {
         let role = files.iter().map(|file| FileRole::of(file)).max();
-        let mut with_role = files.into_iter().filter(|file| Some(FileRole::of(file)) == role);
-        let Some(kept) = with_role.next() else { continue };
-        notes.extend(with_role.map(|left_out| {
+        let has_role = |file: &PathBuf| Some(FileRole::of(file)) == role;
+        let Some(kept) = files.iter().find(|file| has_role(file)) else { continue };
+        let is_noted =
+            |file: &&PathBuf| *file != kept && (has_role(file) || TRUTH_ROLES.contains(&last_word(file).as_str()));
+        notes.extend(files.iter().filter(is_noted).map(|left_out| {
             format!(
                 "{} is not scored, because {} belongs to the same pair by its name: move one of them to another folder",
-                absolute(&left_out).display(),
-                absolute(&kept).display()
+                absolute(left_out).display(),
+                absolute(kept).display()
             )
         }));
-        found.insert(key, kept);
+        found.insert(key, kept.clone());
     }
     Ok((found, notes))
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
 
     #[test]
@@ -128,6 +140,22 @@ mod tests {
         ] {
             assert_eq!(looks_like_labels(Path::new(name)), is_label_image, "{name}");
         }
+    }
+
+    #[test]
+    fn ground_truth_beside_labels_of_the_same_pair_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        // The map of a prediction is not meant to be scored, and "b" has a single file.
+        for name in ["a_masks.tif", "a_truth.tif", "a_raw.tif", "b_truth.tif", "c_labels.tif", "c_probability.tif"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let (found, notes) = files_by_key(folder.path()).unwrap();
+        let names: Vec<&str> =
+            found.values().filter_map(|path| path.file_name().and_then(|name| name.to_str())).collect();
+        assert_eq!(names, ["a_masks.tif", "b_truth.tif", "c_labels.tif"]);
+        let [note] = notes.as_slice() else { panic!("{notes:?}") };
+        let (left_out, reason) = note.split_once(" is not scored, because ").unwrap();
+        assert!(left_out.ends_with("a_truth.tif") && reason.contains("a_masks.tif belongs to the same pair"), "{note}");
     }
 
     #[test]
