@@ -206,8 +206,8 @@ pub(crate) fn is_derived(path: &Path, map: &Path, labels: &Path) -> bool {
 /// Like [`target::check_file`], and refuses a file inside an OME-Zarr folder that is an input.
 ///
 /// # Errors
-/// As [`target::check_file`] and [`refuse_inside_zarr`].
-pub(crate) fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
+/// As [`target::check_file`]; [`StorageError::NotReplaceable`] inside such a folder.
+pub fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     target::refuse_input(path, inputs)?;
     refuse_inside_zarr(path, inputs)?;
     target::check_file(path, inputs, overwrite)

@@ -9,6 +9,7 @@ use cytoscope_model_package::refuse_inside_package;
 use cytoscope_pipeline::devices::{Devices, SelectedEngine};
 use cytoscope_pipeline::job_record::{JobKind, PendingRecord, Recordable, recorded};
 use cytoscope_pipeline::predict::{InputTensor, TensorImage};
+use cytoscope_pipeline::results::check_file;
 use cytoscope_pipeline::{
     Context, DiameterRequest, EvaluateReport, Evaluation, Event, Extents, JobError, Model, ModelTask, Note, PredictJob,
     PredictOptions, ProgressStage, ScoredImage, VolumeOutputs, find_model, predict_volume_on_devices, records_before,
@@ -18,7 +19,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::json::write_checked_json;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{CHANNEL, CHANNELS, INPUT, PRED, TRUTH, TRUTH_CHANNEL};
-use cytoscope_storage::target::{check_extension, check_file, check_writable};
+use cytoscope_storage::target::{check_extension, check_writable};
 use cytoscope_training_data::{ImageRef, Pair, TrainingTask, find_pairs};
 use cytoscope_volume::{Array, Axes, VoxelSize};
 use serde::{Deserialize, Serialize};
@@ -82,7 +83,8 @@ impl EvaluateModelJob {
         check_extension(out, &["json"])?;
         // The list of a folder in the layout of nnU-Net.
         let listing = self.data.join("dataset.json");
-        check_file(out, &[&self.data, &listing], self.overwrite)?;
+        let read: Vec<&Path> = self.inputs().into_iter().chain([listing.as_path()]).collect();
+        check_file(out, &read, self.overwrite)?;
         refuse_inside_package(out, &[&find_model(&self.model)?])?;
         check_writable(out)?;
         recorded(self, context, |record| {

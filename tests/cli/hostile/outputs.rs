@@ -123,6 +123,8 @@ fn nothing_is_written_into_an_ome_zarr_folder_that_is_read() {
         refused(&["convert", "a.zarr", "a.zarr/copy.zarr"]);
         refused(&["segment", "a.zarr", "--out", "a.zarr/labels.tif"]);
         refused(&["predict", "a.zarr", "--model", "nuclei-dog", "--out", "a.zarr/results"]);
+        let tensor = ["--input", "raw=a.zarr", "--out", "a.zarr/scores.json"];
+        refused(&[&["evaluate", "--model", "nuclei-dog", "--data", "sim"][..], &tensor].concat());
     }
     assert_eq!(fixture.names("a.zarr"), before);
 }
@@ -183,14 +185,19 @@ fn input_is_never_an_output() {
     let raw = fixture.nuclei("8,48,48", 1);
     let before = fixture.bytes(&raw);
     std::fs::create_dir(fixture.path("x")).unwrap();
+    std::fs::write(fixture.path("membrane.json"), "[]").unwrap();
     for force in [&[][..], &["--force"]] {
         fixture.fails(2, &[&["segment", &raw, "--out", &raw], force].concat(), &[&raw, "input"]);
         fixture.fails(2, &[&["segment", &raw, "--out", "x/../sim/nuclei_1_raw.tif"], force].concat(), &["input"]);
         fixture.fails(2, &[&["segment", &raw, "--out", "l.tif", "--table", &raw], force].concat(), &[&raw, "input"]);
         fixture.fails(2, &[&["convert", &raw, &raw], force].concat(), &[&raw, "input"]);
         fixture.fails(2, &[&["predict", &raw, "--trace", &raw, "--out", "o"], force].concat(), &[&raw, "input"]);
+        let tensor = ["--input", "raw=membrane.json", "--out", "membrane.json"];
+        let evaluate = [&["evaluate", "--model", "nuclei-dog", "--data", "sim"][..], &tensor, force].concat();
+        fixture.fails(2, &evaluate, &["membrane.json", "input"]);
     }
     assert!(fixture.bytes(&raw) == before && !fixture.path("l.tif").exists() && !fixture.path("o").exists());
+    assert_eq!(fixture.bytes("membrane.json"), b"[]");
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink("sim/nuclei_1_raw.tif", fixture.path("link.tif")).unwrap();
