@@ -1,6 +1,7 @@
 //! Checks whether zeros frame the imaged part of a stack, as after rotating, registering or stitching.
 
 use crate::Context;
+use crate::middle_slice::MiddleSlice;
 use crate::stack::Stack;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
@@ -14,27 +15,24 @@ const MIN_IMAGED: usize = 32;
 /// Maximum share of zeros in the imaged part: if there are more, zero is the background of the image, not a frame.
 const MAX_ZEROS: f64 = 0.01;
 
-/// Returns a note if zeros frame the other values in the middle row and the middle column of the middle slice.
-pub(crate) fn frame_note(context: &Context, stack: &Stack, channel: usize) -> Option<Message> {
+/// Returns a note if zeros frame the other values in the middle row and the middle column of the middle slice, which was read
+/// before.
+pub(crate) fn frame_note(context: &Context, stack: &Stack, channel: usize, slice: &MiddleSlice) -> Option<Message> {
     let [depth, ny, nx] = stack.extents.zyx;
-    let middle = |range: Range<usize>| {
-        let at = (range.start + range.end) / 2;
-        at..at + 1
-    };
-    // A part that cannot be read is reported when the stack is.
-    let values = |slices: Range<usize>, rows: Range<usize>, columns: Range<usize>| -> Option<Vec<f32>> {
-        let count = slices.len();
-        let part = stack.windowed(&[slices, rows, columns]);
-        Some(part.read(context, channel, 0..count).ok()?.to_f32())
-    };
-    let x = imaged(&values(middle(0..depth), middle(0..ny), 0..nx)?)?;
-    let y = imaged(&values(middle(0..depth), 0..ny, middle(0..nx))?)?;
+    let (x, y) = (imaged(&slice.row)?, imaged(&slice.column)?);
     let share = (x.len() as f64 / nx as f64) * (y.len() as f64 / ny as f64);
     if share > MAX_IMAGED {
         return None;
     }
     // This reads a part of every slice, so only a stack with a frame is read in this way.
-    let z = framed(&values(0..depth, middle(y.clone()), middle(x.clone()))?).unwrap_or(0..depth);
+    let middle = |range: &Range<usize>| {
+        let at = (range.start + range.end) / 2;
+        at..at + 1
+    };
+    let part = stack.windowed(&[0..depth, middle(&y), middle(&x)]);
+    // A part that cannot be read is reported when the stack is.
+    let along_z = part.read(context, channel, 0..depth).ok()?.to_f32();
+    let z = framed(&along_z).unwrap_or(0..depth);
     let slices = if z.len() < depth { format!("z={}-{}:", z.start, z.end) } else { String::new() };
     Some(message!(
         "zeros frame the imaged part of the middle slice, which takes {:.0} % of it: they change the normalization of all values \

@@ -2,11 +2,11 @@
 
 use crate::evaluate::looks_like_labels;
 use crate::job_record::absolute;
+use crate::middle_slice::middle_values;
 use crate::stack::Stack;
 use crate::{Context, JobError, Note};
 use cytoscope_formats::Image;
 use cytoscope_volume::Element;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Fewest pairs of neighboring voxels whose share is stated.
@@ -20,21 +20,6 @@ const MIN_EQUAL_OF_LABELS: f64 = 0.8;
 /// Maximum share of plateaus of a single voxel in rows of labels. Between a plateau of a map and the background, each slope has
 /// several.
 const MAX_SINGLE: f64 = 0.25;
-/// Maximum number of rows and columns of a slice that are checked.
-const SEEN: usize = 512;
-
-/// Returns the values in the middle of the middle slice of a stack, and their number in a row; `None` if they cannot be read,
-/// which is reported when the stack is.
-pub(crate) fn middle_values(context: &Context, stack: &Stack, channel: usize) -> Option<(Vec<f32>, usize)> {
-    let [depth, ny, nx] = stack.extents.zyx;
-    let middle = |length: usize, most: usize| -> Range<usize> {
-        let start = length.saturating_sub(most) / 2;
-        start..start + length.min(most)
-    };
-    let part = stack.windowed(&[middle(depth, 1), middle(ny, SEEN), middle(nx, SEEN)]);
-    let [slices, _, width] = part.extents.zyx;
-    Some((part.read(context, channel, 0..slices).ok()?.to_f32(), width))
-}
 
 /// Returns a note if a slice of a stack to predict, with rows of `width` voxels, has the values of labels: whole numbers, 0 and
 /// several others, which mostly repeat from voxel to voxel.

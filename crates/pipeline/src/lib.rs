@@ -43,6 +43,7 @@ mod machine_peak;
 mod machine_profile;
 mod measure;
 mod mesh;
+mod middle_slice;
 mod misuse;
 mod model;
 mod model_check;

@@ -8,7 +8,8 @@ use crate::background_check::bright_background_note;
 use crate::devices::SelectedEngine;
 use crate::diameter::{DiameterUnit, ObjectDiameter, SeriesDiameter, SeriesEstimator};
 use crate::frame_check::frame_note;
-use crate::label_check::{label_image_note, middle_values};
+use crate::label_check::label_image_note;
+use crate::middle_slice::MiddleSlice;
 use crate::model::ModelTask;
 use crate::slice_statistics::Chains;
 use crate::stack::{Extents, Stack, channels_text};
@@ -69,10 +70,10 @@ impl<'a> Selection<'a> {
     pub(super) fn value_notes(&self, context: &Context, task: ModelTask) -> Vec<Message> {
         let Some((&channel, &time)) = self.channels.first().zip(self.times.first()) else { return Vec::new() };
         let stack = Stack::new(self.image, time);
-        let Some((values, width)) = middle_values(context, &stack, channel) else { return Vec::new() };
-        let labels = label_image_note(&values, width).map(Message::from);
-        let background = (task == ModelTask::Segmentation).then(|| bright_background_note(&values)).flatten();
-        [labels, background, frame_note(context, &stack, channel)].into_iter().flatten().collect()
+        let Some(slice) = MiddleSlice::read(context, &stack, channel) else { return Vec::new() };
+        let labels = label_image_note(&slice.part, slice.part_width).map(Message::from);
+        let background = (task == ModelTask::Segmentation).then(|| bright_background_note(&slice.part)).flatten();
+        [labels, background, frame_note(context, &stack, channel, &slice)].into_iter().flatten().collect()
     }
 
     /// Returns the time point of a selection of a single one.
