@@ -4,8 +4,8 @@ use super::failure::{Failure, Outcome};
 use super::{eprint_line, print, print_json};
 use clap::Args;
 use cytoscope_formats::{ByteOrder, FileFormat, FormatError, Image, OpenOptions, SeriesChoice, StoredCompression};
-use cytoscope_storage::{by_count, counted};
-use cytoscope_volume::{Axes, rounded_text};
+use cytoscope_storage::{by_count, counted, rounded};
+use cytoscope_volume::{Axes, number_text};
 use std::path::{Path, PathBuf};
 
 /// Number of series whose names are listed.
@@ -133,7 +133,7 @@ fn describe(image: &Image) {
 
 /// Returns a length in µm as text.
 fn length_text(um: Option<f64>) -> String {
-    um.map_or_else(|| "unknown".to_owned(), |um| format!("{} µm", rounded_text(um)))
+    um.map_or_else(|| "unknown".to_owned(), |um| format!("{} µm", number_text(rounded(um))))
 }
 
 /// Returns a description of a file format, such as `ImageJ TIFF, uncompressed, big-endian`.

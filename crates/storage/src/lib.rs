@@ -18,7 +18,7 @@
 //! - [`json`] reads and writes the JSON files that are kept between runs: settings, caches, profiles.
 //! - [`setting`] lists the options and commands that notes and errors name.
 //! - [`message`](mod@message) is a text for the user with the options that it names.
-//! - [`counted`] and [`by_count`] let the words of messages agree with their numbers.
+//! - [`counted`] and [`by_count`] let the words of messages agree with their numbers; [`rounded`](fn@rounded) rounds numbers.
 //! - [`panic_text`] returns the message of a panic that was caught.
 //! - [`growing`] keeps the file of an unfinished result, with a record of what is valid, for the next process.
 //! - [`space`] returns the free space of a disk.
@@ -57,6 +57,7 @@ mod panics;
 pub mod partial_folder;
 pub mod read;
 mod results_folder;
+mod rounded;
 pub mod setting;
 pub mod space;
 pub mod target;
@@ -70,4 +71,5 @@ pub use manifest::{
 };
 pub use panics::panic_text;
 pub use results_folder::ResultsFolder;
+pub use rounded::rounded;
 pub use target::Overwrite;

@@ -6,7 +6,7 @@ use crate::history::{History, StepPoint, ValidationPoint};
 use crate::score_name::ScoreName;
 use crate::setup::pair_files;
 use crate::trained_images::KEY;
-use cytoscope_storage::sha256_of_bytes;
+use cytoscope_storage::{rounded, sha256_of_bytes};
 use cytoscope_training_data::Pair;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -121,11 +121,6 @@ pub(crate) fn training_record(run: &TrainingRecordFacts<'_>) -> Value {
             "notes": notes,
         },
     })
-}
-
-/// Rounds to six significant digits.
-pub(crate) fn rounded(value: f64) -> f64 {
-    format!("{value:.5e}").parse().unwrap_or(value)
 }
 
 fn rounded_scores(scores: &BTreeMap<ScoreName, f64>) -> BTreeMap<&ScoreName, f64> {

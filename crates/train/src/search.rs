@@ -2,10 +2,10 @@
 
 use crate::assign::SettingAssignment;
 use crate::error::{invalid_toml, wrong_use};
-use crate::record::rounded;
 use crate::toml_text::toml_text;
 use cytoscope_pipeline::JobError;
 use cytoscope_storage::read::open_regular;
+use cytoscope_storage::rounded;
 use std::collections::BTreeMap;
 use std::path::Path;
 use toml::{Table, Value};

@@ -32,7 +32,7 @@ pub use array::{Array, Samples};
 pub use axes::{Axes, Axis};
 pub use dtype::{DType, Element};
 pub use error::VolumeError;
-pub use number::{number_text, rounded_text};
+pub use number::number_text;
 pub use printable::printable;
 pub use region::{BoxZyx, Region, element_count};
 pub use voxel::{ImplausibleVoxelSize, MAX_PLAUSIBLE_RATIO, MAX_PLAUSIBLE_UM, MIN_PLAUSIBLE_UM, VoxelSize};

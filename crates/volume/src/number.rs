@@ -12,29 +12,9 @@ pub fn number_text(number: f64) -> String {
     if is_common { number.to_string() } else { format!("{number:e}") }
 }
 
-/// Formats a number as [`number_text`] does, rounded to six significant digits.
-pub fn rounded_text(number: f64) -> String {
-    number_text(format!("{number:.5e}").parse().unwrap_or(number))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rounded_numbers_of_any_size_keep_six_digits() {
-        for (number, text) in [
-            (0.0, "0"),
-            (0.4, "0.4"),
-            (1.0 / 3.0, "0.333333"),
-            (-1_234.567_8, "-1234.57"),
-            (1e-6, "0.000001"),
-            (2.0 / 3.0 * 1e-12, "6.66667e-13"),
-            (f64::INFINITY, "inf"),
-        ] {
-            assert_eq!(rounded_text(number), text);
-        }
-    }
 
     #[test]
     fn texts_of_all_numbers_are_short_and_mean_the_same_number() {

@@ -20,8 +20,9 @@ pub(crate) use series::{SeriesDiameter, SeriesEstimator};
 use crate::{JobError, Model};
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
+use cytoscope_storage::rounded;
 use cytoscope_storage::setting::{DIAMETER, VOXEL_SIZE};
-use cytoscope_volume::{number_text, rounded_text};
+use cytoscope_volume::number_text;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -295,7 +296,7 @@ impl ObjectDiameter {
         Some(message!(
             "the given object diameter is probably not the one that was meant: objects of {} {symbol} {problem}, and the network \
              sees a stack of {grid_zyx:?} voxels{resized}; {check}",
-            rounded_text(diameter)
+            number_text(rounded(diameter))
         ))
     }
 

@@ -3,6 +3,7 @@
 use super::{Advice, AdviceRule, AdvisedSetting};
 use crate::facts::{DiameterCertainty, InputFacts};
 use cytoscope_storage::message;
+use cytoscope_storage::rounded;
 use cytoscope_storage::setting::{DIAMETER, VOXEL_SIZE};
 
 /// Object diameters in voxels along X that microscopes and the simulation of stacks produce. Outside of them, the voxel
@@ -77,11 +78,6 @@ pub(super) fn wrong_voxel_size(input: &InputFacts) -> Option<(f64, Advice)> {
     let change = message!("{VOXEL_SIZE} Z,Y,X in µm, if the file states it wrongly, such as in nm or mm");
     let advice = Advice::new(AdviceRule::WrongVoxelSize, evidence, gain, change);
     Some((1.0, advice.with(AdvisedSetting::VoxelSize)))
-}
-
-/// Returns a number with six significant digits.
-fn rounded(value: f64) -> f64 {
-    format!("{value:.5e}").parse().unwrap_or(value)
 }
 
 #[cfg(test)]
