@@ -22,6 +22,7 @@ use cytoscope_engine::{CompileOptions, Engine, EngineError};
 use cytoscope_objects::blobs::{BlobSize, MAX_OUTLIERS};
 use cytoscope_objects::diameter::{FLAT_SLICES, LIKELY_ELONGATION, PLAUSIBLE_ELONGATION};
 use objects::{Appearance, Measured};
+use scales::OverScales;
 use short_prediction::{ShortPrediction, TileSession};
 use std::cell::Cell;
 use std::ops::Range;
@@ -241,10 +242,13 @@ impl Estimator<'_> {
             return Ok(found);
         }
         let is_smallest = guess.is_some_and(|guess| guess.is_smallest);
+        let mut is_empty = false;
         if is_smallest || found.brightness.is_some_and(scales::is_dark) {
             let center = guess.map(|g| std::array::from_fn(|a| g.center_um[a] / voxel[a]));
-            if let Some(over_scales) = self.estimate_over_scales(&stack, found.voxel, center, nominal_um)? {
-                return Ok(over_scales);
+            match self.estimate_over_scales(&stack, found.voxel, center, nominal_um)? {
+                OverScales::Dark(over_scales) => return Ok(over_scales),
+                OverScales::Empty => is_empty = found.estimate.objects == 0,
+                OverScales::Unclear => {}
             }
             if found.brightness.is_some_and(scales::is_clearly_dark) {
                 found = self.estimate_from(&stack, (guess, factor), nominal_um, given, false)?;
@@ -261,8 +265,15 @@ impl Estimator<'_> {
         if !is_smallest {
             return Ok(found);
         }
-        let coarser = self.coarser_guess(&stack, voxel)?;
-        let other = self.estimate_from(&stack, (coarser, TEXTURE_START), nominal_um, given, false)?;
+        let coarser = (self.coarser_guess(&stack, voxel)?, TEXTURE_START);
+        if is_empty {
+            // No prediction of any size has found an object, so a single one decides whether there may be others.
+            let at = self.first_prediction(&stack, coarser, nominal_um, given, false);
+            if self.predict_part(&stack, &at, &mut None)?.diameters.is_empty() {
+                return Ok(found);
+            }
+        }
+        let other = self.estimate_from(&stack, coarser, nominal_um, given, false)?;
         Ok(if is_texture(&found.estimate, &other.estimate) { other } else { found })
     }
 
@@ -276,27 +287,8 @@ impl Estimator<'_> {
         given: Option<f64>,
         stops_if_dark: bool,
     ) -> Result<SizeEstimate, JobError> {
-        let voxel = self.voxel_um.unwrap_or_else(|| self.default_voxel());
-        let is_flat = stack.extents.zyx[0] <= FLAT_SLICES;
-        let stops_if_dark = stops_if_dark && !is_flat && given.is_none();
-        let guessed = guess.map_or(DEFAULT_VOXELS * voxel[2], |g| g.diameter_um);
-        let [_, height, width]: [f64; 3] = std::array::from_fn(|a| stack.extents.zyx[a] as f64 * voxel[a]);
-        // At least the guess, and no more than half the image.
-        let start = (factor * guessed).min(height.min(width) / 2.0).max(guessed);
-        let diameter = given.unwrap_or(start);
-        let center = guess.map(|g| std::array::from_fn(|a| g.center_um[a] / voxel[a]));
-        let (tile, coarsening) = if is_flat { (FLAT_TILE, FLAT) } else { (TILE, COARSE) };
-        let first = ShortPrediction {
-            voxel,
-            diameter,
-            nominal_um,
-            center,
-            tile,
-            budget_bytes: None,
-            coarsening,
-            is_flat,
-            stops_if_dark,
-        };
+        let first = self.first_prediction(stack, (guess, factor), nominal_um, given, stops_if_dark);
+        let is_flat = first.is_flat;
         let (mut at, mut last) = (first, None);
         if is_flat || self.voxel_um.is_some() {
             last = self.measure_around(stack, &mut at, given)?;
@@ -327,6 +319,36 @@ impl Estimator<'_> {
         );
         let Appearance { brightness, intensity, .. } = appearance;
         Ok(SizeEstimate { estimate, voxel: at.voxel, brightness, intensity })
+    }
+
+    /// Returns the short prediction with which [`Self::estimate_from`] begins: around the blobs, on the coarse grid, or on that of
+    /// flat stacks.
+    fn first_prediction(
+        &self,
+        stack: &Stack,
+        (guess, factor): (Option<BlobSize>, f64),
+        nominal_um: f64,
+        given: Option<f64>,
+        stops_if_dark: bool,
+    ) -> ShortPrediction {
+        let voxel = self.voxel_um.unwrap_or_else(|| self.default_voxel());
+        let is_flat = stack.extents.zyx[0] <= FLAT_SLICES;
+        let guessed = guess.map_or(DEFAULT_VOXELS * voxel[2], |g| g.diameter_um);
+        let [_, height, width]: [f64; 3] = std::array::from_fn(|a| stack.extents.zyx[a] as f64 * voxel[a]);
+        // At least the guess, and no more than half the image.
+        let start = (factor * guessed).min(height.min(width) / 2.0).max(guessed);
+        let (tile, coarsening) = if is_flat { (FLAT_TILE, FLAT) } else { (TILE, COARSE) };
+        ShortPrediction {
+            voxel,
+            diameter: given.unwrap_or(start),
+            nominal_um,
+            center: guess.map(|g| std::array::from_fn(|a| g.center_um[a] / voxel[a])),
+            tile,
+            budget_bytes: None,
+            coarsening,
+            is_flat,
+            stops_if_dark: stops_if_dark && !is_flat && given.is_none(),
+        }
     }
 
     /// Measures the objects of a small part of a stack, at the diameter of `at` and again while they have another one. Sets

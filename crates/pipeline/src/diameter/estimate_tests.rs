@@ -1,10 +1,12 @@
-//! Objects that are not in the middle of a large stack are found.
+//! Objects that are not in the middle of a large stack are found, and those of a stack without objects are not looked for often.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::*;
 use cytoscope_engine::Precision;
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_formats::{DerivedPixels, DerivedSpec, FormatError, Image, image_in_memory};
+use cytoscope_objects::Threshold;
+use cytoscope_profile::Stage;
 use cytoscope_volume::{Array, Axes, DType, Region, Samples, VoxelSize};
 use std::path::Path;
 
@@ -46,10 +48,41 @@ impl DerivedPixels for Corner {
     }
 }
 
+/// Returns the model of these tests.
+fn nuclei_dog() -> Model {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei-dog");
+    Model::load(model.to_str().unwrap()).unwrap()
+}
+
+/// Calls `check` with the estimator of an image's first channel, and the nominal diameter of the model.
+fn with_estimator(
+    context: &Context,
+    model: &Model,
+    image: &Image,
+    voxel_um: [f64; 3],
+    check: impl FnOnce(&Estimator<'_>, f64),
+) {
+    let (engine, stack) = (CpuEngine::new(), Stack::new(image, 0));
+    let options = context.compile_options(Precision::F32, 2);
+    let chains = stack.preprocessing(context, model, &[0]).unwrap();
+    let estimator = Estimator {
+        context,
+        model,
+        engine: &engine,
+        options: &options,
+        stack: &stack,
+        channels: &[0],
+        chains: &chains,
+        voxel_um: Some(voxel_um),
+        budget_bytes: 1 << 30,
+        peak_bytes: Cell::default(),
+    };
+    check(&estimator, model.object_diameter_um.unwrap());
+}
+
 #[test]
 fn objects_in_a_corner_of_a_large_stack_are_measured() {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei-dog");
-    let model = Model::load(model.to_str().unwrap()).unwrap();
+    let model = nuclei_dog();
     let nothing = Array::new(Axes::zyx(), vec![1, 1, 1], vec![0u16]).unwrap();
     let source = image_in_memory(Path::new("a corner"), nothing, VoxelSize::default()).unwrap();
     let [z, y, x] = VOXEL_UM;
@@ -62,26 +95,42 @@ fn objects_in_a_corner_of_a_large_stack_are_measured() {
         keeps_values: false,
     };
     let image = source.derived(&spec, Box::new(Corner)).unwrap();
-    let (context, engine, stack) = (Context::default(), CpuEngine::new(), Stack::new(&image, 0));
-    let options = context.compile_options(Precision::F32, 2);
-    let chains = stack.preprocessing(&context, &model, &[0]).unwrap();
-    let estimator = Estimator {
-        context: &context,
-        model: &model,
-        engine: &engine,
-        options: &options,
-        stack: &stack,
-        channels: &[0],
-        chains: &chains,
-        voxel_um: Some(VOXEL_UM),
-        budget_bytes: 1 << 30,
-        peak_bytes: Cell::default(),
+    let context = Context::default();
+    with_estimator(&context, &model, &image, VOXEL_UM, |estimator, nominal_um| {
+        // In the middle, the nominal or a guessed diameter is assumed.
+        let middle = [0..SHAPE[0], 0..SHAPE[1], 288..1312];
+        assert_eq!(estimator.estimate_in(&middle, nominal_um, None).unwrap().estimate.objects, 0);
+        let found = estimator.estimate(nominal_um, None).unwrap().estimate;
+        assert!(found.objects >= FEW_OBJECTS, "{found:?}");
+        assert!((0.65..1.5).contains(&(found.diameter / DIAMETER_UM)), "{found:?}");
+    });
+}
+
+#[test]
+fn a_stack_without_objects_is_predicted_a_few_times() {
+    let mut model = nuclei_dog();
+    // Bright walls with noise, whose blobs have the smallest size, and a threshold that no voxel reaches.
+    model.segment.threshold = Threshold::Fixed(2.0);
+    let (depth, edge) = (16, 80);
+    let mut state = 1u32;
+    let mut value = |i: usize| {
+        let is_wall = (i / edge % edge).is_multiple_of(20) || (i % edge).is_multiple_of(20);
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        100 * u16::from(is_wall) + (state >> 24) as u16 / 3
     };
-    let nominal_um = model.object_diameter_um.unwrap();
-    // In the middle, the nominal or a guessed diameter is assumed.
-    let middle = [0..SHAPE[0], 0..SHAPE[1], 288..1312];
-    assert_eq!(estimator.estimate_in(&middle, nominal_um, None).unwrap().estimate.objects, 0);
-    let found = estimator.estimate(nominal_um, None).unwrap().estimate;
-    assert!(found.objects >= FEW_OBJECTS, "{found:?}");
-    assert!((0.65..1.5).contains(&(found.diameter / DIAMETER_UM)), "{found:?}");
+    let values: Vec<u16> = (0..depth * edge * edge).map(&mut value).collect();
+    let array = Array::new(Axes::zyx(), vec![depth, edge, edge], values).unwrap();
+    let voxel_um = [1.0, 0.5, 0.5];
+    let image = image_in_memory(Path::new("walls"), array, VoxelSize::new_um(1.0, 0.5, 0.5)).unwrap();
+    let context = Context::default();
+    with_estimator(&context, &model, &image, voxel_um, |estimator, nominal_um| {
+        let guess = estimator.guess(estimator.stack, voxel_um).unwrap().unwrap();
+        assert!(guess.is_smallest, "{guess:?}");
+        let found = estimator.estimate(nominal_um, None).unwrap().estimate;
+        assert_eq!((found.objects, found.certainty), (0, Certainty::None));
+    });
+    // One on the coarse grid and four on a finer one, at every second of eight scales, and at the guess on a coarser image.
+    let totals = context.recorder.totals();
+    let predictions = totals.iter().find(|total| total.stage == Stage::Estimate).map_or(0, |total| total.count);
+    assert_eq!(predictions, 1 + MAX_PREDICTIONS as u64 + 4 + 1);
 }

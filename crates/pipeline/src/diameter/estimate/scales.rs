@@ -48,18 +48,27 @@ pub(super) fn is_clearly_dark(brightness: f64) -> bool {
     brightness < CLEARLY_DARK
 }
 
+/// What short predictions at many scales say.
+pub(super) enum OverScales {
+    /// The diameter of objects that are darker than their outlines.
+    Dark(SizeEstimate),
+    /// There is not a single object at any scale.
+    Empty,
+    /// Nothing: the objects at the best scales are not darker than their outlines, they are too few, or the model finds no heights.
+    Unclear,
+}
+
 impl Estimator<'_> {
-    /// Estimates the diameter from short predictions at all scales from the smallest diameter to half the image. Returns `None`
-    /// if the objects at the best scales are not darker than their outlines, or if the model finds no heights.
+    /// Estimates the diameter from short predictions at all scales from the smallest diameter to half the image.
     pub(super) fn estimate_over_scales(
         &self,
         stack: &Stack,
         voxel: [f64; 3],
         center: Option<[f64; 3]>,
         nominal_um: f64,
-    ) -> Result<Option<SizeEstimate>, JobError> {
+    ) -> Result<OverScales, JobError> {
         if self.model.seed_channel == self.model.segment_channel || self.model.spatial_axes != 3 {
-            return Ok(None);
+            return Ok(OverScales::Unclear);
         }
         let [_, height, width]: [f64; 3] = std::array::from_fn(|a| stack.extents.zyx[a] as f64 * voxel[a]);
         let mut session: TileSession = None;
@@ -83,12 +92,13 @@ impl Estimator<'_> {
             };
             self.predict_part(stack, &at, &mut session)
         })?;
+        // A single scale is not measured.
+        if scales.len() > 1 && scales.iter().all(|scale| scale.diameters.is_empty()) {
+            return Ok(OverScales::Empty);
+        }
         let best = best_neighbors(&scales).filter(|(_, brightness)| is_dark(*brightness));
-        Ok(best.map(|(estimate, brightness)| SizeEstimate {
-            estimate,
-            voxel,
-            brightness: Some(brightness),
-            intensity: None,
+        Ok(best.map_or(OverScales::Unclear, |(estimate, brightness)| {
+            OverScales::Dark(SizeEstimate { estimate, voxel, brightness: Some(brightness), intensity: None })
         }))
     }
 }
