@@ -1,6 +1,8 @@
 //! Instruction sets as tokens that prove CPU support.
 
 use std::fmt;
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
 
 /// Name of an instruction set, in ascending order of capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,13 +83,16 @@ fn has_bf16() -> bool {
     is_x86_feature_detected!("avx512bf16")
 }
 
-/// Returns whether vector products of bf16 are faster than those of 32-bit floats: only on AMD's CPUs. Intel's start one of
-/// the instructions every four cycles, in which they multiply twice as many 32-bit floats.
+/// Returns whether vector products of bf16 are faster than those of 32-bit floats: only on AMD's CPUs. On Intel's, they have
+/// half the rate. Checked once, as each run of voxels asks for it and CPUID is slow, above all in virtual machines.
 #[cfg(target_arch = "x86_64")]
 fn has_fast_vector_bf16() -> bool {
-    let vendor = std::arch::x86_64::__cpuid(0);
-    let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
-    has_bf16() && name.as_flattened() == b"AuthenticAMD"
+    static IS_FAST: OnceLock<bool> = OnceLock::new();
+    *IS_FAST.get_or_init(|| {
+        let vendor = std::arch::x86_64::__cpuid(0);
+        let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
+        has_bf16() && name.as_flattened() == b"AuthenticAMD"
+    })
 }
 
 impl Isa {
