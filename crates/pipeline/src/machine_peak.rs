@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// Version of the file of peaks; it changes when a file would be misread, or when more is measured.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// Maximum size of the file in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Maximum number of stored peaks; the oldest ones are dropped.
