@@ -202,10 +202,6 @@ impl Engine for CpuEngine {
         Ok(Box::new(session::CpuSession::new(program, self.isa, options)?))
     }
 
-    fn training_precisions(&self) -> Vec<Precision> {
-        vec![Precision::F32]
-    }
-
     fn plan_rolling(
         &self,
         graph: &Graph,

@@ -240,6 +240,16 @@ impl Device {
         }
     }
 
+    /// Returns the precisions of training steps: f32 on a CPU, all float precisions of a GPU.
+    pub fn training_precisions(&self) -> Vec<Precision> {
+        match self.id {
+            DeviceId::Cpu => vec![Precision::F32],
+            DeviceId::Cuda(_) | DeviceId::Wgpu(_) => {
+                self.precisions.iter().copied().filter(|precision| *precision != Precision::Int8).collect()
+            }
+        }
+    }
+
     /// Returns the fastest 32-bit precision of the device: TF32 where it has it, otherwise f32.
     pub fn fast_precision(&self) -> Precision {
         if self.precisions.contains(&Precision::Tf32) { Precision::Tf32 } else { Precision::F32 }

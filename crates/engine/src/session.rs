@@ -105,9 +105,9 @@ pub trait Engine: Send + Sync {
     /// Returns the device that the engine computes on.
     fn device(&self) -> &Device;
 
-    /// Returns the precisions of training steps: by default those of the device, except int8.
+    /// Returns the precisions of training steps: by default those that [`Device::training_precisions`] states.
     fn training_precisions(&self) -> Vec<Precision> {
-        self.device().precisions.iter().copied().filter(|precision| *precision != Precision::Int8).collect()
+        self.device().training_precisions()
     }
 
     /// Compiles a graph for the given input shapes, one per graph input, in graph order.

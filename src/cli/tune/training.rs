@@ -114,10 +114,7 @@ pub(super) fn candidates(config: &TrainConfig, devices: &[Device]) -> Vec<Traini
     let mut all = Vec::new();
     for device in devices.iter().filter(|device| device.usable) {
         let on_cpu = device.id == DeviceId::Cpu;
-        let mut precisions: Vec<Precision> = match device.id {
-            DeviceId::Cpu => vec![Precision::F32],
-            _ => device.precisions.iter().copied().filter(|p| *p != Precision::Int8).collect(),
-        };
+        let mut precisions = device.training_precisions();
         if config.precision != TrainPrecision::Auto {
             precisions.retain(|p| TrainPrecision::of(*p) == Some(config.precision));
         }
@@ -220,7 +217,7 @@ mod tests {
 
     #[test]
     fn only_a_gpu_tries_batches_and_stated_settings_are_kept() {
-        let cpu = device(DeviceId::Cpu, &[Precision::F32, Precision::Int8]);
+        let cpu = device(DeviceId::Cpu, &[Precision::F32, Precision::Bf16, Precision::Int8]);
         let gpu = device(DeviceId::Cuda(0), &[Precision::F32, Precision::F16]);
         let config = TrainConfig { workers: Some(2), prefetch: Some(9), ..TrainConfig::default() };
         let on_cpu = candidates(&config, std::slice::from_ref(&cpu));

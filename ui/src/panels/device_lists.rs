@@ -32,13 +32,23 @@ pub(super) fn device_list(
     (device != before).then_some(device)
 }
 
-/// Returns the precisions of the requested device, or of all usable ones.
+/// Returns the precisions in which the requested device predicts, or all usable ones.
 pub(super) fn offered_precisions(devices: &[Device], request: DeviceRequest) -> Vec<Precision> {
+    offered(devices, request, |device| device.precisions.clone())
+}
+
+/// Returns the precisions in which the requested device trains, or all usable ones.
+pub(super) fn offered_training_precisions(devices: &[Device], request: DeviceRequest) -> Vec<Precision> {
+    offered(devices, request, Device::training_precisions)
+}
+
+/// Returns the precisions `of` the requested device, or of all usable ones, each once.
+fn offered(devices: &[Device], request: DeviceRequest, of: impl Fn(&Device) -> Vec<Precision>) -> Vec<Precision> {
     let may = |d: &&Device| d.usable && (request == DeviceRequest::Auto || request == DeviceRequest::Device(d.id));
     let mut all: Vec<Precision> = Vec::new();
-    for precision in devices.iter().filter(may).flat_map(|d| &d.precisions) {
-        if !all.contains(precision) {
-            all.push(*precision);
+    for precision in devices.iter().filter(may).flat_map(of) {
+        if !all.contains(&precision) {
+            all.push(precision);
         }
     }
     all
@@ -77,10 +87,14 @@ mod tests {
         let devices = [
             device(DeviceId::Cuda(0), true, &[F32, Tf32, F16]),
             device(DeviceId::Cuda(1), false, &[F32, Bf16]),
-            device(DeviceId::Cpu, true, &[F32, Int8]),
+            device(DeviceId::Cpu, true, &[F32, Bf16, Int8]),
         ];
-        assert_eq!(offered_precisions(&devices, DeviceRequest::Auto), [F32, Tf32, F16, Int8]);
-        assert_eq!(offered_precisions(&devices, DeviceRequest::Device(DeviceId::Cpu)), [F32, Int8]);
+        let cpu = DeviceRequest::Device(DeviceId::Cpu);
+        assert_eq!(offered_precisions(&devices, DeviceRequest::Auto), [F32, Tf32, F16, Bf16, Int8]);
+        assert_eq!(offered_precisions(&devices, cpu), [F32, Bf16, Int8]);
+        // CPUs train in f32 only.
+        assert_eq!(offered_training_precisions(&devices, DeviceRequest::Auto), [F32, Tf32, F16]);
+        assert_eq!(offered_training_precisions(&devices, cpu), [F32]);
         assert!(offered_precisions(&devices, DeviceRequest::Device(DeviceId::Wgpu(0))).is_empty());
     }
 }

@@ -4,7 +4,7 @@ use super::search::search_section;
 use super::{cards, icon_text_button, name_field, page_header, title};
 use crate::action::Actions;
 use crate::opener::FileRequest;
-use crate::panels::device_lists::{device_list, offered_precisions, precision_list};
+use crate::panels::device_lists::{device_list, offered_training_precisions, precision_list};
 use crate::panels::performance::{performance_choice, training_text, tune_button};
 use crate::panels::{OptionalNumber, SettingRow, distinct_title, weak};
 use crate::state::State;
@@ -141,9 +141,7 @@ pub(super) fn device_and_precision(ui: &mut Ui, state: State<'_>, row: SettingRo
     if let Some(device) = device_list(ui, row, "training device", devices, plan.device) {
         actions.send(TrainingAction::Device(device));
     }
-    let mut all = offered_precisions(devices, plan.device);
-    // Training does not compute in 8-bit integers.
-    all.retain(|precision| *precision != Precision::Int8);
+    let all = offered_training_precisions(devices, plan.device);
     if let Some(precision) = precision_list(ui, row, "training precision", &all, "Auto (32 bits)", plan.precision) {
         actions.send(TrainingAction::Precision(precision));
     }
@@ -153,7 +151,7 @@ pub(super) fn device_and_precision(ui: &mut Ui, state: State<'_>, row: SettingRo
 fn compare_precision(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let plan = &state.wizard().plan;
     let is_half = |precision: Precision| matches!(precision, Precision::F16 | Precision::Bf16);
-    if !offered_precisions(state.jobs.devices(), plan.device).into_iter().any(is_half) {
+    if !offered_training_precisions(state.jobs.devices(), plan.device).into_iter().any(is_half) {
         return;
     }
     let mut compare = plan.compare_precision;
