@@ -94,7 +94,7 @@ fn run_accepts_tensor_names_and_refuses_mismatches() {
     assert!(!fixture.path("a.npy").exists(), "a wrong call is refused before anything is written");
     fixture.fails(2, &["run", "m.onnx", "--input", "x.npy", "--repeat", "0"], &["--repeat"]);
     fixture.fails(2, &["run", "m.onnx", "--input", "x.npy", "--precision", "f8"], &["f8"]);
-    fixture.fails(2, &["run", "m.onnx", "--input", "x.npy", "--precision", "bf16"], &["bf16", "f32"]);
+    fixture.fails(2, &["run", "m.onnx", "--input", "x.npy", "--precision", "f16"], &["f16", "f32"]);
     fixture.fails(3, &["run", "m.onnx", "--input", "nothere.npy"], &["nothere.npy"]);
     fixture.fails(3, &["run", "m.onnx", "--input", "m.onnx"], &["m.onnx"]);
     std::fs::write(fixture.path("flat.npy"), npy_f32(&[4, 4], &[0.0; 16])).unwrap();

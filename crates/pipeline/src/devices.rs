@@ -565,13 +565,12 @@ mod tests {
 
     #[test]
     fn a_precision_that_no_device_has_is_refused_with_those_that_exist() {
-        let cpu = CpuEngine::new().device().clone();
-        let gpu =
-            |precisions: &[Precision]| Device { id: DeviceId::Wgpu(0), precisions: precisions.to_vec(), ..cpu.clone() };
+        let cpu = Device::named(DeviceId::Cpu, "a CPU", &[Precision::F32, Precision::Int8]);
+        let gpu = |precisions: &[Precision]| Device::named(DeviceId::Wgpu(0), "a GPU", precisions);
         let plain = [cpu.clone(), gpu(&[Precision::F32])];
         let refused = check_precision(plain.iter(), Some(Precision::Bf16)).unwrap_err().to_string();
         assert!(refused.contains("no device here computes in bf16"), "{refused}");
-        assert!(refused.contains("on cpu; f32 on wgpu:0"), "{refused}");
+        assert!(refused.contains("f32, int8 on cpu; f32 on wgpu:0"), "{refused}");
         assert!(
             check_precision(plain.iter(), Some(Precision::F32)).is_ok() && check_precision(plain.iter(), None).is_ok()
         );

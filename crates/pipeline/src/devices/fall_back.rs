@@ -96,7 +96,7 @@ impl Devices {
         self.cpu_after(context, model, options, why, measurements)
     }
 
-    /// Selects the CPU, for the reason `why`. It computes in f32 if 16 bits are requested, which it does not have.
+    /// Selects the CPU, for the reason `why`. It computes in f32 if 16 bits are requested, which not every CPU has.
     pub(crate) fn cpu_after(
         &self,
         context: &Context,

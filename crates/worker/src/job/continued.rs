@@ -111,7 +111,7 @@ impl Job {
     }
 }
 
-/// Returns the precision to request of the CPU in place of a GPU: f32 instead of 16 bits, which the CPU does not have.
+/// Returns the precision to request of the CPU in place of a GPU: f32 instead of 16 bits, which not every CPU has.
 fn precision_on_cpu(requested: Option<Precision>) -> Option<Precision> {
     requested.map(|precision| if precision.is_half() { Precision::F32 } else { precision })
 }
