@@ -27,10 +27,10 @@ proptest! {
     #[test]
     fn convolution_matches_naive_loops_over_rounded_values(
         ci in 5usize..36, co in 5usize..50, d in 1usize..5, h in 1usize..6, w in prop_oneof![1usize..40, 60usize..150],
-        k in 0usize..4, stride in 1usize..3, dilation in 1usize..3, pad in 0usize..3, extra in 0usize..2, leaky in any::<bool>(),
+        k in 0usize..5, stride in 1usize..3, dilation in 1usize..3, pad in 0usize..3, extra in 0usize..2, leaky in any::<bool>(),
         residual in any::<bool>(), seed in any::<u64>(),
     ) {
-        let kernel = [[3, 1, 1], [3, 3, 3], [1, 3, 3], [1, 2, 5]][k];
+        let kernel = [[3, 1, 1], [3, 3, 3], [1, 3, 3], [1, 2, 5], [1, 2, 8]][k];
         let pad_before = kernel.map(|k| pad.min(k - 1));
         let shape = ConvShape { kernel, stride: [stride; 3], dilation: [1, dilation, dilation], pad_before };
         let dims = [d, h, w];

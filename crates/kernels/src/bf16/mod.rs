@@ -66,7 +66,10 @@ pub(crate) fn release(isa: Isa) {
 pub(crate) unsafe fn sums(isa: Isa, blocks: usize, len: usize, m: &Floats<'_>) {
     let step = m.in_step / CHANNEL_BLOCK;
     assert!(
-        m.in_per_block == CHANNEL_BLOCK && len <= WIDEST && step <= MAX_STRIDE && m.adjacent <= MAX_ADJACENT,
+        m.in_per_block == CHANNEL_BLOCK
+            && (1..=WIDEST).contains(&len)
+            && step <= MAX_STRIDE
+            && m.adjacent <= MAX_ADJACENT,
         "run of {len} voxels, {step} apart, with {} taps, exceeds the buffer for rounded inputs",
         m.adjacent
     );
@@ -123,4 +126,101 @@ impl Stage {
 /// Returns the number of voxels that a run of `len` voxels reads at one row of taps.
 fn voxels_read(len: usize, m: &Floats<'_>) -> usize {
     (len - 1) * (m.in_step / CHANNEL_BLOCK) + m.adjacent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_testkit::{skip, uniform};
+    use half::bf16;
+
+    /// Returns the units of this CPU, whichever of them its instruction sets use.
+    fn units() -> Vec<Bf16Unit> {
+        let has_vectors = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16");
+        let has_matrices = has_vectors && crate::amx::has_bf16();
+        let all = [(Bf16Unit::Avx512, has_vectors), (Bf16Unit::Amx, has_matrices)];
+        all.into_iter().filter(|(_, is_there)| *is_there).map(|(unit, _)| unit).collect()
+    }
+
+    /// Compares a run of `len` voxels, whose inputs are `stride` voxels apart, with naive loops over rounded inputs. The kernel
+    /// has two rows of `adjacent` taps; the input has two blocks, of which the second has 5 channels.
+    fn check(unit: Bf16Unit, blocks: usize, len: usize, adjacent: usize, stride: usize) {
+        let (channels, lanes, stored) = ([CHANNEL_BLOCK, 5], blocks * CHANNEL_BLOCK, adjacent.next_multiple_of(2));
+        let row = ((len - 1) * stride + adjacent) * CHANNEL_BLOCK;
+        let mut x: Vec<f32> = uniform(1, 4 * row).iter().map(|v| v - 0.5).collect();
+        // What is stored in the channels that the second block lacks does not matter.
+        x[2 * row..].chunks_mut(CHANNEL_BLOCK).for_each(|voxel| voxel[channels[1]..].fill(f32::NAN));
+        let tap_weights = CHANNEL_BLOCK * lanes;
+        let weights = uniform(2, 4 * stored * tap_weights);
+        let mut weights: Vec<u16> = weights.iter().map(|v| bf16::from_f32(v - 0.5).to_bits()).collect();
+        weights.chunks_mut(stored * tap_weights).for_each(|taps| taps[adjacent * tap_weights..].fill(0));
+        let start = uniform(3, lanes);
+        let taps: Vec<usize> = (0..2 * adjacent).map(|t| t / adjacent * row + t % adjacent * CHANNEL_BLOCK).collect();
+        let sum_block_stride = WIDEST * CHANNEL_BLOCK;
+        let mut sums = vec![f32::NAN; blocks * sum_block_stride];
+        let m = Floats {
+            input: x.as_ptr(),
+            input_left: x.len(),
+            in_step: stride * CHANNEL_BLOCK,
+            in_block_stride: 2 * row,
+            in_blocks: channels.len(),
+            in_per_block: CHANNEL_BLOCK,
+            last_in_per_block: channels[1],
+            taps: &taps,
+            adjacent,
+            weights: weights.as_ptr(),
+            excess: &[],
+            depthwise: false,
+            start: start.as_ptr(),
+            sums: sums.as_mut_ptr(),
+            sum_block_stride,
+        };
+        // SAFETY: `units` has found the instructions. The input has the voxels that the run reads at each tap, the weights an even
+        // number of taps, and the sums whole tiles.
+        unsafe {
+            match unit {
+                Bf16Unit::Avx512 => avx512::micro(blocks, len, &m),
+                Bf16Unit::Amx => {
+                    crate::amx::configure(crate::amx::ROW_BYTES);
+                    amx::micro(blocks, len, &m);
+                    crate::amx::release();
+                }
+            }
+        }
+        let rounded: Vec<f64> = x.iter().map(|v| bf16::from_f32(*v).to_f64()).collect();
+        let weights: Vec<f64> = weights.iter().map(|w| bf16::from_bits(*w).to_f64()).collect();
+        for (o, p) in (0..lanes).flat_map(|o| (0..len).map(move |p| (o, p))) {
+            let mut want = f64::from(start[o]);
+            for (r, k) in (0..4).flat_map(|r| (0..adjacent).map(move |k| (r, k))) {
+                for c in 0..channels[r / 2] {
+                    let x = rounded[r * row + (p * stride + k) * CHANNEL_BLOCK + c];
+                    let w = weights[(r * stored + k) * tap_weights + c / 2 * 2 * lanes + o * 2 + c % 2];
+                    want += x * w;
+                }
+            }
+            let got = sums[o / CHANNEL_BLOCK * sum_block_stride + p * CHANNEL_BLOCK + o % CHANNEL_BLOCK];
+            assert!(
+                (f64::from(got) - want).abs() < 1e-4,
+                "{unit:?}, {blocks} blocks, voxel {p} of {len}, {adjacent} taps, stride {stride}: {got}, expected {want}"
+            );
+        }
+    }
+
+    #[test]
+    fn runs_of_every_shape_match_naive_loops_on_each_unit_of_the_cpu() {
+        let units = units();
+        if units.is_empty() {
+            return skip("this machine has no instructions for bf16");
+        }
+        for unit in units {
+            for (adjacent, stride) in (1..=MAX_ADJACENT).flat_map(|a| (1..=MAX_STRIDE).map(move |s| (a, s))) {
+                for blocks in 1..=2 {
+                    let longest = widest(unit, blocks, adjacent == 3 && stride == 1);
+                    for len in [1, longest / 2 + 1, longest - 1, longest] {
+                        check(unit, blocks, len, adjacent, stride);
+                    }
+                }
+            }
+        }
+    }
 }

@@ -167,3 +167,37 @@ const MAX_ADJACENT: usize = 0;
 const MAX_STRIDE: usize = crate::bf16::MAX_STRIDE;
 #[cfg(not(target_arch = "x86_64"))]
 const MAX_STRIDE: usize = 0;
+
+#[cfg(test)]
+mod tests {
+    use super::super::{bounds::assert_in_bounds, window_plan};
+    use super::*;
+    use crate::IsaName;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn weights_without_those_that_complete_a_kernel_are_refused() {
+        let shape = ConvShape { kernel: [1, 1, 3], stride: [1; 3], dilation: [1; 3], pad_before: [0, 0, 1] };
+        let of = WeightShape::dense(18, 18, 3);
+        let layouts = [Blocked::new(18, [2, 3, 4], [0, 0, 1], 16), Blocked::new(18, [2, 3, 4], [0; 3], 16)];
+        let plan = window_plan(&layouts[0], &layouts[1], &shape);
+        let isas = IsaName::ALL.into_iter().filter_map(Isa::available).filter(|isa| isa.multiplies_bf16());
+        let isas: Vec<Isa> = isas.collect();
+        if isas.is_empty() {
+            return cytoscope_testkit::skip("this machine has no instructions for bf16");
+        }
+        for isa in isas {
+            let holds = |core: &PackedConvBf16| {
+                let mut output = vec![0.0; layouts[1].len()];
+                let target = Target::F32(&mut output);
+                let check = || assert_in_bounds(isa, core, &plan, layouts[0].len(), &layouts[0], &target, &layouts[1]);
+                catch_unwind(AssertUnwindSafe(check)).is_ok()
+            };
+            let whole = PackedConvBf16::new(isa, &vec![0.5; of.count()], None, of, &shape, 16).unwrap();
+            let shorter = PackedConvBf16 { values: whole.values[1..].to_vec(), ..whole.clone() };
+            // Two blocks of 16 channels each, and three taps with the one that completes them.
+            assert_eq!(whole.values.len(), 32 * 32 * 4);
+            assert!(holds(&whole) && !holds(&shorter), "{isa}");
+        }
+    }
+}

@@ -27,7 +27,8 @@ pub(crate) struct Micro<'a, X, W, S> {
     pub taps: &'a [usize],
     /// Number of successive taps that are one voxel apart.
     pub adjacent: usize,
-    /// First weight of the group, in the order in which [`PackedConv`] or [`PackedConvInt8`] stores them.
+    /// First weight of the group, in the order in which [`PackedConv`], [`super::PackedConvBf16`] or [`PackedConvInt8`] stores
+    /// them.
     pub weights: *const W,
     /// Weights that are multiplied in addition; see [`crate::int8::pairs`].
     pub excess: &'a [Excess],

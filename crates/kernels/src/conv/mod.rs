@@ -1,9 +1,9 @@
 //! Direct convolution and transposed convolution (kernel = stride) on blocked buffers, in floats, bf16 and bytes.
 //!
-//! Weights are packed once ([`PackedConv`], [`PackedConvBf16`], [`PackedConvInt8`]). Micro-kernels accumulate a run of output voxels along
-//! W in registers and write the sums to a buffer in the L1 cache. The epilogue scales them, adds bias and residual,
-//! applies the activation, computes statistics and stores them in the format of [`Target`]. The input layout's border
-//! serves as padding.
+//! Weights are packed once ([`PackedConv`], [`PackedConvBf16`], [`PackedConvInt8`]). Micro-kernels accumulate a run of output
+//! voxels along W in registers and write the sums to a buffer in the L1 cache. The epilogue scales them, adds bias and
+//! residual, applies the activation, computes statistics and stores them in the format of [`Target`]. The input layout's
+//! border serves as padding.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
