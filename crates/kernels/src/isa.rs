@@ -146,8 +146,8 @@ impl Isa {
         self.0
     }
 
-    /// Returns whether this CPU multiplies bf16 values, and the instruction set includes that: AVX-512 VNNI and AMX on CPUs
-    /// with AVX-512 BF16.
+    /// Returns whether the kernels of this instruction set multiply bf16 values on this CPU: those for AMX if it has AMX-BF16
+    /// and AVX-512 BF16, and those for AVX-512 VNNI and AMX on AMD's CPUs with AVX-512 BF16.
     pub fn multiplies_bf16(self) -> bool {
         self.bf16_unit().is_some()
     }

@@ -23,7 +23,7 @@ const PORTABLE_CHAINS: usize = 32;
 pub struct Peak {
     /// Operations on 32-bit floats per second.
     pub float: f64,
-    /// Operations on bf16 values with 32-bit sums per second; 0 if the CPU has no instructions for them.
+    /// Operations on bf16 values with 32-bit sums per second; 0 if the kernels have none, see [`Isa::multiplies_bf16`].
     pub bf16: f64,
     /// Operations on bytes with 32-bit sums per second; 0 for the portable kernels.
     pub bytes: f64,
