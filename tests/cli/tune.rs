@@ -33,11 +33,13 @@ fn tuned_settings_are_used_by_later_predictions_that_leave_them_open() {
     assert_eq!(all.iter().filter(|c| c["end"] == "fastest").count(), 1, "{report:#}");
     // Tiles are chosen on the model's grid, on which the stack is larger.
     assert!(all.iter().all(|c| c["end"] != "failed"), "{report:#}");
-    // All candidates are 32-bit floats, so their maps are equal.
+    // All candidates are 32-bit floats, so their maps are equal; in bf16, CPUs do not round convolutions of a single channel.
     assert!(ran.iter().all(|c| c["relative_l2"].as_f64().unwrap() < 1e-5), "{report:#}");
     let presets = &report["inference"]["presets"];
     assert_eq!(missing(presets, &["fastest", "most-accurate"]), Vec::<&str>::new());
-    assert_eq!((&presets["fastest"]["device"], &presets["fastest"]["precision"]), (&json!("cpu"), &json!("f32")));
+    assert_eq!(presets["fastest"]["device"], "cpu");
+    let accurate = presets["most-accurate"]["precision"].as_str().unwrap();
+    assert!(["f32", "bf16"].contains(&accurate), "{report:#}");
     assert_eq!(report["preset"], "most-accurate");
     assert!(["um", "voxels"].contains(&report["diameter_unit"].as_str().unwrap()), "{report:#}");
     let stored = report["saved"].as_str().unwrap();
@@ -52,7 +54,7 @@ fn tuned_settings_are_used_by_later_predictions_that_leave_them_open() {
     let tuned = run(&[]);
     let profile = profile_of(&tuned.stdout);
     assert_eq!(profile["preset"], "most-accurate");
-    assert!(sets(&profile, "device", "cpu") && sets(&profile, "precision", "f32"), "{profile:#}");
+    assert!(sets(&profile, "device", "cpu") && sets(&profile, "precision", accurate), "{profile:#}");
     assert!(tuned.stderr.contains("from the machine profile (most-accurate)"), "{}", tuned.stderr);
     let record: Value = serde_json::from_slice(&fixture.bytes("o/nuclei_1_raw_provenance.json")).unwrap();
     assert_eq!(record["profile"], profile);
