@@ -96,7 +96,7 @@ impl Devices {
         self.cpu_after(context, model, options, why, measurements)
     }
 
-    /// Selects the CPU, for the reason `why`. It computes in f32 if 16 bits are requested, which not every CPU has.
+    /// Selects the CPU, for the reason `why`. It computes in f32 if a 16-bit format is requested that it lacks.
     pub(crate) fn cpu_after(
         &self,
         context: &Context,
@@ -106,7 +106,8 @@ impl Devices {
         measurements: Vec<Measurement>,
     ) -> Result<SelectedEngine, JobError> {
         let engine = self.engine(DeviceId::Cpu)?;
-        let forced = options.precision.filter(|precision| precision.is_half()).map(|_| Precision::F32);
+        let lacks = |precision: &Precision| precision.is_half() && !engine.device().precisions.contains(precision);
+        let forced = options.precision.filter(lacks).map(|_| Precision::F32);
         let precision = forced.unwrap_or_else(|| model.precision_on(DeviceId::Cpu, options.precision));
         match verify(context, model, engine.as_ref(), precision, options.threads) {
             Ok(Verification::Agrees) => {}
@@ -263,6 +264,22 @@ mod tests {
         assert_eq!(next.choice.why, "cuda:0 is not used: it was in use when it hung");
         let last = selected(&[failed(0), failed(1)]);
         assert_eq!((last.choice.id, last.precision(&model, options.precision)), (DeviceId::Cpu, Precision::F32));
+    }
+
+    #[test]
+    fn the_cpu_continues_in_bf16_only_if_it_has_it() {
+        let model = Model::load(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei-dog")).unwrap();
+        let failed = FailedDevice { id: DeviceId::Cuda(0), reason: "it was in use when it hung".to_owned() };
+        let options = PredictOptions { precision: Some(Precision::Bf16), ..PredictOptions::default() };
+        let request = DeviceRequest::Device(failed.id);
+        for (precisions, expected) in
+            [(&[Precision::F32, Precision::Bf16][..], Precision::Bf16), (&[Precision::F32][..], Precision::F32)]
+        {
+            let all = vec![gpu(failed.id, "A"), Device::named(DeviceId::Cpu, "a CPU", precisions)];
+            let devices = Devices::with_engines(all, open_as).without(std::slice::from_ref(&failed));
+            let next = devices.for_model(&Context::default(), &model, request, &options).unwrap();
+            assert_eq!((next.choice.id, next.precision(&model, options.precision)), (DeviceId::Cpu, expected));
+        }
     }
 
     #[test]
