@@ -32,17 +32,17 @@ pub(super) fn device_list(
     (device != before).then_some(device)
 }
 
-/// Returns the precisions in which the requested device predicts, or all usable ones.
+/// Returns the precisions in which the requested device predicts, or those of all usable ones.
 pub(super) fn offered_precisions(devices: &[Device], request: DeviceRequest) -> Vec<Precision> {
     offered(devices, request, |device| device.precisions.clone())
 }
 
-/// Returns the precisions in which the requested device trains, or all usable ones.
+/// Returns the precisions in which the requested device trains, or those of all usable ones.
 pub(super) fn offered_training_precisions(devices: &[Device], request: DeviceRequest) -> Vec<Precision> {
     offered(devices, request, Device::training_precisions)
 }
 
-/// Returns the precisions `of` the requested device, or of all usable ones, each once.
+/// Returns the precisions that `of` states for the requested device, or for all usable ones, each once.
 fn offered(devices: &[Device], request: DeviceRequest, of: impl Fn(&Device) -> Vec<Precision>) -> Vec<Precision> {
     let may = |d: &&Device| d.usable && (request == DeviceRequest::Auto || request == DeviceRequest::Device(d.id));
     let mut all: Vec<Precision> = Vec::new();
