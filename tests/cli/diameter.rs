@@ -130,7 +130,7 @@ fn outlines_in_a_nearly_empty_stack_are_those_of_the_objects() {
     let factor = report["diameter"]["estimate"]["intensity_factor"].as_f64();
     assert!(factor.is_some_and(|f| f < 0.3), "{report}");
     let notes = report["notes"].to_string();
-    assert!(notes.contains("the objects fill so little of the stack that they are too bright"), "{notes}");
+    assert!(notes.contains("too bright for the model, because they fill so little of the stack"), "{notes}");
     let labels = fixture.labels("o/empty_labels.tif");
     assert_eq!(labels.iter().max(), Some(&2));
     let true_diameter = 2.0 * BALL_RADIUS * BALL_VOXEL_UM[2];
@@ -155,7 +155,7 @@ fn bright_debris_does_not_hide_nuclei() {
     let estimate = report["diameter"]["diameter"].as_f64().unwrap() / true_diameter;
     assert!((0.8..1.25).contains(&estimate), "{report}");
     let notes = report["notes"].to_string();
-    assert!(notes.contains("parts so much brighter than the objects that these are too dim"), "{notes}");
+    assert!(notes.contains("too dim for the model, because other parts of the stack are much brighter"), "{notes}");
     let objects = fixture.labels("o/debris_labels.tif").into_iter().max().unwrap_or(0) as usize;
     assert!((centers.len()..centers.len() + 3).contains(&objects), "{objects} of {}", centers.len());
 }

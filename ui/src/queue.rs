@@ -79,7 +79,9 @@ fn unfinished(text: &str) -> Unfinished {
                 asked.len() == count
             }
             Err(error) if serde_json::from_str::<Map<String, Value>>(line).is_ok() => {
-                tracing::warn!("a line of an earlier queue stays there: it may be one of a later version: {error}");
+                tracing::warn!(
+                    "a line of an earlier queue cannot be read, but is kept, because a later version may have written it: {error}"
+                );
                 is_later = true;
                 true
             }

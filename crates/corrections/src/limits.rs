@@ -23,7 +23,7 @@ pub struct Limits {
     pub max_voxels: u64,
     /// Maximum memory of the loaded labels in bytes; uniform chunks need none.
     pub max_stored_bytes: u64,
-    /// Maximum number of pairs of a label and a chunk that contains it.
+    /// Maximum number of label pieces: pairs of a label and a chunk that contains it.
     pub max_label_pieces: u64,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn check(
 
 /// Refuses labels with more pairs of label and chunk than [`Limits::max_label_pieces`].
 pub(crate) fn check_label_pieces(pieces: u64, limits: &Limits, next_step: &'static str) -> Result<(), CorrectionError> {
-    let what = "the number of pairs of label and chunk";
+    let what = "the number of label pieces, one per label and chunk,";
     check(what, pieces, "max_label_pieces", limits.max_label_pieces, next_step)
 }
 

@@ -112,7 +112,10 @@ impl Header {
     /// Type and positions of the samples.
     fn layout(&self) -> Result<Dense, Fault> {
         if !self.single_file {
-            return Err(Fault::unsupported("the samples are in another file (.img) than the header", SINGLE_FILE));
+            return Err(Fault::unsupported(
+                "this file is only a header; the voxel values are in a separate .img file",
+                SINGLE_FILE,
+            ));
         }
         let (dtype, samples) = sample_type(self.datatype)?;
         let axes = usize::try_from(self.dim[0]).ok().filter(|n| (1..=7).contains(n)).ok_or_else(|| {
@@ -127,7 +130,9 @@ impl Header {
         }
         let [x, y, z, t, c, six, seven] = extents;
         if (six, seven) != (1, 1) {
-            return Err(Fault::unsupported("the NIfTI image has more than 5 axes", "save it with at most 5"));
+            let used = if seven == 1 { 6 } else { 7 };
+            let next_step = "save it with at most 5: x, y, z, time and channels";
+            return Err(Fault::unsupported(format!("the NIfTI image has {used} axes"), next_step));
         }
         let overflow = || Fault::malformed(format!("a NIfTI image of shape {extents:?} is too large"));
         let mut strides = [0; 6];

@@ -35,7 +35,7 @@ pub(crate) fn by_content(head: &[u8]) -> Option<Fault> {
 pub(crate) fn unknown(path: &Path) -> FormatError {
     let is_img = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("img"));
     if is_img {
-        let problem = "it holds the samples of a header in another file (.hdr), as Analyze and some NIfTI images do";
+        let problem = "it has no header: that is in a separate .hdr file, as in Analyze and some NIfTI images";
         return FormatError::unsupported(path, problem, nifti::SINGLE_FILE);
     }
     FormatError::unsupported(

@@ -298,10 +298,9 @@ impl<'a> Checker<'a> {
         if is_deprecated {
             self.warn(PART, message);
         } else if self.files.read(name).is_ok() {
-            self.warn(
-                PART,
-                format!("is the file {name}: an identifier of https://spdx.org/licenses is found more easily"),
-            );
+            let message =
+                format!("is the file {name}: if https://spdx.org/licenses lists this license, give its identifier");
+            self.warn(PART, message);
         } else {
             self.refuse(PART, message);
         }

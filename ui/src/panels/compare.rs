@@ -101,7 +101,10 @@ fn error_counts(ui: &mut Ui, errors: &ErrorSummary) {
     let meanings = [
         (theme::MERGED, "Predicted objects that cover most of two or more true objects"),
         (theme::SPLIT, "True objects that contain most of two or more predicted objects"),
-        (theme::MISSED, "True objects without a predicted object that covers most of them or mostly lies in them"),
+        (
+            theme::MISSED,
+            "True objects that were not found: no predicted object covers most of them or lies mostly inside them",
+        ),
         (theme::INEXACT, "True objects with one predicted object at an IoU below 0.5"),
         (theme::FALSE_OBJECT, "Predicted objects that neither match nor cover a true object, nor mostly lie in one"),
     ];

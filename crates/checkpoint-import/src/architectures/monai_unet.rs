@@ -31,9 +31,9 @@ pub(super) fn build(
     let has_slopes = tensors.keys().any(|name| name.ends_with(".adn.A.weight"));
     if let Some(act) = kwargs.stated_name("act").filter(|act| (act == "prelu") != has_slopes) {
         let expected = if has_slopes {
-            "prelu, as the file has the slopes of its activations"
+            "prelu, because the file contains PReLU weights"
         } else {
-            "relu, as the file has no slopes of its activations"
+            "relu, because the file contains no PReLU weights"
         };
         return Err(ImportError::InvalidArgument { argument: "act".to_owned(), value: act, expected });
     }

@@ -52,13 +52,15 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     };
     // A set without regions is that of a stack without objects; only the stack states the extents.
     if rois.is_empty() && (skipped > 0 || options.shape_zyx.is_none()) {
-        return Err(Fault::unsupported(
-            format!("it contains no areas ({skipped} lines, points or other regions)"),
-            message!(
-                "draw polygons, ovals, rectangles or freehand outlines, or convert a set of a stack without objects with \
-                 the stack (convert {LIKE} STACK)"
-            ),
-        ));
+        let draw = "draw polygons, ovals, rectangles or freehand outlines";
+        return Err(if skipped > 0 {
+            let problem =
+                format!("it outlines no objects: it has {skipped} lines, points or other regions without area");
+            Fault::unsupported(problem, draw)
+        } else {
+            let next_step = message!("{draw}; if the stack has no objects, state its size with convert {LIKE} STACK");
+            Fault::unsupported("it contains no regions", next_step)
+        });
     }
     limits::check_outlines(&rois)?;
     // In a time series without slices, regions state the plane, as in ImageJ, and their names the time point.

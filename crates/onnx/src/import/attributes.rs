@@ -25,7 +25,7 @@ pub(super) fn resolved<'a>(attributes: &'a [Attribute<'a>], call: Option<&Argume
         let value = match (&a.value, call) {
             (AttributeValue::Reference(name), Some(call)) => call.get(name).copied(),
             (AttributeValue::Reference(_), None) => {
-                let how = "refers to an attribute of a function, and its node is in none";
+                let how = "refers to an attribute of a function, but its node is not in a function";
                 return Err(GraphError::malformed(format!("attribute \"{}\" {how}", a.name)));
             }
             (value, _) => Some(value),

@@ -257,15 +257,16 @@ impl ObjectDiameter {
     pub(crate) fn intensity_note(&self) -> Option<Message> {
         let factor = self.intensity_factor();
         let reason = match factor {
-            dimmed if dimmed < unscaled() => "the objects fill so little of the stack that they are too bright",
+            dimmed if dimmed < unscaled() => "too bright for the model, because they fill so little of the stack",
             boosted if boosted > unscaled() => {
-                "the stack has parts so much brighter than the objects that these are too dim"
+                "too dim for the model, because other parts of the stack are much brighter"
             }
             _ => return None,
         };
         let factor = if factor < 0.01 { format!("{factor:.1e}") } else { format!("{factor:.2}") };
         Some(message!(
-            "{reason} for the model after its preprocessing: its input is multiplied by {factor}, unless {DIAMETER} is given"
+            "after the model's preprocessing, the objects are {reason}: its input is multiplied by {factor}; to prevent this, \
+             give {DIAMETER}"
         ))
     }
 

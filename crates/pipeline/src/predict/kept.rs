@@ -114,7 +114,7 @@ impl KeptRecord {
         let (folder, stem) = (run.job.folder(), run.stem);
         let why = match GrowingFile::recorded(folder, stem) {
             Some(recorded) if !recorded.fingerprint.starts_with(&job_prefix(fingerprint)) => {
-                "they are of another version of the input, other options or another version of this program"
+                "the input, the options or the version of this program have changed since"
             }
             None if !GrowingFile::has_damaged_record(folder, stem) => return None,
             _ => "their record cannot be read",

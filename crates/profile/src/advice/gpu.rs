@@ -62,7 +62,7 @@ pub(super) fn launch_overhead(input: &InputFacts) -> Option<(f64, Advice)> {
         traffic.steps
     );
     let gain = format!(
-        "{} faster inference if the estimate is right, because as many launches compute more voxels",
+        "{} faster inference if the estimate is right: each launch then computes more voxels",
         at_most_faster(0.5)
     );
     let change = message!("{TILE} {}, if there is memory for it", shape_text(larger));

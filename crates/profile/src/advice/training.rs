@@ -42,8 +42,8 @@ pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
         )
     } else {
         message!(
-            "every core has a data worker: less augmentation ([augment] in the settings file), uncompressed stacks, or, \
-             {cache}"
+            "less augmentation ([augment] in the settings file) or uncompressed stacks, because every core already has a \
+             data worker; {cache}"
         )
     };
     let advance = prefetch.map_or_else(String::new, |prefetch| format!(" and {PREFETCH} = {prefetch}"));
@@ -131,7 +131,7 @@ pub(super) fn transfers(facts: &RunFacts) -> Option<Advice> {
         return None;
     }
     let evidence = format!(
-        "copies between host and {} take {} of the training run ({transfer_secs:.2} of {:.2} s); those of the steps are {}",
+        "copies between host and {} take {} of the training run ({transfer_secs:.2} of {:.2} s); its steps alone made {}",
         training.device,
         percent(share),
         facts.wall_secs,

@@ -61,7 +61,7 @@ pub(crate) fn report_choice(file: &Path, names: &[String], chosen: Option<&str>,
 }
 
 /// Returns names in a row, in alphabetical order.
-fn listed(names: &[String]) -> String {
+pub(crate) fn listed(names: &[String]) -> String {
     let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
     names.sort_unstable();
     names.dedup();

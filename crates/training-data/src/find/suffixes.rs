@@ -280,9 +280,9 @@ fn note_named_labels(
                 without_target.push(image.clone());
             }
             Some(target) if chosen.is_none() => {
-                let problem =
-                    format!("it also has label images with a name, but {}, which has none, is used", file_name(target));
-                let next_step = message!("set {LABELS_CHANNEL} {IN_SETTINGS} to a name to use that label image");
+                let (target, others) = (file_name(target), labels::listed(names));
+                let problem = format!("its labels are {target}; its named label images are not used ({others})");
+                let next_step = message!("to use one of these, set {LABELS_CHANNEL} {IN_SETTINGS} to its name");
                 found.problems.push(Problem::warning(image, problem, next_step));
             }
             Some(_) => {}
