@@ -117,6 +117,19 @@ fn is_trained(options: &Train, trial: &[SettingAssignment], steps: usize) -> boo
     is_same && has_same_data && has_networks && package.is_some_and(|package| package.matches(&options.out))
 }
 
+/// Reads the ranges of a search, and refuses numbers of trials and steps, and options, with which none can run.
+fn checked_ranges(options: &Train, space: &Path, trials: usize, steps: usize) -> Result<SearchSpace, Failure> {
+    if trials == 0 || trials > MAX_TRIALS {
+        return Err(Failure::wrong_use(format!("--trials is {trials}: expected 1 to {MAX_TRIALS}")));
+    }
+    if steps == 0 {
+        return Err(Failure::wrong_use("--steps is 0: expected at least 1"));
+    }
+    let ranges = SearchSpace::read(space)?;
+    refuse_given(options, &ranges)?;
+    Ok(ranges)
+}
+
 /// Refuses ranges of settings that are also given by an option: one of both would have no effect.
 fn refuse_given(options: &Train, ranges: &SearchSpace) -> Outcome {
     let given = [
@@ -172,14 +185,7 @@ fn trial_settings(
 
 /// Searches for the settings with the best validation score, and trains the package with them.
 pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) -> Outcome {
-    if trials == 0 || trials > MAX_TRIALS {
-        return Err(Failure::wrong_use(format!("--trials is {trials}: expected 1 to {MAX_TRIALS}")));
-    }
-    if steps == 0 {
-        return Err(Failure::wrong_use("--steps is 0: expected at least 1"));
-    }
-    let ranges = SearchSpace::read(space)?;
-    refuse_given(options, &ranges)?;
+    let ranges = checked_ranges(options, space, trials, steps)?;
     let settings = trial_settings(options, space, &ranges, trials)?;
     let job = options.job(TrainConfig::default());
     let mut table = open_table(options, space, &ranges, &job, &settings)?;

@@ -210,6 +210,25 @@ fn label_slice_by_slice(
     Ok(if fits { Ok(labeler.finish(context)) } else { Err(threshold) })
 }
 
+/// Returns the options for segmenting a slab of a stack that is segmented with `options`. Unless the slab is the whole stack
+/// (`is_whole`), its values are smoothed already, and small and dim objects are dropped when all slabs are joined. Objects at the
+/// border of the stack are always dropped later.
+fn slab_options(options: &SegmentOptions, is_whole: bool) -> SegmentOptions {
+    let drop_border = false;
+    if is_whole {
+        return SegmentOptions { drop_border, ..options.clone() };
+    }
+    SegmentOptions {
+        smooth_um: 0.0,
+        min_volume_um3: options.min_volume_um3 * MIN_PART,
+        min_peak: 0.0,
+        drop_border,
+        // Whether an object is isolated is not known in a slab.
+        isolated: None,
+        ..options.clone()
+    }
+}
+
 /// As [`label`], in slabs of `slab` slices: objects are split within each slab, and joined across slabs.
 fn label_in_slabs(
     context: &Context,
@@ -235,24 +254,8 @@ fn label_in_slabs(
         Threshold::Otsu if !fits_one_slab => Threshold::Fixed(otsu(context, map, channel, slab, &smoothing)?),
         other => other,
     };
-    let (min_peak, drop_border) = (options.min_peak, false);
-    // Small and dim objects are dropped when all slabs are joined.
-    let options = match fits_one_slab {
-        true => SegmentOptions { drop_border, ..options.clone() },
-        false => {
-            let min_volume_um3 = options.min_volume_um3 * MIN_PART;
-            SegmentOptions {
-                threshold,
-                smooth_um: 0.0,
-                min_volume_um3,
-                min_peak: 0.0,
-                drop_border,
-                // Whether an object is isolated is not known in a slab.
-                isolated: None,
-                ..options.clone()
-            }
-        }
-    };
+    let min_peak = options.min_peak;
+    let options = SegmentOptions { threshold, ..slab_options(options, fits_one_slab) };
     let mut bright = Vec::new();
     let mut stitcher = Stitcher::new();
     let mut start = 0;
