@@ -322,6 +322,28 @@ fn lzma_strips_and_tiles_are_read() {
     assert!(refused.to_string().contains("LZMA"), "{refused}");
 }
 
+/// The files are written by `../data/tiff/make_seeds.py`: pixel (x, y) is red 5 x, green 6 y, blue 200 - 5 x, with the
+/// transparency 4 (x + y) in one file, or a bit that is set where (x + 2 y) % 5 is 3 or 4.
+#[test]
+fn webp_and_fax_strips_and_tiles_are_read() {
+    let read = |bytes: &[u8]| open_bytes(bytes.to_vec(), &OpenOptions::default()).unwrap();
+    let colors = read(include_bytes!("../../../../fuzz/seeds/read_image/webp_strips"));
+    assert_eq!(colors.meta().compression, StoredCompression::WebP);
+    let red = |i: usize| (5 * (i % 37)) as u8;
+    let pixel = |i: usize| [red(i), (6 * (i / 37)) as u8, 200u8.wrapping_sub(red(i))];
+    assert_eq!(colors.read_all().unwrap().into_samples(), Samples::U8((0..18 * 37).flat_map(pixel).collect()));
+    let transparent = read(include_bytes!("../../../../fuzz/seeds/read_image/webp_tiles_alpha"));
+    assert_eq!(transparent.meta().shape_full, [1, 1, 1, 18, 37, 4]);
+    let Samples::U8(values) = transparent.read_all().unwrap().into_samples() else { panic!("not 8 bits") };
+    // Lossy WebP changes colors only.
+    let alpha: Vec<u8> = values.chunks_exact(4).map(|pixel| pixel[3]).collect();
+    assert_eq!(alpha, (0..18 * 37).map(|i| (4 * (i % 37 + i / 37)) as u8).collect::<Vec<u8>>());
+    let bits = read(include_bytes!("../../../../fuzz/seeds/read_image/fax4_strips"));
+    assert_eq!(bits.meta().compression, StoredCompression::CcittGroup4);
+    let expected = (0..18 * 37).map(|i| u8::from((i % 37 + 2 * (i / 37)) % 5 > 2)).collect();
+    assert_eq!(bits.read_all().unwrap().into_samples(), Samples::U8(expected));
+}
+
 #[test]
 fn numpy_archives_and_analyze_files_are_refused_with_a_way_out() {
     // The first header of a zip file that numpy.savez wrote, up to the name of the array and its additional field.
