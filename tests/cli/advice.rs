@@ -337,7 +337,7 @@ fn missing_and_wrong_voxel_sizes_end_with_the_right_one() {
     let right = labels(&fixture, "nuclei-dog", &unknown, &[&diameter[..], &["--voxel-size", "0.875,0.4,0.4"]].concat());
     gone(&right, "missing_voxel_size");
     gone(&right, "wrong_voxel_size");
-    // A plane has no distance of slices.
+    // A plane has no distance between slices.
     let values: Vec<u16> = fixture.integers(&unknown).into_iter().take(32 * 32).collect();
     let plane = fixture.write("plane.tif", "YX", &[32, 32], values);
     gone(&labels(&fixture, "nuclei-dog", &plane, &diameter), "missing_voxel_size");

@@ -141,13 +141,13 @@ fn a_file_that_is_given_twice_is_used_once() {
     let model = ["--model", "nuclei-dog", "--device", "cpu"];
     let again = format!("./{raw}");
     let ran = fixture.run(&[&["predict", &raw, &again, "sim", "--out", "o"][..], &model].concat()).ok();
-    let note = "2 inputs that had been given before: each file is used once";
+    let note = "2 repeated inputs left out: each file is used once";
     assert!(ran.stderr.contains(note), "{}", ran.stderr);
     let labels: Vec<String> = fixture.names("o").into_iter().filter(|name| name.ends_with("_labels.tif")).collect();
     assert_eq!(labels, ["nuclei_1_raw_labels.tif"]);
     let report = fixture.run(&[&["diameter", &raw, &raw, "--json"][..], &model].concat()).json();
     assert_eq!(report["inputs"].as_array().map(Vec::len), Some(1), "{report:#}");
-    assert!(report["notes"].to_string().contains("1 input that had been given before"), "{report:#}");
+    assert!(report["notes"].to_string().contains("1 repeated input left out"), "{report:#}");
 }
 
 #[test]

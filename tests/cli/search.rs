@@ -247,9 +247,9 @@ fn a_search_that_cannot_start_is_refused() {
     // A range would have no effect beside an option that sets the same, or the option beside the range.
     run(&["--trials", "2", "--steps", "4", "--set", "ema=0.5"], 2, &["ema", "--set"]);
     std::fs::write(fixture.path("space.toml"), "batch = { values = [1, 2] }\n").unwrap();
-    run(&["--trials", "2", "--steps", "4", "--batch", "1"], 2, &["batch has a range, and --batch"]);
+    run(&["--trials", "2", "--steps", "4", "--batch", "1"], 2, &["batch has a range, but --batch"]);
     std::fs::write(fixture.path("space.toml"), "budget.steps = { values = [1, 2] }\n").unwrap();
-    run(&["--trials", "2", "--steps", "4"], 2, &["budget.steps has a range, and --steps"]);
+    run(&["--trials", "2", "--steps", "4"], 2, &["budget.steps has a range, but --steps"]);
     std::fs::write(fixture.path("space.toml"), "color = { values = [1] }\n").unwrap();
     run(&["--trials", "2", "--steps", "4"], 2, &["space.toml: trial 0", "color"]);
     std::fs::write(fixture.path("space.toml"), "schedule.rate = { log_uniform = [0, 1e-2] }\n").unwrap();

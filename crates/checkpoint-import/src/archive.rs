@@ -93,7 +93,7 @@ impl<'a> Archive<'a> {
         if entries.read("byteorder")?.is_some_and(|order| order.starts_with(b"big")) {
             return Err(ImportError::Format {
                 found: "the checkpoint was written on a big-endian machine".to_owned(),
-                next_step: "save it again with torch.save on another machine",
+                next_step: "load it with torch.load and save it with torch.save on a little-endian machine, such as a PC",
             });
         }
         let pickled = entries.read("data.pkl")?.ok_or_else(|| ImportError::malformed("there is no data.pkl"))?;

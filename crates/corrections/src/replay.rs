@@ -160,7 +160,7 @@ impl Replayer<'_> {
         }
         let of =
             header.base_path.map_or_else(|| "labels that were empty at first".to_owned(), |p| p.display().to_string());
-        Err(other(format!("it belongs to other labels ({of}), or another program has changed these")))
+        Err(other(format!("it belongs to other labels ({of}), or another program has changed these labels")))
     }
 
     fn replay(self, base: LabelVolume) -> Result<ReplayedJournal, CorrectionError> {

@@ -100,8 +100,8 @@ pub(crate) fn color_axis_note(&[_, z, _, y, x, _]: &[usize; 6]) -> Option<String
     let is_color = matches!(x, 2..=4) && y.min(z) >= MIN_ROWS;
     is_color.then(|| {
         format!(
-            "the array states no axes, so its last axis of length {x} is read as X: if it holds colors or channels, the axes \
-             end in YXC"
+            "the array states no axes, so its last axis of length {x} is read as X: if it holds colors or channels, give \
+             axes that end in YXC"
         )
     })
 }

@@ -62,8 +62,8 @@ pub(crate) fn open(file: &Path, settings: &ImportSettings) -> Result<Opened, Job
     match built.take() {
         Some((architecture, assumptions)) => Ok(Opened { package, architecture: Some(architecture), assumptions }),
         None if requested.is_some() => Err(JobError::wrong_use_with(
-            format!("{}: the model has ONNX weights, which contain the network", file.display()),
-            "leave the architecture out",
+            format!("{}: the architecture is known from the ONNX weights of the model", file.display()),
+            "do not give an architecture",
         )),
         None => Ok(Opened { package, architecture: None, assumptions: Vec::new() }),
     }

@@ -35,7 +35,7 @@ pub(crate) fn frame_note(context: &Context, stack: &Stack, channel: usize, slice
     let z = framed(&along_z).unwrap_or(0..depth);
     let slices = if z.len() < depth { format!("z={}-{}:", z.start, z.end) } else { String::new() };
     Some(message!(
-        "zeros frame the imaged part of the middle slice, which takes {:.0} % of it: they change the normalization of all values \
+        "zeros frame the middle slice, of which {:.0} % is imaged: they change the normalization of all values \
          and the estimated object diameter, so that objects may be merged or missed; crop the stack to the imaged part \
          (crop:{slices}y={}-{}:x={}-{} in {PREPROCESS})",
         share * 100.0,

@@ -270,7 +270,7 @@ impl Context {
                 Preparation::Compiling => ProgressStage::Compiling,
             };
             if preparation == Preparation::Tuning && elapsed.is_zero() && is_new(device) {
-                let message = format!("tuning for this device, once: {device} times its kernels for a new tile shape");
+                let message = format!("{device} times its kernels for a new tile shape; this is done once");
                 let note = Event::Note(message.into());
                 note.log();
                 sink(&note);

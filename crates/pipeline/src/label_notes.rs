@@ -173,8 +173,8 @@ pub(crate) fn other_voxel_size_note(stack: VoxelSize, labels: VoxelSize, slices:
         (used / other > OTHER_SIZE || other / used > OTHER_SIZE).then_some((axis, used, other))
     })?;
     Some(message!(
-        "the label image states another voxel size along {axis}, {} µm, than the stack, {} µm, which is used (set it with \
-         {VOXEL_SIZE})",
+        "along {axis}, the voxel size is {} µm in the label image, but {} µm in the stack; that of the stack is used (set \
+         it with {VOXEL_SIZE})",
         number_text(other),
         number_text(used)
     ))

@@ -75,8 +75,8 @@ impl PerformanceRequest {
     pub fn unused_note(self) -> Option<Message> {
         let Self::Preset(preset) = self else { return None };
         Some(message!(
-            "performance {preset} has no effect: the machine profile has no such settings for this model with the given \
-             device and precision, or all of them are given ({SAVE_TUNING} measures and stores them)"
+            "performance {preset} has no effect: the machine profile has no such settings for this model, device and \
+             precision ({SAVE_TUNING} measures and stores them), or other options set all of them"
         ))
     }
 

@@ -204,8 +204,8 @@ fn note_changed_data(context: &Context, data: &Data, before: &str, state: &mut T
         return;
     }
     let note = Note::warning(
-        "the training data changed during the run: the network and its scores may be of both versions, so train again with \
-         data that stay as they are",
+        "the training data changed during the run, so the network and its scores may be of both versions: train again, and \
+         leave the data unchanged",
     );
     context.note(note.clone());
     state.history.notes.push(note);

@@ -150,7 +150,7 @@ fn refuse_given(options: &Train, ranges: &SearchSpace) -> Outcome {
         let is_set = options.set.iter().any(|assignment| assignment.key() == key);
         if let Some(option) = option.or_else(|| is_set.then(|| Message::of(&SET))) {
             return Err(Failure::wrong_use(message!(
-                "{key} has a range, and {option} gives it one value for all trials"
+                "{key} has a range, but {option} gives it one value for all trials"
             ))
             .and_next("remove one of them"));
         }

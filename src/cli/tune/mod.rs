@@ -498,7 +498,7 @@ fn print_report(report: &TuneReport, saving: Option<bool>) {
     match (&report.saved, saving) {
         (Some(path), _) if report.complete => print(&format!("saved to {}{used}", path.display())),
         (Some(path), _) => {
-            let kept = "settings that were saved before are not replaced by incomplete ones";
+            let kept = "because tuning is incomplete, it has replaced no settings that were saved before";
             print(&format!("saved to {}; {kept}", path.display()));
         }
         (None, Some(true)) => print("not saved, because tuning was interrupted; earlier settings are kept"),

@@ -9,8 +9,8 @@ use cytoscope_objects::SegmentOptions;
 const TUNING_GOES_ON: &str = "Tuning goes on without the window and saves the settings that it finds. To end it, go back and \
                               cancel it first.";
 /// What the quit dialog says about a search that runs.
-const SEARCH_GOES_ON: &str = "The search goes on without the window. To end it, go back and cancel it first. In both cases, \
-                              Continue search shows its trials later, and continues it if it has not ended.";
+const SEARCH_GOES_ON: &str = "The search goes on without the window. To end it, go back and cancel it first. Either way, \
+                              Continue search later shows its trials, and continues it if it has not ended.";
 
 impl Jobs {
     /// Titles of the jobs whose results are lost if the window closes now; `title` returns that of an open document.

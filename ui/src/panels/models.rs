@@ -121,8 +121,8 @@ fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         let reason = state.reason_against_jobs().or(is_looking.then_some("The search for devices is running."));
         let is_possible = reason.is_none();
         let button = named_button(ui, is_possible, icon::ARROWS_CLOCKWISE, "Look for devices again");
-        let hint = "For a GPU that was connected, or whose driver was installed, since the program was started, and for one \
-                    that is not used because it hung.";
+        let hint = "Finds GPUs that were connected, or whose driver was installed, since the program was started, and tests \
+                    those again that are not used because they hung.";
         if button.on_hover_text(hint).on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
             actions.send(JobsAction::LookForDevices);
         }

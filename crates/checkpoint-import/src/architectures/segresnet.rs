@@ -39,8 +39,8 @@ pub(super) fn build(
     };
     let stated_norm = kwargs.stated_name("norm").unwrap_or_default();
     let expected_norm = match (stated_norm.as_str(), layers.has("conv_final.0.running_mean")) {
-        ("batch", false) => Some("group or instance, as the file has no running statistics of the norms"),
-        ("group", true) => Some("batch, as the file has running statistics of the norms"),
+        ("batch", false) => Some("group or instance, because the file contains no running statistics of batch norms"),
+        ("group", true) => Some("batch, because the file contains running statistics of batch norms"),
         _ => None,
     };
     if let Some(expected) = expected_norm {

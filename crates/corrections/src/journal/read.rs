@@ -66,8 +66,7 @@ impl<R: Read> JournalReader<R> {
         let version = number(8);
         if version > VERSION {
             let problem = format!(
-                "a later version of Cytoscope has written it and can continue it (its format is {version}, this version reads \
-                 {VERSION})"
+                "only a later version of Cytoscope can continue it: its format is {version}, but this version reads {VERSION}"
             );
             return Err(HeaderError::NotAJournal(problem));
         }

@@ -18,7 +18,9 @@ pub(super) fn lower_levels(pyramid: Vec<Subblock>, full: &Layer) -> Vec<Layer> {
     let base = pyramid_base(&pyramid);
     for subblock in pyramid {
         let Some((exponent, placed)) = placed(subblock, base, &full.grid) else {
-            tracing::debug!("a subblock of the {count} of lower levels fits no level: full resolution is used");
+            tracing::debug!(
+                "not all of the {count} subblocks of lower levels fit a level: only full resolution is used"
+            );
             return Vec::new();
         };
         by_exponent.entry(exponent).or_default().push(placed);

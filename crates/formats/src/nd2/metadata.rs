@@ -125,7 +125,7 @@ fn add_loops(experiment: &Level<'_>, depth: usize, found: &mut Vec<Loop>) -> Res
         }
         match found.get(depth) {
             Some(known) if known.over != new.over || known.count != new.count => {
-                let problem = "its positions or time points have different numbers of slices or time points";
+                let problem = "its positions differ in their numbers of time points, or its time points in their numbers of slices";
                 return Err(Fault::unsupported(problem, EXPORT));
             }
             Some(_) => {}

@@ -76,7 +76,7 @@ impl PlaneFiles {
     fn missing(&self, position: [u64; 3]) -> Fault {
         let extension = self.opened.extension().map(|e| e.to_string_lossy().into_owned()).unwrap_or_default();
         let problem = format!(
-            "its name is that of a plane of a series of {} files, in which {} is missing",
+            "by its name, it is a plane of a series of {} files, but {} is missing",
             self.by_position.len(),
             self.name.at(position, &self.padding, &extension)
         );
@@ -94,7 +94,7 @@ impl PlaneFiles {
         for file in files.into_iter().filter(|file| **file != self.opened) {
             if !can_join(file, &fits).map_err(at_opened)? {
                 let problem = format!(
-                    "its name is that of a plane of a series of {} files, but {} is not a single page of the same size and \
+                    "by its name, it is a plane of a series of {} files, but {} is not a single page of the same size and \
                     sample type",
                     self.by_position.len(),
                     name(file)

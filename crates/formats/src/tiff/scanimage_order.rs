@@ -106,8 +106,8 @@ fn without_flyback(pages: usize, kept: usize, acquisition: &Acquisition) -> Orde
     let (complete, rest) = (planes / per_volume, planes % per_volume);
     if !earlier_frames.is_multiple_of(per_volume) {
         let why = format!(
-            "the ScanImage file begins with frame {} of an acquisition of {per_volume} frames per volume, in the middle \
-             of a volume: its planes are read as slices, with {flyback} flyback frames per volume",
+            "the ScanImage file begins in the middle of a volume, with frame {} of an acquisition of {per_volume} frames \
+             per volume: its planes are read as slices, and so are {flyback} flyback frames per volume",
             earlier_frames.saturating_add(1)
         );
         return Order::slices(pages, channels, why);
@@ -119,7 +119,7 @@ fn without_flyback(pages: usize, kept: usize, acquisition: &Acquisition) -> Orde
     }
     if (1..kept).contains(&rest) {
         tracing::warn!(
-            "ScanImage was stopped after {rest} of the {kept} planes of the last volume: the others read as zeros"
+            "ScanImage was stopped after {rest} of the {kept} planes of the last volume: the others are read as zeros"
         );
     }
     Order::volumes(planes, complete + usize::from(rest > 0), per_volume, acquisition)

@@ -81,8 +81,8 @@ pub(super) fn describe_without_axes(series: &mut Series, layout: &Layout, descri
     if before_planes.is_some() {
         let example = AXES_WITH_PLANES.get(lengths.len()).map(|axes| format!(", such as {axes}")).unwrap_or_default();
         series.read_as_color = Some(format!(
-            "the description declares {stated} for pages of {samples} planes: these are read as a color; if they are slices, \
-             channels or time points, the axes are needed{example}"
+            "the description declares {stated} for pages of {samples} planes, which are read as colors; if they are slices, \
+             channels or time points, give the axes{example}"
         ));
     }
     if axes.is_some() || has_several {

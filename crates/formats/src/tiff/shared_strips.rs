@@ -39,8 +39,8 @@ pub(crate) fn check<'a>(file: &Container, pages: impl Iterator<Item = &'a Page> 
         if stored > allowed || examined > allowed {
             return Err(Fault::OverLimit(
                 format!(
-                    "its pages declare {declared} bytes of pixels and share strips or tiles: those of all pages have at \
-                    least {stored} bytes, but the file has {length}"
+                    "its pages, which declare {declared} bytes of pixels, share strips or tiles: without that, these would \
+                    take at least {stored} bytes, but the file has {length}"
                 )
                 .into(),
                 DAMAGED.into(),

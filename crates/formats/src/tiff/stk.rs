@@ -60,7 +60,7 @@ pub(crate) fn series(file: &TiffFile, layout: &Layout, page: u32) -> Result<Seri
     let is_z = distances.iter().skip(1).any(|d| positive(d.abs()).is_some());
     let calibration = calibration(file).unwrap_or_else(|| {
         if file.first.get(UIC1).is_some() {
-            tracing::warn!("the STK states no pixel size that can be read, in a known unit (tag UIC1): it is unknown");
+            tracing::warn!("the STK states no pixel size in a known unit (tag UIC1), so the pixel size is unknown");
         }
         VoxelSize::default()
     });

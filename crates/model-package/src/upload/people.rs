@@ -10,7 +10,7 @@ impl<'a> Checker<'a> {
         for (i, packager) in self.list("packaged_by").iter().enumerate() {
             let part = format!("packaged_by[{i}]");
             if given(packager, "name").is_none() {
-                self.refuse(format!("{part}.name"), "is missing: everyone who packaged the model has a name");
+                self.refuse(format!("{part}.name"), "is missing: give the name of this person, or remove the entry");
             }
             self.person(&part, packager);
         }

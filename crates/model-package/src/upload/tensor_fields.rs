@@ -231,7 +231,10 @@ impl<'a> Checker<'a> {
                 self.refuse(format!("{part}.id"), format!("is {id:?}, as that of another axis: give each one its own"));
             }
             if (kind == "batch") != (id == "batch") {
-                self.refuse(format!("{part}.id"), format!("is {id:?}: the batch axis, and no other, has the id batch"));
+                self.refuse(
+                    format!("{part}.id"),
+                    format!("is {id:?}: give the batch axis, and only that axis, the id batch"),
+                );
             }
             match kind {
                 "batch" => {

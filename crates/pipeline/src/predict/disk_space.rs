@@ -55,8 +55,8 @@ fn fits(
     let (needed, free) = (bytes_text(needed_bytes), bytes_text(free_bytes));
     if may_compress {
         return Ok(Some(format!(
-            "{}: the results have at least {needed}, but {free} are free: the prediction fails at the end unless the file \
-             system compresses them enough",
+            "{}: the results need at least {needed}, but only {free} are free: the prediction will fail at the end unless \
+             the file system compresses them enough",
             folder.display()
         )));
     }

@@ -181,8 +181,8 @@ pub(crate) fn label_series_note(choice: &SeriesChoice, meta: &ImageMeta, used: &
         let [name, first] = [meta.series, 0].map(|series| meta.series_name(series));
         // The number of the first image also stands for no choice.
         message!(
-            "the label image {name} {used}, and not the first image of the file (choose that with {SERIES} and its name, \
-             {first})"
+            "the label image {name} {used}, not the first image of the file ({SERIES} with its name, {first}, chooses that \
+             image)"
         )
     })
 }

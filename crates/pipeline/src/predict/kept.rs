@@ -216,7 +216,7 @@ pub(super) struct KeptSlices {
 fn discarded_bands_note() -> Message {
     message!(
         "the bands that were finished are computed again, because the bands, the device or the precision differ, or their \
-         values were changed; {MEMORY_BUDGET}, {DEVICE} and {PRECISION} keep them the same"
+         values were changed; to continue them, use the same {MEMORY_BUDGET}, {DEVICE} and {PRECISION}"
     )
 }
 

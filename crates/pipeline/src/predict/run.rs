@@ -124,8 +124,8 @@ impl PredictJob {
         let mut seen = BTreeSet::new();
         files.retain(|file| seen.insert(std::path::absolute(file).unwrap_or_else(|_| file.clone())));
         if files.len() < all {
-            let repeated = counted(all - files.len(), "input");
-            context.note(format!("{repeated} that had been given before: each file is used once"));
+            let repeated = counted(all - files.len(), "repeated input");
+            context.note(format!("{repeated} left out: each file is used once"));
         }
         if files.is_empty() {
             return Err(JobError::Mismatch {

@@ -41,7 +41,7 @@ pub(super) fn missing_voxel_size(input: &InputFacts) -> Option<(f64, Advice)> {
     if input.diameter.as_ref()?.has_voxel_size || input.is_plane {
         return None;
     }
-    let evidence = "the file states no voxel size, so the distance of slices is a guess".to_owned();
+    let evidence = "the file states no voxel size, so the distance between slices is a guess".to_owned();
     let gain = "objects of the right shape along Z".to_owned();
     let change = message!("{VOXEL_SIZE} Z,Y,X in µm");
     let advice = Advice::new(AdviceRule::MissingVoxelSize, evidence, gain, change);

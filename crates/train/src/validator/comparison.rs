@@ -34,7 +34,7 @@ impl Comparison {
     pub fn reason(&self) -> String {
         let Self { before, after, standard_error, samples } = *self;
         match (standard_error, samples) {
-            (None, 0) => "the validation images show nothing by which the networks could be compared".to_owned(),
+            (None, 0) => "the validation images contain nothing to compare the networks on".to_owned(),
             (None, _) => format!(
                 "the validation images show only {samples} object{}, too few to tell a gain from chance (label more \
                  objects or stacks)",

@@ -454,7 +454,8 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
     }
     if seen.above > 0 {
         let have = by_count(seen.above, "has a label", "have labels");
-        let problem = format!("{} of its voxels {have} above {MAX_LABEL}, which are not distinguished", seen.above);
+        let problem =
+            format!("{} of its voxels {have} above {MAX_LABEL}, the largest one that is supported", seen.above);
         inspection.add(Problem::error(
             file,
             problem,

@@ -77,7 +77,7 @@ impl NoPass {
             Self::Interface { found } => format!("the network has {found}, which cannot be computed slice by slice"),
             Self::Memory { needed_bytes, budget_bytes } => {
                 format!(
-                    "one pass takes at least {}, and {} may be used",
+                    "one pass needs at least {}, but only {} may be used",
                     bytes_text(*needed_bytes),
                     bytes_text(*budget_bytes)
                 )
@@ -188,7 +188,7 @@ mod tests {
     fn a_note_says_what_would_make_a_pass_possible() {
         let memory = NoPass::Memory { needed_bytes: 400 << 20, budget_bytes: 300 << 20 };
         let note = memory.note().unwrap();
-        assert!(note.contains("at least 400 MiB, and 300 MiB may be used"), "{note}");
+        assert!(note.contains("at least 400 MiB, but only 300 MiB may be used"), "{note}");
         assert!(note.contains("--memory-budget 500M"), "{note}");
         assert!(NoPass::NormalizesOverTile.note().unwrap().contains("batch norms"));
         let operator = NoPass::Operator { op: "Softmax".to_owned(), node: "attention".to_owned() };
