@@ -53,7 +53,7 @@ fn a_file_that_would_be_converted_to_itself_is_marked() {
         vec![file]
     });
     fixture.settle();
-    let mark = "Already has the name of the converted file";
+    let mark = "Already has the name that the converted file would get";
     fixture.window.state_mut().send(Command::Convert);
     fixture.until("the mark", |w| sees(w, mark));
     fixture.click("NumPy");

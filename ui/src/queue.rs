@@ -80,7 +80,8 @@ fn unfinished(text: &str) -> Unfinished {
             }
             Err(error) if serde_json::from_str::<Map<String, Value>>(line).is_ok() => {
                 tracing::warn!(
-                    "a line of an earlier queue cannot be read, but is kept, because a later version may have written it: {error}"
+                    "a line of an earlier queue cannot be read, but is kept, because a later version may have written it: \
+                     {error}"
                 );
                 is_later = true;
                 true

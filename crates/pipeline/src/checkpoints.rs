@@ -248,7 +248,9 @@ fn spacing_to_um(spacing: &[f64], spatial_axes: usize) -> (Option<[f64; 3]>, Str
     let unused = |reason: &str| {
         (
             None,
-            format!("stacks have the voxel size of the training data: the spacing of the plans, {spacing:?}, {reason}"),
+            format!(
+                "stacks have the voxel size of the training data, because the spacing of the plans, {spacing:?}, {reason}"
+            ),
         )
     };
     let Some([z, y, x]) = zyx else { return unused("is not one of the network's axes") };

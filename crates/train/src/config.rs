@@ -359,7 +359,9 @@ impl NetworkConfig {
         }
         let fits = self.strides.is_empty() || self.strides.len() + 1 == self.filters.len();
         if !fits || self.strides.iter().flatten().any(|s| !(1..=4).contains(s)) {
-            return Err(wrong_use("network.strides: expected one less than filters, each 1 to 4 along Z, Y, X"));
+            return Err(wrong_use(
+                "network.strides: expected one stride fewer than filters, each 1 to 4 along Z, Y, X",
+            ));
         }
         Ok(())
     }

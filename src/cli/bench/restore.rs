@@ -36,7 +36,7 @@ fn first_change(then: &[InputRecord], now: &[InputRecord]) -> Option<String> {
         let path = then.path.display();
         match now.iter().find(|now| now.path == then.path) {
             Some(now) => then.change(now).map(|change| format!("{path} {change}")),
-            None => Some(format!("{path} was read, but is missing or was replaced by another file")),
+            None => Some(format!("{path} is missing, or was replaced by another file since it was read")),
         }
     })
 }
@@ -126,6 +126,6 @@ mod tests {
             assert!(change.contains("bytes when it was recorded"), "{change}");
         }
         std::fs::remove_file(&model).unwrap();
-        assert!(first_change(&then[1..2], &now()).unwrap().contains("m.onnx was read, but is missing"));
+        assert!(first_change(&then[1..2], &now()).unwrap().contains("m.onnx is missing"));
     }
 }

@@ -32,7 +32,8 @@ const LISTED_NOTES: usize = 20;
 /// Maximum height of the list of files to convert; longer lists are scrolled.
 const FILE_LIST_HEIGHT: f32 = 320.0;
 /// What is wrong with a file that would be converted to itself.
-const SAME_NAME: &str = "Already has the name of the converted file: choose an output folder or another format";
+const SAME_NAME: &str =
+    "Already has the name that the converted file would get: choose an output folder or another format";
 /// Width of the list of models.
 const MODEL_LIST_WIDTH: f32 = 320.0;
 /// The label that is suggested for voxels that are not annotated.

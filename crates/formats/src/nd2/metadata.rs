@@ -125,7 +125,8 @@ fn add_loops(experiment: &Level<'_>, depth: usize, found: &mut Vec<Loop>) -> Res
         }
         match found.get(depth) {
             Some(known) if known.over != new.over || known.count != new.count => {
-                let problem = "its positions differ in their numbers of time points, or its time points in their numbers of slices";
+                let problem = "its positions have different numbers of time points or slices, or its time points different \
+                               numbers of slices";
                 return Err(Fault::unsupported(problem, EXPORT));
             }
             Some(_) => {}

@@ -109,7 +109,8 @@ impl PredictJob {
             let (pictures, were, them) =
                 (counted(unread, "PNG or JPEG file"), by_count(unread, "was", "were"), by_count(unread, "it", "them"));
             context.note(format!(
-                "{pictures} in the folder {were} not read, because it contains stacks of other formats: give {them} by name"
+                "{pictures} in the folder {were} not read, because the folder contains stacks of other formats: to read {them}, \
+                 give {them} by name"
             ));
         }
         let mut files = only_stacks(&self.inputs, found.clone());

@@ -265,7 +265,7 @@ impl SearchResults {
 /// [`TrainingDataError::Data`] for an option of another layout.
 fn refuse_unused(root: &Path, layouts: &[Convention], options: &FindOptions) -> Result<(), TrainingDataError> {
     let (problem, setting) = if options.same_file && !layouts.contains(&Convention::Channels) {
-        ("its images and targets are files of their own", SAME_FILE)
+        ("its images and targets are in separate files", SAME_FILE)
     } else if options.split_column.is_some() && !layouts.contains(&Convention::Table) {
         ("there is no table, so no column assigns its pairs to training, validation and test", SPLIT_COLUMN)
     } else if options.spacing_order.is_some() && !layouts.contains(&Convention::NnUnet) {

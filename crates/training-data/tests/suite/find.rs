@@ -52,7 +52,7 @@ fn options_of_another_layout_are_refused() {
     fs::write(&at, "raw,seg\na.tif,a_masks.tif\n").unwrap();
     let same_file = FindOptions { same_file: true, ..FindOptions::default() };
     let same_file = find_pairs_with(&at, TrainingTask::Segmentation, &same_file).unwrap_err().to_string();
-    assert!(same_file.contains("files of their own") && same_file.contains("remove data.same_file"), "{same_file}");
+    assert!(same_file.contains("in separate files") && same_file.contains("remove data.same_file"), "{same_file}");
     fs::remove_file(at).unwrap();
     let column = refusal(&FindOptions { split_column: Some("fold".into()), ..FindOptions::default() });
     assert!(column.contains("there is no table") && column.contains("remove data.split_column"), "{column}");

@@ -42,7 +42,7 @@ pub(super) fn search_section(ui: &mut Ui, state: State<'_>, actions: &mut Action
             if let Some(trials) = count(ui, "Trials", hint, search.trials, 1..=MAX_SEARCH_TRIALS) {
                 send(actions, SearchAction::Trials(trials));
             }
-            let hint = "Training steps of the last trial that is left";
+            let hint = "Training steps of the last remaining trial";
             if let Some(steps) = count(ui, "Steps of the best trial", hint, search.steps, 1..=MAX_STEPS) {
                 send(actions, SearchAction::Steps(steps));
             }
