@@ -268,8 +268,9 @@ impl Replayer<'_> {
     }
 }
 
-/// Advice for a journal whose labels need too much memory.
-const RAISE_LIMIT: &str = "if you trust the journal, raise the limit";
+/// Advice for a journal whose labels need too much memory. Edits that would lead to such a journal are refused, so it is
+/// damaged, or another program has written it.
+const RENAME_JOURNAL: &str = "rename the journal, whose name ends in .corrections, to begin with the saved labels";
 
 /// The snapshot at the beginning of a journal while it is read.
 struct PartialSnapshot {
@@ -296,7 +297,7 @@ impl PartialSnapshot {
             Ok(end) => self.next = end,
             Err(why) => return Ok(Err(why)),
         }
-        limits::check_stored_bytes(self.stored_bytes, limits, RAISE_LIMIT).map(Ok)
+        limits::check_stored_bytes(self.stored_bytes, limits, RENAME_JOURNAL).map(Ok)
     }
 }
 
@@ -325,7 +326,7 @@ impl ReplayState {
             Record::Snapshot(_) | Record::Saving { .. } | Record::Saved { .. } => return Ok(()),
         };
         match diff.filter(|_| self.applying) {
-            Some(diff) => self.volume.check_growth(diff, direction, self.stored_bytes, limits, RAISE_LIMIT),
+            Some(diff) => self.volume.check_growth(diff, direction, self.stored_bytes, limits, RENAME_JOURNAL),
             None => Ok(()),
         }
     }
@@ -539,7 +540,7 @@ mod tests {
         let all = 64 * (256 << 10);
         assert_eq!(too_large(false, std::slice::from_ref(&edit), all + (1 << 20)), None);
         let error = too_large(false, std::slice::from_ref(&edit), all / 2).unwrap();
-        assert!(error.contains("max_stored_bytes"), "{error}");
+        assert!(error.contains("max_stored_bytes") && error.ends_with(RENAME_JOURNAL), "{error}");
         // Memory that an undo frees is available again.
         let (undo, again) = (vec![2], [&[1, 2][..], &edit[2..]].concat());
         assert_eq!(too_large(false, &[edit, undo, again], all + (1 << 20)), None);
@@ -556,6 +557,6 @@ mod tests {
         let all = 64 * (256 << 10);
         assert_eq!(too_large(true, std::slice::from_ref(&part), all + (1 << 20)), None);
         let error = too_large(true, &[part], all / 2).unwrap();
-        assert!(error.contains("max_stored_bytes"), "{error}");
+        assert!(error.contains("max_stored_bytes") && error.ends_with(RENAME_JOURNAL), "{error}");
     }
 }

@@ -189,6 +189,53 @@ pub(crate) fn choose_index(count: usize) -> String {
     }
 }
 
+/// How a user can get at an image whose file exceeds a limit. No option or setting raises a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    /// Files of microscopes are far below the limit.
+    CopyAgain,
+    /// The image has too many pages, planes or files.
+    Split,
+    /// A series has too many files beside each other.
+    MoveFiles,
+    /// A part of the file that is decoded at once is too large.
+    SmallerChunks,
+    /// The file consists of too many parts.
+    LargerChunks,
+    /// One read would return, or fill with zeros, too many bytes.
+    Crop,
+    /// A compressed file is held in memory.
+    Expand,
+    /// The regions of interest are too many or too detailed.
+    FewerRegions,
+    /// The folder has too many images or too large metadata.
+    OpenPart,
+    /// The zip file is too large to be read without unpacking it.
+    Unzip,
+}
+
+impl Remedy {
+    /// The next step for the user.
+    fn next_step(self) -> &'static str {
+        match self {
+            Self::CopyAgain => {
+                "valid files are far below this limit: the file is probably damaged; export or copy it again"
+            }
+            Self::Split => "save the image as several files, for example one for each position, time point or channel",
+            Self::MoveFiles => "move some of these files to another folder",
+            Self::SmallerChunks => {
+                "save it again as OME-TIFF or OME-Zarr with smaller tiles or chunks, for example of 1 MB"
+            }
+            Self::LargerChunks => "write it again with larger chunks, for example of 1 MB, or fewer of them in a shard",
+            Self::Crop => "crop the image with another program, or save it as several smaller ones",
+            Self::Expand => "expand it, for example with gunzip, and open the .nii file, which is read in parts",
+            Self::FewerRegions => "save fewer or simpler regions in one file, or save the objects as a label image",
+            Self::OpenPart => "open the folder of one of its images instead; if it is in a zip file, unpack that first",
+            Self::Unzip => "unpack the zip file, and open the folder",
+        }
+    }
+}
+
 impl Fault {
     /// A malformed file; the advice is to export or copy the file again.
     pub fn malformed(problem: impl Into<Cow<'static, str>>) -> Self {
@@ -200,11 +247,11 @@ impl Fault {
         Fault::Unsupported(problem.into(), next_step.into())
     }
 
-    /// A file that exceeds a limit; `limit_name` is the field of [`crate::Limits`].
-    pub fn over(what: &str, got: u64, limit_name: &str, limit: u64) -> Self {
+    /// A file that exceeds a limit; `limit_name` is the field of [`crate::Limits`] or the name of the constant.
+    pub fn over(what: &str, got: u64, limit_name: &str, limit: u64, remedy: Remedy) -> Self {
         Fault::OverLimit(
             format!("{what} is {got}, more than the limit {limit_name} = {limit}").into(),
-            "if you trust the file, raise this limit; otherwise it is probably damaged".into(),
+            remedy.next_step().into(),
         )
     }
 
@@ -278,11 +325,25 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_that_nothing_raises_is_not_said_to_be_raised() {
+        use Remedy::{
+            CopyAgain, Crop, Expand, FewerRegions, LargerChunks, MoveFiles, OpenPart, SmallerChunks, Split, Unzip,
+        };
+        let all =
+            [CopyAgain, Split, MoveFiles, SmallerChunks, LargerChunks, Crop, Expand, FewerRegions, OpenPart, Unzip];
+        for remedy in all {
+            let error = Fault::over("the size", 2, "max", 1, remedy).at(Path::new("a.tif")).to_string();
+            assert!(error.starts_with("a.tif: the size is 2, more than the limit max = 1; "), "{error}");
+            assert!(error.ends_with(remedy.next_step()) && !error.contains("raise"), "{error}");
+        }
+    }
+
+    #[test]
     fn the_four_kinds_are_distinguished() {
         let at = |f: Fault| f.at(Path::new("a.tif")).kind();
         assert_eq!(at(Fault::malformed("x")), FormatErrorKind::Malformed);
         assert_eq!(at(Fault::unsupported("x", "y")), FormatErrorKind::Unsupported);
-        assert_eq!(at(Fault::over("x", 2, "max", 1)), FormatErrorKind::OverLimit);
+        assert_eq!(at(Fault::over("x", 2, "max", 1, Remedy::Split)), FormatErrorKind::OverLimit);
         assert_eq!(at(Fault::Misused("x".into(), "y".into())), FormatErrorKind::Misused);
     }
 }

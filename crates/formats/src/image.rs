@@ -3,7 +3,7 @@
 use crate::{
     cellpose, czi,
     derived::{Derived, DerivedPixels, DerivedSpec},
-    error::{Fault, FormatError},
+    error::{Fault, FormatError, Remedy},
     file_format::{FileFormat, StoredCompression},
     limits::Limits,
     meta::{ByteOrder, Channel, ImageMeta, Level},
@@ -555,7 +555,8 @@ impl Image {
         let bytes = region.len().ok().and_then(|n| n.checked_mul(meta.dtype.size_bytes())).unwrap_or(usize::MAX) as u64;
         let limit = self.inner.limits.max_read_bytes;
         if bytes > limit {
-            return Err(Fault::over("the size of the region in bytes", bytes, "max_read_bytes", limit).at(&meta.path));
+            return Err(Fault::over("the size of the region in bytes", bytes, "max_read_bytes", limit, Remedy::Crop)
+                .at(&meta.path));
         }
         let samples = match &self.inner.data {
             Data::Tiff(stack) => stack.read(&meta.path, level, region)?,

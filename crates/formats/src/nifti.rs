@@ -5,7 +5,7 @@
 
 use crate::{
     dense::Dense,
-    error::{Fault, FormatError},
+    error::{Fault, FormatError, Remedy},
     fields::Fields,
     file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
@@ -316,7 +316,13 @@ impl Packed {
         }
         let limit = self.limits.max_expanded_bytes;
         if self.needed > limit {
-            return Err(Fault::over("the expanded size in bytes", self.needed, "max_expanded_bytes", limit));
+            return Err(Fault::over(
+                "the expanded size in bytes",
+                self.needed,
+                "max_expanded_bytes",
+                limit,
+                Remedy::Expand,
+            ));
         }
         let mut bytes = Vec::new();
         let stream = MultiGzDecoder::new(self.source.reader());

@@ -1,7 +1,12 @@
 //! NumPy's `.npy` format: reading of regions, and the header for writing.
 
 use crate::{
-    dense::Dense, error::Fault, limits::Limits, meta::ByteOrder, read_ahead::ReadAhead, reader::check_shape,
+    dense::Dense,
+    error::{Fault, Remedy},
+    limits::Limits,
+    meta::ByteOrder,
+    read_ahead::ReadAhead,
+    reader::check_shape,
     source::Source,
 };
 use cytoscope_storage::npy::{self, HeaderError, SampleType};
@@ -26,7 +31,7 @@ impl Npy {
             npy::read_layout(source.len(), |at, into: &mut [u8]| {
                 let (len, max) = (into.len() as u64, limits.max_metadata_bytes);
                 if len > max {
-                    return Err(Fault::over("the .npy header", len, "max_metadata_bytes", max));
+                    return Err(Fault::over("the .npy header", len, "max_metadata_bytes", max, Remedy::CopyAgain));
                 }
                 source.read_at(at, into)
             })?;

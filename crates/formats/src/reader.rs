@@ -1,7 +1,7 @@
 //! Interface of every reader apart from TIFF's: a description of the image, and its pixels on demand.
 
 use crate::{
-    error::{Fault, FormatError, choose_index},
+    error::{Fault, FormatError, Remedy, choose_index},
     file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
     limits::Limits,
@@ -172,7 +172,7 @@ pub(crate) fn check_shape(shape_full: &[usize; 6], dtype: DType, limits: &Limits
     let [t, z, c, ..] = *shape_full;
     let planes = t.checked_mul(z).and_then(|n| n.checked_mul(c)).unwrap_or(usize::MAX);
     if planes as u64 > limits.max_pages {
-        return Err(Fault::over("the number of planes", planes as u64, "max_pages", limits.max_pages));
+        return Err(Fault::over("the number of planes", planes as u64, "max_pages", limits.max_pages, Remedy::Split));
     }
     let samples = shape_full.iter().try_fold(1usize, |n, extent| n.checked_mul(*extent));
     match samples.and_then(|n| n.checked_mul(dtype.size_bytes())) {

@@ -6,7 +6,7 @@
 //! code was written and ends with the first byte of the next one.
 
 use super::{Codec, too_short};
-use crate::error::Fault;
+use crate::error::{Fault, Remedy};
 use std::cell::RefCell;
 
 const CLEAR: usize = 256;
@@ -26,7 +26,13 @@ const MAX_REUSED_BYTES: usize = 8 << 20;
 pub(crate) fn decode(encoded: &[u8], out: &mut [u8]) -> Result<(), Fault> {
     let total = out.len();
     if u32::try_from(total + 2 * STEP).is_err() {
-        return Err(Fault::over("the size of an LZW strip", out.len() as u64, "4 GiB", u64::from(u32::MAX)));
+        return Err(Fault::over(
+            "the size of an LZW strip",
+            out.len() as u64,
+            "4 GiB",
+            u64::from(u32::MAX),
+            Remedy::SmallerChunks,
+        ));
     }
     let old_style = matches!(encoded, [0, second, ..] if second & 1 == 1);
     let mut work = WORK.take();

@@ -1,6 +1,11 @@
 //! Segments of a CZI file: the file header, the directory of subblocks, and the headers of subblocks.
 
-use crate::{error::Fault, fields::Fields, limits::Limits, source::Source};
+use crate::{
+    error::{Fault, Remedy},
+    fields::Fields,
+    limits::Limits,
+    source::Source,
+};
 
 /// First bytes of a CZI file.
 pub(crate) const MAGIC: &[u8] = b"ZISRAWFILE";
@@ -84,11 +89,17 @@ pub(super) fn read(source: &Source, at: u64, limits: &Limits) -> Result<Vec<Subb
     }
     let count = u64::try_from(f.i32(SEGMENT)?).unwrap_or(0);
     if count > limits.max_pages {
-        return Err(Fault::over("the number of subblocks", count, "max_pages", limits.max_pages));
+        return Err(Fault::over("the number of subblocks", count, "max_pages", limits.max_pages, Remedy::Split));
     }
     let used = u64::try_from(f.i64(24)?).unwrap_or(0);
     if used > limits.max_metadata_bytes {
-        return Err(Fault::over("the size of the directory", used, "max_metadata_bytes", limits.max_metadata_bytes));
+        return Err(Fault::over(
+            "the size of the directory",
+            used,
+            "max_metadata_bytes",
+            limits.max_metadata_bytes,
+            Remedy::Split,
+        ));
     }
     let start = at.saturating_add(BEFORE_ENTRIES as u64);
     let left = source.len().saturating_sub(start).min(used);
@@ -227,7 +238,13 @@ pub(super) fn xml(source: &Source, at: u64, limits: &Limits) -> Result<String, F
     }
     let size = u64::from(f.u32(SEGMENT)?);
     if size > limits.max_metadata_bytes {
-        return Err(Fault::over("the size of the metadata", size, "max_metadata_bytes", limits.max_metadata_bytes));
+        return Err(Fault::over(
+            "the size of the metadata",
+            size,
+            "max_metadata_bytes",
+            limits.max_metadata_bytes,
+            Remedy::CopyAgain,
+        ));
     }
     let bytes = source.read_vec(at.saturating_add(BEFORE_XML), size as usize)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -11,7 +11,7 @@ pub(crate) use directory::MAGIC;
 
 use crate::{
     codec::{Codec, decode_blue_first, decode_jpeg_blue_first, lzw_decode, to_native},
-    error::{Fault, FormatError, choose_index},
+    error::{Fault, FormatError, Remedy, choose_index},
     file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
     limits::{Limits, SHARED_SLACK_BYTES},
@@ -281,7 +281,13 @@ impl Czi {
             }
             let (largest, limit) = (count.max(expected), self.limits.max_chunk_bytes);
             if subblock.compression != UNCOMPRESSED && largest > limit {
-                return Err(Fault::over("the size of a subblock", largest, "max_chunk_bytes", limit));
+                return Err(Fault::over(
+                    "the size of a subblock",
+                    largest,
+                    "max_chunk_bytes",
+                    limit,
+                    Remedy::SmallerChunks,
+                ));
             }
             budget.covered = budget.covered.saturating_add(expected);
             budget.referenced = budget.referenced.saturating_add(count);
@@ -437,7 +443,7 @@ impl Pixels for Czi {
         let limit = self.limits.max_unstored_bytes;
         if unstored > limit {
             let what = "the size of the region that no subblock covers";
-            return Err(Fault::over(what, unstored, "max_unstored_bytes", limit).at(path));
+            return Err(Fault::over(what, unstored, "max_unstored_bytes", limit, Remedy::Crop).at(path));
         }
         let mut samples = crate::huge_pages::zeros(self.dtype, count);
         let plane_bytes = (height * width * self.pixel_bytes()).max(1);

@@ -3,7 +3,12 @@
 //! A chunk is a header (magic number, length of the name, length of the data), the name padded with zeros, and the data.
 
 use super::EXPORT;
-use crate::{error::Fault, fields::Fields, limits::Limits, source::Source};
+use crate::{
+    error::{Fault, Remedy},
+    fields::Fields,
+    limits::Limits,
+    source::Source,
+};
 use flate2::read::ZlibDecoder;
 use std::{
     collections::HashMap,
@@ -89,7 +94,7 @@ impl ChunkMap {
             return Err(unfinished());
         }
         let (at, count) = locate_data(source, Fields::little(&tail).u64(32)?, MAP_NAME)?;
-        check_size("the size of the chunk map", count, limits)?;
+        check_size("the size of the chunk map", count, limits, Remedy::Split)?;
         let bytes = source.read_vec(at, count as usize)?;
         let mut map = Self::default();
         let mut rest = bytes.as_slice();
@@ -103,7 +108,7 @@ impl ChunkMap {
             map.add(name, Fields::little(numbers).u64(0)?);
             if map.frames.len() as u64 > limits.max_pages {
                 let count = map.frames.len() as u64;
-                return Err(Fault::over("the number of frames", count, "max_pages", limits.max_pages));
+                return Err(Fault::over("the number of frames", count, "max_pages", limits.max_pages, Remedy::Split));
             }
             rest = after;
         }
@@ -129,7 +134,7 @@ impl ChunkMap {
     pub fn metadata(&self, source: &Source, name: &[u8], limits: &Limits) -> Result<Option<Vec<u8>>, Fault> {
         let Some(offset) = self.named.get(name) else { return Ok(None) };
         let (at, count) = locate_data(source, *offset, name)?;
-        check_size("the size of the metadata", count, limits)?;
+        check_size("the size of the metadata", count, limits, Remedy::CopyAgain)?;
         let bytes = source.read_vec(at, count as usize)?;
         // The letter L marks compressed metadata.
         if bytes.first() != Some(&b'L') {
@@ -142,14 +147,14 @@ impl ChunkMap {
         read.map_err(|e: io::Error| {
             Fault::malformed(format!("the metadata of the ND2 file are not valid zlib data ({e})"))
         })?;
-        check_size("the size of the metadata", expanded.len() as u64, limits)?;
+        check_size("the size of the metadata", expanded.len() as u64, limits, Remedy::CopyAgain)?;
         Ok(Some(expanded))
     }
 }
 
-fn check_size(what: &str, count: u64, limits: &Limits) -> Result<(), Fault> {
+fn check_size(what: &str, count: u64, limits: &Limits, remedy: Remedy) -> Result<(), Fault> {
     if count > limits.max_metadata_bytes {
-        return Err(Fault::over(what, count, "max_metadata_bytes", limits.max_metadata_bytes));
+        return Err(Fault::over(what, count, "max_metadata_bytes", limits.max_metadata_bytes, remedy));
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ pub(crate) use chunks::{JPEG_2000, MAGIC};
 
 use crate::{
     codec::{inflate, to_native},
-    error::{Fault, FormatError, choose_index},
+    error::{Fault, FormatError, Remedy, choose_index},
     file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
     limits::{Limits, SHARED_SLACK_BYTES},
@@ -94,7 +94,7 @@ fn loop_count(loops: &[Loop], over: Over) -> usize {
 fn check_frames(loops: &[Loop], frame: &Frame, limits: &Limits) -> Result<(), Fault> {
     let count = loops.iter().try_fold(1u64, |n, l| n.checked_mul(l.count as u64)).unwrap_or(u64::MAX);
     if count > limits.max_pages {
-        return Err(Fault::over("the number of frames", count, "max_pages", limits.max_pages));
+        return Err(Fault::over("the number of frames", count, "max_pages", limits.max_pages, Remedy::Split));
     }
     if frame.declared as u64 > count {
         let problem = format!("it declares {} frames, but its experiment has only {count}", frame.declared);
@@ -165,7 +165,7 @@ impl Nd2 {
         }
         let (largest, limit) = (count.max(needed as u64), self.limits.max_chunk_bytes);
         if frame.is_compressed && largest > limit {
-            return Err(Fault::over("the size of a frame", largest, "max_chunk_bytes", limit));
+            return Err(Fault::over("the size of a frame", largest, "max_chunk_bytes", limit, Remedy::SmallerChunks));
         }
         Ok(Some((at + TIME_STAMP, count)))
     }
@@ -194,7 +194,13 @@ impl Nd2 {
         }
         let limit = self.limits.max_unstored_bytes;
         if unstored > limit {
-            return Err(Fault::over("the size of the frames that are missing", unstored, "max_unstored_bytes", limit));
+            return Err(Fault::over(
+                "the size of the frames that are missing",
+                unstored,
+                "max_unstored_bytes",
+                limit,
+                Remedy::Crop,
+            ));
         }
         Ok(plan)
     }

@@ -6,7 +6,7 @@ mod planes;
 pub(crate) use planes::PlaneFiles;
 
 use crate::{
-    error::{Fault, FormatError},
+    error::{Fault, FormatError, Remedy},
     limits::Limits,
     raster,
     source::Source,
@@ -31,7 +31,13 @@ fn names_beside(path: &Path) -> Result<Option<Vec<OsString>>, Fault> {
 /// Refuses a series with more files than the limit.
 fn check_count(files: usize, max_files: u64) -> Result<(), Fault> {
     if files as u64 > max_files {
-        return Err(Fault::over("the number of files of the series", max_files + 1, "max_set_files", max_files));
+        return Err(Fault::over(
+            "the number of files of the series",
+            max_files + 1,
+            "max_set_files",
+            max_files,
+            Remedy::MoveFiles,
+        ));
     }
     Ok(())
 }

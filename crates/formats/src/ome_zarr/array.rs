@@ -7,7 +7,11 @@ use super::codecs::{BytesCodec, filtered_bytes};
 use super::fill_value::fill_value;
 use super::filters::{Filter, SampleType, TypeNames, numpy_dtype};
 use super::folder::{Folder, join};
-use crate::{error::Fault, limits::Limits, meta::ByteOrder};
+use crate::{
+    error::{Fault, Remedy},
+    limits::Limits,
+    meta::ByteOrder,
+};
 use cytoscope_volume::{DType, element_count};
 use serde_json::{Map, Value};
 
@@ -125,7 +129,7 @@ impl ZarrArray {
         }
         if self.codecs.len() > MAX_CODECS {
             let (what, count) = ("the number of codecs of an array", self.codecs.len() as u64);
-            return Err(Fault::over(what, count, "MAX_CODECS", MAX_CODECS as u64));
+            return Err(Fault::over(what, count, "MAX_CODECS", MAX_CODECS as u64, Remedy::CopyAgain));
         }
         // Filters may store samples of a larger type.
         let after = |count: usize| {
@@ -134,7 +138,13 @@ impl ZarrArray {
         };
         let chunk = (0..=self.codecs.len()).map(after).max().unwrap_or(0);
         if chunk > limits.max_chunk_bytes {
-            return Err(Fault::over("the size of a chunk in bytes", chunk, "max_chunk_bytes", limits.max_chunk_bytes));
+            return Err(Fault::over(
+                "the size of a chunk in bytes",
+                chunk,
+                "max_chunk_bytes",
+                limits.max_chunk_bytes,
+                Remedy::SmallerChunks,
+            ));
         }
         if self.file_shape.iter().zip(&self.chunk_shape).any(|(file, chunk)| file % chunk != 0) {
             return Err(Fault::malformed(format!(
@@ -146,11 +156,17 @@ impl ZarrArray {
             let index = self.index_bytes(shards) as u64;
             if index > limits.max_metadata_bytes {
                 let what = "the size of a shard's index in bytes";
-                return Err(Fault::over(what, index, "max_metadata_bytes", limits.max_metadata_bytes));
+                return Err(Fault::over(
+                    what,
+                    index,
+                    "max_metadata_bytes",
+                    limits.max_metadata_bytes,
+                    Remedy::LargerChunks,
+                ));
             }
             if index > MAX_INDEX_BYTES {
                 let what = "the size of a shard's index in bytes";
-                return Err(Fault::over(what, index, "MAX_INDEX_BYTES", MAX_INDEX_BYTES));
+                return Err(Fault::over(what, index, "MAX_INDEX_BYTES", MAX_INDEX_BYTES, Remedy::LargerChunks));
             }
         }
         Ok(())

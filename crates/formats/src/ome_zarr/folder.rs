@@ -2,7 +2,7 @@
 
 use super::zipped::ZipFolder;
 use crate::{
-    error::Fault,
+    error::{Fault, Remedy},
     source::{Counters, Source},
 };
 use serde_json::{Map, Value};
@@ -120,7 +120,7 @@ impl Folder {
         let total = self.json_bytes.fetch_add(source.len(), Ordering::Relaxed).saturating_add(source.len());
         if total > MAX_TOTAL_JSON_BYTES {
             let what = "the size of its metadata files together in bytes";
-            return Err(Fault::over(what, total, "MAX_TOTAL_JSON_BYTES", MAX_TOTAL_JSON_BYTES));
+            return Err(Fault::over(what, total, "MAX_TOTAL_JSON_BYTES", MAX_TOTAL_JSON_BYTES, Remedy::OpenPart));
         }
         let bytes = source.read_vec(0, source.len() as usize)?;
         // Some editors begin a text file with a byte order mark.

@@ -27,7 +27,7 @@ mod zip_write;
 mod zipped;
 
 use crate::{
-    error::{Fault, FormatError, choose_index},
+    error::{Fault, FormatError, Remedy, choose_index},
     file_format::{FileFormat, StoredCompression},
     image::{OpenOptions, squeezed},
     meta::{Channel, ImageMeta, Level},
@@ -152,7 +152,13 @@ fn open_in(folder: Folder, root: &Path, options: &OpenOptions) -> Result<(ImageM
     };
     let planes = shape_full.iter().take(3).product::<usize>() as u64;
     if planes > options.limits.max_pages {
-        return Err(at(Fault::over("the number of planes", planes, "max_pages", options.limits.max_pages)));
+        return Err(at(Fault::over(
+            "the number of planes",
+            planes,
+            "max_pages",
+            options.limits.max_pages,
+            Remedy::Split,
+        )));
     }
     let (axes, shape) = squeezed(&shape_full);
     let mut channels = description.channels;

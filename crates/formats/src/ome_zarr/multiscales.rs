@@ -3,7 +3,7 @@
 use super::folder::{Folder, Group, join};
 use crate::{
     channels::generic_name,
-    error::Fault,
+    error::{Fault, Remedy},
     meta::{Channel, ignore_entry, micrometers_per, positive, seconds_per},
 };
 use cytoscope_volume::{Axes, Axis, VoxelSize};
@@ -55,9 +55,9 @@ fn list(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-fn check_count(what: &str, count: usize, limit_name: &str, limit: usize) -> Result<(), Fault> {
+fn check_count(what: &str, count: usize, limit_name: &str, limit: usize, remedy: Remedy) -> Result<(), Fault> {
     if count > limit {
-        return Err(Fault::over(what, count as u64, limit_name, limit as u64));
+        return Err(Fault::over(what, count as u64, limit_name, limit as u64, remedy));
     }
     Ok(())
 }
@@ -66,7 +66,7 @@ fn check_count(what: &str, count: usize, limit_name: &str, limit: usize) -> Resu
 pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fault> {
     let mut images = Vec::new();
     let multiscales = list(root.ome("multiscales"));
-    check_count("the number of images", multiscales.len(), "MAX_IMAGES", MAX_IMAGES)?;
+    check_count("the number of images", multiscales.len(), "MAX_IMAGES", MAX_IMAGES, Remedy::OpenPart)?;
     let name_of = |node: &Value| node.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let named = multiscales.iter().map(name_of).enumerate();
     images.extend(named.map(|(multiscale, name)| ImageRef { group: String::new(), multiscale, name }));
@@ -89,7 +89,7 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
     if let Some(labels) = folder.group("labels")? {
         groups.extend(label_images(&labels, "labels"));
     }
-    check_count("the number of images", groups.len(), "MAX_IMAGES", MAX_IMAGES)?;
+    check_count("the number of images", groups.len(), "MAX_IMAGES", MAX_IMAGES, Remedy::OpenPart)?;
     images.extend(groups.into_iter().map(|group| ImageRef { name: group.clone(), group, multiscale: 0 }));
     if images.is_empty() {
         return Err(Fault::unsupported(
@@ -130,13 +130,13 @@ fn entry_path(entry: &Value) -> Option<&str> {
 /// The paths of the images of all wells of a plate, well by well. Wells that are not stored are left out.
 fn plate_images(folder: &Folder, plate: &Value) -> Result<Vec<String>, Fault> {
     let wells = list(plate.get("wells"));
-    check_count("the number of wells", wells.len(), "MAX_IMAGES", MAX_IMAGES)?;
+    check_count("the number of wells", wells.len(), "MAX_IMAGES", MAX_IMAGES, Remedy::OpenPart)?;
     let mut groups = Vec::new();
     for path in paths("its wells", wells.iter().map(entry_path))? {
         if let Some(well) = folder.group(path)? {
             groups.extend(well_images(&well, path)?);
         }
-        check_count("the number of images", groups.len(), "MAX_IMAGES", MAX_IMAGES)?;
+        check_count("the number of images", groups.len(), "MAX_IMAGES", MAX_IMAGES, Remedy::OpenPart)?;
     }
     if groups.is_empty() {
         return Err(Fault::malformed("this OME-Zarr folder is a plate, but none of its wells has an image"));
@@ -175,7 +175,7 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
         return Err(Fault::unsupported(format!("its axes are {text}"), next));
     }
     let datasets = list(node.get("datasets"));
-    check_count("the number of levels", datasets.len(), "MAX_LEVELS", MAX_LEVELS)?;
+    check_count("the number of levels", datasets.len(), "MAX_LEVELS", MAX_LEVELS, Remedy::CopyAgain)?;
     let path = |dataset: &Value| Some(join(&image.group, entry_path(dataset)?));
     let levels: Option<Vec<String>> = datasets.iter().map(path).collect();
     let Some(levels) = levels.filter(|levels| !levels.is_empty()) else {

@@ -5,7 +5,13 @@ use super::cache::{Cache, Key};
 use super::checksums::CHECKSUM_BYTES;
 use super::codecs::{self, BytesCodec};
 use super::folder::Folder;
-use crate::{codec, error::Fault, huge_pages, limits::Limits, source::Source};
+use crate::{
+    codec,
+    error::{Fault, Remedy},
+    huge_pages,
+    limits::Limits,
+    source::Source,
+};
 use cytoscope_volume::{Region, Samples};
 use rayon::prelude::*;
 use std::{
@@ -261,7 +267,7 @@ impl Unstored {
         let total = self.bytes.fetch_add(bytes as u64, Ordering::Relaxed).saturating_add(bytes as u64);
         if total > self.max_bytes {
             let what = "the size of the chunks in one read that are not stored, in bytes";
-            return Err(Fault::over(what, total, "max_unstored_bytes", self.max_bytes));
+            return Err(Fault::over(what, total, "max_unstored_bytes", self.max_bytes, Remedy::Crop));
         }
         Ok(())
     }
@@ -402,7 +408,13 @@ fn parts(array: &ZarrArray, start: &[usize], size: &[usize]) -> Result<Vec<Part>
     }
     if count > MAX_CHUNKS_PER_READ {
         let what = "the number of chunks in one read";
-        return Err(Fault::over(what, count as u64, "MAX_CHUNKS_PER_READ", MAX_CHUNKS_PER_READ as u64));
+        return Err(Fault::over(
+            what,
+            count as u64,
+            "MAX_CHUNKS_PER_READ",
+            MAX_CHUNKS_PER_READ as u64,
+            Remedy::LargerChunks,
+        ));
     }
     let mut at: Vec<usize> = axes.iter().map(|a| a.3.start).collect();
     let mut parts = Vec::with_capacity(count);

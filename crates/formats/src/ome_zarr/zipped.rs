@@ -3,7 +3,11 @@
 
 use super::METADATA_NAMES;
 use super::read::max_shared_bytes;
-use crate::{error::Fault, limits::Limits, source::Source};
+use crate::{
+    error::{Fault, Remedy},
+    limits::Limits,
+    source::Source,
+};
 use libdeflater::Decompressor;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -152,7 +156,7 @@ impl ZipFolder {
         let limit = self.max_expanded_bytes;
         if entry.expanded_bytes > limit {
             let what = "the size of a compressed file in the zip in bytes";
-            return Err(Fault::over(what, entry.expanded_bytes, "max_chunk_bytes", limit));
+            return Err(Fault::over(what, entry.expanded_bytes, "max_chunk_bytes", limit, Remedy::Unzip));
         }
         let most = entry.stored_bytes.saturating_mul(MAX_RATIO.0).saturating_add(MAX_RATIO.1);
         let sizes = usize::try_from(entry.stored_bytes).ok().zip(usize::try_from(entry.expanded_bytes).ok());
@@ -190,10 +194,10 @@ fn read_directory(source: &Source, limits: &Limits) -> Result<(u64, Vec<u8>), Fa
     }
     if bytes > limits.max_metadata_bytes {
         let what = "the size of the directory of the zip file in bytes";
-        return Err(Fault::over(what, bytes, "max_metadata_bytes", limits.max_metadata_bytes));
+        return Err(Fault::over(what, bytes, "max_metadata_bytes", limits.max_metadata_bytes, Remedy::Unzip));
     }
     if count > limits.max_pages {
-        return Err(Fault::over("the number of files in the zip", count, "max_pages", limits.max_pages));
+        return Err(Fault::over("the number of files in the zip", count, "max_pages", limits.max_pages, Remedy::Unzip));
     }
     Ok((count, source.read_vec(start, bytes as usize)?))
 }

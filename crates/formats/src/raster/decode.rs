@@ -1,6 +1,13 @@
 //! Headers and pixels of PNG and JPEG files.
 
-use crate::{codec::to_native, error::Fault, fields::Fields, limits::Limits, meta::ByteOrder, source::Source};
+use crate::{
+    codec::to_native,
+    error::{Fault, Remedy},
+    fields::Fields,
+    limits::Limits,
+    meta::ByteOrder,
+    source::Source,
+};
 use std::io::Cursor;
 use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
 use zune_jpeg::JpegDecoder;
@@ -143,7 +150,7 @@ pub(super) fn checked_bytes(stored: u64, header: &Header, limits: &Limits) -> Re
     let limit = limits.max_chunk_bytes;
     for (what, bytes) in [("the size of the file in bytes", stored), ("the size of a slice in bytes", decoded as u64)] {
         if bytes > limit {
-            return Err(Fault::over(what, bytes, "max_chunk_bytes", limit));
+            return Err(Fault::over(what, bytes, "max_chunk_bytes", limit, Remedy::SmallerChunks));
         }
     }
     if decoded as u64 > stored.saturating_mul(MAX_RATIO) {

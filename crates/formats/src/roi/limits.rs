@@ -2,7 +2,7 @@
 //! done, because a region of a few bytes may cover a whole plane, and a zip may hold many copies of it.
 
 use super::parse::Roi;
-use crate::error::Fault;
+use crate::error::{Fault, Remedy};
 use cytoscope_volume::Region;
 
 /// Largest number of points of all outlines of a file: as many as a file of `max_metadata_bytes` can store.
@@ -34,7 +34,13 @@ impl PointBudget {
     pub fn add_points(&mut self, count: usize) -> Result<(), Fault> {
         self.points = self.points.saturating_add(count as u64);
         if self.points > MAX_POINTS {
-            return Err(Fault::over("the number of points of all outlines", self.points, "MAX_POINTS", MAX_POINTS));
+            return Err(Fault::over(
+                "the number of points of all outlines",
+                self.points,
+                "MAX_POINTS",
+                MAX_POINTS,
+                Remedy::FewerRegions,
+            ));
         }
         Ok(())
     }
@@ -43,7 +49,13 @@ impl PointBudget {
     pub fn add_outline(&mut self) -> Result<(), Fault> {
         self.outlines = self.outlines.saturating_add(1);
         if self.outlines > MAX_OUTLINES {
-            return Err(Fault::over("the number of outlines", self.outlines, "MAX_OUTLINES", MAX_OUTLINES));
+            return Err(Fault::over(
+                "the number of outlines",
+                self.outlines,
+                "MAX_OUTLINES",
+                MAX_OUTLINES,
+                Remedy::FewerRegions,
+            ));
         }
         Ok(())
     }
@@ -55,12 +67,18 @@ pub(super) fn check_outlines(rois: &[Roi]) -> Result<(), Fault> {
     for crossings in rois.iter().map(Roi::crossings) {
         if crossings > MAX_CROSSINGS_PER_REGION {
             let (what, limit) = ("the length of the outlines of a region", MAX_CROSSINGS_PER_REGION as u64);
-            return Err(Fault::over(what, crossings as u64, "MAX_CROSSINGS_PER_REGION", limit));
+            return Err(Fault::over(what, crossings as u64, "MAX_CROSSINGS_PER_REGION", limit, Remedy::FewerRegions));
         }
         total += crossings;
     }
     if total > MAX_CROSSINGS {
-        return Err(Fault::over("the length of all outlines", total as u64, "MAX_CROSSINGS", MAX_CROSSINGS as u64));
+        return Err(Fault::over(
+            "the length of all outlines",
+            total as u64,
+            "MAX_CROSSINGS",
+            MAX_CROSSINGS as u64,
+            Remedy::FewerRegions,
+        ));
     }
     Ok(())
 }
@@ -88,13 +106,13 @@ pub(super) fn check_drawing<'r>(rois: impl IntoIterator<Item = &'r Roi>, region:
     }
     if crossings > MAX_CROSSINGS_PER_READ {
         let (what, limit) = ("the length of all outlines in all planes", MAX_CROSSINGS_PER_READ as u64);
-        return Err(Fault::over(what, crossings as u64, "MAX_CROSSINGS_PER_READ", limit));
+        return Err(Fault::over(what, crossings as u64, "MAX_CROSSINGS_PER_READ", limit, Remedy::FewerRegions));
     }
     let pixels = [nt, nz, ny, nx].into_iter().map(|extent| *extent as f64).product::<f64>();
     let max_area = MAX_AREA_PER_READ.max(MAX_COVERAGE * pixels);
     if area > max_area {
         let what = "the area of all regions in all planes";
-        return Err(Fault::over(what, area as u64, "MAX_AREA_PER_READ", max_area as u64));
+        return Err(Fault::over(what, area as u64, "MAX_AREA_PER_READ", max_area as u64, Remedy::FewerRegions));
     }
     Ok(())
 }

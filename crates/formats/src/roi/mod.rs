@@ -8,7 +8,7 @@ mod trace;
 pub(crate) use trace::{Position, encode, trace};
 
 use crate::{
-    error::{Fault, FormatError},
+    error::{Fault, FormatError, Remedy},
     file_format::FileFormat,
     image::OpenOptions,
     limits::Limits,
@@ -40,7 +40,13 @@ pub(crate) fn is_set(head: &[u8]) -> bool {
 pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opened, Fault> {
     let limits = &options.limits;
     if source.len() > limits.max_metadata_bytes {
-        return Err(Fault::over("the size of the file", source.len(), "max_metadata_bytes", limits.max_metadata_bytes));
+        return Err(Fault::over(
+            "the size of the file",
+            source.len(),
+            "max_metadata_bytes",
+            limits.max_metadata_bytes,
+            Remedy::FewerRegions,
+        ));
     }
     let bytes = source.read_vec(0, source.len() as usize)?;
     let (mut rois, skipped) = if is_set(head) {
@@ -108,7 +114,13 @@ fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault>
     let invalid = |e: zip::result::ZipError| Fault::malformed(format!("it is not a valid zip file ({e})"));
     let mut archive = zip::ZipArchive::new(std::io::Cursor::new(bytes)).map_err(invalid)?;
     if archive.len() as u64 > limits.max_pages {
-        return Err(Fault::over("the number of files", archive.len() as u64, "max_pages", limits.max_pages));
+        return Err(Fault::over(
+            "the number of files",
+            archive.len() as u64,
+            "max_pages",
+            limits.max_pages,
+            Remedy::FewerRegions,
+        ));
     }
     let (mut rois, mut skipped, mut found) = (Vec::new(), 0, false);
     let (mut left, mut points) = (limits.max_metadata_bytes, PointBudget::default());
@@ -127,7 +139,13 @@ fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault>
             .map_err(|e| Fault::malformed(format!("\"{name}\" cannot be expanded ({e})")))?;
         left = left.checked_sub(roi.len() as u64).ok_or_else(|| {
             let limit = limits.max_metadata_bytes;
-            Fault::over("the expanded size of its regions", limit.saturating_add(1), "max_metadata_bytes", limit)
+            Fault::over(
+                "the expanded size of its regions",
+                limit.saturating_add(1),
+                "max_metadata_bytes",
+                limit,
+                Remedy::FewerRegions,
+            )
         })?;
         match parse::parse(&roi, stem, &mut points).map_err(|fault| with_region_name(fault, &name))? {
             Some(roi) => rois.push(roi),
@@ -202,7 +220,13 @@ impl Set {
         let count = region.len().map_err(|e| Fault::malformed(e.to_string()))?;
         let bytes = (count as u64).saturating_mul(4);
         if bytes > self.max_bytes {
-            return Err(Fault::over("the size of the labels", bytes, "max_unstored_bytes", self.max_bytes));
+            return Err(Fault::over(
+                "the size of the labels",
+                bytes,
+                "max_unstored_bytes",
+                self.max_bytes,
+                Remedy::Crop,
+            ));
         }
         let mut out = vec![0; count];
         let (Some([t0, z0, _, y0, x0, _]), Some([_, nz, _, ny, nx, _])) =

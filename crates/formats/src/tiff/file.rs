@@ -6,7 +6,7 @@ use super::{
     pyramid, slices,
 };
 use crate::{
-    error::{Fault, FormatError},
+    error::{Fault, FormatError, Remedy},
     limits::Limits,
     source::{Counters, Source},
 };
@@ -172,7 +172,7 @@ fn supported_or_none(page: Result<Page, Fault>, refused: &mut Option<Fault>) -> 
 
 fn check_page_count(pages: usize, limits: &Limits) -> Result<(), Fault> {
     if pages as u64 > limits.max_pages {
-        return Err(Fault::over("the number of pages", pages as u64, "max_pages", limits.max_pages));
+        return Err(Fault::over("the number of pages", pages as u64, "max_pages", limits.max_pages, Remedy::Split));
     }
     Ok(())
 }

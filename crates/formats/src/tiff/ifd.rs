@@ -1,6 +1,11 @@
 //! The TIFF container: header, image file directories (IFDs) and tag values, with all sizes checked.
 
-use crate::{error::Fault, limits::Limits, meta::ByteOrder, source::Source};
+use crate::{
+    error::{Fault, Remedy},
+    limits::Limits,
+    meta::ByteOrder,
+    source::Source,
+};
 
 /// Tags that are read or written.
 pub(crate) mod tag {
@@ -178,6 +183,7 @@ impl Container {
                 count,
                 "max_ifd_entries",
                 self.limits.max_ifd_entries,
+                Remedy::CopyAgain,
             ));
         }
         let body_at = offset.saturating_add(head);
@@ -230,6 +236,7 @@ impl Container {
                 count.saturating_mul(size),
                 "max_metadata_bytes",
                 limit,
+                Remedy::CopyAgain,
             )
         })?;
         let inline = if self.big { 8 } else { 4 };

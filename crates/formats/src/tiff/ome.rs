@@ -6,7 +6,7 @@ use super::{
     series::{self, OpenedSeries, PlaneRef, Series},
 };
 use crate::{
-    error::{DAMAGED, Fault, FormatError, OPENING, choose_index},
+    error::{DAMAGED, Fault, FormatError, OPENING, Remedy, choose_index},
     file_format::FileFormat,
     image::OpenOptions,
     limits::Limits,
@@ -90,9 +90,14 @@ fn read_text(path: &Path, limits: &Limits) -> Result<String, FormatError> {
     let file = open_regular(path).map_err(|e| open_fault(e).at(path))?;
     let len = file.metadata().map_err(|e| FormatError::io(path, OPENING, e))?.len();
     if len > limits.max_metadata_bytes {
-        return Err(
-            Fault::over("the size of the OME-XML", len, "max_metadata_bytes", limits.max_metadata_bytes).at(path)
-        );
+        return Err(Fault::over(
+            "the size of the OME-XML",
+            len,
+            "max_metadata_bytes",
+            limits.max_metadata_bytes,
+            Remedy::Split,
+        )
+        .at(path));
     }
     let mut bytes = Vec::new();
     // The file may grow while it is read.
@@ -273,7 +278,14 @@ impl<'a> SetFiles<'a> {
             Some(index) => *index,
             None if self.paths.len() as u64 >= files.limits().max_set_files => {
                 let (count, limit) = (self.paths.len() as u64 + 1, files.limits().max_set_files);
-                return Err(Fault::over("the number of files of the set", count, "max_set_files", limit).at(self.path));
+                return Err(Fault::over(
+                    "the number of files of the set",
+                    count,
+                    "max_set_files",
+                    limit,
+                    Remedy::Split,
+                )
+                .at(self.path));
             }
             None => files.add(full.clone()),
         };
@@ -423,7 +435,13 @@ fn check_sharing(planes: &[Option<PlaneRef>]) -> Result<(), Fault> {
     let max_planes = used.chunk_by(|a, b| a == b).map(<[_]>::len).max().unwrap_or(0);
     if max_planes > MAX_PLANES_OF_PAGE {
         let what = "the number of planes that its OME-XML assigns to one page";
-        return Err(Fault::over(what, max_planes as u64, "MAX_PLANES_OF_PAGE", MAX_PLANES_OF_PAGE as u64));
+        return Err(Fault::over(
+            what,
+            max_planes as u64,
+            "MAX_PLANES_OF_PAGE",
+            MAX_PLANES_OF_PAGE as u64,
+            Remedy::CopyAgain,
+        ));
     }
     Ok(())
 }
@@ -457,7 +475,13 @@ impl Sizes {
         }
         let total = dims.iter().try_fold(1usize, |n, d| n.checked_mul(d.1)).unwrap_or(usize::MAX);
         if total as u64 > limits.max_pages {
-            return Err(Fault::over("the number of planes", total as u64, "max_pages", limits.max_pages));
+            return Err(Fault::over(
+                "the number of planes",
+                total as u64,
+                "max_pages",
+                limits.max_pages,
+                Remedy::Split,
+            ));
         }
         Ok(Self { dims, c, total })
     }

@@ -1,7 +1,7 @@
 //! OME-XML: the elements that describe the position of planes, the voxel size and the channels.
 
 use crate::{
-    error::Fault,
+    error::{Fault, Remedy},
     meta::{Channel, ignore_entry, micrometers_per, positive, seconds_per},
 };
 use cytoscope_storage::message;
@@ -36,7 +36,7 @@ impl Document {
         self.elements = self.elements.saturating_add(1);
         if self.elements > MAX_ELEMENTS {
             let what = "the number of images, channels and TiffData elements of the OME-XML";
-            return Err(Fault::over(what, self.elements, "MAX_ELEMENTS", MAX_ELEMENTS));
+            return Err(Fault::over(what, self.elements, "MAX_ELEMENTS", MAX_ELEMENTS, Remedy::Split));
         }
         Ok(())
     }

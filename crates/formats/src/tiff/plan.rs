@@ -4,7 +4,10 @@ use super::{
     file::TiffFile,
     page::{Layout, Page, Predictor},
 };
-use crate::{codec::Codec, error::Fault};
+use crate::{
+    codec::Codec,
+    error::{Fault, Remedy},
+};
 use std::{ops::Range, sync::Arc};
 
 /// A box inside a plane: ranges along Y, X, S.
@@ -150,6 +153,7 @@ fn check(file: &TiffFile, layout: &Layout, chunk: Chunk, packed: u64, budget: &m
                 budget.unstored,
                 "max_unstored_bytes",
                 limit,
+                Remedy::Crop,
             ));
         }
         return Ok(Chunk { offset: 0, count: 0 });
@@ -169,7 +173,13 @@ fn check(file: &TiffFile, layout: &Layout, chunk: Chunk, packed: u64, budget: &m
     let decoded =
         packed.max(full).saturating_mul((layout.dtype.size_bytes() * 8) as u64) / u64::from(layout.bits.max(1));
     if !plain && decoded > limits.max_chunk_bytes {
-        return Err(Fault::over("the size of a strip or tile", decoded, "max_chunk_bytes", limits.max_chunk_bytes));
+        return Err(Fault::over(
+            "the size of a strip or tile",
+            decoded,
+            "max_chunk_bytes",
+            limits.max_chunk_bytes,
+            Remedy::SmallerChunks,
+        ));
     }
     if packed > stored.saturating_mul(layout.codec.max_ratio()).saturating_add(4096) {
         return Err(Fault::malformed(format!(

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     codec::Codec,
-    error::{Fault, FormatError, RESAVE, choose_index},
+    error::{Fault, FormatError, RESAVE, Remedy, choose_index},
     file_format::FileFormat,
     image::OpenOptions,
     meta::{Channel, INCH_UM, PRINTED_UM, positive},
@@ -160,7 +160,7 @@ fn grouped(file: &TiffFile) -> Result<Vec<Group>, Fault> {
         }
         if next >= MAX_SHAPES {
             let what = "the number of different page shapes";
-            return Err(Fault::over(what, next as u64 + 1, "MAX_SHAPES", MAX_SHAPES as u64));
+            return Err(Fault::over(what, next as u64 + 1, "MAX_SHAPES", MAX_SHAPES as u64, Remedy::Split));
         }
         groups.push((Arc::clone(&page.layout), vec![*index]));
     }
@@ -362,7 +362,7 @@ fn ends_with_planes(file: &TiffFile, layout: &Layout, count: usize) -> bool {
 pub(crate) fn contiguous_images(file: &TiffFile, layout: &Layout, images: usize) -> Result<u32, Fault> {
     let limits = &file.container.limits;
     if images as u64 > limits.max_pages {
-        return Err(Fault::over("the number of images", images as u64, "max_pages", limits.max_pages));
+        return Err(Fault::over("the number of images", images as u64, "max_pages", limits.max_pages, Remedy::Split));
     }
     if images > 1 && !layout.whole_bytes() {
         let problem = format!("its {images} planes of {}-bit samples are in one page", layout.bits);
