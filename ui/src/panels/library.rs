@@ -161,9 +161,16 @@ fn series_choice(ui: &mut Ui, document: &Document, actions: &mut Actions) {
         .width(ui.available_width())
         .truncate()
         .show_ui(ui, |ui| {
-            for number in 0..meta.series_count {
-                ui.selectable_value(&mut series, number, item_text(&meta.series_name(number)));
-            }
+            // A plate has thousands of images: only the visible rows are drawn.
+            let spacing = ui.spacing();
+            let (least, padding, height) = (spacing.interact_size.y, spacing.button_padding.y, spacing.combo_height);
+            let row_height = least.max(ui.text_style_height(&egui::TextStyle::Button) + 2.0 * padding);
+            let rows = egui::ScrollArea::vertical().id_salt("series").max_height(height);
+            rows.show_rows(ui, row_height, meta.series_count, |ui, rows| {
+                for number in rows {
+                    ui.selectable_value(&mut series, number, item_text(&meta.series_name(number)));
+                }
+            });
         })
         .response;
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Series"));

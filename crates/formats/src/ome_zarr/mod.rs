@@ -22,6 +22,7 @@ mod pcodec;
 mod pyramid;
 mod read;
 mod shard;
+mod wells;
 mod write;
 mod zip_write;
 mod zipped;

@@ -1,6 +1,7 @@
 //! The metadata of OME-Zarr: which arrays are the levels of an image, their axes, units and scale, and the channels.
 
 use super::folder::{Folder, Group, join};
+use super::wells::images_of_wells;
 use crate::{
     channels::generic_name,
     error::{Fault, Remedy},
@@ -9,8 +10,9 @@ use crate::{
 use cytoscope_volume::{Axes, Axis, VoxelSize};
 use serde_json::Value;
 
-/// Largest number of images of one folder: multiscales, label images and the images of a series.
-const MAX_IMAGES: usize = 4096;
+/// Largest number of images of one folder: multiscales, label images and the images of a series. A plate of 1536 wells with 25
+/// fields each has 38 400.
+const MAX_IMAGES: usize = 1 << 16;
 /// Largest number of levels of an image.
 const MAX_LEVELS: usize = 64;
 /// Largest number of channels whose names are read.
@@ -62,11 +64,16 @@ fn check_count(what: &str, count: usize, limit_name: &str, limit: usize, remedy:
     Ok(())
 }
 
+/// Refuses a folder with too many images.
+pub(super) fn check_image_count(count: usize) -> Result<(), Fault> {
+    check_count("the number of images", count, "MAX_IMAGES", MAX_IMAGES, Remedy::OpenPart)
+}
+
 /// Lists the images of a folder: its own multiscales first, then those of wells or series, then its label images.
 pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fault> {
     let mut images = Vec::new();
     let multiscales = list(root.ome("multiscales"));
-    check_count("the number of images", multiscales.len(), "MAX_IMAGES", MAX_IMAGES, Remedy::OpenPart)?;
+    check_image_count(multiscales.len())?;
     let name_of = |node: &Value| node.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let named = multiscales.iter().map(name_of).enumerate();
     images.extend(named.map(|(multiscale, name)| ImageRef { group: String::new(), multiscale, name }));
@@ -89,7 +96,7 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
     if let Some(labels) = folder.group("labels")? {
         groups.extend(label_images(&labels, "labels"));
     }
-    check_count("the number of images", groups.len(), "MAX_IMAGES", MAX_IMAGES, Remedy::OpenPart)?;
+    check_image_count(groups.len())?;
     images.extend(groups.into_iter().map(|group| ImageRef { name: group.clone(), group, multiscale: 0 }));
     if images.is_empty() {
         return Err(Fault::unsupported(
@@ -116,7 +123,7 @@ fn paths<'v>(what: &str, entries: impl Iterator<Item = Option<&'v str>>) -> Resu
 }
 
 /// The paths of a well's images.
-fn well_images(well: &Group, path: &str) -> Result<Vec<String>, Fault> {
+pub(super) fn well_images(well: &Group, path: &str) -> Result<Vec<String>, Fault> {
     let images = list(well.ome("well").and_then(|well| well.get("images")));
     let stated = paths("the images of its wells", images.iter().map(entry_path))?;
     Ok(stated.into_iter().map(|image| join(path, image)).collect())
@@ -131,13 +138,7 @@ fn entry_path(entry: &Value) -> Option<&str> {
 fn plate_images(folder: &Folder, plate: &Value) -> Result<Vec<String>, Fault> {
     let wells = list(plate.get("wells"));
     check_count("the number of wells", wells.len(), "MAX_IMAGES", MAX_IMAGES, Remedy::OpenPart)?;
-    let mut groups = Vec::new();
-    for path in paths("its wells", wells.iter().map(entry_path))? {
-        if let Some(well) = folder.group(path)? {
-            groups.extend(well_images(&well, path)?);
-        }
-        check_count("the number of images", groups.len(), "MAX_IMAGES", MAX_IMAGES, Remedy::OpenPart)?;
-    }
+    let groups = images_of_wells(folder, &paths("its wells", wells.iter().map(entry_path))?)?;
     if groups.is_empty() {
         return Err(Fault::malformed("this OME-Zarr folder is a plate, but none of its wells has an image"));
     }

@@ -18,6 +18,7 @@ mod ome_zarr;
 mod ome_zarr_codecs;
 mod ome_zarr_hostile;
 mod ome_zarr_pcodec;
+mod ome_zarr_plates;
 mod ome_zarr_zip;
 mod raster;
 mod reader;
