@@ -182,7 +182,7 @@ fn compare(
                 time: times[i],
                 rows: 0..ny,
                 columns: 0..nx,
-                step: 1,
+                steps: [1; 3],
             };
             match sources[i].plane(&at, cancel).map_err(|e| e.to_string())?.values {
                 Values::Labels(labels) => Ok(labels),

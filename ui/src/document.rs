@@ -150,6 +150,7 @@ fn is_stain(path: &Path) -> bool {
 /// the stack instead of added to it, because a stack without the stain is often bright.
 fn stain_display(source: &FileSource, [depth, height, width]: [usize; 3]) -> Intensity {
     let display = Intensity { blending: Blending::Opaque, ..Overlay::map_display() };
+    let step = (height.max(width) / CONTRAST_PIXELS).max(1).next_power_of_two();
     let at = PlaneAt {
         orientation: Orientation::Xy,
         index: depth / 2,
@@ -157,7 +158,7 @@ fn stain_display(source: &FileSource, [depth, height, width]: [usize; 3]) -> Int
         time: 0,
         rows: 0..height,
         columns: 0..width,
-        step: (height.max(width) / CONTRAST_PIXELS).max(1).next_power_of_two(),
+        steps: [1, step, step],
     };
     // A slice that cannot be read is reported when it is shown.
     let plane = source.plane(&at, &Cancel::default()).ok();

@@ -295,7 +295,7 @@ mod tests {
             time: 0,
             rows: 0..rows,
             columns: 0..columns,
-            step: 1,
+            steps: [1; 3],
         };
         let plane = Plane { at, values: Values::F32(values), size: [rows, columns] };
         vec![DisplayedPlane::Intensity(Arc::new(plane), Overlay::map_display())]

@@ -14,8 +14,8 @@ const BAR_SHARE: f64 = 0.25;
 pub fn png(shown: &[DisplayedPlane], pixel_um: Option<f64>) -> Result<Vec<u8>, String> {
     let mut picture = composite(shown).ok_or("there is no picture on screen")?;
     if let Some(um) = pixel_um {
-        let step = shown.first().map_or(1, |s| s.plane().at.step);
-        draw_bar(&mut picture, um * step as f64);
+        let columns = shown.first().map_or(1, |s| s.plane().at.pixel_size()[1]);
+        draw_bar(&mut picture, um * columns as f64);
     }
     encode(&picture)
 }

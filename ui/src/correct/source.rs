@@ -35,9 +35,9 @@ impl PlaneSource for SnapshotSource {
             .labels
             .slice(axis(at.orientation), at.index)
             .map_err(|e| SourceError::Io(std::io::Error::other(e.to_string())))?;
-        let step = at.step.max(1);
-        let wanted = at.rows.clone().step_by(step).flat_map(|r| {
-            let columns = at.columns.clone().step_by(step);
+        let [row_step, column_step] = at.pixel_size();
+        let wanted = at.rows.clone().step_by(row_step).flat_map(|r| {
+            let columns = at.columns.clone().step_by(column_step);
             columns.map(move |c| at.orientation.index_in_slice(shape, r, c))
         });
         for (value, i) in values.iter_mut().zip(wanted) {
@@ -69,7 +69,7 @@ mod tests {
                 time: 2,
                 rows: 1..shape[row_axis],
                 columns: 0..shape[column_axis],
-                step: 2,
+                steps: [1, 2, 2],
             };
             let plane = source.plane(&at, &Cancel::default()).unwrap();
             for r in (1..shape[row_axis]).step_by(2) {

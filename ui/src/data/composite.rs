@@ -298,7 +298,7 @@ mod tests {
             time: 0,
             rows: 0..size[0],
             columns: 0..size[1],
-            step: 1,
+            steps: [1; 3],
         };
         Arc::new(Plane { at, size, values })
     }

@@ -104,7 +104,7 @@ mod tests {
             time: 0,
             rows: 0..100,
             columns: 0..100,
-            step: 1,
+            steps: [1; 3],
         };
         let histogram = Histogram::of(&Plane { at, size: [100, 100], values: Values::U16(values) }).unwrap();
         assert_eq!((histogram.low, histogram.high), (100.0, 60_000.0));

@@ -21,12 +21,12 @@ fn nearest_index(i: usize, from: usize, to: usize) -> usize {
 
 /// Samples the requested rows and columns from a whole slice on another grid covering the same field of view.
 fn sample_region<T: Copy + Default>(slice: &[T], grid: [usize; 3], zyx: [usize; 3], at: &PlaneAt) -> Vec<T> {
-    let step = at.step.max(1);
+    let [row_step, column_step] = at.pixel_size();
     let (size, full) = (at.orientation.slice_shape(grid), at.orientation.slice_shape(zyx));
     let mut out = Vec::with_capacity(at.size().iter().product());
-    for r in at.rows.clone().step_by(step) {
+    for r in at.rows.clone().step_by(row_step) {
         let row = nearest_index(r, full[0], size[0]);
-        for c in at.columns.clone().step_by(step) {
+        for c in at.columns.clone().step_by(column_step) {
             let i = at.orientation.index_in_slice(grid, row, nearest_index(c, full[1], size[1]));
             out.push(slice.get(i).copied().unwrap_or_default());
         }
@@ -96,8 +96,15 @@ mod tests {
     #[test]
     fn yz_slices_are_transposed() {
         // Z × Y × X of 2 × 3 × 1: the YZ slice is stored with rows along Z.
-        let at =
-            PlaneAt { orientation: Orientation::Zy, index: 0, channel: 0, time: 0, rows: 0..3, columns: 0..2, step: 1 };
+        let at = PlaneAt {
+            orientation: Orientation::Zy,
+            index: 0,
+            channel: 0,
+            time: 0,
+            rows: 0..3,
+            columns: 0..2,
+            steps: [1; 3],
+        };
         assert_eq!(sample_region(&[0, 1, 2, 10, 11, 12], [2, 3, 1], [2, 3, 1], &at), [0, 10, 1, 11, 2, 12]);
         // The same on a stack twice as deep.
         let deeper = PlaneAt { columns: 0..4, rows: 1..2, ..at };

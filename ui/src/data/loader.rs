@@ -256,7 +256,7 @@ mod tests {
 
     fn at(index: usize) -> PlaneAt {
         let rows = 0..100;
-        PlaneAt { orientation: Orientation::Xy, index, channel: 0, time: 0, columns: rows.clone(), rows, step: 1 }
+        PlaneAt { orientation: Orientation::Xy, index, channel: 0, time: 0, columns: rows.clone(), rows, steps: [1; 3] }
     }
 
     fn slot(channel: usize) -> Slot {

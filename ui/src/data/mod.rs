@@ -3,6 +3,7 @@
 pub mod cache;
 pub mod composite;
 pub mod histogram;
+pub mod levels;
 pub mod live;
 pub mod loader;
 pub mod plane;

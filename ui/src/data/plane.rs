@@ -58,7 +58,7 @@ impl Orientation {
     }
 }
 
-/// A slice, or a region of one, with every `step`-th row and column.
+/// A slice, or a region of one, at full or reduced resolution.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PlaneAt {
     /// Which two axes are rows and columns.
@@ -73,14 +73,22 @@ pub struct PlaneAt {
     pub rows: Range<usize>,
     /// Columns of the full-resolution slice that are covered.
     pub columns: Range<usize>,
-    /// Full-resolution rows and columns per pixel.
-    pub step: usize,
+    /// Full-resolution slices, rows and columns per pixel. Several slices are shown by the one at `index`, or by their mean if
+    /// the file has a level with it.
+    pub steps: [usize; 3],
 }
 
 impl PlaneAt {
+    /// Full-resolution rows and columns per pixel, at least one.
+    pub fn pixel_size(&self) -> [usize; 2] {
+        let [_, rows, columns] = self.steps;
+        [rows.max(1), columns.max(1)]
+    }
+
     /// Height and width in pixels.
     pub fn size(&self) -> [usize; 2] {
-        [self.rows.len().div_ceil(self.step.max(1)), self.columns.len().div_ceil(self.step.max(1))]
+        let [rows, columns] = self.pixel_size();
+        [self.rows.len().div_ceil(rows), self.columns.len().div_ceil(columns)]
     }
 }
 
@@ -134,40 +142,50 @@ impl Values {
         }
     }
 
-    /// Appends samples of shape `size` (rows, columns), reduced by `step`: intensities by the mean, labels by the first
-    /// value.
-    pub fn append(&mut self, samples: &Samples, size: [usize; 2], step: usize) {
-        with_samples!(samples, v => self.append_typed(v, size, step));
+    /// Appends samples of shape `size` (rows, columns), of which each block of `steps` rows and columns becomes a value:
+    /// intensities by the mean, labels by the first value. A shape that is smaller than `wanted` is first extended by its last
+    /// row and column.
+    pub fn append(&mut self, samples: &Samples, size: [usize; 2], wanted: [usize; 2], steps: [usize; 2]) {
+        with_samples!(samples, v => {
+            if size == wanted {
+                self.append_typed(v, size, steps);
+            } else {
+                self.append_typed(&extended(v, size, wanted), wanted, steps);
+            }
+        });
     }
 
-    fn append_typed<E: Element>(&mut self, v: &[E], [rows, columns]: [usize; 2], step: usize) {
+    fn append_typed<E: Element>(&mut self, v: &[E], [rows, columns]: [usize; 2], steps: [usize; 2]) {
+        let [row_step, column_step] = steps.map(|step| step.max(1));
         let row = |r: usize, c: usize, n: usize| {
             let end = (c + n).min(columns);
             v.get(r * columns + c..r * columns + end).unwrap_or_default()
         };
         if let Values::Labels(out) = self {
-            for r in (0..rows).step_by(step) {
-                out.extend(row(r, 0, columns).iter().step_by(step).map(|v| v.to_f64() as u32));
+            for r in (0..rows).step_by(row_step) {
+                out.extend(row(r, 0, columns).iter().step_by(column_step).map(|v| v.to_f64() as u32));
             }
             return;
         }
         let mean = |r: usize, c: usize| {
             let (mut sum, mut n) = (0.0, 0usize);
-            for rr in r..(r + step).min(rows) {
-                let part = row(rr, c, step);
+            for rr in r..(r + row_step).min(rows) {
+                let part = row(rr, c, column_step);
                 sum += part.iter().map(|v| v.to_f64()).sum::<f64>();
                 n += part.len();
             }
             sum / n.max(1) as f64
         };
-        for r in (0..rows).step_by(step) {
+        let whole = row_step == 1 && column_step == 1;
+        for r in (0..rows).step_by(row_step) {
+            let columns_of_pixels = (0..columns).step_by(column_step);
             match self {
-                Values::U8(out) if step == 1 => out.extend(row(r, 0, columns).iter().map(|v| v.to_f64() as u8)),
-                Values::U16(out) if step == 1 => out.extend(row(r, 0, columns).iter().map(|v| v.to_f64() as u16)),
-                Values::F32(out) if step == 1 => out.extend(row(r, 0, columns).iter().map(|v| v.to_f32())),
-                Values::U8(out) => out.extend((0..columns).step_by(step).map(|c| mean(r, c).round() as u8)),
-                Values::U16(out) => out.extend((0..columns).step_by(step).map(|c| mean(r, c).round() as u16)),
-                Values::F32(out) => out.extend((0..columns).step_by(step).map(|c| mean(r, c) as f32)),
+                Values::U8(out) if whole => out.extend(row(r, 0, columns).iter().map(|v| v.to_f64() as u8)),
+                Values::U16(out) if whole => out.extend(row(r, 0, columns).iter().map(|v| v.to_f64() as u16)),
+                Values::F32(out) if whole => out.extend(row(r, 0, columns).iter().map(|v| v.to_f32())),
+                Values::U8(out) => out.extend(columns_of_pixels.map(|c| mean(r, c).round() as u8)),
+                Values::U16(out) => out.extend(columns_of_pixels.map(|c| mean(r, c).round() as u16)),
+                Values::F32(out) => out.extend(columns_of_pixels.map(|c| mean(r, c) as f32)),
                 Values::Labels(_) => {}
             }
         }
@@ -182,6 +200,18 @@ impl Values {
             Values::Labels(v) => v.resize(len, 0),
         }
     }
+}
+
+/// Samples of shape `size` (rows, columns) cut or extended to the shape `wanted`; the last row and column are repeated.
+fn extended<E: Element>(v: &[E], [rows, columns]: [usize; 2], wanted: [usize; 2]) -> Vec<E> {
+    let mut out = Vec::with_capacity(wanted[0] * wanted[1]);
+    for r in 0..wanted[0] {
+        let start = r.min(rows.saturating_sub(1)) * columns;
+        let row = v.get(start..start + columns).unwrap_or_default();
+        let Some(last) = row.last() else { continue };
+        out.extend((0..wanted[1]).map(|c| *row.get(c).unwrap_or(last)));
+    }
+    out
 }
 
 /// A slice that was read.
@@ -201,8 +231,8 @@ impl Plane {
         if !self.at.rows.contains(&row) || !self.at.columns.contains(&column) {
             return None;
         }
-        let step = self.at.step.max(1);
-        let (r, c) = ((row - self.at.rows.start) / step, (column - self.at.columns.start) / step);
+        let [rows, columns] = self.at.pixel_size();
+        let (r, c) = ((row - self.at.rows.start) / rows, (column - self.at.columns.start) / columns);
         self.values.get(r * self.size[1] + c)
     }
 
@@ -225,13 +255,24 @@ mod tests {
     fn intensities_are_averaged_and_labels_are_not() {
         let samples = Samples::U16(vec![0, 2, 10, 4, 6, 20, 1, 1, 9]);
         let mut mean = Values::empty(DType::U16, false);
-        mean.append(&samples, [3, 3], 2);
+        mean.append(&samples, [3, 3], [3, 3], [2, 2]);
         assert_eq!(mean, Values::U16(vec![3, 15, 1, 9]));
         let mut labels = Values::empty(DType::U16, true);
-        labels.append(&samples, [3, 3], 2);
+        labels.append(&samples, [3, 3], [3, 3], [2, 2]);
         assert_eq!(labels, Values::Labels(vec![0, 10, 1, 9]));
         let mut whole = Values::empty(DType::I16, false);
-        whole.append(&Samples::I16(vec![-3, 4]), [1, 2], 1);
+        whole.append(&Samples::I16(vec![-3, 4]), [1, 2], [1, 2], [1, 1]);
         assert_eq!(whole, Values::F32(vec![-3.0, 4.0]));
+        let mut rows_only = Values::empty(DType::U16, false);
+        rows_only.append(&samples, [3, 3], [3, 3], [2, 1]);
+        assert_eq!(rows_only, Values::U16(vec![2, 4, 15, 1, 1, 9]));
+    }
+
+    #[test]
+    fn rows_that_a_level_lacks_repeat_the_last_one() {
+        let samples = Samples::U16(vec![1, 2, 3, 4]);
+        let mut values = Values::empty(DType::U16, false);
+        values.append(&samples, [2, 2], [3, 3], [1, 1]);
+        assert_eq!(values, Values::U16(vec![1, 2, 2, 3, 4, 4, 3, 4, 4]));
     }
 }

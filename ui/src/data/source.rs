@@ -1,10 +1,12 @@
 //! Sources of planes: files read lazily, partial results, labels being corrected.
 
+use super::levels::{ReducedLevel, level_for, levels_of};
 use super::plane::{Orientation, Plane, PlaneAt, Values};
 use cytoscope_formats::{FormatError, Image};
 use cytoscope_pipeline::Extents;
 use cytoscope_storage::io_problem;
 use cytoscope_volume::{Array, Axis, Region, VolumeError};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a plane could not be read.
@@ -55,6 +57,8 @@ pub trait PlaneSource: Send + Sync {
 pub struct FileSource {
     image: Image,
     extents: Extents,
+    /// Levels that planes can be read from.
+    levels: Vec<ReducedLevel>,
     /// Whether the file holds labels, which are reduced by subsampling; intensities are averaged.
     labels: bool,
 }
@@ -65,39 +69,18 @@ const PART_BYTES: usize = 16 << 20;
 impl FileSource {
     /// A source for an opened image.
     pub fn new(image: Image, labels: bool) -> Self {
-        let extents = Extents::of(image.meta());
-        Self { image, extents, labels }
+        let (extents, levels) = (Extents::of(image.meta()), levels_of(image.meta()));
+        Self { image, extents, levels, labels }
     }
 
-    /// The pyramid level to read for a plane at `step`, and its downsampling factor along Y and X.
-    ///
-    /// Levels that are also downsampled along Z are skipped.
-    fn level(&self, step: usize) -> (usize, usize) {
+    /// The region of a level with these rows of a plane. The plane begins with a block of the level along both axes.
+    fn region(&self, at: &PlaneAt, level: ReducedLevel, rows: Range<usize>) -> Region {
         let meta = self.image.meta();
-        let position = |axis| meta.axes_full.position(axis);
-        let (Some(y), Some(x)) = (position(Axis::Y), position(Axis::X)) else { return (0, 1) };
-        let full = &meta.shape_full;
-        let mut best = (0, 1);
-        for (i, level) in meta.levels.iter().enumerate().skip(1) {
-            let (Some(ly), Some(lx)) = (level.shape_full.get(y), level.shape_full.get(x)) else { continue };
-            let same_depth = position(Axis::Z).is_none_or(|z| level.shape_full.get(z) == full.get(z));
-            let factor = (full[x] as f64 / (*lx).max(1) as f64).round() as usize;
-            let fits = factor > 1 && step.is_multiple_of(factor) && full[y].div_ceil(factor).abs_diff(*ly) <= 1;
-            if fits && same_depth && factor > best.1 {
-                best = (i, factor);
-            }
-        }
-        best
-    }
-
-    fn region(&self, at: &PlaneAt, level: usize, rows: std::ops::Range<usize>, factor: usize) -> Region {
-        let meta = self.image.meta();
-        let shape = meta.levels.get(level).map_or(&meta.shape_full, |l| &l.shape_full);
+        let shape = meta.levels.get(level.index).map_or(&meta.shape_full, |l| &l.shape_full);
         let mut region = Region::whole(shape);
         let [normal_axis, row_axis, column_axis] = at.orientation.axes();
         let spatial = [Axis::Z, Axis::Y, Axis::X];
         let samples = self.extents.samples;
-        let scale = |axis: usize, v: usize| if axis == 0 { v } else { v / factor };
         let mut set = |axis: Axis, start: usize, size: usize| {
             if let Some(i) = meta.axes_full.position(axis) {
                 let extent = shape.get(i).copied().unwrap_or(1);
@@ -108,40 +91,39 @@ impl FileSource {
         set(Axis::T, at.time, 1);
         set(Axis::C, at.channel / samples, 1);
         set(Axis::S, at.channel % samples, 1);
-        set(spatial[normal_axis], scale(normal_axis, at.index), 1);
-        let ranged = |axis: usize, r: &std::ops::Range<usize>| {
-            let start = scale(axis, r.start);
-            (start, if axis == 0 { r.end - start } else { r.end.div_ceil(factor) - start })
-        };
-        let (start, size) = ranged(row_axis, &rows);
-        set(spatial[row_axis], start, size);
-        let (start, size) = ranged(column_axis, &at.columns);
-        set(spatial[column_axis], start, size);
+        set(spatial[normal_axis], at.index / level.factors_zyx[normal_axis], 1);
+        for (axis, range) in [(row_axis, &rows), (column_axis, &at.columns)] {
+            let factor = level.factors_zyx[axis];
+            let start = range.start / factor;
+            set(spatial[axis], start, range.end.div_ceil(factor) - start);
+        }
         region
     }
 }
 
 impl PlaneSource for FileSource {
     fn plane(&self, at: &PlaneAt, cancel: &Cancel) -> Result<Plane, SourceError> {
-        let step = at.step.max(1);
-        let (level, factor) = if at.orientation == Orientation::Xy { self.level(step) } else { (0, 1) };
+        let level = level_for(&self.levels, at);
+        let [_, row_factor, column_factor] = at.orientation.axes().map(|axis| level.factors_zyx[axis]);
+        let [row_step, column_step] = at.pixel_size();
+        let reduction = [row_step / row_factor, column_step / column_factor];
         let size = at.size();
-        let reduction = step / factor;
+        let columns = at.columns.len().div_ceil(column_factor);
         let mut values = Values::empty(self.image.meta().dtype, self.labels);
         // Bands cover whole steps.
-        let row_bytes = at.columns.len().div_ceil(factor) * self.image.meta().dtype.size_bytes();
-        let band = (PART_BYTES / row_bytes.max(1)).max(1).next_multiple_of(reduction) * factor;
+        let row_bytes = columns * self.image.meta().dtype.size_bytes();
+        let band = (PART_BYTES / row_bytes.max(1)).max(1).next_multiple_of(reduction[0]) * row_factor;
         let mut start = at.rows.start;
         while start < at.rows.end {
             cancel.check()?;
             let end = (start + band).min(at.rows.end);
-            let part = self.image.read(level, &self.region(at, level, start..end, factor))?;
+            let part = self.image.read(level.index, &self.region(at, level, start..end))?;
             let part = self.to_rows_and_columns(part, at.orientation)?;
             let got = [part.shape().first().copied().unwrap_or(0), part.shape().get(1).copied().unwrap_or(0)];
-            values.append(part.samples(), got, reduction);
+            // A level may lack the last, incomplete blocks.
+            values.append(part.samples(), got, [(end - start).div_ceil(row_factor), columns], reduction);
             start = end;
         }
-        // A pyramid level may differ by one row or column.
         values.resize(size[0] * size[1]);
         Ok(Plane { at: at.clone(), size, values })
     }
@@ -167,3 +149,7 @@ impl FileSource {
         Ok(Array::new("YX".parse()?, shape, transposed_array.into_samples())?)
     }
 }
+
+#[cfg(test)]
+#[path = "source_tests.rs"]
+mod tests;

@@ -63,7 +63,7 @@ mod tests {
             time: 0,
             rows: 0..1,
             columns: 0..1,
-            step: 1,
+            steps: [1; 3],
         };
         let plane = |index| Arc::new(Plane { at: at(index), size: [1, 1], values: Values::F32(vec![2.0]) });
         let ctx = egui::Context::default();

@@ -3,10 +3,14 @@
 use crate::data::plane::{Orientation, PlaneAt};
 use crate::document::{Document, SliceCamera};
 use eframe::egui::{Pos2, Rect, Vec2, vec2};
+use std::ops::Range;
 
 /// Slices up to this many pixels are loaded whole; of larger ones only the visible region is loaded, reduced to screen
 /// resolution.
 const MAX_WHOLE_PIXELS: usize = 4 << 20;
+
+/// As [`MAX_WHOLE_PIXELS`], for XZ and YZ slices of images with levels.
+const MAX_WHOLE_PIXELS_ACROSS: usize = 1 << 18;
 
 /// Visible regions are aligned to multiples of this, so that small pans need no new image.
 const ALIGN: usize = 256;
@@ -59,45 +63,57 @@ impl Moved {
     }
 }
 
-/// The plane to load: the whole slice if it is small, otherwise the visible region at about screen resolution.
+/// The plane to load: the whole slice if it is small, otherwise the region that is visible at `place`, at about screen
+/// resolution.
 pub(super) fn plane_to_load(
     orientation: Orientation,
     document: &Document,
     cursor: [usize; 3],
-    [from, to]: [[f64; 2]; 2],
+    place: Placement,
     pixels_per_point: f64,
-    size: Vec2,
 ) -> PlaneAt {
     let [rows, columns] = orientation.slice_shape(document.extents.zyx);
-    let mut at = PlaneAt {
+    let at = PlaneAt {
         orientation,
         index: cursor[orientation.axes()[0]],
         channel: 0,
         time: document.time,
         rows: 0..rows,
         columns: 0..columns,
-        step: 1,
+        steps: [1; 3],
     };
-    if rows.saturating_mul(columns) <= MAX_WHOLE_PIXELS {
+    if rows.saturating_mul(columns) <= max_whole_pixels(orientation, document.image.meta().levels.len()) {
         return at;
     }
-    let seen = |a: f64, b: f64, n: usize| {
-        let start = (a.max(0.0) as usize).min(n.saturating_sub(1));
-        let end = (b.max(0.0).ceil() as usize).clamp(start + 1, n);
-        start..end
-    };
-    let (r, c) = (seen(from[0], to[0], rows), seen(from[1], to[1], columns));
-    let across = f64::from(size.x) * pixels_per_point;
-    let down = f64::from(size.y) * pixels_per_point;
-    let per_pixel = (c.len() as f64 / across.max(1.0)).min(r.len() as f64 / down.max(1.0)).max(1.0);
-    at.step = (per_pixel as usize).next_power_of_two();
-    if at.step as f64 > per_pixel * 1.5 {
-        at.step = (at.step / 2).max(1);
+    let pixel_um = 1.0 / (place.camera.points_per_um * pixels_per_point);
+    let (from, to) = (place.slice_at(place.rect.min), place.slice_at(place.rect.max));
+    let (row_step, rows) = seen([from[0], to[0]], rows, pixel_um / place.pixel_um[0]);
+    let (column_step, columns) = seen([from[1], to[1]], columns, pixel_um / place.pixel_um[1]);
+    PlaneAt { rows, columns, steps: [1, row_step, column_step], ..at }
+}
+
+/// Slices up to this many pixels are loaded whole. Across the slices of an image with levels, a pixel may cost a chunk, and
+/// larger views are read from the levels.
+fn max_whole_pixels(orientation: Orientation, levels: usize) -> usize {
+    match orientation {
+        Orientation::Xy => MAX_WHOLE_PIXELS,
+        Orientation::Xz | Orientation::Zy if levels > 1 => MAX_WHOLE_PIXELS_ACROSS,
+        Orientation::Xz | Orientation::Zy => MAX_WHOLE_PIXELS,
     }
-    let grid = ALIGN * at.step;
-    at.rows = r.start / grid * grid..r.end.next_multiple_of(grid).min(rows);
-    at.columns = c.start / grid * grid..c.end.next_multiple_of(grid).min(columns);
-    at
+}
+
+/// The voxels per loaded pixel along an axis of a slice, a power of two of about the screen resolution, and the range of voxels
+/// to load, of `count`. The view shows the voxels `from` to `to`, `per_pixel` of them on a pixel of the screen.
+fn seen([from, to]: [f64; 2], count: usize, per_pixel: f64) -> (usize, Range<usize>) {
+    let per_pixel = per_pixel.max(1.0);
+    let mut step = (per_pixel as usize).min(count).next_power_of_two();
+    if step as f64 > per_pixel * 1.5 {
+        step = (step / 2).max(1);
+    }
+    let start = (from.max(0.0) as usize).min(count.saturating_sub(1));
+    let end = (to.max(0.0).ceil() as usize).clamp(start + 1, count.max(start + 1));
+    let grid = ALIGN * step;
+    (step, start / grid * grid..end.next_multiple_of(grid).min(count))
 }
 
 /// The camera that fits a slice of this size in µm into a view.
@@ -118,4 +134,37 @@ pub(super) fn zoom_about(camera: &mut SliceCamera, factor: f64, at: Vec2, fitted
         *center += off / camera.points_per_um - off / scale;
     }
     camera.points_per_um = scale;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_axis_is_reduced_to_about_the_pixels_of_the_screen() {
+        // 60 000 columns, and 400 slices of four times the distance, on 1000 pixels.
+        assert_eq!(seen([0.0, 60_000.0], 60_000, 60.0), (64, 0..60_000));
+        assert_eq!(seen([-7000.0, 8000.0], 400, 15.0), (16, 0..400));
+        // Enlarged, each voxel is shown.
+        assert_eq!(seen([20_100.0, 20_300.0], 60_000, 0.2), (1, 19_968..20_480));
+        // A view beyond the end still shows something.
+        assert_eq!(seen([70_000.0, 71_000.0], 60_000, 1.0), (1, 59_904..60_000));
+        let views = [(0.0, 1.0, 0.1), (-1e9, 1e9, 1e6), (5.0, 9000.0, 11.0), (f64::NAN, f64::NAN, f64::NAN)];
+        for (from, to, per_pixel) in views {
+            for count in [1, 7, 500, 100_000] {
+                let (step, range) = seen([from, to], count, per_pixel);
+                assert!(step.is_power_of_two() && range.start < range.end && range.end <= count, "{from} {count}");
+                assert!(range.start.is_multiple_of(step), "{range:?} begins with a pixel of {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_slices_across_levels_are_loaded_in_parts_early() {
+        for orientation in Orientation::ALL {
+            assert_eq!(max_whole_pixels(orientation, 1), MAX_WHOLE_PIXELS);
+        }
+        assert_eq!(max_whole_pixels(Orientation::Xy, 4), MAX_WHOLE_PIXELS);
+        assert!(max_whole_pixels(Orientation::Xz, 4) < MAX_WHOLE_PIXELS);
+    }
 }

@@ -162,10 +162,8 @@ impl SliceView {
         let pixel_um = [document.voxel_um[row_axis], document.voxel_um[column_axis]];
         let place = Placement { rect, camera: moved.camera, pixel_um };
         if orientation == Orientation::Xy || !options.only_xy {
-            let corners = [place.slice_at(rect.min), place.slice_at(rect.max)];
-            let points_per_pixel = f64::from(ui.ctx().pixels_per_point());
-            let extent = ui.max_rect().size();
-            let at = plane_to_load(orientation, document, moved.cursor, corners, points_per_pixel, extent);
+            let pixels_per_point = f64::from(ui.ctx().pixels_per_point());
+            let at = plane_to_load(orientation, document, moved.cursor, place, pixels_per_point);
             self.refresh(ui, document, loader, &at, &mut view_response.changes);
         }
         let painter = ui.painter_at(rect);
@@ -354,13 +352,10 @@ impl SliceView {
         let ctx = ui.ctx().clone();
         let wake = move || ctx.request_repaint();
         if planes.complete && !same_planes(&planes.all, &self.shown) {
-            let covers = (
-                Rect::from_min_max(
-                    pos2(at.columns.start as f32, at.rows.start as f32),
-                    pos2(at.columns.end as f32, at.rows.end as f32),
-                ),
-                at.size(),
-            );
+            // Whole pixels: the last ones may reach beyond the slice.
+            let ([rows, columns], [height, width]) = (at.pixel_size(), at.size());
+            let from = pos2(at.columns.start as f32, at.rows.start as f32);
+            let covers = (Rect::from_min_size(from, vec2((width * columns) as f32, (height * rows) as f32)), at.size());
             self.shown.clone_from(&planes.all);
             self.roles = planes.roles;
             self.base_planes = planes.base;

@@ -307,7 +307,7 @@ mod tests {
     use cytoscope_volume::{DType, Samples};
 
     fn build(size: [usize; 3], plane: impl Fn(usize) -> Values) -> Volume {
-        let grid = TexelGrid::of(size, false);
+        let grid = TexelGrid::of(size, &[]);
         let mut builder = Builder::new(grid);
         for z in 0..size[0] {
             builder.push(Plane { at: grid.plane(z, 0, 0), size: [size[1], size[2]], values: plane(z) });

@@ -18,6 +18,7 @@ mod tests;
 use super::decor::{draw_caption, draw_scale_bar};
 use super::slice::{ViewOptions, ViewResponse};
 use crate::data::composite::{Intensity, LabelDisplay};
+use crate::data::levels::levels_of;
 use crate::data::loader::SourceId;
 use crate::document::{Document, DocumentChange, Overlay, Role};
 use crate::theme;
@@ -169,7 +170,7 @@ impl VolumeView {
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
         self.id = Some(response.id);
         self.switch_to(document.id);
-        let grid = TexelGrid::of(document.extents.zyx, document.image.meta().levels.len() > 1);
+        let grid = TexelGrid::of(document.extents.zyx, &levels_of(document.image.meta()));
         let size_um = grid.size_um(document.voxel_um);
         let camera = self.moved_camera(ui, &response, rect, document.id, size_um);
         let projection = Projection::new(&camera, size_um, rect);

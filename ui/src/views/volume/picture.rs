@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn contrast_limits_refer_to_original_values() {
-        let grid = TexelGrid::of([1, 1, 1], false);
+        let grid = TexelGrid::of([1, 1, 1], &[]);
         let texels = Texels::F16(vec![0]);
         let v = Intensities { grid, blocks: texels.clone(), texels, offset: 100.0, range: 400.0 };
         let display = Intensity {

@@ -253,7 +253,7 @@ mod tests {
     use crate::data::test_planes::{NumberedPlanes, wait_until};
 
     fn key(channel: usize) -> VolumeKey {
-        VolumeKey { source: 5, channel, time: 0, grid: TexelGrid::of([20, 10, 10], false) }
+        VolumeKey { source: 5, channel, time: 0, grid: TexelGrid::of([20, 10, 10], &[]) }
     }
 
     #[test]
