@@ -38,7 +38,8 @@ impl FileHeader {
         if f.i32(80)? != 0 {
             return Err(Fault::unsupported("this is a later part of a CZI of several files", "open its first file"));
         }
-        let at = |field: usize| f.i64(field).map(|p| u64::try_from(p).unwrap_or(0));
+        let negative = |_| Fault::malformed("the CZI states a negative position in the file");
+        let at = |field: usize| f.i64(field).and_then(|position| u64::try_from(position).map_err(negative));
         Ok(Self { directory_at: at(84)?, metadata_at: at(92)? })
     }
 }
@@ -87,11 +88,12 @@ pub(super) fn read(source: &Source, at: u64, limits: &Limits) -> Result<Vec<Subb
     if !f.slice(0, 16)?.starts_with(b"ZISRAWDIRECTORY") {
         return Err(Fault::malformed("the directory of the CZI is not where its header says"));
     }
-    let count = u64::try_from(f.i32(SEGMENT)?).unwrap_or(0);
+    let negative = |what: &str| Fault::malformed(format!("the CZI states a negative {what}"));
+    let count = u64::try_from(f.i32(SEGMENT)?).map_err(|_| negative("number of subblocks"))?;
     if count > limits.max_pages {
         return Err(Fault::over("the number of subblocks", count, "max_pages", limits.max_pages, Remedy::Split));
     }
-    let used = u64::try_from(f.i64(24)?).unwrap_or(0);
+    let used = u64::try_from(f.i64(24)?).map_err(|_| negative("size of its directory"))?;
     if used > limits.max_metadata_bytes {
         return Err(Fault::over(
             "the size of the directory",
@@ -159,12 +161,13 @@ fn entry(f: &Fields<'_>, at: usize) -> Result<(Subblock, usize), Fault> {
 /// Reads a dimension of an entry, at a position of the directory, into its subblock.
 fn read_dimension(f: &Fields<'_>, at: usize, found: &mut Subblock) -> Result<(), Fault> {
     let (name, start, size, stored) = (f.slice(at, 4)?, f.i32(at + 4)?, f.i32(at + 8)?, f.i32(at + 16)?);
-    // 0 stands for the full resolution.
-    let stored_extent = usize::try_from(if stored == 0 { size } else { stored }).unwrap_or(0);
-    let extent = || {
-        let extent = usize::try_from(size).ok().filter(|n| *n > 0);
-        extent.ok_or_else(|| Fault::malformed(format!("a subblock of the CZI is {size} pixels long")))
+    let pixels = |count: i32| {
+        let pixels = usize::try_from(count).ok().filter(|n| *n > 0);
+        pixels.ok_or_else(|| Fault::malformed(format!("a subblock of the CZI is {count} pixels long")))
     };
+    // 0 stands for the full resolution.
+    let extents =
+        || -> Result<(usize, usize), Fault> { Ok((pixels(size)?, pixels(if stored == 0 { size } else { stored })?)) };
     let one = |index: &mut i32| {
         *index = start;
         match size {
@@ -177,10 +180,12 @@ fn read_dimension(f: &Fields<'_>, at: usize, found: &mut Subblock) -> Result<(),
     };
     match name.first() {
         Some(b'X') => {
-            (found.x, found.width, found.stored_width) = (i64::from(start), extent()?, stored_extent);
+            found.x = i64::from(start);
+            (found.width, found.stored_width) = extents()?;
         }
         Some(b'Y') => {
-            (found.y, found.height, found.stored_height) = (i64::from(start), extent()?, stored_extent);
+            found.y = i64::from(start);
+            (found.height, found.stored_height) = extents()?;
         }
         Some(b'T') => one(&mut found.t)?,
         Some(b'Z') => one(&mut found.z)?,

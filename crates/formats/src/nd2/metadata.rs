@@ -24,8 +24,8 @@ pub(super) struct Frame {
     pub significant_bits: u32,
     /// Whether each frame is compressed with zlib.
     pub is_compressed: bool,
-    /// Number of frames that the file declares.
-    pub declared: usize,
+    /// Number of frames that the file declares; `None` if it declares none.
+    pub declared: Option<usize>,
 }
 
 impl Frame {
@@ -60,7 +60,7 @@ impl Frame {
             )));
         }
         let significant = attributes.count("uiBpcSignificant").filter(|n| (1..=bits).contains(n)).unwrap_or(bits);
-        let declared = attributes.count("uiSequenceCount").unwrap_or(0);
+        let declared = attributes.count("uiSequenceCount");
         let significant_bits = significant as u32;
         Ok(Self { width, height, row_bytes, channels, dtype, significant_bits, is_compressed, declared })
     }
@@ -106,11 +106,11 @@ fn add_loops(experiment: &Level<'_>, depth: usize, found: &mut Vec<Loop>) -> Res
     };
     let new = match kind {
         1 => {
-            let count = parameters.count("uiCount").unwrap_or(0);
+            let count = stated_count(parameters)?;
             Some(Loop { over: Over::Time, count, step: period(parameters), names: Vec::new() })
         }
         2 => Some(positions(experiment, parameters)?),
-        4 => Some(slices(parameters)),
+        4 => Some(slices(parameters)?),
         // Channels, which every frame holds.
         6 => None,
         8 => Some(phases(parameters)?),
@@ -165,14 +165,20 @@ fn positions(experiment: &Level<'_>, parameters: &Level<'_>) -> Result<Loop, Fau
     Ok(Loop { over: Over::Position, count: names.len(), step: None, names })
 }
 
-fn slices(parameters: &Level<'_>) -> Loop {
-    let count = parameters.count("uiCount").unwrap_or(0);
+/// The number of time points or slices that the parameters of a loop or phase state.
+fn stated_count(parameters: &Level<'_>) -> Result<usize, Fault> {
+    let count = parameters.count("uiCount");
+    count.ok_or_else(|| Fault::malformed("a loop of its experiment states no number of time points or slices"))
+}
+
+fn slices(parameters: &Level<'_>) -> Result<Loop, Fault> {
+    let count = stated_count(parameters)?;
     let range = || {
         let (low, high) = (parameters.number("dZLow")?, parameters.number("dZHigh")?);
         (count > 1).then(|| (high - low).abs() / (count - 1) as f64)
     };
     let step = parameters.number("dZStep").map(f64::abs).filter(|s| *s > 0.0).or_else(range);
-    Loop { over: Over::Slice, count, step: step.and_then(positive), names: Vec::new() }
+    Ok(Loop { over: Over::Slice, count, step: step.and_then(positive), names: Vec::new() })
 }
 
 /// A time loop of several phases.
@@ -184,8 +190,10 @@ fn phases(parameters: &Level<'_>) -> Result<Loop, Fault> {
     let valid = parameters.flags("pPeriodValid");
     let all = parameters.level("pPeriod").into_iter().flat_map(Level::levels);
     let used: Vec<&Level<'_>> = all.zip(&valid).filter(|(_, valid)| **valid).map(|(phase, _)| phase).collect();
-    let count = used.iter().try_fold(0usize, |n, phase| n.checked_add(phase.count("uiCount").unwrap_or(0)));
-    let count = count.ok_or_else(|| Fault::malformed("the number of time points is too large"))?;
+    let count = used.iter().try_fold(0usize, |n, phase| {
+        let sum = n.checked_add(stated_count(phase)?);
+        sum.ok_or_else(|| Fault::malformed("the number of time points is too large"))
+    })?;
     let step = match used.as_slice() {
         [only] => period(only),
         _ => None,

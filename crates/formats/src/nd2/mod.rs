@@ -54,7 +54,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
         Some(bytes) => Picture::of(&Level::parse(&bytes)?, &frame)?,
         None => Picture::of(&Level::default(), &frame)?,
     };
-    check_frames(&loops, &frame, limits)?;
+    check_frames(&loops, frame.declared, &map, limits)?;
     let [t, positions, z] = [Over::Time, Over::Position, Over::Slice].map(|over| loop_count(&loops, over));
     if options.series >= positions {
         return Err(Fault::Misused(
@@ -90,14 +90,16 @@ fn loop_count(loops: &[Loop], over: Over) -> usize {
     loops.iter().find(|l| l.over == over).map_or(1, |l| l.count)
 }
 
-/// Checks the number of frames of all loops against the limit and against the number that the file declares.
-fn check_frames(loops: &[Loop], frame: &Frame, limits: &Limits) -> Result<(), Fault> {
+/// Checks the number of frames of all loops against the limit and against the number that the file declares, or else stores.
+fn check_frames(loops: &[Loop], declared: Option<usize>, map: &ChunkMap, limits: &Limits) -> Result<(), Fault> {
     let count = loops.iter().try_fold(1u64, |n, l| n.checked_mul(l.count as u64)).unwrap_or(u64::MAX);
     if count > limits.max_pages {
         return Err(Fault::over("the number of frames", count, "max_pages", limits.max_pages, Remedy::Split));
     }
-    if frame.declared as u64 > count {
-        let problem = format!("it declares {} frames, but its experiment has only {count}", frame.declared);
+    let stored = || map.frames.keys().max().map_or(0, |last| last.saturating_add(1));
+    let frames = declared.map_or_else(stored, |declared| declared as u64);
+    if frames > count {
+        let problem = format!("it has {frames} frames, but its experiment has only {count}");
         return Err(Fault::unsupported(problem, EXPORT));
     }
     Ok(())

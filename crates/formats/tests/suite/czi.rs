@@ -288,6 +288,25 @@ fn what_cannot_be_read_is_refused() {
 }
 
 #[test]
+fn negative_counts_and_positions_are_refused() {
+    let negative = |at: usize, bytes: usize| {
+        let mut file = seed!("plain");
+        file[at..at + bytes].fill(0xFF);
+        opened(file, 0).map(|_| ()).unwrap_err()
+    };
+    let directory = i64::from_le_bytes(seed!("plain")[84..92].try_into().unwrap()) as usize;
+    // The positions of directory and metadata, the bytes of the directory, and the number of its entries.
+    for (at, bytes) in [(84, 8), (92, 8), (directory + 24, 8), (directory + 32, 4)] {
+        assert_eq!(negative(at, bytes), FormatErrorKind::Malformed, "{at}");
+    }
+    // The stored width and height of each subblock.
+    for dimension in [0, 1] {
+        let file = with_entries(seed!("plain"), 32 + dimension * 20 + 16, -4);
+        assert_eq!(opened(file, 0).map(|_| ()), Err(FormatErrorKind::Malformed));
+    }
+}
+
+#[test]
 fn limits_hold() {
     let read = |file: Vec<u8>, limits: Limits| {
         let options = OpenOptions { limits, ..OpenOptions::default() };

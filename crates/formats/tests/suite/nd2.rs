@@ -88,6 +88,48 @@ fn with_number(mut file: Vec<u8>, name: &str, value: u32) -> Vec<u8> {
     file
 }
 
+/// Positions of a number of the metadata, one for each time that its name occurs.
+fn places(file: &[u8], name: &str) -> Vec<usize> {
+    let text: Vec<u8> = name.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
+    let ends = file.windows(text.len()).enumerate().filter(|(_, window)| *window == text);
+    ends.map(|(at, _)| at + text.len()).collect()
+}
+
+/// The file without a number of its metadata: its name, of which this is the place, is another one.
+fn without(mut file: Vec<u8>, name: &str, place: usize) -> Vec<u8> {
+    let at = places(&file, name)[place] - 2 * (name.len() + 1);
+    file[at] = b'x';
+    file
+}
+
+/// The file with another number of time points or slices.
+fn with_count(mut file: Vec<u8>, place: usize, value: u32) -> Vec<u8> {
+    let at = places(&file, "uiCount")[place];
+    file[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    file
+}
+
+#[test]
+fn loops_that_state_no_count_are_refused_and_not_left_out() {
+    use FormatErrorKind::{Malformed, Unsupported};
+    // The first count is that of the channels, which are counted by themselves; that of the positions is not needed.
+    for (place, kind) in [(0, None), (1, Some(Malformed)), (2, Some(Malformed))] {
+        assert_eq!(refused(without(seed!("zlib"), "uiCount", place)), kind, "time points and slices, {place}");
+    }
+    for (place, kind) in [(0, None), (1, None), (2, Some(Malformed))] {
+        assert_eq!(refused(without(seed!("positions"), "uiCount", place)), kind, "positions and slices, {place}");
+    }
+    assert_eq!(refused(without(seed!("float"), "uiCount", 1)), Some(Malformed), "time points");
+    // A loop that was not run is left out with what is inside it, unless the file has frames of it.
+    assert_eq!(refused(with_count(seed!("zlib"), 1, 0)), Some(Unsupported));
+    assert_eq!(refused(with_count(seed!("zlib"), 1, 1)), Some(Unsupported), "half of the frames");
+    assert_eq!(refused(with_count(seed!("zlib"), 1, 3)), None, "frames that are missing");
+    // Stored frames count if the file does not state their number.
+    let unstated = without(seed!("positions"), "uiSequenceCount", 0);
+    assert_eq!(refused(unstated.clone()), None);
+    assert_eq!(refused(with_count(unstated, 2, 1)), Some(Unsupported));
+}
+
 #[test]
 fn what_cannot_be_read_is_refused() {
     use FormatErrorKind::{Malformed, Unsupported};
