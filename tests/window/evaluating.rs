@@ -1,6 +1,7 @@
 //! Scoring predictions and models in the window: the scores of the command line, and the table that is saved.
 
 use crate::accessibility;
+use crate::files::write_plate;
 use crate::fixture::{Fixture, sees};
 use crate::gestures::{enter_path, paste_path, save_as_suggested};
 use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, write_array};
@@ -143,6 +144,79 @@ fn a_model_has_the_scores_of_the_command_line_on_the_same_pairs() {
     // Scores of other settings are not those of what is shown.
     fixture.click("Predictions");
     assert!(!fixture.sees("predicted by"), "{}", fixture.on_screen());
+}
+
+#[test]
+fn a_model_is_scored_on_the_channel_that_its_predictions_read() {
+    let mut fixture = Fixture::with(|folder| {
+        std::fs::create_dir(folder.join("settings")).unwrap();
+        let remembered = serde_json::json!({"nuclei-dog": ["dapi"]});
+        let settings = serde_json::json!({"model": "nuclei-dog", "device": "cpu", "channels_of_model": remembered});
+        std::fs::write(folder.join("settings/settings.json"), settings.to_string()).unwrap();
+        Vec::new()
+    });
+    let (simulated, pairs) = (fixture.path("simulated"), fixture.path("pairs"));
+    let run = |arguments: &[&str], path: &Path| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_cytoscope"));
+        let output = command.args(arguments).arg(path).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    run(&["simulate", "--kind", "nuclei", "--shape", "12,64,64", "--seed", "3", "--out"], &simulated);
+    std::fs::create_dir(&pairs).unwrap();
+    std::fs::copy(simulated.join("nuclei_3_labels.tif"), pairs.join("nuclei_3_labels.tif")).unwrap();
+    let image = cytoscope_formats::open(&simulated.join("nuclei_3_raw.tif"), &OpenOptions::default()).unwrap();
+    let image = image.read_all().unwrap().samples().to_f32();
+    let noise = (0..image.len()).map(|i| (i * 37 % 101) as f32);
+    let both: Vec<f32> = noise.chain(image.iter().copied()).collect();
+    let both = Array::new("CZYX".parse().unwrap(), vec![2, 12, 64, 64], both).unwrap();
+    let mut spec = WriteSpec::of(&both, Container::OmeTiff);
+    spec.channels = ["noise", "DAPI"].map(|name| Channel { name: name.to_owned(), color_rgb: None }).to_vec();
+    write_array(&pairs.join("nuclei_3_raw.ome.tif"), &both, &spec).unwrap();
+    let [noise, dapi] = ["0", "1"].map(|channel| {
+        let command =
+            ["evaluate", "--model", "nuclei-dog", "--device", "cpu", "--json", "--channel", channel, "--data"];
+        let report: serde_json::Value = serde_json::from_slice(&run(&command, &pairs)).unwrap();
+        found_objects_text(&report["instances"][0])
+    });
+    assert_ne!(noise, dapi);
+    open_evaluation(&mut fixture);
+    fixture.click("A model");
+    fixture.until("the models", |w| sees(w, "Segments objects"));
+    choose_folder(&mut fixture, "Pairs…", &pairs);
+    fixture.until("the channels of the pairs", |w| sees(w, "Channel"));
+    fixture.click_enabled("Evaluate");
+    fixture.until("the scores", |w| sees(w, "1 pair · predicted by nuclei-dog"));
+    assert!(fixture.sees(&dapi), "{dapi}: {}", fixture.on_screen());
+    accessibility::check(&fixture, "the channel of pairs");
+    fixture.click("Channel");
+    fixture.click("noise");
+    assert!(!fixture.sees("predicted by"), "scores of another channel: {}", fixture.on_screen());
+    let remembered = fixture.window.state().settings().channels_of_model.get("nuclei-dog").cloned();
+    assert_eq!(remembered, Some(vec!["noise".to_owned()]), "predictions read it, too");
+    fixture.click_enabled("Evaluate");
+    fixture.until("the scores of the other channel", |w| sees(w, "predicted by nuclei-dog") && sees(w, &noise));
+}
+
+#[test]
+fn the_series_that_is_scored_is_chosen_by_name() {
+    let mut fixture = Fixture::new();
+    let (plate, truth) = (fixture.path("plate.zarr"), fixture.path("truth.tif"));
+    let label = |z: usize, at: usize| (z / 3 * 2 + at / 24 / 8) as u16;
+    write_plate(&plate, [4, 6], [16, 24], label);
+    let values = (0..6).flat_map(|z| (0..16 * 24).map(move |at| label(z, at))).collect::<Vec<u16>>();
+    let array = Array::new("ZYX".parse().unwrap(), vec![6, 16, 24], values).unwrap();
+    write_array(&truth, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    open_evaluation(&mut fixture);
+    choose_file(&mut fixture, "Prediction file…", &plate);
+    choose_file(&mut fixture, "Ground truth file…", &truth);
+    // The first series has fewer slices than the ground truth.
+    fixture.type_into("Series to score", "A/1/1.zarr");
+    fixture.click_enabled("Evaluate");
+    fixture.until("the scores", |w| sees(w, "1 pair"));
+    // Of the four regions, the first is the background.
+    assert!(fixture.sees("3 of 3"), "{}", fixture.on_screen());
+    accessibility::check(&fixture, "the series that is scored");
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod scoring;
 
 pub(crate) use scoring::{ScoreSubject, ScoredFiles, ScoredModel};
 
+use crate::channels::PairChannels;
 use crate::disk::DiskEffect;
 use crate::display::{DisplayAction, PanelTask};
 use crate::document::{Document, PREVIEW_NAME, Role, file_name};
@@ -146,6 +147,8 @@ pub(crate) enum BatchAction {
     Compare(PairRole, PathBuf),
     /// Sets the channel of predictions or ground truth that is scored, by its index among [`ScoredFiles::channels`].
     Channel(PairRole, Option<usize>),
+    /// Sets the series of predictions and ground truth that is scored.
+    Series(SeriesChoice),
     /// Ignores true objects with fewer voxels.
     IgnoreBelow(u64),
     /// Sets the true label of voxels that are not annotated.
@@ -159,6 +162,8 @@ pub(crate) enum BatchAction {
     Evaluate(VoxelSize),
     /// Scores a model on the pairs.
     EvaluateModel(ScoredModel),
+    /// Forgets the scores: they are those of other channels.
+    ForgetScores,
     /// Asks for the file of the table of scores.
     AskSave,
     /// Saves the table of scores.
@@ -195,8 +200,12 @@ pub(crate) struct Batch {
     pub(crate) prediction: ScoredFiles,
     /// Ground truth.
     pub(crate) truth: ScoredFiles,
+    /// The series of predictions and ground truth that is scored.
+    pub(crate) scored_series: SeriesChoice,
     /// Folder or table of the pairs that a model is scored on.
     pub(crate) pairs: Option<PathBuf>,
+    /// The channels of their images; none until they are read.
+    pub(crate) pair_channels: PairChannels,
     /// Object diameter that a model is scored with.
     pub(crate) diameter: DiameterRequest,
     /// True objects with fewer voxels are ignored.
@@ -231,7 +240,9 @@ impl Default for Batch {
             subject: ScoreSubject::default(),
             prediction: ScoredFiles::default(),
             truth: ScoredFiles::default(),
+            scored_series: SeriesChoice::default(),
             pairs: None,
+            pair_channels: PairChannels::default(),
             diameter: DiameterRequest::Auto,
             ignore_below: 0,
             ignore_label: None,
@@ -301,8 +312,9 @@ impl Batch {
                 self.forget_scores();
             }
             BatchAction::Pairs(pairs) => {
-                self.pairs = Some(pairs);
+                (self.pairs, self.pair_channels) = (Some(pairs.clone()), PairChannels::default());
                 self.forget_scores();
+                effects.disk(DiskEffect::ReadPairChannels { data: pairs });
             }
             BatchAction::Diameter(diameter) => {
                 self.diameter = diameter;
@@ -312,14 +324,16 @@ impl Batch {
                 self.evaluating.into_iter().for_each(|id| effects.act(JobsAction::Cancel(id)));
             }
             BatchAction::Compare(role, path) => {
-                *self.scored_mut(role) = ScoredFiles { path: Some(path.clone()), ..ScoredFiles::default() };
+                *self.scored_mut(role) = ScoredFiles { path: Some(path), ..ScoredFiles::default() };
                 self.forget_scores();
-                effects.disk(DiskEffect::ReadChannels { path, role });
+                self.read_channels(role, &mut effects);
             }
             BatchAction::Channel(role, channel) => {
                 self.scored_mut(role).channel = channel;
                 self.forget_scores();
             }
+            BatchAction::Series(series) => self.score_series(series, &mut effects),
+            BatchAction::ForgetScores => self.forget_scores(),
             BatchAction::IgnoreBelow(voxels) => {
                 self.ignore_below = voxels;
                 self.forget_scores();
@@ -504,90 +518,4 @@ pub(crate) fn start_folder(chosen: &Path) -> Option<&Path> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use cytoscope_formats::Container;
-
-    #[test]
-    fn converted_files_have_the_name_of_their_stack() {
-        let mut batch = Batch { format: ConvertFormat::OmeZarr, ..Batch::default() };
-        assert_eq!(batch.converted_path(Path::new("/a/b.ome.tif")), Path::new("/a/b.zarr"));
-        batch.format = ConvertFormat::ZippedOmeZarr;
-        assert_eq!(batch.converted_path(Path::new("/a/b.zarr")), Path::new("/a/b.ozx"));
-        batch.folder = Some(PathBuf::from("/out"));
-        batch.format = ConvertFormat::OmeTiff;
-        assert_eq!(batch.converted_path(Path::new("/a/embryo 1.czi")), Path::new("/out/embryo 1.ome.tif"));
-        assert_eq!(batch.converted_path(Path::new("/a/b.nii.gz")), Path::new("/out/b.ome.tif"));
-        (batch.channel, batch.time) = (Some(1), Some(0));
-        assert_eq!(batch.converted_path(Path::new("/a/b.nii.gz")), Path::new("/out/b_c1_t0.ome.tif"));
-    }
-
-    #[test]
-    fn every_format_converts_to_a_name_that_selects_its_file_format() {
-        for format in ConvertFormat::ALL {
-            let output = Batch { format, ..Batch::default() }.converted_path(Path::new("/a/b.lsm"));
-            let container = cytoscope_formats::container_for_path(&output).ok();
-            let expected = match format {
-                ConvertFormat::OmeTiff => Some(Container::OmeTiff),
-                ConvertFormat::ImageJ => Some(Container::ImageJ),
-                ConvertFormat::OmeZarr | ConvertFormat::ZippedOmeZarr => None,
-                ConvertFormat::Npy => Some(Container::Npy),
-                ConvertFormat::Cellpose => Some(Container::Cellpose),
-                ConvertFormat::Rois | ConvertFormat::Roi => Some(Container::RoiSet),
-            };
-            assert_eq!(container, expected, "{}", output.display());
-            let is_zarr = cytoscope_formats::is_zarr_name(&output) || cytoscope_formats::is_zarr_zip_name(&output);
-            assert_eq!(is_zarr, format.holds_labels(), "{}", output.display());
-        }
-        let mut batch = Batch { format: ConvertFormat::Rois, ..Batch::default() };
-        assert_eq!(batch.converted_path(Path::new("/a/b.tif")), Path::new("/a/b.zip"));
-        batch.format = ConvertFormat::Roi;
-        assert_eq!(batch.converted_path(Path::new("/a/b.tif")), Path::new("/a/b.roi"));
-    }
-
-    #[test]
-    fn files_of_the_same_name_do_not_replace_each_other_in_a_folder() {
-        let files = vec![PathBuf::from("/a/s.tif"), PathBuf::from("/b/s.czi")];
-        let mut batch = Batch { files, ..Batch::default() };
-        assert_eq!(batch.clash(), None);
-        batch.folder = Some(PathBuf::from("/out"));
-        assert_eq!(batch.clash(), Some([Path::new("/a/s.tif"), Path::new("/b/s.czi")]));
-    }
-
-    #[test]
-    fn the_first_notes_of_conversions_are_listed_and_the_others_counted() {
-        let notes = |n: usize| (0..n).map(|i| format!("note {i}")).collect::<Vec<_>>();
-        assert_eq!(listed_notes(&notes(2)), ["note 0", "note 1"]);
-        for (further, shown) in [(1, "1 further note"), (5, "5 further notes")] {
-            let many = listed_notes(&notes(LISTED_NOTES + further));
-            assert_eq!((many.len(), many.last().map(String::as_str)), (LISTED_NOTES + 1, Some(shown)));
-        }
-    }
-
-    #[test]
-    fn a_file_is_listed_once() {
-        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
-        let mut batch = Batch { files: paths(&["/b", "/a"]), ..Batch::default() };
-        let _ = batch.listed(Expanded { files: paths(&["/a", "/c", "/c"]), ..Expanded::default() });
-        assert_eq!(batch.files, paths(&["/b", "/a", "/c"]));
-    }
-
-    #[test]
-    fn a_folder_that_cannot_be_read_is_reported_and_not_called_empty() {
-        let unreadable = vec!["/a: the folder cannot be read: permission denied".to_owned()];
-        let effects = Batch::default().listed(Expanded { unreadable, ..Expanded::default() });
-        let level = |effect| match effect {
-            crate::effect::Effect::Notify { level, .. } => Some(level),
-            _ => None,
-        };
-        let levels: Vec<_> = effects.into_iter().filter_map(level).collect();
-        assert_eq!(levels, [crate::notifications::Level::Error]);
-    }
-
-    #[test]
-    fn dialogs_start_beside_a_chosen_file_and_in_a_chosen_folder() {
-        for (chosen, folder) in [("/a/p.ome.tif", "/a"), ("/a/p.zarr", "/a"), ("/a/results", "/a/results")] {
-            assert_eq!(start_folder(Path::new(chosen)), Some(Path::new(folder)));
-        }
-    }
-}
+mod tests;

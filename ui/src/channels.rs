@@ -1,24 +1,117 @@
 //! Which channels of a stack a model's inputs are read from, and which of its outputs is predicted: chosen by name, and
 //! remembered for each model.
 
-use crate::document::Document;
+use crate::document::{Document, channel_title};
 use crate::settings::Settings;
-use cytoscope_pipeline::OutputTensor;
+use cytoscope_formats::ChannelRef;
 use cytoscope_pipeline::cards::ModelCard;
+use cytoscope_pipeline::{Extents, ModelTask, OutputTensor};
+use cytoscope_training_data::{TrainingTask, find_pairs};
+use std::path::Path;
 
 /// Numbers of the channels for each input of a model, in the model's order: those remembered for it by name, or else those
 /// whose names are the model's, or else the first free ones. Shorter than the model's inputs if the stack has too few
 /// channels.
 pub(crate) fn input_channels(card: &ModelCard, document: &Document, settings: &Settings) -> Vec<usize> {
     let names: Vec<&str> = document.channels.iter().map(|c| c.name.as_str()).collect();
-    let remembered = settings.channels_of_model.get(&card.name).map(Vec::as_slice).unwrap_or_default();
-    choose(card.input_channels, &card.input_channel_names, remembered, &names)
+    input_channels_among(card, &names, settings)
+}
+
+/// As [`input_channels`], among channels with these names.
+pub(crate) fn input_channels_among(card: &ModelCard, names: &[&str], settings: &Settings) -> Vec<usize> {
+    choose(card.input_channels, &card.input_channel_names, remembered(card, settings), names)
+}
+
+/// The names of the channels that are remembered for the inputs of a model, in the model's order.
+fn remembered<'a>(card: &ModelCard, settings: &'a Settings) -> &'a [String] {
+    settings.channels_of_model.get(&card.name).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Whether two names of channels are the same: case and surrounding spaces do not count, as in jobs.
+fn is_same_name(a: &str, b: &str) -> bool {
+    a.trim().to_lowercase() == b.trim().to_lowercase()
+}
+
+/// A channel for jobs on several files, which may order their channels differently: by name, unless several channels have this
+/// name.
+pub(crate) fn by_name(names: &[&str], channel: usize) -> Option<ChannelRef> {
+    let name = names.get(channel)?;
+    let is_unique = names.iter().filter(|other| is_same_name(other, name)).count() == 1;
+    Some(if is_unique { ChannelRef::Name((*name).to_owned()) } else { ChannelRef::Index(channel) })
+}
+
+/// A channel of the images of pairs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PairChannel {
+    /// Name of the channel, for display.
+    name: String,
+    /// Whether the file states this name.
+    is_stated: bool,
+}
+
+/// The channels of the images of pairs, from which a model's inputs can be chosen; none if the data state the channels. Which
+/// files are images depends on the task.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct PairChannels {
+    segmentation: Vec<PairChannel>,
+    label_free: Vec<PairChannel>,
+}
+
+impl PairChannels {
+    /// Reads the channels of the first image whose channels the data do not state, for each task; none if it cannot be read.
+    pub(crate) fn read(data: &Path) -> Self {
+        let read = |task: TrainingTask| channels_in_pairs(data, task).unwrap_or_default();
+        Self { segmentation: read(TrainingTask::Segmentation), label_free: read(TrainingTask::LabelFree) }
+    }
+
+    fn of(&self, card: &ModelCard) -> &[PairChannel] {
+        match card.task {
+            Some(ModelTask::LabelFree) => &self.label_free,
+            Some(ModelTask::Segmentation) | None => &self.segmentation,
+        }
+    }
+
+    /// The names of the channels among which the inputs of a model are chosen, for display; empty if there is no choice.
+    pub(crate) fn names(&self, card: &ModelCard) -> Vec<&str> {
+        let channels = self.of(card);
+        if channels.len() > 1 { channels.iter().map(|c| c.name.as_str()).collect() } else { Vec::new() }
+    }
+
+    /// The channels of a model's inputs for a job, in the model's order; empty if there is no choice. A channel that has the
+    /// name of an input, or is remembered for it, has this name in all images; any other one has its number.
+    pub(crate) fn inputs(&self, card: &ModelCard, settings: &Settings) -> Vec<ChannelRef> {
+        let (channels, names) = (self.of(card), self.names(card));
+        let chosen = input_channels_among(card, &names, settings);
+        let refer_to = |(input, channel): (usize, usize)| {
+            let wanted = [remembered(card, settings).get(input), card.input_channel_names.get(input)];
+            let is_wanted = |name: &str| wanted.iter().flatten().any(|wanted| is_same_name(wanted, name));
+            let has_name = channels.get(channel).is_some_and(|c| c.is_stated && is_wanted(&c.name));
+            by_name(&names, channel).filter(|_| has_name).unwrap_or(ChannelRef::Index(channel))
+        };
+        chosen.into_iter().enumerate().map(refer_to).collect()
+    }
+}
+
+/// The channels of the first image of pairs whose channels the data do not state; `None` if there is none, or if it cannot be
+/// read.
+fn channels_in_pairs(data: &Path, task: TrainingTask) -> Option<Vec<PairChannel>> {
+    let dataset = find_pairs(data, task).ok()?;
+    let free = dataset.pairs.iter().find(|pair| pair.image.channel.is_none() && pair.more_images.is_empty())?;
+    let image = cytoscope_formats::open(&free.image.path, &free.image.open_options()).ok()?;
+    let meta = image.meta();
+    let extents = Extents::of(meta);
+    let channel = |number: usize| {
+        let name = channel_title(meta, extents, number);
+        let is_stated = meta.channels.get(number).is_some_and(|stated| stated.name.trim() == name);
+        PairChannel { name, is_stated }
+    };
+    Some((0..extents.channels).map(channel).collect())
 }
 
 fn choose(inputs: usize, model_names: &[String], remembered: &[String], names: &[&str]) -> Vec<usize> {
     let find = |wanted: Option<&String>| {
-        let wanted = wanted?.trim().to_lowercase();
-        names.iter().position(|name| name.trim().to_lowercase() == wanted)
+        let wanted = wanted?;
+        names.iter().position(|name| is_same_name(name, wanted))
     };
     let known: Vec<Option<usize>> =
         (0..inputs).map(|i| find(remembered.get(i)).or_else(|| find(model_names.get(i)))).collect();
@@ -54,9 +147,11 @@ pub(crate) fn segment_channels(card: &ModelCard, settings: &Settings, map_channe
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
     use cytoscope_pipeline::cards::{OutputCard, card};
-    use std::path::Path;
+    use cytoscope_volume::Array;
 
     #[test]
     fn a_remembered_output_is_used_while_the_model_has_it() {
@@ -87,5 +182,36 @@ mod tests {
         assert_eq!(chosen(&["membrane", "nuclei"], &["gone", "actin"], &names), [2, 1]);
         assert_eq!(chosen(&[], &[], &names), [0, 1]);
         assert_eq!(chosen(&["membrane", "nuclei"], &[], &["Membrane"]), [0], "the second channel is missing");
+    }
+
+    /// Writes an image with these channels, and its label image, into a folder.
+    fn write_pair(folder: &Path, name: &str, channels: &[&str]) {
+        let count = channels.len();
+        let image = Array::new("CZYX".parse().unwrap(), vec![count, 2, 4, 4], vec![1u16; count * 32]).unwrap();
+        let mut spec = WriteSpec::of(&image, Container::OmeTiff);
+        spec.channels = channels.iter().map(|c| Channel { name: (*c).to_owned(), color_rgb: None }).collect();
+        write_array(&folder.join(format!("{name}_raw.ome.tif")), &image, &spec).unwrap();
+        let labels = Array::new("ZYX".parse().unwrap(), vec![2, 4, 4], vec![1u16; 32]).unwrap();
+        let spec = WriteSpec::of(&labels, Container::ImageJ);
+        write_array(&folder.join(format!("{name}_labels.tif")), &labels, &spec).unwrap();
+    }
+
+    #[test]
+    fn the_images_of_pairs_are_read_as_stacks_are_and_by_name_if_a_name_was_chosen() {
+        let [two, one] = [&["noise", "DAPI"][..], &["DAPI"]].map(|channels| {
+            let folder = tempfile::tempdir().unwrap();
+            write_pair(folder.path(), "nuclei", channels);
+            PairChannels::read(folder.path())
+        });
+        let task = Some(ModelTask::Segmentation);
+        let model = ModelCard { task, input_channels: 1, ..card("nuclei", Path::new("/no/such/model")) };
+        let mut settings = Settings::default();
+        assert_eq!(two.names(&model), ["noise", "DAPI"]);
+        assert_eq!(two.inputs(&model, &settings), [ChannelRef::Index(0)], "nothing was chosen");
+        settings.channels_of_model.insert("nuclei".to_owned(), vec!["dapi".to_owned()]);
+        assert_eq!(two.inputs(&model, &settings), [ChannelRef::Name("DAPI".to_owned())]);
+        assert!(one.names(&model).is_empty() && one.inputs(&model, &settings).is_empty(), "there is no choice");
+        let missing = PairChannels::read(Path::new("/no/such/pairs"));
+        assert_eq!(missing, PairChannels::default());
     }
 }

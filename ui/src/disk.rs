@@ -7,6 +7,7 @@ mod found;
 
 pub(crate) use found::FoundResults;
 
+use crate::channels::PairChannels;
 use crate::correct::files::{CorrectionFiles, SetAside};
 use crate::correct::session::Base;
 use crate::document::file_name;
@@ -20,6 +21,7 @@ use crate::runs::read_run;
 use crate::settings::{Settings, SettingsFile};
 use crate::training::search::{SearchJob, SearchSetup};
 use crate::work::ModelWork;
+use cytoscope_formats::SeriesChoice;
 use cytoscope_model_package::PACKAGE_KIND;
 use cytoscope_pipeline::job_record::{record_lists_result, remove_record};
 use cytoscope_pipeline::packages::is_model;
@@ -92,6 +94,13 @@ pub(crate) enum DiskEffect {
         path: PathBuf,
         /// Whether they are predictions or the ground truth.
         role: PairRole,
+        /// The series that is scored.
+        series: SeriesChoice,
+    },
+    /// Reads the channels of the images of pairs, which a model's inputs are chosen from.
+    ReadPairChannels {
+        /// Folder or table of the pairs.
+        data: PathBuf,
     },
     /// Work for a document.
     Document {
@@ -250,6 +259,13 @@ pub(crate) enum DiskEvent {
         /// Names of the channels, in order.
         names: Vec<String>,
     },
+    /// The channels of the images of pairs; none if they cannot be read, or if the data state them.
+    PairChannelsRead {
+        /// Folder or table of the pairs.
+        data: PathBuf,
+        /// The channels.
+        channels: PairChannels,
+    },
     /// Result of work for a document.
     Document {
         /// Id of the document.
@@ -361,8 +377,12 @@ impl DiskEffect {
                 DiskEvent::Listed { stacks: Ok(expand(&others)), models }
             }
             Self::ListForBatch { paths } => DiskEvent::ListedForBatch(expand_for_list(paths)),
-            Self::ReadChannels { path, role } => {
-                DiskEvent::ChannelsRead { path: path.clone(), role: *role, names: channels_to_score(path, *role) }
+            Self::ReadChannels { path, role, series } => {
+                let names = channels_to_score(path, *role, series);
+                DiskEvent::ChannelsRead { path: path.clone(), role: *role, names }
+            }
+            Self::ReadPairChannels { data } => {
+                DiskEvent::PairChannelsRead { data: data.clone(), channels: PairChannels::read(data) }
             }
             Self::Document { document, effect } => DiskEvent::Document { document: *document, event: effect.run() },
             Self::PrepareTraining { job, name } => DiskEvent::TrainingReady(prepare_training(job, name.as_deref())),

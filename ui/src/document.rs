@@ -1,8 +1,10 @@
 //! An open stack with its channels, overlays, cursor and cameras.
 
 mod change;
+mod channel_title;
 
 pub use change::DocumentChange;
+pub(crate) use channel_title::channel_title;
 
 use crate::data::composite::{Blending, ColorMap, Intensity, LabelDisplay};
 use crate::data::histogram::Histogram;
@@ -15,11 +17,12 @@ use crate::number_text::short_number;
 use crate::preprocess::{PreprocessPreview, Preprocessing};
 use crate::results::Results;
 use crate::voxel_size;
+use channel_title::{file_channel, is_rgb};
 use cytoscope_formats::{FormatError, Image, ImageMeta, OpenOptions, series_suffix};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::{ArtifactKind, DiameterUnit, Extents, ObjectDiameter, stack_stem};
-use cytoscope_volume::{Axes, Axis, VoxelSize};
+use cytoscope_volume::{Axes, VoxelSize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -493,17 +496,11 @@ pub fn file_name(path: &Path) -> String {
 }
 
 fn channel_views(meta: &ImageMeta, extents: Extents) -> Vec<ChannelView> {
-    let is_rgb = extents.samples >= 3 && meta.axes_full.contains(Axis::S);
+    let is_rgb = is_rgb(meta, extents);
     (0..extents.channels)
         .map(|c| {
-            let file_channel = meta.channels.get(c / extents.samples.max(1));
-            let name = match file_channel.map(|f| f.name.trim()) {
-                _ if is_rgb => ["Red", "Green", "Blue", "Alpha"]
-                    .get(c % extents.samples)
-                    .map_or_else(|| format!("Sample {c}"), |n| (*n).to_owned()),
-                Some(n) if !n.is_empty() => n.to_owned(),
-                _ => format!("Channel {c}"),
-            };
+            let name = channel_title(meta, extents, c);
+            let file_channel = file_channel(meta, extents, c);
             let map = match file_channel.and_then(|f| f.color_rgb) {
                 _ if is_rgb => {
                     let mut rgb = [0; 3];

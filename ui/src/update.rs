@@ -76,6 +76,10 @@ impl Workbench {
                 self.batch.channels_read(&path, role, names);
                 Effects::default()
             }
+            DiskEvent::PairChannelsRead { data, channels } => {
+                self.batch.pair_channels_read(&data, channels);
+                Effects::default()
+            }
             DiskEvent::Visited(visited) => self.display.visited(visited),
             DiskEvent::ModelReady { place, out } => {
                 self.models.ready(place, out, &self.jobs, &self.documents, self.display.settings())

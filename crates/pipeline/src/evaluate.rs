@@ -167,23 +167,33 @@ impl EvaluateReport {
     }
 }
 
-/// Returns the names of the channels that an [`EvaluateJob`] can choose from in an image, or in the first one of a folder;
-/// none if it cannot be read. Channels without a name are named by their number.
-pub fn channels_to_score(path: &Path, role: PairRole) -> Vec<String> {
+/// Returns the names of the channels that an [`EvaluateJob`] of a series can choose from in an image, or in the first one of a
+/// folder; none if it cannot be read. Channels without a name are named by their number.
+pub fn channels_to_score(path: &Path, role: PairRole, series: &SeriesChoice) -> Vec<String> {
     let file = match files_by_key(path).ok().and_then(|(files, _)| files.into_values().next()) {
         _ if is_image(path) => path.to_owned(),
         Some(first) => first,
         None => return Vec::new(),
     };
     let file = if role == PairRole::Prediction { labels_path(&file) } else { file };
-    let (options, first) = (options_for(&file, path), SeriesChoice::default());
+    let (options, series) = (options_for(&file, path), series_in(series, &file));
     let opened = match role {
-        PairRole::Prediction => first.open_labels(&file, &options),
-        PairRole::Truth => first.open_or_only(&file, &options),
+        PairRole::Prediction => series.open_labels(&file, &options),
+        PairRole::Truth => series.open_or_only(&file, &options),
     };
     let Ok(image) = opened else { return Vec::new() };
     let meta = image.meta();
     (0..Extents::of(meta).channels).map(|channel| meta.channel_name(channel)).collect()
+}
+
+/// Returns the choice of a series in a file. A number counts the images of the stack's file, so that an OME-Zarr with maps
+/// and labels counts as the only series of its file, as it does for measurements.
+fn series_in(series: &SeriesChoice, path: &Path) -> SeriesChoice {
+    match series {
+        // The first series is the default; the file is opened only for others.
+        SeriesChoice::Index(1..) if label_series(path).is_some() => SeriesChoice::default(),
+        _ => series.clone(),
+    }
 }
 
 /// Returns the options for opening `file`, which was found in the folder `given`, or is `given` itself. In a folder,
@@ -336,14 +346,9 @@ impl EvaluateJob {
         Ok(self.with_voxel_size(&self.series_in(path).open_or_only(path, options)?))
     }
 
-    /// Returns the choice of a series in a file. A number counts the images of the stack's file, so that an OME-Zarr with maps
-    /// and labels counts as the only series of its file, as it does for measurements.
+    /// Returns the choice of a series in a file.
     fn series_in(&self, path: &Path) -> SeriesChoice {
-        match self.series {
-            // The first series is the default; the file is opened only for others.
-            SeriesChoice::Index(1..) if label_series(path).is_some() => SeriesChoice::default(),
-            _ => self.series.clone(),
-        }
+        series_in(&self.series, path)
     }
 
     /// Returns an image with the voxel size of the job.

@@ -1,6 +1,8 @@
 //! The files or the model to score, the scoring jobs, and the table of the scores.
 
 use super::{Batch, start_folder};
+use crate::channels::{PairChannels, by_name};
+use crate::disk::DiskEffect;
 use crate::document::file_name;
 use crate::effect::Effects;
 use crate::jobs::Jobs;
@@ -36,6 +38,8 @@ pub(crate) struct ScoredModel {
     pub(crate) device: DeviceRequest,
     /// Precision; `None` is the best one of the device.
     pub(crate) precision: Option<Precision>,
+    /// Channels of the images that its inputs are read from; empty if the pairs leave no choice.
+    pub(crate) channels: Vec<ChannelRef>,
     /// Voxel size Z, Y, X in µm in place of that of the pairs.
     pub(crate) voxel_um: Option<[f64; 3]>,
 }
@@ -55,12 +59,8 @@ impl ScoredFiles {
     /// The chosen channel for a job: by name, as files of a folder may order their channels differently, unless several have
     /// this name.
     fn chosen(&self) -> Option<ChannelRef> {
-        let index = self.channel?;
-        let name = self.channels.get(index)?;
-        // Jobs compare names in any case.
-        let is_same = |other: &&String| other.trim().to_lowercase() == name.trim().to_lowercase();
-        let is_clear = self.channels.iter().filter(is_same).count() == 1;
-        Some(if is_clear { ChannelRef::Name(name.clone()) } else { ChannelRef::Index(index) })
+        let names: Vec<&str> = self.channels.iter().map(String::as_str).collect();
+        by_name(&names, self.channel?)
     }
 }
 
@@ -99,6 +99,30 @@ impl Batch {
         }
     }
 
+    /// Stores the channels of the images of pairs, unless other pairs were chosen meanwhile.
+    pub(crate) fn pair_channels_read(&mut self, data: &Path, channels: PairChannels) {
+        if self.pairs.as_deref() == Some(data) {
+            self.pair_channels = channels;
+        }
+    }
+
+    /// Sets the series that is scored, whose channels may be others.
+    pub(super) fn score_series(&mut self, series: SeriesChoice, effects: &mut Effects) {
+        self.scored_series = series;
+        self.forget_scores();
+        for role in [PairRole::Prediction, PairRole::Truth] {
+            let files = self.scored_mut(role);
+            (files.channels, files.channel) = (Vec::new(), None);
+            self.read_channels(role, effects);
+        }
+    }
+
+    /// Asks for the names of the channels of predictions or ground truth.
+    pub(super) fn read_channels(&self, role: PairRole, effects: &mut Effects) {
+        let Some(path) = self.scored(role).path.clone() else { return };
+        effects.disk(DiskEffect::ReadChannels { path, role, series: self.scored_series.clone() });
+    }
+
     /// Forgets the scores of other settings, and those that a running job would report.
     pub(super) fn forget_scores(&mut self) {
         (self.report, self.scored_model) = (None, None);
@@ -117,7 +141,7 @@ impl Batch {
             truth,
             ignore_below_voxels: self.ignore_below,
             ignore_label: self.ignore_label,
-            series: SeriesChoice::default(),
+            series: self.scored_series.clone(),
             prediction_channel: self.prediction.chosen(),
             truth_channel: self.truth.chosen(),
             voxel_um: None,
@@ -147,7 +171,7 @@ impl Batch {
             precision: model.precision,
             diameter: if model.rescales { self.diameter } else { DiameterRequest::Auto },
             channel: None,
-            channels: Vec::new(),
+            channels: model.channels.clone(),
             input_tensors: Vec::new(),
             ignore_below_voxels: self.ignore_below,
             ignore_label: self.ignore_label,
@@ -277,6 +301,7 @@ mod tests {
             rescales: true,
             device: DeviceRequest::Device(DeviceId::Cpu),
             precision: Some(Precision::F32),
+            channels: vec![ChannelRef::Name("dapi".to_owned())],
             voxel_um: Some([2.0, 0.5, 0.5]),
         };
         let mut batch =
@@ -288,7 +313,7 @@ mod tests {
         assert_eq!((job.model.as_str(), job.data.as_path()), ("nuclei", Path::new("/data/pairs")));
         assert_eq!((job.device, job.precision), (model.device, model.precision));
         assert_eq!((job.diameter, job.ignore_below_voxels), (DiameterRequest::Given(9.0), 7));
-        assert_eq!(job.ignore_label, Some(-1));
+        assert_eq!((job.ignore_label, &job.channels), (Some(-1), &model.channels));
         assert_eq!((job.voxel_um, job.out), (model.voxel_um, None));
         assert_eq!(batch.scores_folder().as_deref(), Some(Path::new("/data")));
         // The control of the diameter is not shown for such a model.

@@ -1,6 +1,8 @@
 //! The page for converting files and for scoring predictions.
 
+use super::channels::{channel_lists, channels_title};
 use super::predict::{device_choice, facts, model_list, precision_choice};
+use super::series::series_field;
 use super::{
     OptionalNumber, SettingRow, frame, heading, job_progress, labeled_choice, named_button, named_primary_button,
     number_field, page_top, weak,
@@ -8,6 +10,7 @@ use super::{
 use crate::action::Actions;
 use crate::batch::{Batch, BatchAction, BatchSection, ConvertFormat, ScoreSubject, ScoredModel, start_folder};
 use crate::diameter::diameter_choice;
+use crate::display::DisplayAction;
 use crate::document::file_name;
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
 use crate::engine_notes::note_in_window;
@@ -320,6 +323,12 @@ fn predictions_to_score(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
         });
         scored_channel(ui, batch, role, actions);
     }
+    ui.horizontal(|ui| {
+        ui.label("Series");
+        if let Some(series) = series_field(ui, "Series to score", &batch.scored_series) {
+            actions.send(BatchAction::Series(series));
+        }
+    });
 }
 
 /// Draws the choice of the model, the settings of its predictions and the pairs that it is scored on.
@@ -350,6 +359,27 @@ fn model_to_score(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
         weak(ui, pairs.map(|path| path.display().to_string()).unwrap_or_default());
     });
+    if let Some(card) = state.model() {
+        pair_channels(ui, state, card, actions);
+    }
+}
+
+/// Draws the choice of the channels of the pairs' images that the model predicts, if there are several. It is that of the
+/// Predict panel.
+fn pair_channels(ui: &mut Ui, state: State<'_>, card: &ModelCard, actions: &mut Actions) {
+    let names = state.batch.pair_channels.names(card);
+    if names.is_empty() {
+        return;
+    }
+    let lists = |ui: &mut Ui| {
+        ui.label(channels_title(card));
+        channel_lists(ui, card, &names, "the first image", state.settings())
+    };
+    let chosen = if card.input_channels > 1 { lists(ui) } else { ui.horizontal(lists).inner };
+    if let Some(channels) = chosen {
+        actions.send(DisplayAction::InputChannels { model: card.name.clone(), channels });
+        actions.send(BatchAction::ForgetScores);
+    }
 }
 
 /// Draws the object diameter of the pairs, for models that rescale objects to a nominal diameter.
@@ -398,6 +428,7 @@ fn start_evaluation(state: State<'_>, actions: &mut Actions) {
                 rescales: card.object_diameter_um.is_some(),
                 device: settings.device,
                 precision: settings.precision,
+                channels: batch.pair_channels.inputs(card, settings),
                 voxel_um: batch.pairs.as_deref().and_then(|path| settings.voxel_size_in(path).zyx_um()),
             }));
         }

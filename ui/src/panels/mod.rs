@@ -4,6 +4,7 @@
 
 pub mod bars;
 mod batch;
+mod channels;
 mod compare;
 pub mod correct;
 mod device_lists;
@@ -18,6 +19,7 @@ mod performance;
 pub mod predict;
 pub mod profiler;
 mod queue;
+mod series;
 pub mod train;
 
 use crate::action::Actions;

@@ -2,12 +2,13 @@
 
 mod options;
 
+use super::channels::{channel_lists, channels_title};
 use super::device_lists::{device_list, offered_precisions, precision_list};
 use super::library::labeled_slider;
 use super::performance::{inference_text, performance_choice, tune_button};
 use super::{SettingRow, heading, labeled_choice, main_button, weak};
 use crate::action::Actions;
-use crate::channels::{chosen_output, input_channels, input_name};
+use crate::channels::chosen_output;
 use crate::command::Command;
 use crate::diameter::diameter_control;
 use crate::display::DisplayAction;
@@ -214,34 +215,9 @@ fn computation(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut
 /// Choice of the channel for each input of the model.
 fn channel_choice(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
     let Some(card) = state.model() else { return };
-    heading(ui, if card.input_channels > 1 { "Channels" } else { "Channel" });
-    let names: Vec<&String> = document.channels.iter().map(|c| &c.name).collect();
-    let before = input_channels(card, document, state.settings());
-    let mut chosen = before.clone();
-    for (input, channel) in chosen.iter_mut().enumerate() {
-        let title = input_name(card, input);
-        ui.horizontal(|ui| {
-            if card.input_channels > 1 {
-                ui.label(&title);
-            }
-            let shown = names.get(*channel).map_or("", |name| name.as_str());
-            let response = egui::ComboBox::from_id_salt(("channel", input))
-                .selected_text(shown)
-                .truncate()
-                .show_ui(ui, |ui| {
-                    for (i, name) in names.iter().enumerate() {
-                        ui.selectable_value(channel, i, super::item_text(name));
-                    }
-                })
-                .response;
-            response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, &title));
-        });
-    }
-    if before.len() < card.input_channels {
-        weak(ui, format!("The model needs {} channels; the stack has {}.", card.input_channels, names.len()));
-    }
-    if chosen != before {
-        let channels = chosen.iter().filter_map(|c| names.get(*c)).map(|name| (*name).clone()).collect();
+    heading(ui, channels_title(card));
+    let names: Vec<&str> = document.channels.iter().map(|c| c.name.as_str()).collect();
+    if let Some(channels) = channel_lists(ui, card, &names, "the stack", state.settings()) {
         actions.send(DisplayAction::InputChannels { model: card.name.clone(), channels });
     }
 }

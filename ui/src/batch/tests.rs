@@ -1,0 +1,87 @@
+//! Names of converted files, the list of files, and the folders of dialogs.
+
+use super::*;
+use cytoscope_formats::Container;
+
+#[test]
+fn converted_files_have_the_name_of_their_stack() {
+    let mut batch = Batch { format: ConvertFormat::OmeZarr, ..Batch::default() };
+    assert_eq!(batch.converted_path(Path::new("/a/b.ome.tif")), Path::new("/a/b.zarr"));
+    batch.format = ConvertFormat::ZippedOmeZarr;
+    assert_eq!(batch.converted_path(Path::new("/a/b.zarr")), Path::new("/a/b.ozx"));
+    batch.folder = Some(PathBuf::from("/out"));
+    batch.format = ConvertFormat::OmeTiff;
+    assert_eq!(batch.converted_path(Path::new("/a/embryo 1.czi")), Path::new("/out/embryo 1.ome.tif"));
+    assert_eq!(batch.converted_path(Path::new("/a/b.nii.gz")), Path::new("/out/b.ome.tif"));
+    (batch.channel, batch.time) = (Some(1), Some(0));
+    assert_eq!(batch.converted_path(Path::new("/a/b.nii.gz")), Path::new("/out/b_c1_t0.ome.tif"));
+}
+
+#[test]
+fn every_format_converts_to_a_name_that_selects_its_file_format() {
+    for format in ConvertFormat::ALL {
+        let output = Batch { format, ..Batch::default() }.converted_path(Path::new("/a/b.lsm"));
+        let container = cytoscope_formats::container_for_path(&output).ok();
+        let expected = match format {
+            ConvertFormat::OmeTiff => Some(Container::OmeTiff),
+            ConvertFormat::ImageJ => Some(Container::ImageJ),
+            ConvertFormat::OmeZarr | ConvertFormat::ZippedOmeZarr => None,
+            ConvertFormat::Npy => Some(Container::Npy),
+            ConvertFormat::Cellpose => Some(Container::Cellpose),
+            ConvertFormat::Rois | ConvertFormat::Roi => Some(Container::RoiSet),
+        };
+        assert_eq!(container, expected, "{}", output.display());
+        let is_zarr = cytoscope_formats::is_zarr_name(&output) || cytoscope_formats::is_zarr_zip_name(&output);
+        assert_eq!(is_zarr, format.holds_labels(), "{}", output.display());
+    }
+    let mut batch = Batch { format: ConvertFormat::Rois, ..Batch::default() };
+    assert_eq!(batch.converted_path(Path::new("/a/b.tif")), Path::new("/a/b.zip"));
+    batch.format = ConvertFormat::Roi;
+    assert_eq!(batch.converted_path(Path::new("/a/b.tif")), Path::new("/a/b.roi"));
+}
+
+#[test]
+fn files_of_the_same_name_do_not_replace_each_other_in_a_folder() {
+    let files = vec![PathBuf::from("/a/s.tif"), PathBuf::from("/b/s.czi")];
+    let mut batch = Batch { files, ..Batch::default() };
+    assert_eq!(batch.clash(), None);
+    batch.folder = Some(PathBuf::from("/out"));
+    assert_eq!(batch.clash(), Some([Path::new("/a/s.tif"), Path::new("/b/s.czi")]));
+}
+
+#[test]
+fn the_first_notes_of_conversions_are_listed_and_the_others_counted() {
+    let notes = |n: usize| (0..n).map(|i| format!("note {i}")).collect::<Vec<_>>();
+    assert_eq!(listed_notes(&notes(2)), ["note 0", "note 1"]);
+    for (further, shown) in [(1, "1 further note"), (5, "5 further notes")] {
+        let many = listed_notes(&notes(LISTED_NOTES + further));
+        assert_eq!((many.len(), many.last().map(String::as_str)), (LISTED_NOTES + 1, Some(shown)));
+    }
+}
+
+#[test]
+fn a_file_is_listed_once() {
+    let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+    let mut batch = Batch { files: paths(&["/b", "/a"]), ..Batch::default() };
+    let _ = batch.listed(Expanded { files: paths(&["/a", "/c", "/c"]), ..Expanded::default() });
+    assert_eq!(batch.files, paths(&["/b", "/a", "/c"]));
+}
+
+#[test]
+fn a_folder_that_cannot_be_read_is_reported_and_not_called_empty() {
+    let unreadable = vec!["/a: the folder cannot be read: permission denied".to_owned()];
+    let effects = Batch::default().listed(Expanded { unreadable, ..Expanded::default() });
+    let level = |effect| match effect {
+        crate::effect::Effect::Notify { level, .. } => Some(level),
+        _ => None,
+    };
+    let levels: Vec<_> = effects.into_iter().filter_map(level).collect();
+    assert_eq!(levels, [crate::notifications::Level::Error]);
+}
+
+#[test]
+fn dialogs_start_beside_a_chosen_file_and_in_a_chosen_folder() {
+    for (chosen, folder) in [("/a/p.ome.tif", "/a"), ("/a/p.zarr", "/a"), ("/a/results", "/a/results")] {
+        assert_eq!(start_folder(Path::new(chosen)), Some(Path::new(folder)));
+    }
+}
