@@ -1,9 +1,10 @@
 //! Axes, channels, label images and stains of training files, chosen in the wizard: what is checked, and what is trained.
 
 use crate::accessibility;
+use crate::files::write_plate;
 use crate::fixture::{Fixture, sees, window_with};
 use crate::training::tiny_config;
-use cytoscope_formats::{Channel, ChannelRef, Container, WriteSpec, write_array};
+use cytoscope_formats::{Channel, ChannelRef, Container, SeriesChoice, WriteSpec, write_array};
 use cytoscope_train::DataConfig;
 use cytoscope_training_data::Pair;
 use cytoscope_ui::Workbench;
@@ -106,6 +107,41 @@ fn axes_input_channels_and_label_image_are_checked_and_trained() {
         ..DataConfig::default()
     };
     assert_eq!(run_settings(&mut fixture), chosen);
+}
+
+#[test]
+fn one_series_of_the_images_is_chosen_by_name_and_trained() {
+    let (mut fixture, data) = fixture();
+    let [nz, ny, nx] = SHAPE;
+    for pair in 0..3 {
+        let is_object = |z: usize, at: usize| {
+            let (y, x) = (at / nx, at % nx);
+            (2..6).contains(&z) && (8..40).contains(&x) && y % 8 != 0 && y / 8 < 3 + pair
+        };
+        // The first series has fewer slices than the labels.
+        let image = |z: usize, at: usize| if is_object(z, at) { 400 } else { (at * 7 % 23) as u16 };
+        write_plate(&data.join(format!("stripes{pair}_raw.zarr")), [4, nz], [ny, nx], image);
+        let label = |z: usize, at: usize| if is_object(z, at) { (at / nx / 8 + 1) as u16 } else { 0 };
+        let labels = (0..nz).flat_map(|z| (0..ny * nx).map(move |at| label(z, at))).collect::<Vec<u16>>();
+        let labels = Array::new("ZYX".parse().unwrap(), SHAPE.to_vec(), labels).unwrap();
+        let path = data.join(format!("stripes{pair}_labels.tif"));
+        write_array(&path, &labels, &WriteSpec::of(&labels, Container::ImageJ)).unwrap();
+    }
+    fixture.click("Train a model…");
+    fixture.click("Next");
+    fixture.window.state_mut().train_on(data);
+    fixture.until("the shapes of the first series", |w| sees(w, "0 of 3 pairs can be used"));
+    fixture.click(SETTINGS);
+    fixture.click("One series");
+    fixture.type_into("Number or name of the series", "A/1/1.zarr");
+    fixture.until("the pairs of the second series", |w| sees(w, "3 usable pairs"));
+    accessibility::check(&fixture, "one series");
+    let Check::Done(report) = &fixture.window.state().wizard().check else { panic!("no check") };
+    let series: Vec<[usize; 2]> =
+        report.dataset.pairs.iter().map(|pair| [pair.image.series, pair.target.series]).collect();
+    assert_eq!(series, [[1, 0]; 3]);
+    let named = SeriesChoice::Name("A/1/1.zarr".to_owned());
+    assert_eq!(run_settings(&mut fixture), DataConfig { series: named, ..DataConfig::default() });
 }
 
 /// Writes a bright-field stack and three stains.

@@ -2,6 +2,7 @@
 
 use crate::action::Actions;
 use crate::engine_notes::FILE_SETTINGS;
+use crate::panels::series::{is_typing_series, series_field};
 use crate::panels::{number_field, weak};
 use crate::state::State;
 use crate::theme;
@@ -12,6 +13,8 @@ use cytoscope_training_data::{SpacingOrder, TrainingTask};
 use eframe::egui::{self, Ui};
 use std::time::Duration;
 
+/// Name of the field for one series.
+const ONE_SERIES: &str = "Number or name of the series";
 /// Interval at which a waiting check is looked at.
 const RECHECK: Duration = Duration::from_millis(200);
 
@@ -210,6 +213,7 @@ fn index(ui: &mut Ui, value: &mut Option<usize>, first: usize, name: &str, hint:
     ui.end_row();
 }
 
+/// Draws the choice of the first series, all series, or one by number or name.
 fn series(ui: &mut Ui, value: &mut SeriesChoice) {
     ui.label("Series");
     ui.horizontal_wrapped(|ui| {
@@ -218,6 +222,17 @@ fn series(ui: &mut Ui, value: &mut SeriesChoice) {
             if response.on_hover_text("Positions, scenes or wells of multi-series files: each is a pair").clicked() {
                 *value = choice;
             }
+        }
+        let is_one = !value.is_first() && *value != SeriesChoice::All;
+        let response = ui.selectable_label(is_one, "One series");
+        if response.on_hover_text("One position, scene or well of each file, by number or name").clicked() && !is_one {
+            *value = SeriesChoice::Index(1);
+        }
+        // While it is typed, a number may begin with that of the first series.
+        if (is_one || is_typing_series(ui, ONE_SERIES))
+            && let Some(choice) = series_field(ui, ONE_SERIES, value)
+        {
+            *value = choice;
         }
     });
     ui.end_row();
