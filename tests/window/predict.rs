@@ -1,7 +1,9 @@
 //! Predicting: the same bytes as the command line, live objects, comparison with truth, and a killed engine.
 
 use crate::fixture::{Fixture, SMALL, bundled_sample, read_json, sees};
-use crate::gestures::{read_labels, save, save_as_suggested, session_labels, small_sample_predicted, wait_for_tools};
+use crate::gestures::{
+    enter_path, read_labels, save, save_as_suggested, session_labels, small_sample_predicted, voxel_um, wait_for_tools,
+};
 use crate::queue::open_copies;
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
@@ -70,6 +72,19 @@ fn objects_are_measured_and_linked_to_the_image() {
     save_as_suggested(&mut fixture);
     fixture.until("the meshes", |w| sees(w, "Saved the meshes of"));
     assert!(fixture.path("sample/nuclei_raw_objects.stl").is_file());
+    // Those that follow the faces of the voxels are those of the command line.
+    fixture.click("Smooth meshes");
+    fixture.click("Save meshes…");
+    let [saved, expected] = ["saved.stl", "expected.stl"].map(|name| fixture.path(name));
+    enter_path(&mut fixture, &saved);
+    fixture.until("the meshes of voxels", |_| saved.is_file());
+    let labels = fixture.path("sample/cytoscope/nuclei_raw_labels.tif");
+    let [z, y, x] = voxel_um(&fixture);
+    let size = format!("{z},{y},{x}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cytoscope"));
+    command.arg("mesh").arg(labels).args(["--unsmoothed", "--voxel-size", &size, "--out"]).arg(&expected);
+    assert!(command.output().unwrap().status.success());
+    assert!(std::fs::read(&saved).unwrap() == std::fs::read(&expected).unwrap(), "the surfaces differ");
 }
 
 #[test]

@@ -270,6 +270,7 @@ impl Display {
             DisplayAction::Performance(request) => self.settings.performance = request,
             DisplayAction::MemoryBudget(mib) => self.settings.memory_budget_mib = mib,
             DisplayAction::Threads(threads) => self.settings.threads = threads,
+            DisplayAction::SmoothMeshes(smooth) => self.settings.smooth_meshes = smooth,
             DisplayAction::Outputs(outputs) => self.settings.outputs = outputs,
             DisplayAction::ResultFormat(format) => self.settings.result_format = format,
             DisplayAction::DatasetFolder(folder) => self.settings.dataset_folder = Some(folder),

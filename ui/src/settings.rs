@@ -66,6 +66,8 @@ pub struct Settings {
     /// File format of the maps and labels of predictions.
     #[serde(deserialize_with = "parsed")]
     pub result_format: ResultFormat,
+    /// Whether the surfaces in meshes are smoothed; otherwise they follow the faces of the voxels.
+    pub smooth_meshes: bool,
     /// Results that predictions write; if empty, the default ones of each model.
     #[serde(deserialize_with = "parsed_outputs")]
     pub outputs: BTreeSet<Output>,
@@ -102,6 +104,7 @@ impl Default for Settings {
             memory_budget_mib: None,
             threads: None,
             result_format: ResultFormat::Auto,
+            smooth_meshes: true,
             outputs: BTreeSet::new(),
             show_library: true,
             show_tasks: true,

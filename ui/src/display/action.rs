@@ -53,6 +53,8 @@ pub(crate) enum DisplayAction {
     Threads(Option<usize>),
     /// Selects the file format of the maps and labels of predictions.
     ResultFormat(ResultFormat),
+    /// Sets whether the surfaces in meshes are smoothed.
+    SmoothMeshes(bool),
     /// Sets the results that predictions write; if empty, the default ones of each model.
     Outputs(BTreeSet<Output>),
     /// Sets the dataset folder for exported training pairs.

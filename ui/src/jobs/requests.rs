@@ -172,7 +172,7 @@ impl Jobs {
             time: if has_times { document.time } else { 0 },
             voxel_um: known,
             assumed_voxel_um: self.assumed_voxel_um(document, display.settings()),
-            unsmoothed: false,
+            unsmoothed: !display.settings().smooth_meshes,
             memory_budget_bytes: display.settings().memory_budget_bytes(),
             overwrite: Overwrite::Replace,
         };

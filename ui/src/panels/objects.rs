@@ -5,13 +5,14 @@ use crate::action::Actions;
 use crate::command::Command;
 use crate::correct::CorrectionsAction;
 use crate::display::DisplayAction;
-use crate::document::{Document, DocumentChange};
+use crate::document::{Document, DocumentChange, Role};
 use crate::documents::DocumentsAction;
 use crate::measure::{TableState, has_other_voxel_size, table_hint};
 use crate::number_text::{counted, short_number};
 use crate::panels::predict::unknown_voxel_size;
 use crate::results::Results;
 use crate::state::State;
+use crate::theme;
 use cytoscope_objects::{ObjectColumn, TableAxis};
 use cytoscope_profile::count_text;
 use eframe::egui::{self, RichText, Ui};
@@ -138,6 +139,9 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, panel: &mut ObjectsPa
     let can_save = state.is_enabled(Command::SaveTable);
     table_hint(ui, state, actions);
     let Some(document) = state.document() else { return };
+    if document.overlay_with_role(Role::Labels).is_some() {
+        meshes(ui, state, actions);
+    }
     let Some(results) = &document.results else {
         // Labels that are not measured have a hint of their own.
         if state.table_state(document) == TableState::Current {
@@ -174,6 +178,23 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, panel: &mut ObjectsPa
         ObjectsView::Histogram => _ = scroll.show(ui, |ui| histogram(ui, results, selected, panel)),
         ObjectsView::Scatter => _ = scroll.show(ui, |ui| scatter(ui, document, selected, panel, actions)),
     }
+}
+
+/// Draws the button that saves the surfaces of the objects, and whether they are smoothed.
+fn meshes(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    ui.horizontal_wrapped(|ui| {
+        let reason = state.reason_against_command(Command::SaveMesh);
+        let button = named_button(ui, reason.is_none(), icon::POLYGON, "Save meshes…");
+        let button = button.on_hover_text("The surface of the selected object, or of all, as STL or glTF in µm");
+        if button.on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
+            actions.command(Command::SaveMesh);
+        }
+        let mut smooth = state.settings().smooth_meshes;
+        let hint = "If off, surfaces follow the faces of the voxels";
+        if theme::checkbox(ui, &mut smooth, "Smooth meshes").on_hover_text(hint).changed() {
+            actions.send(DisplayAction::SmoothMeshes(smooth));
+        }
+    });
 }
 
 /// Shows the time point of a row's object, moves the crosshair to the object and selects it.
