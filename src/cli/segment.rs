@@ -123,6 +123,7 @@ impl Segment {
             voxel_um: self.voxel_size,
             assumed_voxel_um: None,
             intensities: self.intensities,
+            intensities_time: None,
             options,
             overwrite: Overwrite::from_force(self.force),
         };

@@ -1,6 +1,6 @@
 //! Objects of single time points: saved, saved again, found again, and measured.
 
-use crate::fixture::{Fixture, sees, window};
+use crate::fixture::{Fixture, read_json, sees, window};
 use crate::gestures::{press, read_labels, session_labels, start_correcting, stroke, wait_for_tools};
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_testkit::file_names;
@@ -101,6 +101,41 @@ fn labels_of_all_time_points_are_measured_at_all_of_them() {
     // The table of the prediction has the rows of both time points.
     assert!(predicted.contains("\n0,1,") && predicted.contains("\n1,1,"), "{predicted}");
     assert_eq!(std::fs::read_to_string(&table).unwrap(), predicted);
+}
+
+#[test]
+fn only_the_shown_time_point_is_predicted_and_its_results_belong_to_it() {
+    let mut fixture = Fixture::with(|folder| vec![series(folder, true)]);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    press(&mut fixture, Key::CloseBracket);
+    fixture.click("Only this time point");
+    fixture.click_enabled("Predict this stack");
+    let folder = fixture.path("cytoscope");
+    let [predicted, saved] = ["series_labels.tif", "series_t1_labels.tif"].map(|name| folder.join(name));
+    fixture.until("labels", |w| shown_labels(w) == Some((predicted.clone(), Some(1))) && shown_table(w).is_some());
+    let record = read_json(&folder.join("series_provenance.json"));
+    assert_eq!(record["job"]["time"], 1, "{record}");
+    assert_eq!(read_labels(&predicted).len(), 12 * 96 * 96, "the file has one time point");
+    let map_time = |w: &Harness<'static, Workbench>| w.state().document()?.overlay_with_role(Role::Map)?.only_time;
+    fixture.until("the map", |w| map_time(w) == Some(1));
+    // Its objects are refined in its map, and measured at it: the first time point is empty.
+    assert!(!save_objects(&mut fixture), "{}", fixture.on_screen());
+    fixture.until("the saved labels", |w| shown_labels(w) == Some((saved.clone(), Some(1))));
+    let table = folder.join("series_t1_objects.csv");
+    let results = Results::read(&table).unwrap();
+    let mean = results.columns.iter().position(|name| name.starts_with("mean")).unwrap();
+    assert!(!results.rows.is_empty() && (0..results.rows.len()).all(|row| results.value(row, mean) > 0.0));
+    // The next window shows them at their time point, too, and no controls for objects at the other one.
+    let home = fixture.folder.path().to_owned();
+    fixture.window = window(&home, vec![home.join("series.ome.tif")]);
+    fixture.settle();
+    fixture.until("the map", |w| map_time(w) == Some(1));
+    fixture.until("the models", |w| sees(w, "made for"));
+    assert!(!fixture.sees("Exclude border objects"), "{}", fixture.on_screen());
+    press(&mut fixture, Key::CloseBracket);
+    fixture.until("the saved labels", |w| shown_labels(w) == Some((saved.clone(), Some(1))));
+    assert!(fixture.sees("Exclude border objects"), "{}", fixture.on_screen());
 }
 
 #[test]

@@ -78,6 +78,9 @@ pub struct SegmentJob {
     /// Image of the map's shape whose channels are measured for the table; by default the map's channel itself.
     #[serde(default)]
     pub intensities: Option<PathBuf>,
+    /// Time point of that image, from 0, if the map has a single one of its time points; by default that of the map.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intensities_time: Option<usize>,
     /// Settings with which the map is segmented.
     #[serde(default)]
     pub options: SegmentOptions,
@@ -569,9 +572,10 @@ impl SegmentJob {
                 next_step: "give the stack that the map was predicted from".into(),
             });
         }
-        check_index(path, &FilePart::TimePoint.named(self.time), TIME, self.time, extents.times)?;
+        let time = self.intensities_time.unwrap_or(self.time);
+        check_index(path, &FilePart::TimePoint.named(time), TIME, time, extents.times)?;
         let names = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
-        Ok((Stack::new(&image, self.time), (0..extents.channels).collect(), names))
+        Ok((Stack::new(&image, time), (0..extents.channels).collect(), names))
     }
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct FoundResults {
     pub(crate) outputs: Vec<Artifact>,
     /// Labels that were saved for a single time point, with their table if they were measured, by time point.
     pub(crate) by_time: BTreeMap<usize, Vec<Artifact>>,
+    /// The time point to which the latest prediction of a time series was limited; `None` if it has all.
+    pub(crate) only_time: Option<usize>,
     /// Settings with which the latest prediction found objects.
     pub(crate) predicted: Predicted,
     /// Time points that have a journal of corrections.
@@ -46,7 +48,8 @@ impl FoundResults {
         let is_beside = place.beside().as_deref() == Some(folder.as_path());
         let search = Search { place, prediction, is_beside };
         let (mut outputs, mut by_time) = (search.outputs(&folder), search.by_time(&folder));
-        if let Some(time) = search.only_time() {
+        let only_time = search.only_time();
+        if let Some(time) = only_time {
             let is_of_objects = |a: &Artifact| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table);
             let (objects, others): (Vec<_>, Vec<_>) = outputs.into_iter().partition(is_of_objects);
             outputs = others;
@@ -55,7 +58,7 @@ impl FoundResults {
             }
         }
         let corrected_times = corrected_times(place, &folder);
-        Self { folder, outputs, by_time, predicted, corrected_times }
+        Self { folder, outputs, by_time, only_time, predicted, corrected_times }
     }
 }
 

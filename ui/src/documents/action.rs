@@ -65,6 +65,8 @@ pub(crate) enum JobOutput {
         outputs: Vec<Artifact>,
         /// Labels and tables that were saved for a single time point, by time point.
         by_time: BTreeMap<usize, Vec<Artifact>>,
+        /// The time point to which the latest prediction was limited; `None` if it has all.
+        only_time: Option<usize>,
         /// Settings with which the latest prediction found objects.
         predicted: Predicted,
     },

@@ -320,18 +320,19 @@ impl Documents {
                     self.remove_overlay(id, Role::Map);
                 }
                 self.kept_labels.remove(&id);
-                self.show_results(id, outputs, BTreeMap::new());
+                self.show_results(id, outputs, BTreeMap::new(), None);
             }
-            JobOutput::Found { outputs, by_time, predicted } => {
+            JobOutput::Found { outputs, by_time, only_time, predicted } => {
                 if let Some(document) = self.get_mut(id) {
                     document.take_over(predicted);
                 }
                 // They may belong to a prediction that was requested before the stack was opened again.
                 let has = |is: fn(ArtifactKind) -> bool| outputs.iter().any(|a| is(a.kind));
-                if has(|kind| kind == ArtifactKind::Labels) && !has(ArtifactKind::is_maps) {
+                let has_labels = has(|kind| kind == ArtifactKind::Labels) || only_time.is_some();
+                if has_labels && !has(ArtifactKind::is_maps) {
                     self.remove_overlay(id, Role::Map);
                 }
-                self.show_results(id, outputs, by_time);
+                self.show_results(id, outputs, by_time, only_time);
             }
             JobOutput::Measured { labels, table } => self.show_measured(id, &labels, table),
             JobOutput::Live(output) => self.show_live(id, output, effects),

@@ -360,8 +360,12 @@ mod tests {
         wait_for_labels(&mut documents, second, &labels);
         // Results that are found for the stack that was opened again do not take their place; new ones do.
         let outputs = vec![Artifact::new(ArtifactKind::Labels, &predicted)];
-        let found =
-            JobOutput::Found { outputs: outputs.clone(), by_time: BTreeMap::new(), predicted: Predicted::default() };
+        let found = JobOutput::Found {
+            outputs: outputs.clone(),
+            by_time: BTreeMap::new(),
+            only_time: None,
+            predicted: Predicted::default(),
+        };
         assert_eq!(documents.kept_labels.get(&second), Some(&labels));
         documents.show_output(second, found, &mut Effects::default());
         assert!(documents.kept_labels.is_empty() && !documents.opener.is_busy());

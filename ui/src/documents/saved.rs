@@ -58,9 +58,16 @@ fn first_path(results: &[Artifact], kind: ArtifactKind) -> Option<&Path> {
 }
 
 impl Documents {
-    /// Shows the results of all time points, and the results that were saved for single time points. Labels that the
-    /// user had added before the document was opened again stay.
-    pub(super) fn show_results(&mut self, id: u64, outputs: Vec<Artifact>, by_time: BTreeMap<usize, Vec<Artifact>>) {
+    /// Shows the results of all time points, and the results that were saved for single time points. The maps belong to
+    /// `only_time`, if the prediction was limited to it. Labels that the user had added before the document was opened again
+    /// stay.
+    pub(super) fn show_results(
+        &mut self,
+        id: u64,
+        outputs: Vec<Artifact>,
+        by_time: BTreeMap<usize, Vec<Artifact>>,
+        only_time: Option<usize>,
+    ) {
         let kept = self.kept_labels.remove(&id);
         let is_shown = kept.is_none_or(|kept| first_path(&outputs, ArtifactKind::Labels) == Some(kept.as_path()));
         if is_shown && !self.is_series(id) {
@@ -68,7 +75,7 @@ impl Documents {
         }
         let is_of_objects = |a: &Artifact| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table);
         let (all, others): (Vec<_>, Vec<_>) = outputs.into_iter().partition(is_of_objects);
-        self.show_files(id, others, None);
+        self.show_files(id, others, only_time);
         if self.is_series(id) {
             self.saved.insert(id, SavedResults { all, by_time, is_shown });
         }

@@ -39,6 +39,13 @@ pub(crate) enum JobsAction {
     LookForDevices,
     /// Requests the lists of devices and models, after the models on disk have changed.
     RequestLists,
+    /// Sets whether only the shown time point of a document is predicted.
+    OneTime {
+        /// Id of the document.
+        document: u64,
+        /// Whether the other time points are left out.
+        only: bool,
+    },
     /// Sets the tile size Z, Y, X of further predictions; `None` chooses it by work and memory.
     Tile(Option<[usize; 3]>),
     /// Sets how further predictions join tiles; `None` leaves it to the program, which uses no tiles if it can.
@@ -175,6 +182,8 @@ impl Jobs {
             JobsAction::RestartEngine => self.work.restart(),
             JobsAction::LookForDevices => self.work.look_for_devices(),
             JobsAction::RequestLists => self.work.request_lists(),
+            JobsAction::OneTime { document, only: true } => _ = self.one_time.insert(document),
+            JobsAction::OneTime { document, only: false } => _ = self.one_time.remove(&document),
             JobsAction::Tile(tile) => self.tile = tile,
             JobsAction::Blend(blend) => self.blend = blend,
             JobsAction::Overlap(percent) => self.overlap_percent = percent,

@@ -65,6 +65,8 @@ pub(crate) struct Jobs {
     preparing: BTreeSet<u64>,
     /// The documents among them for which all series of their file will be predicted.
     all_series: BTreeSet<u64>,
+    /// Documents of which only the shown time point is predicted.
+    one_time: BTreeSet<u64>,
     /// Tile size Z, Y, X of predictions; `None` chooses it by work and memory.
     tile: Option<[usize; 3]>,
     /// How predictions join tiles; `None` leaves it to the program.
@@ -126,6 +128,7 @@ impl Jobs {
             batch_done: Vec::new(),
             preparing: BTreeSet::new(),
             all_series: BTreeSet::new(),
+            one_time: BTreeSet::new(),
             tile: None,
             blend: None,
             overlap_percent: None,
@@ -291,6 +294,11 @@ impl Jobs {
         self.overwrite.iter().skip(1).filter(is_similar).count()
     }
 
+    /// Whether only the shown time point of a document is predicted.
+    pub(crate) fn predicts_one_time(&self, document: u64) -> bool {
+        self.one_time.contains(&document)
+    }
+
     /// Tile size Z, Y, X of predictions; `None` chooses it by work and memory.
     pub(crate) fn tile(&self) -> Option<[usize; 3]> {
         self.tile
@@ -374,6 +382,7 @@ impl Jobs {
     /// Forgets a document that was closed, and cancels its jobs. A notification reports that a prediction was canceled.
     fn forget_document(&mut self, id: u64, effects: &mut Effects) {
         self.folders.remove(&id);
+        self.one_time.remove(&id);
         self.corrected_times.remove(&id);
         self.preview_objects.remove(&id);
         self.refined.remove(&id);
@@ -398,7 +407,12 @@ impl Jobs {
         let mut effects = Effects::default();
         self.folders.insert(document, found.folder);
         self.corrected_times.insert(document, found.corrected_times);
-        let output = JobOutput::Found { outputs: found.outputs, by_time: found.by_time, predicted: found.predicted };
+        let output = JobOutput::Found {
+            outputs: found.outputs,
+            by_time: found.by_time,
+            only_time: found.only_time,
+            predicted: found.predicted,
+        };
         effects.act(DocumentsAction::Show { document, output: Box::new(output) });
         effects
     }

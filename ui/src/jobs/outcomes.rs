@@ -3,7 +3,7 @@
 use super::Jobs;
 use crate::batch::BatchAction;
 use crate::correct::CorrectionsAction;
-use crate::disk::DocumentEffect;
+use crate::disk::{DocumentEffect, ResultsPlace};
 use crate::document::file_name;
 use crate::documents::{Documents, DocumentsAction, JobOutput, LiveOutput, Predicted};
 use crate::effect::Effects;
@@ -13,6 +13,7 @@ use crate::number_text::counted;
 use crate::panels::capitalized;
 use crate::training::TrainingAction;
 use crate::work::{JobState, JobView, Outcome, Purpose};
+use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::{PredictOutcome, SegmentReport};
 use cytoscope_worker::{JobId, JobResult};
 use std::collections::BTreeSet;
@@ -172,6 +173,13 @@ impl Jobs {
             let (diameter, segment, channels) = (report.diameter, report.segment, report.segment_channels);
             let output = Box::new(JobOutput::Predicted(Predicted { diameter, segment, channels }));
             effects.act(DocumentsAction::Show { document, output });
+            if let Some(shown) = documents.get(document).filter(|d| d.extents.times > report.times) {
+                // They belong to one of several time points, which their record states.
+                let maps = report.outputs.first().map(|output| containing_maps(&output.path));
+                let chosen = maps.and_then(Path::parent).map(Path::to_owned);
+                effects.disk_for(document, DocumentEffect::FindResults(ResultsPlace { chosen, ..self.place(shown) }));
+                continue;
+            }
             let output = Box::new(JobOutput::Files(report.outputs));
             effects.act(DocumentsAction::Show { document, output });
         }

@@ -102,7 +102,8 @@ impl Jobs {
 
     /// The prediction job of a document with the settings of the panel.
     fn prediction_job(&self, document: &Document, out: PathBuf, settings: &Settings) -> Option<PredictJob> {
-        Some(self.prediction_with(self.model(settings)?, document, out, settings))
+        let time = self.one_time.contains(&document.id).then_some(document.time);
+        Some(PredictJob { time, ..self.prediction_with(self.model(settings)?, document, out, settings) })
     }
 
     /// The prediction job of a document at its shown time point as which it is read for the calibration of a model; `None` if
@@ -248,16 +249,15 @@ impl Jobs {
     ) {
         let Some(card) = self.model(display.settings()) else { return };
         let Some(document) = documents.get(id) else { return };
-        let Some((map, channels)) = document.overlay_with_role(Role::Map).map(|o| (o.path.clone(), o.channels)) else {
-            return;
-        };
+        let saved_time = self.keeping.get(&id).map(|(_, time)| *time);
+        let time = saved_time.filter(|_| keep).unwrap_or(document.time);
+        let Some(shown) = document.overlay_with_role(Role::Map).filter(|map| map.is_at(time)) else { return };
+        let (map, channels) = (shown.path.clone(), shown.channels);
         // Another model than that of the prediction may be selected by now.
         let predicted_channels =
             document.segment_channels.filter(|both| both.iter().all(|channel| *channel < channels));
         let [channel, seed_channel] =
             predicted_channels.unwrap_or_else(|| segment_channels(card, display.settings(), channels));
-        let saved_time = self.keeping.get(&id).map(|(_, time)| *time);
-        let time = saved_time.filter(|_| keep).unwrap_or(document.time);
         let name = file_name(&map);
         let stem = match ArtifactKind::from_name(&name) {
             Some((kind, stem)) if kind.is_maps() => stem,
@@ -278,10 +278,11 @@ impl Jobs {
             series: SeriesChoice::Index(document.series),
             channel,
             seed_channel: Some(seed_channel),
-            time,
+            time: if shown.only_time.is_some() { 0 } else { time },
             voxel_um: document.given_voxel_um(),
             assumed_voxel_um: self.assumed_voxel_um(document, display.settings()),
             intensities: keep.then(|| document.path.clone()),
+            intensities_time: shown.only_time,
             options,
             overwrite: Default::default(),
         };
@@ -500,7 +501,12 @@ mod tests {
         let diameter = ObjectDiameter { diameter: 8.0, unit, voxel, nominal_um: 12.0, estimate: None };
         let segment = Some(SegmentOptions { min_volume_um3: 7.0, ..SegmentOptions::default() });
         let predicted = Predicted { diameter: Some(diameter), segment: segment.clone(), channels: Some([0, 1]) };
-        let found = |predicted| JobOutput::Found { outputs: Vec::new(), by_time: Default::default(), predicted };
+        let found = |predicted| JobOutput::Found {
+            outputs: Vec::new(),
+            by_time: Default::default(),
+            only_time: None,
+            predicted,
+        };
         let show = |documents: &mut Documents, output| {
             let _ = documents.apply(DocumentsAction::Show { document: id, output: Box::new(output) });
         };

@@ -182,6 +182,13 @@ fn input(ui: &mut Ui, state: State<'_>, document: &Document, panel: &mut Predict
     if let Some(card) = state.model() {
         diameter_control(ui, state, card, actions);
     }
+    if document.extents.times > 1 {
+        let mut only = state.jobs.predicts_one_time(document.id);
+        let hint = "Leave out the other time points of this stack; the results replace those of all time points";
+        if theme::checkbox(ui, &mut only, "Only this time point").on_hover_text(hint).changed() {
+            actions.send(JobsAction::OneTime { document: document.id, only });
+        }
+    }
 }
 
 /// Draws the settings of how predictions are computed, which results they write, and where.
@@ -358,7 +365,7 @@ fn last_failure(ui: &mut Ui, state: State<'_>, id: u64) {
 /// Sliders that segment the existing map again.
 fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
     let id = document.id;
-    let has_map = document.overlay_with_role(Role::Map).is_some();
+    let has_map = document.overlay_with_role(Role::Map).is_some_and(|map| map.is_at(document.time));
     let Some(card) = state.model() else { return };
     if !has_map || card.task != Some(ModelTask::Segmentation) || state.jobs.prediction(id).is_some() {
         return;

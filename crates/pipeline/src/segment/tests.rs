@@ -100,6 +100,7 @@ fn an_assumed_voxel_size_is_used_where_none_is_stated_and_is_not_written() {
             voxel_um: None,
             assumed_voxel_um,
             intensities: None,
+            intensities_time: None,
             // The object has 18 voxels.
             options: SegmentOptions {
                 threshold: Threshold::Fixed(0.5),
@@ -118,6 +119,28 @@ fn an_assumed_voxel_size_is_used_where_none_is_stated_and_is_not_written() {
     assert_eq!(run("assumed", unknown, assumed), (1, [2.5, 1.0, 1.0], true));
     let stated = VoxelSize::new_um(1.5, 1.0, 1.0);
     assert_eq!(run("stated", stated, assumed), (0, [1.5, 1.0, 1.0], false));
+}
+
+#[test]
+fn objects_of_a_map_of_one_time_point_are_measured_at_this_time_point_of_their_stack() {
+    let folder = tempfile::tempdir().unwrap();
+    let [map, stack, labels, table] =
+        ["x_probability.tif", "x.tif", "x_labels.tif", "x_objects.csv"].map(|name| folder.path().join(name));
+    let array = Array::new("ZYX".parse().unwrap(), vec![4, 8, 8], map_values()).unwrap();
+    write_array(&map, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    let array = Array::new("TZYX".parse().unwrap(), vec![2, 4, 8, 8], [[9u16; 256], [20; 256]].concat()).unwrap();
+    write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    let job = serde_json::json!({
+        "map": map, "labels": labels, "table": table, "intensities": stack, "intensities_time": 1
+    });
+    let job: SegmentJob = serde_json::from_value(job).unwrap();
+    let threshold = Threshold::Fixed(0.5);
+    let options = SegmentOptions { threshold, height: None, min_volume_um3: 1.0, ..SegmentOptions::default() };
+    assert_eq!(SegmentJob { options, ..job }.run(&Context::default()).unwrap().objects, 1);
+    let text = std::fs::read_to_string(&table).unwrap();
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+    let mean = rows[0].iter().position(|name| name.starts_with("mean")).unwrap();
+    assert_eq!(rows[1][mean].parse::<f64>().unwrap(), 20.0, "{text}");
 }
 
 #[cfg(unix)]
