@@ -11,7 +11,7 @@ use cytoscope_ui::command::Command;
 use cytoscope_ui::training::plan::WizardStep;
 use cytoscope_ui::training::run::RunState;
 use eframe::egui::accesskit::Role;
-use eframe::egui::{ViewportCommand, ViewportEvent, ViewportId};
+use eframe::egui::{Key, ViewportCommand, ViewportEvent, ViewportId};
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::Path;
@@ -30,6 +30,38 @@ fn current_step(fixture: &Fixture) -> u64 {
 fn figure(fixture: &Fixture, name: &str) -> String {
     let shown = fixture.on_screen();
     shown.split(" | ").skip_while(|text| *text != name).nth(1).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_run_ends_after_the_maximum_number_of_steps_and_its_package_states_the_license() {
+    let (mut fixture, data) = fixture(40_000);
+    go_to_start_step(&mut fixture, &data);
+    fixture.click("More settings");
+    fixture.until("the section", |w| sees(w, "Max. epochs"));
+    let set = |fixture: &mut Fixture, field: &str, text: &str| {
+        fixture.type_into(field, text);
+        fixture.window.key_press(Key::Enter);
+        fixture.window.run_steps(3);
+    };
+    fixture.click("Max. steps");
+    set(&mut fixture, "Max. steps number", "3");
+    fixture.type_into("License identifier", "cc-by-4.0");
+    fixture.until("what is wrong", |w| sees(w, "which is not an SPDX identifier: write CC-BY-4.0."));
+    accessibility::check(&fixture, "more settings");
+    // The data are split again with another seed.
+    set(&mut fixture, "Seed number", "5");
+    fixture.click_enabled("Start training");
+    fixture.until("the refusal", |w| sees(w, "Training cannot start"));
+    fixture.type_into("License identifier", "CC-BY-4.0");
+    fixture.click_enabled("Start training");
+    let is_started =
+        |w: &Harness<'static, Workbench>| w.state().wizard().plan.job.as_ref().map(|job| job.seed) == Some(5);
+    fixture.until("a training run", is_started);
+    fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
+    let report = fixture.window.state().wizard().report.clone().unwrap();
+    assert_eq!(report.steps, 3);
+    let package = cytoscope_model_package::Package::open(&report.out).unwrap();
+    assert_eq!(package.rdf["license"], "CC-BY-4.0");
 }
 
 #[test]

@@ -54,6 +54,7 @@ fn in_place_of(setting: Setting) -> InWindow {
         Setting::Diameter => Control("\"Object diameter\""),
         Setting::IgnoreLabel => Control("\"Ignore voxels with the label\""),
         Setting::Labels => Control("\"With labels of open stacks\""),
+        Setting::License => Control("\"License\""),
         Setting::MemoryBudget => Control("\"Memory budget\""),
         Setting::OutputTensor => Control("\"Output\""),
         Setting::Overlap => Control("\"Overlap\""),
@@ -84,7 +85,6 @@ fn in_place_of(setting: Setting) -> InWindow {
         | Setting::FromScratch
         | Setting::Input
         | Setting::Json
-        | Setting::License
         | Setting::Like
         | Setting::Mode
         | Setting::Objects

@@ -499,6 +499,7 @@ mod tests {
             device: DeviceRequest::Auto,
             threads: 0,
             without_int8: true,
+            seed: 0,
         };
         let mut training = Training::new(None, TrainConfig::default(), &wake);
         let effects: Vec<Effect> = training.search_ready(Ok(Box::new(job)), &jobs).into_iter().collect();

@@ -51,15 +51,23 @@ impl Wizard {
             Cost::Unknown => String::new(),
             Cost::Measuring(_) => "Timing a few training steps on this machine…".to_owned(),
             Cost::Known(cost) => format!(
-                "On this machine a step takes {} and {} of memory: about {} steps in {}, with validation in between. \
-                 Training can be paused at any time.",
+                "On this machine a step takes {} and {} of memory: {}, with validation in between. Training can be paused at \
+                 any time.",
                 time_text(cost.step_secs),
                 bytes_text(cost.bytes()),
-                count_text(cost.steps_in(minutes)),
-                minutes_text(minutes)
+                steps_text(cost.steps_in(minutes), self.plan.options.steps, minutes)
             ),
             Cost::Failed(reason) => format!("The time per step could not be measured: {reason}"),
         }
+    }
+}
+
+/// The number of steps that fit a time budget, or the maximum number that is set, if it is smaller.
+fn steps_text(in_budget: u64, max_steps: Option<usize>, minutes: f64) -> String {
+    let minutes = minutes_text(minutes);
+    match max_steps.map(|steps| steps as u64).filter(|steps| *steps < in_budget) {
+        Some(steps) => format!("{} of about {} possible steps in {minutes}", count_text(steps), count_text(in_budget)),
+        None => format!("about {} steps in {minutes}", count_text(in_budget)),
     }
 }
 
@@ -148,6 +156,13 @@ mod tests {
             assert!(cancels(&mut training, is_shown));
             assert_eq!(training.wizard.costing.cost, Cost::Unknown);
         }
+    }
+
+    #[test]
+    fn a_maximum_number_of_steps_below_those_that_the_time_allows_is_stated() {
+        assert_eq!(steps_text(1200, None, 5.0), "about 1,200 steps in 5 minutes");
+        assert_eq!(steps_text(1200, Some(2000), 5.0), "about 1,200 steps in 5 minutes");
+        assert_eq!(steps_text(1200, Some(100), 5.0), "100 of about 1,200 possible steps in 5 minutes");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 pub(crate) mod estimate;
 pub mod full_precision;
 pub mod models;
+pub mod options;
 pub mod plan;
 pub mod run;
 pub mod search;
@@ -223,7 +224,8 @@ impl Wizard {
 
     /// The training job for the current choices and an output path.
     fn job(&self, out: PathBuf) -> Option<TrainJob> {
-        let mut config = self.chosen_config();
+        let options = &self.plan.options;
+        let mut config = options.limited(options.licensed(self.chosen_config()));
         config.budget.minutes = Some(self.plan.minutes);
         Some(TrainJob {
             task: self.plan.task,
@@ -233,7 +235,7 @@ impl Wizard {
             config,
             resume: false,
             restart: false,
-            seed: 0,
+            seed: options.seed,
             threads: self.plan.threads.unwrap_or(0),
             without_int8: self.plan.without_int8,
             device: self.plan.device,

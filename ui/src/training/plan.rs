@@ -1,5 +1,6 @@
 //! The choices of the training wizard, saved in a file of each window so that they outlive it.
 
+use super::options::RunOptions;
 use super::search::SettingsSearch;
 use crate::stored::{copy_changes, from_readable, read_json};
 use cytoscope_engine::{DeviceRequest, Precision};
@@ -124,6 +125,8 @@ pub struct WizardPlan {
     pub without_int8: bool,
     /// Whether a run in 16-bit floats is followed by one in 32-bit floats, to compare the scores.
     pub compare_precision: bool,
+    /// Settings that are rarely changed.
+    pub options: RunOptions,
     /// Search for training settings.
     pub search: SettingsSearch,
     /// Name of the model.
@@ -155,6 +158,7 @@ impl Default for WizardPlan {
             performance: None,
             without_int8: false,
             compare_precision: false,
+            options: RunOptions::default(),
             search: SettingsSearch::default(),
             name: String::new(),
             job: None,

@@ -155,6 +155,9 @@ pub struct SearchJob {
     pub threads: usize,
     /// Whether the network is left in float.
     pub without_int8: bool,
+    /// Random seed of the split of the data and of the patches.
+    #[serde(default)]
+    pub seed: u64,
 }
 
 impl SearchJob {
@@ -229,6 +232,7 @@ impl SearchJob {
         arguments.push(OsString::from(format!("--steps={}", self.steps)));
         arguments.push(OsString::from(format!("--device={}", self.device)));
         arguments.push(OsString::from(format!("--threads={}", self.threads)));
+        arguments.push(OsString::from(format!("--seed={}", self.seed)));
         let switches = [("--without-int8", self.without_int8), ("--resume", resume)];
         arguments.extend(switches.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| OsString::from(name)));
         arguments
@@ -329,7 +333,7 @@ impl Training {
         let wizard = &self.wizard;
         let is_ready = wizard.is_usable() && wizard.saving == Saving::No && !self.starting;
         let Some(data) = wizard.plan.data.clone().filter(|_| is_ready) else { return };
-        if let Some(problem) = wizard.found_settings_problem() {
+        if let Some(problem) = wizard.settings_problem() {
             return effects.error("The search cannot start", problem);
         }
         let plan = &wizard.plan;
@@ -343,8 +347,10 @@ impl Training {
             device: plan.device,
             threads: plan.threads.unwrap_or(0),
             without_int8: plan.without_int8,
+            seed: plan.options.seed,
         };
-        let setup = SearchSetup { job, config: wizard.chosen_config(), ranges: plan.search.ranges.clone() };
+        let config = plan.options.licensed(wizard.chosen_config());
+        let setup = SearchSetup { job, config, ranges: plan.search.ranges.clone() };
         if jobs.can_tune() {
             effects.act(JobsAction::PrepareSearch(Box::new(setup)));
             self.forget_cost(effects);

@@ -21,6 +21,7 @@ fn job(out: PathBuf) -> SearchJob {
         device: DeviceRequest::Auto,
         threads: 0,
         without_int8: true,
+        seed: 5,
     }
 }
 
@@ -211,7 +212,9 @@ fn a_search_runs_with_the_settings_and_ranges_beside_its_package() {
         words[..3],
         ["train".to_owned(), format!("--search={}", space.display()), format!("--config={}", settings.display())]
     );
-    for word in ["--task=labelfree", "--from=scratch", "--trials=2", "--steps=20", "--without-int8", "--resume"] {
+    let options =
+        ["--task=labelfree", "--from=scratch", "--trials=2", "--steps=20", "--seed=5", "--without-int8", "--resume"];
+    for word in options {
         assert!(words.iter().any(|one| one == word), "{word} in {words:?}");
     }
     // Ranges that cannot be used are refused before a process is started.

@@ -1,6 +1,7 @@
 //! The state of training: the wizard and its run, and what the user can do with them.
 
 use super::models::{Saving, TrainedModelFormat};
+use super::options::RunOptions;
 use super::plan::{self, WizardPlan, WizardStep};
 use super::run::{RunState, TrainingRun};
 use super::search::{SearchAction, SettingsSearch};
@@ -73,6 +74,8 @@ pub(crate) enum TrainingAction {
     WithoutInt8(bool),
     /// Sets whether the next run in 16-bit floats is followed by one in 32-bit floats, to compare the scores.
     ComparePrecision(bool),
+    /// Sets the settings that are rarely changed.
+    Options(Box<RunOptions>),
     /// Tunes the settings of training runs with the chosen data and start model.
     Tune,
     /// An action on the search for training settings.
@@ -121,7 +124,7 @@ pub(crate) struct Training {
     /// Number of data checks so far.
     checks: u64,
     /// When the settings of the files changed, until they are checked.
-    files_changed: Option<Instant>,
+    pub(super) files_changed: Option<Instant>,
     /// Whether the folder of the next run is being created.
     pub(super) starting: bool,
     /// Whether the run that is being started is to end at once with its best network.
@@ -184,11 +187,7 @@ impl Training {
                     // The start model has another number of channels.
                     (wizard.plan.from, wizard.plan.start_chosen) = (TrainStart::Scratch, false);
                 }
-                if let Check::Running(id) = wizard.check {
-                    effects.act(JobsAction::Cancel(id));
-                }
-                wizard.check = Check::None;
-                self.files_changed = Some(Instant::now());
+                self.check_soon(&mut effects);
             }
             TrainingAction::ForegroundOnly(only) => {
                 if wizard.plan.foreground_only != only {
@@ -214,6 +213,7 @@ impl Training {
             TrainingAction::Performance(request) => wizard.plan.performance = Some(request),
             TrainingAction::WithoutInt8(without_int8) => wizard.plan.without_int8 = without_int8,
             TrainingAction::ComparePrecision(compare) => wizard.plan.compare_precision = compare,
+            TrainingAction::Options(options) => self.set_options(*options, &mut effects),
             TrainingAction::Tune => self.tune(&mut effects),
             TrainingAction::Search(action) => self.apply_to_search(action, jobs, &mut effects),
             TrainingAction::Name(name) => wizard.plan.name = name,
@@ -279,15 +279,15 @@ impl Training {
         let title = format!("Checking {}", file_name(&data));
         let config = self.wizard.chosen_config();
         let details = Some(self.wizard.folder.join(DETAILS));
-        let from = Some(self.wizard.plan.from.clone());
-        let job = CheckJob { task: self.wizard.plan.task, data, config, seed: 0, details, from };
+        let (from, seed) = (Some(self.wizard.plan.from.clone()), self.wizard.plan.options.seed);
+        let job = CheckJob { task: self.wizard.plan.task, data, config, seed, details, from };
         self.wizard.check = Check::Running(jobs.request(title, Purpose::Check, Job::TrainCheck(job), effects));
     }
 
     fn tune(&mut self, effects: &mut Effects) {
         let wizard = &self.wizard;
         let Some(data) = wizard.plan.data.clone().filter(|_| wizard.is_usable() && !self.starting) else { return };
-        if let Some(problem) = wizard.found_settings_problem() {
+        if let Some(problem) = wizard.settings_problem() {
             return effects.error("Tuning cannot start", problem);
         }
         let from = wizard.plan.from.clone();
@@ -307,7 +307,7 @@ impl Training {
         if self.starting || !is_ready || jobs.tuning().is_some() {
             return;
         }
-        if let Some(problem) = wizard.found_settings_problem() {
+        if let Some(problem) = wizard.settings_problem() {
             return effects.error("Training cannot start", problem);
         }
         let name = plan::clean_name(&wizard.plan.name);
@@ -442,7 +442,8 @@ impl Training {
         let wizard = &mut self.wizard;
         let WizardPlan { task, minutes, workers, batch, memory_mib, threads, .. } = wizard.plan;
         let WizardPlan { accumulate, device, precision, performance, compare_precision, .. } = wizard.plan;
-        let kept = WizardPlan { task, minutes, workers, batch, memory_mib, threads, ..WizardPlan::default() };
+        let kept = WizardPlan { options: wizard.plan.options.clone(), ..WizardPlan::default() };
+        let kept = WizardPlan { task, minutes, workers, batch, memory_mib, threads, ..kept };
         // Its trials may still be running; their settings are those of other data.
         let search = SettingsSearch { used: Vec::new(), ..wizard.plan.search.clone() };
         wizard.plan = WizardPlan { accumulate, device, precision, performance, compare_precision, search, ..kept };

@@ -3,6 +3,7 @@
 mod cards;
 mod data;
 mod files;
+mod options;
 mod progress;
 mod results;
 mod save_and_use;

@@ -1,5 +1,6 @@
 //! The Settings page: start model, time budget, device, memory and threads, and model name.
 
+use super::options::options_section;
 use super::search::search_section;
 use super::{cards, icon_text_button, name_field, page_header, title};
 use crate::action::Actions;
@@ -88,6 +89,7 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if state.jobs.has_engine() && wizard.is_usable() && tune_button(ui, state, TUNE_HINT, actions) {
         actions.send(TrainingAction::Tune);
     }
+    options_section(ui, wizard, actions);
     search_section(ui, state, actions);
     title(ui, "Model name");
     name_field(ui, &wizard.plan.name, true, egui::vec2(8.0, 5.0), actions);

@@ -1,0 +1,73 @@
+//! The settings of the Settings page that are rarely changed: limits beside the time budget, the seed, and the license.
+
+use crate::action::Actions;
+use crate::panels::{OptionalNumber, SettingRow, number_field};
+use crate::theme;
+use crate::training::options::RunOptions;
+use crate::training::{TrainingAction, Wizard};
+use eframe::egui::{self, RichText, Ui};
+
+/// Highest number of steps or epochs that can be set.
+const MAX_STEPS: u64 = 10_000_000;
+/// Highest seed that can be set.
+const MAX_SEED: f64 = u32::MAX as f64;
+
+/// Draws the section, which is closed at first unless something is set.
+pub(super) fn options_section(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
+    let before = &wizard.plan.options;
+    let mut options = before.clone();
+    let is_set = *before != RunOptions::default();
+    egui::CollapsingHeader::new("More settings").default_open(is_set).show(ui, |ui| {
+        egui::Grid::new("more training settings").num_columns(2).spacing([20.0, 6.0]).show(ui, |ui| {
+            let hint =
+                "End after this number of passes over the training patches, if the time budget is not over before";
+            most(ui, "Max. epochs", "epochs", hint, 30, &mut options.epochs);
+            let hint = "End after this number of optimizer updates, if the time budget is not over before";
+            most(ui, "Max. steps", "steps", hint, 1000, &mut options.steps);
+            seed(ui, &mut options.seed);
+            license(ui, &mut options.license);
+        });
+        if let Some(problem) = before.license_problem() {
+            ui.add(egui::Label::new(RichText::new(problem).color(theme::warn(ui.visuals()))).wrap());
+        }
+    });
+    if options != *before {
+        actions.send(TrainingAction::Options(Box::new(options)));
+    }
+}
+
+/// Draws a limit beside the time budget, which is `first` once it is set.
+fn most(ui: &mut Ui, name: &str, unit: &str, hint: &str, first: u64, value: &mut Option<usize>) {
+    let number = OptionalNumber { name, unit, hint, unset: "as the time allows", first, range: 1..=MAX_STEPS };
+    if let Some(chosen) = number.show(ui, SettingRow::Grid, value.map(|n| n as u64)) {
+        *value = chosen.map(|n| n as usize);
+    }
+}
+
+fn seed(ui: &mut Ui, value: &mut u64) {
+    let label = |ui: &mut Ui| {
+        let hint = "The same seed gives the same validation set and the same training patches";
+        ui.label("Seed").on_hover_text(hint);
+    };
+    let mut shown = *value as f64;
+    if SettingRow::Grid.show(ui, label, |ui| number_field(ui, &mut shown, 0.0..=MAX_SEED, 0.1, "Seed number")) {
+        *value = shown as u64;
+    }
+}
+
+fn license(ui: &mut Ui, value: &mut String) {
+    let label = |ui: &mut Ui| {
+        let hint = "License of the model, an identifier of https://spdx.org/licenses such as CC-BY-4.0";
+        ui.label("License").on_hover_text(hint);
+    };
+    let field = |ui: &mut Ui| {
+        let edit = egui::TextEdit::singleline(value).hint_text("of the start model, or none").desired_width(200.0);
+        let edit = ui.add(edit);
+        edit.widget_info(|| {
+            let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "License identifier");
+            info.current_text_value = Some(value.clone());
+            info
+        });
+    };
+    SettingRow::Grid.show(ui, label, field);
+}
