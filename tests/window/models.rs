@@ -150,6 +150,12 @@ fn a_model_is_calibrated_with_the_open_stack_and_exported_in_each_format() {
     fixture.type_into("Maximum relative error", "0.2");
     fixture.window.key_press(Key::Enter);
     fixture.window.run_steps(3);
+    // A layer that the network does not have is refused with the names of those that it has.
+    fixture.type_into("Names of layers in float", "nosuch");
+    fixture.click_enabled("Quantize");
+    fixture
+        .until("the layers", |w| sees(w, "the model has no layer \"nosuch\" to keep in float") && sees(w, "head.out"));
+    fixture.type_into("Names of layers in float", "head.out");
     fixture.click_enabled("Quantize");
     fixture.until("the quantized model", |w| sees(w, "net-int8 was added to your models"));
     let (net, quantized) = (fixture.path("settings/models/net.onnx"), fixture.path("settings/models/net-int8"));
@@ -157,6 +163,8 @@ fn a_model_is_calibrated_with_the_open_stack_and_exported_in_each_format() {
     let record = read_record(&quantized);
     let job = &record["job"]["quantization"];
     assert!(job["mode"] == "static" && job["accuracy_budget"] == 0.2, "{record}");
+    assert!(job["keep_float"] == serde_json::json!(["head.out"]), "{record}");
+    assert!(fixture.sees("head.out in float: "), "{}", fixture.on_screen());
     let read = &job["predictions"][0];
     assert_eq!(read["inputs"], serde_json::json!([fixture.path("stack.npy").display().to_string()]), "{record}");
     assert_eq!(

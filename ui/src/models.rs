@@ -23,7 +23,7 @@ use cytoscope_pipeline::{
 use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_storage::Overwrite;
 use cytoscope_worker::{Job, JobId, JobResult};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Default of the maximum minutes of quantization-aware training.
@@ -53,6 +53,8 @@ pub(crate) enum ModelsAction {
     QatMinutes(f64),
     /// Sets the maximum steps of quantization-aware training; `None` leaves them to the program.
     QatSteps(Option<u64>),
+    /// Sets the names of the layers of the shown model that stay in float, separated by commas.
+    KeepFloat(String),
     /// Sets whether a quantized model has no float network.
     WithoutFloat(bool),
     /// Sets the maximum relative L2 error of a quantized model.
@@ -134,6 +136,8 @@ pub(crate) struct Models {
     mode: QuantizeMode,
     qat_minutes: f64,
     qat_steps: Option<u64>,
+    /// Names of the layers that stay in float when a model is quantized, as typed.
+    keep_float: BTreeMap<PathBuf, String>,
     without_float: bool,
     accuracy_budget: f64,
     /// The model that the user was asked to remove.
@@ -158,6 +162,7 @@ impl Models {
             mode: QuantizeMode::Static,
             qat_minutes: QAT_MINUTES,
             qat_steps: None,
+            keep_float: BTreeMap::new(),
             without_float: false,
             accuracy_budget: ACCURACY_BUDGET,
             removal: None,
@@ -200,6 +205,11 @@ impl Models {
     /// Maximum steps of quantization-aware training; `None` leaves them to the program.
     pub(crate) fn qat_steps(&self) -> Option<u64> {
         self.qat_steps
+    }
+
+    /// Names of the layers that stay in float when a model is quantized, as typed: separated by commas.
+    pub(crate) fn keep_float(&self, model: &Path) -> &str {
+        self.keep_float.get(model).map_or("", String::as_str)
     }
 
     /// Whether a quantized model has no float network.
@@ -268,6 +278,11 @@ impl Models {
             ModelsAction::QuantizeMode(mode) => self.mode = mode,
             ModelsAction::QatMinutes(minutes) => self.qat_minutes = minutes,
             ModelsAction::QatSteps(steps) => self.qat_steps = steps,
+            ModelsAction::KeepFloat(layers) => {
+                if let Some(model) = self.shown.clone() {
+                    self.keep_float.insert(model, layers);
+                }
+            }
             ModelsAction::WithoutFloat(without_float) => self.without_float = without_float,
             ModelsAction::AccuracyBudget(budget) => self.accuracy_budget = budget,
             ModelsAction::Quantize => {
@@ -442,7 +457,7 @@ impl Models {
             calibrate: Vec::new(),
             predictions: stacks,
             accuracy_budget: self.accuracy_budget,
-            keep_float: Default::default(),
+            keep_float: layer_names(self.keep_float(model)),
             without_float: self.without_float,
             overwrite: Overwrite::Refuse,
         };
@@ -451,6 +466,11 @@ impl Models {
         let minutes = is_trained.then_some(self.qat_minutes);
         Job::Quantize { quantization, minutes, steps: self.qat_steps.filter(|_| is_trained) }
     }
+}
+
+/// The names of layers in a text, which are separated by commas.
+fn layer_names(text: &str) -> BTreeSet<String> {
+    text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// Name of a model file or folder, without the extension of a file.
@@ -498,6 +518,22 @@ mod tests {
             assert_eq!((given_minutes, given_steps), (minutes, steps));
             assert!(quantization.without_float);
         }
+    }
+
+    #[test]
+    fn layers_that_are_typed_for_a_model_stay_in_float_in_this_model_only() {
+        let wake: Wake = Arc::new(|| {});
+        let (mut models, jobs) = (Models::new(None), Jobs::new(None, None, None, &wake));
+        let [net, other] = ["/m/net", "/m/other"].map(Path::new);
+        models.shown = Some(net.to_owned());
+        let _ = models.apply(ModelsAction::KeepFloat(" head.out, down.1.conv,".to_owned()), &jobs);
+        let kept = |model: &Path| {
+            let job = models.quantization(model, PathBuf::from("/m/int8"), Vec::new());
+            let Job::Quantize { quantization, .. } = job else { panic!() };
+            quantization.keep_float.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(kept(net), ["down.1.conv", "head.out"]);
+        assert!(kept(other).is_empty());
     }
 
     #[test]

@@ -418,10 +418,34 @@ fn quantize_options(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             actions.send(ModelsAction::QatSteps(steps));
         }
     }
+    if let Some(model) = state.models.shown() {
+        layers_in_float(ui, state.models.keep_float(model), actions);
+    }
     let mut without_float = state.models.without_float();
     let hint = "Leave the float network out: the package is smaller, but cannot run on GPUs";
     if theme::checkbox(ui, &mut without_float, "Without float network").on_hover_text(hint).changed() {
         actions.send(ModelsAction::WithoutFloat(without_float));
+    }
+}
+
+/// Draws the names of the layers that stay in float.
+fn layers_in_float(ui: &mut Ui, typed: &str, actions: &mut Actions) {
+    let mut text = typed.to_owned();
+    let row = ui.horizontal(|ui| {
+        ui.label("Layers in float");
+        let edit = egui::TextEdit::singleline(&mut text).hint_text("chosen by the error").desired_width(240.0);
+        ui.add(edit)
+    });
+    row.inner.widget_info(|| {
+        let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Names of layers in float");
+        info.current_text_value = Some(text.clone());
+        info
+    });
+    let hint = "Names of layers that stay in float, separated by commas. The result of a quantization names the layers that it \
+                left in float; a name that the model lacks is refused with the names of all";
+    row.inner.on_hover_text(hint);
+    if text != typed {
+        actions.send(ModelsAction::KeepFloat(text));
     }
 }
 
