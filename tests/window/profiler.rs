@@ -6,7 +6,7 @@ use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::DiameterRequest;
 use cytoscope_profile::{
     DeviceMemory, DeviceTime, DiameterCertainty, DiameterFacts, EngineMemory, InputFacts, Joining, MachinePeak,
-    Recorder, RunFacts, RunRecord, Stage, TileFacts, TrainingFacts,
+    MemoryMark, Recorder, RunFacts, RunRecord, SpanRecord, Stage, StoredRun, TileFacts, TrainingFacts,
 };
 use cytoscope_ui::command::Command;
 use cytoscope_ui::opener::{ProfileFormat, ProfileTable};
@@ -404,6 +404,40 @@ fn device_memory_is_plotted_and_exported() {
     let csv = std::fs::read_to_string(csv).unwrap();
     assert!(csv.lines().next().unwrap().ends_with("arena_bytes,device_allocated_bytes,device_reserved_bytes"), "{csv}");
     assert!(csv.contains(",5242880,314572800,536870912\n"), "{csv}");
+}
+
+#[test]
+fn marks_and_growth_of_the_memory_are_those_of_the_command_line() {
+    let mut fixture = Fixture::new();
+    let span = |name: &'static str, start_us: f64, change_mib: i64| SpanRecord {
+        resident_change_bytes: Some(change_mib << 20),
+        ..SpanRecord::new(Stage::Load, name, start_us, 1000.0)
+    };
+    let mark = |label: &'static str, at_us: f64, mib: u64| MemoryMark {
+        label: label.into(),
+        at_us,
+        resident_bytes: mib << 20,
+    };
+    let record = RunRecord::new("cytoscope 0", "predict", &Recorder::new(), RunFacts::default());
+    let spans = vec![span("weights", 2e6, 5), span("maps", 3e6, 9), span("freed", 4e6, -1)];
+    let marks = vec![mark("model loaded", 1e6, 40), mark("stack predicted", 5e6, 60)];
+    let run = StoredRun { record, spans, marks, timeline: Vec::new(), spans_not_kept: 0 };
+    let mut text = Vec::new();
+    run.write_trace(&mut text).unwrap();
+    let path = fixture.path("run.json");
+    std::fs::write(&path, text).unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_cytoscope"));
+    let printed = String::from_utf8(command.arg("profile").arg(&path).output().unwrap().stdout).unwrap();
+    fixture.window.state_mut().send(Command::ToggleProfiler);
+    open(&mut fixture, &path);
+    fixture.click("Memory");
+    accessibility::check(&fixture, "marks of the memory");
+    for name in ["model loaded", "stack predicted", "load (maps)", "load (weights)"] {
+        let line = printed.lines().find_map(|line| line.trim().strip_prefix(name));
+        let listed = format!("{name}: {}", line.unwrap_or_else(|| panic!("no {name} in {printed}")).trim());
+        assert!(fixture.sees(&listed), "{listed}: {}", fixture.on_screen());
+    }
+    assert!(!fixture.sees("load (freed)"), "{}", fixture.on_screen());
 }
 
 #[test]

@@ -55,7 +55,9 @@ pub use facts::{
 pub use machine::{available_bytes, cpu_name, default_budget_bytes, total_bytes};
 pub use memory::{MemoryMark, bytes_text, peak_resident_bytes, recent_peak_bytes, resident_bytes, restart_peak};
 pub use roofline::{Bound, MachinePeak, RooflinePoint, roofline, share_of_peak};
-pub use run::{MAX_RUN_BYTES, OperatorTotal, RUN_FORMAT, RunFileError, RunRecord, StoredRun, operator_totals};
+pub use run::{
+    MAX_RUN_BYTES, OperatorTotal, RUN_FORMAT, RunFileError, RunRecord, StoredRun, growing_spans, operator_totals,
+};
 pub use slowdown::Slowdown;
 pub use stage::{Stage, StageTotal, computing_share, since};
 pub use tables::{ComparedRun, RunTable};

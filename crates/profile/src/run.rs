@@ -83,6 +83,14 @@ impl OperatorTotal {
     }
 }
 
+/// Returns the spans during which the memory of the process grew, those with the largest growth first.
+pub fn growing_spans(spans: &[SpanRecord]) -> Vec<&SpanRecord> {
+    let growth = |span: &SpanRecord| span.resident_change_bytes.unwrap_or(0);
+    let mut growing: Vec<&SpanRecord> = spans.iter().filter(|span| growth(span) > 0).collect();
+    growing.sort_by_key(|span| std::cmp::Reverse(growth(span)));
+    growing
+}
+
 /// Returns the totals of all operators among the spans, the longest first.
 pub fn operator_totals(spans: &[SpanRecord]) -> Vec<OperatorTotal> {
     let operators = span_totals(spans).into_iter().filter(|total| total.stage == Stage::Op);
@@ -333,10 +341,7 @@ impl StoredRun {
 
     /// Returns the spans during which the memory of the process grew, those with the largest growth first.
     pub fn growing_spans(&self) -> Vec<&SpanRecord> {
-        let growth = |span: &SpanRecord| span.resident_change_bytes.unwrap_or(0);
-        let mut growing: Vec<&SpanRecord> = self.spans.iter().filter(|span| growth(span) > 0).collect();
-        growing.sort_by_key(|span| std::cmp::Reverse(growth(span)));
-        growing
+        growing_spans(&self.spans)
     }
 
     /// Writes the run as a Chrome trace, which [`StoredRun::from_json`] reads.

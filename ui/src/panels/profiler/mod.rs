@@ -23,8 +23,8 @@ use crate::theme;
 use crate::work::{JobState, JobView};
 use comparison::RunComparison;
 use cytoscope_profile::{
-    Advice, MachinePeak, Slowdown, SpanTotal, Stage, StageTotal, advise, bytes_text, operator_totals, span_totals,
-    step_durations_secs, time_text, total_bytes,
+    Advice, MachinePeak, Slowdown, SpanRecord, SpanTotal, Stage, StageTotal, advise, bytes_text, growing_spans,
+    operator_totals, span_totals, step_durations_secs, time_text, total_bytes,
 };
 use cytoscope_storage::by_count;
 use eframe::egui::{self, Align2, FontId, Rect, RichText, Sense, Ui, pos2, vec2};
@@ -54,6 +54,9 @@ const NARROW_WIDTH: f32 = 900.0;
 
 /// Width of the list of the runs to compare with, in points.
 const COMPARE_WIDTH: f32 = 190.0;
+
+/// Number of spans that are listed with the growth of the memory during them.
+const GROWING_SPANS: usize = 10;
 
 /// Views of a run's profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -118,6 +121,8 @@ struct Derived {
     at: Instant,
     advice: Vec<Advice>,
     rows: Vec<SpanTotal>,
+    /// The spans during which the memory of the process grew most.
+    growing: Vec<SpanRecord>,
     /// Whether a device other than the CPU ran networks.
     used_gpu: bool,
     /// Computed when the timeline is shown.
@@ -150,6 +155,7 @@ impl Derived {
             at: Instant::now(),
             advice: advise(&facts, &operators),
             rows: span_totals(run.spans()),
+            growing: growing_spans(run.spans()).into_iter().take(GROWING_SPANS).cloned().collect(),
             used_gpu: facts.used_gpu(),
             lanes: OnceCell::new(),
             roofline,
@@ -380,7 +386,7 @@ fn profile(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, run: Sho
         match (profiler.view, &derived.comparison) {
             (ProfileView::Advice, _) => advice::advice(ui, state, run, &derived.advice, actions),
             (ProfileView::Training, _) => training::training(ui, run, derived.steps.as_ref()),
-            (ProfileView::Memory, _) => memory::memory(ui, run),
+            (ProfileView::Memory, _) => memory::memory(ui, run, &derived.growing),
             (ProfileView::Comparison, Some(compared)) => {
                 if let Some(other) = other {
                     comparison::comparison(ui, [run, other], compared, &profiler.search);
