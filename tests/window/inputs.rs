@@ -1,9 +1,11 @@
 //! Inputs of a prediction: the chosen channel, the previewed preprocessing steps, and the object diameter with its ring.
 
+use crate::accessibility;
 use crate::fixture::{Fixture, bundled_sample, read_json, sees};
-use crate::gestures::{SHAPE, screen_position, voxel_um};
+use crate::gestures::{SHAPE, enter_path, screen_position, voxel_um};
 use crate::predict::save_two_outputs;
 use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, write_array};
+use cytoscope_graph::{BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
 use cytoscope_pipeline::DiameterRequest;
 use cytoscope_ui::data::plane::Orientation;
 use cytoscope_ui::document::Role;
@@ -12,6 +14,7 @@ use cytoscope_ui::theme;
 use cytoscope_volume::{Array, VoxelSize};
 use eframe::egui::{Key, Shape};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Shape Z, Y, X of the stack with two channels.
 const SMALL: [usize; 3] = [4, 24, 32];
@@ -106,6 +109,66 @@ fn the_chosen_channel_is_predicted_after_the_previewed_steps() {
         let want = (f64::from(*want) - mean) / deviation;
         assert!((f64::from(*got) - want).abs() < 0.01, "voxel {i}: {got}, expected {want}");
     }
+}
+
+/// Writes a network that adds its input `nuclei` and ten times its input `membrane`.
+fn save_two_inputs(path: &Path) {
+    let mut graph = Graph::new("two inputs");
+    let free = |name: &str| Dim::Free(name.to_owned());
+    let shape = || vec![Dim::Fixed(1), Dim::Fixed(1), free("z"), free("y"), free("x")];
+    let scaled = [("nuclei", 1.0f32), ("membrane", 10.0)].map(|(name, factor)| {
+        let input = graph.add_input(name, ElementType::F32, shape());
+        let weight = Tensor::new([1, 1, 1, 1, 1], vec![factor]).unwrap();
+        let weight = graph.add_initializer(format!("{name} weight"), weight);
+        Some(graph.push(format!("{name} conv"), Op::Conv(ConvAttrs::same(&[1, 1, 1])), &[Some(input), Some(weight)]))
+    });
+    let sum = graph.push("sum", Op::Binary(BinaryOp::Add), &scaled);
+    graph.outputs.push(sum);
+    graph.values[sum.index()].dtype = Some(ElementType::F32);
+    graph.values[sum.index()].shape = Some(shape());
+    cytoscope_onnx::save(&graph, path).unwrap();
+}
+
+#[test]
+fn an_input_of_a_model_is_read_from_another_file_as_on_the_command_line() {
+    let [nz, ny, nx] = SMALL;
+    let mut fixture = Fixture::with(|folder| {
+        std::fs::create_dir_all(folder.join("settings/models")).unwrap();
+        save_two_inputs(&folder.join("settings/models/inputs.onnx"));
+        std::fs::write(folder.join("settings/settings.json"), r#"{"model": "inputs", "device": "cpu"}"#).unwrap();
+        let stack = Array::new("ZYX".parse().unwrap(), vec![nz, ny, nx], ramp()).unwrap();
+        write_array(&folder.join("stack.tif"), &stack, &WriteSpec::of(&stack, Container::ImageJ)).unwrap();
+        let values = [ramp().into_iter().rev().collect::<Vec<u16>>(), vec![7; nz * ny * nx]].concat();
+        let other = Array::new("CZYX".parse().unwrap(), vec![2, nz, ny, nx], values).unwrap();
+        let mut spec = WriteSpec::of(&other, Container::OmeTiff);
+        spec.channels = ["actin", "dna"].map(|name| Channel { name: name.to_owned(), color_rgb: None }).to_vec();
+        write_array(&folder.join("other.ome.tif"), &other, &spec).unwrap();
+        vec![folder.join("stack.tif")]
+    });
+    fixture.settle();
+    fixture.window.state_mut().use_own_file_dialog();
+    let other = fixture.path("other.ome.tif");
+    fixture.click("File of membrane…");
+    enter_path(&mut fixture, &other);
+    fixture.until("the file", |w| sees(w, "other.ome.tif") && sees(w, "Read membrane from the stack"));
+    fixture.type_into("Channels of membrane", "actin");
+    accessibility::check(&fixture, "inputs in files");
+    fixture.click_enabled("Predict this stack");
+    fixture.until("the map", |w| w.state().document().is_some_and(|d| d.overlay_with_role(Role::Map).is_some()));
+    let map = fixture.window.state().document().unwrap().overlay_with_role(Role::Map).unwrap().path.clone();
+    let line = fixture.path("line");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_cytoscope"));
+    command.arg("predict").arg(fixture.path("stack.tif")).arg("--out").arg(&line).args(["--device", "cpu", "--model"]);
+    command.arg(fixture.path("settings/models/inputs.onnx"));
+    let ran = command.arg("--input").arg(format!("membrane={}:actin", other.display())).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let expected = std::fs::read(line.join(map.file_name().unwrap())).unwrap();
+    assert!(std::fs::read(&map).unwrap() == expected, "the maps differ");
+    // Without the file, the stack lacks a channel, and the failure names the control.
+    fixture.click("Read membrane from the stack");
+    assert!(!fixture.sees("other.ome.tif"), "{}", fixture.on_screen());
+    fixture.click_enabled("Predict this stack");
+    fixture.until("the failure", |w| sees(w, "\"Inputs in files\""));
 }
 
 /// Median diameter in µm of spheres with the volumes of the sample's true objects that touch no side of it.

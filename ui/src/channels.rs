@@ -19,7 +19,34 @@ pub(crate) fn input_channels(card: &ModelCard, document: &Document, settings: &S
 
 /// As [`input_channels`], among channels with these names.
 pub(crate) fn input_channels_among(card: &ModelCard, names: &[&str], settings: &Settings) -> Vec<usize> {
-    choose(card.input_channels, &card.input_channel_names, remembered(card, settings), names)
+    channels_of_inputs(card, 0..card.input_channels, names, settings)
+}
+
+/// As [`input_channels_among`], for some inputs of a model, by their numbers: the others are read from other files.
+pub(crate) fn channels_of_inputs(
+    card: &ModelCard,
+    inputs: impl Iterator<Item = usize>,
+    names: &[&str],
+    settings: &Settings,
+) -> Vec<usize> {
+    choose(inputs, &card.input_channel_names, remembered(card, settings), names)
+}
+
+/// The names to remember for all inputs of a model, after channels were chosen for some of them: pairs of the number of an
+/// input and the name of its channel.
+pub(crate) fn names_to_remember(card: &ModelCard, chosen: &[(usize, &str)], settings: &Settings) -> Vec<String> {
+    let before = |input: usize| remembered(card, settings).get(input).or_else(|| card.input_channel_names.get(input));
+    let name = |input: usize| match chosen.iter().find(|(of, _)| *of == input) {
+        Some((_, name)) => (*name).to_owned(),
+        None => before(input).cloned().unwrap_or_default(),
+    };
+    (0..card.input_channels).map(name).collect()
+}
+
+/// Returns the channels in a text, which are separated by commas.
+pub(crate) fn parse_channels(text: &str) -> Vec<ChannelRef> {
+    // Every text is a number or a name.
+    text.split(',').filter(|part| !part.trim().is_empty()).filter_map(|part| part.parse().ok()).collect()
 }
 
 /// The names of the channels that are remembered for the inputs of a model, in the model's order.
@@ -108,13 +135,18 @@ fn channels_in_pairs(data: &Path, task: TrainingTask) -> Option<Vec<PairChannel>
     Some((0..extents.channels).map(channel).collect())
 }
 
-fn choose(inputs: usize, model_names: &[String], remembered: &[String], names: &[&str]) -> Vec<usize> {
+fn choose(
+    inputs: impl Iterator<Item = usize>,
+    model_names: &[String],
+    remembered: &[String],
+    names: &[&str],
+) -> Vec<usize> {
     let find = |wanted: Option<&String>| {
         let wanted = wanted?;
         names.iter().position(|name| is_same_name(name, wanted))
     };
     let known: Vec<Option<usize>> =
-        (0..inputs).map(|i| find(remembered.get(i)).or_else(|| find(model_names.get(i)))).collect();
+        inputs.map(|i| find(remembered.get(i)).or_else(|| find(model_names.get(i)))).collect();
     let mut free = (0..names.len()).filter(|c| !known.contains(&Some(*c)));
     known.iter().map_while(|channel| channel.or_else(|| free.next())).collect()
 }
@@ -171,7 +203,7 @@ mod tests {
 
     fn chosen(model_names: &[&str], remembered: &[&str], names: &[&str]) -> Vec<usize> {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
-        choose(2, &owned(model_names), &owned(remembered), names)
+        choose(0..2, &owned(model_names), &owned(remembered), names)
     }
 
     #[test]
@@ -182,6 +214,30 @@ mod tests {
         assert_eq!(chosen(&["membrane", "nuclei"], &["gone", "actin"], &names), [2, 1]);
         assert_eq!(chosen(&[], &[], &names), [0, 1]);
         assert_eq!(chosen(&["membrane", "nuclei"], &[], &["Membrane"]), [0], "the second channel is missing");
+    }
+
+    #[test]
+    fn channels_are_chosen_and_remembered_for_the_inputs_that_are_read_from_the_stack() {
+        let input_channel_names = ["membrane", "nuclei"].map(str::to_owned).to_vec();
+        let model = ModelCard { input_channels: 2, input_channel_names, ..card("two", Path::new("/no/such/model")) };
+        let mut settings = Settings::default();
+        let names = ["DAPI", "actin"];
+        // The membrane is in another file.
+        let second = |settings: &Settings| channels_of_inputs(&model, [1].into_iter(), &names, settings);
+        assert_eq!(second(&settings), [0]);
+        let remembered = names_to_remember(&model, &[(1, "actin")], &settings);
+        assert_eq!(remembered, ["membrane", "actin"]);
+        settings.channels_of_model.insert("two".to_owned(), remembered);
+        assert_eq!(second(&settings), [1]);
+        assert_eq!(input_channels_among(&model, &names, &settings), [0, 1]);
+    }
+
+    #[test]
+    fn lists_of_channels_are_typed_with_commas() {
+        let names = |text: &str| parse_channels(text).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(names(" membrane, 2 ,"), ["membrane", "2"]);
+        assert_eq!(parse_channels("2"), [ChannelRef::Index(2)]);
+        assert!(parse_channels(" , ").is_empty());
     }
 
     /// Writes an image with these channels, and its label image, into a folder.

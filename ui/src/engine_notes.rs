@@ -53,6 +53,7 @@ fn in_place_of(setting: Setting) -> InWindow {
         Setting::OnCpuInF32 => Control("the CPU with the precision f32"),
         Setting::Diameter => Control("\"Object diameter\""),
         Setting::IgnoreLabel => Control("\"Ignore voxels with the label\""),
+        Setting::Input => Control("\"Inputs in files\""),
         Setting::Labels => Control("\"With labels of open stacks\""),
         Setting::License => Control("\"License\""),
         Setting::MemoryBudget => Control("\"Memory budget\""),
@@ -83,7 +84,6 @@ fn in_place_of(setting: Setting) -> InWindow {
         Setting::Config
         | Setting::Force
         | Setting::FromScratch
-        | Setting::Input
         | Setting::Json
         | Setting::Like
         | Setting::Mode

@@ -60,6 +60,7 @@ impl DialogSpec {
                 let all = [stacks(), MODEL_EXTENSIONS.to_vec()].concat();
                 (Choice::Files, "Stacks and models", all)
             }
+            FileRequest::InputFile(_) => (Choice::File, "Stacks", stacks()),
             FileRequest::ConvertFiles => (Choice::Files, "Stacks", labels()),
             FileRequest::Labels(_) | FileRequest::Truth(_) => (Choice::File, "Label images", labels()),
             FileRequest::PredictionFile | FileRequest::TruthFile => (Choice::File, "Stacks and labels", labels()),
@@ -133,6 +134,7 @@ fn title(request: FileRequest) -> &'static str {
         FileRequest::Stacks => "Open stacks or models",
         FileRequest::Labels(_) => "Add labels",
         FileRequest::Truth(_) => "Choose the ground truth",
+        FileRequest::InputFile(_) => "Choose the image of the input",
         FileRequest::ResultsFolder => "Choose the results folder",
         FileRequest::RefusedPrediction { .. } => "Choose another results folder",
         FileRequest::DatasetFolder(_) => "Choose the dataset folder",

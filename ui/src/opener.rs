@@ -82,6 +82,8 @@ pub enum FileRequest {
     Labels(u64),
     /// Ground truth of a stack.
     Truth(u64),
+    /// Image of an input of a model, for the prediction of this document.
+    InputFile(u64),
     /// Results folder of predictions.
     ResultsFolder,
     /// Folder for the results of a refused prediction.

@@ -143,6 +143,9 @@ impl Workbench {
             FileRequest::Truth(document) => {
                 effects.act(DocumentsAction::OpenOverlay { document, role: Role::Truth, path: first });
             }
+            FileRequest::InputFile(document) => {
+                effects.act(JobsAction::InputFileChosen { document, path: first });
+            }
             FileRequest::DatasetFolder(document) => {
                 effects.act(DisplayAction::DatasetFolder(first.clone()));
                 if let Some(document) = document {

@@ -1,6 +1,7 @@
 //! Descriptions of the installed models for choosing among them: purpose, expected input, and whether they can be used.
 
 use crate::installed_models::{entries, read_alias};
+use crate::model_inputs::ModelInput;
 use crate::model_outputs::list_outputs;
 use crate::{Model, ModelTask, model_folders};
 use cytoscope_model_package::{AxisKind, Package, PackageError};
@@ -51,6 +52,9 @@ pub struct ModelCard {
     pub output_channels: usize,
     /// Names of the input channels, if declared.
     pub input_channel_names: Vec<String>,
+    /// The input tensors of a model that has several, in the order of the package; each may be read from a file of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<InputCard>,
     /// Names of the channels of the first output, if declared.
     pub output_channel_names: Vec<String>,
     /// All output tensors, in the order of the package; the first is predicted unless another is chosen.
@@ -82,6 +86,15 @@ pub struct ModelCard {
     pub citations: Vec<Citation>,
     /// Keywords of the package.
     pub tags: Vec<String>,
+}
+
+/// An input tensor of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputCard {
+    /// Id of the tensor, which `--input` takes.
+    pub id: String,
+    /// Number of channels.
+    pub channels: usize,
 }
 
 /// An output tensor of a model.
@@ -190,6 +203,7 @@ fn empty_card(name: String, path: &Path) -> ModelCard {
         input_channels: 0,
         output_channels: 0,
         input_channel_names: Vec::new(),
+        inputs: Vec::new(),
         output_channel_names: Vec::new(),
         outputs: Vec::new(),
         can_join_outputs: false,
@@ -251,6 +265,10 @@ fn describe(card: &mut ModelCard, package: Package) {
             card.voxel_um = model.voxel_um;
             card.object_diameter_um = model.object_diameter_um;
             card.input_channels = model.input_channels;
+            if model.inputs.len() > 1 {
+                let input = |input: &ModelInput| InputCard { id: input.id.clone(), channels: input.channels };
+                card.inputs = model.inputs.iter().map(input).collect();
+            }
             card.input_channel_names = model.input_channel_names;
             card.output_channels = model.output_channels;
             card.segment = (model.task == ModelTask::Segmentation).then_some(model.segment);

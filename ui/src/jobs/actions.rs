@@ -1,6 +1,6 @@
 //! Actions on the jobs of the engine.
 
-use super::{Jobs, TunedTraining};
+use super::{InputFile, InputOfDocument, Jobs, TunedTraining};
 use crate::correct::Corrections;
 use crate::disk::{DiskEffect, DocumentEffect};
 use crate::display::Display;
@@ -46,6 +46,17 @@ pub(crate) enum JobsAction {
         /// Whether the other time points are left out.
         only: bool,
     },
+    /// Asks for the file that an input tensor of a model is read from, in a dialog that starts in the folder.
+    AskInputFile(InputOfDocument, Option<PathBuf>),
+    /// Reads the input tensor that was asked about from a file.
+    InputFileChosen {
+        /// Id of the document.
+        document: u64,
+        /// The file.
+        path: PathBuf,
+    },
+    /// Sets the file that an input tensor of a model is read from; `None` reads it from the stack.
+    SetInputFile(InputOfDocument, Option<InputFile>),
     /// Sets the tile size Z, Y, X of further predictions; `None` chooses it by work and memory.
     Tile(Option<[usize; 3]>),
     /// Sets how further predictions join tiles; `None` leaves it to the program, which uses no tiles if it can.
@@ -184,6 +195,9 @@ impl Jobs {
             JobsAction::RequestLists => self.work.request_lists(),
             JobsAction::OneTime { document, only: true } => _ = self.one_time.insert(document),
             JobsAction::OneTime { document, only: false } => _ = self.one_time.remove(&document),
+            JobsAction::AskInputFile(input, folder) => self.ask_input_file(input, folder, &mut effects),
+            JobsAction::InputFileChosen { document, path } => self.input_file_chosen(document, path),
+            JobsAction::SetInputFile(input, file) => self.set_input_file(input, file),
             JobsAction::Tile(tile) => self.tile = tile,
             JobsAction::Blend(blend) => self.blend = blend,
             JobsAction::Overlap(percent) => self.overlap_percent = percent,

@@ -2,6 +2,7 @@
 //! the runs from files that they are compared with.
 
 mod actions;
+mod inputs;
 mod outcomes;
 mod repeat;
 mod requests;
@@ -38,6 +39,7 @@ use std::sync::Arc;
 use tuning::Tuning;
 
 pub(crate) use actions::JobsAction;
+pub(crate) use inputs::{InputFile, InputOfDocument};
 pub(crate) use tuning::{TunedTraining, path_option};
 
 /// Why a job ended without a result.
@@ -67,6 +69,10 @@ pub(crate) struct Jobs {
     all_series: BTreeSet<u64>,
     /// Documents of which only the shown time point is predicted.
     one_time: BTreeSet<u64>,
+    /// Files that input tensors are read from instead of the stack.
+    input_files: BTreeMap<InputOfDocument, InputFile>,
+    /// The input tensor whose file was asked for.
+    asked_input: Option<InputOfDocument>,
     /// Tile size Z, Y, X of predictions; `None` chooses it by work and memory.
     tile: Option<[usize; 3]>,
     /// How predictions join tiles; `None` leaves it to the program.
@@ -129,6 +135,8 @@ impl Jobs {
             preparing: BTreeSet::new(),
             all_series: BTreeSet::new(),
             one_time: BTreeSet::new(),
+            input_files: BTreeMap::new(),
+            asked_input: None,
             tile: None,
             blend: None,
             overlap_percent: None,
@@ -383,6 +391,7 @@ impl Jobs {
     fn forget_document(&mut self, id: u64, effects: &mut Effects) {
         self.folders.remove(&id);
         self.one_time.remove(&id);
+        self.forget_input_files(id);
         self.corrected_times.remove(&id);
         self.preview_objects.remove(&id);
         self.refined.remove(&id);

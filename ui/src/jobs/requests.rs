@@ -1,7 +1,7 @@
 //! Makes jobs from a document and the settings.
 
 use super::Jobs;
-use crate::channels::{chosen_output, input_channels, segment_channels};
+use crate::channels::{chosen_output, segment_channels};
 use crate::correct::CorrectionsAction;
 use crate::correct::tools::EditAction;
 use crate::disk::{DocumentEffect, TableTarget};
@@ -15,7 +15,7 @@ use crate::work::Purpose;
 use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::predict::{Blend, ChannelRef, TileRequest};
+use cytoscope_pipeline::predict::{Blend, TileRequest};
 use cytoscope_pipeline::{
     ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, DiameterUnit, MeasureJob, MeshJob, ModelTask, Output,
     PredictJob, SegmentJob,
@@ -116,8 +116,7 @@ impl Jobs {
 
     /// The prediction job of a document with a model and the settings of the panel.
     fn prediction_with(&self, model: &ModelCard, document: &Document, out: PathBuf, settings: &Settings) -> PredictJob {
-        let chosen = input_channels(model, document, settings).into_iter().map(ChannelRef::Index);
-        let has_choice = document.extents.channels > 1;
+        let (channels, input_tensors) = self.prediction_inputs(model, document, settings);
         PredictJob {
             inputs: vec![document.path.clone()],
             model: model.name.clone(),
@@ -130,8 +129,8 @@ impl Jobs {
             tiles: self.tiles(),
             outputs: chosen_outputs(settings, model.task, !document.preprocessing.steps.is_empty()),
             channel: None,
-            channels: if has_choice { chosen.collect() } else { Vec::new() },
-            input_tensors: Vec::new(),
+            channels,
+            input_tensors,
             output_tensor: chosen_output(model, settings).cloned(),
             time: None,
             series: SeriesChoice::Index(document.series),

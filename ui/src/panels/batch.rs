@@ -373,7 +373,8 @@ fn pair_channels(ui: &mut Ui, state: State<'_>, card: &ModelCard, actions: &mut 
     }
     let lists = |ui: &mut Ui| {
         ui.label(channels_title(card));
-        channel_lists(ui, card, &names, "the first image", state.settings())
+        let inputs: Vec<usize> = (0..card.input_channels).collect();
+        channel_lists(ui, card, &inputs, &names, "the first image", state.settings())
     };
     let chosen = if card.input_channels > 1 { lists(ui) } else { ui.horizontal(lists).inner };
     if let Some(channels) = chosen {

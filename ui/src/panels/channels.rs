@@ -1,7 +1,7 @@
 //! The choice of the channels that a model's inputs are read from.
 
 use super::{item_text, weak};
-use crate::channels::{input_channels_among, input_name};
+use crate::channels::{channels_of_inputs, input_name, names_to_remember};
 use crate::settings::Settings;
 use cytoscope_pipeline::cards::ModelCard;
 use eframe::egui::{self, Ui};
@@ -11,18 +11,19 @@ pub(super) fn channels_title(card: &ModelCard) -> &'static str {
     if card.input_channels > 1 { "Channels" } else { "Channel" }
 }
 
-/// Draws a list of channels for each input of a model; `names` are those of the channels of `what`, such as "the stack". Returns
-/// the names of the chosen channels, in the order of the model's inputs, once they have changed.
+/// Draws a list of channels for each of these inputs of a model; `names` are those of the channels of `what`, such as "the
+/// stack". Returns the names to remember, in the order of the model's inputs, once the choice has changed.
 pub(super) fn channel_lists(
     ui: &mut Ui,
     card: &ModelCard,
+    inputs: &[usize],
     names: &[&str],
     what: &str,
     settings: &Settings,
 ) -> Option<Vec<String>> {
-    let before = input_channels_among(card, names, settings);
+    let before = channels_of_inputs(card, inputs.iter().copied(), names, settings);
     let mut chosen = before.clone();
-    for (input, channel) in chosen.iter_mut().enumerate() {
+    for (input, channel) in inputs.iter().copied().zip(&mut chosen) {
         let title = input_name(card, input);
         ui.horizontal(|ui| {
             if card.input_channels > 1 {
@@ -41,9 +42,11 @@ pub(super) fn channel_lists(
             response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, &title));
         });
     }
-    if before.len() < card.input_channels {
-        weak(ui, format!("The model needs {} channels; {what} has {}.", card.input_channels, names.len()));
+    if before.len() < inputs.len() {
+        weak(ui, format!("The model needs {} channels; {what} has {}.", inputs.len(), names.len()));
     }
-    let names_of_chosen = || chosen.iter().filter_map(|c| names.get(*c)).map(|name| (*name).to_owned()).collect();
-    (chosen != before).then(names_of_chosen)
+    (chosen != before).then(|| {
+        let named = inputs.iter().zip(&chosen).filter_map(|(input, channel)| Some((*input, *names.get(*channel)?)));
+        names_to_remember(card, &named.collect::<Vec<_>>(), settings)
+    })
 }

@@ -1,8 +1,8 @@
 //! The Predict panel: model, channel and device, then interactive refinement of the segmentation.
 
+mod inputs;
 mod options;
 
-use super::channels::{channel_lists, channels_title};
 use super::device_lists::{device_list, offered_precisions, precision_list};
 use super::library::labeled_slider;
 use super::performance::{inference_text, performance_choice, tune_button};
@@ -173,9 +173,8 @@ pub(super) fn unknown_voxel_size(ui: &mut Ui, document: &Document, text: &str, a
 }
 
 fn input(ui: &mut Ui, state: State<'_>, document: &Document, panel: &mut PredictPanel, actions: &mut Actions) {
-    if document.channels.len() > 1 {
-        channel_choice(ui, state, document, actions);
-    }
+    inputs::channel_choice(ui, state, document, actions);
+    inputs::input_files(ui, state, document, actions);
     output_choice(ui, state, actions);
     preprocessing_control(ui, document, &mut panel.steps, actions);
     copy_control(ui, document, state.reason_against_jobs(), &mut panel.steps, actions);
@@ -217,16 +216,6 @@ fn computation(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut
         let text = RichText::new(folder.display().to_string()).weak().size(12.0);
         ui.add(egui::Label::new(text).truncate()).on_hover_text(folder.display().to_string());
     });
-}
-
-/// Choice of the channel for each input of the model.
-fn channel_choice(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
-    let Some(card) = state.model() else { return };
-    heading(ui, channels_title(card));
-    let names: Vec<&str> = document.channels.iter().map(|c| c.name.as_str()).collect();
-    if let Some(channels) = channel_lists(ui, card, &names, "the stack", state.settings()) {
-        actions.send(DisplayAction::InputChannels { model: card.name.clone(), channels });
-    }
 }
 
 /// Choice of the output of the model that is predicted, if it has several.

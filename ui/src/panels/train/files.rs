@@ -1,6 +1,7 @@
 //! The settings of the Data page: channels, time point, axes, voxel size and labels of the files.
 
 use crate::action::Actions;
+use crate::channels::parse_channels;
 use crate::engine_notes::FILE_SETTINGS;
 use crate::panels::series::{is_typing_series, series_field};
 use crate::panels::{number_field, weak};
@@ -96,12 +97,6 @@ fn keep_one_choice(files: &mut DataConfig, before: &DataConfig) {
     } else if !files.targets.is_empty() || files.target_channel.is_some() {
         files.labels_channel = None;
     }
-}
-
-/// Returns the channels in a text, which are separated by commas.
-fn parse_channels(text: &str) -> Vec<ChannelRef> {
-    // Every text is a number or a name.
-    text.split(',').filter(|part| !part.trim().is_empty()).filter_map(|part| part.parse().ok()).collect()
 }
 
 fn channel_list(ui: &mut Ui, value: &mut Vec<ChannelRef>, name: &str, hint: &str) {
@@ -323,14 +318,6 @@ fn spacing_order(ui: &mut Ui, value: &mut Option<SpacingOrder>) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-
-    #[test]
-    fn lists_of_channels_are_typed_with_commas() {
-        let names = |text: &str| parse_channels(text).iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(names(" membrane, 2 ,"), ["membrane", "2"]);
-        assert_eq!(parse_channels("2"), [ChannelRef::Index(2)]);
-        assert!(parse_channels(" , ").is_empty());
-    }
 
     #[test]
     fn a_list_and_a_single_channel_exclude_each_other() {
