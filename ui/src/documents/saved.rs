@@ -2,7 +2,7 @@
 //! labels of all time points are shown at the others.
 
 use super::Documents;
-use crate::document::{Document, PREVIEW_NAME, Role, file_name};
+use crate::document::{Document, Overlay, PREVIEW_NAME, Role, file_name};
 use cytoscope_pipeline::{Artifact, ArtifactKind};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -75,6 +75,14 @@ impl Documents {
         }
         let is_of_objects = |a: &Artifact| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table);
         let (all, others): (Vec<_>, Vec<_>) = outputs.into_iter().partition(is_of_objects);
+        // Labels of all time points whose file has those of a single one by now.
+        let is_replaced = |labels: &Overlay| {
+            labels.only_time.is_none() && by_time.values().flatten().any(|artifact| artifact.path == labels.path)
+        };
+        let shown = self.get(id).and_then(|document| document.overlay_with_role(Role::Labels));
+        if is_shown && only_time.is_some() && shown.is_some_and(is_replaced) {
+            self.remove_overlay(id, Role::Labels);
+        }
         self.show_files(id, others, only_time);
         if self.is_series(id) {
             self.saved.insert(id, SavedResults { all, by_time, is_shown });
