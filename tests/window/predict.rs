@@ -82,7 +82,7 @@ fn objects_are_measured_and_linked_to_the_image() {
     let [z, y, x] = voxel_um(&fixture);
     let size = format!("{z},{y},{x}");
     let mut command = Command::new(env!("CARGO_BIN_EXE_cytoscope"));
-    command.arg("mesh").arg(labels).args(["--unsmoothed", "--voxel-size", &size, "--out"]).arg(&expected);
+    command.arg("mesh").arg(labels).args(["--unsmoothed", "--voxel-size", size.as_str(), "--out"]).arg(&expected);
     assert!(command.output().unwrap().status.success());
     assert!(std::fs::read(&saved).unwrap() == std::fs::read(&expected).unwrap(), "the surfaces differ");
 }

@@ -115,3 +115,45 @@ impl Jobs {
         self.input_files.retain(|input, _| input.document != document);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use crate::effect::Wake;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_pipeline::cards::card;
+    use cytoscope_volume::Array;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    #[test]
+    fn an_input_in_a_file_leaves_the_channels_of_the_stack_to_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stack.ome.tif");
+        let array = Array::new("CZYX".parse().unwrap(), vec![2, 2, 4, 4], vec![1u16; 64]).unwrap();
+        write_array(&path, &array, &WriteSpec::of(&array, Container::OmeTiff)).unwrap();
+        let document = Document::open(&path, None, 0).unwrap();
+        let inputs = ["membrane", "nuclei"].map(|id| InputCard { id: id.to_owned(), channels: 1 }).to_vec();
+        let model = ModelCard { inputs, input_channels: 2, ..card("two", Path::new("/no/such/model")) };
+        let wake: Wake = Arc::new(|| {});
+        let mut jobs = Jobs::new(None, None, None, &wake);
+        let of = |jobs: &Jobs| jobs.prediction_inputs(&model, &document, &Settings::default());
+        let channels = [0, 1].map(ChannelRef::Index);
+        let from_stack = (channels.to_vec(), Vec::new());
+        assert_eq!(of(&jobs), from_stack);
+        let membrane = InputOfDocument::new(document.id, &model, "membrane");
+        let file = InputFile { path: "/membrane.tif".into(), channels: "actin".to_owned() };
+        jobs.set_input_file(membrane.clone(), Some(file));
+        let tensor = |name: &str, file: Option<&str>, channel: ChannelRef| InputTensor {
+            name: name.to_owned(),
+            file: file.map(PathBuf::from),
+            channels: vec![channel],
+        };
+        let actin = ChannelRef::Name("actin".to_owned());
+        let both = [tensor("membrane", Some("/membrane.tif"), actin), tensor("nuclei", None, ChannelRef::Index(0))];
+        assert_eq!(of(&jobs), (Vec::new(), both.to_vec()));
+        jobs.set_input_file(membrane, None);
+        assert_eq!(of(&jobs), from_stack);
+    }
+}
