@@ -108,6 +108,14 @@ fn in_place_of_search(setting: Setting) -> InWindow {
     }
 }
 
+/// Returns what the window has in place of an option or command in notes on scores, whose page has a field for the series.
+fn in_place_of_scoring(setting: Setting) -> InWindow {
+    match setting {
+        Setting::Series => InWindow::Control("\"Series\""),
+        other => in_place_of(other),
+    }
+}
+
 /// Returns the words of the Data page of the wizard for a setting of the training data.
 fn on_data_page(setting: DataSetting) -> Cow<'static, str> {
     Cow::Borrowed(match setting {
@@ -172,6 +180,11 @@ pub(crate) fn note_in_window(note: &Note) -> Note {
     Note { level: note.level, message: message_in_window(&note.message).into() }
 }
 
+/// Returns a note on scores as [`note_in_window`] returns it, with the controls of the page for scoring.
+pub(crate) fn scoring_note_in_window(note: &Note) -> Note {
+    Note { level: note.level, message: with_controls(&note.message, in_place_of_scoring, |_| None).into() }
+}
+
 /// Returns the texts of notes as [`note_in_window`] returns these.
 pub(crate) fn all_in_window(notes: &[Note]) -> Vec<String> {
     notes.iter().map(|note| note_in_window(note).to_string()).collect()
@@ -223,7 +236,7 @@ mod tests {
     use cytoscope_storage::message;
     use cytoscope_storage::message::TimePoint;
     use cytoscope_storage::setting::data::{self, IN_SETTINGS};
-    use cytoscope_storage::setting::{AXES, OUT, PRECISION, RESTART, RESUME, RESUME_ON_CPU, TIME};
+    use cytoscope_storage::setting::{AXES, OUT, PRECISION, RESTART, RESUME, RESUME_ON_CPU, SERIES, TIME};
 
     fn in_window(text: &str) -> String {
         message_in_window(&Message::parse(text))
@@ -244,6 +257,13 @@ mod tests {
         for other in [None, Some("something else")] {
             assert_eq!(failure_in_window(&message, other), "the GPU failed; restart it.");
         }
+    }
+
+    #[test]
+    fn notes_on_scores_name_the_series_field_of_their_page() {
+        let note = Note::info(message!("there are 3 series (choose another with {SERIES} or {AXES})"));
+        let shown = scoring_note_in_window(&note).message;
+        assert_eq!(shown.as_str(), "there are 3 series (choose another with \"Series\" or \"Axes…\")");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::diameter::diameter_choice;
 use crate::display::DisplayAction;
 use crate::document::file_name;
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
-use crate::engine_notes::note_in_window;
+use crate::engine_notes::scoring_note_in_window;
 use crate::number_text::counted;
 use crate::opener::FileRequest;
 use crate::state::State;
@@ -504,7 +504,7 @@ fn scores(ui: &mut Ui, report: &EvaluateReport, model: Option<&str>, actions: &m
     let by = model.map_or_else(String::new, |model| format!(" · predicted by {model}"));
     weak(ui, format!("{pairs}{by}"));
     for note in report.notes.iter().take(LISTED_NOTES) {
-        weak(ui, note_in_window(note).to_string());
+        weak(ui, scoring_note_in_window(note).to_string());
     }
     if report.notes.len() > LISTED_NOTES {
         weak(ui, counted((report.notes.len() - LISTED_NOTES) as u64, "further note"));
