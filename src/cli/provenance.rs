@@ -7,23 +7,23 @@ use super::{check_folder, devices, predict, print, print_json, progress};
 use clap::Args;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::job_record::{AnyRecord, JobKind, JobRecord, Recordable, read_any, record_for, record_path};
+use cytoscope_pipeline::job_record::{
+    AnyRecord, JobKind, JobRecord, Recordable, read_any, read_record_of, record_path,
+};
 use cytoscope_pipeline::packages::ImportJob;
-use cytoscope_pipeline::predict::PredictedSlices;
-use cytoscope_pipeline::provenance::{InputRecord, ModelRecord, Provenance as PredictionRecord};
+use cytoscope_pipeline::provenance::Provenance as PredictionRecord;
 use cytoscope_pipeline::results::FileRecord;
 use cytoscope_pipeline::{
-    ArtifactKind, ConvertJob, EvaluateJob, ExportJob, JobError, MeasureJob, MeshJob, Rerun as PredictionRerun,
-    SegmentJob,
+    AS_RECORDED, ArtifactKind, ConvertJob, EvaluateJob, ExportJob, JobError, MeasureJob, MeshJob, RecordSummary,
+    Rerun as PredictionRerun, SegmentJob,
 };
 use cytoscope_profile::Recorder;
+use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{FORCE, OUT};
-use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::{EvaluateModelJob, LimitedQuantization, TrainEvent, TrainJob, TrainPrecision};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -71,21 +71,32 @@ struct Compared {
 
 impl Provenance {
     pub(crate) fn run(self) -> Outcome {
-        let path = record_for(&self.file);
-        let is_json = self.file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
-        if path == self.file && path.exists() && !is_json {
-            return Err(Failure::bad_input(format!(
-                "{}: there is no provenance record beside this result",
-                path.display()
-            ))
-            .and_next("give the record (NAME_provenance.json), or a result that Cytoscope wrote with one"));
+        let (path, record) = read_record_of(&self.file)?;
+        if !self.rerun {
+            return self.show(&record);
         }
-        match read_any(&path)? {
-            AnyRecord::Prediction(record) if self.rerun => self.rerun_prediction(*record),
-            AnyRecord::Prediction(record) => self.show_prediction(&record),
-            AnyRecord::Job(record) if self.rerun => self.rerun_job(&path, &record),
-            AnyRecord::Job(record) => self.show_job(&record),
+        match record {
+            AnyRecord::Prediction(record) => self.rerun_prediction(*record),
+            AnyRecord::Job(record) => self.rerun_job(&path, &record),
         }
+    }
+
+    /// Shows how the result was made, and what differs now.
+    fn show(&self, record: &AnyRecord) -> Outcome {
+        if self.report.json {
+            return match record {
+                AnyRecord::Prediction(record) => print_json(&ShownRecord { differences: record.differences(), record }),
+                AnyRecord::Job(record) => print_json(&ShownRecord { differences: record.differences(), record }),
+            };
+        }
+        let RecordSummary { title, lines, differences } = record.summary();
+        print(&title);
+        lines.iter().for_each(|line| print(&format!("  {}", line.text)));
+        differences.iter().for_each(|message| print(&format!("  note: {message}")));
+        if differences.is_empty() {
+            print(&format!("  {AS_RECORDED}; --rerun makes the result again"));
+        }
+        Ok(())
     }
 
     /// Runs a prediction again, and compares its outputs with the recorded ones.
@@ -109,58 +120,6 @@ impl Provenance {
             }
         }
         self.print_rerun(differences, outputs)
-    }
-
-    fn show_prediction(&self, record: &PredictionRecord) -> Outcome {
-        let differences = record.differences();
-        if self.report.json {
-            return print_json(&ShownRecord { record, differences });
-        }
-        print(&format!("predict, {}", record.program));
-        let options = serde_json::to_value(&record.job);
-        print_options(&options.map_err(|error| Failure::other(error.to_string()))?);
-        print_input(&record.input);
-        if let Some(files) = &record.input_files {
-            let (count, bytes) = files.count_and_bytes();
-            print(&format!("  read {} of this image: {bytes} bytes", counted(count, "other file")));
-        }
-        print_model(&record.model);
-        let precision = record.precision.map_or_else(String::new, |precision| format!(" in {precision}"));
-        match record.device.get() {
-            Ok(device) => print(&format!("  device: {} ({}){precision}", device.id, device.name)),
-            Err(error) => print(&format!("  device: as another version recorded it{precision} ({error})")),
-        }
-        for PredictedSlices { slices, device, precision } in &record.parts {
-            print(&format!("    {}: {device} in {precision}", counted(slices, "slice")));
-        }
-        match record.plan.get() {
-            Ok(plan) => print(&format!("  tile: {:?} voxels", plan.tile)),
-            Err(error) => print(&format!("  tile: as another version recorded it ({error})")),
-        }
-        print_outputs(&record.outputs);
-        print_differences(&differences);
-        Ok(())
-    }
-
-    fn show_job(&self, record: &JobRecord) -> Outcome {
-        let differences = record.differences();
-        if self.report.json {
-            return print_json(&ShownRecord { record, differences });
-        }
-        print(&format!("{}, {}", record.kind.name(), record.program));
-        print_options(&record.job);
-        record.inputs.iter().for_each(print_input);
-        record.model.iter().for_each(print_model);
-        if let Some(device) = &record.device {
-            let precision = record.precision.map_or_else(String::new, |precision| format!(" in {precision}"));
-            print(&format!("  device: {} ({}){precision}", device.id, device.name));
-        }
-        if !record.tile_shape.is_empty() {
-            print(&format!("  tile: {:?} voxels", record.tile_shape));
-        }
-        print_outputs(&record.outputs);
-        print_differences(&differences);
-        Ok(())
     }
 
     /// Runs a job other than a prediction again, and compares its outputs with the recorded ones.
@@ -310,33 +269,4 @@ fn replay_device(
         differences.push(format!("the recorded precision {precision} is not available: another one is used"));
     }
     (available, differences)
-}
-
-/// Prints the options of a job that are set, by the names of its fields.
-fn print_options(job: &Value) {
-    for (name, value) in job.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
-        match value.as_str() {
-            Some(text) => print(&format!("  {name}: {text}")),
-            None => print(&format!("  {name}: {value}")),
-        }
-    }
-}
-
-fn print_input(input: &InputRecord) {
-    print(&format!("  read {}: {} bytes", input.path.display(), input.bytes));
-}
-
-fn print_model(model: &ModelRecord) {
-    print(&format!("  model {} ({}), fingerprint {}", model.name, model.path.display(), model.fingerprint));
-}
-
-fn print_outputs(outputs: &[FileRecord]) {
-    outputs.iter().for_each(|file| print(&format!("  wrote {}: {} bytes", file.path.display(), file.bytes)));
-}
-
-fn print_differences(differences: &[String]) {
-    differences.iter().for_each(|message| print(&format!("  note: {message}")));
-    if differences.is_empty() {
-        print("  program, inputs and model are those of the record; --rerun makes the result again");
-    }
 }

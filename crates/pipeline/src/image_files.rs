@@ -1,7 +1,7 @@
 //! Records of the files that make up an image together with the input file, such as numbered slices.
 
 use crate::provenance::InputRecord;
-use cytoscope_storage::{by_count, hexadecimal};
+use cytoscope_storage::{by_count, counted, hexadecimal};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -79,6 +79,16 @@ impl ImageFiles {
             Self::Listed(files) => (files.len(), files.iter().fold(0, |sum, file| file.bytes.saturating_add(sum))),
             Self::Summed(sum) => (sum.files, sum.bytes),
         }
+    }
+
+    /// Returns the number and size of the files as a line of text, with their fingerprint if there are thousands.
+    pub(crate) fn text(&self) -> String {
+        let (count, bytes) = self.count_and_bytes();
+        let fingerprint = match self {
+            Self::Listed(_) => String::new(),
+            Self::Summed(sum) => format!(", fingerprint {}", sum.sha256),
+        };
+        format!("read {} of this image: {bytes} bytes{fingerprint}", counted(count, "other file"))
     }
 
     /// Returns how the files have changed since they were recorded, one sentence each. `find` returns the files that the

@@ -10,7 +10,10 @@ mod pending;
 mod removal;
 
 use crate::folder_digest::{file_record, record_like};
-use crate::provenance::{InputRecord, ModelRecord, Provenance, not_a_record, program, read_bytes, record_listing};
+use crate::provenance::{
+    CheckedInput, InputRecord, ModelRecord, Provenance, changes_of, has_prediction_record, not_a_record, program,
+    read_bytes, record_listing,
+};
 use crate::results::FileRecord;
 use crate::{JobError, Model, find_model};
 use cytoscope_engine::{DeviceId, Precision};
@@ -183,6 +186,11 @@ impl<J> JobRecord<J> {
     /// Returns what differs from when the job was recorded, one sentence each with what to do about it: the program, the
     /// inputs and the model.
     pub fn differences(&self) -> Vec<String> {
+        self.differences_from(&self.checked_inputs(), self.model.as_ref().and_then(ModelRecord::change))
+    }
+
+    /// As [`JobRecord::differences`], of inputs that were compared, and with the change of the model.
+    pub(crate) fn differences_from(&self, inputs: &[CheckedInput], model_change: Option<String>) -> Vec<String> {
         let program = program();
         let mut found = Vec::new();
         if self.program != program {
@@ -191,20 +199,24 @@ impl<J> JobRecord<J> {
                 self.program
             ));
         }
+        found.extend(changes_of(inputs));
+        found.extend(model_change);
+        found
+    }
+
+    /// Returns the recorded inputs, compared with the files and folders as they are now.
+    pub(crate) fn checked_inputs(&self) -> Vec<CheckedInput> {
         let outputs: Vec<PathBuf> = self.outputs.iter().map(|output| resolved(&output.path)).collect();
-        for input in &self.inputs {
+        let checked = self.inputs.iter().map(|input| {
             let change = match record_like(input, &outputs) {
                 Ok(now) => input.change(&now),
                 Err(error) => Some(format!("can no longer be read ({})", io_problem(&error))),
             };
-            found.extend(
-                change.map(|change| {
-                    format!("the input {} {change}: for the same result, restore it", input.path.display())
-                }),
-            );
-        }
-        found.extend(self.model.as_ref().and_then(ModelRecord::change));
-        found
+            let path = input.path.display();
+            let sentence = |change: String| format!("the input {path} {change}: for the same result, restore it");
+            CheckedInput { text: input.text(), changes: change.map(sentence).into_iter().collect() }
+        });
+        checked.collect()
     }
 
     /// Returns whether the record belongs to this output. Folders of results may be moved, so only names are compared.
@@ -261,9 +273,37 @@ pub fn read_any(path: &Path) -> Result<AnyRecord, JobError> {
     Ok(AnyRecord::Prediction(serde_json::from_value(value).map_err(bad)?))
 }
 
+/// Reads the record of a result, or the record at a path itself. Returns it with its path.
+///
+/// # Errors
+/// [`JobError::Mismatch`] if no record lies beside the result; otherwise as [`read_any`].
+pub fn read_record_of(path: &Path) -> Result<(PathBuf, AnyRecord), JobError> {
+    let record = record_for(path);
+    let is_json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
+    if record == path && path.exists() && !is_json {
+        return Err(JobError::Mismatch {
+            path: record,
+            problem: "there is no provenance record beside this result".into(),
+            next_step: "give the record (NAME_provenance.json), or a result that Cytoscope wrote with one".into(),
+        });
+    }
+    let read = read_any(&record)?;
+    Ok((record, read))
+}
+
+/// Returns whether a file has the name of a record.
+pub fn is_record_name(path: &Path) -> bool {
+    path.to_string_lossy().ends_with(RECORD_SUFFIX)
+}
+
+/// Returns whether a record lies beside a result, whether or not the record can be read and the result is unchanged.
+pub fn has_record(result: &Path) -> bool {
+    record_path(result).is_file() || has_prediction_record(result)
+}
+
 /// Returns the path of the record of a result, which may also be the path of a record itself.
 pub fn record_for(path: &Path) -> PathBuf {
-    if path.to_string_lossy().ends_with(RECORD_SUFFIX) {
+    if is_record_name(path) {
         return path.to_owned();
     }
     let own_record = record_path(path);

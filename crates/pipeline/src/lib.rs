@@ -60,6 +60,7 @@ mod process_event;
 mod program;
 mod progress;
 pub mod provenance;
+mod record_summary;
 mod recorded;
 mod recorded_jobs;
 mod rerun;
@@ -114,6 +115,7 @@ pub use probe_input::join_tensors;
 pub use process_event::{CandidateOutcome, ProcessEvent, SearchTrial};
 pub use program::{ChildProgram, PROGRAM, own_program, program_folders};
 pub use progress::{ProgressStage, ProgressUnit, StageProgress};
+pub use record_summary::{AS_RECORDED, RecordLine, RecordPart, RecordSummary};
 pub use recorded::Recorded;
 pub use rerun::Rerun;
 pub use search_table::{

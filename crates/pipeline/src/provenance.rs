@@ -4,10 +4,11 @@ mod inputs;
 mod lookup;
 
 pub use crate::image_files::{FileSum, ImageFiles};
+pub(crate) use inputs::{CheckedInput, changes_of};
 pub use inputs::{InputRecord, InputTensorRecord};
 pub(crate) use lookup::{
-    find_record, is_prediction_result, is_prediction_zip, lists, lists_content, lists_while, record_listing,
-    table_of_replaced,
+    find_record, has_prediction_record, is_prediction_result, is_prediction_zip, lists, lists_content, lists_while,
+    record_listing, table_of_replaced,
 };
 pub use lookup::{map_diameter, other_map_model};
 

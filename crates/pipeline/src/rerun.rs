@@ -4,12 +4,12 @@ use crate::devices::{DeviceChoice, Devices};
 use crate::folder_digest::chunks_change;
 use crate::predict::zarr::is_ome_zarr_name;
 use crate::predict::{PredictJob, ResultFormat, TilePlan, TileRequest};
-use crate::provenance::{Provenance, program};
+use crate::provenance::{CheckedInput, Provenance, changes_of, program};
 use crate::recorded::Recorded;
 use crate::{JobError, Model, StatisticsScope};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{is_zarr_folder, is_zarr_zip_name};
-use std::path::PathBuf;
+use std::path::Path;
 
 /// A recorded prediction that is ready to be run again.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Provenance {
         }
         let scope = StatisticsScope::of(&model).filter(|_| is_same_model);
         notes.extend(statistics_note(self.statistics, scope).map(str::to_owned));
-        let changes = self.input_changes();
+        let changes = changes_of(&self.checked_inputs());
         let is_same_input = changes.is_empty();
         notes.extend(changes);
         let wrote = |wanted: &str| self.outputs.iter().any(|file| file.path.extension().is_some_and(|e| e == wanted));
@@ -90,36 +90,44 @@ impl Provenance {
 
     /// Returns what differs from when the prediction was recorded, one sentence each: the program, the input and the model.
     pub fn differences(&self) -> Vec<String> {
+        self.differences_from(&self.checked_inputs(), self.model.change())
+    }
+
+    /// As [`Provenance::differences`], of inputs that were compared, and with the change of the model.
+    pub(crate) fn differences_from(&self, inputs: &[CheckedInput], model_change: Option<String>) -> Vec<String> {
         let program = program();
         let mut found = Vec::new();
         if self.program != program {
             found.push(format!("the recorded result was made by {}, but this is {program}", self.program));
         }
-        found.extend(self.input_changes());
-        found.extend(self.model.change());
+        found.extend(changes_of(inputs));
+        found.extend(model_change);
         found
     }
 
-    /// Returns how the inputs have changed since the recorded run, one sentence each.
-    fn input_changes(&self) -> Vec<String> {
-        // The job's paths are absolute.
-        let change = |input: &PathBuf| Some((input.display().to_string(), self.input.change_on_disk(input)?));
-        let changes = self.job.inputs.iter().filter_map(change);
-        let mut notes: Vec<String> = changes.map(|(input, change)| format!("the input {input} {change}")).collect();
-        if let (Some(files), Some(input)) = (&self.input_files, self.job.inputs.first()) {
-            notes.extend(files.changes(input, || Some(self.job.open(input).ok()?.files())));
+    /// Returns the recorded inputs, compared with the files as they are now.
+    pub(crate) fn checked_inputs(&self) -> Vec<CheckedInput> {
+        let named = |path: &Path, change: Option<String>| -> Vec<String> {
+            change.map(|change| format!("the input {} {change}", path.display())).into_iter().collect()
+        };
+        // The job's paths are absolute; only a damaged record has none.
+        let own = [self.input.path.clone()];
+        let inputs = if self.job.inputs.is_empty() { own.as_slice() } else { self.job.inputs.as_slice() };
+        let changes = inputs.iter().flat_map(|input| named(input, self.input.change_on_disk(input))).collect();
+        let mut checked = vec![CheckedInput { text: self.input.text(), changes }];
+        if let (Some(files), Some(input)) = (&self.input_files, inputs.first()) {
+            let changes = files.changes(input, || Some(self.job.open(input).ok()?.files()));
+            checked.push(CheckedInput { text: files.text(), changes });
         }
-        for chunks in &self.chunks {
-            let change = chunks_change(chunks);
-            notes.extend(change.map(|change| format!("the input {} {change}", chunks.path.display())));
-        }
-        for file in self.input_tensors.iter().map(|tensor| &tensor.file) {
-            let change = file.change_on_disk(&file.path);
-            let note = change.map(|change| format!("the input {} {change}", file.path.display()));
-            // Several tensors may be read from one file.
-            notes.extend(note.filter(|note| !notes.contains(note)));
-        }
-        notes
+        checked.extend(self.chunks.iter().map(|chunks| {
+            let changes = named(&chunks.path, chunks_change(chunks));
+            CheckedInput { text: chunks.text(), changes }
+        }));
+        checked.extend(self.input_tensors.iter().map(|tensor| {
+            let changes = named(&tensor.file.path, tensor.file.change_on_disk(&tensor.file.path));
+            CheckedInput { text: tensor.text(), changes }
+        }));
+        checked
     }
 }
 

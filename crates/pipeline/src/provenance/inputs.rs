@@ -5,6 +5,7 @@ use cytoscope_storage::read::open_regular;
 use cytoscope_storage::{hexadecimal, io_problem, sha256_of_file};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::collections::HashSet;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -65,6 +66,18 @@ impl InputRecord {
         Self { sampled_sha256: None, ..self.clone() }
     }
 
+    /// Returns what was read as a line of text: path, size and, if it is recorded, the hash of parts of the content.
+    pub(crate) fn text(&self) -> String {
+        self.text_with_role("")
+    }
+
+    /// As [`InputRecord::text`], with words behind the path that say what the file was read as.
+    fn text_with_role(&self, role: &str) -> String {
+        let hash = self.sampled_sha256.as_ref();
+        let fingerprint = hash.map_or_else(String::new, |sha256| format!(", fingerprint {sha256}"));
+        format!("read {}{role}: {} bytes{fingerprint}", self.path.display(), self.bytes)
+    }
+
     /// Returns how a file differs from the record, as the predicate of a sentence; `None` if it does not.
     pub(crate) fn change_on_disk(&self, file: &Path) -> Option<String> {
         let now = if self.sampled_sha256.is_some() { Self::sampled(file) } else { Self::of(file) };
@@ -113,6 +126,22 @@ fn sampled_sha256(path: &Path, bytes: u64) -> std::io::Result<String> {
     Ok(hexadecimal(&hasher.finalize()))
 }
 
+/// An input of a recorded job, compared with the files as they are now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CheckedInput {
+    /// What was read: path, size and, if it is recorded, fingerprint.
+    pub(crate) text: String,
+    /// How it has changed since, one sentence each; empty if it has not.
+    pub(crate) changes: Vec<String>,
+}
+
+/// Returns how inputs have changed, one sentence each. Several inputs may be read from one file, whose changes are stated
+/// once.
+pub(crate) fn changes_of(inputs: &[CheckedInput]) -> Vec<String> {
+    let mut known = HashSet::new();
+    inputs.iter().flat_map(|input| &input.changes).filter(|change| known.insert(*change)).cloned().collect()
+}
+
 /// Source of an input tensor of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputTensorRecord {
@@ -131,6 +160,11 @@ impl InputTensorRecord {
     pub(crate) fn note(&self) -> String {
         let file = self.file.path.file_name().unwrap_or_default().display();
         format!("the model's input {} is read from {file}, {}", self.name, self.channel_names.join(", "))
+    }
+
+    /// Returns the tensor and its file as a line of text.
+    pub(crate) fn text(&self) -> String {
+        self.file.text_with_role(&format!(" as the input {} ({})", self.name, self.channel_names.join(", ")))
     }
 
     /// Returns the tensor as a job names it.

@@ -29,6 +29,15 @@ pub(crate) fn is_prediction_result(file: &Path) -> bool {
     read(&path).map_or(true, |record| names(record).iter().any(|known| known.is_named(file)))
 }
 
+/// Returns whether the record of a prediction beside a file or OME-Zarr folder lists its name, whether or not it was changed. A
+/// record that has the name for it but cannot be read counts, so that users are told why.
+pub(crate) fn has_prediction_record(file: &Path) -> bool {
+    match find_record(file).filter(|path| path.is_file()) {
+        Some(_) => is_prediction_result(file),
+        None => record_listing(file).is_some(),
+    }
+}
+
 /// Whether a file is the OME-Zarr in one zip file that the record of a prediction beside it lists, whether or not the file was
 /// changed.
 pub(crate) fn is_prediction_zip(file: &Path) -> bool {
