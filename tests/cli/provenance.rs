@@ -189,6 +189,8 @@ fn a_prediction_is_shown_and_made_again() {
     assert_eq!(shown["record"]["model"]["name"], record(&fixture, "o/nuclei_1_raw")["model"]["name"]);
     let text = fixture.run(&["provenance", "o/nuclei_1_raw_provenance.json"]).ok().stdout;
     assert!(text.contains("predict, cytoscope ") && text.contains("device: cpu"), "{text}");
+    let read = text.lines().find(|line| line.starts_with("  read ")).unwrap();
+    assert!(read.contains(", fingerprint ") && read.ends_with(", unchanged"), "{read}");
     // A record of another version, which describes the device in another way, is shown, too.
     let mut other = record(&fixture, "o/nuclei_1_raw");
     other["device"] = json!({"kind": "abacus"});

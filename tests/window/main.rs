@@ -17,6 +17,7 @@ mod predict;
 mod profile;
 mod profiler;
 mod profiler_files;
+mod provenance;
 mod queue;
 mod quit;
 mod shell;

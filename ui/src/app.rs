@@ -8,7 +8,7 @@ use crate::correct::pointer::pen;
 use crate::correct::tools::EditAction;
 use crate::data::plane::Orientation;
 use crate::disk::{DiskEffect, DiskEvent};
-use crate::display::{Dialog, Display, PanelTask};
+use crate::display::{Dialog, Display, DisplayAction, PanelTask};
 use crate::document::{Document, Role};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Wake;
@@ -20,6 +20,7 @@ use crate::models::Models;
 use crate::opener::{FileRequest, ProfileFormat};
 use crate::overwrite::overwrite_dialog;
 use crate::panels::{self, Panels};
+use crate::provenance::{record_dialog, split_records};
 use crate::quit::{QuitState, quit_dialog};
 use crate::runs::RunId;
 use crate::screenshots::{ScreenshotSubject, screenshot_dialog};
@@ -180,6 +181,7 @@ impl Workbench {
     pub fn is_settled(&self) -> bool {
         !self.documents.is_opening()
             && !self.disk.is_busy()
+            && !self.display.records().is_busy()
             && !self.documents.loader().is_busy()
             && self.panels.views.is_settled()
             && self.corrections.is_settled()
@@ -326,8 +328,11 @@ impl Workbench {
         self.display.update_title_and_fonts(active.as_deref(), &names);
     }
 
-    /// Opens dropped files, or uses a single one as training data while the wizard is open.
+    /// Opens dropped files, or uses a single one as training data while the wizard is open. Provenance records are shown over
+    /// any page.
     fn handle_dropped(&mut self, dropped: Vec<PathBuf>) {
+        let (records, dropped) = split_records(&dropped);
+        records.into_iter().for_each(|record| self.apply(DisplayAction::OpenRecord(record)));
         match (dropped.as_slice(), self.display.task()) {
             ([], _) => {}
             ([one], PanelTask::Train) => self.train_on(one.clone()),
@@ -402,6 +407,7 @@ impl Workbench {
         panels::empty::drop_hint(ctx, task);
         panels::palette::palette(ctx, state, &mut panels.palette, actions);
         panels::dialogs::dialogs(ctx, state, actions);
+        record_dialog(ctx, state, actions);
         browser_dialog(ctx, state.display.browser(), actions);
         screenshot_dialog(ctx, state, actions);
         // The question waits while the user chooses another folder.

@@ -17,6 +17,7 @@ use crate::file_browser::{Visited, visit, visit_new};
 use crate::jobs::TunedTraining;
 use crate::measure::table_name;
 use crate::opener::{Expanded, expand, expand_for_list};
+use crate::provenance::split_records;
 use crate::runs::read_run;
 use crate::settings::{Settings, SettingsFile};
 use crate::training::search::{SearchJob, SearchSetup};
@@ -247,6 +248,8 @@ pub(crate) enum DiskEvent {
         stacks: Result<Expanded, String>,
         /// Packages, zips and networks that may be imported as models.
         models: Vec<PathBuf>,
+        /// Provenance records.
+        records: Vec<PathBuf>,
     },
     /// The files to convert among files and folders.
     ListedForBatch(Expanded),
@@ -373,8 +376,9 @@ impl DiskEffect {
     pub(crate) fn run(&self) -> DiskEvent {
         match self {
             Self::List { paths } => {
-                let (models, others): (Vec<PathBuf>, Vec<PathBuf>) = paths.iter().cloned().partition(|p| is_model(p));
-                DiskEvent::Listed { stacks: Ok(expand(&others)), models }
+                let (records, others) = split_records(paths);
+                let (models, others): (Vec<PathBuf>, Vec<PathBuf>) = others.into_iter().partition(|p| is_model(p));
+                DiskEvent::Listed { stacks: Ok(expand(&others)), models, records }
             }
             Self::ListForBatch { paths } => DiskEvent::ListedForBatch(expand_for_list(paths)),
             Self::ReadChannels { path, role, series } => {

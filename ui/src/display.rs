@@ -11,6 +11,7 @@ use crate::font_fallback::FontFallback;
 use crate::jobs::JobsAction;
 use crate::line_profile::{LineProfileTool, ProfileLine};
 use crate::notifications::{Level, Notifications};
+use crate::provenance::{Records, ShownRecord};
 use crate::quit::QuitState;
 use crate::screenshots::Screenshots;
 use crate::settings::{Settings, SettingsFile};
@@ -108,6 +109,8 @@ pub(crate) struct Display {
     dialogs: BTreeSet<Dialog>,
     axes_dialog: Option<AxesDialog>,
     voxel_size_dialog: Option<VoxelSizeDialog>,
+    /// Provenance records that are open or being read.
+    records: Records,
     /// The window's own file dialog, if it is open.
     browser: Option<FileBrowser>,
     notifications: Notifications,
@@ -139,6 +142,7 @@ impl Display {
             dialogs: BTreeSet::new(),
             axes_dialog: None,
             voxel_size_dialog: None,
+            records: Records::new(ctx.clone()),
             browser: None,
             notifications: Notifications::default(),
             reveal_object: false,
@@ -180,6 +184,11 @@ impl Display {
     /// The dialog that asks for the voxel size of a document, if it is open.
     pub(crate) fn voxel_size_dialog(&self) -> Option<&VoxelSizeDialog> {
         self.voxel_size_dialog.as_ref()
+    }
+
+    /// Provenance records that are open or being read.
+    pub(crate) fn records(&self) -> &Records {
+        &self.records
     }
 
     /// The window's own file dialog, if it is open.
@@ -299,6 +308,9 @@ impl Display {
                 }
             }
             DisplayAction::CloseVoxelSize => self.voxel_size_dialog = None,
+            DisplayAction::OpenRecord(path) => self.records.read(path, &mut effects),
+            DisplayAction::CloseRecord => self.records.close_first(),
+            DisplayAction::CloseAllRecords => self.records.close_all(),
             DisplayAction::Open(dialog) => _ = self.dialogs.insert(dialog),
             DisplayAction::Close(dialog) => _ = self.dialogs.remove(&dialog),
             DisplayAction::Browse(spec) => self.browser = Some(FileBrowser::open(*spec, &mut effects)),
@@ -382,14 +394,16 @@ impl Display {
         *shown = !*shown;
     }
 
-    /// Takes pending screenshots and removes old notifications. The areas are those of the 3-D view and the profiler.
+    /// Takes pending screenshots, removes old notifications and opens records that were read. The areas are those of the 3-D view and the profiler.
     pub(crate) fn poll(&mut self, volume: egui::Rect, profiler: egui::Rect) -> Effects {
         self.notifications.expire(Instant::now());
-        self.screenshots.poll(&self.ctx, volume, profiler)
+        let mut effects = self.screenshots.poll(&self.ctx, volume, profiler);
+        self.records.poll(&mut effects);
+        effects
     }
 
     /// Updates window title and fallback fonts: the title names the active document, the fonts have glyphs for these names,
-    /// those of recent files and those in the file dialog.
+    /// those of recent files, those in the file dialog and the provenance record that is shown.
     pub(crate) fn update_title_and_fonts(&mut self, active: Option<&str>, names: &[&str]) {
         let title = active.map_or_else(|| "Cytoscope".to_owned(), |name| format!("{name} – Cytoscope"));
         if self.title != title {
@@ -398,7 +412,8 @@ impl Display {
         }
         let recent = self.settings.recent.iter().filter_map(|path| path.to_str());
         let listed = self.browser.iter().flat_map(FileBrowser::names);
-        self.fonts.watch(&self.ctx, names.iter().copied().chain(recent).chain(listed));
+        let recorded = self.records.open().first().into_iter().flat_map(ShownRecord::texts);
+        self.fonts.watch(&self.ctx, names.iter().copied().chain(recent).chain(listed).chain(recorded));
     }
 
     /// Saves the settings if they have changed, at most once in [`SAVE_INTERVAL`].

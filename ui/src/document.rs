@@ -20,6 +20,7 @@ use crate::voxel_size;
 use channel_title::{file_channel, is_rgb};
 use cytoscope_formats::{FormatError, Image, ImageMeta, OpenOptions, series_suffix};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_pipeline::job_record::has_record;
 use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::{ArtifactKind, DiameterUnit, Extents, ObjectDiameter, stack_stem};
 use cytoscope_volume::{Axes, VoxelSize};
@@ -88,6 +89,8 @@ pub struct Overlay {
     pub name: String,
     /// Path of the image file.
     pub path: PathBuf,
+    /// Whether a provenance record lay beside the file when it was opened.
+    pub has_record: bool,
     /// Whether views draw the overlay.
     pub visible: bool,
     /// Source that its planes are read from.
@@ -213,6 +216,8 @@ pub struct Document {
     pub id: SourceId,
     /// Path of the image file.
     pub path: PathBuf,
+    /// Whether a provenance record lay beside the file when it was opened.
+    pub has_record: bool,
     /// File name for display, with the name of the series if it is not the first one.
     pub name: String,
     /// Number of the series of the file, from 0.
@@ -294,6 +299,7 @@ impl Document {
             },
             series,
             path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+            has_record: has_record(path),
             voxel_um,
             voxel_known,
             given_voxel_size_um: VoxelSize::default(),
@@ -354,6 +360,7 @@ impl Document {
             role,
             name: file_name(containing_maps(path)),
             path: path.to_owned(),
+            has_record: has_record(containing_maps(path)),
             // A stain is the result itself, a probability only leads to the labels.
             visible: role != Role::Map || is_stain,
             source: Arc::new(source),

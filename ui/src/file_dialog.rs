@@ -3,6 +3,7 @@
 use crate::opener::{EXTENSIONS, FileRequest, ProfileFormat, ROI_EXTENSIONS, ZARR_EXTENSIONS};
 use crate::training::models::TrainedModelFormat;
 use cytoscope_pipeline::ExportFormat;
+use cytoscope_pipeline::job_record::is_record_name;
 use std::path::{Path, PathBuf};
 
 /// Extensions of models that can be opened.
@@ -117,12 +118,13 @@ impl DialogSpec {
         }
     }
 
-    /// Whether a file has one of the extensions. Among stacks, the only JSON file is the description of an OME-Zarr folder.
+    /// Whether a file has one of the extensions. Among stacks, the only JSON files are descriptions of OME-Zarr folders; those to
+    /// be opened also include provenance records.
     pub(crate) fn fits(&self, name: &str) -> bool {
         let name = name.to_lowercase();
         let takes_stacks = EXTENSIONS.iter().all(|extension| self.extensions.contains(extension));
         self.extensions.iter().any(|extension| match takes_stacks && ZARR_EXTENSIONS.contains(extension) {
-            true => name == ZARR_METADATA,
+            true => name == ZARR_METADATA || (self.request == FileRequest::Stacks && is_record_name(Path::new(&name))),
             false => name.ends_with(&format!(".{extension}")),
         })
     }
@@ -227,7 +229,9 @@ mod tests {
         let spec = DialogSpec::new(FileRequest::Stacks, None, String::new());
         assert!(spec.fits("A.TIF") && spec.fits("b.nii.gz") && spec.fits("net.onnx"));
         assert!(!spec.fits("notes.txt") && !spec.fits("tif"));
-        assert!(spec.fits("zarr.json") && !spec.fits("cells.json"));
+        assert!(spec.fits("zarr.json") && spec.fits("cells_provenance.json") && !spec.fits("cells.json"));
+        let spec = DialogSpec::new(FileRequest::ConvertFiles, None, String::new());
+        assert!(spec.fits("zarr.json") && !spec.fits("cells_provenance.json"));
         let spec = DialogSpec::new(FileRequest::Run, None, String::new());
         assert!(spec.fits("cells.json"));
         let spec = DialogSpec::new(FileRequest::StartModel, None, String::new());

@@ -43,6 +43,7 @@ mod overwrite;
 pub mod panels;
 mod picture;
 pub mod preprocess;
+mod provenance;
 pub mod queue;
 mod quit;
 pub mod results;

@@ -64,8 +64,9 @@ impl Workbench {
     /// Passes the result of work on a disk to the state that asked for it.
     pub(crate) fn handle_disk(&mut self, event: DiskEvent) {
         let effects = match event {
-            DiskEvent::Listed { stacks, models } => {
+            DiskEvent::Listed { stacks, models, records } => {
                 let mut effects = self.documents.listed(stacks, self.display.settings());
+                records.into_iter().for_each(|record| effects.act(DisplayAction::OpenRecord(record)));
                 if !models.is_empty() {
                     effects.act(ModelsAction::Open(models));
                 }

@@ -106,6 +106,12 @@ pub(crate) enum DisplayAction {
     TypeVoxelSize([String; 3]),
     /// Closes the voxel size dialog.
     CloseVoxelSize,
+    /// Shows how a result was made.
+    OpenRecord(PathBuf),
+    /// Closes the provenance record that is shown.
+    CloseRecord,
+    /// Closes all provenance records.
+    CloseAllRecords,
     /// Shows a dialog over the window.
     Open(Dialog),
     /// Closes a dialog.

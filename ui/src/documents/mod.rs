@@ -395,6 +395,7 @@ impl Documents {
                 overlay.only_time = only_time;
                 if is_other_time && overlay.times == 1 {
                     (overlay.path, overlay.name) = (labels.path, labels.name);
+                    overlay.has_record = false;
                 }
             }
             None => {
@@ -402,6 +403,7 @@ impl Documents {
                     role: Role::Labels,
                     name: labels.name,
                     path: labels.path,
+                    has_record: false,
                     visible: true,
                     source,
                     source_id: fresh_id(),

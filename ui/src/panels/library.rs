@@ -10,6 +10,7 @@ use crate::data::histogram::Histogram;
 use crate::display::DisplayAction;
 use crate::document::{ChannelView, Document, DocumentChange, Overlay, Role};
 use crate::documents::DocumentsAction;
+use crate::provenance::record_link;
 use crate::state::State;
 use crate::theme;
 use eframe::egui::{self, Color32, Key, RichText, Sense, Stroke, StrokeKind, Ui, pos2, vec2};
@@ -39,7 +40,7 @@ pub(super) fn library_panel(ui: &mut Ui, state: State<'_>, actions: &mut Actions
 pub(super) fn library(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     stacks(ui, state, actions);
     if let Some(document) = state.document() {
-        layers(ui, document, actions);
+        layers(ui, state, document, actions);
     }
     comparison(ui, state, actions);
     ui.add_space(theme::GROUP_GAP);
@@ -55,8 +56,7 @@ pub(super) fn library(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 }
 
 /// Draws the channels and overlays of a document.
-fn layers(ui: &mut Ui, document: &Document, actions: &mut Actions) {
-    let mut send = |action: DocumentsAction| actions.send(action);
+fn layers(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
     let id = document.id;
     heading(ui, "Channels");
     for (index, channel) in document.channels.iter().enumerate() {
@@ -64,7 +64,7 @@ fn layers(ui: &mut Ui, document: &Document, actions: &mut Actions) {
         channel_controls(ui, index, channel, &mut visible, &mut display);
         if (visible, &display) != (channel.visible, &channel.display) {
             let change = DocumentChange::Channel { index, visible, display };
-            send(DocumentsAction::Change { document: id, change });
+            actions.send(DocumentsAction::Change { document: id, change });
         }
     }
     if !document.overlays.is_empty() {
@@ -76,10 +76,13 @@ fn layers(ui: &mut Ui, document: &Document, actions: &mut Actions) {
         if shown != OverlayControls::of(overlay) {
             let OverlayControls { visible, style, label_opacity, display } = shown;
             let change = DocumentChange::Overlay { role: overlay.role, visible, style, label_opacity, display };
-            send(DocumentsAction::Change { document: id, change });
+            actions.send(DocumentsAction::Change { document: id, change });
+        }
+        if let Some(result) = document.recorded_result(overlay).filter(|_| overlay.visible) {
+            record_link(ui, state, overlay.title(), result, actions);
         }
         if gone {
-            send(DocumentsAction::RemoveOverlay { document: id, role: overlay.role });
+            actions.send(DocumentsAction::RemoveOverlay { document: id, role: overlay.role });
         }
     }
 }
@@ -139,6 +142,9 @@ fn stack_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
                 let hint = "Set the voxel size if the file states none or a wrong one";
                 if ui.link("Voxel size…").on_hover_text(hint).clicked() {
                     actions.send(document.ask_voxel_size());
+                }
+                if document.has_record {
+                    record_link(ui, state, &title, &document.path, actions);
                 }
             });
             for sentence in &document.image.meta().not_applied {
