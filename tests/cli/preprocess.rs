@@ -162,7 +162,7 @@ fn a_frame_of_zeros_is_noted_with_the_crop_that_removes_it() {
     };
     let crop = "crop:z=1-13:y=32-128:x=40-136";
     let noted = predict("framed.tif", "framed", &[]);
-    assert!(noted.contains("zeros frame") && noted.contains(&format!("{crop} in --preprocess")), "{noted}");
+    assert!(noted.contains("zeros frame") && noted.contains(&format!("(--preprocess {crop})")), "{noted}");
     assert!(!predict("whole.tif", "whole", &[]).contains("zeros frame"));
     assert!(!predict("framed.tif", "cropped", &["--preprocess", crop]).contains("zeros frame"));
     assert_eq!(fixture.image("cropped/framed_labels.tif"), fixture.image("whole/whole_labels.tif"));

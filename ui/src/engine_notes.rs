@@ -63,6 +63,7 @@ fn in_place_of(setting: Setting) -> InWindow {
         Setting::Pred => Control("\"Predictions…\""),
         Setting::PredChannel => Control("\"Prediction channel\""),
         Setting::Preprocess => Control("\"Preprocessing\""),
+        Setting::Crop => Control("\"Preprocessed copy\" with crop"),
         Setting::Resume => Control("\"Continue training\""),
         Setting::ResumeOnCpu | Setting::ResumeOnCpuInF32 => Control("\"Device\" and \"Continue training\""),
         Setting::Restart => Control("\"Stop…\", then \"Start training\","),
@@ -379,6 +380,11 @@ mod tests {
             "there is no calibration data: give stacks with \"Open…\""
         );
         assert_eq!(in_window("choose fewer objects (--objects)"), "choose fewer objects");
+        // Only a copy takes a crop.
+        assert_eq!(
+            in_window("add the step invert in --preprocess, or crop the stack (--preprocess crop:y=2-8:x=0-9)"),
+            "add the step invert in \"Preprocessing\", or crop the stack (\"Preprocessed copy\" with crop:y=2-8:x=0-9)"
+        );
         assert_eq!(
             in_window("there are 3 series (choose another with --series, or all with --series all)"),
             "there are 3 series (choose another with the list below the name of the stack, or all with the button that \

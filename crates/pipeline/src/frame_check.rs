@@ -5,7 +5,7 @@ use crate::middle_slice::MiddleSlice;
 use crate::stack::Stack;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
-use cytoscope_storage::setting::PREPROCESS;
+use cytoscope_storage::setting::CROP;
 use std::ops::Range;
 
 /// Share of a slice that the imaged part takes at most if a frame is noted.
@@ -37,7 +37,7 @@ pub(crate) fn frame_note(context: &Context, stack: &Stack, channel: usize, slice
     Some(message!(
         "zeros frame the middle slice, of which {:.0} % is imaged: they change the normalization of all values \
          and the estimated object diameter, so that objects may be merged or missed; crop the stack to the imaged part \
-         (crop:{slices}y={}-{}:x={}-{} in {PREPROCESS})",
+         ({CROP}:{slices}y={}-{}:x={}-{})",
         share * 100.0,
         y.start,
         y.end,

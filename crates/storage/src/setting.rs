@@ -139,6 +139,8 @@ message_settings! {
         PredChannel, PRED_CHANNEL, "--pred-channel";
         /// Steps that are applied to a stack first.
         Preprocess, PREPROCESS, "--preprocess";
+        /// A crop that is applied to a stack first; its ranges may follow.
+        Crop, CROP, "--preprocess crop";
         /// The training run that was not finished.
         Resume, RESUME, "--resume";
         /// The training run that was not finished, on the CPU.

@@ -7,7 +7,7 @@ use crate::stack::Extents;
 use cytoscope_model_package::Processing;
 use cytoscope_storage::message;
 use cytoscope_storage::message::{Message, TimePoint};
-use cytoscope_storage::setting::PREPROCESS;
+use cytoscope_storage::setting::CROP;
 
 /// Number of channels and time points that a note names.
 const NAMED: usize = 4;
@@ -46,7 +46,7 @@ pub(super) fn lost_contrast_note(share: f64, intensity_factor: f64) -> Option<No
         return (intensity_factor == 1.0).then(|| {
             Note::warning(message!(
                 "so few values of the stack differ from the others that the model's preprocessing finds no range to scale them \
-                 by: objects may be too large or missed; crop the stack to the part with objects (a crop in {PREPROCESS})"
+                 by: objects may be too large or missed; crop the stack to the part with objects ({CROP})"
             ))
         });
     }
