@@ -4,6 +4,7 @@
 
 mod accessibility;
 mod converting;
+mod copies;
 mod correct;
 mod evaluating;
 mod files;

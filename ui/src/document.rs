@@ -23,6 +23,7 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::job_record::has_record;
 use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::{ArtifactKind, DiameterUnit, Extents, ObjectDiameter, stack_stem};
+use cytoscope_preprocess::PreprocessStep;
 use cytoscope_volume::{Axes, VoxelSize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -244,6 +245,8 @@ pub struct Document {
     pub object_size: ObjectSize,
     /// Preprocessing settings.
     pub preprocessing: Preprocessing,
+    /// First steps of a preprocessed copy, which may move voxels; those of `preprocessing` follow.
+    pub copy_steps: Vec<PreprocessStep>,
     /// The preprocessed stack that views show instead of the stack.
     pub preview: Option<PreprocessPreview>,
     /// Why the preprocessed stack cannot be shown.
@@ -274,7 +277,8 @@ pub struct Document {
     pub axes: Option<Axes>,
 }
 
-fn zyx_text([z, y, x]: [usize; 3]) -> String {
+/// Numbers of voxels along Z, Y, X for display.
+pub(crate) fn zyx_text([z, y, x]: [usize; 3]) -> String {
     format!("{z} × {y} × {x}")
 }
 
@@ -309,6 +313,7 @@ impl Document {
             predicted_diameter: None,
             object_size: Default::default(),
             preprocessing: Default::default(),
+            copy_steps: Vec::new(),
             preview: None,
             preview_error: None,
             limits_before: None,

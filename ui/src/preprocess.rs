@@ -1,5 +1,10 @@
 //! Preprocessing of a document: its steps, their preview in the views, and their controls.
 
+mod copy;
+mod fields;
+
+pub(crate) use copy::{copy_control, crop_of_copy};
+
 use crate::action::Actions;
 use crate::data::loader::SourceId;
 use crate::data::plane::{Plane, PlaneAt};
@@ -7,11 +12,10 @@ use crate::data::source::{Cancel, FileSource, PlaneSource, SourceError};
 use crate::document::{Document, DocumentChange, fresh_id};
 use crate::documents::DocumentsAction;
 use crate::engine_notes::message_in_window;
-use crate::jobs::JobsAction;
-use crate::panels::{heading, icon_button, named_button, weak};
+use crate::panels::{heading, icon_button};
 use cytoscope_formats::Image;
 use cytoscope_pipeline::{CancelToken, Context, preprocessed};
-use cytoscope_preprocess::{MAX_STEPS, PreprocessStep, parse_steps};
+use cytoscope_preprocess::{MAX_STEPS, PreprocessStep};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::sync::Arc;
@@ -74,7 +78,7 @@ impl PlaneSource for PreviewSource {
 pub(crate) struct StepEditor {
     /// The text of the step that is being edited, with document and index.
     edited: Option<(u64, usize, String)>,
-    /// Document and text of the first steps of its preprocessed copy.
+    /// Document and typed text of the first steps of its preprocessed copy; `None` unless it is being edited.
     copy_text: Option<(u64, String)>,
 }
 
@@ -92,6 +96,17 @@ enum Reorder {
     Remove(usize),
 }
 
+impl Reorder {
+    /// Changes the order of the steps in which it was requested.
+    fn apply(self, steps: &mut Vec<PreprocessStep>) {
+        match self {
+            Self::Up(index) => steps.swap(index - 1, index),
+            Self::Down(index) => steps.swap(index, index + 1),
+            Self::Remove(index) => _ = steps.remove(index),
+        }
+    }
+}
+
 /// Returns what a menu calls a step.
 fn title(step: &PreprocessStep) -> &'static str {
     match step {
@@ -103,8 +118,9 @@ fn title(step: &PreprocessStep) -> &'static str {
         PreprocessStep::Stretch { .. } => "Contrast stretch",
         PreprocessStep::NormalizeSlices { .. } => "Normalize slices",
         PreprocessStep::Invert => "Invert contrast",
-        // The menu does not offer steps that move voxels.
-        PreprocessStep::Deskew { .. } | PreprocessStep::Affine { .. } | PreprocessStep::Crop { .. } => step.name(),
+        PreprocessStep::Deskew { .. } => "Deskew",
+        PreprocessStep::Affine { .. } => "Affine warp",
+        PreprocessStep::Crop { .. } => "Crop",
     }
 }
 
@@ -117,63 +133,6 @@ fn parsed(text: &str) -> Result<PreprocessStep, String> {
     Ok(step)
 }
 
-/// Returns the steps of a preprocessed copy: the steps that `text` states, then the steps of the document.
-fn preprocessed_copy_steps(text: &str, steps: &[PreprocessStep]) -> Result<Vec<PreprocessStep>, String> {
-    let mut all = match text.trim() {
-        "" => Vec::new(),
-        text => parse_steps(text).map_err(|error| error.to_string())?,
-    };
-    all.extend_from_slice(steps);
-    if all.len() > MAX_STEPS {
-        return Err(format!("{} steps are too many: the maximum is {MAX_STEPS}", all.len()));
-    }
-    Ok(all)
-}
-
-/// Draws the controls that write and open a preprocessed copy of a stack; its steps may change the grid. `against_jobs` says why
-/// the engine can run no job now.
-pub(crate) fn copy_control(
-    ui: &mut Ui,
-    document: &Document,
-    against_jobs: Option<&'static str>,
-    editor: &mut StepEditor,
-    actions: &mut Actions,
-) {
-    egui::CollapsingHeader::new("Preprocessed copy").id_salt("preprocessed copy").show(ui, |ui| {
-        weak(ui, "Crop, deskew and affine change the grid. They are applied to a copy, before the steps above.");
-        let stored_text = editor.copy_text.as_ref().filter(|(of, _)| *of == document.id);
-        let mut text = stored_text.map(|(_, text)| text.clone()).unwrap_or_default();
-        let edit = egui::TextEdit::singleline(&mut text).hint_text("crop:z=2-6").desired_width(f32::INFINITY);
-        let response = ui.add(edit);
-        response.widget_info(|| {
-            let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "First steps of the copy");
-            info.current_text_value = Some(text.clone());
-            info
-        });
-        let is_changed = response.changed();
-        response.on_hover_text("Steps are separated by commas. Lengths are in voxels, or in µm if they end in um");
-        let steps = preprocessed_copy_steps(&text, &document.preprocessing.steps);
-        if let Err(reason) = &steps {
-            problem(ui, reason);
-        }
-        let against_steps = match &steps {
-            Err(_) => Some("Correct the steps first."),
-            Ok(steps) if steps.is_empty() => Some("Enter a step first."),
-            Ok(_) => None,
-        };
-        let reason = against_jobs.or(against_steps);
-        let open = named_button(ui, reason.is_none(), icon::COPY, "Open preprocessed copy…");
-        if open.on_disabled_hover_text(reason.unwrap_or_default()).clicked()
-            && let Ok(steps) = steps
-        {
-            actions.send(JobsAction::AskCopy { document: document.id, steps });
-        }
-        if is_changed {
-            editor.copy_text = Some((document.id, text));
-        }
-    });
-}
-
 /// Draws the list of preprocessing steps, which are edited as text, and the switch of their preview.
 pub(crate) fn preprocessing_control(ui: &mut Ui, document: &Document, editor: &mut StepEditor, actions: &mut Actions) {
     heading(ui, "Preprocessing");
@@ -184,26 +143,12 @@ pub(crate) fn preprocessing_control(ui: &mut Ui, document: &Document, editor: &m
     }
     if let Some(change) = reorder {
         editor.edited = None;
-        match change {
-            Reorder::Up(index) => settings.steps.swap(index - 1, index),
-            Reorder::Down(index) => settings.steps.swap(index, index + 1),
-            Reorder::Remove(index) => _ = settings.steps.remove(index),
-        }
+        change.apply(&mut settings.steps);
     }
     ui.horizontal(|ui| {
         let can_add = settings.steps.len() < MAX_STEPS;
-        ui.add_enabled_ui(can_add, |ui| {
-            let menu = ui.menu_button(format!("{}  Add step", icon::PLUS), |ui| {
-                for step in PreprocessStep::usual().into_iter().filter(|step| !step.moves_voxels()) {
-                    if ui.button(title(&step)).on_hover_text(step.to_string()).clicked() {
-                        settings.steps.push(step);
-                        ui.close();
-                    }
-                }
-            });
-            let name = "Add step";
-            menu.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, can_add, name));
-        });
+        let offered = PreprocessStep::usual().into_iter().filter(|step| !step.moves_voxels());
+        settings.steps.extend(step_menu(ui, can_add, "Add step", offered));
         let has_steps = !settings.steps.is_empty();
         settings.preview &= has_steps;
         let preview = crate::theme::outlined(ui, |ui| {
@@ -220,6 +165,53 @@ pub(crate) fn preprocessing_control(ui: &mut Ui, document: &Document, editor: &m
     }
 }
 
+/// Draws the menu that adds one of the `offered` steps; returns the chosen one.
+fn step_menu(
+    ui: &mut Ui,
+    enabled: bool,
+    name: &str,
+    offered: impl Iterator<Item = PreprocessStep>,
+) -> Option<PreprocessStep> {
+    let mut chosen = None;
+    ui.add_enabled_ui(enabled, |ui| {
+        let menu = ui.menu_button(format!("{}  {name}", icon::PLUS), |ui| {
+            for step in offered {
+                if ui.button(title(&step)).on_hover_text(step.to_string()).clicked() {
+                    chosen = Some(step);
+                    ui.close();
+                }
+            }
+        });
+        menu.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, name));
+    });
+    chosen
+}
+
+/// Returns the width in points that the buttons which move and remove a step leave in its row: a row that is wider than the
+/// panel would widen the panel in every frame.
+fn width_beside_buttons(ui: &Ui) -> f32 {
+    /// Width of the icon of a button in points, with some space for the rounding of widths.
+    const ICON: f32 = 18.0;
+    let spacing = ui.spacing();
+    let button = ICON + 2.0 * spacing.button_padding.x + spacing.item_spacing.x;
+    (ui.available_width() - 3.0 * button).max(80.0)
+}
+
+/// Draws the buttons that move and remove one of `count` steps; returns what was clicked.
+fn reorder_buttons(ui: &mut Ui, index: usize, count: usize) -> Option<Reorder> {
+    let mut reorder = None;
+    if icon_button(ui, icon::ARROW_UP, "Move up", index > 0, false).clicked() {
+        reorder = Some(Reorder::Up(index));
+    }
+    if icon_button(ui, icon::ARROW_DOWN, "Move down", index + 1 < count, false).clicked() {
+        reorder = Some(Reorder::Down(index));
+    }
+    if icon_button(ui, icon::TRASH, "Remove step", true, false).clicked() {
+        reorder = Some(Reorder::Remove(index));
+    }
+    reorder
+}
+
 /// Draws one step: its text, and the buttons that move and remove it.
 fn step_row(
     ui: &mut Ui,
@@ -228,17 +220,11 @@ fn step_row(
     steps: &mut [PreprocessStep],
     editor: &mut StepEditor,
 ) -> Option<Reorder> {
-    /// Width of the icon of a button in points, with some space for the rounding of widths.
-    const ICON: f32 = 18.0;
     let count = steps.len();
     let step = steps.get_mut(index)?;
     let mut text = editor.text_for(document, index).map_or_else(|| step.to_string(), str::to_owned);
-    let mut reorder = None;
-    ui.horizontal(|ui| {
-        // A row that is wider than the panel would widen the panel in every frame.
-        let spacing = ui.spacing();
-        let button = ICON + 2.0 * spacing.button_padding.x + spacing.item_spacing.x;
-        let width = (ui.available_width() - 3.0 * button).max(80.0);
+    let row = ui.horizontal(|ui| {
+        let width = width_beside_buttons(ui);
         let response = ui.add(egui::TextEdit::singleline(&mut text).desired_width(width));
         response.widget_info(|| {
             let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, format!("Step {}", index + 1));
@@ -255,20 +241,12 @@ fn step_row(
             editor.edited = None;
         }
         response.on_hover_text("Lengths are in voxels, or in µm if they end in um");
-        if icon_button(ui, icon::ARROW_UP, "Move up", index > 0, false).clicked() {
-            reorder = Some(Reorder::Up(index));
-        }
-        if icon_button(ui, icon::ARROW_DOWN, "Move down", index + 1 < count, false).clicked() {
-            reorder = Some(Reorder::Down(index));
-        }
-        if icon_button(ui, icon::TRASH, "Remove step", true, false).clicked() {
-            reorder = Some(Reorder::Remove(index));
-        }
+        reorder_buttons(ui, index, count)
     });
     if let Some(Err(reason)) = editor.text_for(document, index).map(parsed) {
         problem(ui, &reason);
     }
-    reorder
+    row.inner
 }
 
 fn problem(ui: &mut Ui, reason: &str) {
@@ -337,18 +315,6 @@ mod tests {
         assert_eq!((own, limits), (true, (3.0, 9.0, false)));
         assert!(error.is_some_and(|error| error.contains("voxel size along Z is unknown")));
         assert_eq!(set(&[], true), (true, (3.0, 9.0, false), None));
-    }
-
-    #[test]
-    fn a_copy_has_the_typed_steps_first() {
-        let own = ["median:radius=1".parse::<PreprocessStep>().unwrap()];
-        let names = |text: &str| -> Result<Vec<&'static str>, String> {
-            preprocessed_copy_steps(text, &own).map(|steps| steps.iter().map(PreprocessStep::name).collect())
-        };
-        assert_eq!(names(" ").unwrap(), ["median"]);
-        assert_eq!(names("crop:z=0-1,deskew:angle=30").unwrap(), ["crop", "deskew", "median"]);
-        assert!(names("blur").unwrap_err().contains("expected one of gaussian"));
-        assert!(names(&["crop:z=0-1"; MAX_STEPS].join(",")).is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::data::histogram::Histogram;
 use crate::data::loader::SourceId;
 use crate::diameter::ObjectSize;
 use crate::preprocess::{PreprocessPreview, Preprocessing};
+use cytoscope_preprocess::PreprocessStep;
 
 /// A change of how a document is shown.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,6 +73,8 @@ pub enum DocumentChange {
     Diameter(ObjectSize),
     /// Sets the preprocessing steps, and whether they are previewed.
     Preprocessing(Preprocessing),
+    /// Sets the first steps of a preprocessed copy.
+    CopySteps(Vec<PreprocessStep>),
     /// Sorts the object table by a column.
     SortTable(usize),
 }
@@ -124,6 +127,7 @@ impl Document {
             DocumentChange::Select(label) => self.select(label),
             DocumentChange::Diameter(size) => self.object_size = size,
             DocumentChange::Preprocessing(settings) => self.set_preprocessing(settings),
+            DocumentChange::CopySteps(steps) => self.copy_steps = steps,
             DocumentChange::SortTable(column) => {
                 if let Some(results) = &mut self.results {
                     results.sort_by(column);

@@ -54,6 +54,7 @@ fn take_over_view(document: &mut Document, old: Document) {
         document.object_size.request = old.object_size.request;
     }
     document.apply(DocumentChange::Preprocessing(old.preprocessing));
+    document.copy_steps = old.copy_steps;
     old.overlays.into_iter().filter(|overlay| overlay.role == Role::Truth).for_each(|truth| document.put(truth));
 }
 
@@ -261,10 +262,13 @@ mod tests {
         old.object_size.request = DiameterRequest::Given(4.0);
         let steps: Vec<PreprocessStep> = vec!["median:radius=1".parse().unwrap()];
         old.apply(DocumentChange::Preprocessing(Preprocessing { steps: steps.clone(), preview: false }));
+        let copy_steps: Vec<PreprocessStep> = vec!["crop:z=0-1".parse().unwrap()];
+        old.apply(DocumentChange::CopySteps(copy_steps.clone()));
         old.put(Document::overlay(&path, Role::Truth, ([2, 8, 8], 1), None).unwrap());
         let mut document = open(VoxelSize::new_um(3.0, 1.0, 1.0));
         take_over_view(&mut document, old);
         assert_eq!((document.cursor, &document.preprocessing.steps), ([1, 3, 5], &steps));
+        assert_eq!(document.copy_steps, copy_steps);
         assert_eq!(document.object_size.request, DiameterRequest::Given(4.0));
         assert!(document.overlay_with_role(Role::Truth).is_some());
         // A diameter in µm is not one in voxels.

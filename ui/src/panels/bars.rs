@@ -7,12 +7,13 @@ use crate::command::{Command, keys_text};
 use crate::correct::CorrectionsAction;
 use crate::correct::pointer::pen;
 use crate::correct::tools::{EditAction, Tool};
-use crate::display::DisplayAction;
+use crate::display::{DisplayAction, PanelTask};
 use crate::document::{Document, DocumentChange, Role, file_name};
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
 use crate::jobs::JobsAction;
 use crate::line_profile::{line_profile_panel, line_profile_pen};
 use crate::number_text::short_number;
+use crate::preprocess::crop_of_copy;
 use crate::state::State;
 use crate::theme;
 use crate::training::run::RunState;
@@ -444,6 +445,7 @@ pub(super) fn center(ui: &mut Ui, state: State<'_>, views: &mut Layout, actions:
         swipe: state.display.swipe(),
         pen: line_profile_pen(state).or_else(|| pen(state, views.hover().map(|h| h.zyx))),
         ring: state.ring(),
+        crop: outlined_crop(state),
         bare: screenshots.is_bare(),
         only_xy: false,
     };
@@ -451,6 +453,12 @@ pub(super) fn center(ui: &mut Ui, state: State<'_>, views: &mut Layout, actions:
     let marks = Marks { profile_line: state.display.profile_line(document.id), ..state.corrections.marks(document.id) };
     let view_response = views.show(ui, document, state.documents.loader(), &marks, options);
     send_view_response(document.id, view_response, state, actions);
+}
+
+/// The crop of a preprocessed copy, while the panel that sets it is shown.
+fn outlined_crop(state: State<'_>) -> Option<[[usize; 2]; 3]> {
+    let is_set_here = state.settings().show_tasks && state.display.task() == PanelTask::Predict;
+    state.document().filter(|_| is_set_here).and_then(crop_of_copy)
 }
 
 /// Sends what was done in the views.

@@ -23,6 +23,7 @@ mod series;
 pub mod train;
 
 use crate::action::Actions;
+use crate::data::plane::Orientation;
 use crate::display::{DisplayAction, PanelTask};
 use crate::effect::Wake;
 use crate::state::State;
@@ -468,7 +469,9 @@ fn tasks_panel(ui: &mut Ui, state: State<'_>, panels: &mut Panels, has_library: 
         let scroll = egui::ScrollArea::vertical().auto_shrink([false; 2]);
         match shown {
             PanelTask::Predict => {
-                scroll.show(ui, |ui| predict::predict_panel(ui, state, &mut panels.predict, actions));
+                let visible_yx = state.document().and_then(|shown| panels.views.view(Orientation::Xy).visible(shown));
+                let panel = &mut panels.predict;
+                scroll.show(ui, |ui| predict::predict_panel(ui, state, panel, visible_yx, actions));
             }
             PanelTask::Correct => {
                 scroll.show(ui, |ui| correct::correct_panel(ui, state, actions));

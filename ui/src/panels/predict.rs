@@ -29,6 +29,7 @@ use cytoscope_pipeline::{DiameterUnit, ModelTask, OutputTensor, Preset, Progress
 use eframe::egui::{self, RichText, Ui};
 use egui_commonmark::{CommonMarkCache, CommonMarkViewer};
 use egui_phosphor::regular as icon;
+use std::ops::Range;
 use std::path::Path;
 
 /// Tooltip of the button that tunes predictions.
@@ -42,12 +43,18 @@ pub(crate) struct PredictPanel {
     steps: StepEditor,
 }
 
-/// Draws the panel.
-pub(super) fn predict_panel(ui: &mut Ui, state: State<'_>, panel: &mut PredictPanel, actions: &mut Actions) {
+/// Draws the panel; `visible_yx` are the rows and columns of the stack that the XY view shows, if it shows any.
+pub(super) fn predict_panel(
+    ui: &mut Ui,
+    state: State<'_>,
+    panel: &mut PredictPanel,
+    visible_yx: Option<[Range<usize>; 2]>,
+    actions: &mut Actions,
+) {
     let Some(document) = state.document() else { return };
     let id = document.id;
     model_card(ui, state, document, panel, actions);
-    input(ui, state, document, panel, actions);
+    input(ui, state, document, panel, visible_yx, actions);
     ui.add_space(theme::GROUP_GAP);
     match state.jobs.prediction(id) {
         Some(job) => job_progress(ui, job, actions),
@@ -172,12 +179,19 @@ pub(super) fn unknown_voxel_size(ui: &mut Ui, document: &Document, text: &str, a
     }
 }
 
-fn input(ui: &mut Ui, state: State<'_>, document: &Document, panel: &mut PredictPanel, actions: &mut Actions) {
+fn input(
+    ui: &mut Ui,
+    state: State<'_>,
+    document: &Document,
+    panel: &mut PredictPanel,
+    visible_yx: Option<[Range<usize>; 2]>,
+    actions: &mut Actions,
+) {
     inputs::channel_choice(ui, state, document, actions);
     inputs::input_files(ui, state, document, actions);
     output_choice(ui, state, actions);
     preprocessing_control(ui, document, &mut panel.steps, actions);
-    copy_control(ui, document, state.reason_against_jobs(), &mut panel.steps, actions);
+    copy_control(ui, document, visible_yx, state.reason_against_jobs(), &mut panel.steps, actions);
     if let Some(card) = state.model() {
         diameter_control(ui, state, card, actions);
     }

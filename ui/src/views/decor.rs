@@ -1,9 +1,9 @@
-//! Crosshair, ring, scale bar and captions on the views.
+//! Crosshair, ring, outline of a crop, scale bar and captions on the views.
 
 use super::scale_bar;
 use crate::data::plane::Orientation;
 use crate::theme;
-use eframe::egui::{self, Align2, FontId, Pos2, Rect, Stroke, pos2, vec2};
+use eframe::egui::{self, Align2, FontId, Pos2, Rect, Stroke, StrokeKind, pos2, vec2};
 
 /// Draws the crosshair at a voxel Z, Y, X.
 pub(super) fn draw_crosshair(
@@ -44,6 +44,24 @@ pub(super) fn draw_ring(
     let radius = (0.5 * diameter) as f32;
     painter.circle_stroke(at, radius, Stroke::new(3.0, theme::IMAGE_SHADE));
     painter.circle_stroke(at, radius, Stroke::new(1.5, theme::ACCENT));
+}
+
+/// Draws the outline of a crop, from the first voxel along Z, Y, X to before the last; it is dim in slices outside of the crop.
+pub(super) fn draw_crop(
+    painter: &egui::Painter,
+    to_screen: impl Fn(f64, f64) -> Pos2,
+    crop: [[usize; 2]; 3],
+    crosshair: [usize; 3],
+    orientation: Orientation,
+) {
+    let [normal_axis, row_axis, column_axis] = orientation.axes();
+    let corner = |end: usize| to_screen(crop[row_axis][end] as f64, crop[column_axis][end] as f64);
+    let rect = Rect::from_min_max(corner(0), corner(1));
+    let [start, end] = crop[normal_axis];
+    let share = if (start..end).contains(&crosshair[normal_axis]) { 1.0 } else { 0.4 };
+    for (width, color) in [(3.0f32, theme::IMAGE_SHADE), (1.5, theme::ACCENT)] {
+        painter.rect_stroke(rect, 0.0, Stroke::new(width, color.gamma_multiply(share)), StrokeKind::Middle);
+    }
 }
 
 /// Draws the scale bar in the lower left corner.

@@ -45,6 +45,18 @@ impl Placement {
             (f64::from(off.x) / self.camera.points_per_um + self.camera.center_um[1]) / self.pixel_um[1],
         ]
     }
+
+    /// Rows and columns in sight, at least in part, of a slice with this number of rows and columns; `None` if there are none.
+    pub(super) fn visible(&self, [rows, columns]: [usize; 2]) -> Option<[Range<usize>; 2]> {
+        let (from, to) = (self.slice_at(self.rect.min), self.slice_at(self.rect.max));
+        Some([touched([from[0], to[0]], rows)?, touched([from[1], to[1]], columns)?])
+    }
+}
+
+/// Returns which of `count` voxels in a row lie at least partly between two positions; `None` if there are none.
+fn touched([from, to]: [f64; 2], count: usize) -> Option<Range<usize>> {
+    let range = from.max(0.0) as usize..(to.max(0.0).ceil() as usize).min(count);
+    (!range.is_empty()).then_some(range)
 }
 
 /// Crosshair and camera after the gestures of this frame.
@@ -157,6 +169,20 @@ mod tests {
                 assert!(range.start.is_multiple_of(step), "{range:?} begins with a pixel of {step}");
             }
         }
+    }
+
+    #[test]
+    fn voxels_in_sight_are_those_that_the_view_covers_in_part() {
+        let rect = Rect::from_min_size(Pos2::new(100.0, 50.0), vec2(200.0, 100.0));
+        let visible = |center_um: [f64; 2], points_per_um: f64| {
+            Placement { rect, camera: SliceCamera { center_um, points_per_um }, pixel_um: [2.0, 1.0] }.visible([30, 80])
+        };
+        // 10 µm high and 20 µm wide around the center: 5 rows of 2 µm and 20 columns of 1 µm.
+        assert_eq!(visible([31.0, 40.5], 10.0), Some([13..18, 30..51]));
+        assert_eq!(visible([1.0, 79.0], 10.0), Some([0..3, 69..80]));
+        assert_eq!(visible([30.0, 40.0], 1.0), Some([0..30, 0..80]));
+        assert_eq!(visible([31.0, 100.0], 10.0), None);
+        assert_eq!(visible([-50.0, 40.0], 10.0), None);
     }
 
     #[test]

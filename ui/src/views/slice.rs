@@ -1,7 +1,7 @@
 //! A slice view: image, crosshair and scale bar; zoom, pan, scroll and pick.
 
 use super::compositor::Compositor;
-use super::decor::{draw_caption, draw_crosshair, draw_message, draw_ring, draw_scale_bar};
+use super::decor::{draw_caption, draw_crop, draw_crosshair, draw_message, draw_ring, draw_scale_bar};
 use super::live_limits::LiveLimits;
 use super::pen::{self, Marks, Pen, PointerEvent};
 use super::placement::{Moved, Placement, fit, plane_to_load, zoom_about};
@@ -15,6 +15,7 @@ use eframe::egui::{
     self, Align2, Color32, Key, Rect, Response, Sense, Stroke, StrokeKind, TextureHandle, TextureOptions, Ui, Vec2,
     pos2, vec2,
 };
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Slices prefetched on each side.
@@ -69,6 +70,8 @@ pub struct ViewOptions {
     pub pen: Option<Pen>,
     /// Diameter of the object-size ring around the crosshair, in units of the voxel size.
     pub ring: Option<f64>,
+    /// The first voxel along Z, Y, X of a crop that is outlined, and the one after the last.
+    pub crop: Option<[[usize; 2]; 3]>,
     /// Whether buttons and captions are hidden for a screenshot.
     pub bare: bool,
     /// Whether only the XY slice is loaded, so that its first image appears soon.
@@ -111,6 +114,8 @@ pub struct SliceView {
     live_limits: LiveLimits,
     /// The displayed plane whose neighbors are to be prefetched.
     prefetch_around: Option<PlaneAt>,
+    /// Rows and columns in sight in the last frame.
+    visible: Option<[Range<usize>; 2]>,
 }
 
 impl SliceView {
@@ -127,6 +132,12 @@ impl SliceView {
     /// Whether the first image of a document is not displayed yet.
     pub fn awaits_first(&self, document: &Document) -> bool {
         self.document != document.id || (self.texture.is_none() && self.failed.is_none())
+    }
+
+    /// Rows and columns of the slices of a document that were in sight in the last frame, at least in part; `None` if the view did
+    /// not show the document, or none of it was in sight.
+    pub fn visible(&self, document: &Document) -> Option<[Range<usize>; 2]> {
+        self.visible.clone().filter(|_| self.document == document.id)
     }
 
     /// Whether no image is being composited.
@@ -161,6 +172,7 @@ impl SliceView {
         let moved = self.moved(ui, target, &mut view_response);
         let pixel_um = [document.voxel_um[row_axis], document.voxel_um[column_axis]];
         let place = Placement { rect, camera: moved.camera, pixel_um };
+        self.visible = place.visible(orientation.slice_shape(document.extents.zyx));
         if orientation == Orientation::Xy || !options.only_xy {
             let pixels_per_point = f64::from(ui.ctx().pixels_per_point());
             let at = plane_to_load(orientation, document, moved.cursor, place, pixels_per_point);
@@ -573,6 +585,9 @@ fn draw_annotations(ui: &Ui, target: Target<'_>, place: Placement, cursor: [usiz
     if let Some(diameter) = options.ring.filter(|_| !options.bare) {
         let points = diameter * place.camera.points_per_um;
         draw_ring(&painter, rect, to_screen, cursor, orientation, points);
+    }
+    if let Some(crop) = options.crop {
+        draw_crop(&painter, to_screen, crop, cursor, orientation);
     }
     pen::marks(&painter, marks, cursor, orientation, &to_screen);
     if let Some(pen) = &options.pen {

@@ -46,6 +46,7 @@ fn shown(document: Document) -> Harness<'static, Shown> {
         swipe: None,
         pen: None,
         ring: None,
+        crop: None,
         bare: false,
         only_xy: false,
     };

@@ -105,6 +105,7 @@ fn harness(state: TestState, setup: WgpuSetup) -> Harness<'static, TestState> {
                 swipe: None,
                 pen: None,
                 ring: None,
+                crop: None,
                 bare: false,
                 only_xy: false,
             };
@@ -325,6 +326,7 @@ fn the_view_and_its_buttons_have_names() {
                 swipe: None,
                 pen: None,
                 ring: None,
+                crop: None,
                 bare: false,
                 only_xy: false,
             };
