@@ -131,7 +131,7 @@ fn deskew_fields(ui: &mut Ui, angle_degrees: &mut f64, step_um: &mut Option<f64>
         }
         match (step_um.as_mut(), slice_um) {
             (Some(um), _) => exact_number(ui, um, STAGE_STEPS_UM, 0.01, " µm", "Stage step number"),
-            (None, Some(um)) => _ = caption(ui, &format!("{} µm, from Z", short_number(um))),
+            (None, Some(um)) => _ = caption(ui, &format!("{} µm along Z", short_number(um))),
             (None, None) => _ = caption(ui, "unknown"),
         }
         ui.end_row();
