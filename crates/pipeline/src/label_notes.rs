@@ -261,7 +261,10 @@ mod tests {
     fn labels_of_another_voxel_size_have_a_note() {
         let stack = VoxelSize::new_um(2.0, 0.5, 0.5);
         let note = other_voxel_size_note(stack, VoxelSize::new_um(2.0, 0.5, 0.25), 3).unwrap();
-        assert!(note.contains("along X, 0.25 µm") && note.contains("0.5 µm, which is used"), "{note}");
+        assert!(
+            note.contains("along X") && note.contains("0.25 µm in the label image, but 0.5 µm in the stack"),
+            "{note}"
+        );
         assert_eq!(other_voxel_size_note(stack, VoxelSize::new_um(2.0, 0.501, 0.499), 3), None);
         assert_eq!(other_voxel_size_note(stack, VoxelSize { z: None, y: Some(0.5), x: None }, 3), None);
         // A single slice has no distance to others.

@@ -432,7 +432,7 @@ mod tests {
                 .intensity_note()
         };
         assert_eq!(note(1.0), None);
-        let texts = [(3.456e-10, "by 3.5e-10, unless"), (0.042, "by 0.04, unless"), (3.0, "by 3.00, unless")];
+        let texts = [(3.456e-10, "by 3.5e-10; to"), (0.042, "by 0.04; to"), (3.0, "by 3.00; to")];
         for (factor, text) in texts {
             assert!(note(factor).is_some_and(|note| note.contains(text)), "{factor}");
         }
