@@ -20,9 +20,12 @@ const MIN_EQUAL_OF_LABELS: f64 = 0.8;
 /// Maximum share of plateaus of a single voxel in rows of labels. Between a plateau of a map and the background, each slope has
 /// several.
 const MAX_SINGLE: f64 = 0.25;
+/// Maximum share of plateaus in rows of labels that have the value of an earlier one of their row, as in concave objects. In maps
+/// and in intensities of few gray levels, values recur from object to object.
+const MAX_RECURRING: f64 = 0.25;
 
 /// Returns a note if a slice of a stack to predict, with rows of `width` voxels, has the values of labels: whole numbers, 0 and
-/// several others, which mostly repeat from voxel to voxel.
+/// several others, which mostly repeat from voxel to voxel, but not from object to object.
 pub(crate) fn label_image_note(values: &[f32], width: usize) -> Option<String> {
     let share = equal_neighbor_share(values, width)?;
     Some(format!(
@@ -32,11 +35,10 @@ pub(crate) fn label_image_note(values: &[f32], width: usize) -> Option<String> {
     ))
 }
 
-/// Returns a note if the middle slice of a map to segment has the values of labels, as for [`label_image_note`], and no slopes
-/// between its plateaus, as a map of whole numbers has.
+/// Returns a note if the middle slice of a map to segment has the values of labels, as for [`label_image_note`].
 pub(crate) fn label_map_note(context: &Context, map: &Stack, channel: usize) -> Option<String> {
     let (values, width) = middle_values(context, map, channel)?;
-    let share = equal_neighbor_share(&values, width).filter(|_| has_only_plateaus(&values, width))?;
+    let share = equal_neighbor_share(&values, width)?;
     Some(format!(
         "the map may be a label image: {:.0} % of its neighboring voxels that are not 0 have the same value, as in objects, but \
          its values are taken for probabilities, so that objects that touch may be joined; give the probability map of a \
@@ -78,19 +80,29 @@ fn equal_neighbor_share(values: &[f32], width: usize) -> Option<f64> {
     let mut check = LabelCheck::new(Path::new(""));
     check.add(values, width);
     let share = check.share();
-    (check.pairs >= MIN_PAIRS && share >= MIN_EQUAL_OF_LABELS).then_some(share)
+    let are_labels = check.pairs >= MIN_PAIRS && share >= MIN_EQUAL_OF_LABELS && has_plateaus_of_labels(values, width);
+    are_labels.then_some(share)
 }
 
-/// Returns whether hardly any values other than 0 in rows of `width` voxels differ from both of their neighbors.
-fn has_only_plateaus(values: &[f32], width: usize) -> bool {
-    let (mut plateaus, mut single) = (0u64, 0u64);
+/// Returns whether the values other than 0 in rows of `width` voxels form plateaus as labels do: hardly any is a single voxel, and
+/// hardly any has the value of an earlier one of its row.
+fn has_plateaus_of_labels(values: &[f32], width: usize) -> bool {
+    let (mut plateaus, mut single, mut recurring) = (0u64, 0u64, 0u64);
+    let mut before: Vec<f32> = Vec::new();
     for row in values.chunks(width.max(1)) {
-        for plateau in row.chunk_by(|a, b| a == b).filter(|plateau| plateau.first() != Some(&0.0)) {
+        before.clear();
+        for plateau in row.chunk_by(|a, b| a == b) {
+            let Some(value) = plateau.first().filter(|value| **value != 0.0) else { continue };
             plateaus += 1;
             single += u64::from(plateau.len() == 1);
+            if before.contains(value) {
+                recurring += 1;
+            } else {
+                before.push(*value);
+            }
         }
     }
-    single as f64 <= MAX_SINGLE * plateaus as f64
+    single as f64 <= MAX_SINGLE * plateaus as f64 && recurring as f64 <= MAX_RECURRING * plateaus as f64
 }
 
 /// Counts pairs of neighboring voxels along X. Labels of objects repeat from voxel to voxel, intensities do not.
@@ -211,16 +223,44 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_distinguished_from_maps_of_whole_numbers() {
-        // Two objects that touch, of 20 voxels each in a row, and a saturated map of one.
+    fn labels_are_distinguished_from_maps_and_intensities_of_whole_numbers() {
+        // Two objects that touch, of 20 voxels each in a row.
         let labels: Vec<f32> = [vec![0.0f32; 10], vec![3.0; 20], vec![8.0; 20], vec![0.0; 10]].concat().repeat(60);
+        // A saturated map of an object with slopes of three voxels.
         let slope = [60.0f32, 130.0, 210.0];
-        let map: Vec<f32> =
+        let sharp: Vec<f32> =
             [&[0.0f32; 12][..], &slope, &[255.0; 30], &[210.0, 130.0, 60.0], &[0.0; 12]].concat().repeat(60);
-        for (values, are_labels) in [(&labels, true), (&map, false)] {
-            assert!(equal_neighbor_share(values, 60).is_some());
-            assert_eq!(has_only_plateaus(values, 60), are_labels);
+        // A map of few values, enlarged four times without interpolation.
+        let few = [0.0f32, 0.0, 60.0, 60.0, 255.0, 255.0, 255.0, 255.0, 255.0, 255.0, 60.0, 60.0, 0.0, 0.0];
+        let enlarged: Vec<f32> = few.iter().flat_map(|value| [*value; 4]).collect();
+        // A map whose background is not quite 0, and whose objects are not quite 255.
+        let rounded = [(0.0f32, 10), (1.0, 9), (2.0, 6), (1.0, 12), (128.0, 1), (254.0, 9), (255.0, 12), (254.0, 6)];
+        let rounded: Vec<f32> = rounded.iter().flat_map(|(value, count)| vec![*value; *count]).collect();
+        // Few photons: of the voxels that are not 0, most are 1.
+        let photons: Vec<f32> = (0..60_000u32)
+            .map(|i| match i.wrapping_mul(2_654_435_761) >> 24 {
+                0..100 => 0.0,
+                100..250 => 1.0,
+                _ => 2.0,
+            })
+            .collect();
+        let share = |values: &[f32], width: usize| {
+            let mut check = LabelCheck::new(Path::new(""));
+            check.add(values, width);
+            (check.share(), check.pairs)
+        };
+        assert!(equal_neighbor_share(&labels, 60).is_some());
+        for (values, width) in [(sharp, 60), (enlarged.repeat(60), 56), (rounded.repeat(60), 65), (photons, 60)] {
+            let (equal, pairs) = share(&values, width);
+            assert!(equal >= MIN_EQUAL_OF_LABELS && pairs >= MIN_PAIRS, "neighbors say nothing: {equal} of {pairs}");
+            assert_eq!(equal_neighbor_share(&values, width), None, "{:?}", values.get(..width));
         }
+        // Concave objects and the tips of others are no reason for doubt.
+        let concave: Vec<f32> = [(0.0f32, 6), (4.0, 14), (0.0, 2), (4.0, 12), (7.0, 15), (9.0, 1), (5.0, 10)]
+            .iter()
+            .flat_map(|(value, count)| vec![*value; *count])
+            .collect();
+        assert!(equal_neighbor_share(&concave.repeat(60), 60).is_some());
     }
 
     #[test]
