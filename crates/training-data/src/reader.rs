@@ -3,7 +3,7 @@
 use crate::error::TrainingDataError;
 use crate::limits::MAX_OPEN_FILES;
 use crate::stack::{Stack, open_image};
-use cytoscope_formats::Image;
+use cytoscope_formats::{FileFormat, Image};
 use cytoscope_volume::{BoxZyx, Element, Samples, with_samples};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -173,6 +173,10 @@ impl Reader {
                 "do not change training data during training, and start again",
             ));
         }
+        // Chunks of OME-Zarr that are not kept would be decoded again for each block.
+        if image.meta().format != FileFormat::OmeZarr {
+            image.limit_cache(self.read_ahead_bytes());
+        }
         let mut open = lock(&self.files);
         while open.files.len() >= MAX_OPEN_FILES {
             let Some(oldest) = open.files.iter().min_by_key(|(_, (_, used))| *used).map(|(n, _)| *n) else { break };
@@ -181,6 +185,12 @@ impl Reader {
         let now = open.clock;
         open.files.insert(number, (image.clone(), now));
         Ok(image)
+    }
+
+    /// Returns the maximum number of bytes that the reader of an open file may keep for the next read: those of all open files
+    /// together are at most as many as the cache of blocks.
+    fn read_ahead_bytes(&self) -> u64 {
+        self.budget_bytes / self.stacks.len().clamp(1, MAX_OPEN_FILES) as u64
     }
 
     /// Returns stack `number`, or the error for one that was not opened.
@@ -426,7 +436,34 @@ fn copy_row<O: Copy>(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use crate::dataset::ImageRef;
+    use crate::stack::Role;
+
+    #[test]
+    fn what_all_open_files_keep_for_the_next_read_is_at_most_the_size_of_the_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let (count, budget_bytes, [nz, ny, nx]) = (4, 4000, [20, 10, 8]);
+        // Arrays in Fortran order, of which slices are read ahead.
+        let text = format!("{{'descr': '<u2', 'fortran_order': True, 'shape': ({nz}, {ny}, {nx}), }}");
+        let header = format!("{text:<117}\n");
+        let voxel_bytes = vec![0u8; 2 * nz * ny * nx];
+        let file = [&b"\x93NUMPY\x01\x00\x76\x00"[..], header.as_bytes(), &voxel_bytes].concat();
+        let stack = |number: usize| {
+            let image = ImageRef::of(folder.path().join(format!("{number}.npy")));
+            std::fs::write(&image.path, &file).unwrap();
+            Stack::of(&image, Role::Image, &open_image(&image).unwrap()).unwrap()
+        };
+        let reader = Reader::new((0..count).map(stack).collect(), budget_bytes);
+        for number in 0..count {
+            let limited = reader.file(number).unwrap();
+            let other = open_image(&reader.known(number).unwrap().image).unwrap();
+            // Otherwise, all voxels of a file are kept.
+            let fewer = voxel_bytes.len() as u64 - budget_bytes / count as u64;
+            assert_eq!(other.cache_bytes() - limited.cache_bytes(), fewer);
+        }
+    }
 
     #[test]
     fn mirroring_repeats_the_border_and_is_periodic() {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields, default)]
 pub struct SourceOptions {
     /// Size of the voxel cache in bytes. If all stacks fit, they are cached as a whole. Each reading thread holds an
-    /// additional block (at most 16 MiB, or one row).
+    /// additional block (at most 16 MiB, or one row). What is read ahead in files in Fortran order takes at most as much again.
     pub cache_bytes: u64,
 }
 
