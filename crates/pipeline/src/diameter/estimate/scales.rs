@@ -52,7 +52,7 @@ pub(super) fn is_clearly_dark(brightness: f64) -> bool {
 pub(super) enum OverScales {
     /// The diameter of objects that are darker than their outlines.
     Dark(SizeEstimate),
-    /// There is not a single object at any scale.
+    /// There is not a single object at every second scale, which the others lie between.
     Empty,
     /// Nothing: the objects at the best scales are not darker than their outlines, they are too few, or the model finds no heights.
     Unclear,
