@@ -266,7 +266,7 @@ fn an_output_that_ends_in_ozx_is_one_file_with_maps_and_labels() {
     assert_eq!(zip_scores["instances"], label_scores["instances"]);
     let note = zip_scores["notes"].to_string();
     assert!(note.contains("the label image labels/objects is scored"), "{zip_scores:#}");
-    assert!(note.contains("choose that with --series and its name, seg"), "{zip_scores:#}");
+    assert!(note.contains("--series with its name, seg, chooses that image"), "{zip_scores:#}");
     // Numbers are those of the series of the stack, of which it is the result.
     for series in ["1", "3"] {
         assert_eq!(evaluate("out/seg.ozx", &["--series", series])["instances"], label_scores["instances"]);
