@@ -355,6 +355,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
         voxel_um: None,
         assumed_voxel_um: None,
         intensities: Some(fixture.path(&raw)),
+        intensities_time: None,
         options: card.segment.clone().unwrap().scaled(15.0 / 12.0),
         overwrite: Default::default(),
     };
