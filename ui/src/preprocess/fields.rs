@@ -201,6 +201,9 @@ mod tests {
         window.run_steps(2);
         window.get_by_label(field).type_text(number);
         window.run_steps(3);
+        // The field loses the focus.
+        window.key_press(egui::Key::Enter);
+        window.run_steps(2);
     }
 
     /// Clicks the button or checkbox with this name.

@@ -248,7 +248,10 @@ fn planes_that_tifffile_stored_as_the_samples_of_a_color_keep_their_axes() {
     let color = opened(separate_samples(unnamed, 1)).unwrap();
     assert_eq!(color.meta().axes.to_string(), "YXS");
     let [note] = color.meta().not_applied.as_slice() else { panic!("{:?}", color.meta().not_applied) };
-    assert!(note.contains("[3, 2, 3] without axes") && note.contains("read as colors") && note.ends_with("ZYX"), "{note}");
+    assert!(
+        note.contains("[3, 2, 3] without axes") && note.contains("read as colors") && note.ends_with("ZYX"),
+        "{note}"
+    );
     // Other axes can be given, for the samples too.
     let options = |axes: &str| OpenOptions { axes: Some(axes.parse().unwrap()), ..OpenOptions::default() };
     let stack = separate_samples("{\"shape\": [3, 2, 3], \"axes\": \"ZYX\"}", 1);
