@@ -226,7 +226,12 @@ pub(crate) fn record_link(ui: &mut Ui, state: State<'_>, name: &str, result: &Pa
         weak(ui, "Reading the record…");
         return;
     }
-    let response = ui.link(QUESTION);
+    // A link that is wrapped would lie beside other links on both of its lines.
+    let response = ui.scope(|ui| {
+        ui.style_mut().wrap_mode = Some(egui::TextWrapMode::Extend);
+        ui.link(QUESTION)
+    });
+    let response = response.inner;
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Link, true, format!("{QUESTION} {name}")));
     let hint = "Inputs, model, settings and device, from the provenance record beside the file";
     if response.on_hover_text(hint).clicked() {
