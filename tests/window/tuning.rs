@@ -93,6 +93,8 @@ fn settings_are_searched_for_and_used_by_the_next_training_run() {
     fixture.click("Hyperparameter search");
     fixture.until("the section", |w| sees(w, "steps in total"));
     assert!(!fixture.sees("Use best settings"), "{}", fixture.on_screen());
+    // The button moves while the section opens.
+    fixture.window.run_steps(30);
     fixture.click_enabled("Search for settings");
     fixture.until("the end", |w| {
         assert!(!sees(w, "failed"), "{}", on_screen(w));
