@@ -30,7 +30,7 @@ pub(crate) fn is_prediction_result(file: &Path) -> bool {
 }
 
 /// Returns whether the record of a prediction beside a file or OME-Zarr folder lists its name, whether or not it was changed. A
-/// record that has the name for it but cannot be read counts, so that users are told why.
+/// record with the expected name that cannot be read counts, too, so that opening it shows the error.
 pub(crate) fn has_prediction_record(file: &Path) -> bool {
     match find_record(file).filter(|path| path.is_file()) {
         Some(_) => is_prediction_result(file),
