@@ -4,7 +4,8 @@
 //! become floats that are rounded in the forward pass. Gradients pass through the rounding (straight-through
 //! estimator), and trained weights are written back to the network as int8, with unchanged scales. The floats are in
 //! units of quantization steps, not of weights: equalized channels have weights of very different magnitude, and an
-//! optimizer such as Adam would change all of them by the same amount.
+//! optimizer such as Adam would change all of them by the same amount. Biases of int8 convolutions are trained, too, in
+//! multiples of the products that they are added to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,12 +28,28 @@ struct StoredWeight {
     high: f64,
 }
 
+/// The bias of an int8 convolution, which stays a float.
+#[derive(Debug, Clone)]
+struct ScaledBias {
+    /// Name of the bias.
+    bias: String,
+    /// Name of the trainable floats, in units.
+    steps: String,
+    /// Unit of each channel: a power of two, so that a bias that is not trained keeps its value exactly.
+    units: Vec<f32>,
+}
+
+/// Unit of a trainable bias, in products of one step of a weight and one step of an input. As weights, biases then change
+/// the output by a small share of its rounding errors in one training step.
+const BIAS_UNIT: f32 = 64.0;
+
 /// A quantized network in trainable form.
 #[derive(Debug, Clone)]
 pub struct FakeQuantized {
     /// The network; it computes the same as the quantized one.
     pub graph: Graph,
     stored: Vec<StoredWeight>,
+    biases: Vec<ScaledBias>,
 }
 
 /// Scales, axis, zero point, and smallest and largest level relative to the zero point of a quantize or dequantize
@@ -139,6 +156,7 @@ pub fn fake_quantized(model: &Graph, floats: &Graph) -> Result<FakeQuantized> {
     infer_shapes::<ValueId>(&mut graph, &[])?;
     let producers = graph.producers();
     let mut stored: BTreeMap<ValueId, StoredWeight> = BTreeMap::new();
+    let mut scales: BTreeMap<ValueId, Vec<f32>> = BTreeMap::new();
     let nodes = std::mem::take(&mut graph.nodes);
     let mut rewritten = Vec::with_capacity(nodes.len());
     for node in &nodes {
@@ -175,6 +193,7 @@ pub fn fake_quantized(model: &Graph, floats: &Graph) -> Result<FakeQuantized> {
             if let Some(n) = shape.get_mut(p.axis).filter(|_| p.scales.len() > 1) {
                 *n = p.scales.len();
             }
+            scales.insert(y, p.scales.clone());
             let scale = graph.add_initializer(format!("{name}.step"), Tensor::new(shape, p.scales)?);
             rewritten.push(Node {
                 name: format!("{name}.scaled"),
@@ -199,8 +218,10 @@ pub fn fake_quantized(model: &Graph, floats: &Graph) -> Result<FakeQuantized> {
         }
         let Some(x) = producer.input(0) else { continue };
         rewritten.push(fake(&before, x));
+        scales.insert(y, before.scales);
     }
     graph.nodes = rewritten;
+    let biases = scale_biases(&mut graph, &scales)?;
     cytoscope_graph_passes::eliminate_dead(&mut graph);
     if let Some(left) = graph.nodes.iter().find(|n| n.op.is_quantized_op()) {
         let what = format!("\"{}\" ({}), which computes with bytes", left.name, op_name(&left.op));
@@ -208,16 +229,68 @@ pub fn fake_quantized(model: &Graph, floats: &Graph) -> Result<FakeQuantized> {
     }
     infer_shapes::<ValueId>(&mut graph, &[])?;
     graph.validate()?;
-    Ok(FakeQuantized { graph, stored: stored.into_values().collect() })
+    Ok(FakeQuantized { graph, stored: stored.into_values().collect(), biases })
+}
+
+/// Makes the biases of int8 convolutions trainable: each becomes a product of trainable floats and constant units. `scales`
+/// are those of the dequantized values. A bias that several nodes read stays as it is.
+fn scale_biases(graph: &mut Graph, scales: &BTreeMap<ValueId, Vec<f32>>) -> Result<Vec<ScaledBias>> {
+    let mut scaled = Vec::new();
+    let mut nodes = Vec::with_capacity(graph.nodes.len());
+    for mut node in graph.nodes.clone() {
+        if let Some((id, units)) = bias_units(graph, &node, scales) {
+            let bias = graph.value(id).name.clone();
+            let values = graph.constant(id).map(|t| t.to_f64_vec()).unwrap_or_default();
+            let values: Vec<f32> = values.iter().zip(&units).map(|(value, unit)| *value as f32 / unit).collect();
+            let steps = format!("{bias}.bias_steps");
+            let from = graph.add_initializer(steps.clone(), Tensor::vector(values));
+            let unit = graph.add_initializer(format!("{bias}.unit"), Tensor::vector(units.clone()));
+            let product = graph.add_value(format!("{bias}.scaled"), Some(ElementType::F32), None);
+            nodes.push(Node {
+                name: format!("{bias}.scaled"),
+                op: Op::Binary(BinaryOp::Mul),
+                inputs: vec![Some(from), Some(unit)],
+                outputs: vec![Some(product)],
+            });
+            if let Some(input) = node.inputs.get_mut(2) {
+                *input = Some(product);
+            }
+            scaled.push(ScaledBias { bias, steps, units });
+        }
+        nodes.push(node);
+    }
+    graph.nodes = nodes;
+    Ok(scaled)
+}
+
+/// Returns the bias of an int8 convolution and the unit of each of its values; `None` if it is not trained.
+fn bias_units(graph: &Graph, node: &Node, scales: &BTreeMap<ValueId, Vec<f32>>) -> Option<(ValueId, Vec<f32>)> {
+    if !matches!(node.op, Op::Conv(_)) {
+        return None;
+    }
+    let ([input], weights) = (&scales.get(&node.input(0)?)?[..], scales.get(&node.input(1)?)?) else { return None };
+    let id = node.input(2)?;
+    let bias = graph.constant(id).filter(|t| t.dtype() == ElementType::F32 && t.rank() == 1)?;
+    let readers = graph.nodes.iter().flat_map(|n| n.inputs.iter().flatten()).filter(|read| **read == id).count();
+    if readers != 1 || graph.outputs.contains(&id) || !(weights.len() == 1 || weights.len() == bias.len()) {
+        return None;
+    }
+    let unit = |channel: usize| {
+        let weight = weights.get(channel).or_else(|| weights.first())?;
+        let unit = 2f32.powi((BIAS_UNIT * weight * input).log2().round() as i32);
+        unit.is_normal().then_some(unit)
+    };
+    Some((id, (0..bias.len()).map(unit).collect::<Option<_>>()?))
 }
 
 impl FakeQuantized {
-    /// Returns the names of the rounded weights, in quantization steps.
+    /// Returns the names of the trainable floats: rounded weights, in quantization steps, and biases, in their units.
     pub fn steps(&self) -> Vec<String> {
-        self.stored.iter().map(|s| s.steps.clone()).collect()
+        let weights = self.stored.iter().map(|weight| weight.steps.clone());
+        weights.chain(self.biases.iter().map(|bias| bias.steps.clone())).collect()
     }
 
-    /// Writes trained weights back to the quantized network: int8 weights, and float parameters by name.
+    /// Writes trained weights back to the quantized network: int8 weights, biases, and other float parameters by name.
     ///
     /// # Errors
     /// [`GraphError::Misused`] if `trained` or `model` is a different network.
@@ -232,6 +305,13 @@ impl FakeQuantized {
             let dtype = model.find(&weight.bytes).and_then(|id| model.constant(id)).map(|t| t.dtype());
             let bytes = Tensor::new(values.shape(), steps)?.cast(dtype.ok_or_else(missing)?);
             set_constant(model, &weight.bytes, bytes)?;
+        }
+        for scaled in &self.biases {
+            let values = trained.find(&scaled.steps).and_then(|id| trained.constant(id)).and_then(|t| t.as_f32());
+            let missing = || GraphError::misused("biases", "none", format!("\"{}\"", scaled.steps));
+            let values = values.filter(|values| values.len() == scaled.units.len()).ok_or_else(missing)?;
+            let values: Vec<f32> = values.iter().zip(&scaled.units).map(|(value, unit)| value * unit).collect();
+            set_constant(model, &scaled.bias, Tensor::vector(values))?;
         }
         let floats: Vec<(String, Tensor)> = trained
             .initializers

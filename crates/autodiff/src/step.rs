@@ -133,7 +133,7 @@ pub fn prepare(model: &Graph) -> Result<Graph> {
 
 /// Returns the trainable constants of a prepared model, with whether weight decay applies.
 fn trainable(graph: &Graph) -> Vec<(ValueId, bool)> {
-    // Weights that are rounded and scaled in the forward pass, mapped to their trainable floats.
+    // Weights that are rounded and scaled in the forward pass, and scaled biases, mapped to their trainable floats.
     let mut rounded: BTreeMap<ValueId, ValueId> = BTreeMap::new();
     for node in &graph.nodes {
         let (Some(from), Some(to)) = (node.input(0), node.output(0)) else { continue };
@@ -142,7 +142,8 @@ fn trainable(graph: &Graph) -> Vec<(ValueId, bool)> {
                 rounded.insert(to, from);
             }
             Op::Binary(BinaryOp::Mul) => {
-                if let Some(first) = rounded.get(&from).copied() {
+                let scaled = || node.inputs.iter().flatten().all(|id| graph.constant(*id).is_some()).then_some(from);
+                if let Some(first) = rounded.get(&from).copied().or_else(scaled) {
                     rounded.insert(to, first);
                 }
             }

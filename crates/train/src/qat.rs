@@ -14,9 +14,9 @@ use cytoscope_quantize::{QatOutcome, QatTask, QuantizationAwareTraining, Quantiz
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Quantization-aware training towards the float network's outputs on tiles, so that no labels are needed. Only int8
-/// weights are trained, in units of quantization steps and with a straight-through estimator for rounding; scales and
-/// biases stay as calibrated.
+/// Quantization-aware training towards the float network's outputs on tiles, so that no labels are needed. The weights of
+/// int8 convolutions, in units of quantization steps and with a straight-through estimator for rounding, and their biases
+/// are trained; scales stay as calibrated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QatTrainer {
     /// Maximum number of steps, with one tile each.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use cytoscope_autodiff::{fake_quantized, set_constant};
-use cytoscope_graph::{BinaryOp, Dim, ElementType, Graph, GraphErrorKind, Op, Tensor};
+use cytoscope_autodiff::{StepOptions, fake_quantized, gradient_graph, set_constant};
+use cytoscope_graph::{BinaryOp, Dim, ElementType, Graph, GraphErrorKind, Loss, LossKind, Op, Tensor};
 use cytoscope_graph_passes::quantize::{Activations, is_quantized, prepare, quantizable_layers, quantize};
 
 use crate::common;
@@ -47,6 +47,37 @@ fn a_fake_quantized_network_computes_the_same_and_writes_trained_weights_back() 
         assert_eq!(held(&same, "quantized"), want, "{name}");
         assert!(relative_l2(&run(&trained, &x), &run(&same, &x)) < 1e-6, "{name}");
     }
+}
+
+#[test]
+fn biases_of_int8_convolutions_are_trained_and_written_back() {
+    let (_, net) = nets().swap_remove(0);
+    let float = prepare(&net).unwrap();
+    let x = common::noise_tensor(1, &SHAPE);
+    let quantized = quantize_static(&float, &x, &BTreeSet::new());
+    let fake = fake_quantized(&quantized, &float).unwrap();
+    let options = StepOptions { only: fake.steps(), ..StepOptions::new(Loss::single(LossKind::MeanSquared, 1)) };
+    let gradients = gradient_graph(&fake.graph, &[SHAPE.to_vec()], &options).unwrap();
+    let trainable: BTreeSet<&str> = gradients.parameters.iter().map(|p| p.name.as_str()).collect();
+    let mut count = 0;
+    for steps in fake.steps().iter().filter(|steps| steps.ends_with(".bias_steps")) {
+        assert!(trainable.contains(steps.as_str()), "{steps} of {trainable:?}");
+        let bias = steps.strip_suffix(".bias_steps").unwrap();
+        let held = |graph: &Graph| graph.constant(graph.find(bias).unwrap()).unwrap().to_f64_vec();
+        let mut trained = fake.graph.clone();
+        let mut values = trained.constant(trained.find(steps).unwrap()).unwrap().as_f32().unwrap().to_vec();
+        values[0] += 3.0;
+        set_constant(&mut trained, steps, Tensor::vector(values)).unwrap();
+        let mut written = quantized.clone();
+        fake.write_back(&trained, &mut written).unwrap();
+        let (before, after) = (held(&quantized), held(&written));
+        assert!(after[0] > before[0], "{bias}");
+        assert_eq!(after[1..], before[1..], "{bias}");
+        assert!(relative_l2(&run(&trained, &x), &run(&written, &x)) < 1e-6, "{bias}");
+        assert!(relative_l2(&run(&trained, &x), &run(&quantized, &x)) > 1e-6, "{bias}");
+        count += 1;
+    }
+    assert!(count > 1, "{count} biases");
 }
 
 #[test]
