@@ -14,7 +14,9 @@ use std::path::PathBuf;
 /// Maximum number of tiles for calibration and measurement.
 pub const MAX_TILES: usize = 16;
 /// Maximum number of tiles for quantization-aware training.
-pub const MAX_QAT_TILES: usize = 48;
+pub const MAX_QAT_TILES: usize = 96;
+/// Maximum number of tiles that errors are measured on, if enough others are left.
+const MAX_HELD_OUT: usize = 12;
 
 /// The tiles of a job.
 pub(crate) struct CalibrationData {
@@ -116,16 +118,32 @@ fn subsample(tiles: Vec<CalibrationTile>, wanted: usize) -> Vec<CalibrationTile>
     tiles.into_iter().enumerate().filter(|(i, _)| is_taken(*i)).map(|(_, t)| t).collect()
 }
 
-/// Splits tiles into calibration and held-out tiles: every fourth is held out. A single tile is used for both.
+/// Splits tiles into calibration and held-out tiles: every fourth is held out, or fewer of more than 48. A single tile is
+/// used for both.
 fn split(tiles: Vec<CalibrationTile>, notes: &mut Vec<Note>) -> (Vec<CalibrationTile>, Vec<CalibrationTile>) {
     if tiles.len() < 2 {
         notes.push(Note::info("errors were measured on the calibration tile, because there is only one tile"));
         return (tiles.clone(), tiles);
     }
-    let every = tiles.len().min(4);
+    let every = tiles.len().min((tiles.len() / MAX_HELD_OUT).max(4));
     let (mut calibration, mut held_out) = (Vec::new(), Vec::new());
     for (i, tile) in tiles.into_iter().enumerate() {
         if i % every == every - 1 { held_out.push(tile) } else { calibration.push(tile) }
     }
     (calibration, held_out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_tile_in_four_is_held_out_and_twelve_of_many() {
+        for (count, held_out) in [(2, 1), (4, 1), (16, 4), (48, 12), (60, 12), (MAX_QAT_TILES, 12)] {
+            let tile = |index: usize| CalibrationTile { values: Tensor::scalar(index as f32), from: index.to_string() };
+            let (calibration, held) = split((0..count).map(tile).collect(), &mut Vec::new());
+            assert_eq!((calibration.len(), held.len()), (count - held_out, held_out), "{count} tiles");
+            assert!(held.iter().all(|held| calibration.iter().all(|tile| tile.from != held.from)), "{count} tiles");
+        }
+    }
 }
