@@ -157,7 +157,7 @@ pub(crate) fn run<R: DeserializeOwned>(
 /// Like [`run`], with another build of this program, which may be too old to report its error as an event.
 ///
 /// # Errors
-/// As [`run`].
+/// Same as [`run`].
 pub(crate) fn run_program<R: DeserializeOwned>(
     program: &Path,
     words: &[String],
@@ -171,7 +171,7 @@ pub(crate) fn run_program<R: DeserializeOwned>(
 /// Runs this program with these arguments, among them `--json`, and returns its report.
 ///
 /// # Errors
-/// As [`run`].
+/// Same as [`run`].
 pub(crate) fn report<R: DeserializeOwned>(words: &[String]) -> Result<R, Failure> {
     finish(&this_program()?, &with_json_error(words), None)?
         .ok_or_else(|| Failure::other("the run was ended"))?

@@ -242,7 +242,7 @@ impl<'a> Measurement<'a> {
     /// job's model, if it has one.
     ///
     /// # Errors
-    /// As [`check_trace`].
+    /// Same as [`check_trace`].
     pub(crate) fn for_job<J: Recordable>(
         trace: Option<&'a Path>,
         job: &J,

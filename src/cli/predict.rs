@@ -308,7 +308,7 @@ impl Predict {
 /// record that the prediction comes from, if it does.
 ///
 /// # Errors
-/// As [`check_trace`], and the failure to find the inputs.
+/// Same as [`check_trace`], and the failure to find the inputs.
 pub(super) fn check_prediction_trace(
     trace: &Path,
     job: &PredictJob,

@@ -287,7 +287,7 @@ pub(crate) fn start_prediction(fixture: &Fixture) -> (std::process::Child, BufRe
     start_prediction_as(fixture, &[])
 }
 
-/// As [`start_prediction`], with more options.
+/// Like [`start_prediction`], with more options.
 #[cfg(unix)]
 fn start_prediction_as(
     fixture: &Fixture,

@@ -17,12 +17,12 @@ pub(crate) fn input_channels(card: &ModelCard, document: &Document, settings: &S
     input_channels_among(card, &names, settings)
 }
 
-/// As [`input_channels`], among channels with these names.
+/// Like [`input_channels`], among channels with these names.
 pub(crate) fn input_channels_among(card: &ModelCard, names: &[&str], settings: &Settings) -> Vec<usize> {
     channels_of_inputs(card, 0..card.input_channels, names, settings)
 }
 
-/// As [`input_channels_among`], for some inputs of a model, by their numbers: the others are read from other files.
+/// Like [`input_channels_among`], for some inputs of a model, by their numbers: the others are read from other files.
 pub(crate) fn channels_of_inputs(
     card: &ModelCard,
     inputs: impl Iterator<Item = usize>,

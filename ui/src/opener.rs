@@ -423,7 +423,7 @@ pub fn expand(paths: &[PathBuf]) -> Expanded {
     expand_up_to(paths, MAX_FILES_OF_FOLDER)
 }
 
-/// As [`expand`], for files that are listed and not opened: folders may hold more of them.
+/// Like [`expand`], for files that are listed and not opened: folders may hold more of them.
 pub(crate) fn expand_for_list(paths: &[PathBuf]) -> Expanded {
     expand_up_to(paths, MAX_CONVERTED)
 }

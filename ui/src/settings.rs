@@ -318,7 +318,7 @@ impl SettingsFile {
     /// has a later version with other settings.
     ///
     /// # Errors
-    /// As [`Settings::save`]. The changes are then written with the next ones.
+    /// Same as [`Settings::save`]. The changes are then written with the next ones.
     pub(crate) fn save(&self, settings: &Settings) -> Result<(), StorageError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let _lock = ResultsLock::for_update(&self.path)?;

@@ -36,7 +36,7 @@ pub(crate) fn take(bytes: &mut &[u8]) -> Result<u64, &'static str> {
     Err("a number has more than 64 bits")
 }
 
-/// As [`take`], for 32 bits.
+/// Like [`take`], for 32 bits.
 pub(crate) fn take_u32(bytes: &mut &[u8]) -> Result<u32, &'static str> {
     u32::try_from(take(bytes)?).map_err(|_| "a number has more than 32 bits")
 }

@@ -75,12 +75,12 @@ pub fn export_pair(
     export_part(raw, labels, None, KnownVoxels::All, dataset_dir, name)
 }
 
-/// As [`export_pair`], for labels that are known only in the voxels that `which` selects. All other voxels get the
+/// Like [`export_pair`], for labels that are known only in the voxels that `which` selects. All other voxels get the
 /// ignore label [`UNKNOWN_LABEL`], which the table states in its column `ignore`, so that training ignores them. `base`
 /// contains the labels before correction; without it, they count as empty.
 ///
 /// # Errors
-/// As [`export_pair`]; [`CorrectionError::Dataset`] if nothing was corrected, or a label is [`UNKNOWN_LABEL`] or
+/// Same as [`export_pair`]; [`CorrectionError::Dataset`] if nothing was corrected, or a label is [`UNKNOWN_LABEL`] or
 /// larger.
 pub fn export_part(
     raw: &RawSource,

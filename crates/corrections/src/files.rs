@@ -40,10 +40,10 @@ impl LabelVolume {
         Self::load_with(path, options, &mut |_, _| ControlFlow::Continue(()))
     }
 
-    /// As [`LabelVolume::load`], with a progress callback.
+    /// Like [`LabelVolume::load`], with a progress callback.
     ///
     /// # Errors
-    /// As [`LabelVolume::load`]; [`CorrectionError::Canceled`] if `progress` breaks.
+    /// Same as [`LabelVolume::load`]; [`CorrectionError::Canceled`] if `progress` breaks.
     pub fn load_with(path: &Path, options: &LoadOptions, progress: Progress) -> Result<Self, CorrectionError> {
         let open_options = OpenOptions { series: options.series, ..OpenOptions::default() };
         let image = open(path, &open_options)?;
@@ -110,10 +110,10 @@ impl LabelSnapshot {
         self.save_with(path, &mut |_, _| ControlFlow::Continue(()))
     }
 
-    /// As [`LabelSnapshot::save`], with a progress callback.
+    /// Like [`LabelSnapshot::save`], with a progress callback.
     ///
     /// # Errors
-    /// As [`LabelSnapshot::save`]; [`CorrectionError::Canceled`] if `progress` breaks, in which case no file is left.
+    /// Same as [`LabelSnapshot::save`]; [`CorrectionError::Canceled`] if `progress` breaks, in which case no file is left.
     pub fn save_with(&self, path: &Path, progress: Progress) -> Result<(), CorrectionError> {
         Ok(self.write_slices(path, progress)?.finish()?)
     }

@@ -36,7 +36,7 @@ impl<'a> KnownLabels<'a> {
     /// Compares labels with those before correction (`None`: empty labels).
     ///
     /// # Errors
-    /// As [`LabelSnapshot::slice`].
+    /// Same as [`LabelSnapshot::slice`].
     pub(crate) fn new(
         labels: &'a LabelSnapshot,
         base: Option<&'a LabelSnapshot>,

@@ -209,7 +209,7 @@ impl Session {
     /// Redoes the last undone step; `None` if there is none.
     ///
     /// # Errors
-    /// As [`Session::undo`].
+    /// Same as [`Session::undo`].
     pub fn redo(&mut self) -> Result<Option<Change>, CorrectionError> {
         self.end_stroke()?;
         let Some(step) = self.history.to_redo() else { return Ok(None) };
@@ -260,7 +260,7 @@ impl Session {
     /// Returns the current labels for saving on another thread with [`SaveTicket::save`] while editing continues.
     ///
     /// # Errors
-    /// As [`Session::end_stroke`], for a stroke in progress.
+    /// Same as [`Session::end_stroke`], for a stroke in progress.
     pub fn begin_save(&mut self) -> Result<SaveTicket, CorrectionError> {
         self.end_stroke()?;
         let (labels, state) = (self.volume.snapshot(), self.history.state());
@@ -395,7 +395,7 @@ impl Session {
         self.volume.check_growth(diff, direction, stored_bytes, &self.options.limits, CORRECT_A_CROP)
     }
 
-    /// As [`Session::check_growth`], for differences that have been applied: they are reverted if they are refused.
+    /// Like [`Session::check_growth`], for differences that have been applied: they are reverted if they are refused.
     fn check_applied(&mut self, diff: &EditDiff) -> Result<(), CorrectionError> {
         // Before the edit, its chunks needed at most what they can need at all, and so they do while it is applied. Only
         // close to a limit are the labels before the edit needed.
@@ -501,9 +501,9 @@ impl SaveTicket {
     /// that it matches both the old and the new file if the program ends in between.
     ///
     /// # Errors
-    /// As [`LabelSnapshot::save_with`]; [`CorrectionError::Storage`] if a foreign file at `path` cannot be moved aside, and
-    /// [`CorrectionError::Io`] if the journal cannot be written; in both cases nothing is saved, and a foreign file keeps its
-    /// name.
+    /// Same as [`LabelSnapshot::save_with`]; [`CorrectionError::Storage`] if a foreign file at `path` cannot be moved
+    /// aside, and [`CorrectionError::Io`] if the journal cannot be written; in both cases nothing is saved, and a
+    /// foreign file keeps its name.
     pub fn save(self, path: &Path, progress: Progress) -> Result<Saved, CorrectionError> {
         let fingerprint = self.journal.is_some().then(|| self.labels.fingerprint());
         let writer = self.labels.write_slices(path, progress)?;

@@ -52,7 +52,7 @@ impl LabelVolume {
     /// Creates a volume from labels in C order.
     ///
     /// # Errors
-    /// As [`LabelVolume::new`]; [`CorrectionError::BadParameter`] if the number of labels does not match the shape.
+    /// Same as [`LabelVolume::new`]; [`CorrectionError::BadParameter`] if the number of labels does not match the shape.
     pub fn from_dense(
         shape_zyx: [usize; 3],
         voxel_size_um: VoxelSize,
@@ -209,13 +209,13 @@ impl LabelVolume {
         found
     }
 
-    /// As [`LabelVolume::bounds_within`], with an error for background and labels that do not exist.
+    /// Like [`LabelVolume::bounds_within`], with an error for background and labels that do not exist.
     pub(crate) fn bounds_in(&self, label: u32, scope: Scope) -> Result<BoundsZyx, CorrectionError> {
         let within = scope.bounds(self.shape_zyx())?;
         self.bounds_within(label, &within).ok_or(CorrectionError::NoSuchLabel { label, place: scope.name() })
     }
 
-    /// As [`LabelVolume::bounds_in`], with an error for boxes above [`MAX_BOX_VOXELS`].
+    /// Like [`LabelVolume::bounds_in`], with an error for boxes above [`MAX_BOX_VOXELS`].
     pub(crate) fn checked_bounds(&self, label: u32, scope: Scope) -> Result<BoundsZyx, CorrectionError> {
         let bounds = self.bounds_in(label, scope)?;
         check_box(&bounds)?;

@@ -176,7 +176,7 @@ pub(crate) fn bytes(words: &[f32], len: usize) -> &[u8] {
     &all[..len.min(all.len())]
 }
 
-/// As [`bytes`], for writing.
+/// Like [`bytes`], for writing.
 pub(crate) fn bytes_mut(words: &mut [f32], len: usize) -> &mut [u8] {
     let all: &mut [u8] = bytemuck::cast_slice_mut(words);
     let len = len.min(all.len());

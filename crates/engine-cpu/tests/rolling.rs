@@ -280,7 +280,7 @@ fn whole(engine: &CpuEngine, graph: &Graph, x: &Tensor, precision: Precision) ->
     }
 }
 
-/// As [`compare_with`] what a session for the whole stack computes.
+/// Like [`compare_with`] what a session for the whole stack computes.
 fn compare(
     engine: &CpuEngine,
     graph: &Graph,
@@ -413,7 +413,7 @@ fn a_pass_over_any_network_equals_the_untiled_one() {
     assert!(floats >= 50 && integers >= 40, "{floats} float and {integers} int8 networks");
 }
 
-/// As [`compare`], for networks whose outputs are floats.
+/// Like [`compare`], for networks whose outputs are floats.
 fn compare_any(engine: &CpuEngine, graph: &Graph, x: &Tensor, precision: Precision) -> bool {
     let floats = graph.outputs.iter().all(|o| graph.value(*o).dtype == Some(ElementType::F32));
     floats && compare(engine, graph, x, precision, None).is_some()

@@ -34,7 +34,7 @@ impl Content {
     /// Moves the tensor to the host, if it is not there, and returns it.
     ///
     /// # Errors
-    /// As [`DeviceTensor::read`].
+    /// Same as [`DeviceTensor::read`].
     pub fn host_mut(&mut self) -> Result<&mut Tensor, EngineError> {
         let copied = match self {
             Self::Host(_) => None,
@@ -52,7 +52,7 @@ impl Content {
     /// Returns the tensor, copied from the device if it is there.
     ///
     /// # Errors
-    /// As [`DeviceTensor::read`].
+    /// Same as [`DeviceTensor::read`].
     pub(crate) fn into_host(self) -> Result<Tensor, EngineError> {
         match self {
             Self::Host(tensor) => Ok(tensor),
@@ -67,7 +67,7 @@ pub trait ResidentSession {
     /// replaced by tensors on the device; outputs that have true in `keep_outputs` stay there.
     ///
     /// # Errors
-    /// As [`Session::run`]; the inputs then still hold their values.
+    /// Same as [`Session::run`]; the inputs then still hold their values.
     fn run_resident(
         &mut self,
         inputs: &mut [Content],
@@ -168,7 +168,7 @@ impl Buffers {
     /// Moves a buffer to the host, if it is not there, and returns its content.
     ///
     /// # Errors
-    /// As [`Buffers::read`].
+    /// Same as [`Buffers::read`].
     pub fn host_mut(&mut self, name: &str) -> Result<&mut Tensor, EngineError> {
         let content = self.contents.get_mut(name).ok_or_else(|| missing(name))?;
         self.downloads.count(content);
@@ -178,7 +178,7 @@ impl Buffers {
     /// Removes a buffer and returns its content, copied from the device if it is there.
     ///
     /// # Errors
-    /// As [`Buffers::read`].
+    /// Same as [`Buffers::read`].
     pub fn take(&mut self, name: &str) -> Result<Tensor, EngineError> {
         let content = self.contents.remove(name).ok_or_else(|| missing(name))?;
         self.downloads.count(&content);

@@ -119,7 +119,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
 /// Opens an image from memory, as [`open`] opens a file. Sets of several files cannot be opened from memory.
 ///
 /// # Errors
-/// As [`open`].
+/// Same as [`open`].
 pub fn open_bytes(bytes: Vec<u8>, options: &OpenOptions) -> Result<Image, FormatError> {
     let head: Vec<u8> = bytes.iter().take(512).copied().collect();
     open_source(Path::new("<memory>"), Source::memory(bytes), &head, options, Arc::default())
@@ -575,7 +575,7 @@ impl Image {
     /// Reads the whole of level 0, without axes of length 1.
     ///
     /// # Errors
-    /// As [`Image::read`].
+    /// Same as [`Image::read`].
     pub fn read_all(&self) -> Result<Array, FormatError> {
         Ok(self.read(0, &Region::whole(&self.meta().shape_full))?.squeeze())
     }

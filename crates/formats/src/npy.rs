@@ -64,12 +64,12 @@ impl Npy {
         self.ahead.read(&self.layout, &self.source, region)
     }
 
-    /// As [`crate::Image::cache_bytes`].
+    /// Same as [`crate::Image::cache_bytes`].
     pub fn cache_bytes(&self) -> u64 {
         self.ahead.held_bytes(&self.layout)
     }
 
-    /// As [`crate::Image::limit_cache`].
+    /// Same as [`crate::Image::limit_cache`].
     pub fn limit_cache(&self, bytes: u64) {
         self.ahead.limit(bytes);
     }

@@ -29,22 +29,22 @@ pub(crate) trait Pixels: fmt::Debug + Send + Sync {
         None
     }
 
-    /// As [`crate::Image::is_label_image`].
+    /// Same as [`crate::Image::is_label_image`].
     fn is_label_image(&self) -> bool {
         false
     }
 
-    /// As [`crate::Image::chunk_folders`].
+    /// Same as [`crate::Image::chunk_folders`].
     fn chunk_folders(&self) -> Vec<PathBuf> {
         Vec::new()
     }
 
-    /// As [`crate::Image::cache_bytes`].
+    /// Same as [`crate::Image::cache_bytes`].
     fn cache_bytes(&self) -> u64 {
         0
     }
 
-    /// As [`crate::Image::limit_cache`].
+    /// Same as [`crate::Image::limit_cache`].
     fn limit_cache(&self, _bytes: u64) {}
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Opened {
     pub time_interval_secs: Option<f64>,
     /// Channels; those beyond the end of the list have no name.
     pub channels: Vec<Channel>,
-    /// As [`crate::ImageMeta::compression`].
+    /// Same as [`crate::ImageMeta::compression`].
     pub compression: StoredCompression,
     /// Byte order of the file.
     pub byte_order: ByteOrder,
@@ -84,7 +84,7 @@ pub(crate) struct Opened {
     pub missing_planes: usize,
     /// Parts of the file that are not supported and belong to no image.
     pub unread_pages: usize,
-    /// As [`crate::ImageMeta::regions_outside`].
+    /// Same as [`crate::ImageMeta::regions_outside`].
     pub regions_outside: Vec<String>,
     /// Reads regions of the image.
     pub pixels: Box<dyn Pixels>,

@@ -104,7 +104,7 @@ impl SeriesChoice {
     /// Opens the chosen series of a file; of `options`, the series is ignored.
     ///
     /// # Errors
-    /// As [`open`]; also [`FormatError::Misused`] if the file has no series of this name, or several, or if all series
+    /// Same as [`open`]; also [`FormatError::Misused`] if the file has no series of this name, or several, or if all series
     /// are chosen and the file has more than one.
     pub fn open(&self, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
         if let Self::Index(series) = self {
@@ -125,7 +125,7 @@ impl SeriesChoice {
     /// results of a position are usually files of their own.
     ///
     /// # Errors
-    /// As [`SeriesChoice::open`].
+    /// Same as [`SeriesChoice::open`].
     pub fn open_or_only(&self, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
         if self.is_first() {
             return open(path, &OpenOptions { series: 0, ..options.clone() });
@@ -134,10 +134,10 @@ impl SeriesChoice {
         if any.meta().series_count <= 1 { Ok(any) } else { self.open_from(any, path, options) }
     }
 
-    /// As [`SeriesChoice::open_or_only`]; if no series was chosen, opens the [`label_series`] of a file that has one.
+    /// Same as [`SeriesChoice::open_or_only`]; if no series was chosen, opens the [`label_series`] of a file that has one.
     ///
     /// # Errors
-    /// As [`SeriesChoice::open`].
+    /// Same as [`SeriesChoice::open`].
     pub fn open_labels(&self, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
         match label_series(path).filter(|_| self.is_first()) {
             Some(series) => open(path, &OpenOptions { series, ..options.clone() }),
@@ -145,21 +145,21 @@ impl SeriesChoice {
         }
     }
 
-    /// As [`SeriesChoice::open_labels`], for the labels of a stack in another file, of which a series was chosen: the
+    /// Like [`SeriesChoice::open_labels`], for the labels of a stack in another file, of which a series was chosen: the
     /// [`label_series`] counts as the only series of its file, unless another label image is chosen by name.
     ///
     /// # Errors
-    /// As [`SeriesChoice::open`].
+    /// Same as [`SeriesChoice::open`].
     pub fn open_stack_labels(&self, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
         let Some(found) = label_series(path) else { return self.open_or_only(path, options) };
         open(path, &OpenOptions { series: self.label_image_or(found, path, options)?, ..options.clone() })
     }
 
-    /// As [`SeriesChoice::open_or_only`], for the maps of a stack in another file, of which a series was chosen: the image
+    /// Like [`SeriesChoice::open_or_only`], for the maps of a stack in another file, of which a series was chosen: the image
     /// beside a [`label_series`] counts as the only series of its file, unless a label image is chosen by name.
     ///
     /// # Errors
-    /// As [`SeriesChoice::open`].
+    /// Same as [`SeriesChoice::open`].
     pub fn open_stack_maps(&self, path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
         match label_series(path).filter(|_| !self.is_first()) {
             Some(_) => open(path, &OpenOptions { series: self.label_image_or(0, path, options)?, ..options.clone() }),
@@ -171,7 +171,7 @@ impl SeriesChoice {
     /// of the stack's file, and the first image is not the labels of the stack, although it may have the same name.
     ///
     /// # Errors
-    /// As [`any_series`].
+    /// Same as [`any_series`].
     pub fn label_image_or(&self, found: usize, path: &Path, options: &OpenOptions) -> Result<usize, FormatError> {
         let Self::Name(_) = self else { return Ok(found) };
         let named = self.chosen_indices(any_series(path, options)?.meta());
@@ -182,7 +182,7 @@ impl SeriesChoice {
     /// Returns the number of the chosen series of a file, or 0 if the file has a single one.
     ///
     /// # Errors
-    /// As [`SeriesChoice::open`].
+    /// Same as [`SeriesChoice::open`].
     pub fn index_or_only(&self, path: &Path, options: &OpenOptions) -> Result<usize, FormatError> {
         if self.is_first() {
             return Ok(0);
@@ -194,7 +194,7 @@ impl SeriesChoice {
     /// Returns the numbers of the chosen series of a file. A number is returned without opening the file.
     ///
     /// # Errors
-    /// As [`SeriesChoice::open`], except that all series may be chosen.
+    /// Same as [`SeriesChoice::open`], except that all series may be chosen.
     pub fn indices_in(&self, path: &Path, options: &OpenOptions) -> Result<Vec<usize>, FormatError> {
         match self {
             Self::Index(index) => Ok(vec![*index]),
@@ -288,7 +288,7 @@ impl ImageMeta {
 /// Opens the first series of a file that can be read, for the names of all; of `options`, the series is ignored.
 ///
 /// # Errors
-/// As [`open`] for the first series, if none of the first 16 can be read.
+/// Same as [`open`] for the first series, if none of the first 16 can be read.
 pub fn any_series(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
     let at = |series| open(path, &OpenOptions { series, ..options.clone() });
     at(0).or_else(|error| match error.kind() {

@@ -6,7 +6,7 @@ use cytoscope_graph::{Graph, Node, Op, Result, Value, ValueId};
 /// its channels are the last axis. Values of unknown shape stay as they are.
 ///
 /// # Errors
-/// As [`Graph::validate`].
+/// Same as [`Graph::validate`].
 pub fn channels_first(graph: &mut Graph, inputs: &[bool], outputs: &[bool]) -> Result<()> {
     for (index, _) in inputs.iter().enumerate().filter(|(_, is_last)| **is_last) {
         let Some(&own) = graph.inputs.get(index) else { continue };

@@ -21,7 +21,7 @@ pub fn fold_constants(graph: &mut Graph) -> Result<usize> {
 /// [`fold_constants`] within a budget: nodes that would exceed it are not folded.
 ///
 /// # Errors
-/// As [`fold_constants`], and [`cytoscope_graph::GraphError::Interrupted`].
+/// Same as [`fold_constants`], and [`cytoscope_graph::GraphError::Interrupted`].
 pub fn fold_constants_within(graph: &mut Graph, budget: &Budget) -> Result<usize> {
     fold(graph, &GraphLimits::default(), budget, |op| {
         !matches!(op, Op::QuantizeLinear { .. } | Op::DequantizeLinear { .. } | Op::DynamicQuantizeLinear)
@@ -32,7 +32,7 @@ pub fn fold_constants_within(graph: &mut Graph, budget: &Budget) -> Result<usize
 /// that compute in float.
 ///
 /// # Errors
-/// As [`fold_constants`].
+/// Same as [`fold_constants`].
 pub fn fold_dequantized(graph: &mut Graph) -> Result<usize> {
     let budget = Budget::new(graph, Interrupt::default());
     fold_dequantized_within(graph, &budget)
@@ -41,7 +41,7 @@ pub fn fold_dequantized(graph: &mut Graph) -> Result<usize> {
 /// [`fold_dequantized`] within a budget: nodes that would exceed it are not folded.
 ///
 /// # Errors
-/// As [`fold_constants`], and [`cytoscope_graph::GraphError::Interrupted`].
+/// Same as [`fold_constants`], and [`cytoscope_graph::GraphError::Interrupted`].
 pub fn fold_dequantized_within(graph: &mut Graph, budget: &Budget) -> Result<usize> {
     fold(graph, &GraphLimits::default(), budget, |_| true)
 }

@@ -65,7 +65,7 @@ pub fn infer_node(
 /// Returns everything known about every value of `graph`, given the types and shapes of its inputs.
 ///
 /// # Errors
-/// As [`infer_node`].
+/// Same as [`infer_node`].
 pub fn all_infos(graph: &Graph, limits: &GraphLimits, budget: &Budget) -> Result<BTreeMap<ValueId, Info>> {
     let mut infos = BTreeMap::new();
     for &id in &graph.inputs {
@@ -141,7 +141,7 @@ pub fn infer_shapes<K: Clone + Into<InputKey>>(graph: &mut Graph, input_shapes: 
 /// [`infer_shapes`] within a budget for computing values: beyond it, dependent shapes stay unknown.
 ///
 /// # Errors
-/// As [`infer_shapes`], and [`GraphError::Interrupted`].
+/// Same as [`infer_shapes`], and [`GraphError::Interrupted`].
 pub fn infer_shapes_within<K: Clone + Into<InputKey>>(
     graph: &mut Graph,
     input_shapes: &[(K, Vec<usize>)],
@@ -154,7 +154,7 @@ pub fn infer_shapes_within<K: Clone + Into<InputKey>>(
 /// whole.
 ///
 /// # Errors
-/// As [`infer_shapes_within`].
+/// Same as [`infer_shapes_within`].
 pub fn infer_shapes_limited<K: Clone + Into<InputKey>>(
     graph: &mut Graph,
     input_shapes: &[(K, Vec<usize>)],

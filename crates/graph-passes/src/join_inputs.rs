@@ -25,10 +25,10 @@ pub fn join_inputs(graph: &mut Graph, channels: &[usize]) -> Result<()> {
     join_first_inputs(graph, channels)
 }
 
-/// As [`join_inputs`] for the first inputs of a graph, one for each number of `channels`; those after them stay.
+/// Like [`join_inputs`] for the first inputs of a graph, one for each number of `channels`; those after them stay.
 ///
 /// # Errors
-/// As [`join_inputs`].
+/// Same as [`join_inputs`].
 pub fn join_first_inputs(graph: &mut Graph, channels: &[usize]) -> Result<()> {
     if channels.len() < 2 {
         return Ok(());

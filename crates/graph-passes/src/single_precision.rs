@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// `DequantizeLinear` and `QuantizeLinear`. Returns whether anything was changed: a network of f32 stays as it is.
 ///
 /// # Errors
-/// As [`Graph::validate`].
+/// Same as [`Graph::validate`].
 pub fn to_single_precision(graph: &mut Graph) -> Result<bool> {
     let has_separated = separate_quantized_convolutions(graph);
     let has_doubles = graph.inputs.iter().any(|id| graph.value(*id).dtype == Some(ElementType::F64));

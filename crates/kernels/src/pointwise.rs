@@ -187,7 +187,7 @@ pub fn copy<T: Copy + Send + Sync>(
 /// Copies bytes into another layout with the same channels, mapping each through `table`. The border is not changed.
 ///
 /// # Errors
-/// As [`copy`].
+/// Same as [`copy`].
 pub fn translate(
     input: &[u8],
     in_layout: &Blocked,

@@ -98,7 +98,7 @@ multiversion! {
     }
 }
 
-/// As [`blend_row`], for blocks of few channels.
+/// Like [`blend_row`], for blocks of few channels.
 fn blend_narrow_row(taps: &[Tap], input: &[f32], corners: &[(usize, f32); 4], block: usize, row: &mut [f32]) {
     for (tap, target) in taps.iter().zip(row.chunks_exact_mut(block)) {
         target.fill(0.0);

@@ -154,7 +154,7 @@ impl Files {
     /// Like [`Files::read`], with a maximum size of `limit` bytes.
     ///
     /// # Errors
-    /// As [`Files::read`].
+    /// Same as [`Files::read`].
     pub fn read_up_to(&self, name: &str, limit: u64) -> Result<Vec<u8>, PackageError> {
         let local = local_name(name);
         let missing = || PackageError::Missing { path: self.path().to_owned(), name: local.to_owned() };

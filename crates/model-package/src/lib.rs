@@ -209,7 +209,7 @@ impl Package {
     /// network.
     ///
     /// # Errors
-    /// As [`Package::open`]; [`PackageError::Bad`] with the reason of `convert`.
+    /// Same as [`Package::open`]; [`PackageError::Bad`] with the reason of `convert`.
     pub fn open_with(path: &Path, convert: ConvertStateDict<'_>) -> Result<Self, PackageError> {
         let is_onnx = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx"));
         if is_onnx && path.is_file() {

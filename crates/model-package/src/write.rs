@@ -104,7 +104,7 @@ impl PackageBuilder {
     /// Like [`PackageBuilder::save`], with content taken over from the source package.
     ///
     /// # Errors
-    /// As [`PackageBuilder::save`].
+    /// Same as [`PackageBuilder::save`].
     pub fn save_with(
         &self,
         carried: &InheritedContent,

@@ -84,7 +84,7 @@ pub fn blob_size(volume: &[f32], shape_zyx: [usize; 3], voxel_um: [f64; 3]) -> R
 /// beside them, such as debris among nuclei. `None` if there are more or no bright blobs, or none remain.
 ///
 /// # Errors
-/// As [`blob_size`].
+/// Same as [`blob_size`].
 pub fn blob_size_without_outliers(
     volume: &[f32],
     shape_zyx: [usize; 3],

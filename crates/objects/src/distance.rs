@@ -33,12 +33,12 @@ pub fn own_distance_um<T: Copy + PartialEq>(
     known_distance_um(labels, shape_zyx, voxel_um, is_object, |_| true)
 }
 
-/// As [`own_distance_um`], but voxels for which `is_known` is false do not count as boundary. Where no such voxel is
+/// Like [`own_distance_um`], but voxels for which `is_known` is false do not count as boundary. Where no such voxel is
 /// closer than the nearest known voxel of another label, the result is the distance to that known voxel. Elsewhere, it is
 /// that distance or a larger one.
 ///
 /// # Errors
-/// As [`own_distance_um`].
+/// Same as [`own_distance_um`].
 pub fn known_distance_um<T: Copy + PartialEq>(
     labels: &[T],
     shape_zyx: [usize; 3],

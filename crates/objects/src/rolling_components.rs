@@ -266,7 +266,7 @@ impl RollingComponents {
         self.row_part(z, y, 0..self.shape_zyx[2])
     }
 
-    /// As [`RollingComponents::row`], for the runs that reach into these columns.
+    /// Like [`RollingComponents::row`], for the runs that reach into these columns.
     pub(crate) fn row_part(
         &self,
         z: usize,

@@ -17,7 +17,7 @@ const BATCH_VOXELS: usize = 4 << 20;
 /// Segments a copy of `map`, without a second map; see [`segment_in_place`].
 ///
 /// # Errors
-/// As [`segment_in_place`].
+/// Same as [`segment_in_place`].
 pub fn segment(
     map: &[f32],
     shape_zyx: [usize; 3],
@@ -48,11 +48,11 @@ pub fn segment_in_place(
     segment_with_foreground(map, seeds, None, shape_zyx, voxel_um, options)
 }
 
-/// As [`segment_in_place`], with the foreground of the same map and options, if it was found while the map was made. One
+/// Like [`segment_in_place`], with the foreground of the same map and options, if it was found while the map was made. One
 /// that lacks slices is not used.
 ///
 /// # Errors
-/// As [`segment_in_place`].
+/// Same as [`segment_in_place`].
 pub fn segment_with_foreground(
     map: &mut [f32],
     seeds: Option<&[f32]>,

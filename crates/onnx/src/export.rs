@@ -32,7 +32,7 @@ pub struct OnnxFile {
 /// Returns the graph as the bytes of an ONNX file.
 ///
 /// # Errors
-/// As [`encode`].
+/// Same as [`encode`].
 pub fn to_bytes(graph: &Graph) -> Result<Vec<u8>> {
     encode(graph).map(|file| file.bytes)
 }
@@ -115,7 +115,7 @@ pub fn encode(graph: &Graph) -> Result<OnnxFile> {
 /// Writes the graph as an ONNX file atomically: to a temporary file beside it, flushed to disk, then renamed.
 ///
 /// # Errors
-/// As [`encode`], or if the file cannot be written.
+/// Same as [`encode`], or if the file cannot be written.
 pub fn save(graph: &Graph, path: &Path) -> Result<()> {
     atomic_write(path, &to_bytes(graph)?).map_err(|error| match error {
         StorageError::Io { path, source, .. } => GraphError::Io { path, source },

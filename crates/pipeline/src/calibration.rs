@@ -85,7 +85,7 @@ pub fn calibration_tiles(
 /// Cuts at most `max_tiles` tiles out of images, as [`calibration_tiles`] does.
 ///
 /// # Errors
-/// As [`calibration_tiles`]; [`JobError::Internal`] if there are no images.
+/// Same as [`calibration_tiles`]; [`JobError::Internal`] if there are no images.
 pub fn calibration_tiles_from_images(
     context: &Context,
     model: &Model,

@@ -54,7 +54,8 @@ impl ConvertJob {
     /// Converts the chosen series, or each of all series to a file of its own, and returns the files.
     ///
     /// # Errors
-    /// As [`ConvertJob::run`] and [`ConvertJob::run_each_series`]; the first failure of several series, each of which is noted.
+    /// Same as [`ConvertJob::run`] and [`ConvertJob::run_each_series`]; the first failure of several series, each of
+    /// which is noted.
     pub fn run_chosen(&self, context: &Context) -> Result<Vec<PathBuf>, JobError> {
         if self.series != SeriesChoice::All {
             self.run(context)?;

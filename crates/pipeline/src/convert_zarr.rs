@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// Runs a conversion whose output is an OME-Zarr folder, or such a folder in a zip file; see [`ConvertJob::convert`].
 ///
 /// # Errors
-/// As [`ConvertJob::run`].
+/// Same as [`ConvertJob::run`].
 pub(crate) fn run(
     job: &ConvertJob,
     context: &Context,

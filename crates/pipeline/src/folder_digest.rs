@@ -25,7 +25,7 @@ pub fn input_record(path: &Path, outputs: &[PathBuf]) -> std::io::Result<InputRe
     counted_record(path, outputs, MAX_COUNTED)
 }
 
-/// As [`input_record`], without the content of a file.
+/// Like [`input_record`], without the content of a file.
 pub(crate) fn unsampled_record(path: &Path, outputs: &[PathBuf]) -> std::io::Result<InputRecord> {
     if path.is_dir() { input_record(path, outputs) } else { InputRecord::of(path) }
 }

@@ -98,7 +98,7 @@ pub(crate) fn recorded_model(text: &str) -> String {
     recorded_model_in(text, model_folders)
 }
 
-/// As [`recorded_model`], with these folders of installed models.
+/// Like [`recorded_model`], with these folders of installed models.
 fn recorded_model_in(text: &str, folders: impl FnOnce() -> Vec<PathBuf>) -> String {
     match find_model_in(text, folders) {
         Ok(found) if found == Path::new(text) => absolute(&found).to_string_lossy().into_owned(),
@@ -107,7 +107,7 @@ fn recorded_model_in(text: &str, folders: impl FnOnce() -> Vec<PathBuf>) -> Stri
     }
 }
 
-/// As [`find_model`], with these folders of installed models.
+/// Like [`find_model`], with these folders of installed models.
 fn find_model_in(text: &str, folders: impl FnOnce() -> Vec<PathBuf>) -> Result<PathBuf, JobError> {
     let path = Path::new(text);
     // If a replacement was interrupted, the package may still have a hidden name.

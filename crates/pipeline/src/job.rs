@@ -52,8 +52,8 @@ impl CancelToken {
         self.flags.fetch_or(CANCELED, Ordering::Relaxed);
     }
 
-    /// As [`CancelToken::cancel`]; a prediction that does not resume an earlier one also removes the slices that it has kept
-    /// for a later run.
+    /// Same as [`CancelToken::cancel`]; a prediction that does not resume an earlier one also removes the slices that
+    /// it has kept for a later run.
     pub fn discard(&self) {
         self.flags.fetch_or(CANCELED | DISCARDING, Ordering::Relaxed);
     }
@@ -285,7 +285,7 @@ impl Context {
         self.report_alive_every(ALIVE_EVERY, stage, work)
     }
 
-    /// As [`Context::report_alive`], with the time between two reports.
+    /// Like [`Context::report_alive`], with the time between two reports.
     fn report_alive_every<T>(&self, interval: Duration, stage: ProgressStage, work: impl FnOnce() -> T) -> T {
         let (ended, wait) = channel::<()>();
         std::thread::scope(|scope| {

@@ -189,7 +189,7 @@ impl<J> JobRecord<J> {
         self.differences_from(&self.checked_inputs(), self.model.as_ref().and_then(ModelRecord::change))
     }
 
-    /// As [`JobRecord::differences`], of inputs that were compared, and with the change of the model.
+    /// Like [`JobRecord::differences`], of inputs that were compared, and with the change of the model.
     pub(crate) fn differences_from(&self, inputs: &[CheckedInput], model_change: Option<String>) -> Vec<String> {
         let program = program();
         let mut found = Vec::new();

@@ -382,7 +382,7 @@ impl MachineProfiles {
     /// none loses what another one has added.
     ///
     /// # Errors
-    /// As [`Self::read`] and [`Self::write`], and [`JobError`] if the file cannot be locked.
+    /// Same as [`Self::read`] and [`Self::write`], and [`JobError`] if the file cannot be locked.
     pub fn update<R>(path: &Path, change: impl FnOnce(&mut Self) -> R) -> Result<R, JobError> {
         let _lock = ResultsLock::for_update(path)?;
         let mut profiles = Self::read(path)?;

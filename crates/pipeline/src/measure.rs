@@ -327,7 +327,7 @@ pub(crate) fn measure_slices(
     }
 }
 
-/// As [`measure_slices`], with the intensities to which `convert` turns the samples.
+/// Like [`measure_slices`], with the intensities to which `convert` turns the samples.
 fn measure_intensities<V: Copy + Into<f64>>(
     context: &Context,
     measurer: &mut Measurer,
@@ -413,7 +413,7 @@ pub(crate) fn numbers(path: &Path, samples: Samples) -> Result<Vec<u32>, JobErro
     })
 }
 
-/// As [`numbers`]; the error is the value that is not a label number.
+/// Same as [`numbers`]; the error is the value that is not a label number.
 pub(crate) fn label_numbers(samples: Samples) -> Result<Vec<u32>, String> {
     match samples {
         Samples::U32(v) => Ok(v),

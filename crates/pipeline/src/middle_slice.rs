@@ -28,7 +28,7 @@ impl MiddleSlice {
         Self::read_at_once(context, stack, channel, MAX_WHOLE)
     }
 
-    /// As [`Self::read`]; slices of up to `max_whole` voxels are read at once.
+    /// Same as [`Self::read`]; slices of up to `max_whole` voxels are read at once.
     fn read_at_once(context: &Context, stack: &Stack, channel: usize, max_whole: usize) -> Option<Self> {
         let [_, ny, nx] = stack.extents.zyx;
         let [row, column] = [middle(ny, 1), middle(nx, 1)];

@@ -67,7 +67,7 @@ pub fn test(package: &Package) -> Result<TestResult, JobError> {
 /// Returns the inputs and outputs of the declared network in a package's self-test, computed by the reference executor.
 ///
 /// # Errors
-/// As [`test`].
+/// Same as [`test`].
 pub fn network_test(package: &Package) -> Result<(Vec<Tensor>, Vec<Tensor>), JobError> {
     run(package).map(|run| (run.network_inputs, run.network_outputs))
 }
@@ -85,7 +85,7 @@ pub fn network_inputs(package: &Package, test_inputs: &[Tensor]) -> Result<Vec<T
 /// postprocessing.
 ///
 /// # Errors
-/// As [`test`]; `name` names the package.
+/// Same as [`test`]; `name` names the package.
 pub fn test_outputs(
     name: &str,
     inputs: &[TensorSpec],
@@ -105,7 +105,7 @@ fn model_error(package: &Package, error: impl std::error::Error + Send + Sync + 
 /// Like [`test`], with the tensors of all stages; a package without test tensors is run on synthetic inputs.
 ///
 /// # Errors
-/// As [`test`].
+/// Same as [`test`].
 pub(crate) fn run(package: &Package) -> Result<TestRun, JobError> {
     let name = package.path.display().to_string();
     let stored = package.test_tensors().map_err(|e| model_error(package, e))?;

@@ -281,7 +281,7 @@ pub fn save(package: &Package, to: &Path, overwrite: Overwrite) -> Result<Saved,
 /// ([`test_inputs`]).
 ///
 /// # Errors
-/// As [`write()`].
+/// Same as [`write()`].
 pub fn save_quantized(
     package: &Package,
     test_inputs: Vec<Tensor>,

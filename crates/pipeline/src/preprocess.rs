@@ -57,7 +57,7 @@ pub(crate) fn check(steps: &[PreprocessStep]) -> Result<(), JobError> {
 /// and the maximum bytes that they hold during the prediction.
 ///
 /// # Errors
-/// As [`preprocessed`]; [`JobError::WrongUse`] or [`JobError::Mismatch`] for an implausible voxel size.
+/// Same as [`preprocessed`]; [`JobError::WrongUse`] or [`JobError::Mismatch`] for an implausible voxel size.
 pub(crate) fn for_prediction(
     context: &Context,
     job: &PredictJob,

@@ -93,7 +93,7 @@ impl Provenance {
         self.differences_from(&self.checked_inputs(), self.model.change())
     }
 
-    /// As [`Provenance::differences`], of inputs that were compared, and with the change of the model.
+    /// Like [`Provenance::differences`], of inputs that were compared, and with the change of the model.
     pub(crate) fn differences_from(&self, inputs: &[CheckedInput], model_change: Option<String>) -> Vec<String> {
         let program = program();
         let mut found = Vec::new();

@@ -48,8 +48,8 @@ impl FileRecord {
         self.matches_while(path, &mut || true)
     }
 
-    /// As [`FileRecord::matches`]. `goes_on` is called before each block of a file is read. If it returns `false`, nothing more
-    /// is read and the result is `false`.
+    /// Like [`FileRecord::matches`]. `goes_on` is called before each block of a file is read. If it returns `false`,
+    /// nothing more is read and the result is `false`.
     pub(crate) fn matches_while(&self, path: &Path, goes_on: &mut dyn FnMut() -> bool) -> bool {
         if path.is_dir() {
             // The marker, which lists all files, is compared before they are read.
@@ -178,7 +178,7 @@ pub(crate) fn check_folder(
 /// `is_prediction_result`: its record lists it as it is.
 ///
 /// # Errors
-/// As [`check`].
+/// Same as [`check`].
 pub(crate) fn check_derived(
     context: &Context,
     path: &Path,
@@ -206,7 +206,7 @@ pub(crate) fn is_derived(path: &Path, map: &Path, labels: &Path) -> bool {
 /// Like [`target::check_file`], and refuses a file inside an OME-Zarr folder that is an input.
 ///
 /// # Errors
-/// As [`target::check_file`]; [`StorageError::NotReplaceable`] inside such a folder.
+/// Same as [`target::check_file`]; [`StorageError::NotReplaceable`] inside such a folder.
 pub fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     target::refuse_input(path, inputs)?;
     refuse_inside_zarr(path, inputs)?;

@@ -337,7 +337,7 @@ impl SegmentJob {
     /// Runs the job and writes its labels as raw numbers to `file`, ignoring [`SegmentJob::labels`].
     ///
     /// # Errors
-    /// As [`SegmentJob::run`].
+    /// Same as [`SegmentJob::run`].
     pub fn run_raw(&self, context: &Context, file: &Path) -> Result<SegmentReport, JobError> {
         self.run_into(context, file, LabelFormat::RawU32, None)
     }

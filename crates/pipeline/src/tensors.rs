@@ -166,7 +166,7 @@ pub(crate) fn preprocess(
 /// Applies a package's postprocessing to the outputs of its network; `raw` are the inputs before preprocessing.
 ///
 /// # Errors
-/// As [`preprocess`].
+/// Same as [`preprocess`].
 pub(crate) fn postprocess(
     of: &str,
     specs: &[TensorSpec],

@@ -80,7 +80,7 @@ impl Chain {
         })
     }
 
-    /// As [`Chain::first_voxel`], if all steps are crops; such a chain changes no value.
+    /// Like [`Chain::first_voxel`], if all steps are crops; such a chain changes no value.
     pub fn crop_start(&self) -> Option<[usize; 3]> {
         let is_crop = |stage: &Stage| matches!(stage.operation, Operation::Crop(_));
         self.first_voxel().filter(|_| self.stages.iter().all(is_crop))

@@ -47,7 +47,7 @@ pub(crate) fn rescaled(value: f32, range: Option<[f64; 2]>) -> f32 {
     }
 }
 
-/// As [`rescaled`], clipped to 0 to 1.
+/// Like [`rescaled`], clipped to 0 to 1.
 pub(crate) fn stretched(value: f32, range: Option<[f64; 2]>) -> f32 {
     rescaled(value, range).clamp(0.0, 1.0)
 }

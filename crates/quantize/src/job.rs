@@ -91,7 +91,7 @@ impl QuantizeJob {
     /// Runs the job without quantization-aware training.
     ///
     /// # Errors
-    /// As [`QuantizeJob::run_with`].
+    /// Same as [`QuantizeJob::run_with`].
     pub fn run(&self, context: &Context) -> Result<QuantizeReport, JobError> {
         self.run_with(context, None)
     }
@@ -113,7 +113,7 @@ impl QuantizeJob {
     /// none, they are read. Of more than the job uses, evenly spaced ones are used.
     ///
     /// # Errors
-    /// As [`QuantizeJob::run_with`].
+    /// Same as [`QuantizeJob::run_with`].
     pub fn run_on_tiles(
         &self,
         context: &Context,

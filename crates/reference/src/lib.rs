@@ -113,7 +113,7 @@ pub fn eval(op: &Op, inputs: &[Option<&Tensor>], outputs: usize) -> Result<Vec<T
 /// Like [`eval`], allocating at most about `memory_bytes` at once.
 ///
 /// # Errors
-/// As [`eval`]; [`GraphError::OverLimit`] for [`MEMORY`], before anything is allocated.
+/// Same as [`eval`]; [`GraphError::OverLimit`] for [`MEMORY`], before anything is allocated.
 pub fn eval_within(op: &Op, inputs: &[Option<&Tensor>], outputs: usize, memory_bytes: u64) -> Result<Vec<Tensor>> {
     let infos: Vec<Option<Info>> = inputs
         .iter()

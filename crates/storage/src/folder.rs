@@ -89,7 +89,7 @@ pub fn remove_working(path: &Path, kind: &str) -> Result<(), StorageError> {
 /// are removed before all others.
 ///
 /// # Errors
-/// As [`remove_working`].
+/// Same as [`remove_working`].
 pub fn clear_working(path: &Path, kind: &str, first: &[&str], keep: &[&str]) -> Result<(), StorageError> {
     if !is_working(path, kind) {
         return Err(not_removed(path));
@@ -110,7 +110,7 @@ pub fn clear_working(path: &Path, kind: &str, first: &[&str], keep: &[&str]) -> 
 /// Returns the names of the others, which stay in the folder. A folder that does not exist is not an error.
 ///
 /// # Errors
-/// As [`remove_working`].
+/// Same as [`remove_working`].
 pub fn remove_own(path: &Path, kind: &str, is_own: &dyn Fn(&str) -> bool) -> Result<Vec<String>, StorageError> {
     let is_absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     if std::fs::symlink_metadata(path).as_ref().is_err_and(is_absent) {
@@ -134,7 +134,7 @@ pub fn remove_own(path: &Path, kind: &str, is_own: &dyn Fn(&str) -> bool) -> Res
 /// others.
 ///
 /// # Errors
-/// As [`remove_working`].
+/// Same as [`remove_working`].
 pub fn clear_own(path: &Path, kind: &str, first: &str, is_own: &dyn Fn(&str) -> bool) -> Result<(), StorageError> {
     if !is_working(path, kind) {
         return Err(not_removed(path));
@@ -209,10 +209,11 @@ pub fn check_finished(path: &Path, kind: &str, inputs: &[&Path], overwrite: Over
     check_finished_while(path, kind, inputs, overwrite, &mut || true)
 }
 
-/// As [`check_finished`]. `goes_on` is called before each block of a file is read; if it returns `false`, nothing more is read.
+/// Like [`check_finished`]. `goes_on` is called before each block of a file is read; if it returns `false`, nothing
+/// more is read.
 ///
 /// # Errors
-/// As [`check_finished`]; [`StorageError::Io`] if reading was stopped.
+/// Same as [`check_finished`]; [`StorageError::Io`] if reading was stopped.
 pub fn check_finished_while(
     path: &Path,
     kind: &str,
@@ -240,7 +241,7 @@ fn difference(path: &Path, kind: &str) -> Result<Option<String>, StorageError> {
     difference_while(path, kind, &mut || true)
 }
 
-/// As [`difference`]; if `goes_on` returns `false` before a block is read, the result is an error.
+/// Same as [`difference`]; if `goes_on` returns `false` before a block is read, the result is an error.
 fn difference_while(
     path: &Path,
     kind: &str,
@@ -321,7 +322,7 @@ pub fn finished_content(path: &Path, kind: &str) -> Option<(u64, String)> {
     finished_content_while(path, kind, &mut |_, _| true)
 }
 
-/// As [`finished_content`]. `goes_on` is called before each block of a file is read, with the number of files that were
+/// Like [`finished_content`]. `goes_on` is called before each block of a file is read, with the number of files that were
 /// read before and that of all files. If it returns `false`, nothing more is read and the result is `None`.
 pub fn finished_content_while(
     path: &Path,
@@ -362,7 +363,7 @@ pub enum Replaced {
 /// refused otherwise.
 ///
 /// # Errors
-/// As [`check_finished`]; what exists at the path is then unchanged.
+/// Same as [`check_finished`]; what exists at the path is then unchanged.
 pub fn write_finished(
     path: &Path,
     kind: &str,

@@ -224,22 +224,22 @@ impl GrowingFile {
         if bytes <= self.kept_bytes() { Ok(()) } else { self.shared.record(bytes, about) }
     }
 
-    /// As [`GrowingFile::keep`], but what the job states `about` the file is recorded even if no more bytes are valid. It may
+    /// Like [`GrowingFile::keep`], but what the job states `about` the file is recorded even if no more bytes are valid. It may
     /// describe later bytes, which the job must verify itself.
     ///
     /// # Errors
-    /// As [`GrowingFile::keep`].
+    /// Same as [`GrowingFile::keep`].
     pub fn state(&mut self, bytes: u64, about: &str) -> Result<(), StorageError> {
         // What another thread could not record is recorded now.
         let _ = self.wait();
         self.shared.record(bytes, about)
     }
 
-    /// As [`GrowingFile::state`], but in another thread, because syncing can take seconds. Returns whether it has begun: it
+    /// Like [`GrowingFile::state`], but in another thread, because syncing can take seconds. Returns whether it has begun: it
     /// does not while earlier bytes are still being recorded.
     ///
     /// # Errors
-    /// As [`GrowingFile::keep`], of the bytes before. An error of these bytes is returned by the next call of this
+    /// Same as [`GrowingFile::keep`], of the bytes before. An error of these bytes is returned by the next call of this
     /// function; the other ones record them again.
     pub fn state_soon(&mut self, bytes: u64, about: String) -> Result<bool, StorageError> {
         if self.recording.as_ref().is_some_and(|recording| !recording.is_finished()) {

@@ -44,7 +44,7 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, max_bytes: u64) -> Result<Opt
 /// file.
 ///
 /// # Errors
-/// As [`read_json`]; [`JsonError::Format`] for another version, whatever else the file holds.
+/// Same as [`read_json`]; [`JsonError::Format`] for another version, whatever else the file holds.
 pub fn read_json_with_format<T: DeserializeOwned>(
     path: &Path,
     max_bytes: u64,

@@ -74,7 +74,7 @@ impl ResultsLock {
     /// Locks a folder, which need not exist, with a hidden file beside it that is removed when the lock is dropped.
     ///
     /// # Errors
-    /// As [`ResultsLock::acquire`].
+    /// Same as [`ResultsLock::acquire`].
     pub fn beside_folder(folder: &Path) -> Result<Self, StorageError> {
         Self::hidden(folder.parent().unwrap_or(Path::new("")), &name_text(folder), Locked::Folder)
     }
@@ -82,7 +82,7 @@ impl ResultsLock {
     /// Locks a folder with a file in it that is not removed afterwards.
     ///
     /// # Errors
-    /// As [`ResultsLock::acquire`].
+    /// Same as [`ResultsLock::acquire`].
     pub fn in_folder(folder: &Path, name: &str) -> Result<Self, StorageError> {
         Self::lock_file(folder.join(name), folder, Locked::Folder, true)
     }
@@ -91,7 +91,7 @@ impl ResultsLock {
     /// changes. Creates the folder of the file, and waits while another process holds the lock, for at most 10 s.
     ///
     /// # Errors
-    /// As [`ResultsLock::acquire`], and [`StorageError::Io`] if the folder cannot be created.
+    /// Same as [`ResultsLock::acquire`], and [`StorageError::Io`] if the folder cannot be created.
     pub fn for_update(path: &Path) -> Result<Self, StorageError> {
         let folder = path.parent().unwrap_or(Path::new(""));
         std::fs::create_dir_all(folder).map_err(StorageError::io(folder, "creating the folder"))?;
@@ -218,7 +218,7 @@ pub fn is_at(file: &File, path: &Path) -> bool {
     is_same(file, std::fs::symlink_metadata(path))
 }
 
-/// As [`is_at`], for a path that may be a link to the file.
+/// Like [`is_at`], for a path that may be a link to the file.
 #[cfg(unix)]
 pub fn is_linked_at(file: &File, path: &Path) -> bool {
     is_same(file, std::fs::metadata(path))
@@ -238,7 +238,7 @@ pub fn is_at(_file: &File, path: &Path) -> bool {
     path.exists()
 }
 
-/// As [`is_at`], for a path that may be a link to the file.
+/// Like [`is_at`], for a path that may be a link to the file.
 #[cfg(not(unix))]
 pub fn is_linked_at(_file: &File, path: &Path) -> bool {
     path.exists()

@@ -196,16 +196,16 @@ pub fn sha256_of_bytes(bytes: &[u8]) -> String {
 /// SHA-256 of a regular file, in lower-case hexadecimal. The file is read in blocks of 1 MiB.
 ///
 /// # Errors
-/// As [`open_regular`], and the system's error if reading fails.
+/// Same as [`open_regular`], and the system's error if reading fails.
 pub fn sha256_of_file(path: &Path) -> io::Result<String> {
     sha256_while(path, &mut || Ok(()))
 }
 
-/// As [`sha256_of_file`]. `goes_on` is called before each block is read. If it returns `false`, nothing more is read and the
+/// Like [`sha256_of_file`]. `goes_on` is called before each block is read. If it returns `false`, nothing more is read and the
 /// result is `None`.
 ///
 /// # Errors
-/// As [`sha256_of_file`].
+/// Same as [`sha256_of_file`].
 pub fn sha256_of_file_while(path: &Path, goes_on: &mut dyn FnMut() -> bool) -> io::Result<Option<String>> {
     let mut is_stopped = false;
     let sha256 = sha256_while(path, &mut || {
@@ -215,7 +215,7 @@ pub fn sha256_of_file_while(path: &Path, goes_on: &mut dyn FnMut() -> bool) -> i
     if is_stopped { Ok(None) } else { sha256.map(Some) }
 }
 
-/// As [`sha256_of_file`]. `before_block` is called before each block is read; its error ends the reading.
+/// Like [`sha256_of_file`]. `before_block` is called before each block is read; its error ends the reading.
 fn sha256_while(path: &Path, before_block: &mut dyn FnMut() -> io::Result<()>) -> io::Result<String> {
     let mut file = open_regular(path)?;
     let mut hasher = Sha256::new();

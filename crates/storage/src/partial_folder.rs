@@ -213,7 +213,7 @@ impl PartialFolder {
     /// returned.
     ///
     /// # Errors
-    /// As [`check_new_folder`]; the target is then unchanged, and the new folder is removed.
+    /// Same as [`check_new_folder`]; the target is then unchanged, and the new folder is removed.
     pub fn publish(mut self, overwrite: Overwrite) -> Result<Option<PathBuf>, StorageError> {
         let _change = Change::begin();
         let io = |path: &Path, error| StorageError::io(path, "replacing the folder")(error);

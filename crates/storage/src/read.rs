@@ -92,7 +92,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// Links are followed if their targets are inside the folder; the folder itself may be a link.
 ///
 /// # Errors
-/// As [`open_regular`]; [`Refusal::NotRelative`] or [`Refusal::Outside`] if the path leaves the folder.
+/// Same as [`open_regular`]; [`Refusal::NotRelative`] or [`Refusal::Outside`] if the path leaves the folder.
 pub fn open_inside(folder: &Path, relative: &Path) -> io::Result<File> {
     let plain = relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     if !plain || relative.file_name().is_none() {

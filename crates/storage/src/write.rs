@@ -81,7 +81,7 @@ fn remove_if_unlocked(path: &Path) {
     }
 }
 
-/// As [`sweep`], for a folder that cannot be used while its marker is being written. An unfinished marker of another machine,
+/// Like [`sweep`], for a folder that cannot be used while its marker is being written. An unfinished marker of another machine,
 /// whose processes cannot be asked, is removed 10 minutes after it was written, unless it is locked.
 pub fn sweep_marker(folder: &Path) {
     sweep(folder);
@@ -378,7 +378,7 @@ impl FinishedFile {
         Ok(())
     }
 
-    /// As [`FinishedFile::publish`], for a target that [`crate::target::check_file`] has allowed. Unless `overwrite` allows
+    /// Like [`FinishedFile::publish`], for a target that [`crate::target::check_file`] has allowed. Unless `overwrite` allows
     /// replacing it, a file that another program has created there meanwhile is moved aside; its new path is returned.
     ///
     /// # Errors
@@ -444,10 +444,10 @@ pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
     atomic_write_with(path, |out| out.write_all(bytes))
 }
 
-/// As [`atomic_write`], with the content written by a closure.
+/// Like [`atomic_write`], with the content written by a closure.
 ///
 /// # Errors
-/// As [`atomic_write`]; an error of the closure is returned as [`StorageError::Io`].
+/// Same as [`atomic_write`]; an error of the closure is returned as [`StorageError::Io`].
 pub fn atomic_write_with(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), StorageError> {
     let mut file = PartialFile::create(path).map_err(StorageError::io(path, "creating the file"))?;
     file.out().and_then(|out| fill(out)).map_err(StorageError::io(path, "writing"))?;
@@ -473,10 +473,10 @@ pub fn write_checked(path: &Path, bytes: &[u8], overwrite: Overwrite) -> Result<
     write_unpublished(path, bytes)?.publish_checked(overwrite)
 }
 
-/// As [`write_checked`], with the content written by a closure.
+/// Like [`write_checked`], with the content written by a closure.
 ///
 /// # Errors
-/// As [`write_checked`]; an error of the closure is returned as [`StorageError::Io`].
+/// Same as [`write_checked`]; an error of the closure is returned as [`StorageError::Io`].
 pub fn write_checked_with(
     path: &Path,
     overwrite: Overwrite,

@@ -145,7 +145,7 @@ pub fn run_python<A: AsRef<OsStr>>(python: &Path, script: &str, arguments: &[A])
 ///
 /// # Panics
 ///
-/// As [`run_python`].
+/// Same as [`run_python`].
 pub fn python(modules: &str, script: &str, arguments: &[&Path]) -> Option<String> {
     Some(run_python(&python_with(modules)?, script, arguments))
 }

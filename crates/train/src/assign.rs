@@ -98,7 +98,7 @@ impl TrainConfig {
     /// Reads the settings from a TOML file, or starts with the defaults, and sets single ones.
     ///
     /// # Errors
-    /// As [`TrainConfig::read`].
+    /// Same as [`TrainConfig::read`].
     pub fn read_with(path: Option<&Path>, assignments: &[SettingAssignment]) -> Result<Self, JobError> {
         if assignments.is_empty() {
             return path.map_or_else(|| Ok(Self::default()), Self::read);

@@ -57,11 +57,11 @@ const VALIDATION_SHARE: f64 = VALIDATIONS_SHARE / 3.0;
 const VALIDATION_SLACK: f64 = 1.5;
 /// Minimum and maximum fraction of the time budget reserved for finalizing: tuning, packaging, quantization.
 const FINALIZE_SHARES: [f64; 2] = [0.1, 0.25];
-/// As [`FINALIZE_SHARES`], without quantization.
+/// Like [`FINALIZE_SHARES`], without quantization.
 const FLOAT_FINALIZE_SHARES: [f64; 2] = [0.05, 0.2];
 /// Duration of finalizing in validations, including quantization-aware training.
 const FINALIZE_VALIDATIONS: f64 = 14.0;
-/// As [`FINALIZE_VALIDATIONS`], without quantization: prediction, tuning, and scores of the package.
+/// Like [`FINALIZE_VALIDATIONS`], without quantization: prediction, tuning, and scores of the package.
 const FLOAT_FINALIZE_VALIDATIONS: f64 = 4.0;
 /// Fraction of the time budget that quantization may exceed it by.
 pub(crate) const OVERTIME_SHARE: f64 = 0.1;

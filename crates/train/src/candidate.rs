@@ -34,10 +34,10 @@ impl Candidate {
         Ok(Self { model, engine, options })
     }
 
-    /// As [`Candidate::new`], for the package at `path`.
+    /// Like [`Candidate::new`], for the package at `path`.
     ///
     /// # Errors
-    /// As [`Candidate::new`], or if the package cannot be read.
+    /// Same as [`Candidate::new`], or if the package cannot be read.
     pub(crate) fn load(
         cancel: &CancelToken,
         devices: &Devices,
@@ -52,7 +52,7 @@ impl Candidate {
     /// threads are not used. A part of an image gets the preprocessing of the whole image, `whole`.
     ///
     /// # Errors
-    /// As [`predict_part`].
+    /// Same as [`predict_part`].
     pub(crate) fn predict(
         &self,
         cancel: &CancelToken,
@@ -72,7 +72,7 @@ impl Candidate {
     /// Computes the preprocessing of an image, whose statistics are those of the whole image.
     ///
     /// # Errors
-    /// As [`ImagePreprocessing::of`].
+    /// Same as [`ImagePreprocessing::of`].
     pub(crate) fn preprocessing(
         &self,
         cancel: &CancelToken,

@@ -251,7 +251,7 @@ impl TrainJob {
     /// folder that no run created.
     ///
     /// # Errors
-    /// As [`TrainJob::discard`], and [`JobError::Storage`] if a run uses the folder.
+    /// Same as [`TrainJob::discard`], and [`JobError::Storage`] if a run uses the folder.
     pub fn discard_unused(&self) -> Result<(), JobError> {
         Self::discard_unused_at(&self.out)
     }
@@ -259,7 +259,7 @@ impl TrainJob {
     /// Like [`TrainJob::discard_unused`], for the run that writes the package `out`.
     ///
     /// # Errors
-    /// As [`TrainJob::discard_unused`].
+    /// Same as [`TrainJob::discard_unused`].
     pub fn discard_unused_at(out: &Path) -> Result<(), JobError> {
         let folder = RunFolder::for_package(out);
         folder.check(&[])?;

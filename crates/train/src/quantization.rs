@@ -26,7 +26,7 @@ impl LimitedQuantization {
     /// Runs the quantization and writes its provenance record beside the package.
     ///
     /// # Errors
-    /// As [`QuantizeJob::run_with`]; [`JobError::WrongUse`] if a limit is invalid, or is given for a mode that does not
+    /// Same as [`QuantizeJob::run_with`]; [`JobError::WrongUse`] if a limit is invalid, or is given for a mode that does not
     /// train.
     pub fn run(&self, context: &Context) -> Result<QuantizeReport, JobError> {
         let Self { quantization, minutes, steps } = self;

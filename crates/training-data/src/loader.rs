@@ -100,7 +100,7 @@ impl Loader {
     /// Starts to prefetch patches from any function of their index.
     ///
     /// # Errors
-    /// As [`Loader::new`].
+    /// Same as [`Loader::new`].
     pub fn with(
         make: impl Fn(u64) -> Result<Patch, TrainingDataError> + Send + Sync + 'static,
         options: LoaderOptions,

@@ -226,10 +226,10 @@ impl Sampler {
         self.sample_timed(index).map(|(patch, _)| patch)
     }
 
-    /// As [`Sampler::sample`], with the duration of each stage.
+    /// Like [`Sampler::sample`], with the duration of each stage.
     ///
     /// # Errors
-    /// As [`Sampler::sample`].
+    /// Same as [`Sampler::sample`].
     pub fn sample_timed(&self, index: u64) -> Result<(Patch, StageTimes), TrainingDataError> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.options.seed);
         rng.set_stream(index);
@@ -247,7 +247,7 @@ impl Sampler {
     /// each voxel counts once.
     ///
     /// # Errors
-    /// As [`Sampler::sample`]; [`TrainingDataError::Parameter`] if the index is not below [`Sampler::tile_count`].
+    /// Same as [`Sampler::sample`]; [`TrainingDataError::Parameter`] if the index is not below [`Sampler::tile_count`].
     pub fn tile(&self, index: usize) -> Result<Patch, TrainingDataError> {
         let out_of_range = || TrainingDataError::Parameter {
             what: "the index of a tile",

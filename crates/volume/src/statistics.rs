@@ -187,7 +187,7 @@ impl Quantiles {
         Some(low + (high - low) * share)
     }
 
-    /// As [`Quantiles::percentile`], without interpolation: the smallest sample such that at least this percentage of
+    /// Like [`Quantiles::percentile`], without interpolation: the smallest sample such that at least this percentage of
     /// all samples is less than or equal to it (NumPy's `inverted_cdf` method).
     pub fn percentile_sample(&self, percentile: f64) -> Option<f64> {
         let (low, high, _) = self.ranks(percentile);

@@ -54,7 +54,7 @@ impl LiveArray {
     /// Reads the values of a region, axes Z, Y, X.
     ///
     /// # Errors
-    /// As [`LiveArray::slice`].
+    /// Same as [`LiveArray::slice`].
     pub fn region(&self, region: LiveRegion, channel: usize) -> Result<Vec<f32>, JobError> {
         let mut values = self.0.region::<f32>(region, channel)?;
         if cfg!(target_endian = "big") {
@@ -68,7 +68,7 @@ impl LabelArray {
     /// Opens the file of labels of shape Z, Y, X.
     ///
     /// # Errors
-    /// As [`LiveArray::open`].
+    /// Same as [`LiveArray::open`].
     pub fn open(path: &Path, shape_zyx: [usize; 3]) -> Result<Self, JobError> {
         RawArray::open(path, 1, shape_zyx).map(Self)
     }
@@ -81,7 +81,7 @@ impl LabelArray {
     /// Reads one slice perpendicular to Z, Y or X: its labels along the other two axes, in the order Z, Y, X.
     ///
     /// # Errors
-    /// As [`LiveArray::slice`].
+    /// Same as [`LiveArray::slice`].
     pub fn slice(&self, axis: Axis, index: usize) -> Result<Vec<u32>, JobError> {
         let mut values = self.0.slice::<u32>(axis, index, 0)?;
         values.iter_mut().for_each(|v| *v = u32::from_le(*v));
@@ -91,7 +91,7 @@ impl LabelArray {
     /// Reads the labels of a region, axes Z, Y, X.
     ///
     /// # Errors
-    /// As [`LiveArray::slice`].
+    /// Same as [`LiveArray::slice`].
     pub fn region(&self, region: LiveRegion) -> Result<Vec<u32>, JobError> {
         let mut values = self.0.region::<u32>(region, 0)?;
         values.iter_mut().for_each(|v| *v = u32::from_le(*v));

@@ -179,7 +179,7 @@ impl Job {
     /// Like [`Job::run`]; the record of a prediction names what a machine profile has set.
     ///
     /// # Errors
-    /// As [`Job::run`].
+    /// Same as [`Job::run`].
     pub fn run_profiled(
         &self,
         context: &Context,

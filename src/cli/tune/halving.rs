@@ -115,10 +115,10 @@ pub(super) fn time_limit(fastest_process_secs: f64) -> Duration {
     Duration::try_from_secs_f64(TOO_SLOW * fastest_process_secs + GRACE_SECS).unwrap_or(Duration::MAX)
 }
 
-/// As [`search_from_default`], with the first candidate as the default.
+/// Like [`search_from_default`], with the first candidate as the default.
 ///
 /// # Errors
-/// As [`search_from_default`].
+/// Same as [`search_from_default`].
 pub(super) fn search<C: Candidate>(
     candidates: Vec<C>,
     progress: TuneProgress,

@@ -421,7 +421,7 @@ impl SessionThread {
         Ok(())
     }
 
-    /// As [`Self::end_stroke`], before a request for all other edits, which goes on if the stroke is refused.
+    /// Like [`Self::end_stroke`], before a request for all other edits, which goes on if the stroke is refused.
     fn end_or_report_stroke(&self, session: &mut Session) {
         if let Err(error) = self.end_stroke(session) {
             self.emit(SessionEvent::Failed(SessionTask::Stroke, error.to_string()));

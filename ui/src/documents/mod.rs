@@ -100,7 +100,7 @@ impl Documents {
         self.all.iter().find(|d| Some(d.id) == self.active)
     }
 
-    /// As [`Documents::active`], for changes.
+    /// Like [`Documents::active`], for changes.
     pub(crate) fn active_mut(&mut self) -> Option<&mut Document> {
         self.all.iter_mut().find(|d| Some(d.id) == self.active)
     }

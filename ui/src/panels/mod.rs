@@ -153,7 +153,7 @@ pub(crate) fn named_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -
     response
 }
 
-/// As [`named_button`], filled: the button that does what a dialog is for.
+/// Like [`named_button`], filled: the button that does what a dialog is for.
 pub(crate) fn named_primary_button(ui: &mut Ui, enabled: bool, sign: &str, name: &str) -> egui::Response {
     let response = ui.add_enabled(enabled, filled_button(RichText::new(format!("{sign}  {name}")), enabled));
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, name));

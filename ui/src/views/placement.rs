@@ -9,7 +9,7 @@ use std::ops::Range;
 /// resolution.
 const MAX_WHOLE_PIXELS: usize = 4 << 20;
 
-/// As [`MAX_WHOLE_PIXELS`], for XZ and YZ slices of images with levels.
+/// Like [`MAX_WHOLE_PIXELS`], for XZ and YZ slices of images with levels.
 const MAX_WHOLE_PIXELS_ACROSS: usize = 1 << 18;
 
 /// Visible regions are aligned to multiples of this, so that small pans need no new image.

@@ -136,7 +136,7 @@ impl JournalFile {
         self.append_body(&record.body())
     }
 
-    /// As [`JournalFile::append`], for the encoded body of a record.
+    /// Like [`JournalFile::append`], for the encoded body of a record.
     pub fn append_body(&mut self, body: &[u8]) -> Result<(), CorrectionError> {
         if self.replaced {
             self.take_over()?;

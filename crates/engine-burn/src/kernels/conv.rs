@@ -45,7 +45,7 @@ pub(crate) struct Convolution {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Shape {
     reach: Reach,
-    /// As [`Convolution::upscale`].
+    /// Same as [`Convolution::upscale`].
     upscale: [usize; 3],
     /// Number of vectors of input channels of a group.
     inputs: usize,

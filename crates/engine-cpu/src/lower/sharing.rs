@@ -14,7 +14,7 @@ pub(crate) enum Sharing {
     WithoutSkips,
     /// Results of in-place steps, and all parts of concatenations, also those that other nodes read (skip connections).
     All,
-    /// As [`Sharing::All`], but concatenations come first, because their parts are read again by the backward pass; their
+    /// Like [`Sharing::All`], but concatenations come first, because their parts are read again by the backward pass; their
     /// gradients are slices of one buffer, sums of gradients are accumulated in place, and inputs of normalizations are kept.
     KeepForBackward,
 }

@@ -94,7 +94,7 @@ pub(crate) enum PlanKind {
         shape: TransposedShape,
         epilogue: Epilogue,
     },
-    /// As [`PlanKind::ConvOfTensors`], for a transposed convolution whose kernel size equals its stride.
+    /// Like [`PlanKind::ConvOfTensors`], for a transposed convolution whose kernel size equals its stride.
     ConvTransposeOfTensors {
         weight: ValueId,
         bias: Option<ValueId>,
@@ -138,7 +138,7 @@ pub(crate) enum PlanKind {
         blocks: Vec<usize>,
         tables: Vec<Option<Box<[u8; 256]>>>,
     },
-    /// As [`PlanKind::Joined`], for parts that do not start at block boundaries: their channels are copied.
+    /// Like [`PlanKind::Joined`], for parts that do not start at block boundaries: their channels are copied.
     Join {
         tables: Vec<Option<Box<[u8; 256]>>>,
     },

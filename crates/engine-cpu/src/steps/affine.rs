@@ -266,7 +266,7 @@ impl StepOp for Apply {
     }
 }
 
-/// As [`Apply`], followed by a 1×1×1 convolution to few channels.
+/// Like [`Apply`], followed by a 1×1×1 convolution to few channels.
 #[derive(Debug)]
 pub(crate) struct Head {
     /// Operands, summed after each is scaled and shifted.

@@ -221,7 +221,7 @@ pub fn count_files_outside_series(files: &[PathBuf]) -> usize {
     names.into_iter().map(|other| first.with_file_name(other)).filter(is_left_out).count()
 }
 
-/// As [`first_file_per_series`], each with what [`opened_with`] returns.
+/// Like [`first_file_per_series`], each with what [`opened_with`] returns.
 fn each_with_series(files: &[PathBuf]) -> Vec<(PathBuf, Option<Vec<PathBuf>>)> {
     let mut covered: HashSet<PathBuf> = HashSet::new();
     let mut kept = Vec::new();

@@ -94,7 +94,7 @@ pub fn prediction_labels_path(path: &Path) -> PathBuf {
 /// Opens an image of an OME-Zarr folder. Only metadata are read.
 ///
 /// # Errors
-/// As [`crate::open`].
+/// Same as [`crate::open`].
 pub(crate) fn open(
     root: &Path,
     options: &OpenOptions,
@@ -109,7 +109,7 @@ const ZIP_EXTENSIONS: [&str; 2] = [".ozx", ".zarr.zip"];
 /// Opens an image of the OME-Zarr in a zip file; `None` if the zip holds something else. Only metadata are read.
 ///
 /// # Errors
-/// As [`crate::open`].
+/// Same as [`crate::open`].
 pub(crate) fn open_zip(
     path: &Path,
     source: &Source,

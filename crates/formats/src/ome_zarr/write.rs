@@ -221,11 +221,11 @@ impl ZarrWriter {
         Ok(Self { folder: PartialFolder::create(path)?, images: vec![ImageState::new(image, String::new())] })
     }
 
-    /// As [`ZarrWriter::create`], for a folder whose marker lists its files: the caller must finish the folder that
+    /// Like [`ZarrWriter::create`], for a folder whose marker lists its files: the caller must finish the folder that
     /// [`ZarrWriter::finish`] returns with [`PartialFolder::finish`].
     ///
     /// # Errors
-    /// As [`ZarrWriter::create`].
+    /// Same as [`ZarrWriter::create`].
     pub fn create_listed(path: &Path, image: ZarrImageSpec) -> Result<Self, FormatError> {
         let image = ZarrImageSpec { is_root: true, ..image };
         image.check(path)?;

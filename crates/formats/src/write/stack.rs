@@ -222,7 +222,7 @@ impl StackWriter {
     /// result can appear together.
     ///
     /// # Errors
-    /// As [`StackWriter::finish`].
+    /// Same as [`StackWriter::finish`].
     pub fn finish_unpublished(mut self) -> Result<FinishedFile, FormatError> {
         if self.planes_done != self.spec.planes() {
             return Err(FormatError::misused(
@@ -420,7 +420,7 @@ fn ome_head(spec: &WriteSpec) -> (Layout, Vec<u8>) {
 /// Writes a whole array; its axes, shape and sample type replace those of the spec.
 ///
 /// # Errors
-/// As [`StackWriter::create`] and [`StackWriter::write`].
+/// Same as [`StackWriter::create`] and [`StackWriter::write`].
 pub fn write_array(path: &Path, array: &Array, spec: &WriteSpec) -> Result<(), FormatError> {
     let spec =
         WriteSpec { axes: array.axes().clone(), shape: array.shape().to_vec(), dtype: array.dtype(), ..spec.clone() };

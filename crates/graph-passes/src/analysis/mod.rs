@@ -13,7 +13,7 @@ pub use receptive_field::{AxisReach, OutputGeometry, ReceptiveField, analyze};
 /// Returns the receptive field along each spatial axis of the first input; see [`analyze`].
 ///
 /// # Errors
-/// As [`analyze`].
+/// Same as [`analyze`].
 pub fn receptive_field(graph: &Graph) -> Result<ReceptiveField> {
     analyze(graph).map(|a| a.field)
 }

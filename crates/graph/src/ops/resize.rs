@@ -174,7 +174,7 @@ impl ResizeAttrs {
     /// absent).
     ///
     /// # Errors
-    /// As [`Self::geometry`].
+    /// Same as [`Self::geometry`].
     pub fn factors(&self, input: &[usize], scales: Option<&Tensor>, sizes: Option<&Tensor>) -> Result<Vec<f64>> {
         let scales = scales.filter(|t| !t.is_empty()).map(Tensor::to_f64_vec);
         let sizes = sizes.filter(|t| !t.is_empty()).and_then(Tensor::to_i64_vec);

@@ -88,7 +88,7 @@ impl PackedConvBf16 {
 /// Float convolution of one image like [`super::conv`], with products of bf16 values.
 ///
 /// # Errors
-/// As [`super::conv`], and [`KernelError`] if the weights were packed for another kernel along W.
+/// Same as [`super::conv`], and [`KernelError`] if the weights were packed for another kernel along W.
 #[allow(clippy::too_many_arguments)]
 pub fn conv_bf16(
     isa: Isa,

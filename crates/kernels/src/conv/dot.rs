@@ -94,7 +94,7 @@ trait Element: Copy {
     /// Loads 16 elements as floats.
     ///
     /// # Safety
-    /// As [`Lanes`]: `from` must reach 16 elements.
+    /// Same as [`Lanes`]: `from` must reach 16 elements.
     unsafe fn load<L: Lanes>(from: *const Self) -> L;
 }
 

@@ -202,7 +202,7 @@ fn few_channel_output<'a, C: Core>(
 /// The input's border and unused channels must hold its zero point.
 ///
 /// # Errors
-/// As [`conv`].
+/// Same as [`conv`].
 #[allow(clippy::too_many_arguments)]
 pub fn conv_int8(
     isa: Isa,

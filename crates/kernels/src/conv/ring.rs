@@ -14,7 +14,7 @@ use crate::{Blocked, Isa, KernelError, check_isa, check_that};
 /// Returns mean and variance of each channel, if `finish` asks for them.
 ///
 /// # Errors
-/// As [`super::conv`], and [`KernelError`] if the window is longer than the ring.
+/// Same as [`super::conv`], and [`KernelError`] if the window is longer than the ring.
 #[allow(clippy::too_many_arguments)]
 pub fn conv_in_ring(
     isa: Isa,
@@ -33,7 +33,7 @@ pub fn conv_in_ring(
 /// Convolution of bytes like [`super::conv_int8`], of an input whose slices form a ring; see [`conv_in_ring`].
 ///
 /// # Errors
-/// As [`conv_in_ring`].
+/// Same as [`conv_in_ring`].
 #[allow(clippy::too_many_arguments)]
 pub fn conv_int8_in_ring(
     isa: Isa,
@@ -52,7 +52,7 @@ pub fn conv_int8_in_ring(
 /// Convolution like [`super::conv_bf16`], of an input whose slices form a ring; see [`conv_in_ring`].
 ///
 /// # Errors
-/// As [`conv_in_ring`] and [`super::conv_bf16`].
+/// Same as [`conv_in_ring`] and [`super::conv_bf16`].
 #[allow(clippy::too_many_arguments)]
 pub fn conv_bf16_in_ring(
     isa: Isa,

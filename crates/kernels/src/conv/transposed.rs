@@ -159,7 +159,7 @@ impl Transposed<PackedConv> {
     /// Packs `weights` `[I][O][kd·kh·kw]` and an optional bias `[O]` for inputs with block size `in_block` (1 or 16).
     ///
     /// # Errors
-    /// As [`PackedConv::new`], and if the kernel is shorter than the stride.
+    /// Same as [`PackedConv::new`], and if the kernel is shorter than the stride.
     pub fn new(
         isa: Isa,
         weights: &[f32],
@@ -204,7 +204,7 @@ impl Transposed<PackedConvInt8> {
     /// Packs `weights` `[I][O][kd·kh·kw]` for inputs with block size `in_block` (4 or 16) and zero point `zero_point`.
     ///
     /// # Errors
-    /// As [`PackedConvInt8::new`], and if the kernel is shorter than the stride.
+    /// Same as [`PackedConvInt8::new`], and if the kernel is shorter than the stride.
     pub fn new_int8(
         isa: Isa,
         weights: &[i8],
@@ -245,7 +245,7 @@ pub fn conv_transpose(
 /// [`conv_transpose`] of bytes.
 ///
 /// # Errors
-/// As [`conv_transpose`].
+/// Same as [`conv_transpose`].
 #[allow(clippy::too_many_arguments)]
 pub fn conv_transpose_int8(
     isa: Isa,

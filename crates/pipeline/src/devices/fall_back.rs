@@ -42,7 +42,7 @@ impl Devices {
     /// model was measured to be fastest, or else the CPU.
     ///
     /// # Errors
-    /// As [`Devices::fall_back`].
+    /// Same as [`Devices::fall_back`].
     pub(super) fn after_failure(
         &self,
         context: &Context,

@@ -174,7 +174,7 @@ impl<'a> Attempts<'a> {
 /// that fails: in 32 bits or on the next devices.
 ///
 /// # Errors
-/// As [`Attempts::after`], if nothing is left to try.
+/// Same as [`Attempts::after`], if nothing is left to try.
 pub(crate) fn on_devices<T>(
     context: &Context,
     devices: &Devices,

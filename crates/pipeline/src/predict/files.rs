@@ -190,7 +190,7 @@ impl ResultFiles {
         record.fingerprint == self.fingerprint || record.fingerprint == self.fingerprint_without_content
     }
 
-    /// As [`Paths::refuse_foreign`].
+    /// Same as [`Paths::refuse_foreign`].
     pub(super) fn refuse_foreign(
         &self,
         context: &Context,

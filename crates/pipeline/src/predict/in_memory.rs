@@ -133,7 +133,7 @@ pub fn predict_volume(
 /// are those of the part.
 ///
 /// # Errors
-/// As [`predict_volume`]; [`JobError::Internal`] if the preprocessing is that of a model with other steps.
+/// Same as [`predict_volume`]; [`JobError::Internal`] if the preprocessing is that of a model with other steps.
 pub fn predict_part(
     context: &Context,
     engine: &SelectedEngine,
@@ -154,7 +154,7 @@ pub fn predict_part(
 /// becomes what the volume was predicted with; the notes of the volume say what happened.
 ///
 /// # Errors
-/// As [`predict_volume`], on the last device.
+/// Same as [`predict_volume`], on the last device.
 pub fn predict_volume_on_devices(
     context: &Context,
     devices: &Devices,

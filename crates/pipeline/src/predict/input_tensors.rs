@@ -179,7 +179,7 @@ pub(crate) fn sources(job: &PredictJob, model: &Model, input: &Path, image: Imag
     sources_opened(job, &job.open_options(), model, input, image)
 }
 
-/// As [`sources`]; other files are opened with these options.
+/// Same as [`sources`]; other files are opened with these options.
 fn sources_opened(
     job: &PredictJob,
     open_options: &OpenOptions,

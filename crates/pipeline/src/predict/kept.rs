@@ -298,7 +298,7 @@ impl KeptSlices {
     /// They are not recorded at once if the results are written `soon`, which takes less time than syncing the slices.
     ///
     /// # Errors
-    /// As [`KeptSlices::keep_if_due`].
+    /// Same as [`KeptSlices::keep_if_due`].
     pub(super) fn keep_time_point(&mut self, slices: usize, soon: bool) -> Result<(), JobError> {
         self.complete = self.complete_with(slices);
         if self.record.is_for_attempts {
@@ -322,7 +322,7 @@ impl KeptSlices {
         self.index.saturating_mul(self.depth).saturating_add(slices)
     }
 
-    /// As [`KeptSlices::keep`], for the slices that are known to be complete.
+    /// Like [`KeptSlices::keep`], for the slices that are known to be complete.
     fn keep_complete(&mut self) -> Result<(), JobError> {
         let (bytes, has_bands, about) = self.next_record()?;
         if has_bands {
@@ -334,7 +334,7 @@ impl KeptSlices {
         Ok(())
     }
 
-    /// As [`KeptSlices::keep_complete`], in another thread, unless that still records earlier slices.
+    /// Like [`KeptSlices::keep_complete`], in another thread, unless that still records earlier slices.
     fn keep_soon(&mut self) -> Result<(), JobError> {
         let (bytes, has_bands, about) = self.next_record()?;
         // A record without slices and bands would keep the file of a job that is canceled, for nothing.
@@ -450,7 +450,7 @@ impl KeptSlices {
         }
     }
 
-    /// As [`KeptSlices::discard`], if the slices are kept only while the job runs.
+    /// Like [`KeptSlices::discard`], if the slices are kept only while the job runs.
     pub(super) fn discard_temporary(job: &PredictJob, stem: &str) {
         if KeptRecord::read(job.folder(), stem).is_some_and(|(_, record)| record.is_for_attempts) {
             Self::discard(job, stem);

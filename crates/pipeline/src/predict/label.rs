@@ -178,7 +178,7 @@ pub(crate) fn label(
     }
 }
 
-/// As [`label`], with slices read `step` at a time. The result is the same as if the map were segmented at once. If that
+/// Like [`label`], with slices read `step` at a time. The result is the same as if the map were segmented at once. If that
 /// takes too much memory, the inner error is the threshold, which is known by then unless nothing was read.
 fn label_slice_by_slice(
     context: &Context,
@@ -229,7 +229,7 @@ fn slab_options(options: &SegmentOptions, is_whole: bool) -> SegmentOptions {
     }
 }
 
-/// As [`label`], in slabs of `slab` slices: objects are split within each slab, and joined across slabs.
+/// Like [`label`], in slabs of `slab` slices: objects are split within each slab, and joined across slabs.
 fn label_in_slabs(
     context: &Context,
     map: &mut dyn MapSource,

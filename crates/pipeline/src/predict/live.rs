@@ -79,7 +79,7 @@ impl<'a> Live<'a> {
         Self { sink, softmax, chains }
     }
 
-    /// As [`LiveSink::is_due`].
+    /// Same as [`LiveSink::is_due`].
     pub(super) fn is_due(&self) -> bool {
         self.sink.is_due()
     }

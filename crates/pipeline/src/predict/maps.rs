@@ -172,7 +172,7 @@ impl<'a> Inference<'a> {
     /// finished, and passes the new plan to `on_plan`. `memory` is the memory of the job around the stages of a prediction.
     ///
     /// # Errors
-    /// As [`plan`].
+    /// Same as [`plan`].
     pub(super) fn plan_next(&mut self, memory: JobMemory, on_plan: impl FnOnce(&PlannedTiles)) -> Result<(), JobError> {
         let is_rest = matches!(&self.runner, Some(Runner::Pass { first_z, .. }) if *first_z > 0);
         if !is_rest || self.finished() > 0 {

@@ -177,7 +177,7 @@ impl PassSizes {
         [slice(self.tile[1], self.tile[2]), slice(self.zyx[1], self.zyx[2])]
     }
 
-    /// As [`PassSizes::slice_bytes`], of bands of `part` rows and columns, with the input that they are computed from.
+    /// Like [`PassSizes::slice_bytes`], of bands of `part` rows and columns, with the input that they are computed from.
     fn part_bytes(&self, part: [usize; 2]) -> [u64; 2] {
         let own = |axis: usize| {
             let (extent, shape) = (self.zyx[axis], self.shape[axis].max(1));

@@ -93,7 +93,7 @@ fn run_with(
     prediction.read(context, 0, 0..setup.shape[0])
 }
 
-/// As [`run_with`], but returns the prediction, which `prepare` changes before the pass.
+/// Like [`run_with`], but returns the prediction, which `prepare` changes before the pass.
 fn predict_with(
     context: &Context,
     plan: Box<dyn RollingPlan>,
@@ -135,7 +135,7 @@ fn untiled(values: &[f32]) -> Vec<f32> {
     untiled_of(values, SHAPE, SIZE)
 }
 
-/// As [`untiled`], on a volume of this shape, and the size that the network accepts.
+/// Like [`untiled`], on a volume of this shape, and the size that the network accepts.
 fn untiled_of(values: &[f32], shape: [usize; 3], size: [usize; 3]) -> Vec<f32> {
     let mut extended = Vec::new();
     for z in 0..size[0] {

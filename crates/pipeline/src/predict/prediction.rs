@@ -117,7 +117,7 @@ impl Prediction {
         self.find_labels(settings, scratch)
     }
 
-    /// As [`Prediction::find_objects`], for a stack that is segmented slice by slice.
+    /// Like [`Prediction::find_objects`], for a stack that is segmented slice by slice.
     pub(super) fn find_labels(&mut self, settings: &LabelSettings<'_>, scratch: Scratch<'_>) -> Result<(), JobError> {
         let step = (STEP_VOXELS / (self.shape[1] * self.shape[2]).max(1)).max(1);
         let labeler = SliceLabeler::new(self.shape, settings, step, settings.streamed_bytes, scratch)?;

@@ -360,7 +360,7 @@ pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<
     })
 }
 
-/// As [`unknown_voxel_size_note`], for a job that uses the voxel size Z, Y, X that a prediction assumed, if it is known.
+/// Like [`unknown_voxel_size_note`], for a job that uses the voxel size Z, Y, X that a prediction assumed, if it is known.
 pub(crate) fn assumed_voxel_size_note(size: VoxelSize, slices: usize, assumed_um: Option<[f64; 3]>) -> Option<Message> {
     let unknown = unknown_voxel_size_note(size, slices)?;
     Some(match assumed_um {
@@ -381,7 +381,7 @@ pub(crate) fn used_voxel_um(stated: VoxelSize, slices: usize, assumed_um: Option
 /// Returns the voxel size to use: the given one, the file's, the model's, or 1 µm, in that order.
 ///
 /// # Errors
-/// As [`check_voxel_size`], for an implausible size.
+/// Same as [`check_voxel_size`], for an implausible size.
 pub(crate) fn voxel_size(
     given_um: Option<[f64; 3]>,
     input: &Path,

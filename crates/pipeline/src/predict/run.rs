@@ -34,7 +34,7 @@ impl PredictJob {
     /// Like [`PredictJob::run`], but passes finished tiles to `live`. The results are bitwise identical.
     ///
     /// # Errors
-    /// As [`PredictJob::run`].
+    /// Same as [`PredictJob::run`].
     pub fn run_live(
         &self,
         context: &Context,
@@ -47,7 +47,7 @@ impl PredictJob {
     /// Like [`PredictJob::run_live`]; reports and records state which settings came from a machine profile.
     ///
     /// # Errors
-    /// As [`PredictJob::run`].
+    /// Same as [`PredictJob::run`].
     pub fn run_profiled(
         &self,
         context: &Context,

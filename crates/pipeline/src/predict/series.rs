@@ -21,7 +21,7 @@ impl PredictJob {
     /// Opens the chosen series of an input, with the voxel size that is given along single axes.
     ///
     /// # Errors
-    /// As [`SeriesChoice::open`].
+    /// Same as [`SeriesChoice::open`].
     pub(crate) fn open(&self, input: &Path) -> Result<Image, FormatError> {
         let image = self.series.open(input, &self.open_options())?;
         if self.voxel_axes_um.is_unknown() {

@@ -123,7 +123,7 @@ impl<'a> TileRunner<'a> {
     /// ranges `kept` along Z, Y, X of each tile in device memory.
     ///
     /// # Errors
-    /// As [`TileRunner::run`].
+    /// Same as [`TileRunner::run`].
     pub(super) fn run_kept(
         &mut self,
         starts: &[[usize; 3]],
@@ -163,7 +163,7 @@ impl<'a> TileRunner<'a> {
     /// the sums in device memory.
     ///
     /// # Errors
-    /// As [`TileRunner::run`].
+    /// Same as [`TileRunner::run`].
     pub(super) fn run_summed(&mut self, starts: &[[usize; 3]], size: [usize; 3]) -> Result<(), JobError> {
         let (filled, macs) = (self.filled(starts), self.session.report().macs);
         let _span = self.span(size, macs);
@@ -175,7 +175,7 @@ impl<'a> TileRunner<'a> {
     /// Returns the first slices of the sums in device memory, `[C][Z][Y][X]` of `shape` Z, Y, X, and removes them there.
     ///
     /// # Errors
-    /// As [`TileRunner::run`].
+    /// Same as [`TileRunner::run`].
     pub(super) fn take_sums(&mut self, shape: [usize; 3]) -> Result<Vec<f32>, JobError> {
         let Some(slabs) = self.session.slabs() else { return Err(no_slabs().into()) };
         let sums = slabs.take_sums(shape[0])?;
@@ -191,7 +191,7 @@ impl<'a> TileRunner<'a> {
     /// `columns` tiles side by side along X.
     ///
     /// # Errors
-    /// As [`TileRunner::run`].
+    /// Same as [`TileRunner::run`].
     pub(super) fn take_kept(&mut self, columns: usize, shape: [usize; 3]) -> Result<Vec<f32>, JobError> {
         let Some(slabs) = self.session.slabs() else { return Err(no_slabs().into()) };
         let kept = slabs.take_kept(columns)?;

@@ -289,7 +289,7 @@ impl ZarrLabels {
     /// Completes the folder under its hidden name, or the zip file if the output has the name of a zip file.
     ///
     /// # Errors
-    /// As [`finish`].
+    /// Same as [`finish`].
     pub(super) fn finish_result(self, context: &Context) -> Result<FinishedResult, JobError> {
         finish(context, self.writer)
     }
@@ -297,7 +297,7 @@ impl ZarrLabels {
     /// Stores the folder in one zip file, which is completed under its hidden name.
     ///
     /// # Errors
-    /// As [`Self::finish`], and [`JobError::Canceled`].
+    /// Same as [`Self::finish`], and [`JobError::Canceled`].
     pub(crate) fn finish_zip(self, context: &Context) -> Result<FinishedFile, JobError> {
         pack(context, self.writer.finish()?)
     }
@@ -316,7 +316,7 @@ fn label_spec(meta: &ImageMeta, [depth, height, width]: [usize; 3], times: usize
 /// Completes a folder under its hidden name, or stores it in a zip file if its target has the name of a zip file.
 ///
 /// # Errors
-/// As [`ZarrLabels::finish`], and [`JobError::Canceled`].
+/// Same as [`ZarrLabels::finish`], and [`JobError::Canceled`].
 pub(super) fn finish(context: &Context, writer: ZarrWriter) -> Result<FinishedResult, JobError> {
     let folder = writer.finish()?;
     if is_zarr_zip_name(folder.target()) {

@@ -54,7 +54,7 @@ impl InputRecord {
     /// and time. The record of a folder has no hash.
     ///
     /// # Errors
-    /// As [`InputRecord::of`], and the system's error if the file cannot be read.
+    /// Same as [`InputRecord::of`], and the system's error if the file cannot be read.
     pub(crate) fn sampled(path: &Path) -> std::io::Result<Self> {
         let record = Self::of(path)?;
         let sampled_sha256 = if path.is_dir() { None } else { Some(sampled_sha256(path, record.bytes)?) };
@@ -71,7 +71,7 @@ impl InputRecord {
         self.text_with_role("")
     }
 
-    /// As [`InputRecord::text`], with words behind the path that say what the file was read as.
+    /// Like [`InputRecord::text`], with words behind the path that say what the file was read as.
     fn text_with_role(&self, role: &str) -> String {
         let hash = self.sampled_sha256.as_ref();
         let fingerprint = hash.map_or_else(String::new, |sha256| format!(", fingerprint {sha256}"));

@@ -105,13 +105,13 @@ pub(crate) fn lists(file: &Path) -> bool {
     lists_while(file, &mut || true)
 }
 
-/// As [`lists`]. `goes_on` is called before each block of a file is read. If it returns `false`, nothing more is read and the
+/// Like [`lists`]. `goes_on` is called before each block of a file is read. If it returns `false`, nothing more is read and the
 /// result is `false`.
 pub(crate) fn lists_while(file: &Path, goes_on: &mut dyn FnMut() -> bool) -> bool {
     known_with_name(file).iter().any(|known| known.matches_while(file, goes_on))
 }
 
-/// As [`lists`], for a file or folder whose size and hash are known.
+/// Like [`lists`], for a file or folder whose size and hash are known.
 pub(crate) fn lists_content(file: &Path, (bytes, sha256): &(u64, String)) -> bool {
     known_with_name(file).iter().any(|known| known.bytes == *bytes && known.sha256 == *sha256)
 }

@@ -276,7 +276,7 @@ fn run_until(job: &PredictJob, canceled: Option<usize>) -> (Result<PredictOutcom
     run_until_part(job, canceled, 0.5)
 }
 
-/// As [`run_until`], but this part of the voxels is predicted.
+/// Like [`run_until`], but this part of the voxels is predicted.
 fn run_until_part(job: &PredictJob, canceled: Option<usize>, part: f64) -> (Result<PredictOutcome, JobError>, usize) {
     // Number of time points that have begun, and voxels of the last one that are predicted.
     let progress = Arc::new(Mutex::new((0usize, u64::MAX)));

@@ -107,7 +107,7 @@ pub fn read_layout<E: From<HeaderError>>(
 /// Parses a whole file and returns its array with the bytes of the samples, as they are stored.
 ///
 /// # Errors
-/// As [`read_layout`].
+/// Same as [`read_layout`].
 pub fn parse_array(file: &[u8]) -> Result<(ArrayLayout, &[u8]), HeaderError> {
     let part = |at: u64, len: usize| file.get(usize::try_from(at).ok()?..)?.get(..len);
     let layout = read_layout::<HeaderError>(file.len() as u64, |at, into| {

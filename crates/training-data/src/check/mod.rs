@@ -165,7 +165,7 @@ pub fn check(dataset: &Dataset, options: &CheckOptions) -> Report {
     check_with(dataset, options, &|_, _| ControlFlow::Continue(()))
 }
 
-/// As [`check`], calling `progress` with the number of checked pairs and of all pairs. A `Break` stops the check; pairs
+/// Like [`check`], calling `progress` with the number of checked pairs and of all pairs. A `Break` stops the check; pairs
 /// that were not checked are not usable.
 pub fn check_with(
     dataset: &Dataset,

@@ -28,7 +28,7 @@ const SEGMENTATION: [(&str, &str); 14] = [
     ("images", "gt"),
     ("images", "annotations"),
 ];
-/// As [`SEGMENTATION`], for label-free prediction.
+/// Like [`SEGMENTATION`], for label-free prediction.
 const LABEL_FREE: [(&str, &str); 9] = [
     ("brightfield", "signal"),
     ("bf", "fluo"),

@@ -83,10 +83,10 @@ pub fn find_pairs(path: &Path, task: TrainingTask) -> Result<Dataset, TrainingDa
     find_pairs_with(path, task, &FindOptions::default())
 }
 
-/// As [`find_pairs`], with options.
+/// Like [`find_pairs`], with options.
 ///
 /// # Errors
-/// As [`find_pairs`].
+/// Same as [`find_pairs`].
 pub fn find_pairs_with(path: &Path, task: TrainingTask, options: &FindOptions) -> Result<Dataset, TrainingDataError> {
     let about = std::fs::metadata(path).map_err(TrainingDataError::io(path, "opening the training data"))?;
     let mut found = SearchResults::default();
@@ -314,7 +314,7 @@ fn image_extents(image: &ImageRef) -> Option<[usize; 4]> {
 /// Returns the chosen channel of a label file. A file that was chosen by its name need not have a channel of that name.
 ///
 /// # Errors
-/// As [`listed_channels`].
+/// Same as [`listed_channels`].
 fn labels_channel(file: &ImageRef, channel: &ChannelRef, is_named: bool) -> Result<ImageRef, Box<Problem>> {
     match listed_channels(file, std::slice::from_ref(channel), Role::Labels) {
         Ok((labels, _)) => Ok(labels),

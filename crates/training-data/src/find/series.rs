@@ -29,7 +29,7 @@ fn options(image: &ImageRef) -> OpenOptions {
 /// Returns the number of the chosen series of a file.
 ///
 /// # Errors
-/// As [`SeriesChoice::open`], if no label image was found in the file before.
+/// Same as [`SeriesChoice::open`], if no label image was found in the file before.
 fn chosen_in(image: &ImageRef, choice: &SeriesChoice) -> Result<usize, FormatError> {
     let options = options(image);
     if image.series == 0 {

@@ -19,7 +19,7 @@ pub enum Group {
     /// (`Emb10_t251` and `Emb10_t501` belong to `Emb10`).
     #[default]
     ByTime,
-    /// As [`Group::ByTime`], and plain numbers are removed, too (`plate2_well3_001` belongs to `plate2_well3`).
+    /// Like [`Group::ByTime`], and plain numbers are removed, too (`plate2_well3_001` belongs to `plate2_well3`).
     ByName,
 }
 

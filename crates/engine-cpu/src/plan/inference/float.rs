@@ -118,7 +118,7 @@ impl<'a> Planner<'a> {
         Ok(Some(KernelPlan { borders, ..KernelPlan::new(node, kind, vec![input], node.output(0)) }))
     }
 
-    /// As [`Self::conv_parts`], for a transposed convolution.
+    /// Like [`Self::conv_parts`], for a transposed convolution.
     pub(super) fn transposed_parts(
         &self,
         node: &Node,
