@@ -46,11 +46,11 @@ pub(crate) struct Evaluate {
     #[arg(long, value_name = "UM|auto", requires = "model", conflicts_with_all = ["pred", "truth"])]
     diameter: Option<DiameterRequest>,
     /// Channel of the images of --data to predict, counted from 0; a model with several input channels uses this and the next
-    /// ones. Images of which the data state a single channel keep it.
+    /// ones. If the data specify a single channel for an image, that channel is used.
     #[arg(long, requires = "model", conflicts_with_all = ["pred", "truth"], value_parser = parse_channel)]
     channel: Option<usize>,
     /// Channels of the images of --data to predict, in the order of the model's inputs, by name or number, such as
-    /// membrane,nuclei. Images of which the data state a single channel keep it.
+    /// membrane,nuclei. If the data specify a single channel for an image, that channel is used.
     #[arg(long, value_delimiter = ',', value_name = "NAME|N", requires = "model",
           conflicts_with_all = ["channel", "pred", "truth"])]
     channels: Vec<ChannelRef>,

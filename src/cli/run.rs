@@ -386,7 +386,7 @@ struct Network {
 struct TensorNames {
     /// Name in the network.
     name: String,
-    /// Id in the description of a package, if it is another name than that in the network.
+    /// Id in the description of a package, if it differs from the name in the network.
     id: Option<String>,
 }
 

@@ -246,7 +246,7 @@ fn objects_are_told_apart_whatever_their_labels_and_other_values_are_refused() {
     fixture.fails(3, &["evaluate", "--pred", "wide.npy", "--truth", "negative.npy"], &["negative.npy", "-3"]);
     fixture.write("halves_labels.npy", "ZYX", &[2, 4, 4], vec![1.5f32; 32]);
     fixture.fails(3, &["evaluate", "--pred", "wide.npy", "--truth", "halves_labels.npy"], &["halves_labels", "1.5"]);
-    // A second channel is not compared, which is said.
+    // A second channel is not compared, and a note says so.
     fixture.write("channels.ome.tif", "CZYX", &[2, 2, 4, 4], vec![1u16; 64]);
     let ran = fixture.run(&["evaluate", "--pred", "channels.ome.tif", "--truth", "channels.ome.tif"]).ok();
     assert!(ran.stderr.contains("only channel 0") && ran.stderr.contains("of its 2 channels"), "{}", ran.stderr);

@@ -331,7 +331,7 @@ fn folder_input_expands_to_its_stacks() {
     // A label image given by name is predicted.
     fixture.run(&["predict", "sim/nuclei_1_labels.tif", "--out", "o"]).ok();
     assert!(fixture.names("o").contains(&"nuclei_1_labels_probability.tif".to_owned()));
-    // Pictures beside stacks are no inputs, which is said; previews and hidden files are none anyway.
+    // Pictures beside stacks are not inputs, and a note says so; previews and hidden files never are.
     let noted = || {
         let ran = fixture.run(&["predict", "sim", "--model", "nuclei-dog", "--out", "o"]).ok();
         format!("{}{}", ran.stdout, ran.stderr)

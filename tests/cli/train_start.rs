@@ -75,7 +75,7 @@ fn a_kept_start_model_keeps_its_segmentation_settings_unless_others_score_clearl
     assert!(score(&report, "after") > score(&report, "before") + 0.1, "{report:#}");
     for (kept, start) in [("near-kept", "near"), ("far-kept", "far")] {
         let network = |package: &str| fixture.bytes(&format!("{package}/model.onnx"));
-        assert!(network(kept) == network(start), "{kept}: another network than that of {start}");
+        assert!(network(kept) == network(start), "{kept}: not the network of {start}");
     }
 }
 

@@ -170,7 +170,7 @@ pub(crate) fn chosen_output<'a>(card: &ModelCard, settings: &'a Settings) -> Opt
 }
 
 /// Channels of a map in which objects and their seeds are found: those that the model states for its first output, or else
-/// the first channel. The map may be of another output than the chosen one, so that it lacks them.
+/// the first channel. The map may come from an output other than the chosen one, and may then lack them.
 pub(crate) fn segment_channels(card: &ModelCard, settings: &Settings, map_channels: usize) -> [usize; 2] {
     let is_other = matches!(chosen_output(card, settings), Some(OutputTensor::Id(_)));
     let [channel, seeds] = [card.segment_channel, card.seed_channel];

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// A job that would overwrite files and waits for the user's decision.
 #[derive(Debug)]
 pub(crate) struct OverwriteQuestion {
-    /// Number of the question, which no other question of this window has.
+    /// Number of the question, unique within this window.
     pub(crate) number: u64,
     /// The refused job, which is sent again if the user allows it.
     pub(crate) refused: RefusedJob,

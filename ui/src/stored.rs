@@ -6,8 +6,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// Reads a file of at most `max_bytes`; `None` if there is none. A file that cannot be read counts as none, which is
-/// logged: the window opens nevertheless, and the next change replaces the file. A damaged file, or one of another
+/// Reads a file of at most `max_bytes`; `None` if there is none. A file that cannot be read is treated as missing, which
+/// is logged: the window still opens, and the next change replaces the file. A damaged file, or one of another
 /// version, is renamed first, so that nothing in it is lost.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, max_bytes: u64) -> Option<T> {
     cytoscope_storage::json::read_json(path, max_bytes).unwrap_or_else(|error| {

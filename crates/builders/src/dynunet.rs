@@ -16,7 +16,7 @@ pub struct DynUNet {
     pub spatial_axes: usize,
     /// Number of channels at each level of the encoder, finest level first.
     pub filters: Vec<usize>,
-    /// Stride into each level, equal on all axes; the first one is 1.
+    /// Stride into each level, the same along all axes; the first one is 1.
     pub strides: Vec<usize>,
     /// Odd kernel length, on all axes.
     pub kernel: usize,

@@ -272,7 +272,7 @@ impl Session {
     ///
     /// # Errors
     /// [`CorrectionError::Io`] or [`CorrectionError::Storage`] if the journal cannot be written; the labels are saved
-    /// nevertheless.
+    /// anyway.
     pub fn mark_saved(&mut self, saved: Saved) -> Result<(), CorrectionError> {
         self.saved = Some((saved.state, saved.fingerprint));
         write(&self.journal, |j| j.append(&Record::Saved { state: saved.state, path: saved.path }))?;

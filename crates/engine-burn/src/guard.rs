@@ -49,7 +49,7 @@ impl DevicePanics {
         self.count += 1;
     }
 
-    /// Returns the messages after the first `seen` panics, as far as they are kept.
+    /// Returns the messages of the panics after the first `seen` ones that are still kept.
     fn since(&self, seen: usize) -> Vec<String> {
         let new = self.count.saturating_sub(seen);
         self.last.iter().skip(self.last.len().saturating_sub(new)).cloned().collect()

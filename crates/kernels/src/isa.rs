@@ -83,8 +83,9 @@ fn has_bf16() -> bool {
     is_x86_feature_detected!("avx512bf16")
 }
 
-/// Returns whether vector products of bf16 are used: only on AMD's CPUs, where they should be faster than those of 32-bit floats,
-/// which has not been measured. On Intel's, they have half the rate. Checked once, as each run of voxels asks for it and CPUID is slow, above all in virtual machines.
+/// Returns whether vector products of bf16 are used: only on AMD's CPUs, where they should be faster than those of 32-bit
+/// floats, which has not been measured. On Intel's, they have half the rate. The vendor is checked once, because every run of
+/// voxels needs the answer and CPUID is slow, especially in virtual machines.
 #[cfg(target_arch = "x86_64")]
 fn has_fast_vector_bf16() -> bool {
     static IS_FAST: OnceLock<bool> = OnceLock::new();

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Content of a package description, parsed and checked.
 pub(crate) struct Parsed {
-    /// Name of the model, for people.
+    /// Display name of the model.
     pub name: String,
     /// Description of the model, in a sentence or more.
     pub description: String,

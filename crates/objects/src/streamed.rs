@@ -2,8 +2,8 @@
 //! does not grow with the number of slices.
 //!
 //! Each slice is added twice: first its foreground, and later, once the components that begin in it are complete, the maps
-//! themselves. Only runs of foreground voxels are held in between, and of the maps, the boxes of the components that the
-//! current slice divides.
+//! themselves. In between, only runs of foreground voxels are held, and the maps only in the boxes of the components that
+//! cross the current slice.
 
 use crate::components::Bounds;
 use crate::error::check_len;
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 const BATCH_VOXELS: usize = 1 << 20;
 /// Slices after which complete boxes are split, even if they have fewer voxels.
 const BATCH_SLICES: usize = 32;
-/// Memory in bytes per voxel of a box that is split, beside its maps: the mask (1), the heights (4), the order (8) and the
+/// Memory in bytes per voxel of a box that is split, besides its maps: the mask (1), the heights (4), the order (8) and the
 /// labels (4) of the watershed, and up to 3 for its basins.
 const SPLIT_BYTES: u64 = 20;
 
@@ -71,7 +71,7 @@ pub struct MapNeeds {
     pub seeds: bool,
 }
 
-/// What is known of a closed component besides its extent.
+/// Properties of a closed component besides its extent.
 #[derive(Debug, Clone, Copy, Default)]
 struct Facts {
     /// Whether it is large enough for an object that is kept.
@@ -97,7 +97,7 @@ pub struct StreamedSegmentation {
     components: RollingComponents,
     /// By the numbers of the components.
     facts: Vec<Facts>,
-    /// Finds tissue, with the share of foreground above which components are tissue; `None` if all are treated alike.
+    /// Finds tissue, with the share of foreground above which components are tissue; `None` if the same options apply to all.
     surroundings: Option<(Surroundings, f64)>,
     /// Number of slices of which all components are closed, and of those whose surroundings are known.
     settled: usize,
@@ -179,7 +179,7 @@ impl StreamedSegmentation {
         })
     }
 
-    /// Returns which maps are needed after the foreground; of the others, empty slices may be added.
+    /// Returns which maps are needed after the foreground; slices of the others may be empty.
     pub fn needs(&self) -> MapNeeds {
         self.needs
     }
@@ -194,7 +194,7 @@ impl StreamedSegmentation {
         self.added
     }
 
-    /// Returns the number of slices, from the first on, whose maps can be added by now: the components that begin in them are
+    /// Returns how many of the first slices have maps that can be added now, because the components that begin in them are
     /// complete.
     pub fn ready(&self) -> usize {
         if self.options.height.is_none() {
@@ -426,8 +426,8 @@ impl StreamedSegmentation {
         Ok(Split { order, count, runs })
     }
 
-    /// Overwrites `labels` with the next slice, and returns whether there is one: false as long as components that the slice
-    /// divides lack slices.
+    /// Overwrites `labels` with the next slice, and returns whether there is one: false until all slices of the
+    /// components that cross it have been added.
     pub fn take_slice(&mut self, labels: &mut [u32]) -> bool {
         let z = self.taken;
         let waiting = self.open.iter().chain(&self.complete).map(|begun| begun.origin[0]).min();

@@ -88,7 +88,7 @@ impl Surroundings {
     }
 
     /// Computes the shares of foreground around the voxels of slice `z` for [`Surroundings::add_shares`]; returns `false` while
-    /// slices around it are missing. Earlier slices can no longer be asked for.
+    /// slices around it are missing. Earlier slices can no longer be requested.
     pub(crate) fn compute_slice_shares(&mut self, z: usize) -> bool {
         let Blocks { shape, size, counts } = self.blocks;
         let layer = z / size[0];

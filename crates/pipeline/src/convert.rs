@@ -216,8 +216,8 @@ impl ConvertJob {
     /// Returns the number of channels of the stack that the regions of a ROI set are drawn on; 1 if it is not given.
     ///
     /// # Errors
-    /// [`JobError::Mismatch`] if the labels that are written have other extents than the stack, so that the regions would lie
-    /// elsewhere in it.
+    /// [`JobError::Mismatch`] if the extents of the written labels differ from those of the stack, so that the regions
+    /// would lie elsewhere in it.
     fn stack_channels(&self, spec: &WriteSpec) -> Result<usize, JobError> {
         let Some(path) = self.like.as_ref().filter(|_| spec.container == Container::RoiSet) else { return Ok(1) };
         let Extents { times, zyx: [z, y, x], channels, samples } =

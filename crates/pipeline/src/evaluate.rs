@@ -40,7 +40,7 @@ pub struct EvaluateJob {
     /// [`cytoscope_objects::matching::Overlaps::ignoring_below`].
     #[serde(default)]
     pub ignore_below_voxels: u64,
-    /// True label of voxels that are not annotated: they count neither way.
+    /// Label of voxels of the ground truth that are not annotated and do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignore_label: Option<i64>,
     /// Series of predictions and ground truth, by number or name; ignored for files with a single series. An OME-Zarr with one

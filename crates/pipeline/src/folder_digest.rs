@@ -15,9 +15,9 @@ const MAX_DEPTH: usize = 32;
 /// Maximum number of files and folders that are counted in a folder: a record may name any folder.
 const MAX_COUNTED: usize = 1_000_000;
 
-/// Returns the record of an input as it is now: of a file, with a hash of parts of its content; of a folder, the size of all
-/// its files, and the latest time of modification.
-/// The outputs (resolved paths) and all records of jobs are left out of a folder.
+/// Returns the record of an input as it is now: for a file, size, time of modification and a hash of parts of its
+/// content; for a folder, the size of all its files and the latest time of modification. The outputs (resolved paths)
+/// and all records of jobs are left out of a folder.
 ///
 /// # Errors
 /// The system's error if there is no such file, or a folder cannot be read or has more than a million files.
@@ -30,7 +30,7 @@ pub(crate) fn unsampled_record(path: &Path, outputs: &[PathBuf]) -> std::io::Res
     if path.is_dir() { input_record(path, outputs) } else { InputRecord::of(path) }
 }
 
-/// Returns the record of an input as it is now, with what an earlier record of it states.
+/// Returns the record of an input as it is now, with the same fields as an earlier record of it.
 pub(crate) fn record_like(then: &InputRecord, outputs: &[PathBuf]) -> std::io::Result<InputRecord> {
     let record = if then.sampled_sha256.is_some() { input_record } else { unsampled_record };
     record(&then.path, outputs)
@@ -38,7 +38,7 @@ pub(crate) fn record_like(then: &InputRecord, outputs: &[PathBuf]) -> std::io::R
 
 /// Returns the record of a folder of chunks as it is now: the size of all its files, and the latest time of modification.
 pub(crate) fn chunks_record(folder: &Path) -> std::io::Result<InputRecord> {
-    // Reading the image opens each of them, so that their number needs no limit here.
+    // Reading the image opens each of them anyway, so their number needs no limit here.
     counted_record(folder, &[], usize::MAX)
 }
 

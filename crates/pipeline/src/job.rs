@@ -108,7 +108,7 @@ pub enum Event {
         /// Kind and index of the device.
         id: DeviceId,
     },
-    /// A GPU has failed for another reason than lack of memory, and may not work again in this process. A note says how the
+    /// A GPU has failed for a reason other than lack of memory, and may not work again in this process. A note says how the
     /// job continues.
     DeviceLost {
         /// Kind and index of the GPU.

@@ -1,4 +1,4 @@
-//! Notes on label images whose objects cannot be distinguished, or whose voxels have another size than those of their stack.
+//! Notes on label images whose objects cannot be distinguished, or whose voxel size differs from that of their stack.
 
 use crate::stack::Stack;
 use crate::{Context, JobError, Note};

@@ -200,8 +200,8 @@ impl MeasureJob {
             .collect()
     }
 
-    /// Returns notes on the label image of a stack: that planes of it are missing or its axes are unknown, and that its voxel
-    /// size is another one than that of the stack.
+    /// Returns notes on the label image of a stack: that planes of it are missing, that its axes are unknown, or that its
+    /// voxel size differs from that of the stack.
     fn notes_on_labels(&self, [stack, labels]: [&Image; 2], slices: usize) -> Vec<Message> {
         if self.intensities.is_none() {
             return Vec::new();

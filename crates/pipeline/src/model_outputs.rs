@@ -36,7 +36,7 @@ pub struct ModelOutput {
 pub enum OutputTensor {
     /// The output with this id.
     Id(String),
-    /// All outputs, whose channels are predicted together; the output of that name, if the model has one.
+    /// All outputs, whose channels are predicted together, unless the model has an output with the id `all`.
     All,
 }
 
@@ -101,8 +101,8 @@ pub(crate) fn output_channels(graph: &Graph, output: usize) -> Option<usize> {
     graph.value(*graph.outputs.get(output)?).shape.as_ref()?.get(1)?.fixed()
 }
 
-/// Whether these are the names of `count` channels. Packages whose channels have no names list `channel0`, `channel1`, …,
-/// because the specification requires names.
+/// Whether a package declares real names for its `count` channels. Packages whose channels have no names list `channel0`,
+/// `channel1`, …, because the specification requires names.
 fn are_names(declared: &[String], count: usize) -> bool {
     let is_filler = |(at, name): (usize, &String)| {
         let name = name.trim().to_lowercase();
@@ -145,7 +145,7 @@ fn joined_names(outputs: &[ModelOutput]) -> Vec<String> {
     outputs.iter().flat_map(names).collect()
 }
 
-/// Whether a step computes every channel alike, and without the other channels.
+/// Whether a step computes every channel in the same way, independently of the other channels.
 fn is_alike_for_channels(step: &Processing) -> bool {
     let counts = match step {
         Processing::Softmax => return false,

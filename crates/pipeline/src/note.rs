@@ -171,7 +171,7 @@ pub mod texts_if_any {
     /// Reads the texts and what they name; no notes without a list of texts.
     ///
     /// # Errors
-    /// Those of the deserializer, if `notes` is no list of texts.
+    /// Those of the deserializer, if `notes` is not a list of texts.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Note>, D::Error> {
         Fields::deserialize(deserializer).map(Fields::into_notes)
     }

@@ -11,7 +11,7 @@ use cytoscope_storage::counted;
 use serde_json::Value;
 use std::fmt::Display;
 
-/// What is said about a record if its summary lists no differences.
+/// Text about a record whose summary lists no differences.
 pub const AS_RECORDED: &str = "program, inputs and model are those of the record";
 
 /// The part of a record that a line is about, in the order of the lines.

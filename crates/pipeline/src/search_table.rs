@@ -46,7 +46,7 @@ pub enum SearchTableError {
     /// A cell of this row, counted from 1 with the header, has an invalid value.
     #[error("row {0} cannot be read")]
     Row(usize),
-    /// This row, counted from 1 with the header, has another fingerprint than the first one.
+    /// The fingerprint of this row, counted from 1 with the header, differs from that of the first row.
     #[error("row {0} belongs to another search")]
     OtherSearch(usize),
 }

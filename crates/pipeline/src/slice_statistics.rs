@@ -18,7 +18,7 @@ use std::ops::Range;
 pub enum StatisticsScope {
     /// All slices together.
     Stack,
-    /// Each slice by itself, because the network processes single slices.
+    /// Each slice separately, because the network processes single slices.
     Slice,
 }
 

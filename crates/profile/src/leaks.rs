@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 pub const MIN_REPETITIONS: usize = 4;
 /// Maximum number of times that a job is repeated.
 pub const MAX_REPETITIONS: usize = 10_000;
-/// Share of the repetitions that fill caches and pools, and are not judged.
+/// Share of the repetitions that count as warm-up: they fill caches and pools.
 const WARM_UP_SHARE: f64 = 0.25;
-/// Late growth, by early growth, below which memory that is not counted exactly is settling: allocators take memory from
+/// Ratio of late to early growth below which memory that is not counted exactly is still settling: allocators take memory from
 /// the system over several repetitions, and ever less of it.
 const SETTLING_RATIO: f64 = 0.5;
 
@@ -43,7 +43,7 @@ pub struct OwnerGrowth {
 pub struct LeakReport {
     /// Number of times that the job was run.
     pub repetitions: usize,
-    /// Number of first repetitions that are not judged.
+    /// Number of warm-up repetitions at the start, which do not count.
     pub warm_up: usize,
     /// The owners whose memory is known.
     pub owners: Vec<OwnerGrowth>,
@@ -74,7 +74,7 @@ impl LeakReport {
     }
 }
 
-/// Runs a job `repetitions` times, and judges the memory that each owner holds after each.
+/// Runs a job `repetitions` times, measures the memory that each owner holds after each run, and decides whether it grows.
 ///
 /// # Errors
 /// The first error of the job.

@@ -29,7 +29,7 @@ pub(crate) fn open(recorder: usize) -> u64 {
 }
 
 /// Ends the span with this number, and returns the seconds of the copies inside it. A copy also counts in the
-/// span around it; for a span that ends on another thread than it started on, the result is 0.
+/// span around it; for a span that ends on a thread other than the one it started on, the result is 0.
 pub(crate) fn close(number: u64, is_copy: bool, duration_secs: f64) -> f64 {
     let closed = OPEN.try_with(|open| {
         let mut open = open.borrow_mut();

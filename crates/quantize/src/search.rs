@@ -357,7 +357,7 @@ impl Search<'_> {
         Ok(best)
     }
 
-    /// Chooses the calibration method of each group of tensors by itself: the one with the smallest error on calibration
+    /// Chooses the calibration method of each group of tensors separately: the one with the smallest error on calibration
     /// tiles. The choice is dropped unless the error on the held-out tiles, which had no part in it, falls, too.
     fn choose_for_each(&self, best: &mut BestVariant) -> Result<(), JobError> {
         let (variant, Some(mut methods)) = (&best.variant, best.methods.clone()) else { return Ok(()) };

@@ -96,7 +96,7 @@ pub fn sweep_marker(folder: &Path) {
         let is_old = written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > MARKER_LIMIT));
         let Some(file) = crate::read::open_regular(&entry.path()).ok().filter(|_| is_old) else { continue };
         if !matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-            // If its process goes on nevertheless, it cannot rename the file and fails.
+            // If its process is still running after all, it cannot rename the file, and fails.
             let _ = std::fs::remove_file(entry.path());
         }
     }

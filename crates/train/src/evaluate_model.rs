@@ -46,19 +46,19 @@ pub struct EvaluateModelJob {
     /// Median diameter of the objects, for models with a nominal diameter.
     #[serde(default)]
     pub diameter: DiameterRequest,
-    /// Channel of the images to predict, as [`PredictOptions::channel`]; images with a single channel in the data keep it.
+    /// Channel of the images to predict, as [`PredictOptions::channel`], unless the data specify a single channel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<usize>,
-    /// Channels of the images to predict, as [`PredictOptions::channels`]; images with a single channel in the data keep it.
+    /// Channels of the images to predict, as [`PredictOptions::channels`], unless the data specify a single channel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<ChannelRef>,
-    /// Images of the model's input tensors, as [`PredictJob::input_tensors`]; images with a single channel in the data keep it.
+    /// Images of the model's input tensors, as [`PredictJob::input_tensors`], unless the data specify a single channel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_tensors: Vec<InputTensor>,
     /// True objects with fewer voxels than this, and predicted objects that mostly overlap them, are ignored.
     #[serde(default)]
     pub ignore_below_voxels: u64,
-    /// True label of voxels that are not annotated, which count neither way; by default that of the data.
+    /// Label of voxels of the ground truth that are not annotated and do not count; by default that of the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignore_label: Option<i64>,
     /// Voxel size Z, Y, X in µm, to use instead of that of the pairs.
@@ -145,7 +145,7 @@ impl EvaluateModelJob {
         }
         if self.chooses_channels() && dataset.pairs.iter().all(has_only_channel) {
             evaluation.add_note(message!(
-                "the data state the only channel of each image, so {CHANNEL}, {CHANNELS} and {INPUT} change nothing"
+                "the data specify the only channel of each image, so {CHANNEL}, {CHANNELS} and {INPUT} have no effect"
             ));
         }
         let count = dataset.pairs.len();

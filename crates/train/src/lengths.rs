@@ -46,7 +46,7 @@ pub(crate) fn free_lengths(graph: &mut Graph) -> Lengths {
             (1, _, count) => count.unwrap_or(1),
             (_, is_freed, length) => {
                 let multiple = axis.checked_sub(BEFORE_SPACE).and_then(|a| multiples.get(a)).copied().unwrap_or(1);
-                // Another length than that of the export.
+                // A length other than that of the export.
                 length.map_or(4 * multiple, |length| if is_freed { length + multiple } else { length })
             }
         };

@@ -165,7 +165,7 @@ fn collect_ranges(prefix: &str, table: Table, ranges: &mut BTreeMap<String, Sett
 /// A rung of successive halving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SearchRung {
-    /// Number of settings that are tried.
+    /// Number of combinations of settings to try.
     pub trials: usize,
     /// Number of optimizer steps of each trial.
     pub steps: usize,

@@ -1,5 +1,5 @@
-//! The buffers of a training step, and graphs for what it computes besides gradients and the optimizer update: sums over
-//! batches, moving averages, and running statistics. A device computes them without copying parameters and gradients; on
+//! The buffers of a training step, and graphs for everything that it computes besides gradients and the optimizer update: sums
+//! over batches, moving averages, and running statistics. A device computes them without copying parameters and gradients; on
 //! the CPU, the same arithmetic runs on the buffers themselves.
 
 use cytoscope_autodiff::{Parameter, RunningNorm};
@@ -185,8 +185,8 @@ pub(crate) fn add_totals(graph: &mut Graph, gradients: usize) {
     }
 }
 
-/// Adds the loss to that of the batches before in the same step: the input [`STEP_LOSS`] is the last one of the gradient graph,
-/// and its next value the last output.
+/// Adds the loss to the sum over the earlier batches of the same step: the input [`STEP_LOSS`] is the last one of the
+/// gradient graph, and its next value the last output.
 pub(crate) fn add_step_loss(graph: &mut Graph) {
     let loss = graph.outputs.first().copied();
     add_to_buffer(graph, STEP_LOSS, loss);

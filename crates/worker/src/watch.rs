@@ -40,7 +40,7 @@ impl Default for Timeouts {
 /// The GPU that a job uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UsedGpu {
-    /// The GPU that the job has reported or asked for.
+    /// The GPU that the job has reported or requested.
     Known(DeviceId),
     /// Some GPU: the job has not reported its device yet.
     Unknown,

@@ -93,7 +93,7 @@ impl Jobs {
         let from_stack = self.inputs_from_stack(document.id, model);
         let names: Vec<&str> = document.channels.iter().map(|c| c.name.as_str()).collect();
         let chosen = channels_of_inputs(model, from_stack.iter().copied(), &names, settings);
-        // A single channel is no choice.
+        // A single channel leaves nothing to choose.
         let chosen: Vec<usize> = if document.extents.channels > 1 { chosen } else { Vec::new() };
         let mut channels = chosen.into_iter().map(ChannelRef::Index);
         if from_stack.len() == model.input_channels {

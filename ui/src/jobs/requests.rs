@@ -252,7 +252,7 @@ impl Jobs {
         let time = saved_time.filter(|_| keep).unwrap_or(document.time);
         let Some(shown) = document.overlay_with_role(Role::Map).filter(|map| map.is_at(time)) else { return };
         let (map, channels) = (shown.path.clone(), shown.channels);
-        // Another model than that of the prediction may be selected by now.
+        // By now, a model other than that of the prediction may be selected.
         let predicted_channels =
             document.segment_channels.filter(|both| both.iter().all(|channel| *channel < channels));
         let [channel, seed_channel] =

@@ -90,7 +90,7 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, panel: &mut Palette
         .map(|c| (c, state.current_title(c)))
         .filter_map(|(c, title)| Some((rank(&title, &query)?, c, title)))
         .collect();
-    // Enter must not run another command than the one that was named, even if that one is disabled.
+    // Enter must not run a command other than the one that was named, even if that one is disabled.
     let is_named = |c: &Command| rank(&state.current_title(*c), &query).is_some_and(|rank| rank < SCATTERED);
     if Command::ALL.iter().any(is_named) {
         found.retain(|(rank, ..)| *rank < SCATTERED);

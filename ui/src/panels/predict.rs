@@ -450,7 +450,7 @@ fn controls(ui: &mut Ui, options: &mut SegmentOptions, usual: &SegmentOptions, u
         let hint = "Higher values merge neighboring seeds, so that fewer objects are split";
         slide(ui, &mut options.seed_height, max, name, false, hint);
         let name = in_unit("Smooth shapes (µm)", "Smooth shapes (voxels)");
-        let hint = "Smoothing before seeds are searched: higher values ignore finer details of shapes";
+        let hint = "Smoothing before the search for seeds: higher values ignore finer details of shapes";
         slide(ui, &mut options.height_smooth_um, 5.0, name, false, hint);
         if before != (options.seed_height, options.height_smooth_um) {
             // A value set by hand applies everywhere.

@@ -209,7 +209,7 @@ struct PlanFileRef<'a> {
 struct StoredPlan {
     /// Everything that was stored.
     all: Value,
-    /// What this version knows of it.
+    /// The fields that this version knows.
     known: Value,
 }
 

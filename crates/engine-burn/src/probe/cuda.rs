@@ -22,12 +22,12 @@ pub(super) struct Parts {
     headers: Headers,
 }
 
-/// Tests the devices, or only the one with the given index, in all their precisions or only in the given one. `tell` receives
+/// Tests the devices, or only the one with the given index, in all their precisions or only in the given one. `report` receives
 /// the devices before each test.
 pub(super) fn devices(
     only: Option<usize>,
     precision: Option<Precision>,
-    tell: &mut dyn FnMut(&[Device]),
+    report: &mut dyn FnMut(&[Device]),
 ) -> Vec<Device> {
     let listed = listed();
     let parts = match parts(listed.first().map(|gpu| gpu.driver.as_str())) {
@@ -52,7 +52,7 @@ pub(super) fn devices(
         Candidate { device, offered, lacks: lacks.clone() }
     };
     let wanted = all.into_iter().enumerate().filter(|(index, _)| only.is_none_or(|only| only == *index));
-    test_devices(wanted.map(candidate).collect(), CUDA_WORKS, tell)
+    test_devices(wanted.map(candidate).collect(), CUDA_WORKS, report)
 }
 
 /// Returns the devices without testing them.

@@ -20,7 +20,7 @@ use precisions::{Tested, test_each};
 /// Environment variable that allows software Vulkan, for tests.
 pub const SOFTWARE_VARIABLE: &str = "CYTOSCOPE_SOFTWARE_GPU";
 
-/// What is said about a CUDA device that works.
+/// Reason that is listed for a CUDA device that works.
 const CUDA_WORKS: &str = "CUDA works: a test convolution was correct";
 
 /// A kind of devices, probed in a separate process.
@@ -137,10 +137,10 @@ pub fn run_in_this_process(kind: Kind) -> Vec<Device> {
     run_request(ProbeRequest { kind, part: ProbePart::All }, &mut |_| ())
 }
 
-/// Like [`run_in_this_process`], for a request. `tell` receives the devices before each test of a precision.
-fn run_request(request: ProbeRequest, tell: &mut dyn FnMut(&[Device])) -> Vec<Device> {
+/// Like [`run_in_this_process`], for a request. `report` receives the devices before each test of a precision.
+fn run_request(request: ProbeRequest, report: &mut dyn FnMut(&[Device])) -> Vec<Device> {
     let software = std::env::var_os(SOFTWARE_VARIABLE).is_some_and(|v| !v.is_empty() && v != "0");
-    run_part(request, software, tell)
+    run_part(request, software, report)
 }
 
 /// Like [`run_in_this_process`], but `software` instead of [`SOFTWARE_VARIABLE`] decides whether software Vulkan is
@@ -149,13 +149,13 @@ pub fn run_with_software(kind: Kind, software: bool) -> Vec<Device> {
     run_part(ProbeRequest { kind, part: ProbePart::All }, software, &mut |_| ())
 }
 
-fn run_part(request: ProbeRequest, software: bool, tell: &mut dyn FnMut(&[Device])) -> Vec<Device> {
+fn run_part(request: ProbeRequest, software: bool, report: &mut dyn FnMut(&[Device])) -> Vec<Device> {
     let kind = request.kind;
     let found = match (kind, request.part) {
-        (Kind::Cuda, ProbePart::All) => cuda::devices(None, None, tell),
+        (Kind::Cuda, ProbePart::All) => cuda::devices(None, None, report),
         (Kind::Cuda, ProbePart::List) => cuda::list(),
-        (Kind::Cuda, ProbePart::Index(index)) => cuda::devices(Some(index), None, tell),
-        (Kind::Cuda, ProbePart::Precision(index, precision)) => cuda::devices(Some(index), Some(precision), tell),
+        (Kind::Cuda, ProbePart::Index(index)) => cuda::devices(Some(index), None, report),
+        (Kind::Cuda, ProbePart::Precision(index, precision)) => cuda::devices(Some(index), Some(precision), report),
         (Kind::Wgpu, ProbePart::All) => graphics::devices(software, None),
         (Kind::Wgpu, ProbePart::List) => graphics::list(),
         // Only one precision is tested.
@@ -184,8 +184,8 @@ pub fn free_bytes(id: DeviceId) -> Option<u64> {
     }
 }
 
-/// Returns what the child process must print at the end: the devices of a [`ProbeRequest`] in its form as text, as one line of
-/// JSON. `print` receives such lines before, with what is known if a driver crashes or hangs in the next test.
+/// Returns the last line that the child process must print: the devices of `request`, the text of a [`ProbeRequest`], as JSON.
+/// Before each test, `print` receives such a line with what is known so far, in case the driver crashes or hangs in it.
 pub fn child_main(request: &str, print: &mut dyn FnMut(&str)) -> String {
     let line = |devices: &[Device]| serde_json::to_string(devices).unwrap_or_else(|_| "[]".to_owned());
     let devices = match request.parse::<ProbeRequest>() {
@@ -212,23 +212,23 @@ struct Candidate {
     lacks: Option<Shortcoming>,
 }
 
-/// Tests devices one after the other; `good` is what is said about those that work. `tell` receives all of them before each
-/// test.
-fn test_devices(candidates: Vec<Candidate>, good: &str, tell: &mut dyn FnMut(&[Device])) -> Vec<Device> {
+/// Tests devices one after the other; `good` is the reason listed for those that work. `report` receives all of them before
+/// each test.
+fn test_devices(candidates: Vec<Candidate>, good: &str, report: &mut dyn FnMut(&[Device])) -> Vec<Device> {
     let untested = |of: &Candidate| {
         let tested = Tested { good: Vec::new(), failed: Vec::new(), untested: of.offered.clone() };
         described(&of.device, &tested, good, &[])
     };
     let mut all: Vec<Device> = candidates.iter().map(untested).collect();
     for (index, Candidate { device, offered, lacks }) in candidates.into_iter().enumerate() {
-        tell(&all);
-        let mut tell_one = |so_far: Device| {
+        report(&all);
+        let mut report_one = |so_far: Device| {
             if let Some(slot) = all.get_mut(index) {
                 *slot = so_far;
             }
-            tell(&all);
+            report(&all);
         };
-        let tested = test_device(device, &offered, good, lacks, &mut tell_one);
+        let tested = test_device(device, &offered, good, lacks, &mut report_one);
         if let Some(slot) = all.get_mut(index) {
             *slot = tested;
         }
@@ -238,17 +238,17 @@ fn test_devices(candidates: Vec<Candidate>, good: &str, tell: &mut dyn FnMut(&[D
 
 /// Runs a tiny network on a device in each precision and returns it with `usable`, `precisions` and `reason` set by the
 /// results. `offered` are the precisions that it may have, f32 first; `good` is the reason if the device works, and `lacks` what
-/// is known to be missing then. `tell` receives the device before each test.
+/// is known to be missing then. `report` receives the device before each test.
 fn test_device(
     device: Device,
     offered: &[Precision],
     good: &str,
     lacks: Option<Shortcoming>,
-    tell: &mut dyn FnMut(Device),
+    report: &mut dyn FnMut(Device),
 ) -> Device {
     let device = Device { usable: true, precisions: offered.to_vec(), ..device };
     let lacks: Vec<Shortcoming> = lacks.into_iter().collect();
-    match find_precisions(&device, |so_far| tell(described(&device, so_far, good, &lacks))) {
+    match find_precisions(&device, |so_far| report(described(&device, so_far, good, &lacks))) {
         Ok(tested) => described(&device, &tested, good, &lacks),
         Err(reason) => Device { usable: false, precisions: Vec::new(), reason, ..device },
     }
@@ -264,19 +264,19 @@ fn described(device: &Device, tested: &Tested, good: &str, lacks: &[Shortcoming]
     device
 }
 
-/// Returns the reason of a device that works: what is said about it, and its shortcomings.
+/// Returns the reason listed for a device that works, with its shortcomings.
 fn reason(good: &str, device: &Device) -> String {
     std::iter::once(good.to_owned()).chain(device.shortcoming().map(String::from)).collect::<Vec<_>>().join("; ")
 }
 
 /// Tests the precisions of a device that CubeCL has registered for it.
-fn find_precisions(device: &Device, tell: impl FnMut(&Tested)) -> Result<Tested, String> {
+fn find_precisions(device: &Device, report: impl FnMut(&Tested)) -> Result<Tested, String> {
     let id = device.id;
     // Burn is configured when a device is opened, and must not be asked for the device before.
     crate::BurnEngine::open(device).map_err(|e| failure(&e))?;
     let mut offered = device.precisions.clone();
     offered.retain(|precision| crate::is_registered(id, *precision));
-    test_each(&offered, |precision| check(device, precision), tell)
+    test_each(&offered, |precision| check(device, precision), report)
 }
 
 /// Returns a network that convolves a volume of 3×3×3 ones with a kernel of ones, whose result is 27 in the center and 8 in

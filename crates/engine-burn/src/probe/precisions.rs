@@ -49,7 +49,7 @@ pub(crate) fn failures(failed: Vec<(Precision, String)>) -> Vec<Shortcoming> {
     together.into_iter().map(shortcoming).collect()
 }
 
-/// Tests each of the precisions that are offered, so that one that fails does not hide the others. Before each test, `tell`
+/// Tests each of the precisions that are offered, so that one that fails does not hide the others. Before each test, `report`
 /// receives what was found so far, because the driver may crash or hang in it.
 ///
 /// # Errors
@@ -57,11 +57,11 @@ pub(crate) fn failures(failed: Vec<(Precision, String)>) -> Vec<Shortcoming> {
 pub(crate) fn test_each(
     offered: &[Precision],
     mut check: impl FnMut(Precision) -> Result<(), String>,
-    mut tell: impl FnMut(&Tested),
+    mut report: impl FnMut(&Tested),
 ) -> Result<Tested, String> {
     let mut tested = Tested { good: Vec::new(), failed: Vec::new(), untested: offered.to_vec() };
     for (index, &precision) in offered.iter().enumerate() {
-        tell(&tested);
+        report(&tested);
         match check(precision) {
             Ok(()) => tested.good.push(precision),
             Err(error) if precision == Precision::F32 => return Err(error),

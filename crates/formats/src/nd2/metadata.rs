@@ -7,7 +7,7 @@ use crate::{
 };
 use cytoscope_volume::DType;
 
-/// The layout of a frame, which is one picture of all channels.
+/// The layout of a frame, which is one plane of all channels.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frame {
     /// Pixels along X.

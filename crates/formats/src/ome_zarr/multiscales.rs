@@ -343,8 +343,8 @@ fn secs_per(unit: &str) -> Option<f64> {
     }
 }
 
-/// Names and colors of the channels, and the display range of an image of one channel. A label that is made of the number of its
-/// channel, as for channels that we write, is no name.
+/// Names and colors of the channels, and the display range of an image of one channel. A label that only
+/// numbers its channel, as in files that we write, does not count as a name.
 fn parse_omero(value: Option<&Value>) -> (Vec<Channel>, Option<(f64, f64)>) {
     let entries = list(value.and_then(|omero| omero.get("channels")));
     let channel = |(index, entry): (usize, &Value)| Channel {

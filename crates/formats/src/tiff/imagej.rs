@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// Content of an ImageJ description.
 #[derive(Debug, Default)]
 pub(crate) struct ImageJ {
-    /// Number of planes in all; like the other counts, 1 if it is not stated.
+    /// Total number of planes; 1 if the description does not state it, as for the other counts.
     pub images: usize,
     /// Number of time points.
     pub frames: usize,
@@ -22,7 +22,7 @@ pub(crate) struct ImageJ {
     pub time_interval_secs: Option<f64>,
     /// Values shown as black and white.
     pub display_range: Option<(f64, f64)>,
-    /// That ImageJ shows other values than those that are stored, as a sentence.
+    /// Sentence saying that ImageJ shows values other than the stored ones; `None` if it shows these.
     pub calibration: Option<String>,
 }
 

@@ -242,7 +242,7 @@ impl<'a> SetFiles<'a> {
         }
     }
 
-    /// Whether some planes are in the opened file, whose index is `own`, as far as the names that were looked up tell.
+    /// Whether some planes are in the opened file, whose index is `own`, judging by the names that were looked up.
     fn is_in_opened(&self, data: &ome_xml::TiffData, own: u32) -> bool {
         match &data.file_name {
             None => true,
@@ -367,7 +367,7 @@ fn undescribed_pages(document: &Document, set: &SetFiles<'_>, own: u32, file: &T
         }
     };
     let without_data = document.images.iter().filter(|image| image.tiff_data.is_empty()).count();
-    // A file that only holds the metadata of a set may have a page that is no plane.
+    // A file that only holds the metadata of a set may have a page that is not a plane.
     let mut has_planes = without_data == document.images.len();
     if has_planes {
         // If pages cannot be counted, opening their image says why.

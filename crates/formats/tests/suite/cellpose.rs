@@ -44,7 +44,7 @@ fn masks_in_other_orders_are_read_from_files_that_numpy_wrote() {
         let expected = Array::new("ZYX".parse().unwrap(), vec![2, 3, 4], (1..=24u16).collect::<Vec<u16>>()).unwrap();
         assert_eq!(read(file), Ok(expected), "{name}");
     }
-    // Neither an order that NumPy does not write nor axes that are no permutation are guessed.
+    // Neither an order that NumPy does not write nor axes that are not a permutation are guessed.
     let good = include_bytes!("../../../../fuzz/seeds/read_cellpose/axes_protocol5");
     let order = good.windows(4).position(|part| part == b"\x8c\x01K\x94").unwrap();
     for (at, byte) in [(order + 2, b'A'), (order + 5, 3), (order + 7, 1)] {

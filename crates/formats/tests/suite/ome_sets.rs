@@ -1,4 +1,4 @@
-//! OME-XML: annotations that are no images, and images whose planes are in several files.
+//! OME-XML: annotations that are not images, and images whose planes are in several files.
 
 use crate::common::tiff_builder::{Tiff, gray};
 use cytoscope_formats::{FormatErrorKind, OpenOptions, open, open_bytes};

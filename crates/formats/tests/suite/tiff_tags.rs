@@ -1,4 +1,4 @@
-//! Tags and descriptions of TIFF files: what is not applied to pixels is said, and what would be misread is refused.
+//! Tags and descriptions of TIFF files: what is not applied to pixels is reported, and what would be misread is refused.
 
 use crate::common::tiff_builder::{Tags, Tiff, gray};
 use cytoscope_formats::{FormatError, FormatErrorKind, ImageMeta, OpenOptions, open_bytes};
@@ -54,7 +54,7 @@ fn an_image_says_that_its_orientation_is_not_applied() {
     assert_eq!(sentences.len(), 7);
     assert!(sentences.iter().all(|text| text.contains("(tag Orientation)")), "{sentences:?}");
     assert!(sentences[2].contains("upside down") && sentences[4].contains("90° clockwise"), "{sentences:?}");
-    // A tag that is no number does not keep the file from being read.
+    // A tag that is not a number does not keep the file from being read.
     assert_eq!(meta_of(1, vec![(274, 2, vec![65, 0])]).shape, [3, 4]);
 }
 

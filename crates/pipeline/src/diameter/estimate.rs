@@ -86,7 +86,7 @@ const FLAT_START: f64 = 2.0;
 /// are larger than the structures between them. On 14 simulated stacks of membranes whose pixels were averaged, so that the
 /// smallest size is larger, a start at twice the smallest size ended in the texture twice, one at three times that size never.
 const TEXTURE_START: f64 = 1.5;
-/// Ratio of the diameters of two estimates from which on the objects of the smaller one may be texture.
+/// Ratio of the diameters of two estimates above which the objects of the smaller one may be texture.
 const TEXTURE_RATIO: f64 = 1.5;
 /// Minimum number of blobs that a few brighter ones may hide.
 const MIN_HIDDEN: usize = 8;
@@ -454,7 +454,8 @@ fn are_outliers(estimate: &DiameterEstimate, hidden: &DiameterEstimate) -> bool 
 }
 
 /// Returns whether the objects of an estimate are the texture of those of another one, from a larger start. Texture is much
-/// smaller than objects, and a network may find it with high certainty; few or varying larger objects are no reason to reject it.
+/// smaller than objects, and a network may find it with high certainty; few or varying larger objects do not justify
+/// rejecting it.
 fn is_texture(estimate: &DiameterEstimate, larger: &DiameterEstimate) -> bool {
     larger.certainty == Certainty::High && larger.diameter > TEXTURE_RATIO * estimate.diameter
 }

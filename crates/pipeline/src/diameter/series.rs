@@ -168,7 +168,7 @@ mod tests {
         assert!(note.contains("12.0 µm at time point 0, 8.0 µm at time point 5, 9.0 µm at"), "{note}");
         assert_eq!(note.time_points().map(|(_, time)| time).collect::<Vec<_>>(), [0, 5, 9], "{note}");
         assert!(note.contains("; 9.0 µm is used for all"), "{note}");
-        // A ratio of 1.25 is no large change.
+        // A ratio of 1.25 does not count as a large change.
         let (median, note) = median_diameter(&[(0, high(10.0)), (5, high(11.0)), (9, high(12.5))]).unwrap();
         assert_eq!((median.diameter, note), (11.0, None));
         // Time points without objects do not count.

@@ -31,7 +31,7 @@ pub(super) struct Attempts<'a> {
     engine: SelectedEngine,
     /// Whether the network exceeds the range of 16-bit floats, so that devices compute in 32 bits.
     is_wide: bool,
-    /// Devices that have failed for another reason than lack of memory.
+    /// Devices that have failed for a reason other than lack of memory.
     lost: Vec<DeviceId>,
     /// Devices that ran out of memory before others were tried.
     full: Vec<DeviceId>,

@@ -21,9 +21,10 @@ fn needed_bytes(resolved: &Resolved<'_>, are_maps_compressed: bool, stored_times
     bytes(resolved.grid, channels.saturating_mul(stored_times)).saturating_add(maps).saturating_add(labels)
 }
 
-/// Checks that the results of an input fit the disk of their `folder`, where this is known. If the file system may compress
-/// them, a note says that they may not fit. `are_maps_compressed` states whether the maps are compressed, so that their size is
-/// unknown. `stored_times` is the number of time points whose network output this run adds to the disk, besides the results.
+/// Checks that the results of an input fit the disk of their `folder`, if its free space is known. If the file system
+/// may compress them, a note says that they may not fit. `are_maps_compressed` states whether the maps are compressed,
+/// so that their size is unknown. `stored_times` is the number of time points whose network output this run adds to the
+/// disk, besides the results.
 ///
 /// # Errors
 /// [`JobError::Io`] with [`io::ErrorKind::StorageFull`].

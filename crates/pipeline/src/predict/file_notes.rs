@@ -174,8 +174,8 @@ pub(crate) fn first_series_note(
     })
 }
 
-/// Returns the note that the label image of a file is used, as the predicate `used` says, because no series was chosen and the
-/// first one is no label image. `None` if the first or the chosen one is used.
+/// Returns the note that the label image of a file is used, worded by the predicate `used`, because no series was
+/// chosen and the first one is not a label image. `None` if the first or the chosen one is used.
 pub(crate) fn label_series_note(choice: &SeriesChoice, meta: &ImageMeta, used: &str) -> Option<Message> {
     (choice.is_first() && meta.series > 0).then(|| {
         let [name, first] = [meta.series, 0].map(|series| meta.series_name(series));

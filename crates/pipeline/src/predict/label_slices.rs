@@ -78,7 +78,7 @@ impl SliceLabeler {
         self.written == self.shape[0]
     }
 
-    /// Segments as far as the first `available` slices of the map allow. Each slice is read twice, and `progress` gets
+    /// Segments as much as the first `available` slices of the map allow. Each slice is read twice, and `progress` gets
     /// the number of slices each time. Returns whether the memory suffices; if not, the segmentation must be given up.
     ///
     /// # Errors

@@ -96,14 +96,14 @@ impl Prediction {
         self.complete
     }
 
-    /// Returns whether all slices are stored that slice `z` of the input's grid is computed from.
+    /// Returns whether all slices from which slice `z` of the input's grid is computed are stored.
     pub(crate) fn is_ready(&self, z: usize) -> bool {
         let needed = self.back.as_ref().map_or(z + 1, |maps| maps[0].sources(z..z + 1).end);
         z < self.shape[0] && needed <= self.complete
     }
 
     /// Finds objects while slices are stored, or their foreground if the stack is segmented at once, in at most
-    /// `settings.streamed_bytes` of memory. Nothing is found if the whole map is needed before: for Otsu's threshold, or to
+    /// `settings.streamed_bytes` of memory. Nothing is found if the whole map is needed first: for Otsu's threshold, or to
     /// smooth the map.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ impl Prediction {
         Ok(())
     }
 
-    /// Finds objects as far as the stored slices allow; gives it up if it takes too much memory.
+    /// Finds the objects for which enough slices are stored; gives up if this takes too much memory.
     ///
     /// # Errors
     /// [`JobError`] if a slice cannot be read, labels cannot be stored, or the job is canceled.
@@ -147,7 +147,7 @@ impl Prediction {
         Ok(())
     }
 
-    /// Adds the slices that can be read by now to the foreground; returns whether it has not too many parts.
+    /// Adds the slices that can already be read to the foreground; returns `false` if it has too many parts.
     fn advance_foreground(
         &mut self,
         context: &Context,

@@ -180,7 +180,7 @@ fn a_network_with_weights_that_are_not_finite_is_refused_with_their_name_and_num
         let mut graph = Graph::new("weights");
         let [n, d, h, w] = ["n", "d", "h", "w"].map(|name| Dim::Free(name.to_owned()));
         let x = graph.add_input("x", ElementType::F32, vec![n, Dim::Fixed(1), d, h, w]);
-        // Constants that are no weights may be infinite.
+        // Constants that are not weights may be infinite.
         let limit = graph.add_initializer("limit", Tensor::scalar(f32::INFINITY));
         let clipped = graph.push("clipped", Op::Clip, &[Some(x), None, Some(limit)]);
         let mut values = noise(5, 27);

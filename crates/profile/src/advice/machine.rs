@@ -15,7 +15,7 @@ const MIN_WALL_SECS: f64 = 2.0;
 /// Share of the machine's memory above which a run leaves too little for the system and for other programs, so that it
 /// may be slowed down by swapping, or ended.
 const MAX_MEMORY_SHARE: f64 = 0.85;
-/// Ratio of the times of the same work, late by early, above which the machine has become slower.
+/// Ratio of the times of the same work late and early in a run above which the machine has become slower.
 const MAX_SLOWDOWN: f64 = 1.25;
 
 pub(super) fn threads_above_cores(facts: &RunFacts) -> Option<Advice> {
@@ -49,7 +49,7 @@ pub(super) fn idle_threads(facts: &RunFacts) -> Option<Advice> {
     }
     let counted = if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
     let evidence = format!(
-        "{cpu_secs:.1} s of CPU time in {wall_secs:.1} s on {counted}: {} of the time of the threads",
+        "{cpu_secs:.1} s of CPU time in {wall_secs:.1} s on {counted}: {} of the threads' time",
         percent(share)
     );
     let used = (cpu_secs / wall_secs).ceil().max(1.0);
@@ -67,7 +67,7 @@ pub(super) fn idle_threads(facts: &RunFacts) -> Option<Advice> {
 
 pub(super) fn memory_pressure(facts: &RunFacts) -> Option<Advice> {
     let (peak_bytes, total_bytes) = facts.peak_bytes.zip(facts.memory_bytes)?;
-    // On a GPU, the settings limit the memory of the device. Other jobs than predictions and training have no such setting.
+    // On a GPU, the settings limit the memory of the device. Jobs other than predictions and training have no such setting.
     if !facts.is_on_cpu() {
         return None;
     }

@@ -107,9 +107,9 @@ struct SortedFiles {
     chosen_labels: Vec<(String, PathBuf)>,
     /// Other targets by the name of their image, each with the rank of its suffix.
     targets: BTreeMap<String, Vec<(usize, PathBuf)>>,
-    /// Files that are no targets.
+    /// Files that are not targets.
     images: Vec<PathBuf>,
-    /// `.npy` files with Python objects that are no labels.
+    /// `.npy` files with Python objects that are not labels.
     pickles: Vec<PathBuf>,
 }
 

@@ -93,7 +93,7 @@ fn tick_text(us: f64, step_us: f64) -> String {
     }
 }
 
-/// A range of this length in µs, moved so that it lies between 0 and `end`, as far as it fits.
+/// A range of this length in µs, moved so that it lies between 0 and `end`, if it fits.
 fn clamped([from, to]: [f64; 2], end: f64) -> [f64; 2] {
     let span = (to - from).clamp(1.0, end.max(1.0));
     let from = from.clamp(0.0, (end - span).max(0.0));

@@ -20,9 +20,9 @@ pub(super) fn options_section(ui: &mut Ui, wizard: &Wizard, actions: &mut Action
     egui::CollapsingHeader::new("More settings").default_open(is_set).show(ui, |ui| {
         egui::Grid::new("more training settings").num_columns(2).spacing([20.0, 6.0]).show(ui, |ui| {
             let hint =
-                "End after this number of passes over the training patches, if the time budget is not over before";
+                "End after this number of passes over the training patches, unless the time budget runs out first";
             most(ui, "Max. epochs", "epochs", hint, 30, &mut options.epochs);
-            let hint = "End after this number of optimizer updates, if the time budget is not over before";
+            let hint = "End after this number of optimizer updates, unless the time budget runs out first";
             most(ui, "Max. steps", "steps", hint, 1000, &mut options.steps);
             seed(ui, &mut options.seed);
             license(ui, &mut options.license);

@@ -38,7 +38,7 @@ pub(super) fn search_section(ui: &mut Ui, state: State<'_>, actions: &mut Action
         );
         egui::Grid::new("search settings").num_columns(2).spacing([20.0, 6.0]).show(ui, |ui| {
             ranges(ui, search, actions);
-            let hint = "Number of settings that are tried";
+            let hint = "Number of combinations of settings to try";
             if let Some(trials) = count(ui, "Trials", hint, search.trials, 1..=MAX_SEARCH_TRIALS) {
                 send(actions, SearchAction::Trials(trials));
             }
@@ -148,7 +148,7 @@ fn results(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if let Some(job) = search.job.as_ref().filter(|job| plan.data.as_ref() != Some(&job.data) || job.task != plan.task)
     {
         ui.add_space(theme::GAP);
-        let text = format!("These trials are of other data or another task: {}", job.data.display());
+        let text = format!("These trials used other data or another task: {}", job.data.display());
         ui.label(RichText::new(text).color(theme::warn(ui.visuals())));
     }
     let best = search.best();

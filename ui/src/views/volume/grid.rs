@@ -141,7 +141,7 @@ mod tests {
         // Without a level that is reduced along Z, slices are left out.
         let flat = levels([[1, 2, 2], [1, 4, 4]]);
         assert_eq!(TexelGrid::of([256, 9000, 9000], &flat).stride_zyx, [1, 64, 64]);
-        // A single thumbnail is no volume, as long as something else can be read.
+        // A single thumbnail does not count as a volume if something else can be read.
         assert_eq!(TexelGrid::of([100, 4096, 4096], &levels([[2, 8, 8], [128, 16, 16]])).stride_zyx, [2, 16, 16]);
     }
 

@@ -105,7 +105,7 @@ impl Estimator<'_> {
         let outputs = session.run(&[Tensor::new(model.tensor_shape(self.channels.len(), tile), input)?])?;
         let values = outputs.into_iter().nth(model.output_index).and_then(Tensor::into_f32).unwrap_or_default();
         if values.len() != model.output_channels * tile.iter().product::<usize>() {
-            // Models that cannot be tiled, or whose outputs are no floats, are refused by the full prediction.
+            // Models that cannot be tiled, or whose outputs are not floats, are refused by the full prediction.
             return Ok(Measured::default());
         }
         OutputCheck::new(self.engine.device().id, self.options.precision).add(&values)?;
