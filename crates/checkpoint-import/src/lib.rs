@@ -6,7 +6,10 @@
 //!
 //! [`Checkpoint::network`] builds the network: its architecture is recognized from the names of the tensors, channels
 //! and kernels are taken from their shapes, and the settings that they do not determine are listed as assumptions.
-//! Every tensor must be used.
+//!
+//! The crate owns the reading of weight files and the architectures that it recognizes ([`Architecture`]). It fails with an
+//! [`ImportError`] if a file is damaged, over a limit or names Python objects, or if no known architecture fits: every tensor
+//! must be used, and every tensor that the architecture needs must be there.
 #![forbid(unsafe_code)]
 
 mod architectures;

@@ -9,7 +9,7 @@
 //!
 //! The instruction set is an [`Isa`] token. Only [`Isa::detect`] and [`Isa::available`] create one, so holding it
 //! proves that the CPU supports the instruction set. `CYTOSCOPE_ISA=portable|avx2|avx2-vnni|avx512|avx512-vnni|amx`
-//! forces one.
+//! selects one, if the CPU has it.
 //!
 //! ```
 //! use cytoscope_kernels::{Blocked, Isa, reorder};

@@ -2,13 +2,12 @@
 //!
 //! Specifications 0.4 and 0.5 (`rdf.yaml` or `bioimageio.yaml`) are supported. Only ONNX weights run; packages without
 //! them are refused with the names of the weights they have, unless the caller can convert a PyTorch state dict
-//! ([`Package::open_with`]). Files are looked up by name inside the package; nothing is
-//! downloaded. Sizes are checked before anything is read.
+//! ([`Package::open_with`]). Files are looked up by name inside the package; nothing is downloaded. Sizes are checked before
+//! anything is read.
 //!
 //! The crate owns reading ([`Package::open`]) and writing ([`PackageBuilder`]) of packages, their description of axes
 //! and processing steps ([`TensorSpec`], [`Processing`]), their test tensors, and what bioimage.io would refuse in their
-//! metadata ([`Package::upload_findings`]). It fails with a [`PackageError`] that
-//! names the package and the part of it that is wrong.
+//! metadata ([`Package::upload_findings`]). It fails with a [`PackageError`] that names the package and the part that is wrong.
 #![forbid(unsafe_code)]
 
 mod citation;

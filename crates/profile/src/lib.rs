@@ -4,8 +4,7 @@
 //! clone and shared by all threads of a job. A [`Span`] measures the time from its creation to its drop, and carries a
 //! [`Stage`], bytes, voxels and multiply-accumulates. Memory marks sample the memory of the process. The table of
 //! [`StageTotal`]s and the Chrome trace ([`Recorder::chrome_trace`]), which Perfetto opens, are computed from the same
-//! spans. A [`RunRecord`] adds the program, the command and further facts about the run; [`StoredRun`] reads
-//! both back.
+//! spans. A [`RunRecord`] adds the program, the command and other properties of the run; [`StoredRun`] reads traces and records.
 //!
 //! [`advise`] suggests what would make a run faster or its result better. [`compare_stages`] compares the times of two
 //! runs, [`fn@roofline`] relates operators to the peak rates of the machine, and [`leaks`] finds memory that grows when a

@@ -2,8 +2,8 @@
 //!
 //! The crate owns [`QuantizeJob`] and [`QuantizeReport`]; the histograms and methods that turn the values of tensors into
 //! ranges; the search for the settings that meet an accuracy budget; bias correction; and [`QuantizationAwareTraining`],
-//! the interface that a crate with a trainer implements.
-//! Calibration tiles come from [`cytoscope_pipeline::calibration_tiles`], the nodes from `cytoscope_graph_passes::quantize`.
+//! the interface that a crate with a trainer implements. Calibration tiles come from [`cytoscope_pipeline::calibration_tiles`],
+//! and `cytoscope_graph_passes::quantize` inserts the nodes.
 //!
 //! Jobs fail with [`cytoscope_pipeline::JobError`]: wrong options, a model that cannot be quantized, calibration data
 //! that is missing, does not fit or is not finite, a destination that may not be overwritten, or cancellation. A failed

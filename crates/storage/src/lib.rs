@@ -13,12 +13,12 @@
 //! - [`partial_folder`] writes a folder of many files under a hidden name and renames it.
 //! - [`target`] decides what an output path may replace: never an input, and a file or folder that the program did not
 //!   create only if the user asked for it.
-//! - [`names`] gives the variants of enums the names that files and the command line state.
+//! - [`names`] gives enum variants the names that are used in files and on the command line.
 //! - [`npy`] parses the header of NumPy files, for images and for tensors.
 //! - [`json`] reads and writes the JSON files that are kept between runs: settings, caches, profiles.
 //! - [`setting`] lists the options and commands that notes and errors name.
 //! - [`message`](mod@message) is a text for the user with the options that it names.
-//! - [`counted`] and [`by_count`] let the words of messages agree with their numbers; [`rounded`](fn@rounded) rounds numbers.
+//! - [`counted`] and [`by_count`] choose singular or plural for a number; [`rounded`](fn@rounded) rounds numbers for messages.
 //! - [`panic_text`] returns the message of a panic that was caught.
 //! - [`growing`] keeps the file of an unfinished result, with a record of what is valid, for the next process.
 //! - [`space`] returns the free space of a disk.

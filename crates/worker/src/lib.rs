@@ -1,9 +1,10 @@
 //! The worker: the process behind the window that runs its jobs, and the client through which the window uses it.
 //!
 //! GPU drivers and their compilers may crash a process. Jobs therefore run in a separate process,
-//! `cytoscope worker`, which stays alive between jobs: if it crashes, the window stays open; a prediction or a training run
-//! continues in the next process, and any other job fails with a reason. [`serve`] is that process: it reads [`Request`]s,
-//! one JSON object per line, from standard input, and writes [`Reply`]s to standard output; its log goes to standard error.
+//! `cytoscope worker`, which stays alive between jobs: if it crashes, the window stays open. A prediction or a training run
+//! continues in the next process, some jobs that used a GPU start again there, and any other job fails with a reason.
+//! [`serve`] is that process: it reads [`Request`]s, one JSON object per line, from standard input, and writes [`Reply`]s to
+//! standard output; its log goes to standard error.
 //! [`Worker`] is the client: it starts the process, ends it if a job on a GPU hangs, restarts it if it dies, and reports
 //! which job was lost or continues. After a GPU has failed, or other devices were found, the process retires, and the
 //! client replaces it. Arrays are passed as files in a private folder of the process, which [`LiveArray`] and [`LabelArray`]
