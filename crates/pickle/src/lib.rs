@@ -5,7 +5,7 @@
 //! supplies the names that it accepts, and a call of one is stored as a [`Call`] with its arguments. Memory is limited by
 //! constants: numbers, lists and short texts are kept, bytes and long texts are stored as their positions in the input.
 //!
-//! The crate owns the format and knows no program that writes it. It fails with a [`PickleError`]: a pickle that is malformed,
+//! The crate owns the format, independently of the programs that write it. It fails with a [`PickleError`]: a pickle that is malformed,
 //! exceeds a limit, or names a class or function that the caller does not accept is refused.
 #![forbid(unsafe_code)]
 
