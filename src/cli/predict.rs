@@ -105,9 +105,9 @@ pub(crate) struct Predict {
     /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
-    /// Numeric precision of the network: auto (int8 if the model has it for the device, otherwise the fastest one of the
-    /// device whose error on the model's test tensor is small), f32, tf32, f16, bf16 or int8. cytoscope devices lists the
-    /// precisions of each device.
+    /// Numeric precision of the network: auto, f32, tf32, f16, bf16 or int8. auto is int8 if the model has it for the
+    /// device, otherwise the fastest precision of the device whose error on the model's test tensor is small. cytoscope
+    /// devices lists the precisions of each device.
     #[arg(long, value_enum, default_value = "auto", hide_possible_values = true)]
     precision: PrecisionName,
     /// Measure the speed and error of devices and precisions again, instead of using earlier measurements of this model.

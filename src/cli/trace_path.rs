@@ -10,8 +10,8 @@ use cytoscope_storage::target::{check_extension, check_file, resolved};
 use cytoscope_storage::{Manifest, Overwrite};
 use std::path::{Path, PathBuf};
 
-/// Checks, before the run, that its trace may be written: its name ends in `.json`, and its path is neither an input, an
-/// output, a file of an input folder, nor inside a folder that is a whole, such as a package or an OME-Zarr folder.
+/// Checks, before the run, that its trace may be written: its name ends in `.json`, and its path is neither an input,
+/// nor an output, nor a file of an input folder, nor inside a package or an OME-Zarr folder.
 ///
 /// `outputs` are the files and folders that the command writes besides the trace.
 ///

@@ -153,8 +153,8 @@ fn is_stain(path: &Path) -> bool {
     matches!(ArtifactKind::from_name(&file_name(path)), Some((ArtifactKind::Prediction, _)))
 }
 
-/// How a stain of Z, Y, X voxels is shown: with the contrast of its middle slice, because its values have any range, and over
-/// the stack instead of added to it, because a stack without the stain is often bright.
+/// How a stain of Z, Y, X voxels is shown: with the contrast of its middle slice, because the range of its values is
+/// unknown, and covering the stack instead of added to it, because stacks without the stain are often bright.
 fn stain_display(source: &FileSource, [depth, height, width]: [usize; 3]) -> Intensity {
     let display = Intensity { blending: Blending::Opaque, ..Overlay::map_display() };
     let step = (height.max(width) / CONTRAST_PIXELS).max(1).next_power_of_two();

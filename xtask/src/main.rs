@@ -149,9 +149,9 @@ fn lint() -> Outcome {
 /// several minutes shorter and the tests no slower; released programs are optimized (profile `release`).
 const UNOPTIMIZED_FOR_TESTS: [&str; 4] = ["cytoscope", "cytoscope-worker", "cytoscope-train", "cytoscope-engine-burn"];
 
-/// Crates that leave loops over voxels to other crates. For the tests they are optimized little (level 1): with their tests
-/// they take more than a third of the time in which the crates of the workspace are compiled, and less than one hundredth of
-/// the time of a prediction by a network.
+/// Crates that leave loops over voxels to other crates. For the tests, they are optimized little (level 1). Compiling
+/// them with their tests takes more than a third of the time for all crates of the workspace, but they take less than
+/// one hundredth of the time of a prediction by a network.
 const LITTLE_OPTIMIZED_FOR_TESTS: [&str; 9] = [
     "cytoscope-ui",
     "cytoscope-pipeline",

@@ -108,8 +108,9 @@ fn explanation(error_text: &str) -> Option<(usize, fn() -> Message)> {
     EXPLANATIONS.get(row).map(|(_, meaning)| (row, *meaning))
 }
 
-/// Returns how well a message states the cause of a failure, the best one first: messages with an explanation in the order
-/// of the rows, then unknown messages, then those that only say that a message was lost (the last row).
+/// Returns the rank of a message by how well it states the cause of a failure, the best first: messages with an
+/// explanation in the order of the rows, then unknown messages, then those that only say that a message was lost (the
+/// last row).
 pub(crate) fn rank(error_text: &str) -> usize {
     let lost = EXPLANATIONS.len() - 1;
     match explanation(error_text) {

@@ -1,10 +1,10 @@
 //! The GPU engine: runs graphs through Burn on CUDA or wgpu, chosen at run time.
 //!
 //! The crate owns the lowering of a graph to steps on rank-5 device tensors (`plan`), their execution generic over
-//! Burn's `Backend` (`exec`), kernels of its own, which run whole networks if every operator has one (`kernels`), sessions
-//! whose weights are uploaded once, and [`probe`], which lists GPUs and the reason why one cannot be used. Probing runs in
-//! child processes because drivers may crash. Burn's kernel timings are stored in the user's cache folder
-//! ([`tuning_folder`]). Inference never shares a wgpu device with the window.
+//! Burn's `Backend` (`exec`), and its own kernels, which run whole networks if every operator has one (`kernels`). It
+//! also owns sessions, whose weights are uploaded once, and [`probe`], which lists GPUs and the reason why one cannot
+//! be used. Probing runs in child processes because drivers may crash. Burn's kernel timings are stored in the user's
+//! cache folder ([`tuning_folder`]). Inference never shares a wgpu device with the window.
 //!
 //! A device thread that panics fails the session that waits for it: Burn swallows such panics and continues with wrong
 //! results. Failures are reported as [`cytoscope_engine::EngineError`]: an unsupported operator is named together with

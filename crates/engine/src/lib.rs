@@ -1,9 +1,9 @@
 //! The interface that every engine implements, for any device.
 //!
 //! The crate owns the [`Engine`] and [`Session`] traits, [`Buffers`] that stay in the engine between runs,
-//! [`RollingPlan`] and [`RollingSession`] for passing a stack through a network once, [`SlabSession`] for tiles that are cut
-//! from a slab in device memory, [`Device`] and [`Precision`], and [`select`], which chooses a device by timing the real
-//! model and caches the times per model, device and driver. It contains no kernels.
+//! [`RollingPlan`] and [`RollingSession`] for passing a stack through a network once, and [`SlabSession`] for tiles
+//! that are cut from a slab in device memory. It also owns [`Device`], [`Precision`], and [`select`], which chooses a
+//! device by timing the real model and caches the times per model, device and driver. It contains no kernels.
 //!
 //! Failures are reported as [`EngineError`]. An unsupported operator is named together with its node, so that the
 //! caller can fall back to another engine; running out of memory is distinguished from a device failure.

@@ -88,10 +88,10 @@ enum Data {
 
 /// Opens an image. The format is recognized from the content, not from the extension.
 ///
-/// Only headers are read. A multi-file OME-TIFF set can be opened from any of its files or from its companion file, an
-/// OME-Zarr folder by its path or by the path of its metadata (`zarr.json`, `.zattrs`) or as one zip file (`.zarr.zip`,
-/// `.ozx`), a numbered series of PNG, JPEG or TIFF files of one page each from any of its files or from its folder, if that
-/// contains no other series.
+/// Only headers are read. A multi-file OME-TIFF set can be opened from any of its files or from its companion file.
+/// OME-Zarr is opened by the path of its folder, of its metadata (`zarr.json`, `.zattrs`), or of one zip file
+/// (`.zarr.zip`, `.ozx`). A numbered series of PNG, JPEG or TIFF files of one page each is opened from any of its
+/// files, or from its folder if that contains no other series.
 ///
 /// # Errors
 /// [`FormatError`] if the file cannot be read, has an unsupported format, violates its format, exceeds a limit, or does

@@ -293,8 +293,9 @@ impl MeasureJob {
 /// stains.
 const HELD_BYTES: usize = 16;
 
-/// Returns the bytes that measuring the objects of a stack of shape Z, Y, X with this many channels of this type takes: a slab
-/// of labels, of the samples of a channel as they are read, and of the intensities that are held.
+/// Returns the memory in bytes for measuring the objects of a stack of shape Z, Y, X with this many channels of this
+/// type. It consists of a slab of labels, one of the samples of a channel as they are read, and one of the intensities
+/// that are held.
 pub(crate) fn slab_bytes(zyx: [usize; 3], channels: usize, dtype: DType) -> u64 {
     let voxels = slab_slices(zyx).saturating_mul(zyx[1] * zyx[2]) as u64;
     let value_bytes = if is_exact_as_f32(dtype) { size_of::<f32>() } else { size_of::<f64>() };

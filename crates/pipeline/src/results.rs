@@ -173,9 +173,9 @@ pub(crate) fn check_folder(
     Ok(checked?)
 }
 
-/// Like [`check`], for a file derived from a map by a job that writes `labels`: without the user's permission, only files that
-/// are listed in the same record as the map, and those of [`is_derived`], may be overwritten, and only if the map
-/// `is_prediction_result`: its record lists it as it is.
+/// Like [`check`], for a file derived from a map by a job that writes `labels`: without the user's permission, only
+/// files that are listed in the same record as the map, and those of [`is_derived`], may be overwritten. The map must
+/// also be an unchanged file of its record (`is_prediction_result`).
 ///
 /// # Errors
 /// Same as [`check`].

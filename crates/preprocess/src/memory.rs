@@ -17,9 +17,10 @@ fn bytes(bounds: &BoxZyx) -> u64 {
 }
 
 impl Chain {
-    /// Returns the bytes that are held at most while `slices` whole slices of the output are read at a time, in order: all
-    /// boxes between the steps, the slices that are kept for the next read, of `stacks` stacks, and the slabs in which
-    /// [`Chain::statistics`] reads the stack. `stored_bytes` is the size of a voxel in the source.
+    /// Returns the maximum number of bytes that are held while `slices` whole slices of the output are read at a time,
+    /// in order. They consist of all boxes between the steps, the slices of `stacks` stacks that are kept for the next
+    /// read, and the slabs in which [`Chain::statistics`] reads the stack. `stored_bytes` is the size of a voxel in the
+    /// source.
     pub fn peak_bytes(&self, slices: usize, stored_bytes: usize, stacks: usize) -> u64 {
         let read = self.slab_bytes(self.stages.len(), slices, stored_bytes);
         let has_range = |stage: &Stage| stage.operation.stack_percentiles().is_some();

@@ -225,9 +225,9 @@ impl TileFacts {
         (1.0 - self.kept_voxels as f64 / self.computed_voxels as f64).max(0.0)
     }
 
-    /// Returns a larger tile: of twice the edge along the axes that lose most to the halo, in the plane before Z, or of up to four
-    /// times the edge if tiles of twice the edge fit the volume so badly that they save next to nothing. An axis along which one
-    /// tile covers the volume stays as it is. `None` if no axis can be larger.
+    /// Returns a larger tile. Its edges are doubled along the axes that lose most to the halo, in the plane before Z.
+    /// They are multiplied by up to four if tiles of twice the edge fit the volume so badly that they save next to
+    /// nothing. An axis along which one tile covers the volume stays as it is. `None` if no axis can be larger.
     pub(crate) fn larger_tile(&self) -> Option<[usize; 3]> {
         let saves = |tile: &[usize; 3]| match (self.work(self.tile_zyx), self.work(*tile)) {
             (Some(now), Some(then)) => then <= WORTHWHILE_WORK * now,

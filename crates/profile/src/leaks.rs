@@ -114,9 +114,10 @@ fn median_slope(values: &[u64]) -> f64 {
     slopes.get(slopes.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Returns whether the median grows by more than `tolerance_bytes` for each value from the first third of the values to
-/// the middle one, and from that to the last one: memory that grew once is not a leak, and a leak need not grow in every
-/// repetition. With a tolerance, growth that slows down is not a leak either. False for fewer than three values.
+/// Splits the values into three parts, and returns whether the medians grow from the first part to the middle one, and
+/// from there to the last one, by more than `tolerance_bytes` for each value: memory that grew once is not a leak, and
+/// a leak need not grow in every repetition. With a tolerance, growth that slows down is not a leak either. False for
+/// fewer than three values.
 fn keeps_growing(values: &[u64], tolerance_bytes: f64) -> bool {
     let third = values.len() / 3;
     let last = values.len() - third;

@@ -176,9 +176,9 @@ pub(crate) fn tune(
     Ok(TuneResult { options, given, best, share })
 }
 
-/// Resets settings to their initial values one by one, as long as the best score is not clearly higher than the score without
-/// their changes: otherwise a clear gain from one change, such as another threshold, would keep other changes that fit a few
-/// images by chance. `score` returns the scores that settings give; `None` if there is no time left.
+/// Resets settings to their initial values one by one, unless the best score is clearly higher than the score without
+/// the change. Otherwise, a clear gain from one change, such as another threshold, would also keep other changes that
+/// fit a few images by chance. `score` returns the scores that settings give; `None` if there is no time left.
 fn simplified(
     initial: &SegmentOptions,
     (best, best_scores): (SegmentOptions, Scores),

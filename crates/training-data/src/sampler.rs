@@ -164,8 +164,8 @@ impl Sampler {
         &self.options
     }
 
-    /// Returns whether the channels of a target after the first have weights of their own: the labels have an ignore label,
-    /// and height, boundary or flow of an object may be unknown where it is known that there is an object.
+    /// Returns whether the channels of a target after the first have weights of their own: the labels have an ignore
+    /// label, and where a voxel is known to be in an object, the height, boundary or flow may still be unknown.
     pub fn has_further_weights(&self) -> bool {
         self.options.has_further_weights()
     }

@@ -1,9 +1,9 @@
-//! Ratios of paired measurements: two ways of doing the same, measured right after each other in random order.
+//! Ratios of paired measurements: two ways of doing the same thing, measured right after each other in random order.
 //!
-//! A shared machine is slower in one minute than in the next, which changes both times of a pair alike. The median of the
-//! ratios is not changed by single disturbed pairs, and its interval comes from the bootstrap: the median is computed again
-//! for many samples that are drawn from the pairs with replacement (Efron and Tibshirani, An Introduction to the Bootstrap,
-//! 1993, percentile interval).
+//! A shared machine is slower in one minute than in the next, which changes both times of a pair alike. The median of
+//! the ratios is not changed by single disturbed pairs. Its interval comes from the bootstrap: the median is computed
+//! for many samples that are drawn from the pairs with replacement (Efron and Tibshirani, An Introduction to the
+//! Bootstrap, 1993, percentile interval).
 
 use super::metrics::Spread;
 

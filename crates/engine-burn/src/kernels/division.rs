@@ -14,7 +14,7 @@ pub(super) fn row_groups(taps: usize) -> usize {
 }
 
 /// Returns the number of parts of the output that cubes add up separately, for this many blocks of input and output
-/// channels: as many as keep the number of cubes near [`CUBES`], at least one and at most one for each box.
+/// channels. It keeps the number of cubes near [`CUBES`], and is at least one and at most the number of boxes.
 pub(super) fn part_limit(channel_blocks: usize, row_groups: usize, boxes: usize) -> usize {
     (CUBES / channel_blocks / row_groups).clamp(1, boxes)
 }

@@ -1,7 +1,7 @@
 //! Norms of training steps and their gradients, with sums in f32.
 //!
-//! The gradient needs the statistics of x and two sums for each channel, all of which one pass over x and dy adds up. They
-//! become factors that a second pass applies.
+//! For each channel, the gradient needs the statistics of x and two sums. One pass over x and dy computes all of them;
+//! a second pass applies the factors that follow from them.
 
 use super::curve::{Curve, Kind, curve};
 use super::memory::{self, ALIGNMENT, Dense, empty, length, per_element, read_vector, reshaped, vector, voxel_vector};

@@ -24,10 +24,10 @@ const LONG: usize = 2;
 const MAX_BANDS: usize = 64;
 /// Multiply-accumulate operations in the time in which one byte is moved.
 const MACS_PER_BYTE: f64 = 20.0;
-/// Multiply-accumulate operations in the time in which a kernel reads one byte that is no longer in its cache. With short
-/// slabs, the planes in which the inputs of successive slabs overlap are read more often. With this value, `nuclei` is computed in
-/// slabs of two planes in int8 and four in f32, whose times on one thread are within 2 % of the fastest of 1, 2, 4 and 8 planes on
-/// an AMD EPYC of the fifth generation.
+/// Multiply-accumulate operations in the time in which a kernel reads one byte that is no longer in its cache. With
+/// short slabs, the planes in which the inputs of successive slabs overlap are read more often. With this value,
+/// `nuclei` is computed in slabs of two planes in int8 and four in f32. On one thread of an AMD EPYC of the fifth
+/// generation, their times are within 2 % of the fastest of 1, 2, 4 and 8 planes.
 const MACS_PER_READ_BYTE: f64 = 12.0;
 /// Multiply-accumulate operations in the time in which a step is started.
 const MACS_PER_STEP: f64 = 1e6;

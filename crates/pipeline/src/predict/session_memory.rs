@@ -16,9 +16,10 @@ pub(super) fn device_session_cap_bytes(limit_bytes: u64, has_run_out: bool) -> u
     part_bytes.min(MAX_DEVICE_SESSION_BYTES)
 }
 
-/// The factor by which the memory of a session makes a plan less attractive, if no memory budget is given: 1 up to
-/// [`SESSION_BYTES`], and above it the square root of the ratio, so that a session four times as large has to halve the
-/// work. Networks with a wide receptive field compute most voxels of a small tile several times.
+/// The factor by which the work of a plan is multiplied for the memory of its session when plans are compared, if no
+/// memory budget is given: 1 up to [`SESSION_BYTES`], and above it the square root of the ratio, so that a session four
+/// times as large must halve the work to be chosen. Networks with a wide receptive field compute most voxels of a small
+/// tile several times.
 pub(super) fn memory_cost(session_bytes: u64) -> f64 {
     (session_bytes as f64 / SESSION_BYTES as f64).max(1.0).sqrt()
 }

@@ -22,10 +22,10 @@ impl Job {
     /// Returns the job that continues this one after its process has ended for this reason, and a note about it. A
     /// prediction continues after its finished slices, a training run from its checkpoint. `has_trained` is whether the
     /// process has reported training events: otherwise, a checkpoint is that of an earlier run, which only a job with
-    /// `resume` continues. If there is no checkpoint because a GPU ended the process at the first step, the run starts again,
-    /// and so do jobs that write nothing before their end: scores of a model, estimates of training, object diameters, and
-    /// imports, tests and measurements of models. `None` for all other jobs, and if the user chose that GPU to train or
-    /// measure on.
+    /// `resume` continues. If there is no checkpoint because a GPU ended the process at the first step, the run starts
+    /// again. So do jobs that write nothing before their end: scores of a model, estimates of training, object
+    /// diameters, and imports, tests and measurements of models. `None` for all other jobs, and if the user chose that
+    /// GPU to train or measure on.
     pub(crate) fn continued(&self, how: Continuation, has_trained: bool, reason: &str) -> Option<(Self, String)> {
         let (place, device) = match how {
             Continuation::SameDevice => ("", None),

@@ -1,9 +1,10 @@
 //! Plans one pass over a volume.
 //!
-//! Whole slices pass if the memory allows it, otherwise bands of rows, which the engine chooses. The rows of wide slices are so
-//! large that only narrow bands fit, most of which is the receptive field of others: in bands along Y alone, a stack of
-//! 40 x 8000 x 8000 voxels takes 1.44 times the untiled work within 6 GiB, and does not fit the session of 1 GiB that is used
-//! without a memory budget. Therefore, bands of columns are tried as well, each of which is planned like a narrower volume.
+//! Whole slices pass if the memory allows it, otherwise bands of rows, which the engine chooses. If slices are wide,
+//! only bands of a few rows fit, and most of a band is the receptive field of its neighbors. In bands along Y alone, a
+//! stack of 40 x 8000 x 8000 voxels takes 1.44 times the untiled work within 6 GiB, and does not fit the session of 1
+//! GiB that is used without a memory budget. Therefore, bands of columns are tried as well, each of which is planned
+//! like a narrower volume.
 
 use super::{BASE_BYTES, Blend, Budget, NoPass, PlannedTiles, Planner, Runner, TilePlan};
 use crate::JobError;
