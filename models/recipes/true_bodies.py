@@ -2,9 +2,10 @@
 
     python3 models/recipes/true_bodies.py PROGRAM OUT [--count 400] [--seed 20000]
 
-In the stacks of `simulate --varied`, the true outlines are visible ones, which blur widens. Here, two fifths of the stacks show
-flat nuclei, a quarter show nuclei that are blurred by a tenth to three tenths of their diameter along Z, a fifth are overexposed,
-and the rest are sharp. PROGRAM is the built program; the settings of each stack are saved beside it.
+In the stacks of `simulate --varied`, the true outlines are the visible ones, which are wider because of blur. Here, two
+fifths of the stacks show flat nuclei, a quarter show nuclei that are blurred by a tenth to three tenths of their diameter
+along Z, a fifth are overexposed, and the rest are sharp. PROGRAM is the built program; the settings of each stack are saved
+beside it.
 """
 import argparse
 import json

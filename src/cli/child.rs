@@ -329,8 +329,9 @@ fn process_failure(code: Option<i32>, stderr: &str) -> Failure {
     if failure.kind() == JobErrorKind::Canceled { JobError::Canceled.into() } else { failure }
 }
 
-/// Returns the kind and the message of the failure of a process that reported none as an event: it was ended from outside, it
-/// refused its arguments, or it is another build of this program. It has printed the error as text, if at all.
+/// Returns the kind and the message of the failure of a process that reported none as an event: it was killed by
+/// another process, it refused its arguments, or it is another build of this program. It has printed the error as text,
+/// if at all.
 fn failure_in_words(code: Option<i32>, stderr: &str) -> (JobErrorKind, String) {
     let kinds = [JobErrorKind::WrongUse, JobErrorKind::BadInput, JobErrorKind::OutOfResources, JobErrorKind::Canceled];
     let kind = kinds.into_iter().find(|kind| code == Some(kind.exit_code()));

@@ -191,9 +191,9 @@ pub(crate) fn all_in_window(notes: &[Note]) -> Vec<String> {
     notes.iter().map(|note| note_in_window(note).to_string()).collect()
 }
 
-/// Returns a message with what is `in_place` of the options that it names, the words `of_data` for settings of training data,
-/// if it has any for them, and the numbers of time points counted from 1. Parentheses that name an option for which the window
-/// has no control are left out.
+/// Returns a message in which `in_place` replaces the options that it names, `of_data` the settings of training data
+/// for which it has words, and time points are counted from 1. Parentheses that name an option for which the window has
+/// no control are left out.
 fn with_controls(
     message: &Message,
     in_place: fn(Setting) -> InWindow,

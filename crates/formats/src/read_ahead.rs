@@ -104,8 +104,8 @@ impl ReadAhead {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the region with as many of the following slices, channels and time points as may be kept, or of those before at
-    /// the end of an axis, provided that their samples lie between those of the region.
+    /// Returns the region with as many of the following slices, channels and time points as may be kept (at the end of
+    /// an axis, of the preceding ones), provided that their samples lie between those of the region.
     fn widened(&self, layout: &Dense, region: &Region) -> Region {
         let mut wide = region.clone();
         let (Ok(start), Ok(size)) =

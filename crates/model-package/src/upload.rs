@@ -243,7 +243,7 @@ impl<'a> Checker<'a> {
             let (low, high) = (NAME_LENGTH.start(), NAME_LENGTH.end());
             self.refuse("name", format!("has {length} characters: give one of {low} to {high}"));
         } else if length > SHORT_NAME {
-            self.warn("name", format!("has {length} characters: lists show {SHORT_NAME}"));
+            self.warn("name", format!("has {length} characters: lists show only {SHORT_NAME}"));
         }
         let is_allowed = |c: &char| c.is_ascii_alphanumeric() || NAME_CHARACTERS.contains(*c);
         let others: BTreeSet<char> = name.chars().filter(|c| !is_allowed(c)).collect();

@@ -21,8 +21,8 @@ pub struct ModelInput {
     pub preprocessing: Vec<Processing>,
 }
 
-/// Moves the channels of tensors that have them as the last axis, as TensorFlow's have, before the spatial axes, in the
-/// description and in the networks, and leaves out the test tensors, which have them last. Returns whether any were moved.
+/// Turns channels-last tensors, as in TensorFlow, into channels-first ones, in the description and in the networks, and
+/// leaves out the test tensors, which are channels-last. Returns whether there were any.
 ///
 /// # Errors
 /// Why that is not possible.

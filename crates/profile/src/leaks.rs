@@ -9,8 +9,8 @@ pub const MIN_REPETITIONS: usize = 4;
 pub const MAX_REPETITIONS: usize = 10_000;
 /// Share of the repetitions that count as warm-up: they fill caches and pools.
 const WARM_UP_SHARE: f64 = 0.25;
-/// Ratio of late to early growth below which memory that is not counted exactly is still settling: allocators take memory from
-/// the system over several repetitions, and ever less of it.
+/// Ratio of late to early growth below which memory that is not counted exactly is still settling: allocators take
+/// memory from the system over several repetitions, in smaller and smaller amounts.
 const SETTLING_RATIO: f64 = 0.5;
 
 /// A part of the program whose memory is measured, such as a cache.

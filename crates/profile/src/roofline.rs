@@ -136,8 +136,9 @@ pub fn roofline(operators: &[OperatorTotal], peak: &MachinePeak) -> Vec<Roofline
     operators.iter().filter_map(|operator| RooflinePoint::new(operator, peak)).collect()
 }
 
-/// Returns the share of the peak of all operators together: the sum of their shortest possible times by `operators_secs`, the
-/// measured time of all of them, also of those that have no point because their work is unknown; `None` without points.
+/// Returns the share of the peak of all operators together: the sum of their shortest possible times, divided by
+/// `operators_secs`. This is the measured time of all of them, including those that have no point because their work is
+/// unknown; `None` without points.
 pub fn share_of_peak(points: &[RooflinePoint], operators_secs: f64) -> Option<f64> {
     let bound_secs: f64 = points.iter().map(|point| point.bound_secs).sum();
     (!points.is_empty() && operators_secs > 0.0).then(|| bound_secs / operators_secs)

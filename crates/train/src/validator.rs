@@ -230,8 +230,8 @@ impl Validator {
         Ok(Case { name, images, window, truth: Truth(Arc::new(truth)), voxel_um, diameter })
     }
 
-    /// Returns the part of a stack that is validated if it is too large as a whole: its middle or, if only a part of the
-    /// labels may be known, where most of them are.
+    /// Returns the part of a stack that is validated if the whole is too large: its middle or, if only a part of the
+    /// labels may be known, the part with most of them.
     fn validation_part(&self, pair: &Pair) -> Result<Option<StackWindow>, JobError> {
         match (middle_window(&pair.image)?, self.ignored) {
             (Some(middle), Some(label)) => labeled_window(&pair.target, middle.size_zyx, label).map(Some),

@@ -115,9 +115,9 @@ metrics! {
     Spans, "spans", Count;
     /// How many times as fast a run is as the first row.
     SpeedUp, "speed_up", Number;
-    /// Time with recording, by the time without.
+    /// Time with recording, divided by the time without.
     CostRatio, "cost_ratio", Number;
-    /// CPU time with recording, by that without.
+    /// CPU time with recording, divided by that without.
     CpuCostRatio, "cpu_cost_ratio", Number;
     /// Relative L2 difference to a reference; may be much smaller than 1.
     RelativeL2, "relative_l2", RelativeError;

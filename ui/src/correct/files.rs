@@ -140,8 +140,8 @@ fn stem_of_stack(stem: &str) -> String {
     if time_at_end(text).is_some() { format!("{stem}{STACK}") } else { stem.to_owned() }
 }
 
-/// Whether files in a results folder whose names begin with the stem of a stack that ends in the number of a time point are
-/// rather those of this time point of a time series.
+/// For a stack whose stem ends like the number of a time point: whether the files in a results folder that begin with
+/// this stem belong to that time point of a time series instead.
 fn is_time_of_another(folder: &Path, stem: &str) -> bool {
     let Some((series, _)) = time_at_end(stem) else { return false };
     let was_predicted = |stem: &str| folder.join(ArtifactKind::Provenance.file_name(stem)).is_file();

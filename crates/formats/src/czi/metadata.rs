@@ -156,9 +156,9 @@ impl MetadataParser {
         }
     }
 
-    /// Returns the metadata, whose channels have the colors of the display settings with their ids. Display settings that have
-    /// no id, or that are those of a channel without an id, are those of the channel at their position, and so are all of them
-    /// if none has the id of a channel.
+    /// Returns the metadata, in which channels have the colors of the display settings with the same id. Display
+    /// settings without an id, and settings for channels without an id, apply to the channel at the same position; so
+    /// do all settings if none has the id of a channel.
     fn finish(self) -> Metadata {
         let Self { mut metadata, channel_by_id, displayed, .. } = self;
         let by_id: Vec<Option<usize>> =

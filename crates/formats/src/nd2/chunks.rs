@@ -45,7 +45,7 @@ pub(super) fn check_version(source: &Source) -> Result<(), Fault> {
         [b'V', b'e', b'r', b'3'..=b'9', b'.', _] => Ok(()),
         version => Err(Fault::unsupported(
             format!(
-                "this ND2 file has version {:?}; versions from 3 on are supported",
+                "this ND2 file has version {:?}; version 3 and later are supported",
                 String::from_utf8_lossy(version)
             ),
             EXPORT,

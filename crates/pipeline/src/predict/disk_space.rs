@@ -8,8 +8,9 @@ use cytoscope_storage::space;
 use std::io;
 use std::path::Path;
 
-/// Returns the bytes that exist at once, at least, when the last time point is segmented: the maps, unless they are compressed,
-/// the labels of all time points, and the output of the network at `stored_times` time points.
+/// Returns the minimum number of bytes that exist at the same time while the last time point is segmented: those of the
+/// maps, unless they are compressed, the labels of all time points, and the output of the network at `stored_times`
+/// time points.
 fn needed_bytes(resolved: &Resolved<'_>, are_maps_compressed: bool, stored_times: usize) -> u64 {
     let bytes = |zyx: [usize; 3], values_per_voxel: usize| {
         zyx.iter().chain([&values_per_voxel]).fold(size_of::<f32>() as u64, |bytes, n| bytes.saturating_mul(*n as u64))

@@ -9,7 +9,7 @@ use cytoscope_storage::setting::{DIAMETER, VOXEL_SIZE};
 /// Object diameters in voxels along X that microscopes and the simulation of stacks produce. Outside of them, the voxel
 /// size is more likely wrong by a factor than right.
 const DIAMETER_VOXELS: std::ops::RangeInclusive<f64> = 2.0..=1000.0;
-/// Distances of slices, by the voxel size along X, that microscopes produce.
+/// Range of the ratio of slice spacing to the voxel size along X that microscopes produce.
 const ANISOTROPY: std::ops::RangeInclusive<f64> = 0.2..=40.0;
 
 pub(super) fn uncertain_diameter(input: &InputFacts) -> Option<(f64, Advice)> {

@@ -1,10 +1,10 @@
 //! Estimation from short predictions at many scales, for objects that are darker than their outlines, as cells in an image of
 //! membranes.
 //!
-//! The blobs of such an image are the membranes and their junctions, and a network that gets this texture at its nominal size
-//! finds "objects" in it, too. Two things tell the right scale: the heights that the network finds are largest there, and
-//! neighboring scales give objects of the same size, whereas the size of texture grows with the scale at which it is looked
-//! for.
+//! The blobs of such an image are the membranes and their junctions, and a network that gets this texture at its
+//! nominal size finds "objects" in it, too. Two things identify the right scale: the heights that the network finds are
+//! largest there, and neighboring scales give objects of the same size, whereas the size of texture grows with the
+//! scale at which it is looked for.
 
 use super::objects::Measured;
 use super::{Coarsening, Estimator, MIN_VOXELS, ShortPrediction, SizeEstimate, TILE, TileSession};
