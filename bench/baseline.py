@@ -4,11 +4,11 @@
     python bench/baseline.py compare BASELINE.json [--limit 1.1] [--filter kernels] [--checkout CHECKOUT]
 
 `store` builds the suites of the checkout (by default the one that this script is in), runs them in several rounds, and
-writes a file to FOLDER that states the processor, the commit, the date and the median that criterion found in each round.
+writes a file to FOLDER that states the CPU, the commit, the date and the median that criterion found in each round.
 `compare` does the same with the rounds and the measurement time of a stored baseline, and prints the ratio of the medians
 with its range: from the shortest time now to the longest in the baseline, and the reverse. A range that contains 1 may be
-noise. The exit code is 1 if the whole range of a benchmark is above --limit. Times of different processors say nothing about
-the code, so a baseline of another processor is refused. What else the machine does may change between the two runs;
+noise. The exit code is 1 if the whole range of a benchmark is above --limit. Times of different CPUs say nothing about
+the code, so a baseline of another CPU is refused. What else the machine does may change between the two runs;
 bench/regression.py, which runs two builds in turns, is not affected by that. --built runs the programs of an earlier `cargo
 bench --no-run` instead of building them. All suites run with one thread.
 """

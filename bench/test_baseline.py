@@ -113,7 +113,7 @@ class Baselines(unittest.TestCase):
         self.assertNotIn("bench_kernels", printed)
         self.assertIn("matches 'nothing'", str(self.run_words("compare", path, "--filter", "nothing")[0]))
 
-    def test_baselines_of_other_processors_and_damaged_files_are_refused(self):
+    def test_baselines_of_other_cpus_and_damaged_files_are_refused(self):
         path = self.stored()
         found = json.loads(path.read_text())
         for change, message in (

@@ -406,7 +406,7 @@ fn training_that_waits_for_data_gets_advice() {
     for seed in 1..=3 {
         fixture.nuclei("8,96,96", seed);
     }
-    // Other tests may take the processor from the data worker for a while.
+    // Other tests may take CPU time from the data worker for a while.
     let waits = |run: usize| find(&train(&fixture, "sim", &format!("fast{run}"), &["--steps", "6"]), "data_wait");
     assert!((0..MAX_FOLLOWED).any(|run| waits(run).is_none()), "the advice is still given");
 }

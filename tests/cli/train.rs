@@ -280,7 +280,7 @@ fn time_budget_holds_when_validation_is_slow() {
                 [validation]\nfraction = 0.5\nmax_files = 12\ntimes = 20\n";
     std::fs::write(fixture.path("t.toml"), text).unwrap();
     let report = fixture.run(&[&SMALL[..], &["--minutes", "0.2", "--threads", "1", "--out", "m"]].concat()).json();
-    // CPU time: other tests may leave the run little of the processor, also when it writes the package.
+    // CPU time: other tests may leave little CPU time to the run, also when it writes the package.
     let secs = report["run"]["facts"]["cpu_secs"].as_f64().unwrap();
     assert!(secs < 1.3 * 12.0 + OVERHEAD_SECS, "{secs} s: {:#}", report["history"]["notes"]);
     let count = |key: &str| report["history"][key].as_array().unwrap().len();

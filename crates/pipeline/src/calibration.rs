@@ -52,8 +52,9 @@ pub struct CalibrationImage {
 /// are distributed evenly over the stacks and inside each; stacks are read slab by slab.
 ///
 /// # Errors
-/// [`JobError::Mismatch`] if there are no stacks, or one is empty, does not fit the model, contains values that are
-/// not finite or changes meanwhile; [`JobError::WrongUse`] for invalid options; the errors of reading a stack; [`JobError::Canceled`].
+/// [`JobError::Mismatch`] if there are no stacks, or one is empty, does not fit the model, contains values that are not
+/// finite or changes while it is read; [`JobError::WrongUse`] for invalid options; the errors of reading a stack;
+/// [`JobError::Canceled`].
 pub fn calibration_tiles(
     context: &Context,
     model: &Model,

@@ -219,8 +219,8 @@ impl EvaluateJob {
     /// Runs the job.
     ///
     /// # Errors
-    /// [`JobError`] if no files match, a file cannot be read or changes meanwhile, the shapes of a pair differ, or the report
-    /// cannot be written.
+    /// [`JobError`] if no files match, a file cannot be read or changes while it is read, the shapes of a pair differ,
+    /// or the report cannot be written.
     pub fn run(&self, context: &Context) -> Result<EvaluateReport, JobError> {
         let Some(out) = &self.out else { return self.evaluate(context) };
         check_extension(out, &["json"])?;

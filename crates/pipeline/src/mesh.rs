@@ -103,10 +103,10 @@ impl MeshJob {
     /// and of all triangles.
     ///
     /// # Errors
-    /// [`JobError::Storage`] if the output has another extension, exists or cannot be written; [`JobError::Mismatch`] if
-    /// the image holds no labels, lacks a requested object or the time point, or changes meanwhile; [`JobError::Budget`]
-    /// if the bounding box of an object does not fit the memory budget; [`JobError`] if it cannot be read;
-    /// [`JobError::Canceled`]. No partly written file is left.
+    /// [`JobError::Storage`] if the output has another extension, exists or cannot be written; [`JobError::Mismatch`]
+    /// if the image holds no labels, lacks a requested object or the time point, or changes while it is read;
+    /// [`JobError::Budget`] if the bounding box of an object does not fit the memory budget; [`JobError`] if it cannot
+    /// be read; [`JobError::Canceled`]. No partly written file is left.
     pub fn run(&self, context: &Context) -> Result<MeshReport, JobError> {
         recorded(self, context, |record| self.write_mesh(context, record))
     }

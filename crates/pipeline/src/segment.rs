@@ -309,8 +309,8 @@ impl SegmentJob {
     /// Runs the job and writes its provenance record beside the labels.
     ///
     /// # Errors
-    /// [`JobError`] if there is no path for the labels, the map cannot be read or changes meanwhile, the results cannot be
-    /// written, or the job is canceled.
+    /// [`JobError`] if there is no path for the labels, the map cannot be read or changes while it is read, the results
+    /// cannot be written, or the job is canceled.
     pub fn run(&self, context: &Context) -> Result<SegmentReport, JobError> {
         let Some(labels) = &self.labels else {
             return Err(JobError::wrong_use_with(
