@@ -319,7 +319,8 @@ impl Workbench {
         let (volume, profiler) = (self.panels.views.volume_rect(), self.panels.profiler.rect());
         let effects = self.display.poll(volume, profiler);
         self.carry_out(effects);
-        self.poll_quit(ctx, busy);
+        // Labels may be saved again with later edits.
+        self.poll_quit(ctx, busy || self.corrections.is_busy());
         self.documents.play(ctx);
         self.shortcuts(ctx);
         let active = self.documents.active().map(|d| self.documents.title(d));

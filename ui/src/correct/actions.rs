@@ -155,9 +155,7 @@ impl Corrections {
                 open.for_each(|c| c.send(SessionRequest::EndStroke));
             }
             CorrectionsAction::SaveAll => {
-                for correction in self.by_document.values_mut().filter(|c| c.is_modified() && !c.saving) {
-                    correction.save();
-                }
+                self.by_document.values_mut().filter(|c| c.is_modified()).for_each(Correction::save);
             }
         }
         effects

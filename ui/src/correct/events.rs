@@ -73,12 +73,16 @@ impl Corrections {
             SessionEvent::Edited(change) => notify_change(&change, effects),
             SessionEvent::Failed(what, why) => {
                 correction.saving &= what != SessionTask::Save;
+                correction.save_again &= what != SessionTask::Save;
                 correction.exporting &= what != SessionTask::Export;
                 effects.error(format!("{what} failed"), why);
             }
             SessionEvent::MovedAside(path) => notify_moved_aside(&path, effects),
             SessionEvent::Saved(path) => {
                 correction.saving = false;
+                if std::mem::take(&mut correction.save_again) {
+                    correction.save();
+                }
                 labels_saved(id, path, correction.time, true, effects);
             }
             SessionEvent::Exported(pair) => {
@@ -168,17 +172,17 @@ mod tests {
     use crate::action::Action;
     use crate::correct::Correction;
     use crate::correct::files::CorrectionFiles;
+    use crate::correct::session::SessionRequest;
     use crate::correct::session::{Base, Corrector, SessionStart};
     use crate::effect::{Effect, Wake};
+    use cytoscope_corrections::{Brush, BrushShape, DrawOver, Edit, LabelVolume, LoadOptions};
     use cytoscope_volume::VoxelSize;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    #[test]
-    fn labels_that_are_saved_while_their_session_closes_are_measured_at_their_time_point() {
-        let folder = tempfile::tempdir().unwrap();
-        let wake: Wake = Arc::new(|| {});
-        let files = CorrectionFiles::of(folder.path(), "stack", Some(2));
+    /// Open corrections of the third time point of document 7, which have no labels yet.
+    fn correction(folder: &Path, wake: &Wake) -> Correction {
+        let files = CorrectionFiles::of(folder, "stack", Some(2));
         let start = SessionStart {
             bases: vec![Base::Empty],
             shape_zyx: [2, 3, 4],
@@ -186,19 +190,56 @@ mod tests {
             time: None,
             files: files.clone(),
         };
-        let mut corrections = Corrections::new(&wake);
-        let mut correction = Correction {
-            corrector: Corrector::open(start, None, wake).unwrap(),
+        Correction {
+            corrector: Corrector::open(start, None, Arc::clone(wake)).unwrap(),
             document: 7,
             phase: Phase::Open,
             state: None,
             fresh: false,
             label: 0,
-            files: files.clone(),
+            files,
             time: 2,
             saving: false,
+            save_again: false,
             exporting: false,
-        };
+        }
+    }
+
+    #[test]
+    fn edits_that_are_made_while_labels_are_being_saved_are_saved_after_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let wake: Wake = Arc::new(|| {});
+        let mut corrections = Corrections::new(&wake);
+        let mut correction = correction(folder.path(), &wake);
+        let labels = correction.files.labels.clone();
+        let brush = Brush { shape: BrushShape::Ball, radius_um: 0.5, value: 5, over: DrawOver::Any };
+        correction.save();
+        correction.send(SessionRequest::Apply(Edit::Paint { brush, points: vec![[1.0, 1.0, 1.0]] }));
+        correction.save();
+        corrections.by_document.insert(7, correction);
+        let end = Instant::now() + Duration::from_secs(60);
+        let mut saved = 0;
+        let is_open = |c: &Correction| c.saving || c.corrector.is_busy();
+        while corrections.by_document.values().any(is_open) {
+            assert!(Instant::now() < end, "the labels were not saved in time");
+            let is_saved =
+                |e: &Effect| matches!(e, Effect::Act(Action::Documents(DocumentsAction::LabelsSaved { .. })));
+            saved += corrections.poll().into_iter().filter(is_saved).count();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = corrections.poll();
+        assert_eq!(saved, 2);
+        assert!(corrections.by_document.values().all(|c| !c.is_modified()));
+        assert_eq!(LabelVolume::load(&labels, &LoadOptions::default()).unwrap().voxel_count(5), 1);
+    }
+
+    #[test]
+    fn labels_that_are_saved_while_their_session_closes_are_measured_at_their_time_point() {
+        let folder = tempfile::tempdir().unwrap();
+        let wake: Wake = Arc::new(|| {});
+        let mut corrections = Corrections::new(&wake);
+        let mut correction = correction(folder.path(), &wake);
+        let labels_file = correction.files.labels.clone();
         // Another time point is corrected at once.
         correction.save();
         corrections.by_document.insert(7, correction);
@@ -218,7 +259,7 @@ mod tests {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(measured, [(7, files.labels, 2)]);
+        assert_eq!(measured, [(7, labels_file, 2)]);
         assert_eq!(shown, [false], "other labels are on screen");
     }
 }

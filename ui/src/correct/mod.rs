@@ -58,6 +58,8 @@ pub struct Correction {
     pub time: usize,
     /// Whether the labels are being saved.
     pub saving: bool,
+    /// Whether they are saved again after that, with the edits since.
+    save_again: bool,
     /// Whether a training pair is being exported.
     pub exporting: bool,
 }
@@ -73,6 +75,11 @@ impl Correction {
     }
 
     fn save(&mut self) {
+        if self.saving {
+            // Files that are written at the same time would replace each other in any order.
+            self.save_again = true;
+            return;
+        }
         self.saving = true;
         self.send(SessionRequest::Save(self.files.labels.clone()));
     }
@@ -219,6 +226,7 @@ impl Corrections {
                     files,
                     time: document.time,
                     saving: false,
+                    save_again: false,
                     exporting: false,
                 };
                 self.by_document.insert(id, correction);
