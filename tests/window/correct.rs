@@ -3,7 +3,8 @@
 use crate::fixture::{Fixture, sees, window};
 use crate::gestures::{
     SHAPE, begin_stroke, command, corrected, correcting_sample, current_label, current_slice, label_at, press,
-    read_labels, release, save, session_labels, start_correcting, stroke, voxel_positions, wait_for_tools,
+    read_labels, release, save, session_labels, small_sample_predicted, start_correcting, stroke, voxel_positions,
+    wait_for_tools,
 };
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_ui::command::Command;
@@ -280,6 +281,70 @@ fn labels_of_another_time_point_than_the_shown_one_do_not_change() {
     fixture.settle();
     assert!(session_labels(&fixture).iter().all(|l| *l == 0));
     assert!(fixture.path("cytoscope/series_t0.corrections").is_file());
+}
+
+/// Saves the corrections on screen, and returns the labels in their file.
+fn saved(fixture: &mut Fixture, labels: &Path) -> Vec<u32> {
+    assert!(fixture.sees("Modified"), "{}", fixture.on_screen());
+    command(fixture, Key::S);
+    fixture.until("the file", |w| sees(w, "All saved"));
+    fixture.settle();
+    read_labels(labels)
+}
+
+/// Corrects the other time point of a series of two.
+fn correct_time_point(fixture: &mut Fixture, time: usize) {
+    press(fixture, if time == 0 { Key::OpenBracket } else { Key::CloseBracket });
+    fixture.click("Correct this time point");
+    wait_for_tools(fixture);
+    let state = fixture.window.state();
+    let corrected = state.document().and_then(|d| state.corrections().of(d.id)).map(|c| c.time);
+    assert_eq!(corrected, Some(time));
+}
+
+#[test]
+fn what_is_undone_after_saving_is_unsaved_and_saved_next_at_each_time_point() {
+    let mut fixture = correcting_series();
+    let file = |fixture: &Fixture, t: usize| fixture.path(&format!("cytoscope/series_t{t}_corrected_labels.tif"));
+    let [first, second] = [0, 1].map(|time| file(&fixture, time));
+    stroke(&mut fixture, (20.0, 20.0), (20.0, 40.0));
+    let drawn = saved(&mut fixture, &first);
+    assert!(drawn.iter().any(|label| *label > 0));
+    command(&mut fixture, Key::Z);
+    assert!(fixture.sees("Modified"), "{}", fixture.on_screen());
+    // Neither time point loses what is not saved yet while the other one is corrected.
+    correct_time_point(&mut fixture, 1);
+    stroke(&mut fixture, (30.0, 20.0), (30.0, 50.0));
+    let other = session_labels(&fixture);
+    correct_time_point(&mut fixture, 0);
+    assert!(session_labels(&fixture).iter().all(|label| *label == 0), "the stroke is undone");
+    assert!(saved(&mut fixture, &first).iter().all(|label| *label == 0));
+    command(&mut fixture, Key::Y);
+    assert!(saved(&mut fixture, &first) == drawn, "the stroke is redone");
+    correct_time_point(&mut fixture, 1);
+    assert!(session_labels(&fixture) == other && !second.exists());
+    assert!(saved(&mut fixture, &second) == other && read_labels(&first) == drawn);
+}
+
+#[test]
+fn unsaved_corrections_survive_another_prediction() {
+    let mut fixture = small_sample_predicted();
+    fixture.click("Correct");
+    fixture.click("Correct this stack");
+    wait_for_tools(&mut fixture);
+    let predicted = session_labels(&fixture);
+    stroke(&mut fixture, (20.0, 20.0), (20.0, 40.0));
+    let drawn = session_labels(&fixture);
+    assert!(drawn != predicted);
+    fixture.window.state_mut().send(Command::Predict);
+    fixture.until("the new labels", |w| sees(w, "Other labels are shown now"));
+    fixture.settle();
+    fixture.click("Correct");
+    fixture.click("Correct this stack");
+    wait_for_tools(&mut fixture);
+    assert!(session_labels(&fixture) == drawn);
+    let labels = corrected(&fixture);
+    assert!(saved(&mut fixture, &labels) == drawn);
 }
 
 fn walk(folder: &Path) -> Vec<PathBuf> {

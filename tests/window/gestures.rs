@@ -6,9 +6,10 @@ use cytoscope_ui::Workbench;
 use cytoscope_ui::correct::Phase;
 use cytoscope_ui::data::plane::Orientation;
 use cytoscope_ui::document::Role;
+use eframe::egui::accesskit::Toggled;
 use eframe::egui::{DroppedFile, Event, Key, Modifiers, Pos2, vec2};
 use egui_kittest::Harness;
-use egui_kittest::kittest::Queryable;
+use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
 
 /// Shape Z, Y, X of the sample.
@@ -43,6 +44,11 @@ fn predicted(mut fixture: Fixture) -> Fixture {
     });
     fixture.settle();
     fixture
+}
+
+/// Whether the checkbox with this name is checked; `None` if it is not on screen.
+pub fn toggled(window: &Harness<'static, Workbench>, name: &str) -> Option<Toggled> {
+    window.query_by_label(name)?.accesskit_node().toggled()
 }
 
 /// Accepts the name that the window's own file dialog suggests for a new file.

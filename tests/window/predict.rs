@@ -2,7 +2,8 @@
 
 use crate::fixture::{Fixture, SMALL, bundled_sample, read_json, sees};
 use crate::gestures::{
-    enter_path, read_labels, save, save_as_suggested, session_labels, small_sample_predicted, voxel_um, wait_for_tools,
+    enter_path, read_labels, save, save_as_suggested, session_labels, small_sample_predicted, toggled, voxel_um,
+    wait_for_tools,
 };
 use crate::queue::open_copies;
 use cytoscope_formats::{Container, WriteSpec, write_array};
@@ -110,7 +111,7 @@ fn sliders_preview_objects_and_saving_is_explicit() {
     });
     fixture.settle();
     assert_ne!(std::fs::read(&labels).unwrap(), saved_before);
-    // The next window shows the saved objects, and refines them with the settings of the prediction.
+    // The next window shows the saved objects with their settings, and knows those of the prediction.
     let after = count(&fixture);
     let settings = |fixture: &Fixture| fixture.window.state().document().unwrap().segment.clone();
     let predicted_settings = settings(&fixture);
@@ -119,6 +120,15 @@ fn sliders_preview_objects_and_saving_is_explicit() {
     fixture.window = crate::fixture::window(&home, vec![home.join("sample/nuclei_raw.tif")]);
     fixture.until("results", |w| w.state().document().is_some_and(|d| d.results.is_some()));
     assert_eq!((count(&fixture), settings(&fixture)), (after, predicted_settings));
+    fixture.until("the settings", |w| toggled(w, "Exclude border objects") == Some(Toggled::True));
+    // They are restored by saving once more.
+    fixture.click("Reset");
+    fixture.until("a preview", |w| sees(w, "not saved yet"));
+    fixture.click_enabled("Save objects");
+    fixture.until("the predicted objects", |w| {
+        w.state().document().and_then(|d| d.results.as_ref()).is_some_and(|r| r.rows.len() == before)
+    });
+    fixture.until("no button", |w| w.query_by_label("Reset").is_none());
 }
 
 #[test]

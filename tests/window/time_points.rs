@@ -1,7 +1,8 @@
 //! Objects of single time points: saved, saved again, found again, and measured.
 
 use crate::fixture::{Fixture, read_json, sees, window};
-use crate::gestures::{press, read_labels, session_labels, start_correcting, stroke, wait_for_tools};
+use crate::gestures::{press, read_labels, session_labels, start_correcting, stroke, toggled, wait_for_tools};
+use crate::quit::close;
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_testkit::file_names;
 use cytoscope_ui::Workbench;
@@ -11,6 +12,7 @@ use cytoscope_ui::document::Role;
 use cytoscope_ui::results::Results;
 use cytoscope_ui::work::JobState;
 use cytoscope_volume::Array;
+use eframe::egui::accesskit::Toggled;
 use eframe::egui::{Key, Modifiers};
 use egui_kittest::Harness;
 use std::path::{Path, PathBuf};
@@ -46,8 +48,8 @@ fn shown_table(window: &Harness<'static, Workbench>) -> Option<String> {
     Some(table.file_name()?.to_string_lossy().into_owned())
 }
 
-/// Shows other objects of the time point on screen as a preview and saves them. Returns whether existing files are asked
-/// about first.
+/// Excludes border objects of the time point on screen, or includes them again, and saves the objects. Returns whether existing
+/// files are asked about first.
 fn save_objects(fixture: &mut Fixture) -> bool {
     fixture.click("Exclude border objects");
     fixture.until("a preview", |w| sees(w, "not saved yet"));
@@ -71,6 +73,94 @@ fn objects_of_second_time_point() -> Fixture {
     assert!(!save_objects(&mut fixture), "{}", fixture.on_screen());
     assert!(std::fs::read(&all).unwrap() == before, "the labels of all time points are unchanged");
     fixture
+}
+
+/// Predicts the second time point of a stack only.
+fn second_time_point_predicted() -> Fixture {
+    let mut fixture = Fixture::with(|folder| vec![series(folder, true)]);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    press(&mut fixture, Key::CloseBracket);
+    fixture.click("Only this time point");
+    fixture.click_enabled("Predict this stack");
+    fixture
+}
+
+/// The labels of the second time point that were saved, and the number of rows of their table.
+fn saved_objects(fixture: &Fixture) -> (Vec<u32>, usize) {
+    let folder = fixture.path("cytoscope");
+    let table = Results::read(&folder.join("series_t1_objects.csv")).unwrap();
+    (read_labels(&folder.join("series_t1_labels.tif")), table.rows.len())
+}
+
+#[test]
+fn objects_that_were_excluded_are_included_again_by_saving_once_more() {
+    let mut fixture = second_time_point_predicted();
+    fixture.until("labels", |w| shown_labels(w).is_some_and(|(_, time)| time == Some(1)) && shown_table(w).is_some());
+    let predicted = Results::read(&fixture.path("cytoscope/series_objects.csv")).unwrap().rows.len();
+    let is_excluded = |w: &Harness<'static, Workbench>| toggled(w, "Exclude border objects");
+    assert!(!save_objects(&mut fixture), "{}", fixture.on_screen());
+    let excluded = saved_objects(&fixture);
+    assert!(excluded.1 < predicted, "{} of {predicted} objects", excluded.1);
+    assert_eq!(is_excluded(&fixture.window), Some(Toggled::True), "the objects on screen are without them");
+    fixture.settle();
+    assert!(!save_objects(&mut fixture), "{}", fixture.on_screen());
+    let included = saved_objects(&fixture);
+    assert_eq!((included.1, is_excluded(&fixture.window)), (predicted, Some(Toggled::False)));
+    assert!(included.0.iter().filter(|label| **label > 0).count() > excluded.0.iter().filter(|l| **l > 0).count());
+    // The next window continues from what was saved last.
+    fixture.settle();
+    assert!(!save_objects(&mut fixture), "{}", fixture.on_screen());
+    assert!(saved_objects(&fixture) == excluded);
+    let home = fixture.folder.path().to_owned();
+    fixture.window = window(&home, vec![home.join("series.ome.tif")]);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    press(&mut fixture, Key::CloseBracket);
+    fixture.until("the settings", |w| is_excluded(w) == Some(Toggled::True));
+    fixture.settle();
+    assert!(!save_objects(&mut fixture), "{}", fixture.on_screen());
+    assert!(saved_objects(&fixture) == included);
+}
+
+#[test]
+fn unsaved_objects_of_each_time_point_are_kept_until_they_are_saved() {
+    let mut fixture = Fixture::with(|folder| vec![series(folder, false)]);
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click_enabled("Predict this stack");
+    fixture.until("labels", |w| shown_labels(w).is_some() && shown_table(w).is_some());
+    let folder = fixture.path("cytoscope");
+    press(&mut fixture, Key::CloseBracket);
+    fixture.click("Exclude border objects");
+    fixture.until("a preview", |w| sees(w, "not saved yet"));
+    // The other time point has its predicted labels, and gets a preview of its own.
+    press(&mut fixture, Key::OpenBracket);
+    let all = folder.join("series_labels.tif");
+    fixture.until("the predicted labels", |w| shown_labels(w) == Some((all.clone(), None)));
+    assert!(!fixture.sees("not saved yet"), "{}", fixture.on_screen());
+    assert_eq!(toggled(&fixture.window, "Exclude border objects"), Some(Toggled::False));
+    fixture.click("Fill holes");
+    fixture.until("its preview", |w| sees(w, "not saved yet") && shown_labels(w).is_some_and(|(_, t)| t == Some(0)));
+    // The window does not close without a question.
+    assert!(!close(&mut fixture));
+    fixture.until("the dialog", |w| sees(w, "Unsaved objects"));
+    fixture.window.key_press(Key::Escape);
+    fixture.until("no dialog", |w| !sees(w, "Unsaved objects"));
+    for (key, time) in [(Key::CloseBracket, 1), (Key::OpenBracket, 0)] {
+        press(&mut fixture, key);
+        fixture.until("its preview", |w| {
+            sees(w, "not saved yet") && shown_labels(w).is_some_and(|(path, t)| t == Some(time) && path != all)
+        });
+        fixture.click_enabled("Save objects");
+        fixture.until("the end", |w| !sees(w, "not saved yet"));
+        fixture.settle();
+        let record = read_json(&folder.join(format!("series_t{time}_labels.tif_provenance.json")));
+        let options = &record["job"]["options"];
+        let expected = (time == 1, time == 1);
+        assert_eq!((options["drop_border"] == true, options["fill_holes"] == true), expected, "{options}");
+    }
+    assert!(close(&mut fixture), "everything is saved");
 }
 
 #[test]
@@ -105,12 +195,7 @@ fn labels_of_all_time_points_are_measured_at_all_of_them() {
 
 #[test]
 fn only_the_shown_time_point_is_predicted_and_its_results_belong_to_it() {
-    let mut fixture = Fixture::with(|folder| vec![series(folder, true)]);
-    fixture.settle();
-    fixture.until("the models", |w| sees(w, "made for"));
-    press(&mut fixture, Key::CloseBracket);
-    fixture.click("Only this time point");
-    fixture.click_enabled("Predict this stack");
+    let mut fixture = second_time_point_predicted();
     let folder = fixture.path("cytoscope");
     let [predicted, saved] = ["series_labels.tif", "series_t1_labels.tif"].map(|name| folder.join(name));
     fixture.until("labels", |w| shown_labels(w) == Some((predicted.clone(), Some(1))) && shown_table(w).is_some());

@@ -1,5 +1,5 @@
-//! Quitting: asks about unsaved corrections, unfinished jobs and work that goes on without the window, and pauses a training
-//! run before the window closes.
+//! Quitting: asks about unsaved corrections and objects, unfinished jobs and work that goes on without the window, and pauses a
+//! training run before the window closes.
 
 use crate::app::Workbench;
 use crate::correct::CorrectionsAction;
@@ -12,6 +12,13 @@ use std::time::{Duration, Instant};
 
 /// Number of stacks, and of jobs, listed in the dialog.
 const LISTED: usize = 6;
+
+/// Title of the part about objects that are a preview.
+const UNSAVED_OBJECTS: &str = "Unsaved objects";
+
+/// What happens to objects that are a preview.
+const PREVIEWS_ARE_LOST: &str = "These objects are a preview, which is lost with its settings when the window closes. To keep \
+                                 them, go back and save them in Predict.";
 
 /// How long the window waits for a training run to save its checkpoint before it closes.
 const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -54,7 +61,8 @@ impl Workbench {
         let mut quit = self.quit_state();
         let is_decided = matches!(quit, QuitState::Decided | QuitState::Pausing(_));
         let goes_on = self.state().jobs.continued_without_window().is_some();
-        let asks = !is_saved || goes_on || !self.state().lost_with_window().is_empty();
+        let has_previews = !self.state().unsaved_objects().is_empty();
+        let asks = !is_saved || has_previews || goes_on || !self.state().lost_with_window().is_empty();
         if closing && !is_decided && asks {
             ctx.send_viewport_cmd(ViewportCommand::CancelClose);
             // The dialog must be visible.
@@ -134,23 +142,31 @@ pub(crate) fn quit_dialog(ctx: &egui::Context, state: State<'_>) -> Option<QuitC
         QuitState::Asked | QuitState::Asking => false,
         QuitState::Saving => true,
     };
-    let (names, jobs) = (state.unsaved(), state.lost_with_window());
+    let (names, objects, jobs) = (state.unsaved(), state.unsaved_objects(), state.lost_with_window());
     let continued = state.jobs.continued_without_window();
     let fresh = quit == QuitState::Asked;
     let response = egui::Modal::new(egui::Id::new("quitting")).show(ctx, |ui| {
         ui.set_width(420.0);
-        ui.heading(match (names.is_empty(), jobs.is_empty()) {
-            (false, _) => "Unsaved corrections",
-            (true, false) => "Unfinished jobs",
-            (true, true) => "Quit?",
+        ui.heading(match (names.is_empty(), objects.is_empty(), jobs.is_empty()) {
+            (false, _, _) => "Unsaved corrections",
+            (true, false, _) => UNSAVED_OBJECTS,
+            (true, true, false) => "Unfinished jobs",
+            (true, true, true) => "Quit?",
         });
         ui.add_space(theme::GAP);
         if !names.is_empty() {
             list(ui, names.iter().map(String::as_str));
             unsaved_text(ui, state.journal_failure());
         }
-        if !jobs.is_empty() {
+        if !objects.is_empty() {
             if !names.is_empty() {
+                ui.label(RichText::new(UNSAVED_OBJECTS).strong());
+            }
+            list(ui, objects.iter().map(String::as_str));
+            ui.add(egui::Label::new(PREVIEWS_ARE_LOST).wrap());
+        }
+        if !jobs.is_empty() {
+            if !names.is_empty() || !objects.is_empty() {
                 ui.label(RichText::new("Unfinished jobs").strong());
             }
             list(ui, jobs.iter().map(String::as_str));

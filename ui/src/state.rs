@@ -272,6 +272,12 @@ impl<'a> State<'a> {
         documents.filter(|d| self.corrections.is_unsaved(d.id)).map(|d| self.documents.title(d)).collect()
     }
 
+    /// Names of documents with objects that are a preview and not saved.
+    pub(crate) fn unsaved_objects(self) -> Vec<String> {
+        let documents = self.documents.all().iter();
+        documents.filter(|d| self.jobs.has_unsaved_objects(d.id)).map(|d| self.documents.title(d)).collect()
+    }
+
     /// Titles of the jobs whose results are lost if the window closes now.
     pub(crate) fn lost_with_window(self) -> Vec<String> {
         let title = |id: u64| self.documents.get(id).map(|document| self.documents.title(document));

@@ -3,11 +3,12 @@
 use super::ResultsPlace;
 use crate::correct::files::CorrectionFiles;
 use crate::documents::Predicted;
+use crate::jobs::SavedOptions;
 use crate::measure::table_name;
 use cytoscope_pipeline::cards::card;
-use cytoscope_pipeline::job_record::{AnyRecord, read_any, record_path};
+use cytoscope_pipeline::job_record::{AnyRecord, JobKind, JobRecord, Overwrite, read_any, record_path};
 use cytoscope_pipeline::provenance::{self, Provenance};
-use cytoscope_pipeline::{Artifact, ArtifactKind, JobError, OutputTensor, PARQUET_EXTENSION};
+use cytoscope_pipeline::{Artifact, ArtifactKind, JobError, OutputTensor, PARQUET_EXTENSION, SegmentJob};
 use cytoscope_storage::target::extension;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ pub(crate) struct FoundResults {
     pub(crate) only_time: Option<usize>,
     /// Settings with which the latest prediction found objects.
     pub(crate) predicted: Predicted,
+    /// Settings of objects that were found again and saved since, by time point.
+    pub(crate) saved_options: BTreeMap<usize, SavedOptions>,
     /// Time points that have a journal of corrections.
     pub(crate) corrected_times: BTreeSet<usize>,
 }
@@ -48,6 +51,7 @@ impl FoundResults {
         let is_beside = place.beside().as_deref() == Some(folder.as_path());
         let search = Search { place, prediction, is_beside };
         let (mut outputs, mut by_time) = (search.outputs(&folder), search.by_time(&folder));
+        let saved_options = search.saved_options(&folder, by_time.keys().copied());
         let only_time = search.only_time();
         if let Some(time) = only_time {
             let is_of_objects = |a: &Artifact| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table);
@@ -58,7 +62,7 @@ impl FoundResults {
             }
         }
         let corrected_times = corrected_times(place, &folder);
-        Self { folder, outputs, by_time, only_time, predicted, corrected_times }
+        Self { folder, outputs, by_time, only_time, predicted, saved_options, corrected_times }
     }
 }
 
@@ -161,6 +165,34 @@ impl Search<'_> {
         times.filter_map(|time| Some((time, measured(self.time_point_labels(folder, time)?)))).collect()
     }
 
+    /// Settings of objects that were found again in the maps of the prediction and saved: those of the stack, or of some of
+    /// its time points if it has several.
+    fn saved_options(&self, folder: &Path, times: impl Iterator<Item = usize>) -> BTreeMap<usize, SavedOptions> {
+        let stem = &self.place.stem;
+        if self.place.times < 2 {
+            return self.options_of(folder, stem).into_iter().map(|options| (0, options)).collect();
+        }
+        times.filter_map(|time| Some((time, self.options_of(folder, &format!("{stem}_t{time}"))?))).collect()
+    }
+
+    /// Settings of the objects that were saved under a stem after the latest prediction of the stack; `None` if there are none.
+    fn options_of(&self, folder: &Path, stem: &str) -> Option<SavedOptions> {
+        let path = record_path(&folder.join(ArtifactKind::Labels.file_name(stem)));
+        let Ok(AnyRecord::Job(record)) = read_any(&path) else { return None };
+        let is_current = self.prediction.as_ref()?.finished_unix_secs <= record.finished_unix_secs;
+        if record.kind != JobKind::Segment || !is_current || !self.has_read_stack(&record) {
+            return None;
+        }
+        let job: SegmentJob = record.job_again(&path, None, Overwrite::default()).ok()?;
+        job.options.validate().ok()?;
+        Some(SavedOptions { options: job.options, voxel_um: job.voxel_um })
+    }
+
+    /// Whether a job has read the stack.
+    fn has_read_stack(&self, record: &JobRecord) -> bool {
+        record.inputs.iter().any(|input| input.path == self.place.stack)
+    }
+
     /// The labels that were saved for a time point.
     fn time_point_labels(&self, folder: &Path, time: usize) -> Option<PathBuf> {
         let stem = format!("{}_t{time}", self.place.stem);
@@ -178,7 +210,7 @@ impl Search<'_> {
                 // A later prediction takes precedence over objects that were saved before.
                 let is_before = |prediction: &Provenance| record.finished_unix_secs < prediction.finished_unix_secs;
                 let is_older = self.prediction.as_ref().is_some_and(is_before);
-                !is_older && record.inputs.iter().any(|input| input.path == self.place.stack)
+                !is_older && self.has_read_stack(&record)
             }
             Ok(AnyRecord::Prediction(_)) | Err(_) => self.has_results(),
         };
@@ -281,6 +313,41 @@ mod tests {
         assert_eq!(found_after(Some(2), 6), (0, 2));
         assert_eq!(found_after(None, 6), (2, 0));
         assert_eq!(found_after(Some(0), 1), (2, 0));
+    }
+
+    #[test]
+    fn settings_of_objects_that_were_saved_after_the_prediction_are_found() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("cytoscope");
+        std::fs::create_dir(&folder).unwrap();
+        let stack = home.path().join("cells.tif");
+        let prediction = serde_json::json!({
+            "program": "p", "fingerprint": "f", "job": {"inputs": [&stack], "model": "m", "out": &folder},
+            "model": {"name": "m", "path": "m", "fingerprint": "f"},
+            "input": {"path": &stack, "bytes": 1, "modified_unix_secs": 1}, "outputs": [],
+            "device": {}, "plan": {}, "objects": [], "finished_unix_secs": 5
+        });
+        std::fs::write(folder.join("cells_provenance.json"), prediction.to_string()).unwrap();
+        let found_after = |name: &str, options: serde_json::Value, finished: u64, times: usize| {
+            let labels = folder.join(name);
+            let input = serde_json::json!({"path": &stack, "bytes": 1, "modified_unix_secs": 1});
+            let job = serde_json::json!({"map": folder.join("cells_probability.tif"), "options": options});
+            let record = serde_json::json!({
+                "program": "p", "kind": "segment", "job": job, "inputs": [input], "outputs": [],
+                "finished_unix_secs": finished
+            });
+            std::fs::write(&labels, "").unwrap();
+            std::fs::write(record_path(&labels), record.to_string()).unwrap();
+            let place = ResultsPlace { stack: stack.clone(), stem: "cells".to_owned(), times, chosen: None };
+            let found = FoundResults::of(&place).saved_options;
+            found.into_iter().map(|(time, saved)| (time, saved.options.drop_border)).collect::<Vec<_>>()
+        };
+        let excluded = serde_json::json!({"drop_border": true});
+        assert_eq!(found_after("cells_labels.tif", excluded.clone(), 6, 1), [(0, true)]);
+        // A later prediction has replaced the objects, and invalid settings are not used.
+        assert!(found_after("cells_labels.tif", excluded.clone(), 4, 1).is_empty());
+        assert!(found_after("cells_labels.tif", serde_json::json!({"smooth_um": -1.0}), 6, 1).is_empty());
+        assert_eq!(found_after("cells_t2_labels.tif", excluded, 6, 3), [(2, true)]);
     }
 
     #[test]

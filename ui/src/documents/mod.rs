@@ -227,7 +227,7 @@ impl Documents {
             self.loader.forget(gone);
             effects.views(ViewsEffect::Forget(vec![gone]));
         }
-        self.follow_time(id, before);
+        self.follow_time(id, before, effects);
     }
 
     fn close(&mut self, effects: &mut Effects) {
@@ -291,7 +291,7 @@ impl Documents {
                 }
             }
         }
-        self.follow_time(id, before);
+        self.follow_time(id, before, effects);
     }
 
     /// Opens an overlay; `only_time` is the time point that it belongs to, if it is a single one.

@@ -202,6 +202,7 @@ impl Documents {
                     self.loader.forget(preview.source_id);
                 }
                 effects.act(CorrectionsAction::Close { document: old.id, notification_title: "Corrections are kept" });
+                effects.act(JobsAction::Replaced(old.id));
                 let is_same_grid = has_same_voxels(&self.all[at], &old);
                 if !is_same_grid {
                     self.kept_labels.remove(&old.id);

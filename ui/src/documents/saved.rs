@@ -3,6 +3,8 @@
 
 use super::Documents;
 use crate::document::{Document, Overlay, PREVIEW_NAME, Role, file_name};
+use crate::effect::Effects;
+use crate::jobs::JobsAction;
 use cytoscope_pipeline::{Artifact, ArtifactKind};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -121,12 +123,21 @@ impl Documents {
         self.open_overlay(id, Role::Labels, added, None);
     }
 
-    /// Shows the saved labels of a document's current time point, if other saved labels were shown at time point `before`.
-    pub(super) fn follow_time(&mut self, id: u64, before: usize) {
-        let (Some(document), Some(saved)) = (self.get(id), self.saved.get(&id)) else { return };
-        if saved.is_shown && saved.labels_at(before) != saved.labels_at(document.time) {
-            self.show_saved(id);
+    /// Shows the saved labels of a document's current time point, if other saved labels or a preview were shown at time point
+    /// `before`. A preview is shown again once its time point is.
+    pub(super) fn follow_time(&mut self, id: u64, before: usize, effects: &mut Effects) {
+        let Some(document) = self.get(id).filter(|document| document.time != before) else { return };
+        let time = document.time;
+        let shown = document.overlay_with_role(Role::Labels);
+        let is_preview = shown.is_some_and(|labels| labels.name == PREVIEW_NAME && !labels.is_at(time));
+        let had_preview = is_preview || self.opening_preview.get(&id).is_some_and(|(_, of)| *of != time);
+        if let Some(saved) = self.saved.get_mut(&id) {
+            saved.is_shown |= had_preview;
+            if had_preview || (saved.is_shown && saved.labels_at(before) != saved.labels_at(time)) {
+                self.show_saved(id);
+            }
         }
+        effects.act(JobsAction::ShowUnsaved(id));
     }
 
     /// Opens the saved labels of the time point that a document shows, and their table.
@@ -160,10 +171,14 @@ impl Documents {
         saved.map(|(path, _)| path).or_else(|| is_at.then_some(shown.path.as_path()))
     }
 
-    /// Whether opened labels or a table belong to a time point that is no longer shown. When the user moves quickly through
-    /// time points, their files are opened in any order.
+    /// Whether opened labels or a table belong to a time point that is no longer shown, or to one whose preview is shown by now.
+    /// When the user moves quickly through time points, their files are opened in any order.
     pub(super) fn is_outdated(&self, id: u64, kind: ArtifactKind, path: &Path) -> bool {
-        let Some(saved) = self.saved.get(&id).filter(|saved| saved.is_shown) else { return false };
+        let Some(saved) = self.saved.get(&id) else { return false };
+        if !saved.is_shown {
+            let is_added = self.added_labels.get(&id).is_some_and(|added| added == path);
+            return kind == ArtifactKind::Labels && !is_added && saved.has_labels(path) && self.has_preview(id);
+        }
         let Some(time) = self.get(id).map(|document| document.time) else { return false };
         let wanted = match kind {
             ArtifactKind::Labels => saved.labels_at(time).map(|(path, _)| path),
@@ -171,6 +186,15 @@ impl Documents {
         };
         let mut known = saved.by_time.values().chain([&saved.all]).filter_map(|found| first_path(found, kind));
         wanted != Some(path) && known.any(|known| known == path)
+    }
+
+    /// Whether a preview of the shown time point of a document is on screen or being opened.
+    fn has_preview(&self, id: u64) -> bool {
+        let is_shown = |document: &Document| {
+            let labels = document.overlay_with_role(Role::Labels);
+            labels.is_some_and(|labels| labels.name == PREVIEW_NAME && labels.is_at(document.time))
+        };
+        self.opening_preview.contains_key(&id) || self.get(id).is_some_and(is_shown)
     }
 
     /// Shows the table of labels that were measured, if these are the labels on screen.

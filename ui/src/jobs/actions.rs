@@ -1,6 +1,6 @@
 //! Actions on the jobs of the engine.
 
-use super::{InputFile, InputOfDocument, Jobs, TunedTraining};
+use super::{InputFile, InputOfDocument, Jobs, SavedOptions, TunedTraining};
 use crate::correct::Corrections;
 use crate::disk::{DiskEffect, DocumentEffect};
 use crate::display::Display;
@@ -83,6 +83,12 @@ pub(crate) enum JobsAction {
     },
     /// Discards the segmentation options that the user has changed, and their previews.
     ForgetRefined,
+    /// Shows the preview of the segmentation options that the user has changed at the shown time point of a document, if there
+    /// are any: other labels were shown meanwhile.
+    ShowUnsaved(u64),
+    /// A document was opened again with another id, for example with another voxel size: the changed segmentation options of
+    /// the old one are discarded.
+    Replaced(u64),
     /// Estimates the diameter of a document's objects.
     EstimateDiameter(u64),
     /// Measures the shown labels of a document. Unsaved corrections are saved instead, which also measures them.
@@ -206,6 +212,10 @@ impl Jobs {
             JobsAction::Refine { document, options } => self.refine(document, options, documents, display),
             JobsAction::KeepObjects { document, options } => self.keep_objects(document, options, documents, display),
             JobsAction::ForgetRefined => self.forget_refined(documents, &mut effects),
+            // Corrections that are open stay on screen.
+            JobsAction::ShowUnsaved(id) if corrections.of(id).is_some() => {}
+            JobsAction::ShowUnsaved(id) => self.show_unsaved(id, documents, display),
+            JobsAction::Replaced(id) => self.forget_objects(id, "its stack was opened again", &mut effects),
             JobsAction::EstimateDiameter(id) => self.estimate_diameter(id, documents, display),
             JobsAction::Measure(id) => self.request_measurement(id, documents, corrections, &mut effects),
             JobsAction::MeasureSaved { document, labels, time } => {
@@ -246,21 +256,28 @@ impl Jobs {
     }
 
     /// Segments the shown map of a document again as a preview.
-    fn refine(&mut self, document: u64, options: SegmentOptions, documents: &Documents, display: &Display) {
-        self.refined.insert(document, options.clone());
-        self.preview_times.insert(document, shown_time(documents, document));
-        self.segment(document, options, false, documents, display);
+    fn refine(&mut self, id: u64, options: SegmentOptions, documents: &Documents, display: &Display) {
+        let Some(document) = documents.get(id) else { return };
+        self.objects.change(id, document.time, options.clone());
+        self.segment(id, options, false, documents, display);
+    }
+
+    /// Segments the shown map of a document again as a preview of the options that the user has changed at this time point, if
+    /// there are any.
+    fn show_unsaved(&mut self, id: u64, documents: &Documents, display: &Display) {
+        let unsaved = documents.get(id).and_then(|document| self.objects.unsaved(id, document.time)).cloned();
+        if let Some(options) = unsaved {
+            self.refine(id, options, documents, display);
+        }
     }
 
     /// Segments the shown map of a document again to save the result. The options are kept until they are saved, so that a
-    /// failed job can be repeated. A preview is saved at the time point that it shows, although the view may show another one
-    /// by now.
-    fn keep_objects(&mut self, document: u64, options: SegmentOptions, documents: &Documents, display: &Display) {
-        let preview_time = self.preview_times.get(&document).copied();
-        let time = preview_time.filter(|_| self.refined.contains_key(&document));
-        let time = time.unwrap_or_else(|| shown_time(documents, document));
-        self.keeping.insert(document, (options.clone(), time));
-        self.segment(document, options, true, documents, display);
+    /// failed job can be repeated.
+    fn keep_objects(&mut self, id: u64, options: SegmentOptions, documents: &Documents, display: &Display) {
+        let Some(document) = documents.get(id) else { return };
+        let saved = SavedOptions { options: options.clone(), voxel_um: document.given_voxel_um() };
+        self.objects.save(id, document.time, saved);
+        self.segment(id, options, true, documents, display);
     }
 
     /// Cancels the running job, or else the next one.
@@ -270,9 +287,4 @@ impl Jobs {
             self.work.cancel(id);
         }
     }
-}
-
-/// The time point of a document that is shown, from 0; the first one if the document is closed.
-fn shown_time(documents: &Documents, document: u64) -> usize {
-    documents.get(document).map_or(0, |document| document.time)
 }

@@ -3,6 +3,7 @@
 
 mod actions;
 mod inputs;
+mod object_options;
 mod outcomes;
 mod repeat;
 mod requests;
@@ -23,7 +24,6 @@ use crate::runs::FileRun;
 use crate::settings::Settings;
 use crate::work::{JobState, JobView, Purpose, Work};
 use cytoscope_engine::Device;
-use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::predict::Blend;
 use cytoscope_pipeline::results::FileRecord;
@@ -32,6 +32,7 @@ use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::MachinePeak;
 use cytoscope_storage::message::Message;
 use cytoscope_worker::{Job, JobId, WorkerState};
+use object_options::ObjectOptions;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -40,6 +41,7 @@ use tuning::Tuning;
 
 pub(crate) use actions::JobsAction;
 pub(crate) use inputs::{InputFile, InputOfDocument};
+pub(crate) use object_options::SavedOptions;
 pub(crate) use tuning::{TunedTraining, path_option};
 
 /// Why a job ended without a result.
@@ -91,16 +93,10 @@ pub(crate) struct Jobs {
     folders: BTreeMap<u64, PathBuf>,
     /// Time points of the documents that had a journal of corrections when their results were looked for.
     corrected_times: BTreeMap<u64, BTreeSet<usize>>,
-    /// Number of objects in the unsaved preview of each document.
-    preview_objects: BTreeMap<u64, u32>,
-    /// Segmentation options of each document, once the user has changed them.
-    refined: BTreeMap<u64, SegmentOptions>,
+    /// Segmentation options of the documents.
+    objects: ObjectOptions,
     /// Requested object diameter of each document when its latest estimate was started.
     estimated_from: BTreeMap<u64, DiameterRequest>,
-    /// Time point of the latest preview of each document.
-    preview_times: BTreeMap<u64, usize>,
-    /// Segmentation options and time point that the latest saved segmentation of a document was requested with.
-    keeping: BTreeMap<u64, (SegmentOptions, usize)>,
     /// Runs from files, oldest first.
     file_runs: Vec<FileRun>,
     /// Number of runs that were read from files so far.
@@ -146,11 +142,8 @@ impl Jobs {
             chosen_folder: None,
             folders: BTreeMap::new(),
             corrected_times: BTreeMap::new(),
-            preview_objects: BTreeMap::new(),
-            refined: BTreeMap::new(),
+            objects: ObjectOptions::default(),
             estimated_from: BTreeMap::new(),
-            preview_times: BTreeMap::new(),
-            keeping: BTreeMap::new(),
             file_runs: Vec::new(),
             runs_read: 0,
             machine_peak: None,
@@ -372,13 +365,11 @@ impl Jobs {
         }
     }
 
-    /// Discards the segmentation options that the user has changed. Saved results are shown again in place of previews,
-    /// which could no longer be saved.
+    /// Discards the segmentation options that the user has changed in any document. Saved results are shown again in place of
+    /// previews, which could no longer be saved.
     fn forget_refined(&mut self, documents: &Documents, effects: &mut Effects) {
-        for id in std::mem::take(&mut self.refined).into_keys() {
-            self.preview_objects.remove(&id);
-            let previews = self.work.jobs.iter().filter(|j| j.purpose == Purpose::Preview { document: id });
-            previews.filter(|j| !j.state.is_over()).for_each(|job| self.work.cancel(job.id));
+        for id in self.objects.unsaved_documents() {
+            self.discard_unsaved(id, "the model or its output was changed", effects);
             let is_preview =
                 |d: &&Document| d.overlay_with_role(Role::Labels).is_some_and(|labels| labels.name == PREVIEW_NAME);
             if let Some(document) = documents.get(id).filter(is_preview) {
@@ -393,11 +384,8 @@ impl Jobs {
         self.one_time.remove(&id);
         self.forget_input_files(id);
         self.corrected_times.remove(&id);
-        self.preview_objects.remove(&id);
-        self.refined.remove(&id);
-        self.preview_times.remove(&id);
+        self.forget_objects(id, "its stack was closed", effects);
         self.estimated_from.remove(&id);
-        self.keeping.remove(&id);
         // Saved objects and measurements are finished, because their files stay.
         let is_of = |j: &&JobView| {
             matches!(j.purpose, Purpose::Predict { document } | Purpose::Preview { document }
@@ -416,6 +404,7 @@ impl Jobs {
         let mut effects = Effects::default();
         self.folders.insert(document, found.folder);
         self.corrected_times.insert(document, found.corrected_times);
+        self.objects.set_saved(document, found.saved_options);
         let output = JobOutput::Found {
             outputs: found.outputs,
             by_time: found.by_time,

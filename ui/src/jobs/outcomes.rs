@@ -1,6 +1,6 @@
 //! Handles what the engine reports: finished, failed, lost and continued jobs.
 
-use super::Jobs;
+use super::{Jobs, JobsAction};
 use crate::batch::BatchAction;
 use crate::correct::CorrectionsAction;
 use crate::disk::{DocumentEffect, ResultsPlace};
@@ -16,7 +16,7 @@ use crate::work::{JobState, JobView, Outcome, Purpose};
 use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::{PredictOutcome, SegmentReport};
 use cytoscope_worker::{JobId, JobResult};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 impl Jobs {
@@ -50,7 +50,7 @@ impl Jobs {
                 refused.into_iter().for_each(|refused| self.ask_about(refused));
             }
             Outcome::Segmented { document, kept, report } => {
-                self.handle_segmentation(document, kept, report, effects);
+                self.handle_segmentation(document, kept, report, documents, effects);
             }
             Outcome::Measured { document, report } => {
                 if let Some(record) = report.record {
@@ -167,9 +167,9 @@ impl Jobs {
                 }
                 continue;
             }
-            // The new labels replace a preview with other options.
-            self.refined.remove(&document);
-            self.preview_objects.remove(&document);
+            // The map that the previews and the saved objects were made from was replaced.
+            self.discard_unsaved(document, "the stack was predicted again", effects);
+            self.objects.set_saved(document, BTreeMap::new());
             let (diameter, segment, channels) = (report.diameter, report.segment, report.segment_channels);
             let output = Box::new(JobOutput::Predicted(Predicted { diameter, segment, channels }));
             effects.act(DocumentsAction::Show { document, output });
@@ -190,31 +190,34 @@ impl Jobs {
         }
     }
 
-    fn handle_segmentation(&mut self, document: u64, is_kept: bool, report: SegmentReport, effects: &mut Effects) {
-        let mut time = self.preview_times.get(&document).copied().unwrap_or(0);
-        if is_kept {
-            let saved = self.keeping.remove(&document);
-            // Options that were changed while these were saved are not saved yet.
-            if self.refined.get(&document) == saved.as_ref().map(|(options, _)| options) {
-                self.refined.remove(&document);
-                self.preview_objects.remove(&document);
-            }
-            time = saved.map_or(time, |(_, time)| time);
-        } else if self.refined.contains_key(&document) {
-            self.preview_objects.insert(document, report.objects);
-        } else {
-            // Its options were discarded while it was computed.
-            return;
-        }
-        effects.act(CorrectionsAction::Close { document, notification_title: "Other labels are shown now" });
+    fn handle_segmentation(
+        &mut self,
+        document: u64,
+        is_kept: bool,
+        report: SegmentReport,
+        documents: &Documents,
+        effects: &mut Effects,
+    ) {
         let output = if is_kept {
+            let time = self.objects.were_saved(document).unwrap_or(0);
             let details = saved_details(&report.labels, &all_in_window(&report.notes));
             effects.success(format!("{} saved", counted(report.objects.into(), "object")), details);
             JobOutput::Kept(time, report.artifacts())
         } else {
+            // `None` if its options were discarded while it was computed.
+            let Some(time) = self.objects.previewed(document, report.objects) else { return };
+            if documents.get(document).is_some_and(|shown| shown.time != time) {
+                // It is computed again once its time point is shown.
+                return;
+            }
             JobOutput::Preview(time, Box::new(report))
         };
+        effects.act(CorrectionsAction::Close { document, notification_title: "Other labels are shown now" });
         effects.act(DocumentsAction::Show { document, output: Box::new(output) });
+        if is_kept {
+            // Options that were changed while these were saved are not saved yet.
+            effects.act(JobsAction::ShowUnsaved(document));
+        }
     }
 }
 
@@ -253,13 +256,15 @@ mod tests {
                 seconds: 0.0,
             };
             let mut effects = Effects::default();
-            jobs.handle_segmentation(7, false, report, &mut effects);
+            jobs.handle_segmentation(7, false, report, &documents, &mut effects);
             effects.into_iter().count()
         };
-        jobs.refined.insert(7, SegmentOptions::default());
+        jobs.objects.change(7, 0, SegmentOptions::default());
         assert!(number_of_effects(&mut jobs) > 0);
-        assert_eq!(jobs.preview_objects(7), Some(3));
-        jobs.forget_refined(&documents, &mut Effects::default());
-        assert_eq!((number_of_effects(&mut jobs), jobs.preview_objects(7)), (0, None));
+        assert_eq!(jobs.preview_objects(7, 0), Some(3));
+        let mut effects = Effects::default();
+        jobs.forget_refined(&documents, &mut effects);
+        assert_eq!(effects.into_iter().count(), 1, "a notification says so");
+        assert_eq!((number_of_effects(&mut jobs), jobs.preview_objects(7, 0)), (0, None));
     }
 }

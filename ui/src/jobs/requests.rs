@@ -237,7 +237,7 @@ impl Jobs {
         self.work.run(title, Purpose::Diameter { document: id }, job);
     }
 
-    /// Segments the shown map again; `keep` saves the result, otherwise it is a preview.
+    /// Segments the shown map again at the shown time point; `keep` saves the result, otherwise it is a preview.
     pub(super) fn segment(
         &mut self,
         id: u64,
@@ -248,8 +248,7 @@ impl Jobs {
     ) {
         let Some(card) = self.model(display.settings()) else { return };
         let Some(document) = documents.get(id) else { return };
-        let saved_time = self.keeping.get(&id).map(|(_, time)| *time);
-        let time = saved_time.filter(|_| keep).unwrap_or(document.time);
+        let time = document.time;
         let Some(shown) = document.overlay_with_role(Role::Map).filter(|map| map.is_at(time)) else { return };
         let (map, channels) = (shown.path.clone(), shown.channels);
         // By now, a model other than that of the prediction may be selected.
@@ -561,7 +560,7 @@ mod tests {
             effects.into_iter().filter(is_search).count()
         };
         assert_eq!(searches(&mut jobs), 0);
-        jobs.refined.insert(id, SegmentOptions::default());
+        jobs.objects.change(id, 0, SegmentOptions::default());
         assert_eq!(searches(&mut jobs), 1);
     }
 

@@ -1,7 +1,9 @@
-//! Unsaved work: changed segmentation options with their previews, and jobs that end with the window
-//! or go on without it.
+//! Unsaved work: changed segmentation options with their previews, and jobs that end with the window or go on without it.
 
 use super::Jobs;
+use crate::document::Document;
+use crate::effect::Effects;
+use crate::panels::capitalized;
 use crate::work::{JobView, Purpose};
 use cytoscope_objects::SegmentOptions;
 
@@ -29,9 +31,9 @@ impl Jobs {
         Some((format!("{model} · {work}"), text))
     }
 
-    /// Number of objects in the unsaved preview of a document.
-    pub(crate) fn preview_objects(&self, document: u64) -> Option<u32> {
-        self.preview_objects.get(&document).copied()
+    /// Number of objects in the unsaved preview of a time point of a document.
+    pub(crate) fn preview_objects(&self, document: u64, time: usize) -> Option<u32> {
+        self.objects.preview_objects(document, time)
     }
 
     /// Whether a segmentation of a document is being saved.
@@ -39,9 +41,44 @@ impl Jobs {
         self.work.jobs.iter().any(|j| j.purpose == Purpose::Keep { document } && !j.state.is_over())
     }
 
-    /// The segmentation options of a document, once the user has changed them.
-    pub(crate) fn refined(&self, document: u64) -> Option<&SegmentOptions> {
-        self.refined.get(&document)
+    /// The segmentation options of a time point of a document that the user has changed and not saved.
+    pub(crate) fn refined(&self, document: u64, time: usize) -> Option<&SegmentOptions> {
+        self.objects.unsaved(document, time)
+    }
+
+    /// The segmentation options with which the objects of the shown time point of a document were saved, unless the document
+    /// has another voxel size now.
+    pub(crate) fn saved_options(&self, document: &Document) -> Option<&SegmentOptions> {
+        let saved = self.objects.saved(document.id, document.time)?;
+        (saved.voxel_um == document.given_voxel_um()).then_some(&saved.options)
+    }
+
+    /// Whether a document has objects that are a preview and not saved.
+    pub(crate) fn has_unsaved_objects(&self, document: u64) -> bool {
+        self.objects.unsaved_documents().contains(&document)
+    }
+
+    /// Forgets the segmentation options of a document. A notification says `why`, if some of them are not saved.
+    pub(super) fn forget_objects(&mut self, document: u64, why: &str, effects: &mut Effects) {
+        self.discard_unsaved(document, why, effects);
+        self.objects.forget(document);
+    }
+
+    /// Discards the segmentation options of a document that the user has changed and not saved, and their preview. A
+    /// notification says `why`.
+    pub(super) fn discard_unsaved(&mut self, document: u64, why: &str, effects: &mut Effects) {
+        if !self.objects.forget_unsaved(document) {
+            return;
+        }
+        let preview = self.work.jobs.iter().find(|j| j.purpose == Purpose::Preview { document });
+        if let Some(running) = preview.filter(|j| !j.state.is_over()) {
+            self.work.cancel(running.id);
+        }
+        let details = match preview {
+            Some(preview) => format!("{}: {why}.", preview.title),
+            None => format!("{}.", capitalized(why)),
+        };
+        effects.info("Unsaved objects were discarded", details);
     }
 }
 

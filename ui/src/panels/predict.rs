@@ -149,7 +149,9 @@ pub(super) fn model_list(ui: &mut Ui, state: State<'_>, card: &ModelCard, width:
             };
             if response.clicked() {
                 actions.send(DisplayAction::Model(model.name.clone()));
-                actions.send(JobsAction::ForgetRefined);
+                if model.name != card.name {
+                    actions.send(JobsAction::ForgetRefined);
+                }
             }
         }
     });
@@ -375,11 +377,12 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
     }
     let usual = document.segment.clone().or_else(|| card.segment.clone()).unwrap_or_default();
     let rows = document.results.as_ref().map(|r| r.objects_at(document.time));
-    let refined = state.jobs.refined(id);
+    let refined = state.jobs.refined(id, document.time);
     let changed_before = refined.is_some();
-    let mut options = refined.unwrap_or(&usual).clone();
+    // Saved objects are changed further from the settings that they were saved with.
+    let mut options = refined.or(state.jobs.saved_options(document)).unwrap_or(&usual).clone();
     heading(ui, "Objects");
-    let count = match (state.jobs.preview_objects(id).filter(|_| changed_before), rows) {
+    let count = match (state.jobs.preview_objects(id, document.time), rows) {
         (Some(n), _) => format!("{}, not saved yet", counted(n.into(), "object")),
         (None, Some(n)) if document.extents.times > 1 => format!("{} at this time point", counted(n as u64, "object")),
         (None, Some(n)) => counted(n as u64, "object"),
@@ -394,12 +397,16 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
     let changed = options != before;
     let mut keep = false;
     let mut reset = false;
-    if changed_before || changed {
+    let can_save = changed_before || changed;
+    if can_save || options != usual {
         let is_keeping = state.jobs.is_keeping(id);
         ui.add_enabled_ui(!is_keeping, |ui| {
             ui.horizontal(|ui| {
-                let save = ui.button("Save objects").on_hover_text("Write the labels and the table of these objects");
-                keep = save.on_disabled_hover_text("The objects are being saved").clicked();
+                if can_save {
+                    let hint = "Write the labels and the table of these objects";
+                    let save = ui.button("Save objects").on_hover_text(hint);
+                    keep = save.on_disabled_hover_text("The objects are being saved").clicked();
+                }
                 let back = ui.button("Reset").on_hover_text("Restore the settings of the prediction");
                 reset = back.clicked();
             });
