@@ -29,6 +29,8 @@ fn the_record_of_a_prediction_is_shown_in_the_words_of_the_command() {
     for part in ["predict, cytoscope ", "threads: ", "read ", "model ", "device: ", "tile: ", "object diameter: "] {
         assert!(lines.iter().any(|line| line.starts_with(part)), "no {part:?} in {lines:?}");
     }
+    assert!(lines.iter().any(|line| line.starts_with("tile: ") && line.ends_with(" voxels")), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains(['{', '"'])), "{lines:?}");
     fixture.click("How was this made? Labels");
     fixture.until("the record", |w| sees(w, "predict, cytoscope "));
     accessibility::check(&fixture, "record");

@@ -14,6 +14,9 @@ use std::fmt::Display;
 /// Text about a record whose summary lists no differences.
 pub const AS_RECORDED: &str = "program, inputs and model are those of the record";
 
+/// Names of options that are shapes in voxels.
+const SHAPES: [&str; 3] = ["tile", "recorded", "patch_zyx"];
+
 /// The part of a record that a line is about, in the order of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecordPart {
@@ -71,12 +74,28 @@ impl Lines {
 
     /// Adds the options of a job that are set, by the names of its fields.
     fn add_settings(&mut self, job: &Value) {
-        for (name, value) in job.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
-            let text = match value.as_str() {
-                Some(text) => format!("{name}: {text}"),
-                None => format!("{name}: {value}"),
-            };
-            self.add(RecordPart::Settings, text);
+        for (name, value) in job.as_object().into_iter().flatten() {
+            self.add_setting(name, value);
+        }
+    }
+
+    /// Adds an option that is set. Those of a group have a line each, such as `tiles.overlap: 0.25`.
+    fn add_setting(&mut self, name: &str, value: &Value) {
+        match value {
+            Value::Null => {}
+            Value::Object(fields) => {
+                for (field, value) in fields {
+                    self.add_setting(&format!("{name}.{field}"), value);
+                }
+            }
+            Value::Array(values) if values.iter().any(|value| value.is_object() || value.is_array()) => {
+                for (number, value) in (1_usize..).zip(values) {
+                    self.add_setting(&format!("{name}.{number}"), value);
+                }
+            }
+            Value::Array(values) if values.is_empty() => {}
+            Value::Array(values) => self.add(RecordPart::Settings, format!("{name}: {}", list_text(name, values))),
+            value => self.add(RecordPart::Settings, format!("{name}: {}", plain_text(value))),
         }
     }
 
@@ -98,7 +117,7 @@ impl Lines {
     }
 
     fn add_tile(&mut self, shape: &[usize]) {
-        self.add(RecordPart::Computation, format!("tile: {shape:?} voxels"));
+        self.add(RecordPart::Computation, format!("tile: {}", shape_text(shape)));
     }
 
     fn add_outputs(&mut self, outputs: &[FileRecord]) {
@@ -106,6 +125,28 @@ impl Lines {
             self.add(RecordPart::Outputs, format!("wrote {}: {bytes} bytes", path.display()));
         }
     }
+}
+
+/// Returns a value without the quotes of JSON.
+fn plain_text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Returns the values of an option: shapes and sizes along axes as products, others with commas.
+fn list_text(name: &str, values: &[Value]) -> String {
+    let texts = values.iter().map(plain_text);
+    let field = name.rsplit('.').next().unwrap_or(name);
+    if SHAPES.contains(&field) {
+        return shape_text(texts);
+    }
+    let separator = if field.ends_with("_um") { " × " } else { ", " };
+    texts.collect::<Vec<_>>().join(separator)
+}
+
+/// Returns a shape in voxels, such as `64 × 64 × 64 voxels`.
+fn shape_text(shape: impl IntoIterator<Item = impl Display>) -> String {
+    let extents: Vec<String> = shape.into_iter().map(|extent| extent.to_string()).collect();
+    format!("{} voxels", extents.join(" × "))
 }
 
 /// Returns how something that was read compares with its record.
@@ -198,7 +239,10 @@ mod tests {
     fn write_prediction(path: &Path, input: &Path) {
         let record = serde_json::json!({
             "program": "cytoscope 0.0.1", "fingerprint": "f",
-            "job": {"inputs": [input], "model": "m", "out": "o", "channel": 1},
+            "job": {
+                "inputs": [input], "model": "m", "out": "o", "channel": 1, "outputs": ["table", "labels"],
+                "tiles": {"tile": [64, 96, 128], "overlap": 0.5}, "voxel_um": [2.0, 0.5, 0.25],
+            },
             "model": {"name": "m", "path": "/nothere/m", "fingerprint": "abc"},
             "input": crate::provenance::InputRecord::sampled(input).unwrap(),
             "outputs": [{"path": "x_labels.tif", "bytes": 5, "sha256": ""}],
@@ -225,7 +269,19 @@ mod tests {
         write_prediction(&path, &input);
         let summary = read_any(&path).unwrap().summary();
         assert_eq!(summary.title, "predict, cytoscope 0.0.1");
-        assert!(texts(&summary, RecordPart::Settings).contains(&"channel: 1"), "{summary:#?}");
+        let settings = texts(&summary, RecordPart::Settings);
+        let inputs = format!("inputs: {}", input.display());
+        for text in [
+            inputs.as_str(),
+            "channel: 1",
+            "outputs: labels, table",
+            "tiles.tile: 64 × 96 × 128 voxels",
+            "tiles.overlap: 0.5",
+            "voxel_um: 2.0 × 0.5 × 0.25",
+        ] {
+            assert!(settings.contains(&text), "no {text:?}: {settings:#?}");
+        }
+        assert!(!settings.iter().any(|text| text.contains(['[', '{', '"'])), "{settings:#?}");
         // SHA-256 of "abc", from FIPS 180-2.
         let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         let read = format!("read {}: 3 bytes, fingerprint {hash}", input.display());
@@ -244,6 +300,25 @@ mod tests {
         let changed = read_any(&path).unwrap().summary();
         assert_eq!(texts(&changed, RecordPart::Inputs), [format!("{read}, changed or missing")]);
         assert!(changed.differences.iter().any(|change| change.contains("had 3 bytes")), "{changed:#?}");
+    }
+
+    #[test]
+    fn settings_in_groups_and_lists_of_groups_have_a_line_each() {
+        let mut lines = Lines::default();
+        lines.add_settings(&serde_json::json!({
+            "options": {"threshold": {"fixed": 0.5}, "tissue": null, "drop_border": true}, "channels": ["DAPI", 2],
+            "preprocess": [{"step": "median", "radius": 1}, {"step": "invert"}], "objects": [],
+        }));
+        let texts: Vec<&str> = lines.0.iter().map(|line| line.text.as_str()).collect();
+        let expected = [
+            "options.threshold.fixed: 0.5",
+            "options.drop_border: true",
+            "channels: DAPI, 2",
+            "preprocess.1.step: median",
+            "preprocess.1.radius: 1",
+            "preprocess.2.step: invert",
+        ];
+        assert_eq!(texts, expected);
     }
 
     #[test]

@@ -163,6 +163,7 @@ impl Jobs {
                 // between: its document has another id now. Or all series of the file were predicted.
                 let reopened = documents.all().iter().find(|d| d.path == report.input && d.series == report.series);
                 if let Some(reopened) = reopened {
+                    self.discard_unsaved(reopened.id, "the stack was predicted again", effects);
                     effects.disk_for(reopened.id, DocumentEffect::FindResults(self.place(reopened)));
                 }
                 continue;
