@@ -1,5 +1,7 @@
 //! The page for converting files and for scoring predictions.
 
+mod scores;
+
 use super::channels::{channel_lists, channels_title};
 use super::predict::{device_choice, facts, model_list, precision_choice};
 use super::series::series_field;
@@ -13,25 +15,18 @@ use crate::diameter::diameter_choice;
 use crate::display::DisplayAction;
 use crate::document::file_name;
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
-use crate::engine_notes::scoring_note_in_window;
-use crate::number_text::counted;
 use crate::opener::FileRequest;
 use crate::state::State;
 use crate::theme;
 use cytoscope_formats::Compression;
-use cytoscope_objects::regression::Regression;
-use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome, SizeUnit};
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{DiameterUnit, EvaluateReport, PairRole};
+use cytoscope_pipeline::{DiameterUnit, PairRole};
 use cytoscope_volume::VoxelSize;
-use eframe::egui::{self, RichText, Ui};
+use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
+use scores::scores;
 use std::path::Path;
 
-/// Maximum number of scored pairs that are listed; the saved table has all of them.
-const LISTED_PAIRS: usize = 200;
-/// Maximum number of notes that are listed; the others are in the log.
-const LISTED_NOTES: usize = 20;
 /// Maximum height of the list of files to convert; longer lists are scrolled.
 const FILE_LIST_HEIGHT: f32 = 320.0;
 /// What is wrong with a file that would be converted to itself.
@@ -487,114 +482,4 @@ fn scored_channel(ui: &mut Ui, batch: &Batch, role: PairRole, actions: &mut Acti
     if channel != files.channel {
         actions.send(BatchAction::Channel(role, channel));
     }
-}
-
-/// Intensity scores in one line.
-fn regression_text(scores: &Regression) -> String {
-    let shown = |v: Option<f64>| v.map_or_else(|| "undefined".to_owned(), |v| format!("{v:.4}"));
-    let [pearson, psnr, ssim] = [scores.pearson, scores.psnr_db, scores.ssim].map(shown);
-    format!("Pearson {pearson} · PSNR {psnr} dB · SSIM {ssim} · MSE {:.4e}", scores.mse)
-}
-
-/// Draws the scores of predictions, or of the model with a title.
-fn scores(ui: &mut Ui, report: &EvaluateReport, model: Option<&str>, actions: &mut Actions) {
-    heading(ui, "Scores");
-    let n = report.pairs.len();
-    let pairs = counted(n as u64, "pair");
-    let by = model.map_or_else(String::new, |model| format!(" · predicted by {model}"));
-    weak(ui, format!("{pairs}{by}"));
-    for note in report.notes.iter().take(LISTED_NOTES) {
-        weak(ui, scoring_note_in_window(note).to_string());
-    }
-    if report.notes.len() > LISTED_NOTES {
-        weak(ui, counted((report.notes.len() - LISTED_NOTES) as u64, "further note"));
-    }
-    if !report.instances.is_empty() {
-        egui::Grid::new("pooled scores").num_columns(8).spacing([24.0, 6.0]).striped(true).show(ui, |ui| {
-            for name in ["IoU", "F1", "Precision", "Recall", "AP", "PQ", "Matched IoU", "Found"] {
-                ui.label(RichText::new(name).weak());
-            }
-            ui.end_row();
-            for m in &report.instances {
-                ui.label(format!("{:.2}", m.threshold));
-                for value in [m.f1, m.precision, m.recall, m.accuracy, m.panoptic_quality, m.mean_matched_score] {
-                    ui.label(format!("{value:.4}"));
-                }
-                ui.label(format!("{} of {}", m.tp, m.n_true));
-                ui.end_row();
-            }
-        });
-    }
-    if let Some(ignored) = report.ignored.as_ref().filter(|ignored| ignored.below_voxels > 0) {
-        let (objects, below, overlapping) = (ignored.true_objects, ignored.below_voxels, ignored.predictions);
-        weak(
-            ui,
-            format!(
-                "Ignored: true objects below {below} voxels: {objects}; predicted objects mostly on them: {overlapping}"
-            ),
-        );
-    }
-    if let Some(r) = &report.regression {
-        let mean = if report.channels.is_empty() { "" } else { "Mean of the channels: " };
-        ui.label(format!("{mean}{}", regression_text(r)));
-    }
-    for channel in &report.channels {
-        ui.label(format!("{}: {}", channel.name, regression_text(&channel.regression)));
-    }
-    if let Some(errors) = &report.errors {
-        error_table(ui, errors);
-    }
-    pair_table(ui, report);
-    for path in report.unpaired.iter().take(LISTED_PAIRS) {
-        weak(ui, format!("No matching file: {}", path.display()));
-    }
-    if named_button(ui, true, icon::TABLE, "Save scores…").clicked() {
-        actions.send(BatchAction::AskSave);
-    }
-}
-
-fn error_table(ui: &mut Ui, errors: &ErrorSummary) {
-    ui.label(errors.counts().join(", "));
-    if errors.sizes.is_empty() {
-        return;
-    }
-    let unit = match errors.size_unit {
-        SizeUnit::Um => "µm",
-        SizeUnit::Voxel => "voxels",
-    };
-    let columns = [
-        ("Found", Outcome::Found),
-        ("Merged", Outcome::Merged),
-        ("Split", Outcome::Split),
-        ("Inexact", Outcome::Inexact),
-        ("Missed", Outcome::Missed),
-        ("False", Outcome::False),
-    ];
-    egui::Grid::new("errors by size").num_columns(7).spacing([24.0, 6.0]).striped(true).show(ui, |ui| {
-        ui.label(RichText::new(format!("Diameter in {unit}")).weak());
-        columns.iter().for_each(|(name, _)| _ = ui.label(RichText::new(*name).weak()));
-        ui.end_row();
-        for bin in &errors.size_rows() {
-            ui.label(format!("{} to {}", bin.from, bin.to));
-            columns.iter().for_each(|(_, kind)| _ = ui.label(bin.count(*kind).to_string()));
-            ui.end_row();
-        }
-    });
-}
-
-/// Lists the score of each pair: F1 at the lowest IoU threshold, or Pearson.
-fn pair_table(ui: &mut Ui, report: &EvaluateReport) {
-    egui::Grid::new("scored pairs").num_columns(3).spacing([24.0, 6.0]).striped(true).show(ui, |ui| {
-        for pair in report.pairs.iter().take(LISTED_PAIRS) {
-            let f1 = pair.instances.first().map(|m| (format!("F1 at IoU {:.2}", m.threshold), m.f1));
-            let pearson = pair.regression.as_ref().and_then(|r| r.pearson).map(|v| ("Pearson".to_owned(), v));
-            let (name, value) = f1.or(pearson).map_or_else(Default::default, |(name, v)| (name, format!("{v:.4}")));
-            ui.label(RichText::new(name).weak());
-            ui.label(value);
-            // Only the last column has the width that is left.
-            let paths = format!("{}\n{}", pair.prediction.display(), pair.truth.display());
-            ui.add(egui::Label::new(file_name(&pair.prediction)).truncate()).on_hover_text(paths);
-            ui.end_row();
-        }
-    });
 }

@@ -2,6 +2,7 @@
 
 mod compositor;
 mod decor;
+mod displayed;
 pub mod layout;
 mod live_limits;
 pub mod pen;

@@ -2,21 +2,20 @@
 
 use super::compositor::Compositor;
 use super::decor::{draw_caption, draw_crop, draw_crosshair, draw_message, draw_ring, draw_scale_bar};
+use super::displayed::{displayed_planes, same_planes};
 use super::live_limits::LiveLimits;
 use super::pen::{self, Marks, Pen, PointerEvent};
 use super::placement::{Moved, Placement, fit, plane_to_load, zoom_about};
-use crate::data::composite::{DisplayedPlane, Intensity};
-use crate::data::histogram::Histogram;
-use crate::data::loader::{LoadState, PlaneLoader, Slot, SlotLayer, SourceId};
-use crate::data::plane::{Orientation, Plane, PlaneAt};
-use crate::document::{ChannelView, Document, DocumentChange, Overlay, Role, SliceCamera};
+use crate::data::composite::DisplayedPlane;
+use crate::data::loader::PlaneLoader;
+use crate::data::plane::{Orientation, PlaneAt};
+use crate::document::{Document, DocumentChange, Role, SliceCamera};
 use crate::theme;
 use eframe::egui::{
     self, Align2, Color32, Key, Rect, Response, Sense, Stroke, StrokeKind, TextureHandle, TextureOptions, Ui, Vec2,
     pos2, vec2,
 };
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Slices prefetched on each side.
 const PREFETCH_SLICES: usize = 4;
@@ -448,127 +447,6 @@ fn caption(orientation: Orientation, index: usize, slices: usize) -> String {
 
 fn first_visible(document: &Document) -> usize {
     document.channels.iter().position(|c| c.visible).unwrap_or(0)
-}
-
-fn same_planes(a: &[DisplayedPlane], b: &[DisplayedPlane]) -> bool {
-    a.len() == b.len()
-        && a.iter().zip(b).all(|(a, b)| match (a, b) {
-            (DisplayedPlane::Intensity(p, l), DisplayedPlane::Intensity(q, m)) => Arc::ptr_eq(p, q) && l == m,
-            (DisplayedPlane::Labels(p, l), DisplayedPlane::Labels(q, m)) => Arc::ptr_eq(p, q) && l == m,
-            _ => false,
-        })
-}
-
-/// Content of a slice view.
-struct Planes {
-    /// All planes, from the lowest to the highest.
-    all: Vec<DisplayedPlane>,
-    /// The planes of the stack.
-    base: Vec<DisplayedPlane>,
-    /// The roles of the planes; `None` for planes of the stack.
-    roles: Vec<Option<Role>>,
-    /// Whether no plane is still being loaded.
-    complete: bool,
-    /// Why a plane cannot be read.
-    failed: Option<String>,
-}
-
-/// The loaded planes of the visible channels and overlays at a slice; `live` finds the contrast limits of a growing
-/// prediction, and `changes` gets new contrast limits.
-fn displayed_planes(
-    ctx: &egui::Context,
-    document: &Document,
-    loader: &PlaneLoader,
-    at: &PlaneAt,
-    live: &mut LiveLimits,
-    changes: &mut Vec<DocumentChange>,
-) -> Planes {
-    let orientation = at.orientation;
-    let document_id = document.id;
-    let slot = |layer| Slot { document: document_id, orientation, layer };
-    let (source, source_id) = document.shown_source();
-    let mut all: Vec<DisplayedPlane> = Vec::new();
-    let (mut complete, mut failed) = (true, None);
-    for (c, channel) in document.channels.iter().enumerate().filter(|(_, c)| c.visible) {
-        let at = PlaneAt { channel: c, ..at.clone() };
-        match loader.get(slot(SlotLayer::Channel(c)), source_id, source, &at) {
-            LoadState::Ready(plane) => {
-                let (display, change) = contrast(channel, source_id, c, &plane);
-                changes.extend(change);
-                all.push(DisplayedPlane::Intensity(plane, display));
-            }
-            LoadState::Waiting => complete = false,
-            LoadState::Failed(why) => failed = failed.or(Some(why)),
-        }
-    }
-    if all.is_empty() && complete && failed.is_none() {
-        // No channel is visible: a black base image for the overlays.
-        let at = PlaneAt { channel: 0, ..at.clone() };
-        match loader.get(slot(SlotLayer::Base), source_id, source, &at) {
-            LoadState::Ready(plane) => {
-                let black = Intensity { opacity: 0.0, ..Overlay::map_display() };
-                all.push(DisplayedPlane::Intensity(plane, black));
-            }
-            LoadState::Waiting => complete = false,
-            LoadState::Failed(why) => failed = Some(why),
-        }
-    }
-    let base = all.clone();
-    let mut roles = vec![None; all.len()];
-    let is_shown = |overlay: &Overlay| overlay.visible && overlay.is_at(document.time);
-    for (i, overlay) in document.overlays.iter().enumerate().filter(|(_, o)| is_shown(o)) {
-        let time = if overlay.times > 1 { document.time } else { 0 };
-        let at = PlaneAt { channel: 0, time: time.min(overlay.times.saturating_sub(1)), ..at.clone() };
-        match loader.get(slot(SlotLayer::Overlay(i)), overlay.source_id, &overlay.source, &at) {
-            LoadState::Ready(plane) => {
-                changes.extend(map_histogram(overlay, &plane));
-                let mut display = overlay.display.clone();
-                if let Some((low, high)) = live.widened(ctx, overlay, &plane) {
-                    (display.low, display.high) = (low, high);
-                    changes.push(DocumentChange::LiveContrast { source: overlay.source_id, low, high });
-                }
-                roles.push(Some(overlay.role));
-                all.push(match overlay.is_labels() {
-                    true => DisplayedPlane::Labels(plane, overlay.labels.clone()),
-                    false => DisplayedPlane::Intensity(plane, display),
-                });
-            }
-            LoadState::Waiting => complete = false,
-            LoadState::Failed(why) => failed = failed.or(Some(why)),
-        }
-    }
-    Planes { all, base, roles, complete, failed }
-}
-
-/// The display settings of a channel for a loaded plane. The histogram is that of the XY slice on screen, and the contrast
-/// limits are taken from it if they are still to be set; the change of the document is returned as well.
-fn contrast(
-    channel: &ChannelView,
-    source: SourceId,
-    index: usize,
-    plane: &Plane,
-) -> (Intensity, Option<DocumentChange>) {
-    let mut display = channel.display.clone();
-    let is_known = channel.histogram.as_ref().is_some_and(|histogram| histogram.belongs_to(plane));
-    if plane.at.orientation != Orientation::Xy || (!channel.wants_limits && is_known) {
-        return (display, None);
-    }
-    let Some(histogram) = Histogram::of(plane) else { return (display, None) };
-    let limits = channel.wants_limits.then(|| histogram.limits());
-    if let Some((low, high)) = limits {
-        (display.low, display.high) = (low, high);
-    }
-    (display, Some(DocumentChange::Contrast { source, index, histogram, limits }))
-}
-
-/// The change that sets the histogram of a map to that of the XY slice on screen.
-fn map_histogram(overlay: &Overlay, plane: &Plane) -> Option<DocumentChange> {
-    let is_known = overlay.histogram.as_ref().is_some_and(|histogram| histogram.belongs_to(plane));
-    if overlay.role != Role::Map || is_known || plane.at.orientation != Orientation::Xy {
-        return None;
-    }
-    let histogram = Histogram::of(plane)?;
-    Some(DocumentChange::MapHistogram { source: overlay.source_id, histogram })
 }
 
 /// Draws crosshair, scale bar, object-size ring, marks and the cursor of the drawing tool over the image.

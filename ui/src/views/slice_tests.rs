@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::*;
-use crate::data::plane::Values;
+use crate::data::histogram::Histogram;
+use crate::data::plane::{Plane, Values};
 use crate::data::source::{Cancel, PlaneSource, SourceError};
 use crate::document::fresh_id;
 use cytoscope_formats::{Container, WriteSpec, write_array};
@@ -10,6 +11,7 @@ use cytoscope_volume::Array;
 use egui_kittest::Harness;
 use egui_kittest::kittest::Queryable;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Planes of which only the first can be read.
