@@ -305,8 +305,7 @@ fn correct_time_point(fixture: &mut Fixture, time: usize) {
 #[test]
 fn what_is_undone_after_saving_is_unsaved_and_saved_next_at_each_time_point() {
     let mut fixture = correcting_series();
-    let file = |fixture: &Fixture, t: usize| fixture.path(&format!("cytoscope/series_t{t}_corrected_labels.tif"));
-    let [first, second] = [0, 1].map(|time| file(&fixture, time));
+    let [first, second] = [0, 1].map(|time| fixture.path(&format!("cytoscope/series_t{time}_corrected_labels.tif")));
     stroke(&mut fixture, (20.0, 20.0), (20.0, 40.0));
     let drawn = saved(&mut fixture, &first);
     assert!(drawn.iter().any(|label| *label > 0));
