@@ -107,7 +107,6 @@ impl ObjectOptions {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
 
