@@ -14,7 +14,8 @@
 //! results. The client removes what a killed process left; if the client was killed, too, the next worker does.
 //!
 //! The crate owns the messages and how they are passed on. The jobs ([`Job`]), their results ([`JobResult`]) and their
-//! events are those of [`cytoscope_pipeline`], [`cytoscope_quantize`] and [`cytoscope_train`].
+//! events are those of [`cytoscope_pipeline`], [`cytoscope_quantize`] and [`cytoscope_train`]. [`RecordedRun`] is a job that was
+//! read from a provenance record to be run again.
 //!
 //! Errors are reported as messages, not returned: an invalid line ([`ProtocolError`]) as [`Reply::Fault`], or as
 //! [`Reply::Failed`] if it would have started a job; a failed job as [`Reply::Failed`], a dead process as
@@ -34,6 +35,7 @@ mod live;
 mod pending;
 mod protocol;
 mod queue;
+mod recorded;
 mod reporter;
 mod serve;
 mod watch;
@@ -46,5 +48,6 @@ pub use protocol::{
     JobId, LiveRegion, MAX_LIVE_REGIONS, MAX_QUEUED_JOBS, MAX_REPLY_BYTES, MAX_REQUEST_BYTES, MAX_SPANS_PER_JOB,
     MAX_SPANS_PER_SECOND, PROTOCOL_VERSION, Reply, Request,
 };
+pub use recorded::{ComparedOutput, ComparedOutputs, RecordedRun, RerunOutput};
 pub use serve::{WorkerOptions, serve};
 pub use watch::Timeouts;
