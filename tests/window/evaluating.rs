@@ -3,7 +3,7 @@
 use crate::accessibility;
 use crate::files::write_plate;
 use crate::fixture::{Fixture, sees};
-use crate::gestures::{enter_path, paste_path, save_as_suggested};
+use crate::gestures::{choose_folder, enter_path, save_as_suggested};
 use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, write_array};
 use cytoscope_ui::Workbench;
 use cytoscope_ui::command::Command;
@@ -11,17 +11,6 @@ use cytoscope_volume::Array;
 use egui_kittest::Harness;
 use egui_kittest::kittest::Queryable;
 use std::path::Path;
-
-/// Chooses a folder in the window's own file dialog, which the button opens.
-fn choose_folder(fixture: &mut Fixture, button: &str, folder: &Path) {
-    fixture.click(button);
-    fixture.until("the dialog", |w| sees(w, "Choose this folder"));
-    paste_path(fixture, folder);
-    let path = folder.display().to_string();
-    fixture.until("the folder", |w| sees(w, &path));
-    fixture.click("Choose this folder");
-    fixture.until("no dialog", |w| !sees(w, "Choose this folder"));
-}
 
 /// Chooses a file in the window's own file dialog, which the button opens.
 fn choose_file(fixture: &mut Fixture, button: &str, file: &Path) {

@@ -78,6 +78,17 @@ pub fn paste_path(fixture: &mut Fixture, path: &Path) {
     fixture.window.input_mut().events.extend([Event::Text(path.display().to_string()), enter]);
 }
 
+/// Chooses a folder in the window's own file dialog, which the button opens.
+pub fn choose_folder(fixture: &mut Fixture, button: &str, folder: &Path) {
+    fixture.click(button);
+    fixture.until("the dialog", |w| sees(w, "Choose this folder"));
+    paste_path(fixture, folder);
+    let path = folder.display().to_string();
+    fixture.until("the folder", |w| sees(w, &path));
+    fixture.click("Choose this folder");
+    fixture.until("no dialog", |w| !sees(w, "Choose this folder"));
+}
+
 /// Drops a file on the window.
 pub fn drop_file(fixture: &mut Fixture, path: PathBuf) {
     let file = DroppedFile { path: Some(path), ..DroppedFile::default() };

@@ -182,6 +182,7 @@ impl Workbench {
         !self.documents.is_opening()
             && !self.disk.is_busy()
             && !self.display.records().is_busy()
+            && !self.jobs.is_preparing_rerun()
             && !self.documents.loader().is_busy()
             && self.panels.views.is_settled()
             && self.corrections.is_settled()
@@ -408,7 +409,10 @@ impl Workbench {
         panels::empty::drop_hint(ctx, task);
         panels::palette::palette(ctx, state, &mut panels.palette, actions);
         panels::dialogs::dialogs(ctx, state, actions);
-        record_dialog(ctx, state, actions);
+        // The record waits while the user chooses a folder.
+        if state.display.browser().is_none() {
+            record_dialog(ctx, state, actions);
+        }
         browser_dialog(ctx, state.display.browser(), actions);
         screenshot_dialog(ctx, state, actions);
         // The question waits while the user chooses another folder.

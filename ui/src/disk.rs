@@ -555,7 +555,7 @@ fn create_folder(folder: &Path) -> Result<(), String> {
 }
 
 /// Whether a folder exists and is writable, or can be created.
-fn may_write(folder: &Path) -> bool {
+pub(crate) fn may_write(folder: &Path) -> bool {
     let is_writable = |p: &Path| {
         std::fs::metadata(p).is_ok_and(|m| m.is_dir())
             && tempfile::Builder::new().prefix(".cytoscope-").tempfile_in(p).is_ok()

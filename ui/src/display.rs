@@ -309,6 +309,8 @@ impl Display {
             }
             DisplayAction::CloseVoxelSize => self.voxel_size_dialog = None,
             DisplayAction::OpenRecord(path) => self.records.read(path, &mut effects),
+            DisplayAction::AskRerunFolder => self.records.ask_folder(&mut effects),
+            DisplayAction::RerunFolder(folder) => self.records.set_folder(folder),
             DisplayAction::CloseRecord => self.records.close_first(),
             DisplayAction::CloseAllRecords => self.records.close_all(),
             DisplayAction::Open(dialog) => _ = self.dialogs.insert(dialog),

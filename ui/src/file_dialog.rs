@@ -67,6 +67,7 @@ impl DialogSpec {
             FileRequest::PredictionFile | FileRequest::TruthFile => (Choice::File, "Stacks and labels", labels()),
             FileRequest::ResultsFolder
             | FileRequest::RefusedPrediction { .. }
+            | FileRequest::RerunFolder
             | FileRequest::DatasetFolder(_)
             | FileRequest::TrainingFolder
             | FileRequest::ConvertFolder
@@ -139,6 +140,7 @@ fn title(request: FileRequest) -> &'static str {
         FileRequest::InputFile(_) => "Choose the image of the input",
         FileRequest::ResultsFolder => "Choose the results folder",
         FileRequest::RefusedPrediction { .. } => "Choose another results folder",
+        FileRequest::RerunFolder => "Choose the folder for the new results",
         FileRequest::DatasetFolder(_) => "Choose the dataset folder",
         FileRequest::TrainingFolder => "Choose the folder of training data",
         FileRequest::TrainingTable => "Choose the table of training data",

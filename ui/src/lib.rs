@@ -46,6 +46,7 @@ pub mod preprocess;
 mod provenance;
 pub mod queue;
 mod quit;
+mod rerun;
 pub mod results;
 pub mod runs;
 pub mod screenshots;

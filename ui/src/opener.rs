@@ -93,6 +93,8 @@ pub enum FileRequest {
         /// Whether the folder is for the other refused series of the same prediction, too.
         for_rest: bool,
     },
+    /// Folder for the results of a recorded job that is run again.
+    RerunFolder,
     /// Dataset folder for exported training pairs, and the document that is to be exported to it, if any.
     DatasetFolder(Option<u64>),
     /// Folder of training pairs.

@@ -3,9 +3,13 @@
 use crate::action::Actions;
 use crate::display::DisplayAction;
 use crate::document::{Document, Overlay, Role, file_name};
+use crate::documents::DocumentsAction;
 use crate::effect::Effects;
 use crate::engine_notes::failure_in_window;
+use crate::jobs::JobsAction;
+use crate::opener::FileRequest;
 use crate::panels::{capitalized, heading, list_height, weak, with_stop};
+use crate::rerun;
 use crate::state::State;
 use crate::theme;
 use cytoscope_pipeline::job_record::{is_record_name, read_record_of};
@@ -40,8 +44,8 @@ const BESIDE_DIALOG: f32 = 60.0;
 /// Greatest height of the text of a record in points.
 const TEXT_HEIGHT: f32 = 520.0;
 
-/// Height of a window above and below that text in points: title, buttons and margins.
-const AROUND_TEXT: f32 = 230.0;
+/// Height of a window above and below that text in points: title, folder, buttons and margins.
+const AROUND_TEXT: f32 = 240.0;
 
 /// A provenance record in words, as long as can be drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +58,8 @@ pub(crate) struct ShownRecord {
     parts: Vec<(RecordPart, Vec<String>)>,
     /// Differences from the time when the record was written, one sentence each.
     differences: Vec<String>,
+    /// The folder for the results of its job if that is run again, or why the window cannot run it.
+    rerun_folder: Result<PathBuf, &'static str>,
 }
 
 impl ShownRecord {
@@ -65,11 +71,12 @@ impl ShownRecord {
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let read = read_record_of(path);
         let (path, record) = read.map_err(|error| failure_in_window(&error.message(), error.next_step().as_deref()))?;
-        Ok(Self::new(path, record.summary()))
+        let rerun_folder = rerun::default_folder(&path, &record);
+        Ok(Self::new(path, record.summary(), rerun_folder))
     }
 
     /// The record at a path in words, without what is too long to be drawn.
-    fn new(path: PathBuf, summary: RecordSummary) -> Self {
+    fn new(path: PathBuf, summary: RecordSummary, rerun_folder: Result<PathBuf, &'static str>) -> Self {
         let mut parts: Vec<(RecordPart, Vec<String>)> = Vec::new();
         for RecordLine { part, text } in summary.lines {
             match parts.last_mut() {
@@ -78,7 +85,7 @@ impl ShownRecord {
             }
         }
         let parts = parts.into_iter().map(|(part, lines)| (part, limited(lines))).collect();
-        Self { path, title: shortened(summary.title), parts, differences: limited(summary.differences) }
+        Self { path, title: shortened(summary.title), parts, differences: limited(summary.differences), rerun_folder }
     }
 
     /// The texts that are shown, such as those with names of files.
@@ -106,6 +113,8 @@ pub(crate) struct Records {
     open: Vec<ShownRecord>,
     /// The results and records that were requested.
     reading: Vec<PathBuf>,
+    /// The record for whose job another folder was asked for.
+    asked: Option<PathBuf>,
     sender: Sender<ReadRecord>,
     receiver: Receiver<ReadRecord>,
     ctx: egui::Context,
@@ -115,7 +124,7 @@ impl Records {
     /// No records.
     pub(crate) fn new(ctx: egui::Context) -> Self {
         let (sender, receiver) = channel();
-        Self { open: Vec::new(), reading: Vec::new(), sender, receiver, ctx }
+        Self { open: Vec::new(), reading: Vec::new(), asked: None, sender, receiver, ctx }
     }
 
     /// The records that are open; the first one is shown.
@@ -173,6 +182,22 @@ impl Records {
         match self.open.iter_mut().find(|open| open.path == record.path) {
             Some(open) => *open = record,
             None => self.open.push(record),
+        }
+    }
+
+    /// Asks for the folder that the results of the shown record's job are written to if it is run again.
+    pub(crate) fn ask_folder(&mut self, effects: &mut Effects) {
+        let Some(record) = self.open.first() else { return };
+        self.asked = Some(record.path.clone());
+        let folder = record.path.parent().map(Path::to_owned);
+        effects.act(DocumentsAction::Ask { request: FileRequest::RerunFolder, folder, name: String::new() });
+    }
+
+    /// Sets that folder for the record that it was asked for.
+    pub(crate) fn set_folder(&mut self, folder: PathBuf) {
+        let asked = self.asked.take();
+        if let Some(record) = self.open.iter_mut().find(|record| asked.as_ref() == Some(&record.path)) {
+            record.rerun_folder = Ok(folder);
         }
     }
 
@@ -252,9 +277,10 @@ pub(crate) fn record_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut
         let area = egui::ScrollArea::vertical().id_salt("record").auto_shrink([false, true]).max_height(height);
         area.min_scrolled_height(height).show(ui, |ui| record_text(ui, record));
         ui.add_space(theme::GAP);
-        weak(ui, "On the command line, cytoscope provenance --rerun makes the result again.");
+        folder_row(ui, record, actions);
         ui.add_space(theme::GAP);
         ui.horizontal(|ui| {
+            let runs_again = rerun_button(ui, state, record, actions);
             if ui.button("Copy text").clicked() {
                 ctx.copy_text(record.to_text());
             }
@@ -262,13 +288,52 @@ pub(crate) fn record_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut
                 actions.send(DisplayAction::CloseAllRecords);
             }
             let close = if others.is_empty() { "Close" } else { "Next record" };
-            ui.button(close).clicked()
+            ui.button(close).clicked() || runs_again
         })
         .inner
     });
     if response.inner || response.should_close() {
         actions.send(DisplayAction::CloseRecord);
     }
+}
+
+/// Draws the folder that the results are written to if the job is run again, or why the window cannot run it.
+fn folder_row(ui: &mut Ui, record: &ShownRecord, actions: &mut Actions) {
+    let folder = match &record.rerun_folder {
+        Ok(folder) => folder,
+        Err(reason) => {
+            weak(ui, *reason);
+            return;
+        }
+    };
+    ui.horizontal(|ui| {
+        let hint = "Choose the folder that \"Run again\" writes to";
+        if ui.button("Other folder…").on_hover_text(hint).clicked() {
+            actions.send(DisplayAction::AskRerunFolder);
+        }
+        let text = format!("\"Run again\" writes to {}", folder.display());
+        ui.add(egui::Label::new(RichText::new(text).weak().size(12.0)).truncate());
+    });
+}
+
+/// Draws the button that runs the job of a record again. Returns whether it was clicked.
+fn rerun_button(ui: &mut Ui, state: State<'_>, record: &ShownRecord, actions: &mut Actions) -> bool {
+    let Ok(folder) = &record.rerun_folder else { return false };
+    // The device of the recorded run is looked for among them.
+    let missing = match state.jobs.devices() {
+        _ if !state.jobs.has_engine() => Some("The engine is not running"),
+        _ if state.jobs.tuning().is_some() => Some("Settings are being tuned, which other jobs would disturb"),
+        [] => Some("The devices are not known yet"),
+        _ => None,
+    };
+    let hint =
+        "Run the job with its inputs, model, settings and device, and compare the results with the recorded ones";
+    let button = ui.add_enabled(missing.is_none(), egui::Button::new("Run again")).on_hover_text(hint);
+    let is_clicked = button.on_disabled_hover_text(missing.unwrap_or_default()).clicked();
+    if is_clicked {
+        actions.send(JobsAction::RunAgain { record: record.path.clone(), folder: folder.clone() });
+    }
+    is_clicked
 }
 
 /// Draws what differs now, and the lines of a record, each part below its name.
@@ -310,7 +375,8 @@ mod tests {
 
     fn record(path: &str, lines: Vec<RecordLine>, differences: &[&str]) -> ShownRecord {
         let differences = differences.iter().map(|text| (*text).to_owned()).collect();
-        ShownRecord::new(path.into(), RecordSummary { title: "convert, cytoscope 1".to_owned(), lines, differences })
+        let summary = RecordSummary { title: "convert, cytoscope 1".to_owned(), lines, differences };
+        ShownRecord::new(path.into(), summary, Ok("rerun".into()))
     }
 
     fn input(text: String) -> RecordLine {
@@ -355,6 +421,27 @@ mod tests {
         records.close_all();
         records.close_first();
         assert!(records.open().is_empty());
+    }
+
+    #[test]
+    fn a_folder_is_set_for_the_record_that_it_was_asked_for() {
+        let mut records = Records::new(egui::Context::default());
+        for name in ["a", "b"] {
+            records.add(record(&format!("{name}_provenance.json"), Vec::new(), &[]));
+        }
+        let folders = |records: &Records| -> Vec<PathBuf> {
+            records.open().iter().flat_map(|record| record.rerun_folder.clone()).collect()
+        };
+        let mut effects = Effects::default();
+        records.ask_folder(&mut effects);
+        assert_eq!(effects.into_iter().count(), 1);
+        records.set_folder("chosen".into());
+        assert_eq!(folders(&records), ["chosen", "rerun"].map(PathBuf::from));
+        // The dialog of the desktop may still be open when the record is closed.
+        records.ask_folder(&mut Effects::default());
+        records.close_first();
+        records.set_folder("late".into());
+        assert_eq!(folders(&records), [PathBuf::from("rerun")]);
     }
 
     #[test]

@@ -162,6 +162,7 @@ impl Workbench {
                 let answer = OverwriteAnswer::Folder(first);
                 effects.act(JobsAction::AnswerOverwrite { question, answer, for_rest });
             }
+            FileRequest::RerunFolder => effects.act(DisplayAction::RerunFolder(first)),
             FileRequest::Screenshot(of, document) => return take_screenshot(of, document, first, self.state()),
             FileRequest::LineProfile(document) => {
                 let is_shown = self.documents.active_id() == Some(document);

@@ -1,6 +1,7 @@
 //! Client of the engine process: jobs and their results.
 
 mod refused;
+mod rerun;
 mod reserved;
 mod subject;
 mod view;
@@ -149,7 +150,7 @@ pub enum Outcome {
         /// In µm, or in voxels if the voxel size is unknown.
         found: ObjectDiameter,
     },
-    /// A job of the Models page, a conversion or a scoring is done.
+    /// A job of the Models page, a conversion, a scoring or a recorded job that was run again is done.
     Finished {
         /// Id of the job.
         id: JobId,
@@ -536,6 +537,9 @@ impl Work {
     /// Handles the result of a job.
     fn handle_result(&mut self, id: JobId, result: JobResult) -> Option<Outcome> {
         let (title, purpose) = self.end(id, JobState::Done)?;
+        if purpose == Purpose::Rerun {
+            return Some(self.rerun_done(id, title, result));
+        }
         match result {
             JobResult::Predict(mut outcome) => {
                 for failed in &mut outcome.failed {

@@ -108,6 +108,10 @@ pub(crate) enum DisplayAction {
     CloseVoxelSize,
     /// Shows how a result was made.
     OpenRecord(PathBuf),
+    /// Asks for the folder that the results of the shown record's job are written to if it is run again.
+    AskRerunFolder,
+    /// Sets that folder for the record that it was asked for.
+    RerunFolder(PathBuf),
     /// Closes the provenance record that is shown.
     CloseRecord,
     /// Closes all provenance records.

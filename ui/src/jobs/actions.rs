@@ -147,6 +147,13 @@ pub(crate) enum JobsAction {
         /// Whether this answers the questions about other series of the same prediction, too.
         for_rest: bool,
     },
+    /// Runs a recorded job again.
+    RunAgain {
+        /// Path of its record.
+        record: PathBuf,
+        /// Folder for the new results.
+        folder: PathBuf,
+    },
     /// Reads a run from a trace or a report.
     OpenRun(PathBuf),
     /// Closes the run from a file with this number.
@@ -239,6 +246,7 @@ impl Jobs {
             JobsAction::AnswerOverwrite { question, answer, for_rest } => {
                 self.answer_overwrite(question, &answer, for_rest, documents);
             }
+            JobsAction::RunAgain { record, folder } => self.run_again(record, folder, &mut effects),
             JobsAction::OpenRun(path) => effects.disk(DiskEffect::ReadRun { path }),
             JobsAction::MeasurePeak => {
                 self.measuring_peak = true;

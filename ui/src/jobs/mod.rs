@@ -7,6 +7,7 @@ mod object_options;
 mod outcomes;
 mod repeat;
 mod requests;
+mod rerun;
 mod runs;
 mod tuning;
 mod unsaved;
@@ -20,6 +21,7 @@ use crate::effect::{Effects, Wake};
 use crate::engine_notes::message_in_window;
 use crate::overwrite::OverwriteQuestion;
 use crate::queue::Queue;
+use crate::rerun::Reruns;
 use crate::runs::FileRun;
 use crate::settings::Settings;
 use crate::work::{JobState, JobView, Purpose, Work};
@@ -97,6 +99,8 @@ pub(crate) struct Jobs {
     objects: ObjectOptions,
     /// Requested object diameter of each document when its latest estimate was started.
     estimated_from: BTreeMap<u64, DiameterRequest>,
+    /// Recorded jobs that are run again.
+    reruns: Reruns,
     /// Runs from files, oldest first.
     file_runs: Vec<FileRun>,
     /// Number of runs that were read from files so far.
@@ -144,6 +148,7 @@ impl Jobs {
             corrected_times: BTreeMap::new(),
             objects: ObjectOptions::default(),
             estimated_from: BTreeMap::new(),
+            reruns: Reruns::new(wake),
             file_runs: Vec::new(),
             runs_read: 0,
             machine_peak: None,

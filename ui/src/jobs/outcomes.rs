@@ -33,6 +33,7 @@ impl Jobs {
         for outcome in outcomes {
             self.handle_outcome(outcome, documents, &mut effects);
         }
+        self.poll_reruns(&mut effects);
         self.poll_tuning(&mut effects);
         self.notify_batch(&mut effects);
         effects
@@ -70,6 +71,7 @@ impl Jobs {
                 let before = self.estimated_from.remove(&document).unwrap_or_default();
                 effects.act(show(document, JobOutput::Diameter(found, before)));
             }
+            Outcome::Finished { id, ref result } if self.compare_rerun(id, result, effects) => {}
             Outcome::Finished { id, result } => match *result {
                 JobResult::Convert { ref output, .. } if self.copies.remove(&id) => {
                     let job = self.work.jobs.iter().find(|job| job.id == id);

@@ -62,6 +62,8 @@ pub enum Purpose {
     Evaluate,
     /// Write the surfaces of objects.
     Mesh,
+    /// Run a recorded job again.
+    Rerun,
 }
 
 /// Work of the Models page on a model.
@@ -109,7 +111,8 @@ impl Purpose {
             | Purpose::Convert
             | Purpose::Preprocess
             | Purpose::Evaluate
-            | Purpose::Mesh => None,
+            | Purpose::Mesh
+            | Purpose::Rerun => None,
         }
     }
 
@@ -123,7 +126,8 @@ impl Purpose {
             | Purpose::Convert
             | Purpose::Preprocess
             | Purpose::Evaluate
-            | Purpose::Mesh => true,
+            | Purpose::Mesh
+            | Purpose::Rerun => true,
             Purpose::Predict { .. }
             | Purpose::Preview { .. }
             | Purpose::Measure { .. }
@@ -150,6 +154,7 @@ impl Purpose {
             Purpose::Convert | Purpose::Preprocess => "convert",
             Purpose::Evaluate => "evaluate",
             Purpose::Mesh => "mesh",
+            Purpose::Rerun => "provenance",
         }
     }
 }
@@ -343,6 +348,7 @@ impl JobView {
             Purpose::Preprocess => "Preprocessing",
             Purpose::Evaluate => "Evaluating",
             Purpose::Mesh => "Saving the meshes of",
+            Purpose::Rerun => return format!("Making {subject} again"),
         };
         format!("{verb} {subject}")
     }
