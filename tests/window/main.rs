@@ -30,5 +30,6 @@ mod training;
 mod training_files;
 mod training_pictures;
 mod training_runs;
+mod training_settings;
 mod tuning;
 mod viewing;

@@ -77,7 +77,8 @@ impl DialogSpec {
             FileRequest::TrainingTable | FileRequest::PairsTable => (Choice::File, "Tables", vec!["csv"]),
             FileRequest::Run => (Choice::File, "Traces and reports", vec!["json"]),
             FileRequest::StartModel => (Choice::File, "Models", models()),
-            FileRequest::SearchRanges => (Choice::File, "TOML", vec!["toml"]),
+            FileRequest::SearchRanges | FileRequest::TrainingSettings => (Choice::File, "TOML", vec!["toml"]),
+            FileRequest::SavedTrainingSettings => (Choice::NewFile, "TOML", vec!["toml"]),
             FileRequest::ModelFile => (Choice::Files, "Models", models()),
             FileRequest::Model(TrainedModelFormat::Zip) | FileRequest::ModelExport(ExportFormat::Bioimageio, _) => {
                 (Choice::NewFile, "bioimage.io package", vec!["zip"])
@@ -146,6 +147,8 @@ fn title(request: FileRequest) -> &'static str {
         FileRequest::TrainingTable => "Choose the table of training data",
         FileRequest::StartModel => "Choose the start model",
         FileRequest::SearchRanges => "Choose the ranges of the search",
+        FileRequest::TrainingSettings => "Load training settings",
+        FileRequest::SavedTrainingSettings => "Save the training settings",
         FileRequest::Model(_) | FileRequest::ModelExport(..) => "Export the model",
         FileRequest::Screenshot(..) => "Save the picture",
         FileRequest::LineProfile(_) => "Save the line profile",

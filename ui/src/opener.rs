@@ -103,6 +103,10 @@ pub enum FileRequest {
     TrainingTable,
     /// Start model of a training run.
     StartModel,
+    /// Settings file of a training run to load.
+    TrainingSettings,
+    /// Destination of the settings of a training run.
+    SavedTrainingSettings,
     /// Ranges of a search for training settings.
     SearchRanges,
     /// Destination of an exported model.

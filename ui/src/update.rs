@@ -19,6 +19,7 @@ use crate::overwrite::OverwriteAnswer;
 use crate::results::Results;
 use crate::runs::RunId;
 use crate::screenshots::take_screenshot;
+use crate::training::further::FurtherAction;
 use crate::training::search::SearchAction;
 use crate::training::{Training, TrainingAction};
 use crate::views::layout::Layout;
@@ -156,6 +157,8 @@ impl Workbench {
             FileRequest::TrainingFolder | FileRequest::TrainingTable => effects.act(TrainingAction::TrainOn(first)),
             FileRequest::StartModel => effects.act(TrainingAction::StartFromFile(first)),
             FileRequest::SearchRanges => effects.act(TrainingAction::Search(SearchAction::Ranges(Some(first)))),
+            FileRequest::TrainingSettings => effects.act(TrainingAction::Further(FurtherAction::Load(first))),
+            FileRequest::SavedTrainingSettings => effects.act(TrainingAction::Further(FurtherAction::Save(first))),
             FileRequest::Model(format) => effects.act(TrainingAction::Export(format, first)),
             FileRequest::ResultsFolder => effects.act(JobsAction::ResultsFolder(first)),
             FileRequest::RefusedPrediction { question, for_rest } => {

@@ -124,6 +124,48 @@ impl TrainConfig {
         config.refuse_unknown(&settings).map_err(|e| invalid(&e))?;
         Ok(config)
     }
+
+    /// Returns assignments that give `base` these settings: only those that differ, section by section in alphabetic order.
+    /// A section whose fields depend on each other, such as the loss with its kind, is one assignment.
+    ///
+    /// # Errors
+    /// [`JobError::Internal`] if TOML cannot hold a setting.
+    pub fn changes_from(&self, base: &Self) -> Result<Vec<SettingAssignment>, JobError> {
+        let (now, before) = (self.to_table()?, base.to_table()?);
+        let mut changes = Vec::new();
+        for (section, value) in &now {
+            let mut single = Vec::new();
+            add_changes(section, value, before.get(section), &mut single);
+            let changed = single.iter().try_fold(base.clone(), |config, change| change.set_in(&config));
+            let is_complete = match changed {
+                Some(config) => config.to_table()?.get(section) == Some(value),
+                None => false,
+            };
+            if !is_complete {
+                single = vec![SettingAssignment::new(section, value.clone())];
+            }
+            changes.extend(single);
+        }
+        Ok(changes)
+    }
+
+    fn to_table(&self) -> Result<Table, JobError> {
+        let unreadable = |e: toml::de::Error| JobError::Internal(format!("the training settings are not read: {e}"));
+        self.to_toml()?.parse::<Table>().map_err(unreadable)
+    }
+}
+
+/// Adds an assignment for each value in a setting that differs from what was set before.
+fn add_changes(key: &str, value: &Value, before: Option<&Value>, changes: &mut Vec<SettingAssignment>) {
+    match (value, before) {
+        (value, Some(before)) if value == before => {}
+        (Value::Table(table), Some(Value::Table(before))) => {
+            for (name, value) in table {
+                add_changes(&format!("{key}.{name}"), value, before.get(name), changes);
+            }
+        }
+        _ => changes.push(SettingAssignment::new(key, value.clone())),
+    }
 }
 
 #[cfg(test)]
@@ -163,6 +205,32 @@ mod tests {
         {
             assert!(!is_in(other), "{other}");
         }
+    }
+
+    #[test]
+    fn changed_settings_as_text_give_the_same_settings_again() {
+        let texts = [
+            "batch=4",
+            "network.filters=[4, 8]",
+            "schedule.rate=1e-3",
+            "loss={ kind = \"focal\", gamma = 3.0 }",
+            "augment.scale.probability=0.25",
+            "patch_zyx=[8, 32, 32]",
+            "diameter=12.5",
+            "segment.min_peak=0.25",
+            "target.kind=semantic",
+            "only=[\"head\"]",
+        ];
+        let (config, base) = (set(&texts).unwrap(), TrainConfig { ema: 0.5, ..TrainConfig::default() });
+        let changes: Vec<String> = config.changes_from(&base).unwrap().iter().map(ToString::to_string).collect();
+        // Parsed as the window stores them.
+        let assignments: Vec<SettingAssignment> = changes.iter().map(|text| text.parse().unwrap()).collect();
+        let again = assignments.iter().try_fold(base, |config, change| change.set_in(&config)).unwrap();
+        assert_eq!(again, config, "{changes:?}");
+        let has = |text: &str| changes.iter().any(|change| change == text);
+        assert!(has("batch=4") && has("network.filters=[4, 8]") && has("ema=0.99"), "{changes:?}");
+        assert!(!changes.iter().any(|change| change.starts_with("network.convs")), "{changes:?}");
+        assert!(config.changes_from(&config).unwrap().is_empty());
     }
 
     #[test]

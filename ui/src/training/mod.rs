@@ -6,6 +6,7 @@
 
 pub(crate) mod estimate;
 pub mod full_precision;
+pub mod further;
 pub mod models;
 pub mod options;
 pub mod plan;
@@ -201,12 +202,12 @@ impl Wizard {
 
     /// Why the found settings of a search cannot be used; `None` if they can, or if none are used.
     pub(crate) fn found_settings_problem(&self) -> Option<String> {
-        self.plan.search.problem(&self.config)
+        self.plan.search.problem(&self.base_config())
     }
 
     /// The training configuration with the user's choices.
     fn chosen_config(&self) -> TrainConfig {
-        let mut config = self.config.clone();
+        let mut config = self.base_config();
         if self.plan.foreground_only && self.plan.task == TrainingTask::Segmentation {
             config.target = Some(TargetKind::Semantic);
         }

@@ -50,7 +50,8 @@ impl RunOptions {
 impl Wizard {
     /// Why no run can start with the chosen settings; `None` if one can.
     pub(crate) fn settings_problem(&self) -> Option<String> {
-        self.plan.options.license_problem().or_else(|| self.found_settings_problem())
+        let license = self.plan.options.license_problem();
+        license.or_else(|| self.further_settings_problem()).or_else(|| self.found_settings_problem())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The choices of the training wizard, saved in a file of each window so that they outlive it.
 
+use super::further::FurtherSettings;
 use super::options::RunOptions;
 use super::search::SettingsSearch;
 use crate::stored::{copy_changes, from_readable, read_json};
@@ -127,6 +128,8 @@ pub struct WizardPlan {
     pub compare_precision: bool,
     /// Settings that are rarely changed.
     pub options: RunOptions,
+    /// Settings without controls of their own.
+    pub further: FurtherSettings,
     /// Search for training settings.
     pub search: SettingsSearch,
     /// Name of the model.
@@ -159,6 +162,7 @@ impl Default for WizardPlan {
             without_int8: false,
             compare_precision: false,
             options: RunOptions::default(),
+            further: FurtherSettings::default(),
             search: SettingsSearch::default(),
             name: String::new(),
             job: None,

@@ -3,6 +3,7 @@
 //! Each search has a package of its own, beside which its settings, its ranges and its table of trials are stored, so that it
 //! can be continued.
 
+use super::further::{unusable, with_settings};
 use super::models::Saving;
 use super::{NEW_NETWORK, Training, error_text, file_name};
 use crate::disk::DiskEffect;
@@ -16,7 +17,7 @@ use cytoscope_storage::folder::{remove_finished, remove_working};
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::write::atomic_write;
 use cytoscope_storage::{StorageError, io_message};
-use cytoscope_train::{SearchSpace, SettingAssignment, TrainConfig, TrainJob, TrainStart, search_rungs};
+use cytoscope_train::{SearchSpace, TrainConfig, TrainJob, TrainStart, search_rungs};
 use cytoscope_training_data::TrainingTask;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -105,9 +106,7 @@ impl SettingsSearch {
 
     /// Returns why training settings cannot have those of the trial that is used; `None` if they can.
     pub(super) fn problem(&self, config: &TrainConfig) -> Option<String> {
-        let is_usable =
-            |text: &&String| text.parse::<SettingAssignment>().is_ok_and(|found| found.set_in(config).is_some());
-        let unusable: Vec<&str> = self.used.iter().filter(|text| !is_usable(text)).map(String::as_str).collect();
+        let unusable = unusable(&self.used, config);
         (!unusable.is_empty()).then(|| {
             format!(
                 "Found settings that this version of Cytoscope does not have: {}. Choose \"Discard found settings\", or \
@@ -120,8 +119,7 @@ impl SettingsSearch {
     /// Returns training settings with those of the trial that is used. If they cannot have one of these, see
     /// [`Self::problem`], no run starts with them.
     pub(super) fn applied_to(&self, config: TrainConfig) -> TrainConfig {
-        let assignments = self.used.iter().filter_map(|text| text.parse::<SettingAssignment>().ok());
-        assignments.fold(config, |config, assignment| assignment.set_in(&config).unwrap_or(config))
+        with_settings(&self.used, config)
     }
 }
 

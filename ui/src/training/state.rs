@@ -1,5 +1,6 @@
 //! The state of training: the wizard and its run, and what the user can do with them.
 
+use super::further::FurtherAction;
 use super::models::{Saving, TrainedModelFormat};
 use super::options::RunOptions;
 use super::plan::{self, WizardPlan, WizardStep};
@@ -76,6 +77,8 @@ pub(crate) enum TrainingAction {
     ComparePrecision(bool),
     /// Sets the settings that are rarely changed.
     Options(Box<RunOptions>),
+    /// An action on the settings without controls of their own.
+    Further(FurtherAction),
     /// Tunes the settings of training runs with the chosen data and start model.
     Tune,
     /// An action on the search for training settings.
@@ -180,15 +183,7 @@ impl Training {
             TrainingAction::Type(text) => wizard.typed = text,
             TrainingAction::TrainOn(data) => self.train_on(data, jobs, &mut effects),
             TrainingAction::Check => self.check_data(jobs, &mut effects),
-            TrainingAction::Files(files) => {
-                let channels = wizard.plan.input_channels();
-                wizard.plan.files = *files;
-                if wizard.plan.input_channels() != channels {
-                    // The start model has another number of channels.
-                    (wizard.plan.from, wizard.plan.start_chosen) = (TrainStart::Scratch, false);
-                }
-                self.check_soon(&mut effects);
-            }
+            TrainingAction::Files(files) => self.set_files(*files, &mut effects),
             TrainingAction::ForegroundOnly(only) => {
                 if wizard.plan.foreground_only != only {
                     wizard.plan.foreground_only = only;
@@ -214,6 +209,7 @@ impl Training {
             TrainingAction::WithoutInt8(without_int8) => wizard.plan.without_int8 = without_int8,
             TrainingAction::ComparePrecision(compare) => wizard.plan.compare_precision = compare,
             TrainingAction::Options(options) => self.set_options(*options, &mut effects),
+            TrainingAction::Further(action) => self.apply_to_further(action, display, &mut effects),
             TrainingAction::Tune => self.tune(&mut effects),
             TrainingAction::Search(action) => self.apply_to_search(action, jobs, &mut effects),
             TrainingAction::Name(name) => wizard.plan.name = name,
@@ -442,7 +438,8 @@ impl Training {
         let wizard = &mut self.wizard;
         let WizardPlan { task, minutes, workers, batch, memory_mib, threads, .. } = wizard.plan;
         let WizardPlan { accumulate, device, precision, performance, compare_precision, .. } = wizard.plan;
-        let kept = WizardPlan { options: wizard.plan.options.clone(), ..WizardPlan::default() };
+        let (options, further) = (wizard.plan.options.clone(), wizard.plan.further.clone());
+        let kept = WizardPlan { options, further, ..WizardPlan::default() };
         let kept = WizardPlan { task, minutes, workers, batch, memory_mib, threads, ..kept };
         // Its trials may still be running; their settings are those of other data.
         let search = SettingsSearch { used: Vec::new(), ..wizard.plan.search.clone() };

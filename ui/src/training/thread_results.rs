@@ -6,7 +6,7 @@ use super::{Training, Wizard, file_name, validation_picture};
 use crate::effect::Effects;
 use crate::jobs::{Jobs, JobsAction};
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_train::CheckpointSummary;
+use cytoscope_train::{CheckpointSummary, TrainConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -21,6 +21,8 @@ pub(crate) enum ThreadResult {
     Examples(Vec<ValidationPicture>, PathBuf),
     /// A start model chosen as a file.
     Start(Box<ModelCard>),
+    /// The settings of a file, or why they cannot be used; and its path.
+    Settings(Result<Box<TrainConfig>, String>, PathBuf),
     /// Where the trained model was saved, or why it was not.
     Saved(Result<PathBuf, String>),
     /// Where a replaced model was saved, or why it was not; and its path in the training folder.
@@ -77,6 +79,7 @@ impl Training {
                 }
             }
             ThreadResult::Start(card) => self.handle_start_model(card, jobs, effects),
+            ThreadResult::Settings(read, path) => self.settings_read(&path, read, effects),
             ThreadResult::Saved(Ok(path)) => {
                 notify_saved(&path, effects);
                 self.wizard.plan.saved = Some(path);

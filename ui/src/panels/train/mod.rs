@@ -3,6 +3,7 @@
 mod cards;
 mod data;
 mod files;
+mod further;
 mod options;
 mod progress;
 mod results;

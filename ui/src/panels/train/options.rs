@@ -1,5 +1,7 @@
-//! The settings of the Settings page that are rarely changed: limits beside the time budget, the seed, and the license.
+//! The settings of the Settings page that are rarely changed: limits beside the time budget, the seed, the license, and those
+//! without controls of their own.
 
+use super::further::further_settings;
 use crate::action::Actions;
 use crate::panels::{OptionalNumber, SettingRow, number_field};
 use crate::theme;
@@ -16,7 +18,7 @@ const MAX_SEED: f64 = u32::MAX as f64;
 pub(super) fn options_section(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
     let before = &wizard.plan.options;
     let mut options = before.clone();
-    let is_set = *before != RunOptions::default();
+    let is_set = *before != RunOptions::default() || !wizard.plan.further.used.is_empty();
     egui::CollapsingHeader::new("More settings").default_open(is_set).show(ui, |ui| {
         egui::Grid::new("more training settings").num_columns(2).spacing([20.0, 6.0]).show(ui, |ui| {
             let hint =
@@ -30,6 +32,7 @@ pub(super) fn options_section(ui: &mut Ui, wizard: &Wizard, actions: &mut Action
         if let Some(problem) = before.license_problem() {
             ui.add(egui::Label::new(RichText::new(problem).color(theme::warn(ui.visuals()))).wrap());
         }
+        further_settings(ui, wizard, actions);
     });
     if options != *before {
         actions.send(TrainingAction::Options(Box::new(options)));
