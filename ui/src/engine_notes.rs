@@ -80,10 +80,11 @@ fn in_place_of(setting: Setting) -> InWindow {
         Setting::SetMemoryLimit => Control("\"Memory limit\" "),
         Setting::SetAnyMemoryLimit => Control("\"Memory limit\""),
         Setting::SetWorkers => Control("\"Data workers\" "),
+        // The wizard takes single settings of a training run.
+        Setting::Config | Setting::Set => Control("\"Setting\""),
         // The profiler's advice sets it.
         Setting::Tile => Words("tile size"),
-        Setting::Config
-        | Setting::Force
+        Setting::Force
         | Setting::FromScratch
         | Setting::Json
         | Setting::Like
@@ -91,7 +92,6 @@ fn in_place_of(setting: Setting) -> InWindow {
         | Setting::Objects
         | Setting::Out
         | Setting::OutputPreprocessed
-        | Setting::Set
         | Setting::Table
         | Setting::Time
         | Setting::Trace => Nothing,
@@ -380,6 +380,7 @@ mod tests {
             "there is no calibration data: give stacks with \"Open…\""
         );
         assert_eq!(in_window("choose fewer objects (--objects)"), "choose fewer objects");
+        assert_eq!(in_window("set normalize in --config"), "set normalize in \"Setting\"");
         // Only a copy takes a crop.
         assert_eq!(
             in_window("add the step invert in --preprocess, or crop the stack (--preprocess crop:y=2-8:x=0-9)"),

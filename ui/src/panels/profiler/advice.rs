@@ -247,7 +247,7 @@ mod tests {
             (message!("{MEMORY_BUDGET} 512M, or no budget"), "\"Memory budget\" 512M, or no budget"),
             (message!("larger {ACCURACY_BUDGET}"), "larger \"Max. relative error\""),
             (message!("{WITHOUT_BLEND}"), "set \"Blending\" to Auto"),
-            (message!("a larger cache ({SET} {CACHE_BYTES}=BYTES)"), "a larger cache"),
+            (message!("a larger cache ({SET} {CACHE_BYTES}=BYTES)"), "a larger cache (\"Setting\" cache_bytes=BYTES)"),
         ] {
             let shown = message_in_window(&change);
             let names_options = shown.replace(path, "").contains("--");
