@@ -1,6 +1,7 @@
 //! Converting files in the window, and preprocessed copies of stacks.
 
 use crate::accessibility;
+use crate::files::write_plate;
 use crate::fixture::{Fixture, bundled_sample, sees};
 use crate::gestures::{drop_file, enter_path, save_as_suggested};
 use crate::queue::open_copies;
@@ -11,6 +12,29 @@ use cytoscope_volume::{Array, Samples};
 use eframe::egui::Key;
 use eframe::egui::accesskit::Toggled;
 use egui_kittest::kittest::{NodeT, Queryable};
+use std::ffi::OsStr;
+use std::process::Stdio;
+
+/// Converts files on the command line.
+fn convert_on_command_line(arguments: &[&OsStr]) {
+    let ran = std::process::Command::new(env!("CARGO_BIN_EXE_cytoscope"))
+        .arg("convert")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// Shows the page for converting files, and adds a file or folder to it.
+fn convert_page_with(fixture: &mut Fixture, path: &std::path::Path) {
+    fixture.window.run_steps(3);
+    fixture.window.state_mut().send(Command::Convert);
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    drop_file(fixture, path.to_owned());
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    fixture.until("the file", |w| sees(w, &format!("Remove {name} from the list")));
+}
 
 #[test]
 fn open_stacks_are_converted_beside_their_files() {
@@ -97,6 +121,63 @@ fn one_channel_and_the_shown_labels_of_an_open_stack_are_converted() {
     };
     assert_eq!(read(0), Samples::U16(channels[3 * 8 * 9..].to_vec()));
     assert_eq!(read(1), Samples::U16(labels));
+}
+
+#[test]
+fn all_series_of_a_file_are_converted_as_on_the_command_line() {
+    let mut fixture = Fixture::new();
+    let plate = write_plate(&fixture.path("plate.zarr"), [4, 6], [16, 24], |z, at| (z * 1000 + at) as u16);
+    convert_page_with(&mut fixture, &plate);
+    fixture.click("NumPy");
+    fixture.click("All series");
+    fixture.click_enabled("Convert");
+    fixture.until("the files", |w| sees(w, "2 files converted"));
+    let expected = fixture.path("expected");
+    std::fs::create_dir(&expected).unwrap();
+    let out = expected.join("plate.npy");
+    convert_on_command_line(&[plate.as_os_str(), out.as_os_str(), "--series".as_ref(), "all".as_ref()]);
+    for name in ["plate.npy", "plate_s1.npy"] {
+        let bytes = |path: std::path::PathBuf| std::fs::read(path).unwrap();
+        assert!(bytes(fixture.path(name)) == bytes(expected.join(name)), "{name} differs");
+    }
+    // Labels belong to one series.
+    fixture.click("OME-Zarr");
+    fixture.window.run_steps(3);
+    assert!(fixture.window.get_by_label("With labels of open stacks").accesskit_node().is_disabled());
+}
+
+#[test]
+fn labels_of_a_roi_set_get_the_shape_of_the_chosen_stack() {
+    let mut fixture = Fixture::new();
+    fixture.window.state_mut().use_own_file_dialog();
+    let [labels, stack, rois] = ["labels.tif", "stack.tif", "rois.zip"].map(|name| fixture.path(name));
+    let shape = [3, 24, 30];
+    let is_inside = |i: usize| (5..10).contains(&(i / 30 % 24)) && (6..12).contains(&(i % 30));
+    let drawn: Vec<u16> = (0..3 * 24 * 30).map(|i| u16::from(is_inside(i))).collect();
+    for (path, values) in [(&labels, drawn.clone()), (&stack, vec![9; drawn.len()])] {
+        let array = Array::new("ZYX".parse().unwrap(), shape.to_vec(), values).unwrap();
+        write_array(path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    }
+    convert_on_command_line(&[labels.as_os_str(), rois.as_os_str()]);
+    convert_page_with(&mut fixture, &rois);
+    fixture.click("Stack of the regions…");
+    enter_path(&mut fixture, &stack);
+    fixture.until("the stack", |w| sees(w, "stack.tif"));
+    accessibility::check(&fixture, "regions");
+    fixture.click_enabled("Convert");
+    fixture.until("the file", |w| sees(w, "1 file converted"));
+    let read = |name: &str| cytoscope_formats::open(&fixture.path(name), &OpenOptions::default()).unwrap();
+    let written = read("rois.ome.tif").read_all().unwrap();
+    let expected: Vec<f32> = drawn.iter().map(|label| f32::from(*label)).collect();
+    assert_eq!((read("rois.ome.tif").meta().shape.clone(), written.samples().to_f32()), (shape.to_vec(), expected));
+    // Without the stack, the labels are only as large as the regions.
+    fixture.click("No stack");
+    fixture.click("Replace existing files");
+    fixture.click_enabled("Convert");
+    fixture.until("the smaller file", |_| {
+        let file = cytoscope_formats::open(&rois.with_extension("ome.tif"), &OpenOptions::default());
+        file.is_ok_and(|image| image.meta().shape.last().is_some_and(|width| *width < 30))
+    });
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::jobs::{Jobs, JobsAction};
 use crate::number_text::counted;
 use crate::opener::{Content, Expanded, FileRequest};
 use crate::work::{JobView, Purpose};
-use cytoscope_formats::{Compression, SeriesChoice, series_suffix};
+use cytoscope_formats::{Compression, SeriesChoice, is_zarr_zip_name, series_suffix};
 use cytoscope_pipeline::{ConvertJob, DiameterRequest, EvaluateReport, PairRole, stack_stem};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::extension;
@@ -98,6 +98,11 @@ impl ConvertFormat {
     pub(crate) fn holds_labels(self) -> bool {
         matches!(self, Self::OmeZarr | Self::ZippedOmeZarr)
     }
+
+    /// Whether the regions of labels are stored.
+    pub(crate) fn holds_regions(self) -> bool {
+        matches!(self, Self::Rois | Self::Roi)
+    }
 }
 
 /// A section of the page.
@@ -131,6 +136,10 @@ pub(crate) enum BatchAction {
     ConvertChannel(Option<usize>),
     /// Sets the only time point to convert, from 0; `None` converts all.
     ConvertTime(Option<usize>),
+    /// Sets whether each series of a file is converted to a file of its own.
+    AllSeries(bool),
+    /// Sets the stack that the regions of ROI sets are drawn on.
+    Like(Option<PathBuf>),
     /// Sets whether the labels of open stacks are stored with them in OME-Zarr.
     WithLabels(bool),
     /// Sets whether existing files are replaced.
@@ -190,6 +199,10 @@ pub(crate) struct Batch {
     pub(crate) channel: Option<usize>,
     /// The only time point to convert, from 0; `None` converts all.
     pub(crate) time: Option<usize>,
+    /// Whether each series of a file is converted to a file of its own.
+    pub(crate) all_series: bool,
+    /// The stack that the regions of ROI sets are drawn on; `None` makes labels as large as the regions need.
+    pub(crate) like: Option<PathBuf>,
     /// Whether the labels of open stacks are stored with them in OME-Zarr.
     pub(crate) with_labels: bool,
     /// Whether existing files are replaced.
@@ -235,6 +248,8 @@ impl Default for Batch {
             compression: Compression::None,
             channel: None,
             time: None,
+            all_series: false,
+            like: None,
             with_labels: false,
             replace: false,
             subject: ScoreSubject::default(),
@@ -267,10 +282,16 @@ impl Batch {
         self.converting.len()
     }
 
-    /// The converted file of an input.
+    /// Whether regions of ROI sets are read or written, so that the stack that they are drawn on matters.
+    pub(crate) fn has_regions(&self) -> bool {
+        self.format.holds_regions() || self.files.iter().any(|file| is_roi_set(file))
+    }
+
+    /// The converted file of an input; of all series, that of the first one.
     pub(crate) fn converted_path(&self, input: &Path) -> PathBuf {
         let folder = self.folder.clone().or_else(|| input.parent().map(Path::to_owned)).unwrap_or_default();
-        let series = series_suffix(self.series_for(input));
+        // Of all series, the number of each is added later.
+        let series = if self.all_series { String::new() } else { series_suffix(self.series_for(input)) };
         let channel = self.channel.map_or_else(String::new, |channel| format!("_c{channel}"));
         let time = self.time.map_or_else(String::new, |time| format!("_t{time}"));
         folder.join(format!("{}{series}{channel}{time}{}", stack_stem(input), self.format.suffix()))
@@ -300,6 +321,8 @@ impl Batch {
             BatchAction::Compression(compression) => self.compression = compression,
             BatchAction::ConvertChannel(channel) => self.channel = channel,
             BatchAction::ConvertTime(time) => self.time = time,
+            BatchAction::AllSeries(all_series) => self.all_series = all_series,
+            BatchAction::Like(stack) => self.like = stack,
             BatchAction::WithLabels(with_labels) => self.with_labels = with_labels,
             BatchAction::Replace(replace) => self.replace = replace,
             BatchAction::Convert => self.convert(jobs, documents, &mut effects),
@@ -427,7 +450,8 @@ impl Batch {
             );
             return effects.error("Nothing was converted", details);
         }
-        let is_open = |out: &PathBuf| documents.all().iter().any(|d| d.path == *out);
+        let is_written = |open: &Path, out: &Path| open == out || (self.all_series && is_series_of(open, out));
+        let is_open = |out: &PathBuf| documents.all().iter().any(|d| is_written(&d.path, out));
         let outputs = self.files.iter().map(|file| self.converted_path(file));
         if let Some(open) = outputs.filter(|_| self.replace).find(is_open) {
             let details = format!("{} is open here. Close it, or choose another folder or format.", open.display());
@@ -440,20 +464,24 @@ impl Batch {
                 _ => Compression::None,
             };
             let series = self.series_for(input);
-            let open = documents.all().iter().find(|d| d.path == *input && d.series == series);
-            let with_labels = self.with_labels && self.format.holds_labels();
+            let is_shown = |d: &&Document| d.path == *input && (self.all_series || d.series == series);
+            let open = documents.all().iter().find(is_shown);
+            // They belong to one series, and so does a voxel size of which the file states a part.
+            let with_labels = self.with_labels && self.format.holds_labels() && !self.all_series;
+            let given_um =
+                |d: &Document| if self.all_series { complete_um(d.given_axes_um()) } else { d.given_voxel_um() };
             let job = ConvertJob {
                 preprocess: Vec::new(),
                 input: input.clone(),
                 output: self.converted_path(input),
                 labels: open.filter(|_| with_labels).and_then(saved_labels),
-                series: SeriesChoice::Index(series),
+                series: if self.all_series { SeriesChoice::All } else { SeriesChoice::Index(series) },
                 // Those that the user has set for an open stack, and its voxel size.
                 axes: open.and_then(|d| d.axes.clone()),
-                voxel_um: open.and_then(|d| d.given_voxel_um()),
+                voxel_um: open.and_then(given_um),
                 channel: self.channel,
                 time: self.time,
-                like: None,
+                like: self.like.clone().filter(|_| self.format.holds_regions() || is_roi_set(input)),
                 compression,
                 overwrite: Overwrite::from_force(self.replace),
             };
@@ -464,7 +492,10 @@ impl Batch {
 
     fn finished(&mut self, id: JobId, result: JobResult) {
         match result {
-            JobResult::Convert { output, .. } if self.converting.contains(&id) => self.written.push(output),
+            JobResult::Convert { output, outputs } if self.converting.contains(&id) => {
+                // There are several outputs if there are several series.
+                self.written.extend(if outputs.is_empty() { vec![output] } else { outputs });
+            }
             JobResult::Evaluate(report) if self.evaluating == Some(id) => self.report = Some(*report),
             _ => {}
         }
@@ -489,6 +520,26 @@ impl Batch {
         }
         effects
     }
+}
+
+/// Whether a file has the name of an ImageJ ROI set, or of a single ROI.
+fn is_roi_set(path: &Path) -> bool {
+    matches!(extension(path).as_deref(), Some("roi" | "zip")) && !is_zarr_zip_name(path)
+}
+
+/// Whether a file has the name that a series after the first one gets if all series are converted to `output`.
+fn is_series_of(file: &Path, output: &Path) -> bool {
+    let stem = stack_stem(output);
+    let number = || {
+        let ending = file_name(output).strip_prefix(&stem)?.to_owned();
+        file_name(file).strip_prefix(&stem)?.strip_suffix(&ending)?.strip_prefix("_s")?.parse::<usize>().ok()
+    };
+    file.parent() == output.parent() && number().is_some()
+}
+
+/// The voxel size Z, Y, X in µm, if it is known along all axes.
+fn complete_um(size: VoxelSize) -> Option<[f64; 3]> {
+    Some([size.z?, size.y?, size.x?])
 }
 
 /// The notes of a job, each with the job's title, which names its file.

@@ -56,6 +56,7 @@ fn in_place_of(setting: Setting) -> InWindow {
         Setting::Input => Control("\"Inputs in files\""),
         Setting::Labels => Control("\"With labels of open stacks\""),
         Setting::License => Control("\"License\""),
+        Setting::Like => Control("\"Stack of the regions…\""),
         Setting::MemoryBudget => Control("\"Memory budget\""),
         Setting::OutputTensor => Control("\"Output\""),
         Setting::Overlap => Control("\"Overlap\""),
@@ -87,7 +88,6 @@ fn in_place_of(setting: Setting) -> InWindow {
         Setting::Force
         | Setting::FromScratch
         | Setting::Json
-        | Setting::Like
         | Setting::Mode
         | Setting::Objects
         | Setting::Out
@@ -113,6 +113,14 @@ fn in_place_of_search(setting: Setting) -> InWindow {
 fn in_place_of_scoring(setting: Setting) -> InWindow {
     match setting {
         Setting::Series => InWindow::Control("\"Series\""),
+        other => in_place_of(other),
+    }
+}
+
+/// Returns what the window has in place of an option or command in notes on conversions, whose page converts all series.
+fn in_place_of_converting(setting: Setting) -> InWindow {
+    match setting {
+        Setting::AllSeries => InWindow::Control("\"All series\""),
         other => in_place_of(other),
     }
 }
@@ -186,6 +194,11 @@ pub(crate) fn scoring_note_in_window(note: &Note) -> Note {
     Note { level: note.level, message: with_controls(&note.message, in_place_of_scoring, |_| None).into() }
 }
 
+/// Returns a note on a conversion as [`note_in_window`] returns it, with the controls of the page for converting.
+pub(crate) fn converting_note_in_window(note: &Note) -> Note {
+    Note { level: note.level, message: with_controls(&note.message, in_place_of_converting, |_| None).into() }
+}
+
 /// Returns the texts of notes as [`note_in_window`] returns these.
 pub(crate) fn all_in_window(notes: &[Note]) -> Vec<String> {
     notes.iter().map(|note| note_in_window(note).to_string()).collect()
@@ -237,7 +250,7 @@ mod tests {
     use cytoscope_storage::message;
     use cytoscope_storage::message::TimePoint;
     use cytoscope_storage::setting::data::{self, IN_SETTINGS};
-    use cytoscope_storage::setting::{AXES, OUT, PRECISION, RESTART, RESUME, RESUME_ON_CPU, SERIES, TIME};
+    use cytoscope_storage::setting::{ALL_SERIES, AXES, OUT, PRECISION, RESTART, RESUME, RESUME_ON_CPU, SERIES, TIME};
 
     fn in_window(text: &str) -> String {
         message_in_window(&Message::parse(text))
@@ -265,6 +278,16 @@ mod tests {
         let note = Note::info(message!("there are 3 series (choose another with {SERIES} or {AXES})"));
         let shown = scoring_note_in_window(&note).message;
         assert_eq!(shown.as_str(), "there are 3 series (choose another with \"Series\" or \"Axes…\")");
+    }
+
+    #[test]
+    fn notes_on_conversions_name_the_controls_of_their_page() {
+        let note = Note::info(message!("there are 3 series (choose another with {SERIES}, or all with {ALL_SERIES})"));
+        let shown = converting_note_in_window(&note).message;
+        let expected = "there are 3 series (choose another with the list below the name of the stack, or all with \"All \
+                        series\")";
+        assert_eq!(shown.as_str(), expected);
+        assert_eq!(in_window("leave out --like"), "leave out \"Stack of the regions…\"");
     }
 
     #[test]

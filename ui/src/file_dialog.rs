@@ -61,7 +61,7 @@ impl DialogSpec {
                 let all = [stacks(), MODEL_EXTENSIONS.to_vec()].concat();
                 (Choice::Files, "Stacks and models", all)
             }
-            FileRequest::InputFile(_) => (Choice::File, "Stacks", stacks()),
+            FileRequest::InputFile(_) | FileRequest::RegionsStack => (Choice::File, "Stacks", stacks()),
             FileRequest::ConvertFiles => (Choice::Files, "Stacks", labels()),
             FileRequest::Labels(_) | FileRequest::Truth(_) => (Choice::File, "Label images", labels()),
             FileRequest::PredictionFile | FileRequest::TruthFile => (Choice::File, "Stacks and labels", labels()),
@@ -160,6 +160,7 @@ fn title(request: FileRequest) -> &'static str {
         FileRequest::ModelFile => "Open models",
         FileRequest::ConvertFiles => "Choose the files to convert",
         FileRequest::ConvertFolder => "Choose the folder for converted files",
+        FileRequest::RegionsStack => "Choose the stack of the regions",
         FileRequest::Predictions => "Choose the folder of predictions",
         FileRequest::Truths => "Choose the folder of ground truth",
         FileRequest::PredictionFile => "Choose the prediction",

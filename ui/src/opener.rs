@@ -129,6 +129,8 @@ pub enum FileRequest {
     ConvertFiles,
     /// Folder for converted files.
     ConvertFolder,
+    /// Stack that the regions of converted ROI sets are drawn on.
+    RegionsStack,
     /// Folder of predictions to score.
     Predictions,
     /// Folder of the ground truth of predictions.

@@ -196,6 +196,7 @@ impl Workbench {
             }
             FileRequest::ConvertFiles => effects.act(BatchAction::Add(files)),
             FileRequest::ConvertFolder => effects.act(BatchAction::Folder(Some(first))),
+            FileRequest::RegionsStack => effects.act(BatchAction::Like(Some(first))),
             FileRequest::Predictions | FileRequest::PredictionFile => {
                 effects.act(BatchAction::Compare(PairRole::Prediction, first));
             }

@@ -50,6 +50,35 @@ fn files_of_the_same_name_do_not_replace_each_other_in_a_folder() {
 }
 
 #[test]
+fn all_series_are_converted_beside_the_first_one() {
+    let mut batch = Batch { all_series: true, ..Batch::default() };
+    let input = PathBuf::from("/a/plate.czi");
+    batch.series.insert(input.clone(), 2);
+    let output = batch.converted_path(&input);
+    assert_eq!(output, Path::new("/a/plate.ome.tif"));
+    for (file, is_series) in [
+        ("/a/plate_s1.ome.tif", true),
+        ("/a/plate_s12.ome.tif", true),
+        ("/a/plate_s.ome.tif", false),
+        ("/a/plate_s1.tif", false),
+        ("/a/plates1.ome.tif", false),
+        ("/b/plate_s1.ome.tif", false),
+    ] {
+        assert_eq!(is_series_of(Path::new(file), &output), is_series, "{file}");
+    }
+    assert_eq!(complete_um(VoxelSize::new_um(2.0, 0.5, 0.25)), Some([2.0, 0.5, 0.25]));
+    assert_eq!(complete_um(VoxelSize { z: Some(2.0), ..VoxelSize::default() }), None);
+}
+
+#[test]
+fn the_stack_of_regions_matters_for_roi_sets_only() {
+    let has_regions = |file: &str, format| Batch { files: vec![file.into()], format, ..Batch::default() }.has_regions();
+    assert!(has_regions("/a/rois.zip", ConvertFormat::OmeTiff) && has_regions("/a/one.ROI", ConvertFormat::Npy));
+    assert!(has_regions("/a/labels.tif", ConvertFormat::Rois) && has_regions("/a/labels.tif", ConvertFormat::Roi));
+    assert!(!has_regions("/a/labels.tif", ConvertFormat::OmeTiff) && !has_regions("/a/b.zarr.zip", ConvertFormat::Npy));
+}
+
+#[test]
 fn the_first_notes_of_conversions_are_listed_and_the_others_counted() {
     let notes = |n: usize| (0..n).map(|i| format!("note {i}")).collect::<Vec<_>>();
     assert_eq!(listed_notes(&notes(2)), ["note 0", "note 1"]);

@@ -1,13 +1,13 @@
 //! The page for converting files and for scoring predictions.
 
+mod parts;
 mod scores;
 
 use super::channels::{channel_lists, channels_title};
 use super::predict::{device_choice, facts, model_list, precision_choice};
 use super::series::series_field;
 use super::{
-    OptionalNumber, SettingRow, frame, heading, job_progress, labeled_choice, named_button, named_primary_button,
-    number_field, page_top, weak,
+    frame, heading, job_progress, labeled_choice, named_button, named_primary_button, number_field, page_top, weak,
 };
 use crate::action::Actions;
 use crate::batch::{Batch, BatchAction, BatchSection, ConvertFormat, ScoreSubject, ScoredModel, start_folder};
@@ -24,6 +24,7 @@ use cytoscope_pipeline::{DiameterUnit, PairRole};
 use cytoscope_volume::VoxelSize;
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
+use parts::parts;
 use scores::scores;
 use std::path::Path;
 
@@ -143,27 +144,6 @@ fn convert_settings(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     let hint = "If off, a file whose converted file already exists is not converted";
     if theme::checkbox(ui, &mut replace, "Replace existing files").on_hover_text(hint).changed() {
         actions.send(BatchAction::Replace(replace));
-    }
-}
-
-/// Draws which channel and time point are converted, and whether labels are stored with them.
-fn parts(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
-    let part = |name, hint| OptionalNumber { name, unit: "", hint, unset: "all", first: 0, range: 0..=1_000_000 };
-    let channel = part("One channel", "The only channel to convert, counted from 0");
-    if let Some(channel) = channel.show(ui, SettingRow::Line, batch.channel.map(|n| n as u64)) {
-        actions.send(BatchAction::ConvertChannel(channel.map(|n| n as usize)));
-    }
-    let hint = "The only time point to convert, counted from 1; in the name of the new file, it is counted from 0";
-    let time = OptionalNumber { first: 1, range: 1..=1_000_001, ..part("One time point", hint) };
-    if let Some(time) = time.show(ui, SettingRow::Line, batch.time.map(|n| n as u64 + 1)) {
-        actions.send(BatchAction::ConvertTime(time.map(|n| n.saturating_sub(1) as usize)));
-    }
-    if batch.format.holds_labels() {
-        let mut with_labels = batch.with_labels;
-        let hint = "Labels that an open stack shows become a label image in its OME-Zarr; save them first";
-        if theme::checkbox(ui, &mut with_labels, "With labels of open stacks").on_hover_text(hint).changed() {
-            actions.send(BatchAction::WithLabels(with_labels));
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A job as the window shows it: its state, its progress and what it measured.
 
 use super::JobSubject;
-use crate::engine_notes::note_in_window;
+use crate::engine_notes::{converting_note_in_window, note_in_window};
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::predict::TilePlan;
 use cytoscope_pipeline::{DeviceInUse, Event, Note, PROGRAM, ProgressStage, StageProgress};
@@ -378,6 +378,7 @@ impl JobView {
     pub(super) fn record_event(&mut self, event: Event) {
         match event {
             Event::Progress(progress) => self.record_progress(progress),
+            Event::Note(note) if self.purpose == Purpose::Convert => self.notes.push(converting_note_in_window(&note)),
             Event::Note(note) => self.notes.push(note_in_window(&note)),
             Event::Device(device) => self.device = Some(device),
             Event::Planned { plan, .. } => self.plan = Some(*plan),
