@@ -6,7 +6,7 @@ use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::job_record::{AnyRecord, JobKind, JobRecord, Recordable, read_any};
 use cytoscope_pipeline::provenance::Provenance;
 use cytoscope_pipeline::results::FileRecord;
-use cytoscope_pipeline::{JobError, PerformanceRequest};
+use cytoscope_pipeline::{JobError, PerformanceRequest, SegmentJob};
 use cytoscope_storage::setting::OUT;
 use cytoscope_storage::{Overwrite, message};
 use cytoscope_train::{LimitedQuantization, TrainPrecision};
@@ -101,7 +101,7 @@ impl RecordedRun {
     ) -> Result<Self, JobError> {
         let again = Again { path, record, output, overwrite };
         let (mut job, output) = match record.kind {
-            JobKind::Segment => again.job(|segmentation| Job::Segment { segmentation, replaces: None }),
+            JobKind::Segment => again.job(|segmentation: SegmentJob| Job::Segment { segmentation, replaces: None }),
             JobKind::Measure => again.job(Job::Measure),
             JobKind::Mesh => again.job(Job::Mesh),
             JobKind::Convert => again.job(Job::Convert),

@@ -25,8 +25,8 @@ pub(super) fn further_settings(ui: &mut Ui, wizard: &Wizard, actions: &mut Actio
     ui.add_space(theme::GAP);
     button_row(ui, "buttons of the settings file", |ui| {
         let load = icon_text_button(ui, true, icon::FOLDER_OPEN, "Load settings…");
-        let hint = "A TOML file of training settings, as cytoscope train --config reads it. It replaces all settings of this \
-                    page except for the start model, the device, the threads and the seed, and those of the page Data.";
+        let hint = "A TOML file of training settings, as cytoscope train --config reads it. It replaces the settings of this \
+                    page and of the page Data, except for the data, the start model, the device, the threads and the seed.";
         if load.on_hover_text(hint).clicked() {
             actions.send(TrainingAction::Ask(FileRequest::TrainingSettings));
         }
