@@ -371,15 +371,18 @@ impl Batch {
                 let (request, name) = (FileRequest::Scores, "scores.csv".to_owned());
                 effects.act(DocumentsAction::Ask { request, folder: self.scores_folder(), name });
             }
-            BatchAction::Save(path) => {
-                if let Some(text) = self.report.as_ref().map(scores_csv) {
-                    let content: Content = Box::new(move || Ok(text.into_bytes()));
-                    effects.act(DocumentsAction::Save { path, content });
-                }
-            }
+            BatchAction::Save(path) => self.save_scores(path, &mut effects),
             BatchAction::Finished(id, result) => self.finished(id, *result),
         }
         effects
+    }
+
+    /// Saves the table of the latest scores.
+    fn save_scores(&self, path: PathBuf, effects: &mut Effects) {
+        if let Some(text) = self.report.as_ref().map(scores_csv) {
+            let content: Content = Box::new(move || Ok(text.into_bytes()));
+            effects.act(DocumentsAction::Save { path, content });
+        }
     }
 
     /// The series of a file that is converted, from 0.

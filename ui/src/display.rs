@@ -293,11 +293,7 @@ impl Display {
                 // Another file that could not be opened does not replace what is being typed; its error stays on screen.
                 self.axes_dialog.get_or_insert(AxesDialog { file, series, text });
             }
-            DisplayAction::TypeAxes(text) => {
-                if let Some(dialog) = &mut self.axes_dialog {
-                    dialog.text = text;
-                }
-            }
+            DisplayAction::TypeAxes(text) => self.type_axes(text),
             DisplayAction::CloseAxes => self.axes_dialog = None,
             DisplayAction::AskVoxelSize { document, zyx } => {
                 self.voxel_size_dialog = Some(VoxelSizeDialog { document, zyx });
@@ -339,6 +335,13 @@ impl Display {
             }
         }
         effects
+    }
+
+    /// Sets the text of the axes dialog, if it is open.
+    fn type_axes(&mut self, text: String) {
+        if let Some(dialog) = &mut self.axes_dialog {
+            dialog.text = text;
+        }
     }
 
     /// Leaves the panels that show no stack.
