@@ -177,14 +177,14 @@ impl Workbench {
         }
     }
 
-    /// Whether nothing is being read, drawn or opened, so that the picture on screen is complete.
+    /// Whether nothing is being read, drawn or opened, so that the picture on screen is complete. Pages hide the views.
     pub fn is_settled(&self) -> bool {
         !self.documents.is_opening()
             && !self.disk.is_busy()
             && !self.display.records().is_busy()
             && !self.jobs.is_preparing_rerun()
             && !self.documents.loader().is_busy()
-            && self.panels.views.is_settled()
+            && (self.display.task().is_page() || self.panels.views.is_settled())
             && self.corrections.is_settled()
     }
 

@@ -74,6 +74,8 @@ pub struct VolumeView {
     last_seen: Option<(Camera, Vec2, Vec<Intensity>)>,
     moved_at: f64,
     moving: bool,
+    /// Whether the picture of the last frame lacks volumes that were not loaded yet.
+    is_incomplete: bool,
     id: Option<egui::Id>,
 }
 
@@ -89,9 +91,10 @@ impl VolumeView {
         self.id
     }
 
-    /// Whether everything is loaded and drawn at full resolution.
+    /// Whether the picture of the last frame has everything that was requested, at full resolution. A volume whose reading has
+    /// ended since then is not in it yet.
     pub fn is_settled(&self) -> bool {
-        !self.moving && self.reader.as_ref().is_none_or(|r| r.progress().is_none())
+        !self.moving && !self.is_incomplete && !self.is_drawing()
     }
 
     /// The projection mode for a document.
@@ -139,7 +142,7 @@ impl VolumeView {
             self.colors = None;
             self.renderer = VolumeRenderer::default();
         }
-        self.moving = false;
+        (self.moving, self.is_incomplete) = (false, false);
         self.id = None;
     }
 
@@ -174,6 +177,8 @@ impl VolumeView {
         let size_um = grid.size_um(document.voxel_um);
         let camera = self.moved_camera(ui, &response, rect, document.id, size_um);
         let projection = Projection::new(&camera, size_um, rect);
+        // The layers say whether they are complete.
+        self.is_incomplete = options.only_xy;
         let layers = match options.only_xy {
             true => Layers { intensities: Vec::new(), labels: None },
             false => self.layers(ui, document, grid, mode),
@@ -313,7 +318,7 @@ impl VolumeView {
         for (slot, request) in &wanted {
             match reader.get(&request.key) {
                 VolumeLoadState::Ready(volume) => _ = self.newest.insert(*slot, volume),
-                VolumeLoadState::Waiting => {}
+                VolumeLoadState::Waiting => self.is_incomplete = true,
                 VolumeLoadState::Failed(why) => {
                     self.newest.remove(slot);
                     self.failed = Some(why);

@@ -5,6 +5,7 @@ use super::*;
 use crate::data::composite::{Blending, ColorMap};
 use crate::data::plane::{Plane, PlaneAt};
 use crate::data::source::{Cancel, PlaneSource, SourceError};
+use crate::data::test_planes::{NumberedPlanes, wait_until};
 use cytoscope_formats::{Container, WriteSpec, label_color, write_array};
 use cytoscope_volume::{Array, Samples, VoxelSize};
 use eframe::egui_wgpu::WgpuSetup;
@@ -95,43 +96,39 @@ fn has_driver() -> bool {
     found
 }
 
+/// Draws the view and applies what it changes.
+fn draw(ui: &mut Ui, state: &mut TestState) {
+    state.rect = ui.available_rect_before_wrap();
+    let options = ViewOptions {
+        crosshair: false,
+        scale_bar: false,
+        swipe: None,
+        pen: None,
+        ring: None,
+        crop: None,
+        bare: false,
+        only_xy: false,
+    };
+    let view_response = state.view.show(ui, &state.document, TextureFormat::Rgba8Unorm, options);
+    state.picked = view_response.picked.or(state.picked);
+    view_response.changes.into_iter().for_each(|change| state.document.apply(change));
+}
+
 fn harness(state: TestState, setup: WgpuSetup) -> Harness<'static, TestState> {
-    Harness::builder().with_size(PANE).with_step_dt(1.0 / 60.0).wgpu_setup(setup).build_ui_state(
-        |ui, state: &mut TestState| {
-            state.rect = ui.available_rect_before_wrap();
-            let options = ViewOptions {
-                crosshair: false,
-                scale_bar: false,
-                swipe: None,
-                pen: None,
-                ring: None,
-                crop: None,
-                bare: false,
-                only_xy: false,
-            };
-            let view_response = state.view.show(ui, &state.document, TextureFormat::Rgba8Unorm, options);
-            state.picked = view_response.picked.or(state.picked);
-            view_response.changes.into_iter().for_each(|change| state.document.apply(change));
-        },
-        state,
-    )
+    Harness::builder().with_size(PANE).with_step_dt(1.0 / 60.0).wgpu_setup(setup).build_ui_state(draw, state)
 }
 
 /// Runs frames until everything is loaded and drawn, and returns the image.
 fn settled(harness: &mut Harness<'_, TestState>) -> RgbaImage {
     let end = Instant::now() + Duration::from_secs(60);
-    harness.run_steps(2);
-    // A volume that is loaded just after a frame is drawn in the next one, first in a smaller picture, as while the view moves.
-    let mut still_frames = 0;
-    while still_frames < 2 {
+    harness.step();
+    while !harness.state().view.is_settled() {
         assert!(Instant::now() < end, "the picture was not ready in time");
         std::thread::sleep(Duration::from_millis(2));
         harness.step();
-        still_frames = if harness.state().view.is_settled() { still_frames + 1 } else { 0 };
     }
-    harness.run_steps(2);
     let mut image = harness.render().unwrap();
-    while harness.state().view.is_drawing() {
+    while !harness.state().view.is_settled() {
         assert!(Instant::now() < end, "the picture was not drawn");
         image = harness.render().unwrap();
     }
@@ -316,6 +313,28 @@ fn a_volume_above_the_texture_limit_is_a_problem_with_both_sizes() {
     assert!(problem.contains("64") && problem.contains("72"), "{problem}");
     settled(&mut harness);
     assert_eq!(harness.state().view.drawn(), 0);
+}
+
+#[test]
+fn a_volume_that_is_read_between_two_frames_is_awaited_until_its_picture_has_full_size() {
+    let planes = Arc::new(NumberedPlanes::default());
+    let mut state = state();
+    state.document.source = Arc::<NumberedPlanes>::clone(&planes);
+    let mut harness = Harness::builder().with_size(PANE).with_step_dt(1.0 / 60.0).build_ui_state(draw, state);
+    harness.step();
+    assert!(!harness.state().view.is_settled(), "nothing is read yet");
+    planes.open.store(true, Ordering::SeqCst);
+    let is_read = |state: &TestState| state.view.reader.as_ref().is_some_and(|reader| reader.progress().is_none());
+    wait_until("the volume", || is_read(harness.state()));
+    assert!(!harness.state().view.is_settled(), "it is not in the picture");
+    harness.step();
+    assert!(harness.state().view.moving && !harness.state().view.is_settled(), "the first picture is smaller");
+    let end = Instant::now() + Duration::from_secs(60);
+    while !harness.state().view.is_settled() {
+        assert!(Instant::now() < end, "the picture was not ready in time");
+        harness.step();
+    }
+    assert!(harness.state().view.newest.contains_key(&Slot::Channel(0)));
 }
 
 #[test]
