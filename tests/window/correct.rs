@@ -6,6 +6,7 @@ use crate::gestures::{
     read_labels, release, save, session_labels, small_sample_predicted, start_correcting, stroke, voxel_positions,
     wait_for_tools,
 };
+use crate::quit::close;
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_ui::command::Command;
 use cytoscope_ui::document::Role;
@@ -323,6 +324,30 @@ fn what_is_undone_after_saving_is_unsaved_and_saved_next_at_each_time_point() {
     correct_time_point(&mut fixture, 1);
     assert!(session_labels(&fixture) == other && !second.exists());
     assert!(saved(&mut fixture, &second) == other && read_labels(&first) == drawn);
+}
+
+#[test]
+fn unsaved_corrections_of_a_time_point_that_is_no_longer_corrected_are_listed_and_saved_before_the_window_closes() {
+    let mut fixture = correcting_series();
+    let files = [0, 1].map(|time| fixture.path(&format!("cytoscope/series_t{time}_corrected_labels.tif")));
+    stroke(&mut fixture, (20.0, 20.0), (20.0, 40.0));
+    let first = session_labels(&fixture);
+    correct_time_point(&mut fixture, 1);
+    assert!(!close(&mut fixture), "the dialog opens first");
+    fixture.until("the dialog", |w| sees(w, "Unsaved corrections"));
+    assert!(fixture.sees("series.tif · time point 1"), "{}", fixture.on_screen());
+    assert!(!fixture.sees("series.tif · time point 2"), "nothing was drawn there: {}", fixture.on_screen());
+    fixture.window.key_press(Key::Escape);
+    fixture.until("no dialog", |w| !sees(w, "Unsaved corrections"));
+    stroke(&mut fixture, (30.0, 20.0), (30.0, 50.0));
+    let second = session_labels(&fixture);
+    assert!(!close(&mut fixture));
+    fixture.until("both time points", |w| ["1", "2"].iter().all(|n| sees(w, &format!("series.tif · time point {n}"))));
+    fixture.click("Save and quit");
+    fixture.until("the files", |_| files.iter().all(|file| file.is_file()));
+    fixture.until("the end", |w| w.state().corrections().is_settled() && !sees(w, "Saving…"));
+    assert!(close(&mut fixture), "everything is saved");
+    assert!(read_labels(&files[0]) == first && read_labels(&files[1]) == second);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::settings::Settings;
 use crate::training::{Training, Wizard};
 use crate::work::Purpose;
 use cytoscope_pipeline::cards::ModelCard;
+use std::collections::BTreeSet;
 
 /// Why a command on labels is disabled: there are none.
 const WITHOUT_LABELS: &str = "Predict the stack or add labels first.";
@@ -266,10 +267,22 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Names of documents with unsaved corrections.
+    /// Names of documents with unsaved corrections, with the time point if there are several.
     pub(crate) fn unsaved(self) -> Vec<String> {
-        let documents = self.documents.all().iter();
-        documents.filter(|d| self.corrections.is_unsaved(d.id)).map(|d| self.documents.title(d)).collect()
+        self.documents.all().iter().flat_map(|document| self.unsaved_of(document)).collect()
+    }
+
+    /// Names of the unsaved corrections of a document: those that are open, and those that were closed.
+    fn unsaved_of(self, document: &Document) -> Vec<String> {
+        let open = self.corrections.of(document.id).filter(|_| self.corrections.is_unsaved(document.id));
+        let closed = self.corrections.closed_unsaved_times(document.id);
+        let times: BTreeSet<usize> = open.map(|c| c.time).into_iter().chain(closed).collect();
+        let title = self.documents.title(document);
+        let name = |time: usize| match document.extents.times {
+            0 | 1 => title.clone(),
+            _ => format!("{title} · time point {}", time + 1),
+        };
+        times.into_iter().map(name).collect()
     }
 
     /// Names of documents with objects that are a preview and not saved.
@@ -286,9 +299,7 @@ impl<'a> State<'a> {
 
     /// Why the journal of unsaved corrections could not be written to the disk, if so.
     pub(crate) fn journal_failure(self) -> Option<&'a str> {
-        let corrections = self.documents.all().iter().filter_map(|d| self.corrections.of(d.id));
-        let mut unsaved = corrections.filter(|c| c.is_modified()).filter_map(|c| c.state.as_ref());
-        unsaved.find_map(|state| state.sync_failure.as_deref())
+        self.documents.all().iter().find_map(|document| self.corrections.journal_failure(document.id))
     }
 
     /// The diameter of the ring on the image, in units of the document's voxel size, while the Predict panel is open.

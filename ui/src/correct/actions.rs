@@ -63,7 +63,7 @@ pub(crate) enum CorrectionsAction {
     },
     /// Ends the strokes in progress in all documents, so that they are kept, or reported if they are refused.
     EndStrokes,
-    /// Saves the unsaved labels of all documents.
+    /// Saves the unsaved labels of all documents, also of time points whose corrections were closed.
     SaveAll,
 }
 
@@ -156,6 +156,7 @@ impl Corrections {
             }
             CorrectionsAction::SaveAll => {
                 self.by_document.values_mut().filter(|c| c.is_modified()).for_each(Correction::save);
+                self.save_closed(documents, &mut effects);
             }
         }
         effects

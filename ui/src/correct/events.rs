@@ -2,7 +2,7 @@
 
 use super::session::{SessionEvent, SessionTask};
 use super::source::SnapshotSource;
-use super::{Corrections, Phase};
+use super::{Corrections, Phase, note_unsaved};
 use crate::document::{DocumentChange, file_name};
 use crate::documents::{CorrectedLabels, Documents, DocumentsAction};
 use crate::effect::Effects;
@@ -38,10 +38,13 @@ impl Corrections {
                 }
                 SessionEvent::MovedAside(path) => notify_moved_aside(&path, effects),
                 SessionEvent::Exported(pair) => notify_exported(&pair, effects),
+                SessionEvent::State(state) => note_unsaved(&mut self.closed_unsaved, correction, &state),
+                SessionEvent::OtherLabels(why) | SessionEvent::OpenFailed(why) if correction.saving => {
+                    effects.error(format!("{} failed", SessionTask::Save), why);
+                }
                 SessionEvent::Opened(_)
                 | SessionEvent::OtherLabels(_)
                 | SessionEvent::OpenFailed(_)
-                | SessionEvent::State(_)
                 | SessionEvent::Edited(_) => {}
             }
         }
@@ -62,6 +65,8 @@ impl Corrections {
                 effects.error("Corrections cannot be opened", why);
             }
             SessionEvent::State(state) => {
+                // The edits of an earlier session are among those of this one.
+                self.closed_unsaved.remove(&(id, correction.time));
                 if correction.label == 0 {
                     correction.label = state.free;
                     // An object that was selected before is not the one that the tools change.

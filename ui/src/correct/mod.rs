@@ -22,8 +22,8 @@ use crate::jobs::Jobs;
 use crate::views::pen::Marks;
 use cytoscope_corrections::Edit;
 use files::{CorrectionFiles, SetAside};
-use session::{Base, CorrectionState, Corrector, SessionRequest, SessionStart};
-use std::collections::HashMap;
+use session::{Base, CorrectionState, Corrector, SessionEnd, SessionRequest, SessionStart};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use tools::Tools;
@@ -65,6 +65,23 @@ pub struct Correction {
 }
 
 impl Correction {
+    /// Corrections of a time point of a document whose session is being opened.
+    fn new(corrector: Corrector, document: u64, time: usize, files: CorrectionFiles) -> Self {
+        Self {
+            corrector,
+            document,
+            phase: Phase::Opening,
+            state: None,
+            fresh: false,
+            label: 0,
+            files,
+            time,
+            saving: false,
+            save_again: false,
+            exporting: false,
+        }
+    }
+
     /// Sends a request to the session.
     fn send(&self, request: SessionRequest) {
         self.corrector.send(request);
@@ -90,11 +107,21 @@ impl Correction {
     }
 }
 
+/// Corrections that were closed with unsaved edits, which their journal keeps.
+struct ClosedUnsaved {
+    files: CorrectionFiles,
+    /// Why the journal could not be written to the disk, if so.
+    sync_failure: Option<String>,
+}
+
 /// Corrections of all open documents, and the tool settings.
 pub struct Corrections {
     by_document: HashMap<u64, Correction>,
     /// Corrections that were closed and finish their requests, oldest first.
     closing: Vec<Correction>,
+    /// Closed corrections with unsaved edits, by document and time point. Those of documents that were closed since, and of time
+    /// points that are being corrected again, do not count.
+    closed_unsaved: BTreeMap<(u64, usize), ClosedUnsaved>,
     /// Selected points and the line being drawn, by document.
     marks: HashMap<u64, Marks>,
     /// Id of the document in which a stroke is in progress.
@@ -109,6 +136,7 @@ impl Corrections {
         Self {
             by_document: HashMap::new(),
             closing: Vec::new(),
+            closed_unsaved: BTreeMap::new(),
             marks: HashMap::new(),
             stroke_in: None,
             tools: Tools::default(),
@@ -146,9 +174,26 @@ impl Corrections {
         self.of(document).is_some_and(|c| c.is_modified() || c.saving)
     }
 
-    /// Whether any request is unfinished.
+    /// Time points of a document whose corrections were closed with unsaved edits, in order.
+    pub(crate) fn closed_unsaved_times(&self, document: u64) -> impl Iterator<Item = usize> {
+        let is_continued = |c: &&Correction| !matches!(c.phase, Phase::OtherLabels(_));
+        let open = self.of(document).filter(is_continued).map(|c| c.time);
+        let closed = self.closed_unsaved.range((document, 0)..=(document, usize::MAX)).map(|((_, time), _)| *time);
+        closed.filter(move |time| Some(*time) != open)
+    }
+
+    /// Why the journal of unsaved corrections of a document could not be written to the disk, if so.
+    pub(crate) fn journal_failure(&self, document: u64) -> Option<&str> {
+        let open = self.of(document).filter(|c| c.is_modified()).and_then(|c| c.state.as_ref());
+        let closed = self.closed_unsaved_times(document).filter_map(|time| self.closed_unsaved.get(&(document, time)));
+        let mut failures = closed.filter_map(|closed| closed.sync_failure.as_deref());
+        open.and_then(|state| state.sync_failure.as_deref()).or_else(|| failures.next())
+    }
+
+    /// Whether any request is unfinished, also of corrections that were closed.
     pub(crate) fn is_busy(&self) -> bool {
         self.by_document.values().any(|c| c.corrector.is_busy())
+            || self.closing.iter().any(|c| !c.corrector.has_ended())
     }
 
     /// Whether all requests are done and displayed.
@@ -212,24 +257,10 @@ impl Corrections {
         self.tools.fit(document.voxel_um, document.extents.zyx);
         // The previous session must release the journal first.
         self.end(id);
-        let previous = self.closing.iter_mut().rfind(|c| c.files.journal == files.journal);
-        let after = previous.and_then(|c| c.corrector.take_end());
+        let after = self.end_of_session(&files);
         match Corrector::open(start, after, Arc::clone(&self.wake)) {
             Ok(corrector) => {
-                let correction = Correction {
-                    corrector,
-                    document: id,
-                    phase: Phase::Opening,
-                    state: None,
-                    fresh: false,
-                    label: 0,
-                    files,
-                    time: document.time,
-                    saving: false,
-                    save_again: false,
-                    exporting: false,
-                };
-                self.by_document.insert(id, correction);
+                self.by_document.insert(id, Correction::new(corrector, id, document.time, files));
             }
             Err(error) => {
                 let details = format!("{error}. Close other programs and try again.");
@@ -284,13 +315,68 @@ impl Corrections {
         self.closing.last()
     }
 
+    /// The end of the last session with these files, if it may not have ended yet.
+    fn end_of_session(&mut self, files: &CorrectionFiles) -> Option<SessionEnd> {
+        self.closing.iter_mut().rfind(|c| c.files.journal == files.journal)?.corrector.take_end()
+    }
+
+    /// Saves the corrections that were closed with unsaved edits: sessions replay their journals, save the labels, and end.
+    fn save_closed(&mut self, documents: &Documents, effects: &mut Effects) {
+        let of = |document: &Document| {
+            let id = document.id;
+            self.closed_unsaved_times(id).map(move |time| (id, time)).collect::<Vec<_>>()
+        };
+        let closed: Vec<(u64, usize)> = documents.all().iter().flat_map(of).collect();
+        let mut is_first = true;
+        for (id, time) in closed {
+            let Some(files) = self.closed_unsaved.get(&(id, time)).map(|closed| closed.files.clone()) else { continue };
+            let Some(document) = documents.get(id) else { continue };
+            if self.closing.iter().any(|c| c.saving && c.files == files) {
+                continue;
+            }
+            let kept = [&files.labels, &files.base].map(|path| Base::File(path.clone()));
+            let start = SessionStart {
+                bases: kept.into_iter().chain([Base::Empty]).collect(),
+                shape_zyx: document.extents.zyx,
+                voxel_um: document.image.meta().voxel_size_um,
+                time: (document.extents.times > 1).then_some(time),
+                files: files.clone(),
+            };
+            // One after the other, because each has all labels of a time point in memory.
+            let before = self.closing.last_mut().filter(|_| !is_first).and_then(|c| c.corrector.take_end());
+            let after = self.end_of_session(&files).or(before);
+            match Corrector::open(start, after, Arc::clone(&self.wake)) {
+                Ok(corrector) => {
+                    let mut correction = Correction::new(corrector, id, time, files);
+                    correction.save();
+                    correction.corrector.close();
+                    self.closing.push(correction);
+                    is_first = false;
+                }
+                Err(error) => {
+                    let details = format!("{error}. Close other programs and try again.");
+                    effects.error("Saving failed", details);
+                }
+            }
+        }
+    }
+
     /// Closes the corrections of a document; the journal keeps them. If there are unsaved edits, a notification titled
     /// `title` says so.
     fn close(&mut self, id: u64, title: &str, effects: &mut Effects) {
         self.marks.remove(&id);
-        let Some(gone) = self.end(id).filter(|gone| gone.is_modified()) else { return };
+        if self.end(id).is_none() {
+            return;
+        }
+        let Some((gone, state)) = self.closing.last().and_then(|gone| Some((gone, gone.state.as_ref()?))) else {
+            return;
+        };
+        note_unsaved(&mut self.closed_unsaved, gone, state);
+        if !state.modified {
+            return;
+        }
         let journal = file_name(&gone.files.journal);
-        match gone.state.as_ref().and_then(|state| state.sync_failure.as_ref()) {
+        match &state.sync_failure {
             None => effects.info(title, format!("Corrections are kept in {journal} and are restored in Correct.")),
             Some(why) => {
                 let details = format!(
@@ -300,6 +386,17 @@ impl Corrections {
                 effects.error("Corrections may be lost", details);
             }
         }
+    }
+}
+
+/// Notes whether corrections that were closed have unsaved edits in a state of their session.
+fn note_unsaved(closed: &mut BTreeMap<(u64, usize), ClosedUnsaved>, correction: &Correction, state: &CorrectionState) {
+    let of = (correction.document, correction.time);
+    if state.modified {
+        let (files, sync_failure) = (correction.files.clone(), state.sync_failure.clone());
+        closed.insert(of, ClosedUnsaved { files, sync_failure });
+    } else {
+        closed.remove(&of);
     }
 }
 

@@ -356,6 +356,7 @@ impl SessionThread {
                 }
             }
         }
+        self.emit(SessionEvent::State(Box::new(state(&session))));
         // A journal that cannot be closed is recovered when the stack is opened again.
         let _ = session.close();
         (self.wake)();
