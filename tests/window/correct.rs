@@ -2,16 +2,18 @@
 
 use crate::fixture::{Fixture, sees, window};
 use crate::gestures::{
-    SHAPE, begin_stroke, command, corrected, correcting_sample, current_label, current_slice, label_at, press,
-    read_labels, release, save, session_labels, small_sample_predicted, start_correcting, stroke, voxel_positions,
-    wait_for_tools,
+    SHAPE, begin_stroke, choose_folder, command, corrected, correcting_sample, current_label, current_slice, label_at,
+    press, read_labels, release, save, session_labels, small_sample_predicted, start_correcting, stroke,
+    voxel_positions, wait_for_tools,
 };
 use crate::quit::close;
 use cytoscope_formats::{Container, WriteSpec, write_array};
+use cytoscope_ui::Workbench;
 use cytoscope_ui::command::Command;
 use cytoscope_ui::document::Role;
 use cytoscope_volume::Array;
 use eframe::egui::{Key, Modifiers};
+use egui_kittest::Harness;
 use std::path::{Path, PathBuf};
 
 #[test]
@@ -74,6 +76,93 @@ fn unsaved_strokes_are_restored_in_the_next_window() {
     fixture.until("the notification", |w| sees(w, "1 earlier correction restored"));
     wait_for_tools(&mut fixture);
     assert_eq!(label_at(&save(&mut fixture), [z, 40, 60]), 1);
+}
+
+/// Closes the sample and opens it again in the same window.
+fn reopen_sample(fixture: &mut Fixture) {
+    fixture.window.state_mut().send(Command::Close);
+    fixture.until("the empty window", |w| w.state().document().is_none());
+    fixture.window.state_mut().send(Command::OpenSample);
+    fixture.settle();
+}
+
+/// File of the shown labels.
+fn labels_file(window: &Harness<'static, Workbench>) -> Option<PathBuf> {
+    window.state().document()?.labels_path().map(Path::to_owned)
+}
+
+/// Returns from correcting to the Predict panel.
+fn show_predict_panel(fixture: &mut Fixture) {
+    fixture.window.state_mut().send(Command::Models);
+    fixture.click("Back to the stacks");
+    fixture.settle();
+}
+
+#[test]
+fn corrections_are_found_again_after_another_results_folder_was_chosen() {
+    let mut fixture = correcting_sample();
+    let z = current_slice(&fixture);
+    stroke(&mut fixture, (40.0, 40.0), (40.0, 90.0));
+    let chosen = fixture.path("chosen");
+    std::fs::create_dir(&chosen).unwrap();
+    fixture.window.state_mut().use_own_file_dialog();
+    show_predict_panel(&mut fixture);
+    choose_folder(&mut fixture, "Results folder", &chosen);
+    reopen_sample(&mut fixture);
+    fixture.click("Correct");
+    fixture.until("the hint", |w| sees(w, "Earlier corrections of this stack are kept"));
+    fixture.click("Label this stack");
+    fixture.until("the notification", |w| sees(w, "Corrections in another folder are continued"));
+    wait_for_tools(&mut fixture);
+    let saved = save(&mut fixture);
+    assert_eq!(label_at(&saved, [z, 40, 60]), 1);
+    fixture.until("the measurement", |w| w.state().document().is_some_and(|d| d.results.is_some()));
+    // The saved labels are shown, too, and corrected further.
+    reopen_sample(&mut fixture);
+    let labels = corrected(&fixture);
+    fixture.until("the labels", |w| labels_file(w).as_ref() == Some(&labels));
+    fixture.until("the notification", |w| sees(w, "Results of another folder are shown"));
+    fixture.click("Correct");
+    fixture.click("Correct this stack");
+    wait_for_tools(&mut fixture);
+    assert!(session_labels(&fixture) == saved);
+    assert_eq!(std::fs::read_dir(&chosen).unwrap().count(), 0, "nothing was begun there");
+}
+
+#[test]
+fn objects_that_were_saved_after_corrections_are_shown_and_the_corrections_can_be_chosen() {
+    let mut fixture = small_sample_predicted();
+    let objects = labels_file(&fixture.window).unwrap();
+    fixture.click("Correct");
+    fixture.click("Correct this stack");
+    wait_for_tools(&mut fixture);
+    stroke(&mut fixture, (20.0, 20.0), (20.0, 40.0));
+    let labels = corrected(&fixture);
+    saved(&mut fixture, &labels);
+    let table = labels.with_file_name("nuclei_raw_corrected_objects.csv");
+    fixture.until("the measurement", |w| {
+        w.state().document().and_then(|d| d.results.as_ref()).is_some_and(|results| results.path == table)
+    });
+    // Some time later.
+    let minute = std::time::Duration::from_secs(60);
+    let file = std::fs::File::options().write(true).open(&labels).unwrap();
+    file.set_modified(std::time::SystemTime::now() - minute).unwrap();
+    drop(file);
+    show_predict_panel(&mut fixture);
+    fixture.click("Exclude border objects");
+    fixture.until("a preview", |w| sees(w, "not saved yet"));
+    fixture.click_enabled("Save objects");
+    fixture.until("the saved objects", |w| labels_file(w).as_ref() == Some(&objects));
+    fixture.settle();
+    let home = fixture.folder.path().to_owned();
+    fixture.window = window(&home, vec![home.join("sample/nuclei_raw.tif")]);
+    fixture.until("the notification", |w| sees(w, "Objects that are newer than corrections are shown"));
+    fixture.until("the objects", |w| labels_file(w).as_ref() == Some(&objects));
+    for (name, file) in [("nuclei_raw_corrected_labels.tif", &labels), ("nuclei_raw_labels.tif", &objects)] {
+        fixture.click(&format!("Show {name}"));
+        fixture.until("the other labels", |w| labels_file(w).as_ref() == Some(file));
+        fixture.settle();
+    }
 }
 
 #[test]

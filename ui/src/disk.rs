@@ -4,8 +4,10 @@
 //! comes back as a [`DiskEvent`].
 
 mod found;
+mod place;
 
 pub(crate) use found::FoundResults;
+pub(crate) use place::ResultsPlace;
 
 use crate::channels::PairChannels;
 use crate::correct::files::{CorrectionFiles, SetAside};
@@ -28,54 +30,20 @@ use cytoscope_pipeline::job_record::{record_lists_result, remove_record};
 use cytoscope_pipeline::packages::is_model;
 use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::results::FileRecord;
-use cytoscope_pipeline::{
-    MachineProfiles, PairRole, SearchTrial, SegmentReport, channels_to_score, machine_peak, user_folder,
-};
+use cytoscope_pipeline::{MachineProfiles, PairRole, SearchTrial, SegmentReport, channels_to_score, machine_peak};
 use cytoscope_profile::{MachinePeak, StoredRun};
 use cytoscope_storage::folder::{move_aside, remove_finished};
 use cytoscope_storage::message::Message;
 use cytoscope_storage::{ResultsFolder, io_message};
 use cytoscope_train::TrainJob;
 use cytoscope_worker::{LabelArray, LiveArray};
+use place::RESULTS_FOLDER;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Name of the results folder beside a stack.
-const RESULTS_FOLDER: &str = "cytoscope";
 /// Maximum number of paths that are tried for a new training run.
 const RESERVATIONS: usize = 100;
-
-/// Where the results of a stack go.
-#[derive(Clone)]
-pub(crate) struct ResultsPlace {
-    /// Path of the stack.
-    pub(crate) stack: PathBuf,
-    /// Stem of the names of its results.
-    pub(crate) stem: String,
-    /// Number of time points of the stack.
-    pub(crate) times: usize,
-    /// The folder chosen by the user for all stacks, if any.
-    pub(crate) chosen: Option<PathBuf>,
-}
-
-impl ResultsPlace {
-    /// The chosen folder, or else the one beside the stack, or else, if that is not writable, one of the user's.
-    fn folder(&self) -> PathBuf {
-        if let Some(chosen) = &self.chosen {
-            return chosen.clone();
-        }
-        match self.beside() {
-            Some(folder) if may_write(&folder) => folder,
-            _ => user_folder().unwrap_or_else(std::env::temp_dir).join("results"),
-        }
-    }
-
-    /// The results folder beside the stack.
-    fn beside(&self) -> Option<PathBuf> {
-        self.stack.parent().map(|p| p.join(RESULTS_FOLDER))
-    }
-}
 
 /// Work that touches a disk.
 pub(crate) enum DiskEffect {
@@ -213,6 +181,8 @@ pub(crate) enum DocumentEffect {
         place: ResultsPlace,
         /// Files of earlier corrections to continue, whichever labels are shown.
         earlier: Option<Box<CorrectionFiles>>,
+        /// Time point that is corrected.
+        time: usize,
     },
     /// Renames the files of earlier corrections.
     SetAside(Box<CorrectionFiles>),
@@ -232,8 +202,10 @@ pub(crate) struct TableTarget {
 
 /// Paths and options that a session of corrections is opened with.
 pub(crate) struct CorrectionsPlace {
-    /// The results folder of the stack.
+    /// The folder of the corrections.
     pub(crate) folder: PathBuf,
+    /// Whether they are continued in another folder than the one of new results.
+    pub(crate) is_elsewhere: bool,
     /// Files of the corrections of a stack with a single time point; `None` for a time series.
     pub(crate) files: Option<CorrectionFiles>,
     /// Labels to start from instead of those shown: the first that match the journal.
@@ -436,8 +408,8 @@ impl DocumentEffect {
                 };
                 DocumentEvent::MeasurementReady { labels: labels.clone(), time: *time, target }
             }
-            Self::PrepareCorrections { place, earlier } => {
-                DocumentEvent::CorrectionsReady(prepare_corrections(place, earlier.as_deref()))
+            Self::PrepareCorrections { place, earlier, time } => {
+                DocumentEvent::CorrectionsReady(prepare_corrections(place, earlier.as_deref(), *time))
             }
             Self::SetAside(files) => {
                 let moved = files.set_aside().map_err(|error| io_message(&files.journal, &error));
@@ -463,7 +435,9 @@ fn prepare_table(
 ) -> Result<TableTarget, String> {
     // The table goes beside labels in a results folder, or beside the OME-Zarr folder with them; nothing is written beside
     // labels from elsewhere.
-    let is_results = |folder: &&Path| folder.ends_with(RESULTS_FOLDER) || place.chosen.as_deref() == Some(*folder);
+    let is_results = |folder: &&Path| {
+        folder.ends_with(RESULTS_FOLDER) || place.chosen.as_deref() == Some(*folder) || place.is_own(folder)
+    };
     let beside = containing_maps(labels).parent().filter(is_results);
     let folder = beside.map_or_else(|| place.folder(), Path::to_owned);
     let table = folder.join(table_name(labels));
@@ -476,15 +450,23 @@ fn prepare_table(
     Ok(TableTarget { table, is_own })
 }
 
-fn prepare_corrections(place: &ResultsPlace, earlier: Option<&CorrectionFiles>) -> Result<CorrectionsPlace, String> {
-    let folder = place.folder();
+fn prepare_corrections(
+    place: &ResultsPlace,
+    earlier: Option<&CorrectionFiles>,
+    time: usize,
+) -> Result<CorrectionsPlace, String> {
+    // Those that were begun before another folder was chosen are continued where they are.
+    let begun = earlier.and_then(|files| files.journal.parent().map(Path::to_owned));
+    let begun = begun.or_else(|| place.folder_of_corrections(time));
+    let own = place.folder();
+    let folder = begun.unwrap_or_else(|| own.clone());
     create_folder(&folder)?;
     let bases = earlier.map(|files| {
         let kept = [&files.labels, &files.base].into_iter().filter(|path| path.is_file());
         kept.map(|path| Base::File(path.clone())).chain([Base::Empty]).collect()
     });
-    let files = (place.times < 2).then(|| CorrectionFiles::existing(&folder, &place.stem));
-    Ok(CorrectionsPlace { folder, files, bases })
+    let files = (place.times < 2).then(|| place.correction_files(&folder, time));
+    Ok(CorrectionsPlace { is_elsewhere: folder != own, folder, files, bases })
 }
 
 fn prepare_training(job: &TrainJob, name: Option<&str>) -> Result<Box<TrainJob>, String> {

@@ -108,14 +108,19 @@ impl Workbench {
     /// Passes the result of work for a document to the state that asked for it.
     fn handle_document_event(&mut self, document: u64, event: DocumentEvent) -> Effects {
         match event {
-            DocumentEvent::ResultsFound(found) => self.jobs.results_found(document, *found),
+            DocumentEvent::ResultsFound(found) => self.jobs.results_found(document, *found, &self.documents),
             DocumentEvent::PredictionReady(folder) => {
                 self.jobs.prediction_ready(document, folder, &self.documents, &self.display)
             }
             DocumentEvent::MeasurementReady { labels, time, target } => {
                 self.jobs.measurement_ready(document, labels, time, target, &self.documents, &self.display)
             }
-            DocumentEvent::CorrectionsReady(place) => self.corrections.ready(document, place, &self.documents),
+            DocumentEvent::CorrectionsReady(place) => {
+                if let (Ok(place), Some(shown)) = (&place, self.documents.get(document)) {
+                    self.jobs.remember_folder((shown.path.clone(), shown.series), &place.folder);
+                }
+                self.corrections.ready(document, place, &self.documents)
+            }
             DocumentEvent::SetAside(moved) => {
                 if let Ok(SetAside { labels: Some((from, to)), .. }) = &moved {
                     self.documents.labels_moved(document, from, to);

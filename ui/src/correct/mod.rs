@@ -227,8 +227,8 @@ impl Corrections {
         effects: &mut Effects,
     ) {
         let Some(document) = documents.get(id) else { return };
-        let (place, earlier) = (jobs.place(document), earlier.map(Box::new));
-        effects.disk_for(id, DocumentEffect::PrepareCorrections { place, earlier });
+        let (place, earlier, time) = (jobs.place(document), earlier.map(Box::new), document.time);
+        effects.disk_for(id, DocumentEffect::PrepareCorrections { place, earlier, time });
     }
 
     /// Opens the corrections of a document once their folder exists.
@@ -243,6 +243,11 @@ impl Corrections {
                 return effects;
             }
         };
+        if place.is_elsewhere {
+            let details =
+                format!("They are in {}, which was the results folder when they were begun.", place.folder.display());
+            effects.info("Corrections in another folder are continued", details);
+        }
         let files = place.files.unwrap_or_else(|| correction_files(document, &place.folder));
         let labels = documents.labels_to_correct(id);
         let base = labels.map_or(Base::Empty, |path| Base::File(path.to_owned()));

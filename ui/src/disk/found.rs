@@ -1,6 +1,6 @@
 //! Results of earlier jobs on a stack, found when it is opened.
 
-use super::ResultsPlace;
+use super::place::{ResultsPlace, modified};
 use crate::correct::files::CorrectionFiles;
 use crate::documents::Predicted;
 use crate::jobs::SavedOptions;
@@ -12,18 +12,30 @@ use cytoscope_pipeline::{Artifact, ArtifactKind, JobError, OutputTensor, PARQUET
 use cytoscope_storage::target::extension;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Suffix of the stem of corrected labels.
 const CORRECTED: &str = "_corrected";
 
+/// Labels with their table, if they were measured.
+pub(crate) type LabelSet = Vec<Artifact>;
+
 /// Results of earlier jobs on a stack.
 pub(crate) struct FoundResults {
-    /// The results folder of the stack.
+    /// The folder of new results of the stack.
     pub(crate) folder: PathBuf,
+    /// Folders that have results of the stack.
+    pub(crate) known: Vec<PathBuf>,
+    /// Folders other than that of new results, if some of the results to show are in them.
+    pub(crate) elsewhere: Vec<PathBuf>,
     /// The results to show.
     pub(crate) outputs: Vec<Artifact>,
     /// Labels that were saved for a single time point, with their table if they were measured, by time point.
-    pub(crate) by_time: BTreeMap<usize, Vec<Artifact>>,
+    pub(crate) by_time: BTreeMap<usize, LabelSet>,
+    /// All labels of the time points that have others than those to show; 0 in a stack with a single time point.
+    pub(crate) choices: BTreeMap<usize, Vec<LabelSet>>,
+    /// Corrected labels that are not shown because newer labels are.
+    pub(crate) older_corrections: Vec<PathBuf>,
     /// The time point to which the latest prediction of a time series was limited; `None` if it has all.
     pub(crate) only_time: Option<usize>,
     /// Settings with which the latest prediction found objects.
@@ -35,9 +47,57 @@ pub(crate) struct FoundResults {
 }
 
 impl FoundResults {
-    /// Finds the results of an earlier prediction of a stack, its corrected labels, and those saved for single time points.
+    /// Finds the results of an earlier prediction of a stack, its corrected labels, and those saved for single time points. If
+    /// several folders have results, the newest are shown.
     pub(super) fn of(place: &ResultsPlace) -> Self {
-        let folder = place.folder();
+        let (folder, others, is_series) = (place.folder(), place.other_folders(), place.times > 1);
+        let mut found = FolderResults::of(place, &folder);
+        let mut corrected_times = journal_times(place, &folder);
+        let mut known: Vec<PathBuf> = found.has_any().then(|| folder.clone()).into_iter().collect();
+        for other in &others {
+            corrected_times.extend(journal_times(place, other));
+            let mut older = FolderResults::of(place, other);
+            known.extend(older.has_any().then(|| other.clone()));
+            if older.written() > found.written() {
+                std::mem::swap(&mut found, &mut older);
+            }
+            found.take_over(older, is_series);
+        }
+        let older_corrections = found.complete_choices(is_series);
+        let FolderResults { outputs, by_time, choices, only_time, predicted, saved_options } = found;
+        let shown: Vec<&Artifact> = outputs.iter().chain(by_time.values().flatten()).collect();
+        let is_elsewhere =
+            |other: &PathBuf| shown.iter().any(|a| a.path.starts_with(other) && !a.path.starts_with(&folder));
+        let elsewhere = others.into_iter().filter(is_elsewhere).collect();
+        Self {
+            elsewhere,
+            folder,
+            known,
+            outputs,
+            by_time,
+            choices,
+            older_corrections,
+            only_time,
+            predicted,
+            saved_options,
+            corrected_times,
+        }
+    }
+}
+
+/// Results of earlier jobs on a stack in one folder, and then labels of further folders.
+struct FolderResults {
+    outputs: Vec<Artifact>,
+    by_time: BTreeMap<usize, LabelSet>,
+    /// Labels other than those to show.
+    choices: BTreeMap<usize, Vec<LabelSet>>,
+    only_time: Option<usize>,
+    predicted: Predicted,
+    saved_options: BTreeMap<usize, SavedOptions>,
+}
+
+impl FolderResults {
+    fn of(place: &ResultsPlace, folder: &Path) -> Self {
         let record = folder.join(ArtifactKind::Provenance.file_name(&place.stem));
         let read = |record: PathBuf| {
             let unread = |error: &JobError| tracing::warn!("the results of a prediction are not shown: {error}");
@@ -48,33 +108,104 @@ impl FoundResults {
         let is_of = |r: &Provenance| r.job.inputs.iter().chain([&r.input.path]).any(|path| *path == place.stack);
         let prediction = record.filter(is_of);
         let predicted = prediction.as_ref().map(predicted).unwrap_or_default();
-        let is_beside = place.beside().as_deref() == Some(folder.as_path());
-        let search = Search { place, prediction, is_beside };
-        let (mut outputs, mut by_time) = (search.outputs(&folder), search.by_time(&folder));
-        let saved_options = search.saved_options(&folder, by_time.keys().copied());
+        let search = Search { place, prediction, is_own: place.is_own(folder) };
+        let (mut outputs, other) = search.outputs(folder);
+        let (mut by_time, mut choices) = search.by_time(folder);
+        if place.times < 2 {
+            choices.extend(other.map(|other| (0, vec![other])));
+        }
+        let saved_options = search.saved_options(folder, by_time.keys().copied());
         let only_time = search.only_time();
         if let Some(time) = only_time {
             let is_of_objects = |a: &Artifact| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table);
             let (objects, others): (Vec<_>, Vec<_>) = outputs.into_iter().partition(is_of_objects);
             outputs = others;
-            if !objects.is_empty() {
-                by_time.entry(time).or_insert(objects);
+            if by_time.contains_key(&time) {
+                choices.entry(time).or_default().extend(label_set(&objects));
+            } else if !objects.is_empty() {
+                by_time.insert(time, objects);
             }
         }
-        let corrected_times = corrected_times(place, &folder);
-        Self { folder, outputs, by_time, only_time, predicted, saved_options, corrected_times }
+        Self { outputs, by_time, choices, only_time, predicted, saved_options }
+    }
+
+    fn has_any(&self) -> bool {
+        !self.outputs.is_empty() || !self.by_time.is_empty()
+    }
+
+    /// When the newest result of the whole stack was written, or of the time point to which its prediction was limited.
+    fn written(&self) -> Option<SystemTime> {
+        let limited = self.only_time.and_then(|time| self.by_time.get(&time));
+        self.outputs.iter().chain(limited.into_iter().flatten()).filter_map(|a| modified(&a.path)).max()
+    }
+
+    /// Adds the labels of another folder. Those of a single time point are shown if they are newer.
+    fn take_over(&mut self, other: Self, is_series: bool) {
+        for (time, sets) in other.choices {
+            self.choices.entry(time).or_default().extend(sets);
+        }
+        if !is_series {
+            self.choices.entry(0).or_default().extend(label_set(&other.outputs));
+            return;
+        }
+        for (time, set) in other.by_time {
+            let shown = self.by_time.get(&time).unwrap_or(&self.outputs);
+            let other = match labels_written(&set) > labels_written(shown) {
+                true => self.by_time.insert(time, set),
+                false => Some(set),
+            };
+            self.choices.entry(time).or_default().extend(other);
+        }
+    }
+
+    /// Adds the labels to show to the others of the same time point. Returns the corrected labels for which newer ones are shown.
+    fn complete_choices(&mut self, is_series: bool) -> Vec<PathBuf> {
+        self.choices.retain(|_, sets| !sets.is_empty());
+        let corrected = |set: &LabelSet| labels_of(set).filter(|path| is_corrected(path)).map(Path::to_owned);
+        let mut older = Vec::new();
+        for (time, sets) in &mut self.choices {
+            let shown = if is_series { self.by_time.get(time).cloned() } else { label_set(&self.outputs) };
+            if shown.as_ref().is_none_or(|shown| corrected(shown).is_none()) {
+                older.extend(sets.iter().filter_map(corrected));
+            }
+            sets.extend(shown);
+        }
+        older
     }
 }
 
-/// The time points of a stack that have a journal of corrections.
-fn corrected_times(place: &ResultsPlace, folder: &Path) -> BTreeSet<usize> {
+/// The labels among results, with their table; `None` without labels.
+fn label_set(results: &[Artifact]) -> Option<LabelSet> {
+    labels_of(results)?;
+    let is_of_objects = |a: &&Artifact| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table);
+    Some(results.iter().filter(is_of_objects).cloned().collect())
+}
+
+/// The file of the labels among results.
+fn labels_of(results: &[Artifact]) -> Option<&Path> {
+    results.iter().find(|a| a.kind == ArtifactKind::Labels).map(|a| a.path.as_path())
+}
+
+/// When the labels among results were written.
+fn labels_written(results: &[Artifact]) -> Option<SystemTime> {
+    labels_of(results).and_then(modified)
+}
+
+/// Whether a file is named as corrected labels.
+fn is_corrected(labels: &Path) -> bool {
+    let name = labels.file_name().and_then(|name| name.to_str()).and_then(ArtifactKind::from_name);
+    name.is_some_and(|(_, stem)| stem.ends_with(CORRECTED))
+}
+
+/// The time points of a stack that have a journal of corrections in a folder.
+fn journal_times(place: &ResultsPlace, folder: &Path) -> BTreeSet<usize> {
     if place.times < 2 {
-        let journal = CorrectionFiles::existing(folder, &place.stem).journal;
+        let journal = place.correction_files(folder, 0).journal;
         return journal.exists().then_some(0).into_iter().collect();
     }
     let journal_time = |name: &str| {
         let time: usize = name.strip_suffix(".corrections")?.rsplit_once("_t")?.1.parse().ok()?;
-        let journal = CorrectionFiles::of(folder, &place.stem, Some(time)).journal;
+        let journal = place.correction_files(folder, time).journal;
         let is_journal = journal.file_name().is_some_and(|expected| expected == name);
         (time < place.times && is_journal).then_some(time)
     };
@@ -100,8 +231,8 @@ struct Search<'a> {
     place: &'a ResultsPlace,
     /// The record of the latest prediction of the stack into the folder; `None` if there is none.
     prediction: Option<Provenance>,
-    /// Whether the folder is the one beside the stack.
-    is_beside: bool,
+    /// Whether files in the folder with the stem of the stack are known to be its own.
+    is_own: bool,
 }
 
 impl Search<'_> {
@@ -121,8 +252,8 @@ impl Search<'_> {
         outputs.map(|output| output.path.file_name()).any(|name| name == path.file_name())
     }
 
-    /// The results that belong to all time points.
-    fn outputs(&self, folder: &Path) -> Vec<Artifact> {
+    /// The results that belong to all time points, and labels other than those to show.
+    fn outputs(&self, folder: &Path) -> (Vec<Artifact>, Option<LabelSet>) {
         let stem = self.place.stem.as_str();
         let mut existing = Artifact::existing(folder, stem);
         // Tables are shown from CSV. Labels are not shown with the map of an earlier prediction, from which other objects
@@ -132,37 +263,46 @@ impl Search<'_> {
             kind => !kind.is_maps() || self.is_from_latest(&a.path),
         });
         // If there are several, in other formats or of other versions, the newest are used.
-        let written = |a: &&Artifact| std::fs::metadata(&a.path).and_then(|meta| meta.modified()).ok();
-        let newest = |is: &dyn Fn(ArtifactKind) -> bool| existing.iter().filter(|a| is(a.kind)).max_by_key(written);
+        let newest = |is: &dyn Fn(ArtifactKind) -> bool| {
+            existing.iter().filter(|a| is(a.kind)).max_by_key(|a| modified(&a.path))
+        };
         let files = [
             newest(&|kind| kind.is_maps()),
             newest(&|kind| kind == ArtifactKind::Labels),
             newest(&|kind| kind == ArtifactKind::Table),
         ];
-        let files: Vec<Artifact> = files.into_iter().flatten().cloned().collect();
-        // Corrected labels take precedence over predicted ones.
+        let files: Vec<Artifact> = files.into_iter().flatten().filter(|_| self.has_results()).cloned().collect();
         let corrected = CorrectionFiles::existing(folder, stem).labels;
-        if !corrected.is_file() || !(self.has_results() || self.is_beside) {
-            return if self.has_results() { files } else { Vec::new() };
+        if !corrected.is_file() || !(self.has_results() || self.is_own) {
+            return (files, None);
         }
+        let (predicted, is_newer) = (label_set(&files), self.are_objects_newer(folder, stem, &corrected));
         let corrected = measured(corrected);
+        if predicted.is_some() && is_newer {
+            return (files, Some(corrected));
+        }
         // The table of corrected labels takes precedence over the table of the prediction.
         let is_replaced = |kind: ArtifactKind| corrected.iter().any(|a| a.kind == kind);
-        let mut all: Vec<Artifact> = files.into_iter().filter(|a| self.has_results() && !is_replaced(a.kind)).collect();
+        let mut all: Vec<Artifact> = files.into_iter().filter(|a| !is_replaced(a.kind)).collect();
         all.extend(corrected);
-        all
+        (all, predicted)
     }
 
-    /// The labels that were saved for single time points, with their tables.
-    fn by_time(&self, folder: &Path) -> BTreeMap<usize, Vec<Artifact>> {
+    /// The labels that were saved for single time points, with their tables, and labels other than those to show.
+    fn by_time(&self, folder: &Path) -> (BTreeMap<usize, LabelSet>, BTreeMap<usize, Vec<LabelSet>>) {
+        let (mut shown, mut others) = (BTreeMap::new(), BTreeMap::new());
         if self.place.times < 2 {
-            return BTreeMap::new();
+            return (shown, others);
         }
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let times: BTreeSet<usize> = names.filter_map(|name| parse_time_point(&name, &self.place.stem)).collect();
-        let times = times.into_iter().filter(|time| *time < self.place.times);
-        times.filter_map(|time| Some((time, measured(self.time_point_labels(folder, time)?)))).collect()
+        for time in times.into_iter().filter(|time| *time < self.place.times) {
+            let Some((labels, other)) = self.time_point_labels(folder, time) else { continue };
+            shown.insert(time, measured(labels));
+            others.extend(other.map(|other| (time, vec![measured(other)])));
+        }
+        (shown, others)
     }
 
     /// Settings of objects that were found again in the maps of the prediction and saved: those of the stack, or of some of
@@ -177,15 +317,29 @@ impl Search<'_> {
 
     /// Settings of the objects that were saved under a stem after the latest prediction of the stack; `None` if there are none.
     fn options_of(&self, folder: &Path, stem: &str) -> Option<SavedOptions> {
-        let path = record_path(&folder.join(ArtifactKind::Labels.file_name(stem)));
-        let Ok(AnyRecord::Job(record)) = read_any(&path) else { return None };
-        let is_current = self.prediction.as_ref()?.finished_unix_secs <= record.finished_unix_secs;
-        if record.kind != JobKind::Segment || !is_current || !self.has_read_stack(&record) {
-            return None;
-        }
+        let (path, record) = self.objects_record(folder, stem)?;
         let job: SegmentJob = record.job_again(&path, None, Overwrite::default()).ok()?;
         job.options.validate().ok()?;
         Some(SavedOptions { options: job.options, voxel_um: job.voxel_um })
+    }
+
+    /// The record of the objects that were saved under a stem after the latest prediction of the stack, and its path.
+    fn objects_record(&self, folder: &Path, stem: &str) -> Option<(PathBuf, Box<JobRecord>)> {
+        let path = record_path(&folder.join(ArtifactKind::Labels.file_name(stem)));
+        let Ok(AnyRecord::Job(record)) = read_any(&path) else { return None };
+        let is_current = self.prediction.as_ref()?.finished_unix_secs <= record.finished_unix_secs;
+        (record.kind == JobKind::Segment && is_current && self.has_read_stack(&record)).then_some((path, record))
+    }
+
+    /// Whether objects were saved under a stem after labels were corrected. A prediction, which may run unattended, does not
+    /// take the place of corrections; objects are saved by hand. Their record states when, also after the files were copied.
+    /// Corrections have no such record.
+    fn are_objects_newer(&self, folder: &Path, stem: &str, corrected: &Path) -> bool {
+        let Some((_, record)) = self.objects_record(folder, stem) else { return false };
+        let written = modified(corrected);
+        let since_1970 = written.and_then(|written| written.duration_since(SystemTime::UNIX_EPOCH).ok());
+        let objects_written = modified(&folder.join(ArtifactKind::Labels.file_name(stem)));
+        (Some(record.finished_unix_secs), objects_written) > (since_1970.map(|since| since.as_secs()), written)
     }
 
     /// Whether a job has read the stack.
@@ -193,18 +347,27 @@ impl Search<'_> {
         record.inputs.iter().any(|input| input.path == self.place.stack)
     }
 
-    /// The labels that were saved for a time point.
-    fn time_point_labels(&self, folder: &Path, time: usize) -> Option<PathBuf> {
+    /// The labels that were saved for a time point: the newer of objects and corrected labels, and the others.
+    fn time_point_labels(&self, folder: &Path, time: usize) -> Option<(PathBuf, Option<PathBuf>)> {
         let stem = format!("{}_t{time}", self.place.stem);
         if folder.join(ArtifactKind::Provenance.file_name(&stem)).is_file() {
             // These labels belong to another stack, whose name ends in the time point.
             return None;
         }
-        let corrected = CorrectionFiles::of(folder, &self.place.stem, Some(time)).labels;
-        if corrected.is_file() && (self.has_results() || self.is_beside) {
-            return Some(corrected);
+        let corrected = Some(self.place.correction_files(folder, time).labels);
+        let corrected = corrected.filter(|labels| labels.is_file() && (self.has_results() || self.is_own));
+        match (corrected, self.time_point_objects(folder, &stem)) {
+            (Some(corrected), Some(objects)) => match self.are_objects_newer(folder, &stem, &corrected) {
+                true => Some((objects, Some(corrected))),
+                false => Some((corrected, Some(objects))),
+            },
+            (corrected, objects) => corrected.or(objects).map(|labels| (labels, None)),
         }
-        let labels = Artifact::existing(folder, &stem).into_iter().find(|a| a.kind == ArtifactKind::Labels)?.path;
+    }
+
+    /// The objects that were saved for a time point under a stem.
+    fn time_point_objects(&self, folder: &Path, stem: &str) -> Option<PathBuf> {
+        let labels = Artifact::existing(folder, stem).into_iter().find(|a| a.kind == ArtifactKind::Labels)?.path;
         let is_current = match read_any(&record_path(&labels)) {
             Ok(AnyRecord::Job(record)) => {
                 // A later prediction takes precedence over objects that were saved before.
@@ -235,189 +398,4 @@ fn parse_time_point(name: &str, stem: &str) -> Option<usize> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test")]
-mod tests {
-    use super::*;
-    use std::collections::BTreeMap;
-
-    /// Names of the results that are found for single time points.
-    fn time_point_names(place: &ResultsPlace) -> BTreeMap<usize, Vec<String>> {
-        let name = |a: Artifact| a.path.file_name().unwrap().to_string_lossy().into_owned();
-        let found = FoundResults::of(place).by_time.into_iter();
-        found.map(|(time, all)| (time, all.into_iter().map(name).collect())).collect()
-    }
-
-    #[test]
-    fn maps_are_found_only_if_the_latest_prediction_has_written_them() {
-        let home = tempfile::tempdir().unwrap();
-        let folder = home.path().join("cytoscope");
-        std::fs::create_dir(&folder).unwrap();
-        let stack = home.path().join("cells.tif");
-        for name in ["cells_probability.tif", "cells_labels.tif"] {
-            std::fs::write(folder.join(name), "").unwrap();
-        }
-        let place = ResultsPlace { stack: stack.clone(), stem: "cells".to_owned(), times: 1, chosen: None };
-        let kinds_after = |written: &[&str]| {
-            let record = serde_json::json!({
-                "program": "p", "fingerprint": "f", "job": {"inputs": [&stack], "model": "m", "out": &folder},
-                "model": {"name": "m", "path": "m", "fingerprint": "f"},
-                "input": {"path": &stack, "bytes": 1, "modified_unix_secs": 1}, "outputs": written,
-                "device": {}, "plan": {}, "objects": [], "finished_unix_secs": 5
-            });
-            std::fs::write(folder.join("cells_provenance.json"), record.to_string()).unwrap();
-            FoundResults::of(&place).outputs.into_iter().map(|a| a.kind).collect::<Vec<_>>()
-        };
-        let both = [ArtifactKind::Probability, ArtifactKind::Labels];
-        assert_eq!(kinds_after(&["/moved/cells_probability.tif", "/moved/cells_labels.tif"]), both);
-        assert_eq!(kinds_after(&["/moved/cells_labels.tif"]), [ArtifactKind::Labels]);
-    }
-
-    #[test]
-    fn journals_of_corrections_are_found_by_time_point() {
-        let home = tempfile::tempdir().unwrap();
-        let folder = home.path().join("cytoscope");
-        std::fs::create_dir(&folder).unwrap();
-        for name in ["cells.corrections", "cells_t2.corrections", "cells_t9.corrections", "other_t1.corrections"] {
-            std::fs::write(folder.join(name), "").unwrap();
-        }
-        let found = |times: usize| {
-            let stack = home.path().join("cells.tif");
-            let place = ResultsPlace { stack, stem: "cells".to_owned(), times, chosen: None };
-            FoundResults::of(&place).corrected_times
-        };
-        assert_eq!((found(1), found(4)), (BTreeSet::from([0]), BTreeSet::from([2])));
-    }
-
-    #[test]
-    fn labels_of_a_prediction_of_one_time_point_belong_to_it() {
-        let home = tempfile::tempdir().unwrap();
-        let folder = home.path().join("cytoscope");
-        std::fs::create_dir(&folder).unwrap();
-        let stack = home.path().join("cells.tif");
-        for name in ["cells_labels.tif", "cells_objects.csv"] {
-            std::fs::write(folder.join(name), "").unwrap();
-        }
-        let found_after = |time: Option<usize>, times: usize| {
-            let record = serde_json::json!({
-                "program": "p", "fingerprint": "f",
-                "job": {"inputs": [&stack], "model": "m", "out": &folder, "time": time},
-                "model": {"name": "m", "path": "m", "fingerprint": "f"},
-                "input": {"path": &stack, "bytes": 1, "modified_unix_secs": 1}, "outputs": [],
-                "device": {}, "plan": {}, "objects": [], "finished_unix_secs": 5
-            });
-            std::fs::write(folder.join("cells_provenance.json"), record.to_string()).unwrap();
-            let place = ResultsPlace { stack: stack.clone(), stem: "cells".to_owned(), times, chosen: None };
-            let found = FoundResults::of(&place);
-            (found.outputs.len(), found.by_time.get(&2).map_or(0, Vec::len))
-        };
-        assert_eq!(found_after(Some(2), 6), (0, 2));
-        assert_eq!(found_after(None, 6), (2, 0));
-        assert_eq!(found_after(Some(0), 1), (2, 0));
-    }
-
-    #[test]
-    fn settings_of_objects_that_were_saved_after_the_prediction_are_found() {
-        let home = tempfile::tempdir().unwrap();
-        let folder = home.path().join("cytoscope");
-        std::fs::create_dir(&folder).unwrap();
-        let stack = home.path().join("cells.tif");
-        let prediction = serde_json::json!({
-            "program": "p", "fingerprint": "f", "job": {"inputs": [&stack], "model": "m", "out": &folder},
-            "model": {"name": "m", "path": "m", "fingerprint": "f"},
-            "input": {"path": &stack, "bytes": 1, "modified_unix_secs": 1}, "outputs": [],
-            "device": {}, "plan": {}, "objects": [], "finished_unix_secs": 5
-        });
-        std::fs::write(folder.join("cells_provenance.json"), prediction.to_string()).unwrap();
-        let found_after = |name: &str, options: serde_json::Value, finished: u64, times: usize| {
-            let labels = folder.join(name);
-            let input = serde_json::json!({"path": &stack, "bytes": 1, "modified_unix_secs": 1});
-            let job = serde_json::json!({"map": folder.join("cells_probability.tif"), "options": options});
-            let record = serde_json::json!({
-                "program": "p", "kind": "segment", "job": job, "inputs": [input], "outputs": [],
-                "finished_unix_secs": finished
-            });
-            std::fs::write(&labels, "").unwrap();
-            std::fs::write(record_path(&labels), record.to_string()).unwrap();
-            let place = ResultsPlace { stack: stack.clone(), stem: "cells".to_owned(), times, chosen: None };
-            let found = FoundResults::of(&place).saved_options;
-            found.into_iter().map(|(time, saved)| (time, saved.options.drop_border)).collect::<Vec<_>>()
-        };
-        let excluded = serde_json::json!({"drop_border": true});
-        assert_eq!(found_after("cells_labels.tif", excluded.clone(), 6, 1), [(0, true)]);
-        // A later prediction has replaced the objects, and invalid settings are not used.
-        assert!(found_after("cells_labels.tif", excluded.clone(), 4, 1).is_empty());
-        assert!(found_after("cells_labels.tif", serde_json::json!({"smooth_um": -1.0}), 6, 1).is_empty());
-        assert_eq!(found_after("cells_t2_labels.tif", excluded, 6, 3), [(2, true)]);
-    }
-
-    #[test]
-    fn results_of_a_prediction_whose_input_was_given_as_a_relative_path_are_found() {
-        let home = tempfile::tempdir().unwrap();
-        let folder = home.path().join("cytoscope");
-        std::fs::create_dir(&folder).unwrap();
-        std::fs::write(folder.join("cells_labels.tif"), "").unwrap();
-        let place =
-            ResultsPlace { stack: home.path().join("cells.tif"), stem: "cells".to_owned(), times: 1, chosen: None };
-        let found_after = |predicted: &Path| {
-            let record = serde_json::json!({
-                "program": "p", "fingerprint": "f", "job": {"inputs": [predicted], "model": "m", "out": &folder},
-                "model": {"name": "m", "path": "m", "fingerprint": "f"},
-                "input": {"path": "cells.tif", "bytes": 1, "modified_unix_secs": 1}, "outputs": [],
-                "device": {}, "plan": {}, "objects": [], "finished_unix_secs": 5
-            });
-            std::fs::write(folder.join("cells_provenance.json"), record.to_string()).unwrap();
-            FoundResults::of(&place).outputs.len()
-        };
-        assert_eq!(found_after(&place.stack), 1);
-        assert_eq!(found_after(&home.path().join("other/cells.tif")), 0);
-    }
-
-    #[test]
-    fn labels_of_single_time_points_are_found_unless_they_are_those_of_another_stack() {
-        let home = tempfile::tempdir().unwrap();
-        let folder = home.path().join("cytoscope");
-        std::fs::create_dir(&folder).unwrap();
-        let place = |times| ResultsPlace {
-            stack: home.path().join("cells.tif"),
-            stem: "cells".to_owned(),
-            times,
-            chosen: None,
-        };
-        let record = |stack: &Path| {
-            let input = serde_json::json!({"path": stack, "bytes": 1, "modified_unix_secs": 1});
-            let record = serde_json::json!({
-                "program": "p", "kind": "segment", "job": {}, "inputs": [input], "outputs": [], "finished_unix_secs": 5
-            });
-            record.to_string()
-        };
-        let (own, other) = (record(&place(1).stack), record(&home.path().join("other/cells.tif")));
-        let files = [
-            ("cells_t0_corrected_labels.tif", ""),
-            ("cells_t1_labels.tif", ""),
-            ("cells_t1_labels.tif_provenance.json", own.as_str()),
-            ("cells_t1_objects.csv", ""),
-            // Corrected labels take precedence.
-            ("cells_t2_labels.tif", ""),
-            ("cells_t2_labels.tif_provenance.json", own.as_str()),
-            ("cells_t2_corrected_labels.tif", ""),
-            ("cells_t2_corrected_objects.csv", ""),
-            // The objects of another stack, and the prediction of one that is named after a time point.
-            ("cells_t3_labels.tif", ""),
-            ("cells_t3_labels.tif_provenance.json", other.as_str()),
-            ("cells_t4_labels.tif", ""),
-            ("cells_t4_provenance.json", "{}"),
-            // Neither is a time point of the stack.
-            ("cells_t05_labels.tif", ""),
-            ("cells_t99_corrected_labels.tif", ""),
-        ];
-        files.iter().for_each(|(name, text)| std::fs::write(folder.join(name), text).unwrap());
-        let expected = [
-            (0, vec!["cells_t0_corrected_labels.tif"]),
-            (1, vec!["cells_t1_objects.csv", "cells_t1_labels.tif"]),
-            (2, vec!["cells_t2_corrected_objects.csv", "cells_t2_corrected_labels.tif"]),
-        ];
-        let expected = expected.map(|(time, names)| (time, names.into_iter().map(str::to_owned).collect::<Vec<_>>()));
-        assert_eq!(time_point_names(&place(6)), BTreeMap::from(expected));
-        assert!(time_point_names(&place(1)).is_empty());
-    }
-}
+mod tests;

@@ -165,6 +165,13 @@ pub(crate) enum DocumentsAction {
         /// Files, values or live output to show.
         output: Box<JobOutput>,
     },
+    /// Sets the labels on the disk that can be chosen, each with its table, by time point.
+    SetLabelChoices {
+        /// Id of the document.
+        document: u64,
+        /// Those of the time points with several; 0 in a stack with a single time point.
+        choices: BTreeMap<usize, Vec<Vec<Artifact>>>,
+    },
     /// Removes the growing outputs of predictions of all other documents.
     KeepLive(BTreeSet<u64>),
     /// Shows the labels of a correction session.

@@ -53,6 +53,8 @@ pub(crate) struct Documents {
     opening_preview: BTreeMap<u64, (PathBuf, usize)>,
     /// Results on disk of documents with several time points.
     saved: BTreeMap<u64, SavedResults>,
+    /// Labels on disk that can be chosen, each with its table, by document and time point.
+    label_choices: BTreeMap<u64, BTreeMap<usize, Vec<Vec<Artifact>>>>,
     /// Files of labels that the user has added to documents. Other labels may have replaced them on screen since.
     added_labels: BTreeMap<u64, PathBuf>,
     /// Files of added labels that stay on screen when the results of documents that were opened again are found.
@@ -79,6 +81,7 @@ impl Documents {
             opening_live: BTreeMap::new(),
             opening_preview: BTreeMap::new(),
             saved: BTreeMap::new(),
+            label_choices: BTreeMap::new(),
             added_labels: BTreeMap::new(),
             kept_labels: BTreeMap::new(),
             playing: None,
@@ -212,6 +215,9 @@ impl Documents {
                     labels.visible = true;
                 }
             }
+            DocumentsAction::SetLabelChoices { document, choices } => {
+                self.label_choices.insert(document, choices);
+            }
             DocumentsAction::LabelsSaved { document, path, time, is_open } => {
                 self.labels_saved(document, path, time, is_open);
             }
@@ -243,6 +249,7 @@ impl Documents {
         self.opening_live.remove(&gone.id);
         self.opening_preview.remove(&gone.id);
         self.saved.remove(&gone.id);
+        self.label_choices.remove(&gone.id);
         self.added_labels.remove(&gone.id);
         self.kept_labels.remove(&gone.id);
         self.active = self.all.get(at.min(self.all.len().saturating_sub(1))).map(|d| d.id);
@@ -337,7 +344,10 @@ impl Documents {
             JobOutput::Measured { labels, table } => self.show_measured(id, &labels, table),
             JobOutput::Live(output) => self.show_live(id, output, effects),
             JobOutput::Preview(time, report) => self.open_preview(id, time, report, effects),
-            JobOutput::Kept(time, outputs) => self.show_kept(id, time, outputs),
+            JobOutput::Kept(time, outputs) => {
+                self.add_label_choice(id, time, &outputs);
+                self.show_kept(id, time, outputs);
+            }
             JobOutput::Predicted(predicted) => {
                 if let Some(document) = self.get_mut(id) {
                     document.object_size.found = predicted.diameter.or(document.object_size.found);

@@ -198,6 +198,7 @@ impl Documents {
                 }
                 self.loader.forget(old.id);
                 self.saved.remove(&old.id);
+                self.label_choices.remove(&old.id);
                 if let Some(preview) = &old.preview {
                     self.loader.forget(preview.source_id);
                 }

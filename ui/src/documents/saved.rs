@@ -207,10 +207,32 @@ impl Documents {
         }
     }
 
+    /// The labels on disk of the shown time point of a document that are not on screen, each with its table if it was measured.
+    pub(crate) fn other_labels(&self, id: u64) -> impl Iterator<Item = (&Path, &[Artifact])> {
+        let document = self.get(id);
+        let choices = document.and_then(|document| self.label_choices.get(&id)?.get(&document.time));
+        let labels = choices.into_iter().flatten();
+        let labels = labels.filter_map(|set| Some((first_path(set, ArtifactKind::Labels)?, set.as_slice())));
+        let shown = document.and_then(Document::labels_path);
+        labels.filter(move |(path, _)| Some(*path) != shown)
+    }
+
+    /// Adds labels on disk to those of a time point that can be chosen. `results` may have a table of them.
+    pub(super) fn add_label_choice(&mut self, id: u64, time: usize, results: &[Artifact]) {
+        let Some(labels) = first_path(results, ArtifactKind::Labels) else { return };
+        let choices = self.label_choices.entry(id).or_default().entry(time).or_default();
+        match choices.iter_mut().find(|set| first_path(set, ArtifactKind::Labels) == Some(labels)) {
+            Some(known) if known.len() > results.len() => {}
+            Some(known) => *known = results.to_vec(),
+            None => choices.push(results.to_vec()),
+        }
+    }
+
     /// Notes where corrected labels of a time point were saved. Those of a session that is still open are on screen.
     pub(super) fn labels_saved(&mut self, id: u64, path: PathBuf, time: usize, is_open: bool) {
+        let labels = vec![Artifact::new(ArtifactKind::Labels, &path)];
+        self.add_label_choice(id, time, &labels);
         if self.is_series(id) {
-            let labels = vec![Artifact::new(ArtifactKind::Labels, &path)];
             self.saved.entry(id).or_default().by_time.insert(time, labels);
         }
         if let Some(document) = self.get_mut(id).filter(|_| is_open) {
@@ -224,6 +246,8 @@ impl Documents {
         if let Some(saved) = self.saved.get_mut(&id) {
             saved.labels_moved(from, to);
         }
+        let choices = self.label_choices.get_mut(&id).into_iter().flat_map(BTreeMap::values_mut).flatten().flatten();
+        choices.filter(|a| a.path == from).for_each(|a| a.path = to.to_owned());
         let Some(document) = self.get_mut(id) else { return };
         if document.saved_labels.as_deref() == Some(from) {
             document.saved_labels = Some(to.to_owned());

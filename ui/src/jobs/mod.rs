@@ -93,6 +93,11 @@ pub(crate) struct Jobs {
     chosen_folder: Option<PathBuf>,
     /// Results folders of the documents, unless the user has chosen one.
     folders: BTreeMap<u64, PathBuf>,
+    /// Folders with results of stacks that this window has written or found, oldest first, by file and series. They are found
+    /// there again, whichever folder is chosen later.
+    known_folders: BTreeMap<(PathBuf, usize), Vec<PathBuf>>,
+    /// What notifications have said about the results of the documents that were found.
+    noted: BTreeMap<u64, BTreeSet<PathBuf>>,
     /// Time points of the documents that had a journal of corrections when their results were looked for.
     corrected_times: BTreeMap<u64, BTreeSet<usize>>,
     /// Segmentation options of the documents.
@@ -145,6 +150,8 @@ impl Jobs {
             copies: BTreeSet::new(),
             chosen_folder: None,
             folders: BTreeMap::new(),
+            known_folders: BTreeMap::new(),
+            noted: BTreeMap::new(),
             corrected_times: BTreeMap::new(),
             objects: ObjectOptions::default(),
             estimated_from: BTreeMap::new(),
@@ -330,13 +337,22 @@ impl Jobs {
         self.chosen_folder.as_ref().or_else(|| self.folders.get(&document)).map(PathBuf::as_path)
     }
 
+    /// Remembers that results of a series of a file are in a folder.
+    pub(crate) fn remember_folder(&mut self, stack: (PathBuf, usize), folder: &Path) {
+        let known = self.known_folders.entry(stack).or_default();
+        known.retain(|other| other != folder);
+        known.push(folder.to_owned());
+    }
+
     /// Returns what determines the results folder of a document: its stack, and the folder chosen by the user.
     pub(crate) fn place(&self, document: &Document) -> ResultsPlace {
+        let stack = (document.path.clone(), document.series);
         ResultsPlace {
             stack: document.path.clone(),
             stem: document.stem(),
             times: document.extents.times,
             chosen: self.chosen_folder.clone(),
+            known: self.known_folders.get(&stack).cloned().unwrap_or_default(),
         }
     }
 
@@ -386,6 +402,7 @@ impl Jobs {
     /// Forgets a document that was closed, and cancels its jobs. A notification reports that a prediction was canceled.
     fn forget_document(&mut self, id: u64, effects: &mut Effects) {
         self.folders.remove(&id);
+        self.noted.remove(&id);
         self.one_time.remove(&id);
         self.forget_input_files(id);
         self.corrected_times.remove(&id);
@@ -405,19 +422,50 @@ impl Jobs {
     }
 
     /// Stores the results folder of a document, and shows the results of earlier jobs.
-    pub(crate) fn results_found(&mut self, document: u64, found: FoundResults) -> Effects {
+    pub(crate) fn results_found(&mut self, id: u64, found: FoundResults, documents: &Documents) -> Effects {
         let mut effects = Effects::default();
-        self.folders.insert(document, found.folder);
-        self.corrected_times.insert(document, found.corrected_times);
-        self.objects.set_saved(document, found.saved_options);
+        let Some(document) = documents.get(id) else { return effects };
+        let stack = (document.path.clone(), document.series);
+        for folder in &found.known {
+            // Those that this window has written to are known, with their order.
+            if !self.known_folders.get(&stack).is_some_and(|known| known.contains(folder)) {
+                self.remember_folder(stack.clone(), folder);
+            }
+        }
+        self.note_other_results(id, &found, &mut effects);
+        self.folders.insert(id, found.folder);
+        self.corrected_times.insert(id, found.corrected_times);
+        self.objects.set_saved(id, found.saved_options);
         let output = JobOutput::Found {
             outputs: found.outputs,
             by_time: found.by_time,
             only_time: found.only_time,
             predicted: found.predicted,
         };
-        effects.act(DocumentsAction::Show { document, output: Box::new(output) });
+        effects.act(DocumentsAction::SetLabelChoices { document: id, choices: found.choices });
+        effects.act(DocumentsAction::Show { document: id, output: Box::new(output) });
         effects
+    }
+
+    /// Says, once for each document, which results are not where new ones go, and which corrections are not shown.
+    fn note_other_results(&mut self, id: u64, found: &FoundResults, effects: &mut Effects) {
+        let noted = self.noted.entry(id).or_default();
+        for folder in &found.elsewhere {
+            if noted.insert(folder.clone()) {
+                let (shown, new) = (folder.display(), found.folder.display());
+                let details = format!("The newest ones are in {shown}. New results are written to {new}.");
+                effects.info("Results of another folder are shown", details);
+            }
+        }
+        let older: Vec<&PathBuf> = found.older_corrections.iter().filter(|labels| !noted.contains(*labels)).collect();
+        if let Some(first) = older.first() {
+            let details = match older.len() {
+                1 => format!("{} is older. It can be shown under Layers.", first.display()),
+                n => format!("{n} files of corrected labels are older. They can be shown under Layers."),
+            };
+            effects.info("Objects that are newer than corrections are shown", details);
+        }
+        noted.extend(found.older_corrections.iter().cloned());
     }
 
     /// Stores the machine profiles; a file that cannot be used is reported.

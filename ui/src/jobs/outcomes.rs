@@ -151,6 +151,9 @@ impl Jobs {
             if let Some(folder) = report.outputs.first().and_then(|output| output.path.parent()) {
                 details.push_str(&format!(". The results are in {}", folder.display()));
             }
+            if let Some(folder) = report.outputs.first().and_then(|output| containing_maps(&output.path).parent()) {
+                self.remember_folder((report.input.clone(), report.series), folder);
+            }
             let mut title = format!("{what} in {:.1} s", report.seconds);
             if has_one && self.batch_done.is_empty() && !self.awaits_predictions() {
                 effects.success(title, details);

@@ -8,11 +8,12 @@ use crate::command::Command;
 use crate::data::composite::{Blending, ColorMap, Intensity, LabelStyle};
 use crate::data::histogram::Histogram;
 use crate::display::DisplayAction;
-use crate::document::{ChannelView, Document, DocumentChange, Overlay, Role};
-use crate::documents::DocumentsAction;
+use crate::document::{ChannelView, Document, DocumentChange, Overlay, Role, file_name};
+use crate::documents::{DocumentsAction, JobOutput};
 use crate::provenance::record_link;
 use crate::state::State;
 use crate::theme;
+use cytoscope_pipeline::predict::containing_maps;
 use eframe::egui::{self, Color32, Key, RichText, Sense, Stroke, StrokeKind, Ui, pos2, vec2};
 use egui_phosphor::regular as icon;
 
@@ -81,8 +82,23 @@ fn layers(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
         if let Some(result) = document.recorded_result(overlay).filter(|_| overlay.visible) {
             record_link(ui, state, overlay.title(), result, actions);
         }
+        if overlay.role == Role::Labels {
+            other_labels(ui, state, document, actions);
+        }
         if gone {
             actions.send(DocumentsAction::RemoveOverlay { document: id, role: overlay.role });
+        }
+    }
+}
+
+/// Offers the labels of the shown time point of a document that are on the disk and not on screen.
+fn other_labels(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
+    for (path, results) in state.documents.other_labels(document.id) {
+        let file = containing_maps(path);
+        if ui.link(format!("Show {}", item_text(&file_name(file)))).on_hover_text(file.display().to_string()).clicked()
+        {
+            let output = Box::new(JobOutput::Kept(document.time, results.to_vec()));
+            actions.send(DocumentsAction::Show { document: document.id, output });
         }
     }
 }
