@@ -7,7 +7,7 @@ use crate::gestures::{
     session_labels, stroke, voxel_positions, voxel_um, wait_for_tools,
 };
 use cytoscope_ui::data::plane::Orientation;
-use eframe::egui::Key;
+use eframe::egui::{Key, Modifiers};
 use std::collections::BTreeSet;
 
 /// Pointer error in voxels: positions are rounded to thousandths of a point.
@@ -384,6 +384,24 @@ fn fast_split_line_hits_a_thin_label() {
         "the label has two parts"
     );
     assert_eq!(label_positions(&after, 1).len() + label_positions(&after, 2).len(), label_positions(&before, 1).len());
+}
+
+#[test]
+fn keys_and_clicks_that_change_nothing_say_why() {
+    let mut fixture = Fixture::new();
+    fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::E);
+    fixture.until("the reason", |w| sees(w, "Save table is not available") && sees(w, "Open a stack first."));
+    let mut fixture = correcting_sample();
+    stroke(&mut fixture, (100.0, 40.0), (100.0, 90.0));
+    let drawn = session_labels(&fixture);
+    fixture.window.key_press_modifiers(Modifiers::COMMAND | Modifiers::SHIFT, Key::Z);
+    fixture.until("the reason", |w| sees(w, "Redo is not available") && sees(w, "There is no edit to redo."));
+    fixture.settle();
+    assert!(session_labels(&fixture) == drawn, "nor is anything undone");
+    press(&mut fixture, Key::M);
+    click_at(&mut fixture, 30.0, 60.0);
+    fixture.until("the reason", |w| sees(w, "There is no label here"));
+    assert!(fixture.sees("0 selected"), "{}", fixture.on_screen());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::disk::{DiskEffect, DiskEvent};
 use crate::display::{Dialog, Display, DisplayAction, PanelTask};
 use crate::document::{Document, Role};
 use crate::documents::{Documents, DocumentsAction};
-use crate::effect::Wake;
+use crate::effect::{Effects, Wake};
 use crate::executor::DiskExecutor;
 use crate::file_browser::browser_dialog;
 use crate::jobs::{Jobs, JobsAction};
@@ -361,6 +361,7 @@ impl Workbench {
         }
     }
 
+    /// Runs the commands whose keys were pressed. Those that are disabled say why.
     fn shortcuts(&mut self, ctx: &egui::Context) {
         let (state, panels, actions) = self.split();
         // A dialog that was opened in the last frame is not drawn yet.
@@ -378,6 +379,7 @@ impl Workbench {
         let keyed = all.flat_map(|c| c.shortcut().into_iter().chain(c.other_shortcut()).map(move |s| (c, s)));
         // Shortcuts with Shift first: those without it would consume them.
         let (shifted, plain): (Vec<_>, Vec<_>) = keyed.partition(|(_, s)| s.modifiers.shift);
+        let mut refused = Effects::default();
         for (command, shortcut) in shifted.into_iter().chain(plain) {
             // While a text field has the focus, plain letters and undo belong to it.
             let undoes = matches!(command, Command::Correct(EditAction::Undo | EditAction::Redo));
@@ -389,17 +391,23 @@ impl Workbench {
                 continue;
             }
             // Space, Enter and Escape belong to the focused widget, and to an open menu.
-            let presses = shortcut.modifiers.is_none()
-                && matches!(shortcut.logical_key, egui::Key::Space | egui::Key::Enter | egui::Key::Escape);
-            if presses && (has_menu || focused.is_some_and(|id| !panels.views.is_view(id))) {
+            if is_shared_key(&shortcut) && (has_menu || focused.is_some_and(|id| !panels.views.is_view(id))) {
                 continue;
             }
-            if state.is_enabled(command) && ctx.input_mut(|i| i.consume_shortcut(&shortcut)) {
+            let is_enabled = state.is_enabled(command);
+            if (!is_enabled && is_shared_key(&shortcut)) || !ctx.input_mut(|i| i.consume_shortcut(&shortcut)) {
+                continue;
+            }
+            if is_enabled {
                 // An open menu would stay in front of a dialog, and take its keys.
                 egui::Popup::close_all(ctx);
                 actions.command(command);
+            } else if let Some(reason) = state.reason_against_command(command) {
+                let title = state.current_title(command);
+                refused.info(format!("{} is not available", title.trim_end_matches('…')), reason);
             }
         }
+        self.carry_out(refused);
     }
 
     /// Draws dialogs and notifications; `center` is the area of the views.
@@ -444,6 +452,12 @@ impl Workbench {
         let effects = self.display.save_settings();
         self.carry_out(effects);
     }
+}
+
+/// Whether keys operate focused widgets and dialogs, besides being those of a command.
+fn is_shared_key(shortcut: &egui::KeyboardShortcut) -> bool {
+    let is_shared = matches!(shortcut.logical_key, egui::Key::Space | egui::Key::Enter | egui::Key::Escape);
+    shortcut.modifiers.is_none() && is_shared
 }
 
 impl eframe::App for Workbench {

@@ -301,7 +301,9 @@ impl FileBrowser {
         let path = match (self.spec.choice, row) {
             // A highlighted folder is opened, whatever name is typed.
             (Choice::NewFile, Some((name, true))) if is_highlighted => self.folder.join(name),
-            (Choice::NewFile, _) if self.typed.trim().is_empty() => return BrowserResult::Open,
+            (Choice::NewFile, _) if self.typed.trim().is_empty() => {
+                return self.nothing_chosen("Type a name for the file");
+            }
             (Choice::NewFile, _) => self.typed_path(),
             (_, Some((name, _))) if !self.is_path() && (is_highlighted || !self.typed.trim().is_empty()) => {
                 self.folder.join(name)
@@ -309,10 +311,18 @@ impl FileBrowser {
             (Choice::Folder, _) if self.typed.trim().is_empty() && !self.visiting => {
                 return self.choose_folder(effects);
             }
-            _ if self.typed.trim().is_empty() => return BrowserResult::Open,
+            _ if self.typed.trim().is_empty() => return self.nothing_chosen("Choose a file, or type its name"),
             _ => self.typed_path(),
         };
         self.visit(path, effects);
+        BrowserResult::Open
+    }
+
+    /// Says what is to be chosen first, unless the folder is still being read.
+    fn nothing_chosen(&mut self, advice: &str) -> BrowserResult {
+        if !self.visiting {
+            self.problem = Some(advice.to_owned());
+        }
         BrowserResult::Open
     }
 

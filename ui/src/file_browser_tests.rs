@@ -151,6 +151,19 @@ fn several_files_are_chosen_together_and_a_folder_by_its_button_or_enter() {
     assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![inner]));
 }
 
+#[test]
+fn accepting_nothing_says_what_to_choose() {
+    let folder = tempfile::tempdir().unwrap();
+    for (request, problem) in
+        [(FileRequest::Stacks, "Choose a file, or type its name"), (FileRequest::Scores, "Type a name for the file")]
+    {
+        let mut browser = open(request, folder.path(), "");
+        assert_eq!(act(&mut browser, BrowserAction::Type(" ".to_owned())), None);
+        assert_eq!(act(&mut browser, BrowserAction::Accept), None);
+        assert_eq!(browser.problem.as_deref(), Some(problem));
+    }
+}
+
 /// Whether the button with this name is drawn in the color of main buttons.
 fn is_main_button(browser: FileBrowser, name: &str) -> bool {
     let mut harness = Harness::builder().with_size([800.0, 700.0]).build_ui_state(

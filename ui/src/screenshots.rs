@@ -24,6 +24,15 @@ const SCREENSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of pixels of a screenshot.
 const MAX_PIXELS: usize = 1 << 28;
 
+/// Why views other than XY cannot be saved.
+const FLAT: &str = "The image has only one slice.";
+/// Why the 3-D view cannot be saved.
+const HIDDEN: &str = "Show the 3-D view first (View > Show 3-D view).";
+/// Why a picture has no scale bar.
+const UNKNOWN_SIZE: &str = "The voxel size is unknown.";
+/// Why a picture of the window gets no scale bar.
+const BARS_OF_WINDOW: &str = "The picture has the scale bars that the window shows.";
+
 /// Part of the window that a screenshot shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScreenshotSubject {
@@ -262,15 +271,18 @@ pub(crate) fn screenshot_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         ui.heading("Save picture");
         ui.add_space(6.0);
         for offered in ScreenshotSubject::OFFERED {
-            ui.add_enabled_ui(can(offered), |ui| {
+            let radio = ui.add_enabled_ui(can(offered), |ui| {
                 theme::outlined(ui, |ui| ui.radio_value(&mut subject, offered, offered.name()))
             });
+            radio.inner.on_disabled_hover_text(if flat { FLAT } else { HIDDEN });
         }
         ui.add_space(6.0);
         let takes_bar = subject != ScreenshotSubject::Window;
-        ui.add_enabled_ui(scaled && takes_bar, |ui| theme::checkbox(ui, &mut bar, "With scale bar"));
+        let with_bar =
+            ui.add_enabled_ui(scaled && takes_bar, |ui| theme::checkbox(ui, &mut bar, "With scale bar")).inner;
+        with_bar.on_disabled_hover_text(if scaled { BARS_OF_WINDOW } else { UNKNOWN_SIZE });
         if !scaled {
-            weak(ui, "The voxel size is unknown.");
+            weak(ui, UNKNOWN_SIZE);
         }
         ui.add_space(10.0);
         let mut choice = None;

@@ -142,6 +142,7 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         ui.add_space(8.0);
         ui.horizontal(|ui| {
             let button = ui.add_enabled(size.is_ok(), egui::Button::new("Apply"));
+            let button = button.on_disabled_hover_text("Correct the voxel size first.");
             apply = button.clicked() || (is_entered && size.is_ok());
             forget = ui.button("Use the file's voxel size").clicked();
             ui.button("Cancel").clicked()

@@ -146,8 +146,13 @@ impl Corrections {
             CorrectionsAction::Margin(um) => self.tools.margin_um = um,
             CorrectionsAction::KnownVoxels(which) => self.tools.known_voxels = which,
             CorrectionsAction::ExportTo { document, folder } => {
-                if let Some(document) = documents.get(document) {
-                    self.export_pair(document, folder, jobs, display);
+                // Both may have been closed while the folder was chosen.
+                match documents.get(document).filter(|document| self.open(document.id).is_some()) {
+                    Some(document) => self.export_pair(document, folder, jobs, display),
+                    None => effects.error(
+                        "The training pair was not added",
+                        "Its corrections were closed: open them again in Correct, then add the pair again.",
+                    ),
                 }
             }
             CorrectionsAction::EndStrokes => {

@@ -96,12 +96,13 @@ impl Corrections {
                 self.stroke_in = None;
             }
             (Tool::Fill, PointerPhase::Down) => {
-                if let Some(seed) = at {
-                    let slice = Plane::new(axis(event.view), seed[event.view.axes()[0]]);
-                    let scope = if tools.ball { Scope::Volume } else { Scope::Slice(slice) };
-                    correction.edit(Edit::Fill { seed, value: correction.label, scope });
-                    effects.act(DocumentsAction::ShowLabels(id));
-                }
+                let Some(seed) = at else {
+                    return effects.info("Nothing was filled", "Click inside the stack.");
+                };
+                let slice = Plane::new(axis(event.view), seed[event.view.axes()[0]]);
+                let scope = if tools.ball { Scope::Volume } else { Scope::Slice(slice) };
+                correction.edit(Edit::Fill { seed, value: correction.label, scope });
+                effects.act(DocumentsAction::ShowLabels(id));
             }
             (Tool::Pick, PointerPhase::Down) if here > 0 => {
                 correction.label = here;
@@ -114,6 +115,7 @@ impl Corrections {
                 let is_same = |p: [f64; 3]| label_at(correction, voxel(p, shape)) == here;
                 toggle_point(self.marks.entry(id).or_default(), event.zyx, is_same);
             }
+            (Tool::Pick | Tool::Merge, PointerPhase::Down) => notify_no_label(effects),
             (Tool::Split, phase) => {
                 let marks = self.marks.entry(id).or_default();
                 draw_split(correction, marks, event, phase, document.extents.zyx, effects);
@@ -142,8 +144,9 @@ fn draw_split(
             let points = std::mem::take(&mut marks.line);
             marks.line_view = None;
             if length(&points) < LINE_VOXELS {
-                if label_at(correction, voxel(event.zyx, extents)) > 0 {
-                    marks.points.push(event.zyx);
+                match label_at(correction, voxel(event.zyx, extents)) {
+                    0 => notify_no_label(effects),
+                    _ => marks.points.push(event.zyx),
                 }
                 return;
             }
@@ -161,6 +164,11 @@ fn draw_split(
             }
         }
     }
+}
+
+/// Notifies the user that the tool needs a label where background was clicked.
+fn notify_no_label(effects: &mut Effects) {
+    effects.info("There is no label here", "Click a label in the image.");
 }
 
 /// Adds a point to the selection, or removes the points on the same label.

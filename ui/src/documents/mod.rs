@@ -180,11 +180,7 @@ impl Documents {
             DocumentsAction::Change { document, change } => self.change(document, change, &mut effects),
             DocumentsAction::View(action) => self.change_view(action, &mut effects),
             DocumentsAction::OpenOverlay { document, role, path } => {
-                if role == Role::Labels {
-                    self.keep_shown_labels(document);
-                    self.added_labels.insert(document, path.clone());
-                }
-                self.open_overlay(document, role, path, None);
+                self.add_overlay(document, role, path, &mut effects);
             }
             DocumentsAction::RemoveOverlay { document, role } => {
                 if role == Role::Labels {
@@ -299,6 +295,20 @@ impl Documents {
             }
         }
         self.follow_time(id, before, effects);
+    }
+
+    /// Opens an overlay that the user has chosen.
+    fn add_overlay(&mut self, id: u64, role: Role, path: PathBuf, effects: &mut Effects) {
+        if self.get(id).is_none() {
+            // It was closed while the file was chosen.
+            let details = "Their stack was closed: open it again, then add the labels again.";
+            return effects.error("The labels were not added", details);
+        }
+        if role == Role::Labels {
+            self.keep_shown_labels(id);
+            self.added_labels.insert(id, path.clone());
+        }
+        self.open_overlay(id, role, path, None);
     }
 
     /// Opens an overlay; `only_time` is the time point that it belongs to, if it is a single one.

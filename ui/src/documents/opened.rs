@@ -242,7 +242,7 @@ impl Documents {
 mod tests {
     use super::*;
     use crate::documents::{DocumentsAction, JobOutput, Predicted};
-    use crate::effect::Wake;
+    use crate::effect::{Effect, Wake};
     use crate::preprocess::Preprocessing;
     use cytoscope_formats::{Container, WriteSpec, write_array};
     use cytoscope_pipeline::{Artifact, DiameterRequest};
@@ -338,6 +338,18 @@ mod tests {
             let _ = documents.poll();
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn labels_that_are_chosen_after_their_stack_was_closed_are_refused() {
+        let wake: Wake = Arc::new(|| {});
+        let mut documents = Documents::new(&wake, None);
+        let action = DocumentsAction::OpenOverlay { document: 7, role: Role::Labels, path: "labels.tif".into() };
+        let effects = documents.apply(action).into_iter();
+        let titles: Vec<String> =
+            effects.filter_map(|e| if let Effect::Notify { title, .. } = e { Some(title) } else { None }).collect();
+        assert_eq!(titles, ["The labels were not added"]);
+        assert!(documents.added_labels.is_empty() && !documents.opener.is_busy());
     }
 
     #[test]

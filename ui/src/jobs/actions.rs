@@ -257,7 +257,7 @@ impl Jobs {
             JobsAction::PrepareSearch(setup) => self.prepare_search(setup, &mut effects),
             JobsAction::SearchNotPrepared(reason) => self.search_not_prepared(reason, &mut effects),
             JobsAction::StartSearch { job, resume } => self.start_search(&job, resume, &mut effects),
-            JobsAction::CancelTuning => self.cancel_tuning(),
+            JobsAction::CancelTuning => self.cancel_tuning(&mut effects),
             JobsAction::CloseRun(number) => self.file_runs.retain(|f| f.number != number),
         }
         effects

@@ -27,6 +27,9 @@ use cytoscope_worker::Job;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+/// Why a file that was chosen in a dialog is not written.
+const STACK_CLOSED: &str = "Its stack was closed: open it again, then save again.";
+
 impl Jobs {
     /// Asks for the results folder of a document that is to be predicted, or all series of its file.
     pub(super) fn request_prediction(
@@ -156,7 +159,9 @@ impl Jobs {
         display: &Display,
         effects: &mut Effects,
     ) {
-        let Some(document) = documents.get(id) else { return };
+        let Some(document) = documents.get(id) else {
+            return effects.error("The meshes were not saved", STACK_CLOSED);
+        };
         let Some(labels) = document.labels_path() else {
             return effects.error("There are no labels to make meshes from", "Predict the stack first.");
         };
@@ -197,8 +202,10 @@ impl Jobs {
 
     /// Writes the preprocessed copy of a document whose steps were set by [`Jobs::ask_copy`].
     pub(super) fn save_copy(&mut self, id: u64, out: PathBuf, documents: &Documents, effects: &mut Effects) {
-        let Some((_, steps)) = self.copy_steps.take_if(|(of, _)| *of == id) else { return };
-        let Some(document) = documents.get(id) else { return };
+        let steps = self.copy_steps.take_if(|(of, _)| *of == id);
+        let Some((document, (_, steps))) = documents.get(id).zip(steps) else {
+            return effects.error("The preprocessed copy was not saved", STACK_CLOSED);
+        };
         if documents.all().iter().any(|open| open.path == out) {
             let details = format!("{} is open here. Choose another name.", out.display());
             return effects.error("The preprocessed copy was not saved", details);

@@ -199,17 +199,16 @@ impl Tuning {
 
 impl TuningRun {
     /// Asks the process to end, together with the run that it is measuring.
-    fn cancel(&mut self) {
+    fn cancel(&mut self) -> std::io::Result<()> {
         // If the waiting thread holds the lock, the process is already ending.
-        let Ok(mut child) = self.child.try_lock() else { return };
+        let Ok(mut child) = self.child.try_lock() else { return Ok(()) };
         // The id of a process that has ended may already belong to another one.
         if !matches!(child.try_wait(), Ok(None)) {
-            return;
+            return Ok(());
         }
-        match end(&mut child) {
-            Ok(()) => self.canceled = true,
-            Err(error) => tracing::warn!(%error, "tuning cannot be canceled"),
-        }
+        end(&mut child)?;
+        self.canceled = true;
+        Ok(())
     }
 }
 
@@ -309,12 +308,12 @@ impl Jobs {
     }
 
     /// Cancels tuning, if it runs, or does not start it once its files are written.
-    pub(super) fn cancel_tuning(&mut self) {
+    pub(super) fn cancel_tuning(&mut self, effects: &mut Effects) {
         if let Some(preparing) = &mut self.tuning.preparing {
             preparing.canceled = true;
         }
-        if let Some(run) = &mut self.tuning.run {
-            run.cancel();
+        if let Some(Err(error)) = self.tuning.run.as_mut().map(TuningRun::cancel) {
+            effects.error("Tuning cannot be canceled", format!("{error}. It ends by itself."));
         }
     }
 
@@ -471,7 +470,7 @@ mod tests {
         let started = std::time::Instant::now();
         jobs.tuning.start("m".to_owned(), TunedRuns::Search, PerformanceRequest::Auto, &arguments).unwrap();
         assert_eq!(jobs.continued_without_window().map(|(title, _)| title).as_deref(), Some("m · search"));
-        jobs.cancel_tuning();
+        jobs.cancel_tuning(&mut Effects::default());
         assert!(jobs.continued_without_window().is_none());
         let run = jobs.tuning.run.as_mut().unwrap();
         assert!(run.canceled);
@@ -486,7 +485,7 @@ mod tests {
         jobs.tuning.preparing = Some(Preparation { model: "m".to_owned(), is_search: true, canceled: false });
         assert!(jobs.is_searching() && !jobs.is_canceling_tuning());
         assert_eq!(jobs.lost_with_window(|_| None), ["m · search"]);
-        jobs.cancel_tuning();
+        jobs.cancel_tuning(&mut Effects::default());
         assert!(jobs.lost_with_window(|_| None).is_empty());
         assert!(jobs.is_canceling_tuning(), "the files are still being written");
         let job = SearchJob {

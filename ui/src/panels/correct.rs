@@ -150,8 +150,12 @@ fn current_label(ui: &mut Ui, state: State<'_>, id: u64, correction: &Correction
         let [r, g, b] = label_color(u64::from(label));
         let (rect, _) = ui.allocate_exact_size(vec2(22.0, 22.0), Sense::hover());
         ui.painter().rect_filled(rect, 5.0, Color32::from_rgb(r, g, b));
-        let response = ui.add(egui::DragValue::new(&mut typed).range(1..=u32::MAX).speed(0.1));
-        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, "Current label"));
+        // Labels of other time points are numbered independently.
+        let is_shown = state.document().is_some_and(|d| d.time == correction.time);
+        let number = egui::DragValue::new(&mut typed).range(1..=u32::MAX).speed(0.1);
+        let response = ui.add_enabled(is_shown, number);
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::DragValue, is_shown, "Current label"));
+        response.on_disabled_hover_text("Go back to the time point that is being corrected first.");
         action_button(ui, state, EditAction::NewLabel, "New", actions);
         action_button(ui, state, EditAction::Delete, "Delete", actions);
     });

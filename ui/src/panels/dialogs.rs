@@ -185,6 +185,7 @@ fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
         ui.add_space(8.0);
         ui.horizontal(|ui| {
             let button = ui.add_enabled(parsed.is_ok(), egui::Button::new("Apply"));
+            let button = button.on_disabled_hover_text("Type the axes first, such as TZCYX.");
             apply = button.clicked() || (is_entered && parsed.is_ok());
             forget = ui.button("Use the file's axes").clicked();
             ui.button("Cancel").clicked()

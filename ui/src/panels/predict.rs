@@ -367,6 +367,9 @@ fn last_failure(ui: &mut Ui, state: State<'_>, id: u64) {
     }
 }
 
+/// Why objects cannot be saved or reset.
+const SAVING_OBJECTS: &str = "The objects are being saved.";
+
 /// Sliders that segment the existing map again.
 fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
     let id = document.id;
@@ -405,10 +408,10 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
                 if can_save {
                     let hint = "Write the labels and the table of these objects";
                     let save = ui.button("Save objects").on_hover_text(hint);
-                    keep = save.on_disabled_hover_text("The objects are being saved").clicked();
+                    keep = save.on_disabled_hover_text(SAVING_OBJECTS).clicked();
                 }
                 let back = ui.button("Reset").on_hover_text("Restore the settings of the prediction");
-                reset = back.clicked();
+                reset = back.on_disabled_hover_text(SAVING_OBJECTS).clicked();
             });
         });
     }
