@@ -177,15 +177,20 @@ impl Workbench {
         }
     }
 
-    /// Whether nothing is being read, drawn or opened, so that the picture on screen is complete. Pages hide the views.
+    /// Whether nothing is being read, drawn or opened, so that the picture on screen is complete.
     pub fn is_settled(&self) -> bool {
         !self.documents.is_opening()
             && !self.disk.is_busy()
             && !self.display.records().is_busy()
             && !self.jobs.is_preparing_rerun()
             && !self.documents.loader().is_busy()
-            && (self.display.task().is_page() || self.panels.views.is_settled())
+            && self.has_complete_views()
             && self.corrections.is_settled()
+    }
+
+    /// Whether the views showed everything in the last frame, or are hidden by a page.
+    fn has_complete_views(&self) -> bool {
+        self.documents.active().is_none() || self.display.task().is_page() || self.panels.views.is_settled()
     }
 
     /// Whether the slice view of this orientation shows the active document.
@@ -318,7 +323,8 @@ impl Workbench {
         self.carry_out(effects);
         self.poll_shell(ctx);
         let (volume, profiler) = (self.panels.views.volume_rect(), self.panels.profiler.rect());
-        let effects = self.display.poll(volume, profiler);
+        let is_complete = !self.documents.loader().is_busy() && self.has_complete_views();
+        let effects = self.display.poll(volume, profiler, is_complete);
         self.carry_out(effects);
         // Labels may be saved again with later edits.
         self.poll_quit(ctx, busy || self.corrections.is_busy());

@@ -399,10 +399,11 @@ impl Display {
         *shown = !*shown;
     }
 
-    /// Takes pending screenshots, removes old notifications and opens records that were read. The areas are those of the 3-D view and the profiler.
-    pub(crate) fn poll(&mut self, volume: egui::Rect, profiler: egui::Rect) -> Effects {
+    /// Takes pending screenshots, removes old notifications and opens records that were read. The areas are those of the 3-D view
+    /// and the profiler; `is_complete` says whether the views showed everything in the last frame.
+    pub(crate) fn poll(&mut self, volume: egui::Rect, profiler: egui::Rect, is_complete: bool) -> Effects {
         self.notifications.expire(Instant::now());
-        let mut effects = self.screenshots.poll(&self.ctx, volume, profiler);
+        let mut effects = self.screenshots.poll(&self.ctx, volume, profiler, is_complete);
         self.records.poll(&mut effects);
         effects
     }

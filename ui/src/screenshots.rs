@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Timeout for a screenshot of the window.
+/// Timeout for a screenshot of the window, and for views that are not complete yet.
 const SCREENSHOT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum number of pixels of a screenshot.
@@ -91,6 +91,9 @@ pub struct Screenshots {
 struct Pending {
     subject: ScreenshotSubject,
     path: PathBuf,
+    /// When the user asked for it.
+    asked: Instant,
+    /// When the image of the window was requested.
     since: Option<Instant>,
 }
 
@@ -115,9 +118,9 @@ impl Screenshots {
         (self.subject, self.without_bar) = (Some(subject), !with_bar);
     }
 
-    /// Takes a screenshot of the window in the next frame.
+    /// Takes a screenshot of the window once its views are complete.
     pub fn take(&mut self, subject: ScreenshotSubject, path: PathBuf) {
-        self.pending = Some(Pending { subject, path, since: None });
+        self.pending = Some(Pending { subject, path, asked: Instant::now(), since: None });
     }
 
     /// Whether the 3-D view hides its buttons for a screenshot.
@@ -131,11 +134,16 @@ impl Screenshots {
     }
 
     /// Requests the pending screenshot of the window, and saves it when it arrives. `volume` and `profiler` are the
-    /// areas of the 3-D view and the profiler.
-    pub(crate) fn poll(&mut self, ctx: &egui::Context, volume: Rect, profiler: Rect) -> Effects {
+    /// areas of the 3-D view and the profiler; `is_complete` says whether the views showed everything in the last frame.
+    pub(crate) fn poll(&mut self, ctx: &egui::Context, volume: Rect, profiler: Rect, is_complete: bool) -> Effects {
         let mut effects = Effects::default();
         let Some(pending) = &mut self.pending else { return effects };
         let Some(since) = pending.since else {
+            let shows_views = matches!(pending.subject, ScreenshotSubject::Volume | ScreenshotSubject::Window);
+            if shows_views && !is_complete && pending.asked.elapsed() < SCREENSHOT_TIMEOUT {
+                ctx.request_repaint_after(Duration::from_millis(50));
+                return effects;
+            }
             // The next frame is drawn for the screenshot.
             pending.since = Some(Instant::now());
             ctx.send_viewport_cmd(ViewportCommand::Screenshot(egui::UserData::default()));
@@ -367,6 +375,24 @@ mod tests {
         let preview = Arc::clone(&document.preview.as_ref().unwrap().source);
         let layers = layers(&document, Orientation::Xy);
         assert!(Arc::ptr_eq(&layers[0].0, &preview));
+    }
+
+    #[test]
+    fn a_picture_of_the_views_is_taken_once_they_are_complete() {
+        let ctx = egui::Context::default();
+        let is_requested = |screenshots: &mut Screenshots, is_complete: bool| {
+            let output = ctx.run_ui(egui::RawInput::default(), |ui| {
+                let _ = screenshots.poll(ui.ctx(), Rect::EVERYTHING, Rect::EVERYTHING, is_complete);
+            });
+            let is_screenshot = |command: &ViewportCommand| matches!(command, ViewportCommand::Screenshot(_));
+            output.viewport_output.values().flat_map(|viewport| &viewport.commands).any(is_screenshot)
+        };
+        let mut screenshots = Screenshots::default();
+        screenshots.take(ScreenshotSubject::Volume, PathBuf::from("view.png"));
+        assert!(!is_requested(&mut screenshots, false), "the volume is being read");
+        assert!(is_requested(&mut screenshots, true));
+        screenshots.take(ScreenshotSubject::Profile, PathBuf::from("profile.png"));
+        assert!(is_requested(&mut screenshots, false), "it does not show the views");
     }
 
     #[test]
