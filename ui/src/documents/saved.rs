@@ -202,6 +202,11 @@ impl Documents {
         if let Some(saved) = self.saved.get_mut(&id) {
             saved.add_table(labels, &table);
         }
+        let choices = self.label_choices.get_mut(&id).into_iter().flat_map(BTreeMap::values_mut).flatten();
+        for set in choices.filter(|set| first_path(set, ArtifactKind::Labels) == Some(labels)) {
+            set.retain(|a| a.kind != ArtifactKind::Table);
+            set.push(Artifact::new(ArtifactKind::Table, &table));
+        }
         if self.get(id).and_then(Document::labels_path) == Some(labels) {
             self.opener.table(id, table);
         }
@@ -219,7 +224,9 @@ impl Documents {
 
     /// Adds labels on disk to those of a time point that can be chosen. `results` may have a table of them.
     pub(super) fn add_label_choice(&mut self, id: u64, time: usize, results: &[Artifact]) {
-        let Some(labels) = first_path(results, ArtifactKind::Labels) else { return };
+        // They may be saved after their document was closed.
+        let labels = first_path(results, ArtifactKind::Labels).filter(|_| self.get(id).is_some());
+        let Some(labels) = labels else { return };
         let choices = self.label_choices.entry(id).or_default().entry(time).or_default();
         match choices.iter_mut().find(|set| first_path(set, ArtifactKind::Labels) == Some(labels)) {
             Some(known) if known.len() > results.len() => {}
