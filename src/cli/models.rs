@@ -3,6 +3,7 @@
 use super::failure::Outcome;
 use super::measured::Measurement;
 use super::options::{StageTraceOption, one_of};
+use super::values::parse_nominal_diameter;
 use super::{devices, parse_um, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_engine::DeviceRequest;
@@ -39,6 +40,10 @@ pub(crate) struct Import {
     /// slices ignores Z. By default that of nnU-Net's plans, if the file has any.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_um)]
     voxel_size: Option<[f64; 3]>,
+    /// Median diameter in µm of the objects of the training data: predictions then rescale every stack so that its objects
+    /// have this diameter, which is the nominal one of the model. Needs the voxel size of the training data.
+    #[arg(long, value_name = "UM", value_parser = parse_nominal_diameter)]
+    diameter: Option<f64>,
     /// Replace an existing package that Cytoscope did not write, or that was changed: a file is overwritten, a folder is
     /// moved aside; an input is never replaced.
     #[arg(long)]
@@ -103,6 +108,7 @@ impl Import {
                 task: self.task,
                 final_activation: self.final_activation,
                 voxel_um: self.voxel_size,
+                object_diameter_um: self.diameter,
             },
         };
         let measurement = Measurement::for_job(self.tracing.trace.as_deref(), &job, None)?;

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use cytoscope_engine::Precision;
-use cytoscope_pipeline::MAX_THREADS;
+use cytoscope_pipeline::{DiameterRequest, MAX_THREADS};
 use cytoscope_storage::counted;
 use cytoscope_storage::setting::CHANNELS;
 use cytoscope_volume::VoxelSize;
@@ -84,6 +84,16 @@ pub(super) fn parse_um(text: &str) -> Result<[f64; 3], String> {
     VoxelSize::parse_zyx_um(text).map_err(|error| error.to_string())
 }
 
+/// Parses the object diameter of a model in µm.
+pub(super) fn parse_nominal_diameter(text: &str) -> Result<f64, String> {
+    match text.parse::<DiameterRequest>()? {
+        DiameterRequest::Given(diameter) => Ok(diameter),
+        DiameterRequest::Auto => {
+            Err("expected the object diameter of the training data in µm, such as 12.5".to_owned())
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +108,15 @@ mod tests {
         assert!(parse_bytes("2 apples").is_err());
         assert_eq!(parse_zyx("1, 2,3"), Ok([1, 2, 3]));
         assert!(parse_zyx("1,0,3").is_err());
+    }
+
+    #[test]
+    fn the_object_diameter_of_a_model_is_a_number() {
+        assert_eq!(parse_nominal_diameter("12.5"), Ok(12.5));
+        for (text, words) in [("auto", "training data in µm"), ("0", "0"), ("wide", "wide")] {
+            let refused = parse_nominal_diameter(text).unwrap_err();
+            assert!(refused.contains(words), "{text}: {refused}");
+        }
     }
 
     #[test]

@@ -490,10 +490,38 @@ fn the_package_of_a_checkpoint_has_what_the_user_states() {
         (&["--task", "segmentation"], "states its task (\"labelfree\"); leave the task out"),
         (&["--final", "none"], "states the steps after its network; leave the final activation out"),
         (&["--voxel-size", "1,1,1"], "states its voxel size ([1.0, 0.5, 0.5] µm); leave the voxel size out"),
+        (&["--diameter", "9"], "predicts a stain has no object diameter; leave the object diameter out"),
     ] {
         fixture.fails(2, &[&["import", "stain", "--out", "q"][..], options].concat(), &["stain", words]);
     }
     assert!(!fixture.path("q").exists());
+}
+
+#[test]
+fn an_imported_model_rescales_objects_to_the_diameter_that_the_user_states() {
+    let fixture = Fixture::new();
+    std::fs::write(fixture.path("net.pt"), weights::checkpoint(&dynunet_weights(&fixture), &[])).unwrap();
+    let diameter = ["--diameter", "8"];
+    let alone = [&["import", "net.pt", "--out", "q"][..], &diameter].concat();
+    fixture.fails(2, &alone, &["net.pt", "needs the voxel size of the training data", "state the voxel size, too"]);
+    fixture.fails(2, &["import", "net.pt", "--out", "q", "--diameter", "auto"], &["--diameter", "training data in µm"]);
+    let size = ["import", "net.pt", "--out", "m", "--final", "sigmoid", "--voxel-size", "1,1,1"];
+    fixture.run(&[&size[..], &diameter].concat()).ok();
+    let rdf = String::from_utf8(fixture.bytes("m/rdf.yaml")).unwrap();
+    assert!(rdf.contains("object_diameter_um: 8"), "{rdf}");
+    // Objects of 4 µm are enlarged twice.
+    let raw = fixture.nuclei("8,24,24", 1);
+    let stack = ["predict", &raw, "--model", "m", "--out", "o", "--voxel-size", "1,1,1", "--outputs", "maps", "--json"];
+    let report = fixture.run(&[&stack[..], &["--diameter", "4"]].concat()).json();
+    assert!(report["inputs"][0]["notes"].to_string().contains("to [16, 48, 48] voxels"), "{report}");
+    // A package that states a diameter keeps it, also if it is imported again.
+    fixture.fails(
+        2,
+        &[&["import", "m", "--out", "q"][..], &diameter].concat(),
+        &["states its object diameter (8.0 µm); leave the object diameter out"],
+    );
+    fixture.run(&["import", "m", "--out", "again"]).ok();
+    assert!(String::from_utf8(fixture.bytes("again/rdf.yaml")).unwrap().contains("object_diameter_um: 8"));
 }
 
 #[test]

@@ -94,6 +94,24 @@ fn a_model_file_is_added_with_the_task_and_voxel_size_that_the_user_states() {
     assert_eq!(package.inputs[0].voxel_um(), Some([1.0; 3]));
 }
 
+#[test]
+fn a_model_file_is_added_with_the_object_diameter_that_the_user_states() {
+    let mut fixture = Fixture::new();
+    let file = fixture.path("net.onnx");
+    network(&file);
+    drop_file(&mut fixture, file);
+    fixture.until("the test", |w| sees(w, "Segments objects"));
+    fixture.until("the end of the test", |w| w.state().active_jobs() == 0);
+    fixture.click("Voxel size");
+    fixture.click_enabled("Object diameter");
+    assert!(fixture.sees("rescales objects to 10 µm"), "{}", fixture.on_screen());
+    accessibility::check(&fixture, "the object diameter of a model file");
+    fixture.click_enabled("Add to my models");
+    fixture.until("the model", |w| sees(w, "net was added to your models"));
+    let package = Package::open(&fixture.path("settings/models/net")).unwrap();
+    assert_eq!(package.config()["object_diameter_um"], 10.0);
+}
+
 /// The record of the job that wrote a file or folder.
 fn read_record(output: &Path) -> serde_json::Value {
     read_json(&record_path(output))

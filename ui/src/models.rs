@@ -15,7 +15,7 @@ use crate::opener::FileRequest;
 use crate::settings::Settings;
 use crate::training::plan::clean_name;
 use crate::work::{JobView, ModelWork, Purpose};
-use cytoscope_pipeline::packages::ImportJob;
+use cytoscope_pipeline::packages::{ImportJob, is_undescribed};
 use cytoscope_pipeline::{
     ExportFormat, ExportJob, ImportSettings, LeftOut, ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport,
     PredictJob, user_folder,
@@ -39,7 +39,7 @@ pub(crate) enum ModelsAction {
     Forget(PathBuf),
     /// Sets the name under which the shown file is added to the user's models.
     Name(String),
-    /// Sets what the user states about the shown model file, and tests it unless only the voxel size changed.
+    /// Sets what the user states about the shown model file, and tests it unless only sizes changed.
     Describe(ImportSettings),
     /// Adds the shown file to the user's models.
     Add,
@@ -337,15 +337,16 @@ impl Models {
         effects.act(DisplayAction::Task(PanelTask::Models));
     }
 
-    /// Sets what the user states about the shown model file, and tests it unless only the voxel size changed.
+    /// Sets what the user states about the shown model file, and tests it unless only sizes changed.
     fn describe(&mut self, settings: ImportSettings, jobs: &Jobs, effects: &mut Effects) {
         let Some(model) = self.shown.clone() else { return };
         let before = self.settings(&model);
-        // Outputs on test tensors do not depend on the voxel size, which changes often while it is dragged.
-        let is_tested = ImportSettings { voxel_um: settings.voxel_um, ..before } == settings;
+        // Outputs on test tensors do not depend on sizes, which change often while they are dragged.
+        let ImportSettings { voxel_um, object_diameter_um, .. } = settings;
+        let is_tested = ImportSettings { voxel_um, object_diameter_um, ..before } == settings;
         self.settings.insert(model.clone(), settings);
         if is_tested {
-            return self.show_voxel_size(&model);
+            return self.show_sizes(&model);
         }
         // The result of the last test is that of other settings, and the next test may fail.
         if let Some(findings) = self.findings.get_mut(&model) {
@@ -354,13 +355,18 @@ impl Models {
         self.test(model, jobs, effects);
     }
 
-    /// Sets the voxel size on the card of a tested model file to the one that the user states, or else to that of the file.
-    fn show_voxel_size(&mut self, model: &Path) {
-        let stated_um = self.settings(model).voxel_um;
+    /// Sets the voxel size on the card of a tested model file to the one that the user states, or else to that of the file, and
+    /// the object diameter of a file without a description to the one that the user states.
+    fn show_sizes(&mut self, model: &Path) {
+        let stated = self.settings(model);
         if let Some(findings) = self.findings.get_mut(model)
             && let Some(test) = &mut findings.test
         {
-            test.card.voxel_um = stated_um.or(findings.file_um);
+            test.card.voxel_um = stated.voxel_um.or(findings.file_um);
+            if is_undescribed(model) {
+                // Without a voxel size, a diameter in µm has no effect.
+                test.card.object_diameter_um = stated.object_diameter_um.filter(|_| test.card.voxel_um.is_some());
+            }
         }
     }
 

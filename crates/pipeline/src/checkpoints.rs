@@ -101,7 +101,8 @@ impl CheckpointUse {
             self.assumptions.push("outputs are used as they are".to_owned());
         }
         let voxel_um = stated.voxel_um.or(self.voxel_um);
-        ImportSettings { architecture: None, task, final_activation, voxel_um }
+        let object_diameter_um = stated.object_diameter_um;
+        ImportSettings { architecture: None, task, final_activation, voxel_um, object_diameter_um }
     }
 }
 

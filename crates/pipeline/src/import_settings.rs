@@ -1,6 +1,6 @@
 //! Settings that the user gives for a model to import, where its file does not state them.
 
-use crate::model::ModelTask;
+use crate::model::{ModelTask, OBJECT_DIAMETERS_UM, parse_task};
 use crate::model_outputs::output_channels;
 use crate::{JobError, Misuse};
 use cytoscope_checkpoint_import::Architecture;
@@ -13,6 +13,8 @@ use std::path::Path;
 
 /// Entry of `config.cytoscope` with the output channel that is segmented.
 const SEGMENT_CHANNEL: &str = "segment_channel";
+/// Entry of `config.cytoscope` with the nominal object diameter in µm.
+const OBJECT_DIAMETER: &str = "object_diameter_um";
 
 /// The activation that is applied to the output of a network and that the network itself does not contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,11 +67,19 @@ pub struct ImportSettings {
     /// Voxel size Z, Y, X in µm of the stacks that the network was trained on. A network on slices ignores Z.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub voxel_um: Option<[f64; 3]>,
+    /// Median diameter in µm of the objects of the training data: stacks are rescaled so that their objects have this diameter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object_diameter_um: Option<f64>,
 }
 
 impl ImportSettings {
-    /// Refuses an implausible voxel size.
+    /// Refuses an implausible voxel size or object diameter.
     pub(crate) fn check(&self) -> Result<(), JobError> {
+        if let Some(diameter) = self.object_diameter_um.filter(|diameter| !OBJECT_DIAMETERS_UM.contains(diameter)) {
+            return Err(JobError::wrong_use(format!(
+                "invalid object diameter {diameter} of the model: expected a diameter in µm, such as 12"
+            )));
+        }
         let Some(um @ [z, y, x]) = self.voxel_um else { return Ok(()) };
         let checked = VoxelSize::new_um(z, y, x).check();
         checked.map_err(|error| {
@@ -99,6 +109,10 @@ impl ImportSettings {
         if let Some(voxel_um) = self.voxel_um {
             set_voxel_size(package, voxel_um);
         }
+        if let Some(diameter) = self.object_diameter_um {
+            check_object_diameter(package).map_err(refused)?;
+            set_config(package, OBJECT_DIAMETER, json!(diameter));
+        }
         Ok(())
     }
 
@@ -118,8 +132,26 @@ impl ImportSettings {
             let problem = format!("the package states its voxel size ({stated:?} µm)");
             return Err(Misuse::with_next_step(problem, "leave the voxel size out"));
         }
+        let stated = package.config().get(OBJECT_DIAMETER).filter(|diameter| !diameter.is_null());
+        if let (Some(_), Some(stated)) = (self.object_diameter_um, stated) {
+            let problem = format!("the package states its object diameter ({stated} µm)");
+            return Err(Misuse::with_next_step(problem, "leave the object diameter out"));
+        }
         Ok(())
     }
+}
+
+/// Refuses an object diameter for a model to which it would not apply.
+fn check_object_diameter(package: &Package) -> Result<(), Misuse> {
+    if matches!(parse_task(package.config().get("task")), Ok(ModelTask::LabelFree)) {
+        let problem = "a model that predicts a stain has no object diameter";
+        return Err(Misuse::with_next_step(problem, "leave the object diameter out"));
+    }
+    if package.inputs.iter().all(|input| input.voxel_um().is_none()) {
+        let problem = "an object diameter in µm needs the voxel size of the training data";
+        return Err(Misuse::with_next_step(problem, "state the voxel size, too"));
+    }
+    Ok(())
 }
 
 /// Applies an activation to the first output. Returns whether it is a softmax.
@@ -215,6 +247,10 @@ mod tests {
             ..ImportSettings::default()
         };
         assert_eq!(serde_json::from_value::<ImportSettings>(stored).unwrap(), expected);
+        for (diameter, is_valid) in [(0.0, false), (-3.0, false), (f64::NAN, false), (1e7, false), (12.5, true)] {
+            let settings = ImportSettings { object_diameter_um: Some(diameter), ..ImportSettings::default() };
+            assert_eq!(settings.check().is_ok(), is_valid, "{diameter}");
+        }
         let unknown = serde_json::from_value::<ImportSettings>(json!({"architecture": "resnet"})).unwrap_err();
         assert!(unknown.to_string().contains("resnet") && unknown.to_string().contains("segresnet"), "{unknown}");
     }

@@ -20,8 +20,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::io::ErrorKind;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use tile_limits::TileLimits;
+
+/// Nominal object diameters in µm that a model may have.
+pub(crate) const OBJECT_DIAMETERS_UM: RangeInclusive<f64> = 1e-3..=1e6;
 
 /// The kind of output that a model predicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,7 +182,7 @@ fn segment_options(config: &Value) -> Result<SegmentOptions, String> {
 fn object_diameter_um(config: &Value) -> Result<Option<f64>, String> {
     match config.get("object_diameter_um") {
         None | Some(Value::Null) => Ok(None),
-        Some(value) => value.as_f64().filter(|d| (1e-3..=1e6).contains(d)).map(Some).ok_or_else(|| {
+        Some(value) => value.as_f64().filter(|d| OBJECT_DIAMETERS_UM.contains(d)).map(Some).ok_or_else(|| {
             format!("config.cytoscope.object_diameter_um is {value}, expected a diameter in µm above 0")
         }),
     }
@@ -439,7 +443,7 @@ fn as_floats(graph: &Graph, precision: Precision) -> Result<Cow<'_, Graph>, Engi
 }
 
 /// Returns the task that `config.cytoscope.task` names; packages without it are for segmentation.
-fn parse_task(stated: Option<&Value>) -> Result<ModelTask, String> {
+pub(crate) fn parse_task(stated: Option<&Value>) -> Result<ModelTask, String> {
     let Some(stated) = stated.filter(|stated| !stated.is_null()) else { return Ok(ModelTask::Segmentation) };
     let task = stated.as_str().and_then(|name| name.parse().ok());
     task.ok_or_else(|| format!("config.cytoscope.task is {stated}, expected segmentation or labelfree"))

@@ -28,8 +28,8 @@ impl Models {
                     findings.file_um = report.card.voxel_um;
                 }
                 findings.test = Some(report);
-                // The user may have stated another one while the test was running.
-                self.show_voxel_size(&model);
+                // The user may have stated other ones while the test was running.
+                self.show_sizes(&model);
             }
             JobResult::ModelSpeed(report) => findings.speed = Some(report),
             JobResult::Quantize(report) => {
@@ -124,6 +124,36 @@ mod tests {
         assert_eq!(shown(&models), stated);
         end_test(&mut models, 2, true, None);
         assert_eq!(shown(&models), in_file);
+    }
+
+    #[test]
+    fn the_object_diameter_that_is_stated_for_a_file_without_a_description_is_shown() {
+        let mut models = Models::new(None);
+        let shown = |file: &str, voxel_um: Option<[f64; 3]>, stated: Option<f64>, models: &mut Models| {
+            let model = PathBuf::from(file);
+            let test = ModelTestReport {
+                card: ModelCard { voxel_um, object_diameter_um: Some(7.0), ..card("net", &model) },
+                test: String::new(),
+                reproduced: None,
+                engines: Vec::new(),
+                nodes: 1,
+                weight_bytes: 1,
+                architecture: None,
+                assumptions: Vec::new(),
+                upload: Vec::new(),
+            };
+            let settings = ImportSettings { object_diameter_um: stated, ..ImportSettings::default() };
+            models.settings.insert(model.clone(), settings);
+            let job = ModelJob { model: model.clone(), out: None, calibrated_with: "", has_stated_um: false };
+            models.jobs.insert(JobId(1), job);
+            models.finished(JobId(1), JobResult::ModelTest(Box::new(test)), &mut Effects::default());
+            models.findings.get(&model)?.test.as_ref()?.card.object_diameter_um
+        };
+        let voxel_um = Some([1.0, 0.5, 0.5]);
+        assert_eq!(shown("/m/net.onnx", voxel_um, Some(12.0), &mut models), Some(12.0));
+        assert_eq!(shown("/m/net.onnx", voxel_um, None, &mut models), None, "it is no longer stated");
+        assert_eq!(shown("/m/net.onnx", None, Some(12.0), &mut models), None, "it needs a voxel size");
+        assert_eq!(shown("/m/package", voxel_um, None, &mut models), Some(7.0), "that of the package");
     }
 
     #[test]

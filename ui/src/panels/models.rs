@@ -24,6 +24,9 @@ use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 use std::path::Path;
 
+/// Object diameter in µm of a model file when the user begins to state it.
+const FIRST_DIAMETER_UM: f64 = 10.0;
+
 /// State that the page keeps between frames.
 #[derive(Default)]
 pub(crate) struct ModelsPanel {
@@ -290,6 +293,7 @@ fn import_settings(
         optional_choice(ui, "Final activation", "From the file", &activations, &mut settings.final_activation)
             .on_hover_text(hint);
         voxel_size_fields(ui, known_um, &mut settings.voxel_um);
+        object_diameter_field(ui, known_um.or(settings.voxel_um), &mut settings.object_diameter_um);
     });
     if settings != shown {
         actions.send(ModelsAction::Describe(settings));
@@ -327,6 +331,26 @@ fn voxel_size_fields(ui: &mut Ui, known_um: Option<[f64; 3]>, chosen: &mut Optio
             for (um, name) in zyx_um.iter_mut().zip(["Voxel size Z", "Voxel size Y", "Voxel size X"]) {
                 number_field(ui, um, MIN_PLAUSIBLE_UM..=MAX_PLAUSIBLE_UM, 0.01, name);
             }
+            ui.label("µm");
+        }
+    });
+}
+
+/// Field for the median diameter in µm of the objects that a model was trained on. It needs a voxel size: that of the model, if
+/// it is known.
+fn object_diameter_field(ui: &mut Ui, voxel_um: Option<[f64; 3]>, chosen: &mut Option<f64>) {
+    ui.horizontal(|ui| {
+        let mut is_stated = chosen.is_some();
+        let hint = "Median diameter of the objects in the training data in µm: stacks are rescaled so that their objects have it";
+        // One that was stated can always be taken back.
+        ui.add_enabled_ui(voxel_um.is_some() || is_stated, |ui| {
+            let checkbox = theme::checkbox(ui, &mut is_stated, "Object diameter").on_hover_text(hint);
+            if checkbox.on_disabled_hover_text("State the voxel size first.").changed() {
+                *chosen = is_stated.then_some(FIRST_DIAMETER_UM);
+            }
+        });
+        if let Some(diameter_um) = chosen {
+            number_field(ui, diameter_um, 0.01..=10_000.0, 0.1, "Object diameter of the training data");
             ui.label("µm");
         }
     });
