@@ -263,6 +263,28 @@ fn the_object_diameter_is_given_with_a_ring_or_estimated() {
 }
 
 #[test]
+fn a_diameter_that_was_set_does_not_keep_a_model_without_one_from_predicting() {
+    let mut fixture = Fixture::with(|folder| {
+        let values: Vec<u16> = (0..8 * 32 * 32).map(|i| (i * 37 % 101) as u16).collect();
+        let array = Array::new("ZYX".parse().unwrap(), vec![8, 32, 32], values).unwrap();
+        let path = folder.join("small.tif");
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        vec![path]
+    });
+    fixture.settle();
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Manual");
+    set_diameter(&mut fixture, "20");
+    fixture.click("Model");
+    fixture.click("labelfree-nuclei");
+    fixture.until("the model of a stain", |w| sees(w, "Predicts a stain"));
+    fixture.click_enabled("Predict this stack");
+    let provenance = fixture.path("cytoscope/small_provenance.json");
+    fixture.until("the record", |_| provenance.is_file());
+    assert_eq!(read_json(&provenance)["job"]["diameter"], "auto");
+}
+
+#[test]
 fn a_failed_prediction_names_the_controls_of_the_window() {
     let mut fixture = Fixture::with(|folder| {
         std::fs::create_dir_all(folder.join("settings")).unwrap();

@@ -29,6 +29,12 @@ impl ObjectSize {
             DiameterRequest::Auto => self.found.map(|found| found.diameter),
         }
     }
+
+    /// The request for a job with this model. A diameter that was set while another model was selected is refused for a model that
+    /// does not rescale objects, and the control of the diameter is not shown for it.
+    pub(crate) fn request_for(self, model: &ModelCard) -> DiameterRequest {
+        if model.object_diameter_um.is_some() { self.request } else { DiameterRequest::Auto }
+    }
 }
 
 /// Draws the choice between an estimated diameter and one that the user sets, which is `first` at first; `hint` explains the
@@ -98,5 +104,21 @@ pub(crate) fn diameter_control(ui: &mut Ui, state: State<'_>, card: &ModelCard, 
     }
     if estimate {
         actions.send(JobsAction::EstimateDiameter(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_pipeline::cards::card;
+    use std::path::Path;
+
+    #[test]
+    fn a_diameter_is_requested_only_from_models_that_rescale_objects() {
+        let size = ObjectSize { request: DiameterRequest::Given(9.0), found: None };
+        let stain = card("stain", Path::new("/m/stain"));
+        let nuclei = ModelCard { object_diameter_um: Some(12.0), ..stain.clone() };
+        assert_eq!(size.request_for(&nuclei), DiameterRequest::Given(9.0));
+        assert_eq!(size.request_for(&stain), DiameterRequest::Auto);
     }
 }

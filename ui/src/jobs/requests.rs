@@ -140,7 +140,7 @@ impl Jobs {
             axes: document.axes.clone(),
             voxel_um: document.given_voxel_um(),
             voxel_axes_um: VoxelSize::default(),
-            diameter: document.object_size.request,
+            diameter: document.object_size.request_for(model),
             preprocess: document.preprocessing.steps.clone(),
             memory_budget_bytes: settings.memory_budget_bytes(),
             resume: false,

@@ -344,7 +344,7 @@ impl Jobs {
                 arguments.push(OsString::from(format!("--channels={}", numbers.join(","))));
             }
         }
-        if let diameter @ DiameterRequest::Given(_) = document.object_size.request {
+        if let diameter @ DiameterRequest::Given(_) = document.object_size.request_for(card) {
             arguments.push(OsString::from(format!("--diameter={diameter}")));
         }
         arguments.extend(preprocessing_options(&document.preprocessing.steps));
