@@ -5,11 +5,11 @@ use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption};
 use super::trace_path::check_trace;
 use super::values::parse_channel;
-use super::{note_line, print, progress};
+use super::{note_line, parse_um, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::ChannelRef;
 use cytoscope_pipeline::predict::InputTensor;
-use cytoscope_pipeline::{PredictJob, find_model};
+use cytoscope_pipeline::{DiameterRequest, PredictJob, find_model};
 use cytoscope_profile::bytes_text;
 use cytoscope_quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_storage::message;
@@ -43,6 +43,13 @@ pub(crate) struct Quantize {
     #[arg(long = "input", value_name = "NAME=FILE|CHANNEL", requires = "calibrate",
           conflicts_with_all = ["channel", "channels"])]
     input_tensors: Vec<InputTensor>,
+    /// Voxel size Z,Y,X in µm of the --calibrate stacks, to use instead of the files' own.
+    #[arg(long, requires = "calibrate", value_name = "Z,Y,X", value_parser = parse_um)]
+    voxel_size: Option<[f64; 3]>,
+    /// Median diameter of the objects in the --calibrate stacks in µm (in voxels if the voxel size is unknown), or auto to
+    /// estimate it from each stack; by default auto.
+    #[arg(long, requires = "calibrate", value_name = "UM|auto")]
+    diameter: Option<DiameterRequest>,
     /// Package to write: a folder or a .zip. If the name ends in .onnx, only the int8 network is written.
     #[arg(long)]
     out: PathBuf,
@@ -108,14 +115,17 @@ impl Quantize {
         }
         let measurement = Measurement::start("quantize", self.tracing.trace.as_deref(), overwrite, true);
         let context = progress::context(self.report.json_progress, false, measurement.recorder());
-        let default_channels = self.channel.is_none() && self.channels.is_empty() && self.input_tensors.is_empty();
-        let (calibrate, predictions) = if default_channels {
-            (self.calibrate, Vec::new())
-        } else {
-            let stacks = PredictJob::new(self.calibrate, self.package.clone(), PathBuf::new());
-            let (channel, channels, input_tensors) = (self.channel, self.channels, self.input_tensors);
-            (Vec::new(), vec![PredictJob { channel, channels, input_tensors, ..stacks }])
+        let plain = PredictJob::new(self.calibrate, self.package.clone(), PathBuf::new());
+        let stacks = PredictJob {
+            channel: self.channel,
+            channels: self.channels,
+            input_tensors: self.input_tensors,
+            voxel_um: self.voxel_size,
+            diameter: self.diameter.unwrap_or_default(),
+            ..plain.clone()
         };
+        let (calibrate, predictions) =
+            if stacks == plain { (plain.inputs, Vec::new()) } else { (Vec::new(), vec![stacks]) };
         let quantization = QuantizeJob {
             model: self.package,
             out: self.out,

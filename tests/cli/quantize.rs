@@ -259,6 +259,8 @@ fn the_channel_of_the_calibration_data_can_be_chosen() {
     assert_ne!(int8("first", &[&both]), alone);
     assert_eq!(int8("number", &[&both, "--channel", "1"]), alone);
     assert_eq!(int8("list", &[&both, "--channels", "1"]), alone);
+    // Without a nominal voxel size, the model reads the same voxels whatever their size is.
+    assert_eq!(int8("sized", &[&second, "--voxel-size", "2,1,1"]), alone);
 }
 
 #[test]
@@ -408,6 +410,10 @@ fn wrong_usage_is_reported_before_any_computation() {
     fixture.fails(2, &["quantize", "net.onnx", "--mode", "qat", "--minutes", "0", "--out", "q"], &["--minutes"]);
     fixture.fails(2, &["quantize", "net.onnx", "--out", "q"], &["--mode"]);
     fixture.fails(2, &["quantize", "nosuch", "--mode", "dynamic", "--out", "q"], &["nosuch"]);
+    let static_mode = ["quantize", "net.onnx", "--mode", "static", "--out", "q"];
+    fixture.fails(2, &[&static_mode[..], &["--diameter", "9"]].concat(), &["--calibrate"]);
+    let given = ["--calibrate", "stacks", "--diameter", "9"];
+    fixture.fails(2, &[&static_mode[..], &given].concat(), &["declares no object diameter", "leave the option out"]);
     let dynamic = ["quantize", "net.onnx", "--mode", "dynamic", "--out", "q"];
     fixture.fails(2, &[&dynamic[..], &["--keep-float", "nosuch"]].concat(), &["nosuch", "head.out"]);
     fixture.fails(2, &[&dynamic[..], &["--accuracy-budget", "0"]].concat(), &["budget"]);

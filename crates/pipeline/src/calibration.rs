@@ -1,10 +1,10 @@
 //! Calibration tiles, cut from stacks in the same way as for a prediction.
 
 use crate::devices::Devices;
-use crate::diameter::{DiameterRequest, Estimator, ObjectDiameter};
+use crate::diameter::{self, Certainty, DiameterRequest, Estimator, ObjectDiameter};
 use crate::folder_digest::{records_before, refuse_changed};
 use crate::predict::grid::{ModelView, model_shape};
-use crate::predict::resolve::{channels, check_time, voxel_size};
+use crate::predict::resolve::{channels, check_time, grid_voxel_um, voxel_size};
 use crate::predict::{PredictJob, PredictOptions, expand_inputs, input_tensors, only_stacks};
 use crate::provenance::InputRecord;
 use crate::slice_statistics::Chains;
@@ -45,6 +45,8 @@ pub struct CalibrationImage {
     pub window: Option<[Range<usize>; 3]>,
     /// Voxel size Z, Y, X in µm, to use instead of the image's own.
     pub voxel_um: Option<[f64; 3]>,
+    /// Median diameter of the objects, for models with a nominal one.
+    pub diameter: DiameterRequest,
 }
 
 /// Cuts at most `max_tiles` tiles out of the stacks of predictions, read as the predictions (which are not run) would
@@ -64,6 +66,7 @@ pub fn calibration_tiles(
     let mut files: Vec<(&PredictJob, PathBuf)> = Vec::new();
     for job in predictions {
         job.check()?;
+        diameter::check(job.diameter, model)?;
         let found = only_stacks(&job.inputs, expand_inputs(&job.inputs, job.axes.as_ref())?);
         job.check_input_tensors(model, found.len())?;
         files.extend(found.into_iter().map(|file| (job, file)));
@@ -96,15 +99,20 @@ pub fn calibration_tiles_from_images(
     let Some(first) = images.first() else {
         return Err(JobError::Internal("calibration: there are no images".to_owned()));
     };
-    let tiles =
-        cut_tiles_from_some(context, images, max_tiles, |CalibrationImage { image, window, voxel_um }, each| {
+    let tiles = cut_tiles_from_some(
+        context,
+        images,
+        max_tiles,
+        |CalibrationImage { image, window, voxel_um, diameter }, each| {
             let channels = match Extents::of(image.meta()).channels {
                 count if count > 1 && count == model.input_channels => (0..count).map(ChannelRef::Index).collect(),
                 _ => Vec::new(),
             };
-            let options = PredictOptions { voxel_um: *voxel_um, channels, ..PredictOptions::default() };
+            let (voxel_um, diameter) = (*voxel_um, *diameter);
+            let options = PredictOptions { voxel_um, diameter, channels, ..PredictOptions::default() };
             cut_image_tiles(context, model, (image.meta().path.as_path(), image), window.as_ref(), &options, each)
-        })?;
+        },
+    )?;
     if tiles.is_empty() { Err(no_tile(&first.image.meta().path)) } else { Ok(tiles) }
 }
 
@@ -181,9 +189,13 @@ fn cut_image_tiles(
             Some(object_diameter(context, model, &stack, read, given.diameter, nominal_um)?)
         }
     };
-    let scale = diameter.map_or(1.0, |found| found.scale());
-    let known = diameter.map_or(voxel.known, |found| Some(found.voxel));
-    let grid = model_shape(stack.extents.zyx, known, model.voxel_um.map(|v| v.map(|um| um * scale)));
+    if let Some(found) = diameter.filter(|found| found.estimate.is_some_and(|e| e.certainty <= Certainty::Low)) {
+        context.note(message!("{}: {}", file.display(), found.text()));
+    }
+    let chains = chains.scaled(diameter.map_or(1.0, |found| found.intensity_factor()));
+    let voxel_um = diameter.map_or(voxel.assumed, |found| found.voxel);
+    let known = voxel.known.or(diameter.map(|found| found.voxel));
+    let grid = model_shape(stack.extents.zyx, known, grid_voxel_um(model, diameter, voxel_um));
     let [slices, rows, columns] = match window {
         None => grid.map(|length| 0..length),
         Some(window) => std::array::from_fn(|a| range_on_grid(&window[a], stack.extents.zyx[a], grid[a])),

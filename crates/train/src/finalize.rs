@@ -23,8 +23,7 @@ use cytoscope_graph::Graph;
 use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{
-    CalibrationImage, CalibrationTile, Context, JobError, JobErrorKind, Model, ProgressStage,
-    calibration_tiles_from_images, packages,
+    CalibrationTile, Context, JobError, JobErrorKind, Model, ProgressStage, calibration_tiles_from_images, packages,
 };
 use cytoscope_profile::{Stage, count_text};
 use cytoscope_quantize::{ACCURACY_BUDGET, MAX_QAT_TILES, QuantizeJob, QuantizeMode};
@@ -486,7 +485,8 @@ impl Training<'_> {
     fn calibration_tiles(&self, context: &Context, model: &str) -> Result<Vec<CalibrationTile>, JobError> {
         let step = self.train_pairs.len().div_ceil(CALIBRATION_IMAGES).max(1);
         let pairs = self.train_pairs.iter().step_by(step);
-        let images: Vec<CalibrationImage> = pairs.map(calibration_image).collect::<Result<_, _>>()?;
+        let diameter = self.config.diameter;
+        let images = pairs.map(|pair| calibration_image(pair, diameter)).collect::<Result<Vec<_>, _>>()?;
         calibration_tiles_from_images(context, &Model::load(model)?, &images, MAX_QAT_TILES)
     }
 

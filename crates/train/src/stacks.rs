@@ -2,7 +2,7 @@
 
 use crate::crop::fullest_window_of_slices;
 use cytoscope_formats::{DerivedPixels, DerivedSpec, FormatError, Image, OpenOptions, open};
-use cytoscope_pipeline::{CalibrationImage, Extents, JobError};
+use cytoscope_pipeline::{CalibrationImage, DiameterRequest, Extents, JobError};
 use cytoscope_training_data::{ImageRef, Pair, StackWindow};
 use cytoscope_volume::{Array, Axes, Axis, DType, Element, Region, Samples, with_samples};
 use std::collections::HashMap;
@@ -236,8 +236,8 @@ pub(crate) fn is_whole_file(image: &ImageRef) -> bool {
 }
 
 /// Returns the image of a pair for calibration, limited to the part that is trained on; a very large stack that is not a file
-/// of its own is limited to its middle.
-pub(crate) fn calibration_image(pair: &Pair) -> Result<CalibrationImage, JobError> {
+/// of its own is limited to its middle. `diameter` is the object diameter of the training run.
+pub(crate) fn calibration_image(pair: &Pair, diameter: DiameterRequest) -> Result<CalibrationImage, JobError> {
     let is_own_file = pair.more_images.is_empty() && is_whole_file(&pair.image);
     let window = match pair.window {
         None if !is_own_file => middle_window(&pair.image)?,
@@ -245,7 +245,8 @@ pub(crate) fn calibration_image(pair: &Pair) -> Result<CalibrationImage, JobErro
     };
     let images: Vec<ImageRef> = pair.images().cloned().collect();
     let ranges = |w: StackWindow| std::array::from_fn::<_, 3, _>(|a| w.start_zyx[a]..w.start_zyx[a] + w.size_zyx[a]);
-    Ok(CalibrationImage { image: joined_image(&images)?, window: window.map(ranges), voxel_um: voxel_um(pair)? })
+    let (image, window) = (joined_image(&images)?, window.map(ranges));
+    Ok(CalibrationImage { image, window, voxel_um: voxel_um(pair)?, diameter })
 }
 
 /// Replaces values that are not finite by the smallest finite value, as in training.
@@ -276,10 +277,11 @@ mod tests {
         };
         let mut pair = Pair::new("a", file("a.tif", 1.0), file("labels.tif", 0.0));
         pair.more_images = vec![ImageRef::of(file("b.tif", 5.0))];
-        let whole = calibration_image(&pair).unwrap();
-        assert_eq!((whole.window, whole.voxel_um.is_some()), (None, true));
+        let diameter = DiameterRequest::Given(8.0);
+        let whole = calibration_image(&pair, diameter).unwrap();
+        assert_eq!((whole.window, whole.voxel_um.is_some(), whole.diameter), (None, true, diameter));
         let window = StackWindow { start_zyx: [1, 0, 2], size_zyx: [1, 3, 2] };
-        let part = calibration_image(&Pair { window: Some(window), ..pair }).unwrap();
+        let part = calibration_image(&Pair { window: Some(window), ..pair }, DiameterRequest::Auto).unwrap();
         assert_eq!(part.window, Some([1..2, 0..3, 2..4]));
         // The image is the whole one, so that its statistics are those of a prediction.
         for image in [whole.image, part.image] {

@@ -268,7 +268,7 @@ impl<'a> Resolved<'a> {
 
 /// Returns the voxel size Z, Y, X in µm of the model's grid for objects of this diameter in a stack with this voxel size;
 /// `None` if the package states none.
-fn grid_voxel_um(model: &Model, diameter: Option<ObjectDiameter>, voxel_um: [f64; 3]) -> Option<[f64; 3]> {
+pub(crate) fn grid_voxel_um(model: &Model, diameter: Option<ObjectDiameter>, voxel_um: [f64; 3]) -> Option<[f64; 3]> {
     let mut grid_um = model.voxel_um.map(|v| v.map(|um| um * diameter.map_or(1.0, |d| d.grid_scale(v))));
     // A network on slices has no distance between them: it is applied to the slices of the stack.
     if let (Some(um), 2) = (&mut grid_um, model.spatial_axes) {
@@ -292,7 +292,7 @@ pub(crate) struct Voxel {
     pub known: Option<[f64; 3]>,
     /// The known sizes, with the model's own (or 1 µm) in place of unknown ones. If any is unknown and the model has a
     /// nominal object diameter, 1 for all axes.
-    assumed: [f64; 3],
+    pub assumed: [f64; 3],
 }
 
 /// Refuses a time point that a file of `times` time points does not have.

@@ -3,17 +3,24 @@
 use crate::common::{package, relative_distance};
 use cytoscope_formats::{Container, WriteSpec, image_in_memory, write_array};
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
-use cytoscope_model_package::{Processing, StatisticsAxes};
+use cytoscope_model_package::{AxisKind, PackageBuilder, Processing, StatisticsAxes};
 use cytoscope_pipeline::{
-    CalibrationImage, Context, Event, Model, PredictJob, calibration_tiles, calibration_tiles_from_images,
+    CalibrationImage, Context, DiameterRequest, Event, Model, PredictJob, calibration_tiles,
+    calibration_tiles_from_images,
 };
 use cytoscope_volume::{Array, Axes, VoxelSize};
+use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A model whose only preprocessing is the scaling of all intensities to 0 to 1.
 fn model() -> Model {
+    Model::from_package(model_package().in_memory(Path::new("a test")).unwrap()).unwrap()
+}
+
+/// The package of [`model`].
+fn model_package() -> PackageBuilder {
     let mut graph = Graph::new("identity");
     let free = |name: &str| Dim::Free(name.to_owned());
     let x = graph.add_input("x", ElementType::F32, vec![free("n"), Dim::Fixed(1), free("d"), free("h"), free("w")]);
@@ -25,6 +32,18 @@ fn model() -> Model {
     let (min_percentile, max_percentile, eps) = (0.0, 100.0, 1e-6);
     let range = Processing::ScaleRange { min_percentile, max_percentile, eps, axes, reference_tensor: None };
     builder.inputs[0].processing = vec![range];
+    builder
+}
+
+/// The same for objects of 12 µm in voxels of 1 µm.
+fn rescaling_model() -> Model {
+    let mut builder = model_package();
+    for axis in builder.inputs.iter_mut().chain(&mut builder.outputs).flat_map(|tensor| &mut tensor.axes) {
+        if matches!(axis.kind, AxisKind::Z | AxisKind::Y | AxisKind::X) {
+            axis.voxel_um = Some(1.0);
+        }
+    }
+    builder.config = json!({"task": "segmentation", "object_diameter_um": 12.0});
     Model::from_package(builder.in_memory(Path::new("a test")).unwrap()).unwrap()
 }
 
@@ -40,7 +59,8 @@ fn windows_of_different_brightness_are_normalized_as_the_whole_image() {
     let (context, model) = (Context::default(), model());
     for (rows, columns) in [(0..8, 0..6), (2..7, 6..12), (0..8, 0..12)] {
         let window = Some([1..4, rows.clone(), columns.clone()]);
-        let stack = CalibrationImage { image: image.clone(), window, voxel_um: None };
+        let (image, diameter) = (image.clone(), DiameterRequest::Auto);
+        let stack = CalibrationImage { image, window, voxel_um: None, diameter };
         let tiles = calibration_tiles_from_images(&context, &model, &[stack], 4).unwrap();
         let inside = |i: &usize| i / 96 > 0 && rows.contains(&(i / 12 % 8)) && columns.contains(&(i % 12));
         let expected: Vec<f32> = (0..384).filter(inside).map(|i| (values[i] - low) / (high - low)).collect();
@@ -74,4 +94,33 @@ fn stacks_that_change_while_they_are_read_are_not_calibrated_with() {
     };
     let refused = tiles(&Context { sink: Arc::new(sink), ..Context::default() }).unwrap_err().to_string();
     assert!(refused.contains("a.tif") && refused.contains("changed while it was read"), "{refused}");
+}
+
+#[test]
+fn tiles_have_the_grid_of_predictions_with_the_given_diameter() {
+    let folder = tempfile::tempdir().unwrap();
+    let stack = folder.path().join("a.tif");
+    let values: Vec<f32> = (0..384).map(|i| (i * 7 % 96) as f32).collect();
+    let array = Array::new(Axes::zyx(), vec![4, 8, 12], values.clone()).unwrap();
+    let voxel_size_um = VoxelSize::new_um(1.0, 1.0, 1.0);
+    let spec = WriteSpec { voxel_size_um, ..WriteSpec::of(&array, Container::ImageJ) };
+    write_array(&stack, &array, &spec).unwrap();
+    let context = Context::default();
+    let tiles = |model: &Model, diameter: f64| {
+        let job = PredictJob::new(vec![stack.clone()], "a test".to_owned(), PathBuf::new());
+        let job = PredictJob { diameter: DiameterRequest::Given(diameter), ..job };
+        calibration_tiles(&context, model, &[job], 1)
+    };
+    // Objects of half the size are enlarged twice; those of two voxels three times only, as in predictions.
+    for (diameter, shape) in [(12.0, [1, 1, 4, 8, 12]), (6.0, [1, 1, 8, 16, 24]), (2.0, [1, 1, 12, 24, 36])] {
+        let found = tiles(&rescaling_model(), diameter).unwrap();
+        assert_eq!(found[0].values.shape(), shape, "{diameter}");
+        let image = image_in_memory(Path::new("a volume"), array.clone(), voxel_size_um).unwrap();
+        let diameter = DiameterRequest::Given(diameter);
+        let image = CalibrationImage { image, window: None, voxel_um: None, diameter };
+        let found = calibration_tiles_from_images(&context, &rescaling_model(), &[image], 1).unwrap();
+        assert_eq!(found[0].values.shape(), shape, "{diameter:?}");
+    }
+    let refused = tiles(&model(), 6.0).unwrap_err().to_string();
+    assert!(refused.contains("declares no object diameter"), "{refused}");
 }
