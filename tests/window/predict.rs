@@ -255,12 +255,13 @@ fn comparison_with_truth_shows_the_scores_of_evaluate() {
     fixture.until("the scores", |w| sees(w, "F1 "));
     // The scores of `evaluate` for the same files.
     let labels = fixture.path("sample/cytoscope/nuclei_raw_labels.tif");
-    let scores = |ignore_below: &str| -> serde_json::Value {
+    let scores = |ignore_below: &str, more: &[&str]| -> serde_json::Value {
         let ran = Command::new(env!("CARGO_BIN_EXE_cytoscope"))
             .args(["evaluate", "--json", "--ignore-below", ignore_below, "--pred"])
             .arg(&labels)
             .arg("--truth")
             .arg(&truth)
+            .args(more)
             .output()
             .unwrap();
         serde_json::from_slice(&ran.stdout).unwrap()
@@ -270,7 +271,7 @@ fn comparison_with_truth_shows_the_scores_of_evaluate() {
         [("merges", "merge"), ("splits", "split"), ("misses", "miss"), ("false_objects", "false object")]
             .map(|(key, name)| format!("{} {name}", scores["errors"][key]))
     };
-    let all = scores("0");
+    let all = scores("0", &[]);
     let f1 = find_f1(&all).unwrap();
     assert!(fixture.sees(&format!("F1 {f1:.3} at IoU 0.5")), "{f1}: {}", fixture.on_screen());
     for line in kinds(&all) {
@@ -284,6 +285,7 @@ fn comparison_with_truth_shows_the_scores_of_evaluate() {
         *voxels.entry(label as u32).or_default() += 1;
     }
     voxels.remove(&0);
+    let first_label = voxels.keys().next().unwrap().to_string();
     let mut sizes: Vec<u64> = voxels.into_values().collect();
     sizes.sort_unstable();
     let limit = sizes[sizes.len() / 2];
@@ -294,13 +296,24 @@ fn comparison_with_truth_shows_the_scores_of_evaluate() {
     fixture.window.run_steps(2);
     fixture.window.key_press(Key::Enter);
     fixture.until("the scores of larger objects", |w| sees(w, "ignored"));
-    let larger = scores(&limit.to_string());
+    let larger = scores(&limit.to_string(), &[]);
     let f1 = find_f1(&larger).unwrap();
     assert!(larger["ignored"]["true_objects"].as_u64() >= Some(1), "{larger}");
     assert!(fixture.sees(&format!("F1 {f1:.3} at IoU 0.5")), "{f1}: {}", fixture.on_screen());
     for line in kinds(&larger) {
         assert!(fixture.sees(&line), "{line}: {}", fixture.on_screen());
     }
+    // As if the voxels of the first true object were not annotated.
+    fixture.click("Ignore the label");
+    fixture.type_into("Ignore the label number", &first_label);
+    fixture.window.key_press(Key::Enter);
+    let annotated = scores(&limit.to_string(), &["--ignore-label", &first_label]);
+    let f1 = find_f1(&annotated).unwrap();
+    fixture.until("the scores of annotated voxels", |w| {
+        sees(w, &format!("F1 {f1:.3} at IoU 0.5")) && kinds(&annotated).iter().all(|line| sees(w, line))
+    });
+    fixture.click("Ignore the label");
+    fixture.until("the scores of all voxels", |w| kinds(&larger).iter().all(|line| sees(w, line)));
 }
 
 /// Finds the F1 at IoU 0.5 anywhere in a report.

@@ -5,8 +5,9 @@ use crate::data::source::{Cancel, PlaneSource};
 use crate::document::{Document, Role};
 use crate::theme;
 use cytoscope_objects::matching::{Matching, Overlaps};
+use cytoscope_objects::rims::{Annotation, Rims};
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Errors, FOUND_IOU, Grid};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,6 +24,18 @@ struct Subject {
     images: [u64; 3],
     /// True objects of fewer voxels are ignored.
     ignore_below_voxels: u64,
+    /// Label of voxels of the ground truth that are not annotated.
+    ignore_label: Option<u32>,
+}
+
+/// What labels and ground truth have in common.
+#[derive(Debug, Default)]
+struct Compared {
+    /// Overlaps of the objects that count.
+    overlaps: Overlaps,
+    /// Predicted objects that do not count: those outside of the annotated voxels, and those of which only the rim is annotated
+    /// ([`Rims`]).
+    left_out: Vec<u32>,
 }
 
 /// Scores of labels against ground truth.
@@ -45,7 +58,7 @@ pub struct Comparison {
     /// The scores, or why there are none.
     pub result: Result<Agreement, String>,
     /// Kept for recomputing with another size limit. Only the latest comparison has them.
-    overlaps: Option<Arc<Overlaps>>,
+    compared: Option<Arc<Compared>>,
     labels: Arc<Vec<[u8; 3]>>,
     truth: Arc<Vec<[u8; 3]>>,
 }
@@ -61,6 +74,8 @@ pub struct LabelComparisons {
     pub colored: bool,
     /// True objects with fewer voxels are ignored, and predicted objects that mostly overlap them.
     pub ignore_below_voxels: u64,
+    /// Label of voxels of the ground truth that are not annotated, and do not count.
+    pub ignore_label: Option<u32>,
     wake: Arc<Mutex<Box<dyn Fn() + Send>>>,
 }
 
@@ -76,13 +91,14 @@ impl LabelComparisons {
             in_progress: None,
             colored: true,
             ignore_below_voxels: 0,
+            ignore_label: None,
             wake: Arc::new(Mutex::new(wake)),
         }
     }
 
     fn keep(&mut self, comparison: Comparison) {
         self.done.retain(|c| c.of != comparison.of);
-        self.done.iter_mut().for_each(|c| c.overlaps = None);
+        self.done.iter_mut().for_each(|c| c.compared = None);
         self.done.push_back(comparison);
         while self.done.len() > MAX_KEPT {
             self.done.pop_front();
@@ -99,7 +115,7 @@ impl LabelComparisons {
         let shown = |role| document.overlay_with_role(role).filter(|o| o.is_at(document.time));
         let (labels, truth) = (shown(Role::Labels)?, shown(Role::Truth)?);
         let images = [labels.source_id, truth.source_id, document.time as u64];
-        Some(Subject { images, ignore_below_voxels: self.ignore_below_voxels })
+        Some(Subject { images, ignore_below_voxels: self.ignore_below_voxels, ignore_label: self.ignore_label })
     }
 
     /// Updates the label colors of a document and starts a comparison if its labels or ground truth are new.
@@ -144,19 +160,20 @@ impl LabelComparisons {
         zyx: [usize; 3],
         grid: Grid,
     ) {
-        let known = self.done.iter().find(|c| c.of.images == of.images).and_then(|c| c.overlaps.clone());
+        let has_same_overlaps = |known: &Subject| (known.images, known.ignore_label) == (of.images, of.ignore_label);
+        let known = self.done.iter().filter(|c| has_same_overlaps(&c.of)).find_map(|c| c.compared.clone());
         let cancel = Arc::new(Cancel::default());
         self.in_progress = Some((of, Arc::clone(&cancel)));
         let (sender, wake) = (self.sender.clone(), Arc::clone(&self.wake));
         rayon::spawn(move || {
-            let overlaps = match known {
-                Some(overlaps) => Ok(overlaps),
-                None => compare(&sources, times, zyx, &cancel).map(Arc::new),
+            let compared = match known {
+                Some(compared) => Ok(compared),
+                None => compare(&sources, times, zyx, of.ignore_label, &cancel).map(Arc::new),
             };
-            let comparison = match overlaps {
-                Ok(overlaps) => agreement(of, overlaps, grid),
+            let comparison = match compared {
+                Ok(compared) => agreement(of, compared, grid),
                 Err(error) => {
-                    Comparison { of, result: Err(error), overlaps: None, labels: Arc::default(), truth: Arc::default() }
+                    Comparison { of, result: Err(error), compared: None, labels: Arc::default(), truth: Arc::default() }
                 }
             };
             // Sending fails only if the window is closed.
@@ -170,9 +187,10 @@ fn compare(
     sources: &[Arc<dyn PlaneSource>; 2],
     times: [usize; 2],
     [depth, ny, nx]: [usize; 3],
+    ignore_label: Option<u32>,
     cancel: &Cancel,
-) -> Result<Overlaps, String> {
-    let mut overlaps = Overlaps::new();
+) -> Result<Compared, String> {
+    let mut counted = Counted::new(ignore_label);
     for z in 0..depth {
         let plane = |i: usize| {
             let at = PlaneAt {
@@ -189,19 +207,70 @@ fn compare(
                 _ => Err("not a label image".to_owned()),
             }
         };
-        overlaps.add(&plane(1)?, &plane(0)?).map_err(|e| e.to_string())?;
+        counted.add_slice(plane(1)?, plane(0)?)?;
     }
-    Ok(overlaps)
+    Ok(counted.finish())
 }
 
-fn agreement(of: Subject, overlaps: Arc<Overlaps>, grid: Grid) -> Comparison {
+/// Counts the overlaps of the annotated voxels, slice by slice.
+struct Counted {
+    ignore_label: Option<u32>,
+    overlaps: Overlaps,
+    rims: Rims,
+    /// Predicted objects with voxels that are not annotated.
+    partly_unknown: BTreeSet<u32>,
+}
+
+impl Counted {
+    fn new(ignore_label: Option<u32>) -> Self {
+        Self { ignore_label, overlaps: Overlaps::new(), rims: Rims::default(), partly_unknown: BTreeSet::new() }
+    }
+
+    /// Adds a slice of the ground truth and of the predicted labels.
+    fn add_slice(&mut self, mut truth: Vec<u32>, mut predicted: Vec<u32>) -> Result<(), String> {
+        if let Some(unknown) = self.ignore_label {
+            let annotation = |object: u32| match object {
+                0 => Annotation::Background,
+                object if object == unknown => Annotation::Unknown,
+                _ => Annotation::Object,
+            };
+            self.rims.add_slice(predicted.iter().zip(&truth).map(|(label, object)| (*label, annotation(*object))));
+            let mut last = 0;
+            for (label, object) in predicted.iter_mut().zip(&mut truth).filter(|(_, object)| **object == unknown) {
+                if *label > 0 && *label != last {
+                    self.partly_unknown.insert(*label);
+                    last = *label;
+                }
+                (*label, *object) = (0, 0);
+            }
+        }
+        self.overlaps.add(&truth, &predicted).map_err(|e| e.to_string())
+    }
+
+    fn finish(self) -> Compared {
+        let Self { mut overlaps, rims, mut partly_unknown, .. } = self;
+        let rims = rims.labels();
+        overlaps.remove_predictions(&rims);
+        partly_unknown.extend(rims);
+        let left_out = partly_unknown.into_iter().filter(|label| !overlaps.prediction().contains_key(label)).collect();
+        Compared { overlaps, left_out }
+    }
+}
+
+fn agreement(of: Subject, compared: Arc<Compared>, grid: Grid) -> Comparison {
+    let Compared { overlaps, left_out } = &*compared;
     let counted = overlaps.ignoring_below(of.ignore_below_voxels);
     // Pairs of true and predicted label, in the order of the overlaps.
     let pairs = counted.matched(FOUND_IOU);
-    let table = |matched: Vec<u32>, default_color: [u8; 3], all: &BTreeMap<u32, u64>, kept: &BTreeMap<u32, u64>| {
-        let max_label = all.keys().next_back().copied().unwrap_or(0) as usize;
+    let table = |matched: Vec<u32>,
+                 default_color: [u8; 3],
+                 all: &BTreeMap<u32, u64>,
+                 kept: &BTreeMap<u32, u64>,
+                 left_out: &[u32]| {
+        let max_label = all.keys().next_back().into_iter().chain(left_out).max().copied().unwrap_or(0) as usize;
         let mut colors = vec![default_color; max_label.saturating_add(1).clamp(1 << 16, MAX_LABELS)];
-        let ignored = all.keys().copied().filter(|label| !kept.contains_key(label));
+        let small = all.keys().filter(|label| !kept.contains_key(label));
+        let ignored = small.chain(left_out).copied();
         let special = matched.into_iter().map(|l| (l, theme::MATCHED)).chain(ignored.map(|l| (l, theme::IGNORED)));
         for (label, color) in special {
             if let Some(place) = colors.get_mut(label as usize) {
@@ -218,9 +287,11 @@ fn agreement(of: Subject, overlaps: Arc<Overlaps>, grid: Grid) -> Comparison {
         ignored_predictions: overlaps.prediction().len() - counted.prediction().len(),
     });
     let found = pairs.iter().map(|p| p.1).collect();
-    let labels = table(found, theme::FALSE_OBJECT, overlaps.prediction(), counted.prediction());
-    let truth = table(pairs.iter().map(|p| p.0).collect(), theme::MISSED, overlaps.truth(), counted.truth());
-    Comparison { of, result, overlaps: Some(overlaps), labels, truth }
+    let labels = table(found, theme::FALSE_OBJECT, overlaps.prediction(), counted.prediction(), left_out);
+    let unknown: Vec<u32> = of.ignore_label.into_iter().collect();
+    let found = pairs.iter().map(|p| p.0).collect();
+    let truth = table(found, theme::MISSED, overlaps.truth(), counted.truth(), &unknown);
+    Comparison { of, result, compared: Some(compared), labels, truth }
 }
 
 #[cfg(test)]
@@ -232,7 +303,16 @@ mod tests {
     const GRID: Grid = Grid { voxel_um: Some([2.0, 0.5, 0.5]), flat: false };
 
     fn subject(labels: u64, ignore_below_voxels: u64) -> Subject {
-        Subject { images: [labels, 0, 0], ignore_below_voxels }
+        Subject { images: [labels, 0, 0], ignore_below_voxels, ignore_label: None }
+    }
+
+    /// What slices of the ground truth and of predicted labels have in common.
+    fn compared(slices: &[[&[u32]; 2]], ignore_label: Option<u32>) -> Arc<Compared> {
+        let mut counted = Counted::new(ignore_label);
+        for [truth, predicted] in slices {
+            counted.add_slice(truth.to_vec(), predicted.to_vec()).unwrap();
+        }
+        Arc::new(counted.finish())
     }
 
     #[test]
@@ -241,7 +321,7 @@ mod tests {
         let one = |n: u64| Comparison {
             of: subject(n, 0),
             result: Err("none".to_owned()),
-            overlaps: Some(Arc::default()),
+            compared: Some(Arc::default()),
             labels: Arc::default(),
             truth: Arc::default(),
         };
@@ -250,15 +330,14 @@ mod tests {
         (0..100).for_each(|_| compare.keep(one(99)));
         let kept: Vec<u64> = compare.done.iter().map(|c| c.of.images[0]).collect();
         assert_eq!(kept, (100 - MAX_KEPT as u64..100).collect::<Vec<_>>());
-        assert_eq!(compare.done.iter().filter(|c| c.overlaps.is_some()).count(), 1, "overlaps may be large");
+        assert_eq!(compare.done.iter().filter(|c| c.compared.is_some()).count(), 1, "overlaps may be large");
     }
 
     #[test]
     fn objects_are_matched_missed_or_false() {
-        let mut overlaps = Overlaps::new();
         // True object 1 is found as 7, 2 is missed, 9 is a false object.
-        overlaps.add(&[1, 1, 1, 0, 2, 2, 0, 0], &[7, 7, 0, 0, 0, 0, 9, 9]).unwrap();
-        let comparison = agreement(subject(0, 0), Arc::new(overlaps), GRID);
+        let slice: [&[u32]; 2] = [&[1, 1, 1, 0, 2, 2, 0, 0], &[7, 7, 0, 0, 0, 0, 9, 9]];
+        let comparison = agreement(subject(0, 0), compared(&[slice], None), GRID);
         assert_eq!((comparison.labels[7], comparison.labels[9]), (theme::MATCHED, theme::FALSE_OBJECT));
         assert_eq!((comparison.truth[1], comparison.truth[2]), (theme::MATCHED, theme::MISSED));
         let Agreement { matching, errors, .. } = comparison.result.unwrap();
@@ -268,10 +347,9 @@ mod tests {
 
     #[test]
     fn small_true_objects_and_predictions_on_them_are_ignored() {
-        let mut overlaps = Overlaps::new();
         // True object 1 has 4 voxels and is found as 7; 2 has 2 voxels, and prediction 9 has 2 of its 3 voxels on it.
-        overlaps.add(&[1, 1, 1, 1, 0, 2, 2, 0], &[7, 7, 7, 0, 0, 9, 9, 9]).unwrap();
-        let overlaps = Arc::new(overlaps);
+        let slice: [&[u32]; 2] = [&[1, 1, 1, 1, 0, 2, 2, 0], &[7, 7, 7, 0, 0, 9, 9, 9]];
+        let overlaps = compared(&[slice], None);
         let all = agreement(subject(0, 2), Arc::clone(&overlaps), GRID).result.unwrap();
         assert_eq!((all.matching.n_true, all.matching.n_pred, all.ignored_true), (2, 2, 0));
         let comparison = agreement(subject(0, 3), overlaps, GRID);
@@ -280,5 +358,22 @@ mod tests {
         let large = comparison.result.unwrap();
         assert_eq!((large.matching.n_true, large.matching.n_pred, large.matching.f1), (1, 1, 1.0));
         assert_eq!((large.ignored_true, large.ignored_predictions), (1, 1));
+    }
+
+    #[test]
+    fn voxels_that_are_not_annotated_and_the_objects_in_them_do_not_count() {
+        // 255 is not annotated. True object 1 is found as 7; 8 is outside of the annotated voxels, and of 9 only the rim is in them.
+        let slice: [&[u32]; 2] = [&[1, 1, 0, 255, 255, 255, 255, 255, 0], &[7, 7, 0, 8, 8, 9, 9, 9, 9]];
+        let all = agreement(subject(0, 0), compared(&[slice], None), GRID).result.unwrap();
+        assert_eq!((all.matching.n_true, all.matching.n_pred), (2, 3));
+        let of = Subject { ignore_label: Some(255), ..subject(0, 0) };
+        let comparison = agreement(of, compared(&[slice], Some(255)), GRID);
+        assert_eq!((comparison.truth[1], comparison.truth[255]), (theme::MATCHED, theme::IGNORED));
+        let colors = [7, 8, 9, 10].map(|label| comparison.labels[label]);
+        assert_eq!(colors, [theme::MATCHED, theme::IGNORED, theme::IGNORED, theme::FALSE_OBJECT]);
+        let annotated = comparison.result.unwrap();
+        assert_eq!((annotated.matching.n_true, annotated.matching.n_pred, annotated.matching.f1), (1, 1, 1.0));
+        assert_eq!((annotated.errors.misses, annotated.errors.false_objects), (0, 0));
+        assert_eq!((annotated.ignored_true, annotated.ignored_predictions), (0, 0), "they are not too small");
     }
 }

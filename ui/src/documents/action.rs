@@ -137,6 +137,8 @@ pub(crate) enum DocumentsAction {
     },
     /// Ignores true objects with fewer voxels in comparisons.
     IgnoreBelow(u64),
+    /// Sets the label of voxels of the ground truth that do not count in comparisons, because they are not annotated.
+    IgnoreLabel(Option<u32>),
     /// Sets whether compared labels are colored by match.
     ColorByMatch(bool),
     /// Shows a file dialog.

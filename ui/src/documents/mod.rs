@@ -189,6 +189,7 @@ impl Documents {
                 self.remove_overlay(document, role);
             }
             DocumentsAction::IgnoreBelow(voxels) => self.compare.ignore_below_voxels = voxels,
+            DocumentsAction::IgnoreLabel(label) => self.compare.ignore_label = label,
             DocumentsAction::ColorByMatch(colored) => self.compare.colored = colored,
             DocumentsAction::Ask { request, folder, name } => {
                 let stack_folder = || Some(self.active()?.path.parent()?.to_owned());

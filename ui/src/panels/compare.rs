@@ -1,6 +1,6 @@
 //! Comparison of labels with ground truth: scores, kinds of errors and their sizes.
 
-use super::{heading, weak, x_axis, y_axis};
+use super::{OptionalNumber, SettingRow, heading, weak, x_axis, y_axis};
 use crate::action::Actions;
 use crate::compare::Agreement;
 use crate::document::Role;
@@ -12,6 +12,9 @@ use cytoscope_profile::count_text;
 use eframe::egui::{self, Color32, Ui};
 use egui_phosphor::regular as icon;
 use egui_plot::{Bar, BarChart, Plot};
+
+/// Label that is ignored when the user begins to set one.
+const FIRST_UNKNOWN_LABEL: u64 = 255;
 
 /// Outcomes in the order in which bars are stacked, from the bottom.
 const STACKED: [(Outcome, &str, [u8; 3]); 6] = [
@@ -58,6 +61,17 @@ pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
         ui.label("voxels");
     });
+    let unknown = OptionalNumber {
+        name: "Ignore the label",
+        unit: "",
+        hint: "Voxels of the ground truth with this label are not annotated and do not count",
+        unset: "none",
+        first: FIRST_UNKNOWN_LABEL,
+        range: 1..=u64::from(u32::MAX),
+    };
+    if let Some(label) = unknown.show(ui, SettingRow::Line, compare.ignore_label.map(u64::from)) {
+        actions.send(DocumentsAction::IgnoreLabel(label.and_then(|label| u32::try_from(label).ok())));
+    }
     let mut colored = compare.colored;
     if theme::checkbox(ui, &mut colored, "Color by match").changed() {
         actions.send(DocumentsAction::ColorByMatch(colored));
