@@ -45,6 +45,9 @@ fn a_run_ends_after_the_maximum_number_of_steps_and_its_package_states_the_licen
     };
     fixture.click("Max. steps");
     set(&mut fixture, "Max. steps number", "3");
+    assert!(fixture.sees("measured on the labels"), "{}", fixture.on_screen());
+    fixture.click("Object diameter");
+    set(&mut fixture, "Object diameter number", "12");
     fixture.type_into("License identifier", "cc-by-4.0");
     fixture.until("what is wrong", |w| sees(w, "which is not an SPDX identifier: write CC-BY-4.0."));
     accessibility::check(&fixture, "more settings");
@@ -62,6 +65,7 @@ fn a_run_ends_after_the_maximum_number_of_steps_and_its_package_states_the_licen
     assert_eq!(report.steps, 3);
     let package = cytoscope_model_package::Package::open(&report.out).unwrap();
     assert_eq!(package.rdf["license"], "CC-BY-4.0");
+    assert_eq!(package.config()["training"]["settings"]["diameter"], 12.0);
 }
 
 #[test]

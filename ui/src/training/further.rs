@@ -10,6 +10,7 @@ use crate::effect::Effects;
 use crate::number_text::counted;
 use crate::opener::{Content, FileRequest};
 use cytoscope_engine::{DeviceRequest, Precision};
+use cytoscope_pipeline::DiameterRequest;
 use cytoscope_train::{DataConfig, SettingAssignment, TrainConfig, TrainJob, TrainPrecision, TrainStart};
 use cytoscope_training_data::{TargetKind, TrainingTask};
 use serde::{Deserialize, Serialize};
@@ -92,6 +93,11 @@ fn move_to_controls(config: &mut TrainConfig, plan: &mut WizardPlan, resets: boo
     move_optional(&mut config.memory_mib, &mut plan.memory_mib, resets);
     move_optional(&mut config.budget.epochs, &mut plan.options.epochs, resets);
     move_optional(&mut config.budget.steps, &mut plan.options.steps, resets);
+    let mut diameter = given_diameter(config.diameter);
+    if diameter.is_some() {
+        config.diameter = default.diameter;
+    }
+    move_optional(&mut diameter, &mut plan.options.diameter, resets);
     let mut accumulate = Some(std::mem::replace(&mut config.accumulate, default.accumulate));
     accumulate = accumulate.filter(|batches| *batches != default.accumulate);
     move_optional(&mut accumulate, &mut plan.accumulate, resets);
@@ -113,6 +119,14 @@ fn move_optional<T>(from: &mut Option<T>, to: &mut Option<T>, resets: bool) {
     let value = from.take();
     if resets || value.is_some() {
         *to = value;
+    }
+}
+
+/// The object diameter of the control; `None` leaves it to the training.
+fn given_diameter(request: DiameterRequest) -> Option<f64> {
+    match request {
+        DiameterRequest::Given(diameter) => Some(diameter),
+        _ => None,
     }
 }
 
@@ -287,7 +301,6 @@ fn with_typed(plan: &WizardPlan) -> Result<WizardPlan, String> {
 mod tests {
     use super::*;
     use crate::effect::Wake;
-    use cytoscope_pipeline::DiameterRequest;
     use std::sync::Arc;
 
     fn training() -> Training {
@@ -349,7 +362,10 @@ mod tests {
         set(&mut training, "diameter=12.5");
         let plan = &training.wizard.plan;
         assert_eq!((plan.batch, plan.further.typed.as_str()), (Some(3), ""));
-        assert_eq!(plan.further.used, ["diameter=12.5", "schedule.rate=0.001"]);
+        assert_eq!(
+            (plan.options.diameter, &plan.further.used[..]),
+            (Some(12.5), &["schedule.rate=0.001".to_owned()][..])
+        );
         let config = reached(&training);
         assert_eq!((config.batch, config.schedule.rate), (Some(3), Some(0.001)));
         assert_eq!(config.diameter, DiameterRequest::Given(12.5));

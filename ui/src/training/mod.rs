@@ -205,9 +205,17 @@ impl Wizard {
         self.plan.search.problem(&self.base_config())
     }
 
+    /// Whether the network learns to find single objects.
+    pub(crate) fn finds_objects(&self) -> bool {
+        self.plan.task == TrainingTask::Segmentation && !self.plan.foreground_only
+    }
+
     /// The training configuration with the user's choices.
     fn chosen_config(&self) -> TrainConfig {
         let mut config = self.base_config();
+        if self.finds_objects() {
+            config = self.plan.options.sized(config);
+        }
         if self.plan.foreground_only && self.plan.task == TrainingTask::Segmentation {
             config.target = Some(TargetKind::Semantic);
         }

@@ -1,21 +1,26 @@
-//! Settings of the next training run that are rarely changed: limits beside the time budget, the seed, and the license.
+//! Settings of the next training run that are rarely changed: limits beside the time budget, the object diameter, the seed, and
+//! the license.
 
 use super::{Check, Training, Wizard};
 use crate::effect::Effects;
 use crate::jobs::JobsAction;
 use cytoscope_model_package::{LicenseProblem, license_problem};
+use cytoscope_pipeline::DiameterRequest;
 use cytoscope_train::TrainConfig;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
 /// Settings of the next training run that are rarely changed.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunOptions {
     /// Maximum number of epochs; `None` leaves it to the training settings.
     pub epochs: Option<usize>,
     /// Maximum number of optimizer steps; `None` leaves it to the training settings.
     pub steps: Option<usize>,
+    /// Median object diameter of all pairs in µm, or in voxels where the voxel size is unknown; `None` leaves it to the training
+    /// settings, which measure it on the labels of each pair by default.
+    pub diameter: Option<f64>,
     /// Random seed of the split of the data and of the patches.
     pub seed: u64,
     /// Identifier of the license of the model in the SPDX list, as typed; empty leaves it to the training settings.
@@ -28,6 +33,12 @@ impl RunOptions {
         config.budget.epochs = self.epochs.or(config.budget.epochs);
         config.budget.steps = self.steps.or(config.budget.steps);
         config
+    }
+
+    /// Returns the settings of a network that finds objects with the object diameter.
+    pub(super) fn sized(&self, config: TrainConfig) -> TrainConfig {
+        let diameter = self.diameter.map_or(config.diameter, DiameterRequest::Given);
+        TrainConfig { diameter, ..config }
     }
 
     /// Returns training settings with the license.
@@ -79,6 +90,7 @@ impl Training {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_training_data::TrainingTask;
     use std::sync::Arc;
 
     #[test]
@@ -95,8 +107,16 @@ mod tests {
         };
         let minutes = Some(wizard.plan.minutes);
         assert_eq!(reached(&wizard), (None, Some(500), minutes, 0, Some("CC0-1.0".to_owned())));
-        wizard.plan.options = RunOptions { epochs: Some(3), steps: Some(40), seed: 7, license: " MIT ".to_owned() };
+        let license = " MIT ".to_owned();
+        wizard.plan.options = RunOptions { epochs: Some(3), steps: Some(40), diameter: Some(9.5), seed: 7, license };
         assert_eq!(reached(&wizard), (Some(3), Some(40), minutes, 7, Some("MIT".to_owned())));
+        let diameter = |wizard: &Wizard| wizard.job("/out".into()).unwrap().config.diameter;
+        assert_eq!(diameter(&wizard), DiameterRequest::Given(9.5));
+        // Only objects have a diameter.
+        wizard.plan.foreground_only = true;
+        assert_eq!(diameter(&wizard), DiameterRequest::Auto);
+        (wizard.plan.foreground_only, wizard.plan.task) = (false, TrainingTask::LabelFree);
+        assert_eq!(diameter(&wizard), DiameterRequest::Auto);
     }
 
     #[test]

@@ -1,16 +1,19 @@
-//! The settings of the Settings page that are rarely changed: limits beside the time budget, the seed, the license, and those
-//! without controls of their own.
+//! The settings of the Settings page that are rarely changed: limits beside the time budget, the object diameter, the seed, the
+//! license, and those without controls of their own.
 
 use super::further::further_settings;
 use crate::action::Actions;
-use crate::panels::{OptionalNumber, SettingRow, number_field};
+use crate::panels::{OptionalNumber, SettingRow, number_field, weak};
 use crate::theme;
 use crate::training::options::RunOptions;
 use crate::training::{TrainingAction, Wizard};
+use cytoscope_pipeline::DiameterUnit;
 use eframe::egui::{self, RichText, Ui};
 
 /// Highest number of steps or epochs that can be set.
 const MAX_STEPS: u64 = 10_000_000;
+/// Object diameter in µm when the user begins to set it.
+const FIRST_DIAMETER: f64 = 10.0;
 /// Highest seed that can be set.
 const MAX_SEED: f64 = u32::MAX as f64;
 
@@ -26,6 +29,9 @@ pub(super) fn options_section(ui: &mut Ui, wizard: &Wizard, actions: &mut Action
             most(ui, "Max. epochs", "epochs", hint, 30, &mut options.epochs);
             let hint = "End after this number of optimizer updates, unless the time budget runs out first";
             most(ui, "Max. steps", "steps", hint, 1000, &mut options.steps);
+            if wizard.finds_objects() {
+                object_diameter(ui, &mut options.diameter);
+            }
             seed(ui, &mut options.seed);
             license(ui, &mut options.license);
         });
@@ -44,6 +50,27 @@ fn most(ui: &mut Ui, name: &str, unit: &str, hint: &str, first: u64, value: &mut
     let number = OptionalNumber { name, unit, hint, unset: "as the time allows", first, range: 1..=MAX_STEPS };
     if let Some(chosen) = number.show(ui, SettingRow::Grid, value.map(|n| n as u64)) {
         *value = chosen.map(|n| n as usize);
+    }
+}
+
+/// Draws the object diameter, which is measured on the labels unless it is set.
+fn object_diameter(ui: &mut Ui, value: &mut Option<f64>) {
+    let mut is_set = value.is_some();
+    let label = |ui: &mut Ui| {
+        let hint = "Median diameter of the objects of all pairs, to which images are rescaled; in voxels where the voxel size is \
+                    unknown. Otherwise it is measured on the labels of each pair";
+        theme::checkbox(ui, &mut is_set, "Object diameter").on_hover_text(hint);
+    };
+    let field = |ui: &mut Ui| match value.as_mut() {
+        Some(diameter) => {
+            number_field(ui, diameter, 0.1..=10_000.0, 0.1, "Object diameter number");
+            ui.label(DiameterUnit::Um.symbol());
+        }
+        None => _ = weak(ui, "measured on the labels"),
+    };
+    SettingRow::Grid.show(ui, label, field);
+    if is_set != value.is_some() {
+        *value = is_set.then_some(FIRST_DIAMETER);
     }
 }
 
