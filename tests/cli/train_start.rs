@@ -43,6 +43,21 @@ fn segmentation_settings(fixture: &Fixture, package: &str) -> Vec<String> {
     found
 }
 
+/// Adds the usual intensity of objects to the description of a package.
+fn state_intensity(fixture: &Fixture, package: &str) {
+    let rdf = format!("{package}/rdf.yaml");
+    let text = String::from_utf8(fixture.bytes(&rdf)).unwrap();
+    let stated = text.replacen("\n    segment:\n", "\n    object_intensity: 0.5\n    segment:\n", 1);
+    assert_ne!(stated, text);
+    std::fs::write(fixture.path(&rdf), stated).unwrap();
+}
+
+/// Whether the description of a package states the intensity that [`state_intensity`] adds.
+fn states_intensity(fixture: &Fixture, package: &str) -> bool {
+    let text = String::from_utf8(fixture.bytes(&format!("{package}/rdf.yaml"))).unwrap();
+    text.lines().any(|line| line == "    object_intensity: 0.5")
+}
+
 /// Copies the package `m` to `to`, with the threshold that `change` returns for its own one.
 fn with_threshold(fixture: &Fixture, to: &str, change: impl Fn(f64) -> f64) {
     copy_folder(fixture, "m", to);
@@ -61,6 +76,7 @@ fn a_kept_start_model_keeps_its_segmentation_settings_unless_others_score_clearl
     // The settings of `m` were tuned on the validation image: nearly the same ones score nearly the same.
     with_threshold(&fixture, "near", |own| own + 0.01);
     with_threshold(&fixture, "far", |_| 0.95);
+    state_intensity(&fixture, "near");
     std::fs::write(fixture.path("t.toml"), SPOILING).unwrap();
     let score = |report: &Value, when: &str| report[when]["pq@0.5"].as_f64().unwrap();
 
@@ -77,6 +93,7 @@ fn a_kept_start_model_keeps_its_segmentation_settings_unless_others_score_clearl
         let network = |package: &str| fixture.bytes(&format!("{package}/model.onnx"));
         assert!(network(kept) == network(start), "{kept}: not the network of {start}");
     }
+    assert!(states_intensity(&fixture, "near-kept") && !states_intensity(&fixture, "far-kept"));
 }
 
 #[test]
@@ -85,9 +102,11 @@ fn a_trained_network_replaces_the_start_model_only_if_it_scores_clearly_better()
     train_start_model(&fixture);
     // A network that finds nothing yet is replaced by one that does.
     fixture.run(&[&SMALL[..], &["--steps", "1", "--without-int8", "--out", "weak"]].concat()).ok();
+    state_intensity(&fixture, "weak");
     let (report, notes) = train_from(&fixture, "weak", "60", "better");
     assert_eq!((&report["verdict"], report.get("kept")), (&"trained".into(), None), "{report:#}\n{notes}");
     assert!(report["after"]["pq@0.5"].as_f64() > report["before"]["pq@0.5"].as_f64(), "{report:#}");
+    assert!(states_intensity(&fixture, "better"), "the objects of the pairs are about as bright");
     // A network that training hardly changes scores the same, which is not a gain.
     let text = SPOILING.replace("rate = 5.0", "rate = 1e-12");
     std::fs::write(fixture.path("t.toml"), text).unwrap();

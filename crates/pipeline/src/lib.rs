@@ -80,7 +80,9 @@ pub use artifact::{Artifact, ArtifactKind, stack_stem};
 pub use calibration::{CalibrationImage, CalibrationTile, calibration_tiles, calibration_tiles_from_images};
 pub use convert::ConvertJob;
 pub use convert_series::ConvertedSeries;
-pub use diameter::{Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter};
+pub use diameter::{
+    Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter, is_usual_intensity,
+};
 pub use engine_memory::engine_memory;
 pub use error::{ExistingOutput, JobError, JobErrorKind, model_error_message};
 pub use evaluate::{ChannelScores, EvaluateJob, EvaluateReport, Ignored, PairReport, PairRole, channels_to_score};

@@ -120,7 +120,8 @@ impl Training<'_> {
         let curves =
             curves::svg(&state.history, metric.name()).map(|svg| (package::CURVES.to_owned(), svg.into_bytes()));
         let covers = examples.into_iter().map(|e| (e.file, e.png)).chain(curves).collect();
-        let description = Description { covers, ..self.describe(record, card, name) };
+        let object_intensity = self.object_intensity(verdict);
+        let description = Description { covers, object_intensity, ..self.describe(record, card, name) };
         package::write(&description, &graph, &float)?;
         if description.license.is_none() {
             context.note(no_license_note());

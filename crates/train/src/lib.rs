@@ -36,6 +36,7 @@ mod less_memory;
 mod machine_profile;
 mod monitor;
 mod network;
+mod object_intensity;
 mod origin;
 mod package;
 mod planning;

@@ -45,6 +45,9 @@ pub(crate) struct StartModel {
     pub voxel_um: Option<[f64; 3]>,
     /// Nominal object diameter in µm at that voxel size, to which images are scaled; `None` for no scaling.
     pub object_diameter_um: Option<f64>,
+    /// Usual intensity of objects after the normalization, by which predictions scale much brighter or dimmer ones, if it
+    /// is known.
+    pub object_intensity: Option<f64>,
     /// Intensity normalization of each input channel.
     pub normalize: Normalize,
     /// Patch sizes are multiples of this, along Z, Y, X.
@@ -194,6 +197,7 @@ pub(crate) fn load_start_model(
             ));
         }
     };
+    let keeps_normalization = common_normalization(&known.inputs) == Some(normalize);
     Ok(StartModel {
         graph,
         from_scratch: false,
@@ -201,6 +205,7 @@ pub(crate) fn load_start_model(
         target,
         voxel_um: config.voxel_um.or(known.voxel_um),
         object_diameter_um: known.object_diameter_um.filter(|_| target.is_from_labels()),
+        object_intensity: known.object_intensity.filter(|_| target.is_from_labels() && keeps_normalization),
         tensors: start_tensors(&known.inputs, normalize),
         inputs,
         outputs,
@@ -354,6 +359,7 @@ fn scratch(
         target,
         voxel_um,
         object_diameter_um: None,
+        object_intensity: None,
         tensors: vec![start_tensor(ONLY_INPUT, inputs.len(), normalize)],
         inputs,
         outputs,

@@ -24,6 +24,8 @@ pub(crate) struct Description<'a> {
     pub license: Option<String>,
     /// Voxel size Z, Y, X in µm that the network was trained at; `None` if the package states none.
     pub voxel_um: Option<[f64; 3]>,
+    /// Usual intensity of objects after preprocessing, if the package states one.
+    pub object_intensity: Option<f64>,
     /// Segmentation settings with lengths in µm; the package states them if the targets are labels.
     pub segment: SegmentOptions,
     /// Mean and standard deviation of each stain, by which the network's outputs are rescaled; empty for labels.
@@ -187,6 +189,9 @@ fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobErro
         if let Some(diameter) = d.start.object_diameter_um {
             map.insert("object_diameter_um".to_owned(), json!(diameter));
         }
+        if let Some(intensity) = d.object_intensity {
+            map.insert("object_intensity".to_owned(), json!(intensity));
+        }
         let segment = serde_json::to_value(&d.segment).map_err(|e| JobError::Internal(e.to_string()))?;
         map.insert("segment".to_owned(), segment);
     }
@@ -335,6 +340,7 @@ mod tests {
             name: "trained".to_owned(),
             license: None,
             voxel_um: None,
+            object_intensity: start.object_intensity,
             segment: SegmentOptions::default(),
             intensities: Vec::new(),
             record: Value::Null,
@@ -343,6 +349,19 @@ mod tests {
             test: None,
         };
         builder(&description, &start.graph).unwrap()
+    }
+
+    #[test]
+    fn a_package_states_the_usual_intensity_of_objects_of_a_start_model_with_the_same_normalization() {
+        let nuclei = TrainStart::Model(format!("{}/../../models/nuclei", env!("CARGO_MANIFEST_DIR")));
+        let own = start(nuclei.clone());
+        assert!(own.object_intensity.is_some());
+        assert_eq!(trained_from(&own).config["object_intensity"], json!(own.object_intensity));
+        let normalize = Some(Normalize::default());
+        assert_ne!(normalize, Some(own.normalize));
+        let config = TrainConfig { normalize, ..TrainConfig::default() };
+        let other = load_start_model(&nuclei, TrainingTask::Segmentation, &config, None, 1).unwrap();
+        assert_eq!((other.object_intensity, start(TrainStart::Scratch).object_intensity), (None, None));
     }
 
     #[test]

@@ -301,6 +301,7 @@ impl Training<'_> {
             name,
             license: license(self.config.license.as_deref(), self.start.origin.as_ref()),
             voxel_um: self.voxel_um,
+            object_intensity: None,
             segment: self.segment.clone(),
             intensities: self.intensities.clone(),
             record,

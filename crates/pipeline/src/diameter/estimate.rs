@@ -147,6 +147,12 @@ pub(crate) struct Estimator<'a> {
     pub peak_bytes: Cell<u64>,
 }
 
+/// Returns whether objects whose intensity has this ratio to the usual one of a model's training data are predicted as they
+/// are. The intensities of stacks with brighter or dimmer objects are multiplied by a factor.
+pub fn is_usual_intensity(ratio: f64) -> bool {
+    (MIN_INTENSITY_RATIO..=MAX_INTENSITY_RATIO).contains(&ratio)
+}
+
 /// An estimate, and the voxel size that belongs to it.
 pub(crate) struct SizeEstimate {
     /// The diameter in µm, or in voxels along X if the voxel size is unknown.
@@ -187,8 +193,9 @@ impl Estimator<'_> {
         let found = self.estimate(nominal_um, None)?;
         let (Some(usual), Some(intensity)) = (self.model.object_intensity, found.intensity) else { return Ok(found) };
         let intensity_factor = match intensity / usual {
-            bright if bright > MAX_INTENSITY_RATIO => 1.0 / bright,
-            dim if dim > 0.0 && dim < MIN_INTENSITY_RATIO => DIM_TARGET / dim,
+            ratio if is_usual_intensity(ratio) => return Ok(found),
+            bright if bright > 1.0 => 1.0 / bright,
+            dim if dim > 0.0 => DIM_TARGET / dim,
             _ => return Ok(found),
         };
         let chains = self.chains.clone().scaled(intensity_factor);

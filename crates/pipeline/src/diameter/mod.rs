@@ -14,6 +14,7 @@ mod overview;
 mod series;
 
 pub(crate) use estimate::Estimator;
+pub use estimate::is_usual_intensity;
 pub use job::DiameterJob;
 pub(crate) use series::{SeriesDiameter, SeriesEstimator};
 
@@ -364,6 +365,14 @@ pub(crate) fn check(request: DiameterRequest, model: &Model) -> Result<(), JobEr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_of_a_similar_brightness_as_in_the_training_data_are_predicted_as_they_are() {
+        for (ratio, is_usual) in [(1.0, true), (3.2, true), (0.12, true), (3.4, false), (0.1, false), (f64::NAN, false)]
+        {
+            assert_eq!(is_usual_intensity(ratio), is_usual, "{ratio}");
+        }
+    }
 
     #[test]
     fn objects_of_unusual_size_are_doubted() {
