@@ -46,6 +46,9 @@ pub struct ModelCard {
     /// Nominal object diameter in µm at that voxel size; `None` if objects are not rescaled.
     #[serde(default)]
     pub object_diameter_um: Option<f64>,
+    /// Whether it has an int8 network, without which nothing is predicted in int8.
+    #[serde(default)]
+    pub has_int8: bool,
     /// Number of channels that the network reads.
     pub input_channels: usize,
     /// Number of maps that are predicted: the channels of the first output.
@@ -200,6 +203,7 @@ fn empty_card(name: String, path: &Path) -> ModelCard {
         documentation: String::new(),
         voxel_um: None,
         object_diameter_um: None,
+        has_int8: false,
         input_channels: 0,
         output_channels: 0,
         input_channel_names: Vec::new(),
@@ -264,6 +268,7 @@ fn describe(card: &mut ModelCard, package: Package) {
             card.task = Some(model.task);
             card.voxel_um = model.voxel_um;
             card.object_diameter_um = model.object_diameter_um;
+            card.has_int8 = model.has_int8;
             card.input_channels = model.input_channels;
             if model.inputs.len() > 1 {
                 let input = |input: &ModelInput| InputCard { id: input.id.clone(), channels: input.channels };

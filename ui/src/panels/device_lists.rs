@@ -32,9 +32,12 @@ pub(super) fn device_list(
     (device != before).then_some(device)
 }
 
-/// Returns the precisions in which the requested device predicts, or those of all usable ones.
-pub(super) fn offered_precisions(devices: &[Device], request: DeviceRequest) -> Vec<Precision> {
-    offered(devices, request, |device| device.precisions.clone())
+/// Returns the precisions in which the requested device predicts with a model, or those of all usable ones: int8 only if the
+/// model has an int8 network.
+pub(super) fn offered_precisions(devices: &[Device], request: DeviceRequest, has_int8: bool) -> Vec<Precision> {
+    let mut all = offered(devices, request, |device| device.precisions.clone());
+    all.retain(|precision| has_int8 || *precision != Precision::Int8);
+    all
 }
 
 /// Returns the precisions in which the requested device trains, or those of all usable ones.
@@ -90,11 +93,12 @@ mod tests {
             device(DeviceId::Cpu, true, &[F32, Bf16, Int8]),
         ];
         let cpu = DeviceRequest::Device(DeviceId::Cpu);
-        assert_eq!(offered_precisions(&devices, DeviceRequest::Auto), [F32, Tf32, F16, Bf16, Int8]);
-        assert_eq!(offered_precisions(&devices, cpu), [F32, Bf16, Int8]);
+        assert_eq!(offered_precisions(&devices, DeviceRequest::Auto, true), [F32, Tf32, F16, Bf16, Int8]);
+        assert_eq!(offered_precisions(&devices, cpu, true), [F32, Bf16, Int8]);
+        assert_eq!(offered_precisions(&devices, cpu, false), [F32, Bf16], "the model has no int8 network");
         // CPUs train in f32 only.
         assert_eq!(offered_training_precisions(&devices, DeviceRequest::Auto), [F32, Tf32, F16]);
         assert_eq!(offered_training_precisions(&devices, cpu), [F32]);
-        assert!(offered_precisions(&devices, DeviceRequest::Device(DeviceId::Wgpu(0))).is_empty());
+        assert!(offered_precisions(&devices, DeviceRequest::Device(DeviceId::Wgpu(0)), true).is_empty());
     }
 }

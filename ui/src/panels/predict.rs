@@ -268,10 +268,11 @@ pub(super) fn device_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions
     }
 }
 
-/// Choice of the precision among those that the device supports.
+/// Choice of the precision among those that the device supports, and for which the model has a network.
 pub(super) fn precision_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let settings = state.settings();
-    let all = offered_precisions(state.jobs.devices(), settings.device);
+    let has_int8 = state.model().is_none_or(|card| card.has_int8);
+    let all = offered_precisions(state.jobs.devices(), settings.device, has_int8);
     if let Some(precision) =
         precision_list(ui, SettingRow::Line, "precision", &all, "Auto (fast and accurate)", settings.precision)
     {

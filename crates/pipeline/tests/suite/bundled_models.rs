@@ -105,6 +105,12 @@ fn every_alias_names_an_existing_package() {
 }
 
 #[test]
+fn cards_say_which_models_have_an_int8_network() {
+    let has_int8 = |name: &str| cytoscope_pipeline::cards::card(name, &models().join(name)).has_int8;
+    assert!(has_int8("nuclei") && !has_int8("nuclei-dog"));
+}
+
+#[test]
 fn a_package_with_a_modified_network_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(models().join("nuclei-dog")).unwrap() {
