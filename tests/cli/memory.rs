@@ -57,6 +57,17 @@ fn ten_times_the_slices_need_the_same_memory() {
 }
 
 #[test]
+fn a_pass_and_its_objects_keep_to_the_stated_memory() {
+    let fixture = Fixture::new();
+    let block = fixture.image(&fixture.nuclei("16,128,128", 1));
+    write_stack(&fixture, "crowded.tif", &block, 64, 448);
+    let options = ["--device", "cpu", "--diameter", "12", "--outputs", "labels", "--threads", "2"];
+    let (held, stated) = peak(&fixture, "crowded.tif", &options);
+    let ratio = held as f64 / stated as f64;
+    assert!((0.75..1.1).contains(&ratio), "{held} bytes were held, {stated} were stated");
+}
+
+#[test]
 fn slices_that_are_resampled_for_tiles_are_part_of_the_stated_memory() {
     let fixture = Fixture::new();
     let block = fixture.image(&fixture.nuclei("16,128,128", 1));

@@ -65,6 +65,11 @@ pub fn arena_bytes() -> u64 {
     cytoscope_kernels::live_arena_bytes()
 }
 
+/// Returns memory that was freed, such as that of a session and of its threads, to the operating system.
+pub fn return_free_memory() {
+    cytoscope_kernels::return_free_memory();
+}
+
 /// Bytes of the arrays that memory bandwidth is measured with: more than the caches of most CPUs hold.
 const BANDWIDTH_BYTES: u64 = 384 << 20;
 

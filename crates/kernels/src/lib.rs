@@ -29,6 +29,7 @@ mod arena;
 #[cfg(target_arch = "x86_64")]
 mod bf16;
 pub mod conv;
+mod heap;
 mod int8;
 mod isa;
 pub mod join;
@@ -45,6 +46,7 @@ pub mod resize;
 pub mod train;
 
 pub use arena::{Arena, live_arena_bytes, request_huge_pages};
+pub use heap::return_free_memory;
 pub use isa::{Isa, IsaName};
 pub use layout::{Blocked, CHANNEL_BLOCK};
 

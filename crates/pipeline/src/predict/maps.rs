@@ -342,6 +342,8 @@ impl<'a> Inference<'a> {
             Runner::Pass { .. } => None,
         };
         drop(runner);
+        // What the threads of the pass have freed would add to the memory of what follows, which the plan does not count.
+        cytoscope_engine_cpu::return_free_memory();
         traffic
     }
 
