@@ -150,7 +150,7 @@ pub enum JobError {
     #[error("{0}")]
     WrongUse(Misuse),
     /// The user canceled the job.
-    #[error("canceled; no partly written files were left")]
+    #[error("canceled; no partly written results were left")]
     Canceled,
     /// A panic inside the job, with its message.
     #[error("internal error ({0}); please report it")]
