@@ -341,7 +341,8 @@ fn voxel_size_fields(ui: &mut Ui, known_um: Option<[f64; 3]>, chosen: &mut Optio
 fn object_diameter_field(ui: &mut Ui, voxel_um: Option<[f64; 3]>, chosen: &mut Option<f64>) {
     ui.horizontal(|ui| {
         let mut is_stated = chosen.is_some();
-        let hint = "Median diameter of the objects in the training data in µm: stacks are rescaled so that their objects have it";
+        let hint =
+            "Median diameter of the objects in the training data in µm: stacks are rescaled to objects of this size";
         // One that was stated can always be taken back.
         ui.add_enabled_ui(voxel_um.is_some() || is_stated, |ui| {
             let checkbox = theme::checkbox(ui, &mut is_stated, "Object diameter").on_hover_text(hint);

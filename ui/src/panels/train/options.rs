@@ -57,8 +57,8 @@ fn most(ui: &mut Ui, name: &str, unit: &str, hint: &str, first: u64, value: &mut
 fn object_diameter(ui: &mut Ui, value: &mut Option<f64>) {
     let mut is_set = value.is_some();
     let label = |ui: &mut Ui| {
-        let hint = "Median diameter of the objects of all pairs, to which images are rescaled; in voxels where the voxel size is \
-                    unknown. Otherwise it is measured on the labels of each pair";
+        let hint = "Median diameter of the objects of all pairs, to which images are rescaled; in voxels where the \
+                    voxel size is unknown. Otherwise it is measured on the labels of each pair";
         theme::checkbox(ui, &mut is_set, "Object diameter").on_hover_text(hint);
     };
     let field = |ui: &mut Ui| match value.as_mut() {
