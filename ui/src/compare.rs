@@ -362,7 +362,8 @@ mod tests {
 
     #[test]
     fn voxels_that_are_not_annotated_and_the_objects_in_them_do_not_count() {
-        // 255 is not annotated. True object 1 is found as 7; 8 is outside of the annotated voxels, and of 9 only the rim is in them.
+        // 255 is not annotated. True object 1 is found as 7; 8 is outside of the annotated voxels, and of 9 only the rim is
+        // annotated.
         let slice: [&[u32]; 2] = [&[1, 1, 0, 255, 255, 255, 255, 255, 0], &[7, 7, 0, 8, 8, 9, 9, 9, 9]];
         let all = agreement(subject(0, 0), compared(&[slice], None), GRID).result.unwrap();
         assert_eq!((all.matching.n_true, all.matching.n_pred), (2, 3));
