@@ -412,7 +412,8 @@ fn wrong_usage_is_reported_before_any_computation() {
     fixture.fails(2, &["quantize", "nosuch", "--mode", "dynamic", "--out", "q"], &["nosuch"]);
     let static_mode = ["quantize", "net.onnx", "--mode", "static", "--out", "q"];
     fixture.fails(2, &[&static_mode[..], &["--diameter", "9"]].concat(), &["--calibrate"]);
-    let given = ["--calibrate", "stacks", "--diameter", "9"];
+    let stack = fixture.write("stack.tif", "ZYX", &[16, 16, 16], uniform(1, 16 * 16 * 16));
+    let given = ["--calibrate", &stack, "--diameter", "9"];
     fixture.fails(2, &[&static_mode[..], &given].concat(), &["declares no object diameter", "leave the option out"]);
     let dynamic = ["quantize", "net.onnx", "--mode", "dynamic", "--out", "q"];
     fixture.fails(2, &[&dynamic[..], &["--keep-float", "nosuch"]].concat(), &["nosuch", "head.out"]);
