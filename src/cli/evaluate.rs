@@ -10,6 +10,7 @@ use cytoscope_engine::DeviceRequest;
 use cytoscope_formats::{ChannelRef, SeriesChoice};
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome as Kind, SizeUnit};
+use cytoscope_pipeline::job_record::DeviceRecord;
 use cytoscope_pipeline::predict::InputTensor;
 use cytoscope_pipeline::{DiameterRequest, EvaluateJob, EvaluateReport, find_model};
 use cytoscope_storage::{Overwrite, counted};
@@ -156,6 +157,9 @@ fn print_report(report: &EvaluateReport, run: MeasuredRun, as_json: bool, writte
         return run.print_json(report);
     }
     print(&counted(report.pairs.len(), "pair"));
+    if let (Some(DeviceRecord { id, name }), Some(precision)) = (&report.device, report.precision) {
+        print(&format!("  predicted on {id} ({name}) in {precision}"));
+    }
     for m in &report.instances {
         print(&format!(
             "  IoU ≥ {:.2}: F1 {:.4}  precision {:.4}  recall {:.4}  AP {:.4}  PQ {:.4}  mean matched IoU {:.4}  \

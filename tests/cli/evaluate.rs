@@ -92,6 +92,8 @@ fn a_model_has_the_scores_of_its_predictions() {
         assert_eq!(model[key], files[key], "{key}");
     }
     assert!(model["pairs"][0]["prediction"].as_str().is_some_and(|path| path.ends_with("_raw.tif")), "{model}");
+    assert_eq!((&model["device"]["id"], &model["precision"]), (&"cpu".into(), &"f32".into()), "{model}");
+    assert!(files.get("device").is_none() && files.get("precision").is_none(), "{files}");
     // The report has notes on the images, whose paths are those of the rerun, too.
     assert!(model["notes"].to_string().contains("_raw.tif: "), "{model}");
     let again = fixture.run(&["provenance", "s.json", "--rerun", "--out", "t.json", "--json"]).json();

@@ -6,7 +6,7 @@ pub(crate) use pairing::{looks_like_labels, pair_key};
 
 use crate::evaluation::{Evaluation, ScoredImage};
 use crate::folder_digest::{records_before, refuse_changed};
-use crate::job_record::{absolute, recorded};
+use crate::job_record::{DeviceRecord, absolute, recorded};
 use crate::predict::file_notes::{OtherSeries, first_series_note, label_series_note, missing_notes, regions_note};
 use crate::predict::is_raster;
 use crate::predict::resolve::{check_given_axes, check_voxel_size};
@@ -14,6 +14,7 @@ use crate::predict::zarr::labels_path;
 use crate::results::{check_file, moved_aside_note};
 use crate::stack::Extents;
 use crate::{Context, JobError, Note, ProgressStage, ProgressUnit, deserialize};
+use cytoscope_engine::Precision;
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, SeriesChoice, is_zarr_folder, label_series, open};
 use cytoscope_objects::matching::Matching;
 use cytoscope_objects::regression::Regression;
@@ -152,6 +153,13 @@ pub struct EvaluateReport {
     /// were read from files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<cytoscope_profile::DeviceTraffic>,
+    /// The device that predicted the images of a model, or the last one of them if a device has failed; absent if the
+    /// predictions were read from files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceRecord>,
+    /// Precision in which the network ran on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
 }
 
 impl EvaluateReport {

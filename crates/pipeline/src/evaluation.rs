@@ -228,7 +228,19 @@ impl<'a> Evaluation<'a> {
         }
         notes.iter().for_each(|note| context.note(note.clone()));
         let errors = (!errors.is_empty()).then(|| ErrorSummary::pooled(&errors));
-        EvaluateReport { pairs: reports, instances, regression, channels, unpaired, errors, ignored, notes, traffic }
+        EvaluateReport {
+            pairs: reports,
+            instances,
+            regression,
+            channels,
+            unpaired,
+            errors,
+            ignored,
+            notes,
+            traffic,
+            device: None,
+            precision: None,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
 use cytoscope_model_package::refuse_inside_package;
 use cytoscope_pipeline::devices::{Devices, SelectedEngine};
-use cytoscope_pipeline::job_record::{JobKind, PendingRecord, Recordable, recorded};
+use cytoscope_pipeline::job_record::{DeviceRecord, JobKind, PendingRecord, Recordable, recorded};
 use cytoscope_pipeline::predict::{InputTensor, TensorImage};
 use cytoscope_pipeline::results::check_file;
 use cytoscope_pipeline::{
@@ -170,7 +170,9 @@ impl EvaluateModelJob {
             (job.device, job.precision) = (DeviceRequest::Device(engine.engine().device().id), precision);
             job.cpu_because = None;
         }
-        Ok(evaluation.finish(Vec::new()))
+        let device = engine.engine().device();
+        let device = precision.map(|_| DeviceRecord { id: device.id, name: device.name.clone() });
+        Ok(EvaluateReport { device, precision, ..evaluation.finish(Vec::new()) })
     }
 
     /// Predicts the image of a pair and scores it; returns the precision in which the network ran.

@@ -451,6 +451,8 @@ mod tests {
             ignored: None,
             notes: Vec::new(),
             traffic: None,
+            device: None,
+            precision: None,
         };
         let text = serde_json::to_string(&JobResult::Evaluate(Box::new(report))).unwrap();
         let JobResult::Evaluate(back) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };

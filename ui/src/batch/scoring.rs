@@ -271,6 +271,8 @@ mod tests {
             ignored: None,
             notes: Vec::new(),
             traffic: None,
+            device: None,
+            precision: None,
         };
         let text = scores_csv(&report);
         let lines: Vec<&str> = text.lines().collect();

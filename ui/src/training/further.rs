@@ -126,7 +126,7 @@ fn move_optional<T>(from: &mut Option<T>, to: &mut Option<T>, resets: bool) {
 fn given_diameter(request: DiameterRequest) -> Option<f64> {
     match request {
         DiameterRequest::Given(diameter) => Some(diameter),
-        _ => None,
+        DiameterRequest::Auto => None,
     }
 }
 

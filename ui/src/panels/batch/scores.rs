@@ -30,7 +30,11 @@ pub(super) fn scores(ui: &mut Ui, report: &EvaluateReport, model: Option<&str>, 
     let n = report.pairs.len();
     let pairs = counted(n as u64, "pair");
     let by = model.map_or_else(String::new, |model| format!(" · predicted by {model}"));
-    weak(ui, format!("{pairs}{by}"));
+    let on = match (&report.device, report.precision) {
+        (Some(device), Some(precision)) => format!(" on {} in {precision}", device.id),
+        _ => String::new(),
+    };
+    weak(ui, format!("{pairs}{by}{on}"));
     for note in report.notes.iter().take(LISTED_NOTES) {
         weak(ui, scoring_note_in_window(note).to_string());
     }
