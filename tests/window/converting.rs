@@ -140,6 +140,13 @@ fn all_series_of_a_file_are_converted_as_on_the_command_line() {
         let bytes = |path: std::path::PathBuf| std::fs::read(path).unwrap();
         assert!(bytes(fixture.path(name)) == bytes(expected.join(name)), "{name} differs");
     }
+    // Of a series that fails, the window says why; the others are listed.
+    std::fs::remove_file(fixture.path("plate.npy")).unwrap();
+    fixture.click_enabled("Convert");
+    fixture.until("the written file", |w| sees(w, "1 file converted"));
+    assert!(fixture.sees("Converting plate.zarr failed for 1 series"), "{}", fixture.on_screen());
+    assert!(fixture.sees("plate_s1.npy already exists"), "{}", fixture.on_screen());
+    assert!(fixture.path("plate.npy").is_file());
     // Labels belong to one series.
     fixture.click("OME-Zarr");
     fixture.window.run_steps(3);

@@ -1,5 +1,6 @@
 //! Converting and scoring many files. The page is drawn in [`crate::panels::batch`].
 
+mod names;
 mod scoring;
 
 pub(crate) use scoring::{ScoreSubject, ScoredFiles, ScoredModel};
@@ -13,13 +14,14 @@ use crate::effect::Effects;
 use crate::jobs::{Jobs, JobsAction};
 use crate::number_text::counted;
 use crate::opener::{Content, Expanded, FileRequest};
-use crate::work::{JobView, Purpose};
-use cytoscope_formats::{Compression, SeriesChoice, is_zarr_zip_name, series_suffix};
-use cytoscope_pipeline::{ConvertJob, DiameterRequest, EvaluateReport, PairRole, stack_stem};
+use crate::work::{JobState, JobView, Purpose};
+use cytoscope_formats::{Compression, SeriesChoice};
+use cytoscope_pipeline::{ConvertJob, DiameterRequest, EvaluateReport, PairRole};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::extension;
 use cytoscope_volume::VoxelSize;
 use cytoscope_worker::{Job, JobId, JobResult};
+use names::{is_roi_set, is_series_of};
 use scoring::scores_csv;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -287,16 +289,6 @@ impl Batch {
         self.format.holds_regions() || self.files.iter().any(|file| is_roi_set(file))
     }
 
-    /// The converted file of an input; of all series, that of the first one.
-    pub(crate) fn converted_path(&self, input: &Path) -> PathBuf {
-        let folder = self.folder.clone().or_else(|| input.parent().map(Path::to_owned)).unwrap_or_default();
-        // Of all series, the number of each is added later.
-        let series = if self.all_series { String::new() } else { series_suffix(self.series_for(input)) };
-        let channel = self.channel.map_or_else(String::new, |channel| format!("_c{channel}"));
-        let time = self.time.map_or_else(String::new, |time| format!("_t{time}"));
-        folder.join(format!("{}{series}{channel}{time}{}", stack_stem(input), self.format.suffix()))
-    }
-
     /// Applies an action. Returns what other states and the disk must do for it.
     pub(crate) fn apply(&mut self, action: BatchAction, jobs: &Jobs, documents: &Documents) -> Effects {
         let mut effects = Effects::default();
@@ -427,14 +419,6 @@ impl Batch {
         self.files.extend(files.into_iter().filter(|file| known.insert(file.clone())));
     }
 
-    /// Two of the files that would be converted to the same file.
-    fn clash(&self) -> Option<[&Path; 2]> {
-        let mut outputs = BTreeMap::new();
-        self.files
-            .iter()
-            .find_map(|file| Some([outputs.insert(self.converted_path(file), file)?.as_path(), file.as_path()]))
-    }
-
     fn convert(&mut self, jobs: &Jobs, documents: &Documents, effects: &mut Effects) {
         if self.files.len() > MAX_CONVERTED {
             let details = format!(
@@ -444,14 +428,8 @@ impl Batch {
             );
             return effects.error("Nothing was converted", details);
         }
-        if let Some([first, second]) = self.clash() {
-            let name = file_name(&self.converted_path(first));
-            let details = format!(
-                "{} and {} would both be converted to {name}. Remove one from the list, or write beside each file.",
-                first.display(),
-                second.display()
-            );
-            return effects.error("Nothing was converted", details);
+        if let Some(clash) = self.clash() {
+            return effects.error("Nothing was converted", clash.details());
         }
         let is_written = |open: &Path, out: &Path| open == out || (self.all_series && is_series_of(open, out));
         let is_open = |out: &PathBuf| documents.all().iter().any(|d| is_written(&d.path, out));
@@ -495,7 +473,7 @@ impl Batch {
 
     fn finished(&mut self, id: JobId, result: JobResult) {
         match result {
-            JobResult::Convert { output, outputs } if self.converting.contains(&id) => {
+            JobResult::Convert { output, outputs, .. } if self.converting.contains(&id) => {
                 // There are several outputs if there are several series.
                 self.written.extend(if outputs.is_empty() { vec![output] } else { outputs });
             }
@@ -511,7 +489,9 @@ impl Batch {
             return effects;
         }
         let converted = jobs.all().iter().filter(|job| self.converting.contains(&job.id));
-        let notes: Vec<String> = converted.flat_map(job_notes).collect();
+        let converted: Vec<&JobView> = converted.collect();
+        let notes: Vec<String> = converted.iter().copied().flat_map(job_notes).collect();
+        let has_failed = converted.iter().any(|job| matches!(job.state, JobState::Failed(_)));
         self.converting.clear();
         let written = std::mem::take(&mut self.written);
         let n = written.len();
@@ -520,24 +500,12 @@ impl Batch {
             let names = written.iter().map(|path| path.display().to_string());
             let lines: Vec<String> = names.chain(listed_notes(&notes)).collect();
             effects.success(title, lines.join("\n"));
+        } else if has_failed && !notes.is_empty() {
+            // They say why further series failed.
+            effects.info("Nothing was converted", listed_notes(&notes).join("\n"));
         }
         effects
     }
-}
-
-/// Whether a file has the name of an ImageJ ROI set, or of a single ROI.
-fn is_roi_set(path: &Path) -> bool {
-    matches!(extension(path).as_deref(), Some("roi" | "zip")) && !is_zarr_zip_name(path)
-}
-
-/// Whether a file has the name that a series after the first one gets if all series are converted to `output`.
-fn is_series_of(file: &Path, output: &Path) -> bool {
-    let stem = stack_stem(output);
-    let number = || {
-        let ending = file_name(output).strip_prefix(&stem)?.to_owned();
-        file_name(file).strip_prefix(&stem)?.strip_suffix(&ending)?.strip_prefix("_s")?.parse::<usize>().ok()
-    };
-    file.parent() == output.parent() && number().is_some()
 }
 
 /// The voxel size Z, Y, X in µm, if it is known along all axes.

@@ -1,5 +1,6 @@
 //! Client of the engine process: jobs and their results.
 
+mod converted;
 mod refused;
 mod rerun;
 mod reserved;
@@ -567,8 +568,8 @@ impl Work {
             JobResult::Train(report) => Some(Outcome::Trained { id, report }),
             JobResult::TrainCheck(report) => Some(Outcome::TrainChecked { id, report }),
             JobResult::TrainEstimate(estimate) => Some(Outcome::TrainEstimated { id, estimate }),
-            other @ (JobResult::Convert { .. }
-            | JobResult::Evaluate(_)
+            JobResult::Convert { output, outputs, failed } => Some(self.converted(id, output, outputs, failed)),
+            other @ (JobResult::Evaluate(_)
             | JobResult::Quantize(_)
             | JobResult::Import(_)
             | JobResult::Export(_)

@@ -79,7 +79,7 @@ mod verify;
 pub use artifact::{Artifact, ArtifactKind, stack_stem};
 pub use calibration::{CalibrationImage, CalibrationTile, calibration_tiles, calibration_tiles_from_images};
 pub use convert::ConvertJob;
-pub use convert_series::ConvertedSeries;
+pub use convert_series::{ConvertOutcome, ConvertedSeries};
 pub use diameter::{
     Certainty, DiameterEstimate, DiameterJob, DiameterRequest, DiameterUnit, ObjectDiameter, is_usual_intensity,
 };

@@ -9,10 +9,10 @@ use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::packages::{ImportJob, ImportReport};
 use cytoscope_pipeline::predict::LiveSink;
 use cytoscope_pipeline::{
-    AppliedProfile, Context, ConvertJob, DiameterJob, EvaluateJob, EvaluateReport, ExportJob, ExportReport, JobError,
-    MachineProfiles, MeasureJob, MeasureReport, MeshJob, MeshReport, ModelSpeedJob, ModelSpeedReport, ModelTestJob,
-    ModelTestReport, ObjectDiameter, PerformanceRequest, PredictJob, PredictOutcome, SegmentJob, SegmentReport,
-    machine_key,
+    AppliedProfile, Context, ConvertJob, ConvertOutcome, DiameterJob, EvaluateJob, EvaluateReport, ExportJob,
+    ExportReport, InputFailure, JobError, MachineProfiles, MeasureJob, MeasureReport, MeshJob, MeshReport,
+    ModelSpeedJob, ModelSpeedReport, ModelTestJob, ModelTestReport, ObjectDiameter, PerformanceRequest, PredictJob,
+    PredictOutcome, SegmentJob, SegmentReport, machine_key,
 };
 use cytoscope_quantize::{QuantizeJob, QuantizeReport};
 use cytoscope_storage::ResultsFolder;
@@ -199,10 +199,10 @@ impl Job {
                 JobResult::Measure(job.run(context)?)
             }
             Self::Convert(job) => {
-                let written = job.run_chosen(context)?;
+                let ConvertOutcome { written, failed } = job.run_chosen(context)?;
                 let output = written.first().unwrap_or(&job.output).clone();
                 let outputs = if written.len() > 1 { written } else { Vec::new() };
-                JobResult::Convert { output, outputs }
+                JobResult::Convert { output, outputs, failed }
             }
             Self::Evaluate(job) => JobResult::Evaluate(Box::new(job.run(context)?)),
             Self::EvaluateModel(job) => JobResult::Evaluate(Box::new(job.run(context, devices)?)),
@@ -297,6 +297,9 @@ pub enum JobResult {
         /// All images written, if there are several: one for each series.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         outputs: Vec<PathBuf>,
+        /// The series that could not be converted, beside those that were.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        failed: Vec<InputFailure>,
     },
     /// Result of [`Job::Evaluate`] and [`Job::EvaluateModel`].
     Evaluate(Box<EvaluateReport>),

@@ -286,7 +286,8 @@ fn all_series_of_a_file_are_converted() {
     let mut engine = Engine::start(&fixture);
     let job = ConvertJob { series: SeriesChoice::All, ..convert(&fixture, "well.zarr", "two.tif") };
     engine.worker.send(Request::run(JobId(1), Job::Convert(job)));
-    let JobResult::Convert { output, outputs } = engine.done(1) else { panic!() };
+    let JobResult::Convert { output, outputs, failed } = engine.done(1) else { panic!() };
+    assert!(failed.is_empty(), "{failed:?}");
     assert_eq!(
         (output, outputs),
         (fixture.path("two.tif"), ["two.tif", "two_s1.tif"].map(|n| fixture.path(n)).to_vec())

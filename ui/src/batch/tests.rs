@@ -1,5 +1,7 @@
 //! Names of converted files, the list of files, and the folders of dialogs.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use super::*;
 use cytoscope_formats::Container;
 
@@ -46,7 +48,30 @@ fn files_of_the_same_name_do_not_replace_each_other_in_a_folder() {
     let mut batch = Batch { files, ..Batch::default() };
     assert_eq!(batch.clash(), None);
     batch.folder = Some(PathBuf::from("/out"));
-    assert_eq!(batch.clash(), Some([Path::new("/a/s.tif"), Path::new("/b/s.czi")]));
+    let clash = batch.clash().unwrap();
+    assert_eq!(clash.inputs, [Path::new("/a/s.tif"), Path::new("/b/s.czi")]);
+    let details = clash.details();
+    assert!(details.contains("would both be converted to s.ome.tif") && details.contains("beside each"), "{details}");
+}
+
+#[test]
+fn a_series_and_a_file_with_its_name_do_not_replace_each_other() {
+    let clash = |names: &[&str], all_series: bool| {
+        let files = names.iter().map(PathBuf::from).collect();
+        let batch = Batch { files, all_series, ..Batch::default() };
+        batch.clash().map(|clash| (clash.inputs.map(Path::to_owned), clash.details()))
+    };
+    let files = [PathBuf::from("/a/s.czi"), PathBuf::from("/a/s_s1.czi")];
+    for names in [["/a/s.czi", "/a/s_s1.czi"], ["/a/s_s1.czi", "/a/s.czi"]] {
+        let (inputs, details) = clash(&names, true).unwrap();
+        assert_eq!(inputs, files);
+        assert!(details.contains("both be converted to s_s1.ome.tif"), "{details}");
+        assert!(details.contains("without \"All series\""), "{details}");
+        assert_eq!(clash(&names, false), None);
+    }
+    for other in ["/b/s_s1.czi", "/a/s_s.czi", "/a/s_s01.czi", "/a/s_s0.czi", "/a/s_1.czi", "/a/s_s1_s2.czi"] {
+        assert_eq!(clash(&["/a/s.czi", other], true), None, "{other}");
+    }
 }
 
 #[test]

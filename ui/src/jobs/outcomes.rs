@@ -19,6 +19,9 @@ use cytoscope_worker::{JobId, JobResult};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+/// Maximum number of series that a notification lists.
+const LISTED_SERIES: usize = 8;
+
 impl Jobs {
     /// Handles the events of the engine since the last call.
     pub(crate) fn poll(&mut self, documents: &Documents) -> Effects {
@@ -80,6 +83,7 @@ impl Jobs {
                     effects.act(DocumentsAction::Open(vec![output.clone()]));
                 }
                 JobResult::Convert { .. } | JobResult::Evaluate(_) => {
+                    self.report_failed_series(id, &result, effects);
                     effects.act(BatchAction::Finished(id, result));
                 }
                 JobResult::Mesh(ref report) => {
@@ -110,6 +114,20 @@ impl Jobs {
                 effects.error(title, format!("Reason: {reason}. {lost}"));
             }
         }
+    }
+
+    /// Reports the series of a file that could not be converted. Those that were are reported with the other files.
+    fn report_failed_series(&self, id: JobId, result: &JobResult, effects: &mut Effects) {
+        let JobResult::Convert { failed, .. } = result else { return };
+        let job = self.work.jobs.iter().find(|job| job.id == id);
+        let Some(job) = job.filter(|_| !failed.is_empty()) else { return };
+        let mut lines: Vec<String> =
+            failed.iter().take(LISTED_SERIES).map(|failure| capitalized(&failure.message)).collect();
+        if failed.len() > LISTED_SERIES {
+            lines.push(format!("{} further series failed.", failed.len() - LISTED_SERIES));
+        }
+        let title = format!("{} failed for {} series", job.action(), failed.len());
+        effects.failure(Some(job.subject()), title, lines.join("\n"));
     }
 
     /// Documents with a running or queued prediction.

@@ -331,7 +331,7 @@ impl JobView {
     }
 
     /// What the job does, such as "Converting a.tif", in words that "failed" can follow.
-    pub(super) fn action(&self) -> String {
+    pub(crate) fn action(&self) -> String {
         let Some((subject, _)) = self.title.rsplit_once(" · ") else { return self.title.clone() };
         let verb = match self.purpose {
             Purpose::Predict { .. } => "Predicting",
