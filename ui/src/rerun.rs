@@ -11,6 +11,7 @@ use cytoscope_pipeline::job_record::{AnyRecord, JobKind, read_any, record_path};
 use cytoscope_pipeline::results::FileRecord;
 use cytoscope_pipeline::{ArtifactKind, JobError, user_folder};
 use cytoscope_storage::{Overwrite, ResultsFolder, io_message};
+use cytoscope_train::TrainJob;
 use cytoscope_worker::{ComparedOutputs, Job, JobId, JobResult, RecordedRun, RerunOutput};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -50,8 +51,56 @@ pub(crate) struct Rerun {
     output: PathBuf,
     /// Whether the result is a package, which states when it was made.
     is_package: bool,
+    /// The checkpoint folder, if it is a training run. It is removed before the folder of the results.
+    training: Option<TrainingFolder>,
     /// The folder of the results, which is removed if it stays empty.
     _folder: ResultsFolder,
+}
+
+/// How a job that was run again has ended without a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RerunEnd {
+    /// The user has canceled it.
+    Canceled,
+    /// It has failed.
+    Failed,
+}
+
+/// The checkpoint folder of a training run that is run again, which this window has created. It is removed when this is
+/// dropped, so that nothing is left of a run that was canceled or that ends with the window.
+#[derive(Debug)]
+struct TrainingFolder(Option<Box<TrainJob>>);
+
+impl TrainingFolder {
+    /// Creates the folder of a run; `None` if something exists at its path, which the run will refuse.
+    fn reserve(job: &TrainJob) -> Result<Option<Self>, JobError> {
+        let is_new = job.reserve_folder()?;
+        Ok(is_new.then(|| Self(Some(Box::new(job.clone())))))
+    }
+
+    /// Leaves the folder as it is from now on.
+    fn release(&mut self) {
+        self.0 = None;
+    }
+
+    /// Leaves the folder as it is from now on, if it holds a checkpoint.
+    fn keep_checkpoint(&mut self) {
+        self.0 = self.0.take().filter(|job| !job.has_checkpoint());
+    }
+
+    /// Removes the folder with the checkpoint in it.
+    fn discard(&mut self) -> Result<(), String> {
+        let Some(job) = self.0.take() else { return Ok(()) };
+        job.discard_unused().map_err(|error| message_in_window(&error.message()))
+    }
+}
+
+impl Drop for TrainingFolder {
+    fn drop(&mut self) {
+        if let Err(reason) = self.discard() {
+            tracing::warn!("the folder of a training run that was run again is kept: {reason}");
+        }
+    }
 }
 
 /// New results beside the recorded ones.
@@ -72,6 +121,8 @@ pub(crate) enum RerunEvent {
     Prepared(Result<Box<PreparedRerun>, String>),
     /// The results of a job were compared, or why not.
     Compared(Result<ComparedRerun, String>),
+    /// What a training run without a result has left was removed, or why not.
+    Discarded(Result<(), String>),
 }
 
 /// The jobs that are run again.
@@ -115,15 +166,34 @@ impl Reruns {
     /// # Errors
     /// A message if the system starts no thread.
     pub(crate) fn finished(&mut self, id: JobId, result: &JobResult) -> Result<bool, String> {
-        let Some(rerun) = self.active.remove(&id) else { return Ok(false) };
+        let Some(mut rerun) = self.active.remove(&id) else { return Ok(false) };
+        // The run itself has removed its folder.
+        rerun.training.iter_mut().for_each(TrainingFolder::release);
         let records = new_records(&rerun.output, result);
         self.spawn(move || RerunEvent::Compared(compared(rerun, &records)))?;
         Ok(true)
     }
 
-    /// Forgets the jobs that ended without a result.
-    pub(crate) fn keep_active(&mut self, is_active: impl Fn(JobId) -> bool) {
-        self.active.retain(|id, _| is_active(*id));
+    /// Forgets the jobs that ended without a result; `end` states how, if a job has ended. The checkpoint of a training run is
+    /// kept if it has failed, and removed if it was canceled.
+    pub(crate) fn forget_ended(&mut self, end: impl Fn(JobId) -> Option<RerunEnd>) {
+        let ended: Vec<(JobId, RerunEnd)> = self.active.keys().filter_map(|id| Some((*id, end(*id)?))).collect();
+        for (id, end) in ended {
+            let Some(mut rerun) = self.active.remove(&id) else { continue };
+            let Some(mut training) = rerun.training.take() else { continue };
+            let discard = move || {
+                if end == RerunEnd::Failed {
+                    training.keep_checkpoint();
+                }
+                let discarded = training.discard();
+                drop(rerun);
+                RerunEvent::Discarded(discarded)
+            };
+            if let Err(reason) = self.spawn(discard) {
+                // The folder was removed without a thread.
+                tracing::warn!("{reason}");
+            }
+        }
     }
 
     /// What the threads have done since the last call.
@@ -186,7 +256,11 @@ fn prepared(path: &Path, folder: &Path, devices: Vec<Device>) -> Result<Prepared
     };
     let name = recorded.first().map_or_else(|| file_name(path), |first| file_name(&first.path));
     let is_package = matches!(run.job, Job::Import(_) | Job::Quantize { .. } | Job::Train(_));
-    let rerun = Rerun { name: name.clone(), recorded, output: run.output, is_package, _folder: created };
+    let training = match &run.job {
+        Job::Train(job) => TrainingFolder::reserve(job).map_err(failure)?,
+        _ => None,
+    };
+    let rerun = Rerun { name: name.clone(), recorded, output: run.output, is_package, training, _folder: created };
     Ok(PreparedRerun { title: format!("{name} · run again"), job: run.job, differences: run.differences, rerun })
 }
 
@@ -248,6 +322,59 @@ mod tests {
         assert_eq!(default(), Ok(folder.path().join("rerun_2")), "the folder is kept until the job has ended");
         drop(prepared);
         assert_eq!(default(), Ok(folder.path().join("rerun")));
+    }
+
+    fn training_record(folder: &Path) -> PathBuf {
+        let (data, out) = (folder.join("pairs"), folder.join("m"));
+        write_record(folder, "train", json!({"task": "segmentation", "data": data, "from": "scratch", "out": out}))
+    }
+
+    #[test]
+    fn a_canceled_training_run_leaves_nothing_and_a_failed_one_its_checkpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = training_record(folder.path());
+        let again = folder.path().join("rerun");
+        let training = again.join("m.training");
+        let wake: Wake = Arc::new(|| {});
+        let mut reruns = Reruns::new(&wake);
+        for (end, writes_checkpoint, is_kept) in [
+            (RerunEnd::Failed, false, false),
+            (RerunEnd::Canceled, false, false),
+            (RerunEnd::Canceled, true, false),
+            (RerunEnd::Failed, true, true),
+        ] {
+            let prepared = prepared(&path, &again, Vec::new()).unwrap();
+            assert!(training.is_dir());
+            if writes_checkpoint {
+                std::fs::write(training.join("training.json"), "{}").unwrap();
+            }
+            reruns.started(JobId(1), prepared.rerun);
+            reruns.forget_ended(|_| None);
+            assert!(training.is_dir(), "it is still active");
+            reruns.forget_ended(|_| Some(end));
+            let event = reruns.receiver.recv().unwrap();
+            assert!(matches!(event, RerunEvent::Discarded(Ok(()))), "{event:?}");
+            assert_eq!((training.exists(), again.exists()), (is_kept, is_kept), "{end:?}");
+        }
+        // Another run has left this checkpoint now.
+        let prepared = prepared(&path, &again, Vec::new()).unwrap();
+        reruns.started(JobId(2), prepared.rerun);
+        reruns.forget_ended(|_| Some(RerunEnd::Canceled));
+        assert!(training.join("training.json").is_file());
+    }
+
+    #[test]
+    fn a_training_run_that_ends_with_the_window_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = training_record(folder.path());
+        let again = folder.path().join("rerun");
+        let prepared = prepared(&path, &again, Vec::new()).unwrap();
+        let wake: Wake = Arc::new(|| {});
+        let mut reruns = Reruns::new(&wake);
+        reruns.started(JobId(1), prepared.rerun);
+        std::fs::write(again.join("m.training/training.json"), "{}").unwrap();
+        drop(reruns);
+        assert!(!again.exists());
     }
 
     #[test]

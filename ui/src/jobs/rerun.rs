@@ -4,8 +4,8 @@ use super::Jobs;
 use crate::effect::Effects;
 use crate::number_text::counted;
 use crate::panels::{capitalized, with_stop};
-use crate::rerun::{ComparedRerun, PreparedRerun, RerunEvent};
-use crate::work::Purpose;
+use crate::rerun::{ComparedRerun, PreparedRerun, RerunEnd, RerunEvent};
+use crate::work::{JobState, Purpose};
 use cytoscope_worker::{JobId, JobResult};
 use std::path::PathBuf;
 
@@ -47,10 +47,12 @@ impl Jobs {
                 RerunEvent::Compared(Err(reason)) => {
                     effects.error("The results cannot be compared with the recorded ones", reason);
                 }
+                RerunEvent::Discarded(Ok(())) => {}
+                RerunEvent::Discarded(Err(reason)) => effects.error("The training run could not be removed", reason),
             }
         }
         let work = &self.work;
-        self.reruns.keep_active(|id| work.jobs.iter().any(|job| job.id == id && !job.state.is_over()));
+        self.reruns.forget_ended(|id| end_of(work.jobs.iter().find(|job| job.id == id).map(|job| &job.state)));
     }
 
     /// Queues a prepared job, and says what differs from the recorded run.
@@ -62,6 +64,15 @@ impl Jobs {
         }
         let id = self.work.run(title, Purpose::Rerun, job);
         self.reruns.started(id, rerun);
+    }
+}
+
+/// Returns how a job in this state has ended without a result; `None` if it is queued or running.
+fn end_of(state: Option<&JobState>) -> Option<RerunEnd> {
+    match state {
+        Some(JobState::Queued | JobState::Running) => None,
+        Some(JobState::Canceled) => Some(RerunEnd::Canceled),
+        Some(JobState::Done | JobState::Failed(_)) | None => Some(RerunEnd::Failed),
     }
 }
 
