@@ -242,6 +242,12 @@ impl Reader<'_> {
                     return Err(p.bad(format!("runs along axis {axis}: only the channel axis is supported")));
                 }
             },
+            "custom" | "stardist_postprocessing" | "cellpose_flow_dynamics" => {
+                return Err(p.bad(
+                    "is not supported, because it is code of another program: remove the step from rdf.yaml to get the \
+                     outputs of the network without it",
+                ));
+            }
             _ => {
                 return Err(p.bad(
                     "is an unknown processing step: expected one of binarize, clip, ensure_dtype, scale_linear, \

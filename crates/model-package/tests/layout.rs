@@ -270,9 +270,10 @@ fn statistics_use_the_axes_of_the_step_or_the_step_is_refused() {
             json!({"id": "scale_range", "kwargs": {"reference_tensor": "other"}}),
             &["reference_tensor \"other\"", "input"],
         ),
-        (json!({"id": "stardist_postprocessing"}), &["stardist_postprocessing", "unknown processing step"]),
-        (json!({"id": "cellpose_flow_dynamics"}), &["cellpose_flow_dynamics", "unknown processing step"]),
-        (json!({"id": "custom", "source": "x.py"}), &["custom", "unknown processing step"]),
+        (json!({"id": "stardist_postprocessing"}), &["stardist_postprocessing", "remove the step from rdf.yaml"]),
+        (json!({"id": "cellpose_flow_dynamics"}), &["cellpose_flow_dynamics", "remove the step from rdf.yaml"]),
+        (json!({"id": "custom", "source": "x.py"}), &["custom", "remove the step from rdf.yaml"]),
+        (json!({"id": "softmin"}), &["softmin", "unknown processing step", "sigmoid, softmax"]),
     ] {
         let text = open(step).unwrap_err().to_string();
         assert!(says.iter().all(|part| text.contains(part)), "{text}");

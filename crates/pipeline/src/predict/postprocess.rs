@@ -5,13 +5,23 @@ use crate::ops::{self, Statistics};
 use crate::slice_statistics::{Chains, are_per_slice, resolve_slice_postprocessing};
 use crate::stack::{Stack, references};
 use crate::{Context, JobError, Model};
-use cytoscope_model_package::Processing;
+use cytoscope_model_package::{Processing, TensorType};
 
 /// Returns whether a model's postprocessing begins with a softmax, and the steps after it.
-pub(super) fn split_softmax(model: &Model) -> (bool, &[Processing]) {
-    match model.postprocessing.as_slice() {
+pub(crate) fn split_softmax(model: &Model) -> (bool, &[Processing]) {
+    split(&model.postprocessing)
+}
+
+/// Returns whether steps begin with a softmax, and the steps after it. Conversions to floats before it change nothing, because
+/// outputs of networks are in 32-bit floats.
+fn split(steps: &[Processing]) -> (bool, &[Processing]) {
+    let mut later = steps;
+    while let [Processing::EnsureDtype { dtype: TensorType::Float32 | TensorType::Float64 }, rest @ ..] = later {
+        later = rest;
+    }
+    match later {
         [Processing::Softmax, rest @ ..] => (true, rest),
-        all => (false, all),
+        _ => (false, steps),
     }
 }
 
@@ -55,4 +65,21 @@ pub(super) fn resolve(
 pub(crate) fn unsupported_step(model: &Model, step: &str) -> JobError {
     let problem = format!("postprocessing step {step} is not supported (softmax is supported only as the first step)");
     JobError::model(model.name.clone(), problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_softmax_may_follow_a_conversion_to_floats_only() {
+        let to = |dtype| Processing::EnsureDtype { dtype };
+        let clip = Processing::Clip { min: Some(0.5), max: None };
+        let floats = [to(TensorType::Float32), to(TensorType::Float64), Processing::Softmax, clip.clone()];
+        assert_eq!(split(&floats), (true, &[clip.clone()][..]));
+        assert_eq!(split(&[Processing::Softmax]), (true, &[][..]));
+        for others in [[to(TensorType::Uint8), Processing::Softmax], [to(TensorType::Float32), clip]] {
+            assert_eq!(split(&others), (false, others.as_slice()));
+        }
+    }
 }

@@ -6,11 +6,10 @@ use crate::JobError;
 use crate::ops::{self, Statistics};
 use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::output_check::OutputCheck;
-use crate::predict::postprocess::{softmax_channels, unsupported_step};
+use crate::predict::postprocess::{softmax_channels, split_softmax, unsupported_step};
 use crate::stack::{Stack, references};
 use cytoscope_engine::{CompileOptions, Session};
 use cytoscope_graph::Tensor;
-use cytoscope_model_package::Processing;
 use cytoscope_objects::segment_in_place;
 use cytoscope_profile::Stage;
 use cytoscope_volume::Samples;
@@ -126,13 +125,10 @@ impl Estimator<'_> {
         at: &ShortPrediction,
     ) -> Result<Measured, JobError> {
         let model = self.model;
-        let later = match model.postprocessing.as_slice() {
-            [Processing::Softmax, rest @ ..] => {
-                softmax_channels(&mut values, model.output_channels);
-                rest
-            }
-            all => all,
-        };
+        let (softmax, later) = split_softmax(model);
+        if softmax {
+            softmax_channels(&mut values, model.output_channels);
+        }
         let voxels = tile.iter().product::<usize>();
         let channel = |c: usize| cut(values.get(c * voxels..(c + 1) * voxels).unwrap_or_default(), tile, shape);
         let mut maps: Vec<Vec<f32>> = (0..model.output_channels).map(channel).collect();
