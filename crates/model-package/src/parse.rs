@@ -298,17 +298,9 @@ impl Reader<'_> {
             return self.state_dict(entry);
         }
         let has: Vec<&str> = weights.iter().filter(|(_, v)| !v.is_null()).map(|(k, _)| k.as_str()).collect();
-        let advice = match has.as_slice() {
-            [first, ..] if first.contains("tensorflow") || first.contains("keras") => {
-                "export the model in Python with tf2onnx (python -m tf2onnx.convert --saved-model FOLDER --output \
-                 model.onnx)"
-            }
-            _ => {
-                "export the model in Python with torch.onnx.export(torch.jit.load(FILE), example_input, \"model.onnx\")"
-            }
-        };
-        let has = if has.is_empty() { "no".to_owned() } else { has.join(", ") };
-        Err(PackageError::NoOnnxWeights { path: self.path.to_owned(), has, advice })
+        let Some(&first) = has.first() else { return Err(self.bad("weights", "is empty")) };
+        let advice = export_advice(if has.contains(&"torchscript") { "torchscript" } else { first });
+        Err(PackageError::NoOnnxWeights { path: self.path.to_owned(), has: has.join(", "), advice })
     }
 
     /// Reads an entry of a PyTorch state dict: in 0.4, the architecture is a text `FILE:CLASS` or a path of modules; in
@@ -509,6 +501,21 @@ impl Reader<'_> {
                 Err(self.bad(id, format!("has a shape of {}: {expected}", shown(other))))
             }
         }
+    }
+}
+
+/// Returns how to export ONNX weights from weights of this format.
+fn export_advice(format: &str) -> &'static str {
+    if format.contains("keras") {
+        "load the model in Python with tf.keras.models.load_model(FILE), and export it with \
+         tf2onnx.convert.from_keras(model, output_path=\"model.onnx\")"
+    } else if format == "tensorflow_js" {
+        "convert the model with the Python package tf2onnx, which also reads models of TensorFlow.js"
+    } else if format.contains("tensorflow") {
+        "export the model in Python with tf2onnx (python -m tf2onnx.convert --saved-model FOLDER --output \
+         model.onnx)"
+    } else {
+        "export the model in Python with torch.onnx.export(torch.jit.load(FILE), example_input, \"model.onnx\")"
     }
 }
 

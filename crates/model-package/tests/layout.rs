@@ -228,6 +228,20 @@ fn omitted_fields_have_the_defaults_of_the_specification() {
 }
 
 #[test]
+fn a_package_without_weights_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("empty");
+    let _ = builder(network(), None).save(&path, Overwrite::Refuse).unwrap();
+    let mut description = rdf(&path);
+    for weights in [json!({}), json!({"onnx": null})] {
+        description["weights"] = weights;
+        rewrite(&path, &description);
+        let error = Package::open(&path).unwrap_err().to_string();
+        assert!(error.contains("\"weights\" is empty"), "{error}");
+    }
+}
+
+#[test]
 fn statistics_use_the_axes_of_the_step_or_the_step_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("steps");
