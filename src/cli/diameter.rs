@@ -14,6 +14,7 @@ use cytoscope_pipeline::predict::{ChannelRef, InputTensor, check_input_files};
 use cytoscope_pipeline::{
     Certainty, Context, DiameterJob, DiameterRequest, Event, JobErrorKind, Model, Note, ObjectDiameter, PredictJob,
 };
+use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -46,6 +47,9 @@ pub(crate) struct Diameter {
     time: Option<usize>,
     #[command(flatten)]
     image: ImageOptions,
+    /// Steps that are applied to the stack first, as for cytoscope predict; can be repeated.
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
+    preprocess: Vec<PreprocessStep>,
     #[command(flatten)]
     threading: ThreadsOption,
     #[command(flatten)]
@@ -69,6 +73,7 @@ impl Diameter {
             series: self.image.series,
             axes: self.image.axes,
             voxel_um: self.image.voxel_size,
+            preprocess: self.preprocess,
             diameter: DiameterRequest::Auto,
             threads: self.threading.threads,
             ..PredictJob::new(command_stacks(&self.inputs, &self.input_tensors)?, self.model, PathBuf::new())

@@ -1,4 +1,4 @@
-//! `--preprocess` of `predict` and `convert`.
+//! `--preprocess` of `predict`, `convert` and `diameter`.
 
 use crate::common::Fixture;
 use cytoscope_formats::{OpenOptions, open};
@@ -33,6 +33,22 @@ fn predicting_with_steps_equals_predicting_the_converted_stack() {
     assert_eq!(report["inputs"][0]["shape_zyx"], json!([10, 72, 72]));
     let notes = report["inputs"][0]["notes"].to_string();
     assert!(notes.contains("preprocessed: gaussian:sigma=0.8um"), "{notes}");
+}
+
+#[test]
+fn the_estimated_diameter_is_that_of_the_converted_stack() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("16,80,72", 1);
+    let steps = "gaussian:sigma=0.8um,crop:z=1-15:y=4-76";
+    fixture.run(&["convert", &raw, "pre.ome.tif", "--preprocess", steps]).ok();
+    let estimate = |stack: &str, more: &[&str]| {
+        let command = ["diameter", stack, "--model", "nuclei-dog", "--device", "cpu", "--json"];
+        fixture.run(&[&command[..], more].concat()).json()["inputs"][0]["object_diameter"].clone()
+    };
+    let direct = estimate(&raw, &["--preprocess", steps]);
+    assert!(direct["diameter"].as_f64().is_some_and(|diameter| diameter > 0.0), "{direct:#}");
+    assert_eq!(direct, estimate("pre.ome.tif", &[]));
+    fixture.fails(2, &["diameter", &raw, "--preprocess", "smooth"], &["unknown preprocessing step", "gaussian"]);
 }
 
 #[test]
