@@ -1,6 +1,6 @@
 //! Conversion of all series of a file, each to a file of its own.
 
-use crate::job_record::{AnyRecord, read_any, record_path, recorded};
+use crate::job_record::{AnyRecord, absolute, read_any, record_path, recorded};
 use crate::{Context, ConvertJob, Event, InputFailure, JobError, JobErrorKind, stack_stem};
 use cytoscope_formats::{OpenOptions, SeriesChoice, series_suffix};
 use cytoscope_storage::setting::{LABELS, SERIES};
@@ -102,7 +102,8 @@ impl ConvertJob {
         }
         let Ok(AnyRecord::Job(record)) = read_any(&record_path(output)) else { return Ok(()) };
         // Folders may have been moved, so only names are compared.
-        let is_this = record.inputs.iter().any(|input| input.path.file_name() == self.input.file_name());
+        let this = absolute(&self.input);
+        let is_this = record.inputs.iter().any(|input| input.path.file_name() == this.file_name());
         let Some(other) = record.inputs.first().filter(|_| !is_this) else { return Ok(()) };
         let problem = format!("was made from {}, not from a series of {}", other.path.display(), self.input.display());
         Err(StorageError::NotReplaceable { path: output.to_owned(), problem, can_force: false }.into())
