@@ -10,6 +10,7 @@ use cytoscope_pipeline::job_record::{AnyRecord, JobKind, JobRecord, Overwrite, r
 use cytoscope_pipeline::provenance::{self, Provenance};
 use cytoscope_pipeline::{Artifact, ArtifactKind, JobError, OutputTensor, PARQUET_EXTENSION, SegmentJob};
 use cytoscope_storage::target::extension;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -120,10 +121,10 @@ impl FolderResults {
             let is_of_objects = |a: &Artifact| matches!(a.kind, ArtifactKind::Labels | ArtifactKind::Table);
             let (objects, others): (Vec<_>, Vec<_>) = outputs.into_iter().partition(is_of_objects);
             outputs = others;
-            if by_time.contains_key(&time) {
-                choices.entry(time).or_default().extend(label_set(&objects));
-            } else if !objects.is_empty() {
-                by_time.insert(time, objects);
+            match by_time.entry(time) {
+                Entry::Occupied(_) => choices.entry(time).or_default().extend(label_set(&objects)),
+                Entry::Vacant(unset) if !objects.is_empty() => _ = unset.insert(objects),
+                Entry::Vacant(_) => {}
             }
         }
         Self { outputs, by_time, choices, only_time, predicted, saved_options }
