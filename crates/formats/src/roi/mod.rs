@@ -11,7 +11,7 @@ use crate::{
     error::{Fault, FormatError, Remedy},
     file_format::FileFormat,
     image::OpenOptions,
-    limits::Limits,
+    limits::{Limits, SHARED_SLACK_BYTES},
     meta::{ByteOrder, Channel},
     reader::{Opened, Pixels},
     source::Source,
@@ -112,6 +112,7 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
 /// Reads the areas of a zip; also returns the number of regions that are not areas.
 fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault> {
     let invalid = |e: zip::result::ZipError| Fault::malformed(format!("it is not a valid zip file ({e})"));
+    let max_stored_bytes = (bytes.len() as u64).saturating_mul(2).saturating_add(SHARED_SLACK_BYTES);
     let mut archive = zip::ZipArchive::new(std::io::Cursor::new(bytes)).map_err(invalid)?;
     if archive.len() as u64 > limits.max_pages {
         return Err(Fault::over(
@@ -123,7 +124,7 @@ fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault>
         ));
     }
     let (mut rois, mut skipped, mut found) = (Vec::new(), 0, false);
-    let (mut left, mut points) = (limits.max_metadata_bytes, PointBudget::default());
+    let (mut left, mut points, mut stored_bytes) = (limits.max_metadata_bytes, PointBudget::default(), 0u64);
     let files = archive.len();
     for index in 0..files {
         let entry = archive.by_index(index).map_err(invalid)?;
@@ -132,6 +133,11 @@ fn read_set(bytes: Vec<u8>, limits: &Limits) -> Result<(Vec<Roi>, usize), Fault>
         let file = name.rsplit(['/', '\\']).next().unwrap_or(&name);
         let Some(stem) = file.strip_suffix(".roi").filter(|_| !file.starts_with("._")) else { continue };
         found = true;
+        // In a valid zip each byte belongs to one file. Data that many files share would be expanded for each of them.
+        stored_bytes = stored_bytes.saturating_add(entry.compressed_size());
+        if stored_bytes > max_stored_bytes {
+            return Err(Fault::malformed("its files overlap in the zip"));
+        }
         let mut roi = Vec::new();
         entry
             .take(left.saturating_add(1))

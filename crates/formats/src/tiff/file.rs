@@ -92,6 +92,7 @@ impl TiffFile {
                     continue;
                 }
                 let ifd = container.read_ifd(offset)?;
+                check_metadata_reads(&container)?;
                 let Some(sub) = supported_or_none(Page::parse(&container, &ifd, Some(&layout)), &mut refused)? else {
                     continue;
                 };

@@ -191,6 +191,27 @@ fn values_that_many_directories_share_are_refused() {
 }
 
 #[test]
+fn subdirectories_that_share_their_tags_are_refused() {
+    const COUNT: u32 = 1000;
+    const TAGS: u16 = 4000;
+    let (offsets_at, tags_at) = (24, 24 + 4 * COUNT);
+    let mut data = vec![7; 16];
+    // The last two bytes of each tag are the number of tags of the directory that begins there.
+    (0..COUNT).for_each(|i| data.extend((tags_at + 12 * i + 10).to_le_bytes()));
+    let tags = page(4, 4, 1, 8, 16).into_iter().cycle().take(COUNT as usize + usize::from(TAGS) + 1);
+    for (tag, _, count, value) in tags {
+        data.extend([tag.to_le_bytes(), 3u16.to_le_bytes()].concat());
+        data.extend(count.to_le_bytes());
+        data.extend([(value as u16).to_le_bytes(), TAGS.to_le_bytes()].concat());
+    }
+    let mut first = page(4, 4, 1, 8, 16);
+    first.push((330, 4, COUNT, offsets_at));
+    let error = read(tiff(&data, std::iter::once(first))).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Malformed, "{error}");
+    assert!(error.to_string().contains("directories overlap"), "{error}");
+}
+
+#[test]
 fn pages_of_many_shapes_are_grouped_or_refused() {
     let shapes = |n: u32| tiff(&[0; 4], (0..200_000u32).map(move |i| page(1 + i % n, 1, 1, 0, 0)));
     assert_eq!(read(shapes(4000)).unwrap().meta().series_count, 4000);

@@ -125,6 +125,40 @@ fn the_damaged_region_of_a_set_is_named() {
     assert!(error.to_string().contains("\"bad.roi\": a region does not begin with"), "{error}");
 }
 
+/// A zip whose files, with these names, all have the same data in it.
+fn zip_with_shared_data(names: &[String], data: &[u8]) -> Vec<u8> {
+    let fields = |name: &str| {
+        let mut fields = [20u16, 0, 0, 0, 0x21].map(u16::to_le_bytes).concat();
+        fields.extend(libdeflater::crc32(data).to_le_bytes());
+        fields.extend([data.len() as u32; 2].map(u32::to_le_bytes).concat());
+        fields.extend([name.len() as u16, 0].map(u16::to_le_bytes).concat());
+        fields
+    };
+    let first = names.first().map_or("", String::as_str);
+    let local = [&b"PK\x03\x04"[..], fields(first).as_slice(), first.as_bytes(), data].concat();
+    let entry = |name: &String| {
+        let position = [0u8; 14];
+        [&b"PK\x01\x02\x14\0"[..], fields(name).as_slice(), &position, name.as_bytes()].concat()
+    };
+    let directory: Vec<u8> = names.iter().flat_map(entry).collect();
+    let counts = [names.len() as u16; 2].map(u16::to_le_bytes).concat();
+    let places = [directory.len() as u32, local.len() as u32].map(u32::to_le_bytes).concat();
+    [local, directory, b"PK\x05\x06\0\0\0\0".to_vec(), counts, places, vec![0; 2]].concat()
+}
+
+#[test]
+fn sets_whose_regions_share_their_data_are_refused() {
+    let read = |count: usize| {
+        let names: Vec<String> = (0..count).map(|i| format!("{i}.roi")).collect();
+        let data = [roi(1, [0, 0, 1, 1], &[], &[], 0), vec![0; 100_000]].concat();
+        open_bytes(zip_with_shared_data(&names, &data), &OpenOptions::default())
+    };
+    assert_eq!(read(1).unwrap().meta().shape_full, [1, 1, 1, 1, 1, 1]);
+    let error = read(10).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Malformed, "{error}");
+    assert!(error.to_string().contains("overlap"), "{error}");
+}
+
 #[test]
 fn sets_keep_the_numbers_in_their_file_names() {
     let seed = include_bytes!("../../../../fuzz/seeds/read_roi/set");

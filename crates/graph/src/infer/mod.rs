@@ -211,6 +211,7 @@ fn rescaled(name: &str, factor: usize, symbol: char, inverse: char) -> String {
 /// If the inputs do not fit the operator.
 pub fn node_infos(op: &Op, inputs: &[Option<&Info>], outputs: usize, limits: &GraphLimits) -> Result<Vec<Info>> {
     let args = OpInputs { inputs, outputs, limits };
+    check_lists(op, &args)?;
     let mut infos = infer_outputs(op, &args)?;
     for info in &infos {
         if let Some(shape) = info.fixed_shape() {
@@ -219,6 +220,43 @@ pub fn node_infos(op: &Op, inputs: &[Option<&Info>], outputs: usize, limits: &Gr
     }
     infos.resize(outputs, Info::default());
     Ok(infos)
+}
+
+/// Largest number of elements of an input that lists lengths, axes or positions along axes, or as many as a split has outputs.
+/// Valid lists have a few for each axis.
+const MAX_LISTED: usize = 4096;
+
+/// Returns the inputs of an operator whose elements are lengths, axes or positions along axes.
+fn list_inputs(op: &Op) -> &'static [usize] {
+    match op {
+        Op::ConstantOfShape { .. } => &[0],
+        Op::Split { .. }
+        | Op::Reshape { .. }
+        | Op::Squeeze
+        | Op::Unsqueeze
+        | Op::Expand
+        | Op::Tile
+        | Op::Reduce { .. }
+        | Op::TopK { .. } => &[1],
+        Op::Pad { .. } => &[1, 3],
+        Op::Resize(_) => &[1, 2, 3],
+        Op::Slice => &[1, 2, 3, 4],
+        _ => &[],
+    }
+}
+
+/// Refuses lists with very many elements. Each is read for each node that has it as an input, and one constant may be that of very
+/// many nodes.
+fn check_lists(op: &Op, args: &OpInputs<'_>) -> Result<()> {
+    let most = args.outputs.max(MAX_LISTED);
+    for index in list_inputs(op) {
+        let count = args.get(*index).and_then(|info| info.value.as_ref()).map_or(0, |value| value.len());
+        if count > most {
+            let what = format!("number of elements of input {index}");
+            return Err(GraphError::misused(what, count.to_string(), format!("at most {most}")));
+        }
+    }
+    Ok(())
 }
 
 /// Applies the rule of an operator.

@@ -73,6 +73,10 @@ impl Importer<'_> {
         arguments: Option<&Arguments<'_>>,
     ) -> Result<()> {
         let known = self.info(node.input(0)).and_then(|info| info.value.as_ref());
+        if let Some(value) = known.filter(|value| value.len() != 1) {
+            let problem = format!("its condition has {} elements, expected one", value.len());
+            return Err(GraphError::malformed(format!("node \"{}\": {problem}", node.name)));
+        }
         let Some(condition) = known.and_then(|value| value.to_f64_vec().first().copied()) else {
             return Err(node.unsupported(
                 "its condition depends on the data, or on the length of an axis that is not fixed; export the network \

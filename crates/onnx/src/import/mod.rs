@@ -399,7 +399,8 @@ impl Importer<'_> {
     fn gathered_lengths(&self, node: &Node) -> Option<Arc<Tensor>> {
         let Op::Gather { axis: 0 } = node.op else { return None };
         let shape = self.info(self.shape_of.get(&node.input(0)?).copied())?.shape.as_ref()?;
-        let axes = self.info(node.input(1))?.value.as_ref()?;
+        // More indices than there can be axes are not those of a shape, and the lengths of each node would be kept.
+        let axes = self.info(node.input(1))?.value.as_ref().filter(|axes| axes.len() <= self.limits.rank)?;
         let length = |axis: i64| {
             let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
             Some(shape.get(usize::try_from(axis).ok()?)?.fixed()? as i64)

@@ -409,6 +409,47 @@ fn counts_are_checked_while_a_file_is_read() {
     }
 }
 
+/// A constant that holds a whole number of 64 bits so many times.
+fn whole_numbers(name: &str, count: usize, number: i64) -> Vec<u8> {
+    let raw: Vec<u8> = (0..count).flat_map(|_| number.to_le_bytes()).collect();
+    field(5, &[int(1, count as u64), int(2, 7), field(8, name.as_bytes()), field(9, &raw)].concat())
+}
+
+#[test]
+fn constants_that_very_many_nodes_could_read_as_lists_are_short() {
+    let (x, y) = (value(11, "x"), value(12, "y"));
+    let file = |op: &str, count: usize| {
+        let inputs: &[&str] = if op == "Slice" { &["x", "k", "k", "k"] } else { &["x", "k"] };
+        model(&[x.clone(), y.clone(), whole_numbers("k", count, 0), node(op, inputs, &["y"], &[])])
+    };
+    for op in ["Slice", "ReduceSum", "TopK", "Expand", "Tile", "Reshape", "Squeeze", "Unsqueeze", "Pad", "Split"] {
+        refused(&file(op, 5000), GraphErrorKind::Malformed, "at most 4096");
+    }
+    cytoscope_onnx::from_bytes(&file("Slice", 1), None, &GraphLimits::default()).unwrap();
+    // A condition is one value.
+    let conditions = field(5, &[int(1, 2), int(2, 9), field(8, b"c"), field(9, &[1, 1])].concat());
+    let branching = model(&[x, y, conditions, node("If", &["c"], &["z"], &branches("x"))]);
+    refused(&branching, GraphErrorKind::Malformed, "its condition has 2 elements");
+}
+
+#[test]
+fn lengths_are_only_gathered_from_a_shape_that_can_have_them() {
+    // The length of the last axis is known.
+    let shape = field(2, &[field(1, &field(2, b"n")), field(1, &int(1, 2))].concat());
+    let declared = [field(1, b"x"), field(2, &field(1, &[int(1, 1), shape].concat()))].concat();
+    let is_known = |count: usize| {
+        let nodes = [
+            node("Shape", &["x"], &["s"], &[]),
+            node("Gather", &["s", "k"], &["g"], &[]),
+            node("Expand", &["x", "g"], &["y"], &[]),
+        ];
+        let file = model(&[field(11, &declared), value(12, "y"), whole_numbers("k", count, 1), nodes.concat()]);
+        let graph = cytoscope_onnx::from_bytes(&file, None, &GraphLimits::default()).unwrap();
+        graph.outputs.first().is_some_and(|id| graph.value(*id).shape.is_some())
+    };
+    assert_eq!((is_known(2), is_known(17)), (true, false));
+}
+
 #[cfg(unix)]
 #[test]
 fn models_consist_of_regular_files_in_their_folder() {
