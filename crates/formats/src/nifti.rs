@@ -22,10 +22,10 @@ use std::{
     sync::{Mutex, OnceLock},
 };
 
-/// Length of the longer header, NIfTI-2, in bytes.
-const MAX_HEADER: usize = 540;
 /// Length of the NIfTI-1 header in bytes.
 const HEADER_1: usize = 348;
+/// Length of the NIfTI-2 header in bytes.
+const HEADER_2: usize = 540;
 /// Advice for an image in two files, a header and its samples.
 pub(crate) const SINGLE_FILE: &str = "save it as a single .nii file, for example with Python's nibabel: \
                                       nibabel.save(nibabel.load(\"NAME.hdr\"), \"NAME.nii\")";
@@ -41,6 +41,16 @@ pub(crate) fn looks_like_nifti(head: &[u8]) -> bool {
 enum Version {
     One,
     Two,
+}
+
+impl Version {
+    /// Length of the header in bytes.
+    fn header_len(self) -> usize {
+        match self {
+            Self::One => HEADER_1,
+            Self::Two => HEADER_2,
+        }
+    }
 }
 
 /// Version and byte order, from the stated length of the header and the signature.
@@ -59,6 +69,7 @@ fn version(head: &[u8]) -> Option<(Version, ByteOrder)> {
 /// The values of either header that are used.
 #[derive(Debug)]
 struct Header {
+    version: Version,
     order: ByteOrder,
     single_file: bool,
     datatype: i16,
@@ -85,6 +96,7 @@ impl Header {
         }
         Ok(match version {
             Version::One => Self {
+                version,
                 order,
                 single_file: f.u8(345)? == b'+',
                 datatype: f.i16(70)?,
@@ -96,6 +108,7 @@ impl Header {
                 units: u32::from(f.u8(123)?),
             },
             Version::Two => Self {
+                version,
                 order,
                 single_file: f.u8(5)? == b'+',
                 datatype: f.i16(12)?,
@@ -142,11 +155,12 @@ impl Header {
             strides[axis] = step;
             step = step.checked_mul(n).ok_or_else(overflow)?;
         }
-        let shortest = if self.data_at == 0.0 { HEADER_1 as f64 } else { self.data_at };
-        if !(shortest.fract() == 0.0 && (HEADER_1 as f64..9e15).contains(&shortest)) {
+        let header_end = self.version.header_len() as f64;
+        let data_at = if self.data_at == 0.0 { header_end } else { self.data_at };
+        if !(data_at.fract() == 0.0 && (header_end..9e15).contains(&data_at)) {
             return Err(Fault::malformed(format!("the samples begin at byte {}", self.data_at)));
         }
-        Ok(Dense { order: self.order, dtype, data_at: shortest as u64, shape_full: [t, z, c, y, x, samples], strides })
+        Ok(Dense { order: self.order, dtype, data_at: data_at as u64, shape_full: [t, z, c, y, x, samples], strides })
     }
 
     /// Voxel size in µm, unknown if the header states no unit.
@@ -263,13 +277,13 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
 const MAX_GZIP_RATIO: u64 = 1032;
 
 fn stored_header(source: &Source) -> Result<Vec<u8>, Fault> {
-    source.read_vec(0, source.len().min(MAX_HEADER as u64) as usize)
+    source.read_vec(0, source.len().min(HEADER_2 as u64) as usize)
 }
 
 fn expanded_header(source: &Source) -> Result<Vec<u8>, Fault> {
     let mut header = Vec::new();
     let stream = MultiGzDecoder::new(source.reader());
-    stream.take(MAX_HEADER as u64).read_to_end(&mut header).map_err(gzip_fault)?;
+    stream.take(HEADER_2 as u64).read_to_end(&mut header).map_err(gzip_fault)?;
     if !looks_like_nifti(&header) {
         return Err(Fault::unsupported(
             "the compressed file is not a NIfTI image",

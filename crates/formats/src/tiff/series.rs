@@ -358,7 +358,7 @@ fn ends_with_planes(file: &TiffFile, layout: &Layout, count: usize) -> bool {
 }
 
 /// Number of images of a stack with a single directory whose planes follow each other; an error if the file does not
-/// contain them all.
+/// contain them all, or if the strips of the first one do not follow each other.
 pub(crate) fn contiguous_images(file: &TiffFile, layout: &Layout, images: usize) -> Result<u32, Fault> {
     let limits = &file.container.limits;
     if images as u64 > limits.max_pages {
@@ -375,7 +375,30 @@ pub(crate) fn contiguous_images(file: &TiffFile, layout: &Layout, images: usize)
     if there < images as u64 {
         return Err(Fault::malformed(format!("it declares {images} images but contains the data of {there}")));
     }
+    if images > 1 {
+        check_contiguous(file, page, first)?;
+    }
     Ok(images as u32)
+}
+
+/// Refuses an uncompressed page whose strips do not follow each other from the byte `first` on: the position of the planes
+/// after it is then unknown.
+fn check_contiguous(file: &TiffFile, page: &Page, first: u64) -> Result<(), Fault> {
+    let layout = &page.layout;
+    let (_, down, planes) = layout.grid();
+    let strips = down.saturating_mul(planes) as u64;
+    let offsets = file.container.integers(&page.offsets, 0, page.offsets.count.min(strips))?;
+    let row_bytes = layout.packed_row_bytes().unwrap_or(usize::MAX);
+    let mut end = first;
+    for (strip, at) in offsets.iter().enumerate() {
+        if *at != end {
+            let problem =
+                "the strips of its first plane have gaps, so that the position of the other planes is unknown";
+            return Err(Fault::unsupported(problem, "save it as TIFF, for example with Fiji"));
+        }
+        end = end.saturating_add(row_bytes.saturating_mul(layout.rows_in(strip % down)) as u64);
+    }
+    Ok(())
 }
 
 /// Replaces the leading axes by those from `--axes`.

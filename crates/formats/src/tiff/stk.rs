@@ -45,9 +45,6 @@ pub(crate) fn series(file: &TiffFile, layout: &Layout, page: u32) -> Result<Seri
         return Err(Fault::unsupported("the planes of the STK are compressed", "save it uncompressed"));
     }
     let images = contiguous_images(file, layout, count)?;
-    if count > 1 {
-        check_contiguous(file)?;
-    }
     let at = file.container.rational_at(entry).ok_or_else(missing)?;
     let bytes = file.container.source.read_vec(at, count.saturating_mul(PLANE_BYTES))?;
     let f = Fields { bytes: &bytes, order: file.container.order };
@@ -78,19 +75,6 @@ pub(crate) fn series(file: &TiffFile, layout: &Layout, page: u32) -> Result<Seri
         time_interval_secs: interval.filter(|_| !is_z),
         ..Series::default()
     })
-}
-
-/// Refuses pages whose strips have gaps: the position of the next planes is then unknown.
-fn check_contiguous(file: &TiffFile) -> Result<(), Fault> {
-    let Some(Some(page)) = file.pages.first() else { return Err(Fault::malformed("the file has no pages")) };
-    let Some(counts) = &page.counts else { return Ok(()) };
-    let offsets = file.container.integers(&page.offsets, 0, page.offsets.count)?;
-    let counts = file.container.integers(counts, 0, counts.count)?;
-    let next = offsets.iter().skip(1);
-    if offsets.iter().zip(&counts).zip(next).any(|((at, count), next)| at.checked_add(*count) != Some(*next)) {
-        return Err(Fault::unsupported("the strips of the STK have gaps", "save it as TIFF, for example with Fiji"));
-    }
-    Ok(())
 }
 
 /// Pixel size from UIC1; `None` if it is not stated in a known unit.

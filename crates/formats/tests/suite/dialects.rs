@@ -108,6 +108,11 @@ fn axes_that_are_given_for_an_lsm_file_keep_the_samples_as_channels() {
 /// Three planes of 2 × 2 pixels, of which the file declares `declared`; `distance` is the distance of each plane to the one
 /// before, in tenths of µm.
 fn stk(distance: u32, declared: u32) -> Vec<u8> {
+    stk_with_strips(distance, declared, 4)
+}
+
+/// Like [`stk`]; the second strip begins `second` bytes after the first one, whose length is 4 bytes.
+fn stk_with_strips(distance: u32, declared: u32, second: u32) -> Vec<u8> {
     let mut tiff = Tiff::new();
     let pixels = tiff.data(&(0..12).flat_map(|v: u16| v.to_le_bytes()).collect::<Vec<u8>>());
     let fraction = tiff.data(&[13u32, 100].map(u32::to_le_bytes).concat());
@@ -127,7 +132,7 @@ fn stk(distance: u32, declared: u32) -> Vec<u8> {
         short(258, &[16]),
         short(259, &[1]),
         short(262, &[1]),
-        long(273, &[pixels, pixels + 4]),
+        long(273, &[pixels, pixels + second]),
         short(277, &[1]),
         long(278, &[1]),
         long(279, &[4, 4]),
@@ -152,6 +157,8 @@ fn an_stk_file_has_all_planes_as_slices_or_times() {
     assert_eq!((times.meta().time_interval_secs, times.meta().voxel_size_um.z), (Some(0.5), None));
     // More planes than the file contains.
     assert_eq!(opened(stk(5, 1_000_000)).unwrap_err(), FormatErrorKind::Malformed);
+    // The place of the second plane is unknown if the strips of the first one have gaps.
+    assert_eq!(opened(stk_with_strips(5, 3, 8)).unwrap_err(), FormatErrorKind::Unsupported);
 }
 
 /// The description of a FluoView file: name, size, distance and unit of its dimensions, fastest first.

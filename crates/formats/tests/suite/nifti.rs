@@ -133,6 +133,24 @@ fn a_voxel_size_without_a_unit_is_unknown() {
     assert_eq!(image.meta().voxel_size_um, VoxelSize::default());
 }
 
+/// Samples never begin within the header, which is longer in the second version.
+#[test]
+fn samples_without_a_position_follow_the_header() {
+    for (version, position, end, within) in
+        [(1, 108..112, 348, 347f32.to_le_bytes().to_vec()), (2, 168..176, 540, 539i64.to_le_bytes().to_vec())]
+    {
+        let mut file = Made { version, dim: vec![2, 2], ..Made::default() }.file(&[]);
+        file[position.clone()].fill(0);
+        file.truncate(end);
+        file.extend(numbers(4, false));
+        let image = open_bytes(file.clone(), &OpenOptions::default()).unwrap();
+        assert_eq!(image.read_all().unwrap().into_samples(), Samples::I16(vec![0, 1, 2, 3]), "{version}");
+        file[position].copy_from_slice(&within);
+        let error = open_bytes(file, &OpenOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Malformed, "{version}");
+    }
+}
+
 #[test]
 fn what_cannot_be_read_is_refused() {
     let kind = |bytes: Vec<u8>| {

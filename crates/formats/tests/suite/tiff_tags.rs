@@ -174,3 +174,29 @@ fn planes_behind_the_only_page_of_tifffile_are_read() {
     let stated = "{\"shape\": [4, 2, 3], \"axes\": \"ZYX\", \"truncated\": false}";
     assert_eq!(open_bytes(one_page(4, stated), &OpenOptions::default()).unwrap().meta().shape, [2, 3]);
 }
+
+/// The planes after that of the only page are found only if its strips follow each other.
+#[test]
+fn planes_behind_a_page_whose_strips_have_gaps_are_not_read() {
+    let stack = |second: u32| {
+        let mut tiff = Tiff::new();
+        let pixels = tiff.data(&(0..24).collect::<Vec<u8>>());
+        let mut tags = gray(3, 2, pixels, 6);
+        for (tag, _, values) in &mut tags {
+            match *tag {
+                273 => values.push(pixels + second),
+                278 => *values = vec![1],
+                279 => *values = vec![3, 3],
+                _ => {}
+            }
+        }
+        tags.extend(description("ImageJ=1.54f\nimages=4\nslices=4\n"));
+        tags.sort_by_key(|tag| tag.0);
+        tiff.page(&tags);
+        open_bytes(tiff.bytes, &OpenOptions::default())
+    };
+    assert_eq!(stack(3).unwrap().read_all().unwrap().into_samples(), Samples::U8((0..24).collect()));
+    for second in [0, 2, 6] {
+        assert_eq!(stack(second).unwrap_err().kind(), FormatErrorKind::Unsupported, "{second}");
+    }
+}
