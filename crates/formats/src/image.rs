@@ -510,10 +510,11 @@ impl Image {
     }
 
     /// Limits the bytes of decoded samples that the image and its clones keep for the next read; a limit can only be lowered.
-    /// Samples that are not kept are decoded again when they are needed.
+    /// Samples that are not kept are decoded again when they are needed. With any limit, the index of a shard of OME-Zarr is
+    /// kept.
     pub fn limit_cache(&self, bytes: u64) {
         match &self.inner.data {
-            Data::OmeZarr(zarr) => zarr.cache.limit(usize::try_from(bytes).unwrap_or(usize::MAX)),
+            Data::OmeZarr(zarr) => zarr.limit_cache(usize::try_from(bytes).unwrap_or(usize::MAX)),
             Data::Npy(npy) => npy.limit_cache(bytes),
             Data::Other(pixels) => pixels.limit_cache(bytes),
             Data::Tiff(_) | Data::Memory(_) => {}

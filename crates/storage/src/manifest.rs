@@ -13,6 +13,8 @@ pub const MARKER: &str = ".cytoscope.json";
 pub(crate) const SYSTEM_FILES: [&str; 3] = [".DS_Store", "desktop.ini", "Thumbs.db"];
 /// Largest marker that is read, in bytes: enough for about 400,000 files. A folder with a larger one counts as foreign.
 const MAX_MARKER_BYTES: u64 = 64 << 20;
+/// Largest number of parts of a path in a marker: no folder of this program is nested so deeply.
+const MAX_PARTS: usize = 32;
 /// Value of `made_by` in every marker.
 const MADE_BY: &str = "cytoscope";
 
@@ -67,7 +69,9 @@ impl Manifest {
 
     /// Parses a marker; `None` if it was not written by this program.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        serde_json::from_slice::<Self>(bytes).ok().filter(|m| m.made_by == MADE_BY)
+        let is_too_deep = |file: &ManifestFile| file.name.split('/').nth(MAX_PARTS).is_some();
+        let is_own = |m: &Self| m.made_by == MADE_BY && !m.files.iter().flatten().any(is_too_deep);
+        serde_json::from_slice::<Self>(bytes).ok().filter(is_own)
     }
 
     /// Reads the marker of a folder; `None` if the folder has none that can be read, and so counts as that of another program.
@@ -136,7 +140,10 @@ impl<'a> Listed<'a> {
             let mut name = file.name.as_str();
             files.insert(name);
             while let Some((parent, _)) = name.rsplit_once('/') {
-                folders.insert(parent);
+                if !folders.insert(parent) {
+                    // The folders that hold it are in the list, too.
+                    break;
+                }
                 name = parent;
             }
         }

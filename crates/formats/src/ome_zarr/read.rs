@@ -140,6 +140,13 @@ impl OmeZarr {
         cached.saturating_add(decoding.min(count).saturating_mul(chunk_bytes)).saturating_add(expanded)
     }
 
+    /// Lowers the limit of the cache, but not so far that it cannot keep the index of a shard: each chunk would then read it
+    /// again.
+    pub fn limit_cache(&self, bytes: usize) {
+        let index_bytes = self.levels.iter().filter_map(|array| Some(array.index_bytes(array.shards?))).max();
+        self.cache.limit(bytes.max(index_bytes.unwrap_or(0).saturating_mul(2)));
+    }
+
     /// Strides in samples of a region's array, along the axes of the arrays.
     fn region_strides(&self, size: &[usize]) -> Vec<usize> {
         self.canonical.iter().map(|i| size.iter().skip(i + 1).product::<usize>()).collect()

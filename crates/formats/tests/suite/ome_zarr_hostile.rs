@@ -4,7 +4,7 @@ use crate::common::zarr::made;
 use cytoscope_formats::{FormatErrorKind, OpenOptions, open};
 use cytoscope_volume::Samples;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn refused(path: &Path) -> FormatErrorKind {
     open(path, &OpenOptions::default()).map(|image| image.meta().clone()).unwrap_err().kind()
@@ -231,36 +231,52 @@ fn damaged_chunks_are_refused_when_they_are_read() {
     assert_eq!(read(&sharded, &bytes[..8]).unwrap_err().kind(), FormatErrorKind::Malformed);
 }
 
+/// Metadata of an array of one uncompressed shard with cubes of the edge `inner` as chunks.
+fn one_shard(extents: [usize; 3], inner: usize) -> impl Fn(&mut Value, &mut Value) {
+    move |_, array| {
+        array["shape"] = json!(extents);
+        array["chunk_grid"]["configuration"]["chunk_shape"] = json!(extents);
+        array["codecs"] = json!([{"name": "sharding_indexed", "configuration": {"chunk_shape": [inner, inner, inner],
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+            "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}}]);
+    }
+}
+
+/// Writes 4096 chunks of 128 bytes in one shard to the folder. Only `stored` of them have a place of their own.
+fn shard_of_4096_chunks(folder: &Path, stored: u64) -> PathBuf {
+    let path = made(folder, one_shard([64; 3], 4));
+    let mut shard = vec![7; 128 * (stored as usize)];
+    for chunk in 0..4096u64 {
+        shard.extend((128 * (chunk % stored)).to_le_bytes());
+        shard.extend(128u64.to_le_bytes());
+    }
+    std::fs::create_dir_all(path.join("0/c/0/0")).unwrap();
+    std::fs::write(path.join("0/c/0/0/0"), shard).unwrap();
+    path
+}
+
+#[test]
+fn the_index_of_a_shard_is_read_for_all_its_chunks_at_once_with_any_limit_of_the_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = open(&shard_of_4096_chunks(folder.path(), 4096), &OpenOptions::default()).unwrap();
+    image.limit_cache(0);
+    assert_eq!(image.read_all().unwrap().samples(), &Samples::U16(vec![0x0707; 64 * 64 * 64]));
+    // Once for each thread at most; once for each chunk would be 256 MiB.
+    assert!(image.bytes_read() < 64 << 20, "{}", image.bytes_read());
+}
+
 #[test]
 fn shards_whose_chunks_share_bytes_and_huge_indices_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let sharded = |extents: [usize; 3], inner: usize| {
-        move |_: &mut Value, array: &mut Value| {
-            array["shape"] = json!(extents);
-            array["chunk_grid"]["configuration"]["chunk_shape"] = json!(extents);
-            array["codecs"] = json!([{"name": "sharding_indexed", "configuration": {"chunk_shape": [inner, inner, inner],
-                "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-                "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}}]);
-        }
-    };
-    // 4096 chunks of 128 bytes, of which some are stored at the same place.
-    let read = |shared: u64| {
-        let path = made(folder.path(), sharded([64; 3], 4));
-        let stored = 4096 - shared;
-        let mut shard = vec![7; 128 * (stored as usize)];
-        for chunk in 0..4096u64 {
-            shard.extend((128 * (chunk % stored)).to_le_bytes());
-            shard.extend(128u64.to_le_bytes());
-        }
-        std::fs::create_dir_all(path.join("0/c/0/0")).unwrap();
-        std::fs::write(path.join("0/c/0/0/0"), shard).unwrap();
+    let read = |stored: u64| {
+        let path = shard_of_4096_chunks(folder.path(), stored);
         open(&path, &OpenOptions::default()).unwrap().read_all()
     };
-    assert!(read(0).is_ok());
-    let refused = read(4095).unwrap_err();
+    assert!(read(4096).is_ok());
+    let refused = read(1).unwrap_err();
     assert_eq!(refused.kind(), FormatErrorKind::Malformed);
     assert!(refused.to_string().contains("overlap"), "{refused}");
-    let huge = made(folder.path(), sharded([1 << 10, 1 << 7, 1 << 6], 1));
+    let huge = made(folder.path(), one_shard([1 << 10, 1 << 7, 1 << 6], 1));
     let refused = open(&huge, &OpenOptions::default()).unwrap_err();
     assert_eq!(refused.kind(), FormatErrorKind::OverLimit);
     assert!(refused.to_string().contains("MAX_INDEX_BYTES"), "{refused}");

@@ -1,6 +1,7 @@
 //! Writing, replacing and removing folders with a marker.
 #![allow(clippy::unwrap_used, reason = "a test")]
 use super::*;
+use crate::manifest::ManifestFile;
 use cytoscope_testkit::file_names;
 
 const KIND: &str = "package";
@@ -187,4 +188,21 @@ fn a_path_that_does_not_end_in_a_name_is_refused_before_anything_is_written() {
         let refused = check_finished(Path::new(path), "kind", &[], Overwrite::Replace);
         assert!(matches!(refused, Err(StorageError::NotReplaceable { can_force: false, .. })), "{path}: {refused:?}");
     }
+}
+
+/// A name of a million folders would otherwise be a million names of half its length on average.
+#[test]
+fn markers_of_impossibly_deep_files_are_not_those_of_this_program() {
+    let marker = |depth: usize| {
+        let name = format!("{}a.txt", "a/".repeat(depth));
+        let file = ManifestFile { name, bytes: 1, sha256: String::new() };
+        Manifest::listing(KIND, vec![file]).to_bytes()
+    };
+    assert!(Manifest::from_bytes(&marker(10)).is_some());
+    assert!(Manifest::from_bytes(&marker(1_000_000)).is_none());
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("pkg");
+    std::fs::create_dir(&path).unwrap();
+    std::fs::write(path.join(MARKER), marker(1_000_000)).unwrap();
+    assert!(expect_refusal(write_finished(&path, KIND, &files("1"), Overwrite::Refuse)).contains("did not make"));
 }

@@ -123,9 +123,13 @@ pub(crate) fn read(
     }
     let folder = path.parent().unwrap_or(Path::new("."));
     found.add_convention(Convention::Table);
-    let (mut rows, earlier_problems) = (0u64, found.problems.len());
+    let mut rows = 0u64;
     for (row, record) in reader.records().enumerate() {
         let line = row + 2;
+        // A row that cannot be read counts, too: each becomes a problem.
+        rows += 1;
+        let next_step = "use a part of the data";
+        crate::error::check_limit(path, "the number of its rows", rows, ("MAX_PAIRS", MAX_PAIRS), next_step)?;
         let record = match record {
             Ok(record) => record,
             Err(e) => {
@@ -134,13 +138,10 @@ pub(crate) fn read(
                 continue;
             }
         };
-        rows += 1;
-        let next_step = "use a part of the data";
-        crate::error::check_limit(path, "the number of its rows", rows, ("MAX_PAIRS", MAX_PAIRS), next_step)?;
         let row = Row { path, line, at: &at, record: &record };
         row.add(folder, task, part, found)?;
     }
-    if rows == 0 && found.problems.len() == earlier_problems {
+    if rows == 0 {
         let next_step = "add a line with the paths of an image and its target";
         found.problems.push(Problem::warning(path, "it has no rows below its first line", next_step));
     }

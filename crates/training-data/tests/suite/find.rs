@@ -488,10 +488,13 @@ fn folders_of_data_sets_of_bioimage_io_are_searched() {
 fn too_many_rows_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.csv");
-    let rows = "a,b\n".repeat(cytoscope_training_data::limits::MAX_PAIRS as usize + 1);
-    fs::write(&path, format!("raw,seg\n{rows}")).unwrap();
-    let error = find_pairs(&path, TrainingTask::Segmentation).unwrap_err().to_string();
-    assert!(error.contains("MAX_PAIRS"), "{error}");
+    // Rows that are not text count, too.
+    for row in [&b"a,b\n"[..], b"\xff\n"] {
+        let rows = row.repeat(cytoscope_training_data::limits::MAX_PAIRS as usize + 1);
+        fs::write(&path, [&b"raw,seg\n"[..], &rows].concat()).unwrap();
+        let error = find_pairs(&path, TrainingTask::Segmentation).unwrap_err().to_string();
+        assert!(error.contains("MAX_PAIRS"), "{error}");
+    }
 }
 
 #[test]
