@@ -47,6 +47,8 @@ use std::path::{Path, PathBuf};
 pub const MAX_RDF_BYTES: u64 = 4 << 20;
 /// Maximum size of one file in a package in bytes.
 pub const MAX_FILE_BYTES: u64 = 4 << 30;
+/// Maximum size of all test tensors of a package in bytes. Several inputs may name the same file.
+pub const MAX_TEST_BYTES: u64 = MAX_FILE_BYTES;
 /// Maximum number of files in a zip.
 pub const MAX_FILES: usize = 4096;
 
@@ -400,15 +402,33 @@ impl Package {
     /// Returns the test tensors of inputs and outputs; `None` if the package has none.
     ///
     /// # Errors
-    /// [`PackageError`] if a file is missing, fails its checksum or is not a valid array.
+    /// [`PackageError`] if a file is missing, fails its checksum or is not a valid array, or if all take more than
+    /// [`MAX_TEST_BYTES`].
     #[allow(clippy::type_complexity)]
     pub fn test_tensors(&self) -> Result<Option<(Vec<Tensor>, Vec<Tensor>)>, PackageError> {
-        let load = |specs: &[TensorSpec]| -> Result<Option<Vec<Tensor>>, PackageError> {
+        self.test_tensors_up_to(MAX_TEST_BYTES)
+    }
+
+    /// Like [`Package::test_tensors`], with a maximum size of all of `limit` bytes.
+    ///
+    /// # Errors
+    /// Same as [`Package::test_tensors`].
+    #[allow(clippy::type_complexity)]
+    pub fn test_tensors_up_to(&self, limit: u64) -> Result<Option<(Vec<Tensor>, Vec<Tensor>)>, PackageError> {
+        let mut left = limit;
+        let mut load = |specs: &[TensorSpec]| -> Result<Option<Vec<Tensor>>, PackageError> {
             let Some(files) = specs.iter().map(|s| s.test_tensor.as_ref()).collect::<Option<Vec<_>>>() else {
                 return Ok(None);
             };
             let tensors = files.into_iter().map(|file| {
-                let bytes = self.files.read(&file.source)?;
+                let bytes = self.files.read_up_to(&file.source, left).map_err(|error| match error {
+                    PackageError::TooLarge { limit: exceeded, .. } if exceeded == left => {
+                        let problem = format!("exceeds, with the other test tensors, the limit of {limit} bytes");
+                        PackageError::bad(&self.path, &file.source, problem)
+                    }
+                    other => other,
+                })?;
+                left = left.saturating_sub(bytes.len() as u64);
                 self.files.verify(file, &bytes)?;
                 npy::read(&bytes).map_err(|error| PackageError::Graph { path: self.path.join(&file.source), error })
             });

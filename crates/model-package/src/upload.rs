@@ -15,9 +15,11 @@ mod versions;
 mod weight_fields;
 
 use super::{Files, Package};
+use files::FileFacts;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use versions::{is_timestamp, is_version};
 
 /// Identifiers of licenses, one a line; deprecated ones begin with `-`.
@@ -91,7 +93,8 @@ pub struct UploadFinding {
 impl Package {
     /// Returns what bioimage.io would refuse or ask to complete if this package were uploaded; empty if nothing.
     pub fn upload_findings(&self) -> Vec<UploadFinding> {
-        let mut checker = Checker { rdf: &self.rdf, files: &self.files, findings: Vec::new() };
+        let mut checker =
+            Checker { rdf: &self.rdf, files: &self.files, known_files: BTreeMap::new(), findings: Vec::new() };
         if !self.is_described() {
             let message = "is missing: import the model as a package, and complete its rdf.yaml";
             checker.refuse("description", message);
@@ -119,6 +122,8 @@ impl Package {
 struct Checker<'a> {
     rdf: &'a Value,
     files: &'a Files,
+    /// Facts about the files that were read, or why one cannot be read, by path.
+    known_files: BTreeMap<PathBuf, Result<FileFacts, String>>,
     findings: Vec<UploadFinding>,
 }
 

@@ -3,7 +3,7 @@
 
 use cytoscope_builders::{DynUNet, Weights, dynunet};
 use cytoscope_graph::Tensor;
-use cytoscope_model_package::{AxisKind, AxisSize, Files, Package, PackageError, Tolerance, compare};
+use cytoscope_model_package::{AxisKind, AxisSize, Files, MAX_FILES, Package, PackageError, Tolerance, compare};
 use std::io::Write;
 use std::path::Path;
 
@@ -313,4 +313,42 @@ fn zips_expand_within_limits() {
     zip(&path, &many);
     let text = Package::open(&path).unwrap_err().to_string();
     assert!(text.contains("directory of more than"), "{text}");
+}
+
+#[test]
+fn a_file_that_is_named_often_is_checked_once_and_not_arbitrarily_many_are() {
+    let findings = |attachments: &str| {
+        let folder = folder_with(&format!("{}attachments:\n{attachments}", rdf_05(Z, STEP)));
+        std::fs::write(folder.path().join("large.bin"), vec![0; 32 << 20]).unwrap();
+        let package = Package::open(folder.path()).unwrap();
+        package
+            .upload_findings()
+            .into_iter()
+            .filter(|finding| finding.part.starts_with("attachments"))
+            .collect::<Vec<_>>()
+    };
+    // Reading 64 GiB would take minutes.
+    let same = findings(&"- source: large.bin\n  sha256: none\n".repeat(2000));
+    assert_eq!(same.iter().filter(|finding| finding.part.ends_with(".sha256")).count(), 2000);
+    let different: String = (0..MAX_FILES + 5).map(|i| format!("- source: f{i}\n")).collect();
+    let missing = findings(&different);
+    let says = |text: &str| missing.iter().filter(|finding| finding.message.contains(text)).count();
+    assert_eq!((says("which the package lacks"), says("more than 4096 files")), (MAX_FILES, 5));
+}
+
+#[test]
+fn the_size_of_all_test_tensors_is_limited() {
+    let test = "  test_tensor: {source: t.npy}\n";
+    let rdf = rdf_05(Z, STEP);
+    let rdf = rdf.replace("- id: raw\n", &format!("- id: raw\n{test}"));
+    let rdf = rdf.replace("- id: map\n", &format!("- id: map\n{test}"));
+    let folder = folder_with(&rdf);
+    let tensor = cytoscope_graph::npy::write(&Tensor::vector(vec![1.0f32; 10]));
+    std::fs::write(folder.path().join("t.npy"), &tensor).unwrap();
+    let package = Package::open(folder.path()).unwrap();
+    let both = 2 * tensor.len() as u64;
+    let (inputs, outputs) = package.test_tensors_up_to(both).unwrap().unwrap();
+    assert_eq!((inputs.len(), outputs.len()), (1, 1));
+    let error = package.test_tensors_up_to(both - 1).unwrap_err().to_string();
+    assert!(error.contains("with the other test tensors") && error.contains(&(both - 1).to_string()), "{error}");
 }

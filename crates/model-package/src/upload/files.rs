@@ -2,10 +2,11 @@
 
 use super::image_size::image_size;
 use super::{Checker, TENSOR_ID_LENGTH, given};
-use crate::PackageError;
+use crate::{MAX_FILES, PackageError};
 use cytoscope_storage::sha256_of_bytes;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
 
 /// Smallest version of ONNX's operators that is accepted.
 const MIN_OPSET: u64 = 7;
@@ -21,10 +22,21 @@ fn source(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value.get("source").and_then(Value::as_str))
 }
 
+/// What the checks need to know about a file of the package.
+#[derive(Debug, Clone)]
+pub(super) struct FileFacts {
+    /// Size in bytes.
+    len: usize,
+    /// SHA-256 in lower-case hexadecimal.
+    sha256: String,
+    /// Width and height in pixels of a picture.
+    image_size: Option<[u32; 2]>,
+}
+
 impl<'a> Checker<'a> {
-    /// Returns the content of a file of the package; refuses an entry that names none, or whose checksum differs. `None`,
-    /// too, for a file at an address, which is not downloaded.
-    pub(super) fn file(&mut self, part: &str, value: &'a Value) -> Option<Vec<u8>> {
+    /// Returns facts about a file of the package; refuses an entry that names none, or whose checksum differs. `None`, too,
+    /// for a file at an address, which is not downloaded.
+    pub(super) fn file(&mut self, part: &str, value: &'a Value) -> Option<FileFacts> {
         let Some(name) = source(value) else {
             self.refuse(part, "names no file: give a source");
             return None;
@@ -32,29 +44,43 @@ impl<'a> Checker<'a> {
         if name.contains("://") {
             return None;
         }
-        let bytes = match self.files.read(name) {
-            Ok(bytes) => bytes,
-            Err(PackageError::Missing { .. }) => {
-                self.refuse(
-                    part,
-                    format!("names {name:?}, which the package lacks: add the file, or remove the entry"),
-                );
-                return None;
-            }
-            Err(error) => {
-                self.refuse(part, format!("cannot be read: {error}"));
+        let facts = match self.facts(name) {
+            Ok(facts) => facts,
+            Err(message) => {
+                self.refuse(part, message);
                 return None;
             }
         };
         if let Some(expected) = given(value, "sha256") {
-            let found = sha256_of_bytes(&bytes);
             let stated = expected.as_str().unwrap_or_default();
-            if !stated.eq_ignore_ascii_case(&found) {
-                let message = format!("is {expected}, but {name} has {found}: correct it, or remove it");
+            if !stated.eq_ignore_ascii_case(&facts.sha256) {
+                let message = format!("is {expected}, but {name} has {}: correct it, or remove it", facts.sha256);
                 self.refuse(format!("{part}.sha256"), message);
             }
         }
-        Some(bytes)
+        Some(facts)
+    }
+
+    /// Returns facts about a file, which is read once however often the description names it. The error is a message.
+    fn facts(&mut self, name: &str) -> Result<FileFacts, String> {
+        let key: PathBuf = Path::new(name).components().filter(|part| *part != Component::CurDir).collect();
+        if let Some(known) = self.known_files.get(&key) {
+            return known.clone();
+        }
+        if self.known_files.len() >= MAX_FILES {
+            return Err(format!("is one of more than {MAX_FILES} files, which are not checked: remove some"));
+        }
+        let facts = match self.files.read(name) {
+            Ok(bytes) => {
+                Ok(FileFacts { len: bytes.len(), sha256: sha256_of_bytes(&bytes), image_size: image_size(&bytes) })
+            }
+            Err(PackageError::Missing { .. }) => {
+                Err(format!("names {name:?}, which the package lacks: add the file, or remove the entry"))
+            }
+            Err(error) => Err(format!("cannot be read: {error}")),
+        };
+        self.known_files.insert(key, facts.clone());
+        facts
     }
 
     pub(super) fn documentation(&mut self) {
@@ -65,7 +91,10 @@ impl<'a> Checker<'a> {
         if source(value).is_some_and(|name| !name.ends_with(".md")) {
             self.refuse(PART, "is not Markdown: give a file that ends in .md");
         }
-        let Some(bytes) = self.file(PART, value) else { return };
+        if self.file(PART, value).is_none() {
+            return;
+        }
+        let Some(bytes) = source(value).and_then(|name| self.files.read(name).ok()) else { return };
         let Ok(text) = String::from_utf8(bytes) else {
             return self.refuse(PART, "is not UTF-8 text: save it as UTF-8");
         };
@@ -89,12 +118,12 @@ impl<'a> Checker<'a> {
             if !name.is_empty() && !COVER_EXTENSIONS.iter().any(|extension| name.ends_with(extension)) {
                 self.refuse(part.clone(), format!("is {name:?}: expected one of {}", COVER_EXTENSIONS.join(", ")));
             }
-            let Some(bytes) = self.file(&part, cover) else { continue };
-            if bytes.len() > COVER_BYTES {
-                let message = format!("has {} KB, at most {} are expected", bytes.len() / 1000, COVER_BYTES / 1000);
+            let Some(facts) = self.file(&part, cover) else { continue };
+            if facts.len > COVER_BYTES {
+                let message = format!("has {} KB, at most {} are expected", facts.len / 1000, COVER_BYTES / 1000);
                 self.warn(part.clone(), format!("{message}: reduce its size"));
             }
-            if let Some([width, height]) = image_size(&bytes)
+            if let Some([width, height]) = facts.image_size
                 && !has_cover_proportions(width, height)
             {
                 let message = format!("has {width} × {height} pixels: crop it to a ratio of 2:1 or 1:1");
