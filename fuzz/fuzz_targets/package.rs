@@ -20,7 +20,10 @@ fuzz_target!(|data: &[u8]| {
     let path = if data.starts_with(b"PK") { folder().join("a.zip") } else { folder().join("package/rdf.yaml") };
     std::fs::write(&path, data).expect("writing the package");
     match Package::open(&path) {
-        Ok(package) => drop(package.test_tensors()),
+        Ok(package) => {
+            drop(package.test_tensors());
+            drop(package.upload_findings());
+        }
         Err(error) => assert!(!error.to_string().chars().any(char::is_control)),
     }
 });

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use zip::zip;
 
 /// Names of the files, in the order of the input.
-const NAMES: [&str; 4] = ["rdf.yaml", "model.onnx", "in.npy", "out.npy"];
+const NAMES: [&str; 6] = ["rdf.yaml", "model.onnx", "in.npy", "out.npy", "README.md", "cover.png"];
 
 /// Returns the path of the zip of this process.
 fn path() -> &'static PathBuf {
@@ -32,7 +32,10 @@ fuzz_target!(|data: &[u8]| {
     }
     std::fs::write(path(), zip(&files)).expect("writing the package");
     match Package::open(path()) {
-        Ok(package) => drop(package.test_tensors()),
+        Ok(package) => {
+            drop(package.test_tensors());
+            drop(package.upload_findings());
+        }
         Err(error) => assert!(!error.to_string().chars().any(char::is_control)),
     }
 });
