@@ -1,8 +1,10 @@
 //! Numbered files: `name_0001.png`, `name_0002.png` and so on are the slices of a stack.
 
+mod listing;
 mod names;
 mod planes;
 
+pub(crate) use listing::Listings;
 pub(crate) use planes::PlaneFiles;
 
 use crate::{
@@ -13,9 +15,10 @@ use crate::{
     tiff::{ifd::looks_like_tiff, slices},
 };
 use cytoscope_storage::{io_problem, write::parent_folder};
+use listing::{SeriesFile, run_around};
 use names::{Numbered, PlaneName};
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::HashSet,
     ffi::OsString,
     path::{Path, PathBuf},
     sync::Arc,
@@ -92,15 +95,6 @@ fn fits_by_sample(
     Ok(true)
 }
 
-/// Returns the files with consecutive numbers up to the first gap below and above `opened_number`, in the order of their numbers.
-fn run_around(by_number: &BTreeMap<u64, PathBuf>, opened_number: u64) -> Vec<&PathBuf> {
-    let file = |number: u64| by_number.get(&number);
-    let mut run: Vec<&PathBuf> = (0..opened_number).rev().map_while(file).collect();
-    run.reverse();
-    run.extend((opened_number..).map_while(file));
-    run
-}
-
 /// Returns the files of the series that a file belongs to, in the order of their numbers. The numbers are consecutive, and
 /// `fits` returns for another file whether it has the same size and sample type. The series ends before a file that does
 /// not fit. If the checked files of a long series fit, its other files are not checked. A file without others is returned
@@ -108,36 +102,29 @@ fn run_around(by_number: &BTreeMap<u64, PathBuf>, opened_number: u64) -> Vec<&Pa
 pub(crate) fn series_files(
     path: &Path,
     max_files: u64,
+    listings: &Listings,
     fits: impl Fn(&Path) -> Result<bool, Fault>,
 ) -> Result<Vec<PathBuf>, Fault> {
     let alone = || Ok(vec![path.to_owned()]);
     let Some(own) = Numbered::of(path) else { return alone() };
-    let Some(names) = names_beside(path)? else { return alone() };
-    let mut by_number = BTreeMap::from([(own.number.value, path.to_owned())]);
-    for other in names {
-        let other = path.with_file_name(other);
-        let Some(numbered) = Numbered::of(&other).filter(|n| own.same_series(n)) else { continue };
-        by_number.insert(numbered.number.value, other);
-        check_count(by_number.len(), max_files)?;
-    }
+    let Some(listing) = listings.beside(path)? else { return alone() };
+    let series = listing.series(path, &own);
+    check_count(series.len(), max_files)?;
     let can_be_last = |file: &PathBuf| Numbered::of(file).is_some_and(|numbered| numbered.can_be_last());
-    let own = own.number.value;
-    let run = run_around(&by_number, own);
+    let run = run_around(&series, own.number.value);
     // If the last file cannot be the last slice, neither can one before it.
-    if run.last().is_none_or(|&file| !can_be_last(file)) {
+    if run.last().is_none_or(|file| !can_be_last(&file.path)) {
         return alone();
     }
-    if fits_by_sample(&run, path, &fits)? {
-        return Ok(run.into_iter().cloned().collect());
+    if fits_by_sample(&run.iter().map(|file| &file.path).collect::<Vec<_>>(), path, &fits)? {
+        return Ok(run.iter().map(|file| file.path.clone()).collect());
     }
-    let next = |number: u64| {
-        let file = by_number.get(&number)?;
-        can_join(file, &fits).map(|fits| fits.then(|| file.clone())).transpose()
-    };
-    let mut files: Vec<PathBuf> = (0..own).rev().map_while(next).collect::<Result<_, Fault>>()?;
+    let joins = |file: &SeriesFile| can_join(&file.path, &fits).map(|fits| fits.then(|| file.path.clone())).transpose();
+    let (before, after) = run.split_at(run.partition_point(|file| file.number < own.number.value));
+    let mut files: Vec<PathBuf> = before.iter().rev().map_while(joins).collect::<Result<_, Fault>>()?;
     files.reverse();
     files.push(path.to_owned());
-    let after: Vec<PathBuf> = (own.saturating_add(1)..).map_while(next).collect::<Result<_, Fault>>()?;
+    let after: Vec<PathBuf> = after.iter().skip(1).map_while(joins).collect::<Result<_, Fault>>()?;
     files.extend(after);
     if files.last().is_some_and(can_be_last) { Ok(files) } else { alone() }
 }
@@ -225,11 +212,12 @@ pub fn count_files_outside_series(files: &[PathBuf]) -> usize {
 fn each_with_series(files: &[PathBuf]) -> Vec<(PathBuf, Option<Vec<PathBuf>>)> {
     let mut covered: HashSet<PathBuf> = HashSet::new();
     let mut kept = Vec::new();
+    let listings = Listings::default();
     for file in files {
         if covered.contains(file) {
             continue;
         }
-        let series = opened_with(file);
+        let series = opened_with(file, &listings);
         covered.extend(series.iter().flatten().cloned());
         kept.push((file.clone(), series));
     }
@@ -238,14 +226,15 @@ fn each_with_series(files: &[PathBuf]) -> Vec<(PathBuf, Option<Vec<PathBuf>>)> {
 
 /// Returns the files that opening a file opens; empty if its series cannot be read: opening it then reports why. `None` if
 /// the file cannot be a slice.
-fn opened_with(file: &Path) -> Option<Vec<PathBuf>> {
+fn opened_with(file: &Path, listings: &Listings) -> Option<Vec<PathBuf>> {
     if !is_numbered(file) {
         return None;
     }
     let source = Source::open(file, Arc::default()).ok()?;
     let head = source.read_vec(0, source.len().min(8) as usize).ok()?;
     if looks_like_tiff(&head) {
-        return slices::opened_with(file, &Limits { max_set_files: u64::MAX, ..Limits::default() });
+        let limits = Limits { max_set_files: u64::MAX, ..Limits::default() };
+        return slices::opened_with(file, &limits, listings);
     }
-    raster::opened_with(file, &source)
+    raster::opened_with(file, &source, listings)
 }

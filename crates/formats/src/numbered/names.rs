@@ -69,6 +69,11 @@ impl Numbered {
         Some(Self { prefix: prefix.to_owned(), extension, number })
     }
 
+    /// What the names of a series have in common.
+    pub fn key(&self) -> (String, String) {
+        (self.prefix.clone(), self.extension.clone())
+    }
+
     /// Whether both names differ only in their number, written in the same way.
     pub fn same_series(&self, other: &Self) -> bool {
         (&self.prefix, &self.extension) == (&other.prefix, &other.extension) && self.number.is_written_as(other.number)
@@ -116,6 +121,11 @@ impl PlaneName {
         let is_unique = |(i, (axis, _)): (usize, &(Axis, Number))| !numbers.iter().take(i).any(|(a, _)| a == axis);
         let is_plane = !numbers.is_empty() && numbers.iter().enumerate().all(is_unique);
         is_plane.then_some(Self { skeleton: skeleton.join("_"), extension, numbers })
+    }
+
+    /// What the names of the planes of an image have in common.
+    pub fn key(&self) -> (String, String) {
+        (self.skeleton.clone(), self.extension.clone())
     }
 
     /// Whether both names differ only in their numbers, written in the same way.

@@ -1,6 +1,6 @@
 //! Images whose planes are files with the numbers of their axes in their names.
 
-use super::{can_join, check_count, fits_by_sample, name, names::PlaneName, names_beside};
+use super::{can_join, check_count, fits_by_sample, listing::Listings, name, names::PlaneName};
 use crate::error::{Fault, FormatError};
 use cytoscope_volume::Axis;
 use std::{
@@ -26,18 +26,16 @@ const OPEN_ALONE: &str = "complete the series, or open a single file of it with 
 impl PlaneFiles {
     /// Returns the files of the image that a file belongs to by its name; `None` if it has no such name, or there is no other
     /// file of the image.
-    pub fn beside(path: &Path, max_files: u64) -> Result<Option<Self>, Fault> {
+    pub fn beside(path: &Path, max_files: u64, listings: &Listings) -> Result<Option<Self>, Fault> {
         let Some(own) = PlaneName::of(path) else { return Ok(None) };
-        let Some(names) = names_beside(path)? else { return Ok(None) };
+        let Some(listing) = listings.beside(path)? else { return Ok(None) };
         let mut by_position = BTreeMap::from([(own.position(), path.to_owned())]);
         let mut padding = own.padding();
-        for other in names {
-            let other = path.with_file_name(other);
-            let Some(plane) = PlaneName::of(&other).filter(|plane| own.same_image(plane)) else { continue };
+        for (plane, other) in listing.planes(&own).iter().filter(|(plane, _)| own.same_image(plane)) {
             for (digits, padded) in padding.iter_mut().zip(plane.padding()) {
                 *digits = digits.or(padded);
             }
-            by_position.entry(plane.position()).or_insert(other);
+            by_position.entry(plane.position()).or_insert_with(|| other.clone());
             check_count(by_position.len(), max_files)?;
         }
         let found = Self { opened: path.to_owned(), name: own, padding, by_position };

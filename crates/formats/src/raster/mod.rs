@@ -8,7 +8,7 @@ use crate::{
     image::OpenOptions,
     limits::Limits,
     meta::{ByteOrder, Channel},
-    numbered,
+    numbered::{self, Listings},
     reader::{Opened, Pixels},
     source::{Counters, Source},
 };
@@ -38,7 +38,7 @@ pub(crate) fn open(
     let files = if options.opens_alone() || !path.is_file() {
         Vec::new()
     } else {
-        series_files(path, &header, options.limits.max_set_files).map_err(|f| f.at(path))?
+        series_files(path, &header, options.limits.max_set_files, &Listings::default()).map_err(|f| f.at(path))?
     };
     let members: Vec<Member> = match files.len() {
         0 | 1 => vec![Member::Open(source)],
@@ -72,19 +72,19 @@ pub(crate) fn open(
 }
 
 /// The files of the numbered series that a file belongs to: those of the same size and sample type.
-fn series_files(path: &Path, header: &Header, max_files: u64) -> Result<Vec<PathBuf>, Fault> {
+fn series_files(path: &Path, header: &Header, max_files: u64, listings: &Listings) -> Result<Vec<PathBuf>, Fault> {
     let fits = |other: &Path| -> Result<bool, Fault> {
         let source = Source::open(other, Arc::default())?;
         Ok(Header::read(&source)? == *header)
     };
-    numbered::series_files(path, max_files, fits)
+    numbered::series_files(path, max_files, listings, fits)
 }
 
 /// Returns the files that opening a file opens; empty if its series cannot be read. `None` if the file is not a PNG or JPEG image
 /// that can be read.
-pub(crate) fn opened_with(path: &Path, source: &Source) -> Option<Vec<PathBuf>> {
+pub(crate) fn opened_with(path: &Path, source: &Source, listings: &Listings) -> Option<Vec<PathBuf>> {
     let header = Header::read(source).ok()?;
-    Some(series_files(path, &header, u64::MAX).unwrap_or_default())
+    Some(series_files(path, &header, u64::MAX, listings).unwrap_or_default())
 }
 
 /// Names and colors of the samples of a pixel.

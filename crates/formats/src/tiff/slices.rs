@@ -11,7 +11,7 @@ use crate::{
     error::{Fault, FormatError},
     file_format::FileFormat,
     limits::Limits,
-    numbered::{PlaneFiles, not_in_series, series_files},
+    numbered::{Listings, PlaneFiles, not_in_series, series_files},
     source::Source,
 };
 use cytoscope_volume::Axis;
@@ -39,12 +39,13 @@ impl Members {
     pub fn of(path: &Path, file: &TiffFile, all: &[Series], limits: &Limits) -> Result<Option<Self>, FormatError> {
         let Some(layout) = slice_layout(file, all) else { return Ok(None) };
         let fits = |other: &Path| stacks_with(other, layout, limits);
-        if let Some(planes) = PlaneFiles::beside(path, limits.max_set_files).map_err(|f| f.at(path))? {
+        let listings = Listings::default();
+        if let Some(planes) = PlaneFiles::beside(path, limits.max_set_files, &listings).map_err(|f| f.at(path))? {
             let dims = planes.dims().map_err(|f| f.at(path))?.to_vec();
             planes.check(fits)?;
             return Ok(Some(Self { dims, files: planes.files(), layout: Arc::clone(layout) }));
         }
-        let files = series_files(path, limits.max_set_files, fits).map_err(|f| f.at(path))?;
+        let files = series_files(path, limits.max_set_files, &listings, fits).map_err(|f| f.at(path))?;
         let dims = vec![(Axis::Z, files.len())];
         Ok((files.len() > 1).then(|| Self { dims, files, layout: Arc::clone(layout) }))
     }
@@ -117,11 +118,11 @@ fn stacks_with(path: &Path, layout: &Layout, limits: &Limits) -> Result<bool, Fa
 
 /// Returns the files that opening a file opens; if its series is incomplete, the ones that exist, and if the series cannot be
 /// read, none. `None` if the file is not a slice or cannot be read.
-pub(crate) fn opened_with(path: &Path, limits: &Limits) -> Option<Vec<PathBuf>> {
+pub(crate) fn opened_with(path: &Path, limits: &Limits, listings: &Listings) -> Option<Vec<PathBuf>> {
     let layout = open_slice(path, limits).ok()??;
-    if let Ok(Some(planes)) = PlaneFiles::beside(path, limits.max_set_files) {
+    if let Ok(Some(planes)) = PlaneFiles::beside(path, limits.max_set_files, listings) {
         return Some(planes.files());
     }
-    let files = series_files(path, limits.max_set_files, |other| stacks_with(other, &layout, limits));
+    let files = series_files(path, limits.max_set_files, listings, |other| stacks_with(other, &layout, limits));
     Some(files.unwrap_or_default())
 }

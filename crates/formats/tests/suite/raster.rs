@@ -84,6 +84,18 @@ fn a_numbered_series_is_a_stack_from_any_member_or_its_folder() {
     assert_eq!(open(folder.path(), &alone).unwrap().meta().shape_full, [1, 4, 1, 2, 3, 1]);
 }
 
+/// Listing the folder again for each of them would take minutes.
+#[test]
+fn many_files_with_gaps_between_their_numbers_are_found_in_linear_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let files: Vec<PathBuf> = (0..3000).map(|i| folder.path().join(format!("a{:05}.png", 2 * i))).collect();
+    let bytes = png_bytes(3, 2, ColorType::Grayscale, BitDepth::Eight, &[0; 6]);
+    for file in &files {
+        std::fs::write(file, &bytes).unwrap();
+    }
+    assert_eq!(first_file_per_series(&files), files);
+}
+
 #[test]
 fn a_series_ends_at_gaps_and_at_files_of_another_kind() {
     let folder = tempfile::tempdir().unwrap();
