@@ -7,7 +7,7 @@ use crate::dataset::{Convention, Part, Problem, TrainingTask};
 use crate::setting::{IN_SETTINGS, LABELS_CHANNEL};
 use cytoscope_formats::{OpenOptions, open};
 use cytoscope_storage::message;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 
 /// Suffixes and prefixes of file names, in order of preference.
@@ -180,17 +180,18 @@ pub(crate) fn search(
     unpaired_images.dedup();
     let mut unpaired_targets: Vec<PathBuf> = targets.into_values().flatten().map(|(_, f)| f).collect();
     pair_by_prefixes(patterns, &mut unpaired_images, &mut unpaired_targets, &mut paired);
-    for image in note_named_labels(&image_keys, &named, &paired, chosen, found) {
-        unpaired_images.retain(|file| *file != image);
-    }
+    let noted: HashSet<PathBuf> = note_named_labels(&image_keys, &named, &paired, chosen, found).into_iter().collect();
+    unpaired_images.retain(|file| !noted.contains(file));
     let count = paired.len();
+    let mut names = HashSet::new();
     for (image, target) in paired {
         found.add_convention(Convention::Suffixes);
         let stem = stem(&image);
         let name = strip_suffix(&stem, patterns.image).map_or(stem.as_str(), |(_, rest)| rest).to_owned();
         found.add(&name, &image, &target, part, 1.0);
-        pickles.retain(|p| common_stem(&self::stem(p), task) != name);
+        names.insert(name);
     }
+    pickles.retain(|file| !names.contains(common_stem(&stem(file), task)));
     note_pickles(task, &pickles, &mut unpaired_images, found);
     note_unpaired(task, &unpaired_images, &unpaired_targets, found);
     count
@@ -208,8 +209,9 @@ fn note_pickles(
         TrainingTask::LabelFree => "save it as a numeric array, or as TIFF",
     };
     let problem = "this .npy file contains Python objects, which are not loaded because they can execute code";
+    let names: HashSet<String> = pickles.iter().map(|file| common_stem(&stem(file), task).to_owned()).collect();
+    unpaired_images.retain(|file| !names.contains(common_stem(&stem(file), task)));
     for file in pickles {
-        unpaired_images.retain(|f| common_stem(&stem(f), task) != common_stem(&stem(file), task));
         found.problems.push(Problem::warning(file, problem, next_step));
     }
 }
@@ -367,17 +369,19 @@ fn pair_by_prefixes(
                 by_rest.insert(rest.to_lowercase(), file.clone());
             }
         }
-        for file in unpaired_images.clone() {
+        let mut used = HashSet::new();
+        for file in &*unpaired_images {
             let Some(target) =
-                strip_prefix_ignoring_case(&stem(&file), prefix).and_then(|r| by_rest.remove(&r.to_lowercase()))
+                strip_prefix_ignoring_case(&stem(file), prefix).and_then(|r| by_rest.remove(&r.to_lowercase()))
             else {
                 continue;
             };
-            if target != file {
-                unpaired_images.retain(|f| *f != file && *f != target);
-                unpaired_targets.retain(|f| *f != target);
-                paired.insert(file, target);
+            if target != *file {
+                used.extend([file.clone(), target.clone()]);
+                paired.insert(file.clone(), target);
             }
         }
+        unpaired_images.retain(|file| !used.contains(file));
+        unpaired_targets.retain(|file| !used.contains(file));
     }
 }

@@ -497,6 +497,19 @@ fn too_many_rows_are_refused() {
     }
 }
 
+/// Comparing each pair with all files would take minutes.
+#[test]
+fn many_pairs_of_one_folder_are_found_in_linear_time() {
+    let folder = tempfile::tempdir().unwrap();
+    for i in 0..4000 {
+        for name in ["img", "mask"] {
+            fs::write(folder.path().join(format!("{name}{i}.tif")), []).unwrap();
+        }
+    }
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!((dataset.pairs.len(), dataset.problems.len()), (4000, 0));
+}
+
 #[test]
 fn folders_too_deep_are_not_searched() {
     let folder = tempfile::tempdir().unwrap();
