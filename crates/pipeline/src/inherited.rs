@@ -1,14 +1,14 @@
 //! Parts that a package takes over from the one it is derived from: authors, citations, license, attachments, covers.
 
-use cytoscope_model_package::{InheritedContent, Package, is_reserved};
+use cytoscope_model_package::{InheritedContent, Package, PackageError, is_reserved};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::fmt;
 
-/// Maximum number of cover images taken over.
+/// Maximum number of cover images that are read.
 const MAX_COVERS: usize = 16;
 /// Maximum size of a cover image in bytes.
-const MAX_COVER_BYTES: usize = 16 << 20;
+const MAX_COVER_BYTES: u64 = 16 << 20;
 /// File extensions of cover images.
 const COVER_EXTENSIONS: [&str; 8] = ["png", "jpg", "jpeg", "gif", "svg", "webp", "tif", "tiff"];
 /// Maximum number of attachments taken over.
@@ -245,26 +245,58 @@ impl<'a> Attachments<'a> {
 /// names are added to `left_out`.
 pub(crate) fn covers(package: &Package, listed: &[Value], left_out: &mut Vec<LeftOut>) -> Vec<(String, Vec<u8>)> {
     let mut covers: Vec<(String, Vec<u8>)> = Vec::new();
+    // Files that cannot be used count, too: each is read.
+    let mut read = 0;
     for file in listed.iter().filter_map(|entry| file_name(Some(entry))) {
         let name = plain_name(file);
         let extension = name.rsplit('.').next().map(str::to_ascii_lowercase).unwrap_or_default();
-        let reason = if covers.len() >= MAX_COVERS {
+        let reason = if read >= MAX_COVERS {
             format!("there are more than {MAX_COVERS} covers")
         } else if !COVER_EXTENSIONS.contains(&extension.as_str()) {
             format!("covers have one of the extensions {}", COVER_EXTENSIONS.join(", "))
         } else if covers.iter().any(|(taken, _)| taken == name) {
             "another cover has the same name".to_owned()
         } else {
-            match package.files().read(file) {
-                Ok(bytes) if bytes.len() <= MAX_COVER_BYTES => {
+            read += 1;
+            match package.files().read_up_to(file, MAX_COVER_BYTES) {
+                Ok(bytes) => {
                     covers.push((name.to_owned(), bytes));
                     continue;
                 }
-                Ok(_) => format!("the cover has more than {MAX_COVER_BYTES} bytes"),
+                Err(PackageError::TooLarge { .. }) => format!("the cover has more than {MAX_COVER_BYTES} bytes"),
                 Err(error) => error.to_string(),
             }
         };
         left_out.push(LeftOut::new(name, reason));
     }
     covers
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+    use crate::predict::test_common;
+    use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
+    use cytoscope_storage::Overwrite;
+    use cytoscope_storage::folder::Replaced;
+
+    #[test]
+    fn covers_that_are_too_large_are_not_read_again_and_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("net");
+        let builder = test_common::package(&difference_of_gaussians(&DifferenceOfGaussians::default()).unwrap());
+        assert_eq!(builder.save(&path, Overwrite::Refuse).unwrap(), Replaced::Nothing);
+        std::fs::write(path.join("large.png"), vec![0; (16 << 20) + 1]).unwrap();
+        std::fs::write(path.join("small.png"), b"").unwrap();
+        let package = Package::open(&path).unwrap();
+        let listed = |file: &str| vec![json!(file); 2000];
+        let mut left_out = Vec::new();
+        assert!(covers(&package, &listed("large.png"), &mut left_out).is_empty());
+        let count = |reason: &str| left_out.iter().filter(|part| part.reason.contains(reason)).count();
+        assert_eq!((count("more than 16777216 bytes"), count("more than 16 covers")), (16, 1984));
+        let one = covers(&package, &listed("small.png"), &mut Vec::new());
+        assert_eq!(one, [("small.png".to_owned(), Vec::<u8>::new())]);
+    }
 }
