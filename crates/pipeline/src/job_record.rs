@@ -334,14 +334,16 @@ pub fn record_lists_result(result: &Path, file: &Path, input: &Path) -> bool {
     record.inputs.iter().any(is_input) && record.outputs.iter().any(|known| known.is_named(file) && known.matches(file))
 }
 
-/// Returns whether the record beside an output is that of a training run; `None` if there is no record of the output. The
-/// record of another job counts only if the output is unchanged: it may be left from an output that was there before.
+/// Returns whether the record beside an output is that of a training run or of quantization-aware training; `None` if there
+/// is no record of the output. The record of another job counts only if the output is unchanged: it may be left from an
+/// output that was there before.
 pub(crate) fn recorded_training(output: &Path) -> Option<bool> {
     let record = match read_any(&record_path(output)) {
         Ok(AnyRecord::Job(record)) if record.belongs_to(output) => record,
         _ => return None,
     };
-    if record.kind == JobKind::Train {
+    let quantize_mode = record.job.pointer("/quantization/mode").and_then(Value::as_str);
+    if record.kind == JobKind::Train || quantize_mode == Some("qat") {
         return Some(true);
     }
     // Of an output that cannot be read, it is unknown what wrote it.

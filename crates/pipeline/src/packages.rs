@@ -392,6 +392,13 @@ fn is_trained(path: &Path) -> bool {
     recorded_training(path).unwrap_or_else(states_training)
 }
 
+/// Returns whether a path is the folder of a package whose model does not have this name.
+fn is_another_model(path: &Path, name: &str) -> bool {
+    let is_folder = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
+    // What cannot be opened as a package is not replaced.
+    is_folder && Package::open(path).is_ok_and(|package| package.name != name)
+}
+
 fn write_with(
     builder: &PackageBuilder,
     content: &InheritedContent,
@@ -399,8 +406,9 @@ fn write_with(
     overwrite: Overwrite,
 ) -> Result<Replaced, JobError> {
     check_destination(to, &[], overwrite)?;
-    // Training a network again would take long, so a trained package is not deleted.
-    let aside = if is_trained(to) { Some(move_aside(to)?) } else { None };
+    // Training a network again would take long, and the file that another model was imported from may be gone, so these
+    // packages are not deleted.
+    let aside = if is_trained(to) || is_another_model(to, &builder.name) { Some(move_aside(to)?) } else { None };
     let saved = builder.save_with(content, to, overwrite).map_err(|e| match e {
         PackageError::Io { path, error } => JobError::Io { path, error },
         PackageError::Storage(error) => JobError::Storage(error),
@@ -500,5 +508,31 @@ mod tests {
         let aside = folder.path().join("renamed.before-1");
         assert_eq!(write(builder.clone(), &path, Overwrite::Refuse).unwrap(), Replaced::MovedTo(aside));
         assert_eq!(write(builder, &path, Overwrite::Refuse).unwrap(), Replaced::Ours, "it was not trained");
+    }
+
+    #[test]
+    fn the_package_of_another_model_or_of_quantization_aware_training_is_moved_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m");
+        let builder = test_common::package(&difference_of_gaussians(&DifferenceOfGaussians::default()).unwrap());
+        let named = |name: &str| PackageBuilder { name: name.to_owned(), ..builder.clone() };
+        assert_eq!(write(named("first model"), &path, Overwrite::Refuse).unwrap(), Replaced::Nothing);
+        assert_eq!(write(named("first model"), &path, Overwrite::Refuse).unwrap(), Replaced::Ours);
+        let aside = |n: usize| folder.path().join(format!("m.before-{n}"));
+        let replaced = write(named("second model"), &path, Overwrite::Refuse).unwrap();
+        assert_eq!(replaced, Replaced::MovedTo(aside(1)));
+        assert_eq!(Package::open(&aside(1)).unwrap().name, "first model");
+        let record = |mode: &str| {
+            let record = json!({
+                "program": "cytoscope 0", "kind": "quantize", "job": {"quantization": {"mode": mode}}, "inputs": [],
+                "finished_unix_secs": 0, "outputs": [{"path": path, "bytes": 0, "sha256": ""}],
+            });
+            std::fs::write(record_path(&path), record.to_string()).unwrap();
+        };
+        record("dynamic");
+        assert_eq!(write(named("second model"), &path, Overwrite::Refuse).unwrap(), Replaced::Ours);
+        record("qat");
+        let replaced = write(named("second model"), &path, Overwrite::Refuse).unwrap();
+        assert_eq!(replaced, Replaced::MovedTo(aside(2)));
     }
 }

@@ -47,6 +47,21 @@ fn foreign_folder_is_never_replaced_by_a_package() {
     assert_eq!(fixture.bytes("data/README.md"), card);
 }
 
+#[test]
+fn the_package_of_another_model_is_moved_aside() {
+    let fixture = Fixture::new();
+    let export = |model: &str| {
+        let command = ["export", model, "--format", "bioimageio", "--out", "pkg"];
+        fixture.run(&command).ok().stdout
+    };
+    export("nuclei-dog");
+    let first = fixture.bytes("pkg/model.onnx");
+    assert!(!export("nuclei-dog").contains("before"), "the same model is replaced");
+    let text = export("labelfree-nuclei");
+    assert!(text.contains("pkg.before-1"), "{text}");
+    assert!(fixture.bytes("pkg.before-1/model.onnx") == first && fixture.bytes("pkg/model.onnx") != first);
+}
+
 #[cfg(unix)]
 #[test]
 fn the_home_folder_is_never_moved_aside() {
