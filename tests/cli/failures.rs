@@ -170,6 +170,14 @@ fn a_missing_folder_of_a_result_is_code_2_and_named() {
         fixture.fails(2, arguments, &["no/", "the folder no does not exist; create it"]);
     }
     assert!(!fixture.path("no").exists());
+    let below = format!("{raw}/t.csv");
+    fixture.fails(2, &["measure", labels, "--out", &below], &[&below, "part of its path is a file, not a folder"]);
+    fixture.fails(
+        2,
+        &["measure", labels, "--out", "t.csv/"],
+        &["t.csv/", "the path of a folder, but the output is a file"],
+    );
+    assert!(!fixture.path("t.csv").exists());
 }
 
 #[test]

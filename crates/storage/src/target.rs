@@ -33,6 +33,11 @@ impl Overwrite {
 pub fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     refuse_input(path, inputs)?;
     check_parent(path)?;
+    let ends_in_separator = path.to_string_lossy().ends_with(std::path::is_separator);
+    if ends_in_separator && !path.is_dir() {
+        let problem = "is the path of a folder, but the output is a file".to_owned();
+        return Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false });
+    }
     let meta = match std::fs::symlink_metadata(path) {
         Ok(meta) => meta,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -79,12 +84,18 @@ pub fn check_extension(path: &Path, known: &[&str]) -> Result<(), StorageError> 
 /// Checks that the folder of an output path exists, before work is done that could not be saved.
 ///
 /// # Errors
-/// [`StorageError::NoFolder`] if it does not exist; [`StorageError::Io`] if it is not a folder or cannot be read.
+/// [`StorageError::NoFolder`] if it does not exist; [`StorageError::NotReplaceable`] if it, or a folder above it, is a file;
+/// [`StorageError::Io`] if it cannot be read.
 pub fn check_parent(path: &Path) -> Result<(), StorageError> {
     let folder = crate::write::parent_folder(path);
+    let below_file = || {
+        let problem = "cannot be written, because part of its path is a file, not a folder".to_owned();
+        StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false }
+    };
     match std::fs::metadata(folder) {
         Ok(meta) if meta.is_dir() => Ok(()),
-        Ok(_) => Err(StorageError::io(path, "creating the file")(ErrorKind::NotADirectory.into())),
+        Ok(_) => Err(below_file()),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => Err(below_file()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             Err(StorageError::NoFolder { path: path.to_owned(), folder: folder.to_owned() })
         }
@@ -224,7 +235,22 @@ mod tests {
         assert!(refused.to_string().ends_with("does not exist; create it, or choose another folder"), "{refused}");
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(matches!(check_parent(&file.join("a.tif")), Err(StorageError::Io { .. })), "a file is not a folder");
+        for below in ["a.tif", "a/b.tif"] {
+            let refused = check_parent(&file.join(below)).unwrap_err();
+            assert!(matches!(refused, StorageError::NotReplaceable { can_force: false, .. }), "{below}: {refused}");
+            assert!(refused.to_string().contains("part of its path is a file, not a folder"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_not_written_to_the_path_of_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("there.csv"), "a").unwrap();
+        for name in ["new.csv/", "there.csv/"] {
+            let refused = check_file(&folder.path().join(name), &[], Overwrite::Replace).unwrap_err();
+            assert!(refused.to_string().contains("is the path of a folder, but the output is a file"), "{refused}");
+        }
+        assert!(check_file(&folder.path().join("new.csv"), &[], Overwrite::Refuse).is_ok());
     }
 
     #[test]
