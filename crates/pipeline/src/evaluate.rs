@@ -11,7 +11,7 @@ use crate::predict::file_notes::{OtherSeries, first_series_note, label_series_no
 use crate::predict::is_raster;
 use crate::predict::resolve::{check_given_axes, check_voxel_size};
 use crate::predict::zarr::labels_path;
-use crate::results::{check_file, moved_aside_note};
+use crate::results::{check_json_file, moved_aside_note};
 use crate::stack::Extents;
 use crate::{Context, JobError, Note, ProgressStage, ProgressUnit, deserialize};
 use cytoscope_engine::Precision;
@@ -232,7 +232,7 @@ impl EvaluateJob {
     pub fn run(&self, context: &Context) -> Result<EvaluateReport, JobError> {
         let Some(out) = &self.out else { return self.evaluate(context) };
         check_extension(out, &["json"])?;
-        check_file(out, &[&self.prediction, &self.truth], self.overwrite)?;
+        check_json_file(out, &[&self.prediction, &self.truth], self.overwrite)?;
         check_writable(out)?;
         recorded(self, context, |_| {
             let report = self.evaluate(context)?;

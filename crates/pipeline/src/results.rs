@@ -6,7 +6,7 @@
 //! killed at any moment leaves files that the record lists. An OME-Zarr folder has a marker that lists its files; the
 //! folder is replaced only if it holds exactly these, unchanged.
 
-use crate::job_record::record_lists_result;
+use crate::job_record::{is_record_name, record_lists_result};
 use crate::predict::zarr::FOLDER_KIND;
 use crate::{Context, JobError, provenance};
 use cytoscope_formats::is_zarr_folder;
@@ -211,6 +211,19 @@ pub fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result
     target::refuse_input(path, inputs)?;
     refuse_inside_zarr(path, inputs)?;
     target::check_file(path, inputs, overwrite)
+}
+
+/// Like [`check_file`], of a JSON file with results: the name of a provenance record is refused, because the record of other
+/// results would be lost.
+///
+/// # Errors
+/// Same as [`check_file`]; [`StorageError::NotReplaceable`] for such a name.
+pub fn check_json_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
+    if is_record_name(path) {
+        let problem = "has the name of a provenance record".to_owned();
+        return Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false });
+    }
+    check_file(path, inputs, overwrite)
 }
 
 /// Checks that an output is not inside an OME-Zarr folder that is an input: it would become a part of the image.

@@ -9,7 +9,7 @@ use cytoscope_model_package::refuse_inside_package;
 use cytoscope_pipeline::devices::{Devices, SelectedEngine};
 use cytoscope_pipeline::job_record::{DeviceRecord, JobKind, PendingRecord, Recordable, recorded};
 use cytoscope_pipeline::predict::{InputTensor, TensorImage};
-use cytoscope_pipeline::results::check_file;
+use cytoscope_pipeline::results::check_json_file;
 use cytoscope_pipeline::{
     Context, DiameterRequest, EvaluateReport, Evaluation, Event, Extents, JobError, Model, ModelTask, Note, PredictJob,
     PredictOptions, ProgressStage, ScoredImage, VolumeOutputs, find_model, predict_volume_on_devices, records_before,
@@ -84,7 +84,7 @@ impl EvaluateModelJob {
         // The list of a folder in the layout of nnU-Net.
         let listing = self.data.join("dataset.json");
         let read: Vec<&Path> = self.inputs().into_iter().chain([listing.as_path()]).collect();
-        check_file(out, &read, self.overwrite)?;
+        check_json_file(out, &read, self.overwrite)?;
         refuse_inside_package(out, &[&find_model(&self.model)?])?;
         check_writable(out)?;
         recorded(self, context, |record| {

@@ -17,13 +17,14 @@ use super::trace_path::{check_trace, whole_around};
 use super::{eprint_line, print, progress};
 use clap::Args;
 use cytoscope_pipeline::provenance::InputRecord;
+use cytoscope_pipeline::results::check_json_file;
 use cytoscope_pipeline::{Context, JobErrorKind, find_model};
 use cytoscope_profile::{Recorder, Stage};
 use cytoscope_quantize::ACCURACY_BUDGET;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{FORCE, RESUME};
-use cytoscope_storage::target::{check_extension, check_file, check_writable, resolved};
+use cytoscope_storage::target::{check_extension, check_writable, resolved};
 use indicatif::HumanDuration;
 use metrics::{Figures, TaskReport, dataset_info, figures, nested, spreads};
 use quantization::{QatLimits, Quantization};
@@ -154,7 +155,7 @@ impl Bench {
         let table = self.table()?;
         let is_continued = self.resume && self.output.exists();
         let overwrite = Overwrite::from_force(self.force || is_continued);
-        check_file(&self.output, &inputs, overwrite)?;
+        check_json_file(&self.output, &inputs, overwrite)?;
         check_extension(&self.output, &["json"])?;
         if let Some(folder) = whole_around(&self.output) {
             return Err(Failure::wrong_use(format!(

@@ -222,6 +222,25 @@ fn input_is_never_an_output() {
 }
 
 #[test]
+fn scores_do_not_replace_a_provenance_record() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    let labels = "sim/nuclei_1_labels.tif";
+    let record = "sim/nuclei_1_raw.tif_provenance.json";
+    let before = fixture.bytes(record);
+    for force in [&[][..], &["--force"]] {
+        let words = [record, "has the name of a provenance record"];
+        let scored = ["evaluate", "--pred", labels, "--truth", labels, "--out", record];
+        fixture.fails(2, &[&scored[..], force].concat(), &words);
+        let model = ["evaluate", "--model", "nuclei-dog", "--data", "sim", "--out", record];
+        fixture.fails(2, &[&model[..], force].concat(), &words);
+        let bench = ["bench", "--compare-opts", "nuclei-dog", "--data", &raw, "--output", record];
+        fixture.fails(2, &[&bench[..], force].concat(), &words);
+    }
+    assert_eq!(fixture.bytes(record), before);
+}
+
+#[test]
 fn a_trace_replaces_neither_inputs_nor_results() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("8,48,48", 1);
