@@ -3,9 +3,13 @@
 use super::failure::{Failure, Outcome};
 use super::{eprint_line, print, print_json};
 use clap::Args;
-use cytoscope_formats::{ByteOrder, FileFormat, FormatError, Image, OpenOptions, SeriesChoice, StoredCompression};
+use cytoscope_formats::{
+    ByteOrder, FileFormat, FormatError, Image, ImageMeta, OpenOptions, SeriesChoice, StoredCompression,
+    count_files_outside_series,
+};
 use cytoscope_storage::{by_count, counted, rounded};
 use cytoscope_volume::{Axes, number_text};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// Number of series whose names are listed.
@@ -25,6 +29,27 @@ pub(crate) struct Info {
     /// Print the metadata as one JSON object, or of several files as a list of objects.
     #[arg(long)]
     json: bool,
+}
+
+/// The metadata of an image as JSON.
+#[derive(Serialize)]
+struct Described {
+    #[serde(flatten)]
+    meta: ImageMeta,
+    /// The files of numbered slices that are read as one stack, in the order of the slices.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    files: Vec<PathBuf>,
+    /// Number of other files of the same name that are not read, because a number is missing or they differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_files: Option<usize>,
+}
+
+impl Described {
+    fn new(image: &Image) -> Self {
+        let files = numbered_files(image);
+        let other_files = (!files.is_empty()).then(|| count_files_outside_series(&files));
+        Self { meta: image.meta().clone(), files, other_files }
+    }
 }
 
 impl Info {
@@ -66,7 +91,7 @@ impl Info {
 
     /// Prints the metadata of one file as an object, and of several as a list.
     fn print_as_json(&self) -> Outcome {
-        let metadata = |file: &PathBuf| self.open(file).map(|image| image.meta().clone());
+        let metadata = |file: &PathBuf| self.open(file).map(|image| Described::new(&image));
         let described = self.files.iter().map(metadata).collect::<Result<Vec<_>, FormatError>>()?;
         match described.as_slice() {
             [one] => print_json(one),
@@ -113,10 +138,19 @@ fn describe(image: &Image) {
             print("  …           --json lists all series");
         }
     }
-    let files = image.files();
-    if let ([first, .., last], true) = (files.as_slice(), meta.is_numbered_series()) {
+    let files = numbered_files(image);
+    if let [first, .., last] = files.as_slice() {
         let name = |p: &PathBuf| p.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         print(&format!("  files       {}, {} to {}: one slice each", files.len(), name(first), name(last)));
+        let others = count_files_outside_series(&files);
+        if others > 0 {
+            let left_out = by_count(
+                others,
+                "is left out: a number is missing, or it differs",
+                "are left out: a number is missing, or they differ",
+            );
+            print(&format!("  note        {} of this name {left_out}", counted(others, "other file")));
+        }
     }
     if let Some(why) = &meta.read_as_slices {
         print(&format!("  axes        {why}"));
@@ -129,6 +163,11 @@ fn describe(image: &Image) {
         let are = by_count(meta.missing_planes, "is", "are");
         print(&format!("  missing     {missing} {are} not in the file and read as zeros"));
     }
+}
+
+/// Returns the files of numbered slices that are read as one stack; none of other images.
+fn numbered_files(image: &Image) -> Vec<PathBuf> {
+    if image.meta().is_numbered_series() { image.files() } else { Vec::new() }
 }
 
 /// Returns a length in µm as text.

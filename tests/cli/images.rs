@@ -200,8 +200,17 @@ fn a_folder_of_numbered_slices_is_one_stack() {
     let notes = report["inputs"][0]["notes"].to_string();
     assert!(notes.contains("5 files, z_000.png to z_004.png, were read as one stack (--axes YX"), "{notes}");
     assert!(!notes.contains("png is missing"), "{notes}");
+    let info = fixture.run(&["info", "slices", "--json"]).json();
+    assert_eq!((info["files"].as_array().map(Vec::len), &info["other_files"]), (Some(5), &serde_json::json!(0)));
     // A lost slice ends the stack, which is not overlooked.
     std::fs::remove_file(fixture.path("slices/z_002.png")).unwrap();
+    let text = fixture.run(&["info", "slices/z_004.png"]).ok().stdout;
+    assert!(
+        text.contains("2, z_003.png to z_004.png") && text.contains("2 other files of this name are left out"),
+        "{text}"
+    );
+    let info = fixture.run(&["info", "slices/z_004.png", "--json"]).json();
+    assert_eq!(info["other_files"], 2, "{info}");
     let ran = fixture.run(&["convert", "slices/z_004.png", "b.npy"]).ok();
     let expected = "2 files, z_003.png to z_004.png, were read as one stack";
     assert!(
