@@ -180,6 +180,28 @@ fn volumes_without_a_voxel_size_are_noted() {
 }
 
 #[test]
+fn slices_that_are_very_far_apart_are_doubted() {
+    let fixture = Fixture::new();
+    let mut labels = vec![0u16; 4 * 12 * 12];
+    (0..4).for_each(|y| labels[(2 * 12 + y + 3) * 12 + 3..][..4].fill(1));
+    fixture.write("labels.tif", "ZYX", &[4, 12, 12], labels);
+    let predict =
+        ["predict", "labels.tif", "--model", "nuclei-dog", "--diameter", "4", "--device", "cpu", "--out", "o"];
+    for command in [
+        vec!["measure", "labels.tif", "--out", "t.csv"],
+        vec!["segment", "labels.tif", "--out", "s.tif"],
+        vec!["mesh", "labels.tif", "--out", "m.stl"],
+        predict.to_vec(),
+    ] {
+        for (size, is_doubted) in [("60,1,1", true), ("20,1,1", false)] {
+            let text = fixture.run(&[&command[..], &["--voxel-size", size, "--force"]].concat()).ok().stdout;
+            let note = "the slices are 60 µm apart, but a pixel is 1 µm wide";
+            assert_eq!(text.contains(note), is_doubted, "{command:?}: {text}");
+        }
+    }
+}
+
+#[test]
 fn commands_for_one_time_point_or_channel_name_the_one_that_they_use() {
     let fixture = Fixture::new();
     let mut labels = vec![0u16; 2 * 4 * 12 * 12];

@@ -168,16 +168,23 @@ impl ValueRange {
 /// Returns the note that the label image states another voxel size than its stack, whose size is used; `slices` is their number.
 pub(crate) fn other_voxel_size_note(stack: VoxelSize, labels: VoxelSize, slices: usize) -> Option<Message> {
     let axes = [("Z", stack.z, labels.z, slices > 1), ("Y", stack.y, labels.y, true), ("X", stack.x, labels.x, true)];
-    let (axis, used, other) = axes.into_iter().find_map(|(axis, used, other, counts)| {
-        let (used, other) = (used.filter(|_| counts)?, other?);
-        (used / other > OTHER_SIZE || other / used > OTHER_SIZE).then_some((axis, used, other))
-    })?;
-    Some(message!(
-        "along {axis}, the voxel size is {} µm in the label image, but {} µm in the stack; that of the stack is used (set \
-         it with {VOXEL_SIZE})",
-        number_text(other),
-        number_text(used)
-    ))
+    let differing: Vec<(&str, String, String)> = axes
+        .into_iter()
+        .filter_map(|(axis, used, other, counts)| {
+            let (used, other) = (used.filter(|_| counts)?, other?);
+            let differs = used / other > OTHER_SIZE || other / used > OTHER_SIZE;
+            differs.then(|| (axis, number_text(used), number_text(other)))
+        })
+        .collect();
+    let list =
+        |part: &dyn Fn(&(&str, String, String)) -> String| differing.iter().map(part).collect::<Vec<_>>().join(", ");
+    let (names, used, other) = (list(&|d| d.0.to_owned()), list(&|d| d.1.clone()), list(&|d| d.2.clone()));
+    (!differing.is_empty()).then(|| {
+        message!(
+            "along {names}, the voxel size is {other} µm in the label image, but {used} µm in the stack; that of the stack is \
+             used (set it with {VOXEL_SIZE})"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -265,6 +272,10 @@ mod tests {
             note.contains("along X") && note.contains("0.25 µm in the label image, but 0.5 µm in the stack"),
             "{note}"
         );
+        let all = other_voxel_size_note(stack, VoxelSize::new_um(1.0, 0.25, 0.25), 3).unwrap();
+        let expected =
+            "along Z, Y, X, the voxel size is 1, 0.25, 0.25 µm in the label image, but 2, 0.5, 0.5 µm in the stack";
+        assert!(all.contains(expected), "{all}");
         assert_eq!(other_voxel_size_note(stack, VoxelSize::new_um(2.0, 0.501, 0.499), 3), None);
         assert_eq!(other_voxel_size_note(stack, VoxelSize { z: None, y: Some(0.5), x: None }, 3), None);
         // A single slice has no distance to others.

@@ -8,7 +8,7 @@ use crate::predict::file_notes::{
     FilePart, OtherSeries, SliceAlone, first_series_note, label_series_note, missing_notes, one_of_several_note,
     reading_notes, regions_note,
 };
-use crate::predict::resolve::{channel_name, check_voxel_size, unknown_voxel_size_note};
+use crate::predict::resolve::{channel_name, check_voxel_size, voxel_size_notes};
 use crate::predict::zarr::labels_path;
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack, channels_text, slab_slices};
@@ -158,7 +158,7 @@ impl MeasureJob {
                 .chain(check.note())
                 .chain(object_notes)
                 .chain(values_note)
-                .chain(unknown_voxel_size_note(size, depth).map(Note::from))
+                .chain(voxel_size_notes(size, depth, None).into_iter().map(Note::from))
                 .chain(
                     one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured")
                         .filter(|_| !is_whole_series)

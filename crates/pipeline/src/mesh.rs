@@ -8,7 +8,7 @@ use crate::measure::numbers;
 use crate::predict::file_notes::{
     FilePart, OtherSeries, SliceAlone, first_series_note, label_series_note, one_of_several_note, reading_notes,
 };
-use crate::predict::resolve::{assumed_voxel_size_note, check_time, check_voxel_size, used_voxel_um};
+use crate::predict::resolve::{check_time, check_voxel_size, used_voxel_um, voxel_size_notes};
 use crate::predict::zarr::labels_path;
 use crate::results::{check_file, moved_aside_note};
 use crate::stack::{Extents, Stack, channels_text};
@@ -174,8 +174,8 @@ impl MeshJob {
         let series_note = first_series_note(&self.series, image.meta(), "is written", OtherSeries::One);
         let labels_note = label_series_note(&self.series, image.meta(), "is written");
         let all_notes = reading_notes(&image, SliceAlone::ByFolder).into_iter().chain(series_note).chain(labels_note);
-        let size_note = assumed_voxel_size_note(size, extents.zyx[0], self.assumed_voxel_um);
-        let notes = all_notes.chain(size_note).chain(time_point_note).map(Note::from).chain(check.note()).collect();
+        let size_notes = voxel_size_notes(size, extents.zyx[0], self.assumed_voxel_um);
+        let notes = all_notes.chain(size_notes).chain(time_point_note).map(Note::from).chain(check.note()).collect();
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })
     }
 

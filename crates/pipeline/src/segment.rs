@@ -9,7 +9,7 @@ use crate::predict::file_notes::{
 };
 use crate::predict::files::label_writer;
 use crate::predict::label::{self, LabelSettings, Labels, MapSource, MeasuredStack};
-use crate::predict::resolve::{assumed_voxel_size_note, channel_name, check_voxel_size, used_voxel_um};
+use crate::predict::resolve::{channel_name, check_voxel_size, used_voxel_um, voxel_size_notes};
 use crate::predict::zarr::{self, ZarrLabels};
 use crate::results::{Publication, moved_aside_note};
 use crate::spool::Scratch;
@@ -520,9 +520,9 @@ impl SegmentJob {
         // Two channels of a map may be used together.
         let channels = if self.seed_channel.is_some() { 1 } else { extents.channels };
         let channel = one_of_several_note(FilePart::Channel, self.channel, channels, "is segmented");
-        let unknown = assumed_voxel_size_note(size, extents.zyx[0], self.assumed_voxel_um);
+        let sizes = voxel_size_notes(size, extents.zyx[0], self.assumed_voxel_um);
         let labels = label_map_note(context, &Stack::new(map, self.time), self.channel).map(Message::from);
-        reading.chain(unknown).chain(time).chain(channel).chain(labels).collect()
+        reading.chain(sizes).chain(time).chain(channel).chain(labels).collect()
     }
 
     /// Refuses labels or a table that would replace an input, or a file that Cytoscope did not write.

@@ -20,7 +20,7 @@ use cytoscope_objects::SegmentOptions;
 use cytoscope_storage::message;
 use cytoscope_storage::message::{Message, TimePoint};
 use cytoscope_storage::setting::{AXES, CHANNEL, CHANNELS, DIAMETER, INPUT, TIME, VOXEL_SIZE};
-use cytoscope_volume::VoxelSize;
+use cytoscope_volume::{VoxelSize, number_text};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -346,7 +346,7 @@ pub(crate) fn check_given_axes(size: VoxelSize) -> Result<(), JobError> {
 }
 
 /// Returns the note that lengths and volumes are not in µm, if the voxel size is unknown along an axis with several voxels.
-pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<Message> {
+fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<Message> {
     let is_known = |um: Option<f64>| um.is_some_and(|um| um.is_finite() && um > 0.0);
     let axes = [("Z", size.z, slices > 1), ("Y", size.y, true), ("X", size.x, true)];
     let unknown: Vec<&str> =
@@ -361,7 +361,7 @@ pub(crate) fn unknown_voxel_size_note(size: VoxelSize, slices: usize) -> Option<
 }
 
 /// Like [`unknown_voxel_size_note`], for a job that uses the voxel size Z, Y, X that a prediction assumed, if it is known.
-pub(crate) fn assumed_voxel_size_note(size: VoxelSize, slices: usize, assumed_um: Option<[f64; 3]>) -> Option<Message> {
+fn assumed_voxel_size_note(size: VoxelSize, slices: usize, assumed_um: Option<[f64; 3]>) -> Option<Message> {
     let unknown = unknown_voxel_size_note(size, slices)?;
     Some(match assumed_um {
         None => unknown,
@@ -369,6 +369,31 @@ pub(crate) fn assumed_voxel_size_note(size: VoxelSize, slices: usize, assumed_um
             "the voxel size is unknown: {z} × {y} × {x} is assumed, as in the prediction, so lengths and volumes are not in µm"
         ),
     })
+}
+
+/// Ratio of the distance between slices and the width of a pixel from which on one of them is doubted; serial sections
+/// reach 50.
+const DOUBTED_ANISOTROPY: f64 = 50.0;
+
+/// Returns the note that slices are so far apart, or so close, that the distance or the width of a pixel is probably in
+/// another unit than µm.
+fn slice_distance_note(size: VoxelSize, slices: usize) -> Option<Message> {
+    let valid = |um: Option<f64>| um.filter(|um| um.is_finite() && *um > 0.0);
+    let (z, x) = (valid(size.z)?, valid(size.x)?);
+    (slices > 1 && (z / x).max(x / z) > DOUBTED_ANISOTROPY).then(|| {
+        message!(
+            "the slices are {} µm apart, but a pixel is {} µm wide; check that both lengths are in µm (set them with \
+             {VOXEL_SIZE})",
+            number_text(z),
+            number_text(x)
+        )
+    })
+}
+
+/// Returns the notes on a voxel size that is unknown ([`assumed_voxel_size_note`]) or doubted.
+pub(crate) fn voxel_size_notes(size: VoxelSize, slices: usize, assumed_um: Option<[f64; 3]>) -> Vec<Message> {
+    let unknown = assumed_voxel_size_note(size, slices, assumed_um);
+    unknown.into_iter().chain(slice_distance_note(size, slices)).collect()
 }
 
 /// Returns the voxel size Z, Y, X to compute with: the stated one, or the assumed one if it is incomplete, or else 1 where
@@ -394,6 +419,7 @@ pub(crate) fn voxel_size(
     }
     check_voxel_size(input, meta.voxel_size_um, given_um)?;
     notes.extend(given_um.and_then(order_note));
+    notes.extend(slice_distance_note(meta.voxel_size_um, Extents::of(meta).zyx[0]));
     let valid = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
     let size = meta.voxel_size_um;
     let stated = [valid(size.z), valid(size.y), valid(size.x)];
