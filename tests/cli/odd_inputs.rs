@@ -365,6 +365,25 @@ fn nan_voxels_are_ignored_and_reported() {
 }
 
 #[test]
+fn an_overexposed_stack_is_noted() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,64,64", 1);
+    let values = fixture.integers(&raw);
+    let mut sorted = values.clone();
+    sorted.sort_unstable();
+    // The brightest tenth is cut off.
+    let white = u32::from(sorted[sorted.len() * 9 / 10]);
+    let clipped = |value: &u16| (u32::from(*value) * 4095 / white).min(4095) as u16;
+    fixture.write("clipped.tif", "ZYX", &[8, 64, 64], values.iter().map(clipped).collect::<Vec<_>>());
+    for (name, is_noted) in [(raw.as_str(), false), ("clipped.tif", true)] {
+        let predict = ["predict", name, "--model", "nuclei-dog", "--diameter", "10", "--voxel-size", "2,1,1"];
+        let report = fixture.run(&[&predict[..], &["--out", "o", "--json"]].concat()).json();
+        let noted = notes(&report);
+        assert_eq!(noted.contains("are 4095, the highest one of a camera"), is_noted, "{name}: {noted}");
+    }
+}
+
+#[test]
 fn slices_saved_as_channels_are_detected() {
     let fixture = Fixture::new();
     fixture.write("odd.tif", "CYX", &[9, 20, 20], vec![3u16; 3600]);

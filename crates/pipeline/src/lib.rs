@@ -66,6 +66,7 @@ mod recorded_jobs;
 mod rerun;
 pub mod results;
 mod sample_type;
+mod saturation_check;
 mod scored_channels;
 mod search_table;
 mod segment;

@@ -11,6 +11,7 @@ use crate::frame_check::frame_note;
 use crate::label_check::label_image_note;
 use crate::middle_slice::MiddleSlice;
 use crate::model::ModelTask;
+use crate::saturation_check::saturation_note;
 use crate::slice_statistics::Chains;
 use crate::stack::{Extents, Stack, channels_text};
 use crate::{Context, JobError, Misuse, Model};
@@ -65,15 +66,16 @@ impl<'a> Selection<'a> {
         Ok(Self { image, input, meta, extents, channels, times, first_chains: None, notes })
     }
 
-    /// Returns notes if the image has the values of labels, a frame of zeros, or a bright background although a model with this
-    /// task finds objects.
+    /// Returns notes if the image has the values of labels, a frame of zeros, many values at the highest one of a camera, or a
+    /// bright background although a model with this task finds objects.
     pub(super) fn value_notes(&self, context: &Context, task: ModelTask) -> Vec<Message> {
         let Some((&channel, &time)) = self.channels.first().zip(self.times.first()) else { return Vec::new() };
         let stack = Stack::new(self.image, time);
         let Some(slice) = MiddleSlice::read(context, &stack, channel) else { return Vec::new() };
         let labels = label_image_note(&slice.part, slice.part_width).map(Message::from);
         let background = (task == ModelTask::Segmentation).then(|| bright_background_note(&slice.part)).flatten();
-        [labels, background, frame_note(context, &stack, channel, &slice)].into_iter().flatten().collect()
+        let saturated = (!self.meta.dtype.is_float()).then(|| saturation_note(&slice.part)).flatten();
+        [labels, background, saturated, frame_note(context, &stack, channel, &slice)].into_iter().flatten().collect()
     }
 
     /// Returns the time point of a selection of a single one.
