@@ -40,6 +40,10 @@ pub(crate) struct PairInspection {
 
 /// Maximum number of channels of a label file that are listed in its summary.
 const MAX_LABEL_CHANNELS: usize = 64;
+/// Fewest pairs of neighboring voxels with labels whose share of equal ones is judged.
+const MIN_LABEL_PAIRS: u64 = 1000;
+/// Smallest share of equal pairs in a label image: that of objects two voxels wide.
+const MIN_EQUAL_LABELS: f64 = 0.5;
 /// Maximum number of voxels that percentiles are computed from.
 const PERCENTILE_VOXELS: u64 = 4 << 20;
 
@@ -376,6 +380,35 @@ struct LabelStats {
     fractional: u64,
     negative: u64,
     above: u64,
+    neighbors: Neighbors,
+}
+
+/// Pairs of neighboring voxels along X. Labels of objects repeat from voxel to voxel, intensities do not.
+#[derive(Debug, Clone, Copy, Default)]
+struct Neighbors {
+    /// Pairs without background.
+    pairs: u64,
+    /// Pairs of the same value among them.
+    equal: u64,
+}
+
+impl Neighbors {
+    /// Adds rows of `width` voxels.
+    fn add<E: Element>(&mut self, values: &[E], width: usize) {
+        let background = E::zeroed();
+        for row in values.chunks(width.max(1)) {
+            for (a, b) in row.iter().zip(row.iter().skip(1)).filter(|(a, b)| **a != background && **b != background) {
+                self.pairs += 1;
+                self.equal += u64::from(a == b);
+            }
+        }
+    }
+
+    /// Returns the share of equal pairs if it is too small for labels.
+    fn doubted_share(self) -> Option<f64> {
+        let share = self.equal as f64 / self.pairs.max(1) as f64;
+        (self.pairs >= MIN_LABEL_PAIRS && share < MIN_EQUAL_LABELS).then_some(share)
+    }
 }
 
 fn measure_labels(stack: &Stack, file: &Image, options: &CheckOptions) -> Result<LabelStats, TrainingDataError> {
@@ -384,11 +417,13 @@ fn measure_labels(stack: &Stack, file: &Image, options: &CheckOptions) -> Result
     let window = stack.zyx.map(|n| 0..n);
     let mut indexer = Indexer::default();
     let (mut fractional, mut negative, mut above) = (0u64, 0u64, 0u64);
+    let mut neighbors = Neighbors::default();
     let ignored = code.ignored();
     for (start, size) in stack.slabs() {
         let samples = stack.read(file, start, size)?;
         hash.update(samples.as_bytes());
         with_samples!(&samples, v => count_invalid_labels(v, ignored, &mut fractional, &mut negative, &mut above));
+        with_samples!(&samples, v => neighbors.add(v, size[2]));
         // Non-integer values could be as many labels as voxels, and the pair is excluded anyway.
         if fractional == 0 {
             indexer.add(&stack.image.path, start, size, &samples, &window, &code)?;
@@ -399,7 +434,7 @@ fn measure_labels(stack: &Stack, file: &Image, options: &CheckOptions) -> Result
         [only] if label_is_mask(only.label) && !options.semantic => is_connected(stack, file, only)?,
         _ => false,
     };
-    Ok(LabelStats { index, is_one_piece, hash: hash.finalize().into(), fractional, negative, above })
+    Ok(LabelStats { index, is_one_piece, hash: hash.finalize().into(), fractional, negative, above, neighbors })
 }
 
 /// Maximum number of runs of voxels, of 12 bytes each, by which pieces of an object are found.
@@ -470,6 +505,15 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
             problem,
             message!("set {IGNORE_LABEL} {IN_SETTINGS} if that is the meaning of the value"),
         ));
+    }
+    if let Some(share) = seen.neighbors.doubted_share() {
+        let problem = format!(
+            "its values may be intensities instead of labels: only {:.0} % of the neighboring voxels that are not 0 have the same \
+             value",
+            share * 100.0
+        );
+        let next_step = "choose the label image; image and target may be exchanged";
+        inspection.add(Problem::warning(file, problem, next_step));
     }
     let index = &seen.index;
     let known = index.voxels - index.ignored;

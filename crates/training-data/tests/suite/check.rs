@@ -103,6 +103,18 @@ fn invalid_shapes_and_values_are_problems() {
 }
 
 #[test]
+fn intensities_in_place_of_labels_are_doubted() {
+    let shape = [4, 24, 24];
+    let values = |of: &dyn Fn(usize) -> usize| -> Vec<u16> { (0..4 * 24 * 24).map(|i| of(i) as u16).collect() };
+    let image = values(&|i| 100 + i * 7 % 13);
+    let noise = values(&|i| 1 + i * 31 % 97);
+    has(&with_bad(image.clone(), shape, noise, shape), Severity::Warning, "may be intensities instead of labels");
+    let objects = values(&|i| 1 + i % 24 / 4);
+    let problems = with_bad(image, shape, objects, shape);
+    assert!(!problems.iter().any(|problem| problem.message.contains("intensities")), "{problems:?}");
+}
+
+#[test]
 fn a_plane_is_one_slice_and_a_copy_of_the_image_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let array = |v: Vec<u16>| cytoscope_volume::Array::new("YX".parse().unwrap(), vec![16, 20], v).unwrap();
