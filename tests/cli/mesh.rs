@@ -152,3 +152,12 @@ fn wrong_outputs_and_objects_are_refused() {
     fixture.run(&["mesh", "labels.tif", "--objects", "9", "--out", "m.stl"]).ok();
     fixture.fails(2, &["mesh", "labels.tif", "--objects", "9", "--out", "m.stl"], &["m.stl", "--force"]);
 }
+
+#[test]
+fn a_stack_given_as_labels_is_noted_before_its_surfaces_are_computed() {
+    let fixture = Fixture::new();
+    let values: Vec<u16> = (0..2 * 32 * 32).map(|i| 1 + (i * 31 % 127) as u16).collect();
+    fixture.write("raw.tif", "ZYX", &[2, 32, 32], values);
+    let ran = fixture.run(&["mesh", "raw.tif", "--out", "m.stl", "--unsmoothed"]).ok();
+    assert!(ran.stderr.contains("may be an image of intensities instead of labels"), "{}", ran.stderr);
+}

@@ -34,6 +34,8 @@ const BYTES_PER_LABEL: u64 = 4;
 /// of each cell.
 const BYTES_PER_GRID_VOXEL: u64 = 1 + 4;
 
+/// Number of objects whose surfaces take so long that doubtful labels are noted before.
+const MANY_OBJECTS: usize = 100;
 /// Maximum number of triangles of a file: 5 GB as STL.
 const MAX_TRIANGLES: usize = 100_000_000;
 
@@ -139,6 +141,9 @@ impl MeshJob {
         let mut check = LabelCheck::new(&self.labels);
         let windows = self.windows(context, &stack, &mut check)?;
         self.check_memory(&windows, image.meta().dtype.size_bytes() as u64)?;
+        if windows.len() > MANY_OBJECTS {
+            check.note().into_iter().for_each(|note| context.note(note));
+        }
         let rounds = if self.unsmoothed { 0 } else { SMOOTHING_ROUNDS };
         let (mut meshes, mut objects, mut triangles) = (Vec::new(), Vec::new(), 0usize);
         let mut meter = context.meter(ProgressStage::Mesh, windows.len() as u64, ProgressUnit::Objects);
