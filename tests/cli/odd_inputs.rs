@@ -296,6 +296,17 @@ fn an_rgb_picture_asks_for_a_channel() {
 }
 
 #[test]
+fn many_samples_in_each_pixel_are_not_taken_for_colors() {
+    let fixture = Fixture::new();
+    let values: Vec<u16> = (0..32 * 32 * 8).map(|i| (i * 7 % 251) as u16).collect();
+    fixture.write("samples.ome.tif", "YXS", &[32, 32, 8], values);
+    let words = ["samples.ome.tif", "each of its pixels has 8 samples (axis S)", "--channel 0 to 7", "as a page"];
+    fixture.fails(3, &["predict", "samples.ome.tif", "--model", "nuclei-dog", "--out", "o"], &words);
+    let chosen = ["predict", "samples.ome.tif", "--model", "nuclei-dog", "--channel", "7", "--out", "o"];
+    fixture.run(&chosen).ok();
+}
+
+#[test]
 fn the_only_color_of_a_picture_is_predicted() {
     let fixture = Fixture::new();
     // Disks on a lattice.

@@ -42,7 +42,19 @@ pub(super) fn is_rgb(meta: &ImageMeta, extents: &Extents) -> bool {
 /// # Errors
 /// [`JobError::Mismatch`] if several colors show something; [`JobError`] if the image cannot be read.
 pub(super) fn only_channel(context: &Context, stack: &Stack, input: &Path) -> Result<(usize, Message), JobError> {
-    let colors = if (3..=4).contains(&stack.extents.channels) { compared(context, stack)? } else { Colors::Several };
+    let Extents { channels, samples, .. } = stack.extents;
+    if samples == 2 || samples > 4 {
+        return Err(JobError::Mismatch {
+            path: input.to_owned(),
+            problem: format!("each of its pixels has {samples} samples (axis S), but the model requires one channel")
+                .into(),
+            next_step: message!(
+                "choose one with {CHANNEL} 0 to {}; if they are slices, save each of them as a page",
+                channels.saturating_sub(1)
+            ),
+        });
+    }
+    let colors = if (3..=4).contains(&channels) { compared(context, stack)? } else { Colors::Several };
     let (channel, why) = match colors {
         Colors::Gray => (0, "this RGB image is gray".to_owned()),
         Colors::One(channel) => (channel, "the other colors of this RGB image are empty".to_owned()),
