@@ -67,16 +67,32 @@ impl Info {
     /// Prints what each of several files contains. A file that cannot be read does not stop the others.
     fn describe_each(&self) -> Outcome {
         let mut described = 0;
+        self.for_each(|image| {
+            if described > 0 {
+                print("");
+            }
+            describe(image);
+            described += 1;
+        })
+    }
+
+    /// Prints the metadata of one file as an object, and of several as a list, without those that cannot be read.
+    fn print_as_json(&self) -> Outcome {
+        if let [file] = self.files.as_slice() {
+            return print_json(&Described::new(&self.open(file)?));
+        }
+        let mut described = Vec::new();
+        let outcome = self.for_each(|image| described.push(Described::new(image)));
+        print_json(&described)?;
+        outcome
+    }
+
+    /// Opens each of several files and passes it on. Failures are printed; they are one at the end.
+    fn for_each(&self, mut pass: impl FnMut(&Image)) -> Outcome {
         let mut failures: Vec<Failure> = Vec::new();
         for file in &self.files {
             match self.open(file) {
-                Ok(image) => {
-                    if described > 0 {
-                        print("");
-                    }
-                    describe(&image);
-                    described += 1;
-                }
+                Ok(image) => pass(&image),
                 Err(error) => {
                     let failure = Failure::from(error);
                     eprint_line(&format!("failed: {failure}"));
@@ -87,16 +103,6 @@ impl Info {
         let Some(first) = failures.first() else { return Ok(()) };
         let message = format!("{} of {} files could not be read", failures.len(), self.files.len());
         Err(Failure::new(first.kind(), message))
-    }
-
-    /// Prints the metadata of one file as an object, and of several as a list.
-    fn print_as_json(&self) -> Outcome {
-        let metadata = |file: &PathBuf| self.open(file).map(|image| Described::new(&image));
-        let described = self.files.iter().map(metadata).collect::<Result<Vec<_>, FormatError>>()?;
-        match described.as_slice() {
-            [one] => print_json(one),
-            several => print_json(&several),
-        }
     }
 
     fn open(&self, file: &Path) -> Result<Image, FormatError> {

@@ -58,6 +58,8 @@ fn info_describes_several_files_each_below_its_path_and_as_a_json_list() {
     let words = ["failed: gone.tif: ", "1 of 3 files could not be read"];
     let failed = fixture.fails(3, &["info", "a.tif", "gone.tif", "b.npy"], &words);
     assert_eq!(failed.stdout, text);
+    let failed = fixture.fails(3, &["info", "a.tif", "gone.tif", "b.npy", "--json"], &words);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&failed.stdout).unwrap(), list);
 }
 
 #[test]
