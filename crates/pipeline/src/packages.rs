@@ -392,11 +392,12 @@ fn is_trained(path: &Path) -> bool {
     recorded_training(path).unwrap_or_else(states_training)
 }
 
-/// Returns whether a path is the folder of a package whose model does not have this name.
-fn is_another_model(path: &Path, name: &str) -> bool {
+/// Returns whether a path is a package whose model does not have this name: a folder, or a zip that the user has not allowed
+/// to be replaced.
+fn is_another_model(path: &Path, name: &str, overwrite: Overwrite) -> bool {
     let is_folder = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
     // What cannot be opened as a package is not replaced.
-    is_folder && Package::open(path).is_ok_and(|package| package.name != name)
+    (is_folder || overwrite == Overwrite::Refuse) && Package::open(path).is_ok_and(|package| package.name != name)
 }
 
 fn write_with(
@@ -408,7 +409,8 @@ fn write_with(
     check_destination(to, &[], overwrite)?;
     // Training a network again would take long, and the file that another model was imported from may be gone, so these
     // packages are not deleted.
-    let aside = if is_trained(to) || is_another_model(to, &builder.name) { Some(move_aside(to)?) } else { None };
+    let is_kept = is_trained(to) || is_another_model(to, &builder.name, overwrite);
+    let aside = if is_kept { Some(move_aside(to)?) } else { None };
     let saved = builder.save_with(content, to, overwrite).map_err(|e| match e {
         PackageError::Io { path, error } => JobError::Io { path, error },
         PackageError::Storage(error) => JobError::Storage(error),
@@ -534,5 +536,11 @@ mod tests {
         record("qat");
         let replaced = write(named("second model"), &path, Overwrite::Refuse).unwrap();
         assert_eq!(replaced, Replaced::MovedTo(aside(2)));
+        // A zip is replaced on request, as any file.
+        let zip = folder.path().join("m.zip");
+        assert_eq!(write(named("first model"), &zip, Overwrite::Refuse).unwrap(), Replaced::Nothing);
+        let replaced = write(named("second model"), &zip, Overwrite::Refuse).unwrap();
+        assert_eq!(replaced, Replaced::MovedTo(folder.path().join("m.zip.before-1")));
+        assert_eq!(write(named("third model"), &zip, Overwrite::Replace).unwrap(), Replaced::Ours);
     }
 }
