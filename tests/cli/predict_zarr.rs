@@ -160,6 +160,24 @@ fn segment_writes_labels_in_the_format_that_their_name_states() {
 }
 
 #[test]
+fn images_that_a_later_prediction_leaves_out_of_a_folder_are_kept() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("12,40,50", 4);
+    fixture.run(&predict(&raw, "r.zarr", &[])).ok();
+    let (maps, labels) = (fixture.image("r.zarr"), fixture.labels("r.zarr/labels/objects"));
+    let text = fixture.run(&predict(&raw, "r.zarr", &["--outputs", "maps"])).ok().stdout;
+    assert!(text.contains("r.zarr.before-1"), "{text}");
+    assert_eq!(fixture.labels("r.zarr.before-1/labels/objects"), labels);
+    assert!(fixture.image("r.zarr") == maps && !fixture.path("r.zarr/labels").exists());
+    let text = fixture.run(&predict(&raw, "r.zarr", &["--outputs", "labels"])).ok().stdout;
+    assert!(text.contains("r.zarr.before-2"), "{text}");
+    assert!(fixture.image("r.zarr.before-2") == maps && fixture.labels("r.zarr") == labels);
+    // The same results are replaced.
+    let text = fixture.run(&predict(&raw, "r.zarr", &["--outputs", "labels"])).ok().stdout;
+    assert!(!text.contains("before-3"), "{text}");
+}
+
+#[test]
 fn a_folder_of_results_is_replaced_only_while_it_is_unchanged() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("12,40,50", 4);

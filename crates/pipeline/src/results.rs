@@ -12,9 +12,11 @@ use crate::{Context, JobError, provenance};
 use cytoscope_formats::is_zarr_folder;
 use cytoscope_storage::folder::{Replaced, check_finished_while, finished_content_while, move_aside, move_back};
 use cytoscope_storage::partial_folder::FinishedFolder;
+use cytoscope_storage::read::open_regular;
 use cytoscope_storage::write::FinishedFile;
 use cytoscope_storage::{MARKER, Manifest, Overwrite, StorageError, sha256_of_file, sha256_of_file_while, target};
 use serde::{Deserialize, Serialize};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Record of a file: path, size and hash. An OME-Zarr folder or a package has the size of all its files and the hash of its marker, which
@@ -131,9 +133,18 @@ impl Publication {
     ) -> Result<Vec<PathBuf>, JobError> {
         let mut aside = Vec::new();
         for folder in self.folders {
-            if let Replaced::MovedTo(path) = folder.publish()? {
-                aside.push(path);
+            let path = folder.target().to_owned();
+            let is_kept = leaves_out_images(&path, folder.hidden_path());
+            let kept = if is_kept { Some(move_aside(&path)?) } else { None };
+            match folder.publish() {
+                Ok(Replaced::MovedTo(moved)) => aside.push(moved),
+                Ok(_) => {}
+                Err(error) => {
+                    kept.iter().for_each(|aside| move_back(aside, &path));
+                    return Err(error.into());
+                }
             }
+            aside.extend(kept);
         }
         for file in self.files {
             let path = file.target().to_owned();
@@ -147,6 +158,23 @@ impl Publication {
         }
         Ok(aside)
     }
+}
+
+/// Maximum size of the metadata of an array in bytes.
+const MAX_METADATA_BYTES: u64 = 1 << 20;
+
+/// Returns whether an OME-Zarr folder of earlier results has images that the folder which would replace it leaves out: labels
+/// beside the maps, or maps in place of labels, or labels in place of maps.
+fn leaves_out_images(old: &Path, new: &Path) -> bool {
+    let has_labels = |folder: &Path| folder.join("labels").is_dir();
+    let is_float = |folder: &Path| -> Option<bool> {
+        let mut text = Vec::new();
+        let file = open_regular(&folder.join("0").join("zarr.json")).ok()?;
+        file.take(MAX_METADATA_BYTES).read_to_end(&mut text).ok()?;
+        let metadata: serde_json::Value = serde_json::from_slice(&text).ok()?;
+        Some(metadata.get("data_type")?.as_str()?.starts_with("float"))
+    };
+    (has_labels(old) && !has_labels(new)) || is_float(old).is_some_and(|was_float| Some(was_float) != is_float(new))
 }
 
 /// Returns the note about a file or folder that was moved aside.

@@ -287,6 +287,11 @@ impl FinishedFolder {
         &self.folder.target
     }
 
+    /// The path that the folder has until it is published.
+    pub fn hidden_path(&self) -> &Path {
+        &self.folder.partial
+    }
+
     /// Size of all files without the marker, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
