@@ -275,8 +275,11 @@ fn unsaved_trained_model_is_saved_automatically() {
     fixture.until("the next results", |w| w.state().wizard().plan.step == WizardStep::Results);
     assert_eq!(fixture.window.state().wizard().plan.saved, None, "that was the first one");
     let second = fixture.window.state().wizard().report.clone().unwrap().out;
+    let next = fixture.window.get_by_label("Next").rect();
     fixture.click("Next");
     assert!(fixture.sees("A model with this name already exists"), "{}", fixture.on_screen());
+    let another = fixture.window.get_by_label("Train another model").rect();
+    assert!(!another.intersects(next), "a double click on Next would leave the page");
     fixture.click("Train another model");
     fixture.until("the second one", |w| sees(w, "embryos 2 was added to your models"));
     let wizard = fixture.window.state().wizard();

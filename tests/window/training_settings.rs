@@ -6,6 +6,7 @@ use crate::gestures::enter_path;
 use crate::training::{fixture, go_to_start_step};
 use cytoscope_train::TrainConfig;
 use eframe::egui::Key;
+use egui_kittest::kittest::{NodeT, Queryable};
 use std::process::Stdio;
 
 /// All that the settings of the tests change, with other values.
@@ -74,6 +75,8 @@ fn a_settings_file_that_cannot_be_used_changes_nothing_and_says_why() {
     go_to_start_step(&mut fixture, &data);
     fixture.click("More settings");
     fixture.window.run_steps(30);
+    let seed = fixture.window.get_by_label("Seed number").accesskit_node().value();
+    assert_eq!(seed.as_deref(), Some("0"), "a seed has no decimals");
     fixture.click("Load settings…");
     enter_path(&mut fixture, &file);
     fixture.until("the reason", |w| sees(w, "The settings were not loaded"));

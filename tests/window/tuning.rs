@@ -96,6 +96,7 @@ fn settings_are_searched_for_and_used_by_the_next_training_run() {
     // The button moves while the section opens.
     fixture.window.run_steps(30);
     fixture.click_enabled("Search for settings");
+    fixture.until("the reason beside Start training", |w| sees(w, "Wait until the search for settings has finished"));
     fixture.until("the end", |w| {
         assert!(!sees(w, "failed"), "{}", on_screen(w));
         sees(w, "Search finished")

@@ -398,7 +398,7 @@ pub(crate) fn browser_dialog(ctx: &egui::Context, browser: Option<&FileBrowser>,
         let hint =
             if browser.spec.choice == Choice::NewFile { "Name or path" } else { "Name, path, or part of a name" };
         let edit = egui::TextEdit::singleline(&mut typed).id(field).hint_text(hint).desired_width(f32::INFINITY);
-        let edit = ui.add(edit);
+        let edit = theme::text_field(ui, true, edit);
         edit.widget_info(|| {
             let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "File name");
             info.current_text_value = Some(typed.clone());

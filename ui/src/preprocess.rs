@@ -13,6 +13,7 @@ use crate::document::{Document, DocumentChange, fresh_id};
 use crate::documents::DocumentsAction;
 use crate::engine_notes::message_in_window;
 use crate::panels::{heading, icon_button};
+use crate::theme;
 use cytoscope_formats::Image;
 use cytoscope_pipeline::{CancelToken, Context, preprocessed};
 use cytoscope_preprocess::{MAX_STEPS, PreprocessStep};
@@ -151,9 +152,8 @@ pub(crate) fn preprocessing_control(ui: &mut Ui, document: &Document, editor: &m
         settings.steps.extend(step_menu(ui, can_add, "Add step", offered));
         let has_steps = !settings.steps.is_empty();
         settings.preview &= has_steps;
-        let preview = crate::theme::outlined(ui, |ui| {
-            ui.add_enabled(has_steps, egui::Checkbox::new(&mut settings.preview, "Preview"))
-        });
+        let preview =
+            theme::outlined(ui, |ui| ui.add_enabled(has_steps, egui::Checkbox::new(&mut settings.preview, "Preview")));
         preview.on_hover_text("Show the preprocessed stack instead of the original");
     });
     if let Some(reason) = &document.preview_error {
@@ -225,7 +225,7 @@ fn step_row(
     let mut text = editor.text_for(document, index).map_or_else(|| step.to_string(), str::to_owned);
     let row = ui.horizontal(|ui| {
         let width = width_beside_buttons(ui);
-        let response = ui.add(egui::TextEdit::singleline(&mut text).desired_width(width));
+        let response = theme::text_field(ui, true, egui::TextEdit::singleline(&mut text).desired_width(width));
         response.widget_info(|| {
             let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, format!("Step {}", index + 1));
             info.current_text_value = Some(text.clone());
@@ -250,7 +250,7 @@ fn step_row(
 }
 
 fn problem(ui: &mut Ui, reason: &str) {
-    let color = crate::theme::bad(ui.visuals());
+    let color = theme::bad(ui.visuals());
     ui.add(egui::Label::new(RichText::new(reason).size(12.0).color(color)).wrap());
 }
 

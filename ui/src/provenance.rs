@@ -251,12 +251,11 @@ pub(crate) fn record_link(ui: &mut Ui, state: State<'_>, name: &str, result: &Pa
         weak(ui, "Reading the record…");
         return;
     }
-    // A link that is wrapped would lie beside other links on both of its lines.
-    let response = ui.scope(|ui| {
-        ui.style_mut().wrap_mode = Some(egui::TextWrapMode::Extend);
-        ui.link(QUESTION)
-    });
-    let response = response.inner;
+    // A link that is wrapped would lie beside other links on both of its lines. It is drawn in the row itself: in a scope, it
+    // would not move to the next line, but widen the panel.
+    let before = ui.style_mut().wrap_mode.replace(egui::TextWrapMode::Extend);
+    let response = ui.link(QUESTION);
+    ui.style_mut().wrap_mode = before;
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Link, true, format!("{QUESTION} {name}")));
     let hint = "Inputs, model, settings and device, from the provenance record beside the file";
     if response.on_hover_text(hint).clicked() {

@@ -50,6 +50,8 @@ pub const GROUP_GAP: f32 = 14.0;
 pub const PANEL_MARGIN: i8 = 10;
 /// Radius of the corners of buttons and fields, in points.
 const CORNER_RADIUS: u8 = 6;
+/// Margin of the text in a field.
+const FIELD_MARGIN: Margin = Margin { left: 7, right: 7, top: 5, bottom: 5 };
 /// Height of the main button of a panel, in points.
 pub const MAIN_BUTTON_HEIGHT: f32 = 34.0;
 
@@ -212,6 +214,23 @@ pub(crate) fn checkbox(ui: &mut egui::Ui, checked: &mut bool, name: impl Into<St
     outlined(ui, |ui| ui.checkbox(checked, name))
 }
 
+/// Gives fields for text an outline: their background hardly differs from that of panels.
+fn outline_fields(visuals: &mut Visuals) {
+    let widgets = &mut visuals.widgets;
+    for widget in [&mut widgets.inactive, &mut widgets.hovered, &mut widgets.active, &mut widgets.open] {
+        widget.bg_stroke = Stroke::new(1.0, widget.bg_fill);
+    }
+}
+
+/// Draws a field for text, which is as high as a button.
+pub(crate) fn text_field(ui: &mut egui::Ui, enabled: bool, field: egui::TextEdit<'_>) -> egui::Response {
+    let before = ui.visuals().widgets.clone();
+    outline_fields(ui.visuals_mut());
+    let response = ui.add_enabled(enabled, field.margin(FIELD_MARGIN));
+    ui.visuals_mut().widgets = before;
+    response
+}
+
 fn style(visuals: Visuals) -> Style {
     let mut style = Style { visuals, ..Style::default() };
     let font = |size| FontId::new(size, FontFamily::Proportional);
@@ -331,11 +350,30 @@ mod tests {
 
     #[test]
     fn fields_for_text_are_seen_on_panels_and_dialogs() {
-        for visuals in [dark(), light()] {
-            for ground in [visuals.panel_fill, visuals.window_fill] {
-                assert!(contrast(visuals.extreme_bg_color, ground) > 1.05, "{ground:?}");
+        for mut visuals in [dark(), light()] {
+            outline_fields(&mut visuals);
+            for widget in [&visuals.widgets.inactive, &visuals.widgets.hovered, &visuals.widgets.active] {
+                for ground in [visuals.panel_fill, visuals.window_fill, visuals.faint_bg_color] {
+                    assert!(contrast(visuals.extreme_bg_color, ground) > 1.05, "{ground:?}");
+                    assert_readable(widget.bg_stroke.color, ground, GRAPHICS, "outline of a field");
+                }
             }
         }
+    }
+
+    #[test]
+    fn fields_for_text_are_as_high_as_buttons_and_leave_no_outline_on_them() {
+        let ctx = egui::Context::default();
+        install(&ctx);
+        let mut heights = Vec::new();
+        let _ = ctx.run_ui(egui::RawInput::default(), |ui| {
+            let before = ui.visuals().widgets.clone();
+            let mut text = "axes".to_owned();
+            let field = text_field(ui, true, egui::TextEdit::singleline(&mut text));
+            heights = vec![field.rect.height(), ui.button("Apply").rect.height()];
+            assert_eq!(ui.visuals().widgets, before);
+        });
+        assert!(matches!(heights[..], [field, button] if (field - button).abs() <= 1.0), "{heights:?}");
     }
 
     #[test]

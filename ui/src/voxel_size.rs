@@ -6,6 +6,7 @@ use crate::document::{Document, GivenMetadata, file_name};
 use crate::documents::DocumentsAction;
 use crate::panels::weak;
 use crate::state::State;
+use crate::theme;
 use cytoscope_volume::VoxelSize;
 use eframe::egui::{self, RichText};
 
@@ -123,7 +124,8 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
             for ((axis, text), stated_um) in AXES.into_iter().zip(&mut zyx).zip([file_um.z, file_um.y, file_um.x]) {
                 ui.label(axis);
                 let hint = stated_um.map_or_else(|| "unknown".to_owned(), micrometers);
-                let edit = ui.add(egui::TextEdit::singleline(text).desired_width(72.0).hint_text(hint));
+                let edit = egui::TextEdit::singleline(text).desired_width(72.0).hint_text(hint);
+                let edit = theme::text_field(ui, true, edit);
                 let name = format!("Voxel size {axis}");
                 edit.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, &name));
                 is_entered |= edit.lost_focus() && ui.input(|i| i.key_pressed(egui::Key::Enter));
@@ -135,7 +137,7 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         });
         let size = typed(&zyx, file_um, slices);
         if let Err(reason) = &size {
-            let text = RichText::new(reason).color(crate::theme::bad(ui.visuals()));
+            let text = RichText::new(reason).color(theme::bad(ui.visuals()));
             ui.add(egui::Label::new(text).wrap());
         }
         weak(ui, "Remembered for files of this folder that are opened later.");

@@ -184,7 +184,10 @@ impl TrainReport {
     /// Returns whether the network is unchanged, but its segmentation settings now fit the data better.
     pub fn only_segmentation_improved(&self) -> bool {
         let sum = |scores: &BTreeMap<ScoreName, f64>| scores.values().sum::<f64>();
-        self.verdict == ChosenNetwork::Start && !self.before.is_empty() && sum(&self.after) > sum(&self.before) + 1e-9
+        // The scores of a float network and of its int8 network also differ with the same settings.
+        let is_int8 = self.before_is_int8 && !self.after_int8.is_empty();
+        let after = if is_int8 { &self.after_int8 } else { &self.after };
+        self.verdict == ChosenNetwork::Start && !self.before.is_empty() && sum(after) > sum(&self.before) + 1e-9
     }
 }
 
@@ -347,8 +350,15 @@ mod tests {
         let (low, high) = (json!({"f1@0.5": 0.5, "f1@0.7": 0.4}), json!({"f1@0.5": 0.9, "f1@0.7": 0.8}));
         assert!(report("start", low.clone(), high.clone()).only_segmentation_improved());
         assert!(!report("start", high.clone(), high.clone()).only_segmentation_improved());
-        assert!(!report("trained", low, high.clone()).only_segmentation_improved());
-        assert!(!report("start", json!({}), high).only_segmentation_improved(), "the start model has no score");
+        assert!(!report("trained", low.clone(), high.clone()).only_segmentation_improved());
+        assert!(!report("start", json!({}), high.clone()).only_segmentation_improved(), "the start model has no score");
+        // The float network scores higher than the int8 network did, which scores as before.
+        let mut kept = report("start", low.clone(), high.clone());
+        kept.before_is_int8 = true;
+        kept.after_int8 = serde_json::from_value(low).unwrap();
+        assert!(!kept.only_segmentation_improved());
+        kept.after_int8 = serde_json::from_value(high).unwrap();
+        assert!(kept.only_segmentation_improved());
     }
 
     #[test]

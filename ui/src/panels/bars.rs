@@ -1,6 +1,7 @@
 //! Menu bar, status bar, and the toolbar of the views.
 
 use super::menu_keys::{DrawnMenu, is_opened_by_keys, move_with_arrows};
+use super::train::job_share;
 use super::{icon_button, item_text, list_height, remaining_text};
 use crate::action::Actions;
 use crate::command::{Command, keys_text};
@@ -16,11 +17,9 @@ use crate::number_text::short_number;
 use crate::preprocess::crop_of_copy;
 use crate::state::State;
 use crate::theme;
-use crate::training::run::RunState;
 use crate::views::layout::Layout;
 use crate::views::pen::Marks;
 use crate::views::slice::{Hover, ViewOptions, ViewResponse};
-use crate::work::Purpose;
 use cytoscope_objects::ObjectColumn;
 use cytoscope_pipeline::ProgressStage;
 use cytoscope_profile::{bytes_text, count_text};
@@ -382,13 +381,13 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if icon_button(ui, icon::STOP_CIRCLE, &state.current_title(Command::Cancel), true, false).clicked() {
         actions.send(JobsAction::Cancel(job.id));
     }
-    // In narrow windows, the bar and the title would cover the values under the pointer.
-    let is_finishing = matches!(state.wizard().run.state, RunState::Finishing(_));
-    if is_finishing && job.purpose == Purpose::Training {
-        // The remaining steps are not made.
-        ui.spinner();
-    } else if ui.available_width() > JOB_BAR_WIDTH {
-        ui.add(egui::ProgressBar::new(job.share()).desired_width(JOB_BAR_WIDTH).desired_height(8.0));
+    match job_share(&state.wizard().run, job) {
+        None => _ = ui.spinner(),
+        Some(share) if ui.available_width() > JOB_BAR_WIDTH => {
+            ui.add(egui::ProgressBar::new(share).desired_width(JOB_BAR_WIDTH).desired_height(8.0));
+        }
+        // In narrow windows, the bar and the title would cover the values under the pointer.
+        Some(_) => {}
     }
     let waiting = state.jobs.active().saturating_sub(1);
     let more = if waiting > 0 { format!(" (+{waiting})") } else { String::new() };

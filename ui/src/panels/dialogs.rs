@@ -8,6 +8,7 @@ use crate::documents::DocumentsAction;
 use crate::number_text::counted;
 use crate::panels::weak;
 use crate::state::State;
+use crate::theme;
 use crate::voxel_size::voxel_size_dialog;
 use cytoscope_volume::Axes;
 use eframe::egui::{self, RichText};
@@ -171,7 +172,8 @@ fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
                 }
             }
         });
-        let edit = ui.add(egui::TextEdit::singleline(&mut text).hint_text("for example ZYX"));
+        let edit = egui::TextEdit::singleline(&mut text).hint_text("for example ZYX");
+        let edit = theme::text_field(ui, true, edit);
         edit.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Axes"));
         let is_entered = edit.lost_focus() && ui.input(|i| i.key_pressed(egui::Key::Enter));
         if ui.memory(|m| m.focused()).is_none() {
@@ -179,7 +181,7 @@ fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
         }
         let parsed: Result<Axes, _> = text.trim().to_uppercase().parse();
         if let (Err(error), false) = (&parsed, text.trim().is_empty()) {
-            ui.colored_label(crate::theme::bad(ui.visuals()), error.to_string());
+            ui.colored_label(theme::bad(ui.visuals()), error.to_string());
         }
         weak(ui, "Remembered for all files in this folder.");
         ui.add_space(8.0);

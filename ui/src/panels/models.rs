@@ -362,7 +362,7 @@ fn object_diameter_field(ui: &mut Ui, voxel_um: Option<[f64; 3]>, chosen: &mut O
 fn add_controls(ui: &mut Ui, state: State<'_>, model: &Path, reason: Option<&str>, actions: &mut Actions) {
     ui.horizontal_wrapped(|ui| {
         let mut name = state.models.name().to_owned();
-        let edit = ui.add(egui::TextEdit::singleline(&mut name).desired_width(240.0));
+        let edit = theme::text_field(ui, true, egui::TextEdit::singleline(&mut name).desired_width(240.0));
         edit.widget_info(|| {
             let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Model name");
             info.current_text_value = Some(name.clone());
@@ -459,7 +459,7 @@ fn layers_in_float(ui: &mut Ui, typed: &str, actions: &mut Actions) {
     let row = ui.horizontal(|ui| {
         ui.label("Layers in float");
         let edit = egui::TextEdit::singleline(&mut text).hint_text("chosen by the error").desired_width(240.0);
-        ui.add(edit)
+        theme::text_field(ui, true, edit)
     });
     row.inner.widget_info(|| {
         let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Names of layers in float");

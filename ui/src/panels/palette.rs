@@ -117,7 +117,7 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, panel: &mut Palette
             .hint_text("Search commands")
             .desired_width(f32::INFINITY)
             .font(egui::FontId::proportional(16.0));
-        let response = ui.add(edit);
+        let response = theme::text_field(ui, true, edit);
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Command"));
         response.request_focus();
         if response.changed() {

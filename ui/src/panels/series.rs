@@ -1,5 +1,6 @@
 //! A field for one series of files, by number or name.
 
+use crate::theme;
 use cytoscope_formats::SeriesChoice;
 use eframe::egui::{self, Ui};
 
@@ -21,7 +22,8 @@ pub(super) fn series_field(ui: &mut Ui, name: &str, value: &SeriesChoice) -> Opt
     let kept = ui.data(|data| data.get_temp::<String>(id)).filter(|text| parse_series(text) == *value);
     let shown = || if value.is_first() { String::new() } else { value.to_string() };
     let mut text = kept.unwrap_or_else(shown);
-    let edit = ui.add(egui::TextEdit::singleline(&mut text).hint_text("first").desired_width(160.0));
+    let edit = egui::TextEdit::singleline(&mut text).hint_text("first").desired_width(160.0);
+    let edit = theme::text_field(ui, true, edit);
     edit.widget_info(|| {
         let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, name);
         info.current_text_value = Some(text.clone());

@@ -10,6 +10,7 @@ use crate::engine_notes::message_in_window;
 use crate::jobs::JobsAction;
 use crate::number_text::short_number;
 use crate::panels::{capitalized, named_button, weak};
+use crate::theme;
 use cytoscope_preprocess::{Chain, MAX_STEPS, PreprocessError, PreprocessStep, parse_steps};
 use cytoscope_storage::message;
 use cytoscope_storage::setting::VOXEL_SIZE;
@@ -192,7 +193,7 @@ fn steps_field(
     let mut text = stored.map_or_else(|| steps_text(steps), |(_, text)| text.clone());
     let edit = egui::TextEdit::singleline(&mut text).hint_text("crop:z=2-6").desired_width(f32::INFINITY);
     // Rows that are added above the field while it is typed in would change another id.
-    let response = ui.add(edit.id_salt("copy steps"));
+    let response = theme::text_field(ui, true, edit.id_salt("copy steps"));
     response.widget_info(|| {
         let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "First steps of the copy");
         info.current_text_value = Some(text.clone());

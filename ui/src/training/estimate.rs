@@ -4,6 +4,7 @@ use super::plan::WizardStep;
 use super::{Check, Training, Wizard};
 use crate::effect::Effects;
 use crate::jobs::{JobFailure, Jobs, JobsAction};
+use crate::number_text::counted;
 use crate::work::Purpose;
 use cytoscope_profile::{bytes_text, count_text, time_text};
 use cytoscope_train::{Estimate, EstimateJob};
@@ -67,7 +68,7 @@ fn steps_text(in_budget: u64, max_steps: Option<usize>, minutes: f64) -> String 
     let minutes = minutes_text(minutes);
     match max_steps.map(|steps| steps as u64).filter(|steps| *steps < in_budget) {
         Some(steps) => format!("{} of about {} possible steps in {minutes}", count_text(steps), count_text(in_budget)),
-        None => format!("about {} steps in {minutes}", count_text(in_budget)),
+        None => format!("about {} in {minutes}", counted(in_budget, "step")),
     }
 }
 
@@ -160,6 +161,7 @@ mod tests {
 
     #[test]
     fn a_maximum_number_of_steps_below_those_that_the_time_allows_is_stated() {
+        assert_eq!(steps_text(1, None, 1.0), "about 1 step in 1 minute");
         assert_eq!(steps_text(1200, None, 5.0), "about 1,200 steps in 5 minutes");
         assert_eq!(steps_text(1200, Some(2000), 5.0), "about 1,200 steps in 5 minutes");
         assert_eq!(steps_text(1200, Some(100), 5.0), "100 of about 1,200 possible steps in 5 minutes");

@@ -7,6 +7,7 @@ use crate::jobs::{InputFile, InputOfDocument, JobsAction};
 use crate::panels::channels::{channel_lists, channels_title};
 use crate::panels::{heading, named_button, weak};
 use crate::state::State;
+use crate::theme;
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
@@ -53,7 +54,7 @@ fn chosen_file(ui: &mut Ui, of: &InputOfDocument, file: &InputFile, actions: &mu
     weak(ui, file_name(&file.path)).on_hover_text(file.path.display().to_string());
     let mut channels = file.channels.clone();
     let edit = egui::TextEdit::singleline(&mut channels).hint_text("channels").desired_width(80.0);
-    let edit = ui.add(edit);
+    let edit = theme::text_field(ui, true, edit);
     edit.widget_info(|| {
         let name = format!("Channels of {}", of.input);
         let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, name);

@@ -469,7 +469,7 @@ fn header(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, run: Show
                 }
             }
             let search = egui::TextEdit::singleline(&mut profiler.search).hint_text("Search").desired_width(130.0);
-            let response = ui.add(search);
+            let response = theme::text_field(ui, true, search);
             response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Search spans"));
             ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
                 let device = run.device();

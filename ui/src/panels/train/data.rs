@@ -110,9 +110,8 @@ fn type_path(ui: &mut Ui, typed: &str, actions: &mut Actions) {
     let mut text = typed.to_owned();
     let edit = egui::TextEdit::singleline(&mut text)
         .hint_text("Drop a folder or a table on the window, or choose one")
-        .desired_width(f32::INFINITY)
-        .margin(vec2(8.0, 6.0));
-    let edit = ui.add(edit);
+        .desired_width(f32::INFINITY);
+    let edit = theme::text_field(ui, true, edit);
     edit.widget_info(|| {
         let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Training data");
         info.current_text_value = Some(text.clone());

@@ -113,7 +113,7 @@ fn channel_list(ui: &mut Ui, value: &mut Vec<ChannelRef>, name: &str, hint: &str
             let kept = ui.data(|data| data.get_temp::<String>(id)).filter(is_current);
             let shown = || channels.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             let mut text = kept.unwrap_or_else(shown);
-            let edit = ui.add(egui::TextEdit::singleline(&mut text).desired_width(160.0));
+            let edit = theme::text_field(ui, true, egui::TextEdit::singleline(&mut text).desired_width(160.0));
             edit.widget_info(|| {
                 let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, format!("{name} list"));
                 info.current_text_value = Some(text.clone());
@@ -159,7 +159,7 @@ fn labels_channel(ui: &mut Ui, value: &mut Option<ChannelRef>, found: &[&str]) {
             }
         }
         let mut text = channel.to_string();
-        let edit = ui.add(egui::TextEdit::singleline(&mut text).desired_width(120.0));
+        let edit = theme::text_field(ui, true, egui::TextEdit::singleline(&mut text).desired_width(120.0));
         edit.widget_info(|| {
             let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Name of the label image");
             info.current_text_value = Some(text.clone());
@@ -288,7 +288,7 @@ fn column(ui: &mut Ui, value: &mut Option<String>) {
     switch(ui, value, "split".to_owned(), "Split column", hint);
     match value {
         Some(name) => {
-            let edit = ui.add(egui::TextEdit::singleline(name).desired_width(160.0));
+            let edit = theme::text_field(ui, true, egui::TextEdit::singleline(name).desired_width(160.0));
             edit.widget_info(|| {
                 let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Name of the split column");
                 info.current_text_value = Some(name.clone());

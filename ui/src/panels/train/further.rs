@@ -45,7 +45,8 @@ fn single_setting(ui: &mut Ui, typed: &str, actions: &mut Actions) {
         ui.label("Setting");
         let mut text = typed.to_owned();
         let edit = egui::TextEdit::singleline(&mut text).hint_text("schedule.rate=0.001").desired_width(FIELD_WIDTH);
-        let edit = ui.add(edit).on_hover_text("KEY=VALUE, with the keys of the settings file, which the guide lists");
+        let edit = theme::text_field(ui, true, edit)
+            .on_hover_text("KEY=VALUE, with the keys of the settings file, which the guide lists");
         edit.widget_info(|| {
             let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Single setting");
             info.current_text_value = Some(text.clone());

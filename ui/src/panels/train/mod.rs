@@ -11,6 +11,8 @@ mod save_and_use;
 mod search;
 mod start;
 
+pub(super) use progress::job_share;
+
 use super::{filled_button, named_primary_button, weak};
 use crate::action::Actions;
 use crate::document::file_name;
@@ -80,11 +82,11 @@ fn named(response: egui::Response, enabled: bool, name: &str) -> egui::Response 
 }
 
 /// A text field for the name of the model.
-fn name_field(ui: &mut Ui, name: &str, enabled: bool, margin: egui::Vec2, actions: &mut Actions) {
+fn name_field(ui: &mut Ui, name: &str, enabled: bool, actions: &mut Actions) {
     let mut text = name.to_owned();
     let width = (ui.available_width() - SAVE_BUTTON_WIDTH).clamp(120.0, 300.0);
-    let edit = egui::TextEdit::singleline(&mut text).desired_width(width).margin(margin);
-    let edit = ui.add_enabled(enabled, edit);
+    let edit = egui::TextEdit::singleline(&mut text).desired_width(width);
+    let edit = theme::text_field(ui, enabled, edit);
     edit.widget_info(|| {
         let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Name of the model");
         info.current_text_value = Some(text.clone());
@@ -257,6 +259,14 @@ fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut 
     {
         actions.send(TrainingAction::Step(back));
     }
+    if step == WizardStep::Use {
+        // Not where Next was on the page before: a double click on that would leave the page.
+        let may = wizard.saving == Saving::No;
+        let another = icon_text_button(ui, may, icon::PLUS, "Train another model");
+        if another.on_disabled_hover_text(save_and_use::WAIT_FOR_SAVING).clicked() {
+            actions.send(TrainingAction::Another);
+        }
+    }
     ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| match step {
         WizardStep::Start => {
             let reason = reason_against_training(state);
@@ -264,14 +274,11 @@ fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut 
             if start.on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
                 actions.send(TrainingAction::Start);
             }
-        }
-        WizardStep::Use => {
-            let may = wizard.saving == Saving::No;
-            let another = icon_text_button(ui, may, icon::PLUS, "Train another model");
-            if another.on_disabled_hover_text(save_and_use::WAIT_FOR_SAVING).clicked() {
-                actions.send(TrainingAction::Another);
+            if let Some(reason) = reason {
+                beside_button(ui, reason);
             }
         }
+        WizardStep::Use => {}
         _ => {
             let next = step.next().filter(|n| wizard.can_open(*n));
             let response = primary_button(ui, next.is_some(), icon::ARROW_RIGHT, "Next");
@@ -280,11 +287,15 @@ fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut 
             }
             if let Some(reason) = next_disabled_reason(wizard, step).filter(|_| next.is_none()) {
                 response.on_disabled_hover_text(reason);
-                // A narrow window has little space beside the buttons.
-                ui.add(egui::Label::new(RichText::new(reason).weak().size(12.0)).truncate());
+                beside_button(ui, reason);
             }
         }
     });
+}
+
+/// Draws the reason why the button at its right is disabled. A narrow window has little space beside the buttons.
+fn beside_button(ui: &mut Ui, reason: &str) {
+    ui.add(egui::Label::new(RichText::new(reason).weak().size(12.0)).truncate());
 }
 
 /// Why no training run can start now; `None` if one can.

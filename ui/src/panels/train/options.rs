@@ -80,7 +80,7 @@ fn seed(ui: &mut Ui, value: &mut u64) {
         ui.label("Seed").on_hover_text(hint);
     };
     let mut shown = *value as f64;
-    if SettingRow::Grid.show(ui, label, |ui| number_field(ui, &mut shown, 0.0..=MAX_SEED, 0.1, "Seed number")) {
+    if SettingRow::Grid.show(ui, label, |ui| number_field(ui, &mut shown, 0.0..=MAX_SEED, 1.0, "Seed number")) {
         *value = shown as u64;
     }
 }
@@ -92,7 +92,7 @@ fn license(ui: &mut Ui, value: &mut String) {
     };
     let field = |ui: &mut Ui| {
         let edit = egui::TextEdit::singleline(value).hint_text("of the start model, or none").desired_width(200.0);
-        let edit = ui.add(edit);
+        let edit = theme::text_field(ui, true, edit);
         edit.widget_info(|| {
             let mut info = egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "License identifier");
             info.current_text_value = Some(value.clone());

@@ -18,7 +18,7 @@ use cytoscope_train::ScoreName;
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
-use egui_plot::{GridInput, GridMark, Legend, Line, Plot, PlotPoints, Points};
+use egui_plot::{GridInput, GridMark, Legend, Line, Plot, PlotPoints, Points, log_grid_spacer};
 
 /// Height of a plot in points.
 const PLOT: f32 = 210.0;
@@ -32,6 +32,8 @@ const BESIDE_FROM: f32 = 780.0;
 const SHOWN_NOTES: usize = 60;
 /// Number of loss points that the displayed figures average over.
 const RECENT: usize = 20;
+/// Maximum number of distances between the marks of a vertical axis.
+const MOST_MARKS: f64 = 6.0;
 
 /// Means over the newest points: loss, seconds per step, and the share of that time spent waiting for data.
 fn recent(run: &TrainingRun) -> Option<(f64, f64, f64)> {
@@ -64,6 +66,12 @@ fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, Option<f32>) {
         _ if run.step() >= run.steps => ("Finishing: tuning segmentation, testing, quantizing".to_owned(), Some(1.0)),
         _ => ("Training".to_owned(), progress),
     }
+}
+
+/// The part of its current phase that a running job has done, unless it is unknown. That of the run of the wizard is the same as
+/// on its page.
+pub(crate) fn job_share(run: &TrainingRun, job: &JobView) -> Option<f32> {
+    if run.job() == Some(job.id) { phase(run, Some(job)).1 } else { Some(job.share()) }
 }
 
 /// Draws the page.
@@ -370,6 +378,7 @@ pub(super) fn fixed_plot<'a>(name: &str, x_label: &str) -> Plot<'a> {
         .include_x(0.0)
         .custom_y_axes(y_axis(""))
         .y_axis_min_width(36.0)
+        .y_grid_spacer(value_marks)
         .custom_x_axes(wide_x_axis(x_label))
 }
 
@@ -378,9 +387,7 @@ fn loss_plot(ui: &mut Ui, run: &TrainingRun, log: bool) {
     let points: Vec<[f64; 2]> = run.history.steps.iter().map(|p| [p.step as f64, value(p.loss)]).collect();
     let shown = move |v: f64| if log { power(v) } else { short_number(v) };
     let mut plot = plot("loss", run.step()).y_axis_formatter(move |mark, _| shown(mark.value));
-    if !log {
-        plot = plot.include_y(0.0);
-    }
+    plot = if log { plot.y_grid_spacer(log_grid_spacer(10)) } else { plot.include_y(0.0) };
     let smooth = smoothed(&points);
     let response = plot.show(ui, |plot| {
         plot.line(Line::new("loss", PlotPoints::from(points)).color(theme::ACCENT.gamma_multiply(0.45)).width(1.0));
@@ -451,11 +458,28 @@ fn smoothed(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
         .collect()
 }
 
+/// The distance with one digit of 1, 2 or 5 that is not smaller than `rough`.
+fn round_distance(rough: f64) -> f64 {
+    let decade = 10f64.powf(rough.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * decade).find(|d| *d >= rough).unwrap_or(rough)
+}
+
 /// Distance between axis marks that gives three or four marks up to `end`.
 fn mark_distance(end: f64) -> f64 {
-    let rough = (end / 4.0).max(1.0);
-    let decade = 10f64.powf(rough.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * decade).find(|d| *d >= rough).unwrap_or(rough).max(1.0)
+    round_distance((end / 4.0).max(1.0)).max(1.0)
+}
+
+/// Marks of a vertical axis, of which at least three have a label. By default, only those at powers of 10 have one if the
+/// others are close to each other: on an axis from 0 to 0.9, only 0.
+fn value_marks(input: GridInput) -> Vec<GridMark> {
+    let (low, high) = input.bounds;
+    let distance = round_distance((high - low) / MOST_MARKS);
+    if !distance.is_normal() {
+        return Vec::new();
+    }
+    let (first, last) = ((low / distance).ceil() as i64, (high / distance).floor() as i64);
+    let marks = (first..=last).take(MOST_MARKS as usize + 1);
+    marks.map(|i| GridMark { value: i as f64 * distance, step_size: distance }).collect()
 }
 
 /// Formats 10 to the power of `v`.
@@ -484,6 +508,11 @@ mod tests {
         assert_eq!(phase(&run, Some(&job)), ("Checking the data".to_owned(), Some(0.5)));
         job.progress = Some(progress(ProgressStage::Check, 4));
         assert_eq!(phase(&run, Some(&job)), ("Preparing the data".to_owned(), None));
+        // The status bar shows no full bar, unless this is the job of another run.
+        assert_eq!(job_share(&run, &job), None);
+        run.state = RunState::Idle;
+        assert_eq!(job_share(&run, &job), Some(1.0));
+        run.state = RunState::Running(JobId(1));
         job.progress = Some(progress(ProgressStage::Train, 0));
         assert_eq!(phase(&run, Some(&job)), ("Measuring the time per step".to_owned(), Some(0.0)));
     }
@@ -495,6 +524,19 @@ mod tests {
         assert_eq!(smooth.len(), 100);
         assert!(smooth.iter().skip(4).take(90).all(|p| (p[1] - 2.0).abs() < 0.3));
         assert!(smoothed(&[]).is_empty());
+    }
+
+    #[test]
+    fn vertical_axes_have_several_round_marks() {
+        let marks = |low, high| -> Vec<String> {
+            let marks = value_marks(GridInput { bounds: (low, high), base_step_size: 0.01 });
+            marks.iter().map(|mark| short_number(mark.value)).collect()
+        };
+        assert_eq!(marks(-0.05, 1.05), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
+        assert_eq!(marks(-0.01, 0.93), ["0", "0.2", "0.4", "0.6", "0.8"]);
+        assert_eq!(marks(-0.1, 2.2), ["0", "0.5", "1", "1.5", "2"]);
+        assert_eq!(marks(930.0, 980.0), ["930", "940", "950", "960", "970", "980"]);
+        assert!(marks(1.0, 1.0).is_empty() && marks(0.0, f64::INFINITY).is_empty());
     }
 
     #[test]

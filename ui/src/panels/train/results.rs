@@ -10,6 +10,7 @@ use crate::theme;
 use crate::training::full_precision::FullPrecision;
 use crate::training::{Wizard, summary_text};
 use cytoscope_profile::count_text;
+use cytoscope_storage::by_count;
 use cytoscope_train::{ChosenNetwork, PairDifference, ScoreName, TrainReport};
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
@@ -100,12 +101,9 @@ pub(super) fn results_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPanel
     }
     pairs(ui, report);
     examples(ui, wizard, report.before.is_empty());
-    let [z, y, x] = report.patch_zyx;
     let facts = format!(
-        "{} steps with batches of {} patches ({z} × {y} × {x} voxels) in {} on {}; {} and {}; {} trainable \
-         parameters.",
-        count_text(report.steps),
-        report.batch,
+        "{} in {} on {}; {} and {}; {} trainable parameters.",
+        steps_text(report.steps, report.batch, report.patch_zyx),
         seconds(report.seconds),
         report.device,
         counted(report.train_pairs as u64, "training pair"),
@@ -118,6 +116,12 @@ pub(super) fn results_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPanel
         note_label(ui, &note_in_window(note));
     }
     curves(ui, wizard, panel, false);
+}
+
+/// The number of steps, and how many patches of which size each of them had.
+fn steps_text(steps: u64, batch: usize, [z, y, x]: [usize; 3]) -> String {
+    let patches = by_count(batch, "patch", "patches");
+    format!("{} with batches of {batch} {patches} ({z} × {y} × {x} voxels)", counted(steps, "step"))
 }
 
 /// How the scores differ from those of the same training in 32-bit floats; `None` if they were not to be compared.
@@ -266,6 +270,16 @@ mod tests {
     fn a_pair_without_a_score_before_training_has_no_change() {
         let text = |before: Option<f64>| change_text(&Row { name: "a", before, after: 0.75 });
         assert_eq!([text(Some(0.5)), text(Some(0.7501)), text(None)], ["+0.250", "unchanged", ""]);
+    }
+
+    #[test]
+    fn steps_and_patches_are_singular_or_plural() {
+        let shown = [(1, 1), (1200, 2)].map(|(steps, batch)| steps_text(steps, batch, [16, 32, 32]));
+        let expected = [
+            "1 step with batches of 1 patch (16 × 32 × 32 voxels)",
+            "1,200 steps with batches of 2 patches (16 × 32 × 32 voxels)",
+        ];
+        assert_eq!(shown, expected);
     }
 
     #[test]

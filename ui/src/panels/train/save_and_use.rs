@@ -29,7 +29,7 @@ pub(super) fn use_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.horizontal(|ui| {
         // Centers the field beside the higher button.
         ui.set_min_height(theme::MAIN_BUTTON_HEIGHT);
-        name_field(ui, &wizard.plan.name, saved.is_none(), egui::vec2(8.0, 6.0), actions);
+        name_field(ui, &wizard.plan.name, saved.is_none(), actions);
         if saved.is_none() {
             let may = !is_unnamed && !taken && idle;
             let reason = match (is_unnamed, taken) {

@@ -4,6 +4,7 @@ use super::progress::{fixed_plot, name_plot};
 use super::{button_row, icon_text_button, reason_against_training};
 use crate::action::Actions;
 use crate::document::file_name;
+use crate::number_text::counted;
 use crate::opener::FileRequest;
 use crate::panels::{SettingRow, number_field, seconds, weak};
 use crate::state::State;
@@ -47,7 +48,7 @@ pub(super) fn search_section(ui: &mut Ui, state: State<'_>, actions: &mut Action
                 send(actions, SearchAction::Steps(steps));
             }
         });
-        weak(ui, format!("{} steps in total", count_text(search.all_steps() as u64)));
+        weak(ui, format!("{} in total", counted(search.all_steps() as u64, "step")));
         buttons(ui, state, actions);
         used_settings(ui, state, actions);
         results(ui, state, actions);

@@ -92,7 +92,7 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     options_section(ui, wizard, actions);
     search_section(ui, state, actions);
     title(ui, "Model name");
-    name_field(ui, &wizard.plan.name, true, egui::vec2(8.0, 5.0), actions);
+    name_field(ui, &wizard.plan.name, true, actions);
 }
 
 fn time_budget(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
