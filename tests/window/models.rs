@@ -56,6 +56,7 @@ fn a_dropped_model_is_tested_added_and_removed() {
     fixture.until("the quantized model", |w| sees(w, "net-int8 was added to your models"));
     assert!(fixture.sees("accuracy budget"), "{}", fixture.on_screen());
     fixture.until("the quantization in view", |w| is_in_view(w, "Agreement of"));
+    assert!(fixture.sees("Calibrated on the package's test tensor alone"), "{}", fixture.on_screen());
     let quantized = fixture.path("settings/models/net-int8");
     assert!(quantized.join("rdf.yaml").is_file());
     fixture.click("Remove from my models…");

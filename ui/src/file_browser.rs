@@ -7,7 +7,7 @@ use crate::disk::DiskEffect;
 use crate::display::DisplayAction;
 use crate::effect::Effects;
 use crate::file_dialog::{Choice, DialogSpec};
-use crate::panels::{list_height, named_button, named_primary_button, weak};
+use crate::panels::{list_height, named_button, named_primary_button, row_text, weak};
 use crate::theme;
 use cytoscope_formats::is_zarr_folder;
 use cytoscope_storage::{io_advice, io_message, io_problem};
@@ -480,7 +480,7 @@ fn rows(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserA
         for entry in listed.get(range).unwrap_or_default() {
             let sign = if entry.is_folder { icon::FOLDER } else { icon::FILE };
             let on = browser.highlighted.contains(&entry.name);
-            let button = egui::Button::selectable(on, format!("{sign}  {}", entry.name)).truncate();
+            let button = egui::Button::selectable(on, row_text(ui, sign, &entry.name)).truncate();
             let response = ui.add(button.min_size(vec2(ui.available_width(), ROW_HEIGHT))).on_hover_text(&entry.name);
             response
                 .widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, on, &entry.name));

@@ -2,7 +2,7 @@
 
 use super::bars::with_reason;
 use super::compare::comparison;
-use super::{capitalized, frame, heading, icon_button, item_text, weak};
+use super::{capitalized, frame, heading, icon_button, item_text, row_text, weak};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::data::composite::{Blending, ColorMap, Intensity, LabelStyle};
@@ -139,7 +139,7 @@ fn stack_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             icon::STACK
         };
         let title = state.documents.title(document);
-        let text = RichText::new(format!("{sign}  {title}"));
+        let text = row_text(ui, sign, &title);
         let button = egui::Button::selectable(active, text).truncate().min_size(vec2(ui.available_width(), 26.0));
         let response = ui.add(button);
         response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, active, &title));
@@ -239,6 +239,30 @@ fn channel_controls(ui: &mut Ui, i: usize, channel: &ChannelView, visible: &mut 
     });
 }
 
+/// Width of a slider in points that leaves space for its number and its label: a row that is wider than its panel would widen
+/// the panel.
+fn slider_width(ui: &Ui, name: &str) -> f32 {
+    let text = egui::WidgetText::from(name).into_galley(
+        ui,
+        Some(egui::TextWrapMode::Extend),
+        f32::INFINITY,
+        egui::TextStyle::Body,
+    );
+    let (usual, gaps) = (ui.spacing().slider_width, 2.0 * ui.spacing().item_spacing.x);
+    let available = ui.available_width() - text.size().x - SLIDER_NUMBER - gaps;
+    available.min(usual).max(MIN_SLIDER)
+}
+
+/// Draws sliders of these names, and other widgets, with `add`. The sliders are equally wide, so that their numbers are below
+/// each other.
+pub(crate) fn with_aligned_sliders<R>(ui: &mut Ui, names: &[&str], add: impl FnOnce(&mut Ui) -> R) -> R {
+    let usual = ui.spacing().slider_width;
+    ui.spacing_mut().slider_width = names.iter().map(|name| slider_width(ui, name)).fold(usual, f32::min);
+    let added = add(ui);
+    ui.spacing_mut().slider_width = usual;
+    added
+}
+
 /// A slider with a label; returns whether the value changed.
 pub(crate) fn named_slider(
     ui: &mut Ui,
@@ -262,16 +286,8 @@ pub(crate) fn labeled_slider(
     let shown = |value: f64, decimals: std::ops::RangeInclusive<usize>| {
         egui::emath::format_with_decimals_in_range(value, (*decimals.start()).min(2)..=(*decimals.end()).min(2))
     };
-    // A row that is wider than its panel would widen the panel.
-    let text = egui::WidgetText::from(name).into_galley(
-        ui,
-        Some(egui::TextWrapMode::Extend),
-        f32::INFINITY,
-        egui::TextStyle::Body,
-    );
-    let (usual, gaps) = (ui.spacing().slider_width, 2.0 * ui.spacing().item_spacing.x);
-    let available = ui.available_width() - text.size().x - SLIDER_NUMBER - gaps;
-    ui.spacing_mut().slider_width = available.min(usual).max(MIN_SLIDER);
+    let usual = ui.spacing().slider_width;
+    ui.spacing_mut().slider_width = slider_width(ui, name);
     let slider = egui::Slider::new(value, range).logarithmic(logarithmic).custom_formatter(shown).text(name);
     let response = ui.add(slider);
     ui.spacing_mut().slider_width = usual;

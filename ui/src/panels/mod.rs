@@ -161,29 +161,46 @@ pub(crate) fn named_primary_button(ui: &mut Ui, enabled: bool, sign: &str, name:
 }
 
 /// Longest text of an item in a menu or list, in characters of Latin script: the longest item is as wide as the list.
-const LONGEST_ITEM: usize = 64;
+const LONGEST_ITEM: f32 = 64.0;
 
 /// Returns the text of an item in a menu or list, without its middle if it is long: names of files often differ at their
 /// ends.
 pub(crate) fn item_text(text: &str) -> String {
     // Characters of East Asian scripts are twice as wide.
-    let width = |c: char| -> usize { if c < '\u{1100}' { 1 } else { 2 } };
-    if text.chars().map(width).sum::<usize>() <= LONGEST_ITEM {
+    without_middle(text, LONGEST_ITEM + 1.0, |c| if c < '\u{1100}' { 1.0 } else { 2.0 })
+}
+
+/// Returns the text of a button that is as wide as its panel: the icon `sign`, and `text`, without its middle if it does not fit.
+pub(crate) fn row_text(ui: &Ui, sign: &str, text: &str) -> String {
+    let font = egui::TextStyle::Button.resolve(ui.style());
+    let start = format!("{sign}  ");
+    let available = ui.available_width() - 2.0 * ui.spacing().button_padding.x;
+    let text = ui.ctx().fonts_mut(|fonts| {
+        let mut width_of = |c: char| fonts.glyph_width(&font, c);
+        let used: f32 = start.chars().map(&mut width_of).sum();
+        // One point less, because a text may be wider than its characters.
+        without_middle(text, available - used - 1.0, width_of)
+    });
+    start + &text
+}
+
+/// Returns the text without its middle if it is wider than `width`; `width_of` returns the width of a character.
+fn without_middle(text: &str, width: f32, mut width_of: impl FnMut(char) -> f32) -> String {
+    let widths: Vec<f32> = text.chars().map(&mut width_of).collect();
+    if widths.iter().sum::<f32>() <= width {
         return text.to_owned();
     }
-    let part = |chars: &mut dyn Iterator<Item = char>| {
-        let (mut used, mut part) = (0, Vec::<char>::new());
-        for c in chars {
-            used += width(c);
-            if used > LONGEST_ITEM / 2 {
-                break;
-            }
-            part.push(c);
-        }
-        part
+    let half = (width - width_of('…')) / 2.0;
+    let fitting = |widths: &mut dyn Iterator<Item = f32>| {
+        let mut used = 0.0;
+        let fits = |width: &f32| {
+            used += *width;
+            used <= half
+        };
+        widths.take_while(fits).count()
     };
-    let (start, end) = (part(&mut text.chars()), part(&mut text.chars().rev()));
-    start.into_iter().chain(['…']).chain(end.into_iter().rev()).collect()
+    let (start, end) = (fitting(&mut widths.iter().copied()), fitting(&mut widths.iter().rev().copied()));
+    text.chars().take(start).chain(['…']).chain(text.chars().skip(widths.len() - end)).collect()
 }
 
 /// Title of a model, with its name if another one of `all` has the same title.
@@ -497,10 +514,29 @@ mod tests {
         let long = format!("{}_7.tif", "Zähler_".repeat(20));
         let shown = item_text(&long);
         assert!(shown.starts_with("Zähler_Zähler_") && shown.ends_with("_7.tif"), "{shown}");
-        assert_eq!((shown.chars().count(), shown.matches('…').count()), (LONGEST_ITEM + 1, 1));
+        assert_eq!((shown.chars().count(), shown.matches('…').count()), (65, 1));
         let wide = item_text(&"细胞核".repeat(40));
-        assert_eq!(wide.chars().count(), LONGEST_ITEM / 2 + 1, "{wide}");
+        assert_eq!(wide.chars().count(), 33, "{wide}");
         assert_eq!(item_text("nuclei_raw.tif"), "nuclei_raw.tif");
+    }
+
+    #[test]
+    fn long_names_of_rows_keep_the_start_and_the_end_that_fit() {
+        let shown = [12.0, 11.0, 6.0, 0.0].map(|width| without_middle("stack_12.tif", width, |_| 1.0));
+        assert_eq!(shown, ["stack_12.tif", "stack…2.tif", "st…if", "…"]);
+        let ctx = egui::Context::default();
+        theme::install(&ctx);
+        let mut shown = Vec::new();
+        let _ = ctx.run_ui(egui::RawInput::default(), |ui| {
+            ui.set_max_width(200.0);
+            shown = [1, 2].map(|n| row_text(ui, "+", &format!("{}_pos{n}.tif", "embryo_".repeat(20)))).to_vec();
+            shown.push(row_text(ui, "+", "a.tif"));
+        });
+        assert!(
+            matches!(&shown[..], [one, two, short] if one.ends_with("_pos1.tif") && two.ends_with("_pos2.tif")
+            && one.starts_with("+  embryo_") && one.chars().count() < 40 && short == "+  a.tif"),
+            "{shown:?}"
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod results;
 
 use super::{
     OptionalNumber, SettingRow, frame, heading, job_progress, labeled_choice, named_button, named_primary_button,
-    number_field, page_top, weak,
+    number_field, page_top, row_text, weak,
 };
 use crate::action::Actions;
 use crate::documents::DocumentsAction;
@@ -89,7 +89,7 @@ fn model_row(ui: &mut Ui, state: State<'_>, path: &Path, name: &str, broken: boo
         (false, true) => icon::WARNING,
         (false, false) => icon::PACKAGE,
     };
-    let button = egui::Button::selectable(shown, format!("{sign}  {name}")).truncate();
+    let button = egui::Button::selectable(shown, row_text(ui, sign, name)).truncate();
     let response = ui.add(button.min_size(vec2(ui.available_width(), 26.0)));
     let label = format!("Model {name}");
     response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, shown, &label));
@@ -413,10 +413,6 @@ fn quantize_controls(ui: &mut Ui, state: State<'_>, is_idle: bool, actions: &mut
                 actions.send(ModelsAction::QatMinutes(minutes));
             }
         }
-        let quantize = named_button(ui, is_idle, icon::PACKAGE, "Quantize");
-        if quantize.on_disabled_hover_text(why_not(state)).clicked() {
-            actions.send(ModelsAction::Quantize);
-        }
     });
     quantize_options(ui, state, actions);
     let stacks = state.documents.all().len();
@@ -425,6 +421,10 @@ fn quantize_controls(ui: &mut Ui, state: State<'_>, is_idle: bool, actions: &mut
         (_, 0) => _ = weak(ui, "No stack is open: the model's test tensors are used for calibration."),
         (_, 1) => _ = weak(ui, "The open stack is used for calibration."),
         (_, n) => _ = weak(ui, format!("The {n} open stacks are used for calibration.")),
+    }
+    let quantize = named_button(ui, is_idle, icon::PACKAGE, "Quantize");
+    if quantize.on_disabled_hover_text(why_not(state)).clicked() {
+        actions.send(ModelsAction::Quantize);
     }
 }
 

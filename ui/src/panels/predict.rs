@@ -4,7 +4,7 @@ mod inputs;
 mod options;
 
 use super::device_lists::{device_list, offered_precisions, precision_list};
-use super::library::labeled_slider;
+use super::library::{labeled_slider, with_aligned_sliders};
 use super::performance::{inference_text, performance_choice, tune_button};
 use super::{SettingRow, heading, labeled_choice, main_button, weak};
 use crate::action::Actions;
@@ -397,7 +397,12 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
         weak(ui, "Check the channel, and whether the ring on the image is as wide as an object.");
     }
     let before = options.clone();
-    controls(ui, &mut options, &usual, state.jobs.length_unit(document, state.settings()));
+    let unit = state.jobs.length_unit(document, state.settings());
+    let longest = match unit {
+        DiameterUnit::Um => ["Smooth shapes (µm)", "Min. volume (µm³)"],
+        _ => ["Smooth shapes (voxels)", "Min. volume (voxels)"],
+    };
+    with_aligned_sliders(ui, &longest, |ui| controls(ui, &mut options, &usual, unit));
     let changed = options != before;
     let mut keep = false;
     let mut reset = false;
@@ -533,7 +538,7 @@ mod tests {
     use super::*;
     use cytoscope_objects::IsolatedOptions;
     use egui_kittest::Harness;
-    use egui_kittest::kittest::Queryable;
+    use egui_kittest::kittest::{NodeT, Queryable};
 
     #[test]
     fn images_in_model_cards_are_removed() {
@@ -554,6 +559,24 @@ mod tests {
             window.run_steps(4);
             assert_eq!(window.state().isolated, expected);
         }
+    }
+
+    #[test]
+    fn sliders_below_each_other_are_equally_wide_in_a_narrow_panel() {
+        let names = ["Split less", "Smooth shapes (µm)", "Min. volume (µm³)"];
+        let window = Harness::builder().with_size([280.0, 200.0]).build_ui(move |ui| {
+            with_aligned_sliders(ui, &names, |ui| {
+                for name in names {
+                    labeled_slider(ui, &mut 0.5, 0.0..=1.0, name, false);
+                }
+            });
+        });
+        let is_slider = |node: &egui_kittest::Node<'_>| node.accesskit_node().role() == egui::accesskit::Role::Slider;
+        let widths = names.map(|name| {
+            let slider = window.query_all_by_label(name).find(is_slider);
+            slider.map(|slider| slider.rect().width().round())
+        });
+        assert!(widths[0].is_some() && widths.iter().all(|width| *width == widths[0]), "{widths:?}");
     }
 
     #[test]

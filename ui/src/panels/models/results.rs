@@ -161,5 +161,5 @@ fn quantize_table(ui: &mut Ui, report: &QuantizeReport) {
         }
     });
     report.left_float.iter().for_each(|l| _ = weak(ui, format!("{} in float: {}", l.name, l.why)));
-    report.notes.iter().for_each(|note| _ = weak(ui, note_in_window(note).to_string()));
+    report.notes.iter().for_each(|note| _ = weak(ui, capitalized(&note_in_window(note).to_string())));
 }
