@@ -14,13 +14,19 @@ use cytoscope_ui::document::Role;
 use cytoscope_volume::Array;
 use eframe::egui::{Key, Modifiers};
 use egui_kittest::Harness;
+use egui_kittest::kittest::Queryable;
 use std::path::{Path, PathBuf};
 
 #[test]
 fn stroke_follows_the_pointer_and_can_be_undone_and_redone() {
     let mut fixture = correcting_sample();
     let z = current_slice(&fixture);
+    assert!(fixture.sees("Nothing to undo"), "{}", fixture.on_screen());
+    let save_button = |fixture: &Fixture| fixture.window.get_by_label("Save corrected labels").rect();
+    let place = save_button(&fixture);
     stroke(&mut fixture, (40.0, 40.0), (40.0, 90.0));
+    assert!(!fixture.sees("Nothing to undo"), "{}", fixture.on_screen());
+    assert_eq!(save_button(&fixture), place, "the button stays where it is");
     let labels = save(&mut fixture);
     assert_eq!(labels.len(), SHAPE.iter().product::<usize>());
     assert!((42..=88).all(|x| label_at(&labels, [z, 40, x]) == 1), "along the line");
@@ -36,6 +42,18 @@ fn stroke_follows_the_pointer_and_can_be_undone_and_redone() {
     fixture.window.step();
     fixture.settle();
     assert!(save(&mut fixture) == labels, "the stroke is redone");
+}
+
+#[test]
+fn a_click_that_closes_a_menu_draws_nothing() {
+    let mut fixture = correcting_sample();
+    for title in ["Help", "View"] {
+        fixture.click(title);
+        stroke(&mut fixture, (130.0, 130.0), (130.0, 130.0));
+        assert!(session_labels(&fixture).iter().all(|label| *label == 0), "{title}");
+    }
+    stroke(&mut fixture, (130.0, 130.0), (130.0, 130.0));
+    assert!(session_labels(&fixture).contains(&1), "no menu was open");
 }
 
 #[test]

@@ -73,6 +73,22 @@ fn the_record_of_a_prediction_is_shown_in_the_words_of_the_command() {
 }
 
 #[test]
+fn the_link_to_the_record_of_a_stack_does_not_widen_the_panel() {
+    let mut fixture = Fixture::with_small_sample();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let left = |fixture: &Fixture| fixture.window.get_by_label_contains("XY view").rect().left();
+    let before = left(&fixture);
+    let converted = fixture.path("converted.npy");
+    run_command(&["convert".as_ref(), fixture.path("sample/nuclei_raw.tif").as_os_str(), converted.as_os_str()]);
+    drop_file(&mut fixture, converted);
+    fixture.until("the link", |w| w.query_by_label("How was this made? converted.npy").is_some());
+    fixture.settle();
+    fixture.window.run_steps(20);
+    assert!((left(&fixture) - before).abs() < 1.0, "{before} {}", left(&fixture));
+}
+
+#[test]
 fn records_are_opened_in_the_dialog_and_dropped_on_any_page_and_bad_ones_say_why() {
     let mut fixture = Fixture::new();
     fixture.window.run_steps(3);

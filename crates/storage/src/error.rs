@@ -40,7 +40,7 @@ pub enum StorageError {
         path: PathBuf,
     },
     /// The output path is an input, or a folder that contains one.
-    #[error("{path} is an input of this command; {next_step}", next_step = OTHER_PATH)]
+    #[error("{path} is also an input; {next_step}", next_step = OTHER_PATH)]
     IsInput {
         /// Path of the file or folder.
         path: PathBuf,
@@ -194,6 +194,12 @@ fn extension_advice(expected: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_output_that_is_an_input_is_refused_in_words_of_commands_and_of_the_window() {
+        let message = StorageError::IsInput { path: PathBuf::from("o/a.tif") }.to_string();
+        assert!(message.starts_with("o/a.tif is also an input; "), "{message}");
+    }
 
     #[test]
     fn every_message_ends_with_the_next_step() {

@@ -18,7 +18,7 @@ use crate::preprocess::crop_of_copy;
 use crate::state::State;
 use crate::theme;
 use crate::views::layout::Layout;
-use crate::views::pen::Marks;
+use crate::views::pen::{Marks, note_open_popup};
 use crate::views::slice::{Hover, ViewOptions, ViewResponse};
 use cytoscope_objects::ObjectColumn;
 use cytoscope_pipeline::ProgressStage;
@@ -219,6 +219,7 @@ fn command_button(ui: &mut Ui, state: State<'_>, command: Command, actions: &mut
 
 /// Draws the menu bar.
 pub(super) fn top_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
+    note_open_popup(ui.ctx());
     let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(8, 4));
     egui::Panel::top("menus").frame(frame).show(ui, |ui| {
         egui::MenuBar::new().ui(ui, |ui| {

@@ -20,7 +20,7 @@ use cytoscope_pipeline::predict::containing_maps;
 use eframe::egui::{self, Color32, RichText, Sense, Ui, vec2};
 use egui_phosphor::regular as icon;
 
-/// Number of undo steps listed.
+/// Number of undo steps listed in a tooltip.
 const MAX_LISTED_STEPS: usize = 6;
 
 /// Draws the panel.
@@ -239,12 +239,21 @@ fn history(ui: &mut Ui, state: State<'_>, correction: &Correction, actions: &mut
         action_button(ui, state, EditAction::Undo, "Undo", actions);
         action_button(ui, state, EditAction::Redo, "Redo", actions);
     });
-    let Some(steps) = &correction.state else { return };
-    for name in steps.undo.iter().take(MAX_LISTED_STEPS) {
-        weak(ui, name);
+    let (names, count) = correction.state.as_ref().map(|s| (s.undo.as_slice(), s.undo_count)).unwrap_or_default();
+    // Always one line: the buttons below it stay where they are while strokes are drawn.
+    let label = ui.add(egui::Label::new(RichText::new(undo_text(names, count)).weak().size(12.0)).truncate());
+    if count > 1 {
+        let listed: Vec<&str> = names.iter().take(MAX_LISTED_STEPS).map(String::as_str).collect();
+        label.on_hover_text(listed.join("\n"));
     }
-    if steps.undo_count > MAX_LISTED_STEPS {
-        weak(ui, format!("and {} more", steps.undo_count - MAX_LISTED_STEPS));
+}
+
+/// What Undo reverts next, and how many steps precede it; `names` are those of the `count` steps, next first.
+fn undo_text(names: &[String], count: usize) -> String {
+    match (names.first(), count) {
+        (None, _) => "Nothing to undo".to_owned(),
+        (Some(name), 0 | 1) => name.clone(),
+        (Some(name), _) => format!("{name}, and {} before it", counted(count as u64 - 1, "step")),
     }
 }
 
@@ -303,4 +312,18 @@ fn saving_controls(ui: &mut Ui, state: State<'_>, correction: &Correction, actio
     });
     // Last, because it comes and goes after each saving: the buttons stay where they are.
     table_hint(ui, state, actions);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_history_is_one_line() {
+        let names = ["Paint 16".to_owned(), "Erase".to_owned(), "Fill 2".to_owned()];
+        let shown = [undo_text(&[], 0), undo_text(&names[..1], 1), undo_text(&names[..2], 2), undo_text(&names, 300)];
+        let expected =
+            ["Nothing to undo", "Paint 16", "Paint 16, and 1 step before it", "Paint 16, and 299 steps before it"];
+        assert_eq!(shown, expected);
+    }
 }

@@ -174,14 +174,16 @@ pub(crate) fn item_text(text: &str) -> String {
 pub(crate) fn row_text(ui: &Ui, sign: &str, text: &str) -> String {
     let font = egui::TextStyle::Button.resolve(ui.style());
     let start = format!("{sign}  ");
-    let available = ui.available_width() - 2.0 * ui.spacing().button_padding.x;
-    let text = ui.ctx().fonts_mut(|fonts| {
-        let mut width_of = |c: char| fonts.glyph_width(&font, c);
-        let used: f32 = start.chars().map(&mut width_of).sum();
-        // One point less, because a text may be wider than its characters.
-        without_middle(text, available - used - 1.0, width_of)
-    });
+    let used: f32 = ui.ctx().fonts_mut(|fonts| start.chars().map(|c| fonts.glyph_width(&font, c)).sum());
+    let text = button_text(ui, text, &font, used);
     start + &text
+}
+
+/// Returns the text of a button that fills the available width, without its middle if it does not fit beside `used` points.
+pub(crate) fn button_text(ui: &Ui, text: &str, font: &egui::FontId, used: f32) -> String {
+    // One point less, because a text may be wider than its characters.
+    let width = ui.available_width() - 2.0 * ui.spacing().button_padding.x - used - 1.0;
+    ui.ctx().fonts_mut(|fonts| without_middle(text, width, |c| fonts.glyph_width(font, c)))
 }
 
 /// Returns the text without its middle if it is wider than `width`; `width_of` returns the width of a character.

@@ -56,6 +56,18 @@ pub struct Marks {
 /// Points are drawn in slices up to this many voxels away.
 const NEAR_SLICES: f64 = 0.75;
 
+/// Where egui keeps whether a menu or a list was open when the frame began.
+fn open_popup() -> egui::Id {
+    egui::Id::new("popup that is open as the frame begins")
+}
+
+/// Keeps whether a menu or a list is open: the click that closes it draws nothing. Called before any of them is drawn, since it
+/// may be closed in this frame.
+pub(crate) fn note_open_popup(ctx: &egui::Context) {
+    let is_open = egui::Popup::is_any_open(ctx);
+    ctx.data_mut(|data| data.insert_temp(open_popup(), is_open));
+}
+
 /// Pointer events with the primary button pressed. While the space bar is held, dragging pans instead.
 pub(super) fn pointer_events(
     ui: &Ui,
@@ -64,7 +76,8 @@ pub(super) fn pointer_events(
     view: Orientation,
     at: impl Fn(Pos2) -> [f64; 3],
 ) -> Vec<PointerEvent> {
-    let over = response.contains_pointer();
+    let closes_popup = ui.ctx().data(|data| data.get_temp(open_popup())).unwrap_or(false);
+    let over = response.contains_pointer() && !closes_popup;
     let mut events = Vec::new();
     let mut put = |phase, pos| events.push(PointerEvent { phase, zyx: at(pos), view });
     ui.input(|i| {

@@ -9,7 +9,7 @@ mod timeline;
 mod training;
 
 use super::bars::make_room;
-use super::{frame, icon_button, seconds, weak};
+use super::{button_text, frame, icon_button, seconds, weak};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::documents::DocumentsAction;
@@ -332,7 +332,8 @@ fn run_row(ui: &mut Ui, profiler: &mut ProfilerPanel, run: ShownRun<'_>, shown: 
             ui.label(RichText::new(&time).weak().size(12.0));
             ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
                 let is_shown = Some(run.id()) == shown;
-                let title = RichText::new(run.title()).size(12.5);
+                let font = egui::FontId::proportional(12.5);
+                let title = RichText::new(button_text(ui, run.title(), &font, 0.0)).font(font);
                 let response = ui.add(egui::Button::selectable(is_shown, title).truncate());
                 let name = format!("{}  {time}", run.title());
                 response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::Button, true, is_shown, &name));
