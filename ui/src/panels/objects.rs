@@ -70,6 +70,15 @@ fn title(column: &str) -> String {
     }
 }
 
+/// Returns the title of a column as its heading, where the unit would be cut off after a long title. The tooltip has the whole
+/// title.
+fn short_title(column: &str) -> String {
+    match ObjectColumn::from_name(column) {
+        Some(ObjectColumn::EquivalentDiameterUm) => "Eq. diameter µm".to_owned(),
+        _ => title(column),
+    }
+}
+
 /// Returns the tooltip of a column.
 fn column_hint(column: &str) -> String {
     match ObjectColumn::from_name(column) {
@@ -262,7 +271,8 @@ fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool
                             _ => "",
                         };
                         let name = title(&results.columns[*column]);
-                        let text = RichText::new(format!("{arrow} {name}")).strong().size(12.0);
+                        let shown = short_title(&results.columns[*column]);
+                        let text = RichText::new(format!("{arrow} {shown}")).strong().size(12.0);
                         let response = ui.add(egui::Button::new(text).frame(false).truncate());
                         response.widget_info(|| {
                             egui::WidgetInfo::labeled(egui::WidgetType::Button, true, format!("Sort by {name}"))
@@ -452,6 +462,21 @@ mod tests {
         assert_eq!(shown(VoxelSize::new_um(2.0, 1.0, 1.0)), (2, [5, 4, 10], Some(7)));
         let middle = (2, [5, 5, 10], Some(7));
         assert_eq!([VoxelSize::default(), VoxelSize::new_um(0.5, 0.25, 0.25)].map(shown), [middle; 2]);
+    }
+
+    #[test]
+    fn headings_of_the_first_columns_fit_into_them() {
+        let ctx = egui::Context::default();
+        theme::install(&ctx);
+        let _ = ctx.run_ui(egui::RawInput::default(), |ui| {
+            for column in FIRST {
+                let text = egui::WidgetText::from(RichText::new(short_title(column.name())).strong().size(12.0));
+                let font = egui::TextStyle::Button;
+                let width = text.into_galley(ui, Some(egui::TextWrapMode::Extend), f32::INFINITY, font).size().x;
+                assert!(width < MEASUREMENT_WIDTH - 4.0, "{}: {width}", short_title(column.name()));
+            }
+        });
+        assert_eq!(column_hint(ObjectColumn::EquivalentDiameterUm.name()), "Equivalent diameter µm");
     }
 
     #[test]
