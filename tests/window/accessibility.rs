@@ -275,6 +275,19 @@ fn the_last_item_of_a_menu_is_within_reach_in_a_low_window() {
 }
 
 #[test]
+fn no_item_of_a_menu_takes_two_lines_in_a_low_window() {
+    let mut fixture = Fixture::new();
+    fixture.window.set_size(egui::vec2(640.0, 480.0));
+    fixture.window.run_steps(4);
+    fixture.click("File");
+    fixture.window.run_steps(10);
+    for item in ["Save picture…", "Compare with ground truth…"] {
+        let heights: Vec<f32> = fixture.window.query_all_by_label(item).map(|node| node.rect().height()).collect();
+        assert!(!heights.is_empty() && heights.iter().all(|height| *height < 30.0), "{item}: {heights:?}");
+    }
+}
+
+#[test]
 fn recent_files_are_within_reach_in_a_low_window() {
     let mut fixture = Fixture::with(|folder| {
         let files: Vec<_> = (0..5).map(|n| folder.join(format!("recent {n}.tif"))).collect();

@@ -199,7 +199,8 @@ fn command_button(ui: &mut Ui, state: State<'_>, command: Command, actions: &mut
         Some(false) => icon::SQUARE,
         None => command.icon(),
     };
-    let mut button = egui::Button::new(format!("{sign}   {title}"));
+    // A wide item widens the menu, also where a scroll bar takes a part of it.
+    let mut button = egui::Button::new(format!("{sign}   {title}")).wrap_mode(egui::TextWrapMode::Extend);
     if let Some(shortcut) = command.shortcut() {
         button = button.shortcut_text(keys_text(ui.ctx(), &shortcut));
     }
