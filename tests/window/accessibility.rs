@@ -169,6 +169,14 @@ fn a_disabled_button_says_why_it_is_disabled() {
 }
 
 #[test]
+fn the_state_of_the_engine_says_what_it_is() {
+    let mut fixture = Fixture::new();
+    fixture.until("the engine", |w| sees(w, "engine ready"));
+    fixture.window.get_by_label("engine ready").hover();
+    fixture.until("the tooltip", |w| sees(w, "The engine is the process that runs jobs"));
+}
+
+#[test]
 fn disabled_buttons_for_converting_and_scoring_say_why_they_are_disabled() {
     let mut fixture = Fixture::new();
     fixture.window.run_steps(3);

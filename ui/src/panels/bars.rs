@@ -371,7 +371,8 @@ fn engine_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             (text, theme::good(ui.visuals()))
         }
     };
-    ui.label(RichText::new(text).size(12.0));
+    let hint = "The engine is the process that runs jobs: its device during a job, and the memory that it uses";
+    ui.label(RichText::new(text).size(12.0)).on_hover_text(hint);
     ui.label(RichText::new(icon::CIRCLE).size(10.0).color(color));
     if engine == Some(WorkerState::Dead) && ui.small_button("Restart engine").clicked() {
         actions.send(JobsAction::RestartEngine);
