@@ -1,5 +1,6 @@
 //! The Objects panel: table and plots of measurements, linked to the image.
 
+use super::axis_marks::{count_marks, x_marks, y_marks};
 use super::{labeled_choice, named_button, weak, x_axis, y_axis};
 use crate::action::Actions;
 use crate::command::Command;
@@ -361,6 +362,8 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, panel: &mu
         .allow_scroll(false)
         .custom_x_axes(x_axis(title(&results.columns[column])))
         .custom_y_axes(y_axis("Objects"))
+        .x_grid_spacer(x_marks)
+        .y_grid_spacer(count_marks)
         .show(ui, |plot| plot.bar_chart(BarChart::new("objects", bars)));
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let mut sorted = values;
@@ -381,6 +384,8 @@ fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, panel: &mu
         .allow_scroll(false)
         .custom_x_axes(x_axis(title(&results.columns[x])))
         .custom_y_axes(y_axis(title(&results.columns[y])))
+        .x_grid_spacer(x_marks)
+        .y_grid_spacer(y_marks)
         .show(ui, |plot| {
             let finite: Vec<[f64; 2]> = points.iter().copied().filter(|p| p.iter().all(|v| v.is_finite())).collect();
             plot.points(Points::new("objects", PlotPoints::from(finite)).radius(2.5).color(crate::theme::ACCENT));

@@ -4,6 +4,7 @@ use super::start::device_and_precision;
 use super::{TrainPanel, button_row, colored, icon_text_button, page_header, primary_button, reason_against_running};
 use crate::action::Actions;
 use crate::number_text::short_number;
+use crate::panels::axis_marks::{round_distance, y_marks};
 use crate::panels::{SettingRow, capitalized, seconds, weak, wide_x_axis, y_axis};
 use crate::runs::{ShownRun, TrainingFigures, rate_text};
 use crate::state::State;
@@ -32,8 +33,6 @@ const BESIDE_FROM: f32 = 780.0;
 const SHOWN_NOTES: usize = 60;
 /// Number of loss points that the displayed figures average over.
 const RECENT: usize = 20;
-/// Maximum number of distances between the marks of a vertical axis.
-const MOST_MARKS: f64 = 6.0;
 
 /// Means over the newest points: loss, seconds per step, and the share of that time spent waiting for data.
 fn recent(run: &TrainingRun) -> Option<(f64, f64, f64)> {
@@ -378,7 +377,7 @@ pub(super) fn fixed_plot<'a>(name: &str, x_label: &str) -> Plot<'a> {
         .include_x(0.0)
         .custom_y_axes(y_axis(""))
         .y_axis_min_width(36.0)
-        .y_grid_spacer(value_marks)
+        .y_grid_spacer(y_marks)
         .custom_x_axes(wide_x_axis(x_label))
 }
 
@@ -458,28 +457,9 @@ fn smoothed(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
         .collect()
 }
 
-/// The distance with one digit of 1, 2 or 5 that is not smaller than `rough`.
-fn round_distance(rough: f64) -> f64 {
-    let decade = 10f64.powf(rough.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * decade).find(|d| *d >= rough).unwrap_or(rough)
-}
-
 /// Distance between axis marks that gives three or four marks up to `end`.
 fn mark_distance(end: f64) -> f64 {
     round_distance((end / 4.0).max(1.0)).max(1.0)
-}
-
-/// Marks of a vertical axis, of which at least three have a label. By default, only those at powers of 10 have one if the
-/// others are close to each other: on an axis from 0 to 0.9, only 0.
-fn value_marks(input: GridInput) -> Vec<GridMark> {
-    let (low, high) = input.bounds;
-    let distance = round_distance((high - low) / MOST_MARKS);
-    if !distance.is_normal() {
-        return Vec::new();
-    }
-    let (first, last) = ((low / distance).ceil() as i64, (high / distance).floor() as i64);
-    let marks = (first..=last).take(MOST_MARKS as usize + 1);
-    marks.map(|i| GridMark { value: i as f64 * distance, step_size: distance }).collect()
 }
 
 /// Formats 10 to the power of `v`.
@@ -524,19 +504,6 @@ mod tests {
         assert_eq!(smooth.len(), 100);
         assert!(smooth.iter().skip(4).take(90).all(|p| (p[1] - 2.0).abs() < 0.3));
         assert!(smoothed(&[]).is_empty());
-    }
-
-    #[test]
-    fn vertical_axes_have_several_round_marks() {
-        let marks = |low, high| -> Vec<String> {
-            let marks = value_marks(GridInput { bounds: (low, high), base_step_size: 0.01 });
-            marks.iter().map(|mark| short_number(mark.value)).collect()
-        };
-        assert_eq!(marks(-0.05, 1.05), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
-        assert_eq!(marks(-0.01, 0.93), ["0", "0.2", "0.4", "0.6", "0.8"]);
-        assert_eq!(marks(-0.1, 2.2), ["0", "0.5", "1", "1.5", "2"]);
-        assert_eq!(marks(930.0, 980.0), ["930", "940", "950", "960", "970", "980"]);
-        assert!(marks(1.0, 1.0).is_empty() && marks(0.0, f64::INFINITY).is_empty());
     }
 
     #[test]

@@ -1,0 +1,70 @@
+//! Marks of the axes of plots. By default, only marks at powers of 10 have a label where the others are close to each other: on
+//! an axis from 0 to 0.9, only 0.
+
+use egui_plot::{GridInput, GridMark};
+
+/// Maximum number of distances between the marks of a vertical axis.
+const MOST_Y: f64 = 6.0;
+
+/// Maximum number of distances between the marks of a horizontal axis, whose labels are beside each other.
+const MOST_X: f64 = 4.0;
+
+/// The distance with one digit of 1, 2 or 5 that is not smaller than `rough`.
+pub(crate) fn round_distance(rough: f64) -> f64 {
+    let decade = 10f64.powf(rough.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * decade).find(|d| *d >= rough).unwrap_or(rough)
+}
+
+/// Marks of a horizontal axis.
+pub(crate) fn x_marks(input: GridInput) -> Vec<GridMark> {
+    marks(input, MOST_X, 0.0)
+}
+
+/// Marks of a vertical axis.
+pub(crate) fn y_marks(input: GridInput) -> Vec<GridMark> {
+    marks(input, MOST_Y, 0.0)
+}
+
+/// Marks of a vertical axis of numbers of objects.
+pub(crate) fn count_marks(input: GridInput) -> Vec<GridMark> {
+    marks(input, MOST_Y, 1.0)
+}
+
+/// At most `most` distances between marks at round values, which are at least `least` apart.
+fn marks(input: GridInput, most: f64, least: f64) -> Vec<GridMark> {
+    let (low, high) = input.bounds;
+    let distance = round_distance((high - low) / most).max(least);
+    if !distance.is_normal() {
+        return Vec::new();
+    }
+    let (first, last) = ((low / distance).ceil() as i64, (high / distance).floor() as i64);
+    let marks = (first..=last).take(most as usize + 1);
+    marks.map(|i| GridMark { value: i as f64 * distance, step_size: distance }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::number_text::short_number;
+
+    fn shown(marks: fn(GridInput) -> Vec<GridMark>, low: f64, high: f64) -> Vec<String> {
+        let marks = marks(GridInput { bounds: (low, high), base_step_size: 0.01 });
+        marks.iter().map(|mark| short_number(mark.value)).collect()
+    }
+
+    #[test]
+    fn axes_have_several_round_marks() {
+        assert_eq!(shown(y_marks, -0.05, 1.05), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
+        assert_eq!(shown(y_marks, -0.01, 0.93), ["0", "0.2", "0.4", "0.6", "0.8"]);
+        assert_eq!(shown(y_marks, -0.1, 2.2), ["0", "0.5", "1", "1.5", "2"]);
+        assert_eq!(shown(y_marks, 930.0, 980.0), ["930", "940", "950", "960", "970", "980"]);
+        assert_eq!(shown(x_marks, -10.0, 1450.0), ["0", "500", "1000"]);
+        assert!(shown(y_marks, 1.0, 1.0).is_empty() && shown(y_marks, 0.0, f64::INFINITY).is_empty());
+    }
+
+    #[test]
+    fn marks_of_numbers_of_objects_are_integers() {
+        assert_eq!(shown(count_marks, 0.0, 2.1), ["0", "1", "2"]);
+        assert_eq!(shown(count_marks, 0.0, 14.7), ["0", "5", "10"]);
+    }
+}
