@@ -75,7 +75,7 @@ fn title(column: &str) -> String {
 /// title.
 fn short_title(column: &str) -> String {
     match ObjectColumn::from_name(column) {
-        Some(ObjectColumn::EquivalentDiameterUm) => "Eq. diameter µm".to_owned(),
+        Some(ObjectColumn::EquivalentDiameterUm) => "Diameter µm".to_owned(),
         _ => title(column),
     }
 }
@@ -478,7 +478,8 @@ mod tests {
                 let text = egui::WidgetText::from(RichText::new(short_title(column.name())).strong().size(12.0));
                 let font = egui::TextStyle::Button;
                 let width = text.into_galley(ui, Some(egui::TextWrapMode::Extend), f32::INFINITY, font).size().x;
-                assert!(width < MEASUREMENT_WIDTH - 4.0, "{}: {width}", short_title(column.name()));
+                // Beside the arrow of a sorted column.
+                assert!(width < MEASUREMENT_WIDTH - 20.0, "{}: {width}", short_title(column.name()));
             }
         });
         assert_eq!(column_hint(ObjectColumn::EquivalentDiameterUm.name()), "Equivalent diameter µm");
