@@ -34,7 +34,10 @@ fn a_settings_file_is_loaded_changed_and_saved_for_the_command_line() {
     fixture.type_into("Single setting", "ema=0.5");
     fixture.window.key_press(Key::Enter);
     let has = |used: &[String], text: &str| used.iter().any(|setting| setting == text);
-    fixture.until("the setting", |w| has(&w.state().wizard().plan.further.used, "ema=0.5"));
+    fixture.until("the setting", |w| {
+        assert!(w.query_by_label("Tune settings").is_some(), "it stays in its place while the data are checked again");
+        has(&w.state().wizard().plan.further.used, "ema=0.5")
+    });
     fixture.type_into("Single setting", "color=red");
     fixture.click("Set");
     fixture.until("the reason", |w| sees(w, "The setting was not changed"));

@@ -204,7 +204,7 @@ impl FileBrowser {
         let fits = |e: &&Entry| match self.spec.choice {
             _ if e.is_folder => true,
             Choice::Folder => false,
-            _ => self.all_files || self.spec.fits(&e.name) || e.name.to_lowercase().ends_with(".zarr"),
+            _ => self.all_files || self.spec.fits(&e.name),
         };
         self.entries.iter().filter(fits).filter(|e| e.name.to_lowercase().contains(&filter)).collect()
     }

@@ -120,15 +120,18 @@ impl DialogSpec {
         }
     }
 
-    /// Whether a file has one of the extensions. Among stacks, the only JSON files are descriptions of OME-Zarr folders; those to
-    /// be opened also include provenance records.
+    /// Whether a file has one of the extensions. Stacks include OME-Zarr folders, and the only JSON files among them are
+    /// descriptions of such folders; those to be opened also include provenance records.
     pub(crate) fn fits(&self, name: &str) -> bool {
         let name = name.to_lowercase();
         let takes_stacks = EXTENSIONS.iter().all(|extension| self.extensions.contains(extension));
-        self.extensions.iter().any(|extension| match takes_stacks && ZARR_EXTENSIONS.contains(extension) {
-            true => name == ZARR_METADATA || (self.request == FileRequest::Stacks && is_record_name(Path::new(&name))),
-            false => name.ends_with(&format!(".{extension}")),
-        })
+        (takes_stacks && name.ends_with(".zarr"))
+            || self.extensions.iter().any(|extension| match takes_stacks && ZARR_EXTENSIONS.contains(extension) {
+                true => {
+                    name == ZARR_METADATA || (self.request == FileRequest::Stacks && is_record_name(Path::new(&name)))
+                }
+                false => name.ends_with(&format!(".{extension}")),
+            })
     }
 }
 
@@ -233,13 +236,15 @@ mod tests {
     #[test]
     fn extensions_are_compared_in_any_case() {
         let spec = DialogSpec::new(FileRequest::Stacks, None, String::new());
-        assert!(spec.fits("A.TIF") && spec.fits("b.nii.gz") && spec.fits("net.onnx"));
+        assert!(spec.fits("A.TIF") && spec.fits("b.nii.gz") && spec.fits("net.onnx") && spec.fits("c.Zarr"));
         assert!(!spec.fits("notes.txt") && !spec.fits("tif"));
         assert!(spec.fits("zarr.json") && spec.fits("cells_provenance.json") && !spec.fits("cells.json"));
         let spec = DialogSpec::new(FileRequest::ConvertFiles, None, String::new());
         assert!(spec.fits("zarr.json") && !spec.fits("cells_provenance.json"));
         let spec = DialogSpec::new(FileRequest::Run, None, String::new());
         assert!(spec.fits("cells.json"));
+        let spec = DialogSpec::new(FileRequest::TrainingSettings, None, String::new());
+        assert!(spec.fits("a.toml") && !spec.fits("c.zarr"));
         let spec = DialogSpec::new(FileRequest::StartModel, None, String::new());
         assert!(spec.fits("net.zip") && spec.fits("rdf.yaml") && spec.fits("net.ckpt") && !spec.fits("a.tif"));
     }

@@ -12,7 +12,7 @@ use crate::state::State;
 use crate::theme;
 use crate::training::plan::MINUTES;
 use crate::training::start::incompatibility;
-use crate::training::{NEW_NETWORK, TrainingAction, Wizard};
+use crate::training::{Check, NEW_NETWORK, TrainingAction, Wizard};
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::Preset;
 use cytoscope_pipeline::cards::ModelCard;
@@ -86,8 +86,13 @@ pub(super) fn start_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         actions.send(TrainingAction::WithoutInt8(without_int8));
     }
     compare_precision(ui, state, actions);
-    if state.jobs.has_engine() && wizard.is_usable() && tune_button(ui, state, TUNE_HINT, actions) {
-        actions.send(TrainingAction::Tune);
+    let is_checked = matches!(wizard.check, Check::Done(_) | Check::Failed(_));
+    if state.jobs.has_engine() && (wizard.is_usable() || !is_checked) {
+        // While data are checked again, the button stays in its place.
+        let enabled = wizard.is_usable() || state.jobs.tuning().is_some();
+        if ui.add_enabled_ui(enabled, |ui| tune_button(ui, state, TUNE_HINT, actions)).inner {
+            actions.send(TrainingAction::Tune);
+        }
     }
     options_section(ui, wizard, actions);
     search_section(ui, state, actions);
