@@ -187,6 +187,13 @@ pub(crate) fn frame_focused_field(ctx: &egui::Context) {
     painter.rect_stroke(rect, CORNER_RADIUS, Stroke::new(1.5, ACCENT), egui::StrokeKind::Inside);
 }
 
+/// Draws a frame around a widget that has none of its own while it has the focus, such as a title in the menu bar.
+pub(crate) fn frame_focused(ui: &egui::Ui, response: &egui::Response) {
+    if response.has_focus() {
+        ui.painter().rect_stroke(response.rect, CORNER_RADIUS, Stroke::new(1.5, ACCENT), egui::StrokeKind::Inside);
+    }
+}
+
 /// Gives checkboxes and radio buttons an outline and the background of fields, so that those that are not chosen do not look
 /// disabled.
 fn outline_boxes(visuals: &mut Visuals) {
@@ -374,6 +381,25 @@ mod tests {
             assert_eq!(ui.visuals().widgets, before);
         });
         assert!(matches!(heights[..], [field, button] if (field - button).abs() <= 1.0), "{heights:?}");
+    }
+
+    #[test]
+    fn a_title_in_the_menu_bar_has_a_frame_while_it_has_the_focus() {
+        let ctx = egui::Context::default();
+        install(&ctx);
+        let is_framed = |has_focus: bool| {
+            let output = ctx.run_ui(egui::RawInput::default(), |ui| {
+                let title = ui.button("File");
+                if has_focus {
+                    title.request_focus();
+                }
+                frame_focused(ui, &title);
+            });
+            let is_frame = |shape: &egui::Shape| matches!(shape, egui::Shape::Rect(rect) if rect.stroke.color == ACCENT);
+            output.shapes.iter().any(|clipped| is_frame(&clipped.shape))
+        };
+        assert!(!is_framed(false));
+        assert!(is_framed(true));
     }
 
     #[test]

@@ -232,6 +232,7 @@ pub(super) fn top_bar(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             let mut menus = Vec::with_capacity(MENUS.len());
             for (name, commands) in MENUS {
                 let drawn = ui.menu_button(name, |ui| menu(ui, state, commands, actions));
+                theme::frame_focused(ui, &drawn.response);
                 let popup = Popup::default_response_id(&drawn.response);
                 menus.push(DrawnMenu { title: drawn.response.id, popup, items: drawn.inner });
             }
