@@ -395,7 +395,8 @@ mod tests {
                 }
                 frame_focused(ui, &title);
             });
-            let is_frame = |shape: &egui::Shape| matches!(shape, egui::Shape::Rect(rect) if rect.stroke.color == ACCENT);
+            let is_frame =
+                |shape: &egui::Shape| matches!(shape, egui::Shape::Rect(rect) if rect.stroke.color == ACCENT);
             output.shapes.iter().any(|clipped| is_frame(&clipped.shape))
         };
         assert!(!is_framed(false));
