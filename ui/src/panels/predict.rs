@@ -400,7 +400,7 @@ fn refine(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Acti
     let unit = state.jobs.length_unit(document, state.settings());
     let longest = match unit {
         DiameterUnit::Um => ["Smooth shapes (µm)", "Min. volume (µm³)"],
-        _ => ["Smooth shapes (voxels)", "Min. volume (voxels)"],
+        DiameterUnit::Voxels => ["Smooth shapes (voxels)", "Min. volume (voxels)"],
     };
     with_aligned_sliders(ui, &longest, |ui| controls(ui, &mut options, &usual, unit));
     let changed = options != before;
