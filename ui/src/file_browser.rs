@@ -23,7 +23,7 @@ const ROW_HEIGHT: f32 = 24.0;
 /// Maximum height of the list in points.
 const LIST_HEIGHT: f32 = 320.0;
 /// Height of the dialog above and below its list, in points.
-const AROUND_LIST: f32 = 230.0;
+const AROUND_LIST: f32 = 236.0;
 
 /// A file or folder in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]

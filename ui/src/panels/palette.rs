@@ -12,7 +12,7 @@ use eframe::egui::{self, Align2, Key, RichText, Ui, vec2};
 const LIST_HEIGHT: f32 = 380.0;
 
 /// Height of the palette above and below its list, and of the window above the palette, in points.
-const AROUND_LIST: f32 = 190.0;
+const AROUND_LIST: f32 = 196.0;
 
 /// State that the palette keeps between frames.
 #[derive(Debug, Default)]
