@@ -178,6 +178,27 @@ fn images_that_a_later_prediction_leaves_out_of_a_folder_are_kept() {
 }
 
 #[test]
+fn images_that_a_later_prediction_leaves_out_of_a_zip_are_kept() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("12,40,50", 4);
+    // The same results are replaced.
+    for _ in 0..2 {
+        fixture.run(&predict(&raw, "r.ozx", &[])).ok();
+        assert!(!fixture.path("r.ozx.before-1").exists());
+    }
+    let whole = fixture.bytes("r.ozx");
+    let text = fixture.run(&predict(&raw, "r.ozx", &["--outputs", "maps"])).ok().stdout;
+    assert!(text.contains("r.ozx.before-1"), "{text}");
+    assert!(fixture.bytes("r.ozx.before-1") == whole, "it has the labels");
+    let maps = fixture.bytes("r.ozx");
+    let text = fixture.run(&predict(&raw, "r.ozx", &["--outputs", "labels"])).ok().stdout;
+    assert!(text.contains("r.ozx.before-2"), "{text}");
+    assert!(fixture.bytes("r.ozx.before-2") == maps);
+    let text = fixture.run(&predict(&raw, "r.ozx", &["--outputs", "labels"])).ok().stdout;
+    assert!(!text.contains("before-3") && fixture.leftovers().is_empty(), "{text}");
+}
+
+#[test]
 fn a_folder_of_results_is_replaced_only_while_it_is_unchanged() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("12,40,50", 4);

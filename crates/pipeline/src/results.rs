@@ -9,7 +9,7 @@
 use crate::job_record::{is_record_name, record_lists_result};
 use crate::predict::zarr::FOLDER_KIND;
 use crate::{Context, JobError, provenance};
-use cytoscope_formats::is_zarr_folder;
+use cytoscope_formats::{FileFormat, OpenOptions, is_zarr_folder, is_zarr_zip_name, open};
 use cytoscope_storage::folder::{Replaced, check_finished_while, finished_content_while, move_aside, move_back};
 use cytoscope_storage::partial_folder::FinishedFolder;
 use cytoscope_storage::read::open_regular;
@@ -118,7 +118,8 @@ impl Publication {
 
     /// Renames the files to their final names. Existing files that were checked before are overwritten; a file that
     /// another program created meanwhile is moved aside, unless overwriting is allowed. A folder that is not an unchanged
-    /// earlier result is always moved aside. Call this after a record lists the new files.
+    /// earlier result is always moved aside, and so is an earlier result in OME-Zarr with images that the new one leaves out.
+    /// Call this after a record lists the new files.
     ///
     /// Returns the new paths of files and folders that were moved aside.
     pub(crate) fn publish(self, overwrite: Overwrite) -> Result<Vec<PathBuf>, JobError> {
@@ -148,8 +149,13 @@ impl Publication {
         }
         for file in self.files {
             let path = file.target().to_owned();
-            let is_foreign = std::fs::symlink_metadata(&path).is_ok() && !is_own(&path);
-            let moved = if overwrite == Overwrite::Refuse && is_foreign { Some(move_aside(&path)?) } else { None };
+            let is_kept = std::fs::symlink_metadata(&path).is_ok()
+                && if is_own(&path) {
+                    zip_leaves_out_images(&path, file.path())
+                } else {
+                    overwrite == Overwrite::Refuse
+                };
+            let moved = if is_kept { Some(move_aside(&path)?) } else { None };
             if let Err(error) = file.publish() {
                 moved.iter().for_each(|aside| move_back(aside, &path));
                 return Err(StorageError::io(&path, "finishing the file")(error).into());
@@ -177,12 +183,24 @@ fn leaves_out_images(old: &Path, new: &Path) -> bool {
     (has_labels(old) && !has_labels(new)) || is_float(old).is_some_and(|was_float| Some(was_float) != is_float(new))
 }
 
+/// Like [`leaves_out_images`], for an OME-Zarr in one zip file and the unpublished file that would replace it.
+fn zip_leaves_out_images(old: &Path, new: &Path) -> bool {
+    if !is_zarr_zip_name(old) {
+        return false;
+    }
+    let read = |path: &Path| -> Option<(usize, bool)> {
+        let image = open(path, &OpenOptions::default()).ok()?;
+        let meta = image.meta();
+        (meta.format == FileFormat::OmeZarr).then(|| (meta.series_count, meta.dtype.is_float()))
+    };
+    let (Some((images, was_float)), Some((new_images, is_float))) = (read(old), read(new)) else { return false };
+    images > new_images || was_float != is_float
+}
+
 /// Returns the note about a file or folder that was moved aside.
 pub(crate) fn moved_aside_note(path: &Path) -> String {
-    if path.is_dir() {
-        return format!("a folder with the name of a result existed; it was moved to {}", path.display());
-    }
-    format!("a file with the name of a result was created during the job; it was moved to {}", path.display())
+    let kind = if path.is_dir() { "folder" } else { "file" };
+    format!("a {kind} with the name of a result existed; it was moved to {}", path.display())
 }
 
 /// Refuses to replace a folder, unless it is an unchanged OME-Zarr folder of an earlier prediction or `overwrite` allows it:
