@@ -4,15 +4,15 @@
 use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption};
-use super::{eprint_line, parse_um, print, progress};
+use super::{eprint_json, eprint_line, parse_um, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::{Compression, SeriesChoice};
-use cytoscope_pipeline::{ConvertJob, ConvertedSeries, JobError, JobErrorKind};
+use cytoscope_pipeline::{ConvertJob, ConvertedSeries, Event, JobError, JobErrorKind};
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;
 use cytoscope_volume::Axes;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub(crate) struct Convert {
@@ -119,7 +119,7 @@ impl Convert {
                 written().for_each(|output| print(&format!("wrote {}", output.display())));
                 run.print_records();
             }
-            return finish(all);
+            return finish(all, self.report.json_progress.then_some(job.input.as_path()));
         }
         let ((), run) = measurement.finish(job.run(&context), 0)?;
         if self.report.json {
@@ -148,8 +148,9 @@ fn convert_report(all: &[ConvertedSeries]) -> ConvertReport {
     ConvertReport::All { outputs, failed }
 }
 
-/// Fails if any series could not be converted, with the kind of the first failure, or lack of resources if there is any.
-fn finish(all: Vec<ConvertedSeries>) -> Outcome {
+/// Fails if any series could not be converted, with the kind of the first failure, or lack of resources if there is any. With
+/// the path of the input, each failure is reported as a JSON line.
+fn finish(all: Vec<ConvertedSeries>, json_input: Option<&Path>) -> Outcome {
     let count = all.len();
     let failed: Vec<(usize, JobError)> =
         all.into_iter().filter_map(|one| Some((one.series, one.result.err()?))).collect();
@@ -157,7 +158,14 @@ fn finish(all: Vec<ConvertedSeries>) -> Outcome {
     let kind = kinds().find(|kind| *kind == JobErrorKind::OutOfResources).or_else(|| kinds().next());
     let Some(kind) = kind else { return Ok(()) };
     for (series, error) in &failed {
-        eprint_line(&format!("failed: series {series}: {error}"));
+        match json_input {
+            None => eprint_line(&format!("failed: series {series}: {error}")),
+            Some(input) => eprint_json(&Event::Failed {
+                input: input.to_owned(),
+                reason: format!("series {series}: {error}"),
+                names_input: error.names(input),
+            }),
+        }
     }
     Err(Failure::new(kind, format!("{} of {count} series could not be converted", failed.len())))
 }

@@ -128,8 +128,8 @@ enum Command {
 /// Parses the arguments, runs the command, and reports a failure as a message on stderr and an exit code.
 pub fn main() -> ExitCode {
     let (words, leading_verbose) = take_leading_verbose(std::env::args_os().collect());
-    let arguments = match parse(words) {
-        Ok(arguments) => arguments,
+    let (arguments, json_progress) = match parse(words) {
+        Ok(parsed) => parsed,
         Err(error) => return print_usage(error),
     };
     // Probe processes do not log: they are short-lived and may crash.
@@ -137,7 +137,7 @@ pub fn main() -> ExitCode {
     let _log = (!is_probe).then(|| log::start(arguments.verbose || leading_verbose)).flatten();
     let (version, given) = (env!("CARGO_PKG_VERSION"), std::env::args_os().skip(1).collect::<Vec<_>>());
     tracing::info!(version, pid = std::process::id(), ?given, "started");
-    let json_error = arguments.json_error;
+    let json_error = arguments.json_error || json_progress;
     let checked = refuse_other_encodings().and_then(|()| refuse_standard_streams()).and_then(|()| refuse_home_sign());
     let outcome = checked.and_then(|()| match arguments.command {
         None => window::open(arguments.files, arguments.shell),
@@ -147,10 +147,20 @@ pub fn main() -> ExitCode {
     exit_code(outcome, json_error)
 }
 
-/// Parses the words of the command line.
-fn parse(words: Vec<OsString>) -> Result<Arguments, clap::Error> {
+/// Parses the words of the command line, and returns whether the command reports its progress as JSON lines.
+fn parse(words: Vec<OsString>) -> Result<(Arguments, bool), clap::Error> {
     let mut matches = allow_negative_numbers(Arguments::command()).try_get_matches_from(words)?;
-    Arguments::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut Arguments::command()))
+    let json_progress = has_json_progress(&matches);
+    let arguments =
+        Arguments::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut Arguments::command()))?;
+    Ok((arguments, json_progress))
+}
+
+/// Returns whether `--json-progress` is given to a command or its subcommand.
+fn has_json_progress(matches: &clap::ArgMatches) -> bool {
+    // Commands without the option have no such argument.
+    let is_given = matches.try_get_one::<bool>("json_progress").ok().flatten().copied().unwrap_or(false);
+    is_given || matches.subcommand().is_some_and(|(_, matches)| has_json_progress(matches))
 }
 
 /// Reads `-1` after an option as its value, also in subcommands, so that the error says what the option expects. That is not

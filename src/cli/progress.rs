@@ -2,7 +2,7 @@
 
 use super::failed_inputs::InputEvents;
 use super::{eprint_json, eprint_line, note_line, signals};
-use cytoscope_pipeline::{CancelToken, Context, Event, ProgressStage, ProgressUnit, StageProgress};
+use cytoscope_pipeline::{CancelToken, Context, Event, Note, ProgressStage, ProgressUnit, StageProgress};
 use cytoscope_profile::{Recorder, time_text};
 use cytoscope_train::{TrainEvent, ValidationPoint};
 use indicatif::{HumanDuration, HumanFloatCount, ProgressBar, ProgressStyle};
@@ -94,10 +94,20 @@ pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder
             std::process::exit(5);
         }
         token.cancel();
-        eprint_line("canceling: finishing the current tile or step first (press Ctrl-C again to stop at once)");
+        let text = "canceling: finishing the current tile or step first (press Ctrl-C again to stop at once)";
+        if json_lines {
+            eprint_json(&Event::Note(Note::info(text)));
+        } else {
+            eprint_line(text);
+        }
     });
     if let Err(error) = handler {
-        eprint_line(&format!("note: Ctrl-C will stop the program without removing unfinished files ({error})"));
+        let note = Note::info(format!("Ctrl-C will stop the program without removing unfinished files ({error})"));
+        if json_lines {
+            eprint_json(&Event::Note(note));
+        } else {
+            eprint_line(&note_line(&note));
+        }
     }
     let display = Arc::new(Display::new(json_lines, quiet));
     let sink_display = Arc::clone(&display);

@@ -166,6 +166,31 @@ fn standard_input_and_output_are_not_taken_for_files() {
 }
 
 #[test]
+fn with_progress_as_json_lines_a_failure_is_a_json_line_too() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,32,32", 1);
+    std::fs::write(fixture.path("text.tif"), "z,y,x\n").unwrap();
+    std::fs::write(fixture.path("mine.npy"), "mine").unwrap();
+    let commands: [(i32, &str, &[&str]); 3] = [
+        (3, "bad_input", &["predict", "text.tif", "--out", "o", "--json-progress"]),
+        (2, "would_overwrite", &["convert", &raw, "mine.npy", "--json-progress"]),
+        (3, "bad_input", &["measure", "text.tif", "--out", "a.csv", "--json-progress", "--json"]),
+    ];
+    for (code, kind, words) in commands {
+        let ran = fixture.fails(code, words, &[]);
+        let read = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_default();
+        let lines: Vec<Value> = ran.stderr.lines().map(read).collect();
+        assert!(lines.iter().all(|line| line["event"].is_string()), "{}", ran.stderr);
+        let last = lines.last().unwrap();
+        assert_eq!((last["event"].as_str(), last["kind"].as_str()), (Some("error"), Some(kind)), "{last}");
+        assert!(last["message"].as_str().is_some_and(|text| text.contains(words[1]) || text.contains("mine.npy")));
+    }
+    // Without the option, it is text.
+    let ran = fixture.fails(3, &["predict", "text.tif", "--out", "o"], &["error: "]);
+    assert!(!ran.stderr.contains("\"event\""), "{}", ran.stderr);
+}
+
+#[test]
 fn a_home_sign_that_the_shell_has_not_replaced_is_not_taken_for_a_folder() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,32,32", 1);

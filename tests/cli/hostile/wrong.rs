@@ -100,6 +100,6 @@ fn a_stack_that_is_truncated_during_prediction_is_bad_input() {
     let mut rest = String::new();
     std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(3), "{rest}");
-    assert!(rest.contains("error: ") && rest.contains("large.tif"), "{rest}");
+    assert!(rest.contains(r#""event":"error""#) && rest.contains("large.tif"), "{rest}");
     assert!(fixture.names("o").is_empty(), "{:?}", fixture.names("o"));
 }
