@@ -485,16 +485,21 @@ fn positions_are_predicted_by_number_by_name_and_all_together() {
     let zips = fixture.run(&["convert", "plate.zarr", "z.zarr.zip", "--series", "all", "--json"]).json();
     assert_eq!(zips["outputs"], serde_json::json!(["z.zarr.zip", "z_s1.zarr.zip"]), "{zips:#}");
     assert_eq!(fixture.integers("z_s1.zarr.zip"), fixture.integers(&stacks[1]));
-    // A position that fails does not stop the others.
+    // If the file of a position exists, nothing is written.
     for name in ["two.tif", "two.tif_provenance.json"] {
         std::fs::remove_file(fixture.path(name)).unwrap();
     }
-    fixture.fails(2, &all, &["failed: series 1: ", "two_s1.tif", "1 of 2 series"]);
-    assert_eq!(fixture.image("two.tif"), fixture.image(&stacks[0]));
+    fixture.fails(2, &all, &["two_s1.tif already exists", "--force"]);
+    assert!(!fixture.path("two.tif").exists());
     let labels = ["--labels", "all/plate_labels.tif"];
     fixture.fails(2, &[&["convert", "plate.zarr", "l.zarr", "--series", "all"][..], &labels].concat(), &["--series N"]);
     fixture.fails(2, &predict("plate.zarr", "none", &to_tiff("B/1")), &["no series", "1 (A/1/1.zarr)"]);
     fixture.fails(2, &predict("plate.zarr", "all.zarr", &["--series", "all"]), &["one stack", "there are 2"]);
+    // A position that fails does not stop the others.
+    std::fs::write(fixture.path("plate.zarr/A/1/1.zarr/0/zarr.json"), "{").unwrap();
+    let damaged = ["convert", "plate.zarr", "three.tif", "--series", "all"];
+    fixture.fails(3, &damaged, &["failed: series 1: ", "1 of 2 series"]);
+    assert_eq!(fixture.image("three.tif"), fixture.image(&stacks[0]));
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Conversion of all series of a file, each to a file of its own.
 
 use crate::job_record::{AnyRecord, absolute, read_any, record_path, recorded};
+use crate::results::check_file;
 use crate::{Context, ConvertJob, Event, InputFailure, JobError, JobErrorKind, stack_stem};
-use cytoscope_formats::{OpenOptions, SeriesChoice, series_suffix};
+use cytoscope_formats::{OpenOptions, SeriesChoice, is_zarr_name, series_suffix};
+use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_storage::setting::{LABELS, SERIES};
 use cytoscope_storage::{Overwrite, StorageError, message};
 use std::path::{Path, PathBuf};
@@ -33,8 +35,9 @@ impl ConvertJob {
     /// converted does not stop the others.
     ///
     /// # Errors
-    /// [`JobError`] if the series cannot be listed, if labels are given for several series, or if a series other than the
-    /// first would replace what was made from another file; [`JobError::Canceled`].
+    /// [`JobError`] if the series cannot be listed, if labels are given for several series, or if the file of a series may not
+    /// be written: it exists, or a series other than the first would replace what was made from another file;
+    /// [`JobError::Canceled`].
     pub fn run_each_series(&self, context: &Context) -> Result<Vec<ConvertedSeries>, JobError> {
         let options = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         let chosen = self.series.indices_in(&self.input, &options)?;
@@ -48,6 +51,9 @@ impl ConvertJob {
             chosen.iter().map(|series| series_output(&self.output, *series)).collect::<Result<_, JobError>>()?;
         for output in outputs.iter().filter(|output| **output != self.output) {
             self.refuse_result_of_another(output)?;
+        }
+        for output in &outputs {
+            self.check_series_output(output)?;
         }
         let mut all = Vec::with_capacity(chosen.len());
         for (index, (series, output)) in chosen.iter().copied().zip(outputs).enumerate() {
@@ -107,6 +113,18 @@ impl ConvertJob {
         let Some(other) = record.inputs.first().filter(|_| !is_this) else { return Ok(()) };
         let problem = format!("was made from {}, not from a series of {}", other.path.display(), self.input.display());
         Err(StorageError::NotReplaceable { path: output.to_owned(), problem, can_force: false }.into())
+    }
+
+    /// Checks that the file or folder of a series may be written.
+    ///
+    /// # Errors
+    /// [`StorageError`] if it exists without permission to replace it, or cannot be written.
+    fn check_series_output(&self, output: &Path) -> Result<(), JobError> {
+        let inputs = [self.input.as_path()];
+        if is_zarr_name(output) {
+            return Ok(check_new_folder(output, &inputs, self.overwrite)?);
+        }
+        Ok(check_file(output, &inputs, self.overwrite)?)
     }
 
     /// Returns the report of a series that could not be converted.
@@ -175,21 +193,35 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let well = write_well(folder.path());
         let at = |name: &str| folder.path().join(name);
-        for name in ["a_s1.npy", "b.npy", "b_s1.npy"] {
-            std::fs::write(at(name), "mine").unwrap();
-        }
+        let damage = |name: &str| std::fs::write(well.join(name).join("0").join("zarr.json"), "{").unwrap();
+        damage("1.zarr");
         let run = |out: &str| conversion(&well, &at(out), SeriesChoice::All).run_chosen(&Context::default());
         let ConvertOutcome { written, failed } = run("a.npy").unwrap();
         assert_eq!(written, [at("a.npy")]);
         let [failure] = failed.as_slice() else { panic!("{failed:?}") };
-        assert_eq!((failure.series, failure.kind), (1, JobErrorKind::WouldOverwrite));
-        assert!(failure.message.starts_with("series 1 of ") && failure.message.contains("a_s1.npy already exists"));
-        assert_eq!(failure.existing.as_ref().map(|existing| existing.path.clone()), Some(at("a_s1.npy")));
-        // If nothing was written, the job fails.
-        assert_eq!(run("b.npy").unwrap_err().kind(), JobErrorKind::WouldOverwrite);
-        for name in ["a_s1.npy", "b.npy", "b_s1.npy"] {
-            assert_eq!(std::fs::read(at(name)).unwrap(), b"mine", "{name}");
+        assert_eq!((failure.series, failure.kind), (1, JobErrorKind::BadInput));
+        assert!(failure.message.starts_with("series 1 of ") && failure.existing.is_none(), "{}", failure.message);
+        // If nothing can be written, the job fails.
+        damage("0.zarr");
+        assert_eq!(run("b.npy").unwrap_err().kind(), JobErrorKind::BadInput);
+    }
+
+    #[test]
+    fn no_series_is_written_if_the_file_of_one_exists() {
+        let folder = tempfile::tempdir().unwrap();
+        let well = write_well(folder.path());
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("a_s1.npy"), "mine").unwrap();
+        std::fs::create_dir(at("b_s1.zarr")).unwrap();
+        std::fs::write(at("b_s1.zarr").join("mine.txt"), "mine").unwrap();
+        for (out, existing) in [("a.npy", "a_s1.npy"), ("b.zarr", "b_s1.zarr")] {
+            let job = conversion(&well, &at(out), SeriesChoice::All);
+            let error = job.run_chosen(&Context::default()).unwrap_err();
+            assert_eq!(error.kind(), JobErrorKind::WouldOverwrite, "{error}");
+            assert_eq!(error.existing_output().map(|output| output.path), Some(at(existing)), "{error}");
+            assert!(!at(out).exists(), "{out}");
         }
+        assert_eq!(std::fs::read(at("a_s1.npy")).unwrap(), b"mine");
     }
 
     #[test]
