@@ -45,8 +45,9 @@ impl<T: Pod> Spool<T> {
         let store = match scratch {
             Scratch::Memory => Store::Memory(Vec::new()),
             Scratch::Folder(folder) => {
-                let io = |error| JobError::Io { path: folder.to_owned(), error };
-                Store::File { file: tempfile::tempfile_in(folder).map_err(io)?, folder: folder.to_owned() }
+                let folder = named_folder(folder);
+                let io = |error| JobError::Io { path: folder.clone(), error };
+                Store::File { file: tempfile::tempfile_in(&folder).map_err(io)?, folder }
             }
         };
         Ok(Self { store, slice_len, first: 0 })
@@ -54,7 +55,7 @@ impl<T: Pod> Spool<T> {
 
     /// Returns a spool in a file in `folder`, which may already hold slices; the spool begins after the `first` ones.
     pub(crate) fn from_file(file: File, folder: &Path, slice_len: usize, first: usize) -> Self {
-        Self { store: Store::File { file, folder: folder.to_owned() }, slice_len, first }
+        Self { store: Store::File { file, folder: named_folder(folder) }, slice_len, first }
     }
 
     /// Returns the position in the store of the first value of a slice.
@@ -102,6 +103,12 @@ impl<T: Pod> Spool<T> {
     }
 }
 
+/// Returns a folder as messages name it: one without a name of its own, such as the current folder `.`, by its whole path.
+fn named_folder(folder: &Path) -> PathBuf {
+    let whole = if folder.file_name().is_none() { std::path::absolute(folder).ok() } else { None };
+    whole.unwrap_or_else(|| folder.to_owned())
+}
+
 /// Moves to the value with this number.
 fn seek<T>(file: &mut File, value: usize) -> std::io::Result<()> {
     let at = (value as u64).saturating_mul(size_of::<T>() as u64);
@@ -117,6 +124,18 @@ fn incomplete(slice: usize) -> JobError {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+
+    #[test]
+    fn messages_name_the_current_folder_by_its_whole_path() {
+        let current = std::env::current_dir().unwrap();
+        assert_eq!(named_folder(Path::new(".")), current);
+        assert_eq!(named_folder(Path::new("out")), Path::new("out"));
+        // A file that is open only for reading stands for a full disk.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut spool = Spool::<f32>::from_file(File::open(file.path()).unwrap(), Path::new("."), 2, 0);
+        let error = spool.write(0, &[1.0, 2.0]).unwrap_err();
+        assert!(error.to_string().starts_with(&current.display().to_string()), "{error}");
+    }
 
     #[test]
     fn slices_are_read_as_written_from_a_file_and_from_memory() {
