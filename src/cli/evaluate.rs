@@ -208,9 +208,8 @@ fn print_report(report: &EvaluateReport, run: MeasuredRun, as_json: bool, writte
 
 /// Returns intensity scores as text.
 fn regression_text(scores: &Regression) -> String {
-    let show = |v: Option<f64>| v.map_or_else(|| "undefined".to_owned(), |v| format!("{v:.4}"));
-    let [pearson, psnr, ssim] = [scores.pearson, scores.psnr_db, scores.ssim].map(show);
-    format!("Pearson {pearson}  PSNR {psnr} dB  SSIM {ssim}  MSE {:.4e}", scores.mse)
+    let [pearson, psnr, ssim, mse] = scores.texts();
+    format!("Pearson {pearson}  PSNR {psnr} dB  SSIM {ssim}  MSE {mse}")
 }
 
 /// Returns the lines that report the error counts, and a table of them by object size.

@@ -48,6 +48,8 @@ pub struct Matching {
 impl Matching {
     fn new(threshold: f64, tp: u64, n_true: u64, n_pred: u64, score: f64) -> Self {
         let (fp, fnn) = (n_pred - tp, n_true - tp);
+        // The sum of no IoU is -0.
+        let score = score + 0.0;
         let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
         let (t, p, n) = (tp as f64, fp as f64, fnn as f64);
         Self {
@@ -272,6 +274,11 @@ mod tests {
         assert_eq!((m[0].tp, m[0].fp, m[0].r#fn), (1, 2, 1));
         assert!((m[0].f1 - 0.4).abs() < 1e-12 && (m[0].mean_matched_score - 0.75).abs() < 1e-12);
         assert_eq!(m[1].tp, 0);
+        let pooled = Matching::pooled(&m[1..]).unwrap();
+        for unmatched in [&m[1], &pooled] {
+            let scores = [unmatched.mean_true_score, unmatched.mean_matched_score, unmatched.panoptic_quality];
+            assert!(scores.iter().all(|score| score.is_sign_positive()), "{unmatched:?}");
+        }
         assert!(overlaps.add(&[1], &[]).is_err());
     }
 

@@ -21,6 +21,22 @@ pub struct Regression {
     pub mse: f64,
 }
 
+impl Regression {
+    /// Returns Pearson's correlation, PSNR, SSIM and the mean squared difference as texts; a score that is missing, NaN or
+    /// infinite is undefined.
+    pub fn texts(&self) -> [String; 4] {
+        let finite = |score: Option<f64>| score.filter(|score| score.is_finite());
+        let text = |score: Option<f64>| match finite(score) {
+            None => "undefined".to_owned(),
+            // Rounding would leave the sign of a tiny negative score.
+            Some(score) if score.abs() < 0.000_05 => "0.0000".to_owned(),
+            Some(score) => format!("{score:.4}"),
+        };
+        let mse = finite(Some(self.mse)).map_or_else(|| "undefined".to_owned(), |mse| format!("{mse:.4e}"));
+        [text(self.pearson), text(self.psnr_db), text(self.ssim), mse]
+    }
+}
+
 /// Scores `prediction` against `truth`, both `times` volumes `[Z][Y][X]`, one after the other. Values that are not exact as
 /// 32-bit floats, such as small differences of large ones, need `f64`.
 ///
@@ -125,6 +141,17 @@ mod tests {
         for prediction in [[2.0; 4], [2.0, f32::NAN, 3.0, 4.0]] {
             assert_eq!(regression(&[1.0, 2.0, 3.0, 4.0], &prediction, 1, [1, 2, 2]).unwrap().pearson, Some(0.0));
         }
+    }
+
+    #[test]
+    fn scores_that_are_not_finite_are_undefined_and_no_text_has_a_negative_zero() {
+        let nan = regression(&[1.0, 2.0, 3.0, 4.0], &[2.0, f32::NAN, 3.0, 4.0], 1, [1, 2, 2]).unwrap();
+        assert_eq!(nan.texts(), ["0.0000", "undefined", "undefined", "undefined"]);
+        let scores =
+            Regression { pearson: Some(-0.0), psnr_db: Some(f64::INFINITY), ssim: Some(-0.000_01), mse: 0.0625 };
+        assert_eq!(scores.texts(), ["0.0000", "undefined", "0.0000", "6.2500e-2"]);
+        let scores = Regression { pearson: Some(-0.5), psnr_db: None, ssim: Some(0.25), mse: 0.0 };
+        assert_eq!(scores.texts(), ["-0.5000", "undefined", "0.2500", "0.0000e0"]);
     }
 
     /// The expected numbers were computed with NumPy from the same formulas.

@@ -229,8 +229,8 @@ pub(crate) fn scores_csv(report: &EvaluateReport) -> String {
         let pair_scores = pair.regression.iter().filter(|_| pair.channels.is_empty()).map(|scores| ("", scores));
         let channel_scores = pair.channels.iter().map(|channel| (channel.name.as_str(), &channel.regression));
         for (channel, r) in pair_scores.chain(channel_scores) {
-            let shown = |v: Option<f64>| v.map(|v| v.to_string()).unwrap_or_default();
-            let scores = [shown(r.pearson), shown(r.psnr_db), shown(r.ssim), r.mse.to_string()];
+            let shown = |v: Option<f64>| v.filter(|v| v.is_finite()).map(|v| v.to_string()).unwrap_or_default();
+            let scores = [r.pearson, r.psnr_db, r.ssim, Some(r.mse)].map(shown);
             let missing = [const { String::new() }; 7];
             let unmatched = [String::new(), String::new(), channel.to_owned()];
             let _ = writer.write_record(names.iter().cloned().chain(missing).chain(scores).chain(unmatched));

@@ -19,9 +19,8 @@ const LISTED_NOTES: usize = 20;
 
 /// Intensity scores in one line.
 fn regression_text(scores: &Regression) -> String {
-    let shown = |v: Option<f64>| v.map_or_else(|| "undefined".to_owned(), |v| format!("{v:.4}"));
-    let [pearson, psnr, ssim] = [scores.pearson, scores.psnr_db, scores.ssim].map(shown);
-    format!("Pearson {pearson} · PSNR {psnr} dB · SSIM {ssim} · MSE {:.4e}", scores.mse)
+    let [pearson, psnr, ssim, mse] = scores.texts();
+    format!("Pearson {pearson} · PSNR {psnr} dB · SSIM {ssim} · MSE {mse}")
 }
 
 /// Draws the scores of predictions, or of the model with a title.
