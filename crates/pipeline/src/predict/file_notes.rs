@@ -5,7 +5,8 @@ use crate::stack::Extents;
 use cytoscope_formats::{FileFormat, Image, ImageMeta, SeriesChoice, count_files_outside_series};
 use cytoscope_storage::message;
 use cytoscope_storage::message::{Message, TimePoint};
-use cytoscope_storage::setting::{ALL_SERIES, AXES, CHANNEL, SERIES, TIME};
+use cytoscope_storage::setting::{ALL_SERIES, AXES, CHANNEL, SERIES, TIME, VOXEL_SIZE};
+use cytoscope_volume::number_text;
 use std::fmt;
 use std::path::Path;
 
@@ -185,4 +186,45 @@ pub(crate) fn label_series_note(choice: &SeriesChoice, meta: &ImageMeta, used: &
              image)"
         )
     })
+}
+
+/// Returns the note that lengths are measured in voxels, because the size along an axis with several voxels is unknown, and
+/// which of the `stated` sizes Z, Y, X in µm are therefore not used.
+pub(crate) fn unused_voxel_size_note(stated: [Option<f64>; 3], flat: bool) -> Message {
+    let sizes = || ["Z", "Y", "X"].into_iter().zip(stated).filter(move |(axis, _)| !flat || *axis != "Z");
+    let unused: Vec<String> =
+        sizes().filter_map(|(axis, um)| Some(format!("{} µm along {axis}", number_text(um?)))).collect();
+    if unused.is_empty() {
+        return message!(
+            "the voxel size in the file is missing: lengths are measured in voxels along X (set it with {VOXEL_SIZE})"
+        );
+    }
+    let unknown: Vec<&str> = sizes().filter(|(_, um)| um.is_none()).map(|(axis, _)| axis).collect();
+    message!(
+        "the voxel size in the file is unknown along {}, so what it states is not used ({}): pixels are taken as square, and \
+         lengths are measured in voxels along X; give all three sizes with {VOXEL_SIZE}",
+        unknown.join(", "),
+        unused.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_are_not_used_are_named() {
+        let note = |stated, flat| unused_voxel_size_note(stated, flat).to_string();
+        let without_z = note([None, Some(0.4), Some(0.8)], false);
+        assert!(without_z.contains("unknown along Z,"), "{without_z}");
+        assert!(
+            without_z.contains("0.4 µm along Y, 0.8 µm along X") && without_z.contains("--voxel-size"),
+            "{without_z}"
+        );
+        // A single slice has no distance to others.
+        let flat = note([Some(2.0), None, Some(0.8)], true);
+        assert!(flat.contains("unknown along Y,") && flat.contains("(0.8 µm along X)"), "{flat}");
+        let missing = note([None; 3], false);
+        assert!(missing.contains("is missing") && missing.contains("--voxel-size"), "{missing}");
+    }
 }

@@ -1,6 +1,7 @@
 //! A prediction's settings, resolved and checked before it starts: from the options, the model and the image's metadata.
 
 use super::colors;
+use super::file_notes::unused_voxel_size_note;
 use super::grid::model_shape;
 use super::plan::Budget;
 use super::{ChannelRef, Output, PredictOptions, TileRequest};
@@ -428,10 +429,7 @@ pub(crate) fn voxel_size(
     let flat = Extents::of(meta).zyx[0] == 1;
     let known = stated[1].is_some() && stated[2].is_some() && (flat || stated[0].is_some());
     if !known && model.object_diameter_um.is_some() {
-        notes.push(message!(
-            "the voxel size in the file is missing or incomplete: lengths are measured in voxels along X (set it with \
-             {VOXEL_SIZE})"
-        ));
+        notes.push(unused_voxel_size_note(stated, flat));
         return Ok(Voxel { known: None, assumed: [1.0; 3] });
     }
     // A single slice has no slice spacing. That of the model is not used, so that its volumes are the same in jobs with and
