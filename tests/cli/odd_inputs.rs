@@ -60,7 +60,7 @@ fn stacks_without_contrast_are_noted() {
     fixture.write("few.tif", "ZYX", &[4, 20, 20], few);
     for (name, note) in [
         ("blank.tif", "all input values are 5: "),
-        ("nan.npy", "all input values are NaN or infinite: "),
+        ("nan.npy", "all input values are NaN, infinite or too large for 32-bit floats: "),
         ("times.tif", "all input values of time point 1 are 0: "),
         ("faint.npy", "% of their contrast"),
         ("few.tif", "so few values of the stack differ from the others"),

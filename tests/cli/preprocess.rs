@@ -202,3 +202,32 @@ fn wrong_steps_are_refused_with_their_parameters() {
     let predict = ["predict", "a.npy", "--axes", "ZYX", "--out", "o", "--preprocess", "crop:z=0-9"];
     fixture.fails(3, &predict, &["a.npy", "crop", "0-4"]);
 }
+
+#[test]
+fn labels_are_not_merged_by_rounding_and_rounded_intensities_are_noted() {
+    let fixture = Fixture::new();
+    let values: Vec<u32> = (0..400).map(|i| 4_000_000_000 + i % 7).collect();
+    let shape = [4, 10, 10];
+    let labels = fixture.write("cells_labels.npy", "ZYX", &shape, values.clone());
+    let counts = fixture.write("counts.npy", "ZYX", &shape, values.clone());
+    let convert = |input: &str, out: &str, steps: &str| {
+        fixture.run(&["convert", input, out, "--axes", "ZYX", "--preprocess", steps])
+    };
+    let refused = convert(&labels, "merged.npy", "median:radius=1");
+    assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+    assert!(refused.stderr.contains("label numbers") && !fixture.path("merged.npy").exists(), "{}", refused.stderr);
+    // Crops keep all values.
+    convert(&labels, "crop.npy", "crop:x=0-5").ok();
+    let largest = fixture.image("crop.npy").samples().to_f64().into_iter().fold(0.0, f64::max);
+    assert_eq!(largest, 4_000_000_006.0);
+    let noted = convert(&counts, "smooth.npy", "median:radius=1").ok().stderr;
+    assert_eq!(noted.matches("are rounded").count(), 1, "once: {noted}");
+    // So does a prediction.
+    fixture.write("counts.tif", "ZYX", &shape, values);
+    fixture.write("large.npy", "ZYX", &shape, (0..400).map(|i| 1e39 * f64::from(1 + i % 7)).collect::<Vec<f64>>());
+    for (input, note) in [("counts.tif", "are rounded"), ("large.npy", "are treated as infinite")] {
+        let words = ["predict", input, "--voxel-size", "1,1,1", "--diameter", "5", "--out", "o", "--json"];
+        let notes = fixture.run(&words).json()["inputs"][0]["notes"].to_string();
+        assert!(notes.contains(note) && !notes.contains("the stack contains values that are NaN"), "{notes}");
+    }
+}

@@ -212,10 +212,11 @@ fn cut_image_tiles(
         let first = slices.start + start[0];
         let slab = view.read(context, first..first + size[0])?;
         let values = part(&slab, channels.len(), inside, start, size);
-        if view.not_finite || values.iter().any(|v| !v.is_finite()) {
+        if view.not_finite || view.loss.too_large || values.iter().any(|v| !v.is_finite()) {
             return Err(bad(
                 file,
-                "it contains values that are NaN or infinite, so no range can be computed",
+                "it contains values that are NaN, infinite or too large for 32-bit floats, so no range can be \
+                 computed",
                 "leave it out of the calibration",
             ));
         }

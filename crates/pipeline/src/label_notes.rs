@@ -1,5 +1,6 @@
 //! Notes on label images whose objects cannot be distinguished, or whose voxel size differs from that of their stack.
 
+use crate::float_loss::FloatLoss;
 use crate::stack::Stack;
 use crate::{Context, JobError, Note};
 use cytoscope_formats::Image;
@@ -8,7 +9,7 @@ use cytoscope_objects::components::{Components, Connectivity};
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::VOXEL_SIZE;
-use cytoscope_volume::{DType, VoxelSize, number_text};
+use cytoscope_volume::{DType, Samples, VoxelSize, number_text};
 use std::path::Path;
 
 /// Usual values of the foreground of masks.
@@ -113,22 +114,30 @@ pub(crate) struct ValueRange {
     highest: f32,
     /// Whether a value is NaN or infinite.
     has_not_finite: bool,
+    /// What conversion to 32-bit floats has changed.
+    pub loss: FloatLoss,
 }
 
 impl Default for ValueRange {
     fn default() -> Self {
-        Self { lowest: f32::INFINITY, highest: f32::NEG_INFINITY, has_not_finite: false }
+        let loss = FloatLoss::default();
+        Self { lowest: f32::INFINITY, highest: f32::NEG_INFINITY, has_not_finite: false, loss }
     }
 }
 
 impl ValueRange {
-    /// Adds values; NaN does not count for the range.
-    pub(crate) fn add(&mut self, values: &[f32]) {
+    /// Adds values, which were `stored` as these samples; NaN does not count for the range.
+    pub(crate) fn add(&mut self, values: &[f32], stored: &Samples) {
         for value in values {
             self.lowest = self.lowest.min(*value);
             self.highest = self.highest.max(*value);
-            self.has_not_finite |= !value.is_finite();
         }
+        self.has_not_finite |= match stored {
+            // Others are too large for 32-bit floats.
+            Samples::F64(stored) => stored.iter().any(|value| !value.is_finite()),
+            _ => values.iter().any(|value| !value.is_finite()),
+        };
+        self.loss.merge(FloatLoss::of(stored));
     }
 
     /// Returns the warning that values of the map are NaN or infinite; `None` if all are finite.
@@ -192,7 +201,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
     use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
-    use cytoscope_volume::{Array, Samples};
+    use cytoscope_volume::Array;
 
     /// Returns the notes on a label image of 2 × 3 × 6 voxels.
     fn notes(samples: Samples) -> Vec<String> {
@@ -249,7 +258,7 @@ mod tests {
     fn a_threshold_above_all_values_has_a_note_on_the_values() {
         let note = |values: &[f32], level: f64| {
             let mut range = ValueRange::default();
-            range.add(values);
+            range.add(values, &Samples::F32(values.to_vec()));
             range.nothing_above_note(Threshold::Fixed(level)).map(|note| note.to_string())
         };
         assert!(note(&[0.25, 0.1, f32::NAN], 0.5).unwrap().contains("range from 0.1 to 0.25"));
@@ -258,10 +267,14 @@ mod tests {
         assert_eq!(note(&[f32::NAN], 0.5), None);
         let is_noted = |values: &[f32]| {
             let mut range = ValueRange::default();
-            range.add(values);
+            range.add(values, &Samples::F32(values.to_vec()));
             range.not_finite_note().is_some()
         };
         assert_eq!([&[0.5, 0.1][..], &[0.5, f32::NAN], &[f32::INFINITY]].map(is_noted), [false, true, true]);
+        // A finite value that 32-bit floats do not hold.
+        let mut large = ValueRange::default();
+        large.add(&[f32::INFINITY], &Samples::F64(vec![1e39]));
+        assert!(large.not_finite_note().is_none() && large.loss.too_large);
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod error;
 mod evaluate;
 mod evaluation;
 mod export;
+mod float_loss;
 mod folder_digest;
 mod frame_check;
 mod image_files;

@@ -1,5 +1,7 @@
 //! The preprocessing steps that the user chose, applied to images as they are read.
 
+use crate::evaluate::looks_like_labels;
+use crate::float_loss::FloatLoss;
 use crate::job::Meter;
 use crate::predict::grid::READ_SLICES;
 use crate::predict::resolve::check_voxel_size;
@@ -132,7 +134,8 @@ fn with_voxel_size(
         channels: meta.channels.clone(),
         keeps_values,
     };
-    let pixels = Preprocessed { chain, context: context.clone(), stacks: Mutex::default() };
+    let (stacks, noted) = (Mutex::default(), Mutex::default());
+    let pixels = Preprocessed { chain, context: context.clone(), stacks, noted };
     Ok(image.derived(&spec, Box::new(pixels))?)
 }
 
@@ -182,6 +185,8 @@ struct Preprocessed {
     chain: Chain,
     context: Context,
     stacks: Mutex<HashMap<StackIndex, StackState>>,
+    /// What conversion to 32-bit floats changes, as far as notes have said so.
+    noted: Mutex<FloatLoss>,
 }
 
 impl fmt::Debug for Preprocessed {
@@ -201,7 +206,7 @@ impl Preprocessed {
         if let Some(known) = known {
             return Ok(known);
         }
-        let mut reader = Reader { source, stack, context: &self.context, meter: None };
+        let mut reader = Reader { source, stack, context: &self.context, noted: &self.noted, meter: None };
         let passes = self.chain.statistics_passes() as u64;
         if passes > 0 {
             let voxels: usize = Extents::of(source.meta()).zyx.iter().product();
@@ -217,7 +222,7 @@ impl Preprocessed {
     fn values(&self, source: &Image, stack: StackIndex, bounds: &BoxZyx) -> Result<Vec<f32>, FormatError> {
         let statistics = self.statistics(source, stack)?;
         let mut tails = self.states().get_mut(&stack).map(|state| std::mem::take(&mut state.tails)).unwrap_or_default();
-        let mut reader = Reader { source, stack, context: &self.context, meter: None };
+        let mut reader = Reader { source, stack, context: &self.context, noted: &self.noted, meter: None };
         let values = self.chain.read(bounds, &mut reader, &statistics, &mut tails)?;
         let mut states = self.states();
         // Stacks are read one time point after the other.
@@ -271,8 +276,35 @@ struct Reader<'a> {
     source: &'a Image,
     stack: StackIndex,
     context: &'a Context,
+    /// What conversion to 32-bit floats changes, as far as notes have said so.
+    noted: &'a Mutex<FloatLoss>,
     /// Counts the voxels that are read for statistics.
     meter: Option<Meter<'a>>,
+}
+
+impl Reader<'_> {
+    /// Notes what conversion of these samples to 32-bit floats changes, once.
+    ///
+    /// # Errors
+    /// [`FormatError::Unsupported`] if labels would be rounded, so that objects might become one.
+    fn check_floats(&self, samples: &Samples) -> Result<(), FormatError> {
+        let loss = FloatLoss::of(samples);
+        let meta = self.source.meta();
+        if loss.rounded && (self.source.is_label_image() || looks_like_labels(&meta.path)) {
+            return Err(FormatError::Unsupported {
+                file: meta.path.clone(),
+                problem: "preprocessing computes in 32-bit floats, which would make label numbers above 16777216 equal"
+                    .to_owned(),
+                next_step: "number the objects from 1 on first, or only crop the labels".into(),
+            });
+        }
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = FloatLoss { rounded: loss.rounded && !noted.rounded, too_large: loss.too_large && !noted.too_large };
+        noted.merge(loss);
+        drop(noted);
+        new.notes().for_each(|note| self.context.note(note));
+        Ok(())
+    }
 }
 
 impl Source for Reader<'_> {
@@ -299,6 +331,7 @@ impl Source for Reader<'_> {
         if let Some(meter) = &mut self.meter {
             meter.add(samples.len() as u64).map_err(|_| canceled())?;
         }
+        self.check_floats(&samples)?;
         Ok(match samples {
             Samples::F32(values) => values,
             other => other.to_f32(),

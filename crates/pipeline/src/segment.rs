@@ -173,9 +173,10 @@ impl MapSource for FileMap {
     }
 
     fn read(&mut self, context: &Context, channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError> {
-        let values = self.stack.read(context, channel, z)?.to_f32();
+        let stored = self.stack.read(context, channel, z)?;
+        let values = stored.to_f32();
         if channel == self.channel {
-            self.values.add(&values);
+            self.values.add(&values, &stored);
         }
         Ok(values)
     }
@@ -403,7 +404,7 @@ impl SegmentJob {
         let background_note = (!has_background).then(|| Note::from(NO_BACKGROUND));
         let threshold_note = (objects == 0).then(|| values.nothing_above_note(self.options.threshold)).flatten();
         let content_note = background_note.or(threshold_note);
-        let value_notes = values.not_finite_note().into_iter().chain(values_note);
+        let value_notes = values.not_finite_note().into_iter().chain(values.loss.notes()).chain(values_note);
         let mut notes: Vec<Note> = map_notes.map(Note::from).chain(content_note).chain(value_notes).collect();
         notes.extend(aside.iter().map(|path| Note::from(moved_aside_note(path))));
         Ok(SegmentReport {

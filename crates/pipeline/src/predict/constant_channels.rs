@@ -132,7 +132,7 @@ impl FlatChannels {
             [flat] => match flat.contrast {
                 Contrast::Flat(value) => message!("all input values{} are {value}", place_suffix(flat)),
                 Contrast::None | Contrast::Varies => {
-                    message!("all input values{} are NaN or infinite", place_suffix(flat))
+                    message!("all input values{} are NaN, infinite or too large for 32-bit floats", place_suffix(flat))
                 }
             },
             several => {
@@ -219,7 +219,8 @@ mod tests {
             note.message.time_points().map(|(_, time)| time).collect::<Vec<_>>()
         };
         assert!(begins(note(1, 1, &[(0, 0, 0.0)]), "all input values are 0: without").is_empty());
-        assert!(begins(note(1, 1, &[(0, 0, f32::NAN)]), "all input values are NaN or infinite: without").is_empty());
+        let none = "all input values are NaN, infinite or too large for 32-bit floats: without";
+        assert!(begins(note(1, 1, &[(0, 0, f32::NAN)]), none).is_empty());
         let one = "all input values of channel 1 at time point 2 are 7.5: without";
         assert_eq!(begins(note(3, 2, &[(2, 1, 7.5)]), one), [2]);
         let times: Vec<(usize, usize, f32)> = (0..6).map(|time| (time, 0, 0.0)).collect();

@@ -1,11 +1,13 @@
 //! The model's voxel grid, and resampling to it and back.
 
 use super::constant_channels::Contrast;
+use crate::float_loss::FloatLoss;
 use crate::model_inputs::SAME_VOXEL;
 use crate::slice_statistics::Chains;
 use crate::stack::Stack;
 use crate::{Context, JobError};
 use cytoscope_profile::Stage;
+use cytoscope_volume::Samples;
 use cytoscope_volume::resample::{AxisMap, linear, resampled_extent};
 use std::ops::Range;
 
@@ -27,6 +29,8 @@ pub(crate) struct ModelView<'a> {
     pub shape: [usize; 3],
     /// Whether any value read so far was NaN or infinite.
     pub not_finite: bool,
+    /// What conversion to 32-bit floats has changed in the values read so far.
+    pub loss: FloatLoss,
     /// What the values read so far are like, for each channel.
     pub contrast: Vec<Contrast>,
     maps: Option<[AxisMap; 3]>,
@@ -65,7 +69,8 @@ impl<'a> ModelView<'a> {
         let maps = maps(stack.extents.zyx, shape);
         let cache = vec![(0..0, Vec::new()); channels.len()];
         let contrast = vec![Contrast::default(); channels.len()];
-        Self { stack, channels, chains, shape, not_finite: false, contrast, maps, cache, overlap: CACHED_SLICES }
+        let (not_finite, loss) = (false, FloatLoss::default());
+        Self { stack, channels, chains, shape, not_finite, loss, contrast, maps, cache, overlap: CACHED_SLICES }
     }
 
     /// Announces that slabs are read one after the other, without overlap: then nothing is cached, unless neighboring
@@ -96,6 +101,7 @@ impl<'a> ModelView<'a> {
             chains: self.chains.clone(),
             shape: [depth, rows.len(), columns.len()],
             not_finite: false,
+            loss: FloatLoss::default(),
             contrast: vec![Contrast::default(); self.channels.len()],
             maps: self.maps.clone().map(|[z, y, x]| [z, y.part(rows), x.part(columns)]),
             cache: vec![(0..0, Vec::new()); self.channels.len()],
@@ -106,6 +112,7 @@ impl<'a> ModelView<'a> {
     /// Adds what was found in the values of a part of this view, such as one of [`ModelView::part_view`].
     pub(super) fn add_found(&mut self, part: &ModelView<'_>) {
         self.not_finite |= part.not_finite;
+        self.loss.merge(part.loss);
         self.contrast.iter_mut().zip(&part.contrast).for_each(|(whole, part)| whole.merge(*part));
     }
 
@@ -161,13 +168,19 @@ impl<'a> ModelView<'a> {
             let to = (from + READ_SLICES).min(z.end);
             let samples = self.stack.read(context, self.channels[c], from..to)?;
             let _span = context.recorder.span(Stage::Normalize, "slices").voxels(samples.len());
+            self.loss.merge(FloatLoss::of(&samples));
             let mut fresh = samples.to_f32();
             let holes: Vec<usize> = if samples.dtype().is_float() {
                 fresh.iter().enumerate().filter(|(_, v)| !v.is_finite()).map(|(at, _)| at).collect()
             } else {
                 Vec::new()
             };
-            self.not_finite |= !holes.is_empty();
+            let is_in_file = |at: &usize| match &samples {
+                // Other values are too large for 32-bit floats.
+                Samples::F64(values) => values.get(*at).is_some_and(|value| !value.is_finite()),
+                _ => true,
+            };
+            self.not_finite |= holes.iter().any(is_in_file);
             if let Some(contrast) = self.contrast.get_mut(c) {
                 contrast.add(&fresh);
             }

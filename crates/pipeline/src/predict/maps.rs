@@ -14,6 +14,7 @@ use super::postprocess::{self, softmax_channels, split_softmax};
 use super::prediction::{FOREGROUND_BYTES, Prediction};
 use super::resolve::Resolved;
 use super::tiles::{TileNetwork, TileRunner};
+use crate::float_loss::FloatLoss;
 use crate::slice_statistics::Chains;
 use crate::spool::{Scratch, Spool};
 use crate::stack::Stack;
@@ -128,6 +129,8 @@ pub(super) struct Inference<'a> {
     index: usize,
     seams: Seams,
     not_finite: bool,
+    /// What conversion to 32-bit floats has changed in the stack.
+    loss: FloatLoss,
     flat: FlatChannels,
     /// The greatest share of a time point's contrast that preprocessing removes.
     lost_contrast: f64,
@@ -162,6 +165,7 @@ impl<'a> Inference<'a> {
             index,
             seams,
             not_finite,
+            loss: FloatLoss::default(),
             flat,
             lost_contrast: 0.0,
             check,
@@ -310,6 +314,7 @@ impl<'a> Inference<'a> {
             }
         }
         self.not_finite |= view.not_finite;
+        self.loss.merge(view.loss);
         if is_read_whole {
             self.flat.add(time, channels, &view.contrast);
         }
@@ -328,7 +333,7 @@ impl<'a> Inference<'a> {
         let factor = self.resolved.diameter.map_or(1.0, |d| d.intensity_factor());
         let contrast_note =
             self.flat.note(self.resolved.extents).or_else(|| lost_contrast_note(self.lost_contrast, factor));
-        stack_note.into_iter().chain(contrast_note).chain(self.check.note())
+        stack_note.into_iter().chain(self.loss.notes()).chain(contrast_note).chain(self.check.note())
     }
 
     /// Releases the network after the last time point, so that its memory is free for what follows. Returns what has passed
