@@ -449,8 +449,7 @@ impl Batch {
             let open = documents.all().iter().find(is_shown);
             // They belong to one series, and so does a voxel size of which the file states a part.
             let with_labels = self.with_labels && self.format.holds_labels() && !self.all_series;
-            let given_um =
-                |d: &Document| if self.all_series { complete_um(d.given_axes_um()) } else { d.given_voxel_um() };
+            let given_um = |d: &Document| if self.all_series { d.given_axes_um().zyx_um() } else { d.given_voxel_um() };
             let job = ConvertJob {
                 preprocess: Vec::new(),
                 input: input.clone(),
@@ -506,11 +505,6 @@ impl Batch {
         }
         effects
     }
-}
-
-/// The voxel size Z, Y, X in µm, if it is known along all axes.
-fn complete_um(size: VoxelSize) -> Option<[f64; 3]> {
-    Some([size.z?, size.y?, size.x?])
 }
 
 /// The notes of a job, each with the job's title, which names its file.

@@ -218,6 +218,14 @@ mod tests {
     }
 
     #[test]
+    fn a_size_that_is_unknown_along_an_axis_is_incomplete() {
+        assert_eq!(VoxelSize::new_um(2.0, 0.5, 0.25).zyx_um(), Some([2.0, 0.5, 0.25]));
+        for um in [None, Some(0.0), Some(f64::NAN)] {
+            assert_eq!(VoxelSize { z: um, ..VoxelSize::new_um(2.0, 0.5, 0.25) }.zyx_um(), None, "{um:?}");
+        }
+    }
+
+    #[test]
     fn misread_units_are_recognized() {
         let likely = |um: f64| match VoxelSize::new_um(um, um, um).check() {
             Err(ImplausibleVoxelSize::OutOfRange { axis: 'Z', likely, .. }) => likely,

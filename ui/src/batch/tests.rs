@@ -91,8 +91,6 @@ fn all_series_are_converted_beside_the_first_one() {
     ] {
         assert_eq!(is_series_of(Path::new(file), &output), is_series, "{file}");
     }
-    assert_eq!(complete_um(VoxelSize::new_um(2.0, 0.5, 0.25)), Some([2.0, 0.5, 0.25]));
-    assert_eq!(complete_um(VoxelSize { z: Some(2.0), ..VoxelSize::default() }), None);
 }
 
 #[test]
