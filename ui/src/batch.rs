@@ -15,13 +15,13 @@ use crate::jobs::{Jobs, JobsAction};
 use crate::number_text::counted;
 use crate::opener::{Content, Expanded, FileRequest};
 use crate::work::{JobState, JobView, Purpose};
-use cytoscope_formats::{Compression, SeriesChoice};
+use cytoscope_formats::{Compression, SeriesChoice, is_roi_name};
 use cytoscope_pipeline::{ConvertJob, DiameterRequest, EvaluateReport, PairRole};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::extension;
 use cytoscope_volume::VoxelSize;
 use cytoscope_worker::{Job, JobId, JobResult};
-use names::{is_roi_set, is_series_of};
+use names::is_series_of;
 use scoring::scores_csv;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -286,7 +286,7 @@ impl Batch {
 
     /// Whether regions of ROI sets are read or written, so that the stack that they are drawn on matters.
     pub(crate) fn has_regions(&self) -> bool {
-        self.format.holds_regions() || self.files.iter().any(|file| is_roi_set(file))
+        self.format.holds_regions() || self.files.iter().any(|file| is_roi_name(file))
     }
 
     /// Applies an action. Returns what other states and the disk must do for it.
@@ -461,7 +461,7 @@ impl Batch {
                 voxel_um: open.and_then(given_um),
                 channel: self.channel,
                 time: self.time,
-                like: self.like.clone().filter(|_| self.format.holds_regions() || is_roi_set(input)),
+                like: self.like.clone().filter(|_| self.format.holds_regions() || is_roi_name(input)),
                 compression,
                 overwrite: Overwrite::from_force(self.replace),
             };

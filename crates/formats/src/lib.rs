@@ -72,5 +72,6 @@ pub use ome_zarr::{
     is_zarr_folder, is_zarr_name, is_zarr_zip_name, pack_zarr, prediction_labels_path,
 };
 pub use preview::{label_color, preview_png};
+pub use roi::is_roi_name;
 pub use series_choice::{SeriesChoice, any_series, label_series, series_suffix};
 pub use write::{Compression, Container, StackWriter, WriteSpec, container_for_path, write_array};

@@ -2,9 +2,8 @@
 
 use super::Batch;
 use crate::document::file_name;
-use cytoscope_formats::{is_zarr_zip_name, series_suffix};
+use cytoscope_formats::series_suffix;
 use cytoscope_pipeline::stack_stem;
-use cytoscope_storage::target::extension;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -86,9 +85,4 @@ fn first_series_output(output: &Path) -> Option<PathBuf> {
 /// Whether a file has the name that a series after the first one gets if all series are converted to `output`.
 pub(super) fn is_series_of(file: &Path, output: &Path) -> bool {
     first_series_output(file).is_some_and(|first| first == output)
-}
-
-/// Whether a file has the name of an ImageJ ROI set, or of a single ROI.
-pub(super) fn is_roi_set(path: &Path) -> bool {
-    matches!(extension(path).as_deref(), Some("roi" | "zip")) && !is_zarr_zip_name(path)
 }

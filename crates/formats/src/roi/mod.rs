@@ -13,6 +13,7 @@ use crate::{
     image::OpenOptions,
     limits::{Limits, SHARED_SLACK_BYTES},
     meta::{ByteOrder, Channel},
+    ome_zarr::is_zarr_zip_name,
     reader::{Opened, Pixels},
     source::Source,
 };
@@ -29,6 +30,12 @@ pub(crate) const MAGIC: &[u8] = b"Iout";
 pub(crate) const ZIP: &[u8] = b"PK\x03\x04";
 /// First bytes of a zip file without files.
 const EMPTY_ZIP: &[u8] = b"PK\x05\x06";
+
+/// Whether the name of a path ends in `.roi` or `.zip`, so that it is a region or a set of regions, and not an OME-Zarr.
+pub fn is_roi_name(path: &Path) -> bool {
+    let has = |ending: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending));
+    (has("roi") || has("zip")) && !is_zarr_zip_name(path)
+}
 
 /// Whether a file is a zip, which may be a set of regions.
 pub(crate) fn is_set(head: &[u8]) -> bool {
@@ -291,6 +298,13 @@ mod tests {
 
     fn over_limit(outcome: Result<Vec<u32>, Fault>, name: &str) {
         assert!(matches!(&outcome, Err(Fault::OverLimit(problem, _)) if problem.contains(name)), "{outcome:?}");
+    }
+
+    #[test]
+    fn names_of_regions_end_in_roi_or_zip_unless_they_are_those_of_an_ome_zarr() {
+        let has_name = |name: &str| is_roi_name(Path::new(name));
+        assert!(has_name("a/rois.zip") && has_name("one.ROI"));
+        assert!(!has_name("a.zarr.zip") && !has_name("a.ozx") && !has_name("roi") && !has_name("labels.tif"));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::limits::{MAX_FILES, MAX_PAIRS};
 use crate::setting::{IMAGE_CHANNEL, IN_SETTINGS, SAME_FILE, SPACING_ORDER, SPLIT_COLUMN, TARGET_CHANNEL};
 use crate::stack::{Role, channel_names, open_image};
 use crate::summary;
-use cytoscope_formats::{ChannelRef, SeriesChoice, find_channels};
+use cytoscope_formats::{ChannelRef, SeriesChoice, find_channels, is_roi_name};
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_volume::Axes;
@@ -299,7 +299,8 @@ fn choose_channels(mut pair: Pair, options: &FindOptions, is_named: bool) -> Res
     } else if !options.target_channels.is_empty() {
         (pair.target, pair.more_targets) = listed_channels(&pair.target, &options.target_channels, Role::Target)?;
     }
-    pair.target.drawn_on_tzyx = names::is_roi_set(&pair.target.path).then(|| image_extents(&pair.image)).flatten();
+    // ImageJ's regions state no extents of their own.
+    pair.target.drawn_on_tzyx = is_roi_name(&pair.target.path).then(|| image_extents(&pair.image)).flatten();
     Ok(pair)
 }
 

@@ -3,7 +3,7 @@
 use super::SearchResults;
 use crate::error::TrainingDataError;
 use crate::limits::MAX_TABLE_BYTES;
-use cytoscope_formats::{is_zarr_folder, is_zarr_zip_name};
+use cytoscope_formats::is_zarr_folder;
 use cytoscope_storage::io_problem;
 use cytoscope_storage::npy;
 use cytoscope_storage::read::open_regular;
@@ -62,11 +62,6 @@ fn image_extension_len(name: &str) -> Option<usize> {
 pub(crate) fn is_image(path: &Path) -> bool {
     let name = file_name(path);
     image_extension_len(&name).is_some() && !name.ends_with("cover.png")
-}
-
-/// Returns whether the name of a file is that of ImageJ's regions of interest: they state no extents of their own.
-pub(crate) fn is_roi_set(path: &Path) -> bool {
-    matches!(extension(path).as_str(), "zip" | "roi") && !is_zarr_zip_name(path)
 }
 
 /// Returns a program that converts an image of an unsupported format to TIFF; `None` for other files.
