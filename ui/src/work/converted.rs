@@ -1,9 +1,7 @@
 //! Results of conversions.
 
 use super::{JobState, Outcome, Purpose, Work, refused};
-use crate::engine_notes::failure_in_window;
 use cytoscope_pipeline::InputFailure;
-use cytoscope_storage::message::Message;
 use cytoscope_worker::{JobId, JobResult};
 use std::path::PathBuf;
 
@@ -29,14 +27,10 @@ impl Work {
 
 /// Replaces the message of a failed series by its reason as the window states it.
 fn put_in_words_of_window(failure: &mut InputFailure) {
-    failure.message = match &failure.existing {
-        Some(existing) => format!("series {}: {}", failure.series, refused::reason(existing, &Purpose::Convert)),
-        None => {
-            let settings = std::mem::take(&mut failure.settings);
-            let message = Message::new(std::mem::take(&mut failure.message), &settings);
-            failure_in_window(&message, failure.next_step.as_deref())
-        }
-    };
+    let reason = refused::failure_reason(failure, &Purpose::Convert);
+    failure.message = if failure.existing.is_some() { format!("series {}: {reason}", failure.series) } else { reason };
+    // They have places in the message that was replaced.
+    failure.settings.clear();
 }
 
 #[cfg(test)]

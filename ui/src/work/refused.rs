@@ -2,9 +2,11 @@
 
 use super::{JobState, Outcome, Purpose, RepeatableJob, Work};
 use crate::document::file_name;
+use crate::engine_notes::failure_in_window;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::predict::input_facts;
 use cytoscope_pipeline::{ExistingOutput, InputFailure, PredictJob, PredictOutcome};
+use cytoscope_storage::message::Message;
 use cytoscope_worker::JobId;
 
 /// Why a refused job counts as failed. The dialog shows the details.
@@ -28,6 +30,17 @@ pub(super) fn reason(existing: &ExistingOutput, purpose: &Purpose) -> String {
     let ExistingOutput { path, problem } = existing;
     let replacing = if *purpose == Purpose::Convert { ", or check \"Replace existing files\"" } else { "" };
     format!("{} {problem}.\nChoose another name or folder{replacing}.", path.display())
+}
+
+/// Returns why an input or a series failed, and what to do in the window.
+pub(super) fn failure_reason(failed: &InputFailure, purpose: &Purpose) -> String {
+    match &failed.existing {
+        Some(existing) => reason(existing, purpose),
+        None => {
+            let message = Message::new(failed.message.clone(), &failed.settings);
+            failure_in_window(&message, failed.next_step.as_deref())
+        }
+    }
 }
 
 impl Work {

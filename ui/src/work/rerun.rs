@@ -2,8 +2,6 @@
 //! of other jobs.
 
 use super::{JobState, Outcome, Purpose, Work, refused};
-use crate::engine_notes::failure_in_window;
-use cytoscope_storage::message::Message;
 use cytoscope_worker::{JobId, JobResult};
 
 impl Work {
@@ -14,11 +12,7 @@ impl Work {
             _ => None,
         };
         let Some(failed) = failed else { return Outcome::Finished { id, result: Box::new(result) } };
-        let message = Message::new(failed.message.clone(), &failed.settings);
-        let reason = match &failed.existing {
-            Some(existing) => refused::reason(existing, &Purpose::Rerun),
-            None => failure_in_window(&message, failed.next_step.as_deref()),
-        };
+        let reason = refused::failure_reason(failed, &Purpose::Rerun);
         self.end(id, JobState::Failed(reason.clone()));
         self.failed(id, title, reason, None)
     }
