@@ -77,37 +77,37 @@ pub(super) fn with_settings(settings: &[String], config: TrainConfig) -> TrainCo
     assignments.fold(config, |config, setting| setting.set_in(&config).unwrap_or(config))
 }
 
-/// Moves the settings that have controls from the training settings to a plan; the others stay. Unless `resets`, those that have
-/// their defaults do not change the plan.
-fn move_to_controls(config: &mut TrainConfig, plan: &mut WizardPlan, resets: bool) {
+/// Moves the settings that have controls from the training settings to a plan; the others stay. Those that have their defaults
+/// change the plan only if `resets` is true for their keys.
+fn move_to_controls(config: &mut TrainConfig, plan: &mut WizardPlan, resets: impl Fn(&str) -> bool) {
     let default = TrainConfig::default();
     let is_semantic = config.target == Some(TargetKind::Semantic) && plan.task == TrainingTask::Segmentation;
     if is_semantic {
         config.target = None;
     }
-    if is_semantic || resets {
+    if is_semantic || resets("target.kind") {
         plan.foreground_only = is_semantic;
     }
-    move_optional(&mut config.workers, &mut plan.workers, resets);
-    move_optional(&mut config.batch, &mut plan.batch, resets);
-    move_optional(&mut config.memory_mib, &mut plan.memory_mib, resets);
-    move_optional(&mut config.budget.epochs, &mut plan.options.epochs, resets);
-    move_optional(&mut config.budget.steps, &mut plan.options.steps, resets);
+    move_optional(&mut config.workers, &mut plan.workers, resets("workers"));
+    move_optional(&mut config.batch, &mut plan.batch, resets("batch"));
+    move_optional(&mut config.memory_mib, &mut plan.memory_mib, resets("memory_mib"));
+    move_optional(&mut config.budget.epochs, &mut plan.options.epochs, resets("budget.epochs"));
+    move_optional(&mut config.budget.steps, &mut plan.options.steps, resets("budget.steps"));
     let mut diameter = given_diameter(config.diameter);
     if diameter.is_some() {
         config.diameter = default.diameter;
     }
-    move_optional(&mut diameter, &mut plan.options.diameter, resets);
+    move_optional(&mut diameter, &mut plan.options.diameter, resets("diameter"));
     let mut accumulate = Some(std::mem::replace(&mut config.accumulate, default.accumulate));
     accumulate = accumulate.filter(|batches| *batches != default.accumulate);
-    move_optional(&mut accumulate, &mut plan.accumulate, resets);
+    move_optional(&mut accumulate, &mut plan.accumulate, resets("accumulate"));
     let mut precision = float_precision(std::mem::take(&mut config.precision));
-    move_optional(&mut precision, &mut plan.precision, resets);
+    move_optional(&mut precision, &mut plan.precision, resets("precision"));
     let mut performance = Some(std::mem::replace(&mut config.performance, default.performance));
     performance = performance.filter(|request| *request != default.performance);
-    move_optional(&mut performance, &mut plan.performance, resets);
+    move_optional(&mut performance, &mut plan.performance, resets("performance"));
     let license = config.license.take();
-    if resets || license.is_some() {
+    if resets("license") || license.is_some() {
         plan.options.license = license.unwrap_or_default();
     }
     // The wizard always has a time budget.
@@ -234,7 +234,7 @@ impl Training {
         };
         let files = std::mem::take(&mut config.data);
         let mut plan = self.wizard.plan.clone();
-        move_to_controls(&mut config, &mut plan, true);
+        move_to_controls(&mut config, &mut plan, |_| true);
         match changed(&config) {
             Ok(used) => plan.further = FurtherSettings { used, ..FurtherSettings::default() },
             Err(reason) => return effects.error(NOT_LOADED, reason),
@@ -291,7 +291,8 @@ fn with_typed(plan: &WizardPlan) -> Result<WizardPlan, String> {
     let mut config = TrainConfig::read_with(None, &settings).map_err(|error| error_text(&error))?;
     config.check().map_err(|error| error_text(&error))?;
     let mut plan = plan.clone();
-    move_to_controls(&mut config, &mut plan, false);
+    // A default that was typed replaces what its control has.
+    move_to_controls(&mut config, &mut plan, |control| control == key);
     plan.further.used = changed(&config)?;
     Ok(plan)
 }
@@ -374,6 +375,15 @@ mod tests {
             assert_eq!(set(&mut training, wrong), 1, "{wrong}");
             assert_eq!(training.wizard.plan.further.used, used, "{wrong}");
         }
+        // Defaults that are typed return controls to them.
+        let plan = &mut training.wizard.plan;
+        (plan.accumulate, plan.precision, plan.foreground_only) = (Some(4), Some(Precision::F16), true);
+        for default in ["accumulate=1", "precision=auto", "diameter=auto", "target.kind=instances"] {
+            set(&mut training, default);
+        }
+        let plan = &training.wizard.plan;
+        assert_eq!((plan.accumulate, plan.precision, plan.options.diameter), (None, None, None));
+        assert!(!plan.foreground_only);
         training.wizard.plan.further.used.push("later=1".to_owned());
         let problem = training.wizard.settings_problem().unwrap();
         assert!(problem.contains("later=1") && !problem.contains("rate"), "{problem}");
