@@ -219,9 +219,7 @@ impl Jobs {
             JobsAction::Refine { document, options } => self.refine(document, options, documents, display),
             JobsAction::KeepObjects { document, options } => self.keep_objects(document, options, documents, display),
             JobsAction::ForgetRefined => self.forget_refined(documents, &mut effects),
-            // Corrections that are open stay on screen.
-            JobsAction::ShowUnsaved(id) if corrections.of(id).is_some() => {}
-            JobsAction::ShowUnsaved(id) => self.show_unsaved(id, documents, display),
+            JobsAction::ShowUnsaved(id) => self.show_unsaved(id, documents, corrections, display),
             JobsAction::Replaced(id) => self.forget_objects(id, "its stack was opened again", &mut effects),
             JobsAction::EstimateDiameter(id) => self.estimate_diameter(id, documents, display),
             JobsAction::Measure(id) => self.request_measurement(id, documents, corrections, &mut effects),
@@ -271,10 +269,10 @@ impl Jobs {
     }
 
     /// Segments the shown map of a document again as a preview of the options that the user has changed at this time point, if
-    /// there are any.
-    fn show_unsaved(&mut self, id: u64, documents: &Documents, display: &Display) {
+    /// there are any. Corrections that are open stay on screen.
+    fn show_unsaved(&mut self, id: u64, documents: &Documents, corrections: &Corrections, display: &Display) {
         let unsaved = documents.get(id).and_then(|document| self.objects.unsaved(id, document.time)).cloned();
-        if let Some(options) = unsaved {
+        if let Some(options) = unsaved.filter(|_| corrections.of(id).is_none()) {
             self.refine(id, options, documents, display);
         }
     }
