@@ -95,11 +95,9 @@ impl Provenance {
         let outcome = job.run(&context, &devices)?;
         predict::finish(&outcome)?;
         let written = outcome.done.iter().flat_map(|report| &report.outputs);
-        let mut outputs = Vec::new();
-        for record in written.filter(|output| output.kind == ArtifactKind::Provenance) {
-            outputs.extend(ComparedOutputs::read(&recorded, &record.path)?.outputs);
-        }
-        self.print_rerun(differences, outputs)
+        let records = written.filter(|output| output.kind == ArtifactKind::Provenance);
+        let compared = ComparedOutputs::read_all(&recorded, records.map(|record| record.path.as_path()))?;
+        self.print_rerun(differences, compared)
     }
 
     /// Runs a job other than a prediction again, and compares its outputs with the recorded ones.
@@ -113,7 +111,7 @@ impl Provenance {
             progress::training_context(self.report.json_progress, self.report.json, Recorder::totals_only());
         let overwrite = Overwrite::from_force(self.force);
         let note = |differences: &[String]| differences.iter().for_each(|message| context.note(message.as_str()));
-        let (output, mut differences) = if record.kind == JobKind::Simulate {
+        let (output, differences) = if record.kind == JobKind::Simulate {
             let differences = record.differences();
             note(&differences);
             let job: SimulateJob = record.job_again(path, self.out.as_deref(), overwrite)?;
@@ -128,20 +126,22 @@ impl Provenance {
             again.job.run(&context, &again.devices, None, &on_event)?;
             (again.output, again.differences)
         };
-        let ComparedOutputs { outputs, missing } = ComparedOutputs::read(&record.outputs, &record_path(&output))?;
-        differences.extend(missing.iter().map(|output| format!("{} was not written again", output.display())));
-        self.print_rerun(differences, outputs)
+        self.print_rerun(differences, ComparedOutputs::read(&record.outputs, &record_path(&output))?)
     }
 
     /// Prints what differs from the recorded run, and how the new outputs compare with the recorded ones.
-    fn print_rerun(&self, differences: Vec<String>, outputs: Vec<ComparedOutput>) -> Outcome {
+    fn print_rerun(&self, mut differences: Vec<String>, compared: ComparedOutputs) -> Outcome {
+        let ComparedOutputs { outputs, missing } = compared;
+        let not_written = missing.iter().map(|output| format!("{} was not written again", output.display()));
         if self.report.json {
+            differences.extend(not_written);
             return print_json(&Rerun { differences, outputs });
         }
         for ComparedOutput { path, identical } in &outputs {
             let how = if *identical { "identical to" } else { "different from" };
             print(&format!("wrote {}: {how} the recorded result", path.display()));
         }
+        not_written.for_each(|text| print(&text));
         Ok(())
     }
 }

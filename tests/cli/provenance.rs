@@ -262,6 +262,12 @@ fn a_rerun_says_what_differs_from_the_record() {
     assert_eq!(ran["outputs"][0]["identical"], false);
     let text = fixture.run(&["provenance", "c.npy", "--rerun", "--out", "again/d.npy"]).ok();
     assert!(text.stderr.contains("restore it") && text.stdout.contains("different from"), "{}", text.stdout);
+    // An output that is not written again.
+    let mut extended = record(&fixture, "c.npy");
+    extended["outputs"].as_array_mut().unwrap().push(json!({"path": "c.csv", "bytes": 1, "sha256": ""}));
+    std::fs::write(fixture.path("extended_provenance.json"), extended.to_string()).unwrap();
+    let text = fixture.run(&["provenance", "extended_provenance.json", "--rerun", "--out", "again/f.npy"]).ok().stdout;
+    assert!(text.contains("c.csv was not written again"), "{text}");
     // Another version of the program, and an input that is gone.
     let version = format!("cytoscope {}", env!("CARGO_PKG_VERSION"));
     let record = String::from_utf8(fixture.bytes("c.npy_provenance.json")).unwrap();

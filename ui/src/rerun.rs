@@ -280,13 +280,8 @@ fn new_records(output: &Path, result: &JobResult) -> Vec<PathBuf> {
 
 /// Compares the outputs that the new records list with the recorded ones.
 fn compared(rerun: Rerun, records: &[PathBuf]) -> Result<ComparedRerun, String> {
-    let mut outputs = ComparedOutputs::default();
-    for record in records {
-        let read =
-            ComparedOutputs::read(&rerun.recorded, record).map_err(|error| message_in_window(&error.message()))?;
-        outputs.outputs.extend(read.outputs);
-        outputs.missing.extend(read.missing);
-    }
+    let outputs = ComparedOutputs::read_all(&rerun.recorded, records.iter().map(PathBuf::as_path))
+        .map_err(|error| message_in_window(&error.message()))?;
     Ok(ComparedRerun { name: rerun.name, is_package: rerun.is_package, outputs })
 }
 

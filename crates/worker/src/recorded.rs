@@ -246,6 +246,23 @@ impl ComparedOutputs {
         };
         Ok(Self { outputs: new.into_iter().enumerate().map(compared).collect(), missing })
     }
+
+    /// Like [`Self::read`], with several records of the new run.
+    ///
+    /// # Errors
+    /// Same as [`Self::read`].
+    pub fn read_all<'a>(
+        recorded: &[FileRecord],
+        records: impl IntoIterator<Item = &'a Path>,
+    ) -> Result<Self, JobError> {
+        let mut all = Self::default();
+        for record in records {
+            let Self { outputs, missing } = Self::read(recorded, record)?;
+            all.outputs.extend(outputs);
+            all.missing.extend(missing);
+        }
+        Ok(all)
+    }
 }
 
 #[cfg(test)]
