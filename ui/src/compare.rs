@@ -229,11 +229,7 @@ impl Counted {
     /// Adds a slice of the ground truth and of the predicted labels.
     fn add_slice(&mut self, mut truth: Vec<u32>, mut predicted: Vec<u32>) -> Result<(), String> {
         if let Some(unknown) = self.ignore_label {
-            let annotation = |object: u32| match object {
-                0 => Annotation::Background,
-                object if object == unknown => Annotation::Unknown,
-                _ => Annotation::Object,
-            };
+            let annotation = |object: u32| Annotation::of(object == unknown, object > 0);
             self.rims.add_slice(predicted.iter().zip(&truth).map(|(label, object)| (*label, annotation(*object))));
             let mut last = 0;
             for (label, object) in predicted.iter_mut().zip(&mut truth).filter(|(_, object)| **object == unknown) {

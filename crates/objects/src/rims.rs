@@ -14,6 +14,17 @@ pub enum Annotation {
     Object,
 }
 
+impl Annotation {
+    /// Returns what is known about a voxel. One that is not annotated belongs to no object, whatever its label.
+    pub fn of(is_unknown: bool, is_object: bool) -> Self {
+        match (is_unknown, is_object) {
+            (true, _) => Self::Unknown,
+            (false, false) => Self::Background,
+            (false, true) => Self::Object,
+        }
+    }
+}
+
 /// Numbers of voxels of a predicted object in slices where some of its voxels are annotated.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {

@@ -330,13 +330,10 @@ fn voxels_with(labels: &Samples, label: f64) -> Vec<bool> {
 fn add_rims(rims: &mut Rims, plane: usize, [predicted, true_objects]: [&[u32]; 2], is_unknown: &[bool]) {
     let slices = predicted.chunks(plane).zip(true_objects.chunks(plane)).zip(is_unknown.chunks(plane));
     for ((predicted, true_objects), is_unknown) in slices {
-        let annotation = |is_unknown: bool, true_object: u32| match (is_unknown, true_object) {
-            (true, _) => Annotation::Unknown,
-            (false, 0) => Annotation::Background,
-            (false, _) => Annotation::Object,
-        };
         let voxels = predicted.iter().zip(true_objects).zip(is_unknown);
-        rims.add_slice(voxels.map(|((number, object), is_unknown)| (*number, annotation(*is_unknown, *object))));
+        rims.add_slice(
+            voxels.map(|((number, object), is_unknown)| (*number, Annotation::of(*is_unknown, *object > 0))),
+        );
     }
 }
 

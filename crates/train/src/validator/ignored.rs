@@ -6,11 +6,7 @@ use cytoscope_objects::rims::{Annotation, Rims};
 pub(super) fn remove_rims(found: &mut [f32], truth: &[f32], ignored: f32, [_, ny, nx]: [usize; 3]) {
     let plane = (ny * nx).max(1);
     let number = |label: f32| if label >= 1.0 { label as u32 } else { 0 };
-    let annotation = |truth: f32| match truth {
-        unknown if unknown == ignored => Annotation::Unknown,
-        label if label >= 1.0 => Annotation::Object,
-        _ => Annotation::Background,
-    };
+    let annotation = |truth: f32| Annotation::of(truth == ignored, truth >= 1.0);
     let mut rims = Rims::default();
     for (truth, found) in truth.chunks(plane).zip(found.chunks(plane)) {
         rims.add_slice(truth.iter().zip(found).map(|(truth, label)| (number(*label), annotation(*truth))));
