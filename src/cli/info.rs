@@ -87,7 +87,7 @@ impl Info {
         outcome
     }
 
-    /// Opens each of several files and passes it on. Failures are printed; they are one at the end.
+    /// Opens each of several files and passes it on. Each failure is printed, and the outcome counts them.
     fn for_each(&self, mut pass: impl FnMut(&Image)) -> Outcome {
         let mut failures: Vec<Failure> = Vec::new();
         for file in &self.files {

@@ -512,7 +512,7 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
              value",
             share * 100.0
         );
-        let next_step = "choose the label image; image and target may be exchanged";
+        let next_step = "choose the label image; image and target may be swapped";
         inspection.add(Problem::warning(file, problem, next_step));
     }
     let index = &seen.index;
