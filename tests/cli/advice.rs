@@ -176,12 +176,13 @@ fn float_layers_of_an_int8_network_are_named_and_quantized() {
         let base = ["quantize", "net.onnx", "--mode", "static", "--calibrate", "sim", "--accuracy-budget", "1"];
         fixture.run(&[&base[..], &["--out", out], more].concat())
     };
-    // The layer with the most multiplications: the only convolution of the decoder's block.
+    // The layers at full resolution have most multiplications: their share of the time is large on a busy machine, too.
     let refused = quantize("none", &["--keep-float", "nosuch"]).stderr;
     let layers = refused.split("its layers are ").nth(1).unwrap_or_else(|| panic!("{refused}"));
-    let mut layers = layers.split([',', ' ', '\n']);
-    let heavy = layers.find(|name| name.starts_with("decoder.0.") && !name.contains(".up")).expect("a decoder");
-    quantize("mixed", &["--keep-float", heavy]).ok();
+    let is_heavy = |name: &&str| name.contains("coder.0.") && !name.contains(".up");
+    let heavy: Vec<&str> = layers.split([',', ' ', '\n']).filter(is_heavy).collect();
+    assert!(heavy.iter().any(|name| name.starts_with("decoder.0.")), "{layers}");
+    quantize("mixed", &["--keep-float", &heavy.join(",")]).ok();
     quantize("whole", &[]).ok();
     let predict = |model: &str| {
         // One tile, so that operators are timed as in any other run.
