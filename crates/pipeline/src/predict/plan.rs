@@ -12,6 +12,7 @@ pub use tile_plan::{Blend, BlendRequest, TilePlan, TileRequest};
 use super::batch::batch_size;
 use super::label;
 use super::pass_plan::{PassBand, PlannedPass};
+use super::prediction::extra_source_bytes;
 use super::resolve::Resolved;
 use super::session_memory::{SESSION_BYTES, device_session_cap_bytes, memory_cost};
 use crate::{Context, JobError, JobErrorKind, Model, Output, measure};
@@ -145,7 +146,8 @@ pub(super) fn plan(
             false => 0,
         },
         held_bytes,
-        writing_bytes,
+        // Results are read on the input's grid when they are written, and before objects are found.
+        writing_bytes: writing_bytes.saturating_add(extra_source_bytes(resolved.grid, zyx)),
         finished,
     };
     let planner = Planner::new(context, resolved, volume)?;

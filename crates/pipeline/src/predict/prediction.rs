@@ -45,6 +45,20 @@ const MAX_RUNS: usize = 1 << 19;
 /// Bytes of that many runs, 12 for each, and of where rows start.
 pub(super) const FOREGROUND_BYTES: u64 = 7 << 20;
 
+/// Voxels of the model's grid that are held at once while slices of the input's grid are computed from them, unless these
+/// have more voxels, or a single one is computed from more.
+const READ_VOXELS: usize = 4 << 20;
+
+/// Returns the bytes of the slices of the model's grid that one slice of the input's grid is computed from, as far as they
+/// exceed those of [`READ_VOXELS`]. Slices that are far apart are computed from many.
+pub(super) fn extra_source_bytes(model_shape: [usize; 3], shape: [usize; 3]) -> u64 {
+    let [depth, height, width] = model_shape;
+    let map_z = AxisMap::new(depth, shape[0]);
+    let slices = (0..shape[0]).map(|z| map_z.sources(z..z + 1).len()).max().unwrap_or(0);
+    let voxels = if model_shape == shape { 0 } else { slices.saturating_mul(height * width) };
+    (voxels.saturating_sub(READ_VOXELS) as u64).saturating_mul(4)
+}
+
 /// Number of voxels that are segmented at once while slices are stored, unless a single slice has more.
 const STEP_VOXELS: usize = 1 << 20;
 
@@ -199,6 +213,45 @@ impl Prediction {
 
     /// Reads slices `z` of one channel on the input's grid, postprocessed.
     pub(crate) fn read(&mut self, context: &Context, channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError> {
+        let voxels = z.len().saturating_mul(self.shape[1] * self.shape[2]);
+        self.read_in_parts(context, channel, z, voxels.max(READ_VOXELS))
+    }
+
+    /// Like [`Prediction::read`], with at most `max_voxels` of the model's grid in memory, or those of one slice.
+    fn read_in_parts(
+        &mut self,
+        context: &Context,
+        channel: usize,
+        z: Range<usize>,
+        max_voxels: usize,
+    ) -> Result<Vec<f32>, JobError> {
+        let mut all = Vec::new();
+        let mut start = z.start;
+        while start < z.end {
+            let end = self.part_end(start..z.end, max_voxels);
+            let part = self.read_at_once(context, channel, start..end)?;
+            if all.is_empty() && end == z.end {
+                // A single part is passed on without a copy.
+                return Ok(part);
+            }
+            all.reserve_exact((z.end - start) * self.shape[1] * self.shape[2]);
+            all.extend(part);
+            start = end;
+        }
+        Ok(all)
+    }
+
+    /// Returns the end of the slices from the first of `z` on that are computed from at most `max_voxels` of the model's grid, at
+    /// least one slice.
+    fn part_end(&self, z: Range<usize>, max_voxels: usize) -> usize {
+        let Some([map_z, ..]) = &self.back else { return z.end };
+        let plane = self.model_shape[1] * self.model_shape[2];
+        let fits = |end: &usize| map_z.sources(z.start..*end).len().saturating_mul(plane) <= max_voxels;
+        (z.start + 2..=z.end).take_while(fits).last().unwrap_or(z.start + 1)
+    }
+
+    /// Like [`Prediction::read`], with all slices of the model's grid that are needed in memory.
+    fn read_at_once(&mut self, context: &Context, channel: usize, z: Range<usize>) -> Result<Vec<f32>, JobError> {
         let sources = self.back.as_ref().map_or(z.clone(), |maps| maps[0].sources(z.clone()));
         let plane = self.model_shape[1] * self.model_shape[2];
         let mut slab = Vec::with_capacity(sources.len() * plane);
@@ -283,6 +336,25 @@ mod tests {
             for (z, early) in early.iter().enumerate() {
                 assert_eq!(prediction.read(&context, 0, z..z + 1).unwrap(), *early, "slice {z}");
             }
+            let whole = early.concat();
+            for max_voxels in [0, 3 * grid[1] * width, usize::MAX] {
+                let parts = prediction.read_in_parts(&context, 0, 0..own[0], max_voxels).unwrap();
+                assert_eq!(parts, whole, "{max_voxels} voxels");
+            }
         }
+    }
+
+    #[test]
+    fn slices_that_are_far_apart_are_read_in_parts_of_which_the_plan_knows_the_memory() {
+        let (grid, own) = ([7765, 100, 100], [24, 90, 90]);
+        let prediction = Prediction::new(Spool::new(Scratch::Memory, 10_000).unwrap(), 1, grid, own);
+        let parts: Vec<usize> = (0..24).map(|z| prediction.part_end(z..24, READ_VOXELS) - z).collect();
+        assert!(parts.iter().all(|slices| *slices == 1), "{parts:?}");
+        let one_slice = extra_source_bytes(grid, own) + 4 * READ_VOXELS as u64;
+        assert!((16 << 20..60 << 20).contains(&one_slice), "{one_slice}");
+        // Grids that are alike need no more than a part.
+        assert_eq!((extra_source_bytes(own, own), extra_source_bytes([30, 100, 100], own)), (0, 0));
+        let alike = Prediction::new(Spool::new(Scratch::Memory, 10_000).unwrap(), 1, [30, 100, 100], own);
+        assert_eq!(alike.part_end(0..24, READ_VOXELS), 24);
     }
 }
