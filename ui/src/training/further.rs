@@ -147,7 +147,7 @@ fn changed(config: &TrainConfig) -> Result<Vec<String>, String> {
     Ok(changes.iter().map(ToString::to_string).collect())
 }
 
-/// Returns the settings file of a training run: all settings, below the options of the command line that are none.
+/// Returns the settings file of a training run: all settings, below the options of the command line that are not settings.
 fn settings_text(job: &TrainJob) -> Result<String, String> {
     let settings = job.config.to_toml().map_err(|error| error_text(&error))?;
     let mut options = vec![
@@ -169,7 +169,7 @@ fn settings_text(job: &TrainJob) -> Result<String, String> {
     let comment = |option: &String| format!("#   {}\n", option.replace(char::is_control, " "));
     let comments: String = options.iter().map(comment).collect();
     Ok(format!(
-        "# Settings for cytoscope train --config. Options of this run that are no settings:\n{comments}\n{settings}"
+        "# Settings for cytoscope train --config. Options of this run that are not settings:\n{comments}\n{settings}"
     ))
 }
 
@@ -243,7 +243,7 @@ impl Training {
         self.wizard.plan = plan;
         self.set_files(files, effects);
         let details = match listed {
-            0 => "All that differ from the defaults have controls.".to_owned(),
+            0 => "All settings that differ from the defaults have controls.".to_owned(),
             _ => format!("{} without a control: below \"More settings\".", counted(listed as u64, "setting")),
         };
         effects.success(format!("Loaded {}", file_name(path)), details);

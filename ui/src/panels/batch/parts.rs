@@ -63,7 +63,7 @@ fn regions(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
                     actions.send(BatchAction::Like(None));
                 }
             }
-            None => _ = weak(ui, "Labels as large as their regions; sets for one channel"),
+            None => _ = weak(ui, "None: labels just contain the regions, and sets are for one channel"),
         }
     });
 }
