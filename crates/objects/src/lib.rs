@@ -36,6 +36,7 @@ mod foreground;
 pub mod matching;
 pub mod measure;
 pub mod mesh;
+pub mod neighbors;
 mod options;
 pub mod regression;
 pub mod rims;

@@ -6,14 +6,9 @@ use crate::middle_slice::middle_values;
 use crate::stack::Stack;
 use crate::{Context, JobError, Note};
 use cytoscope_formats::Image;
+use cytoscope_objects::neighbors::NeighborPairs;
 use cytoscope_volume::Element;
 use std::path::{Path, PathBuf};
-
-/// Fewest pairs of neighboring voxels whose share is stated.
-const MIN_PAIRS: u64 = 1000;
-/// Smallest share of equal pairs in an image of labels. Objects that are N voxels wide have at least (N - 1) / N, and noise
-/// makes that of intensities small.
-const MIN_EQUAL: f64 = 0.5;
 
 /// Minimum share of equal pairs at which an image of intensities is suspected to be labels: that of objects 5 voxels wide.
 const MIN_EQUAL_OF_LABELS: f64 = 0.8;
@@ -77,11 +72,9 @@ fn equal_neighbor_share(values: &[f32], width: usize) -> Option<f64> {
     if !has_several || !is_numbered || !values.contains(&0.0) {
         return None;
     }
-    let mut check = LabelCheck::new(Path::new(""));
-    check.add(values, width);
-    let share = check.share();
-    let are_labels = check.pairs >= MIN_PAIRS && share >= MIN_EQUAL_OF_LABELS && has_plateaus_of_labels(values, width);
-    are_labels.then_some(share)
+    let mut neighbors = NeighborPairs::default();
+    neighbors.add(values, width);
+    neighbors.share().filter(|share| *share >= MIN_EQUAL_OF_LABELS && has_plateaus_of_labels(values, width))
 }
 
 /// Returns whether the values other than 0 in rows of `width` voxels form plateaus as labels do: hardly any is a single voxel, and
@@ -105,15 +98,12 @@ fn has_plateaus_of_labels(values: &[f32], width: usize) -> bool {
     single as f64 <= MAX_SINGLE * plateaus as f64 && recurring as f64 <= MAX_RECURRING * plateaus as f64
 }
 
-/// Counts pairs of neighboring voxels along X. Labels of objects repeat from voxel to voxel, intensities do not.
+/// What the values of an image say about whether they are labels.
 #[derive(Debug)]
 pub(crate) struct LabelCheck {
     /// The image, for messages.
     path: PathBuf,
-    /// Pairs without background.
-    pairs: u64,
-    /// Pairs of the same value among them.
-    equal: u64,
+    neighbors: NeighborPairs,
     /// The lowest value below 0.
     negative: Option<f64>,
 }
@@ -121,7 +111,7 @@ pub(crate) struct LabelCheck {
 impl LabelCheck {
     /// Starts the check of an image.
     pub(crate) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), pairs: 0, equal: 0, negative: None }
+        Self { path: path.to_owned(), neighbors: NeighborPairs::default(), negative: None }
     }
 
     /// The image.
@@ -131,30 +121,17 @@ impl LabelCheck {
 
     /// Adds rows of `width` voxels.
     pub(crate) fn add<T: Element>(&mut self, values: &[T], width: usize) {
+        self.neighbors.add(values, width);
         let background = T::zeroed();
-        for row in values.chunks(width.max(1)) {
-            for (a, b) in row.iter().zip(row.iter().skip(1)) {
-                if *a != background && *b != background {
-                    self.pairs += 1;
-                    self.equal += u64::from(a == b);
-                }
-            }
-        }
         for value in values.iter().filter(|value| **value < background) {
             let value = value.to_f64();
             self.negative = Some(self.negative.map_or(value, |lowest| lowest.min(value)));
         }
     }
 
-    /// Returns the share of equal pairs.
-    fn share(&self) -> f64 {
-        self.equal as f64 / self.pairs.max(1) as f64
-    }
-
     /// Returns a warning if the values are more likely intensities than labels.
     pub(crate) fn note(&self) -> Option<Note> {
-        let share = self.share();
-        (self.pairs >= MIN_PAIRS && share < MIN_EQUAL).then(|| {
+        self.neighbors.doubted_share().map(|share| {
             Note::warning(format!(
                 "{} may be an image of intensities instead of labels: only {:.0} % of the neighboring voxels that are not 0 \
                  have the same value",
@@ -245,14 +222,14 @@ mod tests {
             })
             .collect();
         let share = |values: &[f32], width: usize| {
-            let mut check = LabelCheck::new(Path::new(""));
-            check.add(values, width);
-            (check.share(), check.pairs)
+            let mut neighbors = NeighborPairs::default();
+            neighbors.add(values, width);
+            neighbors.share()
         };
         assert!(equal_neighbor_share(&labels, 60).is_some());
         for (values, width) in [(sharp, 60), (enlarged.repeat(60), 56), (rounded.repeat(60), 65), (photons, 60)] {
-            let (equal, pairs) = share(&values, width);
-            assert!(equal >= MIN_EQUAL_OF_LABELS && pairs >= MIN_PAIRS, "neighbors say nothing: {equal} of {pairs}");
+            let equal = share(&values, width);
+            assert!(equal.is_some_and(|equal| equal >= MIN_EQUAL_OF_LABELS), "neighbors say nothing: {equal:?}");
             assert_eq!(equal_neighbor_share(&values, width), None, "{:?}", values.get(..width));
         }
         // Concave objects and the tips of others are no reason for doubt.

@@ -10,6 +10,7 @@ use crate::setting::{AXES, IGNORE_LABEL, IN_SETTINGS, TIME, VOXEL_UM};
 use crate::stack::{Role, Stack, channel_count, channel_names, open_image, pair_voxel_um};
 use cytoscope_formats::Image;
 use cytoscope_objects::components::{Components, Connectivity};
+use cytoscope_objects::neighbors::NeighborPairs;
 use cytoscope_storage::by_count;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
@@ -40,10 +41,6 @@ pub(crate) struct PairInspection {
 
 /// Maximum number of channels of a label file that are listed in its summary.
 const MAX_LABEL_CHANNELS: usize = 64;
-/// Fewest pairs of neighboring voxels with labels whose share of equal ones is judged.
-const MIN_LABEL_PAIRS: u64 = 1000;
-/// Smallest share of equal pairs in a label image: that of objects two voxels wide.
-const MIN_EQUAL_LABELS: f64 = 0.5;
 /// Maximum number of voxels that percentiles are computed from.
 const PERCENTILE_VOXELS: u64 = 4 << 20;
 
@@ -380,35 +377,7 @@ struct LabelStats {
     fractional: u64,
     negative: u64,
     above: u64,
-    neighbors: Neighbors,
-}
-
-/// Pairs of neighboring voxels along X. Labels of objects repeat from voxel to voxel, intensities do not.
-#[derive(Debug, Clone, Copy, Default)]
-struct Neighbors {
-    /// Pairs without background.
-    pairs: u64,
-    /// Pairs of the same value among them.
-    equal: u64,
-}
-
-impl Neighbors {
-    /// Adds rows of `width` voxels.
-    fn add<E: Element>(&mut self, values: &[E], width: usize) {
-        let background = E::zeroed();
-        for row in values.chunks(width.max(1)) {
-            for (a, b) in row.iter().zip(row.iter().skip(1)).filter(|(a, b)| **a != background && **b != background) {
-                self.pairs += 1;
-                self.equal += u64::from(a == b);
-            }
-        }
-    }
-
-    /// Returns the share of equal pairs if it is too small for labels.
-    fn doubted_share(self) -> Option<f64> {
-        let share = self.equal as f64 / self.pairs.max(1) as f64;
-        (self.pairs >= MIN_LABEL_PAIRS && share < MIN_EQUAL_LABELS).then_some(share)
-    }
+    neighbors: NeighborPairs,
 }
 
 fn measure_labels(stack: &Stack, file: &Image, options: &CheckOptions) -> Result<LabelStats, TrainingDataError> {
@@ -417,7 +386,7 @@ fn measure_labels(stack: &Stack, file: &Image, options: &CheckOptions) -> Result
     let window = stack.zyx.map(|n| 0..n);
     let mut indexer = Indexer::default();
     let (mut fractional, mut negative, mut above) = (0u64, 0u64, 0u64);
-    let mut neighbors = Neighbors::default();
+    let mut neighbors = NeighborPairs::default();
     let ignored = code.ignored();
     for (start, size) in stack.slabs() {
         let samples = stack.read(file, start, size)?;
