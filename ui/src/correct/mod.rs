@@ -348,8 +348,9 @@ impl Corrections {
                 files: files.clone(),
             };
             // One after the other, because each has all labels of a time point in memory.
-            let before = self.closing.last_mut().filter(|_| !is_first).and_then(|c| c.corrector.take_end());
-            let after = self.end_of_session(&files).or(before);
+            let after = self.end_of_session(&files);
+            let before = || self.closing.last_mut().filter(|_| !is_first).and_then(|c| c.corrector.take_end());
+            let after = after.or_else(before);
             match Corrector::open(start, after, Arc::clone(&self.wake)) {
                 Ok(corrector) => {
                     let mut correction = Correction::new(corrector, id, time, files);

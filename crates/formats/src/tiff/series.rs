@@ -368,6 +368,10 @@ pub(crate) fn contiguous_images(file: &TiffFile, layout: &Layout, images: usize)
         let problem = format!("its {images} planes of {}-bit samples are in one page", layout.bits);
         return Err(Fault::unsupported(problem, RESAVE));
     }
+    if images > 1 && (layout.codec != Codec::Raw || layout.tiled) {
+        let problem = format!("its {images} planes are in one page that is compressed or tiled");
+        return Err(Fault::unsupported(problem, RESAVE));
+    }
     let Some(Some(page)) = file.pages.first() else { return Err(Fault::malformed("the file has no pages")) };
     let first = file.container.integer(&page.offsets)?;
     let plane = layout.plane_bytes().unwrap_or(usize::MAX) as u64;
