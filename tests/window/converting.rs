@@ -140,13 +140,20 @@ fn all_series_of_a_file_are_converted_as_on_the_command_line() {
         let bytes = |path: std::path::PathBuf| std::fs::read(path).unwrap();
         assert!(bytes(fixture.path(name)) == bytes(expected.join(name)), "{name} differs");
     }
-    // Of a series that fails, the window says why; the others are listed.
+    // If the file of one series exists, none is converted.
     std::fs::remove_file(fixture.path("plate.npy")).unwrap();
+    fixture.click_enabled("Convert");
+    fixture.until("the existing file", |w| sees(w, "plate_s1.npy already exists"));
+    assert!(!fixture.path("plate.npy").exists());
+    // Of a series that fails, the window says why; the others are listed.
+    for name in ["plate.npy_provenance.json", "plate_s1.npy", "plate_s1.npy_provenance.json"] {
+        let _ = std::fs::remove_file(fixture.path(name));
+    }
+    std::fs::write(plate.join("A/1/1.zarr/0/zarr.json"), "{").unwrap();
     fixture.click_enabled("Convert");
     fixture.until("the written file", |w| sees(w, "1 file converted"));
     assert!(fixture.sees("Converting plate.zarr failed for 1 series"), "{}", fixture.on_screen());
-    assert!(fixture.sees("plate_s1.npy already exists"), "{}", fixture.on_screen());
-    assert!(fixture.path("plate.npy").is_file());
+    assert!(fixture.path("plate.npy").is_file() && !fixture.path("plate_s1.npy").exists());
     // Labels belong to one series.
     fixture.click("OME-Zarr");
     fixture.window.run_steps(3);
