@@ -137,15 +137,17 @@ fn a_folder_that_cannot_be_written_is_code_1() {
             &[&out, "another folder"],
         );
     }
-    let inside = format!("{raw}/a.npy");
-    fixture.fails(1, &["convert", &raw, &inside], &[&inside, "another folder"]);
-    let inside = format!("{raw}/a.onnx");
-    fixture.fails(1, &["export", "nuclei", "--format", "onnx", "--out", &inside], &[&inside, "another folder"]);
-    let inside = format!("{raw}/a.zip");
-    fixture.fails(1, &["export", "nuclei", "--format", "bioimageio", "--out", &inside], &[&inside, "another folder"]);
-    let inside = format!("{raw}/a.safetensors");
-    fixture.fails(1, &["export", "nuclei", "--format", "safetensors", "--out", &inside], &[&inside, "another folder"]);
-    fixture.fails(1, &["segment", &raw, "--out", &format!("{raw}/l.tif")], &[&raw]);
+    // A file below a file is a mistake in the command.
+    for (name, command) in [
+        ("a.npy", vec!["convert", &raw]),
+        ("a.onnx", vec!["export", "nuclei", "--format", "onnx", "--out"]),
+        ("a.zip", vec!["export", "nuclei", "--format", "bioimageio", "--out"]),
+        ("a.safetensors", vec!["export", "nuclei", "--format", "safetensors", "--out"]),
+        ("l.tif", vec!["segment", &raw, "--out"]),
+    ] {
+        let inside = format!("{raw}/{name}");
+        fixture.fails(2, &[&command[..], &[inside.as_str()]].concat(), &[&inside, "part of its path is a file"]);
+    }
     // A file in place of the folder is a mistake in the command.
     std::fs::write(fixture.path("plain"), "mine").unwrap();
     for command in [&["predict", &raw][..], &["simulate", "--kind", "nuclei", "--shape", "4,16,16"]] {

@@ -415,7 +415,7 @@ fn a_result_never_overwrites_an_input() {
     fixture.fails(
         2,
         &["predict", "mine/a.tif", "mine/a_probability.tif", "--out", "mine"],
-        &["a_probability.tif", "is an input"],
+        &["a_probability.tif", "is also an input"],
     );
     assert_eq!(fixture.bytes("mine/a_probability.tif"), before);
     assert_eq!(fixture.names("mine"), ["a.tif", "a_probability.tif"]);

@@ -418,7 +418,11 @@ fn wrong_usage_is_reported_before_any_computation() {
     let dynamic = ["quantize", "net.onnx", "--mode", "dynamic", "--out", "q"];
     fixture.fails(2, &[&dynamic[..], &["--keep-float", "nosuch"]].concat(), &["nosuch", "head.out"]);
     fixture.fails(2, &[&dynamic[..], &["--accuracy-budget", "0"]].concat(), &["budget"]);
-    fixture.fails(2, &["quantize", "net.onnx", "--mode", "dynamic", "--out", "net.onnx"], &["net.onnx", "is an input"]);
+    fixture.fails(
+        2,
+        &["quantize", "net.onnx", "--mode", "dynamic", "--out", "net.onnx"],
+        &["net.onnx", "is also an input"],
+    );
     let unknown = ["quantize", "net.onnx", "--mode", "dynamic", "--out", "net.pth"];
     fixture.fails(2, &unknown, &["net.pth", "ends in .pth", "a folder", ".zip", ".onnx"]);
     std::fs::create_dir(fixture.path("mine")).unwrap();

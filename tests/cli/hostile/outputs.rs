@@ -347,7 +347,7 @@ fn existing_file_is_replaced_only_with_force() {
     fixture.fails(2, &["import", "m.onnx", "--out", "mine.zip"], &["mine.zip", "--force"]);
     // Arrays that are read are inputs as well.
     let run = ["run", "m.onnx", "--input", "x.npy", "--output", "x.npy", "--force"];
-    fixture.fails(2, &run, &["x.npy", "is an input"]);
+    fixture.fails(2, &run, &["x.npy", "is also an input"]);
     assert_eq!(crate::common::parse_npy(&fixture.bytes("x.npy")).1, [1, 1, 8, 16, 16]);
     // Simulating twice needs --force, too.
     fixture.fails(

@@ -219,7 +219,7 @@ fn invalid_quantizations_and_imports_fail_with_a_typed_error() {
         (changed("static", &|job| job["quantization"]["calibrate"] = json!(["nothere"])), bad_input, "nothere"),
         (import(&fixture, "broken.onnx", "q"), bad_input, "broken.onnx"),
         (import(&fixture, "nothere.zip", "q"), bad_input, "nothere.zip"),
-        (import(&fixture, "net.onnx", "net.onnx"), wrong_use, "is an input"),
+        (import(&fixture, "net.onnx", "net.onnx"), wrong_use, "is also an input"),
         (import(&fixture, "net.onnx", "nofolder/q"), wrong_use, "nofolder"),
     ];
     for (id, (job, expected, word)) in (1..).zip(jobs) {

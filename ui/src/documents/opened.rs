@@ -333,7 +333,10 @@ mod tests {
     /// Waits until the labels of a document are those of a file.
     fn wait_for_labels(documents: &mut Documents, id: u64, file: &Path) {
         let end = Instant::now() + Duration::from_secs(60);
-        while documents.get(id).unwrap().overlay_with_role(Role::Labels).is_none_or(|labels| labels.path != file) {
+        let is_other = |documents: &Documents| {
+            documents.get(id).unwrap().overlay_with_role(Role::Labels).is_none_or(|labels| labels.path != file)
+        };
+        while is_other(documents) || documents.opener.is_busy() {
             assert!(Instant::now() < end, "the labels were not opened in time");
             let _ = documents.poll();
             std::thread::sleep(Duration::from_millis(1));

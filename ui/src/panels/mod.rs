@@ -168,7 +168,7 @@ const LONGEST_ITEM: f32 = 64.0;
 /// ends.
 pub(crate) fn item_text(text: &str) -> String {
     // Characters of East Asian scripts are twice as wide.
-    without_middle(text, LONGEST_ITEM + 1.0, |c| if c < '\u{1100}' { 1.0 } else { 2.0 })
+    without_middle(text, LONGEST_ITEM + 1.0, |c| if c < '\u{1100}' || c == '…' { 1.0 } else { 2.0 })
 }
 
 /// Returns the text of a button that is as wide as its panel: the icon `sign`, and `text`, without its middle if it does not fit.
