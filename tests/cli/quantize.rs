@@ -284,7 +284,7 @@ fn bad_calibration_data_is_refused_by_name() {
         let mut values = uniform(1, 16 * 16 * 16);
         values[777] = value;
         let file = fixture.write(&format!("{name}.tif"), "ZYX", &[16, 16, 16], values);
-        refuse(&file, &[&file, "NaN or infinite", "leave it out"]);
+        refuse(&file, &[&file, "NaN, infinite or too large", "leave it out"]);
     }
     std::fs::write(fixture.path("row.npy"), npy_f32(&[7], &[0.0; 7])).unwrap();
     refuse("row.npy", &["row.npy", "a row of voxels"]);

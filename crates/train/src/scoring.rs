@@ -90,8 +90,10 @@ impl Training<'_> {
         Candidate::new(&self.context.cancel, self.devices, model, None, self.job.threads)
     }
 
+    /// A package of the run's name: the package of another model would be moved aside by the final one.
     fn description(&self) -> Description<'_> {
-        self.describe(json!({}), String::from("# In training\n"), "in training".to_owned())
+        let name = package::package_name(&self.job.out);
+        self.describe(json!({}), String::from("# In training\n"), name)
     }
 
     /// Returns whether segmentation settings are tuned on the validation pairs.
