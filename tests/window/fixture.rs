@@ -5,7 +5,7 @@ use cytoscope_train::TrainConfig;
 use cytoscope_ui::{Workbench, WorkbenchOptions};
 use cytoscope_volume::Array;
 use eframe::egui::accesskit::Role;
-use eframe::egui::{Event, Id, Key, Modifiers, PointerButton, Pos2};
+use eframe::egui::{Event, Key, Modifiers, PointerButton, Pos2};
 use egui_kittest::kittest::{NodeT, Queryable, by};
 use egui_kittest::{Harness, Node};
 use null_renderer::NullRenderer;
@@ -154,16 +154,12 @@ impl Fixture {
         let at = self.bring_under_pointer(name);
         // A click has no effect on a button that was disabled in the frame before it, or is in the frame that gets it.
         let was_disabled = is_disabled(&self.window);
-        let is_button = on_widget(&self.window, name, |node| node.accesskit_node().role() == Role::Button);
         self.window.input_mut().events.extend(click_events(at));
         self.window.step();
         let click = if self.is_click_lost(at) {
             Click::Lost
         } else if was_disabled || is_disabled(&self.window) {
             Click::Disabled
-        } else if is_button == Some(true) && self.clicked().is_none() {
-            // The button was not where it had been in the frame before.
-            Click::Lost
         } else {
             Click::Arrived
         };
@@ -174,15 +170,11 @@ impl Fixture {
     /// Whether the click at this position had no effect in the last frame. egui gives a click to the id that the widget had in
     /// the frame before, and ids change if rows come and go.
     fn is_click_lost(&self, at: Pos2) -> bool {
-        self.clicked().is_some_and(|id| {
-            let ctx = &self.window.ctx;
+        let ctx = &self.window.ctx;
+        let clicked = ctx.interaction_snapshot(|interaction| interaction.clicked);
+        clicked.is_some_and(|id| {
             ctx.viewport(|last| last.prev_pass.widgets.get(id).is_none_or(|widget| !widget.interact_rect.contains(at)))
         })
-    }
-
-    /// The widget that was clicked in the last frame.
-    fn clicked(&self) -> Option<Id> {
-        self.window.ctx.interaction_snapshot(|interaction| interaction.clicked)
     }
 
     /// Scrolls the widget with this name into view, moves the pointer over it, and returns the position of its center.
