@@ -1,5 +1,5 @@
 //! Checks whether a stack is overexposed: where values are cut off at the highest one, objects lose their texture, and touching
-//! ones can no longer be told apart.
+//! ones can no longer be distinguished.
 
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
