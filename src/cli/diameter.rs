@@ -12,13 +12,12 @@ use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::predict::{ChannelRef, InputTensor, check_input_files};
 use cytoscope_pipeline::{
-    Certainty, Context, DiameterJob, DiameterRequest, Event, JobErrorKind, Model, Note, ObjectDiameter, PredictJob,
+    Certainty, Context, DiameterJob, DiameterRequest, JobErrorKind, Model, Note, ObjectDiameter, PredictJob,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Args)]
 pub(crate) struct Diameter {
@@ -84,16 +83,16 @@ impl Diameter {
         }
         let TraceOptions { trace, stages_only } = &self.tracing;
         let measurement = Measurement::start("diameter", trace.as_deref(), overwrite, *stages_only);
-        let (context, notes) = with_notes(progress::context(false, self.json, measurement.recorder()));
+        let (context, notes) = progress::with_notes(progress::context(false, self.json, measurement.recorder()));
         let available = devices::found(self.device, &context.recorder);
         let inputs = prediction.stacks(&context)?;
         check_input_files(&self.input_tensors, inputs.len())?;
         // Those about devices and folders belong to no single input.
-        let common_notes = taken(&notes);
+        let common_notes = progress::taken(&notes);
         let estimate = |input: &Path| -> Result<Value, Failure> {
             let prediction = PredictJob { inputs: vec![input.to_owned()], ..prediction.clone() };
             let estimated = DiameterJob { prediction }.run(&context, &available);
-            let mut notes = taken(&notes);
+            let mut notes = progress::taken(&notes);
             let found = estimated?;
             if !self.json {
                 print(&format!("{}: {}", input.display(), found.text()));
@@ -123,24 +122,6 @@ impl Diameter {
             None => Ok(()),
         }
     }
-}
-
-/// Returns a context that also keeps the notes, and the list in which it keeps them.
-fn with_notes(context: Context) -> (Context, Arc<Mutex<Vec<String>>>) {
-    let notes = Arc::<Mutex<Vec<String>>>::default();
-    let (kept, shown) = (Arc::clone(&notes), Arc::clone(&context.sink));
-    let sink = move |event: &Event| {
-        if let Event::Note(note) = event {
-            kept.lock().unwrap_or_else(PoisonError::into_inner).push(note.to_string());
-        }
-        shown(event);
-    };
-    (Context { sink: Arc::new(sink), ..context }, notes)
-}
-
-/// Returns the notes that were kept since the last call.
-fn taken(notes: &Mutex<Vec<String>>) -> Vec<String> {
-    std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Returns whether a diameter is assumed, because no objects were found to estimate it.

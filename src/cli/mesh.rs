@@ -67,6 +67,7 @@ impl MeshCommand {
         };
         let measurement = Measurement::for_job(self.tracing.trace.as_deref(), &job, None)?;
         let context = progress::context(self.report.json_progress, self.report.json, measurement.recorder());
+        let (context, shown) = progress::with_notes(context);
         let (report, run) = measurement.finish(job.run(&context), 0)?;
         if self.report.json {
             return run.print_json(&report);
@@ -74,7 +75,9 @@ impl MeshCommand {
         let triangles: usize = report.objects.iter().map(|o| o.triangles).sum();
         let objects = counted(report.objects.len(), "object");
         print(&format!("{objects}, {triangles} triangles in {}", report.out.display()));
-        report.notes.iter().for_each(|note| print(&format!("  {}", note_line(note))));
+        let shown = progress::taken(&shown);
+        let others = report.notes.iter().filter(|note| !shown.contains(&note.to_string()));
+        others.for_each(|note| print(&format!("  {}", note_line(note))));
         run.print_records();
         Ok(())
     }

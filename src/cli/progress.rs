@@ -127,6 +127,24 @@ pub(crate) fn training_context(json_lines: bool, quiet: bool, recorder: Recorder
     (Context { cancel, sink, recorder }, display)
 }
 
+/// Returns a context that also keeps the notes, and the list in which it keeps them.
+pub(crate) fn with_notes(context: Context) -> (Context, Arc<Mutex<Vec<String>>>) {
+    let notes = Arc::<Mutex<Vec<String>>>::default();
+    let (kept, shown) = (Arc::clone(&notes), Arc::clone(&context.sink));
+    let sink = move |event: &Event| {
+        if let Event::Note(note) = event {
+            kept.lock().unwrap_or_else(PoisonError::into_inner).push(note.to_string());
+        }
+        shown(event);
+    };
+    (Context { sink: Arc::new(sink), ..context }, notes)
+}
+
+/// Returns the notes that were kept since the last call.
+pub(crate) fn taken(notes: &Mutex<Vec<String>>) -> Vec<String> {
+    std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
 /// Returns whether the next line of progress is due, and then counts it as printed.
 fn is_due(last: &mut Instant, now: Instant) -> bool {
     let is_due = now.saturating_duration_since(*last) >= LINE_INTERVAL;

@@ -154,10 +154,17 @@ fn wrong_outputs_and_objects_are_refused() {
 }
 
 #[test]
-fn a_stack_given_as_labels_is_noted_before_its_surfaces_are_computed() {
+fn a_stack_given_as_labels_is_noted_once_and_before_its_surfaces_are_computed() {
     let fixture = Fixture::new();
     let values: Vec<u16> = (0..2 * 32 * 32).map(|i| 1 + (i * 31 % 127) as u16).collect();
     fixture.write("raw.tif", "ZYX", &[2, 32, 32], values);
     let ran = fixture.run(&["mesh", "raw.tif", "--out", "m.stl", "--unsmoothed"]).ok();
-    assert!(ran.stderr.contains("may be an image of intensities instead of labels"), "{}", ran.stderr);
+    let noted = |text: &str| text.matches("may be an image of intensities instead of labels").count();
+    assert_eq!((noted(&ran.stderr), noted(&ran.stdout)), (1, 0), "{}{}", ran.stderr, ran.stdout);
+    // With few objects, after them; in JSON always, because standard error has no notes.
+    let few = ["mesh", "raw.tif", "--out", "few.stl", "--objects", "5,6", "--unsmoothed"];
+    let ran = fixture.run(&few).ok();
+    assert_eq!((noted(&ran.stderr), noted(&ran.stdout)), (0, 1), "{}{}", ran.stderr, ran.stdout);
+    let report = fixture.run(&["mesh", "raw.tif", "--out", "json.stl", "--unsmoothed", "--json"]).json();
+    assert_eq!(noted(&report["notes"].to_string()), 1, "{report}");
 }
