@@ -521,4 +521,17 @@ fn results_of_a_series_and_of_a_file_of_that_name_are_kept_apart() {
     let exists = ["plate_s1_provenance.json", "already exists", "--force"];
     fixture.fails(2, &predict("plate_s1.tif", "one", &more), &exists);
     assert!(fixture.bytes("one/plate_s1_labels.tif") == before);
+    // The name of the second series is not given, so results of a file of that name are not replaced with permission either.
+    fixture.run(&predict("plate_s1.tif", "two", &more)).ok();
+    let before = fixture.bytes("two/plate_s1_labels.tif");
+    let forced = [&predict("plate.zarr", "two", &more)[..], &["--force"]].concat();
+    fixture.fails(
+        2,
+        &forced,
+        &["plate_s1_provenance.json is of a prediction of ", "plate_s1.tif, not of a series of "],
+    );
+    assert!(fixture.bytes("two/plate_s1_labels.tif") == before);
+    assert!(fixture.path("two/plate_labels.tif").is_file(), "the first series has a name of its own");
+    // Its own results are replaced.
+    fixture.run(&[&predict("plate.zarr", "one", &more)[..], &["--force"]].concat()).ok();
 }

@@ -365,6 +365,22 @@ pub(crate) fn refuse_foreign_record(path: &Path, input: &Path, overwrite: Overwr
     }
 }
 
+/// Refuses the path of the record of a series after the first if a prediction of another file wrote a record there. The name
+/// is derived from that of the first series, so permission to replace existing files does not mean these results.
+///
+/// # Errors
+/// [`StorageError::NotReplaceable`] with the other file.
+pub(crate) fn refuse_record_of_another_file(path: &Path, input: &Path) -> Result<(), JobError> {
+    let Ok(record) = read(path) else { return Ok(()) };
+    let other = &record.input.path;
+    // Folders may have been moved, so only names are compared.
+    if other.file_name() == absolute(input).file_name() {
+        return Ok(());
+    }
+    let problem = format!("is of a prediction of {}, not of a series of {}", other.display(), input.display());
+    Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false }.into())
+}
+
 /// Adds new files to the prediction records beside them, in place of the files they replace. Files without a record are
 /// skipped; so are those with a damaged one, which is logged. Call this before the files are renamed to their final
 /// names.

@@ -69,6 +69,20 @@ fn lock_results(folder: &Path, stem: &str) -> Result<(ResultsLock, ResultsFolder
     Ok((ResultsLock::acquire(folder, stem)?, created))
 }
 
+/// Refuses to replace files that may not be replaced: those of [`ResultFiles::refuse_foreign`], and of several series, the
+/// results of another file that have the name of a series after the first.
+fn refuse_foreign(run: &InputRun<'_>, files: &ResultFiles, wanted: &BTreeSet<Output>) -> Result<(), JobError> {
+    let InputRun { job, context, .. } = *run;
+    let _span = context.recorder.span(Stage::Read, "earlier results");
+    context.report_alive(ProgressStage::Check, || files.refuse_foreign(context, wanted, job.overwrite))?;
+    match job.series {
+        SeriesChoice::Index(number) if number > 0 && *run.series == SeriesChoice::All => {
+            provenance::refuse_record_of_another_file(&files.paths.provenance, run.input)
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Predicts an input file on a device and writes its results.
 ///
 /// # Errors
@@ -99,9 +113,7 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
         return Ok(skipped_report(outputs, &selection, &engine.choice, precision));
     }
     let _locked = lock_results(job.folder(), stem)?;
-    let checking = context.recorder.span(Stage::Read, "earlier results");
-    context.report_alive(ProgressStage::Check, || files.refuse_foreign(context, &wanted, job.overwrite))?;
-    checking.finish();
+    refuse_foreign(run, &files, &wanted)?;
     stack_notes.extend(selection.value_notes(context, model.task));
     let earlier = KeptRecord::to_continue(run, &files.fingerprint_of_slices);
     stack_notes.extend(KeptRecord::unused_note(earlier.as_ref(), run, &files.fingerprint_of_slices));
