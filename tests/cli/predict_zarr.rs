@@ -535,3 +535,22 @@ fn results_of_a_series_and_of_a_file_of_that_name_are_kept_apart() {
     // Its own results are replaced.
     fixture.run(&[&predict("plate.zarr", "one", &more)[..], &["--force"]].concat()).ok();
 }
+
+#[test]
+fn a_folder_whose_copy_was_interrupted_is_noted() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("12,40,50", 1);
+    let values: Vec<u16> = fixture.image(&raw).samples().to_f32().iter().map(|value| *value as u16).collect();
+    fixture.write("times.tif", "TZYX", &[2, 12, 40, 50], values.repeat(2));
+    fixture.run(&["convert", "times.tif", "whole.zarr"]).ok();
+    fixture.run(&["convert", "times.tif", "part.zarr"]).ok();
+    std::fs::remove_dir_all(fixture.path("part.zarr/0/c/1")).unwrap();
+    let noted = |input: &str, out: &str| {
+        let ran = fixture.run(&["convert", input, out]).ok();
+        ran.stderr.contains("files of its chunks are absent") && ran.stderr.contains("copy the image again")
+    };
+    assert!(!noted("whole.zarr", "whole.tif") && noted("part.zarr", "part.tif"));
+    let first = ["--outputs", "labels", "--time", "0", "--json"];
+    let report = fixture.run(&predict("part.zarr", "o", &first)).json();
+    assert!(report["inputs"][0]["notes"].to_string().contains("files of its chunks are absent"), "{report:#}");
+}

@@ -10,7 +10,7 @@ use crate::{
     nd2, nifti,
     npy::{self, Npy},
     numbered,
-    ome_zarr::{self, OmeZarr},
+    ome_zarr::{self, ChunkFiles, OmeZarr},
     raster,
     reader::{Opened, Pixels, check_shape},
     refused, roi,
@@ -465,6 +465,15 @@ impl Image {
             Data::OmeZarr(zarr) => zarr.chunk_folder().into_iter().collect(),
             Data::Other(pixels) => pixels.chunk_folders(),
             Data::Tiff(_) | Data::Npy(_) | Data::Memory(_) => Vec::new(),
+        }
+    }
+
+    /// Looks for the files of chunks of level 0 of an OME-Zarr image, at most 256 of them, without reading them; `None` for
+    /// other formats. Files that are not stored are read as the fill value.
+    pub fn look_for_chunk_files(&self) -> Option<ChunkFiles> {
+        match &self.inner.data {
+            Data::OmeZarr(zarr) => zarr.look_for_chunk_files(),
+            Data::Tiff(_) | Data::Npy(_) | Data::Other(_) | Data::Memory(_) => None,
         }
     }
 

@@ -68,8 +68,8 @@ pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};
 pub use numbered::{count_files_outside_series, first_file_per_series};
 pub use ome_zarr::{
-    PREDICTION_KIND, PREDICTION_LABELS, ZarrImageSpec, ZarrWriter, chunk_cache_bytes, containing_zarr_folder,
-    is_zarr_folder, is_zarr_name, is_zarr_zip_name, pack_zarr, prediction_labels_path,
+    ChunkFiles, PREDICTION_KIND, PREDICTION_LABELS, ZarrImageSpec, ZarrWriter, chunk_cache_bytes,
+    containing_zarr_folder, is_zarr_folder, is_zarr_name, is_zarr_zip_name, pack_zarr, prediction_labels_path,
 };
 pub use preview::{label_color, preview_png};
 pub use roi::is_roi_name;

@@ -4,7 +4,9 @@
 use crate::Extents;
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
-use crate::predict::file_notes::{FilePart, OtherSeries, SliceAlone, first_series_note, reading_notes};
+use crate::predict::file_notes::{
+    FilePart, OtherSeries, SliceAlone, absent_chunks_note, first_series_note, reading_notes,
+};
 use crate::predict::resolve::check_voxel_size;
 use crate::results::{Publication, check_file, moved_aside_note};
 use crate::sample_type::{stored_type, stored_type_note, with_stored_type};
@@ -198,7 +200,8 @@ impl ConvertJob {
         }
         let series_note = first_series_note(&self.series, image.meta(), "is converted", OtherSeries::OneOrAll);
         let series_note = series_note.filter(|_| !is_one_of_all);
-        reading_notes(&image, SliceAlone::ByAxes).into_iter().chain(series_note).for_each(|note| context.note(note));
+        let reading = reading_notes(&image, SliceAlone::ByAxes).into_iter().chain(absent_chunks_note(&image));
+        reading.chain(series_note).for_each(|note| context.note(note));
         // The regions of a ROI set that is written are compared with the stack.
         if stack.is_some() && !image.is_without_extents() && !writes_regions(&self.output) {
             let path = self.input.display();

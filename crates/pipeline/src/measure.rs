@@ -5,8 +5,8 @@ use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
 use crate::label_notes::{FoundLabels, other_voxel_size_note};
 use crate::predict::file_notes::{
-    FilePart, OtherSeries, SliceAlone, first_series_note, label_series_note, missing_notes, one_of_several_note,
-    reading_notes, regions_note,
+    FilePart, OtherSeries, SliceAlone, absent_chunks_note, first_series_note, label_series_note, missing_notes,
+    one_of_several_note, reading_notes, regions_note,
 };
 use crate::predict::resolve::{channel_name, check_voxel_size, voxel_size_notes};
 use crate::predict::zarr::labels_path;
@@ -191,8 +191,10 @@ impl MeasureJob {
 
     /// Returns notes on how the stack and its label image were read.
     fn notes_on_files(&self, [stack, labels]: [&Image; 2], slices: usize) -> Vec<Message> {
+        let absent_chunks = self.intensities.is_some().then(|| absent_chunks_note(stack)).flatten();
         reading_notes(stack, SliceAlone::ByAxes)
             .into_iter()
+            .chain(absent_chunks)
             .chain(first_series_note(&self.series, stack.meta(), "is measured", OtherSeries::One))
             .chain(label_series_note(&self.series, labels.meta(), "is measured"))
             .chain(regions_note(labels.meta()))

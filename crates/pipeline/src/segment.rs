@@ -5,7 +5,7 @@ use crate::label_check::label_map_note;
 use crate::label_notes::ValueRange;
 use crate::measure::not_finite_note;
 use crate::predict::file_notes::{
-    FilePart, OtherSeries, SliceAlone, first_series_note, one_of_several_note, reading_notes,
+    FilePart, OtherSeries, SliceAlone, absent_chunks_note, first_series_note, one_of_several_note, reading_notes,
 };
 use crate::predict::files::label_writer;
 use crate::predict::label::{self, LabelSettings, Labels, MapSource, MeasuredStack};
@@ -516,7 +516,8 @@ impl SegmentJob {
     /// Returns the notes about a map of this voxel size and these extents, whose middle slice is read.
     fn notes(&self, context: &Context, map: &Image, size: VoxelSize, extents: Extents) -> Vec<Message> {
         let series_note = first_series_note(&self.series, map.meta(), "is segmented", OtherSeries::One);
-        let reading = reading_notes(map, SliceAlone::ByFolder).into_iter().chain(series_note);
+        let reading =
+            reading_notes(map, SliceAlone::ByFolder).into_iter().chain(absent_chunks_note(map)).chain(series_note);
         let time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is segmented");
         // Two channels of a map may be used together.
         let channels = if self.seed_channel.is_some() { 1 } else { extents.channels };

@@ -7,6 +7,7 @@
 //!
 //! The content of a folder may be zipped into one file.
 
+mod absent;
 mod array;
 mod attributes;
 mod cache;
@@ -34,6 +35,7 @@ use crate::{
     meta::{Channel, ImageMeta, Level},
     source::{Counters, Source},
 };
+pub use absent::ChunkFiles;
 use array::ZarrArray;
 use cache::Cache;
 pub use cache::chunk_cache_bytes;

@@ -162,3 +162,33 @@ fn damaged_and_oversized_zips_are_refused_and_only_what_is_shown_is_read() {
     let image = open(&path, &OpenOptions::default()).unwrap();
     assert!(large.len() > 1 << 20 && image.bytes_read() < 80_000, "{} of {}", image.bytes_read(), large.len());
 }
+
+#[test]
+fn files_of_chunks_that_are_not_stored_are_counted_without_reading_them() {
+    let temp = tempfile::tempdir().unwrap();
+    // 2 × 4 × 2 files, of which the last ones were not copied.
+    let folder = made(temp.path(), |_, array| {
+        array["shape"] = json!([2, 13, 8]);
+        array["chunk_grid"]["configuration"]["chunk_shape"] = json!([1, 4, 4]);
+    });
+    let count = |image: &cytoscope_formats::Image| image.look_for_chunk_files().unwrap();
+    let opened = |path: &Path| open(path, &OpenOptions::default()).unwrap();
+    let image = opened(&folder);
+    for (written, name) in ["0/0/0", "0/0/1", "0/1/0", "0/1/1", "0/2/0", "1/3/1"].into_iter().enumerate() {
+        let files = count(&image);
+        assert_eq!((files.all, files.looked_for, files.absent), (16, 16, 16 - written as u64));
+        let path = folder.join("0/c").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "not read").unwrap();
+    }
+    let path = temp.path().join("part.ozx");
+    std::fs::write(&path, zipped(&folder, "", zip::CompressionMethod::Stored)).unwrap();
+    assert_eq!((count(&opened(&path)), count(&image).absent), (count(&image), 10));
+    // Of a large image, only some are looked for.
+    let large = made(temp.path(), |_, array| {
+        array["shape"] = json!([64, 64, 64]);
+        array["chunk_grid"]["configuration"]["chunk_shape"] = json!([1, 1, 64]);
+    });
+    let files = count(&opened(&large));
+    assert_eq!((files.all, files.looked_for, files.absent), (4096, 256, 256));
+}

@@ -2,7 +2,7 @@
 
 use super::PredictJob;
 use crate::stack::Extents;
-use cytoscope_formats::{FileFormat, Image, ImageMeta, SeriesChoice, count_files_outside_series};
+use cytoscope_formats::{ChunkFiles, FileFormat, Image, ImageMeta, SeriesChoice, count_files_outside_series};
 use cytoscope_storage::message;
 use cytoscope_storage::message::{Message, TimePoint};
 use cytoscope_storage::setting::{ALL_SERIES, AXES, CHANNEL, SERIES, TIME, VOXEL_SIZE};
@@ -46,6 +46,37 @@ pub(crate) fn missing_notes(meta: &ImageMeta) -> Vec<Message> {
     let not_applied = meta.not_applied.iter().cloned().map(Message::from);
     let slices = meta.read_as_slices.clone().map(Message::from);
     slices.into_iter().chain(not_applied).chain(missing.map(Message::from)).collect()
+}
+
+/// Share of the files of chunks that may be absent without a note, as a divisor: programs do not store chunks of zeros.
+const ABSENT_WITHOUT_NOTE: u64 = 10;
+
+/// Returns the note that a large part of an OME-Zarr image is not stored, as after a copy that was interrupted. `None` for label
+/// images, most of whose chunks may be background.
+pub(crate) fn absent_chunks_note(image: &Image) -> Option<Message> {
+    if image.is_label_image() {
+        return None;
+    }
+    absent_note(image.look_for_chunk_files()?).map(Message::from)
+}
+
+/// Returns the note about these files of chunks, if a large part of them is absent.
+fn absent_note(files: ChunkFiles) -> Option<String> {
+    let ChunkFiles { all, looked_for, absent } = files;
+    if absent.saturating_mul(ABSENT_WITHOUT_NOTE) <= looked_for {
+        return None;
+    }
+    let share = match looked_for == all {
+        true => format!("{absent} of the {all} files of its chunks are"),
+        false => format!(
+            "about {:.0} % of the {all} files of its chunks are",
+            100.0 * absent as f64 / looked_for.max(1) as f64
+        ),
+    };
+    Some(format!(
+        "a part of the image is not stored and is read as one value: {share} absent; if these are more than the chunks of \
+         empty background, copy the image again, because a copy may have been interrupted"
+    ))
 }
 
 /// Returns the note that each time point of a file is a single slice although it states no interval between time points:
@@ -211,6 +242,18 @@ pub(crate) fn unused_voxel_size_note(stated: [Option<f64>; 3], flat: bool) -> Me
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_large_part_of_an_image_that_is_not_stored_is_noted() {
+        let note = |all, looked_for, absent| absent_note(ChunkFiles { all, looked_for, absent });
+        for (all, looked_for, absent) in [(1, 1, 0), (10, 10, 1), (65_536, 256, 25)] {
+            assert_eq!(note(all, looked_for, absent), None, "{absent} of {looked_for}");
+        }
+        let whole = note(10, 10, 2).unwrap_or_default();
+        assert!(whole.contains("2 of the 10 files of its chunks are absent") && whole.contains("copy"), "{whole}");
+        let part = note(65_536, 256, 64).unwrap_or_default();
+        assert!(part.contains("about 25 % of the 65536 files of its chunks are absent"), "{part}");
+    }
 
     #[test]
     fn sizes_that_are_not_used_are_named() {

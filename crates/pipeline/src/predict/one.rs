@@ -1,6 +1,8 @@
 //! Prediction of one input file.
 
-use super::file_notes::{OtherSeries, SliceAlone, first_series_note, reading_notes, slices_as_times_note};
+use super::file_notes::{
+    OtherSeries, SliceAlone, absent_chunks_note, first_series_note, reading_notes, slices_as_times_note,
+};
 use super::files::ResultFiles;
 use super::input_tensors;
 use super::kept::{KeptRecord, KeptRequest, KeptSlices, parts_note};
@@ -59,7 +61,8 @@ fn open(run: &InputRun<'_>) -> Result<Image, JobError> {
 fn input_notes(run: &InputRun<'_>, image: &Image) -> Vec<Message> {
     let series_note = first_series_note(run.series, image.meta(), "is predicted", OtherSeries::OneOrAll);
     let times_note = slices_as_times_note(run.job, image.meta());
-    reading_notes(image, SliceAlone::ByAxes).into_iter().chain(series_note).chain(times_note).collect()
+    let reading = reading_notes(image, SliceAlone::ByAxes).into_iter().chain(absent_chunks_note(image));
+    reading.chain(series_note).chain(times_note).collect()
 }
 
 /// Locks the results `folder/stem_*`. Another process may have created the folder, and removed it because its own prediction
