@@ -103,6 +103,14 @@ impl History {
         dropped
     }
 
+    /// The step with this index, counted from the oldest one that can be undone to the one that is redone last.
+    pub fn step(&self, index: usize) -> Option<&UndoStep> {
+        match index.checked_sub(self.done.len()) {
+            None => self.done.get(index),
+            Some(undone) => self.undone.iter().rev().nth(undone),
+        }
+    }
+
     /// The step that an undo reverts.
     pub fn to_undo(&self) -> Option<&UndoStep> {
         self.done.back()
@@ -144,6 +152,10 @@ mod tests {
         assert_eq!((history.floor(), history.state(), history.next_id()), (1, 4, 5));
         history.undo();
         assert_eq!(history.to_redo().map(|s| s.id), Some(4));
+        assert_eq!(
+            (0..4).map(|index| history.step(index).map(|s| s.id)).collect::<Vec<_>>(),
+            [Some(2), Some(3), Some(4), None]
+        );
         assert_eq!(history.push(step(5)), 0, "removing the undone step frees memory");
         assert_eq!(history.done().iter().map(|s| s.id).collect::<Vec<_>>(), [2, 3, 5]);
         assert!(history.to_redo().is_none());

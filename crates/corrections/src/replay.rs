@@ -106,6 +106,35 @@ pub(crate) fn open(
     Replayer { path, file, len, fingerprint, options }.replay(base)
 }
 
+/// A place between two records of a journal.
+#[derive(Debug, Clone, Copy)]
+struct End {
+    /// Position in bytes.
+    at: u64,
+    /// Number of records before it.
+    position: u64,
+    /// Number of edits, undos and redos before it.
+    entries: u64,
+    /// Number of fingerprints of saved labels before it.
+    bases: usize,
+}
+
+/// Why a record is refused, and where the valid part of the journal ends.
+struct Refused {
+    why: &'static str,
+    end: End,
+}
+
+/// How far a journal was read.
+struct RecordsRead {
+    /// End of the last valid record.
+    end: End,
+    /// Why no further record was read.
+    tail: Tail,
+    /// End of the snapshot at the beginning, in bytes.
+    snapshot_end: u64,
+}
+
 struct Replayer<'a> {
     path: &'a Path,
     file: LockedFile,
@@ -176,64 +205,76 @@ impl Replayer<'_> {
             last_id: header.floor,
             stored_bytes: base.labels().stored_bytes(),
             volume: base,
+            applied: 0,
+            pending: None,
+            bases: Vec::new(),
         };
+        let RecordsRead { end, tail, snapshot_end } = self.read_records(&mut reader, &mut state, &header)?;
+        if !state.applying {
+            return Err(self.bad("it does not contain the state of these labels"));
+        }
+        drop(reader);
+        let dropped = self.keep_tail(end.at, tail)?;
+        let mut history = state.history;
+        let dropped_steps = history.trim(self.options.undo_budget_bytes);
+        let resume = ResumeState {
+            len: end.at,
+            position: end.position,
+            compact_len: snapshot_end + history.bytes(),
+            bases: without_repeated_bases([header.bases, state.bases].concat()),
+            sync_interval: self.options.sync_every,
+        };
+        let journal = JournalFile::resume(self.path, self.file, resume)?;
+        let report = Replay { entries: end.entries, dropped, dropped_steps };
+        let fingerprint = self.fingerprint;
+        Ok(ReplayedJournal { volume: state.volume, history, journal, base_state, fingerprint, report })
+    }
+
+    /// Reads the records up to the first invalid one and replays them.
+    fn read_records(
+        &self,
+        reader: &mut JournalReader<BufReader<&File>>,
+        state: &mut ReplayState,
+        header: &Header,
+    ) -> Result<RecordsRead, CorrectionError> {
         let limits = &self.options.limits;
-        let empty = || LabelSnapshot::empty(reader.grid, state.volume.voxel_size_um());
-        let mut parts = header.snapshot.then(|| PartialSnapshot::new(empty()));
+        let empty = LabelSnapshot::empty(reader.grid, state.volume.voxel_size_um());
+        let mut parts = header.snapshot.then(|| PartialSnapshot::new(empty));
         let mut snapshot_end = reader.at;
-        let (mut entries, mut bases) = (0u64, header.bases);
-        let tail = loop {
+        let mut entries = 0u64;
+        let (end, tail) = loop {
             if let Some(snapshot) = parts.take_if(|p| p.is_complete()) {
                 state.stored_bytes = snapshot.stored_bytes;
                 state.volume = LabelVolume::from_snapshot(snapshot.labels, limits)?;
                 snapshot_end = reader.at;
             }
-            let (at, position) = (reader.at, reader.position);
+            let here = End { at: reader.at, position: reader.position, entries, bases: state.bases.len() };
             let record = match reader.next().map_err(self.io("reading the journal"))? {
                 Ok(record) => record,
-                Err(tail) => break tail,
+                Err(tail) => break (here, tail),
             };
+            let refused_here = |why| Refused { why, end: here };
+            let is_step = matches!(record, Record::Edit { .. } | Record::Undo | Record::Redo);
             let outcome = match (record, &mut parts) {
-                (Record::Snapshot(part), Some(snapshot)) => snapshot.add(&part, limits)?,
-                (Record::Snapshot(_), None) => Err("it is a snapshot between edits"),
-                (_, Some(_)) => Err("the snapshot is not complete"),
-                (Record::Saving { fingerprint, .. }, None) => {
-                    bases.push(fingerprint);
-                    Ok(())
-                }
-                (Record::Saved { .. }, None) => Ok(()),
-                (record, None) => {
-                    state.check_memory(&record, limits)?;
-                    state.step(record).map(|()| entries += 1)
-                }
+                (Record::Snapshot(part), Some(snapshot)) => snapshot.add(&part, limits)?.map_err(refused_here),
+                (Record::Snapshot(_), None) => Err(refused_here("it is a snapshot between edits")),
+                (_, Some(_)) => Err(refused_here("the snapshot is not complete")),
+                (record, None) => state.add(record, here, limits)?,
             };
-            if let Err(why) = outcome {
-                (reader.at, reader.position) = (at, position);
-                break Tail::Damaged(why);
+            match outcome {
+                Ok(()) => entries += u64::from(is_step),
+                Err(Refused { why, end }) => break (end, Tail::Damaged(why)),
             }
         };
         if parts.is_some() {
             return Err(self.bad("the snapshot of the labels at its beginning is damaged"));
         }
-        if !state.applying {
-            return Err(self.bad("it does not contain the state of these labels"));
-        }
-        let (len, position) = (reader.at, reader.position);
-        drop(reader);
-        let dropped = self.keep_tail(len, tail)?;
-        let mut history = state.history;
-        let dropped_steps = history.trim(self.options.undo_budget_bytes);
-        let resume = ResumeState {
-            len,
-            position,
-            compact_len: snapshot_end + history.bytes(),
-            bases: without_repeated_bases(bases),
-            sync_interval: self.options.sync_every,
+        let (end, tail) = match state.apply_pending(end, limits)? {
+            Ok(()) => (end, tail),
+            Err(Refused { why, end }) => (end, Tail::Damaged(why)),
         };
-        let journal = JournalFile::resume(self.path, self.file, resume)?;
-        let report = Replay { entries, dropped, dropped_steps };
-        let fingerprint = self.fingerprint;
-        Ok(ReplayedJournal { volume: state.volume, history, journal, base_state, fingerprint, report })
+        state.bases.truncate(end.bases);
+        Ok(RecordsRead { end, tail, snapshot_end })
     }
 
     /// Copies the end of a journal that could not be read to a new file, unless it is only an incomplete write.
@@ -313,250 +354,120 @@ struct ReplayState {
     last_id: u64,
     /// Whether `base_state` was reached. Before that, steps are added to the history but not applied.
     applying: bool,
+    /// Number of steps of the history that the labels contain, once `applying`. Undos and redos only change the history at
+    /// first, because those that cancel out would each take as long as the edit that they repeat.
+    applied: usize,
+    /// The place before the first undo or redo that the labels do not contain yet.
+    pending: Option<End>,
+    /// Fingerprints of the labels that were saved.
+    bases: Vec<Fingerprint>,
 }
 
 impl ReplayState {
-    /// Refuses a record whose changes need too much memory, before they are applied: a few bytes may divide many chunks
-    /// that were stored as one value.
-    fn check_memory(&self, record: &Record, limits: &Limits) -> Result<(), CorrectionError> {
-        let (diff, direction) = match record {
-            Record::Edit { diff, .. } => (Some(diff), Direction::Forward),
-            Record::Undo => (self.history.to_undo().map(|step| &step.diff), Direction::Backward),
-            Record::Redo => (self.history.to_redo().map(|step| &step.diff), Direction::Forward),
-            Record::Snapshot(_) | Record::Saving { .. } | Record::Saved { .. } => return Ok(()),
-        };
-        match diff.filter(|_| self.applying) {
-            Some(diff) => self.volume.check_growth(diff, direction, self.stored_bytes, limits, RENAME_JOURNAL),
-            None => Ok(()),
-        }
-    }
-
-    fn step(&mut self, record: Record) -> Result<(), &'static str> {
+    /// Adds the record that begins `here`; the inner error says why it, or an undo or redo before it, is refused.
+    ///
+    /// # Errors
+    /// [`CorrectionError::TooLarge`] if its changes need too much memory.
+    fn add(&mut self, record: Record, here: End, limits: &Limits) -> Result<Result<(), Refused>, CorrectionError> {
+        let refused = |why| Ok(Err(Refused { why, end: here }));
         match record {
             Record::Edit { id, name, diff } => {
+                if let Err(refused) = self.apply_pending(here, limits)? {
+                    return Ok(Err(refused));
+                }
                 if id <= self.last_id {
-                    return Err("its steps are not in order");
+                    return refused("its steps are not in order");
                 }
                 if self.applying {
-                    apply_counted(&mut self.volume, &mut self.stored_bytes, &diff, Direction::Forward)?;
+                    let (volume, stored_bytes) = (&mut self.volume, &mut self.stored_bytes);
+                    if let Err(why) = apply_counted(volume, stored_bytes, &diff, Direction::Forward, limits)? {
+                        return refused(why);
+                    }
+                    self.applied += 1;
                 }
                 self.last_id = id;
                 self.history.push(UndoStep { id, name, diff });
             }
+            Record::Undo if self.history.to_undo().is_none() => return refused("there is nothing to undo"),
+            Record::Redo if self.history.to_redo().is_none() => return refused("there is nothing to redo"),
             Record::Undo => {
-                let step = self.history.to_undo().ok_or("there is nothing to undo")?;
-                if self.applying {
-                    apply_counted(&mut self.volume, &mut self.stored_bytes, &step.diff, Direction::Backward)?;
-                }
+                self.pending = self.pending.or(Some(here));
                 self.history.undo();
             }
             Record::Redo => {
-                let step = self.history.to_redo().ok_or("there is nothing to redo")?;
-                if self.applying {
-                    apply_counted(&mut self.volume, &mut self.stored_bytes, &step.diff, Direction::Forward)?;
-                }
+                self.pending = self.pending.or(Some(here));
                 self.history.redo();
             }
-            Record::Snapshot(_) | Record::Saving { .. } | Record::Saved { .. } => {}
+            Record::Saving { fingerprint, .. } => self.bases.push(fingerprint),
+            Record::Snapshot(_) | Record::Saved { .. } => {}
         }
-        self.applying |= self.base_state == Some(self.history.state());
-        Ok(())
+        if !self.applying && self.base_state == Some(self.history.state()) {
+            self.applying = true;
+            self.applied = self.history.done().len();
+            self.pending = None;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Applies the undos and redos that the labels do not contain yet; the inner error says why one is refused. The history is
+    /// then that before the first of them.
+    ///
+    /// # Errors
+    /// [`CorrectionError::TooLarge`] if the labels need too much memory.
+    fn apply_pending(&mut self, here: End, limits: &Limits) -> Result<Result<(), Refused>, CorrectionError> {
+        let end = self.pending.take().unwrap_or(here);
+        if !self.applying {
+            return Ok(Ok(()));
+        }
+        let before = self.applied;
+        while self.applied != self.history.done().len() {
+            let is_undo = self.applied > self.history.done().len();
+            if let Err(why) = self.apply_one(is_undo, limits)? {
+                // What was applied before fits the labels in the other direction, too.
+                while self.applied != before && self.apply_one(!is_undo, limits)?.is_ok() {}
+                while self.history.done().len() < before && self.history.to_redo().is_some() {
+                    self.history.redo();
+                }
+                while self.history.done().len() > before {
+                    self.history.undo();
+                }
+                return Ok(Err(Refused { why, end }));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Removes the last applied step from the labels, or adds the next one.
+    fn apply_one(&mut self, is_undo: bool, limits: &Limits) -> Result<Result<(), &'static str>, CorrectionError> {
+        let (index, direction) = match is_undo {
+            true => (self.applied.saturating_sub(1), Direction::Backward),
+            false => (self.applied, Direction::Forward),
+        };
+        let Some(step) = self.history.step(index) else { return Ok(Err("there is no such step")) };
+        let outcome = apply_counted(&mut self.volume, &mut self.stored_bytes, &step.diff, direction, limits)?;
+        if outcome.is_ok() {
+            self.applied = if is_undo { index } else { index + 1 };
+        }
+        Ok(outcome)
     }
 }
 
-/// Applies differences and updates the memory of the labels.
+/// Applies differences and updates the memory of the labels. Differences that need too much memory are refused before: a few
+/// bytes may divide many chunks that were stored as one value.
 fn apply_counted(
     volume: &mut LabelVolume,
     stored_bytes: &mut u64,
     diff: &EditDiff,
     direction: Direction,
-) -> Result<(), &'static str> {
+    limits: &Limits,
+) -> Result<Result<(), &'static str>, CorrectionError> {
+    volume.check_growth(diff, direction, *stored_bytes, limits, RENAME_JOURNAL)?;
     let before = volume.touched_bytes(diff);
-    volume.apply_diff(diff, direction)?;
+    let outcome = volume.apply_diff(diff, direction);
     *stored_bytes = stored_bytes.saturating_sub(before).saturating_add(volume.touched_bytes(diff));
-    Ok(())
+    Ok(outcome)
 }
 
 #[cfg(test)]
-mod tests {
-    //! Journals with valid checksums and arbitrary content.
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
-
-    use super::*;
-    use crate::Session;
-    use crate::journal::encode_record;
-    use cytoscope_volume::VoxelSize;
-    use proptest::prelude::*;
-
-    fn base() -> LabelVolume {
-        LabelVolume::new([3, 9, 9], VoxelSize::default()).unwrap()
-    }
-
-    fn write(path: &Path, header: &Header, bodies: &[Vec<u8>]) -> Vec<u8> {
-        let mut bytes = header.bytes().unwrap();
-        for (position, body) in bodies.iter().enumerate() {
-            bytes.extend(encode_record(position as u64, body));
-        }
-        std::fs::write(path, &bytes).unwrap();
-        bytes
-    }
-
-    fn header(snapshot: bool) -> Header {
-        Header {
-            shape_zyx: [3, 9, 9],
-            voxel_size_um: VoxelSize::default(),
-            base_path: None,
-            bases: vec![base().fingerprint()],
-            snapshot,
-            floor: 0,
-            next_id: 1,
-        }
-    }
-
-    /// An edit of one run of the only chunk, valid or not.
-    fn edit() -> impl Strategy<Value = Vec<u8>> {
-        let run = (0u8..20, 0u8..40, 0u8..3, 0u8..3);
-        (1u8..12, run).prop_map(|(id, (start, len, old, new))| vec![1, id, 1, b'x', 0, 1, old, new, 1, start, len])
-    }
-
-    fn body() -> impl Strategy<Value = Vec<u8>> {
-        prop_oneof![
-            4 => edit(),
-            2 => Just(vec![2u8]),
-            2 => Just(vec![3u8]),
-            1 => prop::collection::vec(0u8..7, 0..20),
-            1 => prop::collection::vec(any::<u8>(), 0..20),
-            1 => prop::collection::vec(any::<u8>(), 0..20).prop_map(|mut v| { v.insert(0, 4); v }),
-        ]
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
-
-        #[test]
-        fn records_are_replayed_up_to_the_first_invalid_one(
-            bodies in prop::collection::vec(body(), 0..12), snapshot in any::<bool>(), whole in any::<bool>(),
-        ) {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("a.journal");
-            let mut bodies = bodies;
-            if snapshot && whole {
-                // One chunk of 243 voxels, all of label 1.
-                bodies.insert(0, vec![4, 0, 243, 1, 1]);
-            }
-            let bytes = write(&path, &header(snapshot), &bodies);
-            match Session::open(base(), None, &path, SessionOptions::default()) {
-                Err(_) => prop_assert!(std::fs::read(&path).unwrap() == bytes),
-                Ok((mut session, replay)) => {
-                    let kept = std::fs::read(&path).unwrap();
-                    prop_assert!(bytes.starts_with(&kept));
-                    let lost = (bytes.len() - kept.len()) as u64;
-                    prop_assert_eq!(replay.dropped.as_ref().map_or(0, |d| d.bytes), lost);
-                    if let Some(at) = replay.dropped.and_then(|d| d.kept_at) {
-                        prop_assert!(bytes.ends_with(&std::fs::read(at).unwrap()));
-                    }
-                    // All accepted steps can be undone, back to the initial state.
-                    while session.undo().unwrap().is_some() {}
-                    prop_assert_eq!(session.volume().voxel_count(1), if snapshot { 243 } else { 0 });
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn declared_sizes_allocate_no_memory() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.journal");
-        let error_for = |bytes: &[u8]| {
-            std::fs::write(&path, bytes).unwrap();
-            let error = Session::open(base(), None, &path, SessionOptions::default()).unwrap_err();
-            assert!(std::fs::read(&path).unwrap() == bytes);
-            error.to_string()
-        };
-        // A header of 4 GB; a volume of 2^60 voxels; a snapshot chunk with too many runs.
-        let mut bytes = header(false).bytes().unwrap();
-        bytes[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(error_for(&bytes).contains("length"));
-        let huge = Header { shape_zyx: [1 << 20; 3], ..header(false) };
-        assert!(error_for(&huge.bytes().unwrap()).contains("MAX_CHUNKS"));
-        let mut endless = vec![4, 0];
-        (0..400).for_each(|_| endless.extend([1, 7]));
-        let bytes = write(&path, &header(true), &[endless]);
-        assert!(error_for(&bytes).contains("snapshot"));
-        // A record of 4 GB, and one with more pairs and runs than bytes, are dropped.
-        for tail in [
-            vec![0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0],
-            encode_record(0, &[1, 1, 1, b'x', 0, 0xff, 0xff, 0xff, 0x7f, 1, 2]),
-        ] {
-            let mut bytes = header(false).bytes().unwrap();
-            bytes.extend(&tail);
-            std::fs::write(&path, &bytes).unwrap();
-            let (_, replay) = Session::open(base(), None, &path, SessionOptions::default()).unwrap();
-            assert_eq!(replay.dropped.map(|d| d.bytes), Some(tail.len() as u64));
-        }
-    }
-
-    #[test]
-    fn a_step_before_the_saved_state_that_does_not_fit_the_labels_is_not_undone() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.journal");
-        // The step labels four voxels, but the labels after it are said to be those without any.
-        let saving = Record::Saving { state: 1, fingerprint: base().fingerprint() };
-        write(&path, &header(false), &[vec![1, 1, 1, b'x', 0, 1, 0, 1, 1, 0, 4], saving.body()]);
-        let (mut session, replay) = Session::open(base(), None, &path, SessionOptions::default()).unwrap();
-        assert_eq!((replay.entries, replay.dropped), (1, None));
-        let error = session.undo().unwrap_err();
-        assert!(matches!(error, CorrectionError::BadJournal { .. }), "{error}");
-        assert_eq!((session.undo_names().count(), session.redo_names().count()), (1, 0));
-        assert!(session.volume().fingerprint() == base().fingerprint());
-    }
-
-    /// The error of opening a journal with these records for an empty volume of 64 chunks.
-    fn too_large(snapshot: bool, bodies: &[Vec<u8>], max_stored_bytes: u64) -> Option<String> {
-        let shape_zyx = [128, 256, 256];
-        let base = LabelVolume::new(shape_zyx, VoxelSize::default()).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.journal");
-        let header = Header { shape_zyx, bases: vec![base.fingerprint()], ..header(snapshot) };
-        write(&path, &header, bodies);
-        let limits = Limits { max_stored_bytes, ..Limits::default() };
-        match Session::open(base, None, &path, SessionOptions { limits, ..SessionOptions::default() }) {
-            Err(e @ CorrectionError::TooLarge { .. }) => Some(e.to_string()),
-            Err(e) => panic!("{e}"),
-            Ok((_, replay)) => {
-                assert_eq!(replay.dropped, None);
-                None
-            }
-        }
-    }
-
-    #[test]
-    fn an_edit_that_divides_many_uniform_chunks_is_refused_before_they_are_stored() {
-        // One voxel of each chunk, which then needs 256 KiB.
-        let mut edit = vec![1, 1, 1, b'x'];
-        for chunk in 0..64 {
-            edit.extend([u8::from(chunk > 0), 1, 0, 1, 1, 0, 1]);
-        }
-        let all = 64 * (256 << 10);
-        assert_eq!(too_large(false, std::slice::from_ref(&edit), all + (1 << 20)), None);
-        let error = too_large(false, std::slice::from_ref(&edit), all / 2).unwrap();
-        assert!(error.contains("max_stored_bytes") && error.ends_with(RENAME_JOURNAL), "{error}");
-        // Memory that an undo frees is available again.
-        let (undo, again) = (vec![2], [&[1, 2][..], &edit[2..]].concat());
-        assert_eq!(too_large(false, &[edit, undo, again], all + (1 << 20)), None);
-    }
-
-    #[test]
-    fn a_snapshot_is_refused_as_soon_as_it_is_too_large() {
-        // Each chunk has two labels, in one part.
-        let mut part = vec![4, 0];
-        for _ in 0..64 {
-            // 131 071 voxels of background and one of label 1.
-            part.extend([0xff, 0xff, 0x07, 0, 1, 1]);
-        }
-        let all = 64 * (256 << 10);
-        assert_eq!(too_large(true, std::slice::from_ref(&part), all + (1 << 20)), None);
-        let error = too_large(true, &[part], all / 2).unwrap();
-        assert!(error.contains("max_stored_bytes") && error.ends_with(RENAME_JOURNAL), "{error}");
-    }
-}
+#[path = "replay_tests.rs"]
+mod tests;
