@@ -14,13 +14,23 @@ pub struct GraphLimits {
     /// Elements of one constant that folding expands from fewer elements (`ConstantOfShape`, `Expand`, `Tile`,
     /// `Range`), and elements of a pooling window. Default 2²⁴.
     pub folded_elements: usize,
+    /// Elements of an input that lists lengths, axes or positions along axes; a split may list as many as it has outputs.
+    /// Valid lists have a few for each axis. Default 4096.
+    pub listed_elements: usize,
     /// Axes of one tensor. Default 16.
     pub rank: usize,
 }
 
 impl Default for GraphLimits {
     fn default() -> Self {
-        Self { model_bytes: 4 << 30, nodes: 100_000, tensor_elements: 1 << 31, folded_elements: 1 << 24, rank: 16 }
+        Self {
+            model_bytes: 4 << 30,
+            nodes: 100_000,
+            tensor_elements: 1 << 31,
+            folded_elements: 1 << 24,
+            listed_elements: 4096,
+            rank: 16,
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use crate::error::{GraphError, Result};
 use crate::graph::{Dim, Graph, ValueId};
-use crate::limits::{GraphLimits, checked_elements};
+use crate::limits::{GraphLimits, check_limit, checked_elements};
 use crate::ops::Op;
 use crate::tensor::{ElementType, Tensor};
 
@@ -222,10 +222,6 @@ pub fn node_infos(op: &Op, inputs: &[Option<&Info>], outputs: usize, limits: &Gr
     Ok(infos)
 }
 
-/// Largest number of elements of an input that lists lengths, axes or positions along axes, or as many as a split has outputs.
-/// Valid lists have a few for each axis.
-const MAX_LISTED: usize = 4096;
-
 /// Returns the inputs of an operator whose elements are lengths, axes or positions along axes.
 fn list_inputs(op: &Op) -> &'static [usize] {
     match op {
@@ -248,13 +244,10 @@ fn list_inputs(op: &Op) -> &'static [usize] {
 /// Refuses lists with very many elements. Each is read for each node that has it as an input, and one constant may be that of very
 /// many nodes.
 fn check_lists(op: &Op, args: &OpInputs<'_>) -> Result<()> {
-    let most = args.outputs.max(MAX_LISTED);
+    let most = args.outputs.max(args.limits.listed_elements);
     for index in list_inputs(op) {
         let count = args.get(*index).and_then(|info| info.value.as_ref()).map_or(0, |value| value.len());
-        if count > most {
-            let what = format!("number of elements of input {index}");
-            return Err(GraphError::misused(what, count.to_string(), format!("at most {most}")));
-        }
+        check_limit("listed_elements", format!("the list in input {index}"), count as u128, most as u128)?;
     }
     Ok(())
 }

@@ -423,8 +423,11 @@ fn constants_that_very_many_nodes_could_read_as_lists_are_short() {
         model(&[x.clone(), y.clone(), whole_numbers("k", count, 0), node(op, inputs, &["y"], &[])])
     };
     for op in ["Slice", "ReduceSum", "TopK", "Expand", "Tile", "Reshape", "Squeeze", "Unsqueeze", "Pad", "Split"] {
-        refused(&file(op, 5000), GraphErrorKind::Malformed, "at most 4096");
+        refused(&file(op, 5000), GraphErrorKind::OverLimit, "listed_elements = 5000, more than the limit of 4096");
     }
+    let few = GraphLimits { listed_elements: 2, ..GraphLimits::default() };
+    let error = cytoscope_onnx::from_bytes(&file("Slice", 3), None, &few).unwrap_err();
+    assert!(error.kind() == GraphErrorKind::OverLimit && error.to_string().contains("limit of 2"), "{error}");
     cytoscope_onnx::from_bytes(&file("Slice", 1), None, &GraphLimits::default()).unwrap();
     // A condition is one value.
     let conditions = field(5, &[int(1, 2), int(2, 9), field(8, b"c"), field(9, &[1, 1])].concat());
