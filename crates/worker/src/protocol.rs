@@ -394,6 +394,9 @@ mod tests {
             replies.filter_map(|r| r[of][key].as_str()).map(str::to_owned).collect()
         };
         assert_eq!(inner("done", "result", "job"), names::<JobResult>("{\"job\":\"?\"}"));
+        let done: Vec<&Value> = replies.iter().filter(|r| r["reply"] == "done").map(|r| &r["id"]).collect();
+        let ids: BTreeSet<Option<u64>> = done.iter().map(|id| id.as_u64()).collect();
+        assert_eq!(ids.len(), done.len(), "each job ends once: {done:?}");
         assert_eq!(inner("progress", "event", "event"), names::<Event>("{\"event\":\"?\"}"));
         assert_eq!(inner("training", "event", "event"), names::<TrainEvent>("{\"event\":\"?\"}"));
         for (limit, shown) in [

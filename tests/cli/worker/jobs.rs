@@ -328,6 +328,12 @@ fn assert_measuring_gives_the_same_table(fixture: &Fixture, engine: &mut Engine,
     }
 }
 
+/// Number of files of labels in the folder of a worker.
+fn files_of_labels(folder: &Path) -> usize {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.extension().is_some_and(|extension| extension == "u32")).count()
+}
+
 #[test]
 fn superseded_segmentations_are_dropped_and_leave_no_files() {
     let fixture = Fixture::new();
@@ -371,12 +377,7 @@ fn superseded_segmentations_are_dropped_and_leave_no_files() {
     assert_measuring_gives_the_same_table(&fixture, &mut engine, &raw, report.objects);
     // A slider: many segmentations in a row, each superseding the one before.
     let (_, folder) = engine.ready();
-    let files = || {
-        std::fs::read_dir(&folder)
-            .unwrap()
-            .filter(|e| e.as_ref().unwrap().path().extension().is_some_and(|x| x == "u32"))
-            .count()
-    };
+    let files = || files_of_labels(&folder);
     let last = 40;
     for id in 10..=last {
         let replaces = (id > 10).then(|| JobId(id - 1));

@@ -5,6 +5,7 @@ mod check;
 mod common;
 mod find;
 mod find_channels;
+mod find_tables;
 mod loader;
 mod real;
 mod sampler;
