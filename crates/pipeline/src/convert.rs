@@ -10,6 +10,7 @@ use crate::predict::file_notes::{
 use crate::predict::resolve::check_voxel_size;
 use crate::results::{Publication, check_file, moved_aside_note};
 use crate::sample_type::{stored_type, stored_type_note, with_stored_type};
+use crate::stack::limit_readers;
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
     Compression, Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, container_for_path,
@@ -193,6 +194,7 @@ impl ConvertJob {
             ..OpenOptions::default()
         };
         let mut image = self.series.open(&self.input, &options)?;
+        limit_readers(&[&image], None);
         if let Some([z, y, x]) = self.voxel_um {
             let given = VoxelSize::new_um(z, y, x);
             check_voxel_size(&self.input, given, self.voxel_um)?;

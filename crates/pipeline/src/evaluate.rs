@@ -12,7 +12,7 @@ use crate::predict::is_raster;
 use crate::predict::resolve::{check_given_axes, check_voxel_size};
 use crate::predict::zarr::labels_path;
 use crate::results::{check_json_file, moved_aside_note};
-use crate::stack::Extents;
+use crate::stack::{Extents, limit_readers};
 use crate::{Context, JobError, Note, ProgressStage, ProgressUnit, deserialize};
 use cytoscope_engine::Precision;
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, SeriesChoice, is_zarr_folder, label_series, open};
@@ -324,6 +324,7 @@ impl EvaluateJob {
         }
         let (a, b) = self.labels_in((prediction, a), (truth, b))?;
         opening.finish();
+        limit_readers(&[&a, &b], None);
         for (path, image) in [(prediction, &a), (truth, &b)] {
             let series_note = first_series_note(&self.series, image.meta(), "is scored", OtherSeries::One);
             let label_note = label_series_note(&self.series_in(path), image.meta(), "is scored");

@@ -11,7 +11,7 @@ use crate::predict::file_notes::{
 use crate::predict::resolve::{channel_name, check_voxel_size, voxel_size_notes};
 use crate::predict::zarr::labels_path;
 use crate::results::{FileRecord, Publication};
-use crate::stack::{Extents, Stack, channels_text, slab_slices};
+use crate::stack::{Extents, Stack, channels_text, limit_readers, slab_slices};
 use crate::table::TableFormat;
 use crate::{Context, JobError, Meter, Note, ProgressStage, ProgressUnit, provenance, results};
 use cytoscope_formats::{Image, OpenOptions, SeriesChoice};
@@ -110,6 +110,7 @@ impl MeasureJob {
         let extents = Extents::of(image.meta());
         let (labels, label_time) = self.open_labels(extents, &stack_options)?;
         opening.finish();
+        limit_readers(&[&image, &labels], None);
         let stack_files = self.intensities.as_ref().map(|_| &image);
         stack_files.into_iter().chain([&labels]).for_each(|image| record.add_image_files(image));
         let stated = image.meta().voxel_size_um.or(labels.meta().voxel_size_um);

@@ -11,7 +11,7 @@ use crate::predict::file_notes::{
 use crate::predict::resolve::{check_time, check_voxel_size, used_voxel_um, voxel_size_notes};
 use crate::predict::zarr::labels_path;
 use crate::results::{check_file, moved_aside_note};
-use crate::stack::{Extents, Stack, channels_text};
+use crate::stack::{Extents, Stack, channels_text, limit_readers};
 use crate::{Context, JobError, Note, ProgressStage, ProgressUnit};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_objects::mesh::{Mesh, SMOOTHING_ROUNDS, surface};
@@ -124,6 +124,7 @@ impl MeshJob {
             false => self.series.open(&self.labels, &OpenOptions::default())?,
         };
         opening.finish();
+        limit_readers(&[&image], self.memory_budget_bytes);
         let extents = Extents::of(image.meta());
         if extents.channels > 1 {
             let (dtype, channels) = (image.meta().dtype, channels_text(extents.channels));

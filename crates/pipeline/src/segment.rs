@@ -13,7 +13,7 @@ use crate::predict::resolve::{channel_name, check_voxel_size, used_voxel_um, vox
 use crate::predict::zarr::{self, ZarrLabels};
 use crate::results::{Publication, moved_aside_note};
 use crate::spool::Scratch;
-use crate::stack::{Extents, Stack};
+use crate::stack::{Extents, Stack, limit_readers};
 use crate::table::{PARQUET_EXTENSION, TableFormat};
 use crate::{Artifact, ArtifactKind, Context, JobError, Note, provenance, results};
 use cytoscope_formats::{
@@ -361,6 +361,7 @@ impl SegmentJob {
         let extents = Extents::of(&meta);
         let stack = Stack::new(&image, self.time);
         let (measured, channels, names) = self.measured(&stack, &meta)?;
+        limit_readers(&[stack.image(), measured.image()], None);
         let zyx = extents.zyx;
         let voxel_um = used_voxel_um(meta.voxel_size_um, zyx[0], self.assumed_voxel_um);
         let (mut labels, values) = self.label(context, stack, voxel_um, parent_folder(path))?;

@@ -59,6 +59,17 @@ impl Extents {
     }
 }
 
+/// The readers of a job's images keep at most this fraction (1 / `READER_PARTS`) of the memory budget between reads.
+pub(crate) const READER_PARTS: u64 = 4;
+
+/// Limits what the readers of a job's images keep between reads, all together, to a part of the memory budget; without one, of
+/// three quarters of the free memory.
+pub(crate) fn limit_readers(images: &[&Image], budget_bytes: Option<u64>) {
+    let budget_bytes = budget_bytes.unwrap_or_else(cytoscope_profile::default_budget_bytes);
+    let each_bytes = budget_bytes / READER_PARTS / images.len().max(1) as u64;
+    images.iter().for_each(|image| image.limit_cache(each_bytes));
+}
+
 /// One time point of an image.
 #[derive(Clone)]
 pub(crate) struct Stack {
@@ -93,6 +104,11 @@ impl Stack {
     /// Returns the index of the first slice of the window in the whole stack.
     pub(crate) fn first_slice(&self) -> usize {
         self.origin[0]
+    }
+
+    /// Returns the whole image.
+    pub(crate) fn image(&self) -> &Image {
+        &self.image
     }
 
     /// Returns the type of the samples.
@@ -228,5 +244,32 @@ impl Volume for StackChannels<'_> {
             f(samples);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use cytoscope_formats::{OpenOptions, open};
+
+    #[test]
+    fn readers_of_arrays_in_fortran_order_share_a_quarter_of_the_budget() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f.npy");
+        // 4 × 10 × 10 samples of 2 bytes, with a header of 128 bytes.
+        let text = format!("{:<117}\n", "{'descr': '<u2', 'fortran_order': True, 'shape': (4, 10, 10), }");
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((text.len() as u16).to_le_bytes());
+        bytes.extend(text.as_bytes());
+        bytes.extend(vec![0; 800]);
+        std::fs::write(&path, bytes).unwrap();
+        let image = || open(&path, &OpenOptions::default()).unwrap();
+        let whole = image().cache_bytes();
+        for (budget_bytes, kept) in [(Some(3200), 400), (Some(800), 100), (Some(1 << 20), 800), (None, 800)] {
+            let (a, b) = (image(), image());
+            limit_readers(&[&a, &b], budget_bytes);
+            assert_eq!([a.cache_bytes(), b.cache_bytes()], [whole - 800 + kept; 2], "{budget_bytes:?}");
+        }
     }
 }

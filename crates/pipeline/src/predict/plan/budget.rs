@@ -2,10 +2,8 @@
 
 use super::BASE_BYTES;
 use crate::predict::label;
+use crate::stack::limit_readers;
 use cytoscope_formats::Image;
-
-/// The reader of an image keeps at most this fraction (1 / `READER_PARTS`) of the memory budget between reads.
-const READER_PARTS: u64 = 4;
 
 /// Memory budget of a job.
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +24,7 @@ impl Budget {
     /// Limits what the reader of an image keeps between reads to a part of the budget; returns the bytes that it then holds at
     /// most.
     pub(in crate::predict) fn limit_reader(&self, image: &Image) -> u64 {
-        image.limit_cache(self.bytes / READER_PARTS);
+        limit_readers(&[image], Some(self.bytes));
         image.cache_bytes()
     }
 
@@ -45,6 +43,7 @@ impl Budget {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use crate::stack::READER_PARTS;
     use cytoscope_formats::{OpenOptions, ZarrImageSpec, ZarrWriter, open};
     use cytoscope_storage::Overwrite;
     use cytoscope_volume::{DType, Samples};
