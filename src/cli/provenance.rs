@@ -3,17 +3,18 @@
 use super::failure::{Failure, Outcome};
 use super::options::ReportOptions;
 use super::simulate::SimulateJob;
-use super::{check_folder, devices, predict, print, print_json, progress};
+use super::train::resume_command;
+use super::{check_folder, devices, eprint_json, eprint_line, note_line, predict, print, print_json, progress};
 use clap::Args;
 use cytoscope_pipeline::job_record::{AnyRecord, JobKind, JobRecord, read_record_of, record_path};
 use cytoscope_pipeline::provenance::Provenance as PredictionRecord;
-use cytoscope_pipeline::{AS_RECORDED, ArtifactKind, RecordSummary, Rerun as PredictionRerun};
+use cytoscope_pipeline::{AS_RECORDED, ArtifactKind, Event, Note, RecordSummary, Rerun as PredictionRerun};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{FORCE, OUT};
-use cytoscope_train::TrainEvent;
-use cytoscope_worker::{ComparedOutput, ComparedOutputs, RecordedRun, RerunOutput};
+use cytoscope_train::{TrainEvent, TrainJob};
+use cytoscope_worker::{ComparedOutput, ComparedOutputs, Job, RecordedRun, RerunOutput};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -123,10 +124,29 @@ impl Provenance {
             let again = RecordedRun::of_job(path, record, &output, overwrite, devices::for_request)?;
             note(&again.differences);
             let on_event = |event: &TrainEvent| display.training_event(event);
-            again.job.run(&context, &again.devices, None, &on_event)?;
+            if let Job::Train(job) = &again.job {
+                refuse_unfinished(job)?;
+            }
+            let result = again.job.run(&context, &again.devices, None, &on_event);
+            if let (Err(_), Job::Train(job)) = (&result, &again.job) {
+                self.note_unfinished(job);
+            }
+            result?;
             (again.output, again.differences)
         };
         self.print_rerun(differences, ComparedOutputs::read(&record.outputs, &record_path(&output))?)
+    }
+
+    /// Notes how a training run that was canceled or has failed is continued, if it has a checkpoint. `--rerun` cannot continue
+    /// it.
+    fn note_unfinished(&self, job: &TrainJob) {
+        let Some(unfinished) = job.checkpoint_job() else { return };
+        let note =
+            Note::info(format!("the training run is unfinished; continue it with: {}", resume_command(&unfinished)));
+        match self.report.json_progress {
+            true => eprint_json(&Event::Note(note)),
+            false => eprint_line(&note_line(&note)),
+        }
     }
 
     /// Prints what differs from the recorded run, and how the new outputs compare with the recorded ones.
@@ -144,4 +164,14 @@ impl Provenance {
         not_written.for_each(|text| print(&text));
         Ok(())
     }
+}
+
+/// Refuses to repeat a training run where an unfinished one exists, such as one that was killed, and says how to continue
+/// that.
+fn refuse_unfinished(job: &TrainJob) -> Outcome {
+    let Some(unfinished) = job.checkpoint_job() else { return Ok(()) };
+    let (folder, command) = (job.folder(), resume_command(&unfinished));
+    let problem = format!("{}: an unfinished training run already exists here", folder.display());
+    let next_step = message!("write to another path with {OUT}, or continue it with: {command}");
+    Err(Failure::bad_input(problem).and_next(next_step))
 }

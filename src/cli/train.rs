@@ -268,6 +268,33 @@ impl Train {
     }
 }
 
+/// Returns the command that continues the unfinished training run of a job.
+pub(super) fn resume_command(job: &TrainJob) -> String {
+    let task = match job.task {
+        TrainingTask::Segmentation => "segmentation",
+        TrainingTask::LabelFree => "labelfree",
+    };
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    let (data, from, out, seed) = (path(&job.data), job.from.to_string(), path(&job.out), job.seed.to_string());
+    let mut words =
+        ["cytoscope", "train", "--task", task, "--data", &data, "--from", &from, "--out", &out, "--seed", &seed]
+            .map(str::to_owned)
+            .to_vec();
+    if let DeviceRequest::Device(device) = job.device {
+        words.extend(["--device".to_owned(), device.to_string()]);
+    }
+    if job.threads > 0 {
+        words.extend(["--threads".to_owned(), job.threads.to_string()]);
+    }
+    if job.config.performance == PerformanceRequest::Off {
+        words.extend(["--performance".to_owned(), PerformanceRequest::Off.to_string()]);
+    }
+    let flags =
+        [("--without-int8", job.without_int8), ("--force", job.overwrite == Overwrite::Replace), ("--resume", true)];
+    words.extend(flags.iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| (*flag).to_owned()));
+    words.iter().map(|word| search::shell_word(word)).collect::<Vec<String>>().join(" ")
+}
+
 fn print_report(report: &TrainReport) {
     print(&format!("wrote {}", report.out.display()));
     if report.verdict == ChosenNetwork::Start {

@@ -323,3 +323,34 @@ fn training_that_does_not_fit_the_disk_is_refused_before_its_first_step() {
     fixture.fails(4, &arguments, &["of disk space", "free some space"]);
     assert!(fixture.names("small").is_empty(), "{:?}", fixture.names("small"));
 }
+
+#[cfg(unix)]
+#[test]
+fn a_training_run_that_provenance_repeats_says_how_it_is_continued() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 3);
+    write_settings(&fixture, "");
+    fixture.run(&[&SMALL[..], &["--steps", "4", "--threads", "2", "--without-int8", "--out", "m"]].concat()).ok();
+    // The run that is repeated is long enough to be canceled.
+    let mut record: Value = serde_json::from_slice(&fixture.bytes("m.package_provenance.json")).unwrap();
+    record["job"]["config"]["budget"]["steps"] = 120.into();
+    std::fs::write(fixture.path("long_provenance.json"), record.to_string()).unwrap();
+    let rerun = ["provenance", "long_provenance.json", "--rerun", "--out", "n"];
+    let mut child = fixture.command(&rerun).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("validation score")), "it ended too early");
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(5), "{rest:?}");
+    let command = |text: &str| text.split_once("continue it with: ").map(|(_, command)| command.to_owned());
+    let noted = rest.iter().find_map(|line| command(line.as_str())).unwrap_or_else(|| panic!("{rest:?}"));
+    // So does the next attempt, as after a kill.
+    let refused = fixture.fails(3, &rerun, &["n.training", "unfinished", "--out"]);
+    let refused = refused.stderr.lines().find_map(command).unwrap_or_else(|| panic!("{}", refused.stderr));
+    assert_eq!(noted, refused);
+    // Its words are in quotes at most.
+    let words: Vec<&str> = noted.split_whitespace().map(|word| word.trim_matches('\'')).collect();
+    assert_eq!(words[..2], ["cytoscope", "train"], "{noted}");
+    fixture.run(&words[1..]).ok();
+    assert!(fixture.path("n/model.onnx").is_file() && !fixture.path("n.training").exists());
+}

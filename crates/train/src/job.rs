@@ -218,6 +218,13 @@ impl TrainJob {
         Some(RunFolder::for_package(&self.out).started_job()?.config)
     }
 
+    /// Returns the job that an unfinished earlier run was started with, with the path of this one; `None` without a checkpoint
+    /// that can be read.
+    pub fn checkpoint_job(&self) -> Option<TrainJob> {
+        let started = RunFolder::for_package(&self.out).started_job()?;
+        Some(TrainJob { out: self.out.clone(), ..started })
+    }
+
     /// Returns the path of the preview (PNG) written by the last validation: the prediction on a validation image;
     /// `None` if there is none.
     pub fn preview_path(&self) -> Option<PathBuf> {

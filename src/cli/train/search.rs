@@ -303,8 +303,8 @@ fn finish(options: &Train, table: &ResultsTable, report: Option<&TrainCommandRep
 }
 
 /// Returns a word as a shell reads it: in quotes if it has characters, such as those of a list, that shells interpret.
-fn shell_word(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-=+".contains(c);
+pub(super) fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-=+/:".contains(c);
     if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
