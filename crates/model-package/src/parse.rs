@@ -93,6 +93,7 @@ pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
     if !is_04 {
         resolve_references(&mut inputs, &mut outputs);
     }
+    outputs.iter().try_for_each(|output| reader.check_statistics_of_slices(&output.spec))?;
     let input_ids: Vec<String> = inputs.iter().map(|t| t.spec.id.clone()).collect();
     for tensor in inputs.iter_mut().chain(&mut outputs) {
         reader.check_reference_tensors(&mut tensor.spec, &input_ids)?;
@@ -265,6 +266,30 @@ impl Reader<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Refuses steps after the network with statistics of slices beside one with statistics of stacks, which depends on the
+    /// results of the others, and with those of an input, whose slices need not be those of the output.
+    fn check_statistics_of_slices(&self, output: &TensorSpec) -> Result<(), PackageError> {
+        let with_statistics = || output.processing.iter().filter(|step| step.needs_statistics());
+        if !with_statistics().any(Processing::has_statistics_of_slices) {
+            return Ok(());
+        }
+        if !with_statistics().all(Processing::has_statistics_of_slices) {
+            let problem = "has a step with statistics of slices and one with statistics of stacks: only one kind is supported \
+                           after the network";
+            return Err(self.bad(&output.id, problem));
+        }
+        match with_statistics().find_map(Processing::reference_tensor) {
+            None => Ok(()),
+            Some(input) => {
+                let problem = format!(
+                    "refers to statistics of the slices of {}: only those of whole stacks are supported after the network",
+                    shown(&input.into())
+                );
+                Err(self.bad(&output.id, problem))
+            }
+        }
     }
 
     /// Refuses tensors that need too much memory even at their smallest size.

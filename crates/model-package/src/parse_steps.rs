@@ -100,7 +100,7 @@ impl Parameters<'_> {
     /// Returns the axes of a step's statistics; all axes if none are listed.
     fn statistics_axes(&self) -> Result<StatisticsAxes, PackageError> {
         let listed: Vec<String> = match self.kwargs.get("axes") {
-            None | Some(Value::Null) => return Ok(StatisticsAxes { batch: true, channel: true }),
+            None | Some(Value::Null) => return Ok(StatisticsAxes { batch: true, channel: true, by_slice: false }),
             // 0.4 writes a string of letters.
             Some(Value::String(letters)) => letters.chars().map(|c| c.to_string()).collect(),
             Some(Value::Array(ids)) => {
@@ -117,14 +117,20 @@ impl Parameters<'_> {
             })?);
         }
         let own = |a: &&AxisSpec| !matches!(a.kind, AxisKind::Batch | AxisKind::Channel);
-        if let Some(left_out) = self.of.axes.iter().filter(own).find(|a| !kinds.contains(&a.kind)) {
+        let left_out: Vec<AxisKind> =
+            self.of.axes.iter().filter(own).map(|a| a.kind).filter(|kind| !kinds.contains(kind)).collect();
+        if let Some(kind) = left_out.iter().find(|kind| **kind != AxisKind::Z) {
             return Err(self.bad(format!(
                 "uses separate statistics for each position along axis {}: \
-                 only statistics over all space and time axes are supported",
-                left_out.kind.id()
+                 only statistics of whole stacks or whole slices are supported",
+                kind.id()
             )));
         }
-        Ok(StatisticsAxes { batch: kinds.contains(&AxisKind::Batch), channel: kinds.contains(&AxisKind::Channel) })
+        Ok(StatisticsAxes {
+            batch: kinds.contains(&AxisKind::Batch),
+            channel: kinds.contains(&AxisKind::Channel),
+            by_slice: !left_out.is_empty(),
+        })
     }
 
     fn percentiles(&self) -> Result<(f64, f64), PackageError> {

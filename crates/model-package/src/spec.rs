@@ -94,19 +94,22 @@ pub struct AxisSpec {
     pub channel_names: Vec<String>,
 }
 
-/// Axes over which a processing step pools its statistics, in addition to space and time, which are always included.
+/// Axes over which a processing step pools its statistics, in addition to rows, columns and time, which are always included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatisticsAxes {
     /// Pool over the batch; otherwise each sample has its own statistics.
     pub batch: bool,
     /// Pool over the channels; otherwise each channel has its own statistics.
     pub channel: bool,
+    /// Each slice of a stack has its own statistics; otherwise pool over the slices.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_slice: bool,
 }
 
 impl Default for StatisticsAxes {
-    /// Statistics per sample, pooled over its channels.
+    /// Statistics per sample, pooled over its channels and slices.
     fn default() -> Self {
-        Self { batch: false, channel: true }
+        Self { batch: false, channel: true, by_slice: false }
     }
 }
 
@@ -206,6 +209,11 @@ impl Processing {
             | Self::ScaleMeanVariance { axes, .. } => Some(*axes),
             _ => None,
         }
+    }
+
+    /// Whether the step depends on statistics of each slice of a stack.
+    pub fn has_statistics_of_slices(&self) -> bool {
+        self.statistics_axes().is_some_and(|axes| axes.by_slice)
     }
 
     /// Returns the id of the input tensor that the step refers to.

@@ -323,6 +323,7 @@ fn statistics_axes(spec: &TensorSpec, axes: StatisticsAxes) -> Value {
     let over = |kind: AxisKind| match kind {
         AxisKind::Batch => axes.batch,
         AxisKind::Channel => axes.channel,
+        AxisKind::Z => !axes.by_slice,
         _ => true,
     };
     json!(spec.axes.iter().map(|a| a.kind).filter(|k| over(*k)).map(AxisKind::id).collect::<Vec<_>>())

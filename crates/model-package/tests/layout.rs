@@ -217,7 +217,7 @@ fn omitted_fields_have_the_defaults_of_the_specification() {
     assert_eq!((input.id.as_str(), output.id.as_str()), ("input", "output"));
     assert_eq!(input.axes.iter().map(|a| a.kind).collect::<Vec<_>>()[2..], [AxisKind::Z, AxisKind::Y, AxisKind::X]);
     assert_eq!((input.dtype, output.dtype), (TensorType::Float32, TensorType::Uint8));
-    let all = StatisticsAxes { batch: true, channel: true };
+    let all = StatisticsAxes { batch: true, channel: true, by_slice: false };
     assert_eq!(input.processing, [Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: all }]);
     // Tensors described as integers end in a cast to integers.
     assert_eq!(output.postprocessing(), [Processing::EnsureDtype { dtype: TensorType::Uint8 }]);
@@ -254,17 +254,20 @@ fn statistics_use_the_axes_of_the_step_or_the_step_is_refused() {
         Package::open(&path).map_err(Box::new)
     };
     let z = |axes: Value| json!({"id": "zero_mean_unit_variance", "kwargs": {"axes": axes}});
-    for (axes, batch, channel) in [
-        (json!(["channel", "z", "y", "x"]), false, true),
-        (json!(["z", "y", "x"]), false, false),
-        (json!(["batch", "z", "x", "y"]), true, false),
-        (Value::Null, true, true),
+    for (axes, batch, channel, by_slice) in [
+        (json!(["channel", "z", "y", "x"]), false, true, false),
+        (json!(["z", "y", "x"]), false, false, false),
+        (json!(["batch", "z", "x", "y"]), true, false, false),
+        (Value::Null, true, true, false),
+        (json!(["y", "x"]), false, false, true),
+        (json!(["x", "channel", "y"]), false, true, true),
     ] {
-        let expected = Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: StatisticsAxes { batch, channel } };
+        let axes_of_step = StatisticsAxes { batch, channel, by_slice };
+        let expected = Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: axes_of_step };
         assert_eq!(open(z(axes)).unwrap().outputs[0].processing, [expected]);
     }
     let clip = json!({"id": "clip", "kwargs": {"min": 0.0, "max_percentile": 99.0, "axes": ["z", "y", "x"]}});
-    let axes = StatisticsAxes { batch: false, channel: false };
+    let axes = StatisticsAxes { batch: false, channel: false, by_slice: false };
     assert_eq!(
         open(clip).unwrap().outputs[0].processing,
         [
@@ -273,7 +276,12 @@ fn statistics_use_the_axes_of_the_step_or_the_step_is_refused() {
         ]
     );
     for (step, says) in [
-        (z(json!(["y", "x"])), &["zero_mean_unit_variance", "each position along axis z"][..]),
+        (z(json!(["z", "x"])), &["zero_mean_unit_variance", "each position along axis y"][..]),
+        (z(json!(["x"])), &["zero_mean_unit_variance", "each position along axis y", "whole slices"]),
+        (
+            json!({"id": "scale_mean_variance", "kwargs": {"axes": ["y", "x"], "reference_tensor": "input_1"}}),
+            &["slices of \"input_1\"", "after the network"],
+        ),
         (z(json!(["w"])), &["axis \"w\"", "batch, channel, z, y, x"]),
         (json!({"id": "softmax", "kwargs": {"axis": "z"}}), &["softmax", "along axis z"]),
         (json!({"id": "binarize", "kwargs": {"threshold": [0.1, 0.2]}}), &["2 values in threshold", "1 channels"]),
@@ -292,6 +300,31 @@ fn statistics_use_the_axes_of_the_step_or_the_step_is_refused() {
         let text = open(step).unwrap_err().to_string();
         assert!(says.iter().all(|part| text.contains(part)), "{text}");
     }
+}
+
+#[test]
+fn statistics_of_slices_are_those_of_all_steps_after_the_network() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slices");
+    let step = |by_slice| Processing::ZeroMeanUnitVariance {
+        eps: 1e-6,
+        axes: StatisticsAxes { by_slice, ..StatisticsAxes::default() },
+    };
+    let saved = |steps: Vec<Processing>| {
+        let mut made = builder(network(), None);
+        made.inputs[0].processing = vec![step(true), step(false)];
+        made.outputs[0].processing = steps;
+        let _ = made.save(&path, Overwrite::Replace).unwrap();
+        Package::open(&path).map_err(Box::new)
+    };
+    let package = saved(vec![step(true), Processing::Sigmoid, step(true)]).unwrap();
+    assert_eq!(package.inputs[0].processing, [step(true), step(false)]);
+    assert_eq!(package.outputs[0].processing, [step(true), Processing::Sigmoid, step(true)]);
+    let written = rdf(&path);
+    let axes = |at: usize| written["inputs"][0]["preprocessing"][at]["kwargs"]["axes"].clone();
+    assert_eq!((axes(0), axes(1)), (json!(["channel", "y", "x"]), json!(["channel", "z", "y", "x"])));
+    let refused = saved(vec![step(true), step(false)]).unwrap_err().to_string();
+    assert!(refused.contains("statistics of slices") && refused.contains("statistics of stacks"), "{refused}");
 }
 
 #[test]
@@ -331,7 +364,7 @@ fn a_declared_tolerance_names_its_output() {
 fn written_descriptions_meet_the_specification() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("written");
-    let axes = StatisticsAxes { batch: false, channel: false };
+    let axes = StatisticsAxes { batch: false, channel: false, by_slice: false };
     let mut made = builder(network(), None);
     made.inputs[0].processing = vec![
         Processing::ZeroMeanUnitVariance { eps: 1e-6, axes },

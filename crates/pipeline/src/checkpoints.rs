@@ -199,7 +199,7 @@ fn use_with_plans(
     settings: &ImportSettings,
 ) -> Result<CheckpointUse, PlansError> {
     let plans = plans(file, checkpoint.nnunet_arguments())?;
-    let per_channel = StatisticsAxes { batch: false, channel: false };
+    let per_channel = StatisticsAxes { batch: false, channel: false, by_slice: false };
     let z_score = || vec![Processing::ZeroMeanUnitVariance { eps: 1e-8, axes: per_channel }];
     let mut assumptions = Vec::new();
     let preprocessing = match plans.as_ref().map(|plans| plans.normalization) {

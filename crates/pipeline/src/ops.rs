@@ -370,7 +370,7 @@ mod tests {
     }
 
     fn by_channel() -> StatisticsAxes {
-        StatisticsAxes { batch: false, channel: false }
+        StatisticsAxes { batch: false, channel: false, by_slice: false }
     }
 
     fn fixed(steps: &[Processing], volume: &mut Parts) -> Vec<Vec<Elementwise>> {

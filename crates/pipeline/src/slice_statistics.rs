@@ -1,9 +1,9 @@
 //! The extent of statistics in processing steps: a network on slices treats each slice as a separate image, so percentiles
-//! and moments are those of each slice; other networks see the whole stack.
+//! and moments are those of each slice; other networks see the whole stack, unless a step asks for statistics of slices.
 
 use crate::ops::{self, Elementwise, Reference, Statistics, Volume, apply};
 use crate::predict::prediction::Prediction;
-use crate::stack::{Stack, unsupported_step};
+use crate::stack::{Stack, StackChannels, references, unsupported_step};
 use crate::{Context, JobError, Model};
 use cytoscope_model_package::Processing;
 use cytoscope_profile::Stage;
@@ -18,17 +18,24 @@ use std::ops::Range;
 pub enum StatisticsScope {
     /// All slices together.
     Stack,
-    /// Each slice separately, because the network processes single slices.
+    /// Each slice separately, because the network processes single slices, or a step has statistics of slices.
     Slice,
 }
 
 impl StatisticsScope {
     /// Returns the scope of a model's steps; `None` if none of them needs statistics.
     pub fn of(model: &Model) -> Option<Self> {
-        let mut steps = model.inputs.iter().flat_map(|input| &input.preprocessing).chain(&model.postprocessing);
-        let scope = if model.spatial_axes == 2 { Self::Slice } else { Self::Stack };
-        steps.any(Processing::needs_statistics).then_some(scope)
+        let steps = || model.inputs.iter().flat_map(|input| &input.preprocessing).chain(&model.postprocessing);
+        if steps().any(|step| is_of_slices(model, step)) {
+            return Some(Self::Slice);
+        }
+        steps().any(Processing::needs_statistics).then_some(Self::Stack)
     }
+}
+
+/// Returns whether a step of a model has statistics of each slice.
+fn is_of_slices(model: &Model, step: &Processing) -> bool {
+    step.needs_statistics() && (model.spatial_axes == 2 || step.has_statistics_of_slices())
 }
 
 /// Resolved processing steps: a chain of functions for each channel, for all slices or for each slice.
@@ -73,13 +80,62 @@ impl Chains {
     }
 }
 
-/// Returns whether the statistics of steps are those of each slice of a stack with `depth` slices.
+/// Returns whether the statistics of any of the steps are those of each slice of a stack with `depth` slices.
 pub(crate) fn are_per_slice<'a>(model: &Model, depth: usize, steps: impl IntoIterator<Item = &'a Processing>) -> bool {
-    model.spatial_axes == 2 && depth > 1 && steps.into_iter().any(Processing::needs_statistics)
+    depth > 1 && steps.into_iter().any(|step| is_of_slices(model, step))
 }
 
-/// Resolves a model's preprocessing for each slice of a stack, which is read once; `channels` are the channels of all
-/// inputs.
+/// A chain of functions for each channel.
+type ChannelChains = Vec<Vec<Elementwise>>;
+
+/// Resolves the preprocessing steps of each input of a model that have statistics of the whole stack, which is read for each of
+/// them; the other steps are `None`. The statistics are those before the first step, so steps do not depend on each other.
+fn resolve_steps_of_stack(
+    context: &Context,
+    stack: &Stack,
+    model: &Model,
+    channels: &[usize],
+) -> Result<Vec<Vec<Option<ChannelChains>>>, JobError> {
+    let mut tensors = stack.input_tensors(context, model, channels);
+    let mut all = Vec::with_capacity(model.inputs.len());
+    for (input, channels) in model.inputs_with(channels) {
+        let mut steps = Vec::with_capacity(input.preprocessing.len());
+        for step in &input.preprocessing {
+            if !step.needs_statistics() || is_of_slices(model, step) {
+                steps.push(None);
+                continue;
+            }
+            let mut volume = StackChannels { stack, context, channels };
+            let (one, mut references) = (std::slice::from_ref(step), references(&mut tensors));
+            let found = ops::resolve(one, &mut volume, Statistics::Unprocessed, &mut references)?;
+            steps.push(Some(found.map_err(|step| unsupported_step(model, &step))?));
+        }
+        all.push(steps);
+    }
+    Ok(all)
+}
+
+/// Resolves the preprocessing steps of an input for one slice of it; `known` are the steps with statistics of the whole stack.
+fn resolve_steps_of_slice(
+    model: &Model,
+    steps: &[Processing],
+    known: &[Option<ChannelChains>],
+    (own, slice): (SliceSamples<'_>, &[Samples]),
+) -> Result<ChannelChains, JobError> {
+    let mut chains: ChannelChains = vec![Vec::new(); own.channels()];
+    for (step, known) in steps.iter().zip(known) {
+        let found = match known {
+            Some(known) => Ok(known.clone()),
+            None => resolve(std::slice::from_ref(step), own, Statistics::Unprocessed, input_tensors(model, slice)),
+        };
+        let added = found.map_err(|step| unsupported_step(model, &step))?;
+        chains.iter_mut().zip(added).for_each(|(chain, added)| chain.extend(added));
+    }
+    Ok(chains)
+}
+
+/// Resolves a model's preprocessing for each slice of a stack, which is read once, and again for each step with statistics of
+/// the whole stack; `channels` are the channels of all inputs.
 ///
 /// # Errors
 /// [`JobError`] if the stack cannot be read, or a step is not supported.
@@ -90,6 +146,7 @@ pub(crate) fn resolve_slice_preprocessing(
     channels: &[usize],
 ) -> Result<Chains, JobError> {
     let depth = stack.extents.zyx[0];
+    let known = resolve_steps_of_stack(context, stack, model, channels)?;
     let step = (stack.slab_slices() / channels.len().max(1)).max(1);
     let mut all = Vec::with_capacity(depth);
     for z in (0..depth).step_by(step) {
@@ -98,9 +155,8 @@ pub(crate) fn resolve_slice_preprocessing(
         let _span = context.recorder.span(Stage::Normalize, "statistics").voxels(slices.len() * stack.slice_len());
         for slice in &slices {
             let mut chains = Vec::with_capacity(channels.len());
-            for (input, (_, own)) in model.inputs.iter().zip(input_tensors(model, slice)) {
-                let found = resolve(&input.preprocessing, own, Statistics::Unprocessed, input_tensors(model, slice));
-                chains.extend(found.map_err(|step| unsupported_step(model, &step))?);
+            for ((input, known), (_, own)) in model.inputs.iter().zip(&known).zip(input_tensors(model, slice)) {
+                chains.extend(resolve_steps_of_slice(model, &input.preprocessing, known, (own, slice))?);
             }
             all.push(chains);
         }
@@ -108,8 +164,9 @@ pub(crate) fn resolve_slice_preprocessing(
     Ok(Chains::Slices(all))
 }
 
-/// Resolves postprocessing steps for each slice of a complete prediction. The outer error comes from reading the
-/// prediction or the stack; the inner one names an unsupported step.
+/// Resolves postprocessing steps for each slice of a complete prediction, all of whose statistics are those of slices: packages
+/// with steps of both kinds after the network are refused. The outer error comes from reading the prediction or the stack; the
+/// inner one names an unsupported step.
 ///
 /// # Errors
 /// [`JobError`] if the prediction or the stack cannot be read.

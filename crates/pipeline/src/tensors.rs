@@ -9,14 +9,26 @@ use cytoscope_volume::Samples;
 use std::convert::Infallible;
 use std::ops::Range;
 
-/// A tensor's values with the layout of its batch and channel axes.
+/// A tensor's values with the layout of its batch, channel and Z axes.
 struct Values {
     values: Vec<f32>,
     /// Length and stride of the batch axis.
     batch: [usize; 2],
     /// Length and stride of the channel axis.
     channel: [usize; 2],
+    /// Length and stride of the Z axis.
+    slice: [usize; 2],
 }
+
+/// Some samples of a batch, and some slices of each.
+#[derive(Debug, Clone)]
+struct Extent {
+    samples: Range<usize>,
+    slices: Range<usize>,
+}
+
+/// All slices of a tensor of any depth.
+const ALL_SLICES: Range<usize> = 0..usize::MAX;
 
 impl Values {
     fn new(spec: &TensorSpec, tensor: &Tensor) -> Result<Self, String> {
@@ -34,25 +46,26 @@ impl Values {
             Some(values) => values.to_vec(),
             None => tensor.to_f64_vec().into_iter().map(|v| v as f32).collect(),
         };
-        Ok(Self { values, batch: axis(AxisKind::Batch), channel: axis(AxisKind::Channel) })
+        let (batch, channel, slice) = (axis(AxisKind::Batch), axis(AxisKind::Channel), axis(AxisKind::Z));
+        Ok(Self { values, batch, channel, slice })
     }
 
-    /// Returns the positions of the values of one channel of some batch samples.
-    fn positions(&self, samples: &Range<usize>, channel: usize) -> impl Iterator<Item = usize> + use<> {
-        let ([batches, batch_stride], [channels, channel_stride]) = (self.batch, self.channel);
-        let samples = samples.clone();
+    /// Returns the positions of the values of one channel of some batch samples and slices.
+    fn positions(&self, of: &Extent, channel: usize) -> impl Iterator<Item = usize> + use<> {
+        let Extent { samples, slices } = of.clone();
+        let (batch, channels, depth) = (self.batch, self.channel, self.slice);
+        let index = |i: usize, [length, stride]: [usize; 2]| i / stride.max(1) % length.max(1);
         (0..self.values.len()).filter(move |i| {
-            samples.contains(&(i / batch_stride.max(1) % batches.max(1)))
-                && i / channel_stride.max(1) % channels.max(1) == channel
+            samples.contains(&index(*i, batch)) && slices.contains(&index(*i, depth)) && index(*i, channels) == channel
         })
     }
 
-    fn read(&self, samples: &Range<usize>, channel: usize) -> Vec<f32> {
-        self.positions(samples, channel).filter_map(|i| self.values.get(i).copied()).collect()
+    fn read(&self, of: &Extent, channel: usize) -> Vec<f32> {
+        self.positions(of, channel).filter_map(|i| self.values.get(i).copied()).collect()
     }
 
-    fn write(&mut self, samples: &Range<usize>, channel: usize, new: &[f32]) {
-        for (i, v) in self.positions(samples, channel).zip(new) {
+    fn write(&mut self, of: &Extent, channel: usize, new: &[f32]) {
+        for (i, v) in self.positions(of, channel).zip(new) {
             self.values.get_mut(i).into_iter().for_each(|old| *old = *v);
         }
     }
@@ -60,7 +73,7 @@ impl Values {
     fn softmax(&mut self) {
         let channels = self.channel[0];
         for sample in 0..self.batch[0] {
-            let sample = sample..sample + 1;
+            let sample = Extent { samples: sample..sample + 1, slices: ALL_SLICES };
             let mut all: Vec<f32> = (0..channels).flat_map(|c| self.read(&sample, c)).collect();
             softmax_channels(&mut all, channels);
             let voxels = (all.len() / channels.max(1)).max(1);
@@ -71,10 +84,10 @@ impl Values {
     }
 }
 
-/// Some samples of a batch.
+/// Some samples and slices of a tensor.
 struct Part<'a> {
     of: &'a Values,
-    samples: Range<usize>,
+    extent: Extent,
 }
 
 impl Volume for Part<'_> {
@@ -85,9 +98,31 @@ impl Volume for Part<'_> {
     }
 
     fn each(&mut self, channel: usize, f: &mut dyn FnMut(Samples)) -> Result<(), Infallible> {
-        f(Samples::F32(self.of.read(&self.samples, channel)));
+        f(Samples::F32(self.of.read(&self.extent, channel)));
         Ok(())
     }
+}
+
+/// Returns the parts of a tensor that have statistics of their own in a step: samples or the whole batch, and slices or whole
+/// stacks.
+fn extents(step: &Processing, values: &Values) -> Vec<Extent> {
+    let axes = step.statistics_axes().unwrap_or_default();
+    let each = |count: usize| (0..count).map(|i| i..i + 1).collect::<Vec<Range<usize>>>();
+    let samples = if axes.batch { std::iter::once(0..values.batch[0]).collect() } else { each(values.batch[0]) };
+    let slices = if axes.by_slice { each(values.slice[0]) } else { std::iter::once(ALL_SLICES).collect() };
+    let of_sample = |samples: &Range<usize>| {
+        let extent = |slices: &Range<usize>| Extent { samples: samples.clone(), slices: slices.clone() };
+        slices.iter().map(extent).collect::<Vec<Extent>>()
+    };
+    samples.iter().flat_map(of_sample).collect()
+}
+
+/// Returns why a step is refused that refers to the slices of a tensor with another number of them.
+fn uneven_slices(step: &Processing, values: &Values, references: &[(&str, Values)]) -> Option<String> {
+    let id = step.reference_tensor().filter(|_| step.has_statistics_of_slices())?;
+    let (_, of) = references.iter().find(|(own, _)| *own == id)?;
+    (of.slice[0] != values.slice[0])
+        .then(|| format!("with statistics of the slices of \"{id}\", which has other slices,"))
 }
 
 /// Applies steps to values. Statistics are computed from `unprocessed` if given, else from the result of the preceding
@@ -103,22 +138,21 @@ fn process(
             values.softmax();
             continue;
         }
-        let samples = values.batch[0];
-        let jointly = step.statistics_axes().is_some_and(|axes| axes.batch);
-        let groups: Vec<Range<usize>> =
-            if jointly { std::iter::once(0..samples).collect() } else { (0..samples).map(|i| i..i + 1).collect() };
-        for group in groups {
+        if let Some(problem) = uneven_slices(step, values, references) {
+            return Err(problem);
+        }
+        for extent in extents(step, values) {
             let mut parts: Vec<(&str, Part<'_>)> =
-                references.iter().map(|(id, of)| (*id, Part { of, samples: group.clone() })).collect();
+                references.iter().map(|(id, of)| (*id, Part { of, extent: extent.clone() })).collect();
             let mut references: Vec<Reference<'_, Infallible>> =
                 parts.iter_mut().map(|(id, volume)| Reference { id, volume }).collect();
-            let mut volume = Part { of: unprocessed.unwrap_or(values), samples: group.clone() };
+            let mut volume = Part { of: unprocessed.unwrap_or(values), extent: extent.clone() };
             let fixed = ops::resolve(std::slice::from_ref(step), &mut volume, Statistics::Current, &mut references);
             let Ok(chains) = fixed;
             for (channel, chain) in chains?.iter().enumerate() {
-                let mut part = values.read(&group, channel);
+                let mut part = values.read(&extent, channel);
                 ops::apply(chain, &mut part);
-                values.write(&group, channel, &part);
+                values.write(&extent, channel, &part);
             }
         }
     }
@@ -221,9 +255,9 @@ mod tests {
         }
     }
 
-    const EACH: StatisticsAxes = StatisticsAxes { batch: false, channel: false };
-    const JOINT: StatisticsAxes = StatisticsAxes { batch: false, channel: true };
-    const ALL: StatisticsAxes = StatisticsAxes { batch: true, channel: true };
+    const EACH: StatisticsAxes = StatisticsAxes { batch: false, channel: false, by_slice: false };
+    const JOINT: StatisticsAxes = StatisticsAxes { batch: false, channel: true, by_slice: false };
+    const ALL: StatisticsAxes = StatisticsAxes { batch: true, channel: true, by_slice: false };
 
     /// Two samples of two channels of 1 × 4 pixels.
     const VALUES: [f32; 16] = [3.0, -1.0, 4.5, 0.5, 9.0, 2.0, -6.0, 5.0, 10.0, 30.0, 20.0, 41.0, 7.0, 8.0, 3.0, -1.5];
@@ -301,6 +335,61 @@ mod tests {
                 0.067930, 0.200632, -0.014218, -0.007899, -0.039494, -0.067930,
             ],
         );
+    }
+
+    #[test]
+    fn statistics_of_slices_are_those_of_each_slice() {
+        // One sample of two channels, each with two slices of 1 × 4 pixels.
+        let with_z = |steps: Vec<Processing>| {
+            let mut spec = spec(TensorType::Float32, steps);
+            let z = AxisSpec { kind: AxisKind::Z, ..spec.axes[2].clone() };
+            spec.axes.insert(2, z);
+            spec
+        };
+        let shape = vec![1, 2, 2, 1, 4];
+        let tensor = |values: Vec<f32>| Tensor::new(shape.clone(), values).unwrap();
+        let five = || tensor(VALUES.iter().map(|v| v * 5.0 + 1.0).collect());
+        let after = |step: Processing| {
+            let specs = [with_z(vec![step])];
+            let result = postprocess("a test", &specs, vec![tensor(VALUES.to_vec())], &[with_z(vec![])], &[five()]);
+            result.map(|result| result[0].to_f64_vec())
+        };
+        let each = StatisticsAxes { by_slice: true, ..EACH };
+        let joint = StatisticsAxes { by_slice: true, ..JOINT };
+        let z = |axes| after(Processing::ZeroMeanUnitVariance { eps: 1e-6, axes }).unwrap();
+        close(
+            &z(each),
+            [
+                0.585205, -1.287452, 1.287452, -0.585205, 1.181818, -0.090909, -1.545454, 0.454545, -1.323899,
+                0.412362, -0.455768, 1.367305, 0.767093, 1.033908, -0.300167, -1.500834,
+            ],
+        );
+        close(
+            &z(joint),
+            [
+                -0.730352, -1.008581, -0.626016, -0.904245, 1.190891, -0.274821, -1.949921, 0.353341, -0.243451,
+                1.147696, 0.452123, 1.912826, 0.772116, 0.981504, -0.065434, -1.007677,
+            ],
+        );
+        let range = |reference: &str| Processing::ScaleRange {
+            min_percentile: 10.0,
+            max_percentile: 90.0,
+            eps: 1e-6,
+            axes: joint,
+            reference_tensor: Some(reference.to_owned()),
+        };
+        close(
+            &after(range("raw")).unwrap(),
+            [
+                0.010526, -0.013534, 0.019549, -0.004511, 0.399103, 0.273543, 0.130045, 0.327354, 0.052632, 0.172932,
+                0.112782, 0.239098, 0.363229, 0.381166, 0.291480, 0.210762,
+            ],
+        );
+        // The reference has one slice.
+        let flat = Tensor::new(vec![1, 2, 1, 2, 4], VALUES.to_vec()).unwrap();
+        let (specs, inputs) = ([with_z(vec![range("raw")])], [with_z(vec![])]);
+        let refused = postprocess("a test", &specs, vec![tensor(VALUES.to_vec())], &inputs, &[flat]).unwrap_err();
+        assert!(refused.to_string().contains("other slices"), "{refused}");
     }
 
     #[test]

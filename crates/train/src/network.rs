@@ -427,6 +427,10 @@ fn parse_normalization(steps: &[Processing], channels: usize) -> Option<Normaliz
     if channels > 1 && steps.iter().filter_map(Processing::statistics_axes).any(|axes| axes.channel) {
         return None;
     }
+    // Slices are normalized separately only for networks on slices.
+    if steps.iter().any(Processing::has_statistics_of_slices) {
+        return None;
+    }
     let steps: Vec<&Processing> = steps.iter().filter(|s| !matches!(s, Processing::EnsureDtype { .. })).collect();
     match steps.as_slice() {
         [] => Some(Normalize::None),
@@ -507,6 +511,9 @@ mod tests {
         assert!(!axes.channel);
         assert_eq!(parse_normalization(&stack.preprocessing, 2), Some(start.normalize));
         assert_eq!(parse_normalization(&normalization_steps(start.normalize, 1), 2), None);
+        let by_slice = StatisticsAxes { by_slice: true, ..StatisticsAxes::default() };
+        let of_slices = [Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: by_slice }];
+        assert_eq!(parse_normalization(&of_slices, 1), None);
         let three = TrainConfig { data: toml::from_str("targets = [3, 1, 2]").unwrap(), ..TrainConfig::default() };
         let start = load_start_model(&TrainStart::Scratch, TrainingTask::LabelFree, &three, None, 1).unwrap();
         assert_eq!(start.outputs, ["channel3", "channel1", "channel2"]);

@@ -28,7 +28,7 @@ fn model_package() -> PackageBuilder {
     let y = graph.push("y", Op::Conv(ConvAttrs::same(&[1; 3])), &[Some(x), Some(one)]);
     graph.outputs.push(y);
     let mut builder = package(&graph);
-    let axes = StatisticsAxes { batch: false, channel: true };
+    let axes = StatisticsAxes { batch: false, channel: true, by_slice: false };
     let (min_percentile, max_percentile, eps) = (0.0, 100.0, 1e-6);
     let range = Processing::ScaleRange { min_percentile, max_percentile, eps, axes, reference_tensor: None };
     builder.inputs[0].processing = vec![range];

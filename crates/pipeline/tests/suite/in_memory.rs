@@ -255,7 +255,7 @@ fn a_network_with_its_channels_last_is_predicted_like_one_with_them_second() {
 fn a_network_on_slices_predicts_each_slice_of_a_stack_as_an_image_of_its_own() {
     let config = DynUNet { spatial_axes: 2, filters: vec![4, 8], strides: vec![1, 2], ..DynUNet::default() };
     let graph = dynunet(&config, &Weights::Random { seed: 5 }).unwrap();
-    let axes = StatisticsAxes { batch: false, channel: true };
+    let axes = StatisticsAxes { batch: false, channel: true, by_slice: false };
     let (min_percentile, max_percentile, eps) = (1.0, 99.0, 1e-6);
     let range = Processing::ScaleRange { min_percentile, max_percentile, eps, axes, reference_tensor: None };
     let mut builder = package(&graph);
@@ -287,23 +287,82 @@ fn a_network_on_slices_predicts_each_slice_of_a_stack_as_an_image_of_its_own() {
     }
 }
 
+/// A network that returns its input.
+fn identity(spatial_axes: usize) -> Graph {
+    let mut graph = Graph::new("identity");
+    let free = |name: &str| Dim::Free(name.to_owned());
+    let mut dims = vec![free("n"), Dim::Fixed(1), free("d"), free("h"), free("w")];
+    dims.truncate(2 + spatial_axes);
+    let x = graph.add_input("x", ElementType::F32, dims);
+    let one = graph.add_initializer("weight", Tensor::new(vec![1usize; 2 + spatial_axes], vec![1.0f32]).unwrap());
+    let y = graph.push("y", Op::Conv(ConvAttrs::same(&vec![1usize; spatial_axes])), &[Some(x), Some(one)]);
+    graph.outputs.push(y);
+    graph
+}
+
+#[test]
+fn a_step_with_statistics_of_slices_normalizes_each_slice_of_a_stack_in_tiles_and_in_a_pass() {
+    let eps = 1e-6;
+    let axes = |by_slice| StatisticsAxes { batch: false, channel: false, by_slice };
+    // The first step of the input is one of slices, the second one of the stack: both have the statistics of the input.
+    let steps = vec![
+        Processing::ZeroMeanUnitVariance { eps, axes: axes(true) },
+        Processing::ScaleRange {
+            min_percentile: 0.0,
+            max_percentile: 100.0,
+            eps,
+            axes: axes(false),
+            reference_tensor: None,
+        },
+    ];
+    let shape = [6usize, 20, 24];
+    let plane = shape[1] * shape[2];
+    let brighter = |(i, v): (usize, f32)| (v + 2.0) * 10f32.powi((i / plane) as i32 % 3);
+    let values: Vec<f32> = noise(4, shape.iter().product()).into_iter().enumerate().map(brighter).collect();
+    // As NumPy computes it: (a - a.mean((1, 2), keepdims=True)) / (a.std((1, 2), keepdims=True) + eps), then the range of a.
+    let wide = |values: &[f32]| values.iter().map(|v| f64::from(*v)).collect::<Vec<f64>>();
+    let all = wide(&values);
+    let (low, high) = all.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(*v), b.max(*v)));
+    let z_scores = |slice: &[f64]| {
+        let mean = slice.iter().sum::<f64>() / slice.len() as f64;
+        let std = (slice.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / slice.len() as f64).sqrt();
+        slice.iter().map(|v| (v - mean) / (std + eps)).collect::<Vec<f64>>()
+    };
+    let before: Vec<f64> = all.chunks(plane).flat_map(z_scores).map(|z| (z - low) / (high - low + eps)).collect();
+    let array = Array::new(Axes::zyx(), shape.to_vec(), values).unwrap();
+    let image = image_in_memory(Path::new("a volume"), array, VoxelSize::default()).unwrap();
+    let predict = |after: Vec<Processing>, tile: Option<[usize; 3]>| {
+        let mut builder = package(&identity(3));
+        builder.inputs[0].processing = steps.clone();
+        builder.outputs[0].processing = after;
+        let model = Model::from_package(builder.in_memory(Path::new("a test")).unwrap()).unwrap();
+        let tiles = TileRequest { tile, ..TileRequest::default() };
+        let (context, options) =
+            (Context::default(), PredictOptions { tiles, threads: 2, ..PredictOptions::default() });
+        let engine = Devices::cpu_only().for_model(&context, &model, CPU, &options).unwrap();
+        predict_volume(&context, &engine, &model, &image, &options, VolumeOutputs::Maps).unwrap().maps.unwrap()
+    };
+    for tile in [None, Some([3, 8, 8])] {
+        let expected: Vec<f32> = before.iter().map(|v| *v as f32).collect();
+        let distance = relative_distance(&predict(Vec::new(), tile), &expected);
+        assert!(distance < 1e-5, "{tile:?}: {distance}");
+        // Of the output of the network, each slice has its own statistics, too.
+        let after = vec![Processing::ZeroMeanUnitVariance { eps, axes: axes(true) }];
+        let expected: Vec<f32> = before.chunks(plane).flat_map(z_scores).map(|v| v as f32).collect();
+        let distance = relative_distance(&predict(after, tile), &expected);
+        assert!(distance < 1e-3, "{tile:?}: {distance}");
+    }
+}
+
 /// Validation predicts parts of images, and must not depend on what is in the part.
 #[test]
 fn a_part_of_a_volume_has_the_statistics_of_the_whole_volume() {
-    let model = |spatial_axes: usize, min_percentile: f64| {
-        let mut graph = Graph::new("identity");
-        let free = |name: &str| Dim::Free(name.to_owned());
-        let mut dims = vec![free("n"), Dim::Fixed(1), free("d"), free("h"), free("w")];
-        dims.truncate(2 + spatial_axes);
-        let x = graph.add_input("x", ElementType::F32, dims);
-        let one = graph.add_initializer("weight", Tensor::new(vec![1usize; 2 + spatial_axes], vec![1.0f32]).unwrap());
-        let y = graph.push("y", Op::Conv(ConvAttrs::same(&vec![1usize; spatial_axes])), &[Some(x), Some(one)]);
-        graph.outputs.push(y);
-        let mut builder = package(&graph);
+    let model = |spatial_axes: usize, by_slice: bool, min_percentile: f64| {
+        let mut builder = package(&identity(spatial_axes));
         for tensor in builder.inputs.iter_mut().chain(&mut builder.outputs) {
             tensor.axes.retain(|axis| spatial_axes == 3 || axis.kind != AxisKind::Z);
         }
-        let (eps, axes) = (1e-6, StatisticsAxes { batch: false, channel: true });
+        let (eps, axes) = (1e-6, StatisticsAxes { batch: false, channel: true, by_slice });
         let range = Processing::ScaleRange { min_percentile, max_percentile: 100.0, eps, axes, reference_tensor: None };
         builder.inputs[0].processing = vec![range];
         Model::from_package(builder.in_memory(Path::new("a test")).unwrap()).unwrap()
@@ -324,8 +383,9 @@ fn a_part_of_a_volume_has_the_statistics_of_the_whole_volume() {
     };
     let (whole, part) = (image_of(&shape, values.clone()), image_of(&size, indices().map(|i| values[i]).collect()));
     let (context, options) = (Context::default(), PredictOptions { threads: 1, ..PredictOptions::default() });
-    for spatial_axes in [2, 3] {
-        let model_of_all = model(spatial_axes, 0.0);
+    // Those of slices are used by networks on slices, and by other ones whose steps ask for them.
+    for (spatial_axes, by_slice) in [(2, false), (3, false), (3, true)] {
+        let model_of_all = model(spatial_axes, by_slice, 0.0);
         let engine = Devices::cpu_only().for_model(&context, &model_of_all, CPU, &options).unwrap();
         let whole_preprocessing = ImagePreprocessing::of(&context, &model_of_all, &whole, &options).unwrap();
         let predict = |model: &Model| {
@@ -334,10 +394,11 @@ fn a_part_of_a_volume_has_the_statistics_of_the_whole_volume() {
         };
         let found = predict(&model_of_all).unwrap().maps.unwrap();
         // Slices have values from 50 z to 50 z + 190, the stack from 0 to 390.
-        let scaled = |i: usize| if spatial_axes == 2 { (i % 96) as f32 * 2.0 / 190.0 } else { values[i] / 390.0 };
+        let is_of_slices = spatial_axes == 2 || by_slice;
+        let scaled = |i: usize| if is_of_slices { (i % 96) as f32 * 2.0 / 190.0 } else { values[i] / 390.0 };
         let expected: Vec<f32> = indices().map(scaled).collect();
         assert!(relative_distance(&found, &expected) < 1e-5, "{spatial_axes}: {found:?} instead of {expected:?}");
-        let refused = predict(&model(spatial_axes, 10.0)).unwrap_err();
+        let refused = predict(&model(spatial_axes, by_slice, 10.0)).unwrap_err();
         assert!(matches!(refused, JobError::Internal(_)), "{refused}");
     }
 }

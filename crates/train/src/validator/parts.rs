@@ -82,7 +82,7 @@ mod tests {
             min_percentile: 0.0,
             max_percentile: 100.0,
             eps: 1e-6,
-            axes: StatisticsAxes { batch: false, channel: false },
+            axes: StatisticsAxes { batch: false, channel: false, by_slice: false },
             reference_tensor: None,
         };
         let package = PackageBuilder {
