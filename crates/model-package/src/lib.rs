@@ -128,6 +128,18 @@ fn read_second_network(files: &Files, rdf: &Value, key: &str) -> Result<Option<S
     Ok(Some(SecondNetwork { graph: read_graph(files, &file.source, &bytes)?, bytes }))
 }
 
+/// Returns the inputs that a network takes: without the optional ones for which it has a default, an initializer of the same
+/// name.
+fn without_defaults(inputs: Vec<TensorSpec>, optional: &[String], graph: &Graph) -> Vec<TensorSpec> {
+    let has_default = |spec: &TensorSpec| {
+        optional.contains(&spec.id) && graph.initializers.keys().any(|id| graph.value(*id).name == spec.id)
+    };
+    if inputs.iter().all(has_default) {
+        return inputs;
+    }
+    inputs.into_iter().filter(|spec| !has_default(spec)).collect()
+}
+
 /// Whether a path looks like a package: a folder or a zip with a description. The description is not read.
 pub fn is_package(path: &Path) -> bool {
     if path.is_dir() {
@@ -173,7 +185,8 @@ pub struct Package {
     pub description: String,
     /// Version of the specification, or `onnx` for a network without a description.
     pub format_version: String,
-    /// Input tensors of the network, in the description's order.
+    /// Input tensors of the network, in the description's order; optional ones are left out if the network has a default for
+    /// them.
     pub inputs: Vec<TensorSpec>,
     /// Output tensors of the network, in the description's order.
     pub outputs: Vec<TensorSpec>,
@@ -247,7 +260,7 @@ impl Package {
             name: parsed.name,
             description: parsed.description,
             format_version: parsed.format_version,
-            inputs: parsed.inputs,
+            inputs: without_defaults(parsed.inputs, &parsed.optional_inputs, &graph),
             outputs: parsed.outputs,
             graph,
             float_graph,

@@ -18,6 +18,8 @@ pub(crate) struct Parsed {
     pub format_version: String,
     /// Input tensors in the order of the description.
     pub inputs: Vec<TensorSpec>,
+    /// Ids of the inputs that need not be given.
+    pub optional_inputs: Vec<String>,
     /// Output tensors in the order of the description.
     pub outputs: Vec<TensorSpec>,
     /// The file of the weights, as the description states it.
@@ -94,6 +96,7 @@ pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
         resolve_references(&mut inputs, &mut outputs);
     }
     outputs.iter().try_for_each(|output| reader.check_statistics_of_slices(&output.spec))?;
+    let optional_inputs = if is_04 { Vec::new() } else { reader.optional_inputs(rdf, &inputs)? };
     let input_ids: Vec<String> = inputs.iter().map(|t| t.spec.id.clone()).collect();
     for tensor in inputs.iter_mut().chain(&mut outputs) {
         reader.check_reference_tensors(&mut tensor.spec, &input_ids)?;
@@ -103,6 +106,7 @@ pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
         description: reader.optional_text("description", rdf, "description")?.unwrap_or_default(),
         format_version,
         inputs: inputs.into_iter().map(|t| t.spec).collect(),
+        optional_inputs,
         outputs: outputs.into_iter().map(|t| t.spec).collect(),
         weights,
     })
@@ -268,30 +272,6 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Refuses steps after the network with statistics of slices beside one with statistics of stacks, which depends on the
-    /// results of the others, and with those of an input, whose slices need not be those of the output.
-    fn check_statistics_of_slices(&self, output: &TensorSpec) -> Result<(), PackageError> {
-        let with_statistics = || output.processing.iter().filter(|step| step.needs_statistics());
-        if !with_statistics().any(Processing::has_statistics_of_slices) {
-            return Ok(());
-        }
-        if !with_statistics().all(Processing::has_statistics_of_slices) {
-            let problem = "has a step with statistics of slices and one with statistics of stacks: only one kind is supported \
-                           after the network";
-            return Err(self.bad(&output.id, problem));
-        }
-        match with_statistics().find_map(Processing::reference_tensor) {
-            None => Ok(()),
-            Some(input) => {
-                let problem = format!(
-                    "refers to statistics of the slices of {}: only those of whole stacks are supported after the network",
-                    shown(&input.into())
-                );
-                Err(self.bad(&output.id, problem))
-            }
-        }
-    }
-
     /// Refuses tensors that need too much memory even at their smallest size.
     fn check_elements(&self, id: &str, axes: &[AxisSpec]) -> Result<(), PackageError> {
         let min_lengths = axes.iter().map(|axis| match axis.size {
@@ -302,6 +282,22 @@ impl Reader<'_> {
             Some(n) if n <= MAX_ELEMENTS => Ok(()),
             _ => Err(self.bad(id, format!("has more than the limit of {MAX_ELEMENTS} elements at its smallest size"))),
         }
+    }
+
+    /// Returns the ids of the inputs that the description calls optional.
+    fn optional_inputs(&self, rdf: &Value, inputs: &[ParsedTensor]) -> Result<Vec<String>, PackageError> {
+        let mut optional = Vec::new();
+        for (entry, tensor) in self.list(rdf, "inputs")?.iter().zip(inputs) {
+            let id = &tensor.spec.id;
+            match entry.get("optional") {
+                None | Some(Value::Null | Value::Bool(false)) => {}
+                Some(Value::Bool(true)) => optional.push(id.clone()),
+                Some(other) => {
+                    return Err(self.bad(id, format!("has optional {}: expected true or false", shown(other))));
+                }
+            }
+        }
+        Ok(optional)
     }
 
     fn file(&self, value: &Value, part: &str) -> Result<FileRef, PackageError> {

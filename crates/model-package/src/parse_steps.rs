@@ -1,7 +1,7 @@
 //! Parsing of pre- and postprocessing steps.
 
 use super::parse::{DIVISORS, MAX_ITEMS, Reader, canonical_axis_id, shown, unknown_type};
-use super::{AxisKind, AxisSize, AxisSpec, PackageError, Processing, StatisticsAxes, TensorType};
+use super::{AxisKind, AxisSize, AxisSpec, PackageError, Processing, StatisticsAxes, TensorSpec, TensorType};
 use serde_json::Value;
 use std::ops::RangeInclusive;
 
@@ -182,6 +182,30 @@ impl Parameters<'_> {
 }
 
 impl Reader<'_> {
+    /// Refuses steps after the network with statistics of slices beside one with statistics of stacks, which depends on the
+    /// results of the others, and with those of an input, whose slices need not be those of the output.
+    pub(super) fn check_statistics_of_slices(&self, output: &TensorSpec) -> Result<(), PackageError> {
+        let with_statistics = || output.processing.iter().filter(|step| step.needs_statistics());
+        if !with_statistics().any(Processing::has_statistics_of_slices) {
+            return Ok(());
+        }
+        if !with_statistics().all(Processing::has_statistics_of_slices) {
+            let problem = "has a step with statistics of slices and one with statistics of stacks: only one kind is supported \
+                           after the network";
+            return Err(self.bad(&output.id, problem));
+        }
+        match with_statistics().find_map(Processing::reference_tensor) {
+            None => Ok(()),
+            Some(input) => {
+                let problem = format!(
+                    "refers to statistics of the slices of {}: only those of whole stacks are supported after the network",
+                    shown(&input.into())
+                );
+                Err(self.bad(&output.id, problem))
+            }
+        }
+    }
+
     /// Returns the processing steps of a tensor.
     pub(super) fn processing(&self, of: &StepsOf<'_>, steps: Option<&Value>) -> Result<Vec<Processing>, PackageError> {
         let list = match steps {

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 use cytoscope_builders::{DynUNet, Weights, dynunet};
-use cytoscope_graph::{Graph, Tensor};
+use cytoscope_graph::{BinaryOp, Dim, ElementType, Graph, Op, Tensor, ValueId};
+use cytoscope_graph_passes::infer_shapes;
 use cytoscope_graph_passes::quantize::{Activations, is_quantized, prepare, quantize};
 use cytoscope_model_package::{
     AxisKind, AxisSize, AxisSpec, Citation, Package, PackageBuilder, PackageError, Processing, StatisticsAxes,
@@ -225,6 +226,38 @@ fn omitted_fields_have_the_defaults_of_the_specification() {
     rewrite(&path, &description);
     let error = Package::open(&path).unwrap_err().to_string();
     assert!(error.contains("type \"complex64\"") && error.contains("float32, float64, uint8"), "{error}");
+}
+
+#[test]
+fn optional_inputs_with_a_default_in_the_network_are_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("optional");
+    let mut graph = Graph::new("shifted");
+    let free = ["n", "d", "h", "w"].map(|name| Dim::Free(name.to_owned()));
+    let [n, d, h, w] = free;
+    let x = graph.add_input("x", ElementType::F32, vec![n, Dim::Fixed(1), d, h, w]);
+    let shift = graph.add_initializer("shift", Tensor::new(vec![1, 1, 1, 1, 1], vec![0.5f32]).unwrap());
+    let y = graph.push("y", Op::Binary(BinaryOp::Add), &[Some(x), Some(shift)]);
+    graph.outputs.push(y);
+    infer_shapes::<ValueId>(&mut graph, &[]).unwrap();
+    let _ = builder(graph, None).save(&path, Overwrite::Refuse).unwrap();
+    let mut description = rdf(&path);
+    let mut second = description["inputs"][0].clone();
+    second["id"] = json!("shift");
+    let inputs = description["inputs"].as_array_mut().unwrap();
+    inputs.insert(0, second);
+    let mut open = |optional: Value| {
+        description["inputs"][0]["optional"] = optional;
+        rewrite(&path, &description);
+        Package::open(&path).map_err(Box::new)
+    };
+    let package = open(json!(true)).unwrap();
+    assert_eq!(package.inputs.iter().map(|input| input.id.as_str()).collect::<Vec<_>>(), ["input_1"]);
+    assert!(package.test_tensors().unwrap().is_some_and(|(inputs, _)| inputs.len() == 1));
+    let needed = open(json!(false)).unwrap_err().to_string();
+    assert!(needed.contains("are 2 and 1 in the description, 1 and 1 in the network"), "{needed}");
+    let wrong = open(json!("yes")).unwrap_err().to_string();
+    assert!(wrong.contains("optional \"yes\"") && wrong.contains("true or false"), "{wrong}");
 }
 
 #[test]
