@@ -108,8 +108,10 @@ impl Volume for Part<'_> {
 fn extents(step: &Processing, values: &Values) -> Vec<Extent> {
     let axes = step.statistics_axes().unwrap_or_default();
     let each = |count: usize| (0..count).map(|i| i..i + 1).collect::<Vec<Range<usize>>>();
-    let samples = if axes.batch { std::iter::once(0..values.batch[0]).collect() } else { each(values.batch[0]) };
-    let slices = if axes.by_slice { each(values.slice[0]) } else { std::iter::once(ALL_SLICES).collect() };
+    let samples: Vec<Range<usize>> =
+        if axes.batch { std::iter::once(0..values.batch[0]).collect() } else { each(values.batch[0]) };
+    let slices: Vec<Range<usize>> =
+        if axes.by_slice { each(values.slice[0]) } else { std::iter::once(ALL_SLICES).collect() };
     let of_sample = |samples: &Range<usize>| {
         let extent = |slices: &Range<usize>| Extent { samples: samples.clone(), slices: slices.clone() };
         slices.iter().map(extent).collect::<Vec<Extent>>()
