@@ -244,12 +244,12 @@ fn projected_check(
     (least > minutes).then(|| (total_secs, (least * 2.0).ceil()))
 }
 
-/// Returns the typical voxel size along Z, Y, X in µm: the one with the median volume. Single planes count if there are no
-/// stacks.
+/// Returns the typical voxel size along Z, Y, X in µm of the usable pairs: the one with the median volume. Single planes count
+/// if there are no stacks.
 pub(crate) fn typical_voxel_um(report: &Report) -> Option<[f64; 3]> {
     let known = |[z, y, x]: [Option<f64>; 3]| Some([z?, y?, x?]);
     let of = |are_planes: bool| -> Vec<[f64; 3]> {
-        let pairs = report.pairs.iter().filter(|pair| (pair.shape_zyx[0] == 1) == are_planes);
+        let pairs = report.pairs.iter().filter(|pair| pair.usable && (pair.shape_zyx[0] == 1) == are_planes);
         pairs.filter_map(|pair| known(pair.voxel_um)).collect()
     };
     let stacks = of(false);
@@ -301,11 +301,15 @@ impl Data {
         typical_voxel_um(&self.report)
     }
 
+    /// Returns the summaries of the usable pairs.
+    fn usable(&self) -> impl Iterator<Item = &PairSummary> {
+        self.report.pairs.iter().filter(|pair| pair.usable)
+    }
+
     /// Returns the median of the pairs' median object diameters in µm; `assumed` is the voxel size of pairs that state
     /// none, whose slices have a likely spacing.
     pub(crate) fn median_diameter(&self, assumed: [f64; 3]) -> Option<f64> {
-        let mut all: Vec<f64> =
-            self.report.pairs.iter().filter_map(|pair| diameter_um(pair, Some(assumed), true)).collect();
+        let mut all: Vec<f64> = self.usable().filter_map(|pair| diameter_um(pair, Some(assumed), true)).collect();
         all.sort_by(f64::total_cmp);
         all.get(all.len() / 2).copied().filter(|d| *d > 0.0)
     }
@@ -315,7 +319,7 @@ impl Data {
     pub(crate) fn small_object_um3(&self, assumed_um: Option<[f64; 3]>) -> Option<f64> {
         let volume = |diameter: f64| std::f64::consts::PI / 6.0 * diameter.powi(3);
         let mut all: Vec<f64> =
-            self.report.pairs.iter().filter_map(|pair| diameter_um(pair, assumed_um, false).map(volume)).collect();
+            self.usable().filter_map(|pair| diameter_um(pair, assumed_um, false).map(volume)).collect();
         all.sort_by(f64::total_cmp);
         Some(all.get(all.len() / 2)? * 0.1)
     }
@@ -327,7 +331,7 @@ mod tests {
     use crate::check::CheckJob;
     use cytoscope_formats::{Container, WriteSpec, write_array};
     use cytoscope_pipeline::Event;
-    use cytoscope_volume::{Array, Axes};
+    use cytoscope_volume::{Array, Axes, VoxelSize};
     use std::sync::Arc;
 
     /// Writes files of two channels, an image and its labels, with two time points, the first of which is empty.
@@ -365,6 +369,30 @@ mod tests {
         ] {
             assert!((found - expected).abs() < 1e-9, "{found}, expected {expected}");
         }
+    }
+
+    #[test]
+    fn the_sizes_of_pairs_that_are_left_out_do_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        // Two stacks with sizes in µm, and three with sizes in another unit.
+        for (number, um) in [0.5, 0.5, 5000.0, 5000.0, 5000.0].into_iter().enumerate() {
+            let labels: Vec<u16> = (0..320).map(|i| if i % 10 > 4 { 1 + i / 80 } else { 0 }).collect();
+            let image: Vec<u16> =
+                labels.iter().enumerate().map(|(i, l)| 100 + 50 * l + ((i * 31 + number * 7) % 17) as u16).collect();
+            for (suffix, values) in [("raw", image), ("labels", labels)] {
+                let array = Array::new(Axes::zyx(), vec![4, 8, 10], values).unwrap();
+                let mut spec = WriteSpec::of(&array, Container::OmeTiff);
+                spec.voxel_size_um = VoxelSize::new_um(um, um, um);
+                write_array(&folder.path().join(format!("s{number}_{suffix}.ome.tif")), &array, &spec).unwrap();
+            }
+        }
+        let (config, task) = (TrainConfig::default(), TrainingTask::Segmentation);
+        let request = DataRequest { path: folder.path(), task, config: &config, seed: 1, keep: None };
+        let data = load(&Context::default(), request, TrainedImages::default(), None).unwrap();
+        assert_eq!((data.split.train.len(), data.split.validation.len()), (1, 1));
+        assert_eq!(data.voxel_um(), Some([0.5; 3]));
+        let (diameter, small) = (data.median_diameter([0.5; 3]).unwrap(), data.small_object_um3(None).unwrap());
+        assert!(diameter < 10.0 && small < 10.0, "{diameter} µm, {small} µm³");
     }
 
     #[test]
