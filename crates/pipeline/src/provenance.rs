@@ -10,7 +10,7 @@ pub(crate) use lookup::{
     find_record, has_prediction_record, is_prediction_result, is_prediction_zip, lists, lists_content, lists_while,
     record_listing, table_of_replaced,
 };
-pub use lookup::{map_diameter, other_map_model};
+pub use lookup::{is_computed_result, map_diameter, other_map_model};
 
 use crate::devices::DeviceChoice;
 use crate::diameter::ObjectDiameter;

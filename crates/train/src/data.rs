@@ -3,6 +3,7 @@
 use crate::config::TrainConfig;
 use crate::error::{data_error, wrong_use_with};
 use crate::planning::budget_too_small;
+use crate::predicted_targets;
 use crate::problems;
 use crate::setup::PATCH;
 use crate::trained_images::{TrainedImages, digests};
@@ -200,7 +201,7 @@ pub(crate) fn check_pairs(
     let meter = Mutex::new(context.meter(ProgressStage::Check, total, ProgressUnit::Pairs));
     let (seen, too_long) = (AtomicUsize::new(0), Mutex::new(None));
     let check_started = Instant::now();
-    let report = check_with(dataset, &options, &|done, _| {
+    let mut report = check_with(dataset, &options, &|done, _| {
         let before = seen.swap(done, Ordering::Relaxed);
         let keep_going = match meter.lock() {
             Ok(mut meter) => meter.add(done.saturating_sub(before) as u64).is_ok(),
@@ -221,6 +222,7 @@ pub(crate) fn check_pairs(
             &format!("checking the data alone takes about {check_secs:.0} s"),
         ));
     }
+    predicted_targets::warn(context, &mut report)?;
     Ok(report)
 }
 

@@ -1,8 +1,8 @@
 //! Evaluation of a model: the images of pairs are predicted in memory and scored against their ground truth, without writing
 //! results.
 
-use crate::problems;
 use crate::stacks::{channels_array, is_whole_file, joined_image, read_channels, read_samples, voxel_um};
+use crate::{predicted_targets, problems};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
 use cytoscope_model_package::refuse_inside_package;
@@ -148,6 +148,9 @@ impl EvaluateModelJob {
                 "the data specify the only channel of each image, so {CHANNEL}, {CHANNELS} and {INPUT} have no effect"
             ));
         }
+        let truths = dataset.pairs.iter().flat_map(Pair::targets).map(|image| image.path.as_path());
+        let truth_note = predicted_targets::truth_note(context, truths)?;
+        truth_note.into_iter().for_each(|note| evaluation.add_note(note));
         let count = dataset.pairs.len();
         for (index, pair) in dataset.pairs.iter().enumerate() {
             context.check()?;

@@ -41,6 +41,7 @@ mod origin;
 mod package;
 mod planning;
 mod precision_comparison;
+mod predicted_targets;
 mod previews;
 mod problems;
 mod qat;

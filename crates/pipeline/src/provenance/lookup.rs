@@ -2,6 +2,7 @@
 
 use super::{Provenance, beside, read};
 use crate::diameter::ObjectDiameter;
+use crate::job_record::{AnyRecord, JobKind, read_any, record_path};
 use crate::results::FileRecord;
 use crate::{ArtifactKind, Model, stack_stem};
 use cytoscope_formats::{is_zarr_name, is_zarr_zip_name};
@@ -114,6 +115,19 @@ pub(crate) fn lists_while(file: &Path, goes_on: &mut dyn FnMut() -> bool) -> boo
 /// Like [`lists`], for a file or folder whose size and hash are known.
 pub(crate) fn lists_content(file: &Path, (bytes, sha256): &(u64, String)) -> bool {
     known_with_name(file).iter().any(|known| known.bytes == *bytes && known.sha256 == *sha256)
+}
+
+/// Returns whether a file is the unchanged result of a prediction or of a segmentation of its maps, by the record beside it.
+pub fn is_computed_result(file: &Path) -> bool {
+    let is_segmented = || match read_any(&record_path(file)) {
+        Ok(AnyRecord::Job(record)) => {
+            let is_listed = |known: &FileRecord| known.is_named(file) && known.matches(file);
+            record.kind == JobKind::Segment && record.outputs.iter().any(is_listed)
+        }
+        // Without a record that can be read, nothing is known about the file.
+        _ => false,
+    };
+    lists(file) || is_segmented()
 }
 
 /// Returns the object diameter with which a model predicted a map, if the record beside the map lists it unchanged and names
