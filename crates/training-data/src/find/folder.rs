@@ -215,7 +215,16 @@ fn pair_folders(
     Ok(())
 }
 
-/// Pairs files with the same name, then those whose names differ only by the suffixes of images and targets.
+/// Inserts a target under a key; a target that is replaced becomes a problem.
+fn insert_target(targets: &mut BTreeMap<String, PathBuf>, key: String, file: PathBuf, found: &mut SearchResults) {
+    if let Some(other) = targets.insert(key, file) {
+        let problem = format!("{} has the same name as another target and is not used", file_name(&other));
+        found.problems.push(Problem::warning(&other, problem, "keep one of them"));
+    }
+}
+
+/// Pairs files with the same name, in the same case if there is such a target, then those whose names differ only by the
+/// suffixes of images and targets.
 fn pair_lists(
     images: &[PathBuf],
     targets: &[PathBuf],
@@ -224,25 +233,33 @@ fn pair_lists(
     part: Option<Part>,
     found: &mut SearchResults,
 ) {
-    let mut by_stem: BTreeMap<String, PathBuf> = BTreeMap::new();
+    let mut in_same_case: BTreeMap<String, PathBuf> = BTreeMap::new();
     for file in targets {
         if is_image(file) {
-            if let Some(other) = by_stem.insert(stem(file).to_lowercase(), file.clone()) {
-                let problem = format!("{} has the same name as another target and is not used", file_name(&other));
-                found.problems.push(Problem::warning(&other, problem, "keep one of them"));
-            }
+            insert_target(&mut in_same_case, stem(file), file.clone(), found);
         } else {
             report_unsupported(file, found);
         }
     }
-    let mut unpaired_images = Vec::new();
+    let mut remaining_images = Vec::new();
     for file in images {
         if !is_image(file) {
             report_unsupported(file, found);
-        } else if let Some(target) = by_stem.remove(&stem(file).to_lowercase()) {
+        } else if let Some(target) = in_same_case.remove(&stem(file)) {
             found.add(&stem(file), file, &target, part, 1.0);
         } else {
-            unpaired_images.push(file.clone());
+            remaining_images.push(file.clone());
+        }
+    }
+    let mut by_stem: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for (name, file) in in_same_case {
+        insert_target(&mut by_stem, name.to_lowercase(), file, found);
+    }
+    let mut unpaired_images = Vec::new();
+    for file in remaining_images {
+        match by_stem.remove(&stem(&file).to_lowercase()) {
+            Some(target) => found.add(&stem(&file), &file, &target, part, 1.0),
+            None => unpaired_images.push(file),
         }
     }
     let mut by_common: BTreeMap<String, PathBuf> = BTreeMap::new();

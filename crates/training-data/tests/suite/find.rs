@@ -126,6 +126,22 @@ fn folders_of_images_and_targets_are_paired() {
     }
 }
 
+/// File systems of other systems have no names that differ only in case.
+#[cfg(target_os = "linux")]
+#[test]
+fn images_whose_names_differ_only_in_case_keep_their_own_targets() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |f: &str, n: &str| folder.path().join(f).join(n);
+    for (number, name) in ["A1.tif", "a1.tif"].into_iter().enumerate() {
+        tiny_pair(&at("images", name), &at("masks", name), number);
+    }
+    // Without a target in the same case, another one is used.
+    tiny_pair(&at("images", "B.tif"), &at("masks", "b.tif"), 2);
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    let expected = [one("A1", "A1.tif", "A1.tif"), one("B", "B.tif", "b.tif"), one("a1", "a1.tif", "a1.tif")].concat();
+    assert_eq!((names(&dataset), dataset.problems), (expected, Vec::new()));
+}
+
 #[test]
 fn folder_names_define_the_parts() {
     let folder = tempfile::tempdir().unwrap();
