@@ -4,7 +4,7 @@ use crate::crop::fullest_window_of_slices;
 use cytoscope_formats::{DerivedPixels, DerivedSpec, FormatError, Image, OpenOptions, open};
 use cytoscope_pipeline::{CalibrationImage, DiameterRequest, Extents, JobError};
 use cytoscope_training_data::{ImageRef, Pair, StackWindow};
-use cytoscope_volume::{Array, Axes, Axis, DType, Element, Region, Samples, with_samples};
+use cytoscope_volume::{Array, Axes, Axis, DType, Element, Region, Samples, VoxelSize, with_samples};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
@@ -223,11 +223,31 @@ pub(crate) fn voxel_um(pair: &Pair) -> Result<Option<[f64; 3]>, JobError> {
     if pair.voxel_um.is_some() {
         return Ok(pair.voxel_um);
     }
+    let (size, slices) = image_voxel_size(pair)?;
+    Ok(size.in_slices(slices).zyx_um())
+}
+
+/// Like [`voxel_um`], with the sizes of the target file along axes for which the image file states none, as training patches
+/// have them.
+pub(crate) fn trained_voxel_um(pair: &Pair) -> Result<Option<[f64; 3]>, JobError> {
+    if pair.voxel_um.is_some() {
+        return Ok(pair.voxel_um);
+    }
+    let (size, slices) = image_voxel_size(pair)?;
+    if let Some(complete) = size.zyx_um() {
+        return Ok(Some(complete));
+    }
+    let target = open_file(&pair.target)?;
+    Ok(size.or(target.meta().voxel_size_um).in_slices(slices).zyx_um())
+}
+
+/// Returns the voxel size that the image file of a pair states, and its number of slices.
+fn image_voxel_size(pair: &Pair) -> Result<(VoxelSize, usize), JobError> {
     let options = OpenOptions { series: pair.image.series, single_file: true, ..OpenOptions::default() };
     let image = open(&pair.image.path, &options)?;
     // With other axes, the file may have other slices.
     let slices = if pair.image.axes.is_none() { Extents::of(image.meta()).zyx[0] } else { 0 };
-    Ok(image.meta().voxel_size_um.in_slices(slices).zyx_um())
+    Ok((image.meta().voxel_size_um, slices))
 }
 
 /// Returns whether the file contains only this image.
@@ -246,7 +266,7 @@ pub(crate) fn calibration_image(pair: &Pair, diameter: DiameterRequest) -> Resul
     let images: Vec<ImageRef> = pair.images().cloned().collect();
     let ranges = |w: StackWindow| std::array::from_fn::<_, 3, _>(|a| w.start_zyx[a]..w.start_zyx[a] + w.size_zyx[a]);
     let (image, window) = (joined_image(&images)?, window.map(ranges));
-    Ok(CalibrationImage { image, window, voxel_um: voxel_um(pair)?, diameter })
+    Ok(CalibrationImage { image, window, voxel_um: trained_voxel_um(pair)?, diameter })
 }
 
 /// Replaces values that are not finite by the smallest finite value, as in training.
@@ -262,7 +282,6 @@ mod tests {
 
     use super::*;
     use cytoscope_formats::{Container, WriteSpec, write_array};
-    use cytoscope_volume::VoxelSize;
 
     #[test]
     fn calibration_reads_all_channels_of_a_pair_and_the_part_that_is_trained_on() {
@@ -306,6 +325,30 @@ mod tests {
             assert_eq!(found.is_some(), size.is_some(), "{slices}: {found:?}");
             assert!(found.zip(size).is_none_or(|(found, size)| is_same([found, size])), "{found:?}");
         }
+    }
+
+    #[test]
+    fn sizes_that_only_the_target_states_are_those_of_training() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, size: VoxelSize| {
+            let array = Array::new(Axes::zyx(), vec![3, 4, 5], vec![0u16; 60]).unwrap();
+            let mut spec = WriteSpec::of(&array, Container::OmeTiff);
+            spec.voxel_size_um = size;
+            let path = folder.path().join(name);
+            write_array(&path, &array, &spec).unwrap();
+            path
+        };
+        let labels = write("labels.ome.tif", VoxelSize::new_um(2.0, 0.5, 0.5));
+        let pair = |size| Pair::new("a", write("raw.ome.tif", size), labels.clone());
+        let in_plane = pair(VoxelSize { z: None, y: Some(0.25), x: Some(0.25) });
+        assert_eq!(trained_voxel_um(&in_plane).unwrap(), Some([2.0, 0.25, 0.25]));
+        assert_eq!(voxel_um(&in_plane).unwrap(), None, "predictions read the image only");
+        let unknown = pair(VoxelSize::default());
+        assert_eq!(trained_voxel_um(&unknown).unwrap(), Some([2.0, 0.5, 0.5]));
+        let known = pair(VoxelSize::new_um(1.0, 0.25, 0.25));
+        assert_eq!(trained_voxel_um(&known).unwrap(), Some([1.0, 0.25, 0.25]));
+        let given = Pair { voxel_um: Some([3.0; 3]), ..unknown };
+        assert_eq!(trained_voxel_um(&given).unwrap(), Some([3.0; 3]));
     }
 
     #[test]

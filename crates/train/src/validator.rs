@@ -16,7 +16,7 @@ use crate::crop::{crop, crop_window};
 use crate::error::{data_error, problem_without_file};
 use crate::stacks::{
     Stack, channels_array, is_whole_file, joined_image, labeled_window, middle_window, read_channels, read_labels,
-    read_zyx, replace_non_finite, voxel_um,
+    read_zyx, replace_non_finite, trained_voxel_um,
 };
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
 use cytoscope_pipeline::{
@@ -203,7 +203,7 @@ impl Validator {
             false => read_zyx(&pair.target, window)?,
         };
         replace_non_finite(&mut truth.0);
-        let voxel_um = match voxel_um(pair)? {
+        let voxel_um = match trained_voxel_um(pair)? {
             // Predictions assume the same for a stack in which they find these objects.
             None if self.diameters.nominal_um.is_some() => {
                 let (file, (labels, shape)) = (&pair.target.path, &truth);

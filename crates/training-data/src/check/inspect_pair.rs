@@ -116,6 +116,12 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
         let next_step = message!("set it in Fiji (Image > Properties) and save, or set {VOXEL_UM} {IN_SETTINGS}");
         inspection.add(Problem::error(&pair.image.path, implausible.to_string(), next_step));
     }
+    let is_of_image = pair.voxel_um.is_some() || image.voxel_um.in_slices(image.zyx[0]).zyx_um().is_some();
+    if !is_of_image && size.zyx_um().is_some() {
+        let problem = "it does not state the voxel size along all axes, so that of its target is used";
+        let next_step = "set it in Fiji (Image > Properties) and save: predictions read only the image";
+        inspection.add(Problem::warning(&pair.image.path, problem, next_step));
+    }
     if !check_shapes(&mut inspection, &image, &target) {
         return inspection;
     }

@@ -214,6 +214,11 @@ fn missing_or_different_voxel_sizes_are_warnings() {
     has(&report.problems, Severity::Warning, "range from 1.33 to 2 µm along Z");
     let others = report.problems.iter().filter(|p| p.message.contains("but other files do")).count();
     assert_eq!(others, 2);
+    let of_target = "so that of its target is used";
+    assert!(!report.problems.iter().any(|p| p.message.contains(of_target)));
+    write(&at("y_raw.tif"), shape, tiny(8).1);
+    let (_, report) = find_and_check(folder.path());
+    has(&report.problems, Severity::Warning, of_target);
 }
 
 #[test]
