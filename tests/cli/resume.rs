@@ -4,6 +4,7 @@ use crate::common::Fixture;
 use crate::failures::SmallDisk;
 use crate::train::{SMALL, simulate_pairs, write_settings};
 use crate::train_pictures::panels;
+use cytoscope_model_package::Package;
 use image::RgbImage;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -186,6 +187,32 @@ fn resume_accepts_changed_data_and_keeps_the_validation_set() {
     assert_eq!((&report["steps"], &report["train_pairs"]), (&40.into(), &4.into()), "{report:#}");
     let names: Vec<&Value> = report["pairs_after"].as_array().unwrap().iter().map(|p| &p["name"]).collect();
     assert_eq!(names, before.as_array().unwrap().iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_resumed_run_keeps_the_grid_and_the_object_diameter_of_its_network() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
+    let arguments = [&SMALL[..], &["--steps", "24", "--without-int8", "--out", "m"]].concat();
+    kill_after_scores(&fixture, &arguments, 2);
+    let state: Value = serde_json::from_slice(&fixture.bytes("m.training/training.json")).unwrap();
+    let grid: [f64; 3] = serde_json::from_value(state["config"]["voxel_um"].clone()).unwrap();
+    let diameter = state["config"]["object_diameter_um"].as_f64().unwrap();
+    // The same stacks with voxels of another size.
+    for name in fixture.names("sim").into_iter().filter(|name| name.ends_with(".tif")) {
+        let inside = format!("sim/{name}");
+        fixture.run(&["convert", &inside, &name, "--voxel-size", "9,0.5,0.5"]).ok();
+        std::fs::rename(fixture.path(&name), fixture.path(&inside)).unwrap();
+    }
+    let ran = fixture.run(&[&arguments[..], &["--resume"]].concat()).ok();
+    assert!(ran.stderr.contains("data have changed"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("changed settings are ignored"), "{}", ran.stderr);
+    let package = Package::open(&fixture.path("m")).unwrap();
+    let found = package.inputs[0].voxel_um().unwrap();
+    assert!((0..3).all(|axis| (found[axis] / grid[axis] - 1.0).abs() < 1e-6), "{found:?} instead of {grid:?}");
+    let stated = package.config()["object_diameter_um"].as_f64().unwrap();
+    assert!((stated / diameter - 1.0).abs() < 1e-6, "{stated} instead of {diameter}");
 }
 
 #[test]

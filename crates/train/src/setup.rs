@@ -330,6 +330,16 @@ fn create_validator(
     Ok(validator)
 }
 
+/// Returns the settings of a run with the grid and the object diameter that a new network has from its data, so that they stay the
+/// same if the data change before the run is resumed.
+fn with_grid(config: TrainConfig, start: &StartModel) -> TrainConfig {
+    if !start.from_scratch {
+        return config;
+    }
+    let object_diameter_um = config.object_diameter_um.or(start.object_diameter_um);
+    TrainConfig { voxel_um: start.voxel_um, object_diameter_um, ..config }
+}
+
 /// Prepares a training run. `intensities` are the mean and standard deviation of each stain from the checkpoint of a
 /// resumed run; empty for a new one.
 pub(crate) fn prepare<'a>(
@@ -355,7 +365,7 @@ pub(crate) fn prepare<'a>(
     let request = (job.device, job.another_device_may_continue());
     let chosen = device_choice::choose(context, devices, request, &start, &config, job.threads)?;
     let StepDevice { engine, precision, memory_budget_bytes, failures } = chosen;
-    let config = TrainConfig { precision, ..config };
+    let config = with_grid(TrainConfig { precision, ..config }, &start);
     let voxel_um = start.voxel_um;
     let (patch, batch) = patch_and_batch(&config, &start);
     let sampler = create_sampler(job, context, &config, data, &start, given)?;

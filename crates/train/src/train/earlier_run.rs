@@ -22,7 +22,10 @@ pub(super) fn resumed(checkpoint: &TrainConfig, given: &TrainConfig) -> TrainCon
 pub(super) fn has_settings(resumed: &TrainConfig, given: &TrainConfig) -> bool {
     let (budget, precision, license) = (resumed.budget, resumed.precision, resumed.license.clone());
     let patch_zyx = given.patch_zyx.or(resumed.patch_zyx);
-    let mut given = TrainConfig { budget, precision, license, patch_zyx, ..given.clone() };
+    let voxel_um = given.voxel_um.or(resumed.voxel_um);
+    let object_diameter_um = given.object_diameter_um.or(resumed.object_diameter_um);
+    let mut given =
+        TrainConfig { budget, precision, license, patch_zyx, voxel_um, object_diameter_um, ..given.clone() };
     if given.network.strides.is_empty() {
         given.network.strides.clone_from(&resumed.network.strides);
     }
@@ -204,12 +207,14 @@ mod tests {
     #[test]
     fn settings_that_were_derived_from_the_data_are_not_changed_settings() {
         let given = TrainConfig::default();
-        let mut derived = TrainConfig { patch_zyx: Some([1, 64, 64]), ..given.clone() };
+        let (voxel_um, object_diameter_um) = (Some([2.0, 0.5, 0.5]), Some(9.0));
+        let mut derived = TrainConfig { patch_zyx: Some([1, 64, 64]), voxel_um, object_diameter_um, ..given.clone() };
         derived.network.strides = vec![[1, 2, 2]; 2];
         derived.budget.steps = Some(9);
         assert!(has_settings(&derived, &given));
         assert!(!has_settings(&derived, &TrainConfig { patch_zyx: Some([2, 64, 64]), ..given.clone() }));
         assert!(!has_settings(&derived, &TrainConfig { ema: 0.5, ..given.clone() }));
+        assert!(!has_settings(&derived, &TrainConfig { voxel_um: Some([1.0; 3]), ..given.clone() }));
         // A license that is given when the run is resumed replaces an earlier one.
         let licensed = |license: &str| TrainConfig { license: Some(license.to_owned()), ..given.clone() };
         for (stored, given) in [(given.clone(), licensed("MIT")), (licensed("CC0-1.0"), licensed("MIT"))] {
