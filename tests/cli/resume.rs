@@ -216,6 +216,25 @@ fn a_resumed_run_keeps_the_grid_and_the_object_diameter_of_its_network() {
 }
 
 #[test]
+fn a_start_model_that_was_replaced_before_a_run_is_resumed_is_named() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
+    for (seed, out) in [("1", "s"), ("2", "other")] {
+        let new = ["--steps", "2", "--without-int8", "--seed", seed, "--out", out];
+        fixture.run(&[&SMALL[..], &new].concat()).ok();
+    }
+    let arguments = [&SMALL[..], &["--from", "s", "--steps", "24", "--without-int8", "--out", "m"]].concat();
+    kill_after_scores(&fixture, &arguments, 2);
+    std::fs::rename(fixture.path("s"), fixture.path("earlier")).unwrap();
+    std::fs::rename(fixture.path("other"), fixture.path("s")).unwrap();
+    let ran = fixture.run(&[&arguments[..], &["--resume"]].concat()).ok();
+    assert!(ran.stderr.contains("the start model s has changed since the training run was started"), "{}", ran.stderr);
+    let history = ran.json()["history"].to_string();
+    assert!(history.contains("has changed since"), "{history}");
+}
+
+#[test]
 fn a_resumed_run_reports_the_data_workers_that_it_used() {
     let fixture = Fixture::new();
     simulate_pairs(&fixture, 2);

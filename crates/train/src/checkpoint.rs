@@ -104,6 +104,9 @@ pub(crate) struct TrainState {
     pub peak: Option<f64>,
     /// Score of the start model.
     pub start_score: Option<f64>,
+    /// Fingerprint of the weights of the start model; empty for a new network, and in checkpoints of earlier versions.
+    #[serde(default)]
+    pub start_weights: String,
     /// How the trained network with the highest score compares with the start model; `None` before the first comparison.
     #[serde(rename = "closest", default)]
     pub best_comparison: Option<Comparison>,

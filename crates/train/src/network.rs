@@ -80,6 +80,26 @@ pub(crate) struct StartTensor {
     pub preprocessing: Vec<Processing>,
 }
 
+impl StartModel {
+    /// Returns a fingerprint of the weights, by which a resumed run notices that its start model has changed; empty for a new
+    /// network.
+    pub(crate) fn weights_fingerprint(&self) -> String {
+        if self.from_scratch { String::new() } else { weights_fingerprint(&self.graph) }
+    }
+}
+
+/// Returns a fingerprint of the weights of a network.
+fn weights_fingerprint(graph: &Graph) -> String {
+    let mut bytes = Vec::new();
+    for tensor in graph.initializers.values() {
+        match tensor.as_f32() {
+            Some(values) => bytes.extend_from_slice(bytemuck::cast_slice(values)),
+            None => bytes.extend(tensor.to_f64_vec().into_iter().flat_map(f64::to_le_bytes)),
+        }
+    }
+    cytoscope_engine::select::fingerprint(&bytes)
+}
+
 /// Id of the only input of a package.
 const ONLY_INPUT: &str = "stack";
 

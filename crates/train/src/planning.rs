@@ -215,6 +215,7 @@ impl Training<'_> {
             best: None,
             peak: None,
             start_score: None,
+            start_weights: self.start.weights_fingerprint(),
             best_comparison: None,
             validations_since_best: 0,
             validation_due: false,

@@ -7,7 +7,7 @@ use crate::scoring::{ScoredNetwork, ValidationOutcome};
 use crate::step::{ModelState, Stepper};
 use crate::trained_images::join_lists;
 use cytoscope_graph::{Graph, Tensor};
-use cytoscope_pipeline::{JobError, ProgressStage, ProgressUnit};
+use cytoscope_pipeline::{JobError, Note, ProgressStage, ProgressUnit};
 use cytoscope_profile::{FIRST_STEP_MARK, Stage};
 use cytoscope_storage::counted;
 use cytoscope_storage::message;
@@ -241,6 +241,7 @@ impl Training<'_> {
         state.config.precision = self.config.precision;
         self.context.note(format!("resuming after step {} of {}", state.step, state.steps));
         state.job.out.clone_from(&self.job.out);
+        self.note_changed_start(&mut state);
         // Some of them may not be in the current data.
         self.images_after = join_lists(&state.images, &self.images_after);
         state.images.clone_from(&self.images_after);
@@ -249,6 +250,22 @@ impl Training<'_> {
         }
         self.apply_changes(&mut state, &stepper)?;
         Ok((state, stepper))
+    }
+
+    /// Warns that the start model of a resumed run is not the one that training began with, for example because a package was
+    /// replaced.
+    fn note_changed_start(&self, state: &mut TrainState) {
+        let now = self.start.weights_fingerprint();
+        let before = std::mem::replace(&mut state.start_weights, now);
+        if !before.is_empty() && before != state.start_weights {
+            let note = Note::warning(format!(
+                "the start model {} has changed since the training run was started: the network is trained from the earlier \
+                 one, but compared with the present one",
+                self.job.from
+            ));
+            self.context.note(note.clone());
+            state.history.notes.push(note);
+        }
     }
 
     fn note_slow_operators(&self, stepper: &Stepper) {
