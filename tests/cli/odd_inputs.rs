@@ -222,6 +222,30 @@ fn commands_for_one_time_point_or_channel_name_the_one_that_they_use() {
 }
 
 #[test]
+fn objects_of_a_predicted_time_point_are_measured_in_this_time_point() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let first = fixture.integers(&raw);
+    let second: Vec<u16> = first.iter().map(|value| value / 2).collect();
+    fixture.write("film.tif", "TZYX", &[2, 8, 48, 48], [first, second.clone()].concat());
+    fixture.write("alone.tif", "ZYX", &[8, 48, 48], second);
+    let predict = ["predict", "film.tif", "--model", "nuclei-dog", "--time", "1", "--outputs", "maps", "--out", "o"];
+    fixture.run(&predict).ok();
+    std::fs::copy(fixture.path("o/film_probability.tif"), fixture.path("map.tif")).unwrap();
+    let table = |map: &str, stack: &str| {
+        let command = ["segment", map, "--intensities", stack, "--out", "l.tif", "--table", "t.csv", "--force"];
+        let noted = fixture.run(&command).ok().stderr;
+        (fixture.bytes("t.csv"), noted.contains("the map has one time point, but this image has 2"))
+    };
+    let expected = table("map.tif", "alone.tif").0;
+    assert!(expected.iter().filter(|byte| **byte == b'\n').count() > 1, "there are objects");
+    assert!(table("o/film_probability.tif", "film.tif") == (expected.clone(), false));
+    // Without its record, the time point of a map is unknown.
+    let (measured, is_noted) = table("map.tif", "film.tif");
+    assert!(is_noted && measured != expected);
+}
+
+#[test]
 fn a_threshold_below_all_values_of_a_map_is_noted() {
     let fixture = Fixture::new();
     let values: Vec<u8> = (0..4 * 12 * 12).map(|i| if (i / 12) % 6 < 3 { 200 } else { 20 }).collect();

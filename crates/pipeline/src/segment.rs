@@ -78,7 +78,8 @@ pub struct SegmentJob {
     /// Image of the map's shape whose channels are measured for the table; by default the map's channel itself.
     #[serde(default)]
     pub intensities: Option<PathBuf>,
-    /// Time point of that image, from 0, if the map has a single one of its time points; by default that of the map.
+    /// Time point of that image, from 0, if the map has a single one of its time points; by default the one in the record of
+    /// the map's prediction, or else that of the map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intensities_time: Option<usize>,
     /// Settings with which the map is segmented.
@@ -360,7 +361,7 @@ impl SegmentJob {
         let meta = self.checked_meta(&image)?;
         let extents = Extents::of(&meta);
         let stack = Stack::new(&image, self.time);
-        let (measured, channels, names) = self.measured(&stack, &meta)?;
+        let (measured, channels, names) = self.measured(context, &stack, &meta)?;
         limit_readers(&[stack.image(), measured.image()], None);
         let zyx = extents.zyx;
         let voxel_um = used_voxel_um(meta.voxel_size_um, zyx[0], self.assumed_voxel_um);
@@ -557,8 +558,27 @@ impl SegmentJob {
         }
     }
 
+    /// Returns the time point of an image of several that the map, which has one, was predicted from; the first one, with a
+    /// note, if no record says so.
+    fn time_of_map(&self, context: &Context, image: &Path, times: usize) -> usize {
+        provenance::map_time(&self.map).unwrap_or_else(|| {
+            context.note(message!(
+                "{}: the map has one time point, but this image has {times}: only {} is measured; to measure another one, \
+                 give an image of it alone",
+                image.display(),
+                FilePart::TimePoint.named(self.time)
+            ));
+            self.time
+        })
+    }
+
     /// Returns the stack to measure, its channels and their names.
-    fn measured(&self, map: &Stack, meta: &ImageMeta) -> Result<(Stack, Vec<usize>, Vec<String>), JobError> {
+    fn measured(
+        &self,
+        context: &Context,
+        map: &Stack,
+        meta: &ImageMeta,
+    ) -> Result<(Stack, Vec<usize>, Vec<String>), JobError> {
         let Some(path) = &self.intensities else {
             return Ok((map.clone(), vec![self.channel], vec![channel_name(meta, self.channel)]));
         };
@@ -575,7 +595,11 @@ impl SegmentJob {
                 next_step: "give the stack that the map was predicted from".into(),
             });
         }
-        let time = self.intensities_time.unwrap_or(self.time);
+        let time = match self.intensities_time {
+            Some(time) => time,
+            None if map.extents.times == 1 && extents.times > 1 => self.time_of_map(context, path, extents.times),
+            None => self.time,
+        };
         check_index(path, &FilePart::TimePoint.named(time), TIME, time, extents.times)?;
         let names = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
         Ok((Stack::new(&image, time), (0..extents.channels).collect(), names))

@@ -137,6 +137,12 @@ pub fn map_diameter(map: &Path, model: &Model) -> Option<ObjectDiameter> {
     record.diameter.filter(|_| record.model.fingerprint == model.fingerprint)
 }
 
+/// Returns the time point that a map was predicted from, if the record beside the map lists it unchanged and the prediction was
+/// of a single one.
+pub(crate) fn map_time(map: &Path) -> Option<usize> {
+    unchanged_record(map)?.job.time
+}
+
 /// Returns the name of the model that predicted a map, if the record beside the map lists it unchanged and names another model
 /// than this one.
 pub fn other_map_model(map: &Path, model: &Model) -> Option<String> {
