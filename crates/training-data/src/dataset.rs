@@ -87,7 +87,7 @@ impl Part {
         Some(match word.trim().to_lowercase().as_str() {
             "train" | "training" | "tr" => Part::Train,
             "valid" | "val" | "validation" | "validate" | "dev" => Part::Validation,
-            "test" | "testing" | "ts" => Part::Test,
+            "test" | "testing" | "ts" | "holdout" | "hold-out" | "heldout" | "held-out" => Part::Test,
             _ => return None,
         })
     }

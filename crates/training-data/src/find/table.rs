@@ -275,7 +275,8 @@ impl Row<'_> {
         let word = self.at.part.map(|i| self.cell(i)).filter(|word| !word.is_empty())?;
         let part = Part::from_word(word);
         if part.is_none() {
-            let problem = format!("line {} has the unknown part \"{word}\"", self.line);
+            let problem =
+                format!("line {} has the unknown part \"{word}\", so its pair may be used for training", self.line);
             found.problems.push(Problem::warning(self.path, problem, "write train, valid or test"));
         }
         part

@@ -145,14 +145,19 @@ fn images_whose_names_differ_only_in_case_keep_their_own_targets() {
 #[test]
 fn folder_names_define_the_parts() {
     let folder = tempfile::tempdir().unwrap();
-    for (part, name) in [("train", "a"), ("train", "b"), ("val", "c"), ("test", "a")] {
+    for (part, name) in [("train", "a"), ("train", "b"), ("val", "c"), ("test", "a"), ("Held-Out", "d")] {
         let at = |f: &str| folder.path().join(part).join(f).join(format!("{name}.tif"));
         tiny_pair(&at("images"), &at("masks"), 1);
     }
     let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     let parts: Vec<_> = dataset.pairs.iter().map(|p| (p.name.as_str(), p.part.unwrap())).collect();
-    let expected =
-        [("b", Part::Train), ("c", Part::Validation), ("test/images/a", Part::Test), ("train/images/a", Part::Train)];
+    let expected = [
+        ("b", Part::Train),
+        ("c", Part::Validation),
+        ("d", Part::Test),
+        ("test/images/a", Part::Test),
+        ("train/images/a", Part::Train),
+    ];
     assert_eq!(parts, expected);
 }
 
