@@ -1,6 +1,11 @@
 //! Checks the layering: the dependencies between our crates, unsafe code, and calls that replace or remove files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+#[path = "layering/architecture.rs"]
+mod architecture;
+#[path = "layering/dependencies.rs"]
+mod dependencies;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
