@@ -3,7 +3,8 @@
 //! `cargo run --release -p cytoscope-engine-cpu --example step_rate -- [BATCH Z Y X] [ROUNDS]`.
 //!
 //! The default network is the one of CytoDL's workflows (DynUNet 16, 32, 64; instance norm; 342 k parameters); `unet`
-//! selects Cytoscope's U-Net with batch norm. `mib=N` recomputes activations until the stored ones fit into N MiB.
+//! selects Cytoscope's U-Net with batch norm. `mib=N` recomputes activations until the stored ones fit into N MiB. `layers`
+//! records and prints each operator; `off` records nothing, not even the totals by stage (`bench/training_spans.py`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "an example")]
 
 use cytoscope_autodiff::{StepOptions, gradient_graph, prepare, update_graph};
@@ -31,11 +32,8 @@ fn main() {
     let shape = vec![at(0, 2), 1, at(1, 64), at(2, 64), at(3, 64)];
     let rounds = at(4, 5);
     let random = Weights::Random { seed: 1 };
-    let net = if arguments.iter().any(|a| a == "unet") {
-        unet3d(&UNet3d::default(), &random)
-    } else {
-        dynunet(&DynUNet::default(), &random)
-    };
+    let has = |word: &str| arguments.iter().any(|a| a == word);
+    let net = if has("unet") { unet3d(&UNet3d::default(), &random) } else { dynunet(&DynUNet::default(), &random) };
     let net = prepare(&net.unwrap()).unwrap();
     let mib = arguments.iter().find_map(|a| a.strip_prefix("mib=")?.parse::<u64>().ok());
     let mut options = StepOptions::new(Loss::single(LossKind::DiceCrossEntropy { smooth: 1e-5 }, 1));
@@ -55,7 +53,8 @@ fn main() {
     let zeros = || values.iter().map(|v| Tensor::new(v.shape(), vec![0.0f32; v.len()]).unwrap()).collect::<Vec<_>>();
     let (mut first, mut second) = (zeros(), zeros());
     let update = update_graph(&step.parameters, Optimizer::default());
-    let recorder = if arguments.iter().any(|a| a == "layers") { Recorder::new() } else { Recorder::totals_only() };
+    let totals = if has("off") { Recorder::off() } else { Recorder::totals_only() };
+    let recorder = if has("layers") { Recorder::new() } else { totals.clone() };
     let shapes = |t: &[Tensor]| t.iter().map(|t| t.shape().to_vec()).collect::<Vec<_>>();
     let compile = |graph, inputs: &[Tensor], recorder: Recorder| {
         let options = CompileOptions { recorder, ..CompileOptions::default() };
@@ -70,8 +69,7 @@ fn main() {
         [values, grads, first, second].into_iter().for_each(|part| all.extend(part.iter().cloned()));
         all
     };
-    let mut updates: Box<dyn Session> =
-        compile(&update.graph, &state(&values, &values, &first, &second), Recorder::totals_only());
+    let mut updates: Box<dyn Session> = compile(&update.graph, &state(&values, &values, &first, &second), totals);
     println!(
         "{} parameters, {:.0} MiB arena, {:?}",
         values.iter().map(Tensor::len).sum::<usize>(),
@@ -92,7 +90,7 @@ fn main() {
         second = parts.collect();
         let (wall, cpu) = (wall.elapsed().as_secs_f64() * 1e3, cpu_ms() - cpu);
         best = (best.0.min(wall), best.1.min(cpu));
-        println!("step {round}: loss {:.5}, {wall:.0} ms, {cpu:.0} ms CPU time", out[0].to_f64_vec()[0]);
+        println!("step {round}: loss {:.5}, {wall:.2} ms, {cpu:.0} ms CPU time", out[0].to_f64_vec()[0]);
     }
     println!("best: {:.0} ms wall time, {:.0} ms CPU time", best.0, best.1);
     print_operators(&recorder, rounds);
