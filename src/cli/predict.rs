@@ -44,11 +44,13 @@ pub(super) fn check_out(out: &Path) -> Outcome {
     Ok(check_extension(out, &["", "zarr", "ozx", "zarr.zip"])?)
 }
 
-/// Returns the parser of `--outputs`. Earlier versions called maps `raw`.
+/// Returns the parser of `--outputs`.
 fn outputs() -> impl TypedValueParser<Value = Output> {
-    let maps = PossibleValue::new("maps").alias("raw");
-    let others = ["labels", "table", "preview", "preprocessed"].map(PossibleValue::new);
-    PossibleValuesParser::new(std::iter::once(maps).chain(others)).try_map(|word| word.parse::<Output>())
+    let value = |output: Output| match output {
+        Output::Maps => PossibleValue::new(output.name()).alias(Output::EARLIER_MAPS),
+        _ => PossibleValue::new(output.name()),
+    };
+    PossibleValuesParser::new(Output::ALL.map(value)).try_map(|word| word.parse::<Output>())
 }
 
 /// Arguments that a record replaces.

@@ -92,19 +92,35 @@ pub enum Output {
     Preprocessed,
 }
 
+cytoscope_storage::named! {
+    /// Returns the name in records and on the command line.
+    pub fn name(Output) {
+        Maps => "maps",
+        Labels => "labels",
+        Table => "table",
+        Preview => "preview",
+        Preprocessed => "preprocessed",
+    }
+}
+
+impl Output {
+    /// All kinds of results.
+    pub const ALL: [Self; 5] = [Self::Maps, Self::Labels, Self::Table, Self::Preview, Self::Preprocessed];
+
+    /// Name of [`Output::Maps`] in earlier versions.
+    pub const EARLIER_MAPS: &str = "raw";
+}
+
 impl std::str::FromStr for Output {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            // Earlier versions called maps `raw`.
-            "maps" | "raw" => Ok(Self::Maps),
-            "labels" => Ok(Self::Labels),
-            "table" => Ok(Self::Table),
-            "preview" => Ok(Self::Preview),
-            "preprocessed" => Ok(Self::Preprocessed),
-            _ => Err(format!("invalid output \"{text}\": expected maps, labels, table, preview or preprocessed")),
-        }
+        let known = Self::ALL.into_iter().find(|output| output.name() == text);
+        let earlier = (text == Self::EARLIER_MAPS).then_some(Self::Maps);
+        known.or(earlier).ok_or_else(|| {
+            let expected = cytoscope_storage::names::alternatives(&Self::ALL.map(Self::name));
+            format!("invalid output \"{text}\": expected {expected}")
+        })
     }
 }
 
@@ -478,6 +494,16 @@ mod tests {
         assert_eq!(serde_json::to_string(&read).unwrap(), r#"["maps","labels"]"#);
         assert_eq!("raw".parse(), Ok(Output::Maps));
         assert_eq!("maps".parse(), Ok(Output::Maps));
+    }
+
+    #[test]
+    fn outputs_have_the_same_names_in_records_and_on_the_command_line() {
+        for output in Output::ALL {
+            assert_eq!(serde_json::to_value(output).unwrap(), output.name());
+            assert_eq!(output.name().parse(), Ok(output));
+        }
+        let refused = "map".parse::<Output>().unwrap_err();
+        assert_eq!(refused, "invalid output \"map\": expected maps, labels, table, preview or preprocessed");
     }
 
     #[test]
