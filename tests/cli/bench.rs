@@ -220,22 +220,31 @@ fn a_bench_table_error_names_line_and_column() {
     assert!(fixture.bytes("a.zarr/zarr.json") == metadata && fixture.names("a.zarr") == ["0", "zarr.json"]);
 }
 
-/// Runs the tests of the module `test_baseline` in a folder, and prints how many there are.
-const BASELINE_TESTS: &str = "
-import sys, unittest
+/// Runs the tests of a module in a folder, and prints how many there are.
+const SCRIPT_TESTS: &str = "
+import importlib, sys, unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, sys.argv[1])
-import test_baseline
-tests = unittest.defaultTestLoader.loadTestsFromModule(test_baseline)
+tests = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(sys.argv[2]))
 result = unittest.TextTestRunner(stream=sys.stderr).run(tests)
 assert result.wasSuccessful()
 print(result.testsRun)
 ";
 
-#[test]
-fn baselines_of_the_criterion_suites_are_stored_and_compared() {
+/// Runs the tests of a script of the folder `bench`.
+fn script_tests_pass(module: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench");
-    if let Some(printed) = python("unittest", BASELINE_TESTS, &[folder.as_path()]) {
+    if let Some(printed) = python("unittest", SCRIPT_TESTS, &[folder.as_path(), Path::new(module)]) {
         assert!(printed.trim().parse::<usize>().unwrap() > 0, "{printed}");
     }
+}
+
+#[test]
+fn baselines_of_the_criterion_suites_are_stored_and_compared() {
+    script_tests_pass("test_baseline");
+}
+
+#[test]
+fn training_runs_with_and_without_a_trace_are_compared_in_pairs() {
+    script_tests_pass("test_training_spans");
 }

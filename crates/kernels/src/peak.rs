@@ -229,8 +229,9 @@ mod tests {
             assert!(peak.float > 0.0 && (peak.bytes > 0.0) == multiplies_bytes, "{isa}: {peak:?}");
             assert_eq!(peak.bf16 > 0.0, isa.multiplies_bf16(), "{isa}: {peak:?}");
         }
-        if let Some(isa) = Isa::available(IsaName::Avx2) {
-            assert!(measure(isa).bytes > 0.0, "{isa}");
+        match Isa::available(IsaName::Avx2) {
+            Some(isa) => assert!(measure(isa).bytes > 0.0, "{isa}"),
+            None => cytoscope_testkit::skip("this machine does not support avx2"),
         }
         let rate = memory_bytes_per_sec(2, 3 << 20);
         assert!(rate > 0.0 && rate.is_finite(), "{rate}");

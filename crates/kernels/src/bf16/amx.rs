@@ -101,7 +101,8 @@ unsafe fn two_blocks<const T: usize>(len: usize, m: &Floats<'_>) {
     let (voxels, pairs_of_taps) = (voxels_read(len, m), m.adjacent.div_ceil(2));
     let (row_bytes, tile_step) = (m.in_step * size_of::<u16>(), 16 * m.in_step);
     let mut stage = Stage::new();
-    // SAFETY: as in `one_block`, for two blocks.
+    // SAFETY: the caller guarantees AMX, configured tiles, and pointers of `m` that reach the run in both output blocks. The
+    // buffer holds the inputs of whole tiles; those past the run are 0.
     unsafe {
         load!("tmm0", m.start, 0usize);
         load!("tmm1", m.start.add(16), 0usize);
