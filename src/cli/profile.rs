@@ -5,9 +5,9 @@ use super::trace_path::whole_around;
 use super::{bench, leaks, print, print_json, unreadable};
 use clap::{Args, ValueEnum};
 use cytoscope_profile::{
-    Advice, ComparedRun, ComparedTime, MAX_RUN_BYTES, MachinePeak, MemoryMark, OperatorTotal, RooflinePoint, RunRecord,
-    RunTable, SpanRecord, StageTotal, StoredRun, advise, bytes_text, compare_operators, compare_stages,
-    computing_share, median, roofline, share_of_peak, step_durations_secs, time_text,
+    Advice, ComparedRun, ComparedTime, MAX_RUN_BYTES, MachinePeak, MemoryMark, OperatorPrecision, OperatorTotal,
+    RooflinePoint, RunRecord, RunTable, SpanRecord, StageTotal, StoredRun, advise, bytes_text, compare_operators,
+    compare_stages, computing_share, median, roofline, share_of_peak, step_durations_secs, time_text,
 };
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::{check_extension, check_file};
@@ -416,12 +416,15 @@ fn fixed(value: f64, decimals: usize) -> String {
     if value.abs() < EXPONENT_FROM { format!("{value:.decimals$}") } else { format!("{value:.1e}") }
 }
 
-/// Returns the beginning of a long name.
+/// Returns the beginning of a long name, and the number format of an operator at its end.
 fn short(name: &str) -> String {
     if name.chars().count() <= NAME_CHARS {
         return name.to_owned();
     }
-    name.chars().take(NAME_CHARS - 1).chain(['…']).collect()
+    let formats = OperatorPrecision::ALL.map(|precision| format!(" ({})", precision.name()));
+    let format = formats.iter().find(|format| name.ends_with(format.as_str())).map_or("", String::as_str);
+    let kept = (NAME_CHARS - 1).saturating_sub(format.len());
+    name.chars().take(kept).chain(['…']).chain(format.chars()).collect()
 }
 
 /// Two runs side by side.
@@ -589,5 +592,7 @@ mod tests {
     fn long_names_are_cut_to_the_width_of_the_table() {
         assert_eq!(short("Conv a"), "Conv a");
         assert_eq!(short(&"ä".repeat(60)).chars().count(), NAME_CHARS);
+        let with_format = short(&format!("{} (int8)", "ä".repeat(60)));
+        assert!(with_format.ends_with("ä… (int8)") && with_format.chars().count() == NAME_CHARS, "{with_format}");
     }
 }
