@@ -5,6 +5,8 @@
 mod architecture;
 #[path = "layering/dependencies.rs"]
 mod dependencies;
+#[path = "layering/window.rs"]
+mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
