@@ -202,7 +202,7 @@ fn invalid_training_jobs_are_refused_with_a_reason() {
     )
     .unwrap();
     let wild = [&arguments[..], &["--config", "wild.toml", "--steps", "40"]].concat();
-    fixture.fails(3, &wild, &["not finite", "schedule.rate"]);
+    fixture.fails(3, &wild, &["not finite 6 times", "schedule.rate"]);
     assert!(!fixture.path("m").exists());
     // A label image of another shape is reported and left out.
     fixture.write("sim/odd_raw.tif", "ZYX", &[4, 8, 8], vec![7u16; 256]);

@@ -1,18 +1,18 @@
 //! The sections of objects by slices, and the smallest surface of a body with these sections.
 //!
-//! Crofton's formula finds too little of large faces along the slices, which sections state exactly. Of a surface with the unit
-//! normal n, the area seen along Z is the integral of |n_z|, and the perimeters of its sections, integrated along Z, are that of
-//! √(1 − n_z²). By Minkowski's inequality, the surface is at least the root of the sum of the squares of both, and it is their sum
-//! for a plate.
+//! Crofton's formula underestimates large faces that are parallel to the slices, whereas the areas of sections are exact. Let n be
+//! the unit normal of a surface. Seen along Z, its area is the integral of |n_z|. The perimeters of its sections, integrated along
+//! Z, are the integral of √(1 − n_z²). By Minkowski's inequality, the surface is at least the root of the sum of the squares of
+//! these two integrals; that of a plate is their sum.
 
 use crate::crofton::{ALONG_Z, DIRECTIONS, IN_SLICE};
 use crate::diameter::circle_diameter;
 
 /// Area of the smaller end section, divided by that of the largest section: up to the first value, the object may be round, and
-/// from the second one on, it is a plate. Of a ball in three slices or more, it is at most 3/4.
+/// from the second one on, it is a plate. For a ball in three slices or more, the ratio is at most 3/4.
 const END_SHARES: [f64; 2] = [0.8, 0.9];
-/// Diameter divided by thickness of an object in two slices, as [`END_SHARES`]. The sections of a ball may be equal; then it is at
-/// most √2.
+/// Diameter divided by thickness of an object in two slices, with the same meaning as in [`END_SHARES`]. The sections of a ball may
+/// be equal; then the ratio is at most √2.
 const WIDTHS: [f64; 2] = [1.5, 2.0];
 
 /// Crossings of an outline along the directions in a slice.
@@ -48,7 +48,7 @@ struct Object {
     sections: u64,
     /// Voxels of the largest section.
     largest: u64,
-    /// Voxels of the end sections, which have no section of the object above or none below; with neither they count twice.
+    /// Voxels of the end sections, which have no section of the object above or none below. A section with neither counts twice.
     end_voxels: u64,
     /// Sum of the outlines of the end sections.
     end_outlines: Outline,

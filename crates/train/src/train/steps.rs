@@ -181,7 +181,8 @@ impl Training<'_> {
         if state.rollbacks > MAX_ROLLBACKS {
             return Err(JobError::Mismatch {
                 path: self.job.data.clone(),
-                problem: format!("the loss was not finite {MAX_ROLLBACKS} times, at decreasing learning rates").into(),
+                problem: format!("the loss was not finite {} times, at decreasing learning rates", state.rollbacks)
+                    .into(),
                 next_step: "check the data for values that are not finite, or lower schedule.rate".into(),
             });
         }
