@@ -8,6 +8,7 @@ import sys
 import tempfile
 import unittest
 
+import paired
 import training_spans
 
 # Prints the report of a run in which a trace costs 10 ms a step, and writes down its arguments.
@@ -72,7 +73,7 @@ class TrainingSpans(unittest.TestCase):
 
     def test_an_interval_around_the_limit_is_undecided(self):
         self.assertIn("undecided", training_spans.verdict(1.02, 1.04, 1.03))
-        middle, low, high = training_spans.median_interval([1.0, 1.01, 1.02, 1.03, 5.0])
+        middle, low, high = paired.median_interval([1.0, 1.01, 1.02, 1.03, 5.0])
         self.assertTrue(low <= middle == 1.02 <= high, (low, middle, high))
 
 

@@ -23,12 +23,12 @@ import os
 import random
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from machine import cpu_name
+from paired import MIN_PAIRS, measure, median_interval, output
 
 ROOT = Path(__file__).resolve().parent.parent
 RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
@@ -36,16 +36,6 @@ RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
 ROWS = {"default": ([], None), "trace, --stages-only": (["--stages-only"], 1.03), "trace": ([], 1.03)}
 OFF = "totals by stage"
 OFF_LIMIT = 1.01
-RESAMPLES = 2000
-# Fewer pairs say nothing about the spread.
-MIN_PAIRS = 5
-
-
-def median_interval(ratios, resamples=RESAMPLES):
-    """The median of ratios, and the 95 % interval that covers it, by the bootstrap."""
-    numbers = random.Random(len(ratios))
-    medians = sorted(statistics.median(numbers.choices(ratios, k=len(ratios))) for _ in range(resamples))
-    return statistics.median(ratios), medians[int(0.025 * resamples)], medians[int(0.975 * resamples)]
 
 
 def verdict(low, high, limit):
@@ -66,20 +56,6 @@ def line(name, pairs, limit):
     says = verdict(steps[1], steps[2], limit) if len(pairs) >= MIN_PAIRS else f"fewer than {MIN_PAIRS} pairs say nothing"
     return (f"{name:22} {step_ms:8.1f} ms a step: {steps[0]:.4f} ({steps[1]:.4f} to {steps[2]:.4f}), CPU time {cpu[0]:.4f} "
             f"({cpu[1]:.4f} to {cpu[2]:.4f}), {len(pairs)} pairs: {says}")
-
-
-def output(words, **options):
-    """Runs a program and returns what it prints, and its CPU time in seconds."""
-    with tempfile.TemporaryFile() as errors:
-        child = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=errors, text=True, **options)
-        with child.stdout:
-            text = child.stdout.read()
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode:
-            errors.seek(0)
-            sys.exit(f"{' '.join(map(str, words))}: {errors.read().decode(errors='replace')[-2000:]}")
-        return text, usage.ru_utime + usage.ru_stime
 
 
 def train(asked, data, row, folder):
@@ -103,24 +79,6 @@ def engine_steps(asked, words):
     if not steps:
         sys.exit(f"{asked.engine}: no time of a step in\n{text[-2000:]}")
     return {"step_ms": statistics.median(steps), "cpu_secs": cpu_secs}
-
-
-def measure(pairs, rows, numbers):
-    """Measures each row, a function for itself and one for what it is compared with, in pairs, and returns them by row."""
-    found = {name: [] for name in rows}
-    for done in range(pairs):
-        order = list(rows)
-        numbers.shuffle(order)
-        for name in order:
-            own, other = rows[name]
-            if numbers.random() < 0.5:
-                first = own()
-                found[name].append((first, other()))
-            else:
-                first = other()
-                found[name].append((own(), first))
-        print(f"[{done + 1} of {pairs} pairs of each]", file=sys.stderr, flush=True)
-    return found
 
 
 def parsed(words=None):

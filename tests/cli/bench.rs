@@ -248,3 +248,8 @@ fn baselines_of_the_criterion_suites_are_stored_and_compared() {
 fn training_runs_with_and_without_a_trace_are_compared_in_pairs() {
     script_tests_pass("test_training_spans");
 }
+
+#[test]
+fn changes_that_concern_a_stage_are_compared_with_the_same_run_without_them() {
+    script_tests_pass("test_stage_changes");
+}
