@@ -1,28 +1,27 @@
 //! Advice of real runs: a run that provokes a rule gets its advice, and the same run with the option that the advice names
 //! no longer gets it.
 //!
-//! What a test cannot arrange, as heat or a full memory, is written into the record of a real run, which `profile` reads. Rules
-//! that are tested with made-up facts only are listed with the reason at `cytoscope_profile::AdviceRule`.
+//! What a test cannot arrange, as heat or a full memory, is written into the record of a real run, which `profile` reads; the
+//! reason is stated at `cytoscope_profile::AdviceRule`. Advice on GPUs is in `advice_gpu`.
 
-use crate::common::{Fixture, missing};
-use crate::train::{SMALL, simulate_pairs};
+use crate::common::Fixture;
+use crate::train::simulate_pairs;
 use cytoscope_builders::{DynUNet, Weights, dynunet};
-use cytoscope_testkit::skip;
 use serde_json::{Value, json};
 
 /// A voxel size at which the simulated nuclei have the size that the model `nuclei-dog` was made for.
-const VOXEL: &str = "1.75,0.8,0.8";
+pub(crate) const VOXEL: &str = "1.75,0.8,0.8";
 /// Number of times that a piece of advice is followed before it must no longer be given.
 const MAX_FOLLOWED: usize = 6;
 
 /// The advice of a rule in a report.
-fn find(report: &Value, rule: &str) -> Option<Value> {
+pub(crate) fn find(report: &Value, rule: &str) -> Option<Value> {
     let all = report["advice"].as_array().unwrap_or_else(|| panic!("no advice: {report:#}"));
     all.iter().find(|advice| advice["rule"] == rule).cloned()
 }
 
 /// The advice of a rule, which states its evidence, its gain and an option of `command`.
-fn given(fixture: &Fixture, command: &str, report: &Value, rule: &str) -> Value {
+pub(crate) fn given(fixture: &Fixture, command: &str, report: &Value, rule: &str) -> Value {
     let advice = find(report, rule).unwrap_or_else(|| panic!("no {rule}: {:#} {:#}", report["advice"], report["run"]));
     for part in ["evidence", "expected_gain", "change"] {
         let text = advice[part].as_str().unwrap_or_default();
@@ -38,12 +37,12 @@ fn given(fixture: &Fixture, command: &str, report: &Value, rule: &str) -> Value 
     advice
 }
 
-fn gone(report: &Value, rule: &str) {
+pub(crate) fn gone(report: &Value, rule: &str) {
     assert_eq!(find(report, rule), None, "{:#}", report["run"]);
 }
 
 /// The share in percent that the evidence of a piece of advice states.
-fn percent(advice: &Value) -> f64 {
+pub(crate) fn percent(advice: &Value) -> f64 {
     let evidence = advice["evidence"].as_str().unwrap();
     let number = evidence.split(" %").next().unwrap().rsplit(' ').next().unwrap();
     let share: f64 = number.parse().unwrap_or_else(|_| panic!("no share: {evidence}"));
@@ -52,13 +51,13 @@ fn percent(advice: &Value) -> f64 {
 }
 
 /// The value of an option that sets a tile.
-fn advised_tile(setting: &Value) -> Option<String> {
+pub(crate) fn advised_tile(setting: &Value) -> Option<String> {
     let edges = setting["tile"].as_array()?.iter().map(|n| n.as_u64().map(|n| n.to_string()));
     Some(edges.collect::<Option<Vec<_>>>()?.join(","))
 }
 
 /// Predicts the maps of a stack on the CPU, and returns the report.
-fn maps(fixture: &Fixture, model: &str, stack: &str, more: &[&str]) -> Value {
+pub(crate) fn maps(fixture: &Fixture, model: &str, stack: &str, more: &[&str]) -> Value {
     let base = ["predict", stack, "--model", model, "--out", "o", "--outputs", "maps", "--device", "cpu", "--json"];
     fixture.run(&[&base[..], more].concat()).json()
 }
@@ -345,7 +344,7 @@ fn missing_and_wrong_voxel_sizes_end_with_the_right_one() {
 }
 
 /// Trains for a few steps on the CPU with the settings in `t.toml`, and returns the report.
-fn train(fixture: &Fixture, data: &str, out: &str, more: &[&str]) -> Value {
+pub(crate) fn train(fixture: &Fixture, data: &str, out: &str, more: &[&str]) -> Value {
     let base = ["train", "--task", "segmentation", "--data", data, "--config", "t.toml", "--out", out, "--json"];
     fixture.run(&[&base[..], &["--device", "cpu", "--without-int8"], more].concat()).json()
 }
@@ -438,25 +437,8 @@ fn recomputation_ends_with_a_larger_memory_limit() {
     gone(&free, "small_batch");
 }
 
-/// Runs a command with GPUs, also those that are emulated in software, and returns its JSON.
-fn with_gpu(fixture: &Fixture, arguments: &[&str]) -> Value {
-    let out = fixture.command(arguments).env("CYTOSCOPE_SOFTWARE_GPU", "1").output().unwrap();
-    assert!(out.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&out.stderr));
-    serde_json::from_slice(&out.stdout).unwrap()
-}
-
-/// The name of a GPU; reports a skip and returns `None` if there is none.
-fn gpu(fixture: &Fixture) -> Option<String> {
-    let devices = with_gpu(fixture, &["devices", "--json"]);
-    let found = devices.as_array()?.iter().find(|d| d["usable"] == true && d["id"] != "cpu");
-    if found.is_none() {
-        skip(format!("no GPU, not even in software (install mesa-vulkan-drivers): {devices}"));
-    }
-    found?["id"].as_str().map(str::to_owned)
-}
-
 /// The profile of a stored run with other measurements, as another machine would have made them.
-fn profile_of(fixture: &Fixture, report: &Value, measure: impl FnOnce(&mut Value)) -> Value {
+pub(crate) fn profile_of(fixture: &Fixture, report: &Value, measure: impl FnOnce(&mut Value)) -> Value {
     let mut stored = report.clone();
     measure(&mut stored["run"]["facts"]);
     std::fs::write(fixture.path("run.json"), stored.to_string()).unwrap();
@@ -464,7 +446,7 @@ fn profile_of(fixture: &Fixture, report: &Value, measure: impl FnOnce(&mut Value
 }
 
 /// Asserts that `profile` prints this advice for the run of the last [`profile_of`].
-fn is_printed(fixture: &Fixture, advice: &Value) {
+pub(crate) fn is_printed(fixture: &Fixture, advice: &Value) {
     let text = fixture.run(&["profile", "run.json"]).ok().stdout;
     for part in ["evidence", "expected_gain", "change"] {
         assert!(text.contains(advice[part].as_str().unwrap()), "no {part} of {advice}: {text}");
@@ -509,89 +491,4 @@ fn work_that_becomes_slower_is_named_with_fewer_threads() {
     let gain = advice["expected_gain"].as_str().unwrap();
     assert!(gain.contains("2.50×") && advice["change"].as_str().unwrap().contains("--threads 1"), "{advice}");
     is_printed(&fixture, &advice);
-}
-
-#[test]
-fn copies_that_take_long_are_named_with_ways_to_copy_less() {
-    let fixture = Fixture::new();
-    let Some(gpu) = gpu(&fixture) else { return };
-    fixture.unet(2);
-    let raw = fixture.nuclei("8,48,48", 1);
-    let base = ["predict", &raw, "--model", "net.onnx", "--out", "o", "--outputs", "maps", "--device", &gpu, "--json"];
-    let report = with_gpu(&fixture, &base);
-    let input = &report["run"]["facts"]["inputs"][0];
-    assert_eq!(missing(input, &["traffic", "transfer_secs", "compute_secs"]), Vec::<&str>::new());
-    let seconds = input["seconds"].as_f64().unwrap();
-    let with_copies = |share: f64| {
-        profile_of(&fixture, &report, |facts| facts["inputs"][0]["transfer_secs"] = json!(share * seconds))
-    };
-    gone(&with_copies(0.1), "transfers");
-    let advice = given(&fixture, "predict", &with_copies(0.5), "transfers");
-    assert_eq!(percent(&advice), 50.0, "{advice}");
-    assert!(advice["expected_gain"].as_str().unwrap().contains("2.00×"), "{advice}");
-    assert!(advice["change"].as_str().unwrap().contains("--device cpu"), "{advice}");
-    is_printed(&fixture, &advice);
-}
-
-#[test]
-fn a_slower_device_is_named_if_both_were_measured() {
-    let fixture = Fixture::new();
-    let Some(gpu) = gpu(&fixture) else { return };
-    let raw = fixture.nuclei("8,48,48", 1);
-    let predict = |device: &str| {
-        let base = ["predict", &raw, "--model", "nuclei-dog", "--voxel-size", VOXEL, "--diameter", "15", "--out", "o"];
-        with_gpu(&fixture, &[&base[..], &["--outputs", "maps", "--json", "--device", device]].concat())
-    };
-    let auto = predict("auto");
-    gone(&auto, "slower_device");
-    let fastest = auto["inputs"][0]["device"]["id"].as_str().unwrap().to_owned();
-    let slower = if fastest == "cpu" { gpu.as_str() } else { "cpu" };
-    let report = predict(slower);
-    let measured = report["run"]["facts"]["inputs"][0]["measured"].as_array().unwrap();
-    let ms = |id: &str| measured.iter().find(|m| m["device"] == id).and_then(|m| m["best_ms"].as_f64());
-    let (own, best) =
-        (ms(slower).expect("the time of the device"), ms(&fastest).expect("the time of the fastest device"));
-    if own < 1.25 * best {
-        gone(&report, "slower_device");
-        return skip(format!("{slower} takes {own:.1} ms and {fastest} {best:.1} ms: no device is much faster"));
-    }
-    let advice = given(&fixture, "predict", &report, "slower_device");
-    assert_eq!(advice["change"], format!("--device {fastest}"));
-    assert_eq!(advice["setting"], json!({"device": fastest}));
-    gone(&predict(&fastest), "slower_device");
-}
-
-#[test]
-fn a_batch_that_leaves_the_memory_of_a_gpu_unused_is_enlarged() {
-    let fixture = Fixture::new();
-    let Some(gpu) = gpu(&fixture) else { return };
-    // Small, because a GPU that is emulated in software takes long for the scores.
-    for seed in 1..=2 {
-        fixture.nuclei("8,48,48", seed);
-    }
-    let text = "patch_zyx = [8, 32, 32]\nbatch = 1\n[network]\nfilters = [8, 16]\n[validation]\ntimes = 1\n";
-    std::fs::write(fixture.path("t.toml"), text).unwrap();
-    let train = |out: &str, more: &[&str]| {
-        let base = ["--steps", "1", "--without-int8", "--device", &gpu, "--out", out];
-        with_gpu(&fixture, &[&SMALL[..], &base, more].concat())
-    };
-    // The activations of one patch.
-    let arguments = ["--steps", "1", "--without-int8", "--device", &gpu, "--out", "first", "--json-progress"];
-    let mut command = fixture.command(&[&SMALL[..], &arguments].concat());
-    let out = command.env("CYTOSCOPE_SOFTWARE_GPU", "1").output().unwrap();
-    let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
-    let mut events = stderr.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let status = events.find(|event| event["event"] == "status").unwrap_or_else(|| panic!("no status: {stderr}"));
-    let bytes = status["activation_bytes"].as_u64().filter(|bytes| *bytes > 0).unwrap_or_else(|| panic!("{status}"));
-    // Twice a batch of one fits into half of this memory, and twice a batch of two does not.
-    let memory = format!("memory_mib={}", (4 * bytes).div_ceil(1 << 20));
-    let one = train("one", &["--set", &memory]);
-    let waits = |report: &Value| find(report, "data_wait").is_some();
-    if waits(&one) {
-        return skip("the steps wait for data, so that a larger batch would not help");
-    }
-    let advice = given(&fixture, "train", &one, "small_batch");
-    assert_eq!(advice["setting"], json!({"batch": 2}));
-    assert!(advice["change"].as_str().unwrap().starts_with("--batch 2;"), "{advice}");
-    gone(&train("two", &["--set", &memory, "--batch", "2"]), "small_batch");
 }

@@ -3,6 +3,7 @@
 
 mod accuracy;
 mod advice;
+mod advice_gpu;
 mod bench;
 #[cfg(unix)]
 mod bench_branches;

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// The rule that a piece of advice comes from.
 ///
-/// `tests/cli/advice.rs` provokes rules by runs of the program. Some need what a test cannot arrange: it is written into the
-/// record of a run, or unit tests use made-up facts, and the rule says so.
+/// `tests/cli/advice.rs` and `advice_gpu.rs` provoke each rule by runs of the program. Some need what a test cannot arrange: it is
+/// written into the record of a run, and the rule says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdviceRule {
@@ -24,12 +24,11 @@ pub enum AdviceRule {
     /// The run took nearly all memory of the machine. Tested with the record of a run on a machine with less memory: a run that
     /// provokes it would disturb everything else on the machine.
     MemoryPressure,
-    /// Copies between host and device take a large part of the time of a prediction or a training run. Tested with the record of
-    /// a prediction with longer copies, and of training with made-up facts: it takes a fast GPU, because a GPU emulated in
-    /// software computes for much longer than it copies.
+    /// Copies between host and device take a large part of the time of a prediction or a training run. Tested with the records of
+    /// runs with longer copies: a GPU that is emulated in software computes for much longer than it copies.
     Transfers,
-    /// The tiles are so small that launching the kernels takes a GPU about as long as running them. Tested with made-up facts:
-    /// it takes a fast GPU, too.
+    /// The tiles are so small that launching the kernels takes a GPU about as long as running them. Tested with the record of a
+    /// prediction with shorter steps: it takes a fast GPU, too.
     LaunchOverhead,
     /// Float operators take a large part of the time of an int8 network.
     FloatOperators,
