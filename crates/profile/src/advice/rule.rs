@@ -85,30 +85,45 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    const ALL: [AdviceRule; 19] = [
+        AdviceRule::DataWait,
+        AdviceRule::SmallBatch,
+        AdviceRule::Recomputation,
+        AdviceRule::SmallTiles,
+        AdviceRule::MemoryBudget,
+        AdviceRule::TileNormalization,
+        AdviceRule::MemoryPressure,
+        AdviceRule::Transfers,
+        AdviceRule::LaunchOverhead,
+        AdviceRule::FloatOperators,
+        AdviceRule::Seams,
+        AdviceRule::SlowerDevice,
+        AdviceRule::ThreadsAboveCores,
+        AdviceRule::IdleThreads,
+        AdviceRule::Slowdown,
+        AdviceRule::UncertainDiameter,
+        AdviceRule::WrongDiameter,
+        AdviceRule::MissingVoxelSize,
+        AdviceRule::WrongVoxelSize,
+    ];
+
     #[test]
     fn rules_have_the_same_names_in_reports_and_tables() {
-        for rule in [
-            AdviceRule::DataWait,
-            AdviceRule::SmallBatch,
-            AdviceRule::Recomputation,
-            AdviceRule::SmallTiles,
-            AdviceRule::MemoryBudget,
-            AdviceRule::TileNormalization,
-            AdviceRule::MemoryPressure,
-            AdviceRule::Transfers,
-            AdviceRule::LaunchOverhead,
-            AdviceRule::FloatOperators,
-            AdviceRule::Seams,
-            AdviceRule::SlowerDevice,
-            AdviceRule::ThreadsAboveCores,
-            AdviceRule::IdleThreads,
-            AdviceRule::Slowdown,
-            AdviceRule::UncertainDiameter,
-            AdviceRule::WrongDiameter,
-            AdviceRule::MissingVoxelSize,
-            AdviceRule::WrongVoxelSize,
-        ] {
+        for rule in ALL {
             assert_eq!(json!(rule), rule.name());
+        }
+        let is_name = |line: &&str| line.trim_start().starts_with("Self::");
+        assert_eq!(include_str!("rule.rs").lines().filter(is_name).count(), ALL.len(), "a rule is missing in ALL");
+    }
+
+    #[test]
+    fn every_rule_is_in_the_guide_and_provoked_by_a_test() {
+        let guide = include_str!("../../../../docs/guide/measuring.md");
+        let tests =
+            [include_str!("../../../../tests/cli/advice.rs"), include_str!("../../../../tests/cli/advice_gpu.rs")];
+        for name in ALL.map(AdviceRule::name) {
+            assert!(guide.contains(&format!("\n| `{name}` | ")), "{name} is not in docs/guide/measuring.md");
+            assert!(tests.iter().any(|text| text.contains(&format!("\"{name}\")"))), "no test provokes {name}");
         }
     }
 }
