@@ -131,7 +131,7 @@ impl ProcessEvent {
         match self {
             Self::Preparing { what } => Some((None, what.clone())),
             Self::Round { round, candidates } => {
-                Some((Some(format!("round {round}")), format!("{candidates} candidates")))
+                Some((Some(format!("round {round}")), counted(*candidates, "candidate")))
             }
             Self::Candidate { place, candidates, settings, outcome, .. } => {
                 let outcome = match outcome {

@@ -62,7 +62,8 @@ mod tests {
         for unknown in [0.4, -1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(event_line(&candidate(unknown)).unwrap(), "  [2 of 12] cpu int8: 0.532 s", "{unknown}");
         }
-        assert_eq!(event_line(&ProcessEvent::Round { round: 1, candidates: 4 }).unwrap(), "[round 1] 4 candidates");
+        let round = |candidates| event_line(&ProcessEvent::Round { round: 1, candidates }).unwrap();
+        assert_eq!([1, 4].map(round), ["[round 1] 1 candidate", "[round 1] 4 candidates"]);
         assert_eq!(event_line(&ProcessEvent::Preparing { what: "a: b".to_owned() }).unwrap(), "a: b");
         assert_eq!(
             event_line(&ProcessEvent::Error {
