@@ -88,13 +88,19 @@ enum Mode {
     Qat,
 }
 
+impl Mode {
+    fn quantize_mode(self) -> QuantizeMode {
+        match self {
+            Self::Dynamic => QuantizeMode::Dynamic,
+            Self::Static => QuantizeMode::Static,
+            Self::Qat => QuantizeMode::Qat,
+        }
+    }
+}
+
 impl Quantize {
     pub(crate) fn run(self) -> Outcome {
-        let mode = match self.mode {
-            Mode::Dynamic => QuantizeMode::Dynamic,
-            Mode::Static => QuantizeMode::Static,
-            Mode::Qat => QuantizeMode::Qat,
-        };
+        let mode = self.mode.quantize_mode();
         QatTrainer::limited(mode, self.minutes, self.steps).map_err(|error| {
             Failure::wrong_use(match error {
                 QatLimitError::InvalidMinutes(minutes) => {
@@ -204,4 +210,18 @@ fn print_report(report: &QuantizeReport) {
     print(&format!("  accuracy budget {}: {verdict}", report.accuracy_budget));
     report.left_out.iter().for_each(|part| print(&format!("  left out: {part}")));
     report.notes.iter().for_each(|note| print(&format!("  {}", note_line(note))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_have_the_names_by_which_other_commands_call_this_one() {
+        for mode in Mode::value_variants() {
+            let value = mode.to_possible_value().unwrap();
+            assert_eq!(value.get_name(), mode.quantize_mode().name());
+        }
+        assert_eq!(Mode::value_variants().len(), QuantizeMode::ALL.len());
+    }
 }

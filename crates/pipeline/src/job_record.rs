@@ -334,6 +334,9 @@ pub fn record_lists_result(result: &Path, file: &Path, input: &Path) -> bool {
     record.inputs.iter().any(is_input) && record.outputs.iter().any(|known| known.is_named(file) && known.matches(file))
 }
 
+/// Mode of quantization-aware training in the record of a quantization, whose type belongs to a crate above this one.
+pub const QAT_MODE: &str = "qat";
+
 /// Returns whether the record beside an output is that of a training run or of quantization-aware training; `None` if there
 /// is no record of the output. The record of another job counts only if the output is unchanged: it may be left from an
 /// output that was there before.
@@ -343,7 +346,7 @@ pub(crate) fn recorded_training(output: &Path) -> Option<bool> {
         _ => return None,
     };
     let quantize_mode = record.job.pointer("/quantization/mode").and_then(Value::as_str);
-    if record.kind == JobKind::Train || quantize_mode == Some("qat") {
+    if record.kind == JobKind::Train || quantize_mode == Some(QAT_MODE) {
         return Some(true);
     }
     // Of an output that cannot be read, it is unknown what wrote it.

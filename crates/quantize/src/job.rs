@@ -34,6 +34,20 @@ pub enum QuantizeMode {
     Qat,
 }
 
+cytoscope_storage::named! {
+    /// Returns the name in files and on the command line.
+    pub fn name(QuantizeMode) {
+        Dynamic => "dynamic",
+        Static => "static",
+        Qat => "qat",
+    }
+}
+
+impl QuantizeMode {
+    /// All modes.
+    pub const ALL: [Self; 3] = [Self::Dynamic, Self::Static, Self::Qat];
+}
+
 /// Default of the maximum relative L2 error of an output.
 pub const ACCURACY_BUDGET: f64 = 0.02;
 
@@ -355,6 +369,12 @@ fn threshold(model: &Model, expected: &[Vec<Tensor>]) -> f32 {
 mod tests {
     use super::*;
     use cytoscope_graph::{ConvAttrs, ElementType, Op, ResizeAttrs};
+
+    #[test]
+    fn modes_have_the_same_names_in_jobs_and_on_the_command_line() {
+        assert_eq!(serde_json::json!(QuantizeMode::ALL), serde_json::json!(QuantizeMode::ALL.map(QuantizeMode::name)));
+        assert_eq!(QuantizeMode::Qat.name(), cytoscope_pipeline::job_record::QAT_MODE);
+    }
 
     #[test]
     fn a_network_that_convolves_before_upsampling_takes_inputs_of_any_lengths() {

@@ -322,7 +322,7 @@ impl Bench {
                 context.check()?;
                 let name = &progress.task.name;
                 eprint_line(&format!("[round {round} of {rounds}{left}] {name}"));
-                scratch.clear(&Quantization::PACKAGES)?;
+                scratch.clear(&Quantization::packages())?;
                 let program = progress.program.as_ref().map(|(path, _)| path.as_path());
                 let span = context.recorder.span(Stage::Run, name.clone());
                 let ran = run_once(&progress.task, program, scratch.path(), quantization.as_mut());

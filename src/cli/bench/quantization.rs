@@ -8,17 +8,14 @@ use crate::cli::eprint_line;
 use crate::cli::failure::Failure;
 use crate::cli::maps::{read_maps, relative_l2};
 use crate::cli::reports::PredictCommandReport;
+use cytoscope_engine::Precision;
 use cytoscope_pipeline::{Context, Model, PredictJob};
-use cytoscope_quantize::QuantizeReport;
+use cytoscope_quantize::{QuantizeMode, QuantizeReport};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Name of the task that is the reference.
 const FLOAT: &str = "float";
-/// Modes of `quantize`, by which their tasks and packages are named.
-const MODES: [&str; 3] = ["dynamic", "static", QAT];
-/// Mode that trains if calibration alone misses the accuracy budget.
-const QAT: &str = "qat";
 
 /// Limits of quantization-aware training; `None` for the defaults of `quantize`.
 #[derive(Debug, Clone, Copy)]
@@ -41,15 +38,17 @@ pub(super) struct Quantization {
 
 /// Returns the options of a prediction. The diameter is given, because each network would estimate a different one, and
 /// predict on a different grid.
-fn prediction_options(precision: &str, diameter: Option<f64>) -> Vec<String> {
+fn prediction_options(precision: Precision, diameter: Option<f64>) -> Vec<String> {
     let mut options = vec![format!("--precision={precision}"), "--device=cpu".to_owned(), "--outputs=maps".to_owned()];
     options.extend(diameter.map(|diameter| format!("--diameter={diameter}")));
     options
 }
 
 impl Quantization {
-    /// Names of the packages in the working folder.
-    pub(super) const PACKAGES: [&'static str; 3] = MODES;
+    /// Names of the packages in the working folder: tasks and packages are named by the mode.
+    pub(super) fn packages() -> [&'static str; 3] {
+        QuantizeMode::ALL.map(QuantizeMode::name)
+    }
 
     /// Quantizes a model, calibrated on the stack at `data`, with a maximum relative L2 error of the outputs and these
     /// limits of quantization-aware training. Returns the tasks that predict this stack.
@@ -66,13 +65,13 @@ impl Quantization {
     ) -> Result<(Self, Vec<Task>), Failure> {
         let prediction = PredictJob::new(vec![data.to_owned()], model.to_owned(), PathBuf::new());
         let diameter = comparison_diameter(&Model::load(model)?, prediction, context)?;
-        let options = |precision| prediction_options(precision, diameter);
+        let options = |precision: Precision| prediction_options(precision, diameter);
         let data = data.display().to_string();
-        let mut tasks = vec![Task::inference(FLOAT, model, &data, options("f32"))];
+        let mut tasks = vec![Task::inference(FLOAT, model, &data, options(Precision::F32))];
         let (mut network_bytes, mut qat_steps) = (BTreeMap::new(), 0.0);
-        for mode in MODES {
+        for mode in QuantizeMode::ALL {
             eprint_line(&format!("quantizing: {mode}"));
-            let package = scratch.path().join(mode).display().to_string();
+            let package = scratch.path().join(mode.name()).display().to_string();
             let mut words = vec![
                 "quantize".to_owned(),
                 format!("--mode={mode}"),
@@ -81,22 +80,22 @@ impl Quantization {
                 format!("--accuracy-budget={accuracy_budget}"),
                 "--json".to_owned(),
             ];
-            if mode == QAT {
+            if mode == QuantizeMode::Qat {
                 words.extend(qat.steps.map(|steps| format!("--steps={steps}")));
                 words.extend(qat.minutes.map(|minutes| format!("--minutes={minutes}")));
             }
             words.extend(["--".to_owned(), model.to_owned()]);
             let report: QuantizeReport = child::report(&words)?;
             qat_steps = report.qat.as_ref().map_or(qat_steps, |qat| qat.steps as f64);
-            if mode == QAT && report.qat.is_none() {
+            if mode == QuantizeMode::Qat && report.qat.is_none() {
                 eprint_line(
                     "note: qat did not train: calibration alone meets the accuracy budget; a smaller \
                      --accuracy-budget makes it train",
                 );
             }
             network_bytes.insert(FLOAT.to_owned(), report.float_bytes as f64);
-            network_bytes.insert(mode.to_owned(), report.int8_bytes as f64);
-            tasks.push(Task::inference(mode, &package, &data, options("int8")));
+            network_bytes.insert(mode.name().to_owned(), report.int8_bytes as f64);
+            tasks.push(Task::inference(mode.name(), &package, &data, options(Precision::Int8)));
         }
         Ok((Self { qat_steps, network_bytes, reference: None }, tasks))
     }
@@ -104,7 +103,7 @@ impl Quantization {
     /// Adds the size of the network, and the difference of its maps to the maps of the float network.
     pub(super) fn add_to(&mut self, task: &str, report: &PredictCommandReport, figures: &mut Figures) {
         figures.extend(self.network_bytes.get(task).map(|bytes| (Metric::NetworkBytes.name().to_owned(), *bytes)));
-        if task == QAT {
+        if task == QuantizeMode::Qat.name() {
             figures.insert(Metric::QatSteps.name().to_owned(), self.qat_steps);
         }
         let maps = read_maps(report);
@@ -122,10 +121,10 @@ mod tests {
 
     #[test]
     fn all_networks_predict_with_the_same_object_diameter() {
-        for precision in ["f32", "int8"] {
+        for (precision, option) in [(Precision::F32, "--precision=f32"), (Precision::Int8, "--precision=int8")] {
             let options = prediction_options(precision, Some(9.25));
-            assert!(options.contains(&"--diameter=9.25".to_owned()), "{options:?}");
+            assert!(options.contains(&"--diameter=9.25".to_owned()) && options[0] == option, "{options:?}");
         }
-        assert_eq!(prediction_options("int8", None).len(), 3, "for a model without an object diameter");
+        assert_eq!(prediction_options(Precision::Int8, None).len(), 3, "for a model without an object diameter");
     }
 }
