@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod citation;
+pub mod config_key;
 mod error;
 mod files;
 mod parse;

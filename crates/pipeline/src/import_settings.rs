@@ -5,16 +5,12 @@ use crate::model_outputs::output_channels;
 use crate::{JobError, Misuse};
 use cytoscope_checkpoint_import::Architecture;
 use cytoscope_graph::{Activation, Graph, Op};
+use cytoscope_model_package::config_key::{OBJECT_DIAMETER_UM, SEGMENT_CHANNEL, TASK};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, TensorSpec};
 use cytoscope_volume::VoxelSize;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::path::Path;
-
-/// Entry of `config.cytoscope` with the output channel that is segmented.
-const SEGMENT_CHANNEL: &str = "segment_channel";
-/// Entry of `config.cytoscope` with the nominal object diameter in µm.
-const OBJECT_DIAMETER: &str = "object_diameter_um";
 
 /// The activation that is applied to the output of a network and that the network itself does not contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,21 +100,21 @@ impl ImportSettings {
             }
         }
         if let Some(task) = self.task {
-            set_config(package, "task", json!(task.name()));
+            set_config(package, TASK, json!(task.name()));
         }
         if let Some(voxel_um) = self.voxel_um {
             set_voxel_size(package, voxel_um);
         }
         if let Some(diameter) = self.object_diameter_um {
             check_object_diameter(package).map_err(refused)?;
-            set_config(package, OBJECT_DIAMETER, json!(diameter));
+            set_config(package, OBJECT_DIAMETER_UM, json!(diameter));
         }
         Ok(())
     }
 
     /// Refuses settings that a package's description states.
     fn refuse_stated(&self, package: &Package) -> Result<(), Misuse> {
-        let stated = package.config().get("task").filter(|task| !task.is_null());
+        let stated = package.config().get(TASK).filter(|task| !task.is_null());
         if let (Some(_), Some(stated)) = (self.task, stated) {
             let problem = format!("the package states its task ({stated})");
             return Err(Misuse::with_next_step(problem, "leave the task out"));
@@ -132,7 +128,7 @@ impl ImportSettings {
             let problem = format!("the package states its voxel size ({stated:?} µm)");
             return Err(Misuse::with_next_step(problem, "leave the voxel size out"));
         }
-        let stated = package.config().get(OBJECT_DIAMETER).filter(|diameter| !diameter.is_null());
+        let stated = package.config().get(OBJECT_DIAMETER_UM).filter(|diameter| !diameter.is_null());
         if let (Some(_), Some(stated)) = (self.object_diameter_um, stated) {
             let problem = format!("the package states its object diameter ({stated} µm)");
             return Err(Misuse::with_next_step(problem, "leave the object diameter out"));
@@ -143,7 +139,7 @@ impl ImportSettings {
 
 /// Refuses an object diameter for a model to which it would not apply.
 fn check_object_diameter(package: &Package) -> Result<(), Misuse> {
-    if matches!(parse_task(package.config().get("task")), Ok(ModelTask::LabelFree)) {
+    if matches!(parse_task(package.config().get(TASK)), Ok(ModelTask::LabelFree)) {
         let problem = "a model that predicts a stain has no object diameter";
         return Err(Misuse::with_next_step(problem, "leave the object diameter out"));
     }

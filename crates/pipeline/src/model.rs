@@ -13,6 +13,9 @@ use cytoscope_engine::{
 use cytoscope_graph::{Graph, Op};
 use cytoscope_graph_passes::quantize::{has_quantized_layers, is_quantized};
 use cytoscope_graph_passes::{analysis, over_slices, to_single_precision};
+use cytoscope_model_package::config_key::{
+    OBJECT_DIAMETER_UM, OBJECT_INTENSITY, SEED_CHANNEL, SEGMENT, SEGMENT_CHANNEL, TASK,
+};
 use cytoscope_model_package::{AxisKind, Package, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_storage::io_problem;
@@ -170,30 +173,30 @@ fn spatial_axes(input: &TensorSpec, output: &TensorSpec) -> Result<usize, String
 
 /// Returns the segmentation settings of a package, or why they are invalid.
 fn segment_options(config: &Value) -> Result<SegmentOptions, String> {
-    let segment: SegmentOptions = match config.get("segment") {
+    let segment: SegmentOptions = match config.get(SEGMENT) {
         None => SegmentOptions::default(),
-        Some(value) => serde_json::from_value(value.clone()).map_err(|e| format!("config.cytoscope.segment: {e}"))?,
+        Some(value) => serde_json::from_value(value.clone()).map_err(|e| format!("config.cytoscope.{SEGMENT}: {e}"))?,
     };
-    segment.validate().map_err(|e| format!("config.cytoscope.segment: {e}"))?;
+    segment.validate().map_err(|e| format!("config.cytoscope.{SEGMENT}: {e}"))?;
     Ok(segment)
 }
 
 /// Returns the object diameter that a package states, in µm, or why it is invalid.
 fn object_diameter_um(config: &Value) -> Result<Option<f64>, String> {
-    match config.get("object_diameter_um") {
+    match config.get(OBJECT_DIAMETER_UM) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => value.as_f64().filter(|d| OBJECT_DIAMETERS_UM.contains(d)).map(Some).ok_or_else(|| {
-            format!("config.cytoscope.object_diameter_um is {value}, expected a diameter in µm above 0")
+            format!("config.cytoscope.{OBJECT_DIAMETER_UM} is {value}, expected a diameter in µm above 0")
         }),
     }
 }
 
 /// Returns the median intensity of objects after preprocessing that a package states, or why it is invalid.
 fn object_intensity(config: &Value) -> Result<Option<f64>, String> {
-    match config.get("object_intensity") {
+    match config.get(OBJECT_INTENSITY) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => value.as_f64().filter(|i| (1e-3..=1e3).contains(i)).map(Some).ok_or_else(|| {
-            format!("config.cytoscope.object_intensity is {value}, expected an intensity from 0.001 to 1000")
+            format!("config.cytoscope.{OBJECT_INTENSITY} is {value}, expected an intensity from 0.001 to 1000")
         }),
     }
 }
@@ -244,14 +247,14 @@ impl Model {
         let TileLimits { min_size, step, fixed, reach } = TileLimits::of(&package, spatial_axes).map_err(&bad)?;
         let config = package.config();
         let segment = segment_options(config).map_err(&bad)?;
-        let task = parse_task(config.get("task")).map_err(&bad)?;
+        let task = parse_task(config.get(TASK)).map_err(&bad)?;
         let object_diameter_um = object_diameter_um(config).map_err(&bad)?;
         let object_intensity = object_intensity(config).map_err(&bad)?;
-        let segment_channel = channel_index(config, "segment_channel", 0).map_err(&bad)?;
-        let seed_channel = channel_index(config, "seed_channel", segment_channel).map_err(&bad)?;
+        let segment_channel = channel_index(config, SEGMENT_CHANNEL, 0).map_err(&bad)?;
+        let seed_channel = channel_index(config, SEED_CHANNEL, segment_channel).map_err(&bad)?;
         let outputs = model_outputs::list_outputs(&package);
         let output_channels = outputs.first().map_or(1, |output| output.channels);
-        for (key, channel) in [("segment_channel", segment_channel), ("seed_channel", seed_channel)] {
+        for (key, channel) in [(SEGMENT_CHANNEL, segment_channel), (SEED_CHANNEL, seed_channel)] {
             if channel >= output_channels {
                 return Err(bad(format!(
                     "config.cytoscope.{key} is {channel}, but the model has {output_channels} output channels"

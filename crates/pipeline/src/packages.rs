@@ -13,6 +13,7 @@ use crate::{Context, ImportSettings, JobError, ProgressStage};
 use cytoscope_engine::{DeviceId, EngineError, Precision};
 use cytoscope_graph::{ElementType, Graph, Tensor};
 use cytoscope_graph_passes::to_single_precision;
+use cytoscope_model_package::config_key::{QUANTIZATION, TRAINING};
 use cytoscope_model_package::{InheritedContent, Package, PackageBuilder, PackageError, Tolerance, check_destination};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
@@ -296,9 +297,9 @@ pub fn save_quantized(
     new_builder.tolerance = quantized.tolerance;
     match new_builder.config.as_object_mut() {
         Some(section) => {
-            section.insert("quantization".to_owned(), quantized.record);
+            section.insert(QUANTIZATION.to_owned(), quantized.record);
         }
-        None => new_builder.config = serde_json::json!({"quantization": quantized.record}),
+        None => new_builder.config = serde_json::json!({QUANTIZATION: quantized.record}),
     }
     Ok(Saved { replaced: write_with(&new_builder, &content, to, overwrite)?, left_out })
 }
@@ -386,7 +387,7 @@ fn is_trained(path: &Path) -> bool {
     let states_training = || {
         // What cannot be opened as a package is not replaced.
         let package = if meta.is_dir() { Package::open(path).ok() } else { None };
-        let training = package.as_ref().and_then(|package| package.config().get("training")?.as_object());
+        let training = package.as_ref().and_then(|package| package.config().get(TRAINING)?.as_object());
         training.is_some_and(|training| !training.is_empty())
     };
     recorded_training(path).unwrap_or_else(states_training)

@@ -11,6 +11,7 @@ use cytoscope_autodiff::prepare;
 use cytoscope_builders::{UNet3d, Upsampling, Weights, unet3d};
 use cytoscope_graph::{Activation, BinaryOp, Graph, GraphError, Op, Tensor, ValueId};
 use cytoscope_graph_passes::{infer_shapes, quantize::is_quantized};
+use cytoscope_model_package::config_key::{QUANTIZATION, SEGMENT, TARGET};
 use cytoscope_model_package::{Package, Processing, StatisticsAxes};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::packages::is_model;
@@ -116,7 +117,7 @@ pub(crate) struct Int8Network {
 fn int8_network(package: &Package, sigmoid: bool) -> Option<Int8Network> {
     let float = package.float_graph.as_ref().filter(|_| package.is_int8())?;
     let fits = |graph: &Graph| graph.outputs.len() == 1 && (!sigmoid || ends_in_sigmoid(graph));
-    let record = package.config().get("quantization").cloned().unwrap_or_else(|| json!({}));
+    let record = package.config().get(QUANTIZATION).cloned().unwrap_or_else(|| json!({}));
     (fits(float) && fits(&package.graph)).then(|| Int8Network { graph: package.graph.clone(), record })
 }
 
@@ -181,7 +182,7 @@ pub(crate) fn load_start_model(
     let mut package = Package::open(&path).map_err(|e| JobError::model(&*shown, e))?;
     move_channels(&mut package).map_err(|problem| JobError::model(&*shown, problem))?;
     let declared = declared_target(&package, &shown)?;
-    let has_segment = package.config().get("segment").is_some();
+    let has_segment = package.config().get(SEGMENT).is_some();
     let mut source = match (package.is_int8(), &package.float_graph) {
         (true, Some(float)) => float.clone(),
         _ => package.graph.clone(),
@@ -311,9 +312,9 @@ fn output_names(target: TargetKind, config: &TrainConfig) -> Vec<String> {
 
 /// The target that a package was trained for; `None` if it does not say. `shown` names the package in errors.
 fn declared_target(package: &Package, shown: &str) -> Result<Option<TargetKind>, JobError> {
-    let Some(target) = package.config().get("target").filter(|t| !t.is_null()) else { return Ok(None) };
+    let Some(target) = package.config().get(TARGET).filter(|t| !t.is_null()) else { return Ok(None) };
     serde_json::from_value(target.clone()).map(Some).map_err(|e| {
-        JobError::model(shown, format!("config.cytoscope.target is {target}, expected a training target ({e})"))
+        JobError::model(shown, format!("config.cytoscope.{TARGET} is {target}, expected a training target ({e})"))
     })
 }
 

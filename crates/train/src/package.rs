@@ -4,11 +4,14 @@ use crate::error::model_error;
 use crate::history::History;
 use crate::network::StartModel;
 use cytoscope_graph::{Graph, Tensor};
+use cytoscope_model_package::config_key::{
+    OBJECT_DIAMETER_UM, OBJECT_INTENSITY, SEED_CHANNEL, SEGMENT, SEGMENT_CHANNEL, TARGET, TASK, TRAINING,
+};
 use cytoscope_model_package::{
     AxisKind, AxisSize, AxisSpec, Citation, PackageBuilder, Processing, TensorSpec, TensorType,
 };
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{JobError, Model, packages};
+use cytoscope_pipeline::{JobError, Model, ModelTask, packages};
 use cytoscope_storage::Overwrite;
 use cytoscope_training_data::{Normalize, TargetKind};
 use serde_json::{Value, json};
@@ -181,19 +184,19 @@ fn builder(d: &Description<'_>, graph: &Graph) -> Result<PackageBuilder, JobErro
         let (offset, gain) = d.intensities.iter().copied().unzip();
         vec![Processing::ScaleLinear { gain, offset }]
     };
-    let task = if labels { "segmentation" } else { "labelfree" };
-    let mut config = json!({"task": task, "target": d.start.target, "training": d.record});
+    let task = if labels { ModelTask::Segmentation } else { ModelTask::LabelFree };
+    let mut config = json!({TASK: task.name(), TARGET: d.start.target, TRAINING: d.record});
     if labels && let Some(map) = config.as_object_mut() {
-        map.insert("segment_channel".to_owned(), json!(0));
-        map.insert("seed_channel".to_owned(), json!(seed_channel(d.start.target)));
+        map.insert(SEGMENT_CHANNEL.to_owned(), json!(0));
+        map.insert(SEED_CHANNEL.to_owned(), json!(seed_channel(d.start.target)));
         if let Some(diameter) = d.start.object_diameter_um {
-            map.insert("object_diameter_um".to_owned(), json!(diameter));
+            map.insert(OBJECT_DIAMETER_UM.to_owned(), json!(diameter));
         }
         if let Some(intensity) = d.object_intensity {
-            map.insert("object_intensity".to_owned(), json!(intensity));
+            map.insert(OBJECT_INTENSITY.to_owned(), json!(intensity));
         }
         let segment = serde_json::to_value(&d.segment).map_err(|e| JobError::Internal(e.to_string()))?;
-        map.insert("segment".to_owned(), segment);
+        map.insert(SEGMENT.to_owned(), segment);
     }
     let inputs = input_specs(d);
     let first = inputs.first().map(|input| input.id.clone()).unwrap_or_default();

@@ -6,6 +6,7 @@
 use crate::network::start_model_path;
 use crate::start::TrainStart;
 use cytoscope_model_package::Package;
+use cytoscope_model_package::config_key::TRAINING;
 use cytoscope_pipeline::{JobError, Note};
 use cytoscope_training_data::{Pair, Report, StackWindow};
 use serde_json::Value;
@@ -98,7 +99,7 @@ impl TrainedImages {
         let Some(model) = from.model() else { return Ok(Self::default()) };
         let path = start_model_path(model)?;
         let package = Package::open(&path).map_err(|e| JobError::model(path.display().to_string(), e))?;
-        Ok(Self::from_record(package.config().pointer("/training").unwrap_or(&Value::Null)))
+        Ok(Self::from_record(package.config().get(TRAINING).unwrap_or(&Value::Null)))
     }
 
     /// Reads the list of a training record; entries that are not valid are counted.
