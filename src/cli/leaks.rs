@@ -19,9 +19,11 @@ use std::path::Path;
 const MAX_JOB_BYTES: u64 = 1 << 20;
 /// Number of repetitions with which growth of the whole process is rarely mistaken for a leak.
 const CERTAIN_REPETITIONS: usize = 20;
+/// Name of the owner of all memory, which is not counted exactly.
+const PROCESS: &str = "process";
 /// The owners of memory that are judged. All but the process are counted exactly.
 const OWNERS: [MemoryOwner; 5] = [
-    MemoryOwner { name: "process", tolerance_bytes: 1 << 20, bytes: resident_bytes },
+    MemoryOwner { name: PROCESS, tolerance_bytes: 1 << 20, bytes: resident_bytes },
     MemoryOwner { name: "engine arena", tolerance_bytes: 0, bytes: || engine_memory().arena_bytes },
     MemoryOwner { name: "device memory", tolerance_bytes: 0, bytes: device_bytes },
     MemoryOwner { name: "chunk cache", tolerance_bytes: 0, bytes: || Some(chunk_cache_bytes()) },
@@ -90,7 +92,7 @@ fn verdict(report: &LeakReport) -> Outcome {
         return Ok(());
     }
     // The other owners are counted exactly.
-    let is_certain = report.repetitions >= CERTAIN_REPETITIONS || growing != ["process"];
+    let is_certain = report.repetitions >= CERTAIN_REPETITIONS || growing != [PROCESS];
     let next_step = if is_certain {
         String::new()
     } else {
