@@ -356,6 +356,24 @@ fn only_storage_replaces_and_removes_files() {
 }
 
 #[test]
+fn kinds_of_folders_are_listed_in_storage() {
+    let mut files = Vec::new();
+    for folder in ["src", "ui/src", "crates"] {
+        sources(&root().join(folder), &mut files);
+    }
+    let mut violations = Vec::new();
+    for file in files {
+        let name = file.strip_prefix(root()).unwrap().to_string_lossy().replace('\\', "/");
+        let is_test = ["/tests/", "/tests.rs", "_tests.rs"].iter().any(|part| name.contains(part));
+        let text = std::fs::read_to_string(&file).unwrap();
+        if !is_test && without_tests(&text).contains("KIND: &str = \"") {
+            violations.push(name);
+        }
+    }
+    assert!(violations.is_empty(), "use a constant of cytoscope_storage::folder_kind: {violations:?}");
+}
+
+#[test]
 fn tests_named_in_robustness_md_exist() {
     let page = std::fs::read_to_string(root().join("docs/robustness.md")).unwrap();
     let mut files = Vec::new();

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The kind of a package folder in its marker file.
-pub const PACKAGE_KIND: &str = "package";
+pub const PACKAGE_KIND: &str = cytoscope_storage::folder_kind::PACKAGE;
 
 /// Maximum length of a package's description in characters, by the specification.
 const MAX_DESCRIPTION: usize = 1024;

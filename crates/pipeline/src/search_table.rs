@@ -15,7 +15,7 @@ pub const SEARCH_FINGERPRINT: &str = "search";
 
 /// Kind of the folder in which a search trains, as stored in its marker file. It is beside the package, with the extension
 /// `search`.
-pub const SEARCH_FOLDER_KIND: &str = "search";
+pub const SEARCH_FOLDER_KIND: &str = cytoscope_storage::folder_kind::SEARCH;
 
 /// The table of a search.
 #[derive(Debug, Clone, PartialEq)]

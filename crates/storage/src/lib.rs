@@ -9,6 +9,7 @@
 //! - [`write`] writes a file under a random name next to its target, syncs it and renames it.
 //! - [`folder`] creates, replaces and removes folders. Only folders with this program's marker file are ever removed; a
 //!   folder with a manifest is removed only if it holds exactly the files of its manifest.
+//! - [`folder_kind`] lists the kinds of these folders.
 //! - [`ResultsFolder`] creates a folder for results, and removes it again if it is still empty at the end.
 //! - [`partial_folder`] writes a folder of many files under a hidden name and renames it.
 //! - [`target`] decides what an output path may replace: never an input, and a file or folder that the program did not
@@ -44,6 +45,7 @@
 mod count;
 mod error;
 pub mod folder;
+pub mod folder_kind;
 pub mod growing;
 mod io_text;
 pub mod json;

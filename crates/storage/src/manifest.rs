@@ -33,7 +33,7 @@ pub struct ManifestFile {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     made_by: String,
-    /// Kind of the folder: `package`, `training`, `scratch`.
+    /// Kind of the folder, one of [`crate::folder_kind`].
     pub kind: String,
     /// All files of a finished folder; `None` for a working folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]

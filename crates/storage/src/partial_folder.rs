@@ -20,7 +20,7 @@ use unfinished::Change;
 pub use unfinished::remove_unfinished_folders;
 
 /// Kind in the marker of an unfinished folder.
-const KIND: &str = "unfinished";
+const KIND: &str = crate::folder_kind::UNFINISHED;
 
 /// Checks that a new folder may be written to a path: the path is not an input, and it is free, an empty folder, or may
 /// be moved aside.

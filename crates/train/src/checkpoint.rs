@@ -51,7 +51,7 @@ const JSON: &str = "training.json";
 /// Name of the lock file, which the active run holds.
 const LOCK: &str = "lock";
 /// Kind of the folder, as stored in its marker file.
-const KIND: &str = "training";
+const KIND: &str = cytoscope_storage::folder_kind::TRAINING;
 /// Prefix of the folders of the best networks; the step follows.
 const BEST: &str = "best-";
 /// Name of the file that asks the run to finish.

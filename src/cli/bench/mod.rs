@@ -38,7 +38,7 @@ use std::time::Duration;
 use tasks::{Task, TaskKind};
 
 /// Kind of the working folder, as stored in its marker file.
-const FOLDER_KIND: &str = "bench";
+const FOLDER_KIND: &str = cytoscope_storage::folder_kind::BENCH;
 /// Upper limit of `--repeat`.
 const MAX_REPEAT: usize = 1000;
 /// Options that measure something else than the tasks of a table. Options of the table conflict with them, too: clap does not

@@ -13,7 +13,7 @@ use cytoscope_storage::setting::PRECISION;
 use cytoscope_train::{PrecisionComparison, TrainConfig, TrainJob, TrainPrecision, TrainReport, TrainSink};
 
 /// Kind of the working folder, as stored in its marker file.
-const FOLDER_KIND: &str = "compare-precision";
+const FOLDER_KIND: &str = cytoscope_storage::folder_kind::COMPARE_PRECISION;
 
 /// Refuses a comparison for a training run that does not compute in 16-bit floats.
 ///

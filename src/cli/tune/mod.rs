@@ -42,7 +42,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use training::{TrainingCandidate, TrainingWorkload};
 
 /// Kind of the working folder, as stored in its marker file.
-const FOLDER_KIND: &str = "tune";
+const FOLDER_KIND: &str = cytoscope_storage::folder_kind::TUNE;
 /// Number of steps over which the time of a training candidate is averaged.
 const STEPS: usize = 12;
 

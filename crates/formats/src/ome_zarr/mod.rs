@@ -82,7 +82,7 @@ pub fn is_zarr_zip_name(path: &Path) -> bool {
 }
 
 /// Kind in the marker of a folder of results that a prediction or segmentation has written.
-pub const PREDICTION_KIND: &str = "prediction";
+pub const PREDICTION_KIND: &str = cytoscope_storage::folder_kind::PREDICTION;
 /// Path of the label image in such a folder if its image is the maps.
 pub const PREDICTION_LABELS: &str = "labels/objects";
 
