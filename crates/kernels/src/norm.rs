@@ -9,6 +9,13 @@ use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that, sam
 /// Mean and biased variance of each channel over the voxels.
 pub type Moments = Vec<(f64, f64)>;
 
+/// Returns the variance of values with this mean and mean square. Rounding can make it slightly negative, which becomes 0. NaN
+/// stays NaN, so that a channel with an infinite value has no finite result.
+fn variance(mean_square: f64, mean: f64) -> f64 {
+    let difference = mean_square - mean * mean;
+    if difference < 0.0 { 0.0 } else { difference }
+}
+
 /// Combines the statistics of tasks and output blocks into the moments of a whole image.
 pub(crate) fn combine(partial: &[LaneStats], layout: &Blocked) -> Moments {
     let blocks = layout.channels.div_ceil(CHANNEL_BLOCK).max(1);
@@ -29,7 +36,7 @@ pub(crate) fn combine(partial: &[LaneStats], layout: &Blocked) -> Moments {
                 return (0.0, 0.0);
             }
             let mean = sum / count;
-            (pivot + mean, (square / count - mean * mean).max(0.0))
+            (pivot + mean, variance(square / count, mean))
         })
         .collect()
 }
@@ -82,7 +89,7 @@ pub fn channel_moments(isa: Isa, input: &[f32], layout: &Blocked) -> Result<Mome
                 (0..depth).map(|d| f64::from(partial[(b * depth + d) * 32 + offset + lane])).sum()
             };
             let (mean, square) = (total(0) / count, total(16) / count);
-            (pivot + mean, (square - mean * mean).max(0.0))
+            (pivot + mean, variance(square, mean))
         })
         .collect())
 }

@@ -60,7 +60,7 @@ pub enum Unary {
     },
     /// The error function.
     Erf,
-    /// `x` clamped to `min..=max`.
+    /// `x` clamped to `min..=max`; `max` if the limits cross. NaN stays NaN.
     Clip {
         /// Lower limit.
         min: f32,
@@ -74,7 +74,7 @@ pub enum Unary {
         /// Added after scaling.
         offset: f32,
     },
-    /// `clamp(round(x / scale), low, high) · scale`, halves to even.
+    /// `clamp(round(x / scale), low, high) · scale`, halves to even. NaN stays NaN.
     FakeQuantize {
         /// Size of a quantization step.
         scale: f32,
@@ -100,9 +100,9 @@ pub enum Binary {
     Mul,
     /// `a / b`
     Div,
-    /// `max(a, b)`
+    /// `max(a, b)`; NaN if one of them is NaN.
     Max,
-    /// `min(a, b)`
+    /// `min(a, b)`; NaN if one of them is NaN.
     Min,
 }
 
@@ -308,6 +308,13 @@ fn mish(x: f32) -> f32 {
     x * (n / (n + 2.0))
 }
 
+/// Returns the value, or the limit that it exceeds; `high` if the limits cross. NaN stays NaN.
+#[inline(always)]
+fn bounded(x: f32, low: f32, high: f32) -> f32 {
+    let raised = if x < low { low } else { x };
+    if raised > high { high } else { raised }
+}
+
 multiversion! {
     fn unary_row(f: Unary, row: &mut [f32]) {
         match f {
@@ -346,10 +353,10 @@ multiversion! {
             Unary::Softplus => row.iter_mut().for_each(|x| *x = softplus(*x)),
             Unary::Threshold { alpha } => row.iter_mut().for_each(|x| *x = if *x > alpha { *x } else { 0.0 }),
             Unary::Erf => row.iter_mut().for_each(|x| *x = erf(*x)),
-            Unary::Clip { min, max } => row.iter_mut().for_each(|x| *x = x.max(min).min(max)),
+            Unary::Clip { min, max } => row.iter_mut().for_each(|x| *x = bounded(*x, min, max)),
             Unary::Affine { gain, offset } => row.iter_mut().for_each(|x| *x = x.mul_add(gain, offset)),
             Unary::FakeQuantize { scale, low, high } => {
-                row.iter_mut().for_each(|x| *x = (*x / scale).round_ties_even().max(low).min(high) * scale);
+                row.iter_mut().for_each(|x| *x = bounded((*x / scale).round_ties_even(), low, high) * scale);
             }
             Unary::Abs => row.iter_mut().for_each(|x| *x = x.abs()),
             Unary::Neg => row.iter_mut().for_each(|x| *x = -*x),
@@ -365,15 +372,16 @@ multiversion! {
             Binary::Sub => pairs.for_each(|(a, b)| *a -= b),
             Binary::Mul => pairs.for_each(|(a, b)| *a *= b),
             Binary::Div => pairs.for_each(|(a, b)| *a /= b),
-            Binary::Max => pairs.for_each(|(a, b)| *a = a.max(*b)),
-            Binary::Min => pairs.for_each(|(a, b)| *a = a.min(*b)),
+            // Of NaN and a number, `f32::max` and `f32::min` return the number.
+            Binary::Max => pairs.for_each(|(a, b)| *a = if *b > *a || b.is_nan() { *b } else { *a }),
+            Binary::Min => pairs.for_each(|(a, b)| *a = if *b < *a || b.is_nan() { *b } else { *a }),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Unary, unary_row};
+    use super::{Binary, Unary, binary_row, unary_row};
     use crate::Isa;
 
     #[test]
@@ -451,5 +459,42 @@ mod tests {
         unary_row(Isa::detect(), Unary::Leaky { slope: 0.0 }, &mut row);
         assert_eq!(row[..4], [0.0, 0.0, 2.0, f32::INFINITY]);
         assert!(row[4].is_nan());
+    }
+
+    /// An overflow in a network must reach its output, where it is detected. `Threshold` is 0 there, as in ONNX.
+    #[test]
+    fn nan_stays_nan() {
+        let others = [
+            Unary::Leaky { slope: 0.0 },
+            Unary::Leaky { slope: 0.2 },
+            Unary::Sigmoid,
+            Unary::Silu,
+            Unary::Softsign,
+            Unary::Clip { min: 0.0, max: 6.0 },
+            Unary::Affine { gain: 2.0, offset: 1.0 },
+            Unary::FakeQuantize { scale: 0.25, low: -3.0, high: 4.0 },
+            Unary::Abs,
+            Unary::Neg,
+        ];
+        let accurate = ACTIVATIONS.map(|(f, _)| f).into_iter().filter(|f| !matches!(f, Unary::Threshold { .. }));
+        for f in accurate.chain(others) {
+            let mut row = [f32::NAN; 17];
+            unary_row(Isa::detect(), f, &mut row);
+            assert!(row.iter().all(|v| v.is_nan()), "{f:?}: {row:?}");
+        }
+        for f in [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Max, Binary::Min] {
+            for (a, b) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
+                let mut row = [a; 17];
+                binary_row(Isa::detect(), f, &mut row, &[b; 17]);
+                assert!(row.iter().all(|v| v.is_nan()), "{f:?} of {a} and {b}: {row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_upper_limit_applies_if_the_limits_cross() {
+        let mut row = [-1.0, 1.5, 3.0];
+        unary_row(Isa::detect(), Unary::Clip { min: 2.0, max: 1.0 }, &mut row);
+        assert_eq!(row, [1.0; 3]);
     }
 }

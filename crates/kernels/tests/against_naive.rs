@@ -268,3 +268,17 @@ fn mismatched_buffers_are_errors() {
     let unknown = Transposed::new(isa, &vec![0.0; of.count()], None, [16; 2], &TransposedShape::exact([2; 3]), 4);
     assert!(unknown.unwrap_err().to_string().contains("expected 1 or 16, got 4"));
 }
+
+/// The result of a norm is then NaN in all of the channel; a finite variance would give −∞, which a ReLU turns into 0.
+#[test]
+fn a_channel_with_an_infinite_value_has_no_variance() {
+    let mut x = noise(12, 1);
+    x[4] = f32::INFINITY;
+    for block in [1, 16] {
+        let layout = Blocked::new(2, [1, 2, 3], [1, 1, 1], block);
+        for isa in isas() {
+            let moments = norm::channel_moments(isa, &blocked(&x, &layout), &layout).unwrap();
+            assert!(moments[0].1.is_nan() && moments[1].1.is_finite(), "{isa}, blocks of {block}: {moments:?}");
+        }
+    }
+}

@@ -6,7 +6,7 @@ use burn_tensor::{FloatDType, Tensor, backend::Backend};
 use cytoscope_graph::{Activation, BinaryOp, ReduceOp, UnaryOp};
 
 /// Bounds numbers on both sides; NaN stays NaN, which Burn's `clamp` turns into a bound.
-fn bounded<B: Backend>(x: Image<B>, min: f32, max: f32) -> Image<B> {
+pub(super) fn bounded<B: Backend>(x: Image<B>, min: f32, max: f32) -> Image<B> {
     x.clamp_min(min).clamp_max(max)
 }
 

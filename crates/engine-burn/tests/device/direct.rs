@@ -252,6 +252,12 @@ fn nan_stays_nan_after_activations_norms_and_pooling() {
     }
     let mut network = Network::new(&shape);
     let y = network.conv(network.x, 1, 8, 3);
+    let rounded = Op::FakeQuantize { scales: vec![0.25], axis: 1, low: -3.0, high: 4.0 };
+    let y = network.push(rounded, &[Some(y)]);
+    let found = nan_count(&network.with_outputs(&[y]), near());
+    assert!(found.is_none_or(|count| count == 27 * 8), "fake quantization: {found:?}");
+    let mut network = Network::new(&shape);
+    let y = network.conv(network.x, 1, 8, 3);
     let halves = PoolAttrs {
         kernel: vec![2; 3],
         strides: vec![2; 3],

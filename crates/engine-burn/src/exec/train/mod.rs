@@ -5,7 +5,7 @@ mod conv;
 mod norm;
 mod pool;
 
-use super::{Image, Inputs, Uploaded, layers, moves};
+use super::{Image, Inputs, Uploaded, elementwise, layers, moves};
 use crate::form::Form;
 use crate::kernels::{DeviceBackend, Training};
 use crate::plan::TrainKind;
@@ -79,7 +79,7 @@ pub(super) fn run<B: DeviceBackend>(
         }
         TrainKind::FakeQuantize { low, high } => {
             let scales = inputs.next()?;
-            vec![(x / scales.clone()).round().clamp(*low, *high) * scales]
+            vec![elementwise::bounded((x / scales.clone()).round(), *low, *high) * scales]
         }
         TrainKind::FakeQuantizeGradient { low, high } => {
             let (scales, dy) = (inputs.next()?, inputs.next()?);
