@@ -32,8 +32,8 @@ fn imported_networks_of_nnunet_and_pytorch_fnet_give_the_outputs_of_pytorch() {
         let (got, expected) = (fixture.image(&output), fixture.image(&format!("t/{name}.npy")));
         assert_eq!(got.shape(), expected.shape(), "{name}");
         let [got, expected] = [got, expected].map(|array| array.samples().to_f32());
-        let worst = got.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
-        assert!(worst < TOLERANCE, "{name}: {worst}");
+        let worst = cytoscope_testkit::largest_difference(&got, &expected);
+        assert!(worst < f64::from(TOLERANCE), "{name}: {worst}");
         let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
         assert!(largest > 100.0 * TOLERANCE, "{name}: outputs of at most {largest} show no difference");
     }

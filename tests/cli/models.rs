@@ -6,6 +6,7 @@ mod weights;
 use crate::common::{Fixture, floats, missing, npy_f32, parse_npy, python, shared_data, uniform};
 use cytoscope_builders::{DynUNet, Weights, dynunet};
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, Op, Tensor};
+use cytoscope_testkit::largest_difference;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -18,11 +19,6 @@ fn network(fixture: &Fixture) -> Vec<f32> {
     let x = uniform(7, SHAPE.iter().product());
     std::fs::write(fixture.path("x.npy"), npy_f32(&SHAPE, &x)).unwrap();
     x
-}
-
-fn max_difference(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) })
 }
 
 #[test]
@@ -53,7 +49,7 @@ fn engines_of_run_agree_and_report_all_documented_fields() {
         assert_eq!((dtype.as_str(), shape.as_slice()), ("<f4", &[1, 2, 9, 21, 26][..]));
         results.push(floats(&data));
     }
-    assert!(max_difference(&results[0], &results[1]) < 1e-5, "{}", max_difference(&results[0], &results[1]));
+    assert!(largest_difference(&results[0], &results[1]) < 1e-5, "{}", largest_difference(&results[0], &results[1]));
     assert!(results[0].iter().any(|v| (v - results[0][0]).abs() > 0.05), "a constant agrees with everything");
 }
 
@@ -272,7 +268,7 @@ fn packages_of_format_0_4_are_imported() {
     let printed = report["test"].as_str().unwrap();
     assert!(printed.contains("NOT reproduced") && printed.contains("network alone"), "{printed}");
     let kept = floats(&parse_npy(&fixture.bytes("alone/test_output_0.npy")).2);
-    assert!(max_difference(&kept, &floats(&right)) < 1e-5);
+    assert!(largest_difference(&kept, &floats(&right)) < 1e-5);
     assert_eq!(
         fixture.run(&["import", "alone", "--out", "b", "--json"]).json()["test"],
         "the test outputs are reproduced"
@@ -375,7 +371,7 @@ fn checkpoints_become_packages_of_the_same_network() {
         fixture.run(&["run", model, "--input", "x.npy", "--output", "y.npy", "--force"]).ok();
         floats(&parse_npy(&fixture.bytes("y.npy")).2)
     });
-    assert!(max_difference(&outputs[0], &outputs[1]) < 1e-6);
+    assert!(largest_difference(&outputs[0], &outputs[1]) < 1e-6);
     let rdf = String::from_utf8(fixture.bytes("pkg/rdf.yaml")).unwrap();
     assert!(rdf.contains("zero_mean_unit_variance") && rdf.contains("Assumed:"), "{rdf}");
     // What does not fit is named.
@@ -473,7 +469,7 @@ fn the_package_of_a_checkpoint_has_what_the_user_states() {
         fixture.image(&format!("o-{model}/nuclei_1_raw_probability.tif")).samples().to_f32()
     });
     let expected: Vec<f32> = maps.iter().map(|v| 1.0 / (1.0 + (-v).exp())).collect();
-    assert!(max_difference(&probabilities, &expected) < 1e-4 && max_difference(&maps, &expected) > 0.01);
+    assert!(largest_difference(&probabilities, &expected) < 1e-4 && largest_difference(&maps, &expected) > 0.01);
     let options = ["--task", "labelfree", "--voxel-size", "1,0.5,0.5"];
     import("stain", &options);
     let report = predict("stain", &["--voxel-size", "1,1,1"]);

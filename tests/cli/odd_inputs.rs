@@ -458,7 +458,7 @@ fn all_sample_types_give_the_same_prediction() {
     // Percentile scaling removes offset and gain.
     for stem in ["b", "c", "d"] {
         let got = fixture.image(&format!("o/{stem}_probability.tif")).samples().to_f32();
-        let worst = got.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let worst = cytoscope_testkit::largest_difference(&got, &expected);
         assert!(worst < 1e-3, "{stem}: {worst}");
     }
 }

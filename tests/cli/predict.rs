@@ -485,7 +485,7 @@ fn a_gpu_finds_the_same_objects_and_auto_measures_all_devices() {
     predict("cpu", "cpu");
     assert_eq!(fixture.labels("gpu/nuclei_3_raw_labels.tif"), fixture.labels("cpu/nuclei_3_raw_labels.tif"));
     let (a, b) = (fixture.image("gpu/nuclei_3_raw_probability.tif"), fixture.image("cpu/nuclei_3_raw_probability.tif"));
-    let far = a.samples().to_f32().iter().zip(b.samples().to_f32()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let far = cytoscope_testkit::largest_difference(&a.samples().to_f32(), &b.samples().to_f32());
     assert!(far < 1e-4, "the maps differ by {far}");
     // `auto` takes the fastest device by its own measurements, and reports all of them.
     let auto = predict("auto", "auto");

@@ -432,8 +432,7 @@ print(*nets)
         let expected = read(&format!("{name}_y.pt")).tensors()["y"].to_tensor().unwrap();
         let got = run(&made.graph, &x);
         assert_eq!(got.shape(), expected.shape(), "{name}");
-        let pairs = got.as_f32().unwrap().iter().zip(expected.as_f32().unwrap());
-        let worst = pairs.map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
+        let worst = cytoscope_testkit::largest_difference(got.as_f32().unwrap(), expected.as_f32().unwrap());
         assert!(worst < 1e-4, "{name}: {worst}");
     }
 }

@@ -8,7 +8,7 @@ use cytoscope_graph::{
     Activation, AspectPolicy, BinaryOp, ConvAttrs, CoordinateMode, Dim, ElementType, Graph, NearestMode, Node, Op,
     PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode, Tensor, UnaryOp, ValueId,
 };
-use cytoscope_testkit::noise;
+use cytoscope_testkit::{largest_difference, noise};
 
 fn tensor(seed: u64, shape: &[usize]) -> Tensor {
     Tensor::new(shape, noise(seed, shape.iter().product())).unwrap()
@@ -80,7 +80,7 @@ fn check(name: &str, mut graph: Graph, outputs: &[ValueId], precision: Precision
             assert_eq!((g.shape(), g.dtype()), (w.shape(), w.dtype()), "{name}: output {index}");
             let (g, w) = (g.to_f64_vec(), w.to_f64_vec());
             let range = w.iter().fold(1e-6f64, |m, v| m.max(v.abs()));
-            let far = g.iter().zip(&w).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / range;
+            let far = largest_difference(&g, &w) / range;
             assert!(far <= tolerance, "{name}, {precision}: output {index} differs by {far:.1e} of its range");
         }
     }

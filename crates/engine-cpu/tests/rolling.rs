@@ -358,9 +358,8 @@ fn a_pass_runs_concatenations_of_any_numbers_of_channels() {
         let whole = untiled(&engine, &network.graph, x, Precision::F32).unwrap();
         for (got, want) in whole.iter().zip(&want) {
             let largest = want.as_f32().unwrap().iter().fold(1.0f32, |m, v| m.max(v.abs()));
-            let pairs = got.as_f32().unwrap().iter().zip(want.as_f32().unwrap());
-            let error = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(error <= 1e-5 * largest, "seed {seed}: {error}\n{}", describe(&network.graph));
+            let error = cytoscope_testkit::largest_difference(got.as_f32().unwrap(), want.as_f32().unwrap());
+            assert!(error <= 1e-5 * f64::from(largest), "seed {seed}: {error}\n{}", describe(&network.graph));
         }
         let quantized = quantized(&network, false).unwrap();
         floats += usize::from(compare_with(&whole, &engine, &network.graph, x, Precision::F32, None).is_some());
@@ -505,8 +504,7 @@ fn levels_that_are_resized_padded_and_joined_run_on_kernels_and_in_one_pass() {
         assert!(compare(&CpuEngine::new(), graph, x, Precision::F32, None).is_some(), "ceil {ceil_mode}");
         let want = cytoscope_reference::run(graph, &[("x".to_owned(), x.clone())]).unwrap();
         let got = untiled(&CpuEngine::new(), graph, x, Precision::F32).unwrap();
-        let pairs = got[0].as_f32().unwrap().iter().zip(want[0].as_f32().unwrap());
-        let error = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let error = cytoscope_testkit::largest_difference(got[0].as_f32().unwrap(), want[0].as_f32().unwrap());
         assert!(error < 1e-4, "ceil {ceil_mode}: {error}");
         let quantized = quantized(&network, false).unwrap().unwrap();
         compare(&CpuEngine::new(), &quantized, x, Precision::Int8, None);

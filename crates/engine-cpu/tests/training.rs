@@ -251,7 +251,7 @@ fn optimizers_match_the_reference() {
         let mut session = CpuEngine::new().compile(&update.graph, &shapes, &CompileOptions::default()).unwrap();
         assert!(session.report().fallbacks.is_empty(), "{:?}", session.report().fallbacks);
         for (got, want) in session.run(&inputs).unwrap().iter().zip(&want) {
-            let error = got.to_f64_vec().iter().zip(want.to_f64_vec()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            let error = cytoscope_testkit::largest_difference(&got.to_f64_vec(), &want.to_f64_vec());
             assert!(error < 1e-4, "{optimizer:?}: {error}");
         }
     }

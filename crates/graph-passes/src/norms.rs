@@ -195,7 +195,7 @@ mod tests {
     }
 
     fn distance(a: &Tensor, b: &Tensor) -> f64 {
-        a.to_f64_vec().iter().zip(b.to_f64_vec()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+        cytoscope_testkit::largest_difference(&a.to_f64_vec(), &b.to_f64_vec())
     }
 
     #[test]

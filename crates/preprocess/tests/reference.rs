@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use cytoscope_preprocess::{Chain, PreprocessStep, Reach, Source, StackStatistics, Tails, parse_steps};
+use cytoscope_testkit::largest_difference;
 use cytoscope_volume::{BoxZyx, VoxelSize};
 use proptest::prelude::*;
 use std::convert::Infallible;
@@ -66,9 +67,8 @@ fn whole(values: Vec<f32>, shape: [usize; 3], steps: &[PreprocessStep]) -> (Vec<
 #[track_caller]
 fn assert_gives(steps: &str, expected: &[f32], tolerance: f32) {
     let (found, _) = whole(reference!("input"), SHAPE, &parse_steps(steps).unwrap());
-    assert_eq!(found.len(), expected.len(), "{steps}");
-    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert!(worst <= tolerance, "{steps} differs by {worst}");
+    let worst = largest_difference(&found, expected);
+    assert!(worst <= f64::from(tolerance), "{steps} differs by {worst}");
 }
 
 #[test]
@@ -116,8 +116,7 @@ fn equalization_matches_scikit_image_up_to_the_rounding_of_counts() {
     let plane: Vec<f32> = (0..50 * 61).map(voxel).collect();
     let (found, _) = whole(plane, [1, 50, 61], &parse_steps("clahe:tiles=3:clip=0.03").unwrap());
     let expected = reference!("clahe");
-    assert_eq!(found.len(), expected.len());
-    let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let worst = largest_difference(&found, &expected);
     assert!(worst < 0.005, "{worst}");
 }
 

@@ -163,6 +163,20 @@ pub fn noise(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| centered() + centered() + centered()).collect()
 }
 
+/// Returns the largest absolute difference of numbers at the same position; infinite if a difference is NaN, which `f64::max`
+/// would ignore, or if there are more numbers on one side.
+pub fn largest_difference<T: Copy + Into<f64>>(found: &[T], expected: &[T]) -> f64 {
+    if found.len() != expected.len() {
+        return f64::INFINITY;
+    }
+    let difference = |(found, expected): (&T, &T)| {
+        let (found, expected): (f64, f64) = ((*found).into(), (*expected).into());
+        (found - expected).abs()
+    };
+    let differences = found.iter().zip(expected).map(difference);
+    differences.fold(0.0, |largest, one| if one.is_nan() { f64::INFINITY } else { largest.max(one) })
+}
+
 /// Returns a generator of numbers from 0 to 1.
 fn generator(seed: u64) -> impl FnMut() -> f32 {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -214,6 +228,16 @@ mod tests {
         assert!(numbers.iter().all(|v| (0.0..1.0).contains(v)) && numbers.iter().any(|v| *v > 0.9));
         let sum = |three: &[f32]| (three[0] - 0.5) + (three[1] - 0.5) + (three[2] - 0.5);
         assert_eq!(noise(3, 300), numbers.chunks_exact(3).take(300).map(sum).collect::<Vec<f32>>());
+    }
+
+    #[test]
+    fn a_difference_that_is_nan_or_of_another_length_is_infinite() {
+        assert_eq!(largest_difference(&[1.0f32, 2.0, 3.0], &[1.0, 2.5, 2.75]), 0.5);
+        assert_eq!(largest_difference::<f64>(&[], &[]), 0.0);
+        for (found, expected) in [([f64::NAN, 1.0], [0.0, 1.0]), ([0.0, 1.0], [0.0, f64::NAN])] {
+            assert_eq!(largest_difference(&found, &expected), f64::INFINITY);
+        }
+        assert_eq!(largest_difference(&[1.0f32, 2.0], &[1.0]), f64::INFINITY);
     }
 
     #[test]

@@ -25,7 +25,7 @@ fn tiled(what: &str, graph: &Graph) {
     assert_eq!(got[0].shape(), expected[0].shape(), "{what}");
     let (got, expected) = (got[0].as_f32().unwrap(), expected[0].as_f32().unwrap());
     let largest = expected.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
-    let worst = got.iter().zip(expected).map(|(g, e)| (g - e).abs()).fold(0.0, f32::max) / largest;
+    let worst = cytoscope_testkit::largest_difference(got, expected) / f64::from(largest);
     assert!(worst < 1e-5, "{what} differs by {worst}");
 }
 

@@ -173,8 +173,7 @@ fn lzw_and_jpeg_are_read() {
     );
     assert_eq!(image.read_all().unwrap().into_samples(), values(0));
     let close = |got: &[f32], expected: &[f32]| {
-        assert_eq!(got.len(), expected.len());
-        let worst = got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let worst = cytoscope_testkit::largest_difference(got, expected);
         assert!(worst <= 3.0, "{got:?} is not {expected:?}");
     };
     let image = opened(seed!("jpeg"), 0).unwrap();

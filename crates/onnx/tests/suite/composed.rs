@@ -2,6 +2,7 @@
 
 use crate::files::{field, float, int, model, node, refused};
 use cytoscope_graph::{Graph, GraphErrorKind, GraphLimits, GridMode, GridPadding, GridSampleAttrs, Op, Tensor};
+use cytoscope_testkit::largest_difference;
 
 const X: [f32; 6] = [-1.5, 0.25, 2.0, -0.5, 0.75, -3.0];
 
@@ -68,8 +69,7 @@ fn composed_operators_compute_what_onnx_runtime_does() {
         ),
     ];
     for (name, got, wanted) in cases {
-        assert_eq!(got.len(), wanted.len(), "{name}");
-        let worst = got.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        let worst = largest_difference(&got, &wanted);
         assert!(worst < 2e-6, "{name}: {got:?}, expected {wanted:?}");
     }
 }
@@ -129,8 +129,7 @@ fn grids_are_sampled_as_by_onnx_runtime() {
         let attrs = GridSampleAttrs { mode, padding, align_corners };
         let got = [sampled(attrs, &plane.0, &plane.1), sampled(attrs, &volume.0, &volume.1)].concat();
         let wanted = [&plane_values[..], &volume_values].concat();
-        assert_eq!(got.len(), wanted.len(), "{attrs:?}");
-        let worst = got.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        let worst = largest_difference(&got, &wanted);
         assert!(worst < 1e-4, "{attrs:?}: {got:?}, expected {wanted:?}");
     }
 }

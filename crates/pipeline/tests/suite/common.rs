@@ -17,12 +17,7 @@ pub fn relative_distance(a: &[f32], b: &[f32]) -> f64 {
     assert_eq!(a.len(), b.len(), "lengths");
     let (low, high) = b.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
     let range = f64::from(high - low).max(f64::from(high.abs().max(low.abs())) * 1e-3).max(1e-12);
-    let worst = a
-        .iter()
-        .zip(b)
-        .map(|(x, y)| f64::from((x - y).abs()))
-        .fold(0.0, |m: f64, d| if d.is_nan() { f64::INFINITY } else { m.max(d) });
-    worst / range
+    cytoscope_testkit::largest_difference(a, b) / range
 }
 
 fn spec(id: &str, channels: usize, of: Option<&str>) -> TensorSpec {

@@ -102,7 +102,7 @@ fn a_volume_in_memory_that_is_larger_than_a_tile_passes_through_the_network_once
     });
     assert!(tiles.plan.pass.is_none());
     let (once, tiles) = (once.maps.unwrap(), tiles.maps.unwrap());
-    let worst = once.iter().zip(&tiles).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let worst = cytoscope_testkit::largest_difference(&once, &tiles);
     assert!(worst < 1e-6, "{worst}");
 }
 
@@ -142,7 +142,7 @@ fn slices_that_are_larger_than_a_tile_pass_through_a_network_on_slices_without_h
     let tiles = predict(Some([1, 16, 64]));
     assert!(tiles.plan.pass.is_none() && tiles.plan.tile[0] == 1 && tiles.plan.tile[2] == 64, "{:?}", tiles.plan);
     let (once, tiles) = (once.maps.unwrap(), tiles.maps.unwrap());
-    let worst = once.iter().zip(&tiles).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let worst = cytoscope_testkit::largest_difference(&once, &tiles);
     assert!(once.len() == 7 * 9 * 600 && worst < 1e-5, "{worst}");
 }
 

@@ -142,8 +142,7 @@ mod tests {
     }
 
     fn assert_close(found: &[f32], expected: &[f32]) {
-        assert_eq!(found.len(), expected.len());
-        let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let worst = cytoscope_testkit::largest_difference(found, expected);
         assert!(worst < 1e-5, "{worst}: {found:?} instead of {expected:?}");
     }
 
