@@ -133,6 +133,7 @@ fn mean_variance_normalization(im: &mut Importer<'_>, node: &mut Pending<'_>) ->
 
 /// x / (bias + alpha · mean of x² over the nearest `size` channels)^beta; channels that do not exist count as 0.
 fn local_response_normalization(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
+    node.require("size")?;
     let size = node.attributes.size("size", 1)?;
     let (alpha, beta) = (node.attributes.float("alpha", 1e-4)?, node.attributes.float("beta", 0.75)?);
     let bias = node.attributes.float("bias", 1.0)?;

@@ -3,7 +3,7 @@
 
 use super::layers::pool;
 use super::{Importer, Pending, UNKNOWN};
-use cytoscope_graph::{Activation, BinaryOp, ElementType, GraphError, Op, Result, ValueId};
+use cytoscope_graph::{Activation, BinaryOp, ElementType, Op, Result, ValueId};
 
 /// Domain of ONNX Runtime's own operators.
 pub(super) const DOMAIN: &str = "com.microsoft";
@@ -60,9 +60,7 @@ fn quantized(im: &Importer<'_>, node: &mut Pending<'_>, result: ValueId, index: 
 
 /// `[y scale, y zero point, then each part with its scale and zero point]`
 fn concat(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
-    if !node.attributes.has("axis") {
-        return Err(GraphError::malformed(format!("node \"{}\": QLinearConcat without axis", node.name)));
-    }
+    node.require("axis")?;
     let axis = node.attributes.int("axis", 1)?;
     let mut parts = Vec::new();
     for index in (2..node.inputs.len()).step_by(3) {

@@ -224,6 +224,7 @@ pub(super) fn pool(im: &Importer<'_>, node: &Pending<'_>) -> Result<PoolAttrs> {
 
 /// In opset 18, scale and bias are per group; from opset 21 on they are per channel.
 fn group_norm(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
+    node.require("num_groups")?;
     let groups = node.attributes.size("num_groups", 1)?;
     let epsilon = node.attributes.float("epsilon", 1e-5)?;
     if node.opset < 21 {

@@ -151,6 +151,14 @@ impl Pending<'_> {
         }
     }
 
+    /// Refuses the node if it lacks an attribute that has no default in ONNX.
+    pub(crate) fn require(&self, attribute: &str) -> Result<()> {
+        if self.attributes.has(attribute) {
+            return Ok(());
+        }
+        Err(GraphError::malformed(format!("node \"{}\": {} without {attribute}", self.name, self.op_type)))
+    }
+
     pub(crate) fn unsupported(&self, why: impl Into<String>) -> GraphError {
         GraphError::UnsupportedOp {
             op: self.op_type.to_owned(),

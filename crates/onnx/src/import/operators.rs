@@ -169,6 +169,7 @@ fn computing(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Option<Op>
 /// Returns the equation of an `Einsum`, with letters for the axes of an ellipsis.
 fn equation(im: &Importer<'_>, node: &Pending<'_>) -> Result<String> {
     const ELLIPSIS: &str = "...";
+    node.require("equation")?;
     let equation = node.attributes.text("equation", "")?.replace(' ', "");
     if !equation.contains(ELLIPSIS) {
         return Ok(equation);
@@ -244,15 +245,19 @@ fn moving(im: &mut Importer<'_>, node: &mut Pending<'_>, wanted: &[&str]) -> Res
             dropout(node, wanted)?;
             Op::Identity
         }
-        "DepthToSpace" => Op::DepthToSpace {
-            block: a.size("blocksize", 1)?,
-            order: match a.text("mode", "DCR")?.as_str() {
+        "DepthToSpace" => {
+            node.require("blocksize")?;
+            let order = match a.text("mode", "DCR")?.as_str() {
                 "DCR" => DepthOrder::Dcr,
                 "CRD" => DepthOrder::Crd,
                 other => return Err(node.unsupported(format!("mode \"{other}\""))),
-            },
-        },
-        "SpaceToDepth" => Op::SpaceToDepth { block: a.size("blocksize", 1)? },
+            };
+            Op::DepthToSpace { block: a.size("blocksize", 1)?, order }
+        }
+        "SpaceToDepth" => {
+            node.require("blocksize")?;
+            Op::SpaceToDepth { block: a.size("blocksize", 1)? }
+        }
         "Trilu" => Op::Trilu { upper: a.flag("upper", true)? },
         _ => return Ok(None),
     }))

@@ -3,7 +3,7 @@
 use crate::export::{Setting, Settings};
 use crate::import::Pending;
 use crate::table::{SHAPE, SupportedOperator};
-use cytoscope_graph::{GraphError, Op, Result};
+use cytoscope_graph::{Op, Result};
 
 pub(super) const ROWS: [SupportedOperator; 1] = [SupportedOperator { name: "Concat", group: SHAPE, note: "" }];
 
@@ -11,8 +11,8 @@ pub(super) fn convert(node: &Pending<'_>) -> Result<Option<Op>> {
     if node.op_type != "Concat" {
         return Ok(None);
     }
-    if !node.attributes.has("axis") && node.opset >= 4 {
-        return Err(GraphError::malformed(format!("node \"{}\": Concat without axis", node.name)));
+    if node.opset >= 4 {
+        node.require("axis")?;
     }
     Ok(Some(Op::Concat { axis: node.attributes.int("axis", 1)? }))
 }

@@ -84,6 +84,22 @@ fn unsupported_features_are_named() {
     refused(&model(&[x, y, node("Relu", &["x"], &["y"], &attribute)]), Unsupported, "surprise");
 }
 
+#[test]
+fn an_operator_without_a_required_attribute_is_malformed() {
+    let required = [
+        ("Concat", "axis"),
+        ("DepthToSpace", "blocksize"),
+        ("SpaceToDepth", "blocksize"),
+        ("GroupNormalization", "num_groups"),
+        ("LRN", "size"),
+        ("Einsum", "equation"),
+    ];
+    for (op, attribute) in required {
+        let bytes = model(&[value(11, "x"), value(12, "y"), node(op, &["x"], &["y"], &[])]);
+        refused(&bytes, GraphErrorKind::Malformed, &format!("node \"the_{op}\": {op} without {attribute}"));
+    }
+}
+
 pub fn float(number: u8, value: f32) -> Vec<u8> {
     [&[number << 3 | 5][..], &value.to_le_bytes()].concat()
 }
