@@ -2,7 +2,7 @@
 
 use super::Backward;
 use super::rules::{Gradients, grad};
-use cytoscope_graph::infer::resolve_axis;
+use cytoscope_graph::infer::rules::reduced_axes;
 use cytoscope_graph::{Activation, BinaryOp, GraphError, Node, Op, ReduceOp, Result, UnaryOp, ValueId, op_name};
 
 impl Backward<'_> {
@@ -91,7 +91,7 @@ impl Backward<'_> {
             None
         };
         let Some(sums) = sums else { return self.sum_to(name, product, &shape) };
-        let sums = if by_channel { sums } else { self.reduce(name, ReduceOp::Sum, sums, &[0])? };
+        let sums = if by_channel { sums } else { self.sum_over(name, sums, &[0])? };
         self.reshape(name, sums, &shape)
     }
 
@@ -163,8 +163,9 @@ impl Backward<'_> {
         Ok(found)
     }
 
-    /// Returns the shape of the input of a reduction, `shape`, with the length 1 for the axes that are reduced.
-    fn kept_shape(&self, node: &Node, shape: &[usize]) -> Result<Vec<usize>> {
+    /// Returns the shape of the input of a reduction, `shape`, with the length 1 for the axes that are reduced. `noop` states
+    /// that none are if the node lists none.
+    fn kept_shape(&self, node: &Node, noop: bool, shape: &[usize]) -> Result<Vec<usize>> {
         let axes = match node.input(1) {
             None => None,
             Some(id) => {
@@ -175,15 +176,9 @@ impl Backward<'_> {
             }
         };
         let mut kept = shape.to_vec();
-        match axes.filter(|a| !a.is_empty()) {
-            None => kept.iter_mut().for_each(|n| *n = 1),
-            Some(axes) => {
-                for axis in axes {
-                    let axis = resolve_axis(axis, shape.len())?;
-                    if let Some(n) = kept.get_mut(axis) {
-                        *n = 1;
-                    }
-                }
+        for axis in reduced_axes(shape.len(), axes.as_deref(), noop)? {
+            if let Some(n) = kept.get_mut(axis) {
+                *n = 1;
             }
         }
         Ok(kept)
@@ -192,13 +187,13 @@ impl Backward<'_> {
     pub(super) fn reduce_rule(
         &mut self,
         node: &Node,
-        kind: ReduceOp,
+        (kind, noop): (ReduceOp, bool),
         g: ValueId,
         name: &str,
     ) -> Result<Option<ValueId>> {
         let Some(x) = node.input(0) else { return Ok(None) };
         let (shape, reduced) = (self.shape(x)?, self.shape(g)?);
-        let kept = self.kept_shape(node, &shape)?;
+        let kept = self.kept_shape(node, noop, &shape)?;
         let g = if reduced == kept { g } else { self.reshape(name, g, &kept)? };
         // The result with the reduced axes; only some rules read it.
         let result = |me: &mut Self| match node.output(0) {
@@ -265,7 +260,7 @@ impl Backward<'_> {
         let (one, zero) = (self.scalar(1.0, x)?, self.scalar(0.0, x)?);
         let chosen = self.graph.push(grad(name), Op::Where, &[Some(is_extreme), Some(one), Some(zero)]);
         self.set_shape(chosen, &shape, x);
-        let count = self.reduce(name, ReduceOp::Sum, chosen, axes)?;
+        let count = self.sum_over(name, chosen, axes)?;
         let share = self.binary(name, BinaryOp::Div, g, count);
         Ok(self.binary(name, BinaryOp::Mul, chosen, share))
     }

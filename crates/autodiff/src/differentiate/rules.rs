@@ -76,7 +76,9 @@ impl Backward<'_> {
             Op::Unary(kind) => vec![self.unary_rule(*kind, x, node.output(0), g, &name)?],
             Op::Binary(kind) => self.binary_rule(*kind, x, need(node, 1)?, node.output(0), g, wanted, &name)?,
             Op::Where => self.where_rule(node, g, wanted, &name)?,
-            Op::Reduce { kind, .. } => vec![self.reduce_rule(node, *kind, g, &name)?],
+            Op::Reduce { kind, noop_with_empty_axes, .. } => {
+                vec![self.reduce_rule(node, (*kind, *noop_with_empty_axes), g, &name)?]
+            }
             Op::MatMul => self.mat_mul(x, need(node, 1)?, g, &name)?,
             Op::Gemm { .. } => self.gemm_rule(node, g, wanted, &name)?,
             Op::DepthToSpace { .. } | Op::SpaceToDepth { .. } => {
@@ -139,7 +141,7 @@ impl Backward<'_> {
     /// Softmax with the result `y`.
     fn softmax_rule(&mut self, y: ValueId, axis: i64, g: ValueId, name: &str) -> Result<Gradients> {
         let product = self.binary(name, BinaryOp::Mul, g, y);
-        let sum = self.reduce(name, ReduceOp::Sum, product, &[axis])?;
+        let sum = self.sum_over(name, product, &[axis])?;
         let rest = self.binary(name, BinaryOp::Sub, g, sum);
         Ok(vec![Some(self.binary(name, BinaryOp::Mul, y, rest))])
     }
@@ -147,7 +149,7 @@ impl Backward<'_> {
     /// Log-softmax with the result `y`.
     fn log_softmax_rule(&mut self, y: ValueId, axis: i64, g: ValueId, name: &str) -> Result<Gradients> {
         let p = self.unary(name, UnaryOp::Exp, y);
-        let sum = self.reduce(name, ReduceOp::Sum, g, &[axis])?;
+        let sum = self.sum_over(name, g, &[axis])?;
         let part = self.binary(name, BinaryOp::Mul, p, sum);
         Ok(vec![Some(self.binary(name, BinaryOp::Sub, g, part))])
     }
@@ -324,8 +326,12 @@ impl Backward<'_> {
         Ok(result)
     }
 
-    /// Adds a reduction over `axes` that keeps them with length 1.
-    pub(super) fn reduce(&mut self, name: &str, kind: ReduceOp, x: ValueId, axes: &[i64]) -> Result<ValueId> {
+    /// Adds a sum over `axes` that keeps them with length 1; without axes, returns `x`, because a node without axes would sum
+    /// over all of them.
+    pub(super) fn sum_over(&mut self, name: &str, x: ValueId, axes: &[i64]) -> Result<ValueId> {
+        if axes.is_empty() {
+            return Ok(x);
+        }
         let mut shape = self.shape(x)?;
         for axis in axes {
             let axis = resolve_axis(*axis, shape.len())?;
@@ -334,7 +340,7 @@ impl Backward<'_> {
             }
         }
         let list = self.ints(axes.to_vec());
-        let op = Op::Reduce { kind, keep_dims: true, noop_with_empty_axes: false };
+        let op = Op::Reduce { kind: ReduceOp::Sum, keep_dims: true, noop_with_empty_axes: false };
         let result = self.graph.push(grad(name), op, &[Some(x), Some(list)]);
         self.set_shape(result, &shape, x);
         Ok(result)
@@ -351,7 +357,7 @@ impl Backward<'_> {
             .filter(|&a| a < front || (shape.get(a - front) == Some(&1) && full.get(a) != Some(&1)))
             .map(|a| a as i64)
             .collect();
-        let sum = if axes.is_empty() { g } else { self.reduce(name, ReduceOp::Sum, g, &axes)? };
+        let sum = self.sum_over(name, g, &axes)?;
         if front == 0 { Ok(sum) } else { self.reshape(name, sum, shape) }
     }
 
@@ -368,7 +374,7 @@ impl Backward<'_> {
         }
         let shape = self.shape(g)?;
         let axes: Vec<i64> = (0..shape.len() as i64).filter(|a| *a != 1).collect();
-        let sum = self.reduce(name, ReduceOp::Sum, g, &axes)?;
+        let sum = self.sum_over(name, g, &axes)?;
         let channels = shape.get(1).copied().unwrap_or(1);
         Ok(Some(self.reshape(name, sum, &[channels])?))
     }

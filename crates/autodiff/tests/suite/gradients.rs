@@ -271,6 +271,10 @@ fn operators_that_move_elements_have_the_gradients_of_finite_differences() {
             check(&format!("{kind:?}"), op, &[doubles(1, &[2, 4, 3], 2.5)], &[(1, ints(&[0, 2]))]);
         }
     }
+    for kind in [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::SumSquare, L2, LogSum, Max, Min] {
+        let op = Op::Reduce { kind, keep_dims: true, noop_with_empty_axes: true };
+        check(&format!("{kind:?} over no axes"), op, &[doubles(1, &[2, 4, 3], 2.5)], &[]);
+    }
     check("global max pool", Op::GlobalMaxPool, &[doubles(1, &[2, 3, 4, 5], 0.0)], &[]);
     let factors = [doubles(1, &[2, 3, 4], 0.0), doubles(2, &[2, 5, 4], 0.0)];
     for equation in ["bic,bjc->bij", "bic,bjc->jbi"] {
