@@ -43,7 +43,7 @@ impl std::fmt::Display for Method {
 /// Maximum number of bins; when exceeded, pairs of bins are merged.
 const BINS: i64 = 16384;
 /// Number of bins that the first values are distributed over.
-const FIRST_BINS: f32 = 8192.0;
+const FIRST_BINS: f64 = 8192.0;
 /// Maximum number of values counted per call: longer tensors are subsampled evenly (minimum and maximum are always
 /// exact).
 const MAX_COUNTED: usize = 1 << 19;
@@ -81,8 +81,10 @@ impl Histogram {
         let (low, high) = before.map_or((low, high), |(a, b)| (a.min(low), b.max(high)));
         self.ends = Some((low, high));
         if before.is_none() {
-            let width = ((high - low).max(high.abs().max(low.abs()) * 1e-6) / FIRST_BINS).max(f32::MIN_POSITIVE);
-            self.exponent = width.log2().ceil().max(-120.0) as i32;
+            // In 64 bits, because the difference of two floats may exceed the largest float.
+            let (low, high) = (f64::from(low), f64::from(high));
+            let width = (high - low).max(high.abs().max(low.abs()) * 1e-6) / FIRST_BINS;
+            self.exponent = width.max(f64::MIN_POSITIVE).log2().ceil().max(-120.0) as i32;
         }
         while self.number(high).saturating_sub(self.number(low)) >= BINS {
             self.coarsen();
@@ -266,17 +268,31 @@ mod tests {
 
     #[test]
     fn values_of_any_magnitude_are_counted() {
-        let mut histogram = Histogram::default();
-        for values in [[0.0f32, 0.0], [-1e-30, 1e-38], [-3e38, 1e30], [5.0, 3e38]] {
-            assert!(histogram.add(&values));
-            assert!(histogram.bins.len() <= BINS as usize);
+        let mut parts = [[0.0f32, 0.0], [-1e-30, 1e-38], [-3e38, 1e30], [5.0, 3e38], [-3e38, 3e38]];
+        // The first values determine the first width.
+        for _ in 0..parts.len() {
+            parts.rotate_left(1);
+            let mut histogram = Histogram::default();
+            for values in parts {
+                assert!(histogram.add(&values));
+                assert!(histogram.bins.len() <= BINS as usize);
+            }
+            assert_eq!(histogram.range(Method::MinMax), (-3e38, 3e38));
+            assert_eq!(histogram.bins.values().sum::<u64>(), 10);
+            for method in Method::ALL {
+                let (low, high) = histogram.range(method);
+                assert!(low <= 0.0 && high >= 0.0 && low.is_finite() && high.is_finite(), "{method}: {low} to {high}");
+            }
         }
-        assert_eq!(histogram.range(Method::MinMax), (-3e38, 3e38));
-        assert_eq!(histogram.bins.values().sum::<u64>(), 8);
-        for method in Method::ALL {
-            let (low, high) = histogram.range(method);
-            assert!(low <= 0.0 && high >= 0.0 && low.is_finite() && high.is_finite(), "{method}: {low} to {high}");
-        }
+    }
+
+    #[test]
+    fn a_histogram_of_the_largest_floats_can_be_joined() {
+        let (mut small, mut large) = (Histogram::default(), Histogram::default());
+        assert!(small.add(&[-1.0, 1.0]) && large.add(&[-3e38, 3e38]));
+        small.join(&large);
+        assert_eq!(small.range(Method::MinMax), (-3e38, 3e38));
+        assert_eq!(small.bins.values().sum::<u64>(), 4);
     }
 
     #[test]
