@@ -89,10 +89,12 @@ const MAX_ABSOLUTE_SHARE: f64 = 0.01;
 
 /// Returns the tolerance of an output for another program's results, and the largest deviation of the int8 network from
 /// the float network. Summing in another order may change values by one quantization step. The total effect is smaller
-/// than the quantization error, which is therefore the tolerance, if bioimage.io accepts it.
+/// than the quantization error, which is therefore the tolerance, if bioimage.io accepts it. NaN counts as an infinite
+/// deviation.
 fn declared_tolerance(float: &Tensor, int8: &Tensor) -> (Tolerance, f64) {
     let (float, int8) = (float.to_f64_vec(), int8.to_f64_vec());
-    let deviation = float.iter().zip(&int8).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    let deviations = float.iter().zip(&int8).map(|(a, b)| (a - b).abs());
+    let deviation = deviations.fold(0.0, |largest: f64, one| if one.is_nan() { f64::INFINITY } else { largest.max(one) });
     let max_absolute = int8.iter().copied().fold(0.0, f64::max) * MAX_ABSOLUTE_SHARE;
     let absolute = deviation.max(Tolerance::default().absolute).min(max_absolute);
     (Tolerance { absolute, relative: 1e-2, outside_ppm: 1000.0 }, deviation)
@@ -128,6 +130,14 @@ mod tests {
         for part in ["output \"probabilities\"", "5.00e-3", "2.50e-1"] {
             assert!(note.contains(part), "no {part} in {note}");
         }
+    }
+
+    #[test]
+    fn an_int8_output_that_is_nan_has_a_note() {
+        let output = |value: f32| Tensor::vector(vec![1.0, value]);
+        let (tolerance, deviation) = declared_tolerance(&output(0.5), &output(f32::NAN));
+        assert_eq!((tolerance.absolute, deviation), (MAX_ABSOLUTE_SHARE, f64::INFINITY));
+        assert!(tolerance_note("maps", tolerance, deviation).is_some_and(|note| note.contains("by up to inf")));
     }
 
     #[test]
