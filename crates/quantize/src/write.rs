@@ -94,7 +94,8 @@ const MAX_ABSOLUTE_SHARE: f64 = 0.01;
 fn declared_tolerance(float: &Tensor, int8: &Tensor) -> (Tolerance, f64) {
     let (float, int8) = (float.to_f64_vec(), int8.to_f64_vec());
     let deviations = float.iter().zip(&int8).map(|(a, b)| (a - b).abs());
-    let deviation = deviations.fold(0.0, |largest: f64, one| if one.is_nan() { f64::INFINITY } else { largest.max(one) });
+    let deviation =
+        deviations.fold(0.0, |largest: f64, one| if one.is_nan() { f64::INFINITY } else { largest.max(one) });
     let max_absolute = int8.iter().copied().fold(0.0, f64::max) * MAX_ABSOLUTE_SHARE;
     let absolute = deviation.max(Tolerance::default().absolute).min(max_absolute);
     (Tolerance { absolute, relative: 1e-2, outside_ppm: 1000.0 }, deviation)

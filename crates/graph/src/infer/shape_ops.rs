@@ -392,9 +392,10 @@ fn tile(args: &OpInputs<'_>) -> Result<Info> {
 /// # Errors
 /// [`GraphError::Misused`] if the number is not finite.
 pub fn range_length(start: f64, limit: f64, delta: f64) -> Result<usize> {
-    let n = ((limit - start) / delta).ceil().max(0.0);
-    if n.is_finite() && n < 1e15 {
-        Ok(n as usize)
+    let n = ((limit - start) / delta).ceil();
+    if n < 1e15 {
+        // A range that does not reach its limit is empty.
+        Ok(n.max(0.0) as usize)
     } else {
         Err(GraphError::misused("range", format!("{start}..{limit} by {delta}"), "a finite number of steps"))
     }
@@ -443,4 +444,21 @@ fn depth_space(block: usize, args: &OpInputs<'_>, to_space: bool) -> Result<Info
         vec![n.clone(), times(c, square)?, over(h, block)?, over(w, block)?]
     };
     Ok(Info::new(x.dtype, Some(dims)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::range_length;
+
+    #[test]
+    fn a_range_has_a_finite_number_of_steps() {
+        for (start, limit, delta, expected) in
+            [(0.0, 10.0, 3.0, 4), (10.0, 0.0, -5.0, 2), (3.0, 3.0, 1.0, 0), (3.0, 0.0, 1.0, 0)]
+        {
+            assert_eq!(range_length(start, limit, delta).ok(), Some(expected), "{start}..{limit} by {delta}");
+        }
+        for (start, limit, delta) in [(0.0, 1.0, 0.0), (3.0, 3.0, 0.0), (f64::NAN, 3.0, 1.0), (0.0, 1.0, f64::NAN)] {
+            assert!(range_length(start, limit, delta).is_err(), "{start}..{limit} by {delta}");
+        }
+    }
 }
