@@ -53,7 +53,7 @@ pub struct StepOptions {
     pub batch_statistics: bool,
     /// Whether the graph has an input of voxel weights.
     pub weighted: bool,
-    /// Whether the terms of the loss that do not compare the first channel have voxel weights of their own, in a further input.
+    /// Whether the terms of the loss that do not compare the first channel have their own voxel weights, in another input.
     pub further_weights: bool,
     /// Train only parameters whose name contains one of these; all if empty.
     pub only: Vec<String>,
@@ -328,7 +328,7 @@ fn add_weight(graph: &mut Graph, name: &str, shape: &[usize]) -> ValueId {
     graph.add_input(name, ElementType::F32, dims)
 }
 
-/// Returns the loss with its weights or, if terms that do not compare the first channel have weights of their own, the two
+/// Returns the loss with its weights or, if terms that do not compare the first channel have their own weights, the two
 /// parts of the loss with theirs.
 fn weighted_losses(loss: &Loss, weight: Option<ValueId>, further: Option<ValueId>) -> Vec<(Loss, Option<ValueId>)> {
     if further.is_none() {

@@ -113,7 +113,7 @@ impl PanicWatch {
     }
 
     /// Returns the messages of panics since the watch started or last looked. They are copied, because results that are
-    /// dropped after a panic use watches of their own, for which the list must not be locked.
+    /// dropped after a panic use their own watches, for which the list must not be locked.
     fn new_panics(&mut self) -> Vec<String> {
         let all = device_panics();
         let since = all.since(self.seen);

@@ -47,7 +47,7 @@ pub(crate) fn watch(backend: &Backend, id: DeviceId, stream: StreamId, is_lost: 
 /// Returns the memory that the sessions of this process and their tensors hold on all GPUs; `None` without sessions. May
 /// be called from any thread; it waits until the device's thread has submitted the work that is queued.
 pub fn device_memory() -> Option<DeviceMemory> {
-    // Cloned, so that the lock is not held while the devices are asked: sessions are created and dropped meanwhile.
+    // Cloned, so that the lock is not held while the devices are asked: other threads create and drop sessions then.
     let all = holders().clone();
     let mut pools = BTreeSet::new();
     let used = all.iter().filter(|holder| pools.insert((holder.id, holder.stream.value % POOLS)));

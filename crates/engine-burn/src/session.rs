@@ -268,7 +268,7 @@ impl<B: DeviceBackend> DeviceSession<B> {
     /// Frees `held`, and what Burn keeps for later sessions of the same stream.
     fn free(&self, held: Option<Held<B>>) {
         let (stream, transfers, id) = (self.stream, &self.transfers, self.id);
-        // Errors of a session that ends have no consequences; later sessions have watches of their own.
+        // Errors of a session that ends have no consequences; later sessions have their own watches.
         let _ = PanicWatch::start().guard(id, || {
             stream.executes(|| {
                 drop(held);

@@ -123,7 +123,7 @@ pub(crate) struct TuningState {
     compiles: bool,
 }
 
-/// Maximum number of times that a run is repeated because timings were written meanwhile, maybe by another process.
+/// Maximum number of times that a run is repeated because timings were written during it, maybe by another process.
 const MAX_REPEATS: usize = 3;
 
 impl TuningState {

@@ -102,12 +102,12 @@ fn a_value_can_be_every_part_of_a_concatenation() {
         let (mut graph, x) = new_graph(&[2, 1, 5, 6]);
         let a = conv(&mut graph, x, 1, channels);
         let y = concat(&mut graph, &[a, a, a]);
-        check_float("a convolution thrice", graph.clone(), &[y]);
-        check_float("a convolution thrice, and itself", graph.clone(), &[y, a]);
+        check_float("a convolution three times", graph.clone(), &[y]);
+        check_float("a convolution three times, and itself", graph.clone(), &[y, a]);
         let z = act(&mut graph, y, Activation::Sigmoid);
-        check_float("a convolution thrice, then in place", graph.clone(), &[z, a]);
+        check_float("a convolution three times, then in place", graph.clone(), &[z, a]);
         let z = conv(&mut graph, z, 3 * channels, 4);
-        check_float("a convolution thrice, then in place, then convolved", graph, &[z]);
+        check_float("a convolution three times, then in place, then convolved", graph, &[z]);
     }
 }
 

@@ -122,7 +122,7 @@ impl SeriesChoice {
     }
 
     /// Like [`SeriesChoice::open`], but opens the only series of a file that has one, whichever is chosen: label images and
-    /// results of a position are usually files of their own.
+    /// results of a position are usually in their own files.
     ///
     /// # Errors
     /// Same as [`SeriesChoice::open`].

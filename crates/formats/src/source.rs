@@ -75,7 +75,7 @@ impl Source {
         }
     }
 
-    /// Returns a part of the source as a source of its own, with the same counters.
+    /// Returns a part of the source as a separate source with the same counters.
     pub fn part(&self, offset: u64, len: u64) -> Result<Self, Fault> {
         if !self.holds(offset, len) {
             return Err(Fault::malformed(format!(

@@ -10,7 +10,7 @@ pub fn recognize_group_norms(graph: &mut Graph) -> usize {
     recognize_all(graph, Affine::Folded)
 }
 
-/// Like [`recognize_group_norms`], but scale and shift per channel remain constants of their own, from which the norm reads
+/// Like [`recognize_group_norms`], but scale and shift per channel remain separate constants, from which the norm reads
 /// them: training changes them, and they have the names that the model has them by. A norm that also scales or shifts
 /// per group stays as it is.
 pub fn recognize_trainable_group_norms(graph: &mut Graph) -> usize {

@@ -13,7 +13,7 @@ fn resident_kib() -> u64 {
 
 #[test]
 fn memory_that_a_thread_has_freed_is_returned() {
-    // 64 MiB in blocks that are too small for mappings of their own. The last one is kept, so that they stay below the top of
+    // 64 MiB in blocks that are too small for separate mappings. The last one is kept, so that they stay below the top of
     // the heap.
     let mut blocks = std::thread::spawn(|| (0..1024).map(|_| vec![1u8; 64 << 10]).collect::<Vec<_>>()).join().unwrap();
     let held = resident_kib();
@@ -23,7 +23,7 @@ fn memory_that_a_thread_has_freed_is_returned() {
     return_free_memory();
     let returned = resident_kib();
     assert_eq!(last[0], 1);
-    // Sanitizers have allocators of their own.
+    // Sanitizers have their own allocators.
     if freed + (32 << 10) > held {
         assert!(returned + (32 << 10) < held, "{held} KiB held, {freed} KiB after freeing, {returned} KiB at last");
     }

@@ -363,7 +363,7 @@ impl Package {
         Ok(())
     }
 
-    /// Whether the model has a description of its own (`rdf.yaml`), unlike a bare ONNX file.
+    /// Whether the model has a description (`rdf.yaml`), unlike a bare ONNX file.
     pub fn is_described(&self) -> bool {
         self.format_version != UNDESCRIBED
     }

@@ -49,7 +49,8 @@ const LENGTHS: RangeInclusive<usize> = 1..=1 << 20;
 const STEPS: RangeInclusive<usize> = 0..=1 << 16;
 /// Maximum number of elements of a tensor at its smallest size, 1 GiB of floats: test inputs are created at that size.
 const MAX_ELEMENTS: usize = 1 << 28;
-/// Accepted factors between axes of two tensors; 0 marks an axis with a length of its own, as in `scale: [1, 0]`.
+/// Accepted factors between axes of two tensors; 0 marks an axis whose length does not depend on the other tensor, as
+/// in `scale: [1, 0]`.
 const SCALES: RangeInclusive<f64> = 0.0..=1024.0;
 /// Accepted offsets added to a scaled axis, in voxels.
 const OFFSETS: RangeInclusive<f64> = -65_536.0..=65_536.0;

@@ -386,11 +386,11 @@ mod tests {
         let path = folder.path().join("net.zip");
         assert_eq!(write_zip(&path, b"one", false, Overwrite::Refuse).unwrap(), Replaced::Nothing);
         assert_eq!(write_zip(&path, b"two", true, Overwrite::Refuse).unwrap(), Replaced::Ours);
-        std::fs::write(&path, "created meanwhile").unwrap();
+        std::fs::write(&path, "created by another program").unwrap();
         let replaced = write_zip(&path, b"three", false, Overwrite::Refuse).unwrap();
         let aside = folder.path().join("net.zip.before-1");
         assert_eq!(replaced, Replaced::MovedTo(aside.clone()));
-        assert_eq!(std::fs::read(aside).unwrap(), b"created meanwhile");
+        assert_eq!(std::fs::read(aside).unwrap(), b"created by another program");
         assert_eq!(std::fs::read(path).unwrap(), b"three");
     }
 }

@@ -29,7 +29,7 @@ impl Chain {
             self.slab_bytes(index, (SLAB_VOXELS / (ny * nx).max(1)).max(1), stored_bytes)
         });
         let kept = (0..self.stages.len()).map(|level| self.kept_bytes(level)).fold(0, u64::saturating_add);
-        // Statistics of one stack are computed with kept slices of their own.
+        // Statistics of one stack are computed with another set of kept slices.
         let kept = kept.saturating_mul(stacks as u64 + u64::from(self.statistics_passes() > 0));
         statistics.fold(read, u64::max).saturating_add(kept)
     }
@@ -144,7 +144,7 @@ mod tests {
         let peak = gaussian.peak_bytes(8, 2, 1);
         assert!(peak >= input_and_output + slices(2 * reach), "{peak}");
         assert!(peak <= 4 * input_and_output + slices(rayon::current_num_threads()), "{peak}");
-        // Each further stack keeps slices of its own.
+        // Each further stack keeps its own slices.
         assert_eq!(gaussian.peak_bytes(8, 2, 3) - peak, 2 * slices(2 * reach));
         // More steps hold no less, and the depth of the stack does not matter.
         let two = ["gaussian:sigma=2", "tophat:radius=10"];

@@ -318,7 +318,7 @@ impl QuantizeJob {
     ) -> Result<SearchResult, JobError> {
         let (context, runs) = (search.runner.context, search.steps(self.mode));
         let mut meter = context.meter(ProgressStage::Calibrate, runs, ProgressUnit::Runs);
-        // Quantization-aware training divides its time into spans of its own.
+        // Quantization-aware training records its own spans.
         let is_one_span = self.mode != QuantizeMode::Qat;
         let _span = is_one_span.then(|| context.recorder.span(Stage::Quantize, "search"));
         match self.mode {

@@ -21,7 +21,7 @@ pub struct TensorMethod {
 /// Calibration methods of all groups of tensors that share a range.
 #[derive(Debug, Clone)]
 pub(crate) struct Methods {
-    /// Method of all groups without one of their own.
+    /// Method of all groups for which `own` has none.
     pub common: Method,
     /// Methods of single groups, by their index.
     pub own: BTreeMap<usize, Method>,

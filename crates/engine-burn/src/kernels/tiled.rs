@@ -80,7 +80,7 @@ fn convolve_tiled<FX: Float, FS: Float, FY: Float, NI: Size, NO: Size>(
     for row in 0..rows {
         #[unroll]
         for block in 0..blocks {
-            // Each plane has a part of its own.
+            // Each plane has its own part.
             if comptime!(shape.loads_rows) {
                 share_rows(&row_sums, &mut stored, comptime!(row * blocks + block));
                 sync_plane();

@@ -123,7 +123,7 @@ fn multiply_tiled<FX: Float, FG: Float, FS: Float, NI: Size, NO: Size>(
     }
     #[unroll]
     for tap in 0..taps {
-        // Each plane has a part of its own.
+        // Each plane has its own part.
         if comptime!(shape.loads_rows) {
             share_rows(&row_products, &mut stored, tap);
             sync_plane();

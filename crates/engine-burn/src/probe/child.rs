@@ -108,7 +108,7 @@ impl Prober<'_> {
     }
 
     /// Returns a device that works in a precision, but whose test has ended with `reason` in a later one. Tests the precisions
-    /// after that one in processes of their own.
+    /// after that one in separate processes.
     fn settled(&self, mut device: Device, reason: String) -> Device {
         let end = Instant::now() + self.timeout / 6;
         let mut precisions = untested(&device).to_vec().into_iter();

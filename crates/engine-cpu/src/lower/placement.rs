@@ -25,7 +25,7 @@ struct Alias {
 /// Buffers and layouts of blocked values.
 pub(crate) struct Placement<'a> {
     graph: &'a Graph,
-    /// Values without a buffer of their own. Lookups compress the paths, as in a union-find structure.
+    /// Values that share another value's buffer. Lookups compress the paths, as in a union-find structure.
     alias: RefCell<BTreeMap<ValueId, Alias>>,
     border: BTreeMap<ValueId, [usize; 3]>,
     /// Values stored as 16-bit floats.

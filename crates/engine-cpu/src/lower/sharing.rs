@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Which values share buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// Every value has a buffer of its own.
+    /// Every value has its own buffer.
     None,
     /// Results of in-place steps, and the parts of concatenations that nothing else reads.
     WithoutSkips,

@@ -185,7 +185,7 @@ fn slices(parameters: &Level<'_>) -> Result<Loop, Fault> {
 fn phases(parameters: &Level<'_>) -> Result<Loop, Fault> {
     let inner = parameters.level("pSubLoops").into_iter().flat_map(Level::levels);
     if inner.filter_map(|item| item.level("ppNextLevelEx")).any(|next| next.levels().next().is_some()) {
-        return Err(Fault::unsupported("the phases of its time series have loops of their own", EXPORT));
+        return Err(Fault::unsupported("the phases of its time series have their own loops", EXPORT));
     }
     let valid = parameters.flags("pPeriodValid");
     let all = parameters.level("pPeriod").into_iter().flat_map(Level::levels);

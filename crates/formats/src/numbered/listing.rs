@@ -93,7 +93,7 @@ impl Listing {
         if find(&series, own.number.value).is_some() {
             return series;
         }
-        // The file is not in the listing, for example because it was created meanwhile.
+        // The file is not in the listing, for example because it was created after the folder was listed.
         let mut by_number: BTreeMap<u64, PathBuf> =
             series.iter().map(|file| (file.number, file.path.clone())).collect();
         by_number.insert(own.number.value, path.to_owned());

@@ -79,7 +79,7 @@ impl Filter {
         };
         let id = match name.strip_prefix("numcodecs.") {
             Some(id) => id,
-            // Zarr 3 has a codec "packbits" of its own, which stores bits in another way.
+            // Zarr 3 has its own codec "packbits", which stores bits in another way.
             None if names == TypeNames::WithOrder || name == "bitround" => name,
             None => return Ok(None),
         };

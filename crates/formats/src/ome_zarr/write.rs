@@ -14,7 +14,7 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::path::Path;
 
-/// Maximum size of a slab in bytes; a larger slice is a slab of its own.
+/// Maximum size of a slab in bytes; a slice that is larger is a slab by itself.
 const SLAB_BYTES: usize = 64 << 20;
 /// Largest number of slices of a chunk.
 const CHUNK_DEPTH: usize = 8;

@@ -39,7 +39,7 @@ pub(crate) mod tag {
     pub const X_RESOLUTION: u16 = 282;
     /// `YResolution`: pixels per unit of length along Y.
     pub const Y_RESOLUTION: u16 = 283;
-    /// `PlanarConfiguration`: 1 if the samples of a pixel are side by side, 2 if each sample has a plane of its own.
+    /// `PlanarConfiguration`: 1 if the samples of a pixel are side by side, 2 if each sample has its own plane.
     pub const PLANAR: u16 = 284;
     /// `ResolutionUnit`: 1 for none, 2 for inches, 3 for centimeters; of Python's tifffile, 4 for millimeters, 5 for
     /// micrometers.

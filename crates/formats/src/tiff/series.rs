@@ -247,7 +247,7 @@ pub(crate) fn stored_range(file: &TiffFile) -> Option<(f64, f64)> {
 
 fn lsm_series(file: &TiffFile) -> Result<Vec<Series>, Fault> {
     let groups = grouped(file)?;
-    // Thumbnails are pages of their own, marked as reduced.
+    // Thumbnails are separate pages, marked as reduced.
     let full = groups.iter().find(|(layout, _)| !layout.reduced);
     let (_, pages) = full.ok_or_else(|| Fault::malformed("the file has no pages of full size"))?;
     Ok(vec![lsm::series(file, pages)?])

@@ -57,7 +57,7 @@ pub(super) fn truncated_planes(description: &str, layout: &Layout) -> Option<usi
 const AXES_WITH_PLANES: [&str; 3] = ["ZYX", "ZCYX", "TZCYX"];
 
 /// Describes a series whose description states no axes that can be used: its pages are slices, for lack of anything better,
-/// although they may be channels or time points. Likewise, the separate planes of a page are the parts of a color.
+/// although they may be channels or time points. The separate planes of a page are the parts of a color, too.
 pub(super) fn describe_without_axes(series: &mut Series, layout: &Layout, description: &str) {
     let planes = series.planes.len();
     let Some((json, shape)) = parsed(description).and_then(|json| parse_shape(&json).map(|shape| (json, shape))) else {

@@ -242,7 +242,7 @@ fn one_shard(extents: [usize; 3], inner: usize) -> impl Fn(&mut Value, &mut Valu
     }
 }
 
-/// Writes 4096 chunks of 128 bytes in one shard to the folder. Only `stored` of them have a place of their own.
+/// Writes 4096 chunks of 128 bytes in one shard to the folder. They share the places of `stored` chunks.
 fn shard_of_4096_chunks(folder: &Path, stored: u64) -> PathBuf {
     let path = made(folder, one_shard([64; 3], 4));
     let mut shard = vec![7; 128 * (stored as usize)];

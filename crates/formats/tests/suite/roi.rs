@@ -88,7 +88,7 @@ fn regions_of_a_series_of_planes_are_at_their_time_points() {
     late.extend([0, 0, 0, 3].iter().flat_map(|value: &i32| value.to_be_bytes()));
     late.extend([0; 48]);
     assert_eq!(open_bytes(late, &one_time).unwrap().meta().shape_full, [3, 1, 1, 1, 2, 1]);
-    // A set without regions has no extents of its own.
+    // A set without regions has no extents.
     let empty = [b"PK\x05\x06".as_slice(), &[0; 18]].concat();
     assert_eq!(
         open_bytes(empty.clone(), &options).unwrap().read_all().unwrap().into_samples(),

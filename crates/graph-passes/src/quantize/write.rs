@@ -279,7 +279,7 @@ pub fn copy_int8_layers(from: &Graph, to: &mut Graph) -> Result<()> {
     Ok(())
 }
 
-/// Gives a convolution a bias of its own, by the index of its node.
+/// Gives the convolution at this index among the nodes a bias that no other node reads.
 fn set_bias(graph: &mut Graph, index: usize, bias: Tensor) {
     let name = graph.nodes.get(index).map_or_else(String::new, |node| format!("{}_corrected_bias", node.name));
     let bias = graph.add_initializer(name, bias);

@@ -309,7 +309,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Calls `query` with the operator, if it has a file of its own; `None` for the others.
+    /// Calls `query` with the operator, if it has its own file; `None` for the others.
     pub(crate) fn with_operator<R>(&self, query: impl FnOnce(&dyn Operator) -> R) -> Option<R> {
         match self {
             Self::Concat { axis } => Some(query(&Concat { axis: *axis })),

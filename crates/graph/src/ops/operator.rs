@@ -1,4 +1,4 @@
-//! The properties of operators with a file of their own that passes and engines query.
+//! The properties that passes and engines query of operators that have their own files.
 
 use crate::error::Result;
 use crate::graph::{Graph, Node, ValueId};

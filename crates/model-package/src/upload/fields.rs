@@ -144,7 +144,7 @@ impl<'a> Checker<'a> {
             self.refuse("id_emoji", format!("is {emoji}: give one emoji, or remove it"));
         }
         for (key, known) in [("parent", LINK_FIELDS.as_slice()), ("training_data", DATASET_FIELDS.as_slice())] {
-            // A dataset that is described here has fields of its own.
+            // A dataset that is described here has its own fields.
             let Some(link) = given(rdf, key).filter(|link| link.get("type").is_none()) else { continue };
             self.known_fields(&format!("{key}."), link, known);
             if let Some(version) = given(link, "version")

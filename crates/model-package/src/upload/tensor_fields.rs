@@ -114,7 +114,7 @@ fn axis_id(axis: &Value) -> &str {
     text_field(axis, "id").unwrap_or(if kind == "space" { "x" } else { kind })
 }
 
-/// Adds the axes of a tensor with a size of their own.
+/// Adds the axes of a tensor whose size does not refer to another axis.
 fn add_axes<'a>(known: &mut KnownAxes<'a>, tensor: &'a Value, tensor_id: &'a str) {
     for axis in entries(tensor, "axes") {
         let size = axis.get("size");

@@ -1,4 +1,4 @@
-//! Operators with a file of their own: import, export, oldest opset, and their rows of the table.
+//! Operators that have their own files: import, export, oldest opset, and their rows of the table.
 
 mod concat;
 mod grid_sample;
@@ -14,7 +14,7 @@ pub(crate) fn rows() -> impl Iterator<Item = SupportedOperator> {
     concat::ROWS.into_iter().chain(resize::ROWS).chain(grid_sample::ROWS)
 }
 
-/// Returns the operator of `node`, or `None` if it has no file of its own.
+/// Returns the operator of `node`, or `None` if it has no file here.
 pub(crate) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Option<Op>> {
     if let Some(op) = concat::convert(node)? {
         return Ok(Some(op));
@@ -25,7 +25,7 @@ pub(crate) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<O
     resize::convert(im, node)
 }
 
-/// Returns the attributes that an operator has in an opset, or `None` if it has no file of its own.
+/// Returns the attributes that an operator has in an opset, or `None` if it has no file here.
 pub(crate) fn settings(op: &Op, opset: i64) -> Option<Settings> {
     concat::settings(op).or_else(|| grid_sample::settings(op)).or_else(|| resize::settings(op, opset))
 }
