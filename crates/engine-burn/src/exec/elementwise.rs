@@ -15,6 +15,7 @@ pub(super) fn tanh<B: Backend>(x: Image<B>) -> Image<B> {
     bounded(x, -15.0, 15.0).tanh()
 }
 
+/// 1 / (1 + e⁻ˣ).
 pub(super) fn sigmoid<B: Backend>(x: Image<B>) -> Image<B> {
     // The bound keeps e⁻ˣ finite in f32.
     x.clamp_min(-85.0).neg().exp().add_scalar(1.0).recip()
@@ -30,6 +31,7 @@ fn negative_part<B: Backend>(x: Image<B>, alpha: f32) -> Image<B> {
     x.clamp_max(0.0).exp().sub_scalar(1.0).mul_scalar(alpha)
 }
 
+/// Applies an activation to each element; NaN stays NaN.
 pub(super) fn activate<B: Backend>(x: Image<B>, activation: Activation) -> Image<B> {
     let above = |x: &Image<B>| x.clone().clamp_min(0.0);
     match activation {
@@ -67,6 +69,7 @@ pub(super) fn activate<B: Backend>(x: Image<B>, activation: Activation) -> Image
     }
 }
 
+/// Applies a function to each element; `None` for functions that Burn does not have.
 pub(super) fn unary<B: Backend>(x: Image<B>, op: UnaryOp) -> Option<Image<B>> {
     Some(match op {
         UnaryOp::Abs => x.abs(),
@@ -87,10 +90,12 @@ pub(super) fn unary<B: Backend>(x: Image<B>, op: UnaryOp) -> Option<Image<B>> {
 }
 
 /// Adds two tensors of the same form, and applies an activation. Returns `None` if their forms differ.
-pub(super) fn sum<B: DeviceBackend>(a: Image<B>, b: Image<B>, by: Curve) -> Option<Image<B>> {
-    B::train(&Training::Add(by), vec![a, b])?.pop()
+pub(super) fn sum<B: DeviceBackend>(a: Image<B>, b: Image<B>, activation: Curve) -> Option<Image<B>> {
+    B::train(&Training::Add(activation), vec![a, b])?.pop()
 }
 
+/// Combines two tensors whose axes have equal lengths or length 1; comparisons give 0 and 1. `None` for functions that Burn does
+/// not have.
 pub(super) fn binary<B: DeviceBackend>(a: Image<B>, b: Image<B>, op: BinaryOp) -> Option<Image<B>> {
     if op == BinaryOp::Add
         && let Some(y) = sum(a.clone(), b.clone(), Curve::IDENTITY)
@@ -114,6 +119,7 @@ pub(super) fn binary<B: DeviceBackend>(a: Image<B>, b: Image<B>, op: BinaryOp) -
     })
 }
 
+/// Combines each element with a number, which is the first operand if `reversed`; `None` for functions that Burn does not have.
 pub(super) fn scalar<B: Backend>(x: Image<B>, op: BinaryOp, value: f32, reversed: bool) -> Option<Image<B>> {
     Some(match (op, reversed) {
         (BinaryOp::Add, _) => x.add_scalar(value),
@@ -135,6 +141,8 @@ pub(super) fn scalar<B: Backend>(x: Image<B>, op: BinaryOp, value: f32, reversed
     })
 }
 
+/// Reduces runs of neighboring axes one after the other: each of `runs` gives the number of elements before the axes, of the axes
+/// and after them. Returns the results as one axis (axes L, 1, 1, 1, 1); `None` for kinds that Burn does not have.
 pub(super) fn reduce<B: Backend>(x: Image<B>, kind: ReduceOp, runs: &[[usize; 3]]) -> Option<Image<B>> {
     if is_half(&x) {
         // Long sums need the range and precision of 32 bits.
@@ -160,8 +168,8 @@ pub(super) fn reduce<B: Backend>(x: Image<B>, kind: ReduceOp, runs: &[[usize; 3]
     Some(if kind == ReduceOp::L2 { x.sqrt() } else { x })
 }
 
-/// Bound on the side of the numbers that cannot be the result of a search: infinite ones would make the sum infinite by which
-/// NaN is detected.
+/// Bound for the numbers that a search does not look for, such as −∞ in a search for the maximum: with them, the sum by which NaN
+/// is detected would be infinite.
 const SEARCH_BOUND: f32 = 1e30;
 
 /// Returns the position of the largest (or smallest) element of each line along an axis; of several equal elements, that of the

@@ -9,10 +9,12 @@ use burn_tensor::ops::PadMode;
 use burn_tensor::{Slice, Tensor};
 use std::ops::Range;
 
+/// Returns the tensor with this form; the order of the elements stays.
 pub(super) fn reshape<B: Backend>(x: Image<B>, form: Form) -> Image<B> {
     if x.dims() == form { x } else { x.reshape(form) }
 }
 
+/// Cuts a tensor along all axes; the result may share its memory.
 pub(super) fn slice<B: Backend>(x: Image<B>, cuts: &[Cut; 5]) -> Image<B> {
     let whole = x.dims().map(|len| Cut { start: 0, len, step: 1 });
     if *cuts == whole {
@@ -176,7 +178,8 @@ pub(super) fn fill<B: Backend>(x: Image<B>, before: &[usize; 5], after: &[usize;
     around.slice_assign(middle, x)
 }
 
-/// Resamples axis by axis: each output is a weighted sum of input positions.
+/// Resamples axis by axis: each output is a weighted sum of input positions. Returns `None` if the plan lacks a table or weights
+/// that it refers to.
 pub(super) fn resample<B: Backend>(
     mut x: Image<B>,
     axes: &[(usize, Vec<Tap>)],

@@ -1,4 +1,4 @@
-//! Softmax, and the search for the largest number, over the channels of each voxel. Each unit computes a voxel.
+//! Softmax and ArgMax over the channels of each voxel. Each unit computes a voxel.
 
 use super::memory::{Dense, empty, length, per_element};
 use burn_cubecl::CubeRuntime;
@@ -6,6 +6,8 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_tensor::DType;
 use cubecl::prelude::*;
 
+/// Computes softmax, or its logarithm if `log`, over the channels of a voxel. The largest channel is subtracted first, so that
+/// no exponential overflows.
 #[cube(launch)]
 fn softmax_channels<FX: Float, FY: Float>(
     x: &Array<FX>,
@@ -98,8 +100,8 @@ fn search_channels<FX: Float>(
     y[voxel as usize] = f32::cast_from(position) + (sum + max(best, -1e30f32)) * zero;
 }
 
-/// Returns the channel with the largest (`max`) or smallest number of each voxel, of equal ones the first or the `last`, with
-/// one launch, in 32 bits.
+/// Returns the index of the channel with the largest (`max`) or smallest value of each voxel, as f32 with axes N, Z, Y, X, 1; of
+/// equal values, the first or the `last`. Takes one launch.
 pub(super) fn search<R: CubeRuntime>(x: Dense<R>, max: bool, last: bool) -> CubeTensor<R> {
     let (count, [samples, depth, height, width, channels]) = (x.voxels(), x.form);
     let y = empty(&x.tensor, [samples, depth, height, width, 1], DType::F32);

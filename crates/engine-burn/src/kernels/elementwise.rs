@@ -48,27 +48,27 @@ pub(super) fn activation_gradient<R: CubeRuntime>(
 ) -> CubeTensor<R> {
     let channels = y.form[4];
     let all = [Some(&y), Some(&dy), more.as_ref()];
-    let wide = all.into_iter().flatten().map(|x| vector(x, channels)).min().unwrap_or(1);
+    let vector_len = all.into_iter().flatten().map(|x| vector(x, channels)).min().unwrap_or(1);
     let (voxels, dtype) = (y.voxels(), y.tensor.dtype);
     let dx = empty(&y.tensor, y.form, dtype);
-    let (client, cubes, dim) = per_element(&y.tensor, voxels * (channels / wide));
+    let (client, cubes, dim) = per_element(&y.tensor, voxels * (channels / vector_len));
     let has_more = more.is_some();
     let more = more.unwrap_or_else(|| Dense { tensor: dy.tensor.clone(), ..dy });
     multiply_by_slope::launch::<R>(
         &client,
         cubes,
         dim,
-        wide,
+        vector_len,
         y.tensor.into_array_arg(),
         dy.tensor.into_array_arg(),
         more.tensor.into_array_arg(),
         dx.clone().into_array_arg(),
         length(voxels),
-        length(y.pitch / wide),
-        length(dy.pitch / wide),
-        length(more.pitch / wide),
+        length(y.pitch / vector_len),
+        length(dy.pitch / vector_len),
+        length(more.pitch / vector_len),
         slope,
-        length(channels / wide),
+        length(channels / vector_len),
         has_more,
         dtype.into(),
     );
@@ -100,32 +100,33 @@ fn add_and_activate<F: Float, N: Size>(
 }
 
 /// Adds two tensors of the same form and type, and applies an activation, with one launch.
-pub(super) fn sum<R: CubeRuntime>(a: Dense<R>, b: Dense<R>, by: Curve) -> CubeTensor<R> {
+pub(super) fn sum<R: CubeRuntime>(a: Dense<R>, b: Dense<R>, activation: Curve) -> CubeTensor<R> {
     let channels = a.form[4];
-    let wide = vector(&a, channels).min(vector(&b, channels));
+    let vector_len = vector(&a, channels).min(vector(&b, channels));
     let (voxels, dtype) = (a.voxels(), a.tensor.dtype);
     let y = empty(&a.tensor, a.form, dtype);
-    let (client, cubes, dim) = per_element(&a.tensor, voxels * (channels / wide));
+    let (client, cubes, dim) = per_element(&a.tensor, voxels * (channels / vector_len));
     add_and_activate::launch::<R>(
         &client,
         cubes,
         dim,
-        wide,
+        vector_len,
         a.tensor.into_array_arg(),
         b.tensor.into_array_arg(),
         y.clone().into_array_arg(),
         length(voxels),
-        length(a.pitch / wide),
-        length(b.pitch / wide),
-        by.first,
-        by.second,
-        length(channels / wide),
-        by.kind,
+        length(a.pitch / vector_len),
+        length(b.pitch / vector_len),
+        activation.first,
+        activation.second,
+        length(channels / vector_len),
+        activation.kind,
         dtype.into(),
     );
     y
 }
 
+/// Multiplies a tensor by a factor, and applies an activation.
 #[cube(launch)]
 fn scale_and_activate<F: Float, N: Size>(
     x: &Array<Vector<F, N>>,
@@ -148,32 +149,33 @@ fn scale_and_activate<F: Float, N: Size>(
     y[unit as usize] = Vector::<F, N>::cast_from(curve::<N>(value, first, second, kind));
 }
 
-/// Applies an activation to the elements times a factor, with one launch.
-pub(super) fn activate<R: CubeRuntime>(x: Dense<R>, factor: f32, by: Curve) -> CubeTensor<R> {
+/// Multiplies each element by `factor`, and applies an activation, with one launch.
+pub(super) fn activate<R: CubeRuntime>(x: Dense<R>, factor: f32, activation: Curve) -> CubeTensor<R> {
     let channels = x.form[4];
-    let wide = vector(&x, channels);
+    let vector_len = vector(&x, channels);
     let (voxels, dtype) = (x.voxels(), x.tensor.dtype);
     let y = empty(&x.tensor, x.form, dtype);
-    let (client, cubes, dim) = per_element(&x.tensor, voxels * (channels / wide));
+    let (client, cubes, dim) = per_element(&x.tensor, voxels * (channels / vector_len));
     scale_and_activate::launch::<R>(
         &client,
         cubes,
         dim,
-        wide,
+        vector_len,
         x.tensor.into_array_arg(),
         y.clone().into_array_arg(),
         length(voxels),
-        length(x.pitch / wide),
+        length(x.pitch / vector_len),
         factor,
-        by.first,
-        by.second,
-        length(channels / wide),
-        by.kind,
+        activation.first,
+        activation.second,
+        length(channels / vector_len),
+        activation.kind,
         dtype.into(),
     );
     y
 }
 
+/// Adds two arrays, each multiplied by the only element of its share.
 #[cube(launch)]
 fn add_shares(
     a: &Array<f32>,
@@ -191,7 +193,7 @@ fn add_shares(
     y[at] = a[at] * a_share[0] + b[at] * b_share[0];
 }
 
-/// Returns the sum of two arrays of f32 of this form, each times the number in another array, with one launch.
+/// Returns `a · a_share + b · b_share` for two arrays of f32 of this form and shares of one element each, with one launch.
 pub(super) fn blend<R: CubeRuntime>([a, a_share, b, b_share]: [CubeTensor<R>; 4], form: [usize; 5]) -> CubeTensor<R> {
     let count = form.iter().product();
     let y = empty(&a, form, DType::F32);
@@ -210,6 +212,7 @@ pub(super) fn blend<R: CubeRuntime>([a, a_share, b, b_share]: [CubeTensor<R>; 4]
     y
 }
 
+/// Converts each element to another type, into an array without gaps between voxels.
 #[cube(launch)]
 fn convert<FX: Float, FY: Float>(
     x: &Array<FX>,
@@ -226,7 +229,7 @@ fn convert<FX: Float, FY: Float>(
     y[unit as usize] = FY::cast_from(x[(unit / channels * pitch + unit % channels) as usize]);
 }
 
-/// Converts the elements to another type of floats, with one launch.
+/// Converts the elements to another float type, with one launch.
 pub(super) fn converted<R: CubeRuntime>(x: Dense<R>, to: DType) -> CubeTensor<R> {
     let count = x.form.iter().product();
     let types = [x.tensor.dtype.into(), to.into()];
@@ -246,7 +249,7 @@ pub(super) fn converted<R: CubeRuntime>(x: Dense<R>, to: DType) -> CubeTensor<R>
     y
 }
 
-/// Returns the numbers of a tensor without gaps in 32 bits as an array; converting them takes a launch.
+/// Returns the elements of a dense tensor as a flat array of f32, converted with one launch if they have another type.
 pub(super) fn wide_array<R: CubeRuntime>(tensor: CubeTensor<R>) -> CubeTensor<R> {
     if tensor.dtype == DType::F32 {
         return flat_view(tensor);

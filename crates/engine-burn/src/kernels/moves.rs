@@ -38,24 +38,24 @@ fn join<FA: Float, FB: Float, FY: Float, N: Size>(
 /// of type `to`.
 pub(super) fn concatenate<R: CubeRuntime>(a: Dense<R>, b: Dense<R>, to: DType) -> CubeTensor<R> {
     let ([samples, depth, height, width, channels_a], channels_b) = (a.form, b.form[4]);
-    let wide = vector(&a, channels_a).min(vector(&b, channels_b));
+    let vector_len = vector(&a, channels_a).min(vector(&b, channels_b));
     let y = empty(&a.tensor, [samples, depth, height, width, channels_a + channels_b], to);
     let types = [a.tensor.dtype.into(), b.tensor.dtype.into(), to.into()];
     let voxels = a.voxels();
-    let (client, cubes, dim) = per_element(&a.tensor, voxels * ((channels_a + channels_b) / wide));
+    let (client, cubes, dim) = per_element(&a.tensor, voxels * ((channels_a + channels_b) / vector_len));
     join::launch::<R>(
         &client,
         cubes,
         dim,
-        wide,
+        vector_len,
         a.tensor.into_array_arg(),
         b.tensor.into_array_arg(),
         y.clone().into_array_arg(),
         length(voxels),
-        length(a.pitch / wide),
-        length(b.pitch / wide),
-        length(channels_a / wide),
-        length(channels_b / wide),
+        length(a.pitch / vector_len),
+        length(b.pitch / vector_len),
+        length(channels_a / vector_len),
+        length(channels_b / vector_len),
         types,
     );
     y
@@ -138,25 +138,26 @@ pub(super) fn pool<R: CubeRuntime>(
     to: DType,
 ) -> CubeTensor<R> {
     let [samples, depth, height, width, channels] = x.form;
-    let wide = vector(&x, channels);
+    let vector_len = vector(&x, channels);
     let y = empty(&x.tensor, [samples, lengths[0], lengths[1], lengths[2], channels], to);
     let types = [x.tensor.dtype.into(), to.into()];
     let padding = by.padding.map(|zeros| zeros as isize);
     let reach = Reach { kernel: by.kernel, stride: by.stride, padding, dilation: by.dilation };
-    let (client, cubes, dim) = per_element(&x.tensor, samples * lengths.iter().product::<usize>() * (channels / wide));
+    let (client, cubes, dim) =
+        per_element(&x.tensor, samples * lengths.iter().product::<usize>() * (channels / vector_len));
     pool_windows::launch::<R>(
         &client,
         cubes,
         dim,
-        wide,
+        vector_len,
         x.tensor.into_array_arg(),
         y.clone().into_array_arg(),
         length(samples),
         lengths_zyx([depth, height, width]),
-        length(x.pitch / wide),
+        length(x.pitch / vector_len),
         lengths_zyx(lengths),
         factor,
-        length(channels / wide),
+        length(channels / vector_len),
         by.max,
         reach,
         types,
@@ -190,22 +191,22 @@ fn repeat_voxels<FX: Float, FY: Float, N: Size>(
 /// Repeats each voxel this many times along Z, Y, X, with one launch, to elements of type `to`.
 pub(super) fn repeat<R: CubeRuntime>(x: Dense<R>, factors: [usize; 3], to: DType) -> CubeTensor<R> {
     let [samples, depth, height, width, channels] = x.form;
-    let wide = vector(&x, channels);
+    let vector_len = vector(&x, channels);
     let form = [samples, depth * factors[0], height * factors[1], width * factors[2], channels];
     let y = empty(&x.tensor, form, to);
     let types = [x.tensor.dtype.into(), to.into()];
-    let (client, cubes, dim) = per_element(&x.tensor, form.iter().product::<usize>() / wide);
+    let (client, cubes, dim) = per_element(&x.tensor, form.iter().product::<usize>() / vector_len);
     repeat_voxels::launch::<R>(
         &client,
         cubes,
         dim,
-        wide,
+        vector_len,
         x.tensor.into_array_arg(),
         y.clone().into_array_arg(),
         length(samples),
         lengths_zyx([depth, height, width]),
-        length(x.pitch / wide),
-        length(channels / wide),
+        length(x.pitch / vector_len),
+        length(channels / vector_len),
         factors,
         types,
     );

@@ -14,7 +14,7 @@ use cubecl::prelude::*;
 pub(super) const FOLD_UNITS: u32 = 64;
 /// Number of voxels that a unit adds up if there are enough of them.
 const VOXELS_PER_UNIT: usize = 256;
-/// Largest number of partial sums of a channel.
+/// Maximum number of partial sums of a channel.
 const MAX_PARTS: usize = 1024;
 
 /// Adds up a part of each channel: every unit reads one vector of channels of every `parts`-th voxel. Numbers are taken
@@ -225,23 +225,23 @@ fn fold_channels<R: CubeRuntime>(
     statistics: [usize; 2],
 ) -> CubeTensor<R> {
     let [samples, depth, height, width, channels] = x.form;
-    let (voxels, wide) = (depth * height * width, vector(x, channels));
+    let (voxels, vector_len) = (depth * height * width, vector(x, channels));
     let parts = part_count(voxels);
     let dtype = x.tensor.dtype.into();
     let sums = empty(&x.tensor, [samples, parts, 2, 1, channels], DType::F32);
-    let (client, cubes, dim) = per_element(&x.tensor, samples * parts * (channels / wide));
+    let (client, cubes, dim) = per_element(&x.tensor, samples * parts * (channels / vector_len));
     add_up::launch::<R>(
         &client,
         cubes,
         dim,
-        wide,
+        vector_len,
         x.tensor.clone().into_array_arg(),
         sums.clone().into_array_arg(),
         length(samples),
         length(voxels),
-        length(x.pitch / wide),
+        length(x.pitch / vector_len),
         length(parts),
-        length(channels / wide),
+        length(channels / vector_len),
         dtype,
     );
     let [mean_at, variance_at] = statistics;
@@ -282,10 +282,11 @@ pub(super) fn scaled<F: Float, N: Size>(
     step: u32,
     #[comptime] vectors: u32,
 ) -> Vector<f32, N> {
-    let by = at.voxel / voxels * step + at.channel;
-    read_vector::<F, N>(x, at, pitch) * coefficients[by as usize] + coefficients[(by + vectors) as usize]
+    let first = at.voxel / voxels * step + at.channel;
+    read_vector::<F, N>(x, at, pitch) * coefficients[first as usize] + coefficients[(first + vectors) as usize]
 }
 
+/// Applies coefficients and an activation to a tensor.
 #[cube(launch)]
 fn scale_one<FX: Float, FY: Float, N: Size>(
     x: &Array<Vector<FX, N>>,
@@ -310,6 +311,7 @@ fn scale_one<FX: Float, FY: Float, N: Size>(
     y[unit as usize] = Vector::<FY, N>::cast_from(curve::<N>(value, first, second, kind));
 }
 
+/// Applies coefficients to two tensors, adds them, and applies an activation.
 #[cube(launch)]
 fn scale_two<FX: Float, FO: Float, FY: Float, N: Size>(
     x: &Array<Vector<FX, N>>,
@@ -349,29 +351,34 @@ pub(super) struct Term<R: CubeRuntime> {
 
 impl<R: CubeRuntime> Term<R> {
     /// Returns the distance between the coefficients of two samples, in vectors of this length.
-    fn step(&self, wide: usize) -> u32 {
+    fn step(&self, vector_len: usize) -> u32 {
         let rows = self.coefficients.meta.shape().num_elements();
         let channels = self.x.form[4];
-        if rows == 2 * channels && self.x.form[0] > 1 { 0 } else { length(2 * channels / wide) }
+        if rows == 2 * channels && self.x.form[0] > 1 { 0 } else { length(2 * channels / vector_len) }
     }
 }
 
 /// Applies the coefficients to one or two tensors of the same form, adds them, and applies the activation, with one
 /// launch. The result has elements of type `to`.
-pub(super) fn scale<R: CubeRuntime>(term: Term<R>, more: Option<Term<R>>, by: Curve, to: DType) -> CubeTensor<R> {
+pub(super) fn scale<R: CubeRuntime>(
+    term: Term<R>,
+    more: Option<Term<R>>,
+    activation: Curve,
+    to: DType,
+) -> CubeTensor<R> {
     let [samples, depth, height, width, channels] = term.x.form;
-    let wide = more.as_ref().map_or(4, |m| vector(&m.x, channels)).min(vector(&term.x, channels));
-    let (voxels, vectors) = (depth * height * width, channels / wide);
+    let vector_len = more.as_ref().map_or(4, |m| vector(&m.x, channels)).min(vector(&term.x, channels));
+    let (voxels, vectors) = (depth * height * width, channels / vector_len);
     let y = empty(&term.x.tensor, term.x.form, to);
     let (client, cubes, dim) = per_element(&term.x.tensor, samples * voxels * vectors);
     let dtype = term.x.tensor.dtype.into();
-    let (step, pitch) = (term.step(wide), length(term.x.pitch / wide));
+    let (step, pitch) = (term.step(vector_len), length(term.x.pitch / vector_len));
     match more {
         None => scale_one::launch::<R>(
             &client,
             cubes,
             dim,
-            wide,
+            vector_len,
             term.x.tensor.into_array_arg(),
             term.coefficients.into_array_arg(),
             y.clone().into_array_arg(),
@@ -379,20 +386,20 @@ pub(super) fn scale<R: CubeRuntime>(term: Term<R>, more: Option<Term<R>>, by: Cu
             length(voxels),
             pitch,
             step,
-            by.first,
-            by.second,
+            activation.first,
+            activation.second,
             length(vectors),
-            by.kind,
+            activation.kind,
             [dtype, to.into()],
         ),
         Some(more) => {
             let types = [dtype, more.x.tensor.dtype.into(), to.into()];
-            let (other_step, other_pitch) = (more.step(wide), length(more.x.pitch / wide));
+            let (other_step, other_pitch) = (more.step(vector_len), length(more.x.pitch / vector_len));
             scale_two::launch::<R>(
                 &client,
                 cubes,
                 dim,
-                wide,
+                vector_len,
                 term.x.tensor.into_array_arg(),
                 term.coefficients.into_array_arg(),
                 more.x.tensor.into_array_arg(),
@@ -404,10 +411,10 @@ pub(super) fn scale<R: CubeRuntime>(term: Term<R>, more: Option<Term<R>>, by: Cu
                 step,
                 other_pitch,
                 other_step,
-                by.first,
-                by.second,
+                activation.first,
+                activation.second,
                 length(vectors),
-                by.kind,
+                activation.kind,
                 types,
             );
         }

@@ -54,7 +54,7 @@ pub(super) fn normalize<R: CubeRuntime>(
     scale: CubeTensor<R>,
     bias: CubeTensor<R>,
     (over, epsilon): (NormScope, f32),
-    by: Option<Curve>,
+    activation: Option<Curve>,
 ) -> Option<Normalized<R>> {
     let (form, dtype) = (x.form, x.tensor.dtype);
     let (x, groups) = as_samples(x, over);
@@ -65,9 +65,9 @@ pub(super) fn normalize<R: CubeRuntime>(
             (found, Some([mean, variance]))
         }
     };
-    let (y, activated) = match by {
-        Some(by) => {
-            let (y, activated) = scale_and_activate(x, coefficients, by);
+    let (y, activated) = match activation {
+        Some(activation) => {
+            let (y, activated) = scale_and_activate(x, coefficients, activation);
             (y, Some(reshaped(activated, form)))
         }
         None => (norm::scale(Term { x, coefficients }, None, Curve::IDENTITY, dtype), None),
@@ -106,11 +106,11 @@ fn scale_both<F: Float, N: Size>(
 fn scale_and_activate<R: CubeRuntime>(
     x: Dense<R>,
     coefficients: CubeTensor<R>,
-    by: Curve,
+    activation: Curve,
 ) -> (CubeTensor<R>, CubeTensor<R>) {
     let [samples, depth, height, width, channels] = x.form;
-    let wide = vector(&x, channels);
-    let (voxels, vectors) = (depth * height * width, channels / wide);
+    let vector_len = vector(&x, channels);
+    let (voxels, vectors) = (depth * height * width, channels / vector_len);
     let dtype = x.tensor.dtype;
     let (y, activated) = (empty(&x.tensor, x.form, dtype), empty(&x.tensor, x.form, dtype));
     let (client, cubes, dim) = per_element(&x.tensor, samples * voxels * vectors);
@@ -118,19 +118,19 @@ fn scale_and_activate<R: CubeRuntime>(
         &client,
         cubes,
         dim,
-        wide,
+        vector_len,
         x.tensor.into_array_arg(),
         coefficients.into_array_arg(),
         y.clone().into_array_arg(),
         activated.clone().into_array_arg(),
         length(samples * voxels),
         length(voxels),
-        length(x.pitch / wide),
+        length(x.pitch / vector_len),
         length(2 * vectors),
-        by.first,
-        by.second,
+        activation.first,
+        activation.second,
         length(vectors),
-        by.kind,
+        activation.kind,
         dtype.into(),
     );
     (y, activated)
@@ -399,16 +399,16 @@ fn apply<FX: Float, FG: Float, N: Size>(
     if at.voxel >= count {
         terminate!();
     }
-    let by = at.voxel / voxels * (4 * vectors) + at.channel;
-    let away = read_vector::<FX, N>(x, &at, pitch) - coefficients[(by + vectors) as usize];
+    let first = at.voxel / voxels * (4 * vectors) + at.channel;
+    let away = read_vector::<FX, N>(x, &at, pitch) - coefficients[(first + vectors) as usize];
     let mut gradient = read_vector::<FG, N>(dy, &at, dy_pitch);
     if comptime!(is_activated) {
         let result = read_vector::<FG, N>(y, &at, y_pitch);
         gradient *= slope_at::<N>(result, slope);
     }
-    let value = gradient * coefficients[by as usize]
-        + away * coefficients[(by + 2 * vectors) as usize]
-        + coefficients[(by + 3 * vectors) as usize];
+    let value = gradient * coefficients[first as usize]
+        + away * coefficients[(first + 2 * vectors) as usize]
+        + coefficients[(first + 3 * vectors) as usize];
     dx[unit as usize] = Vector::<FX, N>::cast_from(value);
 }
 
@@ -464,28 +464,28 @@ pub(super) fn gradients<R: CubeRuntime>(
     let (x, groups) = as_samples(x, over);
     let upstream = Upstream::new(dy, activation, over);
     let [samples, depth, height, width, channels] = x.form;
-    let wide = vector(&x, channels).min(upstream.vector(channels));
+    let vector_len = vector(&x, channels).min(upstream.vector(channels));
     let voxels = depth * height * width;
     let parts = part_count(voxels);
     let sums = empty(&x.tensor, [samples, parts, 4, 1, channels], DType::F32);
-    let (client, cubes, dim) = per_element(&x.tensor, samples * parts * (channels / wide));
+    let (client, cubes, dim) = per_element(&x.tensor, samples * parts * (channels / vector_len));
     add_up::launch::<R>(
         &client,
         cubes,
         dim,
-        wide,
+        vector_len,
         x.tensor.clone().into_array_arg(),
         upstream.dy.tensor.clone().into_array_arg(),
         upstream.y.tensor.clone().into_array_arg(),
         sums.clone().into_array_arg(),
         length(samples),
         length(voxels),
-        length(x.pitch / wide),
-        length(upstream.dy.pitch / wide),
-        length(upstream.y.pitch / wide),
+        length(x.pitch / vector_len),
+        length(upstream.dy.pitch / vector_len),
+        length(upstream.y.pitch / vector_len),
         length(parts),
         upstream.slope,
-        length(channels / wide),
+        length(channels / vector_len),
         upstream.is_activated,
         [x.tensor.dtype.into(), upstream.dy.tensor.dtype.into()],
     );
@@ -514,19 +514,19 @@ pub(super) fn gradients<R: CubeRuntime>(
     );
     let row = |start: usize| memory::part(&found, start, [channels, 1, 1, 1, 1]);
     let (d_scale, d_bias) = (row(0)?, row(bias_at)?);
-    let dx = to_x.then(|| reshaped(apply_coefficients(x, upstream, coefficients, wide), form));
+    let dx = to_x.then(|| reshaped(apply_coefficients(x, upstream, coefficients, vector_len), form));
     Some(Gradients { x: dx, scale: d_scale, bias: d_bias })
 }
 
-/// Returns the gradient of `x` from the coefficients of each sample, with one launch that reads `wide` channels at once.
+/// Returns the gradient of `x` from the coefficients of each sample, with one launch that reads `vector_len` channels at once.
 fn apply_coefficients<R: CubeRuntime>(
     x: Dense<R>,
     upstream: Upstream<R>,
     coefficients: CubeTensor<R>,
-    wide: usize,
+    vector_len: usize,
 ) -> CubeTensor<R> {
     let [samples, depth, height, width, channels] = x.form;
-    let (voxels, vectors) = (depth * height * width, channels / wide);
+    let (voxels, vectors) = (depth * height * width, channels / vector_len);
     let Upstream { dy, y, slope, is_activated } = upstream;
     let types = [x.tensor.dtype.into(), dy.tensor.dtype.into()];
     let dx = empty(&x.tensor, x.form, x.tensor.dtype);
@@ -535,7 +535,7 @@ fn apply_coefficients<R: CubeRuntime>(
         &client,
         cubes,
         dim,
-        wide,
+        vector_len,
         x.tensor.into_array_arg(),
         dy.tensor.into_array_arg(),
         y.tensor.into_array_arg(),
@@ -543,9 +543,9 @@ fn apply_coefficients<R: CubeRuntime>(
         dx.clone().into_array_arg(),
         length(samples * voxels),
         length(voxels),
-        length(x.pitch / wide),
-        length(dy.pitch / wide),
-        length(y.pitch / wide),
+        length(x.pitch / vector_len),
+        length(dy.pitch / vector_len),
+        length(y.pitch / vector_len),
         slope,
         length(vectors),
         is_activated,

@@ -122,17 +122,21 @@ pub(super) struct Update<R: CubeRuntime> {
     pub second: Option<CubeTensor<R>>,
 }
 
-/// Returns how a moment with this β is updated. The logarithm of 0 is a large negative number, because shader languages have
-/// no infinite ones.
+/// Returns how a moment with this β is updated. ln 0 is replaced by a large negative number, because shader languages have no
+/// infinite literals.
 fn moment<R: CubeRuntime>(beta: f32) -> MomentLaunch<R> {
     let log = f64::from(beta.max(0.0)).ln().max(-1e30) as f32;
     MomentLaunch::new(beta, (1.0 - f64::from(beta)) as f32, log)
 }
 
-/// Updates parameters, with one launch. Returns parameters, first moments and second moments (if there are some), of this form,
-/// which share memory.
-pub(super) fn update<R: CubeRuntime>(of: Update<R>, by: Optimizer, form: [usize; 5]) -> Option<Vec<CubeTensor<R>>> {
-    let (rule, first, second, epsilon, decay) = match by {
+/// Updates parameters, with one launch. Returns the new parameters, first moments and, if the optimizer has them, second
+/// moments, all of this form, which share memory.
+pub(super) fn update<R: CubeRuntime>(
+    inputs: Update<R>,
+    optimizer: Optimizer,
+    form: [usize; 5],
+) -> Option<Vec<CubeTensor<R>>> {
+    let (rule, first, second, epsilon, decay) = match optimizer {
         Optimizer::AdamW { beta1, beta2, epsilon, weight_decay } => {
             (Rule::AdamW, moment::<R>(beta1), moment::<R>(beta2), epsilon, weight_decay)
         }
@@ -141,26 +145,27 @@ pub(super) fn update<R: CubeRuntime>(of: Update<R>, by: Optimizer, form: [usize;
         }
         Optimizer::Sgd { momentum, nesterov, weight_decay } => {
             let first = MomentLaunch::<R>::new(momentum, 1.0, 0.0);
-            // It has no second moment.
+            // The kernel does not read the second moment.
             let second = MomentLaunch::<R>::new(0.0, 0.0, 0.0);
             (Rule::Sgd { nesterov }, first, second, 0.0, weight_decay)
         }
     };
     let count: usize = form.iter().product();
     let distance = count.next_multiple_of(ALIGNMENT);
-    let starts: Vec<usize> = (0..if by.has_second_moment() { 3 } else { 2 }).map(|i| i * distance).collect();
-    let y = empty(&of.parameters, [starts.last()? + count, 1, 1, 1, 1], DType::F32);
-    let (client, cubes, dim) = per_element(&of.parameters, count);
+    let outputs = if optimizer.has_second_moment() { 3 } else { 2 };
+    let starts: Vec<usize> = (0..outputs).map(|i| i * distance).collect();
+    let y = empty(&inputs.parameters, [starts.last()? + count, 1, 1, 1, 1], DType::F32);
+    let (client, cubes, dim) = per_element(&inputs.parameters, count);
     step::launch::<R>(
         &client,
         cubes,
         dim,
-        of.hyper.into_array_arg(),
-        of.norm.into_array_arg(),
-        of.parameters.into_array_arg(),
-        of.gradients.into_array_arg(),
-        of.first.clone().into_array_arg(),
-        of.second.unwrap_or(of.first).into_array_arg(),
+        inputs.hyper.into_array_arg(),
+        inputs.norm.into_array_arg(),
+        inputs.parameters.into_array_arg(),
+        inputs.gradients.into_array_arg(),
+        inputs.first.clone().into_array_arg(),
+        inputs.second.unwrap_or(inputs.first).into_array_arg(),
         y.clone().into_array_arg(),
         length(count),
         length(distance),

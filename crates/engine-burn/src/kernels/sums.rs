@@ -68,21 +68,21 @@ fn fold_channels<F: Float>(
 /// Returns the sum of each channel over samples and space in the type of `x` (axes C, 1, 1, 1, 1), with two launches.
 pub(super) fn channel_sums<R: CubeRuntime>(x: Dense<R>) -> CubeTensor<R> {
     let channels = x.form[4];
-    let (voxels, wide, dtype) = (x.voxels(), vector(&x, channels), x.tensor.dtype);
+    let (voxels, vector_len, dtype) = (x.voxels(), vector(&x, channels), x.tensor.dtype);
     let parts = part_count(voxels);
     let sums = empty(&x.tensor, [parts, channels, 1, 1, 1], DType::F32);
-    let (client, cubes, dim) = per_element(&x.tensor, parts * (channels / wide));
+    let (client, cubes, dim) = per_element(&x.tensor, parts * (channels / vector_len));
     add_channels::launch::<R>(
         &client,
         cubes,
         dim,
-        wide,
+        vector_len,
         x.tensor.into_array_arg(),
         sums.clone().into_array_arg(),
         length(voxels),
-        length(x.pitch / wide),
+        length(x.pitch / vector_len),
         length(parts),
-        length(channels / wide),
+        length(channels / vector_len),
         dtype.into(),
     );
     let y = empty(&sums, [channels, 1, 1, 1, 1], dtype);
