@@ -52,16 +52,23 @@ pub struct FakeQuantized {
     biases: Vec<ScaledBias>,
 }
 
-/// Scales, axis, zero point, and smallest and largest level relative to the zero point of a quantize or dequantize
-/// node.
+/// Constants of a quantize or dequantize node.
 struct Parameters {
+    /// Size of a quantization step: one for all values, or one for each position along `axis`.
     scales: Vec<f32>,
     axis: usize,
     zero: f64,
+    /// Smallest level relative to the zero point.
     low: f64,
+    /// Largest level relative to the zero point.
     high: f64,
 }
 
+/// Returns the constants of a quantize or dequantize node, whose tensor has `rank` axes and whose integers have the type
+/// `bytes`.
+///
+/// # Errors
+/// [`GraphError::Unsupported`] if they are computed at run time, differ between blocks, or do not describe 8 bits.
 fn parameters(graph: &Graph, node: &Node, rank: usize, bytes: ElementType) -> Result<Parameters> {
     let unsupported = |what: &str| GraphError::unsupported(format!("training of \"{}\", {what}", node.name));
     let (axis, block) = match node.op {
@@ -131,15 +138,15 @@ pub(crate) fn dequantize_activations(graph: &mut Graph) {
 /// Returns the initial value of a weight, in steps: the float from which it was quantized if that is known, otherwise
 /// the int8 value.
 fn initial_steps(bytes: &Tensor, name: &str, p: &Parameters, floats: &Graph) -> Vec<f32> {
-    let own = name.strip_suffix("_quantized").and_then(|n| floats.find(n)).and_then(|id| floats.constant(id));
-    let own = own.filter(|t| t.shape() == bytes.shape()).map(|t| t.to_f64_vec()).unwrap_or_default();
+    let float = name.strip_suffix("_quantized").and_then(|n| floats.find(n)).and_then(|id| floats.constant(id));
+    let float = float.filter(|t| t.shape() == bytes.shape()).map(|t| t.to_f64_vec()).unwrap_or_default();
     let inner = bytes.shape().iter().skip(p.axis + 1).product::<usize>().max(1);
     let step = |(at, byte): (usize, f64)| {
         let stored = byte - p.zero;
         let scale = p.scales.get(at / inner % p.scales.len().max(1)).copied().unwrap_or(1.0);
         // If the float does not match the int8 value (shifted, or from another network with the same names), the int8
         // value is used.
-        let before = own.get(at).map(|v| v / f64::from(scale)).filter(|v| (v - stored).abs() <= 0.5001);
+        let before = float.get(at).map(|v| v / f64::from(scale)).filter(|v| (v - stored).abs() <= 0.5001);
         before.unwrap_or(stored) as f32
     };
     bytes.to_f64_vec().into_iter().enumerate().map(step).collect()
@@ -149,7 +156,7 @@ fn initial_steps(bytes: &Tensor, name: &str, p: &Parameters, floats: &Graph) -> 
 /// weights before rounding.
 ///
 /// # Errors
-/// [`GraphError::UnsupportedOp`] if ranges are determined at run time, scales are per block, or 8-bit values are used
+/// [`GraphError::Unsupported`] if ranges are determined at run time, scales are per block, or 8-bit values are used
 /// other than by dequantizing them.
 pub fn fake_quantized(model: &Graph, floats: &Graph) -> Result<FakeQuantized> {
     let mut graph = model.clone();
@@ -204,12 +211,11 @@ pub fn fake_quantized(model: &Graph, floats: &Graph) -> Result<FakeQuantized> {
             continue;
         }
         let producer = producers.get(&q).and_then(|i| nodes.get(*i));
-        let Some(Node { op: Op::QuantizeLinear { to, .. }, .. }) = producer else {
+        let Some((producer, Op::QuantizeLinear { to, .. })) = producer.map(|producer| (producer, &producer.op)) else {
             let what = format!("\"{}\", which dequantizes a value not quantized with a fixed scale", node.name);
             return Err(GraphError::unsupported(format!("training of {what}")));
         };
-        let (Some(producer), to) = (producer, *to) else { continue };
-        let (before, after) = (parameters(&graph, producer, rank, to)?, parameters(&graph, node, rank, to)?);
+        let (before, after) = (parameters(&graph, producer, rank, *to)?, parameters(&graph, node, rank, *to)?);
         if before.scales != after.scales || before.zero != after.zero {
             return Err(GraphError::unsupported(format!(
                 "training of \"{}\", whose scale differs from that of its quantize node",

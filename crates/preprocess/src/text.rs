@@ -18,9 +18,12 @@ const STEPS: [(&str, &str); 11] = [
     ("crop", "z, y or x (such as 10-50, without the last index)"),
 ];
 
-/// Percentiles that contrast is stretched to unless others are given.
+/// Default percentiles that become 0 and 1 when contrast is stretched or slices are normalized.
 const LOW: f64 = 1.0;
 const HIGH: f64 = 99.8;
+
+/// Number of characters of an unknown step's name that the message shows.
+const MAX_SHOWN_CHARS: usize = 60;
 
 /// Parses a list of steps separated by commas.
 ///
@@ -42,10 +45,12 @@ struct Parameters<'a> {
 }
 
 impl<'a> Parameters<'a> {
+    /// Returns the error that the step's parameters are invalid, with those that are expected.
     fn refuse(&self, problem: String) -> PreprocessError {
         PreprocessError::parameter(self.step, problem, self.expected)
     }
 
+    /// Removes a parameter, and returns its text; `None` if it is not given.
     fn take(&mut self, name: &str) -> Option<&'a str> {
         let at = self.rest.iter().position(|(key, _)| *key == name)?;
         Some(self.rest.remove(at).1)
@@ -63,12 +68,14 @@ impl<'a> Parameters<'a> {
         self.take(name).map_or(Ok(default), |text| self.number(name, text))
     }
 
+    /// Reads one length, such as `1.5um` or `2 voxels`.
     fn length(&mut self, name: &str) -> Result<Length, PreprocessError> {
         let (number, is_um) = without_unit(self.require(name)?);
         let value = self.number(name, number)?;
         Ok(if is_um { Length::Um(value) } else { Length::Voxels(value) })
     }
 
+    /// Reads one length for all axes, or three along Z, Y, X, such as `0/1/1um`.
     fn lengths(&mut self, name: &str) -> Result<Lengths, PreprocessError> {
         let text = self.require(name)?;
         let (numbers, is_um) = without_unit(text);
@@ -81,6 +88,7 @@ impl<'a> Parameters<'a> {
         Ok(if is_um { Lengths::Um(zyx) } else { Lengths::Voxels(zyx) })
     }
 
+    /// Reads a range `A-B` of indices, without `B`; `None` if it is not given.
     fn range(&mut self, name: &str) -> Result<Option<[usize; 2]>, PreprocessError> {
         let Some(text) = self.take(name) else { return Ok(None) };
         let bounds: Option<[usize; 2]> =
@@ -88,6 +96,7 @@ impl<'a> Parameters<'a> {
         bounds.map(Some).ok_or_else(|| self.refuse(format!("{name}={text} is not a range")))
     }
 
+    /// Refuses parameters that were not read: those that the step does not have, and repeated ones.
     fn finish(&self) -> Result<(), PreprocessError> {
         match self.rest.first() {
             None => Ok(()),
@@ -114,10 +123,12 @@ impl FromStr for PreprocessStep {
     fn from_str(text: &str) -> Result<Self, PreprocessError> {
         let mut parts = text.trim().split(':');
         let name = parts.next().unwrap_or_default().trim();
-        let Some((step, expected)) = STEPS.iter().copied().find(|(known, _)| *known == name) else {
+        let unknown = || {
             let expected = STEPS.map(|(known, _)| known).join(", ");
-            return Err(PreprocessError::UnknownStep { name: name.chars().take(60).collect(), expected });
+            PreprocessError::UnknownStep { name: name.chars().take(MAX_SHOWN_CHARS).collect(), expected }
         };
+        let known = STEPS.into_iter().find(|(known, _)| *known == name);
+        let (step, expected) = known.ok_or_else(unknown)?;
         let mut parameters = Parameters { step, expected, rest: Vec::new() };
         for part in parts {
             let Some((key, value)) = part.split_once('=') else {
@@ -165,7 +176,8 @@ impl FromStr for PreprocessStep {
                     values.try_into().map_err(|_| p.refuse(format!("matrix has {count} numbers")))?;
                 Self::Affine { matrix }
             }
-            _ => Self::Crop { z: p.range("z")?, y: p.range("y")?, x: p.range("x")? },
+            "crop" => Self::Crop { z: p.range("z")?, y: p.range("y")?, x: p.range("x")? },
+            _ => return Err(unknown()),
         };
         parameters.finish()?;
         parsed.check()?;

@@ -142,7 +142,7 @@ pub(super) fn scalar<B: Backend>(x: Image<B>, op: BinaryOp, value: f32, reversed
 }
 
 /// Reduces runs of neighboring axes one after the other: each of `runs` gives the number of elements before the axes, of the axes
-/// and after them. Returns the results as one axis (axes L, 1, 1, 1, 1); `None` for kinds that Burn does not have.
+/// and after them. If there are any, the results are one axis (axes L, 1, 1, 1, 1). `None` for kinds that Burn does not have.
 pub(super) fn reduce<B: Backend>(x: Image<B>, kind: ReduceOp, runs: &[[usize; 3]]) -> Option<Image<B>> {
     if is_half(&x) {
         // Long sums need the range and precision of 32 bits.
