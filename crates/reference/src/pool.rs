@@ -19,7 +19,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
                 .chunks(each)
                 .map(|c| {
                     if max {
-                        c.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+                        c.iter().copied().fold(f64::NEG_INFINITY, greater)
                     } else {
                         c.iter().sum::<f64>() / each as f64
                     }
@@ -28,6 +28,11 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
             Ok(vec![Tensor::new(call.shape(0)?, results)?.cast(x.dtype())])
         }
     }
+}
+
+/// Returns the greater number; NaN if one of them is NaN, which `f64::max` ignores.
+fn greater(a: f64, b: f64) -> f64 {
+    if b > a || b.is_nan() { b } else { a }
 }
 
 /// Visits the input positions (flat, within one channel) of each window.
@@ -93,7 +98,8 @@ fn max_pool<T: Scalar>(a: &PoolAttrs, x: &[T], input: &[usize], output: &[usize]
             let mut best: Option<(T, i64)> = None;
             windows.visit(index % per_out, |position| {
                 let value = x[channel + flat(position, spatial_in)];
-                if best.is_none_or(|(b, _)| value > b) {
+                // Like `greater`, for any type.
+                if best.is_none_or(|(b, _)| value > b || value.partial_cmp(&value).is_none()) {
                     let at = if a.column_major_indices {
                         position.iter().zip(spatial_in).rev().fold(0, |f, (p, n)| f * n + p)
                     } else {
@@ -132,4 +138,33 @@ fn average(a: &PoolAttrs, x: &Tensor, output: &[usize]) -> Result<Tensor> {
         _ => go::<f32>(a, typed(x)?, x.shape(), output),
     };
     Tensor::from_data(output, data)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use cytoscope_graph::Padding;
+
+    #[test]
+    fn the_maximum_of_a_window_with_nan_is_nan() {
+        let pool = Op::MaxPool(PoolAttrs {
+            kernel: vec![1, 3],
+            strides: vec![1, 3],
+            dilations: vec![1, 1],
+            padding: Padding::none(2),
+            ceil_mode: false,
+            count_include_pad: false,
+            column_major_indices: false,
+        });
+        for at in 0..3 {
+            let mut values = vec![1.0f32; 3];
+            values[at] = f32::NAN;
+            let x = Tensor::new([1, 1, 1, 3], values).unwrap();
+            for op in [&pool, &Op::GlobalMaxPool] {
+                let found = crate::eval(op, &[Some(&x)], 1).unwrap();
+                assert!(found[0].to_f64_vec()[0].is_nan(), "{op:?} of NaN at {at}: {found:?}");
+            }
+        }
+    }
 }

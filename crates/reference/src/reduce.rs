@@ -161,7 +161,13 @@ fn reduce_floats(kind: ReduceOp, x: &Tensor, inner: &[usize], starts: &[usize]) 
         ReduceOp::LogSumExp => {
             let all: Vec<f64> = values.collect();
             let max = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            if max.is_finite() { max + all.iter().map(|v| (v - max).exp()).sum::<f64>().ln() } else { max }
+            if max.is_finite() {
+                max + all.iter().map(|v| (v - max).exp()).sum::<f64>().ln()
+            } else if all.iter().any(|v| v.is_nan()) {
+                f64::NAN
+            } else {
+                max
+            }
         }
         ReduceOp::SumSquare => values.map(|v| v * v).sum(),
         ReduceOp::Max => values.fold(f64::NEG_INFINITY, f64::max),
