@@ -39,11 +39,13 @@ pub(crate) fn each_slice(
     out
 }
 
-/// Maps `low` to 0 and `high` to 1; everything to 0 if they are equal or there are none.
+/// Maps `low` to 0 and `high` to 1; all finite values to 0 if they are equal. Values that are not finite stay so: a prediction
+/// replaces them, and warns.
 pub(crate) fn rescaled(value: f32, range: Option<[f64; 2]>) -> f32 {
     match range {
         Some([low, high]) if high > low => ((f64::from(value) - low) / (high - low)) as f32,
-        _ => 0.0,
+        _ if value.is_finite() => 0.0,
+        _ => value,
     }
 }
 
@@ -88,7 +90,7 @@ fn finite_range(values: &[f32]) -> Option<[f64; 2]> {
 }
 
 /// Contrast-limited adaptive histogram equalization of a slice with `tiles` tiles along both axes, to the range 0 to 1
-/// (Zuiderveld, Graphics Gems IV, 1994).
+/// (Zuiderveld, Graphics Gems IV, 1994). Values that are not finite stay as they are.
 pub(crate) fn equalized(slice: &[f32], shape_yx: [usize; 2], tiles: usize, clip: f64) -> Vec<f32> {
     let range = finite_range(slice);
     let bins: Vec<u8> = slice
@@ -113,6 +115,7 @@ pub(crate) fn equalized(slice: &[f32], shape_yx: [usize; 2], tiles: usize, clip:
             out.push(upper * (1.0 - down) + lower * down);
         }
     }
+    out.iter_mut().zip(slice).filter(|(_, source)| !source.is_finite()).for_each(|(v, source)| *v = *source);
     let range = finite_range(&out);
     out.iter_mut().for_each(|v| *v = rescaled(*v, range));
     out

@@ -51,6 +51,13 @@ fn taps(position: f64, extent: usize) -> Option<(usize, usize, f64)> {
     Some((below, (below + 1).min(last), inside - below as f64))
 }
 
+/// Interpolates between the values at two positions; `weight` is that of the second. A value with weight 0 is not read: it could
+/// be NaN.
+fn interpolated(value: impl Fn(usize) -> f64, [below, above]: [usize; 2], weight: f64) -> f64 {
+    let first = value(below);
+    if weight == 0.0 { first } else { first * (1.0 - weight) + value(above) * weight }
+}
+
 /// Returns the warped voxels of `bounds`. `input` holds the voxels that [`Affine::sources`] returns for them and for an input
 /// of this shape.
 pub(crate) fn affine(input: &Block, bounds: &BoxZyx, shape: [usize; 3], map: &Affine) -> Vec<f32> {
@@ -74,9 +81,9 @@ pub(crate) fn affine(input: &Block, bounds: &BoxZyx, shape: [usize; 3], map: &Af
             let [at_z, at_y, at_x] = map.position([z, y, bounds[2].start + k]);
             let found = taps(at_z, shape[0]).zip(taps(at_y, shape[1])).zip(taps(at_x, shape[2]));
             let Some((((z0, z1, wz), (y0, y1, wy)), (x0, x1, wx))) = found else { continue };
-            let along_x = |z: usize, y: usize| value(z, y, x0) * (1.0 - wx) + value(z, y, x1) * wx;
-            let along_y = |z: usize| along_x(z, y0) * (1.0 - wy) + along_x(z, y1) * wy;
-            *t = (along_y(z0) * (1.0 - wz) + along_y(z1) * wz) as f32;
+            let along_x = |z: usize, y: usize| interpolated(|x| value(z, y, x), [x0, x1], wx);
+            let along_y = |z: usize| interpolated(|y| along_x(z, y), [y0, y1], wy);
+            *t = interpolated(along_y, [z0, z1], wz) as f32;
         }
     });
     out

@@ -104,6 +104,32 @@ fn inverting_turns_the_darkest_voxel_into_the_brightest_of_the_whole_stack() {
     assert_eq!(twice, [2.0, 6.0, 0.0]);
 }
 
+#[test]
+fn nan_stays_where_it_is_in_every_step_that_computes_voxel_by_voxel() {
+    let (shape, at) = ([3, 9, 11], 11 * 9 + 4 * 11 + 5);
+    let mut values: Vec<f32> = (0..3 * 9 * 11).map(|i: i32| ((i * 7919) % 101) as f32).collect();
+    values[at] = f32::NAN;
+    // The last step moves the stack by two voxels along X, the one before by half a voxel along Y.
+    for (steps, expected) in [
+        ("clahe", vec![at]),
+        ("stretch", vec![at]),
+        ("normalize-slices", vec![at]),
+        ("invert", vec![at]),
+        ("rolling-ball:radius=3", vec![at]),
+        ("affine:matrix=1/0/0/0/0/1/0/0.5/0/0/1/0", vec![at - 11, at]),
+        ("affine:matrix=1/0/0/0/0/1/0/0/0/0/1/2", vec![at - 2]),
+    ] {
+        let (found, _) = whole(values.clone(), shape, &parse_steps(steps).unwrap());
+        let nan: Vec<usize> = (0..found.len()).filter(|i| found[*i].is_nan()).collect();
+        assert_eq!(nan, expected, "{steps}");
+    }
+    // Without a finite value, nothing becomes 0.
+    for steps in ["clahe", "stretch", "normalize-slices", "invert"] {
+        let (found, _) = whole(vec![f32::NAN; 99], [1, 9, 11], &parse_steps(steps).unwrap());
+        assert!(found.iter().all(|v| v.is_nan()), "{steps}: {found:?}");
+    }
+}
+
 /// scikit-image spreads what it clips off a histogram in whole counts, here it is spread equally: the tolerance is for
 /// that.
 #[test]
