@@ -60,20 +60,21 @@ pub(crate) fn list() -> Vec<Adapter> {
             ..wgpu::InstanceDescriptor::new_without_display_handle()
         });
         let found = block_on(instance.enumerate_adapters((*backend).into()));
-        name_all(found.iter().map(wgpu::Adapter::get_info).collect())
+        assign_devices(found.iter().map(wgpu::Adapter::get_info).collect())
     };
     let is_hardware = |adapter: &Adapter| adapter.device.is_some() && !adapter.is_software();
     first_with_hardware(INTERFACES.iter().map(api_adapters), is_hardware)
 }
 
-/// Assigns Burn's devices. Burn numbers the adapters of each kind separately and supports a single software renderer.
-fn name_all(infos: Vec<AdapterInfo>) -> Vec<Adapter> {
+/// Returns the adapters with Burn's devices. Burn numbers the adapters of each kind separately and supports a single software
+/// renderer.
+fn assign_devices(infos: Vec<AdapterInfo>) -> Vec<Adapter> {
     let (mut discrete, mut integrated, mut virtual_, mut software) = (0, 0, 0, 0);
     let next = |counter: &mut usize| {
         *counter += 1;
         *counter - 1
     };
-    let mut named = Vec::with_capacity(infos.len());
+    let mut adapters = Vec::with_capacity(infos.len());
     for info in infos {
         let device = match info.device_type {
             DeviceType::DiscreteGpu => Some(WgpuDevice::DiscreteGpu(next(&mut discrete))),
@@ -82,9 +83,9 @@ fn name_all(infos: Vec<AdapterInfo>) -> Vec<Adapter> {
             DeviceType::Cpu => (next(&mut software) == 0).then_some(WgpuDevice::Cpu),
             DeviceType::Other => None,
         };
-        named.push(Adapter { info, device });
+        adapters.push(Adapter { info, device });
     }
-    named
+    adapters
 }
 
 /// Returns the properties that distinguish one adapter from another.

@@ -41,29 +41,7 @@ fn import(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<ResizeAttrs> 
         other => return Err(node.unsupported(format!("mode \"{other}\""))),
     };
     if node.op_type == "Upsample" || node.opset < 11 {
-        // The first versions: scales only, positions divided by the scale and rounded down, or up where the length shrinks.
-        if node.op_type == "Upsample" && node.opset < 9 {
-            let scales = match node.attributes.get("scales") {
-                Some(AttributeValue::Floats(v)) => v.clone(),
-                _ => return Err(node.unsupported("no list of scales")),
-            };
-            let id = im.add_constant(&format!("{}_scales", node.name), Tensor::vector(scales))?;
-            node.inputs.truncate(1);
-            node.set_input(2, Some(id));
-        } else {
-            let scales = node.input(1);
-            node.inputs.truncate(1);
-            node.set_input(2, scales);
-        }
-        let value = im.info(node.input(2)).and_then(|info| info.value.as_ref());
-        // Scales that are not constant cannot be checked here; they are taken as enlarging, as in decoders.
-        let factors = value.map(|scales| scales.to_f64_vec()).unwrap_or_default();
-        let shrinks = mode == ResizeMode::Nearest && factors.iter().any(|factor| *factor < 1.0);
-        if shrinks && factors.iter().any(|factor| *factor > 1.0) {
-            return Err(node.unsupported("nearest-neighbor scales both above and below 1 before opset 11"));
-        }
-        let nearest = if shrinks { NearestMode::Ceil } else { NearestMode::Floor };
-        return Ok(ResizeAttrs { mode, nearest, ..ResizeAttrs::nearest() });
+        return import_by_scales(im, node, mode);
     }
     let coordinates = match node.attributes.text("coordinate_transformation_mode", "half_pixel")?.as_str() {
         "half_pixel" => CoordinateMode::HalfPixel,
@@ -107,6 +85,30 @@ fn import(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<ResizeAttrs> 
         axes: node.attributes.ints("axes")?,
         policy,
     })
+}
+
+/// Imports `Upsample`, and `Resize` before opset 11. Both have only scales: positions are divided by the scale and, for the nearest
+/// voxel, rounded down, or up where the length shrinks.
+fn import_by_scales(im: &mut Importer<'_>, node: &mut Pending<'_>, mode: ResizeMode) -> Result<ResizeAttrs> {
+    let scales = if node.op_type == "Upsample" && node.opset < 9 {
+        let Some(AttributeValue::Floats(scales)) = node.attributes.get("scales") else {
+            return Err(node.unsupported("no list of scales"));
+        };
+        Some(im.add_constant(&format!("{}_scales", node.name), Tensor::vector(scales.clone()))?)
+    } else {
+        node.input(1)
+    };
+    node.inputs.truncate(1);
+    node.set_input(2, scales);
+    let value = im.info(scales).and_then(|info| info.value.as_ref());
+    // Scales that are not constant cannot be checked here; they are taken as enlarging, as in decoders.
+    let factors = value.map(|scales| scales.to_f64_vec()).unwrap_or_default();
+    let shrinks = mode == ResizeMode::Nearest && factors.iter().any(|factor| *factor < 1.0);
+    if shrinks && factors.iter().any(|factor| *factor > 1.0) {
+        return Err(node.unsupported("nearest-neighbor scales both above and below 1 before opset 11"));
+    }
+    let nearest = if shrinks { NearestMode::Ceil } else { NearestMode::Floor };
+    Ok(ResizeAttrs { mode, nearest, ..ResizeAttrs::nearest() })
 }
 
 fn export(a: &ResizeAttrs, opset: i64) -> Settings {
