@@ -119,7 +119,10 @@ impl<'a> Layers<'a> {
         let shape = self.shape(&weight)?;
         match shape.get(2..) {
             Some(kernel) if shape.len() == self.axes + 2 && !kernel.contains(&0) => Ok(kernel),
-            _ => Err(self.bad(&weight, format!("has shape {shape:?}: expected {} axes", self.axes + 2))),
+            _ => {
+                let expected = format!("expected {} axes, and a kernel without a length of 0", self.axes + 2);
+                Err(self.bad(&weight, format!("has shape {shape:?}: {expected}")))
+            }
         }
     }
 
@@ -277,6 +280,7 @@ impl<'a> Layers<'a> {
         Ok(self.push(&format!("{name}.out"), Op::PRelu, &[Some(x.value), Some(slope)], x.channels))
     }
 
+    /// Adds an activation.
     pub(crate) fn activation(&mut self, name: &str, x: Features, activation: Activation) -> Features {
         self.push(&format!("{name}.act"), Op::Activation(activation), &[Some(x.value)], x.channels)
     }
@@ -296,7 +300,7 @@ impl<'a> Layers<'a> {
         self.push(&format!("{name}.pool"), op, &[Some(x.value)], x.channels)
     }
 
-    /// Upsamples by linear interpolation to twice the length along each spatial axis.
+    /// Adds linear interpolation to twice the length along each spatial axis.
     pub(crate) fn upsample_twofold(&mut self, name: &str, x: Features, align_corners: bool) -> Features {
         let scales: Vec<f32> = [1.0, 1.0].into_iter().chain(vec![2.0; self.axes]).collect();
         let scales = self.graph.add_initializer(format!("{name}.scales"), Tensor::vector(scales));
@@ -305,13 +309,13 @@ impl<'a> Layers<'a> {
         self.push(&format!("{name}.resized"), Op::resize(attrs), &[Some(x.value), None, Some(scales)], x.channels)
     }
 
-    /// Joins two values along the channel axis.
+    /// Adds a concatenation of two values along the channel axis.
     pub(crate) fn concat(&mut self, name: &str, a: Features, b: Features) -> Features {
         let channels = a.channels.saturating_add(b.channels);
         self.push(&format!("{name}.concat"), Op::concat(1), &[Some(a.value), Some(b.value)], channels)
     }
 
-    /// Adds two values; `tensor` is named if their channels differ.
+    /// Adds a sum of two values; the error names `tensor` if their channels differ.
     pub(crate) fn add(&mut self, tensor: &str, a: Features, b: Features) -> Result<Features, ImportError> {
         if a.channels != b.channels {
             return Err(self.bad(tensor, format!("gives {} channels: expected {}", a.channels, b.channels)));
@@ -362,11 +366,16 @@ mod tests {
 
     #[test]
     fn a_weight_without_elements_is_refused_because_its_other_lengths_are_not_limited() {
-        let lengths = (vec![1 << 40, 0, 3, 3], vec![0; 4]);
-        let empty = StoredTensor::new("c.weight", ElementType::F32, lengths, 0, Arc::default()).unwrap();
-        let tensors = BTreeMap::from([("c.weight".to_owned(), &empty)]);
-        let (mut layers, x) = Layers::start(&tensors, "UNet", "c.weight").unwrap();
-        let error = layers.conv("c", x, &[1, 1]).map(|_| ()).unwrap_err();
-        assert!(error.to_string().contains("expected at least one element"), "{error}");
+        for (shape, expected) in [
+            (vec![1 << 40, 0, 3, 3], "expected at least one element"),
+            (vec![4, 1, 3, 0], "expected 4 axes, and a kernel without a length of 0"),
+        ] {
+            let lengths = (shape, vec![0; 4]);
+            let empty = StoredTensor::new("c.weight", ElementType::F32, lengths, 0, Arc::default()).unwrap();
+            let tensors = BTreeMap::from([("c.weight".to_owned(), &empty)]);
+            let (mut layers, x) = Layers::start(&tensors, "UNet", "c.weight").unwrap();
+            let error = layers.conv("c", x, &[1, 1]).map(|_| ()).unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        }
     }
 }

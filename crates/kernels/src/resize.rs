@@ -131,7 +131,7 @@ pub(crate) fn check_tables(
             tables[axis].iter().all(|t| t.low < extent && t.high < extent),
             "resize table",
             format!("positions below {extent}"),
-            "a larger position",
+            "a position beyond the input",
         )?;
     }
     Ok(())

@@ -2,7 +2,8 @@
 
 use crate::{Element, Samples, with_samples};
 
-/// Count, mean, variance and range of the finite samples of a stream, merged pairwise (Chan et al.).
+/// Count, mean, variance and range of the finite samples of a stream, merged pairwise (Chan et al. 1979). All are 0 for a
+/// stream without finite samples.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Moments {
     /// Number of finite samples.
@@ -72,10 +73,13 @@ const BINS: usize = 1 << 16;
 /// Samples are ranked after rounding to `f32`.
 #[derive(Debug, Clone)]
 pub struct Quantiles {
+    /// Histogram of the upper halves of all keys.
     coarse: Vec<u64>,
     /// Upper half of a key, and the histogram of the lower halves of all keys that begin with it.
     fine: Vec<(u32, Vec<u64>)>,
+    /// Number of finite samples of the first pass.
     count: u64,
+    /// Whether the second pass has begun.
     refining: bool,
 }
 
@@ -155,6 +159,8 @@ impl Quantiles {
         (at.floor() as u64, (at.ceil() as u64).min(last), at - at.floor())
     }
 
+    /// Returns the bin of the first pass that holds the sample of a rank, and the rank inside the bin; `None` past the last
+    /// sample.
     fn coarse_bin(&self, rank: u64) -> Option<(u32, u64)> {
         let mut seen = 0;
         for (bin, n) in self.coarse.iter().enumerate() {
@@ -166,6 +172,7 @@ impl Quantiles {
         None
     }
 
+    /// Returns the sample of a rank, counted from 0; `None` if its bin was not refined.
     fn at_rank(&self, rank: u64) -> Option<f32> {
         let (upper, within) = self.coarse_bin(rank)?;
         let (_, histogram) = self.fine.iter().find(|(u, _)| *u == upper)?;
