@@ -126,18 +126,8 @@ impl Backward<'_> {
                     let product = self.binary(name, BinaryOp::Mul, g, ratio);
                     self.unary(name, UnaryOp::Neg, product)
                 }
-                BinaryOp::Pow if i == 0 => {
-                    let one = self.scalar(1.0, b)?;
-                    let difference = self.binary(name, BinaryOp::Sub, b, one);
-                    let power = self.binary(name, BinaryOp::Pow, a, difference);
-                    let slope = self.binary(name, BinaryOp::Mul, b, power);
-                    self.binary(name, BinaryOp::Mul, g, slope)
-                }
-                BinaryOp::Pow => {
-                    let log = self.unary(name, UnaryOp::Log, a);
-                    let slope = self.binary(name, BinaryOp::Mul, y.unwrap_or(a), log);
-                    self.binary(name, BinaryOp::Mul, g, slope)
-                }
+                BinaryOp::Pow if i == 0 => self.base_rule(a, b, g, name)?,
+                BinaryOp::Pow => self.exponent_rule(a, b, y, g, name)?,
                 BinaryOp::Min | BinaryOp::Max => {
                     let wins = match (kind, i) {
                         (BinaryOp::Max, 0) => BinaryOp::GreaterOrEqual,
@@ -161,6 +151,43 @@ impl Backward<'_> {
             *slot = Some(self.sum_to(name, full, &shape)?);
         }
         Ok(found)
+    }
+
+    /// The gradient `g` of the power `a^b` with respect to its base: `g·b·a^(b - 1)`.
+    fn base_rule(&mut self, a: ValueId, b: ValueId, g: ValueId, name: &str) -> Result<ValueId> {
+        // Exponents may be integers although the base is not.
+        let exponent = self.cast_like(name, b, a);
+        let one = self.scalar(1.0, a)?;
+        let lowered = self.binary(name, BinaryOp::Sub, exponent, one);
+        let power = self.binary(name, BinaryOp::Pow, a, lowered);
+        let slope = self.binary(name, BinaryOp::Mul, exponent, power);
+        Ok(self.binary(name, BinaryOp::Mul, g, slope))
+    }
+
+    /// The gradient `g` of the power `y = a^b` with respect to its exponent: `g·y·ln a`, and 0 where the base is 0: there
+    /// the logarithm is infinite, and powers with positive exponents stay 0.
+    fn exponent_rule(&mut self, a: ValueId, b: ValueId, y: Option<ValueId>, g: ValueId, name: &str) -> Result<ValueId> {
+        let (zero, one) = (self.scalar(0.0, a)?, self.scalar(1.0, a)?);
+        let is_zero = self.graph.push(grad(name), Op::Binary(BinaryOp::Equal), &[Some(a), Some(zero)]);
+        let base = self.graph.push(grad(name), Op::Where, &[Some(is_zero), Some(one), Some(a)]);
+        let shape = self.shape(a)?;
+        self.set_shape(base, &shape, a);
+        let log = self.unary(name, UnaryOp::Log, base);
+        let slope = self.binary(name, BinaryOp::Mul, y.unwrap_or(a), log);
+        let full = self.binary(name, BinaryOp::Mul, g, slope);
+        Ok(self.cast_like(name, full, b))
+    }
+
+    /// Returns the value with the element type of `like`, if both types are known.
+    fn cast_like(&mut self, name: &str, value: ValueId, like: ValueId) -> ValueId {
+        let (from, to) = (self.graph.value(value).dtype, self.graph.value(like).dtype);
+        let (Some(_), Some(to)) = (from, to.filter(|_| from != to)) else { return value };
+        let shape = self.graph.value(value).fixed_shape();
+        let result = self.graph.push(grad(name), Op::Cast { to }, &[Some(value)]);
+        if let Some(shape) = shape {
+            self.set_shape(result, &shape, like);
+        }
+        result
     }
 
     /// Returns the shape of the input of a reduction, `shape`, with the length 1 for the axes that are reduced. `noop` states
