@@ -250,7 +250,8 @@ fn inaccuracy(precision: Precision, relative_l2: Option<f64>, float_error: Optio
         return None;
     }
     let error = relative_l2? - float_error?;
-    (error > ERROR_BUDGET).then(|| {
+    // Maps with NaN differ by NaN.
+    (error.is_nan() || error > ERROR_BUDGET).then(|| {
         message!(
             "the maps differ from those in 32-bit floats by a relative L2 error of {error:.1e}; {PRECISION} auto allows \
              {ERROR_BUDGET}"
@@ -431,6 +432,7 @@ mod tests {
         let error = 2.0 * ERROR_BUDGET;
         let problem = inaccuracy(Precision::Bf16, Some(error), Some(0.0)).unwrap();
         assert!(problem.contains("1.0e-2") && problem.contains("allows 0.005"), "{problem}");
+        assert!(inaccuracy(Precision::F16, Some(f64::NAN), Some(0.0)).is_some(), "maps with NaN");
         let kept = [
             (Precision::Bf16, Some(ERROR_BUDGET), Some(0.0)),
             // The maps in 32-bit floats in the same tiles differ as much.
