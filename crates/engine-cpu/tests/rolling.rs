@@ -356,6 +356,7 @@ fn a_pass_runs_concatenations_of_any_numbers_of_channels() {
         let x = &network.input;
         let want = cytoscope_reference::run(&network.graph, &[("x".to_owned(), x.clone())]).unwrap();
         let whole = untiled(&engine, &network.graph, x, Precision::F32).unwrap();
+        assert_eq!(whole.len(), want.len(), "seed {seed}");
         for (got, want) in whole.iter().zip(&want) {
             let largest = want.as_f32().unwrap().iter().fold(1.0f32, |m, v| m.max(v.abs()));
             let error = cytoscope_testkit::largest_difference(got.as_f32().unwrap(), want.as_f32().unwrap());

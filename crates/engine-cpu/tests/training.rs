@@ -250,7 +250,9 @@ fn optimizers_match_the_reference() {
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|t| t.shape().to_vec()).collect();
         let mut session = CpuEngine::new().compile(&update.graph, &shapes, &CompileOptions::default()).unwrap();
         assert!(session.report().fallbacks.is_empty(), "{:?}", session.report().fallbacks);
-        for (got, want) in session.run(&inputs).unwrap().iter().zip(&want) {
+        let got = session.run(&inputs).unwrap();
+        assert_eq!(got.len(), want.len(), "{optimizer:?}");
+        for (got, want) in got.iter().zip(&want) {
             let error = cytoscope_testkit::largest_difference(&got.to_f64_vec(), &want.to_f64_vec());
             assert!(error < 1e-4, "{optimizer:?}: {error}");
         }
@@ -297,7 +299,10 @@ fn fake_quantized_networks_match_the_reference() {
         .collect();
     let want = cytoscope_reference::run(&gradient_step.graph, &named).unwrap();
     for isa in isas() {
-        for (i, (got, want)) in run(isa, 2, &gradient_step, &inputs).iter().zip(&want).enumerate() {
+        let got = run(isa, 2, &gradient_step, &inputs);
+        assert_eq!(got.len(), want.len());
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            assert_eq!(got.shape(), want.shape());
             let (got, want) = (got.to_f64_vec(), want.to_f64_vec());
             let norm = want.iter().map(|v| v * v).sum::<f64>().sqrt();
             let error = got.iter().zip(&want).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt();
@@ -339,7 +344,9 @@ fn per_channel_prelu_slopes_are_trainable() {
     let named: Vec<(String, Tensor)> = names.zip(inputs.iter().cloned()).collect();
     let want = cytoscope_reference::run(&gradient_step.graph, &named).unwrap();
     for isa in isas() {
-        for (i, (got, want)) in run(isa, 2, &gradient_step, &inputs).iter().zip(&want).enumerate() {
+        let got = run(isa, 2, &gradient_step, &inputs);
+        assert_eq!(got.len(), want.len());
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
             assert_eq!(got.shape(), want.shape());
             let (got, want) = (got.to_f64_vec(), want.to_f64_vec());
             let norm = want.iter().map(|v| v * v).sum::<f64>().sqrt();

@@ -23,7 +23,9 @@ fn compare(graph: &Graph, x: &Tensor) -> bool {
     let stack = Tensor::new([n, c, 2, h, w], values).unwrap();
     let found = run(&lifted, &stack);
     for (z, slice) in slices.iter().enumerate() {
-        for (found, wanted) in found.iter().zip(run(graph, slice)) {
+        let wanted = run(graph, slice);
+        assert_eq!(found.len(), wanted.len(), "{}", describe(graph));
+        for (found, wanted) in found.iter().zip(wanted) {
             let [n, c, h, w]: [usize; 4] = wanted.shape().try_into().unwrap();
             assert_eq!(found.shape(), [n, c, 2, h, w], "{}", describe(graph));
             let (found, wanted) = (found.to_f64_vec(), wanted.to_f64_vec());

@@ -54,6 +54,7 @@ fn networks_of_other_types_take_and_return_f32() {
     // Values outside of the range of the type are clamped.
     let got = run(&single, Tensor::vector(vec![7.0f32, 300.0, -4.0]));
     let wanted = run(&graph, Tensor::vector(vec![7u8, 255, 0]));
+    assert_eq!(got.len(), wanted.len());
     for (index, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
         assert_eq!(got.dtype(), ElementType::F32);
         assert_eq!(got.to_f64_vec(), wanted.to_f64_vec(), "output {index}");

@@ -107,6 +107,7 @@ pub fn quantize_static(graph: &Graph, x: &Tensor, keep: &BTreeSet<String>) -> Gr
 }
 
 pub fn relative_l2(a: &Tensor, b: &Tensor) -> f64 {
+    assert_eq!(a.shape(), b.shape());
     let (a, b) = (a.to_f64_vec(), b.to_f64_vec());
     let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
     norm(&mut a.iter().zip(&b).map(|(x, y)| x - y)) / norm(&mut b.iter().copied())

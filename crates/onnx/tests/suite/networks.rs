@@ -62,9 +62,10 @@ fn far(ours: &[Tensor], theirs: &[f32], nearby: &[Tensor]) -> Result<f64, String
         for (a, b) in a.iter().zip(&theirs[at..]) {
             let b = f64::from(*b);
             let same = *a == b || (a.is_nan() && b.is_nan());
+            let difference = if same { 0.0 } else { (a - b).abs() };
             // Differences explained by rounding of the input are not counted.
-            let off = if same { 0.0 } else { ((a - b).abs() - 20.0 * moved).max(0.0) / range };
-            worst = if off.is_nan() { f64::INFINITY } else { worst.max(off) };
+            let off = if difference.is_nan() { f64::INFINITY } else { (difference - 20.0 * moved).max(0.0) / range };
+            worst = worst.max(off);
         }
         at += a.len();
     }

@@ -50,11 +50,16 @@ fn every_bundled_package_passes_its_self_test() {
             assert_eq!(slow.count(), 0, "{:?}", session.report().fallbacks);
             session.run(&inputs).unwrap()
         };
-        for (want, got) in expected.iter().zip(run(package.declared_graph())) {
+        let outputs = run(package.declared_graph());
+        assert_eq!(outputs.len(), expected.len(), "{}", path.display());
+        for (want, got) in expected.iter().zip(outputs) {
             compare("output", want, &got, Tolerance::default()).unwrap();
         }
         if package.is_int8() {
-            for (want, got) in expected.iter().zip(run(&package.graph)) {
+            let outputs = run(&package.graph);
+            assert_eq!(outputs.len(), expected.len(), "{}", path.display());
+            for (want, got) in expected.iter().zip(outputs) {
+                assert_eq!(got.shape(), want.shape(), "{}", path.display());
                 let off = want.as_f32().unwrap().iter().zip(got.as_f32().unwrap()).map(|(w, g)| (w - g).powi(2));
                 let size = want.as_f32().unwrap().iter().map(|w| w.powi(2));
                 let error = (off.sum::<f32>() / size.sum::<f32>()).sqrt();
