@@ -200,6 +200,13 @@ fn a_large_absolute_tolerance_does_not_accept_any_output() {
 }
 
 #[test]
+fn an_infinite_value_is_reproduced_only_by_itself() {
+    let infinite = Tensor::vector(vec![f32::INFINITY, 1.0]);
+    compare("map", &infinite, &infinite, Tolerance::default()).unwrap();
+    assert!(compare("map", &infinite, &Tensor::vector(vec![5.0f32, 1.0]), Tolerance::default()).is_err());
+}
+
+#[test]
 fn hostile_yaml_is_refused() {
     let body = rdf_05(Z, STEP);
     let aliases = format!("{body}config: {{a: &a {}, b: [{}]}}\n", "x".repeat(1_000_000), "*a, ".repeat(90_000));
