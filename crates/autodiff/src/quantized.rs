@@ -156,8 +156,8 @@ fn initial_steps(bytes: &Tensor, name: &str, p: &Parameters, floats: &Graph) -> 
 /// weights before rounding.
 ///
 /// # Errors
-/// [`GraphError::Unsupported`] if ranges are determined at run time, scales are per block, or 8-bit values are used
-/// other than by dequantizing them.
+/// [`GraphError::Unsupported`] if ranges are determined at run time, scales are per block, weights are read with different
+/// zero points, or 8-bit values are used other than by dequantizing them.
 pub fn fake_quantized(model: &Graph, floats: &Graph) -> Result<FakeQuantized> {
     let mut graph = model.clone();
     infer_shapes::<ValueId>(&mut graph, &[])?;
@@ -182,13 +182,17 @@ pub fn fake_quantized(model: &Graph, floats: &Graph) -> Result<FakeQuantized> {
         if let Some(bytes) = graph.constant(q).map(Arc::clone) {
             let p = weight_parameters(&graph, node, rank, &bytes)?;
             let name = graph.value(q).name.clone();
-            let from = match stored.get(&q).and_then(|known| graph.find(&known.steps)) {
+            let known = stored.get(&q);
+            if known.is_some_and(|known| known.zero != p.zero) {
+                let what = format!("\"{}\", whose weights another node reads with a different zero point", node.name);
+                return Err(GraphError::unsupported(format!("training of {what}")));
+            }
+            let from = match known.and_then(|known| graph.find(&known.steps)) {
                 Some(from) => from,
                 None => {
-                    let steps = format!("{name}.steps");
                     let values = initial_steps(&bytes, &name, &p, floats);
-                    let id = graph.add_initializer(steps.clone(), Tensor::new(bytes.shape(), values)?);
-                    let (zero, low, high) = (p.zero, p.low, p.high);
+                    let id = graph.add_initializer(format!("{name}.steps"), Tensor::new(bytes.shape(), values)?);
+                    let (steps, zero, low, high) = (graph.value(id).name.clone(), p.zero, p.low, p.high);
                     stored.insert(q, StoredWeight { bytes: name.clone(), steps, zero, low, high });
                     id
                 }
@@ -248,8 +252,8 @@ fn scale_biases(graph: &mut Graph, scales: &BTreeMap<ValueId, Vec<f32>>) -> Resu
             let bias = graph.value(id).name.clone();
             let values = graph.constant(id).map(|t| t.to_f64_vec()).unwrap_or_default();
             let values: Vec<f32> = values.iter().zip(&units).map(|(value, unit)| *value as f32 / unit).collect();
-            let steps = format!("{bias}.bias_steps");
-            let from = graph.add_initializer(steps.clone(), Tensor::vector(values));
+            let from = graph.add_initializer(format!("{bias}.bias_steps"), Tensor::vector(values));
+            let steps = graph.value(from).name.clone();
             let unit = graph.add_initializer(format!("{bias}.unit"), Tensor::vector(units.clone()));
             let product = graph.add_value(format!("{bias}.scaled"), Some(ElementType::F32), None);
             nodes.push(Node {

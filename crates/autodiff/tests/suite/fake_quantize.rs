@@ -137,4 +137,26 @@ fn networks_that_cannot_be_fake_quantized_are_refused_with_the_reason() {
     let error = fake_quantized(&dynamic, &float).unwrap_err();
     assert_eq!(error.kind(), GraphErrorKind::Unsupported);
     assert!(error.to_string().contains("not quantized with a fixed scale"), "{error}");
+    // Two nodes that read the same weights.
+    let reading_with = |second_zero: i8| {
+        let mut graph = Graph::new("shared");
+        let scale = Some(graph.add_initializer("scale", Tensor::scalar(0.25f32)));
+        let weights = Some(graph.add_initializer("weights", Tensor::vector(vec![3i8, 5, 127])));
+        let mut product = graph.add_input("x", ElementType::F32, vec![Dim::Fixed(3)]);
+        for zero in [0, second_zero] {
+            let zero = Some(graph.add_initializer("zero", Tensor::scalar(zero)));
+            let dequantize = Op::DequantizeLinear { axis: 0, block_size: 0 };
+            // The name that the trainable weights would get.
+            let read = graph.push("weights.steps", dequantize, &[weights, scale, zero]);
+            product = graph.push("product", Op::Binary(BinaryOp::Mul), &[Some(product), Some(read)]);
+        }
+        graph.outputs.push(product);
+        graph
+    };
+    let graph = reading_with(0);
+    let x = Tensor::vector(vec![1.0f32, 2.0, 3.0]);
+    assert_eq!(run(&fake_quantized(&graph, &graph).unwrap().graph, &x), run(&graph, &x));
+    let graph = reading_with(1);
+    let error = fake_quantized(&graph, &graph).unwrap_err();
+    assert!(error.to_string().contains("a different zero point"), "{error}");
 }
