@@ -137,11 +137,10 @@ fn label_map(
         for (i, part) in (at..end).zip(split) {
             let Some(part) = part else { continue };
             // New numbers stay above all component numbers until the end, so that no component is processed twice.
-            part.write(&mut labels, shape, i as u32 + 1, count + next);
-            next = next
-                .checked_add(part.count)
-                .filter(|n| count.checked_add(*n).is_some())
-                .ok_or(ObjectsError::TooManyObjects { limit: u32::MAX })?;
+            let base = count + next;
+            let last = base.checked_add(part.count).ok_or(ObjectsError::TooManyObjects { limit: u32::MAX })?;
+            part.write(&mut labels, shape, i as u32 + 1, base);
+            next = last - count;
         }
         at = end;
     }
@@ -267,6 +266,8 @@ pub(crate) fn split_box(
         Height::Map => heights = take(MapOf::Objects),
         Height::Seeds => heights = take(MapOf::Seeds),
         Height::DistanceTimesMap => heights.iter_mut().zip(take(MapOf::Objects)).for_each(|(d, v)| *d *= v),
+        // Without background in the box, all distances are infinite, and only the second map separates objects.
+        Height::DistancePlusSeeds { .. } if heights.first().is_some_and(|d| d.is_infinite()) => heights.fill(0.0),
         Height::Distance | Height::DistancePlusSeeds { .. } => {}
     }
     if options.height_smooth_um > 0.0 {
@@ -346,6 +347,26 @@ mod tests {
         assert_eq!(run(&none, [1.0; 3]), Ok(0));
         for voxel_um in [[0.0, 1.0, 1.0], [1.0, f64::NAN, 1.0], [1.0, 1.0, f64::INFINITY], [-1.0; 3]] {
             assert!(matches!(run(&wide, voxel_um), Err(ObjectsError::Parameter { what: "voxel size", .. })));
+        }
+    }
+
+    #[test]
+    fn a_map_without_background_is_split_by_the_second_map() {
+        let shape = [1, 5, 21];
+        // Peaks in columns 5 and 15.
+        let seeds: Vec<f32> =
+            (0usize..105).map(|i| i % 21).map(|x| 1.0 - 0.1 * x.abs_diff(5).min(x.abs_diff(15)) as f32).collect();
+        for height_smooth_um in [0.0, 0.5] {
+            let options = SegmentOptions {
+                threshold: Threshold::Fixed(0.5),
+                height: Some(Height::DistancePlusSeeds { weight_um: 4.0 }),
+                height_smooth_um,
+                seed_height: 1.0,
+                min_volume_um3: 0.0,
+                ..SegmentOptions::default()
+            };
+            let (labels, count) = segment_in_place(&mut [1.0; 105], Some(&seeds), shape, [1.0; 3], &options).unwrap();
+            assert_eq!((count, labels[5], labels[15]), (2, 1, 2), "{height_smooth_um}");
         }
     }
 
