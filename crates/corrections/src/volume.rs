@@ -172,17 +172,20 @@ impl LabelVolume {
         gap.map(|(_, free)| free).ok_or(CorrectionError::NoFreeLabel)
     }
 
-    /// Returns `count` unused labels.
+    /// Returns `count` unused labels in ascending order: those above the largest, or the smallest unused ones if there are too few
+    /// above it.
+    ///
+    /// # Errors
+    /// [`CorrectionError::NoFreeLabel`] if fewer labels are unused.
     pub(crate) fn free_labels(&self, count: usize) -> Result<Vec<u32>, CorrectionError> {
-        let first = self.next_free_label()?;
-        if first > self.index.max_label() {
-            let last =
-                u32::try_from(count).ok().and_then(|n| first.checked_add(n)).ok_or(CorrectionError::NoFreeLabel)?;
-            return Ok((first..last).collect());
+        let max_label = self.index.max_label();
+        let last = u32::try_from(count).ok().and_then(|count| max_label.checked_add(count));
+        if let Some(last) = last {
+            return Ok((max_label..last).map(|label| label + 1).collect());
         }
         let mut used = self.index.labels().peekable();
         let mut free = Vec::new();
-        for label in 1..u32::MAX {
+        for label in 1..=u32::MAX {
             if free.len() == count {
                 break;
             }

@@ -12,6 +12,12 @@ use cytoscope_objects::distance::distance_um;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+/// Divides the voxels of `label` inside `scope` into one part for each distinct seed. The part of the first seed keeps the label,
+/// the others get new ones, which are returned in the order of the seeds.
+///
+/// # Errors
+/// [`CorrectionError::NotPossible`] if a seed is not in the label or outside `scope`, or there are fewer than two distinct seeds;
+/// other errors if there are too few free labels or voxels exceed the limits.
 pub(super) fn split_by_seeds(
     writer: &mut LabelWriter,
     label: u32,
@@ -33,9 +39,10 @@ pub(super) fn split_by_seeds(
         }
     }
     if distinct_seeds.len() < 2 {
+        let problem = if seeds.is_empty() { "no seed was given" } else { "all seeds are at the same voxel" };
         return Err(CorrectionError::NotPossible {
             label,
-            problem: format!("{} seeds were given", distinct_seeds.len()),
+            problem: problem.to_owned(),
             next_step: "place two or more seeds at different voxels",
         });
     }

@@ -554,6 +554,9 @@ fn impossible_edits_are_refused_and_change_nothing() {
         assert_labels(&session, &before, "refused");
         assert_eq!(session.undo_names().count(), 0);
     }
+    let one_voxel = Edit::SplitBySeeds { label: 7, seeds: vec![[1, 1, 1], [1, 1, 1]], scope: Scope::Volume };
+    let refused = before.session().apply(&one_voxel).unwrap_err().to_string();
+    assert!(refused.contains("all seeds are at the same voxel"), "{refused}");
     // Points far outside the volume are not an error: nothing changes.
     let mut session = before.session();
     let outside = Edit::Paint { brush: brush(2.0), points: vec![[-1e8, 0.0, 0.0], [-9e8, 9e8, 3.0]] };
@@ -584,6 +587,10 @@ fn free_labels_are_found_above_and_in_gaps() {
     let dense = Dense { shape: [1, 1, 4], um: [1.0; 3], labels: vec![1, 3, u32::MAX, 0] };
     assert_eq!(dense.session().new_label().unwrap(), 2);
     assert_eq!(dense.session().volume().free_labels(3).unwrap(), [2, 4, 5]);
+    // Only one label above the largest is unused.
+    let dense = Dense { labels: vec![1, 3, u32::MAX - 1, 0], ..dense };
+    assert_eq!(dense.session().volume().free_labels(1).unwrap(), [u32::MAX]);
+    assert_eq!(dense.session().volume().free_labels(2).unwrap(), [2, 4]);
     let dense = Dense { labels: vec![1, 3, 0, 0], ..dense };
     assert_eq!(dense.session().new_label().unwrap(), 4);
     assert_eq!(dense.session().volume().free_labels(2).unwrap(), [4, 5]);
