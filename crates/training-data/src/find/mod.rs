@@ -363,12 +363,28 @@ fn make_names_unique(pairs: &mut [Pair], root: &Path) {
         }
     }
     let taken = count(pairs);
-    let mut next_number = BTreeMap::<String, usize>::new();
+    let mut last_numbers = BTreeMap::<String, usize>::new();
     for pair in pairs.iter_mut() {
         if taken.get(&pair.name).is_some_and(|n| *n > 1) {
-            let number = next_number.entry(pair.name.clone()).or_default();
+            let number = last_numbers.entry(pair.name.clone()).or_default();
             *number += 1;
+            // Another pair may have this name already.
+            while taken.contains_key(&format!("{}#{number}", pair.name)) {
+                *number += 1;
+            }
             pair.name = format!("{}#{number}", pair.name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_make_names_unique_are_those_of_no_other_pair() {
+        let mut pairs = ["a", "a", "a#1", "b"].map(|name| Pair::new(name, "/data/a.tif", "/data/a_masks.tif"));
+        make_names_unique(&mut pairs, Path::new("/data"));
+        assert_eq!(pairs.map(|pair| pair.name), ["a#2", "a#3", "a#1", "b"]);
     }
 }
