@@ -53,7 +53,8 @@ pub enum Height {
     Seeds,
     /// Distance times map, in µm times the map's units.
     DistanceTimesMap,
-    /// Distance to the background plus a second map (such as brightness) times `weight_um`, in µm.
+    /// Distance to the background plus a second map (such as brightness) times `weight_um`, in µm; only the latter in a volume
+    /// without background.
     DistancePlusSeeds {
         /// Height in µm of a second map's value of 1.
         weight_um: f64,
