@@ -391,7 +391,7 @@ fn tests_named_in_robustness_md_exist() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Crates whose notes, errors and advice the window shows in words of its own: they name options by constants of
+/// Crates whose notes, errors and advice the window shows in its own words: they name options by constants of
 /// `cytoscope_storage::setting`.
 const WITH_SETTINGS: [&str; 11] = [
     "checkpoint-import",

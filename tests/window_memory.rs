@@ -1,4 +1,4 @@
-//! Memory while scrolling through a huge stack. The test has a process of its own, because its memory is measured.
+//! Memory while scrolling through a huge stack. The test has its own process, because its memory is measured.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code, reason = "a test")]
 
 #[path = "window/fixture.rs"]

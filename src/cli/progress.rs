@@ -48,7 +48,7 @@ impl Display {
             Self::Terminal(bar) => show(event, &mut bar.lock().unwrap_or_else(PoisonError::into_inner)),
             Self::Lines(last) => {
                 if let Event::Progress(progress) = event
-                    // Training runs print lines of their own.
+                    // Training runs print their own lines.
                     && progress.stage != ProgressStage::Train
                     && is_due(&mut last.lock().unwrap_or_else(PoisonError::into_inner), Instant::now())
                 {

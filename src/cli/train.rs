@@ -38,7 +38,7 @@ pub(crate) struct Train {
     #[arg(long, value_name = "DIR|CSV")]
     data: PathBuf,
     /// Series (position, scene, well) of images and targets in multi-series files: a number from 0, a name, or all,
-    /// which makes each series a pair of its own. Short for --set data.series=N.
+    /// which makes each series a separate pair. Short for --set data.series=N.
     #[arg(long, value_name = "N|NAME|all")]
     series: Option<SeriesChoice>,
     /// Model to start from: a package, the name of an installed model, an ONNX file, or scratch.

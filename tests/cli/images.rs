@@ -89,7 +89,7 @@ fn labels_round_trip_through_cellpose_files_and_roi_sets() {
     let before = fixture.bytes(&raw);
     fixture.fails(2, &["convert", "rois.zip", &raw, "--like", &raw, "--force"], &[&raw, "input"]);
     assert!(fixture.bytes(&raw) == before);
-    // Images have extents of their own.
+    // Images have their own extents.
     fixture.fails(2, &["convert", &labels, "c.tif", "--like", &raw], &["--like", "leave"]);
     fixture.fails(2, &["convert", &labels, "c.zarr", "--like", &raw], &["--like", "leave"]);
     // Regions are drawn in the shape of the labels that they are compared with.

@@ -32,7 +32,7 @@ fn set_up(run: &Path, home: &Path) -> Result<(), String> {
     Err(error.lines().last().unwrap_or("its script failed").to_owned())
 }
 
-/// The stand-in, with a folder of its own for logs and caches, which is removed at the end.
+/// The stand-in, with its own folder for logs and caches, which is removed at the end.
 struct NullCuda {
     run: PathBuf,
     home: PathBuf,

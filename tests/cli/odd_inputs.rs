@@ -486,7 +486,7 @@ fn real_stacks_give_results() {
             files.extend(here.into_iter().filter(stack).min_by_key(bytes));
         }
         for file in files {
-            // The filter is faster than the network, whose scores on these stacks have tests of their own.
+            // The filter is faster than the network, whose scores on these stacks have their own tests.
             let arguments = ["predict", file.to_str().unwrap(), "--model", "nuclei-dog", "--out", group, "--json"];
             let report = fixture.run(&arguments).json();
             let one = &report["inputs"][0];

@@ -229,7 +229,7 @@ fn a_trace_shows_where_the_time_went() {
         assert!(span["ts"].as_f64().unwrap() >= 0.0 && span["dur"].as_f64().unwrap() >= 0.0, "{span}");
         assert!(span["name"].is_string() && span["pid"].is_number() && span["tid"].is_number(), "{span}");
     }
-    // Operator spans lie inside the spans of their tiles; those of the diameter's estimate are a stage of their own.
+    // Operator spans lie inside the spans of their tiles; those of the diameter's estimate are a separate stage.
     let inside = |op: &Value| {
         let (start, end) = (op["ts"].as_f64().unwrap(), op["ts"].as_f64().unwrap() + op["dur"].as_f64().unwrap());
         spans.iter().filter(|s| s["cat"] == "compute" || s["cat"] == "estimate").any(|s| {

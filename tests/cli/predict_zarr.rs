@@ -459,7 +459,7 @@ fn positions_are_predicted_by_number_by_name_and_all_together() {
     let chosen = fixture.run(&["convert", "plate.zarr", "one.tif", "--series", "a/1/1.zarr"]).ok();
     assert!(!chosen.stderr.contains("series"), "{}", chosen.stderr);
     assert_eq!(fixture.image("one.tif"), fixture.image(&stacks[1]));
-    // All positions are converted, each to a file of its own.
+    // All positions are converted, each to its own file.
     let all = ["convert", "plate.zarr", "two.tif", "--series", "all"];
     let ran = fixture.run(&all).ok();
     assert!(!is_noted(&ran.stderr), "{}", ran.stderr);

@@ -202,7 +202,7 @@ fn a_search_neither_continues_nor_keeps_the_training_run_of_something_else() {
     std::fs::write(fixture.path("m.training/training.json"), json!({ "job": job }).to_string()).unwrap();
     fixture.fails(3, &[&SMALL[..], &search].concat(), &["m.training", "--resume", "--restart"]);
     fixture.fails(3, &[&SMALL[..], &search, &["--resume"]].concat(), &["m.training", "no trial", "--restart"]);
-    // The window, which has no --out, shows what to do on a line of its own, and leaves out the parentheses.
+    // The window, which has no --out, shows what to do on its own line, and leaves out the parentheses.
     let refused = fixture.run(&[&SMALL[..], &search, &["--resume", "--json-error"]].concat());
     let event: Value = serde_json::from_str(refused.stderr.lines().last().unwrap()).unwrap();
     let next_step = "use --restart instead of --resume to discard it (another --out keeps it)";

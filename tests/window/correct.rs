@@ -378,7 +378,7 @@ fn labels_of_another_time_point_than_the_shown_one_do_not_change() {
     assert!(session_labels(&fixture) == drawn);
     fixture.click("Go to time point 1");
     assert_eq!(fixture.window.state().document().unwrap().time, 0);
-    // The other time point has corrections of its own.
+    // The other time point has its own corrections.
     press(&mut fixture, Key::CloseBracket);
     fixture.click("Correct this time point");
     fixture.until("its corrections", |w| {

@@ -236,7 +236,7 @@ fn killed_engine_restarts_and_continues_its_prediction() {
     fixture.until("the notification", |w| sees(w, "The engine was restarted"));
     assert!(fixture.sees("large.tif"), "the stack is still there: {}", fixture.on_screen());
     assert!(fixture.window.state().document().unwrap().overlay_with_role(Role::Live).is_none());
-    // The next engine may have begun files of its own.
+    // The next engine may have begun its own files.
     let left: Vec<String> = partial_files().into_iter().filter(|name| partial.contains(name)).collect();
     assert!(left.is_empty(), "partial files remain: {left:?}");
     fixture.until("another engine", |w| w.state().engine_pid().is_some_and(|p| p != pid));

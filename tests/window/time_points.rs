@@ -134,7 +134,7 @@ fn unsaved_objects_of_each_time_point_are_kept_until_they_are_saved() {
     press(&mut fixture, Key::CloseBracket);
     fixture.click("Exclude border objects");
     fixture.until("a preview", |w| sees(w, "not saved yet"));
-    // The other time point has its predicted labels, and gets a preview of its own.
+    // The other time point has its predicted labels, and gets its own preview.
     press(&mut fixture, Key::OpenBracket);
     let all = folder.join("series_labels.tif");
     fixture.until("the predicted labels", |w| shown_labels(w) == Some((all.clone(), None)));

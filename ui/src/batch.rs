@@ -138,7 +138,7 @@ pub(crate) enum BatchAction {
     ConvertChannel(Option<usize>),
     /// Sets the only time point to convert, from 0; `None` converts all.
     ConvertTime(Option<usize>),
-    /// Sets whether each series of a file is converted to a file of its own.
+    /// Sets whether each series of a file is converted to its own file.
     AllSeries(bool),
     /// Sets the stack that the regions of ROI sets are drawn on.
     Like(Option<PathBuf>),
@@ -201,7 +201,7 @@ pub(crate) struct Batch {
     pub(crate) channel: Option<usize>,
     /// The only time point to convert, from 0; `None` converts all.
     pub(crate) time: Option<usize>,
-    /// Whether each series of a file is converted to a file of its own.
+    /// Whether each series of a file is converted to its own file.
     pub(crate) all_series: bool,
     /// The stack that the regions of ROI sets are drawn on; `None` makes labels as large as the regions need.
     pub(crate) like: Option<PathBuf>,

@@ -17,7 +17,7 @@ macro_rules! commands {
             Correct(EditAction),
         }
 
-        /// The commands other than tools and edit actions, which have lists of their own.
+        /// The commands other than tools and edit actions, which have their own lists.
         const GENERAL: &[Command] = &[$(Command::$name),*];
     };
 }

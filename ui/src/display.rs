@@ -69,7 +69,7 @@ pub(crate) enum Part {
     ScaleBar,
 }
 
-/// A dialog without a state of its own.
+/// A dialog without its own state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Dialog {
     /// Command palette.

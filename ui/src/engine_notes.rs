@@ -99,7 +99,7 @@ fn in_place_of(setting: Setting) -> InWindow {
 }
 
 /// Returns what the window has in place of an option or command in messages of a search for training settings, which has
-/// buttons of its own to continue and to restart.
+/// its own buttons to continue and to restart.
 fn in_place_of_search(setting: Setting) -> InWindow {
     match setting {
         Setting::Resume => InWindow::Control("\"Continue search\""),
@@ -164,7 +164,7 @@ pub(crate) fn search_failure_in_window(message: &Message, next_step: Option<&str
 }
 
 /// Returns a failure as [`message_in_window`] returns it, as a sentence. What to do next, which is the end of its message, gets
-/// a line of its own.
+/// its own line.
 pub(crate) fn failure_in_window(message: &Message, next_step: Option<&str>) -> String {
     failure_with_controls(message, next_step, in_place_of)
 }

@@ -1,4 +1,4 @@
-//! A file dialog of our own, for desktops that offer none: folders, a filter by extensions, and a field for names and paths.
+//! The built-in file dialog, for desktops that offer none: folders, a filter by extensions, and a field for names and paths.
 //!
 //! Reading a folder is work on a disk ([`visit`]); its result comes back as a [`Visited`].
 

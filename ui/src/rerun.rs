@@ -1,4 +1,4 @@
-//! Recorded jobs that are run again: they are read and prepared on threads of their own, run in the engine like other jobs,
+//! Recorded jobs that are run again: they are read and prepared on separate threads, run in the engine like other jobs,
 //! and what they have written is compared with the record.
 
 use crate::disk::may_write;

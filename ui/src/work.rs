@@ -164,7 +164,7 @@ pub enum Outcome {
         what: String,
         /// Message of the error.
         reason: String,
-        /// Subject of the job; `None` if the engine process reports a failure of its own.
+        /// Subject of the job; `None` if the engine process reports its own failure.
         about: Option<JobSubject>,
     },
     /// A job was refused because it would overwrite files that Cytoscope did not write.

@@ -336,7 +336,7 @@ fn remaining_voxels_of_a_corrected_object_are_known() {
     let mut before = vec![0u32; 144];
     before[at(4, 2)..=at(4, 6)].fill(5);
     before[at(10, 10)] = 6;
-    // One end of object 5 becomes an object of its own, the other end is erased.
+    // One end of object 5 becomes a separate object, the other end is erased.
     let mut after = before.clone();
     after[at(4, 2)] = 7;
     after[at(4, 6)] = 0;

@@ -55,7 +55,7 @@ pub struct ModelCard {
     pub output_channels: usize,
     /// Names of the input channels, if declared.
     pub input_channel_names: Vec<String>,
-    /// The input tensors of a model that has several, in the order of the package; each may be read from a file of its own.
+    /// The input tensors of a model that has several, in the order of the package; each may be read from its own file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inputs: Vec<InputCard>,
     /// Names of the channels of the first output, if declared.

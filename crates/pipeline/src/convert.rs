@@ -181,7 +181,7 @@ impl ConvertJob {
     /// is one of all.
     ///
     /// # Errors
-    /// [`JobError`] if a file cannot be read; [`JobError::WrongUse`] for `like` with an image that has extents of its own and
+    /// [`JobError`] if a file cannot be read; [`JobError::WrongUse`] for `like` with an image that has its own extents and
     /// is not written to a ROI set, or an implausible voxel size.
     pub(crate) fn open(&self, context: &Context, is_one_of_all: bool) -> Result<(Image, Vec<PathBuf>), JobError> {
         let _span = context.recorder.span(Stage::Read, "open");
@@ -464,7 +464,7 @@ mod tests {
         let error = of_time("one.zip", Some(1)).unwrap_err().to_string();
         assert!(error.contains("[1, 3, 4, 5]") && error.contains("[2, 3, 4, 5]"), "{error}");
         assert!(!at("one.zip").exists());
-        // Files of other formats have extents of their own.
+        // Files of other formats have their own extents.
         let error = convert("copy.tif", Some("two.tif")).unwrap_err();
         assert!(matches!(error, JobError::WrongUse(_)), "{error}");
     }

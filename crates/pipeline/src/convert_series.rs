@@ -1,4 +1,4 @@
-//! Conversion of all series of a file, each to a file of its own.
+//! Conversion of all series of a file, each to its own file.
 
 use crate::job_record::{AnyRecord, absolute, read_any, record_path, recorded};
 use crate::results::check_file;
@@ -30,7 +30,7 @@ pub struct ConvertOutcome {
 }
 
 impl ConvertJob {
-    /// Converts each of the chosen series to a file of its own, with a provenance record each. The name of the first series
+    /// Converts each of the chosen series to its own file, with a provenance record each. The name of the first series
     /// is that of the output; those of the others end in their number, such as `NAME_s1.ome.tif`. A series that cannot be
     /// converted does not stop the others.
     ///
@@ -71,7 +71,7 @@ impl ConvertJob {
         Ok(all)
     }
 
-    /// Converts the chosen series, or each of all series to a file of its own. Series that fail do not stop the others.
+    /// Converts the chosen series, or each of all series to its own file. Series that fail do not stop the others.
     ///
     /// # Errors
     /// Same as [`ConvertJob::run`] and [`ConvertJob::run_each_series`]. If no series could be converted, the failure of the

@@ -135,7 +135,7 @@ impl SelectedEngine {
         self.memory.last_batch.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the device has memory of its own and the size of that memory is known.
+    /// Returns whether the device has its own memory and the size of that memory is known.
     pub(crate) fn has_own_memory(&self) -> bool {
         self.choice.id != DeviceId::Cpu && self.engine.device().available_bytes().is_some()
     }

@@ -339,7 +339,7 @@ impl Meter<'_> {
         self.context.check()
     }
 
-    /// Leaves time that another stage took, with a meter of its own, out of the rate.
+    /// Leaves time that another stage took, with its own meter, out of the rate.
     pub fn exclude(&mut self, time: Duration) {
         self.start += time;
     }

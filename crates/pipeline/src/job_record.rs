@@ -2,7 +2,7 @@
 //! run again.
 //!
 //! The record of the output `NAME` is the file `NAME_provenance.json` in the same folder; `NAME` includes the extension,
-//! so that `cells.tif` and `cells.csv` have records of their own. An output without an extension, such as the folder of a
+//! so that `cells.tif` and `cells.csv` have their own records. An output without an extension, such as the folder of a
 //! package, has the record `NAME.package_provenance.json`, because `NAME_provenance.json` may belong to a prediction of
 //! `NAME.tif`. The record is beside the folder, not in it: the folder's marker lists exactly the files in the folder.
 

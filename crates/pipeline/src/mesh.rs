@@ -44,7 +44,7 @@ const MAX_TRIANGLES: usize = 100_000_000;
 pub struct MeshJob {
     /// Label image, axes Z, Y, X, of any number of time points.
     pub labels: PathBuf,
-    /// File to write: `.stl`, in which all objects are one solid, or `.glb`, with a mesh of its own for each object.
+    /// File to write: `.stl`, in which all objects are one solid, or `.glb`, with its own mesh for each object.
     pub out: PathBuf,
     /// Labels of the objects; all if empty.
     #[serde(default)]

@@ -103,7 +103,7 @@ impl<T: Pod> Spool<T> {
     }
 }
 
-/// Returns a folder as messages name it: one without a name of its own, such as the current folder `.`, by its whole path.
+/// Returns a folder as messages name it: one without its own name, such as the current folder `.`, by its whole path.
 fn named_folder(folder: &Path) -> PathBuf {
     let whole = if folder.file_name().is_none() { std::path::absolute(folder).ok() } else { None };
     whole.unwrap_or_else(|| folder.to_owned())

@@ -102,7 +102,7 @@ pub struct InputFacts {
     pub objects: Option<u64>,
 }
 
-/// Traffic between the host and a device that has memory of its own, and how often both wait for each other. Runs
+/// Traffic between the host and a device that has its own memory, and how often both wait for each other. Runs
 /// that only serve to time kernels are not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

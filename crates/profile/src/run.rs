@@ -349,7 +349,7 @@ impl StoredRun {
     /// # Errors
     /// Errors of the writer.
     pub fn write_trace(&self, out: &mut dyn Write) -> io::Result<()> {
-        // A mark is written with a sample of its own.
+        // A mark is written with its own sample.
         let mark_times: HashSet<u64> = self.marks.iter().map(|mark| mark.at_us.to_bits()).collect();
         let is_mark = |sample: &MemorySample| mark_times.contains(&sample.at_us.to_bits());
         let timeline: Vec<MemorySample> = self.timeline.iter().filter(|sample| !is_mark(sample)).copied().collect();

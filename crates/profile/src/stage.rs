@@ -61,7 +61,7 @@ pub enum Stage {
     Checkpoint,
     /// Computing a simulated stack with its ground truth.
     Simulate,
-    /// A run of this program in a process of its own, which is compared with others.
+    /// A run of this program in a separate process, which is compared with others.
     Run,
     /// Encoding and writing results.
     Write,

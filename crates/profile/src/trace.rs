@@ -94,7 +94,7 @@ fn sample_events(sample: &MemorySample) -> impl Iterator<Item = Value> + use<> {
 /// Tolerance in µs when spans are compared: times have a resolution of 1 ns, and sums of floats are rounded.
 const ROUNDING_US: f64 = 1e-3;
 /// Number of tracks of a thread on which a place for a span is looked for. More are only needed by damaged traces, where each
-/// further span gets a track of its own.
+/// further span gets its own track.
 const MAX_SEARCHED_TRACKS: usize = 256;
 
 /// A row of the timeline.

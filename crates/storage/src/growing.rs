@@ -49,7 +49,7 @@ pub struct Recorded {
 
 /// The valid bytes from the start of a file.
 struct Valid {
-    /// A handle of its own.
+    /// Handle for reading the file while it grows.
     reader: File,
     checksum: crc32fast::Hasher,
     bytes: u64,

@@ -28,7 +28,7 @@ const BUFFER_BYTES: usize = 1 << 18;
 const MAX_NAME_BYTES: usize = 180;
 /// Number of hexadecimal digits that identify a machine.
 const MACHINE_CHARS: usize = 8;
-/// Size from which a file is flushed to disk in a thread of its own, in bytes. For smaller ones starting a thread costs more
+/// Size from which a file is flushed to disk in a separate thread, in bytes. For smaller ones starting a thread costs more
 /// than it saves.
 const BACKGROUND_BYTES: u64 = 1 << 20;
 /// Time after which the unfinished marker of another machine counts as left over; writing one takes less than a second.

@@ -1,4 +1,4 @@
-//! The end of a process that does not wait for its jobs. Afterwards, nothing is written any more, so this is a program of its own.
+//! The end of a process that does not wait for its jobs. Afterwards, nothing is written any more, so this is a separate program.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use cytoscope_storage::Overwrite;

@@ -1,5 +1,5 @@
 //! The end of a process that does not wait for its jobs, while files grow. It removes all unfinished files of the process, so this
-//! is a program of its own.
+//! is a separate program.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test")]
 

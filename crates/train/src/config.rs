@@ -329,7 +329,7 @@ pub struct NetworkConfig {
     /// Factor k of the compression kx / (1 + |kx|) of the input, which reduces the difference between bright and dim
     /// objects; 0 disables it. For segmentation only.
     pub compress: f32,
-    /// Deep supervision: during training, coarser levels have outputs of their own, whose loss weight is halved from
+    /// Deep supervision: during training, coarser levels have their own outputs, whose loss weight is halved from
     /// level to level. The trained network has a single output.
     pub deep_supervision: bool,
 }
@@ -477,7 +477,7 @@ mod tests {
         config.refuse_unknown(&text.parse().unwrap()).unwrap();
         let (stated, defaults) = (serde_json::to_value(&config).unwrap(), serde_json::to_value(TrainConfig::default()));
         let (documented, defaults) = (text.parse::<Table>().unwrap(), defaults.unwrap());
-        // Channels and files have a table of their own, budgets are options, and only the names of augmentations are listed.
+        // Channels and files have their own table, budgets are options, and only the names of augmentations are listed.
         let elsewhere = ["data", "augment", "budget.epochs", "budget.minutes", "budget.steps"];
         for (section, default) in defaults.as_object().unwrap() {
             if elsewhere.contains(&section.as_str()) {

@@ -38,7 +38,7 @@ fn misfit(name: &str) -> JobError {
 }
 
 impl Joined {
-    /// Holds each parameter in a tensor of its own.
+    /// Holds each parameter in its own tensor.
     pub(crate) fn separate(parameters: &[Parameter]) -> Self {
         Self { tensors: parameters.to_vec(), places: None }
     }

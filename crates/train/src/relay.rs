@@ -1,4 +1,4 @@
-//! The progress of a part of a training run that is a job of its own.
+//! The progress of a part of a training run that is a separate job.
 
 use cytoscope_pipeline::{CancelToken, Context, Event, ProgressUnit, StageProgress};
 use std::sync::{Arc, Mutex, PoisonError};

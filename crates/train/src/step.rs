@@ -71,7 +71,7 @@ pub(crate) struct StepperOptions {
     pub shape: Vec<usize>,
     /// Whether batch norms use batch statistics and update their running statistics.
     pub batch_statistics: bool,
-    /// Whether a batch has weights of its own for the channels after the first.
+    /// Whether a batch has its own weights for the channels after the first.
     pub further_weights: bool,
     /// Train only parameters whose names contain one of these strings; if empty, all.
     pub only: Vec<String>,

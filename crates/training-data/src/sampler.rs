@@ -164,7 +164,7 @@ impl Sampler {
         &self.options
     }
 
-    /// Returns whether the channels of a target after the first have weights of their own: the labels have an ignore
+    /// Returns whether the channels of a target after the first have their own weights: the labels have an ignore
     /// label, and where a voxel is known to be in an object, the height, boundary or flow may still be unknown.
     pub fn has_further_weights(&self) -> bool {
         self.options.has_further_weights()

@@ -451,7 +451,7 @@ impl ClientShared {
     }
 }
 
-/// Reads the replies of a process in a thread of its own, which lasts as long as the process keeps its output open.
+/// Reads the replies of a process in a separate thread, which lasts as long as the process keeps its output open.
 fn read_replies(output: ChildStdout) -> Receiver<Reply> {
     let (sender, replies) = sync_channel(READ_AHEAD);
     std::thread::spawn(move || {

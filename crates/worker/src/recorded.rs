@@ -65,7 +65,7 @@ impl RecordedRun {
         let cytoscope_pipeline::Rerun { job: mut prediction, devices, notes } = record.rerun(devices_for)?;
         match output {
             RerunOutput::Recorded => {}
-            // The results of a prediction are in a folder, unless they are in an OME-Zarr with a name of its own.
+            // The results of a prediction are in a folder, unless they are in an OME-Zarr with its own name.
             RerunOutput::Folder(folder) if prediction.folder() == prediction.out => prediction.out.clone_from(folder),
             RerunOutput::Path(_) | RerunOutput::Folder(_) => {
                 if let Some(out) = output.path_for(&prediction.out) {

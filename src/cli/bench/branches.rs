@@ -1,6 +1,6 @@
 //! Builds the programs of git branches for the tasks of `bench` that name a branch.
 //!
-//! Each branch is checked out in a worktree of its own below `target/bench-branches` of the repository, which stays there,
+//! Each branch is checked out in its own worktree below `target/bench-branches` of the repository, which stays there,
 //! so that the next build of the branch compiles only what has changed.
 
 use super::results::{GitInfo, git_in};

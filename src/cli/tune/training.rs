@@ -136,7 +136,7 @@ pub(super) fn candidates(config: &TrainConfig, devices: &[Device]) -> Vec<Traini
                     all.extend(prefetches.iter().map(with_prefetch));
                     let free = cores().saturating_sub(workers);
                     if on_cpu && free > 0 && free < cores() {
-                        // The data workers have cores of their own.
+                        // The data workers have their own cores.
                         let first = prefetches.first().copied().flatten();
                         all.push(TrainingCandidate { threads: free, ..with_prefetch(&first) });
                     }

@@ -96,7 +96,7 @@ pub enum LoadState {
     Failed(String),
 }
 
-/// Reads planes on threads of its own and caches them within a byte budget.
+/// Reads planes on separate threads and caches them within a byte budget.
 pub struct PlaneLoader {
     shared: Arc<PlaneLoaderShared>,
     threads: Vec<JoinHandle<()>>,

@@ -103,7 +103,7 @@ pub(crate) enum DocumentsAction {
         given: GivenMetadata,
         /// Number of the series, from 0.
         series: usize,
-        /// Id of the document that it replaces; `None` opens a document of its own.
+        /// Id of the document that it replaces; `None` opens a further document.
         replaces: Option<u64>,
     },
     /// Makes a document the active one.

@@ -186,7 +186,7 @@ impl Documents {
             self.active = Some(id);
         }
         effects.act(DisplayAction::ShowStacks);
-        // Series of one file may arrive at the same time: each has a document of its own.
+        // Series of one file may arrive at the same time: each has its own document.
         let replaced = replaces.and_then(|id| self.all.iter().position(|d| d.id == id));
         let is_same = |d: &Document| d.path == document.path && d.series == document.series;
         let at = replaced.or_else(|| self.all.iter().position(is_same));

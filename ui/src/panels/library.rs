@@ -17,7 +17,7 @@ use cytoscope_pipeline::predict::containing_maps;
 use eframe::egui::{self, Color32, Key, RichText, Sense, Stroke, StrokeKind, Ui, pos2, vec2};
 use egui_phosphor::regular as icon;
 
-/// Number of stacks above which their list has a scroll bar of its own, so that the channels below it stay within reach.
+/// Number of stacks above which their list has its own scroll bar, so that the channels below it stay within reach.
 const LONG_LIST: usize = 12;
 
 /// Least maximum height of a long list of stacks in points; in a high window, it may take half of the panel.

@@ -153,7 +153,7 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, panel: &mut ObjectsPa
         meshes(ui, state, actions);
     }
     let Some(results) = &document.results else {
-        // Labels that are not measured have a hint of their own.
+        // Labels that are not measured have their own hint.
         if state.table_state(document) == TableState::Current {
             weak(ui, "No objects yet: predict the stack, or add labels.");
         }

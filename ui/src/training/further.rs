@@ -1,4 +1,4 @@
-//! Training settings without controls of their own, one by one or from a settings file of the command line, and saving all
+//! Training settings without their own controls, one by one or from a settings file of the command line, and saving all
 //! settings as such a file.
 
 use super::plan::WizardPlan;
@@ -21,7 +21,7 @@ const NOT_LOADED: &str = "The settings were not loaded";
 /// Title of the notification about a setting that cannot be used.
 const NOT_SET: &str = "The setting was not changed";
 
-/// Training settings without controls of their own.
+/// Training settings without their own controls.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FurtherSettings {
@@ -32,7 +32,7 @@ pub struct FurtherSettings {
     pub typed: String,
 }
 
-/// An action on the settings without controls of their own.
+/// An action on the settings without their own controls.
 pub(crate) enum FurtherAction {
     /// Reads all settings from a file.
     Load(PathBuf),
@@ -186,7 +186,7 @@ impl Wizard {
 }
 
 impl Training {
-    /// Applies an action on the settings without controls of their own.
+    /// Applies an action on the settings without their own controls.
     pub(super) fn apply_to_further(&mut self, action: FurtherAction, display: &Display, effects: &mut Effects) {
         let further = &mut self.wizard.plan.further;
         match action {

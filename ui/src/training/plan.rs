@@ -128,7 +128,7 @@ pub struct WizardPlan {
     pub compare_precision: bool,
     /// Settings that are rarely changed.
     pub options: RunOptions,
-    /// Settings without controls of their own.
+    /// Settings without their own controls.
     pub further: FurtherSettings,
     /// Search for training settings.
     pub search: SettingsSearch,
@@ -275,7 +275,7 @@ fn numbered(name: &str, number: usize) -> String {
     }
 }
 
-/// Saves the plan. Each of several windows has a file of its own.
+/// Saves the plan. Each of several windows has its own file.
 pub struct PlanStore {
     lock: File,
     /// The file as it was when this window opened it.

@@ -1,6 +1,6 @@
 //! Search for training settings: `cytoscope train --search` in a separate process.
 //!
-//! Each search has a package of its own, beside which its settings, its ranges and its table of trials are stored, so that it
+//! Each search has its own package, beside which its settings, its ranges and its table of trials are stored, so that it
 //! can be continued.
 
 use super::further::{unusable, with_settings};

@@ -77,7 +77,7 @@ pub(crate) enum TrainingAction {
     ComparePrecision(bool),
     /// Sets the settings that are rarely changed.
     Options(Box<RunOptions>),
-    /// An action on the settings without controls of their own.
+    /// An action on the settings without their own controls.
     Further(FurtherAction),
     /// Tunes the settings of training runs with the chosen data and start model.
     Tune,

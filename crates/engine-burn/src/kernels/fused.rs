@@ -1,4 +1,4 @@
-//! Kernels of our own among operators that Burn queues and fuses: each becomes an operation of Burn's queue.
+//! Custom kernels among operators that Burn queues and fuses: each becomes an operation of Burn's queue.
 
 use super::{DeviceBackend, Training};
 use crate::exec::Image;

@@ -1,4 +1,4 @@
-//! Kernels of our own, for the operators of segmentation networks, and the backends that have them.
+//! Custom kernels for the operators of segmentation networks, and the backends that have them.
 //!
 //! Tensors stay in memory with their channels last, as the convolutions want them; only their axes are renamed between
 //! [`Image`]s and kernels. Arguments are arrays and numbers, which CUDA receives with the launch, so that a launch copies

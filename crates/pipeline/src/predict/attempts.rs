@@ -170,7 +170,7 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// Does the work of a job without results of its own, such as an estimate, on a device, and continues like a prediction if
+/// Does the work of a job without its own results, such as an estimate, on a device, and continues like a prediction if
 /// that fails: in 32 bits or on the next devices.
 ///
 /// # Errors

@@ -15,7 +15,7 @@ use std::path::Path;
 pub(crate) enum SliceAlone {
     /// With the option of the axes.
     ByAxes,
-    /// In a folder of its own, for jobs without that option.
+    /// In its own folder, for jobs without that option.
     ByFolder,
 }
 

@@ -52,7 +52,7 @@ fn run_reference(graph: &Graph, nuclei: Vec<f32>, membrane: Vec<f32>) -> Tensor 
     cytoscope_reference::run(graph, &inputs).unwrap().remove(0)
 }
 
-/// Writes the package of the network, in which the second input has a preprocessing step of its own.
+/// Writes the package of the network, in which the second input has its own preprocessing step.
 fn save_model(path: &Path) {
     let mut builder = package(&network());
     let mut second = builder.inputs[0].clone();

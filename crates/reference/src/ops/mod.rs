@@ -1,4 +1,4 @@
-//! Operators with a file of their own: their results and gradients.
+//! Operators with their own file: their results and gradients.
 
 mod grid_sample;
 mod resize;

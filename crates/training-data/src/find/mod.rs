@@ -56,7 +56,7 @@ pub struct FindOptions {
     /// several label files. For segmentation only; the channels of the targets are then ignored.
     pub labels_channel: Option<ChannelRef>,
     /// Series of images and targets in files of several: positions, scenes or wells. With [`SeriesChoice::All`], each is a
-    /// pair of its own.
+    /// separate pair.
     pub series: SeriesChoice,
     /// Time point of images and targets, if they have several.
     pub time: Option<usize>,

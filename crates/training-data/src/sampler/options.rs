@@ -79,7 +79,7 @@ pub struct ObjectScale {
 }
 
 impl SamplerOptions {
-    /// Returns whether the channels of a target after the first have weights of their own: near voxels with the ignore
+    /// Returns whether the channels of a target after the first have their own weights: near voxels with the ignore
     /// label, they may be unknown where the first channel is known.
     pub(super) fn has_further_weights(&self) -> bool {
         self.ignore_label.is_some() && self.target.channels() > 1

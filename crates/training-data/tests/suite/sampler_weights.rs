@@ -1,4 +1,4 @@
-//! Voxels of a patch that are outside the stack, not annotated or in gaps between objects have weights of their own.
+//! Voxels of a patch that are outside the stack, not annotated or in gaps between objects have their own weights.
 
 use crate::common::{place, places, plain, right_angles, sampler, scene, write};
 use cytoscope_training_data::{GapWeight, IgnoreLabel, Outside, Pair, SamplerOptions, TargetKind};

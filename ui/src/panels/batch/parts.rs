@@ -12,7 +12,7 @@ use egui_phosphor::regular as icon;
 /// Draws the choices.
 pub(super) fn parts(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     let mut all_series = batch.all_series;
-    let hint = "Each series of a file becomes a file of its own. The names of all but the first end in the number of the \
+    let hint = "Each series of a file becomes a separate file. The names of all but the first end in the number of the \
                 series, such as NAME_s1.ome.tif.";
     if theme::checkbox(ui, &mut all_series, "All series").on_hover_text(hint).changed() {
         actions.send(BatchAction::AllSeries(all_series));

@@ -1,4 +1,4 @@
-//! The settings without controls of their own on the Settings page, and the settings files of the command line.
+//! The settings without their own controls on the Settings page, and the settings files of the command line.
 
 use super::{button_row, icon_text_button};
 use crate::action::Actions;

@@ -1,5 +1,5 @@
 //! The settings of the Settings page that are rarely changed: limits beside the time budget, the object diameter, the seed, the
-//! license, and those without controls of their own.
+//! license, and those without their own controls.
 
 use super::further::further_settings;
 use crate::action::Actions;

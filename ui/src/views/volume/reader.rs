@@ -79,7 +79,7 @@ impl VolumeReaderShared {
     }
 }
 
-/// Reads volumes on a thread of its own and caches them within a byte budget.
+/// Reads volumes on a separate thread and caches them within a byte budget.
 pub struct VolumeReader {
     shared: Arc<VolumeReaderShared>,
     thread: Option<JoinHandle<()>>,
