@@ -172,6 +172,8 @@ impl LabelComparisons {
             };
             let comparison = match compared {
                 Ok(compared) => agreement(of, compared, grid),
+                // It begins again if it is requested again.
+                Err(_) if cancel.check().is_err() => return,
                 Err(error) => {
                     Comparison { of, result: Err(error), compared: None, labels: Arc::default(), truth: Arc::default() }
                 }
@@ -294,6 +296,7 @@ fn agreement(of: Subject, compared: Arc<Compared>, grid: Grid) -> Comparison {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use crate::data::test_planes::{NumberedPlanes, wait_until};
     use cytoscope_objects::segmentation_errors::SizeUnit;
 
     const GRID: Grid = Grid { voxel_um: Some([2.0, 0.5, 0.5]), flat: false };
@@ -327,6 +330,18 @@ mod tests {
         let kept: Vec<u64> = compare.done.iter().map(|c| c.of.images[0]).collect();
         assert_eq!(kept, (100 - MAX_KEPT as u64..100).collect::<Vec<_>>());
         assert_eq!(compare.done.iter().filter(|c| c.compared.is_some()).count(), 1, "overlaps may be large");
+    }
+
+    #[test]
+    fn a_canceled_comparison_is_no_result() {
+        let mut compare = LabelComparisons::new(|| {});
+        let planes = Arc::new(NumberedPlanes::default());
+        let sources = [0, 1].map(|_| Arc::clone(&planes) as Arc<dyn PlaneSource>);
+        compare.begin(subject(0, 0), sources, [0; 2], [1; 3], GRID);
+        let (_, cancel) = compare.in_progress.take().unwrap();
+        cancel.cancel();
+        wait_until("the end of the comparison", || Arc::strong_count(&planes) == 1);
+        assert!(compare.receiver.try_recv().is_err());
     }
 
     #[test]
