@@ -1,6 +1,6 @@
 //! A slice view: image, crosshair and scale bar; zoom, pan, scroll and pick.
 
-use super::compositor::Compositor;
+use super::compositor::{Compositor, Picture};
 use super::decor::{draw_caption, draw_crop, draw_crosshair, draw_message, draw_ring, draw_scale_bar};
 use super::displayed::{displayed_planes, same_planes};
 use super::live_limits::LiveLimits;
@@ -92,8 +92,8 @@ struct Target<'a> {
 #[derive(Default)]
 pub struct SliceView {
     texture: Option<TextureHandle>,
-    /// Region covered by the texture, and its size in pixels.
-    covers: Option<(Rect, [usize; 2])>,
+    /// Region covered by the texture.
+    covers: Option<Rect>,
     shown: Vec<DisplayedPlane>,
     /// Roles of the overlays among `shown`, in its order; `None` for channels.
     roles: Vec<Option<Role>>,
@@ -101,10 +101,11 @@ pub struct SliceView {
     /// Image without overlays and the region it covers.
     plain: Option<(TextureHandle, Rect)>,
     plain_compositor: Compositor,
-    /// Region of the last requested image without overlays; `None` if a new one must be requested.
-    plain_pending: Option<Rect>,
+    /// Whether the image without overlays was requested for the displayed planes.
+    is_plain_requested: bool,
     compositor: Compositor,
-    pending: Option<(Rect, [usize; 2])>,
+    /// Region of the displayed planes, of which an image was requested.
+    requested: Option<Rect>,
     document: u64,
     id: Option<egui::Id>,
     drawing: bool,
@@ -236,7 +237,7 @@ impl SliceView {
     fn draw_image(&self, painter: &egui::Painter, place: Placement, swipe: Option<f32>) {
         let rect = place.rect;
         painter.rect_filled(rect, 0.0, theme::IMAGE_BACKGROUND);
-        let (Some(texture), Some((covers, _))) = (&self.texture, &self.covers) else { return };
+        let (Some(texture), Some(covers)) = (&self.texture, &self.covers) else { return };
         let on_screen = |covers: &Rect| {
             Rect::from_min_max(
                 place.screen_position(f64::from(covers.min.y), f64::from(covers.min.x)),
@@ -366,18 +367,18 @@ impl SliceView {
             // Whole pixels: the last ones may reach beyond the slice.
             let ([rows, columns], [height, width]) = (at.pixel_size(), at.size());
             let from = pos2(at.columns.start as f32, at.rows.start as f32);
-            let covers = (Rect::from_min_size(from, vec2((width * columns) as f32, (height * rows) as f32)), at.size());
+            let covers = Rect::from_min_size(from, vec2((width * columns) as f32, (height * rows) as f32));
             self.shown.clone_from(&planes.all);
             self.roles = planes.roles;
             self.base_planes = planes.base;
-            self.plain_pending = None;
-            self.pending = Some(covers);
-            if let Some(image) = self.compositor.request(planes.all, wake.clone()) {
-                self.set_texture(ui, image);
+            self.is_plain_requested = false;
+            self.requested = Some(covers);
+            if let Some(picture) = self.compositor.request(planes.all, covers, wake.clone()) {
+                self.set_texture(ui, picture);
             }
             self.prefetch_around = (at.orientation == Orientation::Xy).then(|| at.clone());
-        } else if let Some(image) = self.compositor.take(wake) {
-            self.set_texture(ui, image);
+        } else if let Some(picture) = self.compositor.take(wake) {
+            self.set_texture(ui, picture);
         }
         // Prefetching starts only after the image is on screen, because it would delay it.
         if !self.compositor.is_busy()
@@ -393,15 +394,18 @@ impl SliceView {
 
     /// Removes the picture.
     fn clear(&mut self) {
-        (self.texture, self.covers, self.pending) = (None, None, None);
-        (self.plain, self.plain_pending) = (None, None);
+        (self.texture, self.covers, self.requested) = (None, None, None);
+        (self.plain, self.is_plain_requested) = (None, false);
         self.shown.clear();
         self.roles.clear();
         self.base_planes.clear();
     }
 
-    fn set_texture(&mut self, ui: &Ui, image: egui::ColorImage) {
-        let Some(covers) = self.pending else { return };
+    fn set_texture(&mut self, ui: &Ui, Picture { image, covers }: Picture) {
+        if self.requested.is_none() {
+            // The picture was removed while it was composited.
+            return;
+        }
         match &mut self.texture {
             Some(texture) => texture.set(image, ZOOMED),
             None => self.texture = Some(ui.ctx().load_texture("slice", image, ZOOMED)),
@@ -413,14 +417,14 @@ impl SliceView {
     pub fn prepare_swipe(&mut self, ui: &Ui) {
         let ctx = ui.ctx().clone();
         let wake = move || ctx.request_repaint();
-        let image = match (self.plain_pending, self.pending) {
-            (None, Some((covers, _))) if !self.base_planes.is_empty() => {
-                self.plain_pending = Some(covers);
-                self.plain_compositor.request(self.base_planes.clone(), wake)
+        let picture = match self.requested {
+            Some(covers) if !self.is_plain_requested && !self.base_planes.is_empty() => {
+                self.is_plain_requested = true;
+                self.plain_compositor.request(self.base_planes.clone(), covers, wake)
             }
             _ => self.plain_compositor.take(wake),
         };
-        let (Some(image), Some(covers)) = (image, self.plain_pending) else { return };
+        let Some(Picture { image, covers }) = picture.filter(|_| self.is_plain_requested) else { return };
         let texture = match self.plain.take() {
             Some((mut texture, _)) => {
                 texture.set(image, ZOOMED);
