@@ -14,7 +14,7 @@ use cytoscope_storage::{io_advice, io_message, io_problem};
 use eframe::egui::{self, Key, RichText, vec2};
 use egui_phosphor::regular as icon;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, is_separator};
 
 /// Maximum number of entries of a folder that are listed.
 const MAX_ENTRIES: usize = 20_000;
@@ -211,14 +211,16 @@ impl FileBrowser {
 
     /// Whether a path is typed, not a name.
     fn is_path(&self) -> bool {
-        self.typed.contains(std::path::is_separator) || self.typed.starts_with('~')
+        self.typed.contains(is_separator) || self.typed.trim() == "~"
     }
 
-    /// The typed name or path as an absolute path; `~` is the user's home folder.
+    /// The typed name or path as an absolute path; a first part `~` is the user's home folder.
     fn typed_path(&self) -> PathBuf {
         let typed = self.typed.trim();
-        let home = typed.strip_prefix('~').map(|rest| rest.trim_start_matches(std::path::is_separator));
-        match (home, std::env::home_dir()) {
+        // The names of files may begin with `~`, too.
+        let below_home = typed.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with(is_separator));
+        let below_home = below_home.map(|rest| rest.trim_start_matches(is_separator));
+        match (below_home, std::env::home_dir()) {
             (Some(rest), Some(home)) => home.join(rest),
             _ => self.folder.join(typed),
         }

@@ -87,6 +87,24 @@ fn keys_and_typed_paths_reach_a_file() {
 }
 
 #[test]
+fn only_a_tilde_alone_or_before_a_separator_is_the_home_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let stack = folder.path().join("~a.tif");
+    std::fs::write(&stack, "").unwrap();
+    let mut browser = open(FileRequest::Stacks, folder.path(), "");
+    assert_eq!(act(&mut browser, BrowserAction::Type("~a".to_owned())), None);
+    assert_eq!(names(&browser), ["~a.tif"]);
+    assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![stack]));
+    let mut browser = open(FileRequest::Table(1), folder.path(), "~objects");
+    assert_eq!(act(&mut browser, BrowserAction::Accept), Some(vec![folder.path().join("~objects.csv")]));
+    let home = std::env::home_dir().unwrap();
+    for typed in ["~".to_owned(), format!("~{}", std::path::MAIN_SEPARATOR)] {
+        let _ = browser.apply(BrowserAction::Type(typed), &mut Effects::default());
+        assert!(browser.is_path() && browser.typed_path() == home.join(""), "{}", browser.typed);
+    }
+}
+
+#[test]
 fn a_new_file_gets_its_extension_and_an_existing_one_is_replaced_only_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let mut browser = open(FileRequest::Table(1), folder.path(), "objects");
