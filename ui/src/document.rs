@@ -113,9 +113,13 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Whether the overlay belongs to a time point of the stack.
+    /// Whether the overlay belongs to a time point of the stack. One with a single time point belongs to all, unless its only one
+    /// is known; one with several may have fewer than the stack.
     pub fn is_at(&self, time: usize) -> bool {
-        self.only_time.is_none_or(|only| only == time)
+        match self.only_time {
+            Some(only) => only == time,
+            None => self.times <= 1 || time < self.times,
+        }
     }
 
     /// Whether it is a label image.

@@ -231,6 +231,12 @@ impl Documents {
         if let Some(old) = document.overlay_with_role(overlay.role) {
             self.loader.forget(old.source_id);
         }
+        let (times, all_times) = (overlay.times, document.extents.times);
+        if overlay.only_time.is_none() && (2..all_times).contains(&times) {
+            let title = format!("{} has fewer time points than the stack", overlay.name);
+            let details = format!("It has {times} of {all_times} time points, and is not shown at the later ones.");
+            effects.info(title, details);
+        }
         document.put(overlay);
         let selected = document.selected;
         document.select(selected);
@@ -328,6 +334,37 @@ mod tests {
         };
         assert!(has_map_after(ArtifactKind::Probability));
         assert!(!has_map_after(ArtifactKind::Labels));
+    }
+
+    #[test]
+    fn labels_with_fewer_time_points_than_the_stack_are_not_shown_at_the_later_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, times: usize| {
+            let path = folder.path().join(name);
+            let array = Array::new("TZYX".parse().unwrap(), vec![times, 2, 8, 8], vec![7u16; times * 128]).unwrap();
+            write_array(&path, &array, &WriteSpec::of(&array, Container::OmeTiff)).unwrap();
+            path
+        };
+        let document = Document::open(&write("a.ome.tif", 5), None, 0).unwrap();
+        let id = document.id;
+        let wake: Wake = Arc::new(|| {});
+        let mut documents = Documents::new(&wake, None);
+        documents.all.push(document);
+        for (times, at_last, notifications) in [(1, true, 0), (3, false, 1), (5, true, 0)] {
+            let labels = write(&format!("{times}.ome.tif"), times);
+            let overlay = Document::overlay(&labels, Role::Labels, ([2, 8, 8], 5), None).unwrap();
+            assert_eq!((overlay.times, overlay.is_at(0), overlay.is_at(4)), (times, true, at_last));
+            let mut effects = Effects::default();
+            documents.handle_overlay(id, overlay, &mut effects);
+            let notified = effects.into_iter().filter(|effect| matches!(effect, Effect::Notify { .. }));
+            assert_eq!(notified.count(), notifications, "{times} time points");
+            documents.get_mut(id).unwrap().time = 4;
+            assert_eq!(documents.labels_to_correct(id).is_some(), at_last);
+        }
+        let mut saved =
+            Document::overlay(&folder.path().join("1.ome.tif"), Role::Labels, ([2, 8, 8], 5), None).unwrap();
+        saved.only_time = Some(3);
+        assert_eq!([0, 3].map(|time| saved.is_at(time)), [false, true]);
     }
 
     /// Waits until the labels of a document are those of a file.

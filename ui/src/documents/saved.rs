@@ -164,7 +164,8 @@ impl Documents {
         let (shown, saved) = (document.overlay_with_role(Role::Labels)?, self.saved.get(&id));
         let (is_at, is_preview) = (shown.is_at(document.time), shown.name == PREVIEW_NAME);
         let is_saved = saved.is_some_and(|saved| saved.has_labels(&shown.path));
-        if (is_at && !is_preview) || (shown.times > 1 && !is_saved) {
+        let has_time = shown.times > 1 && document.time < shown.times;
+        if (is_at && !is_preview) || (has_time && !is_saved) {
             return Some(&shown.path);
         }
         let saved = saved.and_then(|saved| saved.labels_at(document.time));
