@@ -120,11 +120,11 @@ impl ShellLink {
 
     /// Reports the open files if they have changed. Files whose paths are not UTF-8 are left out.
     pub fn report_files(&mut self, open: &[&Path]) {
-        let same = self
+        let is_unchanged = self
             .last_reported
             .as_ref()
             .is_some_and(|last_reported| last_reported.iter().map(PathBuf::as_path).eq(open.iter().copied()));
-        if !same {
+        if !is_unchanged {
             let files: Vec<&Path> = open.iter().copied().filter(|p| p.to_str().is_some()).collect();
             self.send(&Files { files: &files });
             self.last_reported = Some(open.iter().map(|p| p.to_path_buf()).collect());

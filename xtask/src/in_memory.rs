@@ -47,6 +47,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
+        // `remove_remains` of a later process removes what is left.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

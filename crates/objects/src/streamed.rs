@@ -25,8 +25,8 @@ const BATCH_SLICES: usize = 32;
 /// labels (4) of the watershed, and up to 3 for its basins.
 const SPLIT_BYTES: u64 = 20;
 
-/// A component whose box has begun.
-struct Begun {
+/// A component with its box, which the maps are collected in slice by slice.
+struct ComponentBox {
     /// Number of the component.
     component: u32,
     /// See [`Component::order`](crate::rolling_components::Component::order).
@@ -39,7 +39,7 @@ struct Begun {
     seeds: Vec<f32>,
 }
 
-impl Begun {
+impl ComponentBox {
     fn voxels(&self) -> usize {
         self.size.iter().product()
     }
@@ -106,12 +106,12 @@ pub struct StreamedSegmentation {
     waiting: BTreeMap<u64, u32>,
     /// Voxels of the largest box so far.
     largest_box: usize,
-    open: Vec<Begun>,
+    open: Vec<ComponentBox>,
     /// Components whose boxes are complete, and the voxels of these boxes.
-    complete: Vec<Begun>,
+    complete: Vec<ComponentBox>,
     complete_voxels: usize,
-    /// Voxels of all boxes that have begun and were not split.
-    begun_voxels: usize,
+    /// Voxels of all boxes that have begun and are not split yet.
+    unsplit_voxels: usize,
     /// Runs of objects in each slice from `taken` on, and the number of runs.
     runs: VecDeque<Vec<ObjectRun>>,
     run_count: usize,
@@ -169,7 +169,7 @@ impl StreamedSegmentation {
             open: Vec::new(),
             complete: Vec::new(),
             complete_voxels: 0,
-            begun_voxels: 0,
+            unsplit_voxels: 0,
             runs: VecDeque::new(),
             run_count: 0,
             kept: Vec::new(),
@@ -217,10 +217,10 @@ impl StreamedSegmentation {
         let value_bytes = 4 * (u64::from(self.needs.map) + u64::from(self.needs.seeds));
         let runs_bytes = (self.run_count * size_of::<ObjectRun>()) as u64;
         let facts_bytes = (self.facts.len() * size_of::<Facts>()) as u64;
-        let held_bytes = self.components.bytes() + facts_bytes + self.begun_voxels as u64 * value_bytes + runs_bytes;
+        let held_bytes = self.components.bytes() + facts_bytes + self.unsplit_voxels as u64 * value_bytes + runs_bytes;
         let surroundings_bytes = self.surroundings.as_ref().map_or(0, |(surroundings, _)| surroundings.bytes());
         let split_bytes = match self.options.height {
-            Some(_) => (self.largest_box + self.begun_voxels.min(BATCH_VOXELS)) as u64 * (SPLIT_BYTES + value_bytes),
+            Some(_) => (self.largest_box + self.unsplit_voxels.min(BATCH_VOXELS)) as u64 * (SPLIT_BYTES + value_bytes),
             None => 0,
         };
         held_bytes + surroundings_bytes + split_bytes
@@ -259,7 +259,8 @@ impl StreamedSegmentation {
         Ok(())
     }
 
-    /// Relates the slices of which all components are closed to their surroundings.
+    /// Counts the slices of which all components are closed as settled, and adds up the shares of foreground around the
+    /// components in those whose surroundings are known.
     fn settle(&mut self) {
         let settled = self.components.settled();
         let Some((surroundings, _)) = &mut self.surroundings else {
@@ -308,23 +309,24 @@ impl StreamedSegmentation {
             return Ok(());
         }
         self.begin_boxes(z);
-        for Begun { origin, size, map: own_map, seeds: own_seeds, .. } in &mut self.open {
+        for ComponentBox { origin, size, map: map_part, seeds: seeds_part, .. } in &mut self.open {
             for y in origin[1]..origin[1] + size[1] {
                 let row = y * nx + origin[2]..y * nx + origin[2] + size[2];
                 if self.needs.map {
-                    own_map.extend_from_slice(&map[row.clone()]);
+                    map_part.extend_from_slice(&map[row.clone()]);
                 }
                 if self.needs.seeds {
-                    own_seeds.extend_from_slice(&seeds[row]);
+                    seeds_part.extend_from_slice(&seeds[row]);
                 }
             }
         }
         let (mut complete, open): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.open).into_iter().partition(|begun| begun.origin[0] + begun.size[0] == z + 1);
+            std::mem::take(&mut self.open).into_iter().partition(|region| region.origin[0] + region.size[0] == z + 1);
         self.open = open;
-        self.complete_voxels += complete.iter().map(Begun::voxels).sum::<usize>();
+        self.complete_voxels += complete.iter().map(ComponentBox::voxels).sum::<usize>();
         self.complete.append(&mut complete);
-        let has_waited = self.complete.first().is_some_and(|begun| begun.origin[0] + begun.size[0] + BATCH_SLICES <= z);
+        let has_waited =
+            self.complete.first().is_some_and(|region| region.origin[0] + region.size[0] + BATCH_SLICES <= z);
         if self.complete_voxels >= BATCH_VOXELS || has_waited || self.added == depth { self.split() } else { Ok(()) }
     }
 
@@ -340,9 +342,9 @@ impl StreamedSegmentation {
             entry.remove();
             let share = self.facts.get(component as usize).map_or(0.0, |facts| mean_share(facts.share));
             let is_tissue = self.surroundings.as_ref().is_some_and(|(_, min_fill)| share > *min_fill);
-            let begun = Begun { component, order, is_tissue, origin, size, map: Vec::new(), seeds: Vec::new() };
-            self.begun_voxels += begun.voxels();
-            self.open.push(begun);
+            let region = ComponentBox { component, order, is_tissue, origin, size, map: Vec::new(), seeds: Vec::new() };
+            self.unsplit_voxels += region.voxels();
+            self.open.push(region);
         }
     }
 
@@ -360,7 +362,7 @@ impl StreamedSegmentation {
 
     /// Splits the components whose boxes are complete.
     fn split(&mut self) -> Result<(), ObjectsError> {
-        self.begun_voxels -= self.complete_voxels;
+        self.unsplit_voxels -= self.complete_voxels;
         self.complete_voxels = 0;
         let mut waiting = std::mem::take(&mut self.complete).into_iter().peekable();
         while waiting.peek().is_some() {
@@ -372,7 +374,7 @@ impl StreamedSegmentation {
                 batch.push(next);
             }
             let split: Vec<Split> =
-                batch.into_par_iter().map(|begun| self.split_one(begun)).collect::<Result<_, ObjectsError>>()?;
+                batch.into_par_iter().map(|region| self.split_one(region)).collect::<Result<_, ObjectsError>>()?;
             for Split { order, count, runs } in split {
                 let first = self.count;
                 self.count = first.checked_add(count).ok_or(ObjectsError::TooManyObjects { limit: u32::MAX })?;
@@ -386,8 +388,9 @@ impl StreamedSegmentation {
         Ok(())
     }
 
-    fn split_one(&self, begun: Begun) -> Result<Split, ObjectsError> {
-        let Begun { component, order, is_tissue, origin, size, map, seeds } = begun;
+    /// Splits a component whose box is complete into objects, and returns their runs in the volume.
+    fn split_one(&self, region: ComponentBox) -> Result<Split, ObjectsError> {
+        let ComponentBox { component, order, is_tissue, origin, size, map, seeds } = region;
         let row_of = |row: usize| (origin[0] + row / size[1], origin[1] + row % size[1]);
         let mut mask = vec![false; size.iter().product()];
         for (row, line) in mask.chunks_exact_mut(size[2]).enumerate() {
@@ -430,7 +433,7 @@ impl StreamedSegmentation {
     /// components that cross it have been added.
     pub fn take_slice(&mut self, labels: &mut [u32]) -> bool {
         let z = self.taken;
-        let waiting = self.open.iter().chain(&self.complete).map(|begun| begun.origin[0]).min();
+        let waiting = self.open.iter().chain(&self.complete).map(|region| region.origin[0]).min();
         if z >= waiting.map_or(self.added, |first| first.min(self.added)) {
             return false;
         }

@@ -127,6 +127,7 @@ impl Drop for MemorySampler {
         // The thread ends when its channel is closed.
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
+            // A panic of the thread only costs samples.
             let _ = thread.join();
         }
     }

@@ -109,8 +109,9 @@ impl Training<'_> {
         let (before, thumbnails_before) = before.map_or((None, Vec::new()), |b| (Some(b.untuned), b.thumbnails));
         let context = self.context;
         let float = self.folder.path.join(FLOAT);
-        let (verdict, last) = self.choose_network(&mut state, start_scores.as_ref(), before.as_ref(), &float)?;
-        let FinalNetwork { graph, scores: after, thumbnails } = last;
+        let (verdict, final_network) =
+            self.choose_network(&mut state, start_scores.as_ref(), before.as_ref(), &float)?;
+        let FinalNetwork { graph, scores: after, thumbnails } = final_network;
         let writing = context.recorder.span(Stage::Write, "package");
         let name = package::package_name(&self.job.out);
         let metric = SelectionMetric::of(self.start.target);
@@ -169,7 +170,7 @@ impl Training<'_> {
 
     /// Returns the network to save, which is written to `float`, with the final segmentation settings: the best one of the run,
     /// unless it scores lower with these settings than the start model. `tuned` and `untuned` are the scores of the start model
-    /// with settings that suit it best and with its own.
+    /// with the settings that suit it best and with those of its package.
     fn choose_network(
         &mut self,
         state: &mut TrainState,
@@ -178,7 +179,7 @@ impl Training<'_> {
         float: &Path,
     ) -> Result<(ChosenNetwork, FinalNetwork), JobError> {
         let context = self.context;
-        let (own, end) = (self.segment.clone(), self.deadline(state));
+        let (start_segment, end) = (self.segment.clone(), self.deadline(state));
         // Without a validation set, the final network is used.
         let best = if self.validator.is_empty() { state.step } else { state.best.map_or(0, |(_, step)| step) };
         if best > 0 {
@@ -192,7 +193,7 @@ impl Training<'_> {
                  kept: {reason}"
             ));
             (state.best, state.best_comparison) = (Some((start.score, 0)), Some(lower));
-            self.segment = own.clone();
+            self.segment = start_segment.clone();
         } else {
             let reason = kept_reason(state.best_comparison.as_ref());
             context.note(format!(
@@ -205,13 +206,13 @@ impl Training<'_> {
             (Some(before), Some(after)) => after.compared_with(before).is_clear_gain(),
             _ => true,
         };
-        if is_better || self.segment == own {
+        if is_better || self.segment == start_segment {
             return Ok((ChosenNetwork::Start, adapted));
         }
-        // They suit the float network better, but the int8 network may score as well with its own settings.
+        // The tuned settings suit the float network, but an int8 network of the start model may score lower with them.
         context
             .note("no other segmentation settings scored clearly better than those of the start model, which are kept");
-        self.segment = own;
+        self.segment = start_segment;
         Ok((ChosenNetwork::Start, self.scored_network(&start, float)?))
     }
 
@@ -269,6 +270,7 @@ impl Training<'_> {
         Ok(found.options)
     }
 
+    /// Returns the training record of the package, as JSON.
     fn record(
         &self,
         state: &TrainState,
@@ -303,6 +305,7 @@ impl Training<'_> {
         })
     }
 
+    /// Returns the model card of the package, as Markdown.
     fn card(
         &self,
         name: &str,
@@ -390,7 +393,7 @@ impl Training<'_> {
         self.context.note("quantizing the network");
         let out = self.folder.path.join(INT8);
         let quiet = progress_only(self.context, self.overtime_cancel(state));
-        // They are cut in the first attempt.
+        // The calibration tiles, which are cut in the first attempt.
         let mut tiles = Vec::new();
         // Minutes that an attempt takes apart from training, as measured in the first attempt.
         let mut overhead_mins = 0.0;

@@ -142,8 +142,8 @@ impl Worker {
                 line: None,
                 process: None,
                 retiring: None,
-                ending: false,
-                dropped: false,
+                is_ending: false,
+                is_dropped: false,
                 has_ended: false,
             }),
             changed: Condvar::new(),
@@ -182,7 +182,7 @@ impl Worker {
         let mut state = self.shared.state();
         if state.phase == WorkerState::Dead {
             state.phase = WorkerState::Starting;
-            state.ending = false;
+            state.is_ending = false;
         }
         drop(state);
         self.shared.changed.notify_all();
@@ -192,7 +192,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         let mut state = self.shared.state();
-        state.dropped = true;
+        state.is_dropped = true;
         // The process ends when its standard input closes.
         state.line = None;
         if let Some(process) = &mut state.process {
@@ -234,17 +234,17 @@ impl ClientShared {
             let ending = self.follow(command, started_before);
             started_before = true;
             let mut state = self.state();
-            if state.dropped {
+            if state.is_dropped {
                 tracing::info!("worker stopped");
                 break;
             }
             let has_retired = state.follow_retired();
-            if has_retired && !state.ending && !ending.is_final {
+            if has_retired && !state.is_ending && !ending.is_final {
                 drop(state);
                 (self.wake)();
                 continue;
             }
-            let may_be_of_gpu = !state.ending && !ending.is_final && !ending.is_killed;
+            let may_be_of_gpu = !state.is_ending && !ending.is_final && !ending.is_killed;
             let is_of_gpu = may_be_of_gpu && state.leave_out_used_gpu(&ending.reason);
             let running = state.take_running();
             // A GPU that is left out from now on ends no further process.
@@ -254,7 +254,7 @@ impl ClientShared {
             while deaths.front().is_some_and(|d| d.elapsed() > DEATHS_WITHIN) {
                 deaths.pop_front();
             }
-            if state.ending {
+            if state.is_ending {
                 tracing::info!("worker stopped");
                 // The end was requested, so the remaining jobs are canceled.
                 let waiting = std::mem::take(&mut state.open);
@@ -280,11 +280,11 @@ impl ClientShared {
             (self.wake)();
             let pause = BACK_OFF * 2u32.saturating_pow(deaths.len().saturating_sub(1) as u32);
             let waited =
-                self.changed.wait_timeout_while(self.state(), pause, |s| !s.dropped && s.phase != WorkerState::Dead);
+                self.changed.wait_timeout_while(self.state(), pause, |s| !s.is_dropped && s.phase != WorkerState::Dead);
             let state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            let waited = self.changed.wait_while(state, |s| !s.dropped && s.phase == WorkerState::Dead);
+            let waited = self.changed.wait_while(state, |s| !s.is_dropped && s.phase == WorkerState::Dead);
             let state = waited.unwrap_or_else(PoisonError::into_inner);
-            if state.dropped {
+            if state.is_dropped {
                 break;
             }
             if deaths.len() >= MAX_DEATHS {
@@ -357,7 +357,7 @@ impl ClientShared {
     fn set_ready(&self, state: &mut ClientState, pid: u32, folder: &Path, line: &Sender<String>, again: bool) {
         state.phase = WorkerState::Ready { pid, folder: folder.to_owned() };
         self.changed.notify_all();
-        if !state.ending && !state.dropped {
+        if !state.is_ending && !state.is_dropped {
             state.line = Some(line.clone());
         }
         if again {
@@ -396,7 +396,7 @@ impl ClientShared {
         let failed = {
             let mut state = self.state();
             state.process = Some(process);
-            if state.dropped || state.ending {
+            if state.is_dropped || state.is_ending {
                 state.process.iter_mut().for_each(Process::close);
             }
             state.failed.clone()

@@ -60,7 +60,7 @@ pub struct FileSource {
     /// Levels that planes can be read from.
     levels: Vec<ReducedLevel>,
     /// Whether the file holds labels, which are reduced by subsampling; intensities are averaged.
-    labels: bool,
+    is_labels: bool,
 }
 
 /// Bytes read between two checks for cancellation.
@@ -68,9 +68,9 @@ const PART_BYTES: usize = 16 << 20;
 
 impl FileSource {
     /// A source for an opened image.
-    pub fn new(image: Image, labels: bool) -> Self {
+    pub fn new(image: Image, is_labels: bool) -> Self {
         let (extents, levels) = (Extents::of(image.meta()), levels_of(image.meta()));
-        Self { image, extents, levels, labels }
+        Self { image, extents, levels, is_labels }
     }
 
     /// The region of a level with these rows of a plane. The plane begins with a block of the level along both axes.
@@ -109,7 +109,7 @@ impl PlaneSource for FileSource {
         let reduction = [row_step / row_factor, column_step / column_factor];
         let size = at.size();
         let columns = at.columns.len().div_ceil(column_factor);
-        let mut values = Values::empty(self.image.meta().dtype, self.labels);
+        let mut values = Values::empty(self.image.meta().dtype, self.is_labels);
         // Bands cover whole steps.
         let row_bytes = columns * self.image.meta().dtype.size_bytes();
         let band = (PART_BYTES / row_bytes.max(1)).max(1).next_multiple_of(reduction[0]) * row_factor;

@@ -35,7 +35,7 @@ impl RunOptions {
         config
     }
 
-    /// Returns the settings of a network that finds objects with the object diameter.
+    /// Returns training settings with the object diameter, for networks that find objects.
     pub(super) fn sized(&self, config: TrainConfig) -> TrainConfig {
         let diameter = self.diameter.map_or(config.diameter, DiameterRequest::Given);
         TrainConfig { diameter, ..config }
@@ -76,7 +76,7 @@ impl Training {
         }
     }
 
-    /// Discards the check of the data, and checks them shortly after the last change of their settings.
+    /// Discards the check of the data; the next one starts shortly after the last change of the settings.
     pub(super) fn check_soon(&mut self, effects: &mut Effects) {
         if let Check::Running(id) = self.wizard.check {
             effects.act(JobsAction::Cancel(id));

@@ -29,9 +29,9 @@ pub(super) struct ClientState {
     /// When the process was asked to end because it starts no further job.
     pub(super) retiring: Option<Instant>,
     /// Whether the process was asked to end.
-    pub(super) ending: bool,
+    pub(super) is_ending: bool,
     /// Whether the client was dropped.
-    pub(super) dropped: bool,
+    pub(super) is_dropped: bool,
     /// Whether the supervisor thread has ended.
     pub(super) has_ended: bool,
 }
@@ -42,7 +42,7 @@ impl ClientState {
         match &request {
             Request::Hello { .. } => return false,
             Request::Shutdown => {
-                self.ending = true;
+                self.is_ending = true;
                 self.line = None;
                 self.process.iter_mut().for_each(Process::close);
                 return false;
@@ -62,7 +62,7 @@ impl ClientState {
             _ => {}
         }
         let Some(id) = request.id() else { return false };
-        if self.phase == WorkerState::Dead || self.ending {
+        if self.phase == WorkerState::Dead || self.is_ending {
             let message = "the engine process has ended: restart it and try again";
             self.push(Reply::failed(id, JobErrorKind::Other, message));
             return true;
@@ -155,8 +155,8 @@ impl ClientState {
     /// driver of a GPU that hangs would hang in them, too. A job that was canceled may only take long to save its state.
     /// Returns whether there is such a GPU that was not left out before.
     pub(super) fn leave_out_used_gpu(&mut self, reason: &str) -> bool {
-        let mut going_on = self.open.iter().filter(|open| !open.is_canceled);
-        let Some(gpu) = going_on.find_map(|open| open.used_gpu(self.has_gpu)) else { return false };
+        let mut active = self.open.iter().filter(|open| !open.is_canceled);
+        let Some(gpu) = active.find_map(|open| open.used_gpu(self.has_gpu)) else { return false };
         if self.failed.iter().any(|failed| failed.id == gpu) {
             return false;
         }
