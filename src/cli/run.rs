@@ -218,9 +218,9 @@ impl RunCommand {
         run: MeasuredRun,
     ) -> Outcome {
         let report = session.report();
-        let threads = match (self.engine, self.threading.threads) {
-            (_, 0) => std::thread::available_parallelism().map_or(1, usize::from),
-            (_, n) => n,
+        let threads = match self.threading.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
         };
         let described: Vec<_> = graph
             .outputs
@@ -256,7 +256,8 @@ impl RunCommand {
             wall.median, self.repeat, wall.min, wall.max, cpu.median
         ));
         if report.macs > 0 {
-            print(&format!("  {:.1} GFLOP/s", 2.0 * report.macs as f64 / wall.median / 1e6));
+            let unit = if self.precision == Precision::Int8 { "GOP/s" } else { "GFLOP/s" };
+            print(&format!("  {:.1} {unit}", 2.0 * report.macs as f64 / wall.median / 1e6));
         }
         if let Some(traffic) = session.traffic() {
             print(&format!("  transfers: {}", traffic.text()));
