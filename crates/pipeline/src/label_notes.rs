@@ -156,7 +156,8 @@ impl ValueRange {
         let (lowest, highest) = (self.lowest, self.highest);
         // The shortest text that stands for a 32-bit number.
         let text = |value: f32| number_text(value.to_string().parse().unwrap_or(f64::from(value)));
-        (lowest <= highest && level >= f64::from(highest)).then(|| {
+        // Voxels are compared with the threshold as a 32-bit number.
+        (lowest <= highest && level as f32 >= highest).then(|| {
             let (level, lowest_text) = (number_text(level), text(lowest));
             Note::from(if lowest < highest {
                 format!(
@@ -263,6 +264,8 @@ mod tests {
         };
         assert!(note(&[0.25, 0.1, f32::NAN], 0.5).unwrap().contains("range from 0.1 to 0.25"));
         assert!(note(&[0.0; 3], 0.5).unwrap().contains("all values are 0;"));
+        // As 32-bit numbers, both are the same.
+        assert!(note(&[0.1; 3], 0.1).unwrap().contains("all values are 0.1;"));
         assert_eq!(note(&[0.25, 0.75], 0.5), None);
         assert_eq!(note(&[f32::NAN], 0.5), None);
         let is_noted = |values: &[f32]| {
