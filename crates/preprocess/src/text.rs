@@ -70,22 +70,27 @@ impl<'a> Parameters<'a> {
 
     /// Reads one length, such as `1.5um` or `2 voxels`.
     fn length(&mut self, name: &str) -> Result<Length, PreprocessError> {
-        let (number, is_um) = without_unit(self.require(name)?);
+        let (number, unit) = split_unit(self.require(name)?);
         let value = self.number(name, number)?;
-        Ok(if is_um { Length::Um(value) } else { Length::Voxels(value) })
+        Ok(if unit == Some(Unit::Um) { Length::Um(value) } else { Length::Voxels(value) })
     }
 
     /// Reads one length for all axes, or three along Z, Y, X, such as `0/1/1um`.
     fn lengths(&mut self, name: &str) -> Result<Lengths, PreprocessError> {
         let text = self.require(name)?;
-        let (numbers, is_um) = without_unit(text);
-        let values = numbers.split('/').map(|n| self.number(name, n)).collect::<Result<Vec<f64>, _>>()?;
+        let parts: Vec<(&str, Option<Unit>)> = text.split('/').map(split_unit).collect();
+        // The unit at the end is that of all lengths; each may state it.
+        let last_unit = parts.last().and_then(|(_, unit)| *unit);
+        if parts.iter().any(|(_, unit)| unit.is_some() && *unit != last_unit) {
+            return Err(self.refuse(format!("{name}={text} does not end in the unit of all lengths")));
+        }
+        let values = parts.iter().map(|(number, _)| self.number(name, number)).collect::<Result<Vec<f64>, _>>()?;
         let zyx = match values.as_slice() {
             [all] => [*all; 3],
             [z, y, x] => [*z, *y, *x],
             _ => return Err(self.refuse(format!("{name}={text} is neither one length nor three"))),
         };
-        Ok(if is_um { Lengths::Um(zyx) } else { Lengths::Voxels(zyx) })
+        Ok(if last_unit == Some(Unit::Um) { Lengths::Um(zyx) } else { Lengths::Voxels(zyx) })
     }
 
     /// Reads a range `A-B` of indices, without `B`; `None` if it is not given.
@@ -105,16 +110,29 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// Returns a length without its unit, and whether the unit was µm.
-fn without_unit(text: &str) -> (&str, bool) {
+/// The unit of a length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    Um,
+    Voxels,
+}
+
+/// The texts that units are written as; `\u{3bc}` is the Greek letter, which looks like the micro sign.
+const UNITS: [(&str, Unit); 7] = [
+    ("um", Unit::Um),
+    ("µm", Unit::Um),
+    ("\u{3bc}m", Unit::Um),
+    ("voxels", Unit::Voxels),
+    ("voxel", Unit::Voxels),
+    ("vx", Unit::Voxels),
+    ("px", Unit::Voxels),
+];
+
+/// Returns a length without its unit, and the unit, if one is stated.
+fn split_unit(text: &str) -> (&str, Option<Unit>) {
     let text = text.trim();
-    for unit in ["um", "µm", "\u{3bc}m"] {
-        if let Some(number) = text.strip_suffix(unit) {
-            return (number.trim_end(), true);
-        }
-    }
-    let number = ["voxels", "voxel", "vx", "px"].iter().find_map(|unit| text.strip_suffix(unit));
-    (number.unwrap_or(text).trim_end(), false)
+    let split = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)));
+    split.map_or((text, None), |(number, unit)| (number.trim_end(), Some(unit)))
 }
 
 impl FromStr for PreprocessStep {
@@ -161,8 +179,8 @@ impl FromStr for PreprocessStep {
                 let angle_degrees = p.number("angle", angle.trim_end_matches("deg").trim_end_matches('°'))?;
                 let step_um = match p.take("step") {
                     None => None,
-                    Some(text) => match without_unit(text) {
-                        (number, true) => Some(p.number("step", number)?),
+                    Some(text) => match split_unit(text) {
+                        (number, Some(Unit::Um)) => Some(p.number("step", number)?),
                         _ => return Err(p.refuse(format!("step={text} has no unit: give it in µm, such as 0.5um"))),
                     },
                 };
@@ -266,12 +284,31 @@ mod tests {
     }
 
     #[test]
+    fn each_of_several_lengths_may_have_the_unit_of_the_last_one() {
+        let sigma = |text: &str| match format!("gaussian:sigma={text}").parse::<PreprocessStep>() {
+            Ok(PreprocessStep::Gaussian { sigma }) => Some(sigma),
+            _ => None,
+        };
+        for text in ["0/1/2um", "0um/1um/2um", "0/1 µm/2 µm"] {
+            assert_eq!(sigma(text), Some(Lengths::Um([0.0, 1.0, 2.0])), "{text}");
+        }
+        for text in ["0/1/2", "0/1/2 voxels", "0voxels/1voxels/2voxels"] {
+            assert_eq!(sigma(text), Some(Lengths::Voxels([0.0, 1.0, 2.0])), "{text}");
+        }
+        assert_eq!(sigma("1.5um"), Some(Lengths::Um([1.5; 3])));
+        for text in ["1um/1/1", "1voxel/1um/1um", "1um/1um/1voxel", "1umum"] {
+            assert_eq!(sigma(text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn errors_name_the_step_and_its_parameters() {
         for (text, named) in [
             ("blur:sigma=1", "expected one of gaussian, median, tophat"),
             ("gaussian", "gaussian: sigma is missing; expected sigma"),
             ("gaussian:sigma=1:radius=2", "there is no parameter radius"),
             ("gaussian:sigma=1/2", "neither one length nor three"),
+            ("gaussian:sigma=1um/1/1", "sigma=1um/1/1 does not end in the unit of all lengths"),
             ("gaussian:sigma=0", "one of them above 0"),
             ("median:radius", "has no \"=\""),
             ("tophat:radius=wide", "radius=wide is not a number"),
