@@ -6,6 +6,7 @@ use super::search::SettingsSearch;
 use crate::stored::{copy_changes, from_readable, read_json};
 use cytoscope_engine::{DeviceRequest, Precision};
 use cytoscope_pipeline::PerformanceRequest;
+use cytoscope_storage::target::extension;
 use cytoscope_train::{DataConfig, TrainJob, TrainReport, TrainStart};
 use cytoscope_training_data::TrainingTask;
 use serde::{Deserialize, Serialize};
@@ -179,12 +180,11 @@ impl WizardPlan {
 
     /// A name for the model, derived from its data folder.
     pub fn suggested_name(&self) -> String {
-        let stem = |p: &Path| p.file_stem().map(|s| s.to_string_lossy().into_owned());
         let data = self.data.as_deref();
-        // A table is named after its folder.
-        let folder = data.and_then(|p| if p.extension().is_some() { p.parent() } else { Some(p) });
-        let name = folder.and_then(stem).unwrap_or_default();
-        let name = clean_name(&name);
+        // A table is named after its folder. The end of a date or a version is no extension.
+        let folder = data.and_then(|path| if extension(path).is_some() { path.parent() } else { Some(path) });
+        let name = folder.and_then(|path| if extension(path).is_some() { path.file_stem() } else { path.file_name() });
+        let name = clean_name(&name.unwrap_or_default().to_string_lossy());
         if name.is_empty() { "my-model".to_owned() } else { name }
     }
 }
@@ -440,6 +440,8 @@ mod tests {
         let name = |path: &str| WizardPlan { data: Some(path.into()), ..WizardPlan::default() }.suggested_name();
         assert_eq!(name("/data/embryo pairs"), "embryo pairs");
         assert_eq!(name("/data/corrections/train.csv"), "corrections");
+        assert_eq!(name("/data/2024.05.01_embryo"), "2024.05.01_embryo");
+        assert_eq!(name("/data/pairs-1.2/train.csv"), "pairs-1.2");
         assert_eq!(name("/data/細胞/"), "my-model");
         assert_eq!(clean_name(" ../a/b:c. "), "a-b-c");
     }

@@ -437,9 +437,10 @@ impl Training {
         self.retire_model(Some(name).filter(|name| !name.is_empty()), jobs, effects);
         let wizard = &mut self.wizard;
         let WizardPlan { task, minutes, workers, batch, memory_mib, threads, .. } = wizard.plan;
-        let WizardPlan { accumulate, device, precision, performance, compare_precision, .. } = wizard.plan;
+        let WizardPlan { accumulate, device, precision, performance, without_int8, compare_precision, .. } =
+            wizard.plan;
         let (options, further) = (wizard.plan.options.clone(), wizard.plan.further.clone());
-        let kept = WizardPlan { options, further, ..WizardPlan::default() };
+        let kept = WizardPlan { options, further, without_int8, ..WizardPlan::default() };
         let kept = WizardPlan { task, minutes, workers, batch, memory_mib, threads, ..kept };
         // Its trials may still be running; their settings are those of other data.
         let search = SettingsSearch { used: Vec::new(), ..wizard.plan.search.clone() };

@@ -140,3 +140,14 @@ fn a_run_that_is_discarded_before_it_is_queued_is_canceled_after_it_was_queued()
     assert_eq!(states.poll().iter().filter(|effect| removes(effect)).count(), 1);
     assert_eq!(states.training.wizard.run.state, RunState::Idle);
 }
+
+#[test]
+fn another_model_is_trained_with_the_same_settings_on_other_data() {
+    let mut states = States::new();
+    states.apply(TrainingAction::WithoutInt8(true));
+    states.apply(TrainingAction::ComparePrecision(true));
+    states.apply(TrainingAction::Batch(Some(3)));
+    states.apply(TrainingAction::Another);
+    let WizardPlan { without_int8, compare_precision, batch, data, .. } = &states.training.wizard.plan;
+    assert_eq!((*without_int8, *compare_precision, *batch, data), (true, true, Some(3), &None));
+}
