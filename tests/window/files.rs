@@ -3,7 +3,7 @@
 
 use crate::accessibility;
 use crate::fixture::{Fixture, sees, window};
-use crate::gestures::{drop_file, paste_path};
+use crate::gestures::{choose_folder, drop_file, paste_path};
 use cytoscope_formats::{Channel, Container, WriteSpec, ZarrImageSpec, ZarrWriter, write_array};
 use cytoscope_storage::Overwrite;
 use cytoscope_testkit::skip;
@@ -93,6 +93,29 @@ fn open_in_next_window(fixture: &mut Fixture, file: PathBuf) {
     let home = fixture.folder.path().to_owned();
     fixture.window = window(&home, vec![file]);
     fixture.settle();
+}
+
+#[test]
+fn the_results_folder_is_remembered_while_it_exists() {
+    let mut fixture = Fixture::with(|folder| vec![stack(&folder.join("one.tif"), "ZYX", &[4, 20, 30])]);
+    let (file, chosen) = (fixture.path("one.tif"), fixture.path("chosen"));
+    let [own, other] = [fixture.path("cytoscope"), chosen.clone()].map(|folder| folder.display().to_string());
+    std::fs::create_dir(&chosen).unwrap();
+    fixture.settle();
+    fixture.until("the folder beside the stack", |w| sees(w, &own));
+    fixture.window.state_mut().use_own_file_dialog();
+    choose_folder(&mut fixture, "Results folder", &chosen);
+    open_in_next_window(&mut fixture, file.clone());
+    fixture.until("the chosen folder", |w| sees(w, &other));
+    fixture.click("Default results folder");
+    fixture.until("the folder beside the stack", |w| sees(w, &own));
+    assert!(!fixture.sees(&other), "{}", fixture.on_screen());
+    fixture.window.state_mut().use_own_file_dialog();
+    choose_folder(&mut fixture, "Results folder", &chosen);
+    std::fs::remove_dir(&chosen).unwrap();
+    open_in_next_window(&mut fixture, file);
+    fixture.until("the folder beside the stack", |w| sees(w, &own));
+    assert!(!fixture.sees(&other), "{}", fixture.on_screen());
 }
 
 #[test]

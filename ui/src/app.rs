@@ -102,6 +102,7 @@ impl Workbench {
             shell: None,
             wake,
         };
+        workbench.jobs.use_earlier_folder(workbench.display.settings().results_folder.clone());
         if let Some(path) = profiles {
             workbench.disk.queue(DiskEffect::ReadMachineProfiles { path });
         }

@@ -160,6 +160,8 @@ pub(crate) struct ModelPlace {
 pub(crate) enum DocumentEffect {
     /// Finds the results of earlier jobs.
     FindResults(ResultsPlace),
+    /// Finds the folder of new results.
+    FindFolder(ResultsPlace),
     /// Checks that the results folder of a prediction exists or can be created.
     PreparePrediction(ResultsPlace),
     /// Checks that the folder for the table of a label image exists or can be created.
@@ -312,6 +314,8 @@ pub(crate) enum DiskEvent {
 pub(crate) enum DocumentEvent {
     /// Results of earlier jobs.
     ResultsFound(Box<FoundResults>),
+    /// The folder of new results.
+    FolderFound(PathBuf),
     /// The results folder of a prediction, which exists or can be created.
     PredictionReady(Result<PathBuf, String>),
     /// The folder for a table, which exists or can be created.
@@ -397,6 +401,7 @@ impl DocumentEffect {
     fn run(&self) -> DocumentEvent {
         match self {
             Self::FindResults(place) => DocumentEvent::ResultsFound(Box::new(FoundResults::of(place))),
+            Self::FindFolder(place) => DocumentEvent::FolderFound(place.folder()),
             Self::PreparePrediction(place) => {
                 let folder = place.folder();
                 DocumentEvent::PredictionReady(check_folder(&folder).map(|()| folder))
@@ -435,11 +440,10 @@ fn prepare_table(
 ) -> Result<TableTarget, String> {
     // The table goes beside labels in a results folder, or beside the OME-Zarr folder with them; nothing is written beside
     // labels from elsewhere.
-    let is_results = |folder: &&Path| {
-        folder.ends_with(RESULTS_FOLDER) || place.chosen.as_deref() == Some(*folder) || place.is_own(folder)
-    };
+    let own = place.folder();
+    let is_results = |folder: &&Path| folder.ends_with(RESULTS_FOLDER) || own == **folder || place.is_own(folder);
     let beside = containing_maps(labels).parent().filter(is_results);
-    let folder = beside.map_or_else(|| place.folder(), Path::to_owned);
+    let folder = beside.map_or_else(|| own.clone(), Path::to_owned);
     let table = folder.join(table_name(labels));
     // A table that a job of this window wrote, or an earlier one for the same labels, is replaced without asking while it is
     // unchanged.

@@ -283,6 +283,7 @@ impl Display {
             DisplayAction::Outputs(outputs) => self.settings.outputs = outputs,
             DisplayAction::ResultFormat(format) => self.settings.result_format = format,
             DisplayAction::DatasetFolder(folder) => self.settings.dataset_folder = Some(folder),
+            DisplayAction::ResultsFolder(folder) => self.settings.results_folder = folder,
             DisplayAction::AddRecentFile(path) => self.settings.add_recent(&path),
             DisplayAction::RememberAxes { file, axes } => self.settings.remember_axes(&file, axes.as_deref()),
             DisplayAction::RememberVoxelSize { file, voxel_size_um } => {
@@ -367,6 +368,7 @@ impl Display {
         self.swipe = None;
         self.ctx.set_theme(self.settings.theme.preference());
         effects.views(ViewsEffect::ResetLayout);
+        effects.act(JobsAction::ResultsFolder(None));
         for action in [JobsAction::Tile(None), JobsAction::Blend(None), JobsAction::Overlap(None)] {
             effects.act(action);
         }
@@ -486,6 +488,7 @@ mod tests {
             DisplayAction::RememberVoxelSize { file: file.clone(), voxel_size_um: VoxelSize::new_um(2.0, 1.0, 1.0) },
             DisplayAction::RememberSeries { file: file.clone(), series: 2 },
             DisplayAction::DatasetFolder("/data/dataset".into()),
+            DisplayAction::ResultsFolder(Some("/data/results".into())),
             DisplayAction::InputChannels { model: "cells".to_owned(), channels: vec!["membrane".to_owned()] },
             DisplayAction::OutputOfModel { model: "cells".to_owned(), output: Some(OutputTensor::All) },
             DisplayAction::Toggle(Part::Library),
@@ -496,6 +499,7 @@ mod tests {
         }
         let settings = display.settings();
         assert!(settings.show_library && settings.model == Settings::default().model, "choices are reset");
+        assert_eq!(settings.results_folder, None);
         assert_eq!((settings.axes_for(&file), settings.series_for(&file)), (Some("TYX"), 2));
         assert_eq!(settings.voxel_size_for(&file).z, Some(2.0));
         assert_eq!(settings.dataset_folder.as_deref(), Some(Path::new("/data/dataset")));

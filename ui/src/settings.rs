@@ -85,6 +85,8 @@ pub struct Settings {
     pub show_scale_bar: bool,
     /// Dataset folder for exported training pairs.
     pub dataset_folder: Option<PathBuf>,
+    /// Folder that the results of all stacks are written to while it exists; `None` writes those of each stack beside it.
+    pub results_folder: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -113,6 +115,7 @@ impl Default for Settings {
             show_crosshair: true,
             show_scale_bar: true,
             dataset_folder: None,
+            results_folder: None,
         }
     }
 }
@@ -174,6 +177,7 @@ impl Settings {
         stored.voxel_size_of_folder.retain(|folder, _| is_unicode(folder));
         stored.series_of_file.retain(|file, _| is_unicode(file));
         stored.dataset_folder = stored.dataset_folder.filter(is_unicode);
+        stored.results_folder = stored.results_folder.filter(is_unicode);
         stored
     }
 

@@ -109,6 +109,10 @@ impl Workbench {
     fn handle_document_event(&mut self, document: u64, event: DocumentEvent) -> Effects {
         match event {
             DocumentEvent::ResultsFound(found) => self.jobs.results_found(document, *found, &self.documents),
+            DocumentEvent::FolderFound(folder) => {
+                self.jobs.folder_found(document, folder);
+                Effects::default()
+            }
             DocumentEvent::PredictionReady(folder) => {
                 self.jobs.prediction_ready(document, folder, &self.documents, &self.display)
             }
@@ -165,7 +169,7 @@ impl Workbench {
             FileRequest::TrainingSettings => effects.act(TrainingAction::Further(FurtherAction::Load(first))),
             FileRequest::SavedTrainingSettings => effects.act(TrainingAction::Further(FurtherAction::Save(first))),
             FileRequest::Model(format) => effects.act(TrainingAction::Export(format, first)),
-            FileRequest::ResultsFolder => effects.act(JobsAction::ResultsFolder(first)),
+            FileRequest::ResultsFolder => effects.act(JobsAction::ResultsFolder(Some(first))),
             FileRequest::RefusedPrediction { question, for_rest } => {
                 let answer = OverwriteAnswer::Folder(first);
                 effects.act(JobsAction::AnswerOverwrite { question, answer, for_rest });

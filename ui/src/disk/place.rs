@@ -18,8 +18,10 @@ pub(crate) struct ResultsPlace {
     pub(crate) stem: String,
     /// Number of time points of the stack.
     pub(crate) times: usize,
-    /// The folder chosen by the user for all stacks, if any.
+    /// The folder chosen by the user in this window for all stacks, if any.
     pub(crate) chosen: Option<PathBuf>,
+    /// The folder chosen in an earlier window for all stacks, which is used if it exists.
+    pub(crate) earlier: Option<PathBuf>,
     /// Folders with results of the stack that this window has written or found, oldest first.
     pub(crate) known: Vec<PathBuf>,
 }
@@ -28,7 +30,8 @@ impl ResultsPlace {
     /// The folder of new results: the chosen one, or else the one beside the stack, or else, if that is not writable, one of the
     /// user's.
     pub(super) fn folder(&self) -> PathBuf {
-        if let Some(chosen) = &self.chosen {
+        let earlier = self.earlier.as_ref().filter(|folder| folder.is_dir());
+        if let Some(chosen) = self.chosen.as_ref().or(earlier) {
             return chosen.clone();
         }
         match self.beside() {
@@ -89,6 +92,25 @@ mod tests {
     use std::time::Duration;
 
     #[test]
+    fn a_folder_chosen_in_an_earlier_window_is_used_while_it_exists() {
+        let home = tempfile::tempdir().unwrap();
+        let [beside, earlier, chosen] = ["cytoscope", "earlier", "chosen"].map(|name| home.path().join(name));
+        std::fs::create_dir(&earlier).unwrap();
+        let place = |chosen: Option<&PathBuf>| ResultsPlace {
+            stack: home.path().join("cells.tif"),
+            stem: "cells".to_owned(),
+            times: 1,
+            chosen: chosen.cloned(),
+            earlier: Some(earlier.clone()),
+            known: Vec::new(),
+        };
+        assert_eq!([place(None).folder(), place(Some(&chosen)).folder()], [earlier.clone(), chosen]);
+        assert_eq!(place(None).other_folders(), [beside.clone()]);
+        std::fs::remove_dir(&earlier).unwrap();
+        assert_eq!(place(None).folder(), beside);
+    }
+
+    #[test]
     fn corrections_are_continued_where_their_newest_journal_is() {
         let home = tempfile::tempdir().unwrap();
         let [beside, chosen, known] = ["cytoscope", "chosen", "known"].map(|name| home.path().join(name));
@@ -102,6 +124,7 @@ mod tests {
             stem: "cells".to_owned(),
             times: 4,
             chosen: Some(chosen.clone()),
+            earlier: None,
             known: known_folders,
         };
         assert_eq!((place.folder(), place.other_folders()), (chosen.clone(), vec![known.clone(), beside.clone()]));

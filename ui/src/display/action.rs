@@ -59,6 +59,8 @@ pub(crate) enum DisplayAction {
     Outputs(BTreeSet<Output>),
     /// Sets the dataset folder for exported training pairs.
     DatasetFolder(PathBuf),
+    /// Remembers the results folder of all stacks; `None` forgets it.
+    ResultsFolder(Option<PathBuf>),
     /// Moves a file to the top of the recent files.
     AddRecentFile(PathBuf),
     /// Remembers the axes of the files in the folder of `file`; `None` forgets them.

@@ -3,7 +3,7 @@
 use super::{InputFile, InputOfDocument, Jobs, SavedOptions, TunedTraining};
 use crate::correct::Corrections;
 use crate::disk::{DiskEffect, DocumentEffect};
-use crate::display::Display;
+use crate::display::{Display, DisplayAction};
 use crate::documents::Documents;
 use crate::effect::Effects;
 use crate::overwrite::OverwriteAnswer;
@@ -65,8 +65,8 @@ pub(crate) enum JobsAction {
     Overlap(Option<u64>),
     /// Sets whether the next prediction measures the devices again for its model.
     MeasureAgain(bool),
-    /// Sets the results folder of all documents.
-    ResultsFolder(PathBuf),
+    /// Sets the results folder of all documents; `None` writes the results of each stack beside it.
+    ResultsFolder(Option<PathBuf>),
     /// Segments the shown map again as a preview.
     Refine {
         /// Id of the document.
@@ -215,7 +215,7 @@ impl Jobs {
             JobsAction::Blend(blend) => self.blend = blend,
             JobsAction::Overlap(percent) => self.overlap_percent = percent,
             JobsAction::MeasureAgain(again) => self.remeasure = again,
-            JobsAction::ResultsFolder(folder) => self.chosen_folder = Some(folder),
+            JobsAction::ResultsFolder(folder) => self.choose_folder(folder, documents, &mut effects),
             JobsAction::Refine { document, options } => self.refine(document, options, documents, display),
             JobsAction::KeepObjects { document, options } => self.keep_objects(document, options, documents, display),
             JobsAction::ForgetRefined => self.forget_refined(documents, &mut effects),
@@ -284,6 +284,18 @@ impl Jobs {
         let saved = SavedOptions { options: options.clone(), voxel_um: document.given_voxel_um() };
         self.objects.save(id, document.time, saved);
         self.segment(id, options, true, documents, display);
+    }
+
+    /// Sets and remembers the results folder of all documents. Without one, that of each document is looked for.
+    fn choose_folder(&mut self, folder: Option<PathBuf>, documents: &Documents, effects: &mut Effects) {
+        effects.act(DisplayAction::ResultsFolder(folder.clone()));
+        self.earlier_folder = None;
+        self.chosen_folder = folder;
+        if self.chosen_folder.is_none() {
+            for document in documents.all() {
+                effects.disk_for(document.id, DocumentEffect::FindFolder(self.place(document)));
+            }
+        }
     }
 
     /// Cancels the running job, or else the next one.

@@ -89,9 +89,11 @@ pub(crate) struct Jobs {
     copy_steps: Option<(u64, Vec<PreprocessStep>)>,
     /// Jobs that write preprocessed copies, which are opened.
     copies: BTreeSet<JobId>,
-    /// Results folder chosen by the user.
+    /// Results folder chosen by the user in this window.
     chosen_folder: Option<PathBuf>,
-    /// Results folders of the documents, unless the user has chosen one.
+    /// Results folder chosen in an earlier window, which is used while it exists.
+    earlier_folder: Option<PathBuf>,
+    /// Results folders of the documents, unless the user has chosen one in this window.
     folders: BTreeMap<u64, PathBuf>,
     /// Folders with results of stacks that this window has written or found, oldest first, by file and series. They are found
     /// there again, whichever folder is chosen later.
@@ -149,6 +151,7 @@ impl Jobs {
             copy_steps: None,
             copies: BTreeSet::new(),
             chosen_folder: None,
+            earlier_folder: None,
             folders: BTreeMap::new(),
             known_folders: BTreeMap::new(),
             noted: BTreeMap::new(),
@@ -332,6 +335,16 @@ impl Jobs {
         self.remeasure
     }
 
+    /// Uses a results folder that was chosen in an earlier window, while it exists.
+    pub(crate) fn use_earlier_folder(&mut self, folder: Option<PathBuf>) {
+        self.earlier_folder = folder;
+    }
+
+    /// Stores the results folder of a document.
+    pub(crate) fn folder_found(&mut self, document: u64, folder: PathBuf) {
+        self.folders.insert(document, folder);
+    }
+
     /// The results folder of a document, once it is known.
     pub(crate) fn folder(&self, document: u64) -> Option<&Path> {
         self.chosen_folder.as_ref().or_else(|| self.folders.get(&document)).map(PathBuf::as_path)
@@ -352,6 +365,7 @@ impl Jobs {
             stem: document.stem(),
             times: document.extents.times,
             chosen: self.chosen_folder.clone(),
+            earlier: self.earlier_folder.clone(),
             known: self.known_folders.get(&stack).cloned().unwrap_or_default(),
         }
     }

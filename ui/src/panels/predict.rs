@@ -13,10 +13,8 @@ use crate::command::Command;
 use crate::diameter::diameter_control;
 use crate::display::DisplayAction;
 use crate::document::{Document, Role};
-use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
 use crate::number_text::{counted, short_number};
-use crate::opener::FileRequest;
 use crate::preprocess::{StepEditor, copy_control, preprocessing_control};
 use crate::state::State;
 use crate::theme;
@@ -30,7 +28,6 @@ use eframe::egui::{self, RichText, Ui};
 use egui_commonmark::{CommonMarkCache, CommonMarkViewer};
 use egui_phosphor::regular as icon;
 use std::ops::Range;
-use std::path::Path;
 
 /// Tooltip of the button that tunes predictions.
 const TUNE_HINT: &str = "Measure devices, precisions, tiles and threads for this model with this stack, and save the fastest \
@@ -221,17 +218,7 @@ fn computation(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut
     device_reason(ui, state, document.id, actions);
     options::format_choice(ui, state, actions);
     options::outputs_choice(ui, state, actions);
-    let folder = state.jobs.folder(document.id).unwrap_or(Path::new(""));
-    ui.horizontal(|ui| {
-        let button = ui.button(format!("{}  Results", icon::FOLDER));
-        button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Results folder"));
-        if button.on_hover_text("Choose another folder").clicked() {
-            let (request, folder) = (FileRequest::ResultsFolder, folder.parent().map(Into::into));
-            actions.send(DocumentsAction::Ask { request, folder, name: String::new() });
-        }
-        let text = RichText::new(folder.display().to_string()).weak().size(12.0);
-        ui.add(egui::Label::new(text).truncate()).on_hover_text(folder.display().to_string());
-    });
+    options::results_folder(ui, state, document, actions);
 }
 
 /// Choice of the output of the model that is predicted, if it has several.

@@ -259,10 +259,11 @@ fn paths_that_are_not_unicode_do_not_lose_the_other_settings() {
     settings.add_recent(Path::new("/data/a.tif"));
     settings.add_recent(odd);
     settings.dataset_folder = Some(odd.to_owned());
+    settings.results_folder = Some(odd.to_owned());
     settings.save(&path).unwrap();
     let loaded = Settings::load(&path);
     assert_eq!((loaded.theme, loaded.recent), (ThemeChoice::Light, vec![PathBuf::from("/data/a.tif")]));
-    assert_eq!(loaded.dataset_folder, None);
+    assert_eq!((loaded.dataset_folder, loaded.results_folder), (None, None));
 }
 
 #[test]

@@ -20,8 +20,14 @@ fn maps_are_found_only_if_the_latest_prediction_has_written_them() {
     for name in ["cells_probability.tif", "cells_labels.tif"] {
         std::fs::write(folder.join(name), "").unwrap();
     }
-    let place =
-        ResultsPlace { stack: stack.clone(), stem: "cells".to_owned(), times: 1, chosen: None, known: Vec::new() };
+    let place = ResultsPlace {
+        stack: stack.clone(),
+        stem: "cells".to_owned(),
+        times: 1,
+        chosen: None,
+        earlier: None,
+        known: Vec::new(),
+    };
     let kinds_after = |written: &[&str]| {
         let record = serde_json::json!({
             "program": "p", "fingerprint": "f", "job": {"inputs": [&stack], "model": "m", "out": &folder},
@@ -47,7 +53,8 @@ fn journals_of_corrections_are_found_by_time_point() {
     }
     let found = |times: usize| {
         let stack = home.path().join("cells.tif");
-        let place = ResultsPlace { stack, stem: "cells".to_owned(), times, chosen: None, known: Vec::new() };
+        let place =
+            ResultsPlace { stack, stem: "cells".to_owned(), times, chosen: None, earlier: None, known: Vec::new() };
         FoundResults::of(&place).corrected_times
     };
     assert_eq!((found(1), found(4)), (BTreeSet::from([0]), BTreeSet::from([2])));
@@ -71,8 +78,14 @@ fn labels_of_a_prediction_of_one_time_point_belong_to_it() {
             "device": {}, "plan": {}, "objects": [], "finished_unix_secs": 5
         });
         std::fs::write(folder.join("cells_provenance.json"), record.to_string()).unwrap();
-        let place =
-            ResultsPlace { stack: stack.clone(), stem: "cells".to_owned(), times, chosen: None, known: Vec::new() };
+        let place = ResultsPlace {
+            stack: stack.clone(),
+            stem: "cells".to_owned(),
+            times,
+            chosen: None,
+            earlier: None,
+            known: Vec::new(),
+        };
         let found = FoundResults::of(&place);
         (found.outputs.len(), found.by_time.get(&2).map_or(0, Vec::len))
     };
@@ -104,8 +117,14 @@ fn settings_of_objects_that_were_saved_after_the_prediction_are_found() {
         });
         std::fs::write(&labels, "").unwrap();
         std::fs::write(record_path(&labels), record.to_string()).unwrap();
-        let place =
-            ResultsPlace { stack: stack.clone(), stem: "cells".to_owned(), times, chosen: None, known: Vec::new() };
+        let place = ResultsPlace {
+            stack: stack.clone(),
+            stem: "cells".to_owned(),
+            times,
+            chosen: None,
+            earlier: None,
+            known: Vec::new(),
+        };
         let found = FoundResults::of(&place).saved_options;
         found.into_iter().map(|(time, saved)| (time, saved.options.drop_border)).collect::<Vec<_>>()
     };
@@ -128,6 +147,7 @@ fn results_of_a_prediction_whose_input_was_given_as_a_relative_path_are_found() 
         stem: "cells".to_owned(),
         times: 1,
         chosen: None,
+        earlier: None,
         known: Vec::new(),
     };
     let found_after = |predicted: &Path| {
@@ -154,6 +174,7 @@ fn labels_of_single_time_points_are_found_unless_they_are_those_of_another_stack
         stem: "cells".to_owned(),
         times,
         chosen: None,
+        earlier: None,
         known: Vec::new(),
     };
     let record = |stack: &Path| {
@@ -241,8 +262,14 @@ fn the_newer_of_corrected_labels_and_saved_objects_is_shown_and_both_can_be_chos
     let home = tempfile::tempdir().unwrap();
     let (folder, stack) = (home.path().join("cytoscope"), home.path().join("cells.tif"));
     write_prediction(&folder, &stack, 1000);
-    let place =
-        |times| ResultsPlace { stack: stack.clone(), stem: "cells".to_owned(), times, chosen: None, known: Vec::new() };
+    let place = |times| ResultsPlace {
+        stack: stack.clone(),
+        stem: "cells".to_owned(),
+        times,
+        chosen: None,
+        earlier: None,
+        known: Vec::new(),
+    };
     for (times, time, objects, corrected) in [
         (1, 0, "cells_labels.tif", "cells_corrected_labels.tif"),
         (4, 2, "cells_t2_labels.tif", "cells_t2_corrected_labels.tif"),
@@ -289,6 +316,7 @@ fn of_several_folders_the_one_with_the_newest_results_is_shown() {
             stem: "cells".to_owned(),
             times,
             chosen: Some(chosen.clone()),
+            earlier: None,
             known: vec![known.clone()],
         })
     };

@@ -2,14 +2,19 @@
 
 use crate::action::Actions;
 use crate::display::DisplayAction;
+use crate::document::Document;
+use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
+use crate::opener::FileRequest;
 use crate::panels::{OptionalNumber, SettingRow, labeled_choice};
 use crate::state::State;
 use crate::theme;
 use cytoscope_pipeline::predict::{Blend, TileRequest};
 use cytoscope_pipeline::{Output, ResultFormat};
-use eframe::egui::{Checkbox, Ui};
+use eframe::egui::{self, Checkbox, RichText, Ui};
+use egui_phosphor::regular as icon;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// The results that can be chosen: their names, and what they are.
 const OUTPUTS: [(Output, &str, &str); 5] = [
@@ -89,6 +94,28 @@ pub(super) fn format_choice(ui: &mut Ui, state: State<'_>, actions: &mut Actions
     if format != before {
         actions.send(DisplayAction::ResultFormat(format));
     }
+}
+
+/// Choice of the folder that results are written to.
+pub(super) fn results_folder(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mut Actions) {
+    let folder = state.jobs.folder(document.id).unwrap_or(Path::new(""));
+    ui.horizontal(|ui| {
+        let button = ui.button(format!("{}  Results", icon::FOLDER));
+        button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Results folder"));
+        if button.on_hover_text("Choose one folder for the results of all stacks").clicked() {
+            let (request, folder) = (FileRequest::ResultsFolder, folder.parent().map(Into::into));
+            actions.send(DocumentsAction::Ask { request, folder, name: String::new() });
+        }
+        if state.settings().results_folder.is_some() {
+            let button = ui.button(icon::ARROW_COUNTER_CLOCKWISE);
+            button.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, true, "Default results folder"));
+            if button.on_hover_text("Write the results of each stack beside it again").clicked() {
+                actions.send(JobsAction::ResultsFolder(None));
+            }
+        }
+        let text = RichText::new(folder.display().to_string()).weak().size(12.0);
+        ui.add(egui::Label::new(text).truncate()).on_hover_text(folder.display().to_string());
+    });
 }
 
 /// Choice of the results that are written.
