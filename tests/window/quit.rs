@@ -119,6 +119,25 @@ fn quit_dialog_is_operated_by_keys_and_escape_cancels() {
     assert!(!corrected(&fixture).exists());
 }
 
+#[test]
+fn unsaved_corrections_of_a_stack_with_another_voxel_size_are_asked_about_and_saved() {
+    let mut fixture = with_unsaved_stroke();
+    let z = current_slice(&fixture);
+    fixture.click("Voxel size…");
+    fixture.type_into("Voxel size Z", "2");
+    fixture.click("Apply");
+    fixture.until("the voxel size", |w| w.state().document().is_some_and(|d| d.given_voxel_um().is_some()));
+    fixture.settle();
+    assert!(!close(&mut fixture), "the dialog opens first");
+    fixture.until("the dialog", |w| sees(w, TITLE));
+    fixture.click("Save and quit");
+    let labels = corrected(&fixture);
+    fixture.until("the labels", |_| labels.is_file());
+    fixture.until("the end", |w| w.state().corrections().is_settled() && !sees(w, "Saving…"));
+    assert!(close(&mut fixture), "everything is saved");
+    assert_eq!(label_at(&read_labels(&labels), [z, 40, 60]), 1);
+}
+
 #[cfg(unix)]
 #[test]
 fn failed_save_keeps_the_window_open() {

@@ -34,6 +34,13 @@ pub(crate) enum CorrectionsAction {
         /// Title of the notification, if there are unsaved edits.
         notification_title: &'static str,
     },
+    /// Assigns the closed corrections of a document to the one that took its place and has the same voxels.
+    CarryOver {
+        /// Id of the document that was closed.
+        from: u64,
+        /// Id of the document that took its place.
+        to: u64,
+    },
     /// Runs an edit action.
     Edit(EditAction),
     /// Selects a tool.
@@ -124,6 +131,7 @@ impl Corrections {
             CorrectionsAction::Close { document, notification_title } => {
                 self.close(document, notification_title, &mut effects);
             }
+            CorrectionsAction::CarryOver { from, to } => self.carry_over(from, to),
             CorrectionsAction::Edit(action) => self.run_action(action, documents, jobs, display, &mut effects),
             CorrectionsAction::Tool(tool) => self.select_tool(tool, documents),
             CorrectionsAction::Label(label) => {

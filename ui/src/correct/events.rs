@@ -239,6 +239,35 @@ mod tests {
     }
 
     #[test]
+    fn unsaved_corrections_are_listed_for_the_document_that_took_the_place_of_theirs() {
+        let folder = tempfile::tempdir().unwrap();
+        let wake: Wake = Arc::new(|| {});
+        let mut corrections = Corrections::new(&wake);
+        let correction = correction(folder.path(), &wake);
+        let brush = Brush { shape: BrushShape::Ball, radius_um: 0.5, value: 5, over: DrawOver::Any };
+        correction.edit(Edit::Paint { brush, points: vec![[1.0, 1.0, 1.0]] });
+        corrections.by_document.insert(7, correction);
+        let end = Instant::now() + Duration::from_secs(60);
+        while !corrections.is_unsaved(7) {
+            assert!(Instant::now() < end, "the edit was not made in time");
+            let _ = corrections.poll();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        corrections.close(7, "Corrections are kept", &mut Effects::default());
+        corrections.carry_over(7, 9);
+        let listed = |corrections: &Corrections| {
+            [7, 9].map(|document| corrections.closed_unsaved_times(document).collect::<Vec<usize>>())
+        };
+        assert_eq!(listed(&corrections), [vec![], vec![2]]);
+        while !corrections.closing.is_empty() {
+            assert!(Instant::now() < end, "the session did not end in time");
+            let _ = corrections.poll();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(listed(&corrections), [vec![], vec![2]], "its last state is noted there, too");
+    }
+
+    #[test]
     fn labels_that_are_saved_while_their_session_closes_are_measured_at_their_time_point() {
         let folder = tempfile::tempdir().unwrap();
         let wake: Wake = Arc::new(|| {});

@@ -393,6 +393,19 @@ impl Corrections {
             }
         }
     }
+
+    /// Assigns the closed corrections of a document to the one that took its place, which lists those that are unsaved.
+    fn carry_over(&mut self, from: u64, to: u64) {
+        let unsaved = self.closed_unsaved.range((from, 0)..=(from, usize::MAX));
+        let times: Vec<usize> = unsaved.map(|((_, time), _)| *time).collect();
+        for time in times {
+            if let Some(closed) = self.closed_unsaved.remove(&(from, time)) {
+                self.closed_unsaved.insert((to, time), closed);
+            }
+        }
+        // Sessions that finish their requests may still report unsaved edits and saved labels.
+        self.closing.iter_mut().filter(|c| c.document == from).for_each(|c| c.document = to);
+    }
 }
 
 /// Notes whether corrections that were closed have unsaved edits in a state of their session.

@@ -205,7 +205,9 @@ impl Documents {
                 effects.act(CorrectionsAction::Close { document: old.id, notification_title: "Corrections are kept" });
                 effects.act(JobsAction::Replaced(old.id));
                 let is_same_grid = has_same_voxels(&self.all[at], &old);
-                if !is_same_grid {
+                if is_same_grid {
+                    effects.act(CorrectionsAction::CarryOver { from: old.id, to: id });
+                } else {
                     self.kept_labels.remove(&old.id);
                 }
                 let shown = shown_file(&old).filter(|_| is_same_grid);
