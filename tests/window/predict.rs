@@ -286,6 +286,7 @@ fn comparison_with_truth_shows_the_scores_of_evaluate() {
     }
     voxels.remove(&0);
     let first_label = voxels.keys().next().unwrap().to_string();
+    let absent = (1u32..).find(|label| !voxels.contains_key(label)).unwrap();
     let mut sizes: Vec<u64> = voxels.into_values().collect();
     sizes.sort_unstable();
     let limit = sizes[sizes.len() / 2];
@@ -305,6 +306,10 @@ fn comparison_with_truth_shows_the_scores_of_evaluate() {
     }
     // As if the voxels of the first true object were not annotated.
     fixture.click("Ignore the label");
+    fixture.type_into("Ignore the label number", &absent.to_string());
+    fixture.window.key_press(Key::Enter);
+    let note = format!("No voxel of the ground truth has the label {absent}");
+    fixture.until("the note", |w| sees(w, &note));
     fixture.type_into("Ignore the label number", &first_label);
     fixture.window.key_press(Key::Enter);
     let annotated = scores(&limit.to_string(), &["--ignore-label", &first_label]);

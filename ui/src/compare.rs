@@ -36,6 +36,8 @@ struct Compared {
     /// Predicted objects that do not count: those outside of the annotated voxels, and those of which only the rim is annotated
     /// ([`Rims`]).
     left_out: Vec<u32>,
+    /// The ignore label, if no voxel of the ground truth has it.
+    absent_label: Option<u32>,
 }
 
 /// Scores of labels against ground truth.
@@ -49,6 +51,8 @@ pub struct Agreement {
     pub ignored_true: usize,
     /// Predicted objects ignored because they mostly overlap ignored true objects.
     pub ignored_predictions: usize,
+    /// The ignore label, if no voxel of the ground truth has it.
+    pub absent_label: Option<u32>,
 }
 
 /// Scores and matches of predicted labels against the ground truth.
@@ -217,6 +221,8 @@ fn compare(
 /// Counts the overlaps of the annotated voxels, slice by slice.
 struct Counted {
     ignore_label: Option<u32>,
+    /// Whether a voxel of the ground truth has this label.
+    has_ignore_label: bool,
     overlaps: Overlaps,
     rims: Rims,
     /// Predicted objects with voxels that are not annotated.
@@ -225,7 +231,8 @@ struct Counted {
 
 impl Counted {
     fn new(ignore_label: Option<u32>) -> Self {
-        Self { ignore_label, overlaps: Overlaps::new(), rims: Rims::default(), partly_unknown: BTreeSet::new() }
+        let (overlaps, rims) = (Overlaps::new(), Rims::default());
+        Self { ignore_label, has_ignore_label: false, overlaps, rims, partly_unknown: BTreeSet::new() }
     }
 
     /// Adds a slice of the ground truth and of the predicted labels.
@@ -240,23 +247,24 @@ impl Counted {
                     last = *label;
                 }
                 (*label, *object) = (0, 0);
+                self.has_ignore_label = true;
             }
         }
         self.overlaps.add(&truth, &predicted).map_err(|e| e.to_string())
     }
 
     fn finish(self) -> Compared {
-        let Self { mut overlaps, rims, mut partly_unknown, .. } = self;
+        let Self { ignore_label, has_ignore_label, mut overlaps, rims, mut partly_unknown } = self;
         let rims = rims.labels();
         overlaps.remove_predictions(&rims);
         partly_unknown.extend(rims);
         let left_out = partly_unknown.into_iter().filter(|label| !overlaps.prediction().contains_key(label)).collect();
-        Compared { overlaps, left_out }
+        Compared { overlaps, left_out, absent_label: ignore_label.filter(|_| !has_ignore_label) }
     }
 }
 
 fn agreement(of: Subject, compared: Arc<Compared>, grid: Grid) -> Comparison {
-    let Compared { overlaps, left_out } = &*compared;
+    let Compared { overlaps, left_out, absent_label } = &*compared;
     let counted = overlaps.ignoring_below(of.ignore_below_voxels);
     // Pairs of true and predicted label, in the order of the overlaps.
     let pairs = counted.matched(FOUND_IOU);
@@ -283,6 +291,7 @@ fn agreement(of: Subject, compared: Arc<Compared>, grid: Grid) -> Comparison {
         errors: Errors::of(&counted).summary(grid),
         ignored_true: overlaps.truth().len() - counted.truth().len(),
         ignored_predictions: overlaps.prediction().len() - counted.prediction().len(),
+        absent_label: *absent_label,
     });
     let found = pairs.iter().map(|p| p.1).collect();
     let labels = table(found, theme::FALSE_OBJECT, overlaps.prediction(), counted.prediction(), left_out);
@@ -387,5 +396,8 @@ mod tests {
         assert_eq!((annotated.matching.n_true, annotated.matching.n_pred, annotated.matching.f1), (1, 1, 1.0));
         assert_eq!((annotated.errors.misses, annotated.errors.false_objects), (0, 0));
         assert_eq!((annotated.ignored_true, annotated.ignored_predictions), (0, 0), "they are not too small");
+        assert_eq!(annotated.absent_label, None);
+        let other = agreement(of, compared(&[slice], Some(254)), GRID).result.unwrap();
+        assert_eq!((other.absent_label, other.matching), (Some(254), all.matching));
     }
 }

@@ -105,6 +105,12 @@ fn scores(ui: &mut Ui, agreement: &Agreement) {
                 .on_hover_text("True objects below the limit, and predicted objects that mostly overlap them");
         }
     });
+    if let Some(label) = agreement.absent_label {
+        weak(ui, format!("No voxel of the ground truth has the label {label}, so none is left out"));
+    }
+    if agreement.ignored_true > 0 && m.n_true == 0 {
+        weak(ui, "Every true object is ignored, so the scores say nothing about the labels");
+    }
     error_counts(ui, &agreement.errors);
     if !agreement.errors.sizes.is_empty() {
         size_histogram(ui, &agreement.errors);
