@@ -3,7 +3,7 @@
 use super::start::device_and_precision;
 use super::{TrainPanel, button_row, colored, icon_text_button, page_header, primary_button, reason_against_running};
 use crate::action::Actions;
-use crate::number_text::short_number;
+use crate::number_text::{counted, short_number};
 use crate::panels::axis_marks::{round_distance, y_marks};
 use crate::panels::{SettingRow, capitalized, seconds, weak, wide_x_axis, y_axis};
 use crate::runs::{ShownRun, TrainingFigures, rate_text};
@@ -15,7 +15,7 @@ use crate::training::{TrainingAction, Wizard};
 use crate::work::{JobState, JobView};
 use cytoscope_pipeline::{Note, NoteLevel, ProgressStage};
 use cytoscope_profile::{bytes_text, count_text, time_text};
-use cytoscope_train::ScoreName;
+use cytoscope_train::{ScoreName, StepPoint};
 use cytoscope_training_data::TrainingTask;
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
@@ -34,13 +34,31 @@ const SHOWN_NOTES: usize = 60;
 /// Number of loss points that the displayed figures average over.
 const RECENT: usize = 20;
 
-/// Means over the newest points: loss, seconds per step, and the share of that time spent waiting for data.
-fn recent(run: &TrainingRun) -> Option<(f64, f64, f64)> {
-    let points: Vec<_> = run.history.steps.iter().rev().take(RECENT).collect();
-    let n = points.len() as f64;
-    let mean = |f: fn(&cytoscope_train::StepPoint) -> f64| points.iter().map(|p| f(p)).sum::<f64>() / n;
-    let step = mean(|p| p.step_secs);
-    (n > 0.0).then(|| (mean(|p| p.loss), step, mean(|p| p.stalled_secs) / step.max(1e-9)))
+/// Means over the newest points of a run.
+#[derive(Debug, PartialEq)]
+struct Recent {
+    /// Number of steps that the points cover.
+    steps: u64,
+    loss: f64,
+    /// Seconds per step.
+    step_secs: f64,
+    /// Share of that time spent waiting for data.
+    stalled: f64,
+}
+
+impl Recent {
+    /// The means of a run; `None` before its first point.
+    fn of(run: &TrainingRun) -> Option<Self> {
+        let mut newest_first = run.history.steps.iter().rev();
+        let points: Vec<_> = newest_first.by_ref().take(RECENT).collect();
+        let before = newest_first.next().map_or(0, |point| point.step);
+        let steps = points.first()?.step.saturating_sub(before);
+        let n = points.len() as f64;
+        let mean = |f: fn(&StepPoint) -> f64| points.iter().map(|p| f(p)).sum::<f64>() / n;
+        let step_secs = mean(|p| p.step_secs);
+        let stalled = mean(|p| p.stalled_secs) / step_secs.max(1e-9);
+        Some(Self { steps, loss: mean(|p| p.loss), step_secs, stalled })
+    }
 }
 
 /// Current phase as text, and progress from 0 to 1, unless it is unknown.
@@ -142,7 +160,7 @@ fn figures(
     }
     ui.horizontal_wrapped(|ui| {
         ui.spacing_mut().item_spacing.x = 26.0;
-        let mut figure = |name: &str, value: String| {
+        let mut figure = |name: &str, value: String, hint: &str| {
             let galley = |text: RichText| {
                 let text = egui::WidgetText::from(text);
                 text.into_galley(ui, Some(egui::TextWrapMode::Extend), f32::INFINITY, egui::TextStyle::Body)
@@ -152,34 +170,42 @@ fn figures(
             let width = lines.iter().map(|line| line.size().x).fold(0.0, f32::max);
             let height = lines.iter().map(|line| line.size().y).sum::<f32>() + ui.spacing().item_spacing.y;
             ui.allocate_ui_with_layout(vec2(width, height), egui::Layout::top_down(egui::Align::Min), |ui| {
-                lines.into_iter().for_each(|line| drop(ui.label(line)));
+                for line in lines {
+                    let label = ui.label(line);
+                    if !hint.is_empty() {
+                        label.on_hover_text(hint);
+                    }
+                }
             });
         };
-        figure("Step", format!("{} of {}", count_text(run.step()), count_text(run.steps)));
-        if let Some((loss, step, stalled)) = recent(run) {
-            let left = eta_secs.unwrap_or(run.steps.saturating_sub(run.step()) as f64 * step);
+        figure("Step", format!("{} of {}", count_text(run.step()), count_text(run.steps)), "");
+        if let Some(recent) = Recent::of(run) {
+            let left = eta_secs.unwrap_or(run.steps.saturating_sub(run.step()) as f64 * recent.step_secs);
             if matches!(run.state, RunState::Running(_)) && left > 0.0 {
-                figure("Remaining", seconds(left));
+                figure("Remaining", seconds(left), "");
             }
-            figure("Time per step", time_text(step));
+            let mean = format!("Mean of the last {}", counted(recent.steps, "step"));
+            figure("Time per step", time_text(recent.step_secs), &mean);
             if let Some(rate) = measured.and_then(|m| m.samples_per_sec) {
-                figure("Samples/s", rate_text(rate));
+                figure("Samples/s", rate_text(rate), "Training patches per second");
             }
-            figure("Waiting for data", format!("{:.0} %", stalled * 100.0));
+            let stalled = format!("{:.0} %", recent.stalled * 100.0);
+            figure("Waiting for data", stalled, "Share of the time per step in which no training patch is ready");
             if let Some(share) = measured.and_then(|m| m.device_share) {
-                figure("Device busy", format!("{:.0} %", share * 100.0));
+                figure("Device busy", format!("{:.0} %", share * 100.0), "");
             }
             if let Some(bytes) = memory.filter(|bytes| *bytes > 0) {
-                figure("Memory", bytes_text(bytes));
+                figure("Memory", bytes_text(bytes), "Memory of the engine process now");
             }
             if let Some(memory) = measured.and_then(|m| m.device_memory) {
-                figure("Device memory", bytes_text(memory.allocated_bytes));
+                figure("Device memory", bytes_text(memory.allocated_bytes), "");
             }
-            figure("Loss", format!("{loss:.3}"));
+            figure("Mean loss", format!("{:.3}", recent.loss), &mean);
         }
         let best = run.history.validations.iter().rev().find(|v| v.best);
         if let Some(best) = best {
-            figure("Best validation score", format!("{:.3} at step {}", best.score, best.step));
+            let at = format!("{:.3} at step {}", best.score, count_text(best.step));
+            figure("Best validation score", at, "");
         }
     });
 }
@@ -495,6 +521,25 @@ mod tests {
         run.state = RunState::Running(JobId(1));
         job.progress = Some(progress(ProgressStage::Train, 0));
         assert_eq!(phase(&run, Some(&job)), ("Measuring the time per step".to_owned(), Some(0.0)));
+    }
+
+    #[test]
+    fn recent_figures_are_means_of_the_steps_that_they_name() {
+        let mut run = TrainingRun::default();
+        assert_eq!(Recent::of(&run), None);
+        // Each point is the mean of 5 steps.
+        let point = |i: u64| StepPoint {
+            step: 5 * (i + 1),
+            loss: if i < 30 { 8.0 } else { (i - 29) as f64 },
+            rate: 0.1,
+            step_secs: 2.0,
+            stalled_secs: 0.5,
+        };
+        run.history.steps.push(point(0));
+        assert_eq!(Recent::of(&run), Some(Recent { steps: 5, loss: 8.0, step_secs: 2.0, stalled: 0.25 }));
+        run.history.steps.extend((1..50).map(point));
+        // The mean of the numbers from 1 to 20.
+        assert_eq!(Recent::of(&run), Some(Recent { steps: 100, loss: 10.5, step_secs: 2.0, stalled: 0.25 }));
     }
 
     #[test]
