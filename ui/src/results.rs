@@ -1,5 +1,6 @@
 //! Object tables as written by `predict`.
 
+use crate::number_text::column_decimals;
 use cytoscope_objects::{ObjectColumn, ObjectTable};
 use cytoscope_profile::bytes_text;
 use cytoscope_storage::io_message;
@@ -47,6 +48,8 @@ pub struct Results {
     pub columns: Vec<String>,
     /// Values, one row per object.
     pub rows: Vec<Vec<f64>>,
+    /// Number of decimals with which the window shows the values of each column.
+    pub decimals: Vec<usize>,
     /// Index of the label column.
     pub label_column: usize,
     /// Row indices in display order.
@@ -88,7 +91,10 @@ impl Results {
             let row = row.ok().filter(|r| r.len() == columns.len());
             rows.push(row.ok_or_else(|| malformed(place(record.position()), columns.len()))?);
         }
-        Ok(Self { order: (0..rows.len()).collect(), columns, rows, label_column, sorted: None, path: path.to_owned() })
+        let values = |column: usize| rows.iter().filter_map(move |row: &Vec<f64>| row.get(column).copied());
+        let decimals = (0..columns.len()).map(|column| column_decimals(values(column))).collect();
+        let (order, path) = ((0..rows.len()).collect(), path.to_owned());
+        Ok(Self { columns, rows, decimals, label_column, order, sorted: None, path })
     }
 
     /// The value at a row and column; NaN if missing.

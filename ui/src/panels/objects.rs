@@ -9,13 +9,12 @@ use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange, Role};
 use crate::documents::DocumentsAction;
 use crate::measure::{TableState, has_other_voxel_size, table_hint};
-use crate::number_text::{counted, short_number};
+use crate::number_text::{counted, measurement, short_number, with_commas};
 use crate::panels::predict::unknown_voxel_size;
 use crate::results::Results;
 use crate::state::State;
 use crate::theme;
 use cytoscope_objects::{ObjectColumn, TableAxis};
-use cytoscope_profile::count_text;
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
 use egui_phosphor::regular as icon;
@@ -114,11 +113,14 @@ fn shown_values(results: &Results, column: usize) -> Vec<f64> {
 fn cell(results: &Results, row: usize, column: usize) -> String {
     match column == results.label_column {
         true => results.label(row).to_string(),
-        false => number(results.value(row, column) + added(results, column)),
+        false => {
+            let decimals = results.decimals.get(column).copied().unwrap_or(0);
+            measurement(results.value(row, column) + added(results, column), decimals)
+        }
     }
 }
 
-/// A measurement for display, with commas between the thousands.
+/// A measurement outside of the table, with as many decimals as it needs and commas between the thousands.
 fn number(v: f64) -> String {
     if !v.is_finite() {
         return "–".to_owned();
@@ -130,11 +132,7 @@ fn number(v: f64) -> String {
         // Such as volumes of organelles in µm³.
         size => short_number(size),
     };
-    let (integer, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
-    // Numbers beyond 64 bits stay without commas.
-    let integer = integer.parse::<u64>().map_or_else(|_| integer.to_owned(), count_text);
-    let sign = if v < 0.0 { "-" } else { "" };
-    format!("{sign}{integer}{fraction}")
+    with_commas(&text, v < 0.0)
 }
 
 /// Column indices in display order.
@@ -425,11 +423,13 @@ mod tests {
 
     #[test]
     fn positions_count_from_one_and_large_numbers_have_commas() {
-        let text = "time,label,voxels,bbox_z0,bbox_z1,volume_um3\n2,1234,33500,4,7,12345.67\n";
-        let results = Results::parse(Path::new("x.csv"), text).unwrap();
+        let rows = "2,1234,33500,4,7,12345.67\n2,1235,7,4,5,250\n";
+        let text = format!("time,label,voxels,bbox_z0,bbox_z1,volume_um3\n{rows}");
+        let results = Results::parse(Path::new("x.csv"), &text).unwrap();
         let cells: Vec<String> = (0..6).map(|column| cell(&results, 0, column)).collect();
         // Slices 4 to 6 counted from 0 are slices 5 to 7.
         assert_eq!(cells, ["3", "1234", "33,500", "5", "7", "12,345.7"]);
+        assert_eq!(cell(&results, 1, 5), "250.0");
         let titles: Vec<String> = results.columns.iter().map(|column| title(column)).collect();
         assert_eq!(titles, ["Time", "Label", "Voxels", "First z", "Last z", "Volume µm³"]);
         assert_eq!(title("mean_my_umbrella"), "Mean my umbrella", "the name of a channel has no unit");

@@ -4,7 +4,7 @@ use crate::action::Actions;
 use crate::batch::BatchAction;
 use crate::document::file_name;
 use crate::engine_notes::scoring_note_in_window;
-use crate::number_text::counted;
+use crate::number_text::{counted, round_decimals};
 use crate::panels::{heading, named_button, weak};
 use cytoscope_objects::regression::Regression;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome, SizeUnit};
@@ -106,8 +106,10 @@ fn error_table(ui: &mut Ui, errors: &ErrorSummary) {
         ui.label(RichText::new(format!("Diameter in {unit}")).weak());
         columns.iter().for_each(|(name, _)| _ = ui.label(RichText::new(*name).weak()));
         ui.end_row();
-        for bin in &errors.size_rows() {
-            ui.label(format!("{} to {}", bin.from, bin.to));
+        let rows = errors.size_rows();
+        let decimals = round_decimals(rows.iter().flat_map(|bin| [bin.from, bin.to]));
+        for bin in &rows {
+            ui.label(format!("{:.decimals$} to {:.decimals$}", bin.from, bin.to));
             columns.iter().for_each(|(_, kind)| _ = ui.label(bin.count(*kind).to_string()));
             ui.end_row();
         }

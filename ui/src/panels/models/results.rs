@@ -2,8 +2,8 @@
 
 use crate::engine_notes::note_in_window;
 use crate::models::ModelFindings;
-use crate::number_text::counted;
-use crate::panels::{capitalized, heading, seconds, weak};
+use crate::number_text::{counted, measurement};
+use crate::panels::{capitalized, heading, weak};
 use crate::theme;
 use crate::work::{JobState, JobView, ModelWork, Purpose};
 use cytoscope_model_package::{UploadFinding, UploadSeverity};
@@ -106,7 +106,7 @@ fn speed_table(ui: &mut Ui, speed: &ModelSpeedReport) {
             ui.label(row.precision.name());
             match (row.run_ms, row.voxels_per_sec) {
                 (Some(run_ms), Some(rate)) => {
-                    ui.label(if run_ms < 100.0 { format!("{run_ms:.1} ms") } else { seconds(run_ms * 1e-3) });
+                    ui.label(format!("{} ms", measurement(run_ms, 1)));
                     ui.label(format!("{:.2} million", rate / 1e6));
                 }
                 _ => {
