@@ -397,6 +397,11 @@ fn device_memory_is_plotted_and_exported() {
     open(&mut fixture, &path);
     fixture.click("Memory");
     assert!(fixture.sees("Device memory: peak 300 MiB allocated, 512 MiB reserved"), "{}", fixture.on_screen());
+    for curve in ["resident memory", "engine arena", "device memory allocated", "device memory reserved"] {
+        let name = fixture.window.get_by_label_contains(curve).rect();
+        let plot = fixture.window.get_by_label("Memory over time").rect();
+        assert!(name.bottom() <= plot.top(), "{curve} covers the plot: {name:?}, {plot:?}");
+    }
     let csv = fixture.path("memory.csv");
     let format = ProfileFormat::Csv(ProfileTable::Memory);
     fixture.window.state_mut().save_profile(format, RunId::File(1), csv.clone());

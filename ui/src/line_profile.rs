@@ -7,14 +7,14 @@ use crate::data::plane::{Orientation, Plane};
 use crate::document::Document;
 use crate::documents::DocumentsAction;
 use crate::opener::FileRequest;
-use crate::panels::{frame, icon_button, weak, x_axis, y_axis};
+use crate::panels::{frame, icon_button, legend, weak, x_axis, y_axis};
 use crate::state::State;
 use crate::theme;
 use crate::views::layout::Layout;
 use crate::views::pen::{Pen, PointerEvent, PointerPhase};
 use eframe::egui::{self, Color32, RichText, Ui, Vec2b};
 use egui_phosphor::regular as icon;
-use egui_plot::{Legend, Line, Plot, PlotPoints};
+use egui_plot::{Line, Plot, PlotPoints};
 
 /// Maximum number of samples along a line.
 const MAX_SAMPLES: usize = 4096;
@@ -242,19 +242,20 @@ pub(crate) fn line_profile_panel(ui: &mut Ui, state: State<'_>, views: &Layout, 
             return;
         }
         let label = format!("Distance in {}", unit.name());
-        let mut plot = Plot::new("line profile")
+        let color_of = |curve: &Curve| curve_colors.get(curve.channel).copied().unwrap_or(theme::ACCENT);
+        if curves.len() > 1 {
+            legend(ui, curves.iter().map(|(name, curve)| (color_of(curve), name.as_str())));
+        }
+        let plot = Plot::new("line profile")
             .allow_scroll(false)
             .allow_drag(Vec2b::FALSE)
             .custom_x_axes(x_axis(label))
             .custom_y_axes(y_axis("Value"))
             .y_axis_min_width(44.0);
-        if curves.len() > 1 {
-            plot = plot.legend(Legend::default());
-        }
         plot.show(ui, |plot| {
             for (name, curve) in curves {
-                let color = curve_colors.get(curve.channel).copied().unwrap_or(theme::ACCENT);
-                plot.line(Line::new(name.clone(), PlotPoints::from(curve.points.clone())).color(color));
+                let points = PlotPoints::from(curve.points.clone());
+                plot.line(Line::new(name.clone(), points).color(color_of(curve)));
             }
         });
     });

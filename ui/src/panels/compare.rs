@@ -1,5 +1,6 @@
 //! Comparison of labels with ground truth: scores, kinds of errors and their sizes.
 
+use super::legends::legend_entry;
 use super::{OptionalNumber, SettingRow, heading, weak, x_axis, y_axis};
 use crate::action::Actions;
 use crate::compare::Agreement;
@@ -10,7 +11,6 @@ use crate::theme;
 use cytoscope_objects::segmentation_errors::{ErrorSummary, Outcome, SizeUnit};
 use cytoscope_profile::count_text;
 use eframe::egui::{self, Color32, Ui};
-use egui_phosphor::regular as icon;
 use egui_plot::{Bar, BarChart, Plot};
 
 /// Label that is ignored when the user begins to set one.
@@ -78,14 +78,9 @@ pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
 }
 
-/// A legend entry: a colored square and its text.
-fn legend_entry(ui: &mut Ui, [r, g, b]: [u8; 3], text: &str) -> egui::Response {
-    let font = egui::TextStyle::Body.resolve(ui.style());
-    let format = |color| egui::TextFormat::simple(font.clone(), color);
-    let mut job = egui::text::LayoutJob::default();
-    job.append(icon::SQUARE, 0.0, format(Color32::from_rgb(r, g, b)));
-    job.append(text, 4.0, format(ui.visuals().text_color()));
-    ui.add(egui::Label::new(job).extend())
+/// A legend entry for objects of a color.
+fn object_entry(ui: &mut Ui, [r, g, b]: [u8; 3], text: &str) -> egui::Response {
+    legend_entry(ui, Color32::from_rgb(r, g, b), text)
 }
 
 fn scores(ui: &mut Ui, agreement: &Agreement) {
@@ -93,15 +88,15 @@ fn scores(ui: &mut Ui, agreement: &Agreement) {
     ui.label(format!("F1 {:.3} at IoU {}", m.f1, m.threshold));
     ui.horizontal_wrapped(|ui| {
         // The kinds of errors below count only some of the unmatched objects as missed or false.
-        legend_entry(ui, theme::MATCHED, &format!("{} matched", count_text(m.tp))).on_hover_text(format!(
+        object_entry(ui, theme::MATCHED, &format!("{} matched", count_text(m.tp))).on_hover_text(format!(
             "True objects matched by a predicted object with an IoU of at least {}",
             m.threshold
         ));
-        legend_entry(ui, theme::MISSED, &format!("{} true not matched", count_text(m.r#fn)));
-        legend_entry(ui, theme::FALSE_OBJECT, &format!("{} predicted not matched", count_text(m.fp)));
+        object_entry(ui, theme::MISSED, &format!("{} true not matched", count_text(m.r#fn)));
+        object_entry(ui, theme::FALSE_OBJECT, &format!("{} predicted not matched", count_text(m.fp)));
         if agreement.ignored_true > 0 {
             let text = format!("{} + {} ignored", agreement.ignored_true, agreement.ignored_predictions);
-            legend_entry(ui, theme::IGNORED, &text)
+            object_entry(ui, theme::IGNORED, &text)
                 .on_hover_text("True objects below the limit, and predicted objects that mostly overlap them");
         }
     });
@@ -130,7 +125,7 @@ fn error_counts(ui: &mut Ui, errors: &ErrorSummary) {
     ];
     ui.horizontal_wrapped(|ui| {
         for (count, (color, meaning)) in errors.counts().iter().zip(meanings) {
-            legend_entry(ui, color, count).on_hover_text(meaning);
+            object_entry(ui, color, count).on_hover_text(meaning);
         }
     });
 }

@@ -11,6 +11,7 @@ pub mod correct;
 mod device_lists;
 pub mod dialogs;
 pub mod empty;
+mod legends;
 pub mod library;
 mod menu_keys;
 mod models;
@@ -36,6 +37,8 @@ use cytoscope_pipeline::{MAX_THREADS, StageProgress};
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 use egui_plot::AxisHints;
 use std::cell::Cell;
+
+pub(crate) use legends::legend;
 
 /// State that the panels keep between frames.
 pub(crate) struct Panels {

@@ -1,11 +1,11 @@
 //! Memory over time, at named moments, and its growth during single spans.
 
-use crate::panels::{item_text, weak, x_axis, y_axis};
+use crate::panels::{item_text, legend, weak, x_axis, y_axis};
 use crate::runs::ShownRun;
 use crate::theme;
 use cytoscope_profile::{DeviceMemory, MemoryMark, SpanRecord, bytes_text, time_text};
-use eframe::egui::{self, RichText, Ui};
-use egui_plot::{Legend, Line, Plot, PlotPoints, Points};
+use eframe::egui::{self, Color32, RichText, Ui};
+use egui_plot::{Line, Plot, PlotPoints, Points};
 
 /// Maximum number of points of a line: more than the plot has pixels would only slow down drawing.
 const MAX_POINTS: usize = 4000;
@@ -70,29 +70,35 @@ fn timeline(ui: &mut Ui, run: ShownRun<'_>, on_device: &[(f64, DeviceMemory)]) {
         weak(ui, if run.is_running() { "No memory samples yet." } else { "This run has no memory samples." });
         return;
     }
-    let mut plot = Plot::new("memory")
+    let curves = [
+        ("resident memory", theme::ACCENT, points),
+        ("engine arena", theme::series_color(1), arena),
+        ("device memory allocated", theme::series_color(2), allocated),
+        ("device memory reserved", theme::series_color(3), reserved),
+    ];
+    let shown: Vec<_> = curves.into_iter().filter(|(_, _, points)| !points.is_empty()).collect();
+    let marked = in_mib(run.marks().iter().map(|mark| (mark.at_us / 1e6, mark.resident_bytes)).collect());
+    let mut names: Vec<(Color32, &str)> = shown.iter().map(|(name, color, _)| (*color, *name)).collect();
+    names.extend((!marked.is_empty()).then_some((theme::series_color(4), "marks")));
+    if names.len() > 1 {
+        legend(ui, names);
+    }
+    let plot = Plot::new("memory")
         .allow_scroll(false)
         .include_y(0.0)
         .custom_x_axes(x_axis("Seconds"))
         .custom_y_axes(y_axis("MiB"));
-    if !arena.is_empty() || !allocated.is_empty() {
-        plot = plot.legend(Legend::default());
-    }
-    let marked = in_mib(run.marks().iter().map(|mark| (mark.at_us / 1e6, mark.resident_bytes)).collect());
-    let shown = plot.show(ui, |plot| {
-        plot.line(Line::new("resident memory", PlotPoints::from(points)).color(theme::ACCENT).fill(0.0));
-        if !arena.is_empty() {
-            plot.line(Line::new("engine arena", PlotPoints::from(arena)).color(theme::series_color(1)));
-        }
-        if !allocated.is_empty() {
-            plot.line(Line::new("device memory allocated", PlotPoints::from(allocated)).color(theme::series_color(2)));
-            plot.line(Line::new("device memory reserved", PlotPoints::from(reserved)).color(theme::series_color(3)));
+    let response = plot.show(ui, |plot| {
+        for (number, (name, color, points)) in shown.into_iter().enumerate() {
+            let line = Line::new(name, PlotPoints::from(points)).color(color);
+            // The first one is the resident memory.
+            plot.line(if number == 0 { line.fill(0.0) } else { line });
         }
         if !marked.is_empty() {
             plot.points(Points::new("marks", PlotPoints::from(marked)).radius(3.0).color(theme::series_color(4)));
         }
     });
-    shown.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, "Memory over time"));
+    response.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, "Memory over time"));
 }
 
 /// Lists the marks: the memory at named moments.

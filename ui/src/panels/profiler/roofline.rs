@@ -4,12 +4,12 @@ use super::{is_found, nothing_matches};
 use crate::action::Actions;
 use crate::jobs::JobsAction;
 use crate::number_text::counted;
-use crate::panels::{weak, wide_x_axis, y_axis};
+use crate::panels::{legend, weak, wide_x_axis, y_axis};
 use crate::theme;
 use cytoscope_profile::{MachinePeak, OperatorPrecision, RooflinePoint, Stage, share_of_peak};
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
-use egui_plot::{GridMark, HoverPosition, Legend, Line, Plot, PlotPoints, Points};
+use egui_plot::{GridMark, HoverPosition, Line, Plot, PlotPoints, Points};
 
 /// Number of series: one for each number format.
 const SERIES: usize = OperatorPrecision::ALL.len();
@@ -90,7 +90,7 @@ impl<'a> Series<'a> {
         Self { precision, operators, points }
     }
 
-    /// Name in the legend. Points exist for runs on a CPU only, where floats have 32 bits.
+    /// Name in the legend of roof and points. Points exist for runs on a CPU only, where floats have 32 bits.
     fn name(&self) -> &'static str {
         match self.precision {
             OperatorPrecision::Float => "f32",
@@ -113,9 +113,10 @@ fn plot(ui: &mut Ui, peak: &MachinePeak, series: &[Series<'_>; SERIES]) {
     let from = intensities().chain(ridges()).fold(f64::INFINITY, f64::min) - 0.5;
     let to = intensities().chain(ridges()).fold(f64::NEG_INFINITY, f64::max) + 0.5;
     let power = |mark: GridMark, _: &std::ops::RangeInclusive<f64>| power_text(mark.value);
+    let names = series.iter().enumerate().filter(|(_, s)| !s.points.is_empty());
+    legend(ui, names.map(|(number, s)| (theme::series_color(number), s.name())));
     let shown = Plot::new("roofline")
         .allow_scroll(false)
-        .legend(Legend::default())
         .custom_x_axes(wide_x_axis("MAC per byte"))
         .custom_y_axes(y_axis("GMAC/s"))
         .x_axis_formatter(power)
