@@ -74,6 +74,16 @@ impl Estimate {
         planned.min((minutes * 60.0 * STEPS_SHARE / self.step_secs.max(1e-4)) as u64)
     }
 
+    /// Returns the minimum useful time budget in minutes of a run with these limits, if theirs is smaller, as a run determines it
+    /// once it has timed a few steps. The times of checking the data and of validation are not known here and not included, so
+    /// that a run may need more.
+    pub fn minutes_needed(&self, limits: &BudgetConfig, int8: bool) -> Option<f64> {
+        // The number of steps per epoch depends on the data: the smallest one requests the least time.
+        let budget = Budget { config: limits, epoch_steps: 1, validations: ValidationConfig::default().times, int8 };
+        let costs = Costs { step_secs: self.step_secs, validation_secs: 0.0 };
+        budget.minutes_needed(costs, TRIAL_STEPS as f64 * self.step_secs, 1)
+    }
+
     /// Returns the memory of a step in bytes, without the program and the data.
     pub fn bytes(&self) -> u64 {
         self.activation_bytes.saturating_add(self.state_bytes)
@@ -177,5 +187,24 @@ mod tests {
         assert!((0.3..0.6).contains(&share(0.5)), "{}", share(0.5));
         // Not even the start.
         assert!(estimate.steps_in(0.01) <= 1);
+    }
+
+    #[test]
+    fn a_budget_that_is_too_small_without_any_validation_needs_more_minutes() {
+        let estimate = Estimate { step_secs: 12.0, parameters: 1, activation_bytes: 0, state_bytes: 0 };
+        let needed = |minutes: Option<f64>, steps: Option<usize>| {
+            let limits = BudgetConfig { minutes, steps, ..BudgetConfig::default() };
+            estimate.minutes_needed(&limits, true)
+        };
+        // 3 timed steps and 20 others take 276 s, and a tenth of the time is for finalizing: 5.1 minutes, and a margin.
+        assert!(
+            needed(Some(2.0), None).is_some_and(|least| (6.0..7.0).contains(&least)),
+            "{:?}",
+            needed(Some(2.0), None)
+        );
+        assert_eq!([needed(Some(6.0), None), needed(None, None)], [None, None]);
+        // A few steps were requested, for which the time suffices; then not even for timing them.
+        assert_eq!(needed(Some(2.0), Some(5)), None);
+        assert!(needed(Some(0.5), Some(5)).is_some());
     }
 }

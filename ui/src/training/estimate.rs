@@ -9,6 +9,7 @@ use crate::work::Purpose;
 use cytoscope_profile::{bytes_text, count_text, time_text};
 use cytoscope_train::{Estimate, EstimateJob};
 use cytoscope_worker::{Job, JobId};
+use std::path::PathBuf;
 
 /// State of the estimate.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -45,6 +46,14 @@ impl Wizard {
         })
     }
 
+    /// Why the time budget is too small for training; `None` if it may suffice, or while the time of a step is not known.
+    pub(crate) fn budget_problem(&self) -> Option<String> {
+        let Cost::Known(cost) = &self.costing.cost else { return None };
+        let job = self.job(PathBuf::new())?;
+        let least = cost.minutes_needed(&job.config.budget, !job.without_int8)?;
+        Some(budget_problem(self.plan.minutes, least, cost.step_secs))
+    }
+
     /// The estimate as a sentence, or its state while it is not known.
     pub(crate) fn cost_text(&self) -> String {
         let minutes = self.plan.minutes;
@@ -61,6 +70,12 @@ impl Wizard {
             Cost::Failed(reason) => format!("The time per step could not be measured: {reason}"),
         }
     }
+}
+
+/// Why a time budget is too small, if `least` minutes are needed because of the time of a step.
+fn budget_problem(minutes: f64, least: f64, step_secs: f64) -> String {
+    let [given, least] = [minutes, least].map(minutes_text);
+    format!("{given} is too short for training, because a step takes {}. Set at least {least}.", time_text(step_secs))
 }
 
 /// The number of steps that fit a time budget, or the maximum number that is set, if it is smaller.
@@ -165,6 +180,25 @@ mod tests {
         assert_eq!(steps_text(1200, None, 5.0), "about 1,200 steps in 5 minutes");
         assert_eq!(steps_text(1200, Some(2000), 5.0), "about 1,200 steps in 5 minutes");
         assert_eq!(steps_text(1200, Some(100), 5.0), "100 of about 1,200 possible steps in 5 minutes");
+    }
+
+    #[test]
+    fn a_time_budget_that_is_too_short_for_the_measured_steps_is_refused_before_training() {
+        let wake: Wake = Arc::new(|| {});
+        let mut wizard = Wizard::new(None, TrainConfig::default(), &wake);
+        wizard.plan.data = Some("/nothere/pairs".into());
+        wizard.plan.minutes = 2.0;
+        assert_eq!(wizard.budget_problem(), None, "nothing is measured");
+        wizard.costing.cost =
+            Cost::Known(Estimate { step_secs: 12.0, parameters: 1, activation_bytes: 0, state_bytes: 0 });
+        let problem = wizard.budget_problem().unwrap();
+        assert!(problem.starts_with("2 minutes is too short for training, because a step takes 12"), "{problem}");
+        assert!(problem.contains("Set at least 6."), "{problem}");
+        wizard.plan.minutes = 10.0;
+        assert_eq!(wizard.budget_problem(), None);
+        // A few steps fit.
+        (wizard.plan.minutes, wizard.plan.options.steps) = (2.0, Some(5));
+        assert_eq!(wizard.budget_problem(), None);
     }
 
     #[test]

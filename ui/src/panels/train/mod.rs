@@ -269,12 +269,12 @@ fn back_and_next(ui: &mut Ui, state: State<'_>, step: WizardStep, actions: &mut 
     }
     ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| match step {
         WizardStep::Start => {
-            let reason = reason_against_training(state);
+            let reason = reason_against_training(state).map(str::to_owned).or_else(|| wizard.budget_problem());
             let start = primary_button(ui, reason.is_none(), icon::GRADUATION_CAP, "Start training");
-            if start.on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
+            if start.on_disabled_hover_text(reason.as_deref().unwrap_or_default()).clicked() {
                 actions.send(TrainingAction::Start);
             }
-            if let Some(reason) = reason {
+            if let Some(reason) = &reason {
                 beside_button(ui, reason);
             }
         }

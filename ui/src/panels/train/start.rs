@@ -2,7 +2,7 @@
 
 use super::options::options_section;
 use super::search::search_section;
-use super::{cards, icon_text_button, name_field, page_header, title};
+use super::{cards, colored, icon_text_button, name_field, page_header, title};
 use crate::action::Actions;
 use crate::opener::FileRequest;
 use crate::panels::device_lists::{device_list, offered_training_precisions, precision_list};
@@ -126,7 +126,13 @@ fn time_budget(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
         }
         ui.label("in total");
     });
-    weak(ui, wizard.cost_text());
+    match wizard.budget_problem() {
+        Some(problem) => {
+            let color = theme::warn(ui.visuals());
+            colored(ui, color, problem);
+        }
+        None => _ = weak(ui, wizard.cost_text()),
+    }
 }
 
 /// Choice among the presets that were tuned for training from the start model on this machine, if there are any.
