@@ -1,7 +1,8 @@
 //! Settings given one by one as text, such as `schedule.rate=0.001`, which override a settings file.
 
 use crate::config::TrainConfig;
-use crate::error::{with_words_for_types, wrong_use, wrong_use_with};
+use crate::error::{wrong_use, wrong_use_with};
+use crate::toml_problem::{Place, setting_problem};
 use crate::toml_text::toml_text;
 use cytoscope_pipeline::JobError;
 use std::fmt;
@@ -119,7 +120,7 @@ impl TrainConfig {
         }
         let given: Vec<String> = assignments.iter().map(SettingAssignment::key).collect();
         let invalid = |error: &str| wrong_use(format!("settings {}: {error}", given.join(", ")));
-        let type_error = |e: toml::de::Error| invalid(&with_words_for_types(e.message()));
+        let type_error = |e: toml::de::Error| invalid(&setting_problem(e.message(), &Place::default()));
         let config: Self = settings.clone().try_into().map_err(type_error)?;
         config.refuse_unknown(&settings).map_err(|e| invalid(&e))?;
         Ok(config)

@@ -1,5 +1,6 @@
 //! Conversion of errors that occur in training into [`JobError`].
 
+use crate::toml_problem::toml_problem;
 use cytoscope_engine::{DeviceId, EngineError};
 use cytoscope_formats::FormatError;
 use cytoscope_graph::GraphError;
@@ -60,28 +61,6 @@ pub(crate) fn problem_without_file(error: JobError, file: &Path) -> Message {
         ) if path == file => message!("{problem}; {next_step}"),
         other => other.message(),
     }
-}
-
-/// Returns what is wrong with settings in TOML, and where, in one line; `text` is what was parsed.
-fn toml_problem(text: &str, error: &toml::de::Error) -> String {
-    /// Maximum number of characters of the line that are shown.
-    const SHOWN: usize = 60;
-    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else {
-        return one_line(&error.to_string());
-    };
-    let index = before.matches('\n').count();
-    let line: String = text.split('\n').nth(index).unwrap_or_default().trim().chars().take(SHOWN).collect();
-    let problem = with_words_for_types(&one_line(error.message()));
-    format!("line {} (\"{line}\"): {problem}", index + 1)
-}
-
-/// Returns the message of an error in settings with words for the types of numbers.
-pub(crate) fn with_words_for_types(message: &str) -> String {
-    let types = [("f64", "a number"), ("f32", "a number"), ("usize", "a whole number"), ("u64", "a whole number")];
-    types.iter().fold(message.to_owned(), |text, (name, words)| {
-        text.replace(&format!("expected {name}"), &format!("expected {words}"))
-    })
 }
 
 /// Returns a converter for graph errors of the model `name`.

@@ -56,6 +56,7 @@ mod stacks;
 mod start;
 mod step;
 mod step_graphs;
+mod toml_problem;
 mod toml_text;
 mod train;
 mod trained_images;
