@@ -4,7 +4,7 @@ use crate::action::Actions;
 use crate::display::DisplayAction;
 use crate::document::{Document, GivenMetadata, file_name};
 use crate::documents::DocumentsAction;
-use crate::panels::weak;
+use crate::panels::{filled_button, weak};
 use crate::state::State;
 use crate::theme;
 use cytoscope_volume::VoxelSize;
@@ -143,7 +143,7 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         weak(ui, "Remembered for files of this folder that are opened later.");
         ui.add_space(8.0);
         ui.horizontal(|ui| {
-            let button = ui.add_enabled(size.is_ok(), egui::Button::new("Apply"));
+            let button = ui.add_enabled(size.is_ok(), filled_button(RichText::new("Apply"), size.is_ok()));
             let button = button.on_disabled_hover_text("Correct the voxel size first.");
             apply = button.clicked() || (is_entered && size.is_ok());
             forget = ui.button("Use the file's voxel size").clicked();

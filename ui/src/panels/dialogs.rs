@@ -6,7 +6,7 @@ use crate::display::{AxesDialog, Dialog, DisplayAction};
 use crate::document::{GivenMetadata, file_name};
 use crate::documents::DocumentsAction;
 use crate::number_text::counted;
-use crate::panels::weak;
+use crate::panels::{filled_button, weak};
 use crate::state::State;
 use crate::theme;
 use crate::voxel_size::voxel_size_dialog;
@@ -186,7 +186,7 @@ fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
         weak(ui, "Remembered for all files in this folder.");
         ui.add_space(8.0);
         ui.horizontal(|ui| {
-            let button = ui.add_enabled(parsed.is_ok(), egui::Button::new("Apply"));
+            let button = ui.add_enabled(parsed.is_ok(), filled_button(RichText::new("Apply"), parsed.is_ok()));
             let button = button.on_disabled_hover_text("Type the axes first, such as TZCYX.");
             apply = button.clicked() || (is_entered && parsed.is_ok());
             forget = ui.button("Use the file's axes").clicked();

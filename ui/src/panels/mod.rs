@@ -142,6 +142,18 @@ pub(crate) fn main_button(ui: &mut Ui, enabled: bool, icon: &str, name: &str) ->
     response
 }
 
+/// Draws content that scrolls vertically. It is equally wide with and without a scroll bar, so that nothing in it moves or grows
+/// when one appears.
+pub(crate) fn scrolled<R>(ui: &mut Ui, id: &str, add: impl FnOnce(&mut Ui) -> R) -> R {
+    let width = ui.available_width() - ui.spacing().scroll.allocated_width();
+    let scroll = egui::ScrollArea::vertical().id_salt(id).auto_shrink([false; 2]);
+    let content = |ui: &mut Ui| {
+        ui.set_max_width(width);
+        add(ui)
+    };
+    scroll.show(ui, content).inner
+}
+
 /// An icon button whose name is its tooltip, also while it is disabled, and its accessible name.
 pub(crate) fn icon_button(ui: &mut Ui, icon: &str, name: &str, enabled: bool, on: bool) -> egui::Response {
     let button = egui::Button::new(RichText::new(icon).size(16.0)).selected(on).min_size(egui::vec2(28.0, 26.0));
@@ -489,19 +501,18 @@ fn tasks_panel(ui: &mut Ui, state: State<'_>, panels: &mut Panels, has_library: 
             }
         });
         ui.separator();
-        let scroll = egui::ScrollArea::vertical().auto_shrink([false; 2]);
         match shown {
             PanelTask::Predict => {
                 let visible_yx = state.document().and_then(|shown| panels.views.view(Orientation::Xy).visible(shown));
                 let panel = &mut panels.predict;
-                scroll.show(ui, |ui| predict::predict_panel(ui, state, panel, visible_yx, actions));
+                scrolled(ui, "predict", |ui| predict::predict_panel(ui, state, panel, visible_yx, actions));
             }
             PanelTask::Correct => {
-                scroll.show(ui, |ui| correct::correct_panel(ui, state, actions));
+                scrolled(ui, "correct", |ui| correct::correct_panel(ui, state, actions));
             }
             PanelTask::Objects => objects::objects_panel(ui, state, &mut panels.objects, actions),
             PanelTask::Train => {
-                scroll.show(ui, |ui| train::training_panel(ui, state, actions));
+                scrolled(ui, "train", |ui| train::training_panel(ui, state, actions));
             }
             // These pages have no panel.
             PanelTask::Models | PanelTask::Batch => {}
@@ -513,6 +524,8 @@ fn tasks_panel(ui: &mut Ui, state: State<'_>, panels: &mut Panels, has_library: 
 mod tests {
     use super::*;
     use cytoscope_pipeline::cards::card;
+    use egui_kittest::Harness;
+    use egui_kittest::kittest::Queryable;
     use std::path::Path;
 
     #[test]
@@ -543,6 +556,22 @@ mod tests {
             && one.starts_with("+  embryo_") && one.chars().count() < 40 && short == "+  a.tif"),
             "{shown:?}"
         );
+    }
+
+    #[test]
+    fn a_scroll_bar_does_not_change_the_width_of_the_main_button() {
+        let widths = [2, 200].map(|lines| {
+            let mut window = Harness::builder().with_size([300.0, 400.0]).build_ui(move |ui| {
+                ui.spacing_mut().scroll.floating_allocated_width = 8.0;
+                scrolled(ui, "panel", |ui| {
+                    main_button(ui, true, "+", "Predict");
+                    (0..lines).for_each(|line| _ = ui.label(line.to_string()));
+                });
+            });
+            window.run_steps(4);
+            window.get_by_label("Predict this stack").rect().width().round() as i32
+        });
+        assert!(widths[0] == widths[1] && widths[0] > 250, "{widths:?}");
     }
 
     #[test]

@@ -383,37 +383,84 @@ impl VolumeView {
 
     /// Draws the buttons for mode, perspective and reset.
     fn buttons(&mut self, ui: &mut Ui, rect: Rect, document: &Document) {
-        let mode = self.mode(document);
-        let corner = Rect::from_min_max(rect.min + vec2(40.0, 5.0), rect.right_top() + vec2(-6.0, 31.0));
-        // In narrow panes, they have several rows.
-        let layout = egui::Layout::right_to_left(egui::Align::Min).with_main_wrap(true);
-        let builder = egui::UiBuilder::new().max_rect(corner).layout(layout);
-        ui.scope_builder(builder, |ui| {
-            // The pane is dark in every theme, so its buttons use the dark theme.
-            let dark = ui.ctx().style_of(egui::Theme::Dark);
-            ui.set_style(dark);
-            ui.spacing_mut().item_spacing = vec2(2.0, 2.0);
-            ui.spacing_mut().button_padding = vec2(3.0, 1.0);
-            if corner_button(ui, icon::CORNERS_OUT, "Reset the 3-D view", true, false).clicked() {
-                self.cameras.remove(&document.id);
-            }
-            if corner_button(ui, icon::PERSPECTIVE, "Perspective", true, self.perspective).clicked() {
-                self.perspective = !self.perspective;
-            }
-            ui.add_space(6.0);
-            let has_labels = surface_labels(document).is_some();
-            for (of, sign, name) in [
-                (Mode::Labels, icon::SHAPES, "Labels as surfaces"),
-                (Mode::Attenuated, icon::CLOUD_FOG, "Attenuated maximum intensity"),
-                (Mode::Maximum, icon::SUN, "Maximum intensity"),
-            ] {
-                let enabled = of != Mode::Labels || has_labels;
-                if corner_button(ui, sign, name, enabled, mode == of).clicked() {
-                    self.chosen = Some(of);
-                }
-            }
-        });
+        let (mode, perspective) = (self.mode(document), self.perspective);
+        let is_on = |button: CornerButton| match button {
+            CornerButton::Mode(of) => of == mode,
+            CornerButton::Perspective => perspective,
+            CornerButton::Reset => false,
+        };
+        match corner_buttons(ui, rect, surface_labels(document).is_some(), is_on) {
+            Some(CornerButton::Mode(of)) => self.chosen = Some(of),
+            Some(CornerButton::Perspective) => self.perspective = !self.perspective,
+            Some(CornerButton::Reset) => _ = self.cameras.remove(&document.id),
+            None => {}
+        }
     }
+}
+
+/// What a button in the corner of the pane does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CornerButton {
+    /// Draws the volume in another way.
+    Mode(Mode),
+    /// Switches between parallel and perspective projection.
+    Perspective,
+    /// Resets the camera.
+    Reset,
+}
+
+/// The buttons in the corner of the pane, from left to right, with their icons and names.
+const CORNER_BUTTONS: [(CornerButton, &str, &str); 5] = [
+    (CornerButton::Mode(Mode::Maximum), icon::SUN, "Maximum intensity"),
+    (CornerButton::Mode(Mode::Attenuated), icon::CLOUD_FOG, "Attenuated maximum intensity"),
+    (CornerButton::Mode(Mode::Labels), icon::SHAPES, "Labels as surfaces"),
+    (CornerButton::Perspective, icon::PERSPECTIVE, "Perspective"),
+    (CornerButton::Reset, icon::CORNERS_OUT, "Reset the 3-D view"),
+];
+
+/// Width in points in which all of them fit beside each other.
+const CORNER_WIDTH: f32 = 136.0;
+
+/// Draws the buttons at the upper right of a pane, those of which `is_on` is true as selected. Returns the button that was
+/// clicked. In narrow panes, they have several rows in the same order.
+fn corner_buttons(
+    ui: &mut Ui,
+    rect: Rect,
+    has_labels: bool,
+    is_on: impl Fn(CornerButton) -> bool,
+) -> Option<CornerButton> {
+    let corner = Rect::from_min_max(rect.min + vec2(40.0, 5.0), rect.right_top() + vec2(-6.0, 31.0));
+    let is_row = corner.width() >= CORNER_WIDTH;
+    let layout = match is_row {
+        true => egui::Layout::right_to_left(egui::Align::Min),
+        false => egui::Layout::left_to_right(egui::Align::Min).with_main_wrap(true),
+    };
+    let builder = egui::UiBuilder::new().max_rect(corner).layout(layout);
+    let draw = |ui: &mut Ui| {
+        // The pane is dark in every theme, so its buttons use the dark theme.
+        let dark = ui.ctx().style_of(egui::Theme::Dark);
+        ui.set_style(dark);
+        ui.spacing_mut().item_spacing = vec2(2.0, 2.0);
+        ui.spacing_mut().button_padding = vec2(3.0, 1.0);
+        let mut buttons = CORNER_BUTTONS;
+        if is_row {
+            // The layout begins at the right.
+            buttons.reverse();
+        }
+        let mut clicked = None;
+        for (place, (button, sign, name)) in buttons.into_iter().enumerate() {
+            if is_row && place == 2 {
+                // Between the modes and the other buttons.
+                ui.add_space(6.0);
+            }
+            let enabled = button != CornerButton::Mode(Mode::Labels) || has_labels;
+            if corner_button(ui, sign, name, enabled, is_on(button)).clicked() {
+                clicked = Some(button);
+            }
+        }
+        clicked
+    };
+    ui.scope_builder(builder, draw).inner
 }
 
 fn corner_button(ui: &mut Ui, sign: &str, name: &str, enabled: bool, on: bool) -> egui::Response {

@@ -373,6 +373,24 @@ fn projection_is_perspective(state: &TestState) -> bool {
 }
 
 #[test]
+fn the_buttons_in_the_corner_have_the_same_order_in_narrow_panes() {
+    use egui_kittest::kittest::Queryable;
+    for (width, is_row) in [(400.0, true), (160.0, false), (110.0, false)] {
+        let window = Harness::builder().with_size([420.0, 220.0]).build_ui(move |ui| {
+            let rect = Rect::from_min_size(egui::Pos2::ZERO, vec2(width, 200.0));
+            corner_buttons(ui, rect, true, |_| false);
+        });
+        let place = |name: &str| {
+            let rect = window.get_by_label(name).rect();
+            [rect.top(), rect.left()].map(|at| at.round() as i32)
+        };
+        let places = CORNER_BUTTONS.map(|(_, _, name)| place(name));
+        assert!(places.is_sorted(), "{width}: {places:?}");
+        assert_eq!(places[0][0] == places[4][0], is_row, "{width}: {places:?}");
+    }
+}
+
+#[test]
 fn a_hidden_view_frees_gpu_memory_and_is_redrawn_without_reading() {
     if !has_driver() {
         return;
