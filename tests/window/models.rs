@@ -104,7 +104,7 @@ fn a_model_file_is_added_with_the_object_diameter_that_the_user_states() {
     fixture.until("the test", |w| sees(w, "Segments objects"));
     fixture.until("the end of the test", |w| w.state().active_jobs() == 0);
     fixture.click("Voxel size");
-    fixture.click_enabled("Object diameter");
+    fixture.click_enabled("Manual");
     assert!(fixture.sees("rescales objects to 10 µm"), "{}", fixture.on_screen());
     accessibility::check(&fixture, "the object diameter of a model file");
     fixture.click_enabled("Add to my models");

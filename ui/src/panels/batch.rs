@@ -11,7 +11,7 @@ use super::{
 };
 use crate::action::Actions;
 use crate::batch::{Batch, BatchAction, BatchSection, ConvertFormat, ScoreSubject, ScoredModel, start_folder};
-use crate::diameter::diameter_choice;
+use crate::diameter::{DiameterChoice, given_diameter};
 use crate::display::DisplayAction;
 use crate::document::file_name;
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
@@ -20,7 +20,7 @@ use crate::state::State;
 use crate::theme;
 use cytoscope_formats::Compression;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{DiameterUnit, PairRole};
+use cytoscope_pipeline::{DiameterRequest, DiameterUnit, PairRole};
 use cytoscope_volume::VoxelSize;
 use eframe::egui::{self, Ui};
 use egui_phosphor::regular as icon;
@@ -361,12 +361,19 @@ fn pair_channels(ui: &mut Ui, state: State<'_>, card: &ModelCard, actions: &mut 
 /// Draws the object diameter of the pairs, for models that rescale objects to a nominal diameter.
 fn scored_diameter(ui: &mut Ui, batch: &Batch, card: &ModelCard, actions: &mut Actions) {
     let Some(nominal_um) = card.object_diameter_um else { return };
-    let mut diameter = batch.diameter;
+    let choice = DiameterChoice {
+        unset: ["Automatic", "Estimated when each image is predicted"],
+        hint: "The diameter in all pairs; in voxels where the voxel size is unknown",
+        first: nominal_um,
+        unit: DiameterUnit::Um,
+        reason: None,
+    };
+    let mut given = given_diameter(batch.diameter);
     ui.horizontal(|ui| {
         ui.label("Object diameter");
-        let hint = "The diameter in all pairs; in voxels where the voxel size is unknown";
-        diameter_choice(ui, &mut diameter, nominal_um, DiameterUnit::Um.symbol(), hint);
+        choice.show(ui, &mut given);
     });
+    let diameter = given.map_or(DiameterRequest::Auto, DiameterRequest::Given);
     if diameter != batch.diameter {
         actions.send(BatchAction::Diameter(diameter));
     }

@@ -7,6 +7,7 @@ use super::{
     number_field, page_top, row_text, weak,
 };
 use crate::action::Actions;
+use crate::diameter::{DiameterChoice, FIRST_DIAMETER_UM};
 use crate::documents::DocumentsAction;
 use crate::jobs::JobsAction;
 use crate::models::{ModelsAction, stem};
@@ -17,15 +18,12 @@ use crate::theme;
 use crate::work::{JobState, JobView};
 use cytoscope_pipeline::cards::{ModelCard, OutputCard};
 use cytoscope_pipeline::packages::{Architecture, is_checkpoint, is_undescribed};
-use cytoscope_pipeline::{ExportFormat, FinalActivation, ModelTask};
+use cytoscope_pipeline::{DiameterUnit, ExportFormat, FinalActivation, ModelTask};
 use cytoscope_quantize::QuantizeMode;
 use cytoscope_volume::{MAX_PLAUSIBLE_UM, MIN_PLAUSIBLE_UM};
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 use std::path::Path;
-
-/// Object diameter in µm of a model file when the user begins to state it.
-const FIRST_DIAMETER_UM: f64 = 10.0;
 
 /// State that the page keeps between frames.
 #[derive(Default)]
@@ -339,21 +337,16 @@ fn voxel_size_fields(ui: &mut Ui, known_um: Option<[f64; 3]>, chosen: &mut Optio
 /// Field for the median diameter in µm of the objects that a model was trained on. It needs a voxel size: that of the model, if
 /// it is known.
 fn object_diameter_field(ui: &mut Ui, voxel_um: Option<[f64; 3]>, chosen: &mut Option<f64>) {
+    let choice = DiameterChoice {
+        unset: ["From the file", "What the file states; without an object diameter, objects are not rescaled"],
+        hint: "Median diameter of the objects in the training data: stacks are rescaled to objects of this size",
+        first: FIRST_DIAMETER_UM,
+        unit: DiameterUnit::Um,
+        reason: voxel_um.is_none().then_some("State the voxel size first."),
+    };
     ui.horizontal(|ui| {
-        let mut is_stated = chosen.is_some();
-        let hint =
-            "Median diameter of the objects in the training data in µm: stacks are rescaled to objects of this size";
-        // One that was stated can always be taken back.
-        ui.add_enabled_ui(voxel_um.is_some() || is_stated, |ui| {
-            let checkbox = theme::checkbox(ui, &mut is_stated, "Object diameter").on_hover_text(hint);
-            if checkbox.on_disabled_hover_text("State the voxel size first.").changed() {
-                *chosen = is_stated.then_some(FIRST_DIAMETER_UM);
-            }
-        });
-        if let Some(diameter_um) = chosen {
-            number_field(ui, diameter_um, 0.01..=10_000.0, 0.1, "Object diameter of the training data");
-            ui.label("µm");
-        }
+        ui.label("Object diameter");
+        choice.show(ui, chosen);
     });
 }
 

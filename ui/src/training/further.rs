@@ -4,13 +4,13 @@
 use super::plan::WizardPlan;
 use super::thread_results::ThreadResult;
 use super::{Training, Wizard, error_text, file_name};
+use crate::diameter::given_diameter;
 use crate::display::Display;
 use crate::documents::DocumentsAction;
 use crate::effect::Effects;
 use crate::number_text::counted;
 use crate::opener::{Content, FileRequest};
 use cytoscope_engine::{DeviceRequest, Precision};
-use cytoscope_pipeline::DiameterRequest;
 use cytoscope_train::{DataConfig, SettingAssignment, TrainConfig, TrainJob, TrainPrecision, TrainStart};
 use cytoscope_training_data::{TargetKind, TrainingTask};
 use serde::{Deserialize, Serialize};
@@ -119,14 +119,6 @@ fn move_optional<T>(from: &mut Option<T>, to: &mut Option<T>, resets: bool) {
     let value = from.take();
     if resets || value.is_some() {
         *to = value;
-    }
-}
-
-/// The object diameter of the control; `None` leaves it to the training.
-fn given_diameter(request: DiameterRequest) -> Option<f64> {
-    match request {
-        DiameterRequest::Given(diameter) => Some(diameter),
-        DiameterRequest::Auto => None,
     }
 }
 
@@ -302,6 +294,7 @@ fn with_typed(plan: &WizardPlan) -> Result<WizardPlan, String> {
 mod tests {
     use super::*;
     use crate::effect::Wake;
+    use cytoscope_pipeline::DiameterRequest;
     use std::sync::Arc;
 
     fn training() -> Training {

@@ -1,6 +1,7 @@
 //! The advice for a run, with buttons that apply it.
 
 use crate::action::{Action, Actions};
+use crate::diameter::DIAMETERS;
 use crate::display::{DisplayAction, PanelTask, Part};
 use crate::document::{Document, DocumentChange};
 use crate::documents::DocumentsAction;
@@ -19,9 +20,6 @@ use cytoscope_training_data::limits::MAX_WORKERS;
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
-
-/// Diameters that can be set, in µm or voxels.
-const DIAMETERS: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
 
 /// A button that makes the change of settings that a piece of advice proposes.
 struct AdviceButton {

@@ -3,7 +3,8 @@
 
 use super::further::further_settings;
 use crate::action::Actions;
-use crate::panels::{OptionalNumber, SettingRow, number_field, weak};
+use crate::diameter::{DiameterChoice, FIRST_DIAMETER_UM};
+use crate::panels::{OptionalNumber, SettingRow, number_field};
 use crate::theme;
 use crate::training::options::RunOptions;
 use crate::training::{TrainingAction, Wizard};
@@ -12,8 +13,6 @@ use eframe::egui::{self, RichText, Ui};
 
 /// Highest number of steps or epochs that can be set.
 const MAX_STEPS: u64 = 10_000_000;
-/// Object diameter in µm when the user begins to set it.
-const FIRST_DIAMETER: f64 = 10.0;
 /// Highest seed that can be set.
 const MAX_SEED: f64 = u32::MAX as f64;
 
@@ -55,23 +54,16 @@ fn most(ui: &mut Ui, name: &str, unit: &str, hint: &str, first: u64, value: &mut
 
 /// Draws the object diameter, which is measured on the labels unless it is set.
 fn object_diameter(ui: &mut Ui, value: &mut Option<f64>) {
-    let mut is_set = value.is_some();
-    let label = |ui: &mut Ui| {
-        let hint = "Median diameter of the objects of all pairs, to which images are rescaled; in voxels where the \
-                    voxel size is unknown. Otherwise it is measured on the labels of each pair";
-        theme::checkbox(ui, &mut is_set, "Object diameter").on_hover_text(hint);
+    let choice = DiameterChoice {
+        unset: ["Measured", "Measured on the labels of each pair"],
+        hint: "Median diameter of the objects of all pairs, to which images are rescaled; in voxels where the voxel size is \
+               unknown",
+        first: FIRST_DIAMETER_UM,
+        unit: DiameterUnit::Um,
+        reason: None,
     };
-    let field = |ui: &mut Ui| match value.as_mut() {
-        Some(diameter) => {
-            number_field(ui, diameter, 0.1..=10_000.0, 0.1, "Object diameter number");
-            ui.label(DiameterUnit::Um.symbol());
-        }
-        None => _ = weak(ui, "measured on the labels"),
-    };
-    SettingRow::Grid.show(ui, label, field);
-    if is_set != value.is_some() {
-        *value = is_set.then_some(FIRST_DIAMETER);
-    }
+    let label = |ui: &mut Ui| _ = ui.label("Object diameter");
+    SettingRow::Grid.show(ui, label, |ui| choice.show(ui, value));
 }
 
 fn seed(ui: &mut Ui, value: &mut u64) {
