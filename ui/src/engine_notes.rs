@@ -109,6 +109,19 @@ fn in_place_of_search(setting: Setting) -> InWindow {
     }
 }
 
+/// Returns what the window has in place of an option or command in messages of a recorded job that is run again: the wizard does
+/// not continue a training run that is not its own.
+fn in_place_of_rerun(setting: Setting) -> InWindow {
+    use InWindow::Words;
+    match setting {
+        Setting::Resume => Words("cytoscope train --resume on the command line"),
+        Setting::Restart => Words("cytoscope train --restart on the command line"),
+        Setting::ResumeOnCpu => Words("cytoscope train --resume --device cpu on the command line"),
+        Setting::ResumeOnCpuInF32 => Words("cytoscope train --resume --device cpu --precision f32 on the command line"),
+        other => in_place_of(other),
+    }
+}
+
 /// Returns what the window has in place of an option or command in notes on scores, whose page has a field for the series.
 fn in_place_of_scoring(setting: Setting) -> InWindow {
     match setting {
@@ -163,6 +176,12 @@ pub(crate) fn search_failure_in_window(message: &Message, next_step: Option<&str
     failure_with_controls(message, next_step, in_place_of_search)
 }
 
+/// Returns a failure of a recorded job that is run again as [`failure_in_window`] returns it, with commands in place of the
+/// buttons of the training wizard.
+pub(crate) fn rerun_failure_in_window(message: &Message, next_step: Option<&str>) -> String {
+    failure_with_controls(message, next_step, in_place_of_rerun)
+}
+
 /// Returns a failure as [`message_in_window`] returns it, as a sentence. What to do next, which is the end of its message, gets
 /// its own line.
 pub(crate) fn failure_in_window(message: &Message, next_step: Option<&str>) -> String {
@@ -187,6 +206,12 @@ fn failure_with_controls(message: &Message, next_step: Option<&str>, in_place: f
 /// Returns a note with its message as [`message_in_window`] returns it.
 pub(crate) fn note_in_window(note: &Note) -> Note {
     Note { level: note.level, message: message_in_window(&note.message).into() }
+}
+
+/// Returns a note of a recorded job that is run again as [`note_in_window`] returns it, with commands in place of the buttons of
+/// the training wizard.
+pub(crate) fn rerun_note_in_window(note: &Note) -> Note {
+    Note { level: note.level, message: with_controls(&note.message, in_place_of_rerun, |_| None).into() }
 }
 
 /// Returns a note on scores as [`note_in_window`] returns it, with the controls of the page for scoring.
@@ -288,6 +313,20 @@ mod tests {
                         series\")";
         assert_eq!(shown.as_str(), expected);
         assert_eq!(in_window("leave out --like"), "leave out \"Stack of the regions…\"");
+    }
+
+    #[test]
+    fn a_training_run_from_a_record_is_continued_on_the_command_line() {
+        let message = message!("m.training: it is unfinished; use {RESUME} to continue it, or {RESTART} to discard it");
+        assert_eq!(
+            rerun_failure_in_window(&message, Some("use --resume to continue it, or --restart to discard it")),
+            "m.training: it is unfinished.\nUse cytoscope train --resume on the command line to continue it, or cytoscope \
+             train --restart on the command line to discard it."
+        );
+        let note = Note::info(message!("it is kept: continue on another device with {RESUME_ON_CPU}"));
+        let shown = rerun_note_in_window(&note).message;
+        let command = "cytoscope train --resume --device cpu on the command line";
+        assert_eq!(shown.as_str(), format!("it is kept: continue on another device with {command}"));
     }
 
     #[test]

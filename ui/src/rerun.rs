@@ -83,9 +83,9 @@ impl TrainingFolder {
         self.0 = None;
     }
 
-    /// Leaves the folder as it is from now on, if it holds a checkpoint.
-    fn keep_checkpoint(&mut self) {
-        self.0 = self.0.take().filter(|job| !job.has_checkpoint());
+    /// Leaves the folder as it is from now on, if it holds a checkpoint. Returns its path then.
+    fn keep_checkpoint(&mut self) -> Option<PathBuf> {
+        self.0.take_if(|job| job.has_checkpoint()).map(|job| job.folder())
     }
 
     /// Removes the folder with the checkpoint in it.
@@ -121,8 +121,8 @@ pub(crate) enum RerunEvent {
     Prepared(Result<Box<PreparedRerun>, String>),
     /// The results of a job were compared, or why not.
     Compared(Result<ComparedRerun, String>),
-    /// What a training run without a result has left was removed, or why not.
-    Discarded(Result<(), String>),
+    /// What a training run without a result has left was removed, or why not; the folder of its checkpoint, if that is kept.
+    Discarded(Result<Option<PathBuf>, String>),
 }
 
 /// The jobs that are run again.
@@ -182,12 +182,10 @@ impl Reruns {
             let Some(mut rerun) = self.active.remove(&id) else { continue };
             let Some(mut training) = rerun.training.take() else { continue };
             let discard = move || {
-                if end == RerunEnd::Failed {
-                    training.keep_checkpoint();
-                }
+                let kept = if end == RerunEnd::Failed { training.keep_checkpoint() } else { None };
                 let discarded = training.discard();
                 drop(rerun);
-                RerunEvent::Discarded(discarded)
+                RerunEvent::Discarded(discarded.map(|()| kept))
             };
             if let Err(reason) = self.spawn(discard) {
                 // The folder was removed without a thread.
@@ -348,7 +346,8 @@ mod tests {
             assert!(training.is_dir(), "it is still active");
             reruns.forget_ended(|_| Some(end));
             let event = reruns.receiver.recv().unwrap();
-            assert!(matches!(event, RerunEvent::Discarded(Ok(()))), "{event:?}");
+            let RerunEvent::Discarded(Ok(kept)) = &event else { panic!("{event:?}") };
+            assert_eq!(kept.as_ref(), is_kept.then_some(&training), "{end:?}");
             assert_eq!((training.exists(), again.exists()), (is_kept, is_kept), "{end:?}");
         }
         // Another run has left this checkpoint now.

@@ -14,7 +14,7 @@ pub use subject::JobSubject;
 pub(crate) use view::sample_status;
 pub use view::{JobState, JobUsage, JobView, ModelWork, Purpose, TrainingTimes};
 
-use crate::engine_notes::{data_message_in_window, failure_in_window};
+use crate::engine_notes::{data_message_in_window, failure_in_window, rerun_failure_in_window};
 use cytoscope_engine::Device;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::cards::ModelCard;
@@ -529,6 +529,7 @@ impl Work {
             _ if is_check => data_message_in_window(message),
             // The message names an option of the command line.
             Some(existing) if !self.repeatable.contains_key(&id) => refused::reason(existing, &purpose),
+            _ if purpose == Purpose::Rerun => rerun_failure_in_window(message, next_step),
             _ => failure_in_window(message, next_step),
         };
         let (title, _) = self.end(id, JobState::Failed(message.clone()))?;

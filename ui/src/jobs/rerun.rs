@@ -47,7 +47,11 @@ impl Jobs {
                 RerunEvent::Compared(Err(reason)) => {
                     effects.error("The results cannot be compared with the recorded ones", reason);
                 }
-                RerunEvent::Discarded(Ok(())) => {}
+                RerunEvent::Discarded(Ok(None)) => {}
+                RerunEvent::Discarded(Ok(Some(folder))) => effects.info(
+                    "The checkpoint is kept",
+                    format!("cytoscope train --resume on the command line continues {}.", folder.display()),
+                ),
                 RerunEvent::Discarded(Err(reason)) => effects.error("The training run could not be removed", reason),
             }
         }

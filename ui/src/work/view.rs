@@ -1,7 +1,7 @@
 //! A job as the window shows it: its state, its progress and what it measured.
 
 use super::JobSubject;
-use crate::engine_notes::{converting_note_in_window, note_in_window};
+use crate::engine_notes::{converting_note_in_window, note_in_window, rerun_note_in_window};
 use cytoscope_engine::DeviceId;
 use cytoscope_pipeline::predict::TilePlan;
 use cytoscope_pipeline::{DeviceInUse, Event, Note, PROGRAM, ProgressStage, StageProgress};
@@ -379,6 +379,7 @@ impl JobView {
         match event {
             Event::Progress(progress) => self.record_progress(progress),
             Event::Note(note) if self.purpose == Purpose::Convert => self.notes.push(converting_note_in_window(&note)),
+            Event::Note(note) if self.purpose == Purpose::Rerun => self.notes.push(rerun_note_in_window(&note)),
             Event::Note(note) => self.notes.push(note_in_window(&note)),
             Event::Device(device) => self.device = Some(device),
             Event::Planned { plan, .. } => self.plan = Some(*plan),
