@@ -91,7 +91,7 @@ pub(crate) fn setting_problem(message: &str, place: &Place<'_>) -> String {
     {
         return format!("found a list of {count}, expected a list of {whole}");
     }
-    let mismatch = ["invalid type: ", "invalid value: "].iter().find_map(|start| message.strip_prefix(start));
+    let mismatch = ["invalid type: ", "invalid value: "].iter().find_map(|start| message.strip_prefix(*start));
     match mismatch.and_then(|rest| rest.rsplit_once(", expected ")) {
         Some((found, expected)) => format!("found {}, expected {}", found_words(found), type_words(expected)),
         None => message.to_owned(),
@@ -127,7 +127,7 @@ fn found_words(found: &str) -> String {
 
 /// A type that was expected in words.
 fn type_words(expected: &str) -> &str {
-    if ["struct ", "enum ", "internally tagged enum "].iter().any(|start| expected.starts_with(start)) {
+    if ["struct ", "enum ", "internally tagged enum "].iter().any(|start| expected.starts_with(*start)) {
         return "a section";
     }
     TYPES.iter().find(|(name, _)| *name == expected).map_or(expected, |(_, words)| *words)

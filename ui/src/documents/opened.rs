@@ -130,7 +130,8 @@ impl Documents {
             match opened {
                 OpenerResult::Document { document, replaces, missing_series } => {
                     if let Some(series) = missing_series {
-                        let details = format!("{}: series {} cannot be opened.", document.path.display(), series + 1);
+                        let missing = document.image.meta().series_name(series);
+                        let details = format!("{}: {missing} cannot be opened.", document.path.display());
                         effects.info("The first series is shown", details);
                     }
                     self.handle_document(*document, replaces, &mut effects);
@@ -285,6 +286,31 @@ mod tests {
         let mut plain = open(VoxelSize::default());
         take_over_view(&mut plain, document);
         assert_eq!((plain.cursor, plain.object_size.request), ([1, 3, 5], DiameterRequest::Auto));
+    }
+
+    #[test]
+    fn a_series_that_a_file_no_longer_has_is_named_as_in_the_list_of_series() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tif");
+        let array = Array::new(Axes::zyx(), vec![2, 8, 8], vec![7u16; 128]).unwrap();
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let wake: Wake = Arc::new(|| {});
+        let mut documents = Documents::new(&wake, None);
+        let mut settings = Settings::default();
+        settings.remember_series(path.clone(), 3);
+        let _ = documents.listed(Ok(Expanded { files: vec![path], ..Expanded::default() }), &settings);
+        let end = Instant::now() + Duration::from_secs(60);
+        let mut notes: Vec<String> = Vec::new();
+        while documents.all().is_empty() {
+            assert!(Instant::now() < end, "the stack was not opened in time");
+            let details = |effect: Effect| match effect {
+                Effect::Notify { details, .. } => Some(details),
+                _ => None,
+            };
+            notes.extend(documents.poll().into_iter().filter_map(details));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(matches!(notes.as_slice(), [note] if note.ends_with("a.tif: Series 3 cannot be opened.")), "{notes:?}");
     }
 
     #[test]
