@@ -81,17 +81,41 @@ fn short_title(column: &str) -> String {
 
 /// Returns the tooltip of a column.
 fn column_hint(column: &str) -> String {
-    match ObjectColumn::from_name(column) {
-        Some(ObjectColumn::Sphericity) => {
-            "Sphericity: 1 for spheres, less for elongated and rough objects. Objects of a few voxels have 1, too, \
-                         because their surface cannot be estimated."
-                .to_owned()
+    let Some(known) = ObjectColumn::from_name(column) else { return intensity_hint(column) };
+    let meaning = match known {
+        ObjectColumn::Label => "number of the object in the label image",
+        ObjectColumn::Voxels => "number of voxels",
+        ObjectColumn::VolumeUm3 => "number of voxels times the volume of a voxel",
+        ObjectColumn::CentroidUm(_) => "mean position of the voxels, from the center of the first voxel of the stack",
+        ObjectColumn::EquivalentDiameterUm => {
+            "of the sphere with the same volume; in a single slice, of the circle with the same area"
         }
-        Some(ObjectColumn::Time | ObjectColumn::BoxStart(_) | ObjectColumn::BoxEnd(_)) => {
-            format!("{}, counted from 1; saved tables count from 0", title(column))
+        ObjectColumn::FirstAxisUm | ObjectColumn::SecondAxisUm | ObjectColumn::ThirdAxisUm => {
+            "length of an axis of the ellipsoid that is as large and as elongated as the object. Axis 1 is the longest; \
+             the axes have no relation to X, Y and Z."
         }
-        _ => title(column),
-    }
+        ObjectColumn::Sphericity => {
+            "1 for spheres, less for elongated and rough objects. Objects of a few voxels have 1, too, because their \
+             surface cannot be estimated."
+        }
+        ObjectColumn::Time | ObjectColumn::BoxStart(_) | ObjectColumn::BoxEnd(_) => {
+            return format!("{}, counted from 1; saved tables count from 0", title(column));
+        }
+    };
+    format!("{}: {meaning}", title(column))
+}
+
+/// Returns the tooltip of a column of intensities, whose name contains that of the channel, or of another program.
+fn intensity_hint(column: &str) -> String {
+    let meaning = |statistic: &str| match statistic {
+        "mean" => Some("Mean intensity"),
+        "max" => Some("Highest intensity"),
+        "sum" => Some("Sum of the intensities"),
+        _ => None,
+    };
+    let parts = column.split_once('_').and_then(|(statistic, channel)| Some((meaning(statistic)?, channel)));
+    parts
+        .map_or_else(|| title(column), |(meaning, channel)| format!("{meaning} of the object in the channel {channel}"))
 }
 
 /// What the window adds to the values of a column: positions count from 0 in saved tables and from 1 in the window. This does
@@ -482,7 +506,21 @@ mod tests {
                 assert!(width < MEASUREMENT_WIDTH - 20.0, "{}: {width}", short_title(column.name()));
             }
         });
-        assert_eq!(column_hint(ObjectColumn::EquivalentDiameterUm.name()), "Equivalent diameter µm");
+        let hint = column_hint(ObjectColumn::EquivalentDiameterUm.name());
+        assert!(hint.starts_with("Equivalent diameter µm: of the sphere with the same volume"), "{hint}");
+    }
+
+    #[test]
+    fn tooltips_of_columns_state_what_was_measured() {
+        let hints = ["mean_my_dna", "sum_a", "time", "area_of_another_program"].map(column_hint);
+        let expected = [
+            "Mean intensity of the object in the channel my_dna",
+            "Sum of the intensities of the object in the channel a",
+            "Time, counted from 1; saved tables count from 0",
+            "Area of another program",
+        ];
+        assert_eq!(hints, expected);
+        assert!(column_hint("axis_2_um").starts_with("Axis 2 µm: length of an axis of the ellipsoid"));
     }
 
     #[test]
