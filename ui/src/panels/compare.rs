@@ -19,7 +19,7 @@ const FIRST_UNKNOWN_LABEL: u64 = 255;
 /// Outcomes in the order in which bars are stacked, from the bottom.
 const STACKED: [(Outcome, &str, [u8; 3]); 6] = [
     (Outcome::Found, "found", theme::MATCHED),
-    (Outcome::Inexact, "wrong outline", theme::INEXACT),
+    (Outcome::Inexact, "inexact outline", theme::INEXACT),
     (Outcome::Merged, "merged", theme::MERGED),
     (Outcome::Split, "split", theme::SPLIT),
     (Outcome::Missed, "missed", theme::MISSED),

@@ -17,6 +17,22 @@ const LISTED_PAIRS: usize = 200;
 /// Maximum number of notes that are listed; the others are in the log.
 const LISTED_NOTES: usize = 20;
 
+/// Headings of the scores of objects, and what they mean.
+const HEADINGS: [(&str, &str); 8] = [
+    ("IoU", "Intersection over union from which on a predicted and a true object match"),
+    ("F1", "Harmonic mean of precision and recall"),
+    ("Precision", "Share of the predicted objects that match a true one"),
+    ("Recall", "Share of the true objects that are matched"),
+    ("AP", "Matched objects, divided by all matched, missed and false objects"),
+    ("PQ", "Panoptic quality: F1 times the mean IoU of the matched objects"),
+    ("Matched IoU", "Mean IoU of the matched objects"),
+    ("Found", "Number of true objects that are matched"),
+];
+
+/// What scores of intensities mean.
+const INTENSITY_HINT: &str =
+    "Pearson's correlation, peak signal-to-noise ratio, structural similarity, and mean squared error";
+
 /// Intensity scores in one line.
 fn regression_text(scores: &Regression) -> String {
     let [pearson, psnr, ssim, mse] = scores.texts();
@@ -42,8 +58,8 @@ pub(super) fn scores(ui: &mut Ui, report: &EvaluateReport, model: Option<&str>, 
     }
     if !report.instances.is_empty() {
         egui::Grid::new("pooled scores").num_columns(8).spacing([24.0, 6.0]).striped(true).show(ui, |ui| {
-            for name in ["IoU", "F1", "Precision", "Recall", "AP", "PQ", "Matched IoU", "Found"] {
-                ui.label(RichText::new(name).weak());
+            for (name, meaning) in HEADINGS {
+                ui.label(RichText::new(name).weak()).on_hover_text(meaning);
             }
             ui.end_row();
             for m in &report.instances {
@@ -67,10 +83,11 @@ pub(super) fn scores(ui: &mut Ui, report: &EvaluateReport, model: Option<&str>, 
     }
     if let Some(r) = &report.regression {
         let mean = if report.channels.is_empty() { "" } else { "Mean of the channels: " };
-        ui.label(format!("{mean}{}", regression_text(r)));
+        ui.label(format!("{mean}{}", regression_text(r))).on_hover_text(INTENSITY_HINT);
     }
     for channel in &report.channels {
-        ui.label(format!("{}: {}", channel.name, regression_text(&channel.regression)));
+        let text = format!("{}: {}", channel.name, regression_text(&channel.regression));
+        ui.label(text).on_hover_text(INTENSITY_HINT);
     }
     if let Some(errors) = &report.errors {
         error_table(ui, errors);
