@@ -26,6 +26,7 @@ fn stored_runs_are_compared_searched_and_exported() {
     // Search leaves out what does not match.
     fixture.click("Operators");
     assert!(fixture.sees("Conv a") && fixture.sees("Conv b"), "{}", fixture.on_screen());
+    assert!(fixture.sees("Time (ms)"), "{}", fixture.on_screen());
     fixture.window.get_by_label("Search spans").focus();
     fixture.window.run_steps(2);
     fixture.window.get_by_label("Search spans").type_text("conv A");

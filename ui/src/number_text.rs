@@ -64,6 +64,36 @@ pub(crate) fn with_commas(text: &str, is_negative: bool) -> String {
     format!("{}{integer}{fraction}", if is_negative { "-" } else { "" })
 }
 
+/// The unit in which all times of a column are shown.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct TimeUnit {
+    /// Symbol of the unit.
+    pub(crate) symbol: &'static str,
+    /// Number of units in a second.
+    per_second: f64,
+    decimals: usize,
+}
+
+impl TimeUnit {
+    /// The unit for a column whose longest time is this long: seconds for minutes and hours, otherwise milliseconds.
+    pub(crate) fn for_longest(secs: f64) -> Self {
+        match secs >= 100.0 {
+            true => Self { symbol: "s", per_second: 1.0, decimals: 3 },
+            false => Self { symbol: "ms", per_second: 1e3, decimals: 2 },
+        }
+    }
+
+    /// A time in this unit, without its symbol.
+    pub(crate) fn number(self, secs: f64) -> String {
+        measurement(secs * self.per_second, self.decimals)
+    }
+
+    /// A time in this unit.
+    pub(crate) fn text(self, secs: f64) -> String {
+        format!("{} {}", self.number(secs), self.symbol)
+    }
+}
+
 /// Returns a count with its noun, such as `1 object` or `1,234 objects`; `one` is the noun in the singular.
 pub(crate) fn counted(count: u64, one: &str) -> String {
     cytoscope_storage::counted(count_text(count), one)
@@ -93,6 +123,17 @@ mod tests {
         assert_eq!(shown(&[500.25, 700.5, 0.07]), ["500.25", "700.50", "0.07"]);
         assert_eq!(shown(&[500.5, 700.5, -1e-9]), ["500.5", "700.5", "0.0"]);
         assert_eq!((column_decimals(std::iter::empty()), shown(&[f64::INFINITY])), (0, vec!["–".to_owned()]));
+    }
+
+    #[test]
+    fn the_times_of_a_column_have_the_same_unit_and_number_of_decimals() {
+        let shown = |times: [f64; 3]| {
+            let unit = TimeUnit::for_longest(times.into_iter().fold(0.0, f64::max));
+            times.map(|secs| unit.text(secs))
+        };
+        assert_eq!(shown([2.5, 0.012_36, 0.000_004]), ["2,500.00 ms", "12.36 ms", "0.00 ms"]);
+        assert_eq!(shown([1200.0, 0.25, 0.000_4]), ["1,200.000 s", "0.250 s", "0.000 s"]);
+        assert_eq!(TimeUnit::for_longest(1.0).number(1.5), "1,500.00");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Two runs side by side.
 
 use super::nothing_matches;
+use crate::number_text::TimeUnit;
 use crate::panels::weak;
 use crate::runs::ShownRun;
-use cytoscope_profile::{ComparedTime, bytes_text, compare_operators, compare_stages, operator_totals, time_text};
+use cytoscope_profile::{ComparedTime, bytes_text, compare_operators, compare_stages, operator_totals};
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
 
@@ -41,6 +42,7 @@ pub(super) fn comparison(ui: &mut Ui, [first, second]: [ShownRun<'_>; 2], compar
         ui.allocate_space(ui.available_size());
         return;
     }
+    let unit = TimeUnit::for_longest(first.wall_secs().max(second.wall_secs()));
     TableBuilder::new(ui)
         .striped(true)
         // Otherwise the table would make a low panel higher.
@@ -62,8 +64,8 @@ pub(super) fn comparison(ui: &mut Ui, [first, second]: [ShownRun<'_>; 2], compar
                 let cells = [
                     (*kind).to_owned(),
                     time.name.clone(),
-                    time_text(time.first_secs),
-                    time_text(time.second_secs),
+                    unit.text(time.first_secs),
+                    unit.text(time.second_secs),
                     ratio,
                 ];
                 for cell in cells {

@@ -2,8 +2,9 @@
 
 use super::roofline::Roofline;
 use super::{is_found, nothing_matches};
+use crate::number_text::TimeUnit;
 use crate::panels::weak;
-use cytoscope_profile::{SpanTotal, Stage, bytes_text, time_text};
+use cytoscope_profile::{SpanTotal, Stage, bytes_text};
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
 use std::collections::BTreeMap;
@@ -29,7 +30,10 @@ pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], roofline: Option<&Roofl
     if used_gpu && rows.iter().any(|row| row.stage == Stage::Op) {
         weak(ui, GPU_TIMES);
     }
-    let mut columns = vec!["Stage", "Name", "Count", "Time", "Share", "GMAC/s", "Bytes"];
+    // Of all rows, so that a search does not change it.
+    let unit = TimeUnit::for_longest(rows.iter().map(|row| row.seconds).fold(0.0, f64::max));
+    let time_title = format!("Time ({})", unit.symbol);
+    let mut columns = vec!["Stage", "Name", "Count", time_title.as_str(), "Share", "GMAC/s", "Bytes"];
     let peak_shares: Option<BTreeMap<String, f64>> =
         roofline.map(|roofline| roofline.points.iter().map(|point| (point.shown_name(), point.share)).collect());
     if peak_shares.is_some() {
@@ -55,7 +59,7 @@ pub(super) fn operators(ui: &mut Ui, rows: &[SpanTotal], roofline: Option<&Roofl
                     row.stage.name().to_owned(),
                     row.shown_name(),
                     row.count.to_string(),
-                    time_text(row.seconds),
+                    unit.number(row.seconds),
                     format!("{:.1} %", row.seconds / whole.max(1e-12) * 100.0),
                     if row.macs > 0 { format!("{rate:.1}") } else { String::new() },
                     if row.bytes > 0 { bytes_text(row.bytes) } else { String::new() },
