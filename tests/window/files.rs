@@ -205,7 +205,7 @@ fn dialogs_for_metadata_are_answered_with_the_keyboard() {
 }
 
 /// Whether a button has the color of the one that does what a dialog is for.
-fn is_primary(fixture: &Fixture, name: &str) -> bool {
+pub fn is_primary(fixture: &Fixture, name: &str) -> bool {
     let center = fixture.window.get_by_label(name).rect().center();
     let is_filled =
         |shape: &Shape| matches!(shape, Shape::Rect(rect) if rect.fill == theme::ACCENT && rect.rect.contains(center));
@@ -226,7 +226,7 @@ fn a_voxel_size_that_the_file_lacks_is_set_and_remembered_for_the_folder() {
     assert!(fixture.sees("voxel size along Y is 0.0000005 µm"), "{}", fixture.on_screen());
     assert!(fixture.window.get_by_label("Apply").accesskit_node().is_disabled());
     fixture.type_into("Voxel size Y", "0.5");
-    assert!(is_primary(&fixture, "Apply") && !is_primary(&fixture, "Cancel"));
+    assert!(is_primary(&fixture, "Apply") && !is_primary(&fixture, "Use the file's voxel size"));
     fixture.click("Apply");
     let given = |w: &Harness<'static, Workbench>| w.state().document().and_then(|d| d.given_voxel_um());
     fixture.until("the voxel size", |w| given(w) == Some([2.0, 0.5, 0.25]));

@@ -1,5 +1,6 @@
 //! Quitting with unsaved corrections: the window asks, and no correction is lost.
 
+use crate::files::is_primary;
 use crate::fixture::{Fixture, sees, window};
 use crate::gestures::{
     begin_stroke, corrected, correcting_sample, current_slice, label_at, read_labels, save, start_correcting, stroke,
@@ -45,6 +46,9 @@ fn enter_saves_and_quits() {
     assert!(!close(&mut fixture), "the dialog opens first");
     fixture.until("the dialog", |w| sees(w, TITLE));
     assert!(fixture.sees("nuclei_raw.tif") && fixture.sees("restored in Correct"), "{}", fixture.on_screen());
+    // The dialog fades in.
+    fixture.window.run_steps(30);
+    assert!(is_primary(&fixture, "Save and quit") && !is_primary(&fixture, "Quit without saving"));
     fixture.window.key_press(Key::Enter);
     fixture.window.step();
     fixture.until("the end", |w| {

@@ -3,7 +3,7 @@
 
 use crate::app::Workbench;
 use crate::correct::CorrectionsAction;
-use crate::panels::weak;
+use crate::panels::{filled_button, weak};
 use crate::state::State;
 use crate::theme;
 use eframe::egui::{self, RichText, Ui, ViewportCommand};
@@ -227,7 +227,7 @@ fn pausing_dialog(ctx: &egui::Context) {
 
 /// Draws the buttons; the one that loses nothing gets the focus when the dialog opens.
 fn choices(ui: &mut Ui, fresh: bool, is_unsaved: bool) -> Option<QuitChoice> {
-    let save = is_unsaved.then(|| ui.button("Save and quit"));
+    let save = is_unsaved.then(|| ui.add(filled_button(RichText::new("Save and quit"), true)));
     let quit = ui.button(if is_unsaved { "Quit without saving" } else { "Quit now" });
     let stay = ui.button("Cancel");
     if fresh {
