@@ -4,9 +4,9 @@ use super::progress::{fixed_plot, name_plot};
 use super::{button_row, icon_text_button, reason_against_training};
 use crate::action::Actions;
 use crate::document::file_name;
-use crate::number_text::counted;
+use crate::number_text::{counted, measurement};
 use crate::opener::FileRequest;
-use crate::panels::{SettingRow, number_field, seconds, weak};
+use crate::panels::{SettingRow, number_field, weak};
 use crate::state::State;
 use crate::theme;
 use crate::training::TrainingAction;
@@ -222,6 +222,16 @@ fn score_plot(ui: &mut Ui, results: &[SearchTrial], best: usize) {
     name_plot(&response.response, format!("Validation scores of {count} trials over their steps"));
 }
 
+/// Headings of the list of trials, and what they mean.
+const HEADINGS: [(&str, &str); 6] = [
+    ("Trial", "Number of a combination of settings"),
+    ("Rung", "Round of the search: the better half of its trials continues in the next one, with twice the steps"),
+    ("Steps", "Training steps of the trial at the end of the round"),
+    ("Score", "Validation score"),
+    ("Time", "Duration of the trial in this round"),
+    ("Settings", "What was drawn from the ranges"),
+];
+
 /// Lists the trials: those with the most steps first, the better ones before the others.
 fn table(ui: &mut Ui, results: &[SearchTrial], best: Option<usize>) {
     let mut sorted: Vec<&SearchTrial> = results.iter().collect();
@@ -229,8 +239,8 @@ fn table(ui: &mut Ui, results: &[SearchTrial], best: Option<usize>) {
     sorted.sort_by(|a, b| b.rung.cmp(&a.rung).then(score(b).total_cmp(&score(a))));
     egui::ScrollArea::both().id_salt("trials table").max_height(TABLE).show(ui, |ui| {
         egui::Grid::new("trials").num_columns(6).spacing([16.0, 4.0]).striped(true).show(ui, |ui| {
-            for name in ["Trial", "Rung", "Steps", "Score", "Time", "Settings"] {
-                ui.label(RichText::new(name).strong());
+            for (name, meaning) in HEADINGS {
+                ui.label(RichText::new(name).strong()).on_hover_text(meaning);
             }
             ui.end_row();
             for trial in sorted.into_iter().take(SHOWN_TRIALS) {
@@ -242,7 +252,7 @@ fn table(ui: &mut Ui, results: &[SearchTrial], best: Option<usize>) {
                     Some(score) => ui.label(format!("{score:.4}")),
                     None => ui.label("failed").on_hover_text(trial.error.as_str()),
                 };
-                ui.label(seconds(trial.seconds));
+                ui.label(format!("{} s", measurement(trial.seconds, 1)));
                 ui.label(trial.settings.join(", "));
                 ui.end_row();
             }
