@@ -228,7 +228,7 @@ const HEADINGS: [(&str, &str); 6] = [
     ("Rung", "Round of the search: the better half of its trials continues in the next one, with twice the steps"),
     ("Steps", "Training steps of the trial at the end of the round"),
     ("Score", "Validation score"),
-    ("Time", "Duration of the trial in this round"),
+    ("Time", "Duration of the trial"),
     ("Settings", "What was drawn from the ranges"),
 ];
 
