@@ -105,7 +105,7 @@ mod tests {
             known: Vec::new(),
         };
         assert_eq!([place(None).folder(), place(Some(&chosen)).folder()], [earlier.clone(), chosen]);
-        assert_eq!(place(None).other_folders(), [beside.clone()]);
+        assert_eq!(place(None).other_folders(), std::slice::from_ref(&beside));
         std::fs::remove_dir(&earlier).unwrap();
         assert_eq!(place(None).folder(), beside);
     }
