@@ -169,6 +169,17 @@ fn a_disabled_button_says_why_it_is_disabled() {
 }
 
 #[test]
+fn the_preview_of_preprocessing_steps_says_why_it_is_disabled() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.window.query_all_by_label("Preview").last().expect("the checkbox").scroll_to_me();
+    fixture.window.run_steps(30);
+    fixture.window.query_all_by_label("Preview").last().expect("the checkbox").hover();
+    fixture.until("the reason", |w| sees(w, "Add a step first."));
+}
+
+#[test]
 fn the_state_of_the_engine_says_what_it_is() {
     let mut fixture = Fixture::new();
     fixture.until("the engine", |w| sees(w, "engine ready"));

@@ -31,6 +31,10 @@ fn a_settings_file_is_loaded_changed_and_saved_for_the_command_line() {
     let plan = fixture.window.state().wizard().plan.clone();
     assert_eq!((plan.batch, plan.options.steps), (Some(1), Some(2)), "they have controls");
     // Single settings are set and removed.
+    fixture.window.get_by_label("Set").scroll_to_me();
+    fixture.window.run_steps(30);
+    fixture.window.get_by_label("Set").hover();
+    fixture.until("why it is disabled", |w| sees(w, "Type a setting first, such as schedule.rate=0.001."));
     fixture.type_into("Single setting", "ema=0.5");
     fixture.window.key_press(Key::Enter);
     let has = |used: &[String], text: &str| used.iter().any(|setting| setting == text);
@@ -83,6 +87,7 @@ fn a_settings_file_that_cannot_be_used_changes_nothing_and_says_why() {
     fixture.click("Load settings…");
     enter_path(&mut fixture, &file);
     fixture.until("the reason", |w| sees(w, "The settings were not loaded"));
-    assert!(fixture.sees("bad.toml") && fixture.sees("filter"), "{}", fixture.on_screen());
+    let problem = "unknown setting network.filter: expected one of filters, strides";
+    assert!(fixture.sees("bad.toml") && fixture.sees(problem), "{}", fixture.on_screen());
     assert_eq!(fixture.window.state().wizard().plan.batch, None);
 }

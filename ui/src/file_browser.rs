@@ -453,7 +453,9 @@ fn keys(ctx: &egui::Context, browser: &FileBrowser, field: egui::Id) -> Vec<Brow
 fn folder_row(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserAction)) {
     ui.horizontal(|ui| {
         let parent = browser.folder.parent();
-        if let (true, Some(parent)) = (named_button(ui, parent.is_some(), icon::ARROW_UP, "Up").clicked(), parent) {
+        let up = named_button(ui, parent.is_some(), icon::ARROW_UP, "Up");
+        let up = up.on_disabled_hover_text("This folder is in no other one.");
+        if let (true, Some(parent)) = (up.clicked(), parent) {
             send(BrowserAction::Visit(parent.to_owned()));
         }
         if let (true, Some(home)) = (named_button(ui, true, icon::HOUSE, "Home").clicked(), std::env::home_dir()) {

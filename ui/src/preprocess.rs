@@ -154,7 +154,8 @@ pub(crate) fn preprocessing_control(ui: &mut Ui, document: &Document, editor: &m
         settings.preview &= has_steps;
         let preview =
             theme::outlined(ui, |ui| ui.add_enabled(has_steps, egui::Checkbox::new(&mut settings.preview, "Preview")));
-        preview.on_hover_text("Show the preprocessed stack instead of the original");
+        let preview = preview.on_hover_text("Show the preprocessed stack instead of the original");
+        preview.on_disabled_hover_text("Add a step first.");
     });
     if let Some(reason) = &document.preview_error {
         problem(ui, reason);

@@ -188,7 +188,9 @@ pub(super) fn objects_panel(ui: &mut Ui, state: State<'_>, panel: &mut ObjectsPa
         ui.label(RichText::new(counted(results.rows.len() as u64, "object")).strong());
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             let button = named_button(ui, can_save, icon::DOWNLOAD_SIMPLE, "Save table…");
-            if button.on_hover_text("As CSV or Parquet, depending on the file extension").clicked() {
+            let button = button.on_hover_text("As CSV or Parquet, depending on the file extension");
+            let reason = state.reason_against_command(Command::SaveTable).unwrap_or_default();
+            if button.on_disabled_hover_text(reason).clicked() {
                 actions.command(Command::SaveTable);
             }
         });

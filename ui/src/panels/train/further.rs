@@ -54,7 +54,8 @@ fn single_setting(ui: &mut Ui, typed: &str, actions: &mut Actions) {
         });
         let is_entered = edit.lost_focus() && ui.input(|input| input.key_pressed(Key::Enter));
         let may_set = !text.trim().is_empty();
-        let is_clicked = icon_text_button(ui, may_set, icon::PLUS, "Set").clicked();
+        let set = icon_text_button(ui, may_set, icon::PLUS, "Set");
+        let is_clicked = set.on_disabled_hover_text("Type a setting first, such as schedule.rate=0.001.").clicked();
         if text != typed {
             send(actions, FurtherAction::Type(text));
         }
