@@ -45,12 +45,15 @@ pub fn einsum_plan(equation: &str, shapes: &[Vec<usize>]) -> Result<EinsumPlan> 
         }
     };
     let count = output.len();
+    if output.iter().enumerate().any(|(at, c)| output.iter().take(at).any(|before| before == c)) {
+        return Err(bad("each output letter once"));
+    }
     for c in operands.iter().flatten() {
         if !output.contains(c) {
             output.push(*c);
         }
     }
-    let mut lengths = vec![0usize; output.len()];
+    let mut known: Vec<Option<usize>> = vec![None; output.len()];
     let mut strides = Vec::new();
     for (labels, shape) in operands.iter().zip(shapes) {
         if labels.len() != shape.len() {
@@ -59,8 +62,8 @@ pub fn einsum_plan(equation: &str, shapes: &[Vec<usize>]) -> Result<EinsumPlan> 
         let mut step = vec![0; output.len()];
         for (axis, (label, &n)) in labels.iter().zip(shape).enumerate() {
             let at = output.iter().position(|c| c == label).unwrap_or(0);
-            match lengths.get_mut(at) {
-                Some(l) if *l == 0 || *l == n => *l = n,
+            match known.get_mut(at) {
+                Some(length) if length.is_none_or(|length| length == n) => *length = Some(n),
                 _ => return Err(bad("equal lengths for each letter")),
             }
             if let Some(slot) = step.get_mut(at) {
@@ -72,6 +75,8 @@ pub fn einsum_plan(equation: &str, shapes: &[Vec<usize>]) -> Result<EinsumPlan> 
     if output.iter().take(count).any(|c| !left.contains(*c)) {
         return Err(bad("output letters that occur in the inputs"));
     }
+    // Every letter occurs in an operand, so that its length is known.
+    let lengths: Vec<usize> = known.into_iter().map(Option::unwrap_or_default).collect();
     let allowed = GraphLimits::default().tensor_elements;
     checked_elements(&lengths, "tensor_elements", "the products of an Einsum", allowed)?;
     Ok(EinsumPlan { lengths, output: count, strides })
@@ -81,5 +86,26 @@ impl EinsumPlan {
     /// Returns the shape of the result.
     pub fn output_lengths(&self) -> Vec<usize> {
         self.lengths.iter().take(self.output).copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_letter_has_one_length_and_occurs_once_in_the_output() {
+        let lengths = |equation: &str, shapes: &[&[usize]]| {
+            let shapes: Vec<Vec<usize>> = shapes.iter().map(|shape| shape.to_vec()).collect();
+            einsum_plan(equation, &shapes).map(|plan| plan.output_lengths()).ok()
+        };
+        assert_eq!(lengths("ij,jk", &[&[2, 3], &[3, 4]]), Some(vec![2, 4]));
+        assert_eq!(lengths("ij,jk", &[&[2, 0], &[0, 4]]), Some(vec![2, 4]));
+        // Axes of length 0 have a length, too.
+        for shapes in [[&[0][..], &[5]], [&[5], &[0]], [&[1], &[5]]] {
+            assert_eq!(lengths("i,i->i", &shapes), None, "{shapes:?}");
+        }
+        assert_eq!(lengths("i->ii", &[&[3]]), None);
+        assert_eq!(lengths("i->j", &[&[3]]), None);
     }
 }
