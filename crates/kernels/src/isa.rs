@@ -164,6 +164,11 @@ impl Isa {
         }
     }
 
+    /// Returns whether a block of channels fits into one register, and there are 32 registers: AVX-512.
+    pub(crate) fn has_wide_registers(self) -> bool {
+        self.0 >= IsaName::Avx512
+    }
+
     /// Returns the float arithmetic of the instruction set.
     pub(crate) fn simd(self) -> Simd {
         match self.0 {
@@ -179,5 +184,18 @@ impl Isa {
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instruction_sets_of_avx512_have_wide_registers() {
+        for isa in IsaName::ALL.map(Isa) {
+            let is_narrow = matches!(isa.name(), IsaName::Portable | IsaName::Avx2 | IsaName::Avx2Vnni);
+            assert_eq!(isa.has_wide_registers(), !is_narrow, "{isa}");
+        }
     }
 }

@@ -2,7 +2,6 @@
 
 use super::dot::EXACT_TERMS;
 use crate::int8::pairs::{self, Excess};
-use crate::isa::Simd;
 use crate::parallel::{Shared, for_each};
 use crate::{CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
 use std::ops::Range;
@@ -257,7 +256,7 @@ fn gather(weights: &[f32], lanes: &[usize], at: usize, to: &mut [f32]) {
 
 /// Returns the number of output blocks that the float kernels compute at once.
 fn blocks_at_once(isa: Isa) -> usize {
-    if two_blocks(isa) { 2 } else { 1 }
+    if isa.has_wide_registers() { 2 } else { 1 }
 }
 
 /// Packs weights by groups, input blocks and taps. `extend` appends the weights between some output channels and one input
@@ -310,17 +309,6 @@ fn pack_by_tap(weights: &[f32], shape: &WeightShape) -> Vec<f32> {
         }
     }
     packed
-}
-
-/// Returns whether the float kernels compute two output blocks at once.
-fn two_blocks(isa: Isa) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return isa.simd() == Simd::Avx512;
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = isa;
-        false
-    }
 }
 
 /// Pads `values` with zeros to whole channel blocks.

@@ -6,7 +6,6 @@
 
 use super::outer::{Dot, MAX_VALUES, Outer, Slide, Steps, dot, outer, slide};
 use crate::conv::{ConvShape, Plan, check_window, window_plan};
-use crate::isa::Simd;
 use crate::parallel::{Shared, for_each};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that};
 
@@ -55,24 +54,13 @@ pub fn conv_weight_gradient(
         out_layout,
         plan: window_plan(in_layout, out_layout, shape),
         strips: Strips::new(out_layout.dims),
-        slides: shape.kernel[2] == 3 && shape.dilation[2] == 1 && shape.stride[2] == 1 && has_wide_registers(isa),
+        slides: shape.kernel[2] == 3 && shape.dilation[2] == 1 && shape.stride[2] == 1 && isa.has_wide_registers(),
     };
     match planes {
         (true, true) => pass.planes_by_planes(gradient),
         _ => pass.tiles(gradient),
     }
     Ok(())
-}
-
-/// Returns whether a block fits into one register and there are 32 registers.
-fn has_wide_registers(isa: Isa) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return isa.simd() == Simd::Avx512;
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = isa;
-        false
-    }
 }
 
 /// Splits an image into boxes of nearly equal size.
@@ -139,7 +127,7 @@ impl Pass<'_> {
     fn tile_list(&self) -> Vec<Tile> {
         let [outs, ins] = [self.out_layout.channels, self.in_layout.channels];
         let together =
-            if self.out_layout.block == CHANNEL_BLOCK && has_wide_registers(self.isa) { 2 } else { 1 } * CHANNEL_BLOCK;
+            if self.out_layout.block == CHANNEL_BLOCK && self.isa.has_wide_registers() { 2 } else { 1 } * CHANNEL_BLOCK;
         let mut tiles = Vec::new();
         for out_first in (0..outs).step_by(together) {
             for in_first in (0..ins).step_by(CHANNEL_BLOCK) {
@@ -298,7 +286,7 @@ impl Pass<'_> {
             }
             return;
         }
-        let adjacent = match (has_wide_registers(self.isa), vectors.len(), taps.len()) {
+        let adjacent = match (self.isa.has_wide_registers(), vectors.len(), taps.len()) {
             (true, 2, 2..) => 4,
             (true, 2, _) | (true, 1, 2..) => 8,
             (true, ..) => 16,
@@ -333,7 +321,7 @@ impl Pass<'_> {
                 (self.input[at..].as_ptr(), (c * taps.len() + t) * CHANNEL_BLOCK)
             })
             .collect();
-        let max_values = if has_wide_registers(self.isa) { MAX_VALUES } else { 5 };
+        let max_values = if self.isa.has_wide_registers() { MAX_VALUES } else { 5 };
         for own in even_parts(values.len(), max_values) {
             let values = &values[own];
             if !self.slides {
@@ -366,7 +354,7 @@ impl Pass<'_> {
             .collect();
         for own in even_parts(taps.len(), 3) {
             let vectors: Vec<_> = own.map(|t| (self.input[input + taps[t]..].as_ptr(), t * CHANNEL_BLOCK)).collect();
-            for some in even_parts(values.len(), if has_wide_registers(self.isa) { 4 } else { 2 }) {
+            for some in even_parts(values.len(), if self.isa.has_wide_registers() { 4 } else { 2 }) {
                 // SAFETY: the vectors are blocks of the input at some taps, whose windows lie in the padded input
                 // (`check_window`). The values are planes of the output's strip; a tile has at most 16, and `tile`
                 // asserts room for the sums of 16 at every tap.
