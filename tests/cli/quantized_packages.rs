@@ -171,7 +171,9 @@ fn an_output_that_ends_in_onnx_is_the_int8_network_alone() {
         ("q", "int8", "c.npy"),
         ("int8.onnx", "int8", "d.npy"),
     ] {
-        fixture.run(&["run", model, "--precision", precision, "--input", "x.npy", "--output", out]).ok();
+        let ran = fixture.run(&["run", model, "--precision", precision, "--input", "x.npy", "--output", out]).ok();
+        // The rate of integers is in GOP/s.
+        assert_eq!(ran.stdout.contains("GFLOP/s"), precision == "f32", "{}", ran.stdout);
     }
     assert_eq!(fixture.bytes("a.npy"), fixture.bytes("b.npy"));
     assert_eq!(fixture.bytes("c.npy"), fixture.bytes("d.npy"));
