@@ -252,7 +252,7 @@ impl RunCommand {
         let threads = counted(threads, "thread");
         print(&format!("{} on {} ({}), {threads}", engine.name(), engine.device().name, report.backend));
         print(&format!(
-            "    {:.2} ms per run (median of {}; {:.2} to {:.2}), CPU time {:.2} ms",
+            "  {:.2} ms per run (median of {}; {:.2} to {:.2}), CPU time {:.2} ms",
             wall.median, self.repeat, wall.min, wall.max, cpu.median
         ));
         if report.macs > 0 {

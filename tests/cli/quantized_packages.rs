@@ -174,6 +174,7 @@ fn an_output_that_ends_in_onnx_is_the_int8_network_alone() {
         let ran = fixture.run(&["run", model, "--precision", precision, "--input", "x.npy", "--output", out]).ok();
         // The rate of integers is in GOP/s.
         assert_eq!(ran.stdout.contains("GFLOP/s"), precision == "f32", "{}", ran.stdout);
+        assert!(ran.stdout.contains("\n  ") && !ran.stdout.contains("\n   "), "{}", ran.stdout);
     }
     assert_eq!(fixture.bytes("a.npy"), fixture.bytes("b.npy"));
     assert_eq!(fixture.bytes("c.npy"), fixture.bytes("d.npy"));
