@@ -1,7 +1,7 @@
 //! Parsing of package descriptions, specifications 0.4 and 0.5.
 
 use super::parse_steps::StepsOf;
-use super::{AxisKind, AxisSize, AxisSpec, FileRef, PackageError, Processing, TensorSpec, TensorType};
+use super::{AxisKind, AxisSize, AxisSpec, FileRef, FormatVersion, PackageError, Processing, TensorSpec, TensorType};
 use cytoscope_volume::{MAX_PLAUSIBLE_UM, MIN_PLAUSIBLE_UM};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -60,10 +60,8 @@ pub(super) const DIVISORS: RangeInclusive<f64> = f32::MIN_POSITIVE as f64..=f32:
 pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
     let reader = Reader { path };
     let format_version = reader.text(rdf, "format_version")?;
-    let is_04 = format_version.starts_with("0.4") || format_version.starts_with("0.3");
-    if !is_04 && !format_version.starts_with("0.5") {
-        return Err(PackageError::bad(path, "format_version", format!("is {format_version}: expected 0.4 or 0.5")));
-    }
+    let expected = || PackageError::bad(path, "format_version", format!("is {format_version}: expected 0.4 or 0.5"));
+    let is_04 = FormatVersion::of(&format_version).ok_or_else(expected)? == FormatVersion::V04;
     if reader.optional_text("type", rdf, "type")?.is_some_and(|t| t != "model") {
         return Err(PackageError::bad(path, "type", "is not \"model\""));
     }

@@ -173,7 +173,7 @@ impl<'a> Checker<'a> {
         let is_number = self.rdf.get("format_version").is_some_and(Value::is_number);
         if is_number || (self.is_05() && !is_05_with_patch(version)) {
             self.refuse("format_version", "is not given in full: write it as text with three numbers, such as 0.5.3");
-        } else if !version.starts_with("0.5") {
+        } else if !self.is_05() {
             let message =
                 format!("is {version:?}, but new models need 0.5: cytoscope import writes packages of version 0.5");
             self.warn("format_version", message);

@@ -1,6 +1,6 @@
 //! Parts that a package takes over from the one it is derived from: authors, citations, license, attachments, covers.
 
-use cytoscope_model_package::{InheritedContent, Package, PackageError, is_reserved};
+use cytoscope_model_package::{FormatVersion, InheritedContent, Package, PackageError, is_reserved};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -136,7 +136,7 @@ fn inherited_config(package: &Package, left_out: &mut Vec<LeftOut>) -> Map<Strin
 /// Returns what a package passes on besides its network, tensors, documentation, tags and covers.
 pub(crate) fn inherit(package: &Package) -> Inherited {
     let rdf = &package.rdf;
-    let is_05 = package.format_version.starts_with("0.5");
+    let is_05 = FormatVersion::of(&package.format_version) == Some(FormatVersion::V05);
     let some = |key: &str| rdf.get(key).filter(|v| !v.is_null()).cloned();
     let mut fields = Map::new();
     let also = if is_05 { &FIELDS_05[..] } else { &[] };

@@ -3,6 +3,7 @@
 use super::people::is_email;
 use super::versions::is_version;
 use super::{Checker, RESOURCE_ID_RULE, given, is_resource_id};
+use crate::FormatVersion;
 use serde_json::Value;
 
 /// Fields of a description of a model (`ModelDescr` of bioimageio.spec 0.5), and `version_number`, which it reads as the
@@ -105,7 +106,8 @@ impl<'a> Checker<'a> {
 
     /// Whether the description has format 0.5.
     pub(super) fn is_05(&self) -> bool {
-        self.rdf.get("format_version").and_then(Value::as_str).is_some_and(|version| version.starts_with("0.5"))
+        let stated = self.rdf.get("format_version").and_then(Value::as_str);
+        stated.and_then(FormatVersion::of) == Some(FormatVersion::V05)
     }
 
     /// Whether icon, documentation and covers may be the names of files.
