@@ -2,9 +2,11 @@
 
 use super::CheckOptions;
 use super::inspect_pair::PairInspection;
-use crate::dataset::{Dataset, Part, Problem, Severity, TrainingTask};
+use crate::dataset::{Dataset, ImageRef, Part, Problem, Severity, TrainingTask};
+use crate::error::TrainingDataError;
 use crate::setting::{IN_SETTINGS, VOXEL_UM};
-use cytoscope_storage::message;
+use crate::stack::{Role, Stack, open_image};
+use cytoscope_storage::{hexadecimal, message};
 use cytoscope_volume::number_text;
 use std::collections::BTreeMap;
 
@@ -21,6 +23,10 @@ pub(crate) fn compare(
     problems: &mut Vec<Problem>,
 ) {
     check_voxel_sizes(dataset, inspections, problems);
+    for inspection in inspections.iter_mut() {
+        inspection.summary.image_digest = inspection.image_hash.as_ref().map(|hash| hexadecimal(hash));
+    }
+    join_converted_copies(dataset, inspections);
     find_copies(inspections);
     if dataset.task == TrainingTask::Segmentation {
         if dataset.labels_are_classes {
@@ -97,6 +103,53 @@ fn check_voxel_sizes(dataset: &Dataset, inspections: &mut [PairInspection], prob
     }
 }
 
+/// Maximum number of images with the same intensities that an image is compared with.
+const MAX_COMPARED: usize = 16;
+
+/// Gives images of the same values in different sample types, such as 16-bit integers and an export of them as floats, the same
+/// hash.
+fn join_converted_copies(dataset: &Dataset, inspections: &mut [PairInspection]) {
+    // Images of different shapes or intensities need not be read again.
+    let mut alike: BTreeMap<([usize; 3], [u64; 5]), Vec<usize>> = BTreeMap::new();
+    for i in 0..inspections.len() {
+        let (Some(inspection), Some(pair)) = (inspections.get(i), dataset.pairs.get(i)) else { continue };
+        let Some(about) = inspection.summary.intensities.filter(|_| pair.more_images.is_empty()) else { continue };
+        let [low, middle, high] = about.percentiles;
+        // A zero of a float may be negative.
+        let numbers = [about.min, about.max, low, middle, high].map(|value| (value + 0.0).to_bits());
+        let earlier = alike.entry((inspection.summary.shape_zyx, numbers)).or_default();
+        let is_copy = |other: &PairInspection, at: usize| {
+            let other_pair = dataset.pairs.get(at);
+            // A file that cannot be read any more is reported when it is trained on.
+            other.summary.image_dtype != inspection.summary.image_dtype
+                && other_pair.is_some_and(|other| have_same_values(&pair.image, &other.image).unwrap_or_default())
+        };
+        let found = earlier.iter().filter_map(|at| Some((*at, inspections.get(*at)?)));
+        let hash =
+            found.take(MAX_COMPARED).find(|(at, other)| is_copy(other, *at)).and_then(|(_, other)| other.image_hash);
+        earlier.push(i);
+        if let (Some(hash), Some(inspection)) = (hash, inspections.get_mut(i)) {
+            inspection.image_hash = Some(hash);
+        }
+    }
+}
+
+/// Returns whether two images of the same shape have the same values. They are read slice by slice until values differ.
+fn have_same_values(a: &ImageRef, b: &ImageRef) -> Result<bool, TrainingDataError> {
+    let (first, second) = (open_image(a)?, open_image(b)?);
+    let stacks = (Stack::of(a, Role::Image, &first)?, Stack::of(b, Role::Image, &second)?);
+    let [depth, rows, columns] = stacks.0.zyx;
+    for z in 0..depth {
+        let (start, size) = ([z, 0, 0], [1, rows, columns]);
+        let values = (stacks.0.read(&first, start, size)?.to_f64(), stacks.1.read(&second, start, size)?.to_f64());
+        let is_same = |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan());
+        if values.0.len() != values.1.len() || !values.0.iter().zip(&values.1).all(is_same) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Finds identical images. They are errors if they belong to different parts of the data, or have identical targets.
 fn find_copies(inspections: &mut [PairInspection]) {
     let mut first: BTreeMap<[u8; 32], usize> = BTreeMap::new();
@@ -105,9 +158,6 @@ fn find_copies(inspections: &mut [PairInspection]) {
     order.sort_by_key(|i| inspections.get(*i).map(|l| l.summary.part.unwrap_or(Part::Train)));
     for i in order {
         let Some(hash) = inspections.get(i).and_then(|l| l.image_hash) else { continue };
-        if let Some(inspection) = inspections.get_mut(i) {
-            inspection.summary.image_digest = Some(cytoscope_storage::hexadecimal(&hash));
-        }
         let Some(earlier) = first.get(&hash).copied() else {
             first.insert(hash, i);
             continue;

@@ -138,6 +138,32 @@ fn a_plane_is_one_slice_and_a_copy_of_the_image_is_an_error() {
 }
 
 #[test]
+fn a_copy_of_a_training_image_in_another_sample_type_is_not_validated_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |part: &str, name: &str| folder.path().join(part).join(name);
+    for number in 0..2 {
+        let name = |kind: &str| format!("t{number}_{kind}.tif");
+        tiny_pair(&at("train", &name("raw")), &at("train", &name("labels")), number);
+    }
+    let (shape, image, labels) = tiny(1);
+    let floats: Vec<f32> = image.iter().map(|value| f32::from(*value)).collect();
+    write(&at("val", "copy_raw.tif"), shape, floats.clone());
+    write(&at("val", "copy_labels.tif"), shape, labels.clone());
+    // One voxel with another value, and the same intensities otherwise.
+    let mut swapped = floats;
+    let other = swapped.iter().position(|value| *value != swapped[0]).unwrap();
+    swapped.swap(0, other);
+    write(&at("val", "alike_raw.tif"), shape, swapped);
+    write(&at("val", "alike_labels.tif"), shape, labels);
+    let (dataset, report) = find_and_check(folder.path());
+    has(&report.problems, Severity::Error, "t1_raw.tif (t1), which is in another part of the data");
+    let usable: Vec<String> = report.usable(&dataset).into_iter().map(|pair| pair.name).collect();
+    assert_eq!(usable, ["alike", "t0", "t1"]);
+    let digests: BTreeSet<_> = report.pairs.iter().map(|pair| pair.image_digest.clone()).collect();
+    assert_eq!(digests.len(), 4, "files are recognized by their own content");
+}
+
+#[test]
 fn masks_are_errors_unless_the_target_is_semantic() {
     let folder = tempfile::tempdir().unwrap();
     for i in 0..3 {
