@@ -122,8 +122,6 @@ impl ConvertJob {
         spec.dtype = stored_type(container, meta.dtype);
         spec.stack_channels = self.stack_channels(&spec)?;
         let stored = spec.dtype;
-        let type_note = stored_type_note(&self.output, container, meta.dtype);
-        type_note.into_iter().for_each(|note| context.note(note));
         // These formats hold labels only.
         let holds_labels = matches!(container, Container::Cellpose | Container::RoiSet);
         let mut labels = (holds_labels && !image.is_label_image()).then(|| LabelCheck::new(&self.input));
@@ -147,6 +145,9 @@ impl ConvertJob {
             writer.write(&Array::new(axes.clone(), shape, samples)?)?;
             meter.add(planes)?;
         }
+        // Only now is it known that the values fit the type.
+        let type_note = stored_type_note(&self.output, container, meta.dtype);
+        type_note.into_iter().for_each(|note| context.note(note));
         let label_note = labels.and_then(|check| check.note());
         label_note.into_iter().for_each(|note| context.note(note));
         let _span = context.recorder.span(Stage::Write, "finish");
