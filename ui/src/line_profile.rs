@@ -189,9 +189,7 @@ fn profile_along(document: &Document, state: State<'_>, views: &Layout) -> Optio
     } else {
         ([1.0; 3], LengthUnit::Pixels)
     };
-    let visible = document.channels.iter().filter(|c| c.visible).count();
-    let shown = views.view(line.view).shown();
-    let curves = line.curves(shown.get(..visible.min(shown.len())).unwrap_or_default(), voxel);
+    let curves = line.curves(views.view(line.view).shown_channels(), voxel);
     let named = curves.into_iter().map(|curve| {
         let name = document.channels.get(curve.channel).map_or_else(String::new, |c| c.name.clone());
         (name, curve)

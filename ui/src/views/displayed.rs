@@ -27,6 +27,8 @@ pub(super) struct Planes {
     pub(super) base: Vec<DisplayedPlane>,
     /// The roles of the planes; `None` for planes of the stack.
     pub(super) roles: Vec<Option<Role>>,
+    /// Number of planes of visible channels, which come first.
+    pub(super) channels: usize,
     /// Whether no plane is still being loaded.
     pub(super) complete: bool,
     /// Why a plane cannot be read.
@@ -61,6 +63,7 @@ pub(super) fn displayed_planes(
             LoadState::Failed(why) => failed = failed.or(Some(why)),
         }
     }
+    let channels = all.len();
     if all.is_empty() && complete && failed.is_none() {
         // No channel is visible: a black base image for the overlays.
         let at = PlaneAt { channel: 0, ..at.clone() };
@@ -97,7 +100,7 @@ pub(super) fn displayed_planes(
             LoadState::Failed(why) => failed = failed.or(Some(why)),
         }
     }
-    Planes { all, base, roles, complete, failed }
+    Planes { all, base, roles, channels, complete, failed }
 }
 
 /// The display settings of a channel for a loaded plane. The histogram is that of the XY slice on screen, and the contrast

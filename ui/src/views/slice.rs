@@ -97,6 +97,8 @@ pub struct SliceView {
     shown: Vec<DisplayedPlane>,
     /// Roles of the overlays among `shown`, in its order; `None` for channels.
     roles: Vec<Option<Role>>,
+    /// Number of planes of visible channels among `shown`, which come first.
+    channels: usize,
     base_planes: Vec<DisplayedPlane>,
     /// Image without overlays and the region it covers.
     plain: Option<(TextureHandle, Rect)>,
@@ -284,8 +286,7 @@ impl SliceView {
         let value = |at: usize| self.shown.get(at)?.plane().value(row, column);
         let of = |role: Role| value(self.roles.iter().position(|shown| *shown == Some(role))?);
         let label = |role: Role| of(role).map(|v| v as u32);
-        let channels = self.roles.iter().enumerate().filter(|(_, role)| role.is_none());
-        let values = channels.filter_map(|(at, _)| value(at)).collect();
+        let values = (0..self.channels).filter_map(value).collect();
         Hover { zyx, values, label: label(Role::Labels), truth: label(Role::Truth), map: of(Role::Map) }
     }
 
@@ -370,6 +371,7 @@ impl SliceView {
             let covers = Rect::from_min_size(from, vec2((width * columns) as f32, (height * rows) as f32));
             self.shown.clone_from(&planes.all);
             self.roles = planes.roles;
+            self.channels = planes.channels;
             self.base_planes = planes.base;
             self.is_plain_requested = false;
             self.requested = Some(covers);
@@ -398,6 +400,7 @@ impl SliceView {
         (self.plain, self.is_plain_requested) = (None, false);
         self.shown.clear();
         self.roles.clear();
+        self.channels = 0;
         self.base_planes.clear();
     }
 
@@ -435,9 +438,9 @@ impl SliceView {
         self.plain = Some((texture, covers));
     }
 
-    /// The displayed planes, for screenshots and profiles.
-    pub fn shown(&self) -> &[DisplayedPlane] {
-        &self.shown
+    /// The displayed planes of the visible channels, for profiles.
+    pub fn shown_channels(&self) -> &[DisplayedPlane] {
+        self.shown.get(..self.channels).unwrap_or_default()
     }
 }
 

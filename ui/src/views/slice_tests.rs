@@ -27,6 +27,19 @@ impl PlaneSource for FirstOnly {
     }
 }
 
+/// Planes of which only those of the second channel can be read.
+struct SecondChannel;
+
+impl PlaneSource for SecondChannel {
+    fn plane(&self, at: &PlaneAt, _cancel: &Cancel) -> Result<Plane, SourceError> {
+        if at.channel != 1 {
+            return Err(SourceError::Io(std::io::Error::other("the disk is gone")));
+        }
+        let size = at.size();
+        Ok(Plane { at: at.clone(), size, values: Values::U8(vec![9; size[0] * size[1]]) })
+    }
+}
+
 struct Shown {
     view: SliceView,
     document: Document,
@@ -126,6 +139,34 @@ fn all_visible_channels_have_a_value_under_the_pointer() {
     harness.hover_at(pos2(100.0, 80.0));
     let values = |h: &Harness<'static, Shown>| h.state().hover.as_ref().map(|hover| hover.values.clone());
     until(&mut harness, "the values", |h| values(h) == Some(vec![4.0, 8.0]));
+}
+
+#[test]
+fn only_visible_channels_that_can_be_read_have_values_and_profiles() {
+    let folder = tempfile::tempdir().unwrap();
+    let [stack, map] = ["stack.tif", "map.tif"].map(|name| folder.path().join(name));
+    let array = Array::new("ZCYX".parse().unwrap(), vec![3, 2, 8, 8], vec![4u8; 384]).unwrap();
+    write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    write(&map, 7);
+    let document = || {
+        let mut document = Document::open(&stack, None, 0).unwrap();
+        document.put(Document::overlay(&map, Role::Map, ([3, 8, 8], 1), None).unwrap());
+        document
+    };
+    let mut unreadable = document();
+    unreadable.source = Arc::new(SecondChannel);
+    let mut hidden = document();
+    hidden.channels.iter_mut().for_each(|channel| channel.visible = false);
+    for (document, channels, values) in [(unreadable, vec![1], vec![9.0]), (hidden, vec![], vec![])] {
+        let mut harness = shown(document);
+        harness.hover_at(pos2(100.0, 80.0));
+        let expected = Some((channels, values, Some(7.0)));
+        until(&mut harness, "the map", |h| {
+            let Shown { view, hover, .. } = h.state();
+            let channels: Vec<usize> = view.shown_channels().iter().map(|shown| shown.plane().at.channel).collect();
+            hover.as_ref().map(|hover| (channels, hover.values.clone(), hover.map)) == expected
+        });
+    }
 }
 
 #[test]
