@@ -177,10 +177,16 @@ pub(crate) fn unreadable(why: &str) -> Effects {
     effects
 }
 
+/// Reads the next message of the shell. The rest of a line that is too long is skipped.
 fn next_line(input: &mut impl BufRead) -> FromShell {
     let mut line = Vec::new();
-    match input.take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
+    let read = input.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line);
+    match read {
         Ok(0) | Err(_) => FromShell::Gone,
+        Ok(_) if !line.ends_with(b"\n") && line.len() as u64 == MAX_LINE_BYTES => match input.skip_until(b'\n') {
+            Ok(_) => FromShell::Unreadable(format!("it has more than {} MiB", MAX_LINE_BYTES >> 20)),
+            Err(_) => FromShell::Gone,
+        },
         Ok(_) if !line.ends_with(b"\n") => FromShell::Gone,
         Ok(_) => match serde_json::from_slice(&line) {
             Ok(request) => FromShell::Request(request),
@@ -214,6 +220,17 @@ mod tests {
         assert!(matches!(messages.pop(), Some(FromShell::Unreadable(_))));
         let open = ShellRequest { open: vec!["/a b/ü.tif".into()], ..ShellRequest::default() };
         assert_eq!(messages, [FromShell::Request(open)]);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_does_not_end_the_connection() {
+        let mut text = vec![b' '; MAX_LINE_BYTES as usize + 5];
+        text.extend(b"\n{\"open\": [\"/a.tif\"]}\n");
+        let mut input = Cursor::new(text);
+        assert_eq!(next_line(&mut input), FromShell::Unreadable("it has more than 16 MiB".to_owned()));
+        let open = ShellRequest { open: vec!["/a.tif".into()], ..ShellRequest::default() };
+        assert_eq!(next_line(&mut input), FromShell::Request(open));
+        assert_eq!(next_line(&mut input), FromShell::Gone);
     }
 
     #[test]
