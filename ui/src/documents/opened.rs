@@ -8,6 +8,7 @@ use crate::document::{Document, DocumentChange, GivenMetadata, Overlay, PREVIEW_
 use crate::effect::Effects;
 use crate::jobs::JobsAction;
 use crate::opener::{Expanded, MAX_FILES_OF_FOLDER, OpenerResult};
+use crate::preprocess::Preprocessing;
 use crate::settings::Settings;
 use cytoscope_pipeline::ArtifactKind;
 use cytoscope_volume::{Axes, VoxelSize};
@@ -41,19 +42,20 @@ fn shown_file(document: &Document) -> Option<PathBuf> {
 }
 
 /// Takes over how a stack was shown and preprocessed before it was opened again.
-fn take_over_view(document: &mut Document, old: Document) {
+fn take_over_view(document: &mut Document, mut old: Document) {
     if !has_same_voxels(document, &old) {
         return;
     }
     (document.cursor, document.time) = (old.cursor, old.time);
-    if old.preview.is_none() {
-        document.channels = old.channels;
-    }
+    let preprocessing = old.preprocessing.clone();
+    // Without the preview, the channels have the contrast limits of the stack again.
+    old.apply(DocumentChange::Preprocessing(Preprocessing { preview: false, ..preprocessing.clone() }));
+    document.channels = old.channels;
     if document.voxel_known == old.voxel_known {
         // Otherwise the diameter has another unit now.
         document.object_size.request = old.object_size.request;
     }
-    document.apply(DocumentChange::Preprocessing(old.preprocessing));
+    document.apply(DocumentChange::Preprocessing(preprocessing));
     document.copy_steps = old.copy_steps;
     old.overlays.into_iter().filter(|overlay| overlay.role == Role::Truth).for_each(|truth| document.put(truth));
 }
@@ -252,7 +254,6 @@ mod tests {
     use super::*;
     use crate::documents::{DocumentsAction, JobOutput, Predicted};
     use crate::effect::{Effect, Wake};
-    use crate::preprocess::Preprocessing;
     use cytoscope_formats::{Container, WriteSpec, write_array};
     use cytoscope_pipeline::{Artifact, DiameterRequest};
     use cytoscope_preprocess::PreprocessStep;
@@ -260,6 +261,28 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
+
+    #[test]
+    fn channels_are_shown_as_before_although_a_preview_was_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tif");
+        let array = Array::new(Axes::zyx(), vec![2, 8, 8], vec![7u16; 128]).unwrap();
+        write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let mut old = Document::open(&path, None, 0).unwrap();
+        let channel = &mut old.channels[0];
+        (channel.visible, channel.wants_limits) = (false, false);
+        (channel.display.low, channel.display.high, channel.display.gamma) = (3.0, 9.0, 2.0);
+        let previewed = Preprocessing { steps: vec!["median:radius=1".parse().unwrap()], preview: true };
+        old.apply(DocumentChange::Preprocessing(previewed.clone()));
+        assert!(old.preview.is_some());
+        let mut document = Document::open(&path, None, 0).unwrap();
+        take_over_view(&mut document, old);
+        assert!(document.preview.is_some() && !document.channels[0].visible);
+        document.apply(DocumentChange::Preprocessing(Preprocessing { preview: false, ..previewed }));
+        let display = &document.channels[0].display;
+        assert_eq!((display.low, display.high, display.gamma), (3.0, 9.0, 2.0));
+        assert!(!document.channels[0].wants_limits);
+    }
 
     #[test]
     fn a_stack_with_another_voxel_size_is_shown_and_preprocessed_as_before() {
