@@ -141,6 +141,15 @@ enum TaskName {
     Labelfree,
 }
 
+impl TaskName {
+    fn task(self) -> TrainingTask {
+        match self {
+            Self::Segmentation => TrainingTask::Segmentation,
+            Self::Labelfree => TrainingTask::LabelFree,
+        }
+    }
+}
+
 /// Values of `--precision`.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum TrainPrecisionName {
@@ -239,10 +248,7 @@ impl Train {
     /// Returns the training job with these settings.
     fn job(&self, config: TrainConfig) -> TrainJob {
         TrainJob {
-            task: match self.task {
-                TaskName::Segmentation => TrainingTask::Segmentation,
-                TaskName::Labelfree => TrainingTask::LabelFree,
-            },
+            task: self.task.task(),
             data: self.data.clone(),
             from: self.from.clone(),
             out: self.out.clone(),

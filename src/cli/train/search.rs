@@ -5,7 +5,7 @@ mod table;
 pub(super) use table::Row;
 
 use super::search_time::RemainingTime;
-use super::{TaskName, Train, search_plot};
+use super::{Train, search_plot};
 use crate::cli::child::{self, Scratch};
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::reports::TrainCommandReport;
@@ -368,15 +368,11 @@ fn best_trained_score(validations: &[ValidationPoint]) -> Option<f64> {
 
 /// Returns the words of the command line after the program's name, without the switches.
 fn words(options: &Train, assigned: &[SettingAssignment], steps: usize, out: &Path) -> Vec<String> {
-    let task = match options.task {
-        TaskName::Segmentation => "segmentation",
-        TaskName::Labelfree => "labelfree",
-    };
     let precision = options.precision.to_possible_value();
     let mut words = vec![
         "train".to_owned(),
         "--json".to_owned(),
-        format!("--task={task}"),
+        format!("--task={}", options.task.task().name()),
         format!("--data={}", options.data.display()),
         format!("--from={}", options.from),
         format!("--out={}", out.display()),
@@ -418,7 +414,16 @@ fn switches(
 
 #[cfg(test)]
 mod tests {
+    use super::super::TaskName;
     use super::*;
+
+    #[test]
+    fn trials_name_the_task_as_the_command_line_does() {
+        for name in TaskName::value_variants() {
+            let value = name.to_possible_value().unwrap();
+            assert_eq!(value.get_name(), name.task().name());
+        }
+    }
 
     #[test]
     fn settings_are_printed_as_a_shell_reads_them() {
