@@ -5,7 +5,7 @@ use crate::{
     file_format::FileFormat,
     image::{Image, OpenOptions, open},
     meta::ImageMeta,
-    ome_zarr::{PREDICTION_LABELS, is_zarr_folder, is_zarr_zip_name},
+    ome_zarr::{PREDICTION_LABELS, is_label_path, is_zarr_folder, is_zarr_zip_name},
 };
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -280,7 +280,7 @@ impl ImageMeta {
 
     /// Whether a series other than the first is a label image of an OME-Zarr folder.
     fn is_label_image(&self, series: usize) -> bool {
-        let is_label = |name: &String| name.starts_with("labels/");
+        let is_label = |name: &String| is_label_path(name);
         series > 0 && self.is_ome_zarr() && self.series_names.get(series).is_some_and(is_label)
     }
 }

@@ -48,6 +48,14 @@ impl Group {
     }
 }
 
+/// Name of the group that contains the label images of an image.
+pub(crate) const LABELS: &str = "labels";
+
+/// Whether the path of a group is inside [`LABELS`].
+pub(crate) fn is_label_path(path: &str) -> bool {
+    path.strip_prefix(LABELS).is_some_and(|rest| rest.starts_with('/'))
+}
+
 /// The path of `name` inside the group `path`.
 pub(crate) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
@@ -145,5 +153,19 @@ impl Folder {
             return Ok(Some(Group { attributes }));
         }
         Ok(self.json(&join(path, ".zgroup"))?.map(|_| Group::default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::PREDICTION_LABELS;
+    use super::*;
+
+    #[test]
+    fn label_images_are_inside_their_group() {
+        assert!(is_label_path(&join(LABELS, "cells")) && is_label_path(PREDICTION_LABELS));
+        for other in ["", "0", LABELS, "labels.zarr/0", "labels2/0", "0/labels/cells"] {
+            assert!(!is_label_path(other), "{other}");
+        }
     }
 }

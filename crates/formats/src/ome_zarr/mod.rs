@@ -43,6 +43,7 @@ use cytoscope_storage::folder::is_finished;
 use cytoscope_storage::write::parent_folder;
 use cytoscope_volume::{Axes, Axis};
 use folder::Folder;
+pub(crate) use folder::is_label_path;
 pub(crate) use read::OmeZarr;
 use std::{
     path::{Path, PathBuf},

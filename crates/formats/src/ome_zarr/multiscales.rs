@@ -1,6 +1,6 @@
 //! The metadata of OME-Zarr: which arrays are the levels of an image, their axes, units and scale, and the channels.
 
-use super::folder::{Folder, Group, join};
+use super::folder::{Folder, Group, LABELS, is_label_path, join};
 use super::wells::images_of_wells;
 use crate::{
     channels::generic_name,
@@ -93,8 +93,8 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
         // The folder `labels` of an image.
         groups.extend(label_images(root, ""));
     }
-    if let Some(labels) = folder.group("labels")? {
-        groups.extend(label_images(&labels, "labels"));
+    if let Some(labels) = folder.group(LABELS)? {
+        groups.extend(label_images(&labels, LABELS));
     }
     check_image_count(groups.len())?;
     images.extend(groups.into_iter().map(|group| ImageRef { name: group.clone(), group, multiscale: 0 }));
@@ -201,7 +201,7 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
         voxel_size_um: VoxelSize { z: um(Axis::Z), y: um(Axis::Y), x: um(Axis::X) },
         origin_um: [Axis::Z, Axis::Y, Axis::X].map(|axis| position_um(axis).unwrap_or(0.0)),
         time_interval_secs: along(Axis::T).and_then(|(size, unit)| positive(size * secs_per(unit)?)),
-        is_labels: group.ome("image-label").is_some() || image.group.starts_with("labels/"),
+        is_labels: group.ome("image-label").is_some() || is_label_path(&image.group),
         axes,
         levels,
         channels,

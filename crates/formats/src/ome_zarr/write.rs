@@ -2,7 +2,7 @@
 
 use super::array::MAX_AXES;
 use super::attributes::{self, Written};
-use super::folder::join;
+use super::folder::{LABELS, is_label_path, join};
 use super::pyramid::{Downsampling, halve};
 use super::shard::{self, ShardBox};
 use crate::error::FormatError;
@@ -242,8 +242,8 @@ impl ZarrWriter {
         let labels = ZarrImageSpec { is_root: false, labels: true, ..labels };
         labels.check(path)?;
         let folder = PartialFolder::create_listed(path)?;
-        folder.adopt(path, &|name| !name.starts_with("labels/"))?;
-        let at = join("labels", &labels.name);
+        folder.adopt(path, &|name| !is_label_path(name))?;
+        let at = join(LABELS, &labels.name);
         Ok(Self { folder, images: vec![ImageState::new(labels, at)] })
     }
 
@@ -254,7 +254,7 @@ impl ZarrWriter {
     pub fn add_labels(&mut self, image: ZarrImageSpec) -> Result<usize, FormatError> {
         let image = ZarrImageSpec { is_root: false, labels: true, ..image };
         image.check(self.folder.target())?;
-        let path = join("labels", &image.name);
+        let path = join(LABELS, &image.name);
         if self.images.iter().any(|other| other.path.eq_ignore_ascii_case(&path)) {
             let problem = format!("there are two label images with the name {:?}", image.name);
             return Err(FormatError::misused(self.folder.target(), problem, "give them different names"));
@@ -326,7 +326,7 @@ impl ZarrWriter {
         let label_images = self.images.iter().filter(|image| !image.spec.is_root);
         let names: Vec<&str> = label_images.map(|image| image.spec.name.as_str()).collect();
         if !names.is_empty() {
-            self.write_json("labels", &attributes::labels_group(&names))?;
+            self.write_json(LABELS, &attributes::labels_group(&names))?;
         }
         Ok(self.folder)
     }
