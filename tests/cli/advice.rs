@@ -387,7 +387,8 @@ fn training_that_waits_for_data_gets_advice() {
         let scarce = train(&fixture, "packed", "scarce", &["--steps", "8", "--set", "prefetch=1"]);
         let advice = given(&fixture, "train", &scarce, "data_wait");
         let asked = "--set workers=2 and a larger prefetch (--set prefetch=8);";
-        assert!(advice["setting"].is_null() && advice["change"].as_str().unwrap().starts_with(asked), "{advice}");
+        assert_eq!(advice["setting"], json!({"prefetch": {"patches": 8, "workers": 2}}), "{advice}");
+        assert!(advice["change"].as_str().unwrap().starts_with(asked), "{advice}");
     }
     // With a data worker for every core, more are not the advice.
     let all = format!("workers={}", cores.min(8));

@@ -125,17 +125,21 @@ fn advice_is_shown_with_its_evidence_and_applied_to_the_next_prediction() {
 #[test]
 fn a_training_run_that_waits_for_data_asks_for_workers_which_the_wizard_takes_over() {
     let mut fixture = Fixture::new();
-    let training = TrainingFacts {
-        step_secs: 0.5,
-        stalled_secs: 0.25,
-        workers: 1,
-        device: "cpu".into(),
-        ..TrainingFacts::default()
+    let with_prefetch = |prefetch| {
+        let training = TrainingFacts {
+            step_secs: 0.5,
+            stalled_secs: 0.25,
+            workers: 1,
+            prefetch,
+            device: "cpu".into(),
+            ..TrainingFacts::default()
+        };
+        RunFacts { wall_secs: 60.0, cores: Some(4), training: Some(training), ..RunFacts::default() }
     };
-    let facts = RunFacts { wall_secs: 60.0, cores: Some(4), training: Some(training), ..RunFacts::default() };
     let recorder = Recorder::totals_only();
     recorder.add(Stage::Forward, "forward", Duration::from_secs(15), 0);
-    let run = RunRecord::new("cytoscope 0", "train", &recorder, facts);
+    // It is unknown how many patches were prepared in advance.
+    let run = RunRecord::new("cytoscope 0", "train", &recorder, with_prefetch(0));
     let path = fixture.path("training.json");
     std::fs::write(&path, serde_json::json!({ "run": run }).to_string()).unwrap();
     fixture.window.state_mut().send(Command::ToggleProfiler);
@@ -149,6 +153,18 @@ fn a_training_run_that_waits_for_data_asks_for_workers_which_the_wizard_takes_ov
     fixture.click("Use 2 data workers");
     assert_eq!(fixture.window.state().wizard().workers(), 2);
     assert!(is_disabled(&fixture, "Use 2 data workers"));
+    // One patch in advance is work for one data worker only.
+    let run = RunRecord::new("cytoscope 0", "train", &recorder, with_prefetch(1));
+    let path = fixture.path("scarce.json");
+    std::fs::write(&path, serde_json::json!({ "run": run }).to_string()).unwrap();
+    fixture.window.state_mut().open_run(path);
+    fixture.until("the run", |w| sees(w, "scarce.json · train"));
+    fixture.click("Advice (1)");
+    let button = "Use 2 data workers and prepare 4 patches in advance";
+    assert!(!is_disabled(&fixture, button), "{}", fixture.on_screen());
+    fixture.click(button);
+    assert_eq!(fixture.window.state().wizard().prefetch(), Some(4));
+    assert!(is_disabled(&fixture, button), "{}", fixture.on_screen());
 }
 
 #[test]

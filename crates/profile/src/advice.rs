@@ -56,6 +56,14 @@ pub enum AdvisedSetting {
     Threads(usize),
     /// Number of data workers of a training run.
     Workers(usize),
+    /// The number of patches that the data workers of a training run prepare in advance, which limits how many of them work.
+    Prefetch {
+        /// Number of patches.
+        patches: usize,
+        /// Number of data workers, if more of them are proposed too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        workers: Option<usize>,
+    },
     /// Number of patches per training batch.
     Batch(usize),
     /// A smaller training batch, and more of them for each optimizer step, so that a step has the same patches.

@@ -44,6 +44,8 @@ pub(crate) enum FurtherAction {
     Type(String),
     /// Sets the typed setting.
     Set,
+    /// Sets this setting, given as `KEY=VALUE`.
+    Assign(String),
     /// Returns this setting to its default.
     Remove(String),
     /// Returns all these settings to their defaults.
@@ -196,6 +198,7 @@ impl Training {
             FurtherAction::Save(path) => self.save_settings(path, effects),
             FurtherAction::Type(text) => further.typed = text,
             FurtherAction::Set => self.set_typed(effects),
+            FurtherAction::Assign(setting) => _ = self.assign(&setting, effects),
             FurtherAction::Remove(setting) => {
                 further.used.retain(|used| *used != setting);
                 self.check_soon(effects);
@@ -255,35 +258,44 @@ impl Training {
 
     /// Sets the typed setting, in its control if it has one.
     fn set_typed(&mut self, effects: &mut Effects) {
+        let typed = self.wizard.plan.further.typed.clone();
+        if self.assign(&typed, effects) {
+            self.wizard.plan.further.typed.clear();
+        }
+    }
+
+    /// Sets a setting, given as `KEY=VALUE`, in its control if it has one, and returns whether that changed the settings.
+    fn assign(&mut self, setting: &str, effects: &mut Effects) -> bool {
         let plan = &self.wizard.plan;
-        match with_typed(plan) {
+        match with_setting(plan, setting) {
             Ok(changed) if changed == *plan => effects.info(NOT_SET, "It already has this value."),
             Ok(changed) => {
                 self.wizard.plan = changed;
-                self.wizard.plan.further.typed.clear();
                 self.check_soon(effects);
+                return true;
             }
             Err(reason) => effects.error(NOT_SET, reason),
         }
+        false
     }
 }
 
-/// Returns the plan with the typed setting.
+/// Returns the plan with a setting, given as `KEY=VALUE`.
 ///
 /// # Errors
 /// Why it cannot be set.
-fn with_typed(plan: &WizardPlan) -> Result<WizardPlan, String> {
-    let typed: SettingAssignment = plan.further.typed.trim().parse()?;
-    let key = typed.key();
+fn with_setting(plan: &WizardPlan, setting: &str) -> Result<WizardPlan, String> {
+    let setting: SettingAssignment = setting.trim().parse()?;
+    let key = setting.key();
     if key == "data" || key.starts_with("data.") {
         return Err(format!("{key} has a control on the page \"Data\"."));
     }
     let known = plan.further.used.iter().filter_map(|text| text.parse::<SettingAssignment>().ok());
-    let settings: Vec<SettingAssignment> = known.chain([typed]).collect();
+    let settings: Vec<SettingAssignment> = known.chain([setting]).collect();
     let mut config = TrainConfig::read_with(None, &settings).map_err(|error| error_text(&error))?;
     config.check().map_err(|error| error_text(&error))?;
     let mut plan = plan.clone();
-    // A default that was typed replaces what its control has.
+    // A default that was given replaces what its control has.
     move_to_controls(&mut config, &mut plan, |control| control == key);
     plan.further.used = changed(&config)?;
     Ok(plan)
@@ -368,6 +380,12 @@ mod tests {
             assert_eq!(set(&mut training, wrong), 1, "{wrong}");
             assert_eq!(training.wizard.plan.further.used, used, "{wrong}");
         }
+        // A button that sets one leaves what is being typed as it is.
+        training.wizard.plan.further.typed = "schedule.ra".to_owned();
+        assert!(training.assign("prefetch=8", &mut Effects::default()));
+        assert!(!training.assign("prefetch=8", &mut Effects::default()), "it has this value");
+        let wizard = &training.wizard;
+        assert_eq!((wizard.prefetch(), wizard.plan.further.typed.as_str()), (Some(8), "schedule.ra"));
         // Defaults that are typed return controls to them.
         let plan = &mut training.wizard.plan;
         (plan.accumulate, plan.precision, plan.foreground_only) = (Some(4), Some(Precision::F16), true);

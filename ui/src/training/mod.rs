@@ -195,6 +195,11 @@ impl Wizard {
         self.plan.workers.unwrap_or_else(|| self.config.data_workers())
     }
 
+    /// Number of patches that the next run prepares in advance; without a choice, the training settles it.
+    pub fn prefetch(&self) -> Option<usize> {
+        self.base_config().prefetch
+    }
+
     /// Which preset of the machine profile completes the settings that the user left on automatic.
     pub(crate) fn performance(&self) -> PerformanceRequest {
         self.plan.performance.unwrap_or(self.config.performance)

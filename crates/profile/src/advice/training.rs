@@ -31,20 +31,28 @@ pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
     let needed_prefetch = workers.max(more).max(training.batch).saturating_mul(2);
     // The remedy if stacks are read and decoded again and again.
     let cache = message!("if the stacks are compressed and fit in memory, a larger cache ({SET} {CACHE_BYTES}=BYTES)");
-    let change = if is_prefetch_short {
-        message!("a larger prefetch ({SET} {PREFETCH}={needed_prefetch}), so that all data workers have work; {cache}")
+    let larger_prefetch = |workers| AdvisedSetting::Prefetch { patches: needed_prefetch, workers };
+    let (change, setting) = if is_prefetch_short {
+        let change = message!(
+            "a larger prefetch ({SET} {PREFETCH}={needed_prefetch}), so that all data workers have work; {cache}"
+        );
+        (change, Some(larger_prefetch(None)))
     } else if more > workers && prefetch.is_some_and(|prefetch| prefetch < more) {
-        message!("{SET_WORKERS}{more} and a larger prefetch ({SET} {PREFETCH}={needed_prefetch}); {cache}")
+        let change =
+            message!("{SET_WORKERS}{more} and a larger prefetch ({SET} {PREFETCH}={needed_prefetch}); {cache}");
+        (change, Some(larger_prefetch(Some(more))))
     } else if more > workers {
-        message!(
+        let change = message!(
             "{SET_WORKERS}{more} (or {WORKERS} = {more} in the settings file); a larger prefetch ({SET} {PREFETCH}=N) \
              if only some steps wait; {cache}"
-        )
+        );
+        (change, Some(AdvisedSetting::Workers(more)))
     } else {
-        message!(
+        let change = message!(
             "less augmentation ([augment] in the settings file) or uncompressed stacks, because every core already has a \
              data worker; {cache}"
-        )
+        );
+        (change, None)
     };
     let advance = prefetch.map_or_else(String::new, |prefetch| format!(" and {PREFETCH} = {prefetch}"));
     let evidence = format!(
@@ -56,10 +64,7 @@ pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
     let saved = if more > busy { saved_by_workers(facts, training, [busy, more]) } else { share };
     let condition = if more > busy && training.device.is_cpu() { ", if no other program uses the cores" } else { "" };
     let gain = format!("{} faster steps{condition}", at_most_faster(saved));
-    let advice = Advice::new(AdviceRule::DataWait, evidence, gain, change);
-    // Programs that apply the setting leave the number of patches in advance as it is.
-    let is_enough = more > workers && prefetch.is_none_or(|prefetch| prefetch >= more);
-    Some(if is_enough { advice.with(AdvisedSetting::Workers(more)) } else { advice })
+    Some(Advice { setting, ..Advice::new(AdviceRule::DataWait, evidence, gain, change) })
 }
 
 /// Returns the share of a step's time, 0 to 1, that a larger number of data workers saves at most. Of the two numbers of
@@ -218,12 +223,13 @@ mod tests {
             "{}",
             both.change
         );
-        assert_eq!(both.setting, None);
+        assert_eq!(both.setting, Some(AdvisedSetting::Prefetch { patches: 6, workers: Some(2) }));
         assert!(both.evidence.ends_with("workers = 1 and prefetch = 1"), "{}", both.evidence);
         // Three of four workers wait, although every core has one.
         let prefetch = advice(4, 1);
         assert!(prefetch.change.starts_with("a larger prefetch (--set prefetch=8),"), "{}", prefetch.change);
-        assert_eq!((prefetch.setting, prefetch.expected_gain.as_str()), (None, "up to 2.00× faster steps"));
+        assert_eq!(prefetch.setting, Some(AdvisedSetting::Prefetch { patches: 8, workers: None }));
+        assert_eq!(prefetch.expected_gain, "up to 2.00× faster steps");
         for enough in [2, 8] {
             let workers = advice(1, enough);
             assert!(workers.change.starts_with("--set workers=2 ("), "{}", workers.change);

@@ -12,11 +12,12 @@ use crate::runs::ShownRun;
 use crate::state::State;
 use crate::theme;
 use crate::training::TrainingAction;
+use crate::training::further::FurtherAction;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{DiameterRequest, MAX_THREADS};
-use cytoscope_profile::{Advice, AdvisedSetting, bytes_text};
+use cytoscope_profile::{Advice, AdvisedSetting, bytes_text, train_setting};
 use cytoscope_train::{MAX_ACCUMULATE, MAX_BATCH};
-use cytoscope_training_data::limits::MAX_WORKERS;
+use cytoscope_training_data::limits::{MAX_PREFETCH, MAX_WORKERS};
 use eframe::egui::{self, RichText, Ui};
 use egui_phosphor::regular as icon;
 use std::path::Path;
@@ -98,6 +99,7 @@ fn advice_button(setting: &AdvisedSetting, state: State<'_>, run: ShownRun<'_>) 
                 is_applied: state.wizard().workers() == workers,
             })
         }
+        AdvisedSetting::Prefetch { patches, workers } => prefetch_button(*patches, *workers, state),
         AdvisedSetting::Diameter(diameter) => {
             let diameter = Some(*diameter).filter(|d| DIAMETERS.contains(d))?;
             diameter_button(DiameterRequest::Given(diameter), state, run)
@@ -151,6 +153,27 @@ fn device_button(device: DeviceRequest, state: State<'_>) -> Option<AdviceButton
         actions: vec![DisplayAction::Device(device).into()],
         is_applied: state.settings().device == device,
     })
+}
+
+/// The number of patches that training runs prepare in advance, and that of data workers if it changes too.
+fn prefetch_button(patches: usize, workers: Option<usize>, state: State<'_>) -> Option<AdviceButton> {
+    let patches = Some(patches).filter(|n| (1..=MAX_PREFETCH).contains(n))?;
+    if workers.is_some_and(|n| !(1..=MAX_WORKERS).contains(&n)) {
+        return None;
+    }
+    let wizard = state.wizard();
+    let has_prefetch = wizard.prefetch() == Some(patches);
+    let name = match workers {
+        None => format!("Prepare {patches} patches in advance"),
+        Some(workers) => format!("Use {workers} data workers and prepare {patches} patches in advance"),
+    };
+    let mut actions: Vec<Action> = workers.map(|n| Action::from(TrainingAction::Workers(n))).into_iter().collect();
+    if !has_prefetch {
+        let setting = format!("{}={patches}", train_setting::PREFETCH.text());
+        actions.push(TrainingAction::Further(FurtherAction::Assign(setting)).into());
+    }
+    let is_applied = has_prefetch && workers.is_none_or(|workers| wizard.workers() == workers);
+    Some(AdviceButton { name, actions, is_applied })
 }
 
 /// The batch size of training runs, and the number of batches whose gradients are added up.
