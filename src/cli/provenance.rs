@@ -56,7 +56,7 @@ impl Provenance {
     pub(crate) fn run(self) -> Outcome {
         let (path, record) = read_record_of(&self.file)?;
         if !self.rerun {
-            return self.show(&record);
+            return self.show(&path, &record);
         }
         match record {
             AnyRecord::Prediction(record) => self.rerun_prediction(*record),
@@ -64,15 +64,22 @@ impl Provenance {
         }
     }
 
-    /// Shows how the result was made, and what differs now.
-    fn show(&self, record: &AnyRecord) -> Outcome {
+    /// Shows how the result was made, and what differs now; `path` is that of the record.
+    fn show(&self, path: &Path, record: &AnyRecord) -> Outcome {
+        let changed = record.changed_outputs(path);
         if self.report.json {
+            let with_changed = |differences: Vec<String>| [differences, changed].concat();
             return match record {
-                AnyRecord::Prediction(record) => print_json(&ShownRecord { differences: record.differences(), record }),
-                AnyRecord::Job(record) => print_json(&ShownRecord { differences: record.differences(), record }),
+                AnyRecord::Prediction(record) => {
+                    print_json(&ShownRecord { differences: with_changed(record.differences()), record })
+                }
+                AnyRecord::Job(record) => {
+                    print_json(&ShownRecord { differences: with_changed(record.differences()), record })
+                }
             };
         }
-        let RecordSummary { title, lines, differences } = record.summary();
+        let RecordSummary { title, lines, mut differences } = record.summary();
+        differences.extend(changed);
         print(&title);
         lines.iter().for_each(|line| print(&format!("  {}", line.text)));
         differences.iter().for_each(|message| print(&format!("  note: {message}")));

@@ -203,6 +203,14 @@ fn a_prediction_is_shown_and_made_again() {
     assert_eq!((&report["differences"], outputs.len()), (&json!([]), recorded.len()), "{report:#}");
     assert!(outputs.iter().all(|output| output["identical"] == true), "{report:#}");
     assert!(fixture.bytes(&format!("o/{labels}")) == fixture.bytes(&format!("again/{labels}")));
+    // Labels that another program has changed are not those of the record.
+    let edited = [&fixture.bytes(&format!("o/{labels}"))[..], b"\0"].concat();
+    std::fs::write(fixture.path(&format!("o/{labels}")), edited).unwrap();
+    let differences = fixture.run(&["provenance", &format!("o/{labels}"), "--json"]).json()["differences"].clone();
+    assert!(differences[0].as_str().unwrap().contains(labels), "{differences}");
+    assert_eq!(differences.as_array().unwrap().len(), 1, "{differences}");
+    let text = fixture.run(&["provenance", &format!("o/{labels}")]).ok().stdout;
+    assert!(text.contains("note: the result ") && text.contains("has changed since it was recorded"), "{text}");
 }
 
 #[test]

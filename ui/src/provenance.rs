@@ -72,7 +72,9 @@ impl ShownRecord {
         let read = read_record_of(path);
         let (path, record) = read.map_err(|error| failure_in_window(&error.message(), error.next_step().as_deref()))?;
         let rerun_folder = rerun::default_folder(&path, &record);
-        Ok(Self::new(path, record.summary(), rerun_folder))
+        let mut summary = record.summary();
+        summary.differences.extend(record.changed_outputs(&path));
+        Ok(Self::new(path, summary, rerun_folder))
     }
 
     /// The record at a path in words, without what is too long to be drawn.

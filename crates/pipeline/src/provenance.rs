@@ -1,5 +1,6 @@
 //! Provenance records: how a result was made, written beside it so that it can be reproduced.
 
+mod changed;
 mod inputs;
 mod lookup;
 
