@@ -360,6 +360,42 @@ fn a_trained_network_that_cannot_be_written_is_kept_for_resume() {
 }
 
 #[test]
+fn a_network_is_not_lost_because_no_checkpoint_could_be_saved() {
+    let fixture = Fixture::new();
+    simulate_pairs(&fixture, 2);
+    write_settings(&fixture, "");
+    let arguments = [&SMALL[..], &["--steps", "120", "--without-int8", "--out", "m"]].concat();
+    // Returns the exit code and the messages of a run that cannot save a checkpoint: a folder has the name of its state.
+    let run = |is_out_taken: bool| {
+        let mut child = fixture.command(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line.contains("scoring the untrained network")), "it ended before its first step");
+        std::fs::create_dir_all(fixture.path("m.training/training.json/full")).unwrap();
+        if is_out_taken {
+            // A folder of the user takes the place of the package.
+            std::fs::create_dir(fixture.path("m")).unwrap();
+            std::fs::write(fixture.path("m/mine"), "data").unwrap();
+        }
+        let rest: Vec<String> = lines.collect();
+        (child.wait().unwrap().code(), rest.join("\n"))
+    };
+    let (code, messages) = run(false);
+    assert_eq!(code, Some(0), "{messages}");
+    assert!(messages.contains("the package is written without it"), "{messages}");
+    assert!(fixture.path("m/rdf.yaml").is_file());
+    if fixture.path("m.training").exists() {
+        std::fs::remove_dir_all(fixture.path("m.training")).unwrap();
+    }
+    std::fs::rename(fixture.path("m"), fixture.path("complete")).unwrap();
+    let (code, messages) = run(true);
+    assert_eq!(code, Some(2), "{messages}");
+    assert!(messages.contains("copy it before you train again"), "{messages}");
+    let best: Vec<String> = fixture.names("m.training").into_iter().filter(|name| name.starts_with("best-")).collect();
+    assert_eq!(best.len(), 1, "networks that are no longer used are removed: {best:?}");
+    assert!(fixture.path(&format!("m.training/{}/rdf.yaml", best[0])).is_file());
+}
+
+#[test]
 fn training_that_does_not_fit_the_disk_is_refused_before_its_first_step() {
     let fixture = Fixture::new();
     simulate_pairs(&fixture, 2);

@@ -157,7 +157,9 @@ pub(crate) fn run(
     let config = if earlier.is_none() { data::with_thickness(&data.report, config) } else { config };
     let outcome = load_locked(job, &folder, earlier.as_ref(), &config)
         .and_then(|checkpoint| run_locked(request, record, &folder, config, &data, checkpoint));
-    let is_over = outcome.is_ok() || !folder.has_checkpoint();
+    let is_kept =
+        outcome.as_ref().is_err_and(|error| folder.has_checkpoint() || has_kept_best(context, &folder, error));
+    let is_over = !is_kept;
     // On Unix, the lock is held during this, so no other run begins in the folder. Other systems remove no locked files.
     if is_over && cfg!(unix) {
         folder.clean_up(context);
@@ -222,6 +224,16 @@ fn note_kept(context: &Context, folder: &RunFolder, error: &JobError) {
             folder.path.display()
         ));
     }
+}
+
+/// Returns whether a run that has failed with `error` leaves its best network, because no checkpoint could be saved, such as on
+/// a full disk. A note names the package.
+fn has_kept_best(context: &Context, folder: &RunFolder, error: &JobError) -> bool {
+    let is_canceled = error.kind() == JobErrorKind::Canceled;
+    let Some(best) = folder.best_without_checkpoint().filter(|_| !is_canceled) else { return false };
+    let note = "there is no checkpoint to resume, but the best network so far is the package";
+    context.note(format!("{note} {}: copy it before you train again", best.display()));
+    true
 }
 
 /// Notes how a run can be continued whose steps are done, but whose package was not made because of `error`.

@@ -370,15 +370,16 @@ impl Training<'_> {
     }
 
     fn save_checkpoint(&self, state: &mut TrainState, stepper: &Stepper) -> Result<(), JobError> {
-        match self.write_checkpoint(state, stepper) {
-            Err(error) if state.step < state.steps && !self.context.cancel.is_canceled() => {
-                // A full disk does not end training: the last checkpoint is still there.
-                self.context
-                    .note(message!("the checkpoint could not be saved ({}); training continues", error.message()));
-                Ok(())
-            }
-            other => other,
+        let Err(error) = self.write_checkpoint(state, stepper) else { return Ok(()) };
+        let is_last = state.step >= state.steps;
+        // A device that has failed after the last step cannot score the network.
+        if self.context.cancel.is_canceled() || (is_last && self.has_device_failed(&error)) {
+            return Err(error);
         }
+        // A full disk does not end training: the last checkpoint is still there, and the package may fit.
+        let next = if is_last { "the package is written without it" } else { "training continues" };
+        self.context.note(message!("the checkpoint could not be saved ({}); {next}", error.message()));
+        Ok(())
     }
 
     /// Writes a checkpoint. If that fails, the last one is still there.
