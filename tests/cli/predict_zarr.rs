@@ -503,6 +503,31 @@ fn positions_are_predicted_by_number_by_name_and_all_together() {
 }
 
 #[test]
+fn objects_of_a_predicted_position_are_measured_in_this_position() {
+    let fixture = Fixture::new();
+    let stacks = [1, 2].map(|seed| fixture.nuclei("12,40,50", seed));
+    write_plate(&fixture, &stacks);
+    let more = ["--outputs", "maps", "--format", "tiff", "--series"];
+    fixture.run(&predict("plate.zarr", "o", &[&more[..], &["1"]].concat())).ok();
+    fixture.run(&predict("plate.zarr", "all", &[&more[..], &["all"]].concat())).ok();
+    let map = "o/plate_s1_probability.tif";
+    std::fs::copy(fixture.path(map), fixture.path("map.tif")).unwrap();
+    let table = |map: &str, stack: &str| {
+        let command = ["segment", map, "--intensities", stack, "--out", "l.tif", "--table", "t.csv", "--force"];
+        let noted = fixture.run(&command).ok().stderr;
+        (fixture.integers("l.tif"), fixture.bytes("t.csv"), noted.contains("there are 2 series"))
+    };
+    let expected = table("map.tif", "plate.zarr/A/1/1.zarr");
+    assert!(expected.1.iter().filter(|byte| **byte == b'\n').count() > 1 && !expected.2, "there are objects");
+    assert!(table(map, "plate.zarr") == expected);
+    assert!(table("all/plate_s1_probability.tif", "plate.zarr") == expected);
+    assert!(!table("all/plate_probability.tif", "plate.zarr").2, "the record names the first one");
+    // Without its record, the position of a map is unknown.
+    let (labels, measured, is_noted) = table("map.tif", "plate.zarr");
+    assert!(is_noted && labels == expected.0 && measured != expected.1);
+}
+
+#[test]
 fn results_of_a_series_and_of_a_file_of_that_name_are_kept_apart() {
     let fixture = Fixture::new();
     let stacks = [1, 2].map(|seed| fixture.nuclei("12,40,50", seed));

@@ -9,7 +9,7 @@ pub(crate) use inputs::{CheckedInput, changes_of};
 pub use inputs::{InputRecord, InputTensorRecord};
 pub(crate) use lookup::{
     find_record, has_prediction_record, is_prediction_result, is_prediction_zip, lists, lists_content, lists_while,
-    map_time, record_listing, table_of_replaced,
+    map_series, map_time, record_listing, table_of_replaced,
 };
 pub use lookup::{is_computed_result, map_diameter, other_map_model};
 

@@ -56,7 +56,8 @@ pub struct SegmentJob {
     /// Format of the table.
     #[serde(default)]
     pub table_format: TableFormat,
-    /// Series of the map and of the measured image, by number or name; ignored for files with a single series.
+    /// Series of the map and of the measured image, by number or name; ignored for files with a single series. By default, that
+    /// of the measured image is the one in the record of the map's prediction, or else the first one.
     #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
     pub series: SeriesChoice,
     /// Channel of the map with the foreground probability, from 0.
@@ -582,10 +583,17 @@ impl SegmentJob {
         let Some(path) = &self.intensities else {
             return Ok((map.clone(), vec![self.channel], vec![channel_name(meta, self.channel)]));
         };
-        let mut image = self.series.open_or_only(path, &OpenOptions::default())?;
+        let chosen = (!self.series.is_first()).then(|| self.series.clone());
+        let known = chosen.or_else(|| provenance::map_series(&self.map, path));
+        let series = known.clone().unwrap_or_default();
+        let mut image = series.open_or_only(path, &OpenOptions::default())?;
         if image.meta().is_numbered_series() && map.extents.zyx[0] == 1 {
             // The map was predicted from one of the files.
-            image = self.series.open_or_only(path, &OpenOptions { single_file: true, ..OpenOptions::default() })?;
+            image = series.open_or_only(path, &OpenOptions { single_file: true, ..OpenOptions::default() })?;
+        }
+        let note = first_series_note(&series, image.meta(), "is measured", OtherSeries::One);
+        if let Some(note) = note.filter(|_| known.is_none()) {
+            context.note(message!("{}: {note}", path.display()));
         }
         let extents = Extents::of(image.meta());
         if extents.zyx != map.extents.zyx {

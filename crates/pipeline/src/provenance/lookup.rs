@@ -5,7 +5,7 @@ use crate::diameter::ObjectDiameter;
 use crate::job_record::{AnyRecord, JobKind, read_any, record_path};
 use crate::results::FileRecord;
 use crate::{ArtifactKind, Model, stack_stem};
-use cytoscope_formats::{is_zarr_name, is_zarr_zip_name};
+use cytoscope_formats::{SeriesChoice, is_zarr_name, is_zarr_zip_name};
 use cytoscope_storage::write::parent_folder;
 use std::path::{Path, PathBuf};
 
@@ -141,6 +141,15 @@ pub fn map_diameter(map: &Path, model: &Model) -> Option<ObjectDiameter> {
 /// of a single one.
 pub(crate) fn map_time(map: &Path) -> Option<usize> {
     unchanged_record(map)?.job.time
+}
+
+/// Returns the series of a file that a map was predicted from, if the record beside the map lists it unchanged and names a file
+/// of this name.
+pub(crate) fn map_series(map: &Path, file: &Path) -> Option<SeriesChoice> {
+    let record = unchanged_record(map)?;
+    let is_input = record.input.path.file_name() == file.file_name();
+    let series = Some(record.job.series).filter(|series| *series != SeriesChoice::All);
+    series.filter(|_| is_input)
 }
 
 /// Returns the name of the model that predicted a map, if the record beside the map lists it unchanged and names another model
