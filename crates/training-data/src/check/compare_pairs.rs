@@ -2,6 +2,7 @@
 
 use super::CheckOptions;
 use super::inspect_pair::PairInspection;
+use super::label_fit::find_misfits;
 use crate::dataset::{Dataset, ImageRef, Part, Problem, Severity, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::setting::{IN_SETTINGS, VOXEL_UM};
@@ -39,6 +40,7 @@ pub(crate) fn compare(
         }
         find_few_objects(inspections);
         find_empty_labels(inspections);
+        find_misfits(dataset, options, inspections);
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod compare_pairs;
 mod inspect_pair;
+mod label_fit;
 
 use crate::cut::StackCut;
 use crate::dataset::{Dataset, Pair, Part, Problem, Severity, TrainingTask};
