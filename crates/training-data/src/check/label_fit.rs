@@ -24,7 +24,7 @@ const FIT: f64 = 0.5;
 const GOOD_FIT: f64 = 0.6;
 /// Minimum share of pairs whose labels fit an image. In data with fewer, objects are not brighter or darker than what is around
 /// them.
-const MIN_FITTING: f64 = 0.75;
+const MIN_FITTING: f64 = 0.5;
 
 /// Finds labels that fit another image of the data, or their own in another orientation, much better than as they are.
 pub(super) fn find_misfits(dataset: &Dataset, options: &CheckOptions, inspections: &mut [PairInspection]) {
