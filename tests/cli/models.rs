@@ -193,8 +193,15 @@ fn a_bare_network_becomes_a_package() {
     let report = fixture.run(&["import", "m.onnx", "--out", "mine", "--json"]).json();
     assert!(report["nodes"].as_u64().unwrap() > 5 && report["weight_bytes"].as_u64().unwrap() > 0);
     assert!(["rdf.yaml", "model.onnx", "README.md"].iter().all(|f| fixture.path("mine").join(f).is_file()));
-    fixture.run(&["predict", &raw, "--model", "m.onnx", "--out", "a"]).ok();
-    fixture.run(&["predict", &raw, "--model", "mine", "--out", "b"]).ok();
+    // Neither the file nor the user states the normalization.
+    let assumed = "images are normalized to mean 0 and variance 1";
+    assert!(report["assumptions"].to_string().contains(assumed), "{report:#}");
+    let is_noted = ["m.onnx", "mine"].map(|model| {
+        let out = if model == "mine" { "b" } else { "a" };
+        let report = fixture.run(&["predict", &raw, "--model", model, "--out", out, "--json"]).json();
+        report["inputs"][0]["notes"].to_string().contains(assumed)
+    });
+    assert_eq!(is_noted, [true, false]);
     assert_eq!(
         fixture.image("a/nuclei_1_raw_probability.tif").samples(),
         fixture.image("b/nuclei_1_raw_probability.tif").samples()

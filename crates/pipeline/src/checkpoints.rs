@@ -3,6 +3,7 @@
 
 use crate::model::ModelTask;
 use crate::model_outputs::output_channels;
+use crate::packages::{ASSUMED_NORMALIZATION, is_assumed_normalization};
 use crate::{FinalActivation, ImportSettings, JobError};
 use cytoscope_checkpoint_import::{
     Architecture, Checkpoint, CytoDlHead, EXTENSIONS, ImportError, Imported, MAX_CHECKPOINT_BYTES, Normalization, Plans,
@@ -65,7 +66,12 @@ pub(crate) fn open(file: &Path, settings: &ImportSettings) -> Result<Opened, Job
             format!("{}: the architecture is known from the ONNX weights of the model", file.display()),
             "do not give an architecture",
         )),
-        None => Ok(Opened { package, architecture: None, assumptions: Vec::new() }),
+        None => {
+            let mut steps = package.inputs.iter().flat_map(|input| &input.processing);
+            let is_assumed = !package.is_described() && steps.any(is_assumed_normalization);
+            let assumptions = is_assumed.then(|| ASSUMED_NORMALIZATION.to_owned()).into_iter().collect();
+            Ok(Opened { package, architecture: None, assumptions })
+        }
     }
 }
 
@@ -186,7 +192,7 @@ fn use_without_plans(architecture: Architecture, head: Option<CytoDlHead>) -> Ch
         task,
         final_activation: head.filter(|head| head.has_sigmoid).map(|_| FinalActivation::Sigmoid),
         voxel_um: None,
-        assumptions: vec!["images are normalized to mean 0 and variance 1".to_owned()],
+        assumptions: vec![ASSUMED_NORMALIZATION.to_owned()],
     }
 }
 

@@ -14,7 +14,9 @@ use cytoscope_engine::{DeviceId, EngineError, Precision};
 use cytoscope_graph::{ElementType, Graph, Tensor};
 use cytoscope_graph_passes::to_single_precision;
 use cytoscope_model_package::config_key::{QUANTIZATION, TRAINING};
-use cytoscope_model_package::{InheritedContent, Package, PackageBuilder, PackageError, Tolerance, check_destination};
+use cytoscope_model_package::{
+    InheritedContent, Package, PackageBuilder, PackageError, Processing, Tolerance, check_destination,
+};
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::folder::{Replaced, move_aside, move_back};
@@ -35,6 +37,14 @@ pub fn is_checkpoint(path: &Path) -> bool {
 /// Whether a path is a file of a network or its weights without a description, which only the user can complete.
 pub fn is_undescribed(path: &Path) -> bool {
     extension(path).is_some_and(|e| e == "onnx") || is_checkpoint(path)
+}
+
+/// The assumption that is made about a network without a description.
+pub(crate) const ASSUMED_NORMALIZATION: &str = "images are normalized to mean 0 and variance 1";
+
+/// Whether a step is the one of [`ASSUMED_NORMALIZATION`].
+pub(crate) fn is_assumed_normalization(step: &Processing) -> bool {
+    matches!(step, Processing::ZeroMeanUnitVariance { .. })
 }
 
 /// Whether a path is a model that [`ImportJob`] may import: an ONNX file, PyTorch weights, or a bioimage.io folder or

@@ -13,11 +13,12 @@ use super::plan::{JobMemory, PlannedTiles, plan};
 use super::resolve::{Resolved, Selection, outputs_or_default};
 use super::{InputReport, Output, PredictJob, disk_space, zarr};
 use crate::devices::{DeviceChoice, SelectedEngine};
+use crate::packages::{ASSUMED_NORMALIZATION, is_assumed_normalization, is_undescribed};
 use crate::preprocess::{self, PreprocessRecord};
 use crate::provenance::{InputTensorRecord, NewRecord};
 use crate::results::{FileRecord, moved_aside_note};
 use crate::spool::Scratch;
-use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, Note, ProgressStage, provenance};
+use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, ModelInput, Note, ProgressStage, provenance};
 use cytoscope_engine::Precision;
 use cytoscope_formats::{Image, SeriesChoice};
 use cytoscope_profile::{Stage, StageTotal};
@@ -62,7 +63,20 @@ fn input_notes(run: &InputRun<'_>, image: &Image) -> Vec<Message> {
     let series_note = first_series_note(run.series, image.meta(), "is predicted", OtherSeries::OneOrAll);
     let times_note = slices_as_times_note(run.job, image.meta());
     let reading = reading_notes(image, SliceAlone::ByAxes).into_iter().chain(absent_chunks_note(image));
-    reading.chain(series_note).chain(times_note).collect()
+    reading.chain(series_note).chain(times_note).chain(normalization_note(run.model)).collect()
+}
+
+/// Returns the note that the normalization of images is assumed; `None` for a model that states it.
+fn normalization_note(model: &Model) -> Option<Message> {
+    let is_normalized = |input: &ModelInput| input.preprocessing.iter().any(is_assumed_normalization);
+    let is_assumed = is_undescribed(&model.path) && model.path.is_file() && model.inputs.iter().any(is_normalized);
+    is_assumed.then(|| {
+        message!(
+            "{} states no normalization, so {ASSUMED_NORMALIZATION}; if the network was trained otherwise, \
+             predict with the package that it is from",
+            model.path.display()
+        )
+    })
 }
 
 /// Locks the results `folder/stem_*`. Another process may have created the folder, and removed it because its own prediction
