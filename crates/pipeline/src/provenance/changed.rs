@@ -14,7 +14,7 @@ impl AnyRecord {
     /// are read, which may take seconds. Those that are missing are not listed.
     pub fn changed_outputs(&self, path: &Path) -> Vec<String> {
         let (outputs, others) = match self {
-            Self::Prediction(record) => (&record.outputs, [&record.replaced[..], &record.derived].concat()),
+            Self::Prediction(record) => (&record.outputs, [&record.replaced[..], &record.derived[..]].concat()),
             Self::Job(record) => (&record.outputs, Vec::new()),
         };
         // Folders of results may be moved with their record. It is in the folder of the first result.
