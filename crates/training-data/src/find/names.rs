@@ -61,7 +61,9 @@ fn image_extension_len(name: &str) -> Option<usize> {
 /// Returns whether the file has the extension of a supported image and is not the cover picture of a dataset.
 pub(crate) fn is_image(path: &Path) -> bool {
     let name = file_name(path);
-    image_extension_len(&name).is_some() && !name.ends_with("cover.png")
+    // Such as cover.png and nuclei_cover.png, but not discover.png.
+    let is_cover = name.strip_suffix("cover.png").is_some_and(|start| !start.ends_with(char::is_alphabetic));
+    image_extension_len(&name).is_some() && !is_cover
 }
 
 /// Returns a program that converts an image of an unsupported format to TIFF; `None` for other files.
@@ -187,6 +189,8 @@ mod tests {
         assert_eq!(stem(Path::new("x_masks.tiff")), "x_masks");
         assert_eq!(["x_masks.ome.zarr", "x_masks.zarr"].map(|name| stem(Path::new(name))), ["x_masks"; 2]);
         assert!(!is_image(Path::new("a/.tif")) && !is_image(Path::new("a.txt")));
+        let images = ["a/discover.png", "a/cover.png", "nuclei_cover.png", "day1-cover.png", "cover_1.png"];
+        assert_eq!(images.map(|name| is_image(Path::new(name))), [true, false, false, false, true]);
         assert_eq!(strip_suffix_ignoring_case("é_Masks", "_masks"), Some("é"));
         assert_eq!(strip_suffix_ignoring_case("_masks", "_masks"), None);
         assert_eq!(strip_suffix_ignoring_case("aé", "©"), None);
