@@ -3,6 +3,10 @@
 //! Formats: <https://nifti.nimh.nih.gov/pub/dist/src/niftilib/nifti1.h> and `nifti2.h`. Axes are those of the file (x, y,
 //! z, t, then channels): the orientation in the scanner (qform, sform) is not applied.
 
+mod directions;
+
+pub use directions::nifti_directions;
+
 use crate::{
     dense::Dense,
     error::{Fault, FormatError, Remedy},

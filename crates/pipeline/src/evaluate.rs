@@ -7,6 +7,7 @@ pub(crate) use pairing::{looks_like_labels, pair_key};
 use crate::evaluation::{Evaluation, ScoredImage};
 use crate::folder_digest::{records_before, refuse_changed};
 use crate::job_record::{DeviceRecord, absolute, recorded};
+use crate::label_notes::other_orientation_note;
 use crate::predict::file_notes::{OtherSeries, first_series_note, label_series_note, missing_notes, regions_note};
 use crate::predict::is_raster;
 use crate::predict::resolve::{check_given_axes, check_voxel_size};
@@ -332,6 +333,9 @@ impl EvaluateJob {
             for note in file_notes.chain(series_note).chain(label_note) {
                 evaluation.add_note(message!("{}: {note}", absolute(path).display()));
             }
+        }
+        if let Some(note) = other_orientation_note(truth, prediction) {
+            evaluation.add_note(note);
         }
         let prediction = ScoredImage {
             path: prediction,

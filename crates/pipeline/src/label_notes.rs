@@ -3,7 +3,7 @@
 use crate::float_loss::FloatLoss;
 use crate::stack::Stack;
 use crate::{Context, JobError, Note};
-use cytoscope_formats::Image;
+use cytoscope_formats::{Image, nifti_directions};
 use cytoscope_objects::Threshold;
 use cytoscope_objects::components::{Components, Connectivity};
 use cytoscope_storage::message;
@@ -193,6 +193,19 @@ pub(crate) fn other_voxel_size_note(stack: VoxelSize, labels: VoxelSize, slices:
         message!(
             "along {names}, the voxel size is {other} µm in the label image, but {used} µm in the stack; that of the stack is \
              used (set it with {VOXEL_SIZE})"
+        )
+    })
+}
+
+/// Returns the note that two NIfTI files, which belong together, state different orientations; `None` for other files.
+pub(crate) fn other_orientation_note(stack: &Path, other: &Path) -> Option<Message> {
+    let (of_stack, of_other) = (nifti_directions(stack)?, nifti_directions(other)?);
+    (of_stack != of_other).then(|| {
+        message!(
+            "the axes of {} point to {of_other}, but those of {} to {of_stack}, and orientations are not applied: unless the \
+             voxels of both have the same order, save one of them in the orientation of the other",
+            other.display(),
+            stack.display()
         )
     })
 }

@@ -3,7 +3,7 @@
 use crate::evaluation::is_exact_as_f32;
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
-use crate::label_notes::{FoundLabels, other_voxel_size_note};
+use crate::label_notes::{FoundLabels, other_orientation_note, other_voxel_size_note};
 use crate::predict::file_notes::{
     FilePart, OtherSeries, SliceAlone, absent_chunks_note, first_series_note, label_series_note, missing_notes,
     one_of_several_note, reading_notes, regions_note,
@@ -206,14 +206,12 @@ impl MeasureJob {
     /// Returns notes on the label image of a stack: that planes of it are missing, that its axes are unknown, or that its
     /// voxel size differs from that of the stack.
     fn notes_on_labels(&self, [stack, labels]: [&Image; 2], slices: usize) -> Vec<Message> {
-        if self.intensities.is_none() {
-            return Vec::new();
-        }
+        let Some(measured) = &self.intensities else { return Vec::new() };
         let file_notes =
             missing_notes(labels.meta()).into_iter().map(|note| message!("{}: {note}", self.labels.display()));
         let [size, label_size] = [stack, labels].map(|image| image.meta().voxel_size_um);
         let size_note = other_voxel_size_note(size, label_size, slices).filter(|_| self.voxel_um.is_none());
-        file_notes.chain(size_note).collect()
+        file_notes.chain(size_note).chain(other_orientation_note(measured, &self.labels)).collect()
     }
 
     /// Measures the objects of a time point; `stacks` are the intensities and the labels. Sets `has_background` if a voxel

@@ -8,7 +8,7 @@ use crate::error::TrainingDataError;
 use crate::objects::{Indexer, LabelCode, MAX_LABEL, Object, ObjectIndex};
 use crate::setting::{AXES, IGNORE_LABEL, IN_SETTINGS, TIME, VOXEL_UM};
 use crate::stack::{Role, Stack, channel_count, channel_names, open_image, pair_voxel_um};
-use cytoscope_formats::Image;
+use cytoscope_formats::{Image, nifti_directions};
 use cytoscope_objects::components::{Components, Connectivity};
 use cytoscope_objects::neighbors::NeighborPairs;
 use cytoscope_storage::by_count;
@@ -125,6 +125,7 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
     if !check_shapes(&mut inspection, &image, &target) {
         return inspection;
     }
+    check_orientation(&mut inspection, pair);
     check_reading(&mut inspection, &image_file);
     // Channels of one image are read in the same way.
     if (&pair.target.path, pair.target.series) != (&pair.image.path, pair.image.series) {
@@ -246,6 +247,21 @@ fn check_shapes(inspection: &mut PairInspection, image: &Stack, target: &Stack) 
         inspection.add(Problem::warning(&image.image.path, problem, next_step));
     }
     true
+}
+
+/// Adds a warning if image and target are NIfTI files that state different orientations.
+fn check_orientation(inspection: &mut PairInspection, pair: &Pair) {
+    let [of_image, of_target] = [&pair.image, &pair.target].map(|reference| nifti_directions(&reference.path));
+    if let (Some(of_image), Some(of_target)) = (of_image, of_target)
+        && of_image != of_target
+    {
+        let problem = format!(
+            "its axes point to {of_target}, but those of its image to {of_image}, and orientations are not applied"
+        );
+        let next_step =
+            "unless the voxels of both have the same order, save one of them in the orientation of the other";
+        inspection.add(Problem::warning(&pair.target.path, problem, next_step));
+    }
 }
 
 /// Adds warnings on how a file was read: which of its statements are not applied, and that planes are missing.
