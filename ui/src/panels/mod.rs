@@ -144,7 +144,7 @@ pub(crate) fn main_button(ui: &mut Ui, enabled: bool, icon: &str, name: &str) ->
 
 /// Draws content that scrolls vertically. It is equally wide with and without a scroll bar, so that nothing in it moves or grows
 /// when one appears.
-pub(crate) fn scrolled<R>(ui: &mut Ui, id: &str, add: impl FnOnce(&mut Ui) -> R) -> R {
+fn scrolled<R>(ui: &mut Ui, id: &str, add: impl FnOnce(&mut Ui) -> R) -> R {
     let width = ui.available_width() - ui.spacing().scroll.allocated_width();
     let scroll = egui::ScrollArea::vertical().id_salt(id).auto_shrink([false; 2]);
     let content = |ui: &mut Ui| {
