@@ -2,7 +2,7 @@
 
 use super::bars::with_reason;
 use super::compare::comparison;
-use super::{capitalized, frame, heading, icon_button, item_text, row_text, scrolled, weak};
+use super::{capitalized, frame, heading, icon_button, item_text, row_text, weak};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::data::composite::{Blending, ColorMap, Intensity, LabelStyle};
@@ -33,7 +33,7 @@ const MIN_SLIDER: f32 = 40.0;
 pub(super) fn library_panel(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let frame = frame(ui);
     egui::Panel::left("library").frame(frame).default_size(262.0).size_range(220.0..=460.0).show(ui, |ui| {
-        scrolled(ui, "library", |ui| library(ui, state, actions));
+        egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| library(ui, state, actions));
     });
 }
 
