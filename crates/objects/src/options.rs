@@ -80,8 +80,8 @@ pub struct TissueOptions {
 }
 
 /// Settings that keep objects below [`SegmentOptions::min_volume_um3`] if they are isolated and certain: objects of a small
-/// kind beside larger ones. An isolated object shares no face of a voxel with another object, and does not touch the border of
-/// the volume.
+/// kind beside larger ones, and parts of objects that the border of the volume cuts. An isolated object shares no face of a
+/// voxel with another object.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct IsolatedOptions {
     /// Minimum volume as a share (0 to 1) of [`SegmentOptions::min_volume_um3`].

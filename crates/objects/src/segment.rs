@@ -5,7 +5,7 @@ use crate::error::check_len;
 use crate::filter::filter_and_relabel;
 use crate::foreground::Foreground;
 use crate::options::{Height, SegmentOptions, Threshold};
-use crate::selection::{ObjectFacts, Selection, touches_border};
+use crate::selection::{ObjectFacts, Selection};
 use crate::surroundings::fill_around;
 use crate::trim::trim;
 use crate::{ObjectsError, distance, smooth, threshold, watershed};
@@ -98,7 +98,7 @@ fn label_map(
     // Small objects are removed first: each would cost a watershed.
     let count = filter_and_relabel(&mut labels, shape, count, selection.min_component_voxels(), false);
     let Some(height) = options.height else {
-        drop_components(&mut labels, map, shape, count, &selection);
+        drop_components(&mut labels, map, count, &selection);
         let count = filter_and_relabel(&mut labels, shape, count, 0, options.drop_border);
         return Ok((labels, count));
     };
@@ -161,8 +161,8 @@ fn find_foreground(map: &[f32], shape: [usize; 3], options: &SegmentOptions) -> 
     Ok(found)
 }
 
-/// Removes components that are not kept; the numbers then have gaps.
-fn drop_components(labels: &mut [u32], map: &[f32], shape: [usize; 3], count: u32, selection: &Selection) {
+/// Removes components that are not kept; the numbers then have gaps. Without a watershed, each component is an isolated object.
+fn drop_components(labels: &mut [u32], map: &[f32], count: u32, selection: &Selection) {
     if !selection.needs_map() {
         return;
     }
@@ -173,11 +173,8 @@ fn drop_components(labels: &mut [u32], map: &[f32], shape: [usize; 3], count: u3
             slot.add_values(std::slice::from_ref(value));
         }
     }
-    let is_isolated =
-        boxes(labels, shape, count).into_iter().map(|found| found.is_some_and(|b| !touches_border(b, shape)));
-    let kept: Vec<bool> = std::iter::once(false)
-        .chain(facts.iter().skip(1).zip(is_isolated).map(|(facts, is_isolated)| selection.keeps(facts, is_isolated)))
-        .collect();
+    let kept: Vec<bool> =
+        std::iter::once(false).chain(facts.iter().skip(1).map(|facts| selection.keeps(facts, true))).collect();
     labels.iter_mut().filter(|l| !kept.get(**l as usize).copied().unwrap_or(false)).for_each(|l| *l = 0);
 }
 
@@ -246,7 +243,7 @@ fn split_component(
     let (mut basins, count) = split_box(&mask, size, voxel_um, height, (options, outline), &take)?;
     let needed = if selection.needs_map() { usize::MAX } else { 0 };
     let map_rows = rows().take(needed).map(|at| &map[at..at + size[2]]);
-    let count = selection.select(&mut basins, size[2], map_rows, count, touches_border(bounds, shape));
+    let count = selection.select(&mut basins, size[2], map_rows, count);
     Ok(ComponentBasins { origin, shape: size, basins, count })
 }
 

@@ -77,7 +77,6 @@ impl Selection {
         row_voxels: usize,
         rows: impl Iterator<Item = &'a [f32]>,
         count: u32,
-        touches_border: bool,
     ) -> u32 {
         let mut facts = vec![ObjectFacts::default(); count as usize + 1];
         for run in basins.chunk_by(|a, b| a == b) {
@@ -90,7 +89,7 @@ impl Selection {
                 at += run.len();
             }
         }
-        let is_isolated = count == 1 && !touches_border;
+        let is_isolated = count == 1;
         let mut next = 0;
         let mut number = |facts: &ObjectFacts| {
             let is_kept = self.keeps(facts, is_isolated);
@@ -122,19 +121,18 @@ mod tests {
     fn isolated_objects_may_be_small_if_they_are_certain() {
         let rule = selection(Some(IsolatedOptions { volume_share: 0.3, min_mean: 0.8 }), 0.0);
         assert_eq!(rule.min_component_voxels(), 3);
-        let select = |voxels: usize, value: f32, touches_border: bool| {
+        let select = |voxels: usize, value: f32| {
             let mut basins = [vec![0; 2], vec![1; voxels]].concat();
             let map = [vec![0.1; 2], vec![value; voxels]].concat();
-            let count = rule.select(&mut basins, 4, map.chunks(4), 1, touches_border);
+            let count = rule.select(&mut basins, 4, map.chunks(4), 1);
             assert_eq!(basins.iter().filter(|basin| **basin == 1).count(), voxels * count as usize);
             count
         };
-        assert_eq!([2, 3, 9].map(|voxels| select(voxels, 0.9, false)), [0, 1, 1]);
-        assert_eq!([3, 9, 10].map(|voxels| select(voxels, 0.9, true)), [0, 0, 1]);
-        assert_eq!([3, 9, 10].map(|voxels| select(voxels, 0.7, false)), [0, 0, 1]);
+        assert_eq!([2, 3, 9].map(|voxels| select(voxels, 0.9)), [0, 1, 1]);
+        assert_eq!([3, 9, 10].map(|voxels| select(voxels, 0.7)), [0, 0, 1]);
         // Two basins of one component touch.
         let mut basins = [vec![1; 5], vec![2; 12]].concat();
-        assert_eq!(rule.select(&mut basins, 17, [0.9; 17].chunks(17), 2, false), 1);
+        assert_eq!(rule.select(&mut basins, 17, [0.9; 17].chunks(17), 2), 1);
         assert_eq!(basins, [vec![0; 5], vec![1; 12]].concat());
     }
 
@@ -143,12 +141,12 @@ mod tests {
         let map = [[0.5; 12], [0.7; 12], [0.9; 12]].concat();
         let basins = [vec![3; 12], vec![1; 12], vec![2; 11], vec![0; 1]].concat();
         let mut kept = basins.clone();
-        assert_eq!(selection(None, 0.6).select(&mut kept, 5, map.chunks(5), 3, true), 2);
+        assert_eq!(selection(None, 0.6).select(&mut kept, 5, map.chunks(5), 3), 2);
         assert_eq!(kept, [vec![0; 12], vec![1; 12], vec![2; 11], vec![0; 1]].concat());
         let all = selection(None, 0.0);
         assert!(!all.needs_map());
         let mut kept = basins.clone();
-        assert_eq!(all.select(&mut kept, 5, std::iter::empty(), 3, true), 3);
+        assert_eq!(all.select(&mut kept, 5, std::iter::empty(), 3), 3);
         assert_eq!(kept, basins);
     }
 }

@@ -10,7 +10,7 @@ use crate::error::check_len;
 use crate::filter::fill_holes;
 use crate::rolling_components::RollingComponents;
 use crate::segment::{MapOf, check_voxel, split_box, with_margin};
-use crate::selection::{ObjectFacts, Selection, touches_border};
+use crate::selection::{ObjectFacts, Selection};
 use crate::surroundings::{Surroundings, mean_share};
 use crate::{Height, ObjectsError, SegmentOptions, Threshold};
 use rayon::prelude::*;
@@ -412,9 +412,8 @@ impl StreamedSegmentation {
         };
         let height = self.options.height.unwrap_or(Height::Distance);
         let (mut basins, count) = split_box(&mask, size, self.voxel_um, height, options, &take)?;
-        let touches_border = touches_border(self.components.component(component).bounds, self.shape);
         let row_voxels = size[2].max(1);
-        let count = self.selection.select(&mut basins, row_voxels, map.chunks(row_voxels), count, touches_border);
+        let count = self.selection.select(&mut basins, row_voxels, map.chunks(row_voxels), count);
         let mut runs = Vec::new();
         for (row, line) in basins.chunks_exact(size[2]).enumerate() {
             let ((z, y), mut x) = (row_of(row), 0);
@@ -471,10 +470,10 @@ impl StreamedSegmentation {
     fn forget_slices(&mut self) {
         let has_watershed = self.options.height.is_some();
         while self.components.forgotten() < self.taken.min(self.classified) {
-            let (facts, kept, selection, shape) = (&self.facts, &mut self.kept, &self.selection, self.shape);
+            let (facts, kept, selection) = (&self.facts, &mut self.kept, &self.selection);
             self.components.forget_slice(|id, component| {
                 let Facts { is_large, object, label, .. } = facts[id as usize];
-                if !has_watershed && is_large && selection.keeps(&object, !touches_border(component.bounds, shape)) {
+                if !has_watershed && is_large && selection.keeps(&object, true) {
                     kept.push((component.order, label));
                 }
             });
