@@ -144,7 +144,7 @@ fn all_visible_channels_have_a_value_under_the_pointer() {
 #[test]
 fn only_visible_channels_that_can_be_read_have_values_and_profiles() {
     let folder = tempfile::tempdir().unwrap();
-    let [stack, map] = ["stack.tif", "map.tif"].map(|name| folder.path().join(name));
+    let [stack, map] = ["stack.tif", "stack_prediction.tif"].map(|name| folder.path().join(name));
     let array = Array::new("ZCYX".parse().unwrap(), vec![3, 2, 8, 8], vec![4u8; 384]).unwrap();
     write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
     write(&map, 7);
