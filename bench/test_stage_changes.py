@@ -43,10 +43,10 @@ class StageChanges(unittest.TestCase):
         self.program.chmod(0o755)
 
     def run_main(self, *words):
-        told = io.StringIO()
-        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(io.StringIO()):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
             stage_changes.main([*words, "--program", str(self.program)])
-        return told.getvalue()
+        return printed.getvalue()
 
     def test_each_change_is_compared_with_the_same_commands_without_it(self):
         text = self.run_main("--pairs", "1")

@@ -41,10 +41,10 @@ class TrainingSpans(unittest.TestCase):
             (self.folder / name).chmod(0o755)
 
     def run_main(self, *words, engine="engine"):
-        told = io.StringIO()
-        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(io.StringIO()):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
             training_spans.main([*words, "--program", str(self.folder / "program"), "--engine", str(self.folder / engine)])
-        return told.getvalue()
+        return printed.getvalue()
 
     def test_rows_are_compared_with_the_default_in_pairs(self):
         text = self.run_main("--pairs", "5")
