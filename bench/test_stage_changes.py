@@ -1,51 +1,50 @@
-"""Tests of bench/stage_changes.py with a program that prints reports at once: python bench/test_stage_changes.py"""
+"""Tests of bench/stage_changes.py with made-up reports in place of the program: python bench/test_stage_changes.py"""
 
 import contextlib
+import functools
 import io
-import os
+import json
 import pathlib
-import sys
-import tempfile
 import unittest
+import unittest.mock
 
 import stage_changes
 
-# Simulates stacks, and reports stages whose times depend on the arguments.
-PROGRAM = """#!{python}
-import json, pathlib, sys
-words = sys.argv[1:]
-out = pathlib.Path(words[words.index("--out") + 1]) if "--out" in words else None
-with open(pathlib.Path(__file__).with_name("calls.txt"), "a") as calls:
-    calls.write(" ".join(words) + "\\n")
-stages = {{"write": 0.1}}
-if words[0] == "simulate":
-    out.mkdir()
-    for number in range(int(words[words.index("--count") + 1])):
-        for part in ("raw", "labels"):
-            (out / f"nuclei_{{number}}_{{part}}.tif").touch()
-elif words[0] == "predict":
-    stages["read"] = 0.3 if any("deflate" in word for word in words) else 0.1
-    stages["write"] = 0.4 if "maps,labels" in words else 0.1
-    stages.update({{"objects": 0.2}} if "maps,labels" in words else {{}})
-elif words[0] == "train":
-    stages["data_wait"] = 0.5 if "workers=1" in words else 0.25
-print(json.dumps({{"run": {{"stages": [{{"stage": name, "seconds": secs}} for name, secs in stages.items()]}}}}))
-"""
+
+def report(words, calls, **_):
+    """What the program prints for a command, and its CPU time: stages whose times depend on the arguments. Stacks are simulated
+    as empty files."""
+    words = [str(word) for word in words][1:]
+    calls.append(" ".join(words))
+    stages = {"write": 0.1}
+    if words[0] == "simulate":
+        out = pathlib.Path(words[words.index("--out") + 1])
+        out.mkdir()
+        for number in range(int(words[words.index("--count") + 1])):
+            for part in ("raw", "labels"):
+                (out / f"nuclei_{number}_{part}.tif").touch()
+    elif words[0] == "predict":
+        stages["read"] = 0.3 if any("deflate" in word for word in words) else 0.1
+        stages["write"] = 0.4 if "maps,labels" in words else 0.1
+        if "maps,labels" in words:
+            stages["objects"] = 0.2
+    elif words[0] == "train":
+        stages["data_wait"] = 0.5 if "workers=1" in words else 0.25
+    return json.dumps({"run": {"stages": [{"stage": name, "seconds": secs} for name, secs in stages.items()]}}), 0.1
 
 
-@unittest.skipIf(os.name == "nt", "the program of these tests is a script")
 class StageChanges(unittest.TestCase):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.program = pathlib.Path(temporary.name) / "program"
-        self.program.write_text(PROGRAM.format(python=sys.executable))
-        self.program.chmod(0o755)
+        self.calls = []
+        # Processes take longer to start than to print.
+        program = unittest.mock.patch("stage_changes.output", functools.partial(report, calls=self.calls))
+        program.start()
+        self.addCleanup(program.stop)
 
     def run_main(self, *words):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
-            stage_changes.main([*words, "--program", str(self.program)])
+            stage_changes.main([*words, "--program", "cytoscope"])
         return printed.getvalue()
 
     def test_each_change_is_compared_with_the_same_commands_without_it(self):
@@ -58,9 +57,8 @@ class StageChanges(unittest.TestCase):
             ("validate: two validations instead of eight", "not measured"),
         ]:
             self.assertRegex(text, f"{name} .*, fewer than 5 pairs; stage {stage}")
-        calls = self.program.with_name("calls.txt").read_text().splitlines()
-        # Without the change, each stack has a command of its own.
-        predictions = [call for call in calls if call.startswith("predict ")]
+        # Without the change, each stack has its own command.
+        predictions = [call for call in self.calls if call.startswith("predict ")]
         self.assertEqual(len(predictions), 2 * 4 + 1 + 4)
         self.assertEqual(sum(call.count("_raw.tif") == 4 for call in predictions), 1)
         # Neither a stored profile nor another device changes what is measured.
