@@ -276,10 +276,7 @@ impl Train {
 
 /// Returns the command that continues the unfinished training run of a job.
 pub(super) fn resume_command(job: &TrainJob) -> String {
-    let task = match job.task {
-        TrainingTask::Segmentation => "segmentation",
-        TrainingTask::LabelFree => "labelfree",
-    };
+    let task = job.task.name();
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let (data, from, out, seed) = (path(&job.data), job.from.to_string(), path(&job.out), job.seed.to_string());
     let mut words =
