@@ -152,6 +152,35 @@ fn initial_steps(bytes: &Tensor, name: &str, p: &Parameters, floats: &Graph) -> 
     bytes.to_f64_vec().into_iter().enumerate().map(step).collect()
 }
 
+/// Returns the trainable floats of an int8 weight that a node reads, in quantization steps: those of an earlier node that reads
+/// the same weight, or else new ones, which are added to `stored`.
+///
+/// # Errors
+/// [`GraphError::Unsupported`] if the earlier node reads it with a different zero point.
+fn trainable_steps(
+    graph: &mut Graph,
+    (weight, bytes): (ValueId, &Tensor),
+    node: &Node,
+    p: &Parameters,
+    floats: &Graph,
+    stored: &mut BTreeMap<ValueId, StoredWeight>,
+) -> Result<ValueId> {
+    let known = stored.get(&weight);
+    if known.is_some_and(|known| known.zero != p.zero) {
+        let what = format!("\"{}\", whose weights another node reads with a different zero point", node.name);
+        return Err(GraphError::unsupported(format!("training of {what}")));
+    }
+    if let Some(steps) = known.and_then(|known| graph.find(&known.steps)) {
+        return Ok(steps);
+    }
+    let name = graph.value(weight).name.clone();
+    let values = initial_steps(bytes, &name, p, floats);
+    let id = graph.add_initializer(format!("{name}.steps"), Tensor::new(bytes.shape(), values)?);
+    let (steps, zero, low, high) = (graph.value(id).name.clone(), p.zero, p.low, p.high);
+    stored.insert(weight, StoredWeight { bytes: name, steps, zero, low, high });
+    Ok(id)
+}
+
 /// Converts a quantized network to trainable form. `floats` is the float network it was made from, which provides the
 /// weights before rounding.
 ///
@@ -182,21 +211,7 @@ pub fn fake_quantized(model: &Graph, floats: &Graph) -> Result<FakeQuantized> {
         if let Some(bytes) = graph.constant(q).map(Arc::clone) {
             let p = weight_parameters(&graph, node, rank, &bytes)?;
             let name = graph.value(q).name.clone();
-            let known = stored.get(&q);
-            if known.is_some_and(|known| known.zero != p.zero) {
-                let what = format!("\"{}\", whose weights another node reads with a different zero point", node.name);
-                return Err(GraphError::unsupported(format!("training of {what}")));
-            }
-            let from = match known.and_then(|known| graph.find(&known.steps)) {
-                Some(from) => from,
-                None => {
-                    let values = initial_steps(&bytes, &name, &p, floats);
-                    let id = graph.add_initializer(format!("{name}.steps"), Tensor::new(bytes.shape(), values)?);
-                    let (steps, zero, low, high) = (graph.value(id).name.clone(), p.zero, p.low, p.high);
-                    stored.insert(q, StoredWeight { bytes: name.clone(), steps, zero, low, high });
-                    id
-                }
-            };
+            let from = trainable_steps(&mut graph, (q, bytes.as_ref()), node, &p, floats, &mut stored)?;
             let rounded = graph.add_value(format!("{name}.rounded"), Some(ElementType::F32), None);
             let whole = Parameters { scales: vec![1.0], axis: 0, zero: p.zero, low: p.low, high: p.high };
             rewritten.push(Node { outputs: vec![Some(rounded)], ..fake(&whole, from) });
