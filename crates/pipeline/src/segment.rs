@@ -1,5 +1,7 @@
 //! Segmentation of an existing probability map: labels, and a table of measurements.
 
+mod measured;
+
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::label_map_note;
 use crate::label_notes::ValueRange;
@@ -9,7 +11,7 @@ use crate::predict::file_notes::{
 };
 use crate::predict::files::label_writer;
 use crate::predict::label::{self, LabelSettings, Labels, MapSource, MeasuredStack};
-use crate::predict::resolve::{channel_name, check_voxel_size, used_voxel_um, voxel_size_notes};
+use crate::predict::resolve::{check_voxel_size, used_voxel_um, voxel_size_notes};
 use crate::predict::zarr::{self, ZarrLabels};
 use crate::results::{Publication, moved_aside_note};
 use crate::spool::Scratch;
@@ -557,60 +559,6 @@ impl SegmentJob {
             }
             other => Ok(other?),
         }
-    }
-
-    /// Returns the time point of an image of several that the map, which has one, was predicted from; the first one, with a
-    /// note, if no record says so.
-    fn time_of_map(&self, context: &Context, image: &Path, times: usize) -> usize {
-        provenance::map_time(&self.map).unwrap_or_else(|| {
-            context.note(message!(
-                "{}: the map has one time point, but this image has {times}: only {} is measured; to measure another one, \
-                 give an image of it alone",
-                image.display(),
-                FilePart::TimePoint.named(self.time)
-            ));
-            self.time
-        })
-    }
-
-    /// Returns the stack to measure, its channels and their names.
-    fn measured(
-        &self,
-        context: &Context,
-        map: &Stack,
-        meta: &ImageMeta,
-    ) -> Result<(Stack, Vec<usize>, Vec<String>), JobError> {
-        let Some(path) = &self.intensities else {
-            return Ok((map.clone(), vec![self.channel], vec![channel_name(meta, self.channel)]));
-        };
-        let chosen = (!self.series.is_first()).then(|| self.series.clone());
-        let known = chosen.or_else(|| provenance::map_series(&self.map, path));
-        let series = known.clone().unwrap_or_default();
-        let mut image = series.open_or_only(path, &OpenOptions::default())?;
-        if image.meta().is_numbered_series() && map.extents.zyx[0] == 1 {
-            // The map was predicted from one of the files.
-            image = series.open_or_only(path, &OpenOptions { single_file: true, ..OpenOptions::default() })?;
-        }
-        let note = first_series_note(&series, image.meta(), "is measured", OtherSeries::One);
-        if let Some(note) = note.filter(|_| known.is_none()) {
-            context.note(message!("{}: {note}", path.display()));
-        }
-        let extents = Extents::of(image.meta());
-        if extents.zyx != map.extents.zyx {
-            return Err(JobError::Mismatch {
-                path: path.clone(),
-                problem: format!("its shape is {:?}, but the map's is {:?}", extents.zyx, map.extents.zyx).into(),
-                next_step: "give the stack that the map was predicted from".into(),
-            });
-        }
-        let time = match self.intensities_time {
-            Some(time) => time,
-            None if map.extents.times == 1 && extents.times > 1 => self.time_of_map(context, path, extents.times),
-            None => self.time,
-        };
-        check_index(path, &FilePart::TimePoint.named(time), TIME, time, extents.times)?;
-        let names = (0..extents.channels).map(|c| channel_name(image.meta(), c)).collect();
-        Ok((Stack::new(&image, time), (0..extents.channels).collect(), names))
     }
 }
 
