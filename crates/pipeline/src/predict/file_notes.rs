@@ -74,8 +74,8 @@ fn absent_note(files: ChunkFiles) -> Option<String> {
         ),
     };
     Some(format!(
-        "a part of the image is not stored and is read as one value: {share} absent; if these are more than the chunks of \
-         empty background, copy the image again, because a copy may have been interrupted"
+        "a part of the image is not stored and is read as one value: {share} absent; programs leave out empty background, but \
+         if anything else is missing, copy the image again: a copy may have been interrupted"
     ))
 }
 
@@ -250,7 +250,11 @@ mod tests {
             assert_eq!(note(all, looked_for, absent), None, "{absent} of {looked_for}");
         }
         let whole = note(10, 10, 2).unwrap_or_default();
-        assert!(whole.contains("2 of the 10 files of its chunks are absent") && whole.contains("copy"), "{whole}");
+        assert!(
+            whole.contains("2 of the 10 files of its chunks are absent; programs leave out empty background"),
+            "{whole}"
+        );
+        assert!(whole.contains("copy the image again"), "{whole}");
         let part = note(65_536, 256, 64).unwrap_or_default();
         assert!(part.contains("about 25 % of the 65536 files of its chunks are absent"), "{part}");
     }
