@@ -12,9 +12,9 @@ use std::path::Path;
 
 impl SegmentJob {
     /// Returns the time point of an image of several that the map, which has one, was predicted from; the first one, with a
-    /// note, if no record says so.
+    /// note, if no record says so or the image lacks it.
     fn time_of_map(&self, context: &Context, image: &Path, times: usize) -> usize {
-        provenance::map_time(&self.map).unwrap_or_else(|| {
+        provenance::map_time(&self.map).filter(|time| *time < times).unwrap_or_else(|| {
             context.note(message!(
                 "{}: the map has one time point, but this image has {times}: only {} is measured; to measure another one, \
                  give an image of it alone",
