@@ -74,7 +74,8 @@ pub(crate) struct Segment {
     /// Voxel size Z,Y,X in µm, to use instead of the map's own.
     #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
     voxel_size: Option<[f64; 3]>,
-    /// Stack whose intensities are measured for the table; by default the map itself.
+    /// Stack whose intensities are measured for the table; by default the map itself. Of several series or time points, the one
+    /// that the map was predicted from is measured, if the record beside the map states it.
     #[arg(long, value_name = "FILE", requires = "table")]
     intensities: Option<PathBuf>,
     /// Overwrite existing files; an input is never overwritten.

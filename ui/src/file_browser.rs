@@ -454,7 +454,7 @@ fn folder_row(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(Br
     ui.horizontal(|ui| {
         let parent = browser.folder.parent();
         let up = named_button(ui, parent.is_some(), icon::ARROW_UP, "Up");
-        let up = up.on_disabled_hover_text("This folder is in no other one.");
+        let up = up.on_disabled_hover_text("There is no folder above this one.");
         if let (true, Some(parent)) = (up.clicked(), parent) {
             send(BrowserAction::Visit(parent.to_owned()));
         }

@@ -19,7 +19,7 @@ const LISTED_NOTES: usize = 20;
 
 /// Headings of the scores of objects, and what they mean.
 const HEADINGS: [(&str, &str); 8] = [
-    ("IoU", "Intersection over union from which on a predicted and a true object match"),
+    ("IoU", "A predicted and a true object match if their intersection over union is at least this"),
     ("F1", "Harmonic mean of precision and recall"),
     ("Precision", "Share of the predicted objects that match a true one"),
     ("Recall", "Share of the true objects that are matched"),
