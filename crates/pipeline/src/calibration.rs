@@ -1,7 +1,7 @@
 //! Calibration tiles, cut from stacks in the same way as for a prediction.
 
 use crate::devices::Devices;
-use crate::diameter::{self, Certainty, DiameterRequest, Estimator, ObjectDiameter};
+use crate::diameter::{self, Certainty, DiameterRequest, Estimator, IntensityChange, ObjectDiameter};
 use crate::folder_digest::{records_before, refuse_changed};
 use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::resolve::{channels, check_time, grid_voxel_um, voxel_size};
@@ -192,7 +192,7 @@ fn cut_image_tiles(
     if let Some(found) = diameter.filter(|found| found.estimate.is_some_and(|e| e.certainty <= Certainty::Low)) {
         context.note(message!("{}: {}", file.display(), found.text()));
     }
-    let chains = chains.scaled(diameter.map_or(1.0, |found| found.intensity_factor()));
+    let chains = chains.changed(diameter.map_or(IntensityChange::NONE, |found| found.intensity_change()));
     let voxel_um = diameter.map_or(voxel.assumed, |found| found.voxel);
     let known = voxel.known.or(diameter.map(|found| found.voxel));
     let grid = model_shape(stack.extents.zyx, known, grid_voxel_um(model, diameter, voxel_um));

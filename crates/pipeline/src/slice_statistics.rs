@@ -1,6 +1,7 @@
 //! The extent of statistics in processing steps: a network on slices treats each slice as a separate image, so percentiles
 //! and moments are those of each slice; other networks see the whole stack, unless a step asks for statistics of slices.
 
+use crate::diameter::IntensityChange;
 use crate::ops::{self, Elementwise, Reference, Statistics, Volume, apply};
 use crate::predict::prediction::Prediction;
 use crate::stack::{Stack, StackChannels, references, unsupported_step};
@@ -60,13 +61,19 @@ impl Chains {
         }
     }
 
-    /// Returns the chains with results that are multiplied by a factor.
-    pub fn scaled(mut self, factor: f64) -> Self {
-        let scale = |chain: &mut Vec<Elementwise>| chain.push(Elementwise::Affine { gain: factor, offset: 0.0 });
+    /// Returns the chains with results that are changed.
+    pub fn changed(mut self, change: IntensityChange) -> Self {
+        let IntensityChange { background, factor } = change;
+        let extend = |chain: &mut Vec<Elementwise>| {
+            chain.push(Elementwise::Affine { gain: factor, offset: -background * factor });
+            if background > 0.0 {
+                chain.push(Elementwise::Clip { min: 0.0, max: f64::INFINITY });
+            }
+        };
         match &mut self {
-            _ if factor == 1.0 => {}
-            Self::Stack(chains) => chains.iter_mut().for_each(scale),
-            Self::Slices(slices) => slices.iter_mut().flatten().for_each(scale),
+            _ if change == IntensityChange::NONE => {}
+            Self::Stack(chains) => chains.iter_mut().for_each(extend),
+            Self::Slices(slices) => slices.iter_mut().flatten().for_each(extend),
         }
         self
     }

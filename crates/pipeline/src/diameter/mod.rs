@@ -175,6 +175,35 @@ pub struct DiameterEstimate {
     /// dimmer, because its upper percentile is that of something brighter, such as debris.
     #[serde(default = "unscaled", skip_serializing_if = "is_unscaled")]
     pub intensity_factor: f64,
+    /// Preprocessed intensity of the background, which is subtracted before the multiplication with the factor; results below 0
+    /// are 0. It is 0 unless noise spreads the background over so much of the range that its median is far above the lower
+    /// percentile.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub intensity_background: f64,
+}
+
+/// How preprocessed intensities are changed: `max(x - background, 0) · factor`, or `x · factor` without a background.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct IntensityChange {
+    /// Intensity that becomes 0, as are those below it; 0 if none is subtracted, and negative intensities stay.
+    pub background: f64,
+    /// Factor of what remains.
+    pub factor: f64,
+}
+
+impl IntensityChange {
+    /// The change that leaves all intensities as they are.
+    pub(crate) const NONE: Self = Self { background: 0.0, factor: 1.0 };
+
+    /// Returns the change that makes this intensity 0, and leaves 1 as it is.
+    pub(crate) fn without(background: f64) -> Self {
+        Self { background, factor: 1.0 / (1.0 - background) }
+    }
+
+    /// Returns this change, followed by a multiplication.
+    pub(crate) fn times(self, factor: f64) -> Self {
+        Self { factor: self.factor * factor, ..self }
+    }
 }
 
 /// Ratio of the 90th to the 10th percentile of the diameters above which their median is at most of medium certainty. It is that of
@@ -205,6 +234,12 @@ fn unscaled() -> f64 {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
 fn is_unscaled(factor: &f64) -> bool {
     *factor == unscaled()
+}
+
+/// Returns whether subtracting a background changes nothing.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(background: &f64) -> bool {
+    *background == 0.0
 }
 
 /// Largest factor by which the pixels of a stack are refined. On nuclei of five pixels, factors of 3 and 4.2 find the
@@ -248,15 +283,23 @@ impl ObjectDiameter {
         self.scale().max(self.voxel[2] / (model_um[2] * MAX_REFINEMENT))
     }
 
-    /// Returns the factor of the preprocessed intensities, as in [`DiameterEstimate::intensity_factor`]; 1 if the diameter was
-    /// given.
-    pub(crate) fn intensity_factor(&self) -> f64 {
-        self.estimate.map_or_else(unscaled, |estimate| estimate.intensity_factor)
+    /// Returns how the preprocessed intensities are changed; not at all if the diameter was given.
+    pub(crate) fn intensity_change(&self) -> IntensityChange {
+        self.estimate.map_or(IntensityChange::NONE, |estimate| IntensityChange {
+            background: estimate.intensity_background,
+            factor: estimate.intensity_factor,
+        })
     }
 
-    /// Returns a note on the factor of the intensities; `None` if they are not scaled.
+    /// Returns a note on the change of the intensities; `None` if they stay as they are.
     pub(crate) fn intensity_note(&self) -> Option<Message> {
-        let factor = self.intensity_factor();
+        let IntensityChange { background, factor } = self.intensity_change();
+        if background > 0.0 {
+            return Some(message!(
+                "after the model's preprocessing, the background is at {background:.2} of the range, because it is noisy: this is \
+                 subtracted from the model's input, which is then multiplied by {factor:.2}; to prevent this, give {DIAMETER}"
+            ));
+        }
         let reason = match factor {
             dimmed if dimmed < unscaled() => "too bright for the model, because they fill so little of the stack",
             boosted if boosted > unscaled() => {
@@ -389,7 +432,14 @@ mod tests {
     #[test]
     fn diameters_that_spread_widely_are_less_certain() {
         let limited = |certainty, range| {
-            let estimate = DiameterEstimate { diameter: 9.0, range, objects: 24, certainty, intensity_factor: 1.0 };
+            let estimate = DiameterEstimate {
+                diameter: 9.0,
+                range,
+                objects: 24,
+                certainty,
+                intensity_factor: 1.0,
+                intensity_background: 0.0,
+            };
             estimate.limited_by_range()
         };
         for (certainty, range, expected) in [
@@ -427,20 +477,38 @@ mod tests {
             assert_eq!(note(size(usual, DiameterUnit::Um), [10, 50, 100]), None, "{usual}");
         }
         let (certainty, range) = (Certainty::Low, [500.0; 2]);
-        let estimate = DiameterEstimate { diameter: 500.0, range, objects: 1, certainty, intensity_factor: 1.0 };
+        let estimate = DiameterEstimate {
+            diameter: 500.0,
+            range,
+            objects: 1,
+            certainty,
+            intensity_factor: 1.0,
+            intensity_background: 0.0,
+        };
         let estimated = ObjectDiameter { estimate: Some(estimate), ..size(500.0, DiameterUnit::Um) };
         assert_eq!(note(estimated, [1, 2, 4]), None, "it was not given");
     }
 
     #[test]
     fn the_note_on_a_factor_of_the_intensities_states_it_however_small_it_is() {
-        let note = |intensity_factor| {
+        let note_on = |intensity_background, intensity_factor| {
             let (certainty, range) = (Certainty::Low, [9.0; 2]);
-            let estimate = Some(DiameterEstimate { diameter: 9.0, range, objects: 1, certainty, intensity_factor });
+            let estimate = DiameterEstimate {
+                diameter: 9.0,
+                range,
+                objects: 1,
+                certainty,
+                intensity_factor,
+                intensity_background,
+            };
+            let estimate = Some(estimate);
             ObjectDiameter { diameter: 9.0, unit: DiameterUnit::Um, voxel: [1.0; 3], nominal_um: 9.0, estimate }
                 .intensity_note()
         };
+        let note = |factor| note_on(0.0, factor);
         assert_eq!(note(1.0), None);
+        let noisy = note_on(0.42, 1.724).map(|note| note.to_string()).unwrap_or_default();
+        assert!(noisy.contains("is at 0.42 of the range") && noisy.contains("multiplied by 1.72"), "{noisy}");
         let texts = [(3.456e-10, "by 3.5e-10; to"), (0.042, "by 0.04; to"), (3.0, "by 3.00; to")];
         for (factor, text) in texts {
             assert!(note(factor).is_some_and(|note| note.contains(text)), "{factor}");

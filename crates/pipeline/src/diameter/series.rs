@@ -70,7 +70,7 @@ impl SeriesEstimator<'_> {
         let (mut diameter, note) = median_diameter(&all).unwrap_or((found, None));
         if let (Some(estimate), true) = (&mut diameter.estimate, times.len() > 1) {
             // Each time point is preprocessed with its own percentiles.
-            estimate.intensity_factor = 1.0;
+            (estimate.intensity_factor, estimate.intensity_background) = (1.0, 0.0);
         }
         Ok(SeriesDiameter { diameter, first_chains, peak_bytes, note })
     }
@@ -146,8 +146,14 @@ mod tests {
     use super::*;
 
     fn found(diameter: f64, certainty: Certainty) -> ObjectDiameter {
-        let estimate =
-            DiameterEstimate { diameter, range: [diameter; 2], objects: 9, certainty, intensity_factor: 1.0 };
+        let estimate = DiameterEstimate {
+            diameter,
+            range: [diameter; 2],
+            objects: 9,
+            certainty,
+            intensity_factor: 1.0,
+            intensity_background: 0.0,
+        };
         ObjectDiameter { diameter, unit: DiameterUnit::Um, voxel: [1.0; 3], nominal_um: 12.0, estimate: Some(estimate) }
     }
 

@@ -14,6 +14,7 @@ use super::postprocess::{self, softmax_channels, split_softmax};
 use super::prediction::{FOREGROUND_BYTES, Prediction};
 use super::resolve::Resolved;
 use super::tiles::{TileNetwork, TileRunner};
+use crate::diameter::IntensityChange;
 use crate::float_loss::FloatLoss;
 use crate::slice_statistics::Chains;
 use crate::spool::{Scratch, Spool};
@@ -217,7 +218,7 @@ impl<'a> Inference<'a> {
             Some(chains) => chains,
             None => stack.preprocessing(self.context, model, channels)?,
         };
-        let chains = chains.scaled(diameter.map_or(1.0, |d| d.intensity_factor()));
+        let chains = chains.changed(diameter.map_or(IntensityChange::NONE, |d| d.intensity_change()));
         let steps = model.inputs.iter().flat_map(|input| &input.preprocessing);
         self.lost_contrast = self.lost_contrast.max(lost_contrast(steps, &chains));
         Ok(chains)
@@ -330,7 +331,7 @@ impl<'a> Inference<'a> {
     /// values are all equal, or nearly.
     pub(super) fn notes(&self) -> impl Iterator<Item = Note> {
         let stack_note = self.not_finite.then(|| Note::warning(NOT_FINITE));
-        let factor = self.resolved.diameter.map_or(1.0, |d| d.intensity_factor());
+        let factor = self.resolved.diameter.map_or(1.0, |d| d.intensity_change().factor);
         let contrast_note =
             self.flat.note(self.resolved.extents).or_else(|| lost_contrast_note(self.lost_contrast, factor));
         stack_note.into_iter().chain(self.loss.notes()).chain(contrast_note).chain(self.check.note())

@@ -26,6 +26,8 @@ pub(super) struct Appearance {
     pub(super) brightness: Option<f64>,
     /// Median of the objects' mean intensities in the model's input. `None` without objects.
     pub(super) intensity: Option<f64>,
+    /// Median intensity between the objects in the model's input. `None` without objects, or if they fill the tile.
+    pub(super) background: Option<f64>,
 }
 
 impl Measured {
@@ -44,7 +46,7 @@ impl Measured {
             _ => Certainty::Low,
         };
         let range = [0.1, 0.9].map(|share| self.at(share).unwrap_or(diameter));
-        DiameterEstimate { diameter, range, objects, certainty, intensity_factor: 1.0 }
+        DiameterEstimate { diameter, range, objects, certainty, intensity_factor: 1.0, intensity_background: 0.0 }
     }
 }
 
@@ -146,14 +148,34 @@ pub(super) fn appearance(labels: &[u32], count: u32, heights: &[f32], intensitie
     means.sort_by(f64::total_cmp);
     Appearance {
         intensity: means.get(means.len() / 2).copied(),
+        background: (n > 0.0).then(|| median_between(labels, intensities)).flatten(),
         peak: peaks.iter().copied().map(f64::from).sum::<f64>() / peaks.len().max(1) as f64,
         brightness: (deviations > 0.0).then(|| covariance / deviations),
     }
 }
 
+/// Returns the median intensity of the voxels that are in no object; `None` without such voxels.
+fn median_between(labels: &[u32], intensities: &[f32]) -> Option<f64> {
+    let between = labels.iter().zip(intensities).filter(|(label, intensity)| **label == 0 && intensity.is_finite());
+    let mut values: Vec<f32> = between.map(|(_, intensity)| *intensity).collect();
+    let middle = values.len() / 2;
+    (!values.is_empty()).then(|| f64::from(*values.select_nth_unstable_by(middle, f32::total_cmp).1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_background_is_the_median_between_the_objects() {
+        let background = |labels: &[u32], count, intensities: &[f32]| {
+            appearance(labels, count, &vec![0.5; labels.len()], intensities).background
+        };
+        assert_eq!(background(&[0, 1, 0, 0], 1, &[0.5, 9.0, 0.25, 4.0]), Some(0.5));
+        assert_eq!(background(&[0, 1, 0, 0], 1, &[0.5, 9.0, f32::NAN, 0.5]), Some(0.5));
+        assert_eq!(background(&[1, 1], 1, &[0.5, 9.0]), None, "objects fill the tile");
+        assert_eq!(background(&[0, 0], 0, &[0.5, 9.0]), None, "no objects");
+    }
 
     #[test]
     fn outlines_that_are_brighter_than_the_middle_are_told_from_darker_ones() {

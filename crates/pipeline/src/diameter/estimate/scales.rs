@@ -98,7 +98,13 @@ impl Estimator<'_> {
         }
         let best = best_neighbors(&scales).filter(|(_, brightness)| is_dark(*brightness));
         Ok(best.map_or(OverScales::Unclear, |(estimate, brightness)| {
-            OverScales::Dark(SizeEstimate { estimate, voxel, brightness: Some(brightness), intensity: None })
+            OverScales::Dark(SizeEstimate {
+                estimate,
+                voxel,
+                brightness: Some(brightness),
+                intensity: None,
+                background: None,
+            })
         }))
     }
 }
@@ -190,7 +196,10 @@ fn best_neighbors(scales: &[Measured]) -> Option<(DiameterEstimate, f64)> {
     let rival = pairs.iter().filter(is_rival).map(|pair| pair.score).fold(f64::NEG_INFINITY, f64::max);
     let Pair { diameter, range, objects, .. } = *best;
     let certainty = best.certainty(best.score - rival);
-    Some((DiameterEstimate { diameter, range, objects, certainty, intensity_factor: 1.0 }, best.brightness))
+    Some((
+        DiameterEstimate { diameter, range, objects, certainty, intensity_factor: 1.0, intensity_background: 0.0 },
+        best.brightness,
+    ))
 }
 
 #[cfg(test)]
