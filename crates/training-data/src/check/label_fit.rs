@@ -95,12 +95,12 @@ enum Turn {
     MirroredZ,
     MirroredY,
     MirroredX,
-    HalfTurn,
+    UpsideDown,
     Exchanged,
 }
 
 impl Turn {
-    const ALL: [Self; 5] = [Self::MirroredZ, Self::MirroredY, Self::MirroredX, Self::HalfTurn, Self::Exchanged];
+    const ALL: [Self; 5] = [Self::MirroredZ, Self::MirroredY, Self::MirroredX, Self::UpsideDown, Self::Exchanged];
 
     /// Returns the orientation in words.
     fn words(self) -> &'static str {
@@ -108,7 +108,7 @@ impl Turn {
             Self::MirroredZ => "in reverse order along Z",
             Self::MirroredY => "mirrored along Y",
             Self::MirroredX => "mirrored along X",
-            Self::HalfTurn => "turned by 180° in each slice",
+            Self::UpsideDown => "turned by 180° in each slice",
             Self::Exchanged => "read with Y and X exchanged",
         }
     }
@@ -146,7 +146,7 @@ impl Overview {
                 Turn::MirroredZ => [slices - 1 - z, y, x],
                 Turn::MirroredY => [z, rows - 1 - y, x],
                 Turn::MirroredX => [z, y, columns - 1 - x],
-                Turn::HalfTurn => [z, rows - 1 - y, columns - 1 - x],
+                Turn::UpsideDown => [z, rows - 1 - y, columns - 1 - x],
                 Turn::Exchanged => [z, x, y],
             };
             self.labels[(z * rows + y) * columns + x]
