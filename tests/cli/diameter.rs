@@ -161,6 +161,35 @@ fn bright_debris_does_not_hide_nuclei() {
 }
 
 #[test]
+fn strong_noise_does_not_widen_outlines() {
+    let fixture = Fixture::new();
+    let places = [22.0, 62.0, 102.0, 142.0];
+    let centers: Vec<[f64; 3]> = places.into_iter().flat_map(|y| places.map(|x| [12.0, y, x])).collect();
+    let shape = [24, 164, 164];
+    // The mean of four random numbers from 0 to 1 for each voxel, whose standard deviation is 0.14.
+    let random = |at: [f64; 3]| {
+        let mut state = ((at[0] * 164.0 + at[1]) * 164.0 + at[2]) as u64 + 1;
+        let mut next = || {
+            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            ((mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB) >> 40) as f64 / (1u64 << 24) as f64
+        };
+        (0..4).map(|_| next()).sum::<f64>() / 4.0
+    };
+    balls(&fixture, "noisy.tif", shape, (&centers, 400.0), |at| 1000.0 * random(at));
+    let report = predict(&fixture, "noisy.tif", "o", &[]);
+    let background = report["diameter"]["estimate"]["intensity_background"].as_f64();
+    assert!(background.is_some_and(|b| (0.15..0.6).contains(&b)), "{report}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("because it is noisy: this is subtracted from the model's input"), "{notes}");
+    let labels = fixture.labels("o/noisy_labels.tif");
+    assert_eq!(labels.iter().max(), Some(&(centers.len() as u32)));
+    let true_diameter = 2.0 * BALL_RADIUS * BALL_VOXEL_UM[2];
+    let found = median_diameter(&labels, shape, BALL_VOXEL_UM) / true_diameter;
+    assert!((0.9..1.12).contains(&found), "{found}");
+}
+
+#[test]
 fn small_nuclei_between_large_ones_are_found() {
     let fixture = Fixture::new();
     let large = [22.0, 62.0, 102.0].into_iter().flat_map(|y| [22.0, 62.0, 102.0, 142.0].map(|x| [12.0, y, x]));

@@ -213,7 +213,7 @@ mod tests {
     fn scales(of: &[(usize, f64, f64)]) -> Vec<Measured> {
         let scale = |(objects, diameter, peak): &(usize, f64, f64)| Measured {
             diameters: vec![*diameter; *objects],
-            appearance: Appearance { peak: *peak, brightness: Some(-0.5), intensity: None },
+            appearance: Appearance { peak: *peak, brightness: Some(-0.5), intensity: None, background: None },
             ..Measured::default()
         };
         of.iter().map(scale).collect()
