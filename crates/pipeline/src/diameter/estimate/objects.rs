@@ -4,6 +4,10 @@ use super::{Coarsening, ShortPrediction};
 use crate::diameter::{Certainty, DiameterEstimate};
 use cytoscope_objects::diameter::{circle_diameter, sphere_diameter, whole};
 
+/// Share of objects in a tile above which the intensity between them says nothing about the background: in tissue, the light of
+/// objects is blurred into the gaps between them.
+const MAX_FILL: f64 = 1.0 / 3.0;
+
 /// Objects of a short prediction.
 #[derive(Default)]
 pub(super) struct Measured {
@@ -26,7 +30,8 @@ pub(super) struct Appearance {
     pub(super) brightness: Option<f64>,
     /// Median of the objects' mean intensities in the model's input. `None` without objects.
     pub(super) intensity: Option<f64>,
-    /// Median intensity between the objects in the model's input. `None` without objects, or if they fill the tile.
+    /// Median intensity between the objects in the model's input. `None` without objects, or if they fill more than
+    /// [`MAX_FILL`] of the tile.
     pub(super) background: Option<f64>,
 }
 
@@ -148,7 +153,9 @@ pub(super) fn appearance(labels: &[u32], count: u32, heights: &[f32], intensitie
     means.sort_by(f64::total_cmp);
     Appearance {
         intensity: means.get(means.len() / 2).copied(),
-        background: (n > 0.0).then(|| median_between(labels, intensities)).flatten(),
+        background: (n > 0.0 && n <= MAX_FILL * labels.len() as f64)
+            .then(|| median_between(labels, intensities))
+            .flatten(),
         peak: peaks.iter().copied().map(f64::from).sum::<f64>() / peaks.len().max(1) as f64,
         brightness: (deviations > 0.0).then(|| covariance / deviations),
     }
@@ -173,7 +180,7 @@ mod tests {
         };
         assert_eq!(background(&[0, 1, 0, 0], 1, &[0.5, 9.0, 0.25, 4.0]), Some(0.5));
         assert_eq!(background(&[0, 1, 0, 0], 1, &[0.5, 9.0, f32::NAN, 0.5]), Some(0.5));
-        assert_eq!(background(&[1, 1], 1, &[0.5, 9.0]), None, "objects fill the tile");
+        assert_eq!(background(&[0, 1, 1, 0], 1, &[0.5, 9.0, 9.0, 0.5]), None, "objects fill half of the tile");
         assert_eq!(background(&[0, 0], 0, &[0.5, 9.0]), None, "no objects");
     }
 
