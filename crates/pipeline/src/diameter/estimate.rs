@@ -201,7 +201,10 @@ impl Estimator<'_> {
         let Some(usual) = self.model.object_intensity else { return Ok(found) };
         tracing::debug!(background = ?found.background, objects = ?found.intensity, "intensities in the model's input");
         let mut change = IntensityChange::NONE;
-        if let Some(background) = found.background.filter(|b| (HIGH_BACKGROUND..MAX_BACKGROUND).contains(b)) {
+        // Where objects are too bright for the range, the factor that dims them dims the background, too.
+        let is_bright = found.intensity.is_some_and(|intensity| intensity > MAX_INTENSITY_RATIO * usual);
+        let is_high = |background: &f64| !is_bright && (HIGH_BACKGROUND..MAX_BACKGROUND).contains(background);
+        if let Some(background) = found.background.filter(is_high) {
             let without = IntensityChange::without(background);
             let other = self.estimate_changed(nominal_um, without)?;
             if other.estimate.objects > 0 {
