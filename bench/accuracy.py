@@ -5,8 +5,10 @@
 Stacks are predicted as a user would (`predict FILES --model M`), and scored here with numpy and scipy only: objects are
 matched one to one by the maximum sum of IoU. True objects under --ignore-below voxels (150), and predicted objects that lie
 mostly on them, do not count; the score over all objects is printed as well. `--diameter true` passes the median diameter of
-the true labels. With `--planes`, the slice of each stack with most labeled voxels is predicted as a single image, and true
-objects under --ignore-below pixels (20) do not count. Needs numpy, scipy, tifffile and `cargo build --release`.
+the true labels. Stacks without true objects count with their false objects only. A file NAME.json may state the voxel size
+of a stack whose file does not (voxel_um, Z, Y, X), so that its true diameter is known. With `--planes`, the slice of each
+stack with most labeled voxels is predicted as a single image, and true objects under --ignore-below pixels (20) do not count.
+Needs numpy, scipy, tifffile and `cargo build --release`.
 """
 import argparse
 import json
@@ -15,6 +17,7 @@ import re
 import subprocess
 import tempfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import tifffile
@@ -43,8 +46,20 @@ def counts(truth, found, ignore_below, threshold):
     return int((iou[rows, columns] >= threshold).sum()), int(f_is.sum()), int(t_is.sum())
 
 
+def notes(file):
+    """What a JSON file beside the stack states, if there is one."""
+    path = file.with_name(file.name.removesuffix("_raw.tif") + ".json")
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def voxel(path):
+    """Voxel size Z, Y, X in um; relative to that along X if the file states none."""
+    if size := notes(path).get("voxel_um"):
+        return np.array(size) / size[2]
     with tifffile.TiffFile(path) as tiff:
+        if tiff.is_ome:
+            pixels = ElementTree.fromstring(tiff.ome_metadata).find("{*}Image/{*}Pixels")
+            return np.array([float(pixels.get(f"PhysicalSize{axis}", 1)) for axis in "ZYX"])
         spacing = (tiff.imagej_metadata or {}).get("spacing", 1.0)
         number, of = tiff.pages[0].tags["XResolution"].value if "XResolution" in tiff.pages[0].tags else (1, 1)
         return np.array([spacing, of / number, of / number])
@@ -55,9 +70,9 @@ def plane_of(file, folder):
     labels_file = file.with_name(file.name.replace("_raw.tif", "_labels.tif"))
     labels = tifffile.imread(labels_file)
     best = int((labels > 0).sum((1, 2)).argmax())
-    pixel = voxel(file)[1:]
+    tags = {"resolution": tuple(1 / voxel(file)[1:]), "metadata": {"unit": "um"}} if "voxel_um" not in notes(file) else {}
     for source, values in [(file, tifffile.imread(file)[best]), (labels_file, labels[best].astype(np.uint16))]:
-        tifffile.imwrite(folder / source.name, values, imagej=True, resolution=tuple(1 / pixel), metadata={"unit": "um"})
+        tifffile.imwrite(folder / source.name, values, imagej=True, **tags)
     return folder / file.name
 
 
@@ -67,11 +82,13 @@ def truth_of(file):
 
 
 def true_diameter(file):
-    """The diameter that a JSON file beside the stack states, or else that of the labels, as `diameter` defines it."""
-    stated = file.with_name(file.name.replace("_raw.tif", ".json"))
-    if stated.exists() and (found := json.loads(stated.read_text()).get("diameter_um")):
+    """The diameter that a JSON file beside the stack states, or else that of the labels, as `diameter` defines it.
+
+    In um, or in voxels along X if the file states no voxel size; NaN without objects."""
+    if found := notes(file).get("diameter_um"):
         return float(found)
-    return diameter(truth_of(file), voxel(file))
+    truth = truth_of(file)
+    return diameter(truth, voxel(file)) if truth.any() else np.nan
 
 
 def diameter(labels, size):
@@ -134,7 +151,9 @@ def main():
                 if options.diameter == "true":
                     reports = []
                     for f in stacks:
-                        reports += predict(options.binary, model, [f], out, [*extra, "--diameter", f"{true_diameter(f):.3f}"])
+                        true = true_diameter(f)
+                        given = ["--diameter", f"{true:.3f}"] if np.isfinite(true) else []
+                        reports += predict(options.binary, model, [f], out, extra + given)
                 else:
                     extra += ["--diameter", options.diameter] if options.diameter != "auto" else []
                     reports = predict(options.binary, model, stacks, out, extra)
@@ -149,9 +168,11 @@ def main():
                     secs += report["seconds"]
                     if options.each:
                         print(f"    {f.name}: diameter x{ratios[-1]:.2f}  tp/found/true {scores[0].tolist()} {scores[1].tolist()}")
-                f1 = 2 * sums[:, 0] / np.maximum(sums[:, 1] + sums[:, 2], 1)
+                objects = sums[:, 1] + sums[:, 2]
+                f1 = np.where(objects > 0, 2 * sums[:, 0] / np.maximum(objects, 1), 1.0)
                 kind = "planes" if options.planes else "stacks"
-                near = np.mean(np.abs(np.log(ratios)) < np.log(1.15))
+                known = np.array(ratios)[np.isfinite(ratios)]
+                near = np.mean(np.abs(np.log(known)) < np.log(1.15)) if len(known) else np.nan
                 print(
                     f"{folder.name} ({len(files)} {kind}) {Path(model).name}: F1 {f1[0]:.3f} / {f1[1]:.3f}, all objects {f1[2]:.3f} /"
                     f" {f1[3]:.3f}, found {sums[0, 1]:.0f} of {sums[0, 2]:.0f}, diameter within 15 % on {near:.2f}, {secs:.1f} s"
