@@ -101,10 +101,6 @@ fn settings_are_searched_for_and_used_by_the_next_training_run() {
         sees(w, "Search finished")
     });
     fixture.until("the scores", |w| sees(w, "Validation scores of 2 trials"));
-    fixture.window.get_by_label("Rung").scroll_to_me();
-    fixture.window.run_steps(30);
-    fixture.window.get_by_label("Rung").hover();
-    fixture.until("the tooltip", |w| sees(w, "Round of the search"));
     fixture.click("Use best settings");
     fixture.until("the settings", |w| sees(w, "in place of the settings above: ema="));
     assert!(!fixture.sees("Continue search"), "all trials have ended");
