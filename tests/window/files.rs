@@ -105,6 +105,8 @@ fn the_results_folder_is_remembered_while_it_exists() {
     fixture.settle();
     fixture.until("the folder beside the stack", |w| sees(w, &own));
     fixture.window.state_mut().use_own_file_dialog();
+    // The button moves while the panel is laid out.
+    fixture.window.run_steps(30);
     choose_folder(&mut fixture, "Results folder", &chosen);
     open_in_next_window(&mut fixture, file.clone());
     fixture.until("the chosen folder", |w| sees(w, &other));
@@ -112,6 +114,8 @@ fn the_results_folder_is_remembered_while_it_exists() {
     fixture.until("the folder beside the stack", |w| sees(w, &own));
     assert!(!fixture.sees(&other), "{}", fixture.on_screen());
     fixture.window.state_mut().use_own_file_dialog();
+    // The button moves while the panel is laid out.
+    fixture.window.run_steps(30);
     choose_folder(&mut fixture, "Results folder", &chosen);
     std::fs::remove_dir(&chosen).unwrap();
     open_in_next_window(&mut fixture, file);

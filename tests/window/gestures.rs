@@ -11,6 +11,7 @@ use eframe::egui::{DroppedFile, Event, Key, Modifiers, Pos2, vec2};
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Shape Z, Y, X of the sample.
 pub const SHAPE: [usize; 3] = [32, 160, 160];
@@ -80,7 +81,17 @@ pub fn paste_path(fixture: &mut Fixture, path: &Path) {
 
 /// Chooses a folder in the window's own file dialog, which the button opens.
 pub fn choose_folder(fixture: &mut Fixture, button: &str, folder: &Path) {
-    fixture.click(button);
+    // A click is lost if the button moves at that moment.
+    for _ in 0..20 {
+        fixture.click(button);
+        let end = Instant::now() + Duration::from_secs(1);
+        while !fixture.sees("Choose this folder") && Instant::now() < end {
+            fixture.window.step();
+        }
+        if fixture.sees("Choose this folder") {
+            break;
+        }
+    }
     fixture.until("the dialog", |w| sees(w, "Choose this folder"));
     paste_path(fixture, folder);
     let path = folder.display().to_string();

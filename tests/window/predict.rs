@@ -306,6 +306,9 @@ fn comparison_with_truth_shows_the_scores_of_evaluate() {
     }
     // As if the voxels of the first true object were not annotated.
     fixture.click("Ignore the label");
+    // The field moves when the scores with its first number arrive, which is above all labels.
+    fixture.until("the note on the first number", |w| sees(w, "No voxel of the ground truth has the label"));
+    fixture.window.run_steps(30);
     fixture.type_into("Ignore the label number", &absent.to_string());
     fixture.window.key_press(Key::Enter);
     let note = format!("No voxel of the ground truth has the label {absent}");
