@@ -181,7 +181,7 @@ fn strong_noise_does_not_widen_outlines() {
     let background = report["diameter"]["estimate"]["intensity_background"].as_f64();
     assert!(background.is_some_and(|b| (0.15..0.6).contains(&b)), "{report}");
     let notes = report["notes"].to_string();
-    assert!(notes.contains("because it is noisy: this is subtracted from the model's input"), "{notes}");
+    assert!(notes.contains("as with strong noise: this is subtracted from the model's input"), "{notes}");
     let labels = fixture.labels("o/noisy_labels.tif");
     assert_eq!(labels.iter().max(), Some(&(centers.len() as u32)));
     let true_diameter = 2.0 * BALL_RADIUS * BALL_VOXEL_UM[2];

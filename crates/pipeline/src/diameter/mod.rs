@@ -296,7 +296,7 @@ impl ObjectDiameter {
         let IntensityChange { background, factor } = self.intensity_change();
         if background > 0.0 {
             return Some(message!(
-                "after the model's preprocessing, the background is at {background:.2} of the range, because it is noisy: this is \
+                "after the model's preprocessing, the background is at {background:.2} of the range, as with strong noise: this is \
                  subtracted from the model's input, which is then multiplied by {factor:.2}; to prevent this, give {DIAMETER}"
             ));
         }
