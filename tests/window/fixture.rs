@@ -5,11 +5,12 @@ use cytoscope_train::TrainConfig;
 use cytoscope_ui::{Workbench, WorkbenchOptions};
 use cytoscope_volume::Array;
 use eframe::egui::accesskit::Role;
-use eframe::egui::{Event, Key, Modifiers, PointerButton, Pos2};
+use eframe::egui::{Event, Id, Key, Modifiers, PointerButton, Pos2, Rect, Ui, WidgetRect};
 use egui_kittest::kittest::{NodeT, Queryable, by};
 use egui_kittest::{Harness, Node};
 use null_renderer::NullRenderer;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[path = "null_renderer.rs"]
@@ -31,7 +32,7 @@ enum Click {
     Arrived,
     /// The widget was disabled.
     Disabled,
-    /// No widget got it.
+    /// Another widget or none got it.
     Lost,
 }
 
@@ -154,27 +155,26 @@ impl Fixture {
         let at = self.bring_under_pointer(name);
         // A click has no effect on a button that was disabled in the frame before it, or is in the frame that gets it.
         let was_disabled = is_disabled(&self.window);
+        let place = on_widget(&self.window, name, |node| node.rect());
         self.window.input_mut().events.extend(click_events(at));
+        self.window.ctx.data_mut(|data| data.remove::<WidgetRect>(clicked_widget()));
         self.window.step();
-        let click = if self.is_click_lost(at) {
-            Click::Lost
-        } else if was_disabled || is_disabled(&self.window) {
+        let click = if was_disabled || is_disabled(&self.window) {
             Click::Disabled
-        } else {
+        } else if place.zip(self.clicked_place(at)).is_some_and(|(place, clicked)| is_same_widget(place, clicked)) {
             Click::Arrived
+        } else {
+            Click::Lost
         };
         self.window.run_steps(7);
         click
     }
 
-    /// Whether the click at this position had no effect in the last frame. egui gives a click to the id that the widget had in
-    /// the frame before, and ids change if rows come and go.
-    fn is_click_lost(&self, at: Pos2) -> bool {
-        let ctx = &self.window.ctx;
-        let clicked = ctx.interaction_snapshot(|interaction| interaction.clicked);
-        clicked.is_some_and(|id| {
-            ctx.viewport(|last| last.prev_pass.widgets.get(id).is_none_or(|widget| !widget.interact_rect.contains(at)))
-        })
+    /// Returns the place of the widget that got a click at this position in the last frame; `None` if the click had no effect.
+    /// egui gives a click to the id that the widget had in the frame before, and ids change if rows come and go.
+    fn clicked_place(&self, at: Pos2) -> Option<Rect> {
+        let widget = self.window.ctx.data(|data| data.get_temp::<WidgetRect>(clicked_widget()))?;
+        widget.interact_rect.contains(at).then_some(widget.rect)
     }
 
     /// Scrolls the widget with this name into view, moves the pointer over it, and returns the position of its center.
@@ -247,6 +247,27 @@ impl Fixture {
 fn on_widget<T>(window: &Harness<'static, Workbench>, name: &str, act: impl FnOnce(&Node<'_>) -> T) -> Option<T> {
     let mut named = window.query_all_by_label(name).filter(|node| node.accesskit_node().role() != Role::Label);
     named.next().map(|node| act(&node))
+}
+
+/// Whether the widget of this place before a click is the clicked one. It may have moved in between, and a link on several lines
+/// has one place for each line.
+fn is_same_widget(before: Rect, clicked: Rect) -> bool {
+    (before.size() - clicked.size()).length() < 1.0 || before.expand(1.0).contains_rect(clicked)
+}
+
+/// Id under which [`record_click`] stores the place of the widget.
+fn clicked_widget() -> Id {
+    Id::new("clicked widget")
+}
+
+/// Stores the place of the widget that is clicked in this pass. If a click opens something, egui may discard the pass, and then
+/// shows no clicked widget at the end of the frame.
+fn record_click(ui: &mut Ui) {
+    let ctx = ui.ctx();
+    let Some(id) = ctx.interaction_snapshot(|interaction| interaction.clicked) else { return };
+    if let Some(widget) = ctx.viewport(|viewport| viewport.this_pass.widgets.get(id).copied()) {
+        ctx.data_mut(|data| data.insert_temp(clicked_widget(), widget));
+    }
 }
 
 /// A click at a position of the window.
@@ -356,9 +377,10 @@ fn window_with_engine(
         log_folder: None,
         train_config,
     };
-    Harness::builder()
-        .with_size([1360.0, 860.0])
-        .with_step_dt(1.0 / 60.0)
-        .renderer(NullRenderer)
-        .build_eframe(move |cc| Workbench::new(&cc.egui_ctx, options))
+    Harness::builder().with_size([1360.0, 860.0]).with_step_dt(1.0 / 60.0).renderer(NullRenderer).build_eframe(
+        move |cc| {
+            cc.egui_ctx.on_end_pass("record clicks", Arc::new(record_click));
+            Workbench::new(&cc.egui_ctx, options)
+        },
+    )
 }
