@@ -147,14 +147,16 @@ impl Results {
         self.columns.iter().position(|c| c == name)
     }
 
-    /// Sorts by a column in descending order; a second call for the same column reverses the order.
+    /// Sorts by a column in descending order; a second call for the same column reverses the order. Missing values come last in
+    /// both.
     pub fn sort_by(&mut self, column: usize) {
         let descending = !matches!(self.sorted, Some((c, true)) if c == column);
         self.sorted = Some((column, descending));
         let mut order: Vec<usize> = (0..self.rows.len()).collect();
         order.sort_by(|a, b| {
-            let by = self.value(*a, column).total_cmp(&self.value(*b, column));
-            if descending { by.reverse() } else { by }
+            let (a, b) = (self.value(*a, column), self.value(*b, column));
+            let by_value = if descending { b.total_cmp(&a) } else { a.total_cmp(&b) };
+            a.is_nan().cmp(&b.is_nan()).then(by_value)
         });
         self.order = order;
     }
@@ -210,6 +212,19 @@ mod tests {
         assert_eq!([0, 3, 1].map(|time| table.row_index(1, time)), [Some(0), Some(2), None]);
         assert_eq!([0, 2, 9].map(|row| table.time(row)), [Some(0), Some(3), None]);
         assert_eq!([0, 3, 1].map(|time| table.objects_at(time)), [2, 1, 0]);
+    }
+
+    #[test]
+    fn missing_values_come_last_in_both_orders() {
+        let text = "label,mean_a\n1,\n2,5\n3,NaN\n4,-7\n5,-nan\n";
+        let mut table = Results::parse(Path::new("x.csv"), text).unwrap();
+        for expected in [[2, 4, 1, 3, 5], [4, 2, 1, 3, 5]] {
+            table.sort_by(1);
+            let mut labels: Vec<u32> = table.order.iter().map(|row| table.label(*row)).collect();
+            // The order of missing values among each other is open.
+            labels[2..].sort_unstable();
+            assert_eq!(labels, expected);
+        }
     }
 
     #[test]
