@@ -240,7 +240,7 @@ fn voxels_that_are_not_annotated_are_left_out_as_on_the_command_line() {
     fixture.until("the scores", |w| sees(w, "1 pair") && sees(w, &all));
     assert!(fixture.sees("Matched IoU"), "{}", fixture.on_screen());
     // The label 255 is suggested.
-    fixture.click("Ignore voxels with the label");
+    fixture.click("Ignore label");
     assert!(!fixture.sees("1 pair"), "scores of other settings: {}", fixture.on_screen());
     fixture.click_enabled("Evaluate");
     fixture.until("the scores of annotated voxels", |w| sees(w, &annotated_scores));

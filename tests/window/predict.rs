@@ -305,22 +305,22 @@ fn comparison_with_truth_shows_the_scores_of_evaluate() {
         assert!(fixture.sees(&line), "{line}: {}", fixture.on_screen());
     }
     // As if the voxels of the first true object were not annotated.
-    fixture.click("Ignore the label");
+    fixture.click("Ignore label");
     // The field moves when the scores with its first number arrive, which is above all labels.
     fixture.until("the note on the first number", |w| sees(w, "No voxel of the ground truth has the label"));
     fixture.window.run_steps(30);
-    fixture.type_into("Ignore the label number", &absent.to_string());
+    fixture.type_into("Ignore label number", &absent.to_string());
     fixture.window.key_press(Key::Enter);
     let note = format!("No voxel of the ground truth has the label {absent}");
     fixture.until("the note", |w| sees(w, &note));
-    fixture.type_into("Ignore the label number", &first_label);
+    fixture.type_into("Ignore label number", &first_label);
     fixture.window.key_press(Key::Enter);
     let annotated = scores(&limit.to_string(), &["--ignore-label", &first_label]);
     let f1 = find_f1(&annotated).unwrap();
     fixture.until("the scores of annotated voxels", |w| {
         sees(w, &format!("F1 {f1:.3} at IoU 0.5")) && kinds(&annotated).iter().all(|line| sees(w, line))
     });
-    fixture.click("Ignore the label");
+    fixture.click("Ignore label");
     fixture.until("the scores of all voxels", |w| kinds(&larger).iter().all(|line| sees(w, line)));
 }
 

@@ -52,7 +52,7 @@ fn in_place_of(setting: Setting) -> InWindow {
         Setting::OnCpu => Control("the CPU"),
         Setting::OnCpuInF32 => Control("the CPU with the precision f32"),
         Setting::Diameter => Control("\"Object diameter\""),
-        Setting::IgnoreLabel => Control("\"Ignore voxels with the label\""),
+        Setting::IgnoreLabel => Control("\"Ignore label\""),
         Setting::Input => Control("\"Inputs in files\""),
         Setting::Labels => Control("\"With labels of open stacks\""),
         Setting::License => Control("\"License\""),

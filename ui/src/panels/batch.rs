@@ -265,12 +265,12 @@ fn unknown_label(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     ui.horizontal_wrapped(|ui| {
         let mut is_used = batch.ignore_label.is_some();
         let hint = "Voxels with this label are not annotated and do not count";
-        if theme::checkbox(ui, &mut is_used, "Ignore voxels with the label").on_hover_text(hint).changed() {
+        if theme::checkbox(ui, &mut is_used, "Ignore label").on_hover_text(hint).changed() {
             actions.send(BatchAction::IgnoreLabel(is_used.then_some(FIRST_UNKNOWN_LABEL)));
         }
         let Some(label) = batch.ignore_label else { return };
         let mut label = label as f64;
-        if number_field(ui, &mut label, MIN_LABEL..=MAX_LABEL, 1.0, "Label of voxels that are not annotated") {
+        if number_field(ui, &mut label, MIN_LABEL..=MAX_LABEL, 1.0, "Ignore label number") {
             actions.send(BatchAction::IgnoreLabel(Some(label.round() as i64)));
         }
     });

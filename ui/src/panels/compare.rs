@@ -62,7 +62,7 @@ pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         ui.label("voxels");
     });
     let unknown = OptionalNumber {
-        name: "Ignore the label",
+        name: "Ignore label",
         unit: "",
         hint: "Voxels of the ground truth with this label are not annotated and do not count",
         unset: "none",
