@@ -111,6 +111,19 @@ fn dialogs_fit_into_the_smallest_window() {
 }
 
 #[test]
+fn a_scroll_bar_does_not_narrow_the_stacks_and_channels() {
+    let mut fixture = Fixture::with_small_sample();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let right_edges = [860.0, 320.0].map(|height| {
+        fixture.window.set_size([1360.0, height].into());
+        fixture.window.run_steps(30);
+        fixture.window.get_by_label("Close stack").rect().right().round() as i32
+    });
+    assert_eq!(right_edges[0], right_edges[1]);
+}
+
+#[test]
 fn settings_persist_across_windows() {
     let mut fixture = Fixture::new();
     fixture.click("Open the sample");

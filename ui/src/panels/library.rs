@@ -2,7 +2,7 @@
 
 use super::bars::with_reason;
 use super::compare::comparison;
-use super::{capitalized, frame, heading, icon_button, item_text, row_text, weak};
+use super::{capitalized, heading, icon_button, item_text, row_text, scrolled, scrolled_frame, scrolled_in, weak};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::data::composite::{Blending, ColorMap, Intensity, LabelStyle};
@@ -31,9 +31,9 @@ const MIN_SLIDER: f32 = 40.0;
 
 /// Draws the panel.
 pub(super) fn library_panel(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
-    let frame = frame(ui);
+    let frame = scrolled_frame(ui);
     egui::Panel::left("library").frame(frame).default_size(262.0).size_range(220.0..=460.0).show(ui, |ui| {
-        egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| library(ui, state, actions));
+        scrolled(ui, "library", |ui| library(ui, state, actions));
     });
 }
 
@@ -121,7 +121,7 @@ fn stacks(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let area = egui::ScrollArea::vertical().id_salt("stacks").auto_shrink([false, true]);
     // The clip rectangle is the visible part of the panel.
     let height = LONG_LIST_HEIGHT.max(ui.clip_rect().height() / 2.0);
-    area.max_height(height).show(ui, |ui| stack_list(ui, state, actions));
+    scrolled_in(ui, area.max_height(height), |ui| stack_list(ui, state, actions));
 }
 
 /// Lists the open stacks, with what is known about the active one.

@@ -4,7 +4,7 @@ mod results;
 
 use super::{
     OptionalNumber, SettingRow, frame, heading, job_progress, labeled_choice, named_button, named_primary_button,
-    number_field, page_top, row_text, weak,
+    number_field, page_top, row_text, scrolled, scrolled_frame, weak,
 };
 use crate::action::Actions;
 use crate::diameter::{DiameterChoice, FIRST_DIAMETER_UM};
@@ -35,9 +35,9 @@ pub(crate) struct ModelsPanel {
 /// Draws the page.
 pub(super) fn models_page(ui: &mut Ui, state: State<'_>, panel: &mut ModelsPanel, actions: &mut Actions) {
     page_top(ui, "Models", actions);
-    let list_frame = frame(ui);
+    let list_frame = scrolled_frame(ui);
     egui::Panel::left("model list").frame(list_frame).default_size(280.0).size_range(200.0..=460.0).show(ui, |ui| {
-        egui::ScrollArea::vertical().auto_shrink([false; 2]).show(ui, |ui| {
+        scrolled(ui, "model list", |ui| {
             model_list(ui, state, actions);
             devices(ui, state, actions);
         });
