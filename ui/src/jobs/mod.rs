@@ -9,6 +9,7 @@ mod repeat;
 mod requests;
 mod rerun;
 mod runs;
+mod stack_notes;
 mod tuning;
 mod unsaved;
 
@@ -87,8 +88,8 @@ pub(crate) struct Jobs {
     remeasure: bool,
     /// Document and steps of the preprocessed copy whose file was requested.
     copy_steps: Option<(u64, Vec<PreprocessStep>)>,
-    /// Jobs that write preprocessed copies, which are opened.
-    copies: BTreeSet<JobId>,
+    /// Jobs that write preprocessed copies, which are opened, with the file and series of their stack.
+    copies: BTreeMap<JobId, (PathBuf, usize)>,
     /// Results folder chosen by the user in this window.
     chosen_folder: Option<PathBuf>,
     /// Results folder chosen in an earlier window, which is used while it exists.
@@ -100,6 +101,8 @@ pub(crate) struct Jobs {
     known_folders: BTreeMap<(PathBuf, usize), Vec<PathBuf>>,
     /// What notifications have said about the results of the documents that were found.
     noted: BTreeMap<u64, BTreeSet<PathBuf>>,
+    /// Stacks for which a notification has said that files of their chunks are absent, by file and series.
+    absent_chunks_noted: BTreeSet<(PathBuf, usize)>,
     /// Time points of the documents that had a journal of corrections when their results were looked for.
     corrected_times: BTreeMap<u64, BTreeSet<usize>>,
     /// Segmentation options of the documents.
@@ -149,12 +152,13 @@ impl Jobs {
             overlap_percent: None,
             remeasure: false,
             copy_steps: None,
-            copies: BTreeSet::new(),
+            copies: BTreeMap::new(),
             chosen_folder: None,
             earlier_folder: None,
             folders: BTreeMap::new(),
             known_folders: BTreeMap::new(),
             noted: BTreeMap::new(),
+            absent_chunks_noted: BTreeSet::new(),
             corrected_times: BTreeMap::new(),
             objects: ObjectOptions::default(),
             estimated_from: BTreeMap::new(),

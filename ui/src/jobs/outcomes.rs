@@ -1,5 +1,6 @@
 //! Handles what the engine reports: finished, failed, lost and continued jobs.
 
+use super::stack_notes::stack_of;
 use super::{Jobs, JobsAction};
 use crate::batch::BatchAction;
 use crate::correct::CorrectionsAction;
@@ -14,7 +15,7 @@ use crate::panels::capitalized;
 use crate::training::TrainingAction;
 use crate::work::{JobState, JobView, Outcome, Purpose};
 use cytoscope_pipeline::predict::containing_maps;
-use cytoscope_pipeline::{PredictOutcome, SegmentReport};
+use cytoscope_pipeline::{InputReport, Note, PredictOutcome, SegmentReport};
 use cytoscope_worker::{JobId, JobResult};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -60,7 +61,8 @@ impl Jobs {
                 if let Some(record) = report.record {
                     self.tables.insert(report.table.clone(), record);
                 }
-                let notes: Vec<String> = all_in_window(&report.notes).iter().map(|note| capitalized(note)).collect();
+                let notes = self.notes_on_stack(stack_of(documents, document), &report.notes);
+                let notes: Vec<String> = notes.iter().map(|note| capitalized(note)).collect();
                 if !notes.is_empty() {
                     effects.info(format!("{} measured", counted(report.objects, "object")), notes.join(". "));
                 }
@@ -76,9 +78,11 @@ impl Jobs {
             }
             Outcome::Finished { id, ref result } if self.compare_rerun(id, result, effects) => {}
             Outcome::Finished { id, result } => match *result {
-                JobResult::Convert { ref output, .. } if self.copies.remove(&id) => {
+                JobResult::Convert { ref output, .. } if self.copies.contains_key(&id) => {
                     let job = self.work.jobs.iter().find(|job| job.id == id);
-                    let notes: Vec<String> = job.iter().flat_map(|job| &job.notes).map(ToString::to_string).collect();
+                    let notes: Vec<Note> = job.iter().flat_map(|job| &job.notes).cloned().collect();
+                    let stack = self.copies.remove(&id);
+                    let notes = self.notes_on_stack(stack, &notes);
                     effects.success(format!("Saved {}", file_name(output)), saved_details(output, &notes));
                     effects.act(DocumentsAction::Open(vec![output.clone()]));
                 }
@@ -161,20 +165,12 @@ impl Jobs {
         for report in outcome.done {
             let objects: u64 = report.objects.iter().map(|n| u64::from(*n)).sum();
             let what = if report.objects.is_empty() { "Predicted".to_owned() } else { counted(objects, "object") };
-            let mut details = format!("{}: {}", report.device.name, report.device.why);
-            for note in all_in_window(&report.notes) {
-                details.push_str(". ");
-                details.push_str(&capitalized(&note));
-            }
-            if let Some(folder) = report.outputs.first().and_then(|output| output.path.parent()) {
-                details.push_str(&format!(". The results are in {}", folder.display()));
-            }
             if let Some(folder) = report.outputs.first().and_then(|output| containing_maps(&output.path).parent()) {
                 self.remember_folder((report.input.clone(), report.series), folder);
             }
             let mut title = format!("{what} in {:.1} s", report.seconds);
             if has_one && self.batch_done.is_empty() && !self.awaits_predictions() {
-                effects.success(title, details);
+                effects.success(title, self.prediction_details(&report));
             } else {
                 // A batch gets a single notification at its end.
                 let series = if has_one { String::new() } else { format!(" · series {}", report.series) };
@@ -214,6 +210,19 @@ impl Jobs {
         }
     }
 
+    /// The text of the notification about a finished prediction: its device, its notes, and the folder of its results.
+    fn prediction_details(&mut self, report: &InputReport) -> String {
+        let mut details = format!("{}: {}", report.device.name, report.device.why);
+        for note in self.notes_on_stack(Some((report.input.clone(), report.series)), &report.notes) {
+            details.push_str(". ");
+            details.push_str(&capitalized(&note));
+        }
+        if let Some(folder) = report.outputs.first().and_then(|output| output.path.parent()) {
+            details.push_str(&format!(". The results are in {}", folder.display()));
+        }
+        details
+    }
+
     fn handle_segmentation(
         &mut self,
         document: u64,
@@ -224,7 +233,8 @@ impl Jobs {
     ) {
         let output = if is_kept {
             let time = self.objects.were_saved(document).unwrap_or(0);
-            let details = saved_details(&report.labels, &all_in_window(&report.notes));
+            let notes = self.notes_on_stack(stack_of(documents, document), &report.notes);
+            let details = saved_details(&report.labels, &notes);
             effects.success(format!("{} saved", counted(report.objects.into(), "object")), details);
             JobOutput::Kept(time, report.artifacts())
         } else {

@@ -226,7 +226,7 @@ impl Jobs {
         };
         let title = format!("{} · preprocess", documents.title(document));
         let copy = self.work.run(title, Purpose::Preprocess, Job::Convert(job));
-        self.copies.insert(copy);
+        self.copies.insert(copy, (document.path.clone(), document.series));
     }
 
     /// Starts a job that estimates the object diameter of a document at its shown time point, with the settings of its

@@ -51,6 +51,15 @@ pub(crate) fn missing_notes(meta: &ImageMeta) -> Vec<Message> {
 /// Share of the files of chunks that may be absent without a note, as a divisor: programs do not store chunks of zeros.
 const ABSENT_WITHOUT_NOTE: u64 = 10;
 
+/// How the note on absent files of chunks begins.
+const NOT_STORED: &str = "a part of the image is not stored and is read as one value";
+
+/// Whether a note says that files of chunks are absent. It is true of every job on an image of which empty background was left
+/// out, so a program that runs many jobs on the same image can show it once.
+pub fn is_on_absent_chunks(note: &str) -> bool {
+    note.contains(NOT_STORED)
+}
+
 /// Returns the note that a large part of an OME-Zarr image is not stored, as after a copy that was interrupted. `None` for label
 /// images, most of whose chunks may be background.
 pub(crate) fn absent_chunks_note(image: &Image) -> Option<Message> {
@@ -74,8 +83,8 @@ fn absent_note(files: ChunkFiles) -> Option<String> {
         ),
     };
     Some(format!(
-        "a part of the image is not stored and is read as one value: {share} absent; programs leave out empty background, but \
-         if anything else is missing, copy the image again: a copy may have been interrupted"
+        "{NOT_STORED}: {share} absent; programs leave out empty background, but if anything else is missing, copy the image \
+         again: a copy may have been interrupted"
     ))
 }
 
@@ -254,7 +263,8 @@ mod tests {
             whole.contains("2 of the 10 files of its chunks are absent; programs leave out empty background"),
             "{whole}"
         );
-        assert!(whole.contains("copy the image again"), "{whole}");
+        assert!(whole.contains("copy the image again") && is_on_absent_chunks(&whole), "{whole}");
+        assert!(!is_on_absent_chunks("1 plane is not in the file and is read as zeros"));
         let part = note(65_536, 256, 64).unwrap_or_default();
         assert!(part.contains("about 25 % of the 65536 files of its chunks are absent"), "{part}");
     }

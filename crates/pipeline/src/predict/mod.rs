@@ -42,6 +42,7 @@ pub(crate) mod zarr;
 
 pub use cytoscope_formats::{ChannelRef, SeriesChoice};
 pub use facts::input_facts;
+pub use file_notes::is_on_absent_chunks;
 pub use image_preprocessing::ImagePreprocessing;
 pub use in_memory::{PredictedVolume, VolumeOutputs, predict_part, predict_volume, predict_volume_on_devices};
 pub use input_tensors::{InputTensor, TensorImage, check_input_files};
