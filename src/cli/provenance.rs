@@ -8,15 +8,16 @@ use super::{check_folder, devices, eprint_json, eprint_line, note_line, predict,
 use clap::Args;
 use cytoscope_pipeline::job_record::{AnyRecord, JobKind, JobRecord, read_record_of, record_path};
 use cytoscope_pipeline::provenance::Provenance as PredictionRecord;
-use cytoscope_pipeline::{AS_RECORDED, ArtifactKind, Event, Note, RecordSummary, Rerun as PredictionRerun};
+use cytoscope_pipeline::{AS_RECORDED, ArtifactKind, Context, Event, Note, RecordSummary, Rerun as PredictionRerun};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
-use cytoscope_storage::setting::{FORCE, OUT};
+use cytoscope_storage::setting::{FORCE, OUT, RESUME};
 use cytoscope_train::{TrainEvent, TrainJob};
 use cytoscope_worker::{ComparedOutput, ComparedOutputs, Job, RecordedRun, RerunOutput};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Args)]
 pub(crate) struct Provenance {
@@ -134,9 +135,10 @@ impl Provenance {
             if let Job::Train(job) = &again.job {
                 refuse_unfinished(job)?;
             }
+            let (context, hints) = without_resume_hints(context);
             let result = again.job.run(&context, &again.devices, None, &on_event);
             if let (Err(_), Job::Train(job)) = (&result, &again.job) {
-                self.note_unfinished(job);
+                self.note_unfinished(job, &hints);
             }
             result?;
             (again.output, again.differences)
@@ -145,14 +147,22 @@ impl Provenance {
     }
 
     /// Notes how a training run that was canceled or has failed is continued, if it has a checkpoint. `--rerun` cannot continue
-    /// it.
-    fn note_unfinished(&self, job: &TrainJob) {
-        let Some(unfinished) = job.checkpoint_job() else { return };
-        let note =
-            Note::info(format!("the training run is unfinished; continue it with: {}", resume_command(&unfinished)));
-        match self.report.json_progress {
-            true => eprint_json(&Event::Note(note)),
-            false => eprint_line(&note_line(&note)),
+    /// it. Without a checkpoint that can be read, the run's own hints are shown.
+    fn note_unfinished(&self, job: &TrainJob, hints: &Mutex<Vec<Note>>) {
+        let notes = match job.checkpoint_job() {
+            Some(unfinished) => {
+                let reached =
+                    job.checkpoint_summary().map(|kept| format!(" up to step {} of {}", kept.step, kept.steps));
+                let (reached, command) = (reached.unwrap_or_default(), resume_command(&unfinished));
+                vec![Note::info(format!("the training run is kept{reached}; continue it with: {command}"))]
+            }
+            None => std::mem::take(&mut *hints.lock().unwrap_or_else(PoisonError::into_inner)),
+        };
+        for note in notes {
+            match self.report.json_progress {
+                true => eprint_json(&Event::Note(note)),
+                false => eprint_line(&note_line(&note)),
+            }
         }
     }
 
@@ -171,6 +181,20 @@ impl Provenance {
         not_written.for_each(|text| print(&text));
         Ok(())
     }
+}
+
+/// Returns a context that keeps notes that name `--resume` instead of showing them, and the kept notes. A training run that
+/// provenance repeats is continued by another command, which a note states in full.
+fn without_resume_hints(context: Context) -> (Context, Arc<Mutex<Vec<Note>>>) {
+    let hints = Arc::<Mutex<Vec<Note>>>::default();
+    let (kept, shown) = (Arc::clone(&hints), Arc::clone(&context.sink));
+    let sink = move |event: &Event| match event {
+        Event::Note(note) if note.message.settings().any(|(_, setting)| setting == RESUME) => {
+            kept.lock().unwrap_or_else(PoisonError::into_inner).push(note.clone());
+        }
+        _ => shown(event),
+    };
+    (Context { sink: Arc::new(sink), ..context }, hints)
 }
 
 /// Refuses to repeat a training run where an unfinished one exists, such as one that was killed, and says how to continue

@@ -438,6 +438,8 @@ fn a_training_run_that_provenance_repeats_says_how_it_is_continued() {
     assert_eq!(child.wait().unwrap().code(), Some(5), "{rest:?}");
     let command = |text: &str| text.split_once("continue it with: ").map(|(_, command)| command.to_owned());
     let noted = rest.iter().find_map(|line| command(line.as_str())).unwrap_or_else(|| panic!("{rest:?}"));
+    let hints: Vec<&String> = rest.iter().filter(|line| line.contains("--resume")).collect();
+    assert!(hints.len() == 1 && hints[0].contains(" of 120; continue it with: "), "{rest:?}");
     // So does the next attempt, as after a kill.
     let refused = fixture.fails(3, &rerun, &["n.training", "unfinished", "--out"]);
     let refused = refused.stderr.lines().find_map(command).unwrap_or_else(|| panic!("{}", refused.stderr));
