@@ -1,6 +1,6 @@
 //! Numbers as short text.
 
-use cytoscope_profile::count_text;
+use cytoscope_profile::{count_text, time_text};
 
 /// Number of digits from the first one that is not 0.
 const DIGITS: f64 = 4.0;
@@ -64,7 +64,7 @@ pub(crate) fn with_commas(text: &str, is_negative: bool) -> String {
     format!("{}{integer}{fraction}", if is_negative { "-" } else { "" })
 }
 
-/// The unit in which all times of a column are shown.
+/// The unit in which the times of a column are shown. Times that are too short for it are shown in µs, as on the command line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct TimeUnit {
     /// Symbol of the unit.
@@ -72,25 +72,38 @@ pub(crate) struct TimeUnit {
     /// Number of units in a second.
     per_second: f64,
     decimals: usize,
+    /// Seconds below which a time other than 0 is too short for the unit.
+    least_secs: f64,
 }
 
 impl TimeUnit {
     /// The unit for a column whose longest time is this long: seconds for minutes and hours, otherwise milliseconds.
     pub(crate) fn for_longest(secs: f64) -> Self {
         match secs >= 100.0 {
-            true => Self { symbol: "s", per_second: 1.0, decimals: 3 },
-            false => Self { symbol: "ms", per_second: 1e3, decimals: 2 },
+            true => Self { symbol: "s", per_second: 1.0, decimals: 3, least_secs: 1e-3 },
+            false => Self { symbol: "ms", per_second: 1e3, decimals: 2, least_secs: 1e-4 },
         }
     }
 
-    /// A time in this unit, without its symbol.
+    /// A time in this unit, without its symbol, or else in µs, with theirs.
     pub(crate) fn number(self, secs: f64) -> String {
-        measurement(secs * self.per_second, self.decimals)
+        match self.is_too_short(secs) {
+            true => time_text(secs),
+            false => measurement(secs * self.per_second, self.decimals),
+        }
     }
 
-    /// A time in this unit.
+    /// A time in this unit, or else in µs.
     pub(crate) fn text(self, secs: f64) -> String {
-        format!("{} {}", self.number(secs), self.symbol)
+        match self.is_too_short(secs) {
+            true => time_text(secs),
+            false => format!("{} {}", self.number(secs), self.symbol),
+        }
+    }
+
+    /// Whether a time other than 0 has too few digits in this unit.
+    fn is_too_short(self, secs: f64) -> bool {
+        secs > 0.0 && secs < self.least_secs
     }
 }
 
@@ -126,14 +139,16 @@ mod tests {
     }
 
     #[test]
-    fn the_times_of_a_column_have_the_same_unit_and_number_of_decimals() {
+    fn the_times_of_a_column_have_the_same_unit_and_number_of_decimals_unless_they_are_too_short_for_it() {
         let shown = |times: [f64; 3]| {
             let unit = TimeUnit::for_longest(times.into_iter().fold(0.0, f64::max));
             times.map(|secs| unit.text(secs))
         };
-        assert_eq!(shown([2.5, 0.012_36, 0.000_004]), ["2,500.00 ms", "12.36 ms", "0.00 ms"]);
-        assert_eq!(shown([1200.0, 0.25, 0.000_4]), ["1,200.000 s", "0.250 s", "0.000 s"]);
-        assert_eq!(TimeUnit::for_longest(1.0).number(1.5), "1,500.00");
+        assert_eq!(shown([2.5, 0.012_36, 0.0]), ["2,500.00 ms", "12.36 ms", "0.00 ms"]);
+        assert_eq!(shown([0.000_12, 0.000_099, 0.000_004]), ["0.12 ms", "99.00 µs", "4.00 µs"]);
+        assert_eq!(shown([1200.0, 0.25, 0.000_4]), ["1,200.000 s", "0.250 s", "400.00 µs"]);
+        let unit = TimeUnit::for_longest(1.0);
+        assert_eq!([1.5, 0.000_004].map(|secs| unit.number(secs)), ["1,500.00", "4.00 µs"]);
     }
 
     #[test]
