@@ -14,7 +14,7 @@ const OWN: &str = "a thread of its own";
 const START: &str = "the window's thread at the start";
 
 /// Files below `ui/src` that access a disk, and the threads on which they do.
-const ACCESS: [(&str, &[&str]); 27] = [
+const ACCESS: [(&str, &[&str]); 28] = [
     ("channels.rs", &[DISK]),
     ("correct/files.rs", &[DISK, OWN]),
     ("correct/session.rs", &[OWN]),
@@ -22,6 +22,7 @@ const ACCESS: [(&str, &[&str]); 27] = [
     ("disk/found.rs", &[DISK]),
     ("disk/place.rs", &[DISK]),
     ("document.rs", &[OPENER]),
+    ("document/overlay.rs", &[OPENER]),
     ("file_browser.rs", &[DISK]),
     ("file_dialog.rs", &[OPENER]),
     ("font_fallback.rs", &[OWN]),
