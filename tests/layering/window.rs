@@ -14,12 +14,13 @@ const OWN: &str = "a thread of its own";
 const START: &str = "the window's thread at the start";
 
 /// Files below `ui/src` that access a disk, and the threads on which they do.
-const ACCESS: [(&str, &[&str]); 28] = [
+const ACCESS: [(&str, &[&str]); 29] = [
     ("channels.rs", &[DISK]),
     ("correct/files.rs", &[DISK, OWN]),
     ("correct/session.rs", &[OWN]),
     ("disk.rs", &[DISK]),
     ("disk/found.rs", &[DISK]),
+    ("disk/owner.rs", &[DISK]),
     ("disk/place.rs", &[DISK]),
     ("document.rs", &[OPENER]),
     ("document/overlay.rs", &[OPENER]),

@@ -4,6 +4,7 @@
 //! comes back as a [`DiskEvent`].
 
 mod found;
+mod owner;
 mod place;
 
 pub(crate) use found::FoundResults;
@@ -208,6 +209,8 @@ pub(crate) struct CorrectionsPlace {
     pub(crate) folder: PathBuf,
     /// Whether they are continued in another folder than the one of new results.
     pub(crate) is_elsewhere: bool,
+    /// Stem of the names of their files.
+    pub(crate) stem: String,
     /// Files of the corrections of a stack with a single time point; `None` for a time series.
     pub(crate) files: Option<CorrectionFiles>,
     /// Labels to start from instead of those shown: the first that match the journal.
@@ -465,12 +468,14 @@ fn prepare_corrections(
     let own = place.folder();
     let folder = begun.unwrap_or_else(|| own.clone());
     create_folder(&folder)?;
+    place.claim_corrections(&folder)?;
     let bases = earlier.map(|files| {
         let kept = [&files.labels, &files.base].into_iter().filter(|path| path.is_file());
         kept.map(|path| Base::File(path.clone())).chain([Base::Empty]).collect()
     });
-    let files = (place.times < 2).then(|| place.correction_files(&folder, time));
-    Ok(CorrectionsPlace { is_elsewhere: folder != own, folder, files, bases })
+    let stem = place.correction_stem(&folder).text;
+    let files = (place.times < 2).then(|| place.correction_files_named(&folder, &stem, time));
+    Ok(CorrectionsPlace { is_elsewhere: folder != own, folder, stem, files, bases })
 }
 
 fn prepare_training(job: &TrainJob, name: Option<&str>) -> Result<Box<TrainJob>, String> {

@@ -56,8 +56,8 @@ pub(crate) fn overwrite_dialog(
         let ExistingOutput { path, problem } = &question.refused.existing;
         ui.add(egui::Label::new(format!("{} {problem}.", path.display())).wrap());
         ui.add_space(theme::GAP);
-        let why = "The file was not written by Cytoscope or was edited since. Replacing overwrites all existing \
-                   result files of this job and cannot be undone.";
+        let why = "Cytoscope did not write the file, or wrote it for another stack, or it was edited since. Replacing \
+                   overwrites all existing result files of this job and cannot be undone.";
         ui.add(egui::Label::new(why).wrap());
         ui.add_space(theme::GROUP_GAP);
         let for_rest = similar > 0 && rest_choice(ui, number, similar);

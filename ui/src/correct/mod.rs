@@ -24,7 +24,6 @@ use cytoscope_corrections::Edit;
 use files::{CorrectionFiles, SetAside};
 use session::{Base, CorrectionState, Corrector, SessionEnd, SessionRequest, SessionStart};
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 use std::sync::Arc;
 use tools::Tools;
 
@@ -248,7 +247,8 @@ impl Corrections {
                 format!("They are in {}, which was the results folder when they were begun.", place.folder.display());
             effects.info("Corrections in another folder are continued", details);
         }
-        let files = place.files.unwrap_or_else(|| correction_files(document, &place.folder));
+        let time = (document.extents.times > 1).then_some(document.time);
+        let files = place.files.unwrap_or_else(|| CorrectionFiles::of(&place.folder, &place.stem, time));
         let labels = documents.labels_to_correct(id);
         let base = labels.map_or(Base::Empty, |path| Base::File(path.to_owned()));
         let start = SessionStart {
@@ -256,7 +256,7 @@ impl Corrections {
             shape_zyx: document.extents.zyx,
             // Unknown sizes stay unknown in the saved labels and in training pairs.
             voxel_um: document.image.meta().voxel_size_um,
-            time: (document.extents.times > 1).then_some(document.time),
+            time,
             files: files.clone(),
         };
         self.tools.fit(document.voxel_um, document.extents.zyx);
@@ -417,10 +417,4 @@ fn note_unsaved(closed: &mut BTreeMap<(u64, usize), ClosedUnsaved>, correction: 
     } else {
         closed.remove(&of);
     }
-}
-
-/// The correction files of a document in its results folder.
-fn correction_files(document: &Document, folder: &Path) -> CorrectionFiles {
-    let time = (document.extents.times > 1).then_some(document.time);
-    CorrectionFiles::of(folder, &document.stem(), time)
 }

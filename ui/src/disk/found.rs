@@ -1,5 +1,6 @@
 //! Results of earlier jobs on a stack, found when it is opened.
 
+use super::owner::CorrectionStem;
 use super::place::{ResultsPlace, modified};
 use crate::correct::files::CorrectionFiles;
 use crate::documents::Predicted;
@@ -105,11 +106,10 @@ impl FolderResults {
             provenance::read(&record).inspect_err(unread).ok()
         };
         let record = Some(record).filter(|record| record.is_file()).and_then(read);
-        // The input's own path may be relative, as it was given on the command line; that of the job is absolute.
-        let is_of = |r: &Provenance| r.job.inputs.iter().chain([&r.input.path]).any(|path| *path == place.stack);
-        let prediction = record.filter(is_of);
+        let prediction = record.filter(|record| place.is_input_of(record));
         let predicted = prediction.as_ref().map(predicted).unwrap_or_default();
-        let search = Search { place, prediction, is_own: place.is_own(folder) };
+        let corrections = place.correction_stem(folder);
+        let search = Search { place, prediction, is_own: place.is_own(folder), corrections };
         let (mut outputs, other) = search.outputs(folder);
         let (mut by_time, mut choices) = search.by_time(folder);
         if place.times < 2 {
@@ -200,13 +200,14 @@ fn is_corrected(labels: &Path) -> bool {
 
 /// The time points of a stack that have a journal of corrections in a folder.
 fn journal_times(place: &ResultsPlace, folder: &Path) -> BTreeSet<usize> {
+    let stem = place.correction_stem(folder).text;
     if place.times < 2 {
-        let journal = place.correction_files(folder, 0).journal;
+        let journal = place.correction_files_named(folder, &stem, 0).journal;
         return journal.exists().then_some(0).into_iter().collect();
     }
     let journal_time = |name: &str| {
         let time: usize = name.strip_suffix(".corrections")?.rsplit_once("_t")?.1.parse().ok()?;
-        let journal = place.correction_files(folder, time).journal;
+        let journal = place.correction_files_named(folder, &stem, time).journal;
         let is_journal = journal.file_name().is_some_and(|expected| expected == name);
         (time < place.times && is_journal).then_some(time)
     };
@@ -234,12 +235,19 @@ struct Search<'a> {
     prediction: Option<Provenance>,
     /// Whether files in the folder with the stem of the stack are known to be its own.
     is_own: bool,
+    /// Stem of its correction files.
+    corrections: CorrectionStem,
 }
 
 impl Search<'_> {
     /// Whether the results of a prediction of the stack are in the folder.
     fn has_results(&self) -> bool {
         self.prediction.is_some()
+    }
+
+    /// Whether correction files in the folder are those of the stack.
+    fn has_own_corrections(&self) -> bool {
+        self.corrections.is_claimed || self.has_results() || self.is_own
     }
 
     /// The time point to which the latest prediction of a time series was limited; `None` if it has all.
@@ -273,8 +281,8 @@ impl Search<'_> {
             newest(&|kind| kind == ArtifactKind::Table),
         ];
         let files: Vec<Artifact> = files.into_iter().flatten().filter(|_| self.has_results()).cloned().collect();
-        let corrected = CorrectionFiles::existing(folder, stem).labels;
-        if !corrected.is_file() || !(self.has_results() || self.is_own) {
+        let corrected = CorrectionFiles::existing(folder, &self.corrections.text).labels;
+        if !corrected.is_file() || !self.has_own_corrections() {
             return (files, None);
         }
         let (predicted, is_newer) = (label_set(&files), self.are_objects_newer(folder, stem, &corrected));
@@ -297,7 +305,9 @@ impl Search<'_> {
         }
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        let times: BTreeSet<usize> = names.filter_map(|name| parse_time_point(&name, &self.place.stem)).collect();
+        let stems = [&self.place.stem, &self.corrections.text];
+        let times = names.filter_map(|name| stems.iter().find_map(|stem| parse_time_point(&name, stem)));
+        let times: BTreeSet<usize> = times.collect();
         for time in times.into_iter().filter(|time| *time < self.place.times) {
             let Some((labels, other)) = self.time_point_labels(folder, time) else { continue };
             shown.insert(time, measured(labels));
@@ -355,8 +365,8 @@ impl Search<'_> {
             // These labels belong to another stack, whose name ends in the time point.
             return None;
         }
-        let corrected = Some(self.place.correction_files(folder, time).labels);
-        let corrected = corrected.filter(|labels| labels.is_file() && (self.has_results() || self.is_own));
+        let corrected = self.place.correction_files_named(folder, &self.corrections.text, time).labels;
+        let corrected = Some(corrected).filter(|labels| labels.is_file() && self.has_own_corrections());
         match (corrected, self.time_point_objects(folder, &stem)) {
             (Some(corrected), Some(objects)) => match self.are_objects_newer(folder, &stem, &corrected) {
                 true => Some((objects, Some(corrected))),

@@ -65,9 +65,14 @@ impl ResultsPlace {
 
     /// The files of the corrections of a time point in a folder.
     pub(super) fn correction_files(&self, folder: &Path, time: usize) -> CorrectionFiles {
+        self.correction_files_named(folder, &self.correction_stem(folder).text, time)
+    }
+
+    /// Like [`Self::correction_files`], with a known [`Self::correction_stem`].
+    pub(super) fn correction_files_named(&self, folder: &Path, stem: &str, time: usize) -> CorrectionFiles {
         match self.times < 2 {
-            true => CorrectionFiles::existing(folder, &self.stem),
-            false => CorrectionFiles::of(folder, &self.stem, Some(time)),
+            true => CorrectionFiles::existing(folder, stem),
+            false => CorrectionFiles::of(folder, stem, Some(time)),
         }
     }
 
