@@ -62,7 +62,7 @@ fn chosen_file(ui: &mut Ui, of: &InputOfDocument, file: &InputFile, actions: &mu
         info
     });
     edit.on_hover_text(
-        "Channels of the file, by name or number, separated by commas; if empty, those named like the input, or all",
+        "Channels of the file, by name or number (from 0), separated by commas; if empty, those named like the input, or all",
     );
     if named_button(ui, true, icon::X, &format!("Read {} from the stack", of.input)).clicked() {
         actions.send(JobsAction::SetInputFile(of.clone(), None));

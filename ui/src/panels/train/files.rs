@@ -34,9 +34,9 @@ pub(super) fn file_settings(ui: &mut Ui, state: State<'_>, actions: &mut Actions
             let hint = "Channel of the images, from 0, if they have several";
             index(ui, &mut files.image_channel, 0, "Image channel", hint);
             index(ui, &mut files.target_channel, 0, "Target channel", "Channel of labels or stain, from 0");
-            let hint = "Channels that are the inputs of the network, by name or number, separated by commas";
+            let hint = "Channels that are the inputs of the network, by name or number (from 0), separated by commas";
             channel_list(ui, &mut files.channels, "Input channels", hint);
-            let hint = "Stains to predict, by name or number, separated by commas";
+            let hint = "Stains to predict, by name or number (from 0), separated by commas";
             channel_list(ui, &mut files.targets, "Stains", hint);
             if has_labels || files.labels_channel.is_some() {
                 labels_channel(ui, &mut files.labels_channel, &label_channels);
@@ -138,7 +138,7 @@ fn channel_list(ui: &mut Ui, value: &mut Vec<ChannelRef>, name: &str, hint: &str
 /// Draws the choice of the label image: of the channels that the check found in the label files, or by name or number.
 fn labels_channel(ui: &mut Ui, value: &mut Option<ChannelRef>, found: &[&str]) {
     let hint = "Which labels to train on if label files have several channels or images have several label files, by name \
-                or number";
+                or number (from 0)";
     let name = "Label image";
     let first = found.first().map_or(ChannelRef::Index(0), |name| ChannelRef::Name((*name).to_owned()));
     switch(ui, value, first, name, hint);
