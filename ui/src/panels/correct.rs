@@ -154,8 +154,7 @@ fn current_label(ui: &mut Ui, state: State<'_>, id: u64, correction: &Correction
         ui.painter().rect_filled(rect, 5.0, Color32::from_rgb(r, g, b));
         // Labels of other time points are numbered independently.
         let is_shown = state.document().is_some_and(|d| d.time == correction.time);
-        let number = egui::DragValue::new(&mut typed).range(1..=u32::MAX).speed(0.1);
-        let response = ui.add_enabled(is_shown, number);
+        let response = ui.add_enabled(is_shown, label_field(&mut typed));
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::DragValue, is_shown, "Current label"));
         response.on_disabled_hover_text("Go back to the time point that is being corrected first.");
         action_button(ui, state, EditAction::NewLabel, "New", actions);
@@ -167,6 +166,11 @@ fn current_label(ui: &mut Ui, state: State<'_>, id: u64, correction: &Correction
         actions.send(CorrectionsAction::Label(typed));
         actions.send(DocumentsAction::Change { document: id, change: DocumentChange::Select(Some(typed)) });
     }
+}
+
+/// A field for a label. 0, which stands for a label that is not known yet, stays until a label is set.
+fn label_field(label: &mut u32) -> egui::DragValue<'_> {
+    egui::DragValue::new(label).range(1..=u32::MAX).clamp_existing_to_range(false).speed(0.1)
 }
 
 fn brush_controls(ui: &mut Ui, tools: &Tools, unit: &str, actions: &mut Actions) {
@@ -319,6 +323,16 @@ fn saving_controls(ui: &mut Ui, state: State<'_>, correction: &Correction, actio
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_label_that_is_not_known_yet_is_not_set_by_its_field() {
+        let ctx = egui::Context::default();
+        let mut labels = [0, 7];
+        let _ = ctx.run_ui(egui::RawInput::default(), |ui| {
+            labels.iter_mut().for_each(|label| _ = ui.add(label_field(label)));
+        });
+        assert_eq!(labels, [0, 7]);
+    }
 
     #[test]
     fn the_history_is_one_line() {
