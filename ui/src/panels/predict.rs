@@ -549,6 +549,18 @@ mod tests {
     }
 
     #[test]
+    fn a_threshold_of_a_map_that_holds_no_probabilities_is_not_changed_by_its_slider() {
+        let options = SegmentOptions { threshold: Threshold::Fixed(100.0), ..SegmentOptions::default() };
+        let usual = SegmentOptions::default();
+        let mut window = Harness::builder().with_size([400.0, 600.0]).build_ui_state(
+            move |ui, options: &mut SegmentOptions| controls(ui, options, &usual, DiameterUnit::Um),
+            options,
+        );
+        window.run_steps(3);
+        assert_eq!(window.state().threshold, Threshold::Fixed(100.0));
+    }
+
+    #[test]
     fn sliders_below_each_other_are_equally_wide_in_a_narrow_panel() {
         let names = ["Split less", "Smooth shapes (µm)", "Min. volume (µm³)"];
         let window = Harness::builder().with_size([280.0, 200.0]).build_ui(move |ui| {
