@@ -391,6 +391,22 @@ fn drag_limit(ui: &Ui, response: &egui::Response, value: f32, min_gap: f32, disp
     }
 }
 
+/// Moves the other limit along if the lower or the upper one was set beyond it: the image would be black.
+fn keep_apart(display: &mut Intensity, is_lower: bool, min_gap: f32) {
+    // The gap may be less than what a float can add to a large number.
+    let above = |value: f32| (value + min_gap).max(value.next_up());
+    match is_lower {
+        true => display.high = display.high.max(above(display.low)),
+        false => display.low = display.low.min(-above(-display.high)),
+    }
+}
+
+/// A field for a contrast limit. It changes the limit once the number is complete, whose first digits may be those of one beyond
+/// the other limit.
+fn limit_field(limit: &mut f32, speed: f64, digits: usize) -> egui::DragValue<'_> {
+    egui::DragValue::new(limit).speed(speed).max_decimals(digits).update_while_editing(false)
+}
+
 /// Draws the numbers of both contrast limits, and the button that sets them from the slice; `span` is the range of the plot.
 fn limit_fields(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &str, span: f32) {
     ui.horizontal(|ui| {
@@ -400,12 +416,19 @@ fn limit_fields(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, nam
             span if span > 0.2 => 3,
             _ => 6,
         };
-        let low = ui.add(egui::DragValue::new(&mut display.low).speed(speed).max_decimals(digits));
+        let min_gap = span * 1e-4;
+        let low = ui.add(limit_field(&mut display.low, speed, digits));
+        if low.changed() {
+            keep_apart(display, true, min_gap);
+        }
         low.widget_info(|| {
             egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, format!("Lower limit of {name}"))
         });
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-            let high = ui.add(egui::DragValue::new(&mut display.high).speed(speed).max_decimals(digits));
+            let high = ui.add(limit_field(&mut display.high, speed, digits));
+            if high.changed() {
+                keep_apart(display, false, min_gap);
+            }
             high.widget_info(|| {
                 egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, format!("Upper limit of {name}"))
             });
@@ -496,4 +519,23 @@ fn overlay_controls(ui: &mut Ui, overlay: &Overlay, shown: &mut OverlayControls)
         }
     });
     gone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_contrast_limit_that_passes_the_other_one_moves_it_along() {
+        let mut display = Overlay::map_display();
+        for (low, high) in [(0.0, 1.0), (5.0, 1.0), (60_000.0, 60_000.0)] {
+            (display.low, display.high) = (low, high);
+            keep_apart(&mut display, true, 1e-4);
+            assert!(display.low.to_bits() == low.to_bits() && display.high > low, "{low} {high}");
+            (display.low, display.high) = (low, high);
+            keep_apart(&mut display, false, 1e-4);
+            assert!(display.high.to_bits() == high.to_bits() && display.low < high, "{low} {high}");
+        }
+        assert!(display.low < 60_000.0);
+    }
 }
