@@ -422,14 +422,11 @@ fn start_evaluation(state: State<'_>, actions: &mut Actions) {
 fn evaluation_start(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let batch = state.batch;
     let is_running = batch.is_evaluating(state.jobs);
-    let reason = reason_against_evaluating(state);
+    let running = is_running.then_some("Wait until the evaluation has finished, or cancel it.");
+    let reason = reason_against_evaluating(state).or(running);
     ui.horizontal(|ui| {
-        let enabled = !is_running && reason.is_none();
-        let mut button = named_primary_button(ui, enabled, icon::SCALES, "Evaluate");
-        if let Some(reason) = reason {
-            button = button.on_disabled_hover_text(reason);
-        }
-        if button.clicked() {
+        let button = named_primary_button(ui, reason.is_none(), icon::SCALES, "Evaluate");
+        if button.on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
             start_evaluation(state, actions);
         }
         if is_running {

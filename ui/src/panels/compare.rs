@@ -95,7 +95,8 @@ fn scores(ui: &mut Ui, agreement: &Agreement) {
         object_entry(ui, theme::MISSED, &format!("{} true not matched", count_text(m.r#fn)));
         object_entry(ui, theme::FALSE_OBJECT, &format!("{} predicted not matched", count_text(m.fp)));
         if agreement.ignored_true > 0 {
-            let text = format!("{} + {} ignored", agreement.ignored_true, agreement.ignored_predictions);
+            let counts = [agreement.ignored_true, agreement.ignored_predictions].map(|count| count_text(count as u64));
+            let text = format!("{} ignored", counts.join(" + "));
             object_entry(ui, theme::IGNORED, &text)
                 .on_hover_text("True objects below the limit, and predicted objects that mostly overlap them");
         }

@@ -56,22 +56,19 @@ pub(super) fn predict_panel(
     match state.jobs.prediction(id) {
         Some(job) => job_progress(ui, job, actions),
         None => {
-            let enabled = state.is_enabled(Command::Predict);
-            let mut button = main_button(ui, enabled, icon::SPARKLE, "Predict");
-            if let Some(reason) = state.reason_against_predicting() {
-                button = button.on_disabled_hover_text(reason);
-            }
-            if button.clicked() {
+            let reason = state.reason_against_command(Command::Predict);
+            let button = main_button(ui, reason.is_none(), icon::SPARKLE, "Predict");
+            if button.on_disabled_hover_text(reason.unwrap_or_default()).clicked() {
                 actions.command(Command::Predict);
             }
             // Label images are not predicted.
             let series = SeriesChoice::All.chosen_indices(document.image.meta()).map_or(1, |found| found.len());
-            if series > 1 && queue_button(ui, &format!("Predict all {series} series"), enabled) {
+            if series > 1 && queue_button(ui, &format!("Predict all {series} series"), reason) {
                 actions.send(JobsAction::PredictAllSeries(id));
             }
             let stacks = state.documents.all().len();
-            let all = state.is_enabled(Command::PredictAll);
-            if stacks > 1 && queue_button(ui, &format!("Predict all {stacks} stacks"), all) {
+            let reason = state.reason_against_command(Command::PredictAll);
+            if stacks > 1 && queue_button(ui, &format!("Predict all {stacks} stacks"), reason) {
                 actions.command(Command::PredictAll);
             }
             disabled_reason(ui, state);
@@ -83,11 +80,12 @@ pub(super) fn predict_panel(
     computation(ui, state, document, actions);
 }
 
-/// Draws a button that starts several predictions; returns whether it was clicked.
-fn queue_button(ui: &mut Ui, text: &str, enabled: bool) -> bool {
+/// Draws a button that starts several predictions, unless there is a `reason` against it; returns whether it was clicked.
+fn queue_button(ui: &mut Ui, text: &str, reason: Option<&str>) -> bool {
+    let enabled = reason.is_none();
     let response = ui.add_enabled(enabled, egui::Button::new(format!("{}  {text}", icon::QUEUE)));
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Button, enabled, text));
-    response.clicked()
+    response.on_disabled_hover_text(reason.unwrap_or_default()).clicked()
 }
 
 fn disabled_reason(ui: &mut Ui, state: State<'_>) {
