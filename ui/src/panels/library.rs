@@ -289,7 +289,7 @@ pub(crate) fn labeled_slider(
     let usual = ui.spacing().slider_width;
     ui.spacing_mut().slider_width = slider_width(ui, name);
     let slider = egui::Slider::new(value, range).logarithmic(logarithmic).custom_formatter(shown).text(name);
-    // A value outside of the range, such as one that was set on the command line, stays until the slider is moved.
+    // A value outside of the range, such as one that was set on the command line, is shown, and stays until the slider is moved.
     let response = ui.add(slider.clamping(egui::SliderClamping::Edits));
     ui.spacing_mut().slider_width = usual;
     response

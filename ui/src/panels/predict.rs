@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_of_a_map_that_holds_no_probabilities_is_not_changed_by_its_slider() {
+    fn a_threshold_of_a_map_that_holds_no_probabilities_is_shown_and_not_changed() {
         let options = SegmentOptions { threshold: Threshold::Fixed(100.0), ..SegmentOptions::default() };
         let usual = SegmentOptions::default();
         let mut window = Harness::builder().with_size([400.0, 600.0]).build_ui_state(
@@ -555,6 +555,8 @@ mod tests {
             options,
         );
         window.run_steps(3);
+        let mut numbers = window.query_all_by_label("Threshold").filter_map(|n| n.accesskit_node().numeric_value());
+        assert!(numbers.any(|number| number == 100.0), "it is shown as 1");
         assert_eq!(window.state().threshold, Threshold::Fixed(100.0));
     }
 
