@@ -556,7 +556,7 @@ mod tests {
         );
         window.run_steps(3);
         let mut numbers = window.query_all_by_label("Threshold").filter_map(|n| n.accesskit_node().numeric_value());
-        assert!(numbers.any(|number| number == 100.0), "it is shown as 1");
+        assert!(numbers.any(|number| (number - 100.0).abs() < 1e-3), "it is shown as 1");
         assert_eq!(window.state().threshold, Threshold::Fixed(100.0));
     }
 
