@@ -23,6 +23,7 @@ pub mod profiler;
 mod queue;
 mod scrolled;
 mod series;
+mod status;
 pub mod train;
 
 use crate::action::Actions;
@@ -436,7 +437,7 @@ pub(crate) fn show(ui: &mut Ui, state: State<'_>, panels: &mut Panels, actions: 
     let training = task == PanelTask::Train;
     let shows_views = has_documents && !task.is_page();
     // The views keep the values of the last frame in which they were shown.
-    bars::status_bar(ui, state, panels.views.hover().filter(|_| shows_views), actions);
+    status::status_bar(ui, state, panels.views.hover().filter(|_| shows_views), actions);
     if settings.show_profiler {
         profiler::profiler_panel(ui, state, &mut panels.profiler, actions);
     }
