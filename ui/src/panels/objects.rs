@@ -15,6 +15,7 @@ use crate::results::Results;
 use crate::state::State;
 use crate::theme;
 use cytoscope_objects::{ObjectColumn, TableAxis};
+use cytoscope_profile::median;
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
 use egui_phosphor::regular as icon;
@@ -326,7 +327,19 @@ fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool
     });
 }
 
-/// Choice of the measurement of an axis, by default `usual`. Returns its column; `None` if the table lacks it.
+/// The name of the measurement of an axis: the chosen one, or else `usual`, or else the first one that the table has.
+fn plotted(results: &Results, chosen: Option<&String>, usual: ObjectColumn) -> String {
+    let has = |name: &str| results.column(name).is_some();
+    let is_measured =
+        |name: &str| !matches!(ObjectColumn::from_name(name), Some(ObjectColumn::Label | ObjectColumn::Time));
+    if let Some(chosen) = chosen.filter(|chosen| has(chosen)) {
+        return chosen.clone();
+    }
+    let first = results.columns.iter().find(|name| is_measured(name)).filter(|_| !has(usual.name()));
+    first.cloned().unwrap_or_else(|| usual.name().to_owned())
+}
+
+/// Choice of the measurement of an axis, by default `usual`. Returns its column; `None` if the table has no measurement.
 fn measurement_choice(
     ui: &mut Ui,
     results: &Results,
@@ -334,7 +347,7 @@ fn measurement_choice(
     chosen: &mut Option<String>,
     usual: ObjectColumn,
 ) -> Option<usize> {
-    let current = chosen.clone().filter(|c| results.column(c).is_some()).unwrap_or_else(|| usual.name().to_owned());
+    let current = plotted(results, chosen.as_ref(), usual);
     labeled_choice(ui, name, name, &title(&current), |ui| {
         for column in &results.columns {
             if ui.selectable_label(*column == current, title(column)).clicked() {
@@ -389,11 +402,16 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, panel: &mu
         .x_grid_spacer(x_marks)
         .y_grid_spacer(count_marks)
         .show(ui, |plot| plot.bar_chart(BarChart::new("objects", bars)));
+    weak(ui, summary(values));
+}
+
+/// Mean, median and range of values in one line.
+fn summary(mut values: Vec<f64>) -> String {
+    values.sort_by(f64::total_cmp);
     let mean = values.iter().sum::<f64>() / values.len() as f64;
-    let mut sorted = values;
-    sorted.sort_by(f64::total_cmp);
-    let median = sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN);
-    weak(ui, format!("Mean {}, median {}, {} to {}", number(mean), number(median), number(low), number(high)));
+    let of = |value: Option<f64>| number(value.unwrap_or(f64::NAN));
+    let [low, high] = [values.first(), values.last()].map(|value| of(value.copied()));
+    format!("Mean {}, median {}, {low} to {high}", number(mean), of(median(&values)))
 }
 
 fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, panel: &mut ObjectsPanel, actions: &mut Actions) {
@@ -523,6 +541,23 @@ mod tests {
         ];
         assert_eq!(hints, expected);
         assert!(column_hint("axis_2_um").starts_with("Axis 2 µm: length of an axis of the ellipsoid"));
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_of_objects_is_between_both_middle_ones() {
+        assert_eq!(summary(vec![40.0, 10.0, 20.0, 30.0]), "Mean 25, median 25, 10 to 40");
+        assert_eq!(summary(vec![7.5]), "Mean 7.500, median 7.500, 7.500 to 7.500");
+    }
+
+    #[test]
+    fn a_table_without_the_usual_measurement_shows_its_first_one() {
+        let parse = |text: &str| Results::parse(Path::new("x.csv"), text).unwrap();
+        let named =
+            |results: &Results, chosen: &str| plotted(results, Some(&chosen.to_owned()), ObjectColumn::VolumeUm3);
+        let other = parse("time,label,area,roundness\n0,1,5,1\n");
+        assert_eq!([named(&other, "gone"), named(&other, "roundness")], ["area", "roundness"]);
+        let usual = parse("label,voxels,volume_um3\n1,5,2.5\n");
+        assert_eq!([named(&usual, "gone"), named(&parse("label\n1\n"), "gone")], ["volume_um3"; 2]);
     }
 
     #[test]
