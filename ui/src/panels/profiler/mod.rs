@@ -89,6 +89,8 @@ pub(crate) struct ProfilerPanel {
     search: String,
     /// Visible range of the timeline in µs; `None` shows all.
     window: Option<[f64; 2]>,
+    /// The run whose range it is.
+    window_of: Option<RunId>,
     /// Number of the newest run from a file that was shown.
     seen_file: u64,
     /// Tables computed from the runs on display.
@@ -104,6 +106,7 @@ impl Default for ProfilerPanel {
             view: ProfileView::default(),
             search: String::new(),
             window: None,
+            window_of: None,
             seen_file: 0,
             derived: None,
             rect: Rect::NOTHING,
@@ -181,6 +184,13 @@ impl ProfilerPanel {
         self.window = None;
         if self.view == ProfileView::Comparison {
             self.view = ProfileView::default();
+        }
+    }
+
+    /// Shows the whole timeline if the visible range is that of another run: the newest job may have changed.
+    fn keep_window_of(&mut self, run: RunId) {
+        if self.window_of.replace(run) != Some(run) {
+            self.window = None;
         }
     }
 
@@ -357,6 +367,7 @@ fn run_row(ui: &mut Ui, profiler: &mut ProfilerPanel, run: ShownRun<'_>, shown: 
 fn profile(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, run: ShownRun<'_>, actions: &mut Actions) {
     let other = profiler.other.filter(|id| *id != run.id()).and_then(|id| state.jobs.shown_run(id));
     let peak = state.jobs.peak_for_run(run);
+    profiler.keep_window_of(run.id());
     profiler.derive(run, other, peak.as_ref());
     let views = views(run, profiler.derived.as_ref());
     if !views.iter().any(|(view, _)| *view == profiler.view) {
@@ -487,7 +498,7 @@ fn header(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, run: Show
 
 /// Choice of the run to compare with.
 fn compare_choice(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, run: ShownRun<'_>) {
-    let before = profiler.other.filter(|id| state.jobs.shown_run(*id).is_some());
+    let before = profiler.other.filter(|id| *id != run.id() && state.jobs.shown_run(*id).is_some());
     let shown = before.and_then(|id| state.jobs.shown_run(id)).map_or("Compare with…", ShownRun::title);
     let mut other = before;
     let response = egui::ComboBox::from_id_salt("compare with")
@@ -551,5 +562,20 @@ fn stage_bar(ui: &mut Ui, run: ShownRun<'_>, whole_secs: Option<f64>) {
     }
     if let Some(text) = under {
         response.on_hover_text(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_visible_range_of_a_timeline_is_not_that_of_another_run() {
+        let mut panel = ProfilerPanel::default();
+        let mut shown = |run: u64| {
+            panel.keep_window_of(RunId::File(run));
+            panel.window.replace([1.0, 2.0])
+        };
+        assert_eq!([shown(1), shown(1), shown(2), shown(1)], [None, Some([1.0, 2.0]), None, None]);
     }
 }
