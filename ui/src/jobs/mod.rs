@@ -3,6 +3,7 @@
 
 mod actions;
 mod inputs;
+mod namesakes;
 mod object_options;
 mod outcomes;
 mod repeat;

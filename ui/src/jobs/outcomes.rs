@@ -168,6 +168,8 @@ impl Jobs {
             if let Some(folder) = report.outputs.first().and_then(|output| containing_maps(&output.path).parent()) {
                 self.remember_folder((report.input.clone(), report.series), folder);
             }
+            let stack = (report.input.clone(), report.series);
+            self.remove_replaced_layers(&stack, &report.outputs, documents, effects);
             let mut title = format!("{what} in {:.1} s", report.seconds);
             if has_one && self.batch_done.is_empty() && !self.awaits_predictions() {
                 effects.success(title, self.prediction_details(&report));
