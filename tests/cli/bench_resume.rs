@@ -116,7 +116,7 @@ fn pairs_are_stored_if_the_cost_of_recording_is_interrupted() {
     let mut child = fixture.command(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut messages = BufReader::new(child.stderr.take().unwrap());
     let mut stderr = String::new();
-    while !stderr.contains("pairs of each") {
+    while !stderr.contains(" of each in ") {
         assert!(messages.read_line(&mut stderr).unwrap() > 0, "it ended before it measured anything: {stderr}");
     }
     let interrupt = ["-INT", &child.id().to_string()];

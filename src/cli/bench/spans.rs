@@ -13,6 +13,7 @@ use cytoscope_formats::{Image, OpenOptions};
 use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, Model, PredictOptions, VolumeOutputs, predict_volume};
 use cytoscope_profile::Recorder;
+use cytoscope_storage::counted;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -158,7 +159,7 @@ fn metrics(mode: &Mode, pairs: &[PairedTimes], spans: u64) -> (serde_json::Value
     {
         let limit = mode.limit.map_or_else(|| "noise".to_owned(), |limit| verdict(&wall, limit));
         line = Some(format!(
-            "{:22} {:>10}  {:.4} ({:.4} to {:.4}), CPU time {:.4} ({:.4} to {:.4}), {} pairs, {spans} spans: {limit}",
+            "{:22} {:>10}  {:.4} ({:.4} to {:.4}), CPU time {:.4} ({:.4} to {:.4}), {}, {}: {limit}",
             mode.name,
             amount(Metric::RunSecs.name(), secs.median),
             wall.median,
@@ -167,12 +168,18 @@ fn metrics(mode: &Mode, pairs: &[PairedTimes], spans: u64) -> (serde_json::Value
             cpu.median,
             cpu.min,
             cpu.max,
-            pairs.len()
+            counted(pairs.len(), "pair"),
+            counted(spans, "span")
         ));
         all.insert("cost_interval".to_owned(), wall);
         all.insert("cpu_cost_interval".to_owned(), cpu);
     }
     (nested(&all), line)
+}
+
+/// Returns the line that reports how many pairs of each mode were measured.
+fn progress_line(rounds: usize, elapsed: Duration) -> String {
+    format!("[{} of each in {:.0} s]", counted(rounds, "pair"), elapsed.as_secs_f64())
 }
 
 impl Workload<'_> {
@@ -195,7 +202,7 @@ impl Workload<'_> {
             rounds += 1;
             if reported.elapsed() >= REPORT_EVERY {
                 reported = Instant::now();
-                eprint_line(&format!("[{rounds} pairs of each in {:.0} s]", start.elapsed().as_secs_f64()));
+                eprint_line(&progress_line(rounds, start.elapsed()));
             }
             if stored.elapsed() >= STORE_EVERY {
                 store(pairs)?;
@@ -230,5 +237,23 @@ impl Workload<'_> {
         let taken = RunTimes { wall_secs: wall.elapsed().as_secs_f64(), cpu_secs: cpu_time.elapsed().as_secs_f64() };
         drop(sampler);
         Ok((taken, recorder.totals().iter().map(|total| total.count).sum()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_progress_counts_pairs() {
+        let line = |rounds| progress_line(rounds, Duration::from_secs(5));
+        assert_eq!([line(1), line(2)], ["[1 pair of each in 5 s]", "[2 pairs of each in 5 s]"]);
+    }
+
+    #[test]
+    fn the_result_of_a_mode_counts_pairs_and_spans() {
+        let times = RunTimes { wall_secs: 1.0, cpu_secs: 1.0 };
+        let line = metrics(&MODES[0], &[PairedTimes { own: times, off: times }], 1).1;
+        assert!(line.unwrap().ends_with(", 1 pair, 1 span: noise"));
     }
 }
