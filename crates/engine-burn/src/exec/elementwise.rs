@@ -94,6 +94,14 @@ pub(super) fn sum<B: DeviceBackend>(a: Image<B>, b: Image<B>, activation: Curve)
     B::train(&Training::Add(activation), vec![a, b])?.pop()
 }
 
+/// Returns the larger (or smaller) of each two elements. If one of them is NaN, so is the result: of a number and NaN, Burn's
+/// `max_pair` and `min_pair` return the first.
+pub(super) fn extreme<B: Backend, const D: usize>(a: Tensor<B, D>, b: Tensor<B, D>, max: bool) -> Tensor<B, D> {
+    let is_nan = b.clone().is_nan();
+    let chosen = if max { a.max_pair(b.clone()) } else { a.min_pair(b.clone()) };
+    chosen.mask_where(is_nan, b)
+}
+
 /// Combines two tensors whose axes have equal lengths or length 1; comparisons give 0 and 1. `None` for functions that Burn does
 /// not have.
 pub(super) fn binary<B: DeviceBackend>(a: Image<B>, b: Image<B>, op: BinaryOp) -> Option<Image<B>> {
@@ -107,8 +115,8 @@ pub(super) fn binary<B: DeviceBackend>(a: Image<B>, b: Image<B>, op: BinaryOp) -
         BinaryOp::Sub => a - b,
         BinaryOp::Mul => a * b,
         BinaryOp::Div => a / b,
-        BinaryOp::Min => a.min_pair(b),
-        BinaryOp::Max => a.max_pair(b),
+        BinaryOp::Min => extreme(a, b, false),
+        BinaryOp::Max => extreme(a, b, true),
         BinaryOp::Pow => a.powf(b),
         BinaryOp::Equal => a.equal(b).float(),
         BinaryOp::Greater => a.greater(b).float(),
@@ -241,7 +249,7 @@ pub(super) fn folded<B: Backend>(x: Tensor<B, 3>, fold: Fold) -> Tensor<B, 3> {
     let (a, b) = (folded(a, fold), folded(b, fold));
     match fold {
         Fold::Sum => a + b,
-        Fold::Max => a.max_pair(b),
-        Fold::Min => a.min_pair(b),
+        Fold::Max => extreme(a, b, true),
+        Fold::Min => extreme(a, b, false),
     }
 }

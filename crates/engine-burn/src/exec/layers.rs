@@ -1,6 +1,6 @@
 //! Runs convolutions, normalizations and pooling.
 
-use super::elementwise::{Fold, folded};
+use super::elementwise::{Fold, extreme, folded};
 use super::{Image, Uploaded, moves};
 use crate::form::Form;
 use crate::kernels::{Curve, DeviceBackend, Training};
@@ -108,7 +108,7 @@ pub(super) fn pool<B: Backend>(
             x.clone().slice_dim(of.axis, Slice::new(start as isize, Some(end as isize), of.stride as isize))
         };
         let taps = (0..of.kernel).map(tap);
-        let y = taps.reduce(|a, b| if max { a.max_pair(b) } else { a + b })?;
+        let y = taps.reduce(|a, b| if max { extreme(a, b, true) } else { a + b })?;
         x = match of.weights {
             Some(weights) => y * constants.get(weights)?.clone(),
             None => y,

@@ -292,6 +292,43 @@ fn positions_of_extremes_among_nan_are_nan() {
     assert_eq!(found, [false, true, true]);
 }
 
+/// As in ONNX, whichever operand is NaN.
+#[test]
+fn minimum_maximum_and_pooling_of_nan_are_nan() {
+    let Some(engine) = crate::engine() else { return };
+    let nan_positions = |graph: &Graph, x: Vec<f32>, shape: &[usize]| -> Vec<usize> {
+        let mut session = engine.compile(graph, &[shape.to_vec()], &CompileOptions::default()).unwrap();
+        let outputs = session.run(&[Tensor::new(shape, x).unwrap()]).unwrap();
+        let values = outputs[0].as_f32().unwrap();
+        (0..values.len()).filter(|index| values[*index].is_nan()).collect()
+    };
+    let with_nan = |shape: &[usize], at: usize| {
+        let mut values = tensor(shape, at as u64).into_f32().unwrap();
+        values[at] = f32::NAN;
+        values
+    };
+    let shape = [1, 2, 3];
+    for op in [BinaryOp::Min, BinaryOp::Max] {
+        let second = Tensor::new(shape, with_nan(&shape, 1)).unwrap();
+        let graph = one(Op::Binary(op), &shape, vec![Some(second)]);
+        assert_eq!(nan_positions(&graph, with_nan(&shape, 4), &shape), [1, 4], "{op:?}");
+    }
+    let halves = PoolAttrs {
+        kernel: vec![2; 3],
+        strides: vec![2; 3],
+        padding: Padding::none(3),
+        dilations: vec![1; 3],
+        ceil_mode: false,
+        count_include_pad: false,
+        column_major_indices: false,
+    };
+    let shape = [1, 1, 2, 2, 2];
+    let graph = one(Op::MaxPool(halves), &shape, vec![]);
+    for at in 0..8 {
+        assert_eq!(nan_positions(&graph, with_nan(&shape, at), &shape), [0], "pooling with NaN at {at}");
+    }
+}
+
 #[test]
 fn conversions_between_types_match_the_reference() {
     let mut x = tensor(&[1, 2, 32], 3).into_f32().unwrap();
