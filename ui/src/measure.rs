@@ -8,6 +8,7 @@ use crate::panels::weak;
 use crate::results::Results;
 use crate::state::State;
 use crate::theme;
+use cytoscope_formats::stack_stem;
 use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::{Artifact, ArtifactKind};
 use eframe::egui::{self, RichText, Ui};
@@ -36,7 +37,7 @@ pub(crate) fn table_name(labels: &Path) -> String {
     let stem = match ArtifactKind::from_name(&name) {
         Some((ArtifactKind::Labels, stem)) => stem,
         Some((kind, stem)) if kind.is_maps() && result != labels => stem,
-        _ => name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem),
+        _ => return ArtifactKind::Table.file_name(&stack_stem(result)),
     };
     ArtifactKind::Table.file_name(stem)
 }
@@ -132,6 +133,9 @@ mod tests {
             ("a_labels.zarr", "a_objects.csv"),
             ("o/a_probability.zarr/labels/objects", "a_objects.csv"),
             ("drawn.tif", "drawn_objects.csv"),
+            ("drawn.ome.tif", "drawn_objects.csv"),
+            ("drawn.ome.zarr", "drawn_objects.csv"),
+            ("drawn.nii.gz", "drawn_objects.csv"),
             ("drawn", "drawn_objects.csv"),
         ] {
             assert_eq!(table_name(Path::new(labels)), table);

@@ -43,6 +43,7 @@ mod huge_pages;
 mod image;
 mod limits;
 mod meta;
+mod names;
 mod nd2;
 mod nifti;
 mod npy;
@@ -66,6 +67,7 @@ pub use file_format::{FileFormat, StoredCompression};
 pub use image::{Image, OpenOptions, image_in_memory, open, open_bytes};
 pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};
+pub use names::{file_stem, stack_stem};
 pub use nifti::nifti_directions;
 pub use numbered::{count_files_outside_series, first_file_per_series};
 pub use ome_zarr::{

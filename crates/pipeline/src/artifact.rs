@@ -43,20 +43,6 @@ const OTHER_SUFFIXES: [(ArtifactKind, &str); 6] = [
     (ArtifactKind::Labels, "_labels.zarr"),
 ];
 
-/// Extensions of stack files that count as one extension, in lower case.
-const STACK_EXTENSIONS: [&str; 8] =
-    [".ome.tiff", ".ome.tif", ".ome.zarr.zip", ".zarr.zip", ".ome.zarr", ".ome.ozx", ".nii.gz", "_seg.npy"];
-
-/// Returns what the names of a stack's results begin with: its file name without extension. `.ome.tif`, `.ome.zarr`,
-/// `.zarr.zip`, `.nii.gz` and `_seg.npy` each count as one extension.
-pub fn stack_stem(path: &Path) -> String {
-    let name = path.file_name().map_or_else(|| "stack".to_owned(), |n| n.to_string_lossy().into_owned());
-    let lower = name.to_lowercase();
-    let cut = STACK_EXTENSIONS.into_iter().find(|e| lower.ends_with(e)).map(|e| name.len().saturating_sub(e.len()));
-    let end = cut.filter(|at| *at > 0).or_else(|| name.rfind('.').filter(|at| *at > 0));
-    end.and_then(|at| name.get(..at)).map_or_else(|| name.clone(), str::to_owned)
-}
-
 impl ArtifactKind {
     /// All kinds of artifacts.
     pub const ALL: [Self; 7] = [
@@ -206,25 +192,6 @@ mod tests {
             assert_eq!(ArtifactKind::from_name(other), None, "{other}");
         }
         assert!(ArtifactKind::for_maps(ModelTask::LabelFree).is_maps() && !ArtifactKind::Labels.is_maps());
-    }
-
-    #[test]
-    fn stems_are_names_without_extension() {
-        for (file, stem) in [
-            ("a/x.ome.tif", "x"),
-            ("x.OME.TIFF", "x"),
-            ("x.ome.zarr", "x"),
-            ("x.zarr", "x"),
-            ("x.ome.ozx", "x"),
-            ("x_seg.npy", "x"),
-            ("y.z.tif", "y.z"),
-            (".hidden", ".hidden"),
-            (".ome.tif", ".ome"),
-            ("embryo", "embryo"),
-            ("/", "stack"),
-        ] {
-            assert_eq!(stack_stem(Path::new(file)), stem, "{file}");
-        }
     }
 
     #[test]

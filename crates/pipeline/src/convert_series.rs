@@ -2,8 +2,8 @@
 
 use crate::job_record::{AnyRecord, absolute, read_any, record_path, recorded};
 use crate::results::check_file;
-use crate::{Context, ConvertJob, Event, InputFailure, JobError, JobErrorKind, stack_stem};
-use cytoscope_formats::{OpenOptions, SeriesChoice, is_zarr_name, series_suffix};
+use crate::{Context, ConvertJob, Event, InputFailure, JobError, JobErrorKind};
+use cytoscope_formats::{OpenOptions, SeriesChoice, is_zarr_name, series_suffix, stack_stem};
 use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_storage::setting::{LABELS, SERIES};
 use cytoscope_storage::{Overwrite, StorageError, message};

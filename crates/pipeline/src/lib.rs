@@ -78,7 +78,7 @@ mod table;
 mod tensors;
 mod verify;
 
-pub use artifact::{Artifact, ArtifactKind, stack_stem};
+pub use artifact::{Artifact, ArtifactKind};
 pub use calibration::{CalibrationImage, CalibrationTile, calibration_tiles, calibration_tiles_from_images};
 pub use convert::ConvertJob;
 pub use convert_series::{ConvertOutcome, ConvertedSeries};

@@ -2,8 +2,7 @@
 
 use super::Batch;
 use crate::document::file_name;
-use cytoscope_formats::series_suffix;
-use cytoscope_pipeline::stack_stem;
+use cytoscope_formats::{series_suffix, stack_stem};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

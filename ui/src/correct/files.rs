@@ -1,7 +1,8 @@
 //! Files of corrections: the journal, the saved labels and a copy of the original labels.
 
 use cytoscope_corrections::{CorrectionError, LabelSnapshot};
-use cytoscope_pipeline::{ArtifactKind, stack_stem};
+use cytoscope_formats::stack_stem;
+use cytoscope_pipeline::ArtifactKind;
 use cytoscope_storage::folder::move_back;
 use cytoscope_storage::lock::LockedFile;
 use cytoscope_storage::read::open_regular;

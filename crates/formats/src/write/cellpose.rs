@@ -2,13 +2,11 @@
 
 use super::spec::WriteSpec;
 use crate::error::FormatError;
+use crate::names::CELLPOSE_ENDING;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{CHANNEL, TIME};
 use cytoscope_volume::{Axis, DType};
 use std::path::Path;
-
-/// Suffix of the files' names.
-pub(crate) const SUFFIX: &str = "_seg.npy";
 
 /// Refuses stacks that are not label images with the axes YX or ZYX.
 pub(super) fn check(spec: &WriteSpec, path: &Path) -> Result<(), FormatError> {
@@ -46,7 +44,7 @@ pub(super) fn before_masks(spec: &WriteSpec, path: &Path) -> Vec<u8> {
     bytes.extend(b"]}(");
     key(&mut bytes, "filename");
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let stem = name.get(..name.len().saturating_sub(SUFFIX.len())).unwrap_or(&name);
+    let stem = name.get(..name.len().saturating_sub(CELLPOSE_ENDING.len())).unwrap_or(&name);
     key(&mut bytes, &format!("{stem}.tif"));
     array_entry(&mut bytes, spec, "masks");
     bytes

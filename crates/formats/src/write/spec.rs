@@ -1,6 +1,6 @@
 //! Description of a stack to write, checked before writing begins.
 
-use crate::{error::FormatError, meta::Channel};
+use crate::{error::FormatError, meta::Channel, names::CELLPOSE_ENDING};
 use cytoscope_volume::{Array, Axes, Axis, DType, VoxelSize, element_count};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -45,7 +45,7 @@ pub fn container_for_path(path: &Path) -> Result<Container, FormatError> {
         Ok(Container::OmeTiff)
     } else if ends(&[".tif", ".tiff"]) {
         Ok(Container::ImageJ)
-    } else if ends(&[super::cellpose::SUFFIX]) {
+    } else if ends(&[CELLPOSE_ENDING]) {
         Ok(Container::Cellpose)
     } else if ends(&[".npy"]) {
         Ok(Container::Npy)

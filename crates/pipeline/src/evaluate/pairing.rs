@@ -1,9 +1,10 @@
 //! Names of files that belong together: which ground truth a prediction is compared with, and which files are labels.
 
+use crate::JobError;
 use crate::job_record::absolute;
 use crate::predict::list_inputs;
 use crate::predict::zarr::labels_path;
-use crate::{JobError, stack_stem};
+use cytoscope_formats::stack_stem;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

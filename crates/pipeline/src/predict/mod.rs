@@ -59,10 +59,10 @@ use crate::diameter::{DiameterRequest, ObjectDiameter};
 use crate::evaluate::{looks_like_labels, pair_key};
 use crate::{
     AppliedProfile, Artifact, ArtifactKind, ExistingOutput, JobError, JobErrorKind, Model, Note, OutputTensor,
-    StatisticsScope, TableFormat, provenance, stack_stem,
+    StatisticsScope, TableFormat, provenance,
 };
 use cytoscope_engine::{DeviceRequest, Precision};
-use cytoscope_formats::{first_file_per_series, is_zarr_folder};
+use cytoscope_formats::{first_file_per_series, is_zarr_folder, stack_stem};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{DeviceTraffic, StageTotal};

@@ -3,12 +3,10 @@
 
 use super::PredictJob;
 use super::files::{FinishedResult, map_channels};
-use crate::{
-    Artifact, ArtifactKind, Context, JobError, Model, ModelTask, Output, ProgressStage, ProgressUnit, stack_stem,
-};
+use crate::{Artifact, ArtifactKind, Context, JobError, Model, ModelTask, Output, ProgressStage, ProgressUnit};
 use cytoscope_formats::{
     ImageMeta, PREDICTION_LABELS as LABELS_PATH, ZarrImageSpec, ZarrWriter, is_zarr_folder, is_zarr_name,
-    is_zarr_zip_name, pack_zarr,
+    is_zarr_zip_name, pack_zarr, stack_stem,
 };
 pub(crate) use cytoscope_formats::{PREDICTION_KIND as FOLDER_KIND, prediction_labels_path as labels_path};
 use cytoscope_storage::folder::{finished_content_while, is_finished};

@@ -4,8 +4,8 @@ use super::{Provenance, beside, read};
 use crate::diameter::ObjectDiameter;
 use crate::job_record::{AnyRecord, JobKind, read_any, record_path};
 use crate::results::FileRecord;
-use crate::{ArtifactKind, Model, stack_stem};
-use cytoscope_formats::{SeriesChoice, is_zarr_name, is_zarr_zip_name};
+use crate::{ArtifactKind, Model};
+use cytoscope_formats::{SeriesChoice, is_zarr_name, is_zarr_zip_name, stack_stem};
 use cytoscope_storage::write::parent_folder;
 use std::path::{Path, PathBuf};
 

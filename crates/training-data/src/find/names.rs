@@ -3,6 +3,7 @@
 use super::SearchResults;
 use crate::error::TrainingDataError;
 use crate::limits::MAX_TABLE_BYTES;
+pub(crate) use cytoscope_formats::file_stem as stem;
 use cytoscope_formats::is_zarr_folder;
 use cytoscope_storage::io_problem;
 use cytoscope_storage::npy;
@@ -10,15 +11,9 @@ use cytoscope_storage::read::open_regular;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-/// Extensions of supported image files, longest first.
-const IMAGE_EXTENSIONS: [&str; 24] = [
-    ".ome.zarr.zip",
+/// Extensions of supported image files.
+const IMAGE_EXTENSIONS: [&str; 18] = [
     ".zarr.zip",
-    ".ome.zarr",
-    ".ome.tiff",
-    ".ome.tif",
-    ".ome.btf",
-    ".ome.tf8",
     ".ome.tf2",
     ".nii.gz",
     ".tiff",
@@ -52,33 +47,19 @@ pub(crate) fn extension(path: &Path) -> String {
     path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default()
 }
 
-/// Returns the length of the image extension of a name; `None` for other files.
-fn image_extension_len(name: &str) -> Option<usize> {
-    let lower = name.to_ascii_lowercase();
-    IMAGE_EXTENSIONS.iter().find(|e| lower.len() > e.len() && lower.ends_with(*e)).map(|e| e.len())
-}
-
 /// Returns whether the file has the extension of a supported image and is not the cover picture of a dataset.
 pub(crate) fn is_image(path: &Path) -> bool {
     let name = file_name(path);
     // Such as cover.png and nuclei_cover.png, but not discover.png.
     let is_cover = name.strip_suffix("cover.png").is_some_and(|start| !start.ends_with(char::is_alphabetic));
-    image_extension_len(&name).is_some() && !is_cover
+    let lower = name.to_ascii_lowercase();
+    !is_cover && IMAGE_EXTENSIONS.iter().any(|extension| lower.len() > extension.len() && lower.ends_with(extension))
 }
 
 /// Returns a program that converts an image of an unsupported format to TIFF; `None` for other files.
 pub(crate) fn converter(path: &Path) -> Option<&'static str> {
     let lower = file_name(path).to_ascii_lowercase();
     UNSUPPORTED_EXTENSIONS.iter().find(|(e, _)| lower.ends_with(e)).map(|(_, program)| *program)
-}
-
-/// Returns the name without the image extension.
-pub(crate) fn stem(path: &Path) -> String {
-    let name = file_name(path);
-    match image_extension_len(&name).and_then(|n| name.get(..name.len() - n)) {
-        Some(stem) => stem.to_owned(),
-        None => name.rsplit_once('.').map_or(name.clone(), |(stem, _)| stem.to_owned()),
-    }
 }
 
 /// Returns `name` without `suffix`, ignoring case; `None` if it does not end in `suffix` or consists only of it.
@@ -187,7 +168,7 @@ mod tests {
     fn stems_have_no_part_of_the_extension() {
         assert_eq!(stem(Path::new("a/b.c.ome.TIF")), "b.c");
         assert_eq!(stem(Path::new("x_masks.tiff")), "x_masks");
-        assert_eq!(["x_masks.ome.zarr", "x_masks.zarr"].map(|name| stem(Path::new(name))), ["x_masks"; 2]);
+        assert_eq!(["x_masks.ome.zarr", "x_masks.ome.ozx"].map(|name| stem(Path::new(name))), ["x_masks"; 2]);
         assert!(!is_image(Path::new("a/.tif")) && !is_image(Path::new("a.txt")));
         let images = ["a/discover.png", "a/cover.png", "nuclei_cover.png", "day1-cover.png", "cover_1.png"];
         assert_eq!(images.map(|name| is_image(Path::new(name))), [true, false, false, false, true]);

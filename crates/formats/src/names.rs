@@ -1,0 +1,78 @@
+//! Names of stack files without their extension.
+
+use std::path::Path;
+
+/// Extensions of several parts that count as one, in lower case. If one of them ends in another, it comes first.
+const JOINT_EXTENSIONS: [&str; 10] = [
+    ".ome.tiff",
+    ".ome.tif",
+    ".ome.btf",
+    ".ome.tf8",
+    ".ome.tf2",
+    ".ome.zarr.zip",
+    ".zarr.zip",
+    ".ome.zarr",
+    ".ome.ozx",
+    ".nii.gz",
+];
+/// End of the names of Cellpose's label files.
+pub(crate) const CELLPOSE_ENDING: &str = "_seg.npy";
+
+/// Returns the name of a file or folder without its extension. Extensions such as `.ome.tif`, `.ome.zarr`, `.zarr.zip` and
+/// `.nii.gz` count as one.
+pub fn file_stem(path: &Path) -> String {
+    let name = name_of(path);
+    let stem = JOINT_EXTENSIONS.iter().find_map(|extension| without(&name, extension));
+    let stem = stem.or_else(|| name.rfind('.').and_then(|at| name.get(..at)).filter(|stem| !stem.is_empty()));
+    stem.unwrap_or(&name).to_owned()
+}
+
+/// Returns what the names of a stack's results begin with: its [`file_stem`], where `_seg.npy` also counts as one extension.
+pub fn stack_stem(path: &Path) -> String {
+    let name = name_of(path);
+    if name.is_empty() {
+        return "stack".to_owned();
+    }
+    without(&name, CELLPOSE_ENDING).map_or_else(|| file_stem(path), str::to_owned)
+}
+
+/// Returns the name of a file, which is empty if the path has none.
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Returns `name` without `ending` (in lower case), ignoring case; `None` if it does not end in it or consists only of it.
+fn without<'a>(name: &'a str, ending: &str) -> Option<&'a str> {
+    let at = name.len().checked_sub(ending.len()).filter(|at| *at > 0)?;
+    name.get(at..)?.eq_ignore_ascii_case(ending).then(|| name.get(..at)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stems_are_names_without_extension() {
+        for (file, stem) in [
+            ("a/x.ome.tif", "x"),
+            ("x.OME.TIFF", "x"),
+            ("x.ome.btf", "x"),
+            ("x.ome.zarr", "x"),
+            ("x.ome.zarr.zip", "x"),
+            ("x.zarr", "x"),
+            ("x.ome.ozx", "x"),
+            ("x.nii.gz", "x"),
+            ("x_seg.npy", "x"),
+            ("y.z.tif", "y.z"),
+            (".hidden", ".hidden"),
+            (".ome.tif", ".ome"),
+            ("embryo", "embryo"),
+            ("é.tif", "é"),
+            ("/", "stack"),
+        ] {
+            assert_eq!(stack_stem(Path::new(file)), stem, "{file}");
+        }
+        assert_eq!(file_stem(Path::new("x_seg.npy")), "x_seg");
+        assert_eq!(file_stem(Path::new("/")), "");
+    }
+}
