@@ -2,7 +2,11 @@
 
 /// Returns the column of each row such that the sum of `benefit[row][column]` is maximal. Every row gets a column, so
 /// there must be at least as many columns as rows. Hungarian method with potentials, O(rows² · columns).
+///
+/// A column whose benefit is NaN or −∞ is given only to rows that no other column is left for; +∞ is greater than the sum of any
+/// finite benefits.
 pub(crate) fn maximize(benefit: &[Vec<f64>]) -> Vec<usize> {
+    let benefit = &finite(benefit);
     let rows = benefit.len();
     let columns = benefit.first().map_or(0, Vec::len);
     debug_assert!(rows <= columns);
@@ -60,6 +64,18 @@ pub(crate) fn maximize(benefit: &[Vec<f64>]) -> Vec<usize> {
     given
 }
 
+/// Largest amount of a benefit: sums of benefits stay finite.
+const MAX_BENEFIT: f64 = 1e100;
+
+/// Returns the benefits with finite numbers for NaN and ±∞ that outweigh all others: the method does not end with them.
+fn finite(benefit: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let amounts = benefit.iter().flatten().map(|value| value.abs()).filter(|amount| amount.is_finite());
+    let largest = amounts.fold(0.0, f64::max).min(MAX_BENEFIT);
+    let bound = (2.0 * largest + 1.0) * (benefit.len() as f64 + 1.0);
+    let bounded = |value: &f64| if value.is_nan() { -bound } else { value.clamp(-bound, bound) };
+    benefit.iter().map(|row| row.iter().map(bounded).collect()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +105,17 @@ mod tests {
             let sum: f64 = given.iter().enumerate().map(|(r, c)| benefit[r][*c]).sum();
             prop_assert!((sum - best(&benefit, 0, &mut vec![false; columns])).abs() < 1e-9);
         }
+    }
+
+    #[test]
+    fn benefits_that_are_not_finite_are_ordered() {
+        let (nan, infinite) = (f64::NAN, f64::INFINITY);
+        assert_eq!(maximize(&[vec![nan, 1.0], vec![nan, nan]]), [1, 0]);
+        assert_eq!(maximize(&[vec![-infinite, -9.0], vec![-9.0, -infinite]]), [1, 0]);
+        assert_eq!(maximize(&[vec![infinite, 0.5], vec![infinite, 0.1]]), [1, 0]);
+        assert_eq!(maximize(&[vec![f64::MAX, 1.0], vec![f64::MAX, f64::MAX]]), [0, 1]);
+        let mut given = maximize(&[vec![nan; 3], vec![nan; 3], vec![nan; 3]]);
+        given.sort_unstable();
+        assert_eq!(given, [0, 1, 2], "a column for each row");
     }
 }
