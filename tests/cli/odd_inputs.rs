@@ -284,6 +284,19 @@ fn different_orientations_of_nifti_files_that_belong_together_are_noted() {
 }
 
 #[test]
+fn convert_notes_that_the_orientation_of_a_nifti_file_is_not_kept() {
+    let fixture = Fixture::new();
+    let image: Vec<u16> = (0..128).collect();
+    write_nifti(&fixture, "left.nii", -1.0, &image);
+    for output in ["left.ome.tif", "left.zarr", "left.npy"] {
+        let stderr = fixture.run(&["convert", "left.nii", output]).ok().stderr;
+        assert!(stderr.contains("left.nii: the directions LAS of its axes"), "{output}: {stderr}");
+    }
+    let stderr = fixture.run(&["convert", "left.ome.tif", "again.tif"]).ok().stderr;
+    assert!(!stderr.contains("directions"), "{stderr}");
+}
+
+#[test]
 fn a_threshold_below_all_values_of_a_map_is_noted() {
     let fixture = Fixture::new();
     let values: Vec<u8> = (0..4 * 12 * 12).map(|i| if (i / 12) % 6 < 3 { 200 } else { 20 }).collect();

@@ -14,7 +14,7 @@ use crate::stack::limit_readers;
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
     Compression, Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, container_for_path,
-    is_zarr_name, is_zarr_zip_name, open,
+    is_zarr_name, is_zarr_zip_name, nifti_directions, open,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
@@ -205,6 +205,7 @@ impl ConvertJob {
         let series_note = series_note.filter(|_| !is_one_of_all);
         let reading = reading_notes(&image, SliceAlone::ByAxes).into_iter().chain(absent_chunks_note(&image));
         reading.chain(series_note).for_each(|note| context.note(note));
+        self.orientation_note().into_iter().for_each(|note| context.note(note));
         // The regions of a ROI set that is written are compared with the stack.
         if stack.is_some() && !image.is_without_extents() && !writes_regions(&self.output) {
             let path = self.input.display();
@@ -217,6 +218,16 @@ impl ConvertJob {
         files.extend(stack.iter().flat_map(Image::files));
         files.extend([&self.input].into_iter().chain(&self.like).cloned());
         Ok((image, files))
+    }
+
+    /// Returns the note that the output does not state the orientation of a NIfTI file; `None` for files without one.
+    fn orientation_note(&self) -> Option<String> {
+        let directions = nifti_directions(&self.input)?;
+        Some(format!(
+            "{}: the directions {directions} of its axes x, y, z are not stated in {}: voxels keep their order",
+            self.input.display(),
+            self.output.display()
+        ))
     }
 
     /// Returns the number of channels of the stack that the regions of a ROI set are drawn on; 1 if it is not given.
