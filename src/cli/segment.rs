@@ -62,9 +62,10 @@ pub(crate) struct Segment {
     /// Drop objects that touch the border of the stack.
     #[arg(long)]
     drop_border: bool,
-    /// Series of the map and of --intensities, by number from 0 or by name; ignored for files with a single series.
-    #[arg(long, default_value = "0", value_name = "N|NAME")]
-    series: SeriesChoice,
+    /// Series of the map and of --intensities, by number from 0 or by name; ignored for files with a single series. By default
+    /// the first one, and of --intensities the one that the map was predicted from, if the record beside the map states it.
+    #[arg(long, value_name = "N|NAME")]
+    series: Option<SeriesChoice>,
     /// Channel of the map, counted from 0; by default the first one, or those that --model uses.
     #[arg(long)]
     channel: Option<usize>,

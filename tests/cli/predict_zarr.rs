@@ -512,11 +512,12 @@ fn objects_of_a_predicted_position_are_measured_in_this_position() {
     fixture.run(&predict("plate.zarr", "all", &[&more[..], &["all"]].concat())).ok();
     let map = "o/plate_s1_probability.tif";
     std::fs::copy(fixture.path(map), fixture.path("map.tif")).unwrap();
-    let table = |map: &str, stack: &str| {
+    let table_with = |map: &str, stack: &str, series: &[&str]| {
         let command = ["segment", map, "--intensities", stack, "--out", "l.tif", "--table", "t.csv", "--force"];
-        let noted = fixture.run(&command).ok().stderr;
+        let noted = fixture.run(&[&command[..], series].concat()).ok().stderr;
         (fixture.integers("l.tif"), fixture.bytes("t.csv"), noted.contains("there are 2 series"))
     };
+    let table = |map: &str, stack: &str| table_with(map, stack, &[]);
     let expected = table("map.tif", "plate.zarr/A/1/1.zarr");
     assert!(expected.1.iter().filter(|byte| **byte == b'\n').count() > 1 && !expected.2, "there are objects");
     assert!(table(map, "plate.zarr") == expected);
@@ -525,6 +526,9 @@ fn objects_of_a_predicted_position_are_measured_in_this_position() {
     // Without its record, the position of a map is unknown.
     let (labels, measured, is_noted) = table("map.tif", "plate.zarr");
     assert!(is_noted && labels == expected.0 && measured != expected.1);
+    // A position that is given is measured, also the first one.
+    assert!(table_with(map, "plate.zarr", &["--series", "0"]) == (labels, measured, false));
+    assert!(table_with("map.tif", "plate.zarr", &["--series", "1"]) == expected);
 }
 
 #[test]

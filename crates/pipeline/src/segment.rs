@@ -59,9 +59,10 @@ pub struct SegmentJob {
     #[serde(default)]
     pub table_format: TableFormat,
     /// Series of the map and of the measured image, by number or name; ignored for files with a single series. By default, that
-    /// of the measured image is the one in the record of the map's prediction, or else the first one.
-    #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
-    pub series: SeriesChoice,
+    /// of the measured image is the one in the record of the map's prediction, or else the first one; that of the map is the
+    /// first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub series: Option<SeriesChoice>,
     /// Channel of the map with the foreground probability, from 0.
     #[serde(default)]
     pub channel: usize,
@@ -441,13 +442,18 @@ impl SegmentJob {
         Some(message!("{} lists the objects of the earlier labels; write it again with {TABLE}", table.display()))
     }
 
+    /// Returns the chosen series, or the first one.
+    fn series_of_map(&self) -> SeriesChoice {
+        self.series.clone().unwrap_or_default()
+    }
+
     /// Opens the map, and returns it with its state if that `is_needed`.
     fn open_map(&self, context: &Context, is_needed: bool) -> Result<(Image, Option<MapState>), JobError> {
         let _span = context.recorder.span(Stage::Read, "open");
         // The labels of a prediction are further images in the folder of its maps.
         let image = match zarr::is_result(&self.map) {
             true => open(&self.map, &OpenOptions::default())?,
-            false => self.series.open_stack_maps(&self.map, &OpenOptions::default())?,
+            false => self.series_of_map().open_stack_maps(&self.map, &OpenOptions::default())?,
         };
         let state = is_needed.then(|| MapState::of(context, &self.map)).transpose()?;
         Ok((image, state))
@@ -520,7 +526,7 @@ impl SegmentJob {
 
     /// Returns the notes about a map of this voxel size and these extents, whose middle slice is read.
     fn notes(&self, context: &Context, map: &Image, size: VoxelSize, extents: Extents) -> Vec<Message> {
-        let series_note = first_series_note(&self.series, map.meta(), "is segmented", OtherSeries::One);
+        let series_note = first_series_note(&self.series_of_map(), map.meta(), "is segmented", OtherSeries::One);
         let reading =
             reading_notes(map, SliceAlone::ByFolder).into_iter().chain(absent_chunks_note(map)).chain(series_note);
         let time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is segmented");

@@ -280,7 +280,7 @@ impl Jobs {
             replace_labels_of_map: keep,
             table: keep.then(|| folder.join(ArtifactKind::Table.file_name(&stem))),
             table_format: Default::default(),
-            series: SeriesChoice::Index(document.series),
+            series: Some(SeriesChoice::Index(document.series)),
             channel,
             seed_channel: Some(seed_channel),
             time: if shown.only_time.is_some() { 0 } else { time },

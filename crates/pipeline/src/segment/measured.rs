@@ -35,7 +35,7 @@ impl SegmentJob {
         let Some(path) = &self.intensities else {
             return Ok((map.clone(), vec![self.channel], vec![channel_name(meta, self.channel)]));
         };
-        let chosen = (!self.series.is_first()).then(|| self.series.clone());
+        let chosen = self.series.clone();
         let known = chosen.or_else(|| provenance::map_series(&self.map, path));
         let series = known.clone().unwrap_or_default();
         let mut image = series.open_or_only(path, &OpenOptions::default())?;
