@@ -255,6 +255,24 @@ fn a_stack_is_simulated_from_a_settings_file_alone() {
 }
 
 #[test]
+fn files_of_an_earlier_stack_do_not_stay_beside_a_simulated_one() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("4,16,16", 3);
+    for name in ["sim/nuclei_3_labels.ome.tif", "sim/nuclei_3_target.tif"] {
+        std::fs::write(fixture.path(name), "earlier").unwrap();
+    }
+    let again = ["simulate", "--kind", "nuclei", "--shape", "5,16,16", "--seed", "3", "--out", "sim"];
+    fixture.fails(2, &again, &["already exists"]);
+    let ran = fixture.run(&[&again[..], &["--force"]].concat()).ok();
+    assert!(fixture.path(&raw).is_file() && fixture.path("sim/nuclei_3_labels.tif").is_file());
+    for name in ["sim/nuclei_3_labels.ome.tif", "sim/nuclei_3_target.tif"] {
+        assert!(!fixture.path(name).exists(), "{name}");
+        assert_eq!(fixture.bytes(&format!("{name}.before-1")), b"earlier");
+        assert!(ran.stderr.contains(name), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn conversions_round_trip_exactly() {
     let fixture = Fixture::new();
     for kind in ["nuclei", "cells", "labelfree"] {

@@ -5,6 +5,7 @@ use cytoscope_pipeline::job_record::{JobKind, PendingRecord, Recordable, recorde
 use cytoscope_pipeline::{Context, JobError, Misuse, ProgressStage, ProgressUnit};
 use cytoscope_profile::Stage;
 use cytoscope_simulate::{Settings, SimulateError, Simulation, simulate};
+use cytoscope_storage::folder::move_aside;
 use cytoscope_storage::target::check_file;
 use cytoscope_storage::write::{PartialFile, write_unpublished};
 use cytoscope_storage::{Overwrite, ResultsFolder, StorageError};
@@ -12,6 +13,9 @@ use cytoscope_volume::{Array, DType};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+
+/// Name suffixes of all files that belong to a stack; which of them are written depends on its kind and its number of objects.
+const SUFFIXES: [&str; 5] = [".json", "_raw.tif", "_labels.tif", "_labels.ome.tif", "_target.tif"];
 
 /// Simulates a stack and writes its images and its settings.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -81,7 +85,7 @@ impl SimulateJob {
 
     /// Checks that the files of the stack may be written.
     fn check_files(&self, inputs: &[&Path]) -> Result<(), JobError> {
-        for suffix in [".json", "_raw.tif", "_labels.tif", "_labels.ome.tif", "_target.tif"] {
+        for suffix in SUFFIXES {
             check_file(&self.path(suffix), inputs, self.overwrite)?;
         }
         Ok(())
@@ -103,10 +107,30 @@ impl SimulateJob {
             // Other programs may have written files meanwhile.
             self.check_files(inputs)?;
             let files = self.write(&simulation, context)?;
+            self.move_earlier_aside(&files, context)?;
             let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
             record.job_mut().files = files.iter().map(absolute).collect();
             Ok(Simulated { objects: simulation.object_count, files })
         })
+    }
+
+    /// Moves the files of an earlier stack of this name aside that the `written` ones have not replaced, such as labels in the
+    /// other format: they do not belong to the new image.
+    fn move_earlier_aside(&self, written: &[PathBuf], context: &Context) -> Result<(), JobError> {
+        if self.overwrite == Overwrite::Refuse {
+            return Ok(());
+        }
+        for path in SUFFIXES.map(|suffix| self.path(suffix)) {
+            if !written.contains(&path) && path.symlink_metadata().is_ok() {
+                let aside = move_aside(&path)?;
+                context.note(format!(
+                    "{}: it belongs to an earlier stack; moved to {}",
+                    path.display(),
+                    aside.display()
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Writes the images and the settings of a stack; returns their paths. They get their names together, so that a full disk
