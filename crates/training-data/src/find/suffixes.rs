@@ -173,7 +173,7 @@ pub(crate) fn search(
         TrainingTask::LabelFree => BTreeMap::new(),
     };
     let image_keys = image_keys(images, patterns);
-    let mut paired = pair_by_suffixes(&image_keys, &mut targets, found);
+    let mut paired = pair_by_suffixes(&image_keys, &mut targets, patterns, found);
     let mut unpaired_images: Vec<PathBuf> =
         image_keys.iter().map(|w| w.2.clone()).filter(|f| !paired.contains_key(f)).collect();
     unpaired_images.sort();
@@ -312,22 +312,31 @@ fn image_keys(images: Vec<PathBuf>, patterns: &NamePatterns) -> Vec<(usize, Stri
     keys
 }
 
-/// Pairs images and targets with the same stem; `targets` keeps those without an image.
+/// Pairs images and targets with the same stem, first those in the same case; `targets` keeps those without an image.
 fn pair_by_suffixes(
     image_keys: &[(usize, String, PathBuf)],
     targets: &mut BTreeMap<String, Vec<(usize, PathBuf)>>,
+    patterns: &NamePatterns,
     found: &mut SearchResults,
 ) -> BTreeMap<PathBuf, PathBuf> {
     let mut paired: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
-    for (_, key, file) in image_keys {
-        if paired.contains_key(file) {
-            continue;
-        }
-        let Some(mut candidates) = targets.remove(key) else { continue };
-        candidates.sort();
-        let mut candidates = candidates.into_iter();
-        if let Some((_, best)) = candidates.next() {
-            for (_, other) in candidates {
+    for in_same_case in [true, false] {
+        for (_, key, file) in image_keys {
+            if paired.contains_key(file) {
+                continue;
+            }
+            let Some(candidates) = targets.remove(key) else { continue };
+            let image_stem = stem(file);
+            let image_name = in_own_case(&image_stem, key, patterns);
+            let fits = |target: &PathBuf| !in_same_case || stem(target).starts_with(image_name);
+            let (mut fitting, others): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|(_, target)| fits(target));
+            if !others.is_empty() {
+                targets.insert(key.clone(), others);
+            }
+            fitting.sort();
+            let mut fitting = fitting.into_iter();
+            let Some((_, best)) = fitting.next() else { continue };
+            for (_, other) in fitting {
                 let problem =
                     format!("{} also has the target {}, which is used instead", file_name(file), file_name(&best));
                 let next_step = "keep only one of them";
@@ -337,6 +346,12 @@ fn pair_by_suffixes(
         }
     }
     paired
+}
+
+/// Returns the stem of an image, with or without its suffix, that is `key` in lower case.
+fn in_own_case<'a>(stem: &'a str, key: &str, patterns: &NamePatterns) -> &'a str {
+    let rest = strip_suffix(stem, patterns.image).map(|(_, rest)| rest);
+    rest.filter(|rest| rest.to_lowercase() == key).unwrap_or(stem)
 }
 
 /// Adds a problem for each file without a counterpart.

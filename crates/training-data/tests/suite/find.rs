@@ -142,6 +142,24 @@ fn images_whose_names_differ_only_in_case_keep_their_own_targets() {
     assert_eq!((names(&dataset), dataset.problems), (expected, Vec::new()));
 }
 
+/// As above, in one folder.
+#[cfg(target_os = "linux")]
+#[test]
+fn targets_belong_to_the_image_in_the_same_case() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write(&at("A.tif"), tiny(1).0, tiny(1).1);
+    tiny_pair(&at("a.tif"), &at("a_masks.tif"), 2);
+    tiny_pair(&at("B.tif"), &at("B_masks.tif"), 3);
+    tiny_pair(&at("b_raw.tif"), &at("b_masks.tif"), 4);
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    let expected =
+        [one("B", "B.tif", "B_masks.tif"), one("a", "a.tif", "a_masks.tif"), one("b", "b_raw.tif", "b_masks.tif")];
+    assert_eq!(names(&dataset), expected.concat());
+    let files: Vec<_> = dataset.problems.iter().map(|problem| problem.file.clone()).collect();
+    assert_eq!(files, [at("A.tif")], "{:?}", dataset.problems);
+}
+
 #[test]
 fn folder_names_define_the_parts() {
     let folder = tempfile::tempdir().unwrap();
