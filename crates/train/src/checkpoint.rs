@@ -273,8 +273,9 @@ pub(crate) struct RunFolder {
 impl RunFolder {
     /// Returns the folder beside the output package `out`: its path with `.training` appended.
     pub(crate) fn for_package(out: &Path) -> Self {
-        let name = out.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
-        Self { path: out.with_file_name(format!("{name}.training")) }
+        let mut name = out.file_name().unwrap_or("model".as_ref()).to_owned();
+        name.push(".training");
+        Self { path: out.with_file_name(name) }
     }
 
     fn json(&self) -> PathBuf {

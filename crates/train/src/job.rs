@@ -392,6 +392,22 @@ mod tests {
         assert!(!job.folder().exists());
     }
 
+    /// Otherwise, only the int8 network would be missing, after hours.
+    #[cfg(unix)]
+    #[test]
+    fn a_path_that_is_not_unicode_is_refused_before_training() {
+        use std::os::unix::ffi::OsStrExt;
+        let parent = tempfile::tempdir().unwrap();
+        let mut job: TrainJob =
+            serde_json::from_value(json!({"task": "segmentation", "data": "d", "from": "scratch", "out": "m"}))
+                .unwrap();
+        job.out = parent.path().join(std::ffi::OsStr::from_bytes(b"m\xff"));
+        assert!(job.folder().as_os_str().as_bytes().ends_with(b"/m\xff.training"), "{:?}", job.folder());
+        let error = job.run(&Context::default(), &Devices::cpu_only(), &|_| {}).unwrap_err();
+        assert!(matches!(error, JobError::WrongUse(_)) && error.to_string().contains("not valid Unicode"), "{error}");
+        assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 0);
+    }
+
     #[test]
     fn only_one_of_two_runs_gets_a_path_and_leaves_it_if_it_fails() {
         let parent = tempfile::tempdir().unwrap();
