@@ -273,7 +273,7 @@ pub(crate) struct RunFolder {
 impl RunFolder {
     /// Returns the folder beside the output package `out`: its path with `.training` appended.
     pub(crate) fn for_package(out: &Path) -> Self {
-        let mut name = out.file_name().unwrap_or("model".as_ref()).to_owned();
+        let mut name = out.file_name().unwrap_or(std::ffi::OsStr::new("model")).to_owned();
         name.push(".training");
         Self { path: out.with_file_name(name) }
     }
