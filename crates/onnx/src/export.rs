@@ -3,7 +3,7 @@
 //! Internal operators are written as the operators they consist of: a fused convolution as `Conv`, `Add` and an
 //! activation, SiLU as `Sigmoid` and `Mul`. Weights are stored in the file.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use crate::opset::{self, axes_attribute, has_axes_attribute, ir_version};
@@ -52,21 +52,14 @@ pub fn encode(graph: &Graph) -> Result<OnnxFile> {
     writer.int(1, ir_version(opset));
     writer.text(2, "cytoscope");
     writer.text(3, env!("CARGO_PKG_VERSION"));
-    let names = graph.values.iter().map(|v| v.name.clone()).collect();
+    let names = UniqueNames::of(graph.values.iter().map(|value| value.name.clone()));
     let mut export = Export { graph, opset, names, inlined: HashSet::new() };
     let mut nodes = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
         let dtype = node.input(0).and_then(|id| infos.get(&id)).and_then(|i| i.dtype);
         nodes.extend(export.node(node, dtype.unwrap_or(ElementType::F32)));
     }
-    // Other executors require unique node names.
-    let mut used_names = HashSet::new();
-    for (index, node) in nodes.iter_mut().enumerate() {
-        if !used_names.insert(node.name.clone()) {
-            node.name = format!("{}_{}_{index}", node.name, node.op_type);
-            used_names.insert(node.name.clone());
-        }
-    }
+    make_node_names_unique(&mut nodes);
     let unused = export.unused_constants(&nodes);
     let dtype_of = |id: ValueId| {
         let value = graph.value(id);
@@ -203,11 +196,52 @@ impl NodeRecord {
     }
 }
 
+/// Makes the names of nodes unique, as other executors require. The first node of a name keeps it.
+fn make_node_names_unique(nodes: &mut [NodeRecord]) {
+    let mut names = UniqueNames::of(nodes.iter().map(|node| node.name.clone()));
+    let mut seen = HashSet::new();
+    for (index, node) in nodes.iter_mut().enumerate() {
+        if !seen.insert(node.name.clone()) {
+            node.name = names.unique(&format!("{}_{}_{index}", node.name, node.op_type));
+        }
+    }
+}
+
+/// Names, each of which is used once.
+struct UniqueNames {
+    used: HashSet<String>,
+    /// Last number that was appended to a name: up to it, all are used.
+    last_numbers: HashMap<String, usize>,
+}
+
+impl UniqueNames {
+    fn of(used: impl Iterator<Item = String>) -> Self {
+        Self { used: used.collect(), last_numbers: HashMap::new() }
+    }
+
+    /// Returns an unused name that starts with `base`.
+    fn unique(&mut self, base: &str) -> String {
+        if self.used.insert(base.to_owned()) {
+            return base.to_owned();
+        }
+        let mut number = self.last_numbers.get(base).copied().unwrap_or(0);
+        loop {
+            number += 1;
+            let name = format!("{base}_{number}");
+            if self.used.insert(name.clone()) {
+                self.last_numbers.insert(base.to_owned(), number);
+                return name;
+            }
+        }
+    }
+}
+
 struct Export<'g> {
     graph: &'g Graph,
     /// Opset of the file.
     opset: i64,
-    names: HashSet<String>,
+    /// Names of values.
+    names: UniqueNames,
     /// Constants that became attributes.
     inlined: HashSet<ValueId>,
 }
@@ -219,17 +253,6 @@ impl Export<'_> {
         let is_used =
             |id: &ValueId| read.contains(self.graph.value(*id).name.as_str()) || self.graph.outputs.contains(id);
         self.inlined.iter().copied().filter(|id| !is_used(id)).collect()
-    }
-
-    fn unique_name(&mut self, base: &str) -> String {
-        let mut number = 0;
-        loop {
-            let name = if number == 0 { base.to_owned() } else { format!("{base}_{number}") };
-            if self.names.insert(name.clone()) {
-                return name;
-            }
-            number += 1;
-        }
     }
 
     fn node(&mut self, node: &Node, dtype: ElementType) -> Vec<NodeRecord> {
@@ -254,7 +277,7 @@ impl Export<'_> {
                 let steps = 1 + usize::from(extra.is_some()) + usize::from(activation.is_some());
                 let mut records = Vec::new();
                 let target = |export: &mut Self, step: usize| {
-                    if step == steps { output.clone() } else { export.unique_name(&format!("{output}_step{step}")) }
+                    if step == steps { output.clone() } else { export.names.unique(&format!("{output}_step{step}")) }
                 };
                 let mut step = 1;
                 let mut now = target(self, step);
@@ -310,7 +333,7 @@ impl Export<'_> {
         let float = Setting::Float;
         match *a {
             Activation::Silu => {
-                let gate = self.unique_name(&format!("{y}_gate"));
+                let gate = self.names.unique(&format!("{y}_gate"));
                 vec![
                     one("Sigmoid", vec![x.clone()], gate.clone(), Vec::new()),
                     one("Mul", vec![x, gate], y, Vec::new()),
@@ -320,7 +343,7 @@ impl Export<'_> {
                 let mut nodes = Vec::new();
                 let mut inputs = vec![x];
                 for (part, v) in [("min", min), ("max", max)] {
-                    let bound = self.unique_name(&format!("{y}_{part}"));
+                    let bound = self.names.unique(&format!("{y}_{part}"));
                     let value = Setting::Tensor(Tensor::scalar(v).cast(dtype));
                     nodes.push(one("Constant", Vec::new(), bound.clone(), vec![("value", value)]));
                     inputs.push(bound);
@@ -495,5 +518,35 @@ fn settings(op: &Op, opset: i64) -> Settings {
         Op::QuantizeLinear { axis, block_size, to } => quantization_settings(*axis, *block_size, Some(*to), opset),
         Op::DequantizeLinear { axis, block_size } => quantization_settings(*axis, *block_size, None, opset),
         other => crate::ops::settings(other, opset).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generated_names_are_unused_and_the_first_of_a_name_keeps_it() {
+        let mut names = UniqueNames::of(["y", "y_1"].map(str::to_owned).into_iter());
+        let generated: Vec<String> = ["y", "y", "z", "y_1"].map(|base| names.unique(base)).into();
+        assert_eq!(generated, ["y_2", "y_3", "z", "y_1_1"]);
+        let node = |name: &str| NodeRecord {
+            op_type: "Relu".to_owned(),
+            name: name.to_owned(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            attributes: Vec::new(),
+        };
+        let mut nodes = ["a_Relu_3", "a", "a_Relu_2", "a", "a"].map(node);
+        make_node_names_unique(&mut nodes);
+        assert_eq!(nodes.map(|node| node.name), ["a_Relu_3", "a", "a_Relu_2", "a_Relu_3_1", "a_Relu_4"]);
+    }
+
+    #[test]
+    fn many_generated_names_that_are_taken_are_not_looked_up_again() {
+        let taken = (1..50_000).map(|number| format!("y_{number}"));
+        let mut names = UniqueNames::of(std::iter::once("y".to_owned()).chain(taken));
+        let generated: Vec<String> = (0..50_000).map(|_| names.unique("y")).collect();
+        assert_eq!(generated.last().map(String::as_str), Some("y_99999"));
     }
 }
