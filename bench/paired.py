@@ -1,11 +1,15 @@
 """Pairs of runs of programs that are compared: both are in the same state of a machine that other programs share."""
+import argparse
 import os
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
+RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
 RESAMPLES = 2000
 # Fewer pairs say nothing about the spread.
 MIN_PAIRS = 5
@@ -48,3 +52,19 @@ def measure(pairs, rows, numbers):
                 found[name].append((own(), first))
         print(f"[{done + 1} of {pairs} pairs of each]", file=sys.stderr, flush=True)
     return found
+
+
+def parsed(words, description, options, pairs, steps):
+    """The options of a script that measures pairs: its own ones, by name with the arguments of `add_argument`, and those that
+    all have; `pairs` and `steps` are defaults."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=pairs)
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--program", type=Path, default=RELEASE / "cytoscope")
+    for name, arguments in options.items():
+        parser.add_argument(name, **arguments)
+    asked = parser.parse_args(words)
+    if asked.pairs < 1 or asked.steps < 1:
+        parser.error("--pairs and --steps must be at least 1")
+    return asked

@@ -7,7 +7,6 @@ Prints, for each change, the median ratio of the wall times of the commands (tim
 that 2 means twice as fast) with its 95 % interval (bootstrap), and the same for the stage that the change concerns. Rows of GPUs
 are in bench/gpu. Needs target/release/cytoscope; the stacks are simulated.
 """
-import argparse
 import json
 import os
 import random
@@ -17,10 +16,8 @@ import time
 from pathlib import Path
 
 from machine import cpu_name
-from paired import MIN_PAIRS, measure, median_interval, output
+from paired import MIN_PAIRS, ROOT, measure, median_interval, output, parsed
 
-ROOT = Path(__file__).resolve().parent.parent
-RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
 STACKS = 4
 # A network and patches so small that preparing patches takes longer than a step.
 WAITING = "patch_zyx = [8, 32, 32]\nbatch = 2\ncache_bytes = 0\n[network]\nfilters = [8, 16]\n"
@@ -113,22 +110,9 @@ def line(name, pairs):
     return f"{name:48} {text('secs')}: {secs[0]:.2f} s instead of {secs[1]:.2f} s{few}; stage {text('stage_secs')}"
 
 
-def parsed(words=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--shape", default="64,256,256")
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", default="", help="only changes whose name contains this")
-    parser.add_argument("--program", type=Path, default=RELEASE / "cytoscope")
-    asked = parser.parse_args(words)
-    if asked.pairs < 1 or asked.steps < 1:
-        parser.error("--pairs and --steps must be at least 1")
-    return asked
-
-
 def main(words=None):
-    asked = parsed(words)
+    options = {"--shape": {"default": "64,256,256"}, "--only": {"default": "", "help": "only changes whose name contains this"}}
+    asked = parsed(words, __doc__, options, pairs=5, steps=40)
     print(f"CPU: {cpu_name()}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         changes = Changes(asked, folder)

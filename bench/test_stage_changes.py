@@ -73,6 +73,12 @@ class StageChanges(unittest.TestCase):
             self.run_main("--only", "unknown")
         self.assertIn("write: labels without maps", str(end.exception))
 
+    def test_at_least_one_pair_is_measured(self):
+        for words in (["--pairs", "0"], ["--steps", "0"]):
+            with self.assertRaises(SystemExit):
+                self.run_main(*words)
+        self.assertEqual(self.calls, [])
+
 
 if __name__ == "__main__":
     unittest.main()

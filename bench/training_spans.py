@@ -17,7 +17,6 @@ the limit is 1 %.
 Needs target/release/cytoscope. Without --data, three stacks are simulated. Use steps of less than a second: many short runs
 give narrower intervals than few long ones.
 """
-import argparse
 import json
 import os
 import random
@@ -28,10 +27,8 @@ import tempfile
 from pathlib import Path
 
 from machine import cpu_name
-from paired import MIN_PAIRS, measure, median_interval, output
+from paired import MIN_PAIRS, RELEASE, measure, median_interval, output, parsed
 
-ROOT = Path(__file__).resolve().parent.parent
-RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
 # Options of a run in each row, and the ratio to the default that it should stay below.
 ROWS = {"default": ([], None), "trace, --stages-only": (["--stages-only"], 1.03), "trace": ([], 1.03)}
 OFF = "totals by stage"
@@ -81,25 +78,19 @@ def engine_steps(asked, words):
     return {"step_ms": statistics.median(steps), "cpu_secs": cpu_secs}
 
 
-def parsed(words=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--patch", default="24,64,64")
-    parser.add_argument("--filters", default="16,32,64")
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--data", help="training data; by default, stacks are simulated")
-    parser.add_argument("--program", type=Path, default=RELEASE / "cytoscope")
-    parser.add_argument("--engine", type=Path, default=RELEASE / "examples" / "step_rate")
-    asked = parser.parse_args(words)
-    if asked.pairs < 1 or asked.steps < 1:
-        parser.error("--pairs and --steps must be at least 1")
-    return asked
+def options():
+    """The options that other scripts do not have."""
+    return {
+        "--patch": {"default": "24,64,64"},
+        "--filters": {"default": "16,32,64"},
+        "--batch": {"type": int, "default": 1},
+        "--data": {"help": "training data; by default, stacks are simulated"},
+        "--engine": {"type": Path, "default": RELEASE / "examples" / "step_rate"},
+    }
 
 
 def main(words=None):
-    asked = parsed(words)
+    asked = parsed(words, __doc__, options(), pairs=12, steps=60)
     print(f"CPU: {cpu_name()}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         data = asked.data or f"{folder}/data"
