@@ -50,6 +50,7 @@ pub mod growing;
 mod io_text;
 pub mod json;
 pub mod limited;
+mod listed_names;
 pub mod lock;
 mod manifest;
 pub mod message;
