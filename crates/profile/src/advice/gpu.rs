@@ -1,6 +1,7 @@
 //! Advice on predictions on a GPU: copies between host and device, and the launches of kernels.
 
-use super::{Advice, AdviceRule, AdvisedSetting, MAX_TRANSFERS, MIN_SAVED, at_most_faster, percent, shape_text};
+use super::tiles::{MIN_SAVED, shape_text};
+use super::{Advice, AdviceRule, AdvisedSetting, MAX_TRANSFERS, at_most_faster, percent};
 use crate::facts::InputFacts;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{ON_CPU, TILE};

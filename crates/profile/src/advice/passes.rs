@@ -1,6 +1,7 @@
 //! Advice on what keeps a stack from passing through the network once.
 
-use super::{Advice, AdviceRule, MAX_DISCARDED, at_most_faster, percent};
+use super::tiles::MAX_DISCARDED;
+use super::{Advice, AdviceRule, at_most_faster, percent};
 use crate::facts::{InputFacts, TileReason};
 
 /// Tiles of a network that normalizes over them overlap and are averaged.
