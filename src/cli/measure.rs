@@ -28,11 +28,13 @@ pub(crate) struct Measure {
           value_parser = one_of::<TableFormat>(TableFormat::ALL.map(TableFormat::name)), hide_possible_values = true)]
     table_format: Option<TableFormat>,
     /// Series of the stack, by number from 0 or by name; also of the label image if it has several. By default and with 0, the
-    /// labels are the label image of an OME-Zarr that has one beside its image.
-    #[arg(long, value_name = "N|NAME", default_value = "0")]
-    series: SeriesChoice,
+    /// labels are the label image of an OME-Zarr that has one beside its image. By default, the stack's series is the one that
+    /// the labels were predicted from, if the record beside them states it, else the first one.
+    #[arg(long, value_name = "N|NAME")]
+    series: Option<SeriesChoice>,
     /// Time point of the stack, counted from 0; also of the label image if it has several. By default, all are measured if
-    /// the label image has as many as the stack, else the first one.
+    /// the label image has as many as the stack; else the one that the labels were predicted from, if the record beside them
+    /// states it, or the first one.
     #[arg(long)]
     time: Option<usize>,
     /// Axis order of the stack, such as ZYX or TCYX, to use instead of its own.

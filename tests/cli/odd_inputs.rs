@@ -248,6 +248,38 @@ fn objects_of_a_predicted_time_point_are_measured_in_this_time_point() {
     }
 }
 
+#[test]
+fn labels_of_a_predicted_time_point_belong_to_this_time_point() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let first = fixture.integers(&raw);
+    let second: Vec<u16> = first.iter().map(|value| value / 2).collect();
+    fixture.write("film.tif", "TZYX", &[3, 8, 48, 48], [&first[..], &first, &second].concat());
+    let predict = ["predict", "film.tif", "--model", "nuclei-dog", "--time", "2", "--outputs", "labels", "--out", "o"];
+    fixture.run(&predict).ok();
+    let labels = "o/film_labels.tif";
+    std::fs::copy(fixture.path(labels), fixture.path("alone.tif")).unwrap();
+    let table = |labels: &str, time: &[&str]| {
+        let command = ["measure", labels, "--intensities", "film.tif", "--out", "t.csv", "--force", "--json"];
+        let notes = fixture.run(&[&command[..], time].concat()).json()["notes"].to_string();
+        (fixture.bytes("t.csv"), notes.contains("predicted from time point 2, but time point 1 is measured"))
+    };
+    let (expected, _) = table("alone.tif", &["--time", "2"]);
+    assert!(expected.iter().filter(|byte| **byte == b'\n').count() > 1, "there are objects");
+    assert!(
+        table(labels, &[]) == (expected.clone(), false) && table(labels, &["--time", "2"]) == (expected.clone(), false)
+    );
+    // Without the record, the time point is unknown; one that is given is measured.
+    assert!(table("alone.tif", &[]).0 != expected);
+    let (other, is_noted) = table(labels, &["--time", "1"]);
+    assert!(is_noted && other != expected);
+    let convert = ["convert", "film.tif", "z.zarr", "--labels", labels];
+    fixture.fails(3, &convert, &["predicted from time point 2", "all 3 time points are converted", "--time 2"]);
+    let words = ["predicted from time point 2", "but time point 1 is converted"];
+    fixture.fails(3, &[&convert[..], &["--time", "1"]].concat(), &words);
+    fixture.run(&[&convert[..], &["--time", "2"]].concat()).ok();
+}
+
 /// Writes a NIfTI file of two slices of 8 × 8 voxels whose x axis points to the right or to the left.
 fn write_nifti(fixture: &Fixture, name: &str, x_direction: f32, values: &[u16]) {
     let mut bytes = vec![0u8; 352];

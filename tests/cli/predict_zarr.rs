@@ -529,6 +529,22 @@ fn objects_of_a_predicted_position_are_measured_in_this_position() {
     // A position that is given is measured, also the first one.
     assert!(table_with(map, "plate.zarr", &["--series", "0"]) == (labels, measured, false));
     assert!(table_with("map.tif", "plate.zarr", &["--series", "1"]) == expected);
+    // The same holds for labels that are measured or stored with their image.
+    let labels = ["--outputs", "labels", "--format", "tiff", "--series", "1"];
+    fixture.run(&predict("plate.zarr", "labels", &labels)).ok();
+    let measured = |series: &[&str]| {
+        let command =
+            ["measure", "labels/plate_s1_labels.tif", "--intensities", "plate.zarr", "--out", "m.csv", "--force"];
+        let printed = fixture.run(&[&command[..], series].concat()).ok().stdout;
+        (fixture.bytes("m.csv"), printed.contains("predicted from series 1, but series 0 is measured"))
+    };
+    let own = measured(&[]);
+    assert!(!own.1 && own == measured(&["--series", "1"]));
+    let (first, is_noted) = measured(&["--series", "0"]);
+    assert!(is_noted && first != own.0);
+    let convert = ["convert", "plate.zarr", "one.zarr", "--labels", "labels/plate_s1_labels.tif"];
+    fixture.fails(3, &convert, &["predicted from series 1", "--series 1"]);
+    fixture.run(&[&convert[..], &["--series", "1"]].concat()).ok();
 }
 
 #[test]

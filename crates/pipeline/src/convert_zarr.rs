@@ -6,8 +6,9 @@ use crate::job::Meter;
 use crate::job_record::PendingRecord;
 use crate::label_check::LabelCheck;
 use crate::measure::numbers;
-use crate::predict::file_notes::regions_note;
+use crate::predict::file_notes::{FilePart, regions_note};
 use crate::predict::zarr::{labels_path, pack};
+use crate::predicted_part::PredictedPart;
 use crate::results::{Publication, check_file, moved_aside_note, refuse_inside_zarr};
 use crate::stack::axis_index::{C, S, T, X, Z};
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess};
@@ -15,7 +16,7 @@ use cytoscope_formats::{Image, OpenOptions, SeriesChoice, ZarrImageSpec, ZarrWri
 use cytoscope_profile::Stage;
 use cytoscope_storage::message;
 use cytoscope_storage::partial_folder::check_new_folder;
-use cytoscope_storage::setting::LIKE;
+use cytoscope_storage::setting::{LIKE, SERIES, TIME};
 use cytoscope_volume::{DType, Region, Samples, with_samples};
 use std::path::{Path, PathBuf};
 
@@ -136,10 +137,39 @@ fn copy(
     Ok(())
 }
 
+/// Refuses labels that were predicted from another series or time point of the stack than the converted one, by the record
+/// beside them.
+fn check_predicted_part(job: &ConvertJob, path: &Path, stack: &Region, times: usize) -> Result<(), JobError> {
+    let Some(part) = PredictedPart::of(path, &job.input) else { return Ok(()) };
+    let other = |problem, next_step| Err(JobError::Mismatch { path: path.to_owned(), problem, next_step });
+    let options = OpenOptions { axes: job.axes.clone(), ..OpenOptions::default() };
+    if let Some(own) = &part.series
+        && part.is_other_series(&job.input, &job.series, &options)
+    {
+        let problem =
+            message!("it was predicted from series {own} of the stack, but series {} is converted", job.series);
+        return other(problem, message!("convert that series, with {SERIES} {own}, or give other labels"));
+    }
+    let converted = (stack.size[T] == 1).then_some(stack.start[T]);
+    match part.time.filter(|own| *own < times && times > 1 && converted != Some(*own)) {
+        None => Ok(()),
+        Some(own) => {
+            let (named, number) = (FilePart::TimePoint.named(own), FilePart::TimePoint.number(own));
+            let others = match converted {
+                Some(given) => message!("{} is converted", FilePart::TimePoint.named(given)),
+                None => message!("all {times} time points are converted"),
+            };
+            let problem = message!("it was predicted from {named} of the stack, but {others}");
+            other(problem, message!("convert that time point, with {TIME} {number}, or give other labels"))
+        }
+    }
+}
+
 /// Opens the label image of a stack and checks that it fits the converted region. Returns the region of the label image
 /// with the converted time points; the file may have only these or all time points of the stack. Regions of interest are drawn
 /// on the extents `drawn_on` of the stack before its preprocessing.
 fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents) -> Result<(Image, Region), JobError> {
+    check_predicted_part(job, path, stack, drawn_on.times)?;
     let (shape_zyx, times) = (Some(drawn_on.zyx), Some(drawn_on.times));
     // The image of a prediction is its maps.
     let options = OpenOptions { shape_zyx, times, ..OpenOptions::default() };

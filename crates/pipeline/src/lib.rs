@@ -55,6 +55,7 @@ mod ops;
 mod package_test;
 pub mod packages;
 pub mod predict;
+mod predicted_part;
 mod preprocess;
 mod probe_input;
 mod process_event;

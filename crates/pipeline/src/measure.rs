@@ -10,6 +10,7 @@ use crate::predict::file_notes::{
 };
 use crate::predict::resolve::{channel_name, check_voxel_size, voxel_size_notes};
 use crate::predict::zarr::labels_path;
+use crate::predicted_part::PredictedPart;
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack, channels_text, limit_readers, slab_slices};
 use crate::table::TableFormat;
@@ -42,16 +43,18 @@ pub struct MeasureJob {
     /// Format of the table.
     #[serde(default, skip_serializing_if = "TableFormat::is_csv")]
     pub table_format: TableFormat,
-    /// Series of the stack, by number or name; also of the label image if it has several.
-    #[serde(default, skip_serializing_if = "SeriesChoice::is_first")]
-    pub series: SeriesChoice,
+    /// Series of the stack, by number or name; also of the label image if it has several. By default, the one in the record of
+    /// the prediction that the labels are from, or else the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub series: Option<SeriesChoice>,
     /// Axis order of the stack, to use instead of its own.
     #[serde(default)]
     pub axes: Option<Axes>,
     /// Time point of the stack, from 0; also of the label image if it has several.
     #[serde(default)]
     pub time: usize,
-    /// Whether all time points are measured instead of `time`, if the label image has those of the stack.
+    /// Whether all time points are measured instead of `time`, if the label image has those of the stack. If it has one time
+    /// point, the one in the record of its prediction is measured, or else `time`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all_times: bool,
     /// Voxel size Z, Y, X in µm, to use instead of the stack's own. Where the stack's is missing, the label image's is
@@ -92,7 +95,53 @@ impl MeasureJob {
     /// [`JobError`] if a file cannot be read, the shapes differ, the image contains no labels or was replaced
     /// meanwhile, the table cannot be written, or the job is canceled.
     pub fn run(&self, context: &Context) -> Result<MeasureReport, JobError> {
-        recorded(self, context, |record| self.measure(context, record))
+        recorded(self, context, |record| {
+            let (job, note) = self.with_predicted_part();
+            let kept = record.job_mut();
+            kept.series.clone_from(&job.series);
+            (kept.time, kept.all_times) = (job.time, job.all_times);
+            let mut report = job.measure(context, record)?;
+            report.notes.extend(note.map(Note::from));
+            Ok(report)
+        })
+    }
+
+    /// Returns the job with the series and the time point of the stack that the labels were predicted from, if the record beside
+    /// them states these and no others are given. If others are given, returns a note.
+    fn with_predicted_part(&self) -> (Self, Option<Message>) {
+        let mut job = self.clone();
+        let Some(stack) = &self.intensities else { return (job, None) };
+        let Some(part) = PredictedPart::of(&self.labels, stack) else { return (job, None) };
+        let labels = self.labels.display();
+        let options = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
+        match (&self.series, &part.series) {
+            (None, _) => job.series.clone_from(&part.series),
+            (Some(given), Some(own)) if part.is_other_series(stack, given, &options) => {
+                let note = message!("{labels}: it was predicted from series {own}, but series {given} is measured");
+                return (job, Some(note));
+            }
+            _ => {}
+        }
+        let Some(own) = part.time else { return (job, None) };
+        // Another file of this name may have fewer time points. Errors are reported when the stack is opened to be measured.
+        let times = job.series_of_stack().open(stack, &options).map_or(0, |image| Extents::of(image.meta()).times);
+        if own >= times {
+            return (job, None);
+        }
+        if self.all_times {
+            (job.time, job.all_times) = (own, false);
+            return (job, None);
+        }
+        let note = (own != self.time).then(|| {
+            let (own, given) = (FilePart::TimePoint.named(own), FilePart::TimePoint.named(self.time));
+            message!("{labels}: it was predicted from {own}, but {given} is measured")
+        });
+        (job, note)
+    }
+
+    /// Returns the chosen series of the stack, or the first one.
+    fn series_of_stack(&self) -> SeriesChoice {
+        self.series.clone().unwrap_or_default()
     }
 
     fn measure(&self, context: &Context, record: &mut PendingRecord<Self>) -> Result<MeasureReport, JobError> {
@@ -104,8 +153,8 @@ impl MeasureJob {
         let stack_options = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         let opening = context.recorder.span(Stage::Read, "open");
         let image = match &self.intensities {
-            Some(stack) => self.series.open(stack, &stack_options)?,
-            None => self.series.open_labels(&labels_path(&self.labels), &stack_options)?,
+            Some(stack) => self.series_of_stack().open(stack, &stack_options)?,
+            None => self.series_of_stack().open_labels(&labels_path(&self.labels), &stack_options)?,
         };
         let extents = Extents::of(image.meta());
         let (labels, label_time) = self.open_labels(extents, &stack_options)?;
@@ -192,12 +241,13 @@ impl MeasureJob {
 
     /// Returns notes on how the stack and its label image were read.
     fn notes_on_files(&self, [stack, labels]: [&Image; 2], slices: usize) -> Vec<Message> {
+        let series = self.series_of_stack();
         let absent_chunks = self.intensities.is_some().then(|| absent_chunks_note(stack)).flatten();
         reading_notes(stack, SliceAlone::ByAxes)
             .into_iter()
             .chain(absent_chunks)
-            .chain(first_series_note(&self.series, stack.meta(), "is measured", OtherSeries::One))
-            .chain(label_series_note(&self.series, labels.meta(), "is measured"))
+            .chain(first_series_note(&series, stack.meta(), "is measured", OtherSeries::One))
+            .chain(label_series_note(&series, labels.meta(), "is measured"))
             .chain(regions_note(labels.meta()))
             .chain(self.notes_on_labels([stack, labels], slices))
             .collect()
@@ -253,10 +303,10 @@ impl MeasureJob {
         let labels_options =
             OpenOptions { shape_zyx: Some(extents.zyx), times: Some(extents.times), ..OpenOptions::default() };
         // The image of a prediction is its maps.
-        let path = labels_path(&self.labels);
+        let (path, series) = (labels_path(&self.labels), self.series_of_stack());
         let open = |options: &OpenOptions| match self.intensities {
-            Some(_) => self.series.open_stack_labels(&path, options),
-            None => self.series.open_labels(&path, options),
+            Some(_) => series.open_stack_labels(&path, options),
+            None => series.open_labels(&path, options),
         };
         let mut labels = open(&labels_options)?;
         // The label image may have the same wrong axes as its stack.

@@ -7,6 +7,7 @@ mod lookup;
 pub use crate::image_files::{FileSum, ImageFiles};
 pub(crate) use inputs::{CheckedInput, changes_of};
 pub use inputs::{InputRecord, InputTensorRecord};
+pub(crate) use lookup::part_of_file;
 pub(crate) use lookup::{
     find_record, has_prediction_record, is_prediction_result, is_prediction_zip, lists, lists_content, lists_while,
     map_series, map_time, record_listing, table_of_replaced,

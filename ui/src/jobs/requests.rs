@@ -355,7 +355,7 @@ impl Jobs {
             table_format: Default::default(),
             labels,
             intensities: Some(document.path.clone()),
-            series: SeriesChoice::Index(document.series),
+            series: Some(SeriesChoice::Index(document.series)),
             axes: document.axes.clone(),
             time: time.unwrap_or(0),
             all_times: time.is_none(),

@@ -159,6 +159,15 @@ pub fn other_map_model(map: &Path, model: &Model) -> Option<String> {
     (record.model.fingerprint != model.fingerprint).then_some(record.model.name)
 }
 
+/// Returns the series of a file, and the time point of a prediction of a single one, that a result was predicted from, if the
+/// record beside the result lists it unchanged and names a file of this name.
+pub(crate) fn part_of_file(result: &Path, file: &Path) -> Option<(Option<SeriesChoice>, Option<usize>)> {
+    let record = unchanged_record(result)?;
+    let is_input = record.input.path.file_name() == file.file_name();
+    let series = Some(record.job.series).filter(|series| *series != SeriesChoice::All);
+    is_input.then_some((series, record.job.time))
+}
+
 /// Returns the record beside a map, if it lists the map with its current content. A record that cannot be read lists nothing.
 fn unchanged_record(map: &Path) -> Option<Provenance> {
     let record = read(&find_record(map)?).ok()?;
