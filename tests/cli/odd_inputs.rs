@@ -273,6 +273,12 @@ fn labels_of_a_predicted_time_point_belong_to_this_time_point() {
     assert!(table("alone.tif", &[]).0 != expected);
     let (other, is_noted) = table(labels, &["--time", "1"]);
     assert!(is_noted && other != expected);
+    // Results whose names do not state that of their record.
+    for out in ["p/seg.ozx", "q/seg.zarr"] {
+        fixture.run(&["predict", "film.tif", "--model", "nuclei-dog", "--time", "2", "--out", out]).ok();
+        let own = table(out, &[]);
+        assert!(!own.1 && own == table(out, &["--time", "2"]) && own.0 != table(out, &["--time", "0"]).0, "{out}");
+    }
     let convert = ["convert", "film.tif", "z.zarr", "--labels", labels];
     fixture.fails(3, &convert, &["predicted from time point 2", "all 3 time points are converted", "--time 2"]);
     let words = ["predicted from time point 2", "but time point 1 is converted"];

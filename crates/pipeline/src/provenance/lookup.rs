@@ -170,7 +170,7 @@ pub(crate) fn part_of_file(result: &Path, file: &Path) -> Option<(Option<SeriesC
 
 /// Returns the record beside a map, if it lists the map with its current content. A record that cannot be read lists nothing.
 fn unchanged_record(map: &Path) -> Option<Provenance> {
-    let record = read(&find_record(map)?).ok()?;
+    let record = read(&record_listing(map)?).ok()?;
     let is_listed = record.outputs.iter().any(|output| output.is_named(map) && output.matches(map));
     is_listed.then_some(record)
 }
