@@ -169,7 +169,15 @@ pub(super) fn reduce<B: Backend>(x: Image<B>, kind: ReduceOp, runs: &[[usize; 3]
             ReduceOp::Mean | ReduceOp::Sum | ReduceOp::L1 | ReduceOp::L2 | ReduceOp::SumSquare => Fold::Sum,
             _ => return None,
         };
-        let y = folded(x.reshape([outer, length, inner]), fold);
+        let line: Tensor<B, 3> = x.reshape([outer, length, inner]);
+        let y = match fold {
+            Fold::Sum => folded(line, fold),
+            Fold::Max | Fold::Min => {
+                // Burn's reductions ignore NaN.
+                let has_nan = folded(line.clone().is_nan().float(), Fold::Max).greater_elem(0.5);
+                folded(line, fold).mask_fill(has_nan, f32::NAN)
+            }
+        };
         let y = if kind == ReduceOp::Mean { y.div_scalar(length as f32) } else { y };
         x = y.reshape([outer, inner, 1, 1, 1]);
     }

@@ -294,7 +294,7 @@ fn positions_of_extremes_among_nan_are_nan() {
 
 /// As in ONNX, whichever operand is NaN.
 #[test]
-fn minimum_maximum_and_pooling_of_nan_are_nan() {
+fn minimum_maximum_pooling_and_reductions_of_nan_are_nan() {
     let Some(engine) = crate::engine() else { return };
     let nan_positions = |graph: &Graph, x: Vec<f32>, shape: &[usize]| -> Vec<usize> {
         let mut session = engine.compile(graph, &[shape.to_vec()], &CompileOptions::default()).unwrap();
@@ -326,6 +326,18 @@ fn minimum_maximum_and_pooling_of_nan_are_nan() {
     let graph = one(Op::MaxPool(halves), &shape, vec![]);
     for at in 0..8 {
         assert_eq!(nan_positions(&graph, with_nan(&shape, at), &shape), [0], "pooling with NaN at {at}");
+    }
+    let shape = [1, 2, 7];
+    let reduce = |kind| Op::Reduce { kind, keep_dims: true, noop_with_empty_axes: false };
+    for (op, axes) in [
+        (Op::GlobalMaxPool, vec![]),
+        (reduce(ReduceOp::Max), vec![ints(&[2])]),
+        (reduce(ReduceOp::Min), vec![ints(&[2])]),
+    ] {
+        let graph = one(op.clone(), &shape, axes);
+        for at in [0, 3, 6] {
+            assert_eq!(nan_positions(&graph, with_nan(&shape, at), &shape), [0], "{op:?} with NaN at {at}");
+        }
     }
 }
 
