@@ -223,18 +223,21 @@ fn all_files_of_a_numbered_series_are_recorded_and_a_changed_one_is_noticed() {
     let predict = ["predict", "s_001.tif", "--model", "nuclei-dog", "--device", "cpu", "--diameter", "8"];
     fixture.run(&[&predict[..], &["--outputs", "maps", "--out", "o"]].concat()).ok();
     fixture.run(&["convert", "s_001.tif", "c.npy"]).ok();
-    let results = ["o/s_001_provenance.json", "c.npy"];
+    fixture.run(&["segment", "s_001.tif", "--out", "l.tif"]).ok();
+    fixture.run(&["mesh", "s_001.tif", "--objects", "9", "--out", "m.stl"]).ok();
+    let results = ["o/s_001_provenance.json", "c.npy", "l.tif", "m.stl"];
     let listed = |list: &Value| -> Vec<String> {
         let path = |file: &Value| file["path"].as_str().unwrap().to_owned();
         list.as_array().unwrap().iter().map(path).collect()
     };
     let shown = results.map(|result| fixture.run(&["provenance", result, "--json"]).json());
     assert!(shown.iter().all(|shown| shown["differences"] == json!([])), "{shown:#?}");
-    let lists = [listed(&shown[0]["record"]["input_files"]), listed(&shown[1]["record"]["inputs"])];
-    assert_eq!(lists.each_ref().map(Vec::len), [3, 4], "{lists:?}");
+    let mut lists = vec![listed(&shown[0]["record"]["input_files"])];
+    lists.extend(shown[1..].iter().map(|shown| listed(&shown["record"]["inputs"])));
+    assert_eq!(lists.iter().map(Vec::len).collect::<Vec<_>>(), [3, 4, 4, 4], "{lists:?}");
     assert!(lists.iter().all(|list| list.iter().any(|path| path.ends_with("s_003.tif"))), "{lists:?}");
     fixture.write("s_003.tif", "YX", &[24, 24], vec![9u16; 576]);
-    for (result, out) in results.into_iter().zip(["again", "again/c.npy"]) {
+    for (result, out) in results.into_iter().zip(["again", "again/c.npy", "again/l.tif", "again/m.stl"]) {
         std::fs::create_dir_all(fixture.path("again")).unwrap();
         let ran = fixture.run(&["provenance", result, "--rerun", "--out", out, "--json"]).json();
         let differences = ran["differences"].to_string();

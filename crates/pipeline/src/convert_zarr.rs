@@ -36,6 +36,7 @@ pub(crate) fn run(
     let image = preprocess::preprocessed(context, &image, &job.preprocess)?;
     let whole_region = job.region(image.meta())?;
     let labels = job.labels.as_deref().map(|path| open_labels(job, path, &whole_region, drawn_on)).transpose()?;
+    labels.iter().for_each(|(labels, _)| record.add_image_files(labels));
     let region_note = labels.as_ref().and_then(|(labels, _)| regions_note(labels.meta()));
     region_note.into_iter().for_each(|note| context.note(note));
     files.extend(labels.iter().flat_map(|(labels, _)| labels.files()));

@@ -113,7 +113,7 @@ impl MeshJob {
         recorded(self, context, |record| self.write_mesh(context, record))
     }
 
-    fn write_mesh(&self, context: &Context, record: &PendingRecord<Self>) -> Result<MeshReport, JobError> {
+    fn write_mesh(&self, context: &Context, record: &mut PendingRecord<Self>) -> Result<MeshReport, JobError> {
         check_extension(&self.out, &["stl", "glb"])?;
         check_parent(&self.out)?;
         check_file(&self.out, &[&self.labels], self.overwrite)?;
@@ -124,6 +124,7 @@ impl MeshJob {
             false => self.series.open(&self.labels, &OpenOptions::default())?,
         };
         opening.finish();
+        record.add_image_files(&image);
         limit_readers(&[&image], self.memory_budget_bytes);
         let extents = Extents::of(image.meta());
         if extents.channels > 1 {

@@ -353,7 +353,7 @@ impl SegmentJob {
         context: &Context,
         path: &Path,
         format: LabelFormat,
-        record: Option<&mut PendingRecord<Self>>,
+        mut record: Option<&mut PendingRecord<Self>>,
     ) -> Result<SegmentReport, JobError> {
         let start = Instant::now();
         self.options.validate()?;
@@ -366,6 +366,9 @@ impl SegmentJob {
         let extents = Extents::of(&meta);
         let stack = Stack::new(&image, self.time);
         let (measured, channels, names) = self.measured(context, &stack, &meta)?;
+        if let Some(record) = &mut record {
+            [stack.image(), measured.image()].into_iter().for_each(|image| record.add_image_files(image));
+        }
         limit_readers(&[stack.image(), measured.image()], None);
         let zyx = extents.zyx;
         let voxel_um = used_voxel_um(meta.voxel_size_um, zyx[0], self.assumed_voxel_um);
