@@ -216,11 +216,21 @@ fn pair_folders(
 }
 
 /// Inserts a target under a key; a target that is replaced becomes a problem.
-fn insert_target(targets: &mut BTreeMap<String, PathBuf>, key: String, file: PathBuf, found: &mut SearchResults) {
+pub(super) fn insert_target(
+    targets: &mut BTreeMap<String, PathBuf>,
+    key: String,
+    file: PathBuf,
+    found: &mut SearchResults,
+) {
     if let Some(other) = targets.insert(key, file) {
-        let problem = format!("{} has the same name as another target and is not used", file_name(&other));
-        found.problems.push(Problem::warning(&other, problem, "keep one of them"));
+        report_same_name(&other, "target", found);
     }
+}
+
+/// Adds the problem that another file of this kind has the same name.
+pub(super) fn report_same_name(unused: &Path, kind: &str, found: &mut SearchResults) {
+    let problem = format!("{} has the same name as another {kind} and is not used", file_name(unused));
+    found.problems.push(Problem::warning(unused, problem, "keep one of them"));
 }
 
 /// Pairs files with the same name, in the same case if there is such a target, then those whose names differ only by the

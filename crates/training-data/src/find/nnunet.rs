@@ -1,5 +1,6 @@
 //! nnU-Net's layout: `imagesTr/CASE_0000.tif`, `labelsTr/CASE.tif`, `dataset.json`, and `CASE.json` with the spacing.
 
+use super::folder::{insert_target, report_same_name};
 use super::names::{file_name, is_image, read_text, stem};
 use super::{FindOptions, Listing, SearchResults, SpacingOrder};
 use crate::dataset::{Convention, ImageRef, Pair, Part, Problem, TrainingTask};
@@ -147,13 +148,17 @@ impl Subset<'_> {
     /// Adds the pairs, and a problem for each file without a counterpart. Returns whether a pair has a spacing.
     fn add(&self, label_files: &Listing, options: &FindOptions, found: &mut SearchResults) -> bool {
         let mut spacing_seen = false;
-        let mut targets: BTreeMap<String, PathBuf> =
-            label_files.files.iter().filter(|f| is_image(f)).map(|f| (stem(f), f.clone())).collect();
+        let mut targets: BTreeMap<String, PathBuf> = BTreeMap::new();
+        for file in label_files.files.iter().filter(|f| is_image(f)) {
+            insert_target(&mut targets, stem(file), file.clone(), found);
+        }
         let mut cases: BTreeMap<String, BTreeMap<usize, PathBuf>> = BTreeMap::new();
         for file in self.images.files.iter().filter(|f| is_image(f)) {
             let stem = stem(file);
             let (case, channel) = case_and_channel(&stem).unwrap_or((&stem, 0));
-            cases.entry(case.to_owned()).or_default().insert(channel, file.clone());
+            if let Some(other) = cases.entry(case.to_owned()).or_default().insert(channel, file.clone()) {
+                report_same_name(&other, "image", found);
+            }
         }
         for (case, channels) in cases {
             if let Some(pair) = self.pair(&case, &channels, &mut targets, options, found) {

@@ -3,7 +3,7 @@
 use crate::common::{names, tiny, tiny_pair, write};
 use cytoscope_formats::SeriesChoice;
 use cytoscope_training_data::{
-    Convention, FindOptions, Part, Severity, SpacingOrder, TrainingTask, check, find_pairs, find_pairs_with,
+    Convention, FindOptions, Part, Problem, Severity, SpacingOrder, TrainingTask, check, find_pairs, find_pairs_with,
 };
 use proptest::prelude::*;
 use std::fs;
@@ -228,6 +228,20 @@ fn nnunet_datasets_are_found() {
     fs::write(at("dataset.json"), r#"{"file_ending": ".nrrd"}"#).unwrap();
     let error = find_pairs(&at("dataset.json"), TrainingTask::Segmentation).unwrap_err().to_string();
     assert!(error.contains(".nrrd") && error.contains("convert"), "{error}");
+}
+
+#[test]
+fn files_of_one_case_of_nnunet_with_other_extensions_are_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    tiny_pair(&at("imagesTr/c1_0000.tif"), &at("labelsTr/c1.tif"), 1);
+    tiny_pair(&at("imagesTr/c1_0000.ome.tif"), &at("labelsTr/c1.ome.tif"), 2);
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(names(&dataset), one("c1", "c1_0000.tif", "c1.tif"));
+    for unused in ["imagesTr/c1_0000.ome.tif", "labelsTr/c1.ome.tif"] {
+        let is_noted = |problem: &Problem| problem.file == at(unused) && problem.message.contains("is not used");
+        assert!(dataset.problems.iter().any(is_noted), "{unused}: {:?}", dataset.problems);
+    }
 }
 
 #[test]
