@@ -60,14 +60,12 @@ impl FileRole {
 /// Returns the last word of a file name in lower case, which may be one of the [`ROLES`].
 fn last_word(path: &Path) -> String {
     let stem = stack_stem(path).to_lowercase();
-    stem.strip_suffix(".ome").unwrap_or(&stem).rsplit(['_', '-']).next().unwrap_or_default().to_owned()
+    stem.rsplit(['_', '-']).next().unwrap_or_default().to_owned()
 }
 
 /// Returns the part of a file name that both files of a pair have in common.
 pub(crate) fn pair_key(path: &Path) -> String {
-    let stem = stack_stem(path).to_lowercase();
-    // As in `.ome.btf` and `.ome.tf8`.
-    let mut key = stem.strip_suffix(".ome").filter(|front| !front.is_empty()).unwrap_or(&stem).to_owned();
+    let mut key = stack_stem(path).to_lowercase();
     while let Some((front, role)) = key.rsplit_once(['_', '-']) {
         if front.is_empty() || !ROLES.contains(&role) {
             break;
