@@ -250,6 +250,7 @@ mod tests {
         let of = |output: &str, series| series_output(Path::new(output), series).unwrap();
         assert_eq!(of("o/a.b.ome.tif", 0), Path::new("o/a.b.ome.tif"));
         assert_eq!(of("o/a.b.ome.tif", 3), Path::new("o/a.b_s3.ome.tif"));
+        assert_eq!(of("o/a.ome.btf", 3), Path::new("o/a_s3.ome.btf"));
         assert_eq!(of("a.zarr", 12), Path::new("a_s12.zarr"));
         assert_eq!(of("a_seg.npy", 1), Path::new("a_s1_seg.npy"));
         assert_eq!(of("A.OME.TIF", 1), Path::new("A_s1.OME.TIF"));
