@@ -157,8 +157,10 @@ impl<'a> Tensors<'a> {
             TensorRole::Output => self.output_size(entry, at, axis),
         };
         let is_reference = size.get("tensor_id").is_some();
+        // A length follows from the one it refers to and the scales of both axes, which therefore have the ratio of the lengths.
+        let voxel_um = if is_reference { self.referenced_um(&size).map(|um| um / ratio) } else { axis.voxel_um };
         out.insert("size".to_owned(), size);
-        if let Some(um) = axis.voxel_um {
+        if let Some(um) = voxel_um {
             out.insert("unit".to_owned(), json!("micrometer"));
             out.insert("scale".to_owned(), json!(um));
         } else if ratio != 1.0 && axis.kind != AxisKind::Index {
@@ -169,6 +171,13 @@ impl<'a> Tensors<'a> {
             out.insert("halo".to_owned(), json!(axis.halo));
         }
         Value::Object(out)
+    }
+
+    /// Returns the voxel size in µm of the axis that a size refers to; `None` if the size refers to none, or the axis has none.
+    fn referenced_um(&self, size: &Value) -> Option<f64> {
+        let (tensor, axis) = (size.get("tensor_id")?.as_str()?, size.get("axis_id")?.as_str()?);
+        let entry = self.inputs.iter().chain(&self.outputs).find(|entry| entry.id == tensor)?;
+        entry.spec.axes.iter().find(|other| other.kind.id() == axis)?.voxel_um
     }
 
     fn channels(&self, entry: &Entry<'_>, at: usize, axis: &AxisSpec) -> usize {

@@ -422,3 +422,38 @@ fn written_descriptions_meet_the_specification() {
     let read = Package::open(&path).unwrap();
     assert_eq!(read.inputs[0].processing, made.inputs[0].processing[..1]);
 }
+
+#[test]
+fn the_scales_of_an_output_have_the_ratio_of_its_lengths() {
+    let folder = tempfile::tempdir().unwrap();
+    let reference = |axis: &str| AxisSize::Reference {
+        tensor: "Input.1".to_owned(),
+        axis: axis.to_owned(),
+        scale: 0.5,
+        offset: 0.0,
+    };
+    let free = |_: &str| AxisSize::Free;
+    let cases: [(&str, &dyn Fn(&str) -> AxisSize, Option<f64>); 4] = [
+        ("a reference", &reference, None),
+        ("a reference with a voxel size", &reference, Some(1.0)),
+        ("test tensors", &free, None),
+        ("test tensors with the voxel size of the input", &free, Some(0.5)),
+    ];
+    for (what, size, output_um) in cases {
+        let path = folder.path().join(what);
+        let mut made = builder(network(), None);
+        made.outputs = vec![spec("95", size, Vec::new())];
+        made.test_outputs = vec![Tensor::new(vec![1, 1, 2, 2, 2], vec![0.25f32; 8]).unwrap()];
+        for (tensors, um) in [(&mut made.inputs, Some(0.5)), (&mut made.outputs, output_um)] {
+            let axes = tensors.iter_mut().flat_map(|tensor| &mut tensor.axes);
+            axes.filter(|axis| axis.kind.is_space()).for_each(|axis| axis.voxel_um = um);
+        }
+        let _ = made.save(&path, Overwrite::Refuse).unwrap();
+        // Half as many voxels, which are twice as large.
+        let read = Package::open(&path).unwrap();
+        let axis = &read.outputs[0].axes[4];
+        let (tensor, id) = ("input_1".to_owned(), "x".to_owned());
+        let expected = AxisSize::Reference { tensor, axis: id, scale: 0.5, offset: 0.0 };
+        assert_eq!((&axis.size, axis.voxel_um), (&expected, Some(1.0)), "{what}");
+    }
+}
