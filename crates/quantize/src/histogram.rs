@@ -89,7 +89,7 @@ impl Histogram {
         while self.number(high).saturating_sub(self.number(low)) >= BINS {
             self.coarsen();
         }
-        let step = values.len().div_ceil(MAX_COUNTED);
+        let step = counting_step(values.len());
         let first = self.number(low);
         let mut counts = vec![0u64; (self.number(high) - first + 1).clamp(1, BINS) as usize];
         let per_width = self.width().recip() as f32;
@@ -246,9 +246,29 @@ impl Histogram {
     }
 }
 
+/// Returns the distance of the values that are counted of a tensor of `len` values. It is odd, because rows usually have an even
+/// length: otherwise, the counted values could be those of a few columns, such as the first one, in which padding counts.
+fn counting_step(len: usize) -> usize {
+    len.div_ceil(MAX_COUNTED) | 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_of_all_columns_of_a_long_tensor_are_counted() {
+        // So many rows of a few values that not all values are counted.
+        for columns in [2, 4, 6] {
+            let values: Vec<f32> = (0..columns * MAX_COUNTED).map(|i| (i % columns) as f32).collect();
+            let mut histogram = Histogram::default();
+            assert!(histogram.add(&values));
+            assert_eq!(histogram.bins.len(), columns);
+            let (_, high) = histogram.range(Method::Percentile(99.0));
+            assert!(high >= (columns - 1) as f32, "{columns} columns: {high}");
+        }
+        assert_eq!([1, MAX_COUNTED, MAX_COUNTED + 1].map(counting_step), [1, 1, 3]);
+    }
 
     fn ramp(from: f32, to: f32, n: usize) -> Vec<f32> {
         (0..n).map(|i| from + (to - from) * i as f32 / (n - 1) as f32).collect()
