@@ -124,8 +124,12 @@ pub(crate) fn read(
     let folder = path.parent().unwrap_or(Path::new("."));
     found.add_convention(Convention::Table);
     let mut rows = 0u64;
-    for (row, record) in reader.records().enumerate() {
-        let line = row + 2;
+    let mut lines = LineCounter { text: &text, at: 0, line_ends: 0 };
+    for record in reader.records() {
+        let line = lines.line(match &record {
+            Ok(record) => record.position(),
+            Err(error) => error.position(),
+        });
         // A row that cannot be read counts, too: each becomes a problem.
         rows += 1;
         let next_step = "use a part of the data";
@@ -146,6 +150,29 @@ pub(crate) fn read(
         found.problems.push(Problem::warning(path, "it has no rows below its first line", next_step));
     }
     Ok(())
+}
+
+/// Counts the lines of a table up to its records.
+struct LineCounter<'a> {
+    text: &'a [u8],
+    /// Number of bytes whose line ends were counted.
+    at: usize,
+    line_ends: usize,
+}
+
+impl LineCounter<'_> {
+    /// Returns the number of the line, counted from 1, on which a record begins; records must be in order. The reader skips empty
+    /// lines, but `position` is before them, and a quoted cell may have several lines.
+    fn line(&mut self, position: Option<&csv::Position>) -> usize {
+        let start = position.map_or(self.at, |position| usize::try_from(position.byte()).unwrap_or(usize::MAX));
+        while let Some(byte) = self.text.get(self.at).filter(|byte| self.at < start || matches!(byte, b'\r' | b'\n')) {
+            self.at += 1;
+            // Both together are one line end.
+            let is_end = *byte == b'\n' || (*byte == b'\r' && self.text.get(self.at) != Some(&b'\n'));
+            self.line_ends += usize::from(is_end);
+        }
+        self.line_ends + 1
+    }
 }
 
 /// Finds the columns of a table.

@@ -26,6 +26,15 @@ fn tables_are_read() {
     assert_eq!(parts, [("a", Some(Part::Train)), ("b", Some(Part::Train)), ("c", Some(Part::Validation))]);
     assert_eq!(dataset.problems.len(), 1);
     assert!(dataset.problems[0].message.contains("line 4"), "{:?}", dataset.problems);
+    // Empty lines and lines in quoted cells count, whatever ends a line.
+    for end in ["\n", "\r\n", "\r"] {
+        let rows = ["raw,seg,note", "d/a.tif,e/a.tif,\"two\nlines\"", "", "", "d/x.tif,e/x.tif,", "d/y.tif,e/y.tif,"];
+        fs::write(at("gaps.csv"), rows.join("\n").replace('\n', end)).unwrap();
+        let gaps = find_pairs(&at("gaps.csv"), TrainingTask::Segmentation).unwrap();
+        let named = |line: &str| gaps.problems.iter().any(|problem| problem.message.contains(line));
+        assert_eq!((gaps.problems.len(), named("line 6 "), named("line 7 ")), (2, true, true), "{:?}", gaps.problems);
+    }
+    fs::remove_file(at("gaps.csv")).unwrap();
     // A table with a column for the part.
     fs::write(at("all.csv"), "raw,seg,fold\nd/a.tif,e/a.tif,test\nd/b.tif,e/b.tif,val\nd/c.tif,e/c.tif,odd\n").unwrap();
     let options = FindOptions { split_column: Some("fold".into()), ..FindOptions::default() };
