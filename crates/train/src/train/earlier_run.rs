@@ -2,17 +2,20 @@
 
 use super::Checkpoint;
 use crate::checkpoint::{CheckpointSummary, RunFolder, TrainState};
-use crate::config::{TrainConfig, TrainPrecision};
+use crate::config::{BudgetConfig, TrainConfig, TrainPrecision};
 use crate::job::TrainJob;
 use crate::setup::check_same_run;
 use cytoscope_pipeline::JobError;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{RESTART, RESUME};
 
-/// Returns the settings of a resumed run: the settings of its checkpoint, with the given budget, precision and license if
-/// there are any. The precision may change because another device may not have it.
+/// Returns the settings of a resumed run: the settings of its checkpoint, with the given limits, patience, precision and license
+/// if there are any. The precision may change because another device may not have it.
 pub(super) fn resumed(checkpoint: &TrainConfig, given: &TrainConfig) -> TrainConfig {
-    let budget = if given.budget.is_given() { given.budget } else { checkpoint.budget };
+    let limits = if given.budget.is_given() { given.budget } else { checkpoint.budget };
+    // A new limit alone does not state the patience, which is then 0.
+    let patience = if given.budget.patience > 0 { given.budget.patience } else { checkpoint.budget.patience };
+    let budget = BudgetConfig { patience, ..limits };
     let precision = if given.precision == TrainPrecision::Auto { checkpoint.precision } else { given.precision };
     let license = given.license.clone().or_else(|| checkpoint.license.clone());
     TrainConfig { budget, precision, license, ..checkpoint.clone() }
@@ -222,6 +225,19 @@ mod tests {
             assert!(resumed.license.as_deref() == Some("MIT") && has_settings(&resumed, &given));
         }
         assert_eq!(resumed(&licensed("MIT"), &given).license.as_deref(), Some("MIT"));
+    }
+
+    #[test]
+    fn a_new_limit_keeps_the_patience_and_a_new_patience_the_limits() {
+        let of = |steps: Option<usize>, minutes: Option<f64>, patience: usize| TrainConfig {
+            budget: BudgetConfig { epochs: None, minutes, steps, patience },
+            ..TrainConfig::default()
+        };
+        let stored = of(Some(100), None, 5);
+        assert_eq!(resumed(&stored, &of(None, Some(40.0), 0)), of(None, Some(40.0), 5));
+        assert_eq!(resumed(&stored, &of(None, None, 8)), of(Some(100), None, 8));
+        assert_eq!(resumed(&stored, &of(Some(200), None, 8)), of(Some(200), None, 8));
+        assert_eq!(resumed(&stored, &TrainConfig::default()), stored);
     }
 
     #[test]
