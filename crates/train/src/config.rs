@@ -291,6 +291,8 @@ impl TrainConfig {
         if let Some(problem) = self.license.as_deref().and_then(license_problem) {
             return Err(wrong_use_with(format!("license {}", problem.problem), problem.next_step));
         }
+        self.loss.map_or(Ok(()), LossConfig::check)?;
+        self.optimizer.check()?;
         self.data.check()?;
         self.network.check()
     }
@@ -348,20 +350,28 @@ impl Default for NetworkConfig {
 
 impl NetworkConfig {
     fn check(&self) -> Result<(), JobError> {
-        let in_range = self.filters.len() <= 6 && self.filters.iter().all(|f| (1..=1024).contains(f));
-        if self.filters.is_empty() || !in_range || !(1..=8).contains(&self.convs_per_block) {
-            return Err(wrong_use(
-                "network: expected 1 to 6 levels of 1 to 1024 filters, and 1 to 8 convolutions in a block",
-            ));
+        let levels = self.filters.len();
+        if !(1..=6).contains(&levels) {
+            return Err(wrong_use(format!("network.filters has {levels} levels: expected 1 to 6")));
         }
-        if !(self.compress.is_finite() && (0.0..=1000.0).contains(&self.compress)) {
-            return Err(wrong_use("network.compress: expected 0 to 1000"));
+        if let Some(filters) = self.filters.iter().find(|filters| !(1..=1024).contains(*filters)) {
+            return Err(wrong_use(format!("network.filters has {filters}: expected 1 to 1024 in each level")));
         }
-        let fits = self.strides.is_empty() || self.strides.len() + 1 == self.filters.len();
-        if !fits || self.strides.iter().flatten().any(|s| !(1..=4).contains(s)) {
-            return Err(wrong_use(
-                "network.strides: expected one stride fewer than filters, each 1 to 4 along Z, Y, X",
-            ));
+        if !(1..=8).contains(&self.convs_per_block) {
+            let found = self.convs_per_block;
+            return Err(wrong_use(format!("network.convs_per_block is {found}: expected 1 to 8")));
+        }
+        if !(0.0..=1000.0).contains(&self.compress) {
+            return Err(wrong_use(format!("network.compress is {:?}: expected 0 to 1000", self.compress)));
+        }
+        let strides = self.strides.len();
+        if strides > 0 && strides + 1 != levels {
+            return Err(wrong_use(format!(
+                "network.strides has {strides} entries, but network.filters {levels}: expected one entry fewer"
+            )));
+        }
+        if let Some(stride) = self.strides.iter().flatten().find(|stride| !(1..=4).contains(*stride)) {
+            return Err(wrong_use(format!("network.strides has {stride}: expected 1 to 4 along Z, Y, X")));
         }
         Ok(())
     }
@@ -515,6 +525,39 @@ mod tests {
         for (license, next) in [("mit", "write MIT"), ("my own", "spdx.org/licenses"), ("GPL-3.0", "deprecated")] {
             let error = check(license).unwrap_err().to_string();
             assert!(error.contains(license) && error.contains(next), "{error}");
+        }
+    }
+
+    #[test]
+    fn settings_that_no_network_can_be_trained_with_are_refused_with_what_was_found() {
+        let check = |text: &str| {
+            let config: TrainConfig = toml::from_str(text).unwrap();
+            config.check().map_err(|error| error.to_string())
+        };
+        for valid in [
+            "loss = { kind = \"tversky\", alpha = 0.3, beta = 0.7 }",
+            "loss = { kind = \"huber\", delta = 0.5 }",
+            "optimizer = { kind = \"sgd\", momentum = 0.0, weight_decay = 0.0 }",
+            "network = { filters = [4, 8], strides = [[1, 2, 2]] }",
+        ] {
+            assert_eq!(check(valid), Ok(()), "{valid}");
+        }
+        for (text, found) in [
+            ("loss = { kind = \"tversky\", alpha = 0.5, beta = -0.1 }", "loss.beta is -0.1"),
+            ("loss = { kind = \"focal\", gamma = nan }", "loss.gamma is NaN"),
+            ("loss = { kind = \"huber\", delta = 0.0 }", "loss.delta is 0.0"),
+            ("optimizer = { kind = \"adamw\", weight_decay = -1.0 }", "optimizer.weight_decay is -1.0"),
+            ("optimizer = { kind = \"adam\", weight_decay = inf }", "optimizer.weight_decay is inf"),
+            ("optimizer = { kind = \"sgd\", momentum = 1.5 }", "optimizer.momentum is 1.5"),
+            ("network = { filters = [] }", "network.filters has 0 levels"),
+            ("network = { filters = [8, 2000] }", "network.filters has 2000"),
+            ("network = { convs_per_block = 9 }", "network.convs_per_block is 9"),
+            ("network = { compress = -2.0 }", "network.compress is -2.0"),
+            ("network = { filters = [8, 16], strides = [[2, 2, 2], [2, 2, 2]] }", "network.strides has 2 entries"),
+            ("network = { filters = [8, 16], strides = [[2, 5, 2]] }", "network.strides has 5"),
+        ] {
+            let error = check(text).unwrap_err();
+            assert!(error.contains(found) && error.contains("expected"), "{text}: {error}");
         }
     }
 

@@ -1,7 +1,9 @@
 //! Settings of the optimization: loss, optimizer and learning rate.
 
+use crate::error::wrong_use;
 use cytoscope_autodiff::{Decay, Schedule};
 use cytoscope_graph::{Loss, LossKind, LossTerm, Optimizer};
+use cytoscope_pipeline::JobError;
 use cytoscope_training_data::TargetKind;
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +58,32 @@ impl LossConfig {
             Self::Huber { delta } => LossKind::Huber { delta },
         }
     }
+
+    /// Checks the parameters of the loss.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] for the first one that is out of range.
+    pub(super) fn check(self) -> Result<(), JobError> {
+        match self {
+            Self::Tversky { alpha, beta } => {
+                not_negative("loss.alpha", alpha)?;
+                not_negative("loss.beta", beta)
+            }
+            Self::Focal { gamma } => not_negative("loss.gamma", gamma),
+            Self::Huber { delta } if !(delta.is_finite() && delta > 0.0) => {
+                Err(wrong_use(format!("loss.delta is {delta:?}: expected a number above 0")))
+            }
+            Self::Bce | Self::Dice | Self::DiceCe | Self::Mse | Self::L1 | Self::Huber { .. } => Ok(()),
+        }
+    }
+}
+
+/// Refuses a setting that is negative or not finite.
+fn not_negative(what: &str, value: f32) -> Result<(), JobError> {
+    if value.is_finite() && value >= 0.0 {
+        return Ok(());
+    }
+    Err(wrong_use(format!("{what} is {value:?}: expected 0 or more")))
 }
 
 /// Returns the loss of a target. The foreground channel uses `requested` (by default Dice plus cross entropy), the
@@ -129,6 +157,21 @@ impl OptimizerConfig {
             Self::Adamw { weight_decay } => Optimizer::AdamW { beta1, beta2, epsilon, weight_decay },
             Self::Adam { weight_decay } => Optimizer::Adam { beta1, beta2, epsilon, weight_decay },
             Self::Sgd { momentum, nesterov, weight_decay } => Optimizer::Sgd { momentum, nesterov, weight_decay },
+        }
+    }
+
+    /// Checks the hyperparameters.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] for the first one that is out of range.
+    pub(super) fn check(self) -> Result<(), JobError> {
+        let (Self::Adamw { weight_decay } | Self::Adam { weight_decay } | Self::Sgd { weight_decay, .. }) = self;
+        not_negative("optimizer.weight_decay", weight_decay)?;
+        match self {
+            Self::Sgd { momentum, .. } if !(0.0..=1.0).contains(&momentum) => {
+                Err(wrong_use(format!("optimizer.momentum is {momentum:?}: expected 0 to 1")))
+            }
+            Self::Adamw { .. } | Self::Adam { .. } | Self::Sgd { .. } => Ok(()),
         }
     }
 }
