@@ -173,7 +173,8 @@ fn find_copies(inspections: &mut [PairInspection]) {
         let Some(inspection) = inspections.get_mut(i) else { continue };
         inspection.summary.same_image_as = Some(name.clone());
         let (own, same_target) = (inspection.summary.image.clone(), inspection.target_hash == target);
-        if inspection.summary.part != part {
+        // Pairs without a part are trained on together with those of the training set.
+        if inspection.summary.part.unwrap_or(Part::Train) != part.unwrap_or(Part::Train) {
             let problem =
                 format!("it has the same voxels as {} ({name}), which is in another part of the data", file.display());
             let next_step = "keep it in one part only: training images must not be used for validation or testing";

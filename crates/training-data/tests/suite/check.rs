@@ -3,7 +3,7 @@
 use crate::common::{tiny, tiny_pair, write, write_with};
 use cytoscope_formats::Compression;
 use cytoscope_training_data::{
-    CheckOptions, Dataset, FindOptions, IgnoreLabel, Pair, Problem, Report, Severity, SourceOptions, Sources,
+    CheckOptions, Dataset, FindOptions, IgnoreLabel, Pair, Part, Problem, Report, Severity, SourceOptions, Sources,
     SplitOptions, TrainingTask, check, check_with, find_pairs, find_pairs_with, split,
 };
 use cytoscope_volume::{Samples, VoxelSize};
@@ -283,6 +283,23 @@ fn images_with_targets(folder: &Path, copies: &[usize]) {
             write(&folder.join(format!("{name}_labels.tif")), shape, renumbered);
         }
     }
+}
+
+#[test]
+fn a_copy_without_a_part_belongs_to_the_training_set() {
+    let folder = tempfile::tempdir().unwrap();
+    images_with_targets(folder.path(), &[2, 1]);
+    let mut dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    let problem_of_the_copy = |dataset: &Dataset| {
+        let report = check(dataset, &CheckOptions::default());
+        report.problems.into_iter().find(|problem| problem.message.contains("the same voxels")).unwrap()
+    };
+    dataset.pairs[0].part = Some(Part::Train);
+    let problem = problem_of_the_copy(&dataset);
+    assert_eq!(problem.severity, Severity::Warning, "{problem:?}");
+    dataset.pairs[0].part = Some(Part::Validation);
+    let problem = problem_of_the_copy(&dataset);
+    assert!(problem.severity == Severity::Error && problem.message.contains("another part"), "{problem:?}");
 }
 
 #[test]
