@@ -209,9 +209,11 @@ fn storage_type(class: &Global) -> Option<ElementType> {
 
 /// Classes and functions that checkpoints of training programs name beside their tensors. None is ever called: they
 /// describe settings and histories, which are ignored.
-const IGNORED_NAMES: [(&str, &[&str]); 17] = [
+const IGNORED_NAMES: [(&str, &[&str]); 18] = [
     ("_codecs", &["encode"]),
     ("argparse", &["Namespace"]),
+    // The steps at which PyTorch's `MultiStepLR` lowers the learning rate.
+    ("collections", &["Counter"]),
     ("builtins", &["bool", "complex", "float", "int", "list", "slice", "str", "tuple"]),
     ("__builtin__", &["bool", "complex", "float", "int", "list", "slice", "str", "tuple", "long", "unicode"]),
     ("functools", &["partial"]),

@@ -164,8 +164,15 @@ fn python_objects_are_refused_by_name_and_never_constructed() {
         assert!(message.contains("state_dict()"), "{message}");
     }
     // Settings of training programs are names only.
-    let settings = b"}(X\x01\x00\x00\x00acpathlib\nPosixPath\n(X\x01\x00\x00\x00ptRu";
-    assert!(refused(&archive(settings, &[], &[])).contains("holds no weights"));
+    let settings: [&[u8]; 2] = [
+        b"}(X\x01\x00\x00\x00acpathlib\nPosixPath\n(X\x01\x00\x00\x00ptRu",
+        // The state of a `MultiStepLR` with one milestone.
+        b"}(X\x01\x00\x00\x00accollections\nCounter\n}(J\x03\x00\x00\x00J\x01\x00\x00\x00u\x85Ru",
+    ];
+    for pickled in settings {
+        let message = refused(&archive(pickled, &[], &[]));
+        assert!(message.contains("holds no weights"), "{message}");
+    }
 }
 
 #[test]
