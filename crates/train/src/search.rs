@@ -67,11 +67,9 @@ impl SettingRange {
     /// Returns the value at a position from 0 to below 1.
     fn at(&self, position: f64) -> Option<Value> {
         match self {
-            // Rounded, so that tables are readable and repeat the trial exactly.
-            Self::Uniform([low, high]) => Some(Value::Float(rounded(low + position * (high - low)))),
+            Self::Uniform([low, high]) => Some(readable(low + position * (high - low), [*low, *high])),
             Self::LogUniform([low, high]) => {
-                let value = (low.ln() + position * (high.ln() - low.ln())).exp();
-                Some(Value::Float(rounded(value)))
+                Some(readable((low.ln() + position * (high.ln() - low.ln())).exp(), [*low, *high]))
             }
             Self::Integers([low, high]) => {
                 let count = high.abs_diff(*low) as f64 + 1.0;
@@ -81,6 +79,12 @@ impl SettingRange {
             Self::Values(values) => values.get((position * values.len() as f64) as usize).cloned(),
         }
     }
+}
+
+/// Returns a number rounded, so that tables are readable and repeat the trial exactly, but not beyond the bounds of its range:
+/// the settings may refuse the next number.
+fn readable(number: f64, [low, high]: [f64; 2]) -> Value {
+    Value::Float(rounded(number).clamp(low, high))
 }
 
 /// The ranges of a search.
@@ -216,6 +220,19 @@ mod tests {
         assert!([vec![4], vec![4, 8]].iter().all(|f| configs.iter().any(|c| c.network.filters == *f)));
         assert_eq!(space.trial(3, 5), space.trial(3, 5));
         assert_ne!(space.trial(3, 5), space.trial(4, 5));
+    }
+
+    #[test]
+    fn rounding_does_not_leave_a_range() {
+        // The average of the weights must be below 1.
+        let space = SearchSpace::parse("ema = { uniform = [0.99, 0.9999999] }\n").unwrap();
+        let near_one = SearchSpace::parse("ema = { log_uniform = [0.9999996, 0.9999999] }\n").unwrap();
+        for trial in 0..20 {
+            for settings in [space.trial(1, trial), near_one.trial(1, trial)] {
+                let config = TrainConfig::read_with(None, &settings).unwrap();
+                assert!((0.99..=0.999_999_9).contains(&config.ema), "{}", config.ema);
+            }
+        }
     }
 
     #[test]
