@@ -21,7 +21,7 @@ parent: {id: affable-shark}
 ";
 
 /// Changes of the complete description: text, its replacement, and the field that bioimage.io refuses then, if it does.
-const CHANGES: [(&str, &str, Option<&str>); 69] = [
+const CHANGES: [(&str, &str, Option<&str>); 70] = [
     ("name: nuclei-dog\n", "name: nuclei-dog\n", None),
     ("name: nuclei-dog\n", "name: nuc\n", Some("name")),
     ("name: nuclei-dog\n", "name: 'nuclei: dog'\n", Some("name")),
@@ -60,6 +60,7 @@ const CHANGES: [(&str, &str, Option<&str>); 69] = [
     ("  - type: batch\n", "  - type: batch\n    concatenable: true\n", Some("inputs[0].axes[0].concatenable")),
     ("    channel_names:\n    - nuclei\n", "    channel_names: []\n", Some("inputs[0].axes[1].channel_names")),
     ("    - nuclei\n", "    - nuclei\n    size: 1\n", Some("inputs[0].axes[1].size")),
+    ("    - nuclei\n", "    - all nuclei\n", Some("inputs[0].axes[1].channel_names[0]")),
     ("    unit: micrometer\n", "    unit: um\n", Some("inputs[0].axes[2].unit")),
     ("    unit: micrometer\n", "", Some("outputs[0].axes[2].unit")),
     ("      step: 1\n", "", Some("inputs[0].axes[2].size.step")),
