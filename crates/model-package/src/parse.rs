@@ -131,6 +131,12 @@ fn restore_channel_names(rdf: &Value, spec: &mut TensorSpec) {
     }
 }
 
+/// Returns the decimal number that was rounded to a scale of 32 bits; other scales stay.
+fn unrounded(scale: f64) -> f64 {
+    let narrow = scale as f32;
+    if f64::from(narrow) == scale { narrow.to_string().parse().unwrap_or(scale) } else { scale }
+}
+
 /// Completes references to lengths of other tensors: their scale becomes the ratio of the two axis scales, and their
 /// axis id the default one of the axis kind.
 fn resolve_references(inputs: &mut [ParsedTensor], outputs: &mut [ParsedTensor]) {
@@ -423,7 +429,7 @@ impl Reader<'_> {
         };
         let scale = self.number(&part, axis, "scale", &DIVISORS)?.unwrap_or(1.0);
         let unit = self.optional_text(&part, axis, "unit")?;
-        let voxel_um = unit.as_deref().and_then(micrometers).map(|unit| unit * scale);
+        let voxel_um = unit.as_deref().and_then(micrometers).map(|unit| unit * unrounded(scale));
         if let Some(um) = voxel_um.filter(|um| !(MIN_PLAUSIBLE_UM..=MAX_PLAUSIBLE_UM).contains(um)) {
             let range = format!("expected {MIN_PLAUSIBLE_UM} to {MAX_PLAUSIBLE_UM} µm");
             return Err(self.bad(&part, format!("has scale {scale}, which makes voxels of {um} µm: {range}")));

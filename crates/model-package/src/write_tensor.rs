@@ -50,6 +50,17 @@ impl Entry<'_> {
     fn position(&self, kind: AxisKind) -> Option<usize> {
         self.spec.axes.iter().position(|a| a.kind == kind)
     }
+
+    /// Returns the voxel size along axis `at` in µm, as the description states it.
+    ///
+    /// bioimageio.spec computes a length that refers to this axis as length · scale / scale, and refuses test tensors of other
+    /// lengths. With a scale of 0.1, it expects 24.000000000000004 instead of 24. Such a scale is rounded to 32 bits, for
+    /// which the result is exact.
+    fn stated_um(&self, at: usize) -> Option<f64> {
+        let um = self.spec.axes.get(at)?.voxel_um?;
+        let is_exact = |length: usize| length as f64 * um / um == length as f64;
+        Some(if self.test_length(at).is_none_or(is_exact) { um } else { f64::from(um as f32) })
+    }
 }
 
 /// All tensors of a package; their descriptions depend on each other.
@@ -167,7 +178,7 @@ impl<'a> Tensors<'a> {
         };
         let is_reference = size.get("tensor_id").is_some();
         // A length follows from the one it refers to and the scales of both axes, which therefore have the ratio of the lengths.
-        let voxel_um = if is_reference { self.referenced_um(&size).map(|um| um / ratio) } else { axis.voxel_um };
+        let voxel_um = if is_reference { self.referenced_um(&size).map(|um| um / ratio) } else { entry.stated_um(at) };
         out.insert("size".to_owned(), size);
         if let Some(um) = voxel_um {
             out.insert("unit".to_owned(), json!("micrometer"));
@@ -186,7 +197,7 @@ impl<'a> Tensors<'a> {
     fn referenced_um(&self, size: &Value) -> Option<f64> {
         let (tensor, axis) = (size.get("tensor_id")?.as_str()?, size.get("axis_id")?.as_str()?);
         let entry = self.inputs.iter().chain(&self.outputs).find(|entry| entry.id == tensor)?;
-        entry.spec.axes.iter().find(|other| other.kind.id() == axis)?.voxel_um
+        entry.stated_um(entry.spec.axes.iter().position(|other| other.kind.id() == axis)?)
     }
 
     fn channels(&self, entry: &Entry<'_>, at: usize, axis: &AxisSpec) -> usize {

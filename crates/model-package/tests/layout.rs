@@ -424,6 +424,30 @@ fn written_descriptions_meet_the_specification() {
 }
 
 #[test]
+fn lengths_that_are_computed_with_scales_are_exact() {
+    let folder = tempfile::tempdir().unwrap();
+    let tensor = |v: f32| Tensor::new(vec![1, 1, 24, 24, 24], vec![v; 24 * 24 * 24]).unwrap();
+    for (um, is_exact) in [(0.1, false), (0.8, false), (0.5, true), (0.29, true)] {
+        let path = folder.path().join(format!("{}nm", (1000.0 * um).round()));
+        let mut made = builder(network(), None);
+        (made.test_inputs, made.test_outputs) = (vec![tensor(0.5)], vec![tensor(0.25)]);
+        let axes = made.inputs.iter_mut().chain(&mut made.outputs).flat_map(|tensor| &mut tensor.axes);
+        axes.filter(|axis| axis.kind.is_space()).for_each(|axis| axis.voxel_um = Some(um));
+        let _ = made.save(&path, Overwrite::Refuse).unwrap();
+        let description = rdf(&path);
+        let scale = |tensor: &str| description[tensor][0]["axes"][4]["scale"].as_f64().unwrap();
+        // As bioimageio.spec computes the length of the output.
+        assert_eq!(24.0 * um / um == 24.0, is_exact);
+        assert_eq!(24.0 * scale("inputs") / scale("outputs"), 24.0, "{um}");
+        assert_eq!(scale("inputs") == um, is_exact, "no other scale is rounded");
+        let read = Package::open(&path).unwrap();
+        for tensor in [&read.inputs[0], &read.outputs[0]] {
+            assert_eq!(tensor.voxel_um(), Some([um; 3]), "the voxel size stays");
+        }
+    }
+}
+
+#[test]
 fn names_of_channels_are_identifiers_in_the_description() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("named");
