@@ -21,7 +21,7 @@ parent: {id: affable-shark}
 ";
 
 /// Changes of the complete description: text, its replacement, and the field that bioimage.io refuses then, if it does.
-const CHANGES: [(&str, &str, Option<&str>); 70] = [
+const CHANGES: [(&str, &str, Option<&str>); 74] = [
     ("name: nuclei-dog\n", "name: nuclei-dog\n", None),
     ("name: nuclei-dog\n", "name: nuc\n", Some("name")),
     ("name: nuclei-dog\n", "name: 'nuclei: dog'\n", Some("name")),
@@ -87,6 +87,26 @@ const CHANGES: [(&str, &str, Option<&str>); 70] = [
         Some("inputs[0].preprocessing[0].kwargs.axis"),
     ),
     ("  preprocessing:\n", "  preprocessing:\n  - {id: scale_linear, kwargs: {gain: [2.0], axis: channel}}\n", None),
+    (
+        "  preprocessing:\n",
+        "  preprocessing:\n  - {id: clip, kwargs: {min: 0.0, axes: [x]}}\n",
+        Some("inputs[0].preprocessing[0].kwargs.axes"),
+    ),
+    (
+        "  preprocessing:\n",
+        "  preprocessing:\n  - {id: clip, kwargs: {max_percentile: 0.5}}\n",
+        Some("inputs[0].preprocessing[0].kwargs.max_percentile"),
+    ),
+    (
+        "  preprocessing:\n",
+        "  preprocessing:\n  - {id: fixed_zero_mean_unit_variance, kwargs: {mean: [0.0], std: 1.0, axis: channel}}\n",
+        Some("inputs[0].preprocessing[0].kwargs"),
+    ),
+    (
+        "  preprocessing:\n",
+        "  preprocessing:\n  - {id: fixed_zero_mean_unit_variance, kwargs: {mean: [0.0], std: [0.0000001], axis: channel}}\n",
+        Some("inputs[0].preprocessing[0].kwargs.std"),
+    ),
     (
         "  preprocessing:\n",
         "  preprocessing:\n  - {id: sigmoid, kwargs: {}}\n",

@@ -3,6 +3,7 @@
 use super::tensor_fields::entries;
 use super::{Checker, given};
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// A step and the parameters that it takes.
 struct StepFields {
@@ -100,12 +101,12 @@ impl<'a> Checker<'a> {
         if let Some(eps) = number("eps").filter(|eps| *eps > MAX_EPS) {
             self.refuse(format!("{part}.eps"), format!("is {eps}: give one of at most {MAX_EPS}"));
         }
-        let upper = number("max_percentile").filter(|value| *value <= MIN_UPPER_PERCENTILE);
-        if let Some(upper) = upper.filter(|_| fields.id == "scale_range") {
+        if let Some(upper) = number("max_percentile").filter(|value| *value <= MIN_UPPER_PERCENTILE) {
             let next = format!("give one above {MIN_UPPER_PERCENTILE}, in percent");
             self.refuse(format!("{part}.max_percentile"), format!("is {upper}: {next}"));
         }
-        if let Some(std) = number("std").filter(|std| *std < MIN_STD) {
+        let stds = kwargs.get("std").into_iter().chain(entries(kwargs, "std")).filter_map(Value::as_f64);
+        if let Some(std) = stds.min_by(f64::total_cmp).filter(|std| *std < MIN_STD) {
             self.refuse(format!("{part}.std"), format!("is {std}: give one of at least {MIN_STD}"));
         }
         if given(kwargs, "axes").is_some_and(|axes| !axes.is_array()) {
@@ -115,19 +116,29 @@ impl<'a> Checker<'a> {
         if fields.id == "clip" && bounds.iter().all(|key| given(kwargs, key).is_none()) {
             self.refuse(part, "has neither min nor max: give one of them, or remove the step");
         }
+        let has_percentile = number("min_percentile").or(number("max_percentile")).is_some();
+        if fields.id == "clip" && given(kwargs, "axes").is_some() && !has_percentile {
+            self.refuse(format!("{part}.axes"), "is given, but no percentile: remove it, or give a percentile");
+        }
         self.axis(part, fields, kwargs);
     }
 
-    /// Checks that lists of numbers have an axis and single numbers have none, and that a linear scaling changes values.
+    /// Checks that lists of numbers have an axis and equal lengths and single numbers have none, and that a linear scaling
+    /// changes values.
     fn axis(&mut self, part: &str, fields: &StepFields, kwargs: &'a Value) {
-        let mut has_list = false;
+        let mut lengths = BTreeSet::new();
         let mut has_number = false;
         for key in ALONG_AXIS {
             match kwargs.get(key).filter(|_| fields.known.contains(&key)) {
-                Some(Value::Array(_)) => has_list = true,
+                Some(Value::Array(list)) => _ = lengths.insert(list.len()),
                 Some(_) => has_number = true,
                 None => {}
             }
+        }
+        let has_list = !lengths.is_empty();
+        // Only a linear scaling may have a number for all and a list.
+        if lengths.len() > 1 || (has_list && has_number && fields.id != "scale_linear") {
+            self.refuse(part, "has lists of different lengths, or a list and a number: give equally many of each");
         }
         let has_axis = given(kwargs, "axis").is_some();
         if has_list && !has_axis {

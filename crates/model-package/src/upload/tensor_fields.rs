@@ -288,10 +288,10 @@ impl<'a> Checker<'a> {
             return self.refuse(size_part, "is missing: give a number, min and step, or tensor_id and axis_id");
         };
         let of = [text_field(size, "tensor_id"), text_field(size, "axis_id")];
-        let mut min_size = None;
+        let (mut min_size, mut scales) = (None, [1.0; 2]);
         if let [Some(tensor), Some(id)] = of {
             self.known_fields(&format!("{size_part}."), size, &["axis_id", "offset", "tensor_id"]);
-            let offset = size.get("offset").map_or(Some(0.0), Value::as_f64).filter(|offset| offset.fract() == 0.0);
+            let offset = size.get("offset").map_or(Some(0), Value::as_i64);
             if offset.is_none() {
                 self.refuse(format!("{size_part}.offset"), "is not a whole number: write one, or remove it");
             }
@@ -302,7 +302,8 @@ impl<'a> Checker<'a> {
                 ),
                 Some(other) => {
                     let scale = axis.get("scale").and_then(Value::as_f64).unwrap_or(1.0);
-                    min_size = Some((other.min_size * other.scale / scale + offset.unwrap_or(0.0)).floor());
+                    min_size = Some((other.min_size * other.scale / scale + offset.unwrap_or(0) as f64).floor());
+                    scales = [scale, other.scale];
                     let unit = text_field(axis, "unit");
                     // A unit that does not exist is refused once.
                     let is_known = |unit: Option<&str>| {
@@ -331,7 +332,16 @@ impl<'a> Checker<'a> {
                     let next = "raise the smallest size of that axis";
                     self.refuse(part, format!("is {halo}, but the axis may have only {min} voxels: {next}"));
                 }
-                (Some(_), Some(_)) => {}
+                (Some(voxels), Some(_)) => {
+                    let [own, other] = scales;
+                    let others = voxels * own / other;
+                    if others.fract() != 0.0 {
+                        let next = "give a halo that is a whole number of these, too";
+                        let message =
+                            format!("is {halo}, or {others} voxels of the axis that the size refers to: {next}");
+                        self.refuse(part, message);
+                    }
+                }
             }
         }
     }
