@@ -21,7 +21,7 @@ parent: {id: affable-shark}
 ";
 
 /// Changes of the complete description: text, its replacement, and the field that bioimage.io refuses then, if it does.
-const CHANGES: [(&str, &str, Option<&str>); 74] = [
+const CHANGES: [(&str, &str, Option<&str>); 75] = [
     ("name: nuclei-dog\n", "name: nuclei-dog\n", None),
     ("name: nuclei-dog\n", "name: nuc\n", Some("name")),
     ("name: nuclei-dog\n", "name: 'nuclei: dog'\n", Some("name")),
@@ -137,6 +137,11 @@ const CHANGES: [(&str, &str, Option<&str>); 74] = [
         "config:\n",
         "config:\n  bioimageio: {reproducibility_tolerance: [{relative_tolerance: 0.5}]}\n",
         Some("config.bioimageio.reproducibility_tolerance[0].relative_tolerance"),
+    ),
+    (
+        "config:\n",
+        "config:\n  bioimageio: {reproducibility_tolerance: [{mismatched_elements_per_million: 6000}]}\n",
+        Some("config.bioimageio.reproducibility_tolerance[0].mismatched_elements_per_million"),
     ),
     (
         "opset_version: 21",

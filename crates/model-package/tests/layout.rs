@@ -391,6 +391,14 @@ fn a_declared_tolerance_names_its_output() {
     let package = Package::open(&path).unwrap();
     assert_eq!(package.output_tolerance("t95"), tolerance);
     assert_eq!(package.output_tolerance("other"), Tolerance::default());
+    // bioimage.io accepts up to 5000 outliers per million.
+    let mut description = rdf(&path);
+    for (stated, honored) in [(4000, 4000.0), (6000, 5000.0)] {
+        let entry = &mut description["config"]["bioimageio"]["reproducibility_tolerance"][0];
+        entry["mismatched_elements_per_million"] = json!(stated);
+        rewrite(&path, &description);
+        assert_eq!(Package::open(&path).unwrap().output_tolerance("t95").outside_ppm, honored);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::people::is_email;
 use super::versions::is_version;
 use super::{Checker, RESOURCE_ID_RULE, given, is_resource_id};
 use crate::FormatVersion;
+use crate::test_run::MAX_OUTSIDE_PPM;
 use serde_json::Value;
 
 /// Fields of a description of a model (`ModelDescr` of bioimageio.spec 0.5), and `version_number`, which it reads as the
@@ -204,6 +205,12 @@ impl<'a> Checker<'a> {
             if let Some(value) = absolute.filter(|value| !value.as_f64().is_some_and(|value| value >= 0.0)) {
                 let message = format!("is {value}: give a number that is not negative");
                 self.refuse(format!("{part}[{i}].absolute_tolerance"), message);
+            }
+            let outliers = tolerance.get("mismatched_elements_per_million");
+            let is_share = |value: f64| value.fract() == 0.0 && (0.0..=MAX_OUTSIDE_PPM).contains(&value);
+            if let Some(value) = outliers.filter(|value| !value.as_f64().is_some_and(is_share)) {
+                let message = format!("is {value}: give a whole number from 0 to {MAX_OUTSIDE_PPM}");
+                self.refuse(format!("{part}[{i}].mismatched_elements_per_million"), message);
             }
         }
     }
