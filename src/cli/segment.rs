@@ -76,7 +76,8 @@ pub(crate) struct Segment {
     #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
     voxel_size: Option<[f64; 3]>,
     /// Stack whose intensities are measured for the table; by default the map itself. Of several series or time points, the one
-    /// that the map was predicted from is measured, if the record beside the map states it.
+    /// that the map was predicted from is measured, if the record beside the map states it; the axes of the prediction are used,
+    /// too.
     #[arg(long, value_name = "FILE", requires = "table")]
     intensities: Option<PathBuf>,
     /// Overwrite existing files; an input is never overwritten.

@@ -286,6 +286,34 @@ fn labels_of_a_predicted_time_point_belong_to_this_time_point() {
     fixture.run(&[&convert[..], &["--time", "2"]].concat()).ok();
 }
 
+#[test]
+fn objects_of_a_stack_that_was_predicted_with_other_axes_are_measured_with_these() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let first = fixture.integers(&raw);
+    let second: Vec<u16> = first.iter().map(|value| value / 2).collect();
+    let slices = first.chunks(48 * 48).zip(second.chunks(48 * 48));
+    let interleaved: Vec<u16> = slices.flat_map(|(first, second)| [first, second].concat()).collect();
+    // Without its axes, an array is read as CZYX.
+    fixture.write("mixed.npy", "ZCYX", &[8, 2, 48, 48], interleaved);
+    fixture.write("right.npy", "CZYX", &[2, 8, 48, 48], [&first[..], &second].concat());
+    std::fs::create_dir(fixture.path("other")).unwrap();
+    fixture.write("other/mixed.npy", "ZYX", &[8, 48, 48], first);
+    let predict = ["predict", "mixed.npy", "--axes", "ZCYX", "--model", "nuclei-dog", "--channel", "0", "--out", "o"];
+    fixture.run(&[&predict[..], &["--outputs", "maps"]].concat()).ok();
+    let map = "o/mixed_probability.tif";
+    let table = |stack: &str| {
+        let command = ["segment", map, "--intensities", stack, "--out", "l.tif", "--table", "t.csv", "--force"];
+        fixture.run(&command).ok();
+        fixture.table("t.csv")
+    };
+    let expected = table("right.npy");
+    assert!(expected.len() > 1, "there are objects");
+    assert_eq!(table("mixed.npy"), expected);
+    // Another file of the same name, which cannot have these axes.
+    assert_eq!(table("other/mixed.npy").len(), expected.len());
+}
+
 /// Writes a NIfTI file of two slices of 8 × 8 voxels whose x axis points to the right or to the left.
 fn write_nifti(fixture: &Fixture, name: &str, x_direction: f32, values: &[u16]) {
     let mut bytes = vec![0u8; 352];

@@ -79,7 +79,8 @@ pub struct SegmentJob {
     /// assumed. The labels do not state it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assumed_voxel_um: Option<[f64; 3]>,
-    /// Image of the map's shape whose channels are measured for the table; by default the map's channel itself.
+    /// Image of the map's shape whose channels are measured for the table; by default the map's channel itself. It is read with
+    /// the axes in the record of the map's prediction, if any replaced its own.
     #[serde(default)]
     pub intensities: Option<PathBuf>,
     /// Time point of that image, from 0, if the map has a single one of its time points; by default the one in the record of

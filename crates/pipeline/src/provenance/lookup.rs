@@ -7,6 +7,7 @@ use crate::results::FileRecord;
 use crate::{ArtifactKind, Model};
 use cytoscope_formats::{SeriesChoice, is_zarr_name, is_zarr_zip_name, stack_stem};
 use cytoscope_storage::write::parent_folder;
+use cytoscope_volume::Axes;
 use std::path::{Path, PathBuf};
 
 /// Returns the path of the record that belongs to a result of a prediction; `None` if the file's name is not that of a
@@ -143,13 +144,13 @@ pub(crate) fn map_time(map: &Path) -> Option<usize> {
     unchanged_record(map)?.job.time
 }
 
-/// Returns the series of a file that a map was predicted from, if the record beside the map lists it unchanged and names a file
-/// of this name.
-pub(crate) fn map_series(map: &Path, file: &Path) -> Option<SeriesChoice> {
+/// Returns how the file that a map was predicted from was read, if the record beside the map lists it unchanged and names a
+/// file of this name: its series, and the axes that replaced its own, if any.
+pub(crate) fn map_input(map: &Path, file: &Path) -> Option<(Option<SeriesChoice>, Option<Axes>)> {
     let record = unchanged_record(map)?;
     let is_input = record.input.path.file_name() == file.file_name();
     let series = Some(record.job.series).filter(|series| *series != SeriesChoice::All);
-    series.filter(|_| is_input)
+    Some((series, record.job.axes)).filter(|_| is_input)
 }
 
 /// Returns the name of the model that predicted a map, if the record beside the map lists it unchanged and names another model

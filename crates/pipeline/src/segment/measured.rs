@@ -25,7 +25,8 @@ impl SegmentJob {
         })
     }
 
-    /// Returns the stack to measure, its channels and their names.
+    /// Returns the stack to measure, its channels and their names. A file is read with the series and axes of the map's
+    /// prediction, if its record states them.
     pub(super) fn measured(
         &self,
         context: &Context,
@@ -36,12 +37,21 @@ impl SegmentJob {
             return Ok((map.clone(), vec![self.channel], vec![channel_name(meta, self.channel)]));
         };
         let chosen = self.series.clone();
-        let known = chosen.or_else(|| provenance::map_series(&self.map, path));
+        let (recorded_series, axes) = provenance::map_input(&self.map, path).unwrap_or_default();
+        let known = chosen.or(recorded_series);
         let series = known.clone().unwrap_or_default();
-        let mut image = series.open_or_only(path, &OpenOptions::default())?;
+        let mut options = OpenOptions { axes, ..OpenOptions::default() };
+        let mut image = match series.open_or_only(path, &options) {
+            // The recorded axes do not fit: another file has the name of the one that was predicted.
+            Err(_) if options.axes.is_some() => {
+                options.axes = None;
+                series.open_or_only(path, &options)?
+            }
+            opened => opened?,
+        };
         if image.meta().is_numbered_series() && map.extents.zyx[0] == 1 {
             // The map was predicted from one of the files.
-            image = series.open_or_only(path, &OpenOptions { single_file: true, ..OpenOptions::default() })?;
+            image = series.open_or_only(path, &OpenOptions { single_file: true, ..options })?;
         }
         let note = first_series_note(&series, image.meta(), "is measured", OtherSeries::One);
         if let Some(note) = note.filter(|_| known.is_none()) {
