@@ -215,6 +215,8 @@ pub(crate) struct CorrectionsPlace {
     pub(crate) files: Option<CorrectionFiles>,
     /// Labels to start from instead of those shown: the first that match the journal.
     pub(crate) bases: Option<Vec<Base>>,
+    /// The time point that they were requested for.
+    pub(crate) time: usize,
 }
 
 /// Result of a [`DiskEffect`]; an error is a message that names the file.
@@ -475,7 +477,7 @@ fn prepare_corrections(
     });
     let stem = place.correction_stem(&folder).text;
     let files = (place.times < 2).then(|| place.correction_files_named(&folder, &stem, time));
-    Ok(CorrectionsPlace { is_elsewhere: folder != own, folder, stem, files, bases })
+    Ok(CorrectionsPlace { is_elsewhere: folder != own, folder, stem, files, bases, time })
 }
 
 fn prepare_training(job: &TrainJob, name: Option<&str>) -> Result<Box<TrainJob>, String> {

@@ -20,6 +20,7 @@ use crate::documents::Documents;
 use crate::effect::{Effects, Wake};
 use crate::jobs::Jobs;
 use crate::views::pen::Marks;
+use actions::notify_other_time;
 use cytoscope_corrections::Edit;
 use files::{CorrectionFiles, SetAside};
 use session::{Base, CorrectionState, Corrector, SessionEnd, SessionRequest, SessionStart};
@@ -230,7 +231,8 @@ impl Corrections {
         effects.disk_for(id, DocumentEffect::PrepareCorrections { place, earlier, time });
     }
 
-    /// Opens the corrections of a document once their folder exists.
+    /// Opens the corrections of a document once their folder exists, unless another time point is shown by now: the labels on
+    /// screen, which they would start from, are not those of the requested one.
     pub(crate) fn ready(&mut self, id: u64, place: Result<CorrectionsPlace, String>, documents: &Documents) -> Effects {
         let mut effects = Effects::default();
         let Some(document) = documents.get(id) else { return effects };
@@ -242,6 +244,10 @@ impl Corrections {
                 return effects;
             }
         };
+        if place.time != document.time {
+            notify_other_time(place.time, &mut effects);
+            return effects;
+        }
         if place.is_elsewhere {
             let details =
                 format!("They are in {}, which was the results folder when they were begun.", place.folder.display());
@@ -416,5 +422,56 @@ fn note_unsaved(closed: &mut BTreeMap<(u64, usize), ClosedUnsaved>, correction: 
         closed.insert(of, ClosedUnsaved { files, sync_failure });
     } else {
         closed.remove(&of);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use crate::documents::{DocumentsAction, ViewAction};
+    use crate::effect::Effect;
+    use crate::opener::Expanded;
+    use crate::settings::Settings;
+    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_volume::Array;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn corrections_that_were_requested_for_one_time_point_are_not_opened_for_another_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let stack = folder.path().join("stack.tif");
+        let array = Array::new("TZYX".parse().unwrap(), vec![3, 2, 3, 4], vec![1u16; 72]).unwrap();
+        write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        let wake: Wake = Arc::new(|| {});
+        let mut documents = Documents::new(&wake, None);
+        let files = Expanded { files: vec![stack], ..Expanded::default() };
+        let _ = documents.listed(Ok(files), &Settings::default());
+        let end = Instant::now() + Duration::from_secs(60);
+        while documents.all().is_empty() {
+            assert!(Instant::now() < end, "the stack was not opened in time");
+            let _ = documents.poll();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let id = documents.active_id().unwrap();
+        let place = |time: usize| {
+            let folder = folder.path().to_owned();
+            Ok(CorrectionsPlace {
+                folder,
+                is_elsewhere: false,
+                stem: "stack".to_owned(),
+                files: None,
+                bases: None,
+                time,
+            })
+        };
+        let mut corrections = Corrections::new(&wake);
+        // The user moves on while the folder is prepared.
+        let _ = documents.apply(DocumentsAction::View(ViewAction::StepTime(1)));
+        let notified = corrections.ready(id, place(0), &documents).into_iter();
+        assert_eq!(notified.filter(|effect| matches!(effect, Effect::Notify { .. })).count(), 1);
+        assert!(corrections.of(id).is_none());
+        let _ = corrections.ready(id, place(1), &documents);
+        assert_eq!(corrections.of(id).map(|correction| correction.time), Some(1));
     }
 }
