@@ -14,7 +14,7 @@ use cytoscope_ui::document::Role;
 use cytoscope_volume::Array;
 use eframe::egui::{Key, Modifiers};
 use egui_kittest::Harness;
-use egui_kittest::kittest::Queryable;
+use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
 
 #[test]
@@ -42,6 +42,20 @@ fn stroke_follows_the_pointer_and_can_be_undone_and_redone() {
     fixture.window.step();
     fixture.settle();
     assert!(save(&mut fixture) == labels, "the stroke is redone");
+}
+
+#[test]
+fn surfaces_are_saved_only_of_corrected_labels_that_are_saved() {
+    let mut fixture = correcting_sample();
+    stroke(&mut fixture, (40.0, 40.0), (40.0, 90.0));
+    fixture.click("Objects");
+    let is_disabled = |fixture: &Fixture| fixture.window.get_by_label("Save meshes…").accesskit_node().is_disabled();
+    assert!(is_disabled(&fixture), "the file of the labels lacks the stroke");
+    fixture.click("Correct");
+    wait_for_tools(&mut fixture);
+    save(&mut fixture);
+    fixture.click("Objects");
+    fixture.until_enabled("Save meshes…");
 }
 
 #[test]

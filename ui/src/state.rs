@@ -22,6 +22,9 @@ const WITHOUT_LABELS: &str = "Predict the stack or add labels first.";
 /// Why a command on saved labels is disabled: those that are shown are a preview.
 const UNSAVED_PREVIEW: &str = "These objects are a preview: save them in Predict first.";
 
+/// Why a command on saved labels is disabled: corrected ones are being saved.
+const WHILE_SAVING: &str = "Wait until the corrected labels have been saved.";
+
 /// Shared references to all states.
 #[derive(Clone, Copy)]
 pub(crate) struct State<'a> {
@@ -99,7 +102,7 @@ impl<'a> State<'a> {
             Command::ToggleMap => has(Role::Map),
             Command::ToggleSwipe => document.is_some_and(|d| !d.overlays.is_empty()),
             Command::SaveTable | Command::SaveAnnData => document.is_some_and(|d| d.results.is_some()),
-            Command::SaveMesh => self.reason_against_jobs().is_none() && document.is_some_and(has_saved_labels),
+            Command::SaveMesh => self.reason_against_meshes().is_none(),
             Command::Measure => self.reason_against_measuring().is_none(),
             Command::Tool(_) => self.correction().is_some() && self.display.task() == PanelTask::Correct,
             Command::Correct(action) => self.reason_against_editing(action).is_none(),
@@ -167,10 +170,7 @@ impl<'a> State<'a> {
             Command::ToggleMap => Some("Predict the stack first."),
             Command::ToggleLabels | Command::NextLabelStyle | Command::ToggleSwipe => Some(WITHOUT_LABELS),
             Command::SaveTable | Command::SaveAnnData => Some("Predict the stack or measure its labels first."),
-            Command::SaveMesh => self.reason_against_jobs().or(match document.is_some_and(has_labels) {
-                true => Some(UNSAVED_PREVIEW),
-                false => Some(WITHOUT_LABELS),
-            }),
+            Command::SaveMesh => self.reason_against_meshes(),
             Command::Tool(_) if self.correction().is_none() => Some("Start correcting labels first."),
             Command::Tool(_) => Some("Show the Correct panel first."),
             // The other commands are always enabled.
@@ -186,11 +186,29 @@ impl<'a> State<'a> {
         } else if !has_saved_labels(document) {
             Some(UNSAVED_PREVIEW)
         } else if self.corrections.of(document.id).is_some_and(|c| c.saving) {
-            Some("Wait until the corrected labels have been saved.")
+            Some(WHILE_SAVING)
         } else if self.jobs.measuring(document.id).is_some() {
             Some("The labels are being measured.")
         } else {
             self.reason_against_jobs()
+        }
+    }
+
+    /// Why the surfaces of the shown objects cannot be saved now; `None` if they can. They are made from the labels on the disk,
+    /// which lack unsaved corrections.
+    fn reason_against_meshes(self) -> Option<&'static str> {
+        let Some(document) = self.document() else { return Some("Open a stack first.") };
+        let correction = self.corrections.of(document.id).filter(|c| c.time == document.time);
+        if let Some(reason) = self.reason_against_jobs() {
+            Some(reason)
+        } else if !has_labels(document) {
+            Some(WITHOUT_LABELS)
+        } else if !has_saved_labels(document) {
+            Some(UNSAVED_PREVIEW)
+        } else if correction.is_some_and(|c| c.saving) {
+            Some(WHILE_SAVING)
+        } else {
+            correction.filter(|c| c.is_modified()).map(|_| "Save the corrected labels first.")
         }
     }
 
