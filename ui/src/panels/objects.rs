@@ -386,7 +386,7 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, panel: &mu
     for v in &values {
         counts[(((v - from) / width) as usize).min(BARS - 1)] += 1;
     }
-    let selected_value = selected.and_then(|row| shown.get(row).copied());
+    let selected_value = selected.and_then(|row| shown.get(row).copied()).filter(|v| v.is_finite());
     let bars = counts.iter().enumerate().map(|(i, n)| {
         let at = from + (i as f64 + 0.5) * width;
         let has = selected_value.is_some_and(|v| ((((v - from) / width) as usize).min(BARS - 1)) == i);
