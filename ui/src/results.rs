@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 /// Maximum size of a table that is read.
 const MAX_BYTES: u64 = 512 << 20;
 
+/// The start of a table in the form of AnnData: the name of its first column.
+pub(crate) const ANNDATA_START: &str = "object,";
+
 /// Why a table could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
@@ -165,7 +168,7 @@ impl Results {
 /// Returns a table in the form of AnnData ([`ObjectTable::anndata_csv`]) with the column `label`, and `time` if its rows are
 /// named after time points; other tables are returned as they are.
 fn plain_csv(text: &str) -> Cow<'_, str> {
-    let Some(columns) = text.strip_prefix("object,") else { return Cow::Borrowed(text) };
+    let Some(columns) = text.strip_prefix(ANNDATA_START) else { return Cow::Borrowed(text) };
     let mut lines = columns.lines();
     let header = lines.next().unwrap_or_default();
     let is_timed = lines.clone().next().is_some_and(|row| row.starts_with('t'));

@@ -16,7 +16,7 @@ use crate::line_profile::line_profile_csv;
 use crate::models::ModelsAction;
 use crate::opener::{Content, FileRequest, ProfileFormat, ProfileTable};
 use crate::overwrite::OverwriteAnswer;
-use crate::results::Results;
+use crate::results::{ANNDATA_START, Results};
 use crate::runs::RunId;
 use crate::screenshots::take_screenshot;
 use crate::training::further::FurtherAction;
@@ -365,12 +365,14 @@ impl Workbench {
     }
 }
 
-/// The bytes of an object table in the format of the extension of `path`: Parquet, or else CSV as it was measured.
+/// The bytes of an object table in the format of the extension of `path`: Parquet, or else CSV as it was measured. A table that
+/// was measured in the form of AnnData, which another command saves, becomes a plain one.
 fn table_content(table: &Results, path: &Path) -> Result<Vec<u8>, String> {
-    match extension(path).as_deref() {
-        Some(PARQUET_EXTENSION) => parquet_table(&table.table()),
-        _ => std::fs::read(&table.path).map_err(|error| io_message(&table.path, &error)),
+    if extension(path).as_deref() == Some(PARQUET_EXTENSION) {
+        return parquet_table(&table.table());
     }
+    let bytes = std::fs::read(&table.path).map_err(|error| io_message(&table.path, &error))?;
+    Ok(if bytes.starts_with(ANNDATA_START.as_bytes()) { table.table().csv().into_bytes() } else { bytes })
 }
 
 /// Reports that the table of a document was not saved because the document was closed.
@@ -382,4 +384,22 @@ fn not_saved(effects: &mut Effects) {
 fn save(path: PathBuf, content: impl FnOnce() -> Result<Vec<u8>, String> + Send + 'static) -> DocumentsAction {
     let content: Content = Box::new(content);
     DocumentsAction::Save { path, content }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_was_measured_for_anndata_is_saved_as_a_plain_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let [measured, saved] = ["a_objects.csv", "b.csv"].map(|name| folder.path().join(name));
+        let plain = "label,voxels,mean_a\n7,10,2.5\n12,3,0.25\n";
+        for measured_as in ["object,voxels,mean_a\nobject_7,10,2.5\nobject_12,3,0.25\n", plain] {
+            std::fs::write(&measured, measured_as).unwrap();
+            let table = Results::read(&measured).unwrap();
+            assert_eq!(table_content(&table, &saved).unwrap(), plain.as_bytes());
+        }
+    }
 }
