@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use cytoscope_formats::SeriesChoice;
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
 use cytoscope_pipeline::provenance::{map_diameter, other_map_model};
-use cytoscope_pipeline::{DiameterRequest, JobError, Model, ModelTask, SegmentJob, TableFormat};
+use cytoscope_pipeline::{DiameterRequest, DiameterUnit, JobError, Model, ModelTask, SegmentJob, TableFormat};
 use cytoscope_storage::message;
 use cytoscope_storage::setting::DIAMETER;
 use cytoscope_storage::{Overwrite, counted};
@@ -72,7 +72,8 @@ pub(crate) struct Segment {
     /// Time point of the map, counted from 0.
     #[arg(long, default_value_t = 0)]
     time: usize,
-    /// Voxel size Z,Y,X in µm, to use instead of the map's own.
+    /// Voxel size Z,Y,X in µm, to use instead of the map's own. If that is unknown, --model uses the one that the prediction
+    /// assumed, if the record beside the map states it.
     #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
     voxel_size: Option<[f64; 3]>,
     /// Stack whose intensities are measured for the table; by default the map itself. Of several series or time points, the one
@@ -110,7 +111,7 @@ impl Segment {
             )
             .and_next("leave them out"));
         }
-        let Basis { channel, seed_channel, options, note } = self.basis()?;
+        let Basis { channel, seed_channel, options, assumed_voxel_um, note } = self.basis()?;
         let options = self.with_given(options);
         let chosen_format = self.table.as_deref().map(|table| table_format(self.table_format, table)).transpose()?;
         let job = SegmentJob {
@@ -124,7 +125,7 @@ impl Segment {
             seed_channel,
             time: self.time,
             voxel_um: self.voxel_size,
-            assumed_voxel_um: None,
+            assumed_voxel_um,
             intensities: self.intensities,
             intensities_time: None,
             options,
@@ -153,17 +154,20 @@ struct Basis {
     /// Channel that separates touching objects; `None` for the same.
     seed_channel: Option<usize>,
     options: SegmentOptions,
+    /// Voxel size Z, Y, X that the prediction of the map assumed, because its stack states none.
+    assumed_voxel_um: Option<[f64; 3]>,
     /// States that another model predicted the map.
     note: Option<String>,
 }
 
 impl Segment {
-    /// Returns the settings of the model, scaled to the diameter, and its channels unless one is given; without a model, the
-    /// defaults.
+    /// Returns the settings of the model, scaled to the diameter, its channels unless one is given, and the voxel size that the
+    /// prediction assumed; without a model, the defaults.
     fn basis(&self) -> Result<Basis, Failure> {
         let Some(name) = &self.model else {
             let channel = self.channel.unwrap_or(0);
-            return Ok(Basis { channel, seed_channel: None, options: SegmentOptions::default(), note: None });
+            let options = SegmentOptions::default();
+            return Ok(Basis { channel, seed_channel: None, options, assumed_voxel_um: None, note: None });
         };
         let model = Model::load(name)?;
         if model.task != ModelTask::Segmentation {
@@ -192,7 +196,10 @@ impl Segment {
             Some(channel) => (channel, None),
             None => (model.segment_channel, Some(model.seed_channel)),
         };
-        Ok(Basis { channel, seed_channel, options: model.segment.scaled(scale), note })
+        // The settings are scaled to voxels of this size.
+        let in_voxels = recorded.filter(|diameter| diameter.unit == DiameterUnit::Voxels);
+        let assumed_voxel_um = in_voxels.map(|diameter| diameter.voxel);
+        Ok(Basis { channel, seed_channel, options: model.segment.scaled(scale), assumed_voxel_um, note })
     }
 
     /// Returns settings in which those given as options replace others.

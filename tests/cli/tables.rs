@@ -170,6 +170,22 @@ fn the_model_of_a_map_finds_the_objects_of_its_prediction() {
 }
 
 #[test]
+fn the_model_of_a_map_without_a_voxel_size_finds_the_objects_of_its_prediction() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("14,80,96", 1);
+    fixture.write("plain.tif", "ZYX", &[14, 80, 96], fixture.integers(&raw));
+    let predict = ["predict", "plain.tif", "--model", "nuclei", "--device", "cpu", "--out", "o", "--json"];
+    let report = fixture.run(&predict).json();
+    let spacing = report["inputs"][0]["diameter"]["voxel"][0].as_f64().unwrap();
+    assert!(spacing > 1.0, "slices are as far apart as pixels: {spacing}");
+    let segment = ["segment", "o/plain_probability.tif", "--model", "nuclei", "--out", "a.tif", "--table", "a.csv"];
+    let report = fixture.run(&[&segment[..], &["--intensities", "plain.tif", "--json"]].concat()).json();
+    assert!(report["notes"].to_string().contains("is assumed, as in the prediction"), "{report}");
+    assert!(fixture.image("a.tif") == fixture.image("o/plain_labels.tif"), "other objects");
+    assert_eq!(fixture.table("a.csv"), fixture.table("o/plain_objects.csv"));
+}
+
+#[test]
 fn labels_are_measured_without_a_stack_and_at_all_their_time_points() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("6,40,40", 1);
