@@ -170,6 +170,30 @@ fn the_model_of_a_map_finds_the_objects_of_its_prediction() {
 }
 
 #[test]
+fn the_record_of_maps_whose_name_was_chosen_is_used_when_they_are_segmented() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let second = fixture.integers(&raw);
+    let first: Vec<u16> = second.iter().map(|value| value / 2).collect();
+    fixture.write("t.tif", "TZYX", &[2, 8, 48, 48], [&first[..], &second].concat());
+    for name in ["res.zarr", "res.ozx"] {
+        std::fs::create_dir_all(fixture.path("o")).unwrap();
+        let out = format!("o/{name}");
+        let predict = ["predict", "t.tif", "--time", "1", "--model", "nuclei-dog", "--out", &out];
+        fixture.run(&[&predict[..], &["--voxel-size", "1,0.5,0.5", "--diameter", "7"]].concat()).ok();
+        let segment = ["segment", &out, "--model", "nuclei-dog", "--intensities", "t.tif", "--out", "l.tif"];
+        fixture.run(&[&segment[..], &["--table", "t.csv"]].concat()).ok();
+        let mut expected = fixture.table("o/res_objects.csv");
+        // Only a series has a column of the time point.
+        expected.iter_mut().for_each(|row| assert!(["time", "1"].contains(&row.remove(0).as_str()), "{name}"));
+        assert!(expected.len() > 1, "there are objects");
+        assert_eq!(fixture.table("t.csv"), expected, "{name}");
+        std::fs::remove_dir_all(fixture.path("o")).unwrap();
+        ["l.tif", "t.csv"].map(|file| std::fs::remove_file(fixture.path(file)).unwrap());
+    }
+}
+
+#[test]
 fn the_model_of_a_map_without_a_voxel_size_finds_the_objects_of_its_prediction() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("14,80,96", 1);
