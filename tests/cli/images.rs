@@ -84,7 +84,16 @@ fn labels_round_trip_through_cellpose_files_and_roi_sets() {
     let crop = ["convert", &raw, "crop.zarr", "--labels", "rois.zip", "--preprocess", "crop:y=3-33"];
     fixture.fails(3, &crop, &["rois.zip", "crops", "--like"]);
     let smooth = ["convert", &raw, "smooth.zarr", "--labels", "rois.zip", "--preprocess", "gaussian:sigma=1"];
-    fixture.run(&smooth).ok();
+    assert!(!fixture.run(&smooth).ok().stderr.contains("stored as they are"));
+    // So would the labels of a label image.
+    let steps = ["--preprocess", "crop:y=3-33"];
+    let of_stack = [&["convert", &raw, "crop.zarr", "--labels", &labels][..], &steps].concat();
+    fixture.fails(3, &of_stack, &[&labels, "after --preprocess"]);
+    fixture.run(&[&["convert", &labels, "part.tif"][..], &steps].concat()).ok();
+    let of_crop = [&["convert", &raw, "crop.zarr", "--labels", "part.tif"][..], &steps].concat();
+    let stderr = fixture.run(&of_crop).ok().stderr;
+    assert!(stderr.contains("part.tif") && stderr.contains("stored as they are"), "{stderr}");
+    assert_eq!(fixture.image("crop.zarr/labels/part"), fixture.image("part.tif"));
     assert_eq!(fixture.image("smooth.zarr/labels/rois"), expected);
     let before = fixture.bytes(&raw);
     fixture.fails(2, &["convert", "rois.zip", &raw, "--like", &raw, "--force"], &[&raw, "input"]);

@@ -39,6 +39,12 @@ pub(crate) fn run(
     labels.iter().for_each(|(labels, _)| record.add_image_files(labels));
     let region_note = labels.as_ref().and_then(|(labels, _)| regions_note(labels.meta()));
     region_note.into_iter().for_each(|note| context.note(note));
+    if let Some(path) = job.labels.as_ref().filter(|_| moves_voxels(job)) {
+        context.note(message!(
+            "{}: the labels are stored as they are, because {PREPROCESS} moves the voxels of the image only",
+            path.display()
+        ));
+    }
     files.extend(labels.iter().flat_map(|(labels, _)| labels.files()));
     let inputs: Vec<&Path> = files.iter().chain(&job.labels).map(PathBuf::as_path).collect();
     let is_zip = is_zarr_zip_name(&job.output);
@@ -175,7 +181,7 @@ fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents)
     // The image of a prediction is its maps.
     let options = OpenOptions { shape_zyx, times, ..OpenOptions::default() };
     let labels = SeriesChoice::default().open_labels(&labels_path(path), &options)?;
-    if labels.is_without_extents() && job.preprocess.iter().any(|step| step.moves_voxels()) {
+    if labels.is_without_extents() && moves_voxels(job) {
         return Err(JobError::Mismatch {
             path: path.to_owned(),
             problem: "its regions were drawn on the stack before its preprocessing, which crops or warps it".into(),
@@ -198,8 +204,16 @@ fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents)
     } else {
         return Ok((labels, whole_region));
     };
-    let next_step = "give the label image of this stack".into();
+    let next_step = match moves_voxels(job) {
+        true => message!("give the label image of the stack after {PREPROCESS}"),
+        false => "give the label image of this stack".into(),
+    };
     Err(JobError::Mismatch { path: path.to_owned(), problem: problem.into(), next_step })
+}
+
+/// Whether a preprocessing step of the job moves voxels, so that labels of its input lie elsewhere in its output.
+fn moves_voxels(job: &ConvertJob) -> bool {
+    job.preprocess.iter().any(PreprocessStep::moves_voxels)
 }
 
 fn shape_tczyx(whole_region: &Region) -> [usize; 5] {
