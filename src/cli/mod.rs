@@ -127,6 +127,8 @@ enum Command {
 
 /// Parses the arguments, runs the command, and reports a failure as a message on stderr and an exit code.
 pub fn main() -> ExitCode {
+    #[cfg(unix)]
+    signals::report_file_size_limit();
     let (words, leading_verbose) = take_leading_verbose(std::env::args_os().collect());
     let (arguments, json_progress) = match parse(words) {
         Ok(parsed) => parsed,

@@ -1,6 +1,8 @@
 //! Termination signals: Ctrl-C, and on Unix SIGTERM (from a scheduler or a shutdown) and SIGHUP (a closed terminal).
 
 use std::io;
+#[cfg(unix)]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether a request to terminate has arrived.
@@ -51,6 +53,14 @@ pub(crate) fn handle(action: impl Fn(TerminationRequest) + Send + 'static) -> io
         }
     })?;
     Ok(())
+}
+
+/// Makes a file that exceeds the size limit of the process (`ulimit -f`) an error, as on a full disk. Without it, the system ends
+/// the program without a message.
+#[cfg(unix)]
+pub(crate) fn report_file_size_limit() {
+    // If there is no such handler, the default action stays in place.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)));
 }
 
 /// Returns the mask of ignored signals, bit `n - 1` for signal `n`; 0 where the system does not report it.

@@ -199,6 +199,34 @@ fn too_little_memory_is_code_4_and_states_the_required_amount() {
     assert!(ran["inputs"][0]["actual_peak_bytes"].as_u64().unwrap() <= stated);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_limit_of_the_file_size_is_code_4_and_leaves_nothing() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,64,64", 1);
+    let limited = |arguments: &[&str]| {
+        let program = fixture.command(arguments);
+        let mut shell = Command::new("sh");
+        // Blocks of 512 or 1024 bytes; the results are larger.
+        shell.args(["-c", "ulimit -f 32 && exec \"$@\"", "sh"]).arg(program.get_program()).args(arguments);
+        shell.current_dir(fixture.path(""));
+        for (key, value) in program.get_envs() {
+            match value {
+                Some(value) => shell.env(key, value),
+                None => shell.env_remove(key),
+            };
+        }
+        let out = shell.output().unwrap();
+        let printed = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(4), "{arguments:?}: {printed}");
+        assert!(printed.contains("the file is larger than the file system allows"), "{printed}");
+    };
+    limited(&["convert", &raw, "a.npy"]);
+    limited(&["convert", &raw, "a.tif"]);
+    assert!(!fixture.path("a.npy").exists() && !fixture.path("a.tif").exists());
+    assert!(fixture.leftovers().is_empty(), "{:?}", fixture.leftovers());
+}
+
 /// A small file system that is unmounted when dropped.
 pub(crate) struct SmallDisk(PathBuf);
 
