@@ -260,3 +260,13 @@ fn what_bioimageio_asks_for_is_named() {
     fixture.fails(3, &["check", "damaged"], &["model.onnx", "checksum"]);
     fixture.fails(2, &["check", "nosuch"], &["nosuch"]);
 }
+
+#[test]
+fn a_package_is_opened_by_its_description_in_the_current_folder() {
+    let fixture = Fixture::new();
+    package(&fixture, "complete", &complete());
+    for description in ["rdf.yaml", "./rdf.yaml"] {
+        let checked = fixture.command(&["check", description]).current_dir(fixture.path("complete")).output().unwrap();
+        assert!(checked.status.success(), "{description}: {}", String::from_utf8_lossy(&checked.stderr));
+    }
+}

@@ -4,6 +4,7 @@ use super::{FileRef, MAX_FILE_BYTES, MAX_FILES, MAX_RDF_BYTES, PackageError};
 use cytoscope_storage::limited::LimitedReader;
 use cytoscope_storage::read::{open_inside, open_regular, refusal};
 use cytoscope_storage::sha256_of_bytes;
+use cytoscope_storage::write::parent_folder;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::File;
@@ -59,7 +60,7 @@ impl Files {
             return Ok(Self::Folder(path.to_owned()));
         }
         if path.extension().is_some_and(|e| e == "yaml" || e == "yml") {
-            return path.parent().map(|p| Self::Folder(p.to_owned())).ok_or_else(not_a_package);
+            return Ok(Self::Folder(parent_folder(path).to_owned()));
         }
         let archive = open_archive(path)?.ok_or_else(not_a_package)?;
         // Names that are not text are skipped: the description has another name and cannot refer to them.

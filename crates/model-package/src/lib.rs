@@ -44,6 +44,7 @@ use spec::has_channels_last;
 use cytoscope_graph::{Graph, GraphLimits, Tensor, ValueId, npy};
 use cytoscope_graph_passes::analysis::receptive_field;
 use cytoscope_graph_passes::quantize::is_quantized;
+use cytoscope_storage::write::parent_folder;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -72,16 +73,20 @@ const LAYOUT: u64 = 2;
 /// [`Package::format_version`] of a network without a description.
 const UNDESCRIBED: &str = "onnx";
 
-/// A second network beside the declared weights, referenced by an entry of `config.cytoscope`.
-struct SecondNetwork {
+/// A network of a package: the declared one, or a second one that an entry of `config.cytoscope` names.
+struct Network {
     graph: Graph,
     bytes: Vec<u8>,
+    /// Files of external data.
+    external_files: Vec<PathBuf>,
 }
 
-fn read_graph(files: &Files, source: &str, bytes: &[u8]) -> Result<Graph, PackageError> {
+fn read_network(files: &Files, source: &str, bytes: Vec<u8>) -> Result<Network, PackageError> {
     let folder = files.folder().map(|f| f.join(source)).and_then(|p| p.parent().map(Path::to_owned));
-    cytoscope_onnx::from_bytes(bytes, folder.as_deref(), &GraphLimits::default())
-        .map_err(|error| PackageError::Graph { path: files.path().to_owned(), error })
+    let (graph, external_files) =
+        cytoscope_onnx::from_bytes_with_files(&bytes, folder.as_deref(), &GraphLimits::default())
+            .map_err(|error| PackageError::Graph { path: files.path().to_owned(), error })?;
+    Ok(Network { graph, bytes, external_files })
 }
 
 /// Returns the network as an ONNX file.
@@ -94,12 +99,12 @@ fn declared_network(
     files: &Files,
     weights: Weights,
     convert: Option<ConvertStateDict<'_>>,
-) -> Result<(Graph, Vec<u8>), PackageError> {
+) -> Result<Network, PackageError> {
     let (file, architecture, kwargs) = match weights {
         Weights::Onnx(file) => {
             let bytes = files.read(&file.source)?;
             files.verify(&file, &bytes)?;
-            return Ok((read_graph(files, &file.source, &bytes)?, bytes));
+            return read_network(files, &file.source, bytes);
         }
         Weights::StateDict { file, architecture, kwargs } => (file, architecture, kwargs),
     };
@@ -115,10 +120,10 @@ fn declared_network(
     let graph = convert(&StateDict { bytes, architecture, kwargs })
         .map_err(|problem| PackageError::bad(files.path(), "weights.pytorch_state_dict", problem))?;
     let bytes = onnx_bytes(files.path(), &graph)?;
-    Ok((graph, bytes))
+    Ok(Network { graph, bytes, external_files: Vec::new() })
 }
 
-fn read_second_network(files: &Files, rdf: &Value, key: &str) -> Result<Option<SecondNetwork>, PackageError> {
+fn read_second_network(files: &Files, rdf: &Value, key: &str) -> Result<Option<Network>, PackageError> {
     let entry = rdf.pointer("/config/cytoscope").and_then(|c| c.get(key)).filter(|v| !v.is_null());
     let Some(entry) = entry else { return Ok(None) };
     let part = format!("config.cytoscope.{key}");
@@ -131,7 +136,7 @@ fn read_second_network(files: &Files, rdf: &Value, key: &str) -> Result<Option<S
     let file = FileRef { source, sha256: text("sha256")? };
     let bytes = files.read(&file.source)?;
     files.verify(&file, &bytes)?;
-    Ok(Some(SecondNetwork { graph: read_graph(files, &file.source, &bytes)?, bytes }))
+    read_network(files, &file.source, bytes).map(Some)
 }
 
 /// Returns the inputs that a network takes: without the optional ones for which it has a default, an initializer of the same
@@ -206,6 +211,8 @@ pub struct Package {
     is_rebuilt: bool,
     /// Bytes of the file of [`Package::graph`].
     pub model_bytes: Vec<u8>,
+    /// Files from which ONNX files of the package read external data.
+    pub external_files: Vec<PathBuf>,
     /// The whole description (`rdf.yaml`) as read.
     pub rdf: Value,
     files: Files,
@@ -245,10 +252,13 @@ impl Package {
         let rdf = yaml::parse(&text).map_err(|problem| PackageError::bad(path, &rdf_name, problem))?;
         let parsed = parse::parse(path, &rdf)?;
         let is_rebuilt = matches!(parsed.weights, Weights::StateDict { .. });
-        let (declared, model_bytes) = declared_network(&files, parsed.weights, convert)?;
+        let declared = declared_network(&files, parsed.weights, convert)?;
         let quantized = read_second_network(&files, &rdf, QUANTIZED_KEY)?;
         let float = read_second_network(&files, &rdf, OLD_FLOAT_KEY)?;
         let declares_float = quantized.is_some();
+        let networks = [Some(&declared), quantized.as_ref(), float.as_ref()];
+        let external_files =
+            networks.into_iter().flatten().flat_map(|network| network.external_files.iter().cloned()).collect();
         let (graph, model_bytes, float_graph) = match (quantized, float) {
             (Some(_), Some(_)) => {
                 let problem = format!("has {QUANTIZED_KEY} and {OLD_FLOAT_KEY}: expected one of them");
@@ -258,8 +268,8 @@ impl Package {
                 let part = format!("config.cytoscope.{QUANTIZED_KEY}");
                 return Err(PackageError::bad(path, &part, "names a network that is not quantized"));
             }
-            (Some(quantized), None) => (quantized.graph, quantized.bytes, Some(declared)),
-            (None, float) => (declared, model_bytes, float.map(|f| f.graph)),
+            (Some(quantized), None) => (quantized.graph, quantized.bytes, Some(declared.graph)),
+            (None, float) => (declared.graph, declared.bytes, float.map(|f| f.graph)),
         };
         let package = Self {
             path: path.to_owned(),
@@ -273,6 +283,7 @@ impl Package {
             declares_float,
             is_rebuilt,
             model_bytes,
+            external_files,
             rdf,
             files,
         };
@@ -286,10 +297,12 @@ impl Package {
     fn open_onnx(path: &Path) -> Result<Self, PackageError> {
         let files = Files::single(path);
         let model_bytes = files.read(&path.file_name().unwrap_or_default().to_string_lossy())?;
-        let graph = cytoscope_onnx::from_bytes(&model_bytes, path.parent(), &GraphLimits::default())
-            .map_err(|error| PackageError::Graph { path: path.to_owned(), error })?;
+        let (graph, external_files) =
+            cytoscope_onnx::from_bytes_with_files(&model_bytes, Some(parent_folder(path)), &GraphLimits::default())
+                .map_err(|error| PackageError::Graph { path: path.to_owned(), error })?;
         let steps = [Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: StatisticsAxes::default() }];
-        Self::undescribed(path, (graph, model_bytes), "a bare ONNX file".to_owned(), (&steps, &[]))
+        let package = Self::undescribed(path, (graph, model_bytes), "a bare ONNX file".to_owned(), (&steps, &[]))?;
+        Ok(Self { external_files, ..package })
     }
 
     /// Returns a model of a network without metadata, as if it were a bare ONNX file at `path`: axes are assigned by
@@ -348,6 +361,7 @@ impl Package {
             declares_float: false,
             is_rebuilt: false,
             model_bytes,
+            external_files: Vec::new(),
         })
     }
 

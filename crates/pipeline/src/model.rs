@@ -18,7 +18,7 @@ use cytoscope_model_package::config_key::{
 };
 use cytoscope_model_package::{AxisKind, Package, Processing, TensorSpec};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_storage::io_problem;
+use cytoscope_storage::{io_problem, sha256_of_file};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -74,8 +74,10 @@ pub struct Model {
     pub has_int8: bool,
     /// Fingerprint of the network and the package description.
     pub fingerprint: String,
-    /// Sizes and modification times of the package's files when it was loaded.
+    /// Sizes and modification times of the package's files, and of those with its external data, when it was loaded.
     pub(crate) on_disk: Vec<InputRecord>,
+    /// Files from which ONNX files of the package read external data.
+    external_files: Vec<PathBuf>,
     /// The input tensors; at least one.
     pub inputs: Vec<ModelInput>,
     /// Number of channels of all input tensors.
@@ -265,8 +267,10 @@ impl Model {
         let listed = package.rdf.get("tags").and_then(Value::as_array).into_iter().flatten();
         let tags = listed.filter_map(Value::as_str).map(str::to_owned).collect();
         Ok(Self {
-            fingerprint: fingerprint(&package),
-            on_disk: on_disk(&package.path).map_err(|error| JobError::Io { path: package.path.clone(), error })?,
+            fingerprint: fingerprint(&package)?,
+            on_disk: on_disk(&package.path, &package.external_files)
+                .map_err(|error| JobError::Io { path: package.path.clone(), error })?,
+            external_files: package.external_files,
             voxel_um,
             // A diameter in µm determines nothing without the voxel size of the model's grid.
             object_diameter_um: object_diameter_um.filter(|_| voxel_um.is_some()),
@@ -336,7 +340,7 @@ impl Model {
     /// Returns how the package's files have changed since it was loaded, as the predicate of a sentence; `None` if they
     /// have not.
     pub(crate) fn change_on_disk(&self) -> Option<String> {
-        let now = match on_disk(&self.path) {
+        let now = match on_disk(&self.path, &self.external_files) {
             Ok(now) => now,
             Err(error) => return Some(format!("can no longer be read ({})", io_problem(&error))),
         };
@@ -452,26 +456,38 @@ pub(crate) fn parse_task(stated: Option<&Value>) -> Result<ModelTask, String> {
     task.ok_or_else(|| format!("config.cytoscope.task is {stated}, expected segmentation or labelfree"))
 }
 
-/// Returns the fingerprint of everything in a package that determines a result: the network and the description.
-fn fingerprint(package: &Package) -> String {
-    let network = select::fingerprint(&package.model_bytes);
-    select::fingerprint(format!("{network} {}", package.rdf).as_bytes())
+/// Returns the fingerprint of everything in a package that determines a result: the network, its external data and the
+/// description.
+///
+/// # Errors
+/// [`JobError::Io`] if a file of external data can no longer be read.
+fn fingerprint(package: &Package) -> Result<String, JobError> {
+    let mut text = select::fingerprint(&package.model_bytes);
+    for file in &package.external_files {
+        let sha256 = sha256_of_file(file).map_err(|error| JobError::Io { path: file.clone(), error })?;
+        text.push_str(&format!(" {sha256}"));
+    }
+    text.push_str(&format!(" {}", package.rdf));
+    Ok(select::fingerprint(text.as_bytes()))
 }
 
-/// Returns the sizes and modification times of a package's files; none if the package is not on disk, but in memory.
-fn on_disk(path: &Path) -> std::io::Result<Vec<InputRecord>> {
+/// Returns the sizes and modification times of a package's files and of those with its external data; none if the package is
+/// not on disk, but in memory.
+fn on_disk(path: &Path, external: &[PathBuf]) -> std::io::Result<Vec<InputRecord>> {
     let is_folder = match std::fs::metadata(path) {
         Ok(about) => about.is_dir(),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
     if !is_folder {
-        return Ok(vec![InputRecord::of(path)?]);
+        return std::iter::once(path).chain(external.iter().map(PathBuf::as_path)).map(InputRecord::of).collect();
     }
     let is_hidden = |path: &PathBuf| path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
     let listed = std::fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
     let mut files: Vec<PathBuf> = listed.into_iter().filter(|p| p.is_file() && !is_hidden(p)).collect();
+    files.extend_from_slice(external);
     files.sort();
+    files.dedup();
     files.iter().map(|file| InputRecord::of(file)).collect()
 }
 

@@ -98,6 +98,8 @@ pub fn open_inside(folder: &Path, relative: &Path) -> io::Result<File> {
     if !plain || relative.file_name().is_none() {
         return Err(Refusal::NotRelative(relative.to_path_buf()).into());
     }
+    // The folder of a path without one is the current folder.
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let folder = std::fs::canonicalize(folder)?;
     let target = std::fs::canonicalize(folder.join(relative))?;
     if !target.starts_with(&folder) {
@@ -181,6 +183,8 @@ mod tests {
         text.clear();
         open_inside(folder.path(), Path::new("./a.txt")).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "text");
+        // Tests run in the folder of their crate.
+        open_inside(Path::new("a.txt").parent().unwrap(), Path::new("Cargo.toml")).unwrap();
     }
 
     #[test]

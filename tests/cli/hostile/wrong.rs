@@ -72,6 +72,60 @@ fn rerun_reports_what_has_changed() {
     assert!(printed.contains("model") && printed.contains("is not the one that made the recorded result"), "{printed}");
 }
 
+/// A field of protobuf with these bytes, at most 16,383.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![number << 3 | 2];
+    if bytes.len() >= 0x80 {
+        out.push(bytes.len() as u8 | 0x80);
+    }
+    out.push(if bytes.len() >= 0x80 { (bytes.len() >> 7) as u8 } else { bytes.len() as u8 });
+    out.extend(bytes);
+    out
+}
+
+/// A field of protobuf with a number below 128.
+fn number(field: u8, value: u8) -> Vec<u8> {
+    vec![field << 3, value]
+}
+
+/// An ONNX file of a network that multiplies each voxel by the number in the file `w.bin`.
+fn onnx_with_external_data() -> Vec<u8> {
+    let axis = |length: Option<u8>| match length {
+        Some(length) => field(1, &number(1, length)),
+        None => field(1, &field(2, b"n")),
+    };
+    let shape = [Some(1), Some(1), None, None, None].map(axis).concat();
+    let kind = field(2, &field(1, &[number(1, 1), field(2, &shape)].concat()));
+    let value = |name: &[u8]| [field(1, name), kind.clone()].concat();
+    let location = field(13, &[field(1, b"location"), field(2, b"w.bin")].concat());
+    let weights = [number(1, 1), number(2, 1), field(8, b"w"), location, number(14, 1)].concat();
+    let node = [field(1, b"x"), field(1, b"w"), field(2, b"y"), field(4, b"Mul")].concat();
+    let graph = [field(1, &node), field(5, &weights), field(11, &value(b"x")), field(12, &value(b"y"))].concat();
+    [number(1, 8), field(7, &graph), field(8, &number(2, 17))].concat()
+}
+
+#[test]
+fn other_weights_in_the_external_data_of_an_onnx_file_are_another_model() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("4,32,32", 1);
+    let weights = |factor: f32| std::fs::write(fixture.path("w.bin"), factor.to_le_bytes()).unwrap();
+    std::fs::write(fixture.path("net.onnx"), onnx_with_external_data()).unwrap();
+    let predict = ["predict", &raw, "--model", "net.onnx", "--device", "cpu", "--outputs", "maps", "--out", "o"];
+    let is_resumed = || {
+        let report = fixture.run(&[&predict[..], &["--resume", "--json"]].concat()).json();
+        report["inputs"][0]["resumed"].as_bool().unwrap()
+    };
+    weights(2.0);
+    assert!(!is_resumed() && is_resumed());
+    let before = fixture.image("o/nuclei_1_raw_probability.tif");
+    weights(3.0);
+    let record = "o/nuclei_1_raw_provenance.json";
+    let shown = fixture.run(&["provenance", record]).ok();
+    assert!(shown.stdout.contains("is not the one that made the recorded result"), "{}", shown.stdout);
+    assert!(!is_resumed(), "the network computes something else");
+    assert_ne!(fixture.image("o/nuclei_1_raw_probability.tif"), before);
+}
+
 #[cfg(unix)]
 #[test]
 fn stack_that_changes_during_prediction_gives_no_result() {

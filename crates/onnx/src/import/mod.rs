@@ -10,7 +10,7 @@ mod operators;
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::proto::{
@@ -55,6 +55,18 @@ pub fn load(path: &Path, limits: &GraphLimits) -> Result<Graph> {
 /// # Errors
 /// If the bytes are malformed, exceed a limit, or use an unsupported feature.
 pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> Result<Graph> {
+    from_bytes_with_files(bytes, folder, limits).map(|(graph, _)| graph)
+}
+
+/// Like [`from_bytes`], and returns the paths of the files from which external data were read, in order.
+///
+/// # Errors
+/// Same as [`from_bytes`].
+pub fn from_bytes_with_files(
+    bytes: &[u8],
+    folder: Option<&Path>,
+    limits: &GraphLimits,
+) -> Result<(Graph, Vec<PathBuf>)> {
     check_limit("model_bytes", "the model", bytes.len() as u128, limits.model_bytes.into())?;
     let model = ModelProto::decode(bytes, limits).map_err(|error| match error {
         GraphError::Malformed { what } => {
@@ -90,7 +102,7 @@ pub fn from_bytes(bytes: &[u8], folder: Option<&Path>, limits: &GraphLimits) -> 
     importer.graph.metadata = model.metadata.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     importer.read(proto)?;
     importer.graph.validate()?;
-    Ok(importer.graph)
+    Ok((importer.graph, importer.external_files.into_iter().collect()))
 }
 
 /// Why an operator that is not known is refused.
@@ -193,6 +205,8 @@ pub(crate) struct Importer<'l> {
     folder: Option<&'l Path>,
     /// Bytes of all tensors that were read from external data.
     external_bytes: u64,
+    /// Files of these data.
+    external_files: BTreeSet<PathBuf>,
     /// Number of functions and branches around the node that is imported.
     depth: usize,
     /// Nodes of all functions and branches that were inserted, and these themselves.
@@ -219,6 +233,7 @@ impl<'l> Importer<'l> {
             functions: HashMap::new(),
             folder: None,
             external_bytes: 0,
+            external_files: BTreeSet::new(),
             depth: 0,
             inlined_nodes: 0,
             inlined_bytes: 0,
@@ -285,6 +300,7 @@ impl Importer<'_> {
 
     fn initializer(&mut self, tensor: TensorProto<'_>) -> Result<()> {
         let (name, is_external) = (tensor.name, tensor.is_external);
+        let location = tensor.external.iter().find(|(key, _)| *key == "location").map(|(_, location)| *location);
         let tensor = Arc::new(tensor_from_proto(tensor, &ExternalData { base: self.folder }, self.limits)?);
         if is_external {
             // Many tensors may state the same part of a file.
@@ -292,6 +308,7 @@ impl Importer<'_> {
             self.external_bytes = self.external_bytes.saturating_add(bytes);
             let (requested, allowed) = (self.external_bytes.into(), self.limits.model_bytes.into());
             check_limit("model_bytes", "the external data of all tensors", requested, allowed)?;
+            self.external_files.extend(self.folder.zip(location).map(|(folder, location)| folder.join(location)));
         }
         self.define(name, Info::of(&tensor))?;
         self.constant(name, tensor);
