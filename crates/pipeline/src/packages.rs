@@ -3,7 +3,7 @@
 use crate::checkpoints::{self, Opened};
 use crate::devices::Devices;
 use crate::inherited::{Inherited, covers, file_name, inherit, not_lists};
-use crate::job_record::{recorded, recorded_training};
+use crate::job_record::{PendingRecord, recorded, recorded_training};
 use crate::model::check_weights;
 use crate::model_inputs::check_batch;
 use crate::package_test::{self, TestRun};
@@ -125,11 +125,16 @@ impl ImportJob {
         recorded(self, context, |record| {
             // A rerun checks the GPUs again.
             record.job_mut().cpu_because = None;
-            self.import(context, devices)
+            self.import(context, devices, record)
         })
     }
 
-    fn import(&self, context: &Context, devices: &Devices) -> Result<ImportReport, JobError> {
+    fn import(
+        &self,
+        context: &Context,
+        devices: &Devices,
+        record: &mut PendingRecord<Self>,
+    ) -> Result<ImportReport, JobError> {
         let Self { file, out, overwrite, settings, .. } = self;
         std::fs::metadata(file).map_err(|error| JobError::unreadable(file, error))?;
         check_parent(out)?;
@@ -138,6 +143,10 @@ impl ImportJob {
         let loading = context.recorder.span(Stage::Load, "package");
         let open = || checkpoints::open(file, settings);
         let Opened { package, architecture, assumptions } = context.report_alive(ProgressStage::Check, open)?;
+        // Those of a folder are recorded with it.
+        if file.is_file() {
+            record.add_inputs(package.external_files.iter().map(PathBuf::as_path));
+        }
         let refused = |problem: String| JobError::model(&*file_text, problem);
         check_batch(&package).map_err(refused)?;
         for graph in std::iter::once(&package.graph).chain(package.float_graph.as_ref()) {

@@ -118,7 +118,10 @@ fn other_weights_in_the_external_data_of_an_onnx_file_are_another_model() {
     weights(2.0);
     assert!(!is_resumed() && is_resumed());
     let before = fixture.image("o/nuclei_1_raw_probability.tif");
+    fixture.run(&["import", "net.onnx", "--out", "pkg"]).ok();
     weights(3.0);
+    let imported = fixture.run(&["provenance", "pkg"]).ok().stdout;
+    assert!(imported.contains("w.bin was modified since it was recorded"), "{imported}");
     let record = "o/nuclei_1_raw_provenance.json";
     let shown = fixture.run(&["provenance", record]).ok();
     assert!(shown.stdout.contains("is not the one that made the recorded result"), "{}", shown.stdout);
