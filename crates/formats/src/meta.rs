@@ -150,7 +150,20 @@ pub(crate) fn micrometers_per(unit: &str) -> Option<f64> {
     let unit = unit.trim();
     // ImageJ escapes the micro sign in its text; OME allows both micro signs of Unicode.
     let unit = unit.replace("\\u00B5", "µ").replace("\\u00b5", "µ").replace('\u{3bc}', "µ");
-    Some(match unit.as_str() {
+    in_any_case(&unit, known_length_um)
+}
+
+/// Length in letters from which a unit is a word, whose meaning does not depend on upper and lower case.
+const MIN_WORD_CHARS: usize = 4;
+
+/// Looks up a unit as it is written, and a word also in lower case, such as "Micron".
+fn in_any_case(unit: &str, look_up: impl Fn(&str) -> Option<f64>) -> Option<f64> {
+    let is_word = unit.chars().count() >= MIN_WORD_CHARS;
+    look_up(unit).or_else(|| look_up(&unit.to_lowercase()).filter(|_| is_word))
+}
+
+fn known_length_um(unit: &str) -> Option<f64> {
+    Some(match unit {
         "µm" | "um" | "micron" | "microns" | "micrometer" | "micrometers" | "micrometre" | "micrometres" | "µ" => 1.0,
         "fm" => 1e-9,
         "pm" => 1e-6,
@@ -176,17 +189,26 @@ pub(crate) fn micrometers_per(unit: &str) -> Option<f64> {
 
 /// Seconds per unit of time; `None` for unknown units.
 pub(crate) fn seconds_per(unit: &str) -> Option<f64> {
-    let unit = unit.trim().replace("\\u00B5", "µ").replace('\u{3bc}', "µ");
-    Some(match unit.as_str() {
+    let unit = unit.trim().replace("\\u00B5", "µ").replace("\\u00b5", "µ").replace('\u{3bc}', "µ");
+    in_any_case(&unit, known_time_secs)
+}
+
+fn known_time_secs(unit: &str) -> Option<f64> {
+    Some(match unit {
         "s" | "sec" | "secs" | "second" | "seconds" => 1.0,
-        "ms" | "msec" | "millisecond" => 1e-3,
-        "µs" | "us" => 1e-6,
-        "ns" => 1e-9,
-        "min" | "minute" | "minutes" => 60.0,
-        "h" | "hr" | "hour" | "hours" => 3600.0,
+        "ms" | "msec" | "msecs" | "millisecond" | "milliseconds" => 1e-3,
+        "µs" | "us" | "µsec" | "usec" | "microsecond" | "microseconds" => 1e-6,
+        "ns" | "nsec" | "nanosecond" | "nanoseconds" => 1e-9,
+        "min" | "mins" | "minute" | "minutes" => 60.0,
+        "h" | "hr" | "hrs" | "hour" | "hours" => 3600.0,
         "d" | "day" | "days" => 86_400.0,
         _ => return None,
     })
+}
+
+/// The color of a channel; `None` for black, in which a channel would not be seen.
+pub(crate) fn visible_color(rgb: [u8; 3]) -> Option<[u8; 3]> {
+    (rgb != [0; 3]).then_some(rgb)
 }
 
 /// Returns the value if it is finite and positive.
@@ -230,5 +252,19 @@ mod tests {
         for unit in ["pixel", "reference frame", ""] {
             assert_eq!(micrometers_per(unit), None, "{unit}");
         }
+    }
+
+    #[test]
+    fn words_of_units_are_known_in_any_case_but_symbols_are_not() {
+        for (unit, um) in [("Micron", 1.0), ("MICRONS", 1.0), ("Inch", 25_400.0), ("Nanometers", 1e-3)] {
+            assert_eq!(micrometers_per(unit), Some(um), "{unit}");
+        }
+        for (unit, secs) in
+            [("Milliseconds", 1e-3), ("microsecond", 1e-6), ("nanosecond", 1e-9), ("usec", 1e-6), ("mins", 60.0)]
+        {
+            assert_eq!(seconds_per(unit), Some(secs), "{unit}");
+        }
+        // A megameter and a megasecond.
+        assert_eq!((micrometers_per("Mm"), seconds_per("Ms")), (None, None));
     }
 }

@@ -5,7 +5,7 @@ use super::wells::images_of_wells;
 use crate::{
     channels::generic_name,
     error::{Fault, Remedy},
-    meta::{Channel, ignore_entry, micrometers_per, positive, seconds_per},
+    meta::{Channel, ignore_entry, micrometers_per, positive, seconds_per, visible_color},
 };
 use cytoscope_volume::{Axes, Axis, VoxelSize};
 use serde_json::Value;
@@ -200,7 +200,7 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
     Ok(Multiscale {
         voxel_size_um: VoxelSize { z: um(Axis::Z), y: um(Axis::Y), x: um(Axis::X) },
         origin_um: [Axis::Z, Axis::Y, Axis::X].map(|axis| position_um(axis).unwrap_or(0.0)),
-        time_interval_secs: along(Axis::T).and_then(|(size, unit)| positive(size * secs_per(unit)?)),
+        time_interval_secs: along(Axis::T).and_then(|(size, unit)| positive(size * seconds_per(unit)?)),
         is_labels: group.ome("image-label").is_some() || is_label_path(&image.group),
         axes,
         levels,
@@ -334,15 +334,6 @@ fn um_per(unit: &str) -> Option<f64> {
     }
 }
 
-/// Seconds per unit of time of OME-Zarr.
-fn secs_per(unit: &str) -> Option<f64> {
-    match unit {
-        "microsecond" => Some(1e-6),
-        "nanosecond" => Some(1e-9),
-        other => seconds_per(other),
-    }
-}
-
 /// Names and colors of the channels, and the display range of an image of one channel. A label that only
 /// numbers its channel, as in files that we write, does not count as a name.
 fn parse_omero(value: Option<&Value>) -> (Vec<Channel>, Option<(f64, f64)>) {
@@ -367,10 +358,10 @@ fn label(channel: &Value) -> Option<&str> {
     channel.get("label").and_then(Value::as_str)
 }
 
-/// A color of six hexadecimal digits.
+/// A color of six hexadecimal digits, except black.
 fn parse_hex_color(text: &str) -> Option<[u8; 3]> {
     let digits = text.trim_start_matches('#');
     let value = u32::from_str_radix(digits.get(..6)?, 16).ok()?;
     let [_, red, green, blue] = value.to_be_bytes();
-    Some([red, green, blue])
+    visible_color([red, green, blue])
 }

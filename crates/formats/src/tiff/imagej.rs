@@ -1,7 +1,9 @@
 //! ImageJ's metadata: the `key=value` description and the private tags 50838 and 50839.
 
 use super::ifd::{Container, Ifd, tag};
-use crate::meta::{ByteOrder, INCH_UM, PRINTED_UM, ignore_entry, micrometers_per, positive, seconds_per};
+use crate::meta::{
+    ByteOrder, INCH_UM, PRINTED_UM, ignore_entry, micrometers_per, positive, seconds_per, visible_color,
+};
 use cytoscope_volume::VoxelSize;
 use std::collections::HashMap;
 
@@ -59,7 +61,6 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
     let size = |res: u16, key: &str| um(1.0, positive(file.number(ifd, res)?)?, key);
     let z = number("spacing").map(f64::abs).and_then(|spacing| um(spacing, 1.0, "zunit"));
     let seconds = pairs.get("tunit").map_or(Some(1.0), |u| seconds_per(u));
-    let interval = number("finterval").and_then(positive).and_then(|v| Some(v * seconds?));
     let channels = count("channels").unwrap_or(1);
     let slices = count("slices").unwrap_or(1);
     let frames = count("frames").unwrap_or(1);
@@ -73,7 +74,8 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
         slices,
         channels,
         voxel_size_um: VoxelSize { z, y: size(tag::Y_RESOLUTION, "yunit"), x: size(tag::X_RESOLUTION, "xunit") },
-        time_interval_secs: interval.or_else(|| positive(1.0 / number("fps")?)),
+        // The entry "fps" is the speed at which ImageJ plays the stack, and no time between time points.
+        time_interval_secs: number("finterval").and_then(positive).and_then(|v| Some(v * seconds?)),
         display_range,
         calibration: calibration(&pairs),
     }
@@ -110,8 +112,8 @@ fn calibration(pairs: &HashMap<&str, &str>) -> Option<String> {
 pub(crate) struct Extras {
     /// Labels of the planes in storage order.
     pub labels: Vec<String>,
-    /// The last (brightest) color of each channel's table.
-    pub colors: Vec<[u8; 3]>,
+    /// The last color of each channel's table; `None` if it is black, as that of an inverted table.
+    pub colors: Vec<Option<[u8; 3]>>,
 }
 
 /// Parses the private tags. Invalid parts are ignored, because the pixels do not depend on them.
@@ -138,8 +140,8 @@ pub(crate) fn extras(file: &Container, ifd: &Ifd) -> Extras {
             match &word(kind).to_be_bytes() {
                 b"labl" => extras.labels.push(utf16(value, file.order)),
                 b"luts" => {
-                    let brightest = |c: usize| value.get(c * 256 + 255).copied().unwrap_or(255);
-                    extras.colors.push([brightest(0), brightest(1), brightest(2)]);
+                    let last = [0, 1, 2].map(|c: usize| value.get(c * 256 + 255).copied().unwrap_or(255));
+                    extras.colors.push(visible_color(last));
                 }
                 _ => {}
             }

@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Fault, Remedy},
-    meta::{Channel, ignore_entry, micrometers_per, positive, seconds_per},
+    meta::{Channel, ignore_entry, micrometers_per, positive, seconds_per, visible_color},
 };
 use cytoscope_storage::message;
 use cytoscope_storage::setting::AXES;
@@ -278,9 +278,9 @@ fn unused<T>(a: &Attributes, key: &str, expected: &str) -> Option<T> {
 fn channel(a: &Attributes) -> Channel {
     // Color is a signed 32-bit RGBA; the default -1, opaque white, counts as no color.
     let color = a.get("Color").and_then(|c| c.trim().parse::<i64>().ok()).and_then(|c| i32::try_from(c).ok());
-    let color_rgb = color.filter(|c| *c != -1).map(|c| {
+    let color_rgb = color.filter(|c| *c != -1).and_then(|c| {
         let [r, g, b, _] = c.to_be_bytes();
-        [r, g, b]
+        visible_color([r, g, b])
     });
     Channel { name: a.get("Name").cloned().unwrap_or_default(), color_rgb }
 }

@@ -307,7 +307,11 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
     let channels = (0..channel_count)
         .map(|c| Channel {
             name: names.get(c).cloned().unwrap_or_default(),
-            color_rgb: if extras.colors.len() == channel_count { extras.colors.get(c).copied() } else { None },
+            color_rgb: if extras.colors.len() == channel_count {
+                extras.colors.get(c).copied().flatten()
+            } else {
+                None
+            },
         })
         .collect();
     let mut all = vec![Series {

@@ -45,6 +45,31 @@ fn an_image_says_that_imagej_shows_other_values_than_those_stored() {
 }
 
 #[test]
+fn the_speed_at_which_imagej_plays_a_stack_is_no_time_interval() {
+    let interval = |lines: &str| {
+        let text = format!("ImageJ=1.54f\nimages=2\nframes=2\n{lines}");
+        meta_of(2, description(&text)).time_interval_secs
+    };
+    assert_eq!(interval("fps=5\nloop=false\n"), None);
+    assert_eq!(interval("fps=5\nfinterval=2.5\n"), Some(2.5));
+    assert_eq!(interval("finterval=2.5\ntunit=Milliseconds\n"), Some(0.0025));
+}
+
+#[test]
+fn an_inverted_color_table_of_imagej_is_no_color() {
+    let rising: Vec<u32> = (0..256).collect();
+    let falling: Vec<u32> = (0..256).rev().collect();
+    let green = [vec![0; 256], rising, vec![0; 256]].concat();
+    let inverted = [falling.clone(), falling.clone(), falling].concat();
+    let head = b"JIJIstul\x02\0\0\0".iter().map(|byte| u32::from(*byte));
+    let mut more = description("ImageJ=1.54f\nimages=2\nchannels=2\n");
+    more.push((50838, 4, vec![12, 768, 768]));
+    more.push((50839, 1, head.chain(green).chain(inverted).collect()));
+    let colors: Vec<_> = meta_of(2, more).channels.iter().map(|channel| channel.color_rgb).collect();
+    assert_eq!(colors, [Some([0, 255, 0]), None]);
+}
+
+#[test]
 fn an_image_says_that_its_orientation_is_not_applied() {
     let with = |value: u32| meta_of(2, vec![(274, 3, vec![value])]).not_applied;
     for usual in [0, 1, 9] {
