@@ -88,8 +88,13 @@ impl Numbered {
 /// Stands for a number in [`PlaneName::skeleton`].
 const PLACE: char = '\0';
 
-/// The name of a TIFF file that ends in numbers with the letters of their axes, such as `name_T01_Z005_C1` or
-/// `name_t01_ch00`.
+/// What may stand between the parts of a name.
+const SEPARATORS: [char; 4] = ['_', '-', ' ', '.'];
+/// The word before the number of a position in the names of Micro-Manager. It may be among the numbers of axes.
+const POSITION: &str = "position";
+
+/// The name of a TIFF file that ends in numbers with the letters of their axes, such as `name_T01_Z005_C1`, `name-t01-ch00` or
+/// `name_F001Z01C01`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PlaneName {
     /// The name without its extension, with [`PLACE`] for each number.
@@ -104,23 +109,33 @@ impl PlaneName {
     /// axis.
     pub fn of(path: &Path) -> Option<Self> {
         let extension = slice_extension(path).filter(|_| is_tiff(path))?;
-        let stem = path.file_stem()?.to_str()?;
-        let mut parts: Vec<&str> = stem.split('_').collect();
-        let mut tokens = Vec::new();
-        while let Some(found) = parts.last().copied().and_then(tokenize) {
-            tokens.push(found);
-            parts.pop();
+        let mut rest = path.file_stem()?.to_str()?;
+        // From the end: what follows the numbers, and the numbers.
+        let mut pieces: Vec<String> = Vec::new();
+        let mut numbers = Vec::new();
+        loop {
+            if let Some((before, tokens)) = last_numbers(rest) {
+                for token in tokens {
+                    pieces.push(format!("{}{PLACE}", token.letters));
+                    numbers.push((token.axis, token.number));
+                }
+                rest = before;
+            } else if let Some((before, position)) = last_position(rest).filter(|_| !numbers.is_empty()) {
+                pieces.push(position.to_owned());
+                rest = before;
+            } else {
+                break;
+            }
+            let Some(before) = rest.strip_suffix(SEPARATORS) else { break };
+            pieces.push(rest.get(before.len()..).unwrap_or_default().to_owned());
+            rest = before;
         }
-        tokens.reverse();
-        let mut skeleton: Vec<String> = parts.into_iter().map(str::to_owned).collect();
-        for part in &tokens {
-            skeleton.push(part.iter().map(|(letters, ..)| format!("{letters}{PLACE}")).collect());
-        }
-        let numbers: Vec<(Axis, Number)> =
-            tokens.into_iter().flatten().map(|(_, axis, number)| (axis, number)).collect();
+        pieces.push(rest.to_owned());
+        pieces.reverse();
+        numbers.reverse();
         let is_unique = |(i, (axis, _)): (usize, &(Axis, Number))| !numbers.iter().take(i).any(|(a, _)| a == axis);
         let is_plane = !numbers.is_empty() && numbers.iter().enumerate().all(is_unique);
-        is_plane.then_some(Self { skeleton: skeleton.join("_"), extension, numbers })
+        is_plane.then_some(Self { skeleton: pieces.concat(), extension, numbers })
     }
 
     /// What the names of the planes of an image have in common.
@@ -162,25 +177,71 @@ impl PlaneName {
     }
 }
 
-/// The letters, axes and numbers that a part of a name consists of, such as `Z005` or `C001Z005`; `None` if it contains
-/// anything else.
-fn tokenize(part: &str) -> Option<Vec<(&str, Axis, Number)>> {
-    let mut rest = part;
-    let mut found = Vec::new();
-    while !rest.is_empty() {
-        let (letters, tail) = rest.split_at_checked(rest.find(|c: char| !c.is_ascii_alphabetic())?)?;
-        let axis = match letters.to_ascii_lowercase().as_str() {
-            "t" => Axis::T,
-            "z" => Axis::Z,
-            "c" | "ch" => Axis::C,
-            _ => return None,
-        };
-        let end = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
-        let (digits, after) = tail.split_at_checked(end)?;
-        found.push((letters, axis, Number::of(digits)?));
-        rest = after;
+/// A number with the letters of its axis.
+struct Token<'a> {
+    letters: &'a str,
+    axis: Axis,
+    number: Number,
+}
+
+/// Returns the numbers with the letters of axes that a text ends in, such as `Z005` or `C001Z005`, the last one first, and the
+/// text before them. `None` if there are none, or if the text before them may be a part of the first one, as in `zone1`.
+fn last_numbers(text: &str) -> Option<(&str, Vec<Token<'_>>)> {
+    let mut rest = text;
+    let mut tokens = Vec::new();
+    while let Some((before, token)) = last_number(rest) {
+        tokens.push(token);
+        rest = before;
     }
-    (!found.is_empty()).then_some(found)
+    let first = tokens.last()?;
+    let are_apart = match rest.chars().next_back() {
+        None => true,
+        Some(before) if SEPARATORS.contains(&before) => true,
+        Some(before) if before.is_ascii_digit() => tokens.len() > 1 && !(first.axis == Axis::C && ends_in_row(rest)),
+        // A capital begins a word.
+        Some(before) => tokens.len() > 1 && before.is_ascii_lowercase() && is_capital(first.letters),
+    };
+    are_apart.then_some((rest, tokens))
+}
+
+/// Returns the number with the letters of an axis that a text ends in, and the text before it.
+fn last_number(text: &str) -> Option<(&str, Token<'_>)> {
+    let before_digits = text.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number = Number::of(text.get(before_digits.len()..)?)?;
+    let before_word = before_digits.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let word = before_digits.get(before_word.len()..)?;
+    if let Some(axis) = axis_of(word) {
+        return Some((before_word, Token { letters: word, axis, number }));
+    }
+    let (before, letter) = before_digits.split_at_checked(before_digits.len().checked_sub(1)?)?;
+    let axis = axis_of(letter).filter(|_| is_capital(letter))?;
+    before.ends_with(|c: char| c.is_ascii_lowercase()).then_some((before, Token { letters: letter, axis, number }))
+}
+
+/// The axis that the letters before a number stand for.
+fn axis_of(letters: &str) -> Option<Axis> {
+    match letters.to_ascii_lowercase().as_str() {
+        "t" | "time" => Some(Axis::T),
+        "z" => Some(Axis::Z),
+        "c" | "ch" | "channel" => Some(Axis::C),
+        _ => None,
+    }
+}
+
+fn is_capital(letters: &str) -> bool {
+    letters.starts_with(|c: char| c.is_ascii_uppercase())
+}
+
+/// Whether a text ends in the number of a row, which the number of a column follows: `r02` is before `c03`.
+fn ends_in_row(text: &str) -> bool {
+    text.trim_end_matches(|c: char| c.is_ascii_digit()).ends_with(['r', 'R'])
+}
+
+/// Returns the number of a position that a text ends in, with its word, and the text before it.
+fn last_position(text: &str) -> Option<(&str, &str)> {
+    let word = text.trim_end_matches(|c: char| c.is_ascii_digit());
+    let before = word.strip_suffix(POSITION).filter(|_| word.len() < text.len())?;
+    Some((before, text.get(before.len()..)?))
 }
 
 #[cfg(test)]
@@ -197,6 +258,15 @@ mod tests {
             ("a_t3_z012_ch01.TIFF", [3, 12, 1]),
             ("s_C001Z002T003.tif", [3, 2, 1]),
             ("t007.tif", [7, 0, 0]),
+            // Other separators, words, and capitals that begin a word.
+            ("a-Z003-C02.tif", [0, 3, 2]),
+            ("a Z003 C02.tif", [0, 3, 2]),
+            ("a.z003.c02.tif", [0, 3, 2]),
+            ("a_time004_z3.tif", [4, 3, 0]),
+            ("ExpZ003C02.tif", [0, 3, 2]),
+            // Names of Yokogawa and Micro-Manager.
+            ("Plate_B03_T0001F002L01A01Z03C02.tif", [0, 3, 2]),
+            ("img_channel001_position004_time000000002_z003.tif", [2, 3, 1]),
         ] {
             assert_eq!(position(name), Some(expected), "{name}");
         }
@@ -210,6 +280,13 @@ mod tests {
             "a_z1.png",
             ".a_z1.tif",
             "1.tif",
+            // One number that may belong to the text before it, a column of a plate, a position alone.
+            "a3c0001.tif",
+            "ExpC001.tif",
+            "expz001.tif",
+            "plate_r01c02.tif",
+            "r01c02z003.tif",
+            "a_position001.tif",
         ] {
             assert_eq!(position(name), None, "{name}");
         }
@@ -222,5 +299,10 @@ mod tests {
         let same = |other: &str| PlaneName::of(Path::new(other)).unwrap().same_image(&name);
         assert!(same("a_T44_Z0001_C9.tif"));
         assert!(!same("a_T44_Z001_C9.tif") && !same("b_T3_Z0012_C1.tif") && !same("a_T03_Z0012_C1.tif"));
+        assert!(!same("a-T44_Z0001_C9.tif"));
+        let name = PlaneName::of(Path::new("i_channel001_position004_time02_z3.tif")).unwrap();
+        assert_eq!(name.at([5, 4, 0], &name.padding(), "tif"), "i_channel000_position004_time05_z4.tif");
+        let other_position = PlaneName::of(Path::new("i_channel001_position005_time02_z3.tif")).unwrap();
+        assert!(!other_position.same_image(&name));
     }
 }
