@@ -184,7 +184,7 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
     };
     let transformations = list(datasets.first().and_then(|d| d.get("coordinateTransformations")));
     let common = list(node.get("coordinateTransformations"));
-    let Grid { scale, translation, not_applied } =
+    let Grid { scale, translation, mut not_applied } =
         compose_transformations(transformations.iter().chain(common), &axes)?;
     let along = |axis: Axis| {
         let i = axes.iter().position(|a| *a == axis)?;
@@ -197,11 +197,14 @@ pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Re
     };
     let um = |axis| along(axis).and_then(|(size, unit)| positive(size * um_per(unit)?));
     let (channels, display_range) = parse_omero(group.ome("omero"));
+    let is_labels = group.ome("image-label").is_some() || is_label_path(&image.group);
+    // Label images are used together with a stack, which has the note.
+    not_applied.extend(scale.as_deref().filter(|_| !is_labels).and_then(|scale| unit_note(scale, &axes, &units)));
     Ok(Multiscale {
         voxel_size_um: VoxelSize { z: um(Axis::Z), y: um(Axis::Y), x: um(Axis::X) },
         origin_um: [Axis::Z, Axis::Y, Axis::X].map(|axis| position_um(axis).unwrap_or(0.0)),
         time_interval_secs: along(Axis::T).and_then(|(size, unit)| positive(size * seconds_per(unit)?)),
-        is_labels: group.ome("image-label").is_some() || is_label_path(&image.group),
+        is_labels,
         axes,
         levels,
         channels,
@@ -320,6 +323,23 @@ fn compose_transformations<'a>(transformations: impl Iterator<Item = &'a Value>,
         }
     }
     Ok(grid)
+}
+
+/// Returns the sentence that scales along Z, Y, X are not used, because their axes have no unit; `None` if there are none but 1,
+/// which programs write if they do not know the voxel size.
+fn unit_note(scale: &[f64], axes: &[Axis], units: &[Option<String>]) -> Option<String> {
+    let without_unit = |axis: Axis| {
+        let i = axes.iter().position(|a| *a == axis)?;
+        let factor = scale.get(i).copied().and_then(positive)?;
+        units.get(i)?.is_none().then_some((axis, factor))
+    };
+    let found: Vec<(Axis, f64)> = [Axis::Z, Axis::Y, Axis::X].into_iter().filter_map(without_unit).collect();
+    if found.iter().all(|(_, factor)| *factor == 1.0) {
+        return None;
+    }
+    let factors: Vec<String> = found.iter().map(|(axis, factor)| format!("{factor} along {}", axis.letter())).collect();
+    let factors = factors.join(", ");
+    Some(format!("the scale {factors} is not used as the voxel size, because the file states no unit of length for it"))
 }
 
 /// Micrometers per unit of length of OME-Zarr (names of UDUNITS-2).

@@ -505,11 +505,15 @@ fn an_image_says_which_transformations_are_not_applied() {
     };
     let scale = json!({"type": "scale", "scale": [2.0, 1.0, 1.0]});
     let shift = json!({"type": "translation", "translation": [2.0, 1.0, 1.0]});
-    assert_eq!(with(json!([scale, shift, {"type": "identity"}])), [""; 0]);
+    let no_unit = "the scale 2 along Z, 1 along Y, 1 along X is not used as the voxel size, because the file states no unit \
+                   of length for it";
+    assert_eq!(with(json!([scale, shift, {"type": "identity"}])), [no_unit]);
+    assert_eq!(with(json!([{"type": "scale", "scale": [1.0, 1.0, 1.0]}, shift])), [""; 0]);
     let left_out = with(json!([scale, {"type": "affine", "affine": [[1.0]]}, {"type": "translation", "path": "t"}]));
     let expected = [
         "the transformation \"affine\" is not applied",
         "the transformation \"translation\" is not applied, because its numbers are in an array",
+        no_unit,
     ];
     assert_eq!(left_out, expected);
     assert_eq!(with(json!([{"type": "scale", "path": "s"}])).len(), 1);
