@@ -13,6 +13,9 @@ const MULTIARRAY: [&str; 2] = ["numpy._core.multiarray", "numpy.core.multiarray"
 /// Modules of the function that rebuilds arrays in protocol 5, of NumPy 2 and 1.
 const NUMERIC: [&str; 2] = ["numpy._core.numeric", "numpy.core.numeric"];
 
+/// Modules of the paths of files, which Cellpose stores if it was given them: from Python 3.13 on, and before.
+const PATHS: [&str; 2] = ["pathlib._local", "pathlib"];
+
 /// An array as the pickle describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ArrayValue {
@@ -53,6 +56,7 @@ fn is_accepted(module: &str, name: &str) -> bool {
         "_reconstruct" | "scalar" => MULTIARRAY.contains(&module),
         "_frombuffer" => NUMERIC.contains(&module),
         "ndarray" | "dtype" => module == "numpy",
+        "PosixPath" | "WindowsPath" | "PurePosixPath" | "PureWindowsPath" => PATHS.contains(&module),
         _ => false,
     }
 }

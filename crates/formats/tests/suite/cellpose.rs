@@ -23,10 +23,11 @@ fn with_pickle(pickle: &[u8]) -> Vec<u8> {
 #[test]
 fn masks_are_read_from_files_that_numpy_wrote() {
     let expected = Array::new("YX".parse().unwrap(), vec![2, 3], vec![0u16, 1, 2, 3, 4, 5]).unwrap();
-    // Written by NumPy 2: once with numpy.save (protocol 4), once with pickle.dump and protocol 5.
+    // Written by NumPy 2: with numpy.save (protocol 4), with pickle.dump and protocol 5, and with paths of pathlib.
     for file in [
         &include_bytes!("../../../../fuzz/seeds/read_cellpose/numpy")[..],
         include_bytes!("../../../../fuzz/seeds/read_cellpose/protocol5"),
+        include_bytes!("../../../../fuzz/seeds/read_cellpose/paths"),
     ] {
         assert_eq!(read(file), Ok(expected.clone()));
     }
