@@ -13,10 +13,11 @@ use crate::results::{Publication, check_file, moved_aside_note, refuse_inside_za
 use crate::stack::axis_index::{C, S, T, X, Z};
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess};
 use cytoscope_formats::{Image, OpenOptions, SeriesChoice, ZarrImageSpec, ZarrWriter, is_zarr_zip_name, stack_stem};
+use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
 use cytoscope_storage::message;
 use cytoscope_storage::partial_folder::check_new_folder;
-use cytoscope_storage::setting::{LIKE, SERIES, TIME};
+use cytoscope_storage::setting::{LIKE, PREPROCESS, SERIES, TIME};
 use cytoscope_volume::{DType, Region, Samples, with_samples};
 use std::path::{Path, PathBuf};
 

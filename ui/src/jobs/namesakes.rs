@@ -4,9 +4,9 @@ use super::Jobs;
 use crate::document::{Document, PREVIEW_NAME, Role};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
-use cytoscope_formats::series_suffix;
+use cytoscope_formats::{series_suffix, stack_stem};
+use cytoscope_pipeline::Artifact;
 use cytoscope_pipeline::predict::containing_maps;
-use cytoscope_pipeline::{Artifact, stack_stem};
 use std::path::{Path, PathBuf};
 
 impl Jobs {
