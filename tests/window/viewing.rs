@@ -115,7 +115,7 @@ fn a_scroll_bar_does_not_narrow_the_stacks_and_channels() {
     let mut fixture = Fixture::with_small_sample();
     fixture.click("Open the sample");
     fixture.settle();
-    let right_edges = [860.0, 320.0].map(|height| {
+    let right_edges = [860.0, 400.0].map(|height| {
         fixture.window.set_size([1360.0, height].into());
         fixture.window.run_steps(30);
         fixture.window.get_by_label("Close stack").rect().right().round() as i32
