@@ -2,7 +2,7 @@
 
 use crate::engine_notes::note_in_window;
 use crate::models::ModelFindings;
-use crate::number_text::{counted, measurement};
+use crate::number_text::{TimeUnit, counted};
 use crate::panels::{capitalized, heading, weak};
 use crate::theme;
 use crate::work::{JobState, JobView, ModelWork, Purpose};
@@ -96,6 +96,8 @@ fn speed_table(ui: &mut Ui, speed: &ModelSpeedReport) {
     let shape = |shape: &[usize]| shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" × ");
     let shapes: Vec<String> = speed.input_shapes.iter().map(|s| shape(s)).collect();
     weak(ui, format!("Inputs of {}; median of {}", shapes.join(" and "), counted(speed.runs as u64, "run")));
+    let times_ms = speed.rows.iter().filter_map(|row| row.run_ms);
+    let unit = TimeUnit::for_longest(times_ms.fold(0.0, f64::max) / 1e3);
     egui::Grid::new("model speed").num_columns(4).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
         for name in ["Device", "Precision", "Time", "Voxels/s"] {
             ui.label(RichText::new(name).weak());
@@ -106,7 +108,7 @@ fn speed_table(ui: &mut Ui, speed: &ModelSpeedReport) {
             ui.label(row.precision.name());
             match (row.run_ms, row.voxels_per_sec) {
                 (Some(run_ms), Some(rate)) => {
-                    ui.label(format!("{} ms", measurement(run_ms, 1)));
+                    ui.label(unit.text(run_ms / 1e3));
                     ui.label(format!("{:.2} million", rate / 1e6));
                 }
                 _ => {
@@ -126,8 +128,9 @@ fn quantize_table(ui: &mut Ui, report: &QuantizeReport) {
     let mut rows = vec![("Size".to_owned(), bytes_text(report.float_bytes), bytes_text(report.int8_bytes))];
     for time in &report.tile_times {
         let threads = if time.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", time.threads) };
-        let times = [time.f32_wall_ms, time.int8_wall_ms].map(|ms| format!("{ms:.1} ms"));
-        let [float, int8] = times;
+        let secs = [time.f32_wall_ms, time.int8_wall_ms].map(|ms| ms / 1e3);
+        let unit = TimeUnit::for_longest(secs.into_iter().fold(0.0, f64::max));
+        let [float, int8] = secs.map(|secs| unit.text(secs));
         rows.push((format!("Tile, {threads}"), float, int8));
     }
     let layers = report.quantized_layers + report.left_float.len();

@@ -2,6 +2,7 @@
 
 use super::{icon_text_button, name_field, page_header, primary_button, results, title};
 use crate::action::Actions;
+use crate::number_text::TimeUnit;
 use crate::panels::weak;
 use crate::state::State;
 use crate::theme;
@@ -120,6 +121,15 @@ fn networks_text(report: &TrainReport) -> &'static str {
     }
 }
 
+/// How many times as small, or else as large, the second of two numbers is, in these words.
+fn ratio_text(first: f64, second: f64, [less, more]: [&str; 2]) -> String {
+    let ratio = |larger: f64, smaller: f64| larger / smaller.max(1e-6);
+    match second > first {
+        true => format!("{:.1} × {more}", ratio(second, first)),
+        false => format!("{:.1} × {less}", ratio(first, second)),
+    }
+}
+
 /// Draws size and speed of the float and int8 networks, as measured on this machine.
 fn costs(ui: &mut Ui, quantized: &Quantized) {
     title(ui, "Size and speed on this machine");
@@ -127,19 +137,16 @@ fn costs(ui: &mut Ui, quantized: &Quantized) {
         "Size".to_owned(),
         bytes_text(quantized.float_bytes),
         bytes_text(quantized.int8_bytes),
-        quantized.float_bytes as f64 / quantized.int8_bytes.max(1) as f64,
-        "smaller",
+        ratio_text(quantized.float_bytes as f64, quantized.int8_bytes as f64, ["smaller", "larger"]),
     )];
     let spatial: Vec<String> = quantized.tile_shape.iter().skip(2).map(usize::to_string).collect();
     for time in &quantized.tile_times {
         let threads = if time.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", time.threads) };
-        rows.push((
-            format!("Tile of {}, {threads}", spatial.join(" × ")),
-            format!("{:.1} ms", time.f32_wall_ms),
-            format!("{:.1} ms", time.int8_wall_ms),
-            time.f32_wall_ms / time.int8_wall_ms.max(1e-6),
-            "faster",
-        ));
+        let secs = [time.f32_wall_ms, time.int8_wall_ms].map(|ms| ms / 1e3);
+        let unit = TimeUnit::for_longest(secs.into_iter().fold(0.0, f64::max));
+        let [float, int8] = secs.map(|secs| unit.text(secs));
+        let ratio = ratio_text(time.f32_wall_ms, time.int8_wall_ms, ["faster", "slower"]);
+        rows.push((format!("Tile of {}, {threads}", spatial.join(" × ")), float, int8, ratio));
     }
     egui::Grid::new("costs").num_columns(4).spacing([28.0, 6.0]).striped(true).show(ui, |ui| {
         ui.label("");
@@ -147,11 +154,11 @@ fn costs(ui: &mut Ui, quantized: &Quantized) {
             ui.label(RichText::new(name).weak());
         }
         ui.end_row();
-        for (what, floats, int8, ratio, word) in rows {
+        for (what, floats, int8, ratio) in rows {
             ui.label(what);
             ui.label(floats);
             ui.label(RichText::new(int8).strong());
-            ui.label(RichText::new(format!("{ratio:.1} × {word}")).weak());
+            ui.label(RichText::new(ratio).weak());
             ui.end_row();
         }
     });
@@ -162,6 +169,13 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
+
+    #[test]
+    fn an_int8_network_that_is_slower_is_not_called_faster() {
+        let words = ["faster", "slower"];
+        let shown = [(30.0, 10.0), (10.0, 25.0), (8.0, 8.0)].map(|(float, int8)| ratio_text(float, int8, words));
+        assert_eq!(shown, ["3.0 × faster", "2.5 × slower", "1.0 × faster"]);
+    }
 
     #[test]
     fn a_package_without_an_int8_network_says_why() {
