@@ -45,10 +45,7 @@ impl Jobs {
 
 /// The layers of a document whose files are among the outputs of a job, and the preview of objects in a map that is.
 fn replaced_layers(document: &Document, outputs: &[Artifact]) -> Vec<Role> {
-    let is_output = |path: &Path| {
-        let written = outputs.iter().map(|output| containing_maps(&output.path));
-        written.into_iter().any(|written| written == containing_maps(path))
-    };
+    let is_output = |path: &Path| outputs.iter().any(|output| containing_maps(&output.path) == containing_maps(path));
     let of = |role: Role| document.overlay_with_role(role);
     let is_map = of(Role::Map).is_some_and(|map| is_output(&map.path));
     let is_labels =
