@@ -86,7 +86,8 @@ pub fn calibration_tiles(
     if tiles.is_empty() { Err(no_tile(first)) } else { Ok(tiles) }
 }
 
-/// Cuts at most `max_tiles` tiles out of images, as [`calibration_tiles`] does.
+/// Cuts at most `max_tiles` tiles out of images, as [`calibration_tiles`] does. Voxels that are not finite have the value that
+/// they have in predictions.
 ///
 /// # Errors
 /// Same as [`calibration_tiles`]; [`JobError::Internal`] if there are no images.
@@ -110,7 +111,8 @@ pub fn calibration_tiles_from_images(
             };
             let (voxel_um, diameter) = (*voxel_um, *diameter);
             let options = PredictOptions { voxel_um, diameter, channels, ..PredictOptions::default() };
-            cut_image_tiles(context, model, (image.meta().path.as_path(), image), window.as_ref(), &options, each)
+            let image = (image.meta().path.as_path(), image);
+            Ok(cut_image_tiles(context, model, image, window.as_ref(), &options, each)?.tiles)
         },
     )?;
     if tiles.is_empty() { Err(no_tile(&first.image.meta().path)) } else { Ok(tiles) }
@@ -159,7 +161,23 @@ fn cut_stack_tiles(
     read.borrow_mut().extend(records_before(files.iter().chain(&sources.files())));
     let (image, ..) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
     let given = sources.options(preprocess::options_after(job));
-    cut_image_tiles(context, model, (file, &image), None, &given, max_tiles)
+    let cut = cut_image_tiles(context, model, (file, &image), None, &given, max_tiles)?;
+    if cut.not_finite { Err(without_range(file)) } else { Ok(cut.tiles) }
+}
+
+/// The tiles of an image.
+struct ImageTiles {
+    tiles: Vec<CalibrationTile>,
+    /// Whether values of the image are NaN or infinite. In the tiles, they are 0, as in predictions.
+    not_finite: bool,
+}
+
+fn without_range(file: &Path) -> JobError {
+    bad(
+        file,
+        "it contains values that are NaN, infinite or too large for 32-bit floats, so no range can be computed",
+        "leave it out of the calibration",
+    )
 }
 
 /// Cuts tiles out of a preprocessed image, or a part of it along Z, Y, X; `file` is named in messages.
@@ -170,7 +188,7 @@ fn cut_image_tiles(
     window: Option<&[Range<usize>; 3]>,
     given: &PredictOptions,
     max_tiles: usize,
-) -> Result<Vec<CalibrationTile>, JobError> {
+) -> Result<ImageTiles, JobError> {
     let mut meta = image.meta().clone();
     check_time(given.time, Extents::of(&meta).times, file)?;
     let stack = Stack::new(image, given.time.unwrap_or(0));
@@ -212,13 +230,8 @@ fn cut_image_tiles(
         let first = slices.start + start[0];
         let slab = view.read(context, first..first + size[0])?;
         let values = part(&slab, channels.len(), inside, start, size);
-        if view.not_finite || view.loss.too_large || values.iter().any(|v| !v.is_finite()) {
-            return Err(bad(
-                file,
-                "it contains values that are NaN, infinite or too large for 32-bit floats, so no range can be \
-                 computed",
-                "leave it out of the calibration",
-            ));
+        if view.loss.too_large || values.iter().any(|v| !v.is_finite()) {
+            return Err(without_range(file));
         }
         is_constant &= values.iter().all(|value| Some(value) == values.first());
         let values = Tensor::new(model.tensor_shape(channels.len(), size), values)?;
@@ -229,7 +242,7 @@ fn cut_image_tiles(
         context.note(format!("{}: {left_out}", file.display()));
         tiles.clear();
     }
-    Ok(tiles)
+    Ok(ImageTiles { tiles, not_finite: view.not_finite })
 }
 
 /// Returns the voxels of a grid of `to` voxels along an axis that a window of a stack of `from` voxels covers.

@@ -73,6 +73,27 @@ fn windows_of_different_brightness_are_normalized_as_the_whole_image() {
 }
 
 #[test]
+fn voxels_of_an_image_that_are_not_finite_are_zero_as_in_predictions() {
+    let mut values: Vec<f32> = (0..384).map(|i| (i * 7 % 96) as f32 + 5.0).collect();
+    (values[0], values[200]) = (f32::NAN, f32::INFINITY);
+    let array = Array::new(Axes::zyx(), vec![4, 8, 12], values.clone()).unwrap();
+    let image = image_in_memory(Path::new("a volume"), array.clone(), VoxelSize::default()).unwrap();
+    let image = CalibrationImage { image, window: None, voxel_um: None, diameter: DiameterRequest::Auto };
+    let tiles = calibration_tiles_from_images(&Context::default(), &model(), &[image], 1).unwrap();
+    let found = tiles[0].values.as_f32().unwrap();
+    assert_eq!((found[0], found[200]), (0.0, 0.0));
+    let expected: Vec<f32> = values.iter().map(|v| if v.is_finite() { (v - 5.0) / 95.0 } else { 0.0 }).collect();
+    assert!(relative_distance(found, &expected) < 1e-5, "{found:?} instead of {expected:?}");
+    // A stack that the user chooses for calibration is refused.
+    let folder = tempfile::tempdir().unwrap();
+    let stack = folder.path().join("a.tif");
+    write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    let job = PredictJob::new(vec![stack], "a test".to_owned(), PathBuf::new());
+    let refused = calibration_tiles(&Context::default(), &model(), &[job], 1).unwrap_err().to_string();
+    assert!(refused.contains("a.tif") && refused.contains("leave it out"), "{refused}");
+}
+
+#[test]
 fn stacks_that_change_while_they_are_read_are_not_calibrated_with() {
     let folder = tempfile::tempdir().unwrap();
     let stacks = ["a.tif", "b.tif"].map(|name| folder.path().join(name));
