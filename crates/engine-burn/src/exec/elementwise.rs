@@ -97,6 +97,11 @@ pub(super) fn sum<B: DeviceBackend>(a: Image<B>, b: Image<B>, activation: Curve)
 /// Returns the larger (or smaller) of each two elements. If one of them is NaN, so is the result: of a number and NaN, Burn's
 /// `max_pair` and `min_pair` return the first.
 pub(super) fn extreme<B: Backend, const D: usize>(a: Tensor<B, D>, b: Tensor<B, D>, max: bool) -> Tensor<B, D> {
+    // If the first operand of `mask_where` has fewer elements than the result, Burn's kernel may compute only as many.
+    let (own, other) = (a.dims(), b.dims());
+    let form: [usize; D] = std::array::from_fn(|axis| if own[axis] == 1 { other[axis] } else { own[axis] });
+    let whole = |x: Tensor<B, D>| -> Tensor<B, D> { if x.dims() == form { x } else { x.expand(form) } };
+    let (a, b) = (whole(a), whole(b));
     let is_nan = b.clone().is_nan();
     let chosen = if max { a.max_pair(b.clone()) } else { a.min_pair(b.clone()) };
     chosen.mask_where(is_nan, b)

@@ -159,6 +159,8 @@ fn unary_and_binary_operators_match_the_reference() {
         two.outputs.extend([y, z]);
         let inputs = [tensor(&[1, 4, 1, 6, 8], 1), Tensor::new([4, 4, 1, 8], vec![1.5f32; 128]).unwrap()];
         same_on(&format!("{op:?} of two"), &two, &inputs);
+        let large = floats(&[1, 4, 16, 32, 32], 5);
+        same(&format!("{op:?} of few and many"), &one(Op::Binary(op), &[1, 4, 1, 1, 1], vec![large]));
     }
     for power in [2.0f32, 3.0] {
         same(&format!("to the {power}"), &one(Op::Binary(Pow), &SHAPE, vec![Some(Tensor::scalar(power))]));
