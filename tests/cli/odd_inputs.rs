@@ -350,6 +350,16 @@ fn different_orientations_of_nifti_files_that_belong_together_are_noted() {
 }
 
 #[test]
+fn convert_names_the_channels_and_time_points_of_a_file() {
+    let fixture = Fixture::new();
+    fixture.write("film.tif", "TZYX", &[3, 2, 4, 4], vec![1u8; 96]);
+    let convert = ["convert", "film.tif", "x.tif"];
+    for (option, advice) in [("--time", "give --time 0 to 2"), ("--channel", "leave out --channel")] {
+        fixture.fails(3, &[&convert[..], &[option, "3"]].concat(), &["3 does not exist", advice]);
+    }
+}
+
+#[test]
 fn convert_notes_that_the_orientation_of_a_nifti_file_is_not_kept() {
     let fixture = Fixture::new();
     let image: Vec<u16> = (0..128).collect();

@@ -20,7 +20,7 @@ use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
-use cytoscope_storage::setting::{AXES, COMPRESSION, LABELS, LIKE};
+use cytoscope_storage::setting::{AXES, CHANNEL, COMPRESSION, LABELS, LIKE, TIME};
 use cytoscope_volume::{Array, Axes, Axis, Region, VoxelSize, with_samples};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -259,18 +259,18 @@ impl ConvertJob {
     /// Returns the region of the image to convert. The samples of an RGB pixel count as channels.
     pub(crate) fn region(&self, meta: &ImageMeta) -> Result<Region, JobError> {
         let extents = Extents::of(meta);
-        for (part, picked, extent) in
-            [(FilePart::Channel, self.channel, extents.channels), (FilePart::TimePoint, self.time, extents.times)]
-        {
+        for (part, option, picked, extent) in [
+            (FilePart::Channel, CHANNEL, self.channel, extents.channels),
+            (FilePart::TimePoint, TIME, self.time, extents.times),
+        ] {
             if let Some(picked) = picked.filter(|picked| *picked >= extent) {
                 return Err(JobError::Mismatch {
                     path: self.input.clone(),
                     problem: message!("{} does not exist: the file has {extent}", part.named(picked)),
-                    next_step: message!(
-                        "give a number from {} to {}",
-                        part.number(0),
-                        part.number(extent.saturating_sub(1))
-                    ),
+                    next_step: match extent {
+                        0 | 1 => message!("leave out {option}"),
+                        _ => message!("give {option} {} to {}", part.number(0), part.number(extent - 1)),
+                    },
                 });
             }
         }
