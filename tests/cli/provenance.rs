@@ -214,6 +214,18 @@ fn a_prediction_is_shown_and_made_again() {
 }
 
 #[test]
+fn every_result_of_a_job_has_its_record() {
+    let fixture = Fixture::new();
+    fixture.nuclei("6,24,24", 1);
+    fixture.run(&["segment", "sim/nuclei_1_raw.tif", "--out", "l.tif", "--table", "t.csv"]).ok();
+    let kind = |result: &str| fixture.run(&["provenance", result, "--json"]).json()["record"]["kind"].clone();
+    assert_eq!(["sim/nuclei_1_raw.tif", "sim/nuclei_1_labels.tif"].map(kind), ["simulate", "simulate"]);
+    assert_eq!(["l.tif", "t.csv"].map(kind), ["segment", "segment"]);
+    std::fs::write(fixture.path("t.csv"), "edited").unwrap();
+    fixture.fails(3, &["provenance", "t.csv"], &["t.csv", "no provenance record"]);
+}
+
+#[test]
 fn all_files_of_a_numbered_series_are_recorded_and_a_changed_one_is_noticed() {
     let fixture = Fixture::new();
     let names: Vec<String> = (1..=4).map(|n| format!("s_{n:03}.tif")).collect();

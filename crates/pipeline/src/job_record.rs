@@ -20,6 +20,7 @@ use cytoscope_engine::{DeviceId, Precision};
 pub use cytoscope_storage::Overwrite;
 use cytoscope_storage::io_problem;
 use cytoscope_storage::target::{extension, resolved};
+use cytoscope_storage::write::parent_folder;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -281,7 +282,7 @@ pub fn read_record_of(path: &Path) -> Result<(PathBuf, AnyRecord), JobError> {
     let record = record_for(path);
     let is_json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
     if record == path && path.exists() && !is_json {
-        return Err(JobError::Mismatch {
+        return record_of_further_result(path).ok_or_else(|| JobError::Mismatch {
             path: record,
             problem: "there is no provenance record beside this result".into(),
             next_step: "give the record (NAME_provenance.json), or a result that Cytoscope wrote with one".into(),
@@ -289,6 +290,21 @@ pub fn read_record_of(path: &Path) -> Result<(PathBuf, AnyRecord), JobError> {
     }
     let read = read_any(&record)?;
     Ok((record, read))
+}
+
+/// Returns the newest record in the folder of a file that lists it unchanged, with its path: the record of a job with several
+/// results, such as labels and their table, has the name of the first one. `None` if there is none.
+fn record_of_further_result(path: &Path) -> Option<(PathBuf, AnyRecord)> {
+    // A folder or a record that cannot be read lists nothing.
+    let entries = std::fs::read_dir(parent_folder(path)).ok()?.flatten();
+    let records = entries.filter_map(|entry| {
+        let file = path.with_file_name(entry.file_name());
+        let Ok(AnyRecord::Job(record)) = is_record_name(&file).then(|| read_any(&file))? else { return None };
+        let is_listed = record.outputs.iter().any(|known| known.is_named(path) && known.matches(path));
+        is_listed.then_some((file, record))
+    });
+    let (file, record) = records.max_by_key(|(_, record)| record.finished_unix_secs)?;
+    Some((file, AnyRecord::Job(record)))
 }
 
 /// Returns whether a file has the name of a record.
