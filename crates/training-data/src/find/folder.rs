@@ -152,6 +152,13 @@ fn two_folders(
     };
     let both = names.iter().find_map(|(a, b)| Some((listing.folder(a)?, listing.folder(b)?)));
     let Some((images, targets)) = both else { return Ok(false) };
+    let of_images = names.iter().filter(|(a, _)| listing.folder(a) == Some(images));
+    if let Some(other) = of_images.filter_map(|(_, b)| listing.folder(b)).find(|folder| *folder != targets) {
+        let (images, targets) = (file_name(images), file_name(targets));
+        let problem = format!("this folder is not used: the targets of the folder {images} are those in {targets}");
+        let next_step = format!("to use this one, move {targets} to another place");
+        found.problems.push(Problem::warning(other, problem, next_step));
+    }
     let (image_files, target_files) = (Listing::of(images, found)?, Listing::of(targets, found)?);
     let inner = folders_without_images(&image_files, &target_files);
     if task == TrainingTask::Segmentation && !inner.is_empty() {

@@ -161,6 +161,19 @@ fn targets_belong_to_the_image_in_the_same_case() {
 }
 
 #[test]
+fn a_second_folder_of_targets_is_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |f: &str| folder.path().join(f).join("a.tif");
+    tiny_pair(&at("images"), &at("masks"), 1);
+    tiny_pair(&at("other"), &at("Labels"), 2);
+    let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
+    assert_eq!(dataset.pairs.iter().map(|pair| &pair.target.path).collect::<Vec<_>>(), [&at("masks")]);
+    let files: Vec<_> = dataset.problems.iter().map(|problem| problem.file.clone()).collect();
+    assert_eq!(files, [folder.path().join("Labels")], "{:?}", dataset.problems);
+    assert!(dataset.problems[0].message.contains("are those in masks"), "{:?}", dataset.problems);
+}
+
+#[test]
 fn folder_names_define_the_parts() {
     let folder = tempfile::tempdir().unwrap();
     for (part, name) in [("train", "a"), ("train", "b"), ("val", "c"), ("test", "a"), ("Held-Out", "d")] {
