@@ -36,6 +36,9 @@ pub(crate) fn run(
     let drawn_on = Extents::of(image.meta());
     let image = preprocess::preprocessed(context, &image, &job.preprocess)?;
     let whole_region = job.region(image.meta())?;
+    if let Some(path) = &job.labels {
+        check_predicted_part(context, job, path, &whole_region, drawn_on.times)?;
+    }
     let labels = job.labels.as_deref().map(|path| open_labels(job, path, &whole_region, drawn_on)).transpose()?;
     labels.iter().for_each(|(labels, _)| record.add_image_files(labels));
     let region_note = labels.as_ref().and_then(|(labels, _)| regions_note(labels.meta()));
@@ -147,8 +150,14 @@ fn copy(
 
 /// Refuses labels that were predicted from another series or time point of the stack than the converted one, by the record
 /// beside them.
-fn check_predicted_part(job: &ConvertJob, path: &Path, stack: &Region, times: usize) -> Result<(), JobError> {
-    let Some(part) = PredictedPart::of(path, &job.input) else { return Ok(()) };
+fn check_predicted_part(
+    context: &Context,
+    job: &ConvertJob,
+    path: &Path,
+    stack: &Region,
+    times: usize,
+) -> Result<(), JobError> {
+    let Some(part) = PredictedPart::of(context, path, &job.input, Some(&job.series)) else { return Ok(()) };
     let other = |problem, next_step| Err(JobError::Mismatch { path: path.to_owned(), problem, next_step });
     let options = OpenOptions { axes: job.axes.clone(), ..OpenOptions::default() };
     if let Some(own) = &part.series
@@ -177,7 +186,6 @@ fn check_predicted_part(job: &ConvertJob, path: &Path, stack: &Region, times: us
 /// with the converted time points; the file may have only these or all time points of the stack. Regions of interest are drawn
 /// on the extents `drawn_on` of the stack before its preprocessing.
 fn open_labels(job: &ConvertJob, path: &Path, stack: &Region, drawn_on: Extents) -> Result<(Image, Region), JobError> {
-    check_predicted_part(job, path, stack, drawn_on.times)?;
     let (shape_zyx, times) = (Some(drawn_on.zyx), Some(drawn_on.times));
     // The image of a prediction is its maps.
     let options = OpenOptions { shape_zyx, times, ..OpenOptions::default() };

@@ -96,7 +96,7 @@ impl MeasureJob {
     /// meanwhile, the table cannot be written, or the job is canceled.
     pub fn run(&self, context: &Context) -> Result<MeasureReport, JobError> {
         recorded(self, context, |record| {
-            let (job, note) = self.with_predicted_part();
+            let (job, note) = self.with_predicted_part(context);
             let kept = record.job_mut();
             kept.series.clone_from(&job.series);
             (kept.time, kept.all_times) = (job.time, job.all_times);
@@ -108,10 +108,12 @@ impl MeasureJob {
 
     /// Returns the job with the series and the time point of the stack that the labels were predicted from, if the record beside
     /// them states these and no others are given. If others are given, returns a note.
-    fn with_predicted_part(&self) -> (Self, Option<Message>) {
+    fn with_predicted_part(&self, context: &Context) -> (Self, Option<Message>) {
         let mut job = self.clone();
         let Some(stack) = &self.intensities else { return (job, None) };
-        let Some(part) = PredictedPart::of(&self.labels, stack) else { return (job, None) };
+        let Some(part) = PredictedPart::of(context, &self.labels, stack, self.series.as_ref()) else {
+            return (job, None);
+        };
         let labels = self.labels.display();
         let options = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         match (&self.series, &part.series) {

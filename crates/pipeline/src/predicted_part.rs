@@ -1,7 +1,7 @@
 //! The part of a stack that a label image was predicted from, by the record beside it.
 
 use crate::predict::containing_maps;
-use crate::provenance;
+use crate::{Context, provenance};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
 use std::path::Path;
 
@@ -15,10 +15,17 @@ pub(crate) struct PredictedPart {
 
 impl PredictedPart {
     /// Returns the part of the file `stack` that `labels` were predicted from. `None` if no record beside the labels lists them
-    /// unchanged, or if it names another file.
-    pub(crate) fn of(labels: &Path, stack: &Path) -> Option<Self> {
-        let (series, time) = provenance::part_of_file(containing_maps(labels), stack)?;
-        Some(Self { series, time })
+    /// unchanged, if it names another file, or if that part and the `given` series are the first series with all time points.
+    pub(crate) fn of(context: &Context, labels: &Path, stack: &Path, given: Option<&SeriesChoice>) -> Option<Self> {
+        let result = containing_maps(labels);
+        let (series, time) = provenance::part_of_file(result, stack)?;
+        let is_first = |choice: Option<&SeriesChoice>| choice.is_none_or(SeriesChoice::is_first);
+        if time.is_none() && is_first(series.as_ref()) && is_first(given) {
+            return None;
+        }
+        // A large result takes long to read.
+        let is_listed = provenance::lists_while(result, &mut || context.check().is_ok());
+        is_listed.then_some(Self { series, time })
     }
 
     /// Returns whether a given series of `stack` is another one. If the file cannot be opened, it is not.

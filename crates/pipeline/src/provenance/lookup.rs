@@ -161,9 +161,9 @@ pub fn other_map_model(map: &Path, model: &Model) -> Option<String> {
 }
 
 /// Returns the series of a file, and the time point of a prediction of a single one, that a result was predicted from, if the
-/// record beside the result lists it unchanged and names a file of this name.
+/// record of the result names a file of this name. Whether the result is unchanged is not checked.
 pub(crate) fn part_of_file(result: &Path, file: &Path) -> Option<(Option<SeriesChoice>, Option<usize>)> {
-    let record = unchanged_record(result)?;
+    let record = read(&record_listing(result)?).ok()?;
     let is_input = record.input.path.file_name() == file.file_name();
     let series = Some(record.job.series).filter(|series| *series != SeriesChoice::All);
     is_input.then_some((series, record.job.time))
