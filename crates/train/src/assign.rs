@@ -115,11 +115,12 @@ impl TrainConfig {
                 text.parse::<Table>().map_err(|e| wrong_use(format!("{}: {e}", path.display())))?
             }
         };
+        let file = settings.clone();
         for assignment in assignments {
             assignment.apply(&mut settings)?;
         }
-        let given: Vec<String> = assignments.iter().map(SettingAssignment::key).collect();
-        let invalid = |error: &str| wrong_use(format!("settings {}: {error}", given.join(", ")));
+        let invalid =
+            |error: &str| wrong_use(format!("settings {}: {error}", refused_keys(&file, assignments).join(", ")));
         let type_error = |e: toml::de::Error| invalid(&setting_problem(e.message(), &Place::default()));
         let config: Self = settings.clone().try_into().map_err(type_error)?;
         config.refuse_unknown(&settings).map_err(|e| invalid(&e))?;
@@ -154,6 +155,20 @@ impl TrainConfig {
         let unreadable = |e: toml::de::Error| JobError::Internal(format!("the training settings are not read: {e}"));
         self.to_toml()?.parse::<Table>().map_err(unreadable)
     }
+}
+
+/// Returns the keys of the assignments that the settings of a file refuse even without those of other sections; all keys if
+/// there are none.
+fn refused_keys(file: &Table, assignments: &[SettingAssignment]) -> Vec<String> {
+    let is_refused = |assignment: &&SettingAssignment| {
+        let mut settings = file.clone();
+        let mut section = assignments.iter().filter(|other| other.key.first() == assignment.key.first());
+        let is_set = section.all(|other| other.apply(&mut settings).is_ok());
+        let config: Result<TrainConfig, toml::de::Error> = settings.clone().try_into();
+        !is_set || !config.is_ok_and(|config| config.refuse_unknown(&settings).is_ok())
+    };
+    let refused: Vec<String> = assignments.iter().filter(is_refused).map(SettingAssignment::key).collect();
+    if refused.is_empty() { assignments.iter().map(SettingAssignment::key).collect() } else { refused }
 }
 
 /// Adds an assignment for each value in a setting that differs from what was set before.
@@ -259,6 +274,9 @@ mod tests {
         // Numbers may have many digits.
         let error = set(&["color=1e99"]).unwrap_err();
         assert!(error.starts_with("settings color: ") && !error.contains("000"), "{error}");
+        // Of several settings, those of a section that cannot be read are named.
+        let error = set(&["batch=2", "loss.kind=focal", "ema=0.5", "budget.patience=1"]).unwrap_err();
+        assert!(error.starts_with("settings loss.kind: the setting gamma is missing"), "{error}");
         for text in ["batch", "=2", "network.=3"] {
             assert!(text.parse::<SettingAssignment>().unwrap_err().contains("KEY=VALUE"));
         }
