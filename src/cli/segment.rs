@@ -5,10 +5,11 @@ use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption, one_of, table_format};
 use super::{note_line, print, progress};
 use clap::{Args, ValueEnum};
-use cytoscope_formats::SeriesChoice;
+use cytoscope_formats::{OpenOptions, SeriesChoice};
 use cytoscope_objects::{Height, SegmentOptions, Threshold};
+use cytoscope_pipeline::predict::completed_voxel_um;
 use cytoscope_pipeline::provenance::{map_diameter, other_map_model};
-use cytoscope_pipeline::{DiameterRequest, DiameterUnit, JobError, Model, ModelTask, SegmentJob, TableFormat};
+use cytoscope_pipeline::{DiameterRequest, DiameterUnit, Extents, JobError, Model, ModelTask, SegmentJob, TableFormat};
 use cytoscope_storage::message;
 use cytoscope_storage::setting::DIAMETER;
 use cytoscope_storage::{Overwrite, counted};
@@ -73,7 +74,7 @@ pub(crate) struct Segment {
     #[arg(long, default_value_t = 0)]
     time: usize,
     /// Voxel size Z,Y,X in µm, to use instead of the map's own. If that is unknown, --model uses the one that the prediction
-    /// assumed, if the record beside the map states it.
+    /// assumed, if the record beside the map states it, or else the model's, if it has no object diameter.
     #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
     voxel_size: Option<[f64; 3]>,
     /// Stack whose intensities are measured for the table; by default the map itself. Of several series or time points, the one
@@ -198,8 +199,21 @@ impl Segment {
         };
         // The settings are scaled to voxels of this size.
         let in_voxels = recorded.filter(|diameter| diameter.unit == DiameterUnit::Voxels);
-        let assumed_voxel_um = in_voxels.map(|diameter| diameter.voxel);
+        let assumed_voxel_um = in_voxels.map(|diameter| diameter.voxel).or_else(|| self.voxel_um_with(&model));
         Ok(Basis { channel, seed_channel, options: model.segment.scaled(scale), assumed_voxel_um, note })
+    }
+
+    /// Returns the voxel size Z, Y, X that a prediction with the model assumes if that of the map is incomplete; `None` for a
+    /// model that rescales objects, whose predictions record it.
+    fn voxel_um_with(&self, model: &Model) -> Option<[f64; 3]> {
+        let model_um = model.voxel_um.filter(|_| model.object_diameter_um.is_none());
+        model_um.and_then(|model_um| {
+            // The job states why a map cannot be opened.
+            let map = self.series.open_stack_maps(&self.map, &OpenOptions::default()).ok()?;
+            let (stated, slices) = (map.meta().voxel_size_um, Extents::of(map.meta()).zyx[0]);
+            let is_incomplete = stated.in_slices(slices).zyx_um().is_none();
+            is_incomplete.then(|| completed_voxel_um(stated, slices, Some(model_um)))
+        })
     }
 
     /// Returns settings in which those given as options replace others.

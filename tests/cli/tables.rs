@@ -170,6 +170,27 @@ fn the_model_of_a_map_finds_the_objects_of_its_prediction() {
 }
 
 #[test]
+fn a_map_without_a_voxel_size_is_segmented_with_that_of_its_model() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    fixture.write("plain.tif", "ZYX", &[8, 48, 48], fixture.integers(&raw));
+    fixture.run(&["export", "nuclei-dog", "--out", "net.onnx"]).ok();
+    let import = ["import", "net.onnx", "--out", "m", "--task", "segmentation", "--voxel-size", "2,1,1"];
+    fixture.run(&import).ok();
+    fixture.run(&["predict", "plain.tif", "--model", "m", "--device", "cpu", "--out", "o"]).ok();
+    let expected = fixture.table("o/plain_objects.csv");
+    assert!(expected.len() > 1, "there are objects");
+    let segment =
+        ["segment", "o/plain_probability.tif", "--model", "m", "--out", "l.tif", "--table", "t.csv", "--force"];
+    let table_with = |more: &[&str]| {
+        fixture.run(&[&segment[..], &["--intensities", "plain.tif"], more].concat()).ok();
+        fixture.table("t.csv")
+    };
+    assert_eq!(table_with(&[]), expected);
+    assert_ne!(table_with(&["--voxel-size", "1,1,1"]), expected, "a given size takes precedence");
+}
+
+#[test]
 fn the_record_of_maps_whose_name_was_chosen_is_used_when_they_are_segmented() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("8,48,48", 1);

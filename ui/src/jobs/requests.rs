@@ -15,7 +15,7 @@ use crate::work::Purpose;
 use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::predict::{Blend, TileRequest};
+use cytoscope_pipeline::predict::{Blend, TileRequest, completed_voxel_um};
 use cytoscope_pipeline::{
     ArtifactKind, ConvertJob, DiameterJob, DiameterRequest, DiameterUnit, MeasureJob, MeshJob, ModelTask, Output,
     PredictJob, SegmentJob,
@@ -305,10 +305,8 @@ impl Jobs {
             return Some(predicted.voxel);
         }
         let model_um = self.model(settings).filter(|card| card.object_diameter_um.is_none())?.voxel_um?;
-        let size = document.image.meta().voxel_size_um;
-        let stated = [size.z, size.y, size.x].map(|v| v.filter(|v| v.is_finite() && *v > 0.0));
-        let is_flat = document.extents.zyx[0] == 1;
-        Some([0, 1, 2].map(|a| stated[a].unwrap_or(if a == 0 && is_flat { 1.0 } else { model_um[a] })))
+        let stated = document.image.meta().voxel_size_um;
+        Some(completed_voxel_um(stated, document.extents.zyx[0], Some(model_um)))
     }
 
     /// Unit of the lengths with which objects of a document are found: voxels along X if neither the stack nor the model

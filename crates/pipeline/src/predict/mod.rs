@@ -51,6 +51,7 @@ pub use live::{LiveSink, LiveVolume};
 pub use options::PredictOptions;
 pub use pass_plan::PassPlan;
 pub use plan::{Blend, BlendRequest, NoPass, TilePlan, TileRequest};
+pub use resolve::completed_voxel_um;
 pub use zarr::{ResultFormat, containing_maps};
 
 use crate::deserialize;

@@ -406,6 +406,16 @@ pub(crate) fn used_voxel_um(stated: VoxelSize, slices: usize, assumed_um: Option
     assumed_um.filter(|_| is_incomplete).unwrap_or_else(|| stated.zyx_um_or_one())
 }
 
+/// Returns the voxel size Z, Y, X in µm that predictions assume for a stack of this many slices: the stated sizes, and those of
+/// the model, or 1 µm, in place of unknown ones.
+pub fn completed_voxel_um(stated: VoxelSize, slices: usize, model_um: Option<[f64; 3]>) -> [f64; 3] {
+    let stated = [stated.z, stated.y, stated.x].map(|um| um.filter(|um| um.is_finite() && *um > 0.0));
+    // A single slice has no slice spacing. That of the model is not used, so that its volumes are the same in jobs with and
+    // without a model.
+    let of_model = |a: usize| model_um.filter(|_| a > 0 || slices > 1).map(|m| m[a]);
+    std::array::from_fn(|a| stated[a].or_else(|| of_model(a)).unwrap_or(1.0))
+}
+
 /// Returns the voxel size to use: the given one, the file's, the model's, or 1 µm, in that order.
 ///
 /// # Errors
@@ -432,10 +442,7 @@ pub(crate) fn voxel_size(
         notes.push(unused_voxel_size_note(stated, flat));
         return Ok(Voxel { known: None, assumed: [1.0; 3] });
     }
-    // A single slice has no slice spacing. That of the model is not used, so that its volumes are the same in jobs with and
-    // without a model.
-    let model_um = |a: usize| model.voxel_um.filter(|_| a > 0 || !flat).map(|m| m[a]);
-    let assumed: [f64; 3] = std::array::from_fn(|a| stated[a].or_else(|| model_um(a)).unwrap_or(1.0));
+    let assumed = completed_voxel_um(size, Extents::of(meta).zyx[0], model.voxel_um);
     if !known {
         let from = if model.voxel_um.is_some() { "the model's" } else { "1 µm" };
         let [z, y, x] = assumed;
