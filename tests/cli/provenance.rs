@@ -257,6 +257,61 @@ fn all_files_of_a_numbered_series_are_recorded_and_a_changed_one_is_noticed() {
     }
 }
 
+/// Writes a file of the OME-TIFF set `a.ome.tif` and `b.ome.tif`, which are a slice of 8 × 8 voxels each.
+fn write_slice_of_set(fixture: &Fixture, name: &str, voxels: &[u8; 64]) {
+    let plane = |(z, file): (usize, &str)| {
+        format!("<TiffData FirstZ=\"{z}\" IFD=\"0\"><UUID FileName=\"{file}\">urn:uuid:{file}</UUID></TiffData>")
+    };
+    let planes: String = ["a.ome.tif", "b.ome.tif"].into_iter().enumerate().map(plane).collect();
+    let pixels = "DimensionOrder=\"XYZCT\" SizeX=\"8\" SizeY=\"8\" SizeZ=\"2\" SizeC=\"1\" SizeT=\"1\"";
+    let text =
+        format!("<OME UUID=\"urn:uuid:{name}\"><Image><Pixels {pixels}>{planes}</Pixels></Image></OME>\0").into_bytes();
+    let (text_bytes, text_at) = (text.len() as u32, 8 + 2 + 10 * 12 + 4);
+    let entries: [(u16, u16, u32, u32); 10] = [
+        (256, 4, 1, 8),
+        (257, 4, 1, 8),
+        (258, 3, 1, 8),
+        (259, 3, 1, 1),
+        (262, 3, 1, 1),
+        (270, 2, text_bytes, text_at),
+        (273, 4, 1, text_at + text_bytes),
+        (277, 3, 1, 1),
+        (278, 4, 1, 8),
+        (279, 4, 1, 64),
+    ];
+    let mut bytes = b"II*\0\x08\0\0\0".to_vec();
+    bytes.extend((entries.len() as u16).to_le_bytes());
+    for (tag, kind, count, value) in entries {
+        bytes.extend(tag.to_le_bytes().into_iter().chain(kind.to_le_bytes()));
+        bytes.extend(count.to_le_bytes().into_iter().chain(value.to_le_bytes()));
+    }
+    bytes.extend([0; 4]);
+    bytes.extend(text);
+    bytes.extend(voxels);
+    std::fs::write(fixture.path(name), bytes).unwrap();
+}
+
+#[test]
+fn all_files_of_an_ome_tiff_set_are_recorded_and_a_changed_one_is_noticed() {
+    let fixture = Fixture::new();
+    let mut voxels = [0; 64];
+    [18_usize, 19, 26, 27].into_iter().for_each(|at| voxels[at] = 200);
+    ["a.ome.tif", "b.ome.tif"].into_iter().for_each(|name| write_slice_of_set(&fixture, name, &voxels));
+    fixture.run(&["measure", "a.ome.tif", "--out", "t.csv"]).ok();
+    fixture.run(&["segment", "a.ome.tif", "--out", "s.tif"]).ok();
+    fixture.run(&["mesh", "a.ome.tif", "--out", "m.stl"]).ok();
+    fixture.run(&["convert", "a.ome.tif", "c.npy"]).ok();
+    let differences = || {
+        ["t.csv", "s.tif", "m.stl", "c.npy"]
+            .map(|result| fixture.run(&["provenance", result, "--json"]).json()["differences"].to_string())
+    };
+    assert_eq!(differences(), ["[]"; 4]);
+    voxels[20] = 200;
+    write_slice_of_set(&fixture, "b.ome.tif", &voxels);
+    let changed = differences();
+    assert!(changed.iter().all(|differences| differences.contains("b.ome.tif")), "{changed:#?}");
+}
+
 #[test]
 fn a_rerun_reads_the_channel_that_input_chose() {
     let fixture = prepared();

@@ -109,10 +109,15 @@ impl<J: Recordable> PendingRecord<J> {
         }
     }
 
-    /// Adds the files of an image that consists of numbered files. A long list is left out.
+    /// Adds the files of an image that consists of several, such as numbered files or those of an OME-TIFF set. A long list is
+    /// left out. The files of a folder are recorded with it.
     pub(crate) fn add_image_files(&mut self, image: &Image) {
-        if image.meta().is_numbered_series() {
-            let files = image.files();
+        let meta = image.meta();
+        if meta.path.is_dir() && !meta.is_numbered_series() {
+            return;
+        }
+        let files = image.files();
+        if files.len() > 1 {
             self.add_inputs(files.iter().map(PathBuf::as_path));
         }
     }
