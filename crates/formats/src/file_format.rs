@@ -38,6 +38,8 @@ pub enum FileFormat {
     Czi,
     /// Nikon ND2.
     Nd2,
+    /// Leica LIF.
+    Lif,
     /// Zeiss LSM.
     Lsm,
     /// MetaMorph STK.
@@ -73,6 +75,7 @@ cytoscope_storage::named! {
         JpegSeries => "jpeg series",
         Czi => "czi",
         Nd2 => "nd2",
+        Lif => "lif",
         Lsm => "lsm",
         MetaMorph => "metamorph",
         FluoView => "fluoview",

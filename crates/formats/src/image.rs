@@ -5,6 +5,7 @@ use crate::{
     derived::{Derived, DerivedPixels, DerivedSpec},
     error::{Fault, FormatError, Remedy},
     file_format::{FileFormat, StoredCompression},
+    lif,
     limits::Limits,
     meta::{ByteOrder, Channel, ImageMeta, Level},
     nd2, nifti,
@@ -221,6 +222,9 @@ fn open_other(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opti
     }
     if head.starts_with(nd2::MAGIC) {
         return nd2::open(source, options).map(Some);
+    }
+    if lif::looks_like_lif(head) {
+        return lif::open(source, options).map(Some);
     }
     if head.starts_with(nd2::JPEG_2000) {
         return Err(Fault::unsupported("JPEG 2000 files, such as old Nikon ND2 files, are not supported", nd2::EXPORT));

@@ -82,7 +82,7 @@ fn drop_area(ui: &mut Ui, opening: bool) -> egui::Response {
     put(16.0, if opening { "Opening…" } else { "Drop a stack here" }, 22.0, text);
     put(
         48.0,
-        "TIFF, OME-Zarr, CZI, ND2, LSM, NIfTI, PNG, NPY and others; or click to choose",
+        "TIFF, OME-Zarr, CZI, ND2, LIF, LSM, NIfTI, PNG, NPY and others; or click to choose",
         13.5,
         visuals.weak_text_color(),
     );

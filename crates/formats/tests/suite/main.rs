@@ -10,6 +10,7 @@ mod dialect_seeds;
 mod dialects;
 mod docs;
 mod large_files;
+mod lif;
 mod nd2;
 mod nifti;
 mod npy;

@@ -12,7 +12,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Extensions of supported image files.
-const IMAGE_EXTENSIONS: [&str; 18] = [
+const IMAGE_EXTENSIONS: [&str; 19] = [
     ".zarr.zip",
     ".ome.tf2",
     ".nii.gz",
@@ -24,6 +24,7 @@ const IMAGE_EXTENSIONS: [&str; 18] = [
     ".nii",
     ".czi",
     ".nd2",
+    ".lif",
     ".lsm",
     ".stk",
     ".png",
@@ -34,8 +35,13 @@ const IMAGE_EXTENSIONS: [&str; 18] = [
 ];
 
 /// Extensions of unsupported image files, and a program that converts them to TIFF.
-const UNSUPPORTED_EXTENSIONS: [(&str, &str); 4] =
-    [(".lif", "Fiji with Bio-Formats"), (".mha", "Fiji or ITK"), (".nrrd", "Fiji"), (".h5", "Fiji's HDF5 reader")];
+const UNSUPPORTED_EXTENSIONS: [(&str, &str); 5] = [
+    (".oib", "Fiji with Bio-Formats"),
+    (".ims", "Fiji with Bio-Formats"),
+    (".mha", "Fiji or ITK"),
+    (".nrrd", "Fiji"),
+    (".h5", "Fiji's HDF5 reader"),
+];
 
 /// Returns the file name as text.
 pub(crate) fn file_name(path: &Path) -> String {

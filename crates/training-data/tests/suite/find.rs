@@ -66,12 +66,12 @@ fn the_preferred_target_is_used_and_the_other_reported() {
     write(&at("b.tif"), tiny(2).0, tiny(2).1);
     write(&at("c_masks.tif"), tiny(3).0, tiny(3).2);
     fs::write(at("notes.txt"), "hello").unwrap();
-    fs::write(at("d.lif"), "hello").unwrap();
+    fs::write(at("d.mha"), "hello").unwrap();
     let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     assert_eq!(names(&dataset), one("a", "a_raw.tif", "a_labels_clean.tif"));
     let about: Vec<String> =
         dataset.problems.iter().map(|p| p.file.file_name().unwrap().to_string_lossy().into_owned()).collect();
-    assert_eq!(about, ["a_labels.tif", "b.tif", "c_masks.tif", "d.lif"]);
+    assert_eq!(about, ["a_labels.tif", "b.tif", "c_masks.tif", "d.mha"]);
     assert!(dataset.problems.iter().all(|p| !p.next_step.is_empty() && p.severity == Severity::Warning));
 }
 
