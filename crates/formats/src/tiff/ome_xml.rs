@@ -276,8 +276,10 @@ fn unused<T>(a: &Attributes, key: &str, expected: &str) -> Option<T> {
 }
 
 fn channel(a: &Attributes) -> Channel {
-    // Color is a signed 32-bit RGBA; the default -1, opaque white, counts as no color.
-    let color = a.get("Color").and_then(|c| c.trim().parse::<i64>().ok()).and_then(|c| i32::try_from(c).ok());
+    // Color is a signed 32-bit RGBA, which some programs write without its sign; the default -1, opaque white, counts as no
+    // color.
+    let color = a.get("Color").and_then(|c| c.trim().parse::<i64>().ok());
+    let color = color.and_then(|c| i32::try_from(c).ok().or_else(|| u32::try_from(c).ok().map(u32::cast_signed)));
     let color_rgb = color.filter(|c| *c != -1).and_then(|c| {
         let [r, g, b, _] = c.to_be_bytes();
         visible_color([r, g, b])
@@ -290,6 +292,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
 
+    const RED: Option<[u8; 3]> = Some([255, 0, 0]);
+
     #[test]
     fn the_number_of_elements_that_are_kept_is_limited() {
         for name in ["Image", "Channel", "TiffData"] {
@@ -299,6 +303,21 @@ mod tests {
             let mut document = Document { elements: MAX_ELEMENTS - 1, ..Document::default() };
             assert!(element(&mut document, &e).is_ok(), "{name}");
             assert!(matches!(element(&mut document, &e), Err(Fault::OverLimit(..))), "{name}");
+        }
+    }
+
+    #[test]
+    fn colors_are_read_with_and_without_their_sign() {
+        let color = |number: &str| {
+            let size = "SizeX=\"4\" SizeY=\"4\" SizeZ=\"1\" SizeC=\"1\" SizeT=\"1\"";
+            let xml =
+                format!("<OME><Image><Pixels {size}><Channel Color=\"{number}\"/><TiffData/></Pixels></Image></OME>");
+            parse(&xml).unwrap().images[0].channels[0].color_rgb
+        };
+        assert_eq!([color("-16776961"), color("4278190335"), color("16711935")], [RED, RED, Some([0, 255, 0])]);
+        // White is the default, and a channel in black would not be seen.
+        for none in ["-1", "4294967295", "255", "99999999999", "red"] {
+            assert_eq!(color(none), None, "{none}");
         }
     }
 

@@ -212,6 +212,7 @@ fn plain_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault
             Some(stated) => stated.apply_to(only, &layout, is_color(file)),
             None => shaped::describe_without_axes(only, &layout, description),
         }
+        shaped::add_sizes(only, file, description);
     }
     Ok(all)
 }

@@ -1,6 +1,7 @@
 //! Axes in the JSON description of files that Python's tifffile writes (`{"axes": "TZYX", "shape": [...]}`).
 
-use super::{page::Layout, series::Series};
+use super::{file::TiffFile, ifd::tag, page::Layout, series::Series};
+use crate::meta::{micrometers_per, positive, seconds_per};
 use cytoscope_volume::{Axes, Axis};
 
 /// Maximum length in bytes of a description that is parsed as JSON: longer ones are not written by such scripts, and would
@@ -91,6 +92,40 @@ pub(super) fn describe_without_axes(series: &mut Series, layout: &Layout, descri
     }
     if has_several {
         series.unnamed_lengths = lengths;
+    }
+}
+
+/// Values of the tag ResolutionUnit: none, and inches, which is tifffile's default.
+const WITHOUT_UNIT: [u64; 2] = [1, 2];
+
+/// Adds the sizes that a description states in the words of ImageJ (`spacing`, `unit`, `finterval`) or OME (`PhysicalSizeZ`),
+/// which scripts give to tifffile, where the tags of the file state none.
+pub(super) fn add_sizes(series: &mut Series, file: &TiffFile, description: &str) {
+    let Some(json) = parsed(description).filter(|json| parse_shape(json).is_some()) else { return };
+    let text = |key: &str| json.get(key).and_then(serde_json::Value::as_str);
+    let number = |key: &str| json.get(key).and_then(serde_json::Value::as_f64).and_then(positive);
+    let unit_um = text("unit").and_then(micrometers_per);
+    let physical = |axis: &str| {
+        let unit = text(&format!("PhysicalSize{axis}Unit")).unwrap_or("µm");
+        positive(number(&format!("PhysicalSize{axis}"))? * micrometers_per(unit)?)
+    };
+    let resolution_unit = file.container.integer_or(&file.first, tag::RESOLUTION_UNIT, 2).unwrap_or(0);
+    let has_no_unit = WITHOUT_UNIT.contains(&resolution_unit);
+    let pixel = |resolution: u16| {
+        // A resolution of 1 is the default.
+        let per_unit = file.container.number(&file.first, resolution).and_then(positive).filter(|n| *n != 1.0)?;
+        positive(unit_um? / per_unit).filter(|_| has_no_unit)
+    };
+    let size = &mut series.voxel_size_um;
+    size.z = size.z.or_else(|| physical("Z")).or_else(|| positive(number("spacing")? * unit_um?));
+    size.y = size.y.or_else(|| physical("Y")).or_else(|| pixel(tag::Y_RESOLUTION));
+    size.x = size.x.or_else(|| physical("X")).or_else(|| pixel(tag::X_RESOLUTION));
+    let increment = || {
+        let unit = text("TimeIncrementUnit").unwrap_or("s");
+        positive(number("TimeIncrement")? * seconds_per(unit)?)
+    };
+    if series.tzc()[0] > 1 {
+        series.time_interval_secs = number("finterval").or_else(increment);
     }
 }
 

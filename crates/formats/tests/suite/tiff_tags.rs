@@ -131,6 +131,30 @@ fn the_pixel_size_is_read_in_the_units_of_tifffile() {
     assert_eq!([x_um(1, 4), x_um(1, 3), x_um(100, 1)], [None; 3]);
 }
 
+#[test]
+fn sizes_that_scripts_give_to_tifffile_are_read() {
+    let sizes = |axes: &str, words: &str, per_unit: u32, unit: u32| {
+        let mut tags = description(&format!("{{\"shape\": [2, 3, 4], \"axes\": \"{axes}\", {words}}}"));
+        tags.extend([(282, 5, vec![per_unit, 1]), (283, 5, vec![per_unit, 1]), (296, 3, vec![unit])]);
+        let meta = meta_of(2, tags);
+        let size = meta.voxel_size_um;
+        (size.z, size.y, size.x, meta.time_interval_secs)
+    };
+    let imagej = "\"spacing\": 1.5, \"unit\": \"um\", \"finterval\": 4";
+    // Without a unit of the resolution, and with inches, which tifffile writes by default.
+    for unit in [1, 2] {
+        assert_eq!(sizes("ZYX", imagej, 4, unit), (Some(1.5), Some(0.25), Some(0.25), None));
+    }
+    assert_eq!(sizes("TYX", imagej, 1, 1), (Some(1.5), None, None, Some(4.0)), "the default resolution");
+    // Pixels per centimeter are what they say.
+    assert_eq!(sizes("ZYX", imagej, 20_000, 3), (Some(1.5), Some(0.5), Some(0.5), None));
+    let ome = "\"PhysicalSizeX\": 250, \"PhysicalSizeXUnit\": \"nm\", \"PhysicalSizeZ\": 2, \"TimeIncrement\": 3";
+    assert_eq!(sizes("ZYX", ome, 1, 1), (Some(2.0), None, Some(0.25), None));
+    // Neither a number without a unit nor one that is not positive is a size.
+    assert_eq!(sizes("ZYX", "\"spacing\": 1.5", 4, 1), (None, None, None, None));
+    assert_eq!(sizes("ZYX", "\"spacing\": 0, \"unit\": \"um\"", 1, 1), (None, None, None, None));
+}
+
 /// A page of 2 × 3 pixels with 5 samples each, 0 to 29, and a description.
 fn five_samples(photometric: u32, description: &str) -> Vec<u8> {
     let mut tiff = Tiff::new();
