@@ -289,6 +289,7 @@ impl ConvertJob {
     fn spec(&self, container: Container, axes: Axes, shape: Vec<usize>, meta: &ImageMeta) -> WriteSpec {
         let mut spec = WriteSpec::new(container, axes, shape, meta.dtype);
         spec.compression = self.compression;
+        spec.name = meta.series_names.get(meta.series).cloned().unwrap_or_default();
         spec.voxel_size_um = meta.voxel_size_um;
         spec.origin_um = meta.origin_um;
         spec.time_interval_secs = meta.time_interval_secs;

@@ -109,9 +109,10 @@ fn xml(spec: &WriteSpec) -> String {
          <OME xmlns=\"http://www.openmicroscopy.org/Schemas/OME/2016-06\" \
          xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\" \
          xsi:schemaLocation=\"http://www.openmicroscopy.org/Schemas/OME/2016-06 \
-         http://www.openmicroscopy.org/Schemas/OME/2016-06/ome.xsd\" Creator=\"Cytoscope\">\
-         <Image ID=\"Image:0\" Name=\"Image0\">",
+         http://www.openmicroscopy.org/Schemas/OME/2016-06/ome.xsd\" Creator=\"Cytoscope\">",
     );
+    let name = if spec.name.is_empty() { "Image0" } else { spec.name.as_str() };
+    let _ = write!(x, "<Image ID=\"Image:0\" Name=\"{}\">", escape_xml(name));
     if let Some(text) = spec.description.as_deref().filter(|d| !d.is_empty()) {
         let _ = write!(x, "<Description>{}</Description>", escape_xml(text));
     }

@@ -76,6 +76,8 @@ pub struct WriteSpec {
     pub compression: Compression,
     /// Axes of the stack, outermost first; T, Z, C come before Y, X, S.
     pub axes: Axes,
+    /// Name of the image, which only OME-TIFF stores; empty if it has none.
+    pub name: String,
     /// Number of samples along `axes`.
     pub shape: Vec<usize>,
     /// Type of the written samples.
@@ -109,6 +111,7 @@ impl WriteSpec {
             container,
             compression: Compression::None,
             axes,
+            name: String::new(),
             shape,
             dtype,
             voxel_size_um: VoxelSize::default(),

@@ -30,6 +30,7 @@ fn full_spec(array: &Array, container: Container, compression: Compression) -> W
     spec.compression = compression;
     spec.voxel_size_um = VoxelSize::new_um(0.29, 0.065, 0.065);
     spec.time_interval_secs = Some(12.5);
+    spec.name = "Position <1> & \"more\"".into();
     let count = array.size_of('C').unwrap_or(1);
     let names = ["DAPI", "Lamin <B1> & \"more\"", "µ-tubulin"];
     spec.channels = (0..count)
@@ -102,6 +103,9 @@ fn every_container_and_type_round_trips() {
             assert!((got.unwrap_or(0.0) / expected.unwrap() - 1.0).abs() < 1e-9, "{what}: {got:?} {expected:?}");
         }
         assert_eq!(meta.channels, spec.channels, "{what}");
+        if container == Container::OmeTiff {
+            assert_eq!(meta.series_names, [spec.name.as_str()], "{what}");
+        }
         if array.size_of('S').is_none() && array.size_of('C').is_none() {
             let values = array.samples().to_f32();
             let low = values.iter().copied().fold(f32::INFINITY, f32::min);
