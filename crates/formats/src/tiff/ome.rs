@@ -193,11 +193,17 @@ fn build(
     };
     let mut channels: Vec<_> = image.channels.clone();
     channels.truncate(sizes.c);
+    let mut voxel_size_um = image.voxel_size_um;
+    // The tags of the first page are those of its image.
+    if (voxel_size_um.y, voxel_size_um.x, first_ifd) == (None, None, 0) {
+        let stated = series::plain_resolution(&first);
+        (voxel_size_um.y, voxel_size_um.x) = (stated.y, stated.x);
+    }
     let mut series = Series {
         format: FileFormat::OmeTiff,
         dims: sizes.dims.to_vec(),
         planes,
-        voxel_size_um: image.voxel_size_um,
+        voxel_size_um,
         origin_um: image.origin_um,
         time_interval_secs: image.time_interval_secs,
         channels,

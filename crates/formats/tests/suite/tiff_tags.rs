@@ -132,6 +132,23 @@ fn the_pixel_size_is_read_in_the_units_of_tifffile() {
 }
 
 #[test]
+fn the_resolution_tags_of_ome_tiff_count_if_its_xml_states_no_pixel_size() {
+    let size = |attributes: &str, per_unit: u32, unit: u32| {
+        let mut tags = description(&format!(
+            "<OME><Image><Pixels DimensionOrder=\"XYZCT\" SizeX=\"4\" SizeY=\"3\" SizeZ=\"2\" SizeC=\"1\" SizeT=\"1\" \
+             {attributes}><TiffData/></Pixels></Image></OME>"
+        ));
+        tags.extend([(282, 5, vec![per_unit, 1]), (283, 5, vec![per_unit, 1]), (296, 3, vec![unit])]);
+        let size = meta_of(2, tags).voxel_size_um;
+        (size.z, size.y, size.x)
+    };
+    assert_eq!(size("PhysicalSizeZ=\"2\"", 20_000, 3), (Some(2.0), Some(0.5), Some(0.5)));
+    assert_eq!(size("PhysicalSizeX=\"0.25\"", 20_000, 3), (None, None, Some(0.25)));
+    // Dots per inch are a print setting.
+    assert_eq!(size("", 300, 2), (None, None, None));
+}
+
+#[test]
 fn sizes_that_scripts_give_to_tifffile_are_read() {
     let sizes = |axes: &str, words: &str, per_unit: u32, unit: u32| {
         let mut tags = description(&format!("{{\"shape\": [2, 3, 4], \"axes\": \"{axes}\", {words}}}"));
