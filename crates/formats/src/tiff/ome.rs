@@ -14,7 +14,7 @@ use crate::{
 };
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::{by_count, counted};
-use cytoscope_volume::Axis;
+use cytoscope_volume::{Axis, VoxelSize};
 use std::{
     collections::HashMap,
     path::{Component, Path, PathBuf},
@@ -193,17 +193,11 @@ fn build(
     };
     let mut channels: Vec<_> = image.channels.clone();
     channels.truncate(sizes.c);
-    let mut voxel_size_um = image.voxel_size_um;
-    // The tags of the first page are those of its image.
-    if (voxel_size_um.y, voxel_size_um.x, first_ifd) == (None, None, 0) {
-        let stated = series::plain_resolution(&first);
-        (voxel_size_um.y, voxel_size_um.x) = (stated.y, stated.x);
-    }
     let mut series = Series {
         format: FileFormat::OmeTiff,
         dims: sizes.dims.to_vec(),
         planes,
-        voxel_size_um,
+        voxel_size_um: voxel_size(image, &first, first_ifd),
         origin_um: image.origin_um,
         time_interval_secs: image.time_interval_secs,
         channels,
@@ -218,6 +212,16 @@ fn build(
         series.origin_um[0] = 0.0;
     }
     Ok(OpenedSeries { series, files, count, names })
+}
+
+/// Returns the voxel size of an image whose first plane is a page of a file. If its XML states no pixel size, the tags of the
+/// first page do, which are those of its image.
+fn voxel_size(image: &OmeImage, file: &TiffFile, page: usize) -> VoxelSize {
+    let stated = image.voxel_size_um;
+    if (stated.y, stated.x, page) != (None, None, 0) {
+        return stated;
+    }
+    VoxelSize { z: stated.z, ..series::plain_resolution(file) }
 }
 
 /// The files that the planes of a set are in, by path and by the names that the document uses for them, so that each

@@ -213,8 +213,24 @@ fn plain_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Fault
             None => shaped::describe_without_axes(only, &layout, description),
         }
         shaped::add_sizes(only, file, description);
+        let pages = only.planes.len();
+        if pages > 1 && is_ndtiff(file) {
+            only.read_as_slices = Some(format!(
+                "the file is an NDTiff of Micro-Manager, whose axes are stated in another way than in TIFF: its {pages} pages \
+                 are read as slices"
+            ));
+        }
     }
     Ok(all)
+}
+
+/// Position of the number by which Micro-Manager marks its NDTiff files, and the number.
+const NDTIFF_MARK: (u64, u32) = (8, 483_729);
+
+fn is_ndtiff(file: &TiffFile) -> bool {
+    let (at, mark) = NDTIFF_MARK;
+    let bytes = file.container.source.read_vec(at, 4).unwrap_or_default();
+    bytes.first_chunk::<4>().is_some_and(|bytes| file.container.order.u32(*bytes) == mark)
 }
 
 /// Whether the samples of a pixel are the parts of a color: RGB, CMYK, YCbCr or L*a*b*.

@@ -132,6 +132,25 @@ fn the_pixel_size_is_read_in_the_units_of_tifffile() {
 }
 
 #[test]
+fn an_ndtiff_says_that_its_pages_are_read_as_slices() {
+    let file = |mark: u32| {
+        let mut t = Tiff::new();
+        assert_eq!(t.data(&mark.to_le_bytes()), 8);
+        for page in 0..3 {
+            let at = t.data(&[page; 12]);
+            t.page(&gray(4, 3, at, 12));
+        }
+        t.bytes
+    };
+    let note = |mark: u32, axes: Option<&str>| {
+        let options = OpenOptions { axes: axes.map(|axes| axes.parse().unwrap()), ..OpenOptions::default() };
+        open_bytes(file(mark), &options).unwrap().meta().read_as_slices.clone()
+    };
+    assert!(note(483_729, None).is_some_and(|text| text.contains("NDTiff of Micro-Manager")));
+    assert_eq!([note(483_729, Some("CYX")), note(483_730, None)], [None, None]);
+}
+
+#[test]
 fn the_resolution_tags_of_ome_tiff_count_if_its_xml_states_no_pixel_size() {
     let size = |attributes: &str, per_unit: u32, unit: u32| {
         let mut tags = description(&format!(
