@@ -90,6 +90,18 @@ pub struct IsolatedOptions {
     pub min_mean: f64,
 }
 
+/// Settings that split objects outside tissue again if they are larger than usual.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct OversizedOptions {
+    /// Volume in µm³ above which an object is split again.
+    pub min_volume_um3: f64,
+    /// Minimum volume of a part as a share (0 to 1) of that volume; smaller parts go to their neighbors. An object that has only one
+    /// larger part stays whole.
+    pub part_share: f64,
+    /// Minimum rise of a seed as a share (0 to 1) of [`SegmentOptions::seed_height`].
+    pub seed_share: f64,
+}
+
 /// Settings for turning a probability map into labels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -121,6 +133,9 @@ pub struct SegmentOptions {
     /// Small objects that are kept; `None` keeps none below the minimum volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolated: Option<IsolatedOptions>,
+    /// Large objects that are split again; `None` splits none again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oversized: Option<OversizedOptions>,
 }
 
 impl Default for SegmentOptions {
@@ -138,6 +153,7 @@ impl Default for SegmentOptions {
             drop_border: false,
             tissue: None,
             isolated: None,
+            oversized: None,
         }
     }
 }
@@ -176,6 +192,10 @@ impl SegmentOptions {
                 ..tissue
             }),
             min_volume_um3: self.min_volume_um3 * factor.powi(3),
+            oversized: self.oversized.map(|oversized| OversizedOptions {
+                min_volume_um3: oversized.min_volume_um3 * factor.powi(3),
+                ..oversized
+            }),
             ..self.clone()
         }
     }
@@ -185,9 +205,10 @@ impl SegmentOptions {
         min_sphere_voxels(self.min_volume_um3, slices, voxel_um).ceil().max(0.0) as u64
     }
 
-    /// Returns the options of a component in tissue.
+    /// Returns the options of a component in tissue, whose seeds are low already.
     pub(crate) fn in_tissue(&self, tissue: &TissueOptions) -> Self {
-        Self { height_smooth_um: tissue.height_smooth_um, seed_height: tissue.seed_height, ..self.clone() }
+        let TissueOptions { height_smooth_um, seed_height, .. } = *tissue;
+        Self { height_smooth_um, seed_height, oversized: None, ..self.clone() }
     }
 
     /// Checks every number. [`segment`] and [`segment_in_place`] call it; call it also after reading options.
@@ -213,6 +234,11 @@ impl SegmentOptions {
         if let Some(isolated) = self.isolated {
             within("isolated.volume_share", isolated.volume_share, (0.0, 1.0), "")?;
             within("isolated.min_mean", isolated.min_mean, (-MAX_LEVEL, MAX_LEVEL), "")?;
+        }
+        if let Some(oversized) = self.oversized {
+            within("oversized.min_volume_um3", oversized.min_volume_um3, (0.0, MAX_VOLUME_UM3), " µm³")?;
+            within("oversized.part_share", oversized.part_share, (0.0, 1.0), "")?;
+            within("oversized.seed_share", oversized.seed_share, (0.0, 1.0), "")?;
         }
         if let Threshold::Fixed(level) = self.threshold {
             within("threshold", level, (-MAX_LEVEL, MAX_LEVEL), "")?;

@@ -5,6 +5,7 @@ use crate::error::check_len;
 use crate::filter::filter_and_relabel;
 use crate::foreground::Foreground;
 use crate::options::{Height, SegmentOptions, Threshold};
+use crate::oversized::split_oversized;
 use crate::selection::{ObjectFacts, Selection};
 use crate::surroundings::fill_around;
 use crate::trim::trim;
@@ -276,6 +277,7 @@ pub(crate) fn split_box(
         heights.iter_mut().zip(take(MapOf::Seeds)).for_each(|(d, v)| *d += v * weight_um as f32);
     }
     let (mut basins, count) = watershed::flood(&heights, mask, size, options.seed_height as f32, options.connectivity)?;
+    let count = split_oversized(&mut basins, &heights, size, voxel_um, count, options)?;
     if let Some(level) = outline {
         trim(&mut basins, &take(MapOf::Objects), size, level as f32, options.fill_holes);
     }

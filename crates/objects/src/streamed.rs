@@ -24,6 +24,9 @@ const BATCH_SLICES: usize = 32;
 /// Memory in bytes per voxel of a box that is split, besides its maps: the mask (1), the heights (4), the order (8) and the
 /// labels (4) of the watershed, and up to 3 for its basins.
 const SPLIT_BYTES: u64 = 20;
+/// What splitting a large object again takes in addition: the basins (4) and heights (4) of its box stay while those of the object
+/// are split.
+const OVERSIZED_BYTES: u64 = 8;
 
 /// A component with its box, which the maps are collected in slice by slice.
 struct ComponentBox {
@@ -219,8 +222,10 @@ impl StreamedSegmentation {
         let facts_bytes = (self.facts.len() * size_of::<Facts>()) as u64;
         let held_bytes = self.components.bytes() + facts_bytes + self.unsplit_voxels as u64 * value_bytes + runs_bytes;
         let surroundings_bytes = self.surroundings.as_ref().map_or(0, |(surroundings, _)| surroundings.bytes());
+        let again_bytes = self.options.oversized.map_or(0, |_| OVERSIZED_BYTES);
+        let box_bytes = SPLIT_BYTES + again_bytes + value_bytes;
         let split_bytes = match self.options.height {
-            Some(_) => (self.largest_box + self.unsplit_voxels.min(BATCH_VOXELS)) as u64 * (SPLIT_BYTES + value_bytes),
+            Some(_) => (self.largest_box + self.unsplit_voxels.min(BATCH_VOXELS)) as u64 * box_bytes,
             None => 0,
         };
         held_bytes + surroundings_bytes + split_bytes

@@ -113,6 +113,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         drop_border: false,
         tissue: None,
         isolated: None,
+        oversized: None,
     };
     let (inputs, outputs) = tensors();
     let test_inputs = vec![test_input()?];

@@ -8,7 +8,7 @@ use crate::toml_text::toml_text;
 use cytoscope_engine::Precision;
 use cytoscope_graph::ElementType;
 use cytoscope_model_package::license_problem;
-use cytoscope_objects::{IsolatedOptions, SegmentOptions, TissueOptions};
+use cytoscope_objects::{IsolatedOptions, OversizedOptions, SegmentOptions, TissueOptions};
 use cytoscope_pipeline::{DiameterRequest, JobError, PerformanceRequest};
 use cytoscope_training_data::limits::{MAX_PREFETCH, MAX_WORKERS};
 use cytoscope_training_data::{AugmentOptions, Normalize, TargetKind};
@@ -220,6 +220,8 @@ impl TrainConfig {
                 TissueOptions { min_fill: 0.0, window_um: 0.0, height_smooth_um: 0.0, seed_height: 0.0, outline: None };
             segment.tissue.get_or_insert(none).outline.get_or_insert(0.0);
             segment.isolated.get_or_insert(IsolatedOptions { volume_share: 0.0, min_mean: 0.0 });
+            let none = OversizedOptions { min_volume_um3: 0.0, part_share: 0.0, seed_share: 0.0 };
+            segment.oversized.get_or_insert(none);
         }
         let as_json = |e: serde_json::Error| e.to_string();
         let known = serde_json::to_value(&complete).map_err(as_json)?;
@@ -429,6 +431,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.toml");
         let tissue = "min_fill = 0.4\nwindow_um = 36.0\nheight_smooth_um = 0.6\nseed_height = 0.1\n";
+        let oversized = "min_volume_um3 = 900.0\npart_share = 0.3\nseed_share = 0.6\n";
         let read = |text: &str| {
             std::fs::write(&path, text).unwrap();
             TrainConfig::read(&path).map_err(|error| error.to_string())
@@ -436,6 +439,7 @@ mod tests {
         for (text, key) in [
             ("[segment]\nseed_hight = 0.1\n".to_owned(), "seed_hight"),
             (format!("[segment.tissue]\n{tissue}outlines = 0.7\n"), "outlines"),
+            (format!("[segment.oversized]\n{oversized}seed = 0.1\n"), "seed"),
             ("[segment]\nheight = { distance_plus_seeds = { weight_um = 1.0, weight = 2.0 } }\n".to_owned(), "weight"),
             ("[loss]\nkind = \"dice_ce\"\ngamma = 2.0\n".to_owned(), "gamma"),
             ("[target]\nkind = \"instances\"\nwidth_um = 1.0\n".to_owned(), "width_um"),
@@ -447,6 +451,8 @@ mod tests {
             assert!(is_refused && error.contains(key), "{text}: {error}");
         }
         let known = format!("[segment]\nthreshold = {{ fixed = 0.5 }}\n[segment.tissue]\n{tissue}outline = 0.7\n");
+        let large = format!("{known}[segment.oversized]\n{oversized}");
+        assert_eq!(read(&large).unwrap().segment.unwrap().oversized.map(|o| o.seed_share), Some(0.6));
         assert_eq!(read(&known).unwrap().segment.unwrap().tissue.unwrap().outline, Some(0.7));
     }
 

@@ -28,6 +28,7 @@ pub(crate) fn defaults(target: TargetKind, small_object_um3: Option<f64>) -> Seg
         drop_border: false,
         tissue: None,
         isolated: None,
+        oversized: None,
     }
 }
 

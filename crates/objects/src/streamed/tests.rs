@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::*;
-use crate::{IsolatedOptions, TissueOptions, segment_in_place};
+use crate::{IsolatedOptions, OversizedOptions, TissueOptions, segment_in_place};
 use proptest::prelude::*;
 
 /// Segments a map slice by slice.
@@ -40,6 +40,7 @@ proptest! {
         min_peak in prop::sample::select(vec![0.0f64, 0.9]),
         min_fill in prop::option::of(0.2f64..0.6),
         min_mean in prop::option::of(0.6f64..0.9),
+        seed_share in prop::option::of(0.0f64..0.9),
     ) {
         let shape = [9, 8, 10];
         let (map, seeds) = values.split_at(9 * 8 * 10);
@@ -65,6 +66,7 @@ proptest! {
             min_peak,
             tissue,
             isolated: min_mean.map(|min_mean| IsolatedOptions { volume_share: 0.2, min_mean }),
+            oversized: seed_share.map(|seed_share| OversizedOptions { min_volume_um3: 4.0, part_share: 0.2, seed_share }),
             ..SegmentOptions::default()
         };
         let seeds = has_seeds.then_some(seeds);

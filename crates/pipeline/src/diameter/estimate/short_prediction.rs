@@ -150,6 +150,8 @@ impl Estimator<'_> {
         }
         // Small objects beside larger ones would make the estimate smaller.
         options.isolated = None;
+        // What is large depends on the diameter.
+        options.oversized = None;
         // The growth is that of outlines at the threshold.
         if let Some(tissue) = &mut options.tissue {
             tissue.outline = None;
