@@ -102,7 +102,8 @@ pub(super) fn parse(xml: &str, limits: &Limits) -> Result<Project, Fault> {
                 }
             }
             Event::End(_) => {
-                if parser.path.pop().is_some_and(|name| name == "Element") {
+                let ended = parser.path.pop();
+                if ended.is_some_and(|name| name == "Element") {
                     parser.elements.pop();
                 }
             }
