@@ -59,6 +59,8 @@ pub struct Scaling {
     pub std: f32,
     /// Minimum after normalization.
     pub dark: f32,
+    /// Value after normalization of voxels that are not finite. In images, it is 0, as in prediction.
+    pub missing: f32,
 }
 
 impl Scaling {
@@ -72,9 +74,9 @@ impl Scaling {
 impl Convert<f32> for Scaling {
     #[inline]
     fn convert<E: Element>(&self, value: E) -> f32 {
-        // Converted to f32 first, as in prediction. Values that are not finite become the minimum.
+        // Converted to f32 first, as in prediction.
         let v = value.to_f32();
-        if v.is_finite() { (f64::from(v) * self.gain + self.offset) as f32 } else { self.dark }
+        if v.is_finite() { (f64::from(v) * self.gain + self.offset) as f32 } else { self.missing }
     }
 
     fn fill_value(&self) -> f32 {
@@ -110,7 +112,7 @@ pub(crate) fn slice_scalings(reader: &Reader, stack: usize, how: Normalize) -> R
             moments.add(&slice);
             finite += moments.count;
             if moments.count == 0 {
-                all.push(Scaling { gain: 1.0, offset: 0.0, std: 0.0, dark: 0.0 });
+                all.push(Scaling { gain: 1.0, offset: 0.0, std: 0.0, dark: 0.0, missing: 0.0 });
                 continue;
             }
             let found = compute_scaling(file, how, &mut |f| {
@@ -166,7 +168,7 @@ fn compute_scaling(
     };
     let std = (moments.variance().sqrt() * gain.abs()) as f32;
     let dark = (moments.min * gain + offset) as f32;
-    let scaling = Scaling { gain, offset, std, dark };
+    let scaling = Scaling { gain, offset, std, dark, missing: 0.0 };
     if ![scaling.gain, scaling.offset].iter().all(|v| v.is_finite()) {
         let problem = format!("its intensities cannot be normalized: factor {gain}, offset {offset}");
         return Err(TrainingDataError::data(file, problem, "set std or eps above 0 in normalize"));

@@ -374,7 +374,10 @@ impl Sampler {
         let (mut image, mut weight) = (vec![0.0f32; len * image_voxels.len()], vec![1.0f32; len]);
         let [low, high] = counted(&entry.window, &image_box, mirror);
         // Empty for labels.
-        let raw = |moments: &Moments| Scaling { gain: 1.0, offset: 0.0, std: 1.0, dark: moments.min as f32 };
+        let raw = |moments: &Moments| {
+            let dark = moments.min as f32;
+            Scaling { gain: 1.0, offset: 0.0, std: 1.0, dark, missing: dark }
+        };
         let stains = entry.targets.iter().zip(&ready.target_moments);
         let stain_voxels =
             stains.map(|(stack, moments)| read((stack, &raw(moments)))).collect::<Result<Vec<_>, _>>()?;

@@ -301,7 +301,7 @@ mod tests {
         let changes = IntensityParams::draw(&AugmentOptions::none(), &mut rng);
         assert_eq!(changes, IntensityParams::default());
         let mut image = vec![1.0, 2.0, 3.0];
-        let scaling = Scaling { gain: 1.0, offset: 0.0, std: 1.0, dark: 0.0 };
+        let scaling = Scaling { gain: 1.0, offset: 0.0, std: 1.0, dark: 0.0, missing: 0.0 };
         changes.apply(&mut image, [1, 1, 3], &scaling, &mut rng).unwrap();
         assert_eq!(image, [1.0, 2.0, 3.0]);
     }

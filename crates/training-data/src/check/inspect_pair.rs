@@ -367,7 +367,11 @@ fn add_intensity_problems(
     if non_finite > 0 {
         let are = by_count(non_finite, "is", "are");
         let problem = format!("{non_finite} of its {} voxels {are} NaN or infinite", stack.voxels());
-        let next_step = "they are replaced by the darkest value; export the file again if they are unexpected";
+        let next_step = if what == "image" {
+            "they are 0 after normalization, as in predictions; export the file again if they are unexpected"
+        } else {
+            "they are replaced by the darkest value; export the file again if they are unexpected"
+        };
         if non_finite == stack.voxels() {
             inspection.add(Problem::error(file, "none of its voxels is finite", "export the file again"));
             return;

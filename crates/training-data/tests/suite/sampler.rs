@@ -225,6 +225,20 @@ fn slices_are_normalized_by_themselves_for_networks_on_slices() {
 }
 
 #[test]
+fn voxels_that_are_not_finite_are_zero_as_in_predictions() {
+    let shape = [4, 20, 20];
+    let (_folder, pair, _) = scene(shape, [1.0; 3]);
+    let values: Vec<f32> = (0..1600).map(|i| if i % 4 == 0 { f32::NAN } else { i as f32 }).collect();
+    write_with(&pair.image.path, shape, values, VoxelSize::new_um(1.0, 1.0, 1.0), Compression::None);
+    let normalize = Normalize::ZeroMeanUnitVariance { eps: 1e-6 };
+    let options = SamplerOptions { normalize, ..plain([2, 16, 16], TargetKind::Semantic) };
+    let patch = sampler(&[pair], options).sample(0).unwrap();
+    // One column in four; the smallest finite value, 1, becomes about -1.7.
+    let count = patch.image.iter().filter(|v| **v == 0.0).count();
+    assert_eq!(count, patch.image.len() / 4);
+}
+
+#[test]
 fn slices_without_finite_intensities_are_zero_for_networks_on_slices() {
     let shape = [3, 20, 20];
     let (_folder, pair, _) = scene(shape, [1.0; 3]);
