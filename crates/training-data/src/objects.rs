@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 pub enum IgnoreLabel {
     /// The label with this value.
     Value(i64),
-    /// The largest value of the file's data type (255 for `uint8`, 65 535 for `uint16`).
+    /// The largest value of the file's data type (255 for `uint8`, 65 535 for `uint16`); none in files of floats.
     Greatest,
 }
 
@@ -44,6 +44,8 @@ impl LabelCode {
                 DType::I16 => f64::from(i16::MAX),
                 DType::U32 => f64::from(u32::MAX),
                 DType::I32 => f64::from(i32::MAX),
+                DType::U64 => u64::MAX as f64,
+                DType::I64 => i64::MAX as f64,
                 _ => f64::NAN,
             },
         };
@@ -487,6 +489,10 @@ mod tests {
         assert_eq!([3.0f32, f32::NAN, 2.9999].map(|v| code.convert(v)), [3, IGNORED, 3]);
         let code = LabelCode::new(Some(IgnoreLabel::Greatest), DType::U8);
         assert_eq!([255u8, 254].map(|v| code.convert(v)), [IGNORED, 254]);
+        let code = LabelCode::new(Some(IgnoreLabel::Greatest), DType::I64);
+        assert_eq!([i64::MAX, 7].map(|v| code.convert(v)), [IGNORED, 7]);
+        let code = LabelCode::new(Some(IgnoreLabel::Greatest), DType::U64);
+        assert_eq!([u64::MAX, 7].map(|v| code.convert(v)), [IGNORED, 7]);
         assert_eq!(LabelCode::new(None, DType::U64).convert(u64::MAX), MAX_LABEL);
     }
 
