@@ -59,6 +59,22 @@ fn surfaces_are_saved_only_of_corrected_labels_that_are_saved() {
 }
 
 #[test]
+fn a_stack_is_not_converted_with_labels_that_lack_unsaved_corrections() {
+    let mut fixture = correcting_sample();
+    stroke(&mut fixture, (40.0, 40.0), (40.0, 90.0));
+    fixture.window.state_mut().send(Command::Convert);
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+    fixture.click("OME-Zarr");
+    fixture.until_enabled("Convert");
+    fixture.click("With labels of open stacks");
+    fixture.until("the labels to be missed", |w| {
+        w.query_all_by_label("Convert").any(|node| node.accesskit_node().is_disabled())
+    });
+    fixture.click("With labels of open stacks");
+    fixture.until_enabled("Convert");
+}
+
+#[test]
 fn a_click_that_closes_a_menu_draws_nothing() {
     let mut fixture = correcting_sample();
     for title in ["Help", "View"] {

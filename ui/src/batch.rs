@@ -438,6 +438,10 @@ impl Batch {
             let details = format!("{} is open here. Close it, or choose another folder or format.", open.display());
             return effects.error("Nothing was converted", details);
         }
+        let mut listed = documents.all().iter().filter(|d| self.files.contains(&d.path));
+        if let Some(details) = listed.find_map(|document| self.labels_problem(document)) {
+            return effects.error("Nothing was converted", details);
+        }
         self.written.clear();
         for input in &self.files {
             let compression = match self.format {
@@ -447,14 +451,13 @@ impl Batch {
             let series = self.series_for(input);
             let is_shown = |d: &&Document| d.path == *input && (self.all_series || d.series == series);
             let open = documents.all().iter().find(is_shown);
-            // They belong to one series, and so does a voxel size of which the file states a part.
-            let with_labels = self.with_labels && self.format.holds_labels() && !self.all_series;
+            // A voxel size of which the file states a part belongs to one series.
             let given_um = |d: &Document| if self.all_series { d.given_axes_um().zyx_um() } else { d.given_voxel_um() };
             let job = ConvertJob {
                 preprocess: Vec::new(),
                 input: input.clone(),
                 output: self.converted_path(input),
-                labels: open.filter(|_| with_labels).and_then(saved_labels),
+                labels: open.filter(|_| self.stores_labels()).and_then(saved_labels),
                 series: if self.all_series { SeriesChoice::All } else { SeriesChoice::Index(series) },
                 // Those that the user has set for an open stack, and its voxel size.
                 axes: open.and_then(|d| d.axes.clone()),
@@ -468,6 +471,28 @@ impl Batch {
             let title = format!("{} · convert", file_name(input));
             self.converting.insert(jobs.request(title, Purpose::Convert, Job::Convert(job), effects));
         }
+    }
+
+    /// Whether the labels of open stacks are stored with them. They belong to one series.
+    pub(crate) fn stores_labels(&self) -> bool {
+        self.with_labels && self.format.holds_labels() && !self.all_series
+    }
+
+    /// Why the labels of an open stack cannot be stored with it, because they belong to a time point that is not the only one
+    /// that is converted; `None` if they can, or are not stored.
+    fn labels_problem(&self, document: &Document) -> Option<String> {
+        let labels = document.overlay_with_role(Role::Labels).filter(|_| self.stores_labels())?;
+        let is_converted = document.series == self.series_for(&document.path) && saved_labels(document).is_some();
+        // Corrected labels are saved for each time point.
+        let time = labels.only_time.or(document.saved_labels.as_ref().map(|_| document.time))?;
+        (is_converted && document.extents.times > 1 && self.time != Some(time)).then(|| {
+            format!(
+                "The labels of {} belong to time point {}: convert only this time point, or turn off \"With labels of open \
+                 stacks\".",
+                file_name(&document.path),
+                time + 1
+            )
+        })
     }
 
     fn finished(&mut self, id: JobId, result: JobResult) {

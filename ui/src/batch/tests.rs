@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use super::*;
-use cytoscope_formats::Container;
+use crate::document::Overlay;
+use cytoscope_formats::{Container, WriteSpec, write_array};
+use cytoscope_volume::Array;
 
 #[test]
 fn converted_files_have_the_name_of_their_stack() {
@@ -40,6 +42,38 @@ fn every_format_converts_to_a_name_that_selects_its_file_format() {
     assert_eq!(batch.converted_path(Path::new("/a/b.tif")), Path::new("/a/b.zip"));
     batch.format = ConvertFormat::Roi;
     assert_eq!(batch.converted_path(Path::new("/a/b.tif")), Path::new("/a/b.roi"));
+}
+
+#[test]
+fn labels_of_one_time_point_are_stored_with_that_time_point_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let [stack, labels] = ["stack.tif", "stack_labels.tif"].map(|name| folder.path().join(name));
+    for (path, axes, shape) in [(&stack, "TZYX", vec![3, 2, 3, 4]), (&labels, "ZYX", vec![2, 3, 4])] {
+        let values = vec![1u16; shape.iter().product()];
+        let array = Array::new(axes.parse().unwrap(), shape, values).unwrap();
+        write_array(path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    }
+    let mut document = Document::open(&stack, None, 0).unwrap();
+    let overlay = |only_time| {
+        let opened = Document::overlay(&labels, Role::Labels, ([2, 3, 4], 3), None).unwrap();
+        Overlay { only_time, ..opened }
+    };
+    let mut batch = Batch { files: vec![stack], format: ConvertFormat::OmeZarr, with_labels: true, ..Batch::default() };
+    // One file for all time points.
+    document.put(overlay(None));
+    assert_eq!(batch.labels_problem(&document), None);
+    document.put(overlay(Some(1)));
+    for (time, is_refused) in [(None, true), (Some(0), true), (Some(1), false)] {
+        batch.time = time;
+        let problem = batch.labels_problem(&document);
+        assert_eq!(problem.is_some_and(|details| details.contains("time point 2")), is_refused, "{time:?}");
+    }
+    // Corrected labels of the shown time point.
+    document.put(overlay(None));
+    (document.time, document.saved_labels) = (2, Some(labels.clone()));
+    assert!(batch.labels_problem(&document).is_some_and(|details| details.contains("time point 3")));
+    batch.format = ConvertFormat::OmeTiff;
+    assert_eq!(batch.labels_problem(&document), None, "no labels are stored");
 }
 
 #[test]

@@ -183,7 +183,10 @@ fn reason_against_converting(state: State<'_>) -> Option<&'static str> {
     } else if state.batch.converting(state.jobs) > 0 {
         Some("Wait until the files are converted, or cancel the conversions.")
     } else {
-        None
+        // The files of the labels lack them.
+        let mut open = state.documents.all().iter().filter(|d| state.batch.files.contains(&d.path));
+        let is_unsaved = state.batch.stores_labels() && open.any(|d| state.corrections.is_unsaved(d.id));
+        is_unsaved.then_some("Save the corrected labels first, or turn off \"With labels of open stacks\".")
     }
 }
 
