@@ -16,8 +16,8 @@ const MAX_DEPTH: usize = 32;
 const MAX_COUNTED: usize = 1_000_000;
 
 /// Returns the record of an input as it is now: for a file, size, time of modification and a hash of parts of its
-/// content; for a folder, the size of all its files and the latest time of modification. The outputs (resolved paths)
-/// and all records of jobs are left out of a folder.
+/// content; for a folder, the size of all its files, the latest time of modification, and a hash of the names, sizes and times
+/// of all. The outputs (resolved paths) and all records of jobs are left out of a folder.
 ///
 /// # Errors
 /// The system's error if there is no such file, or a folder cannot be read or has more than a million files.
@@ -36,7 +36,7 @@ pub(crate) fn record_like(then: &InputRecord, outputs: &[PathBuf]) -> std::io::R
     record(&then.path, outputs)
 }
 
-/// Returns the record of a folder of chunks as it is now: the size of all its files, and the latest time of modification.
+/// Returns the record of a folder of chunks as it is now.
 pub(crate) fn chunks_record(folder: &Path) -> std::io::Result<InputRecord> {
     // Reading the image opens each of them anyway, so their number needs no limit here.
     counted_record(folder, &[], usize::MAX)
@@ -88,8 +88,8 @@ fn counted_record(path: &Path, outputs: &[PathBuf], max_files: usize) -> std::io
     let record = InputRecord::of(path)?;
     let mut sum = InputRecord { bytes: 0, modified_unix_secs: 0, modified_nanos: 0, ..record };
     let time = |r: &InputRecord| (r.modified_unix_secs, r.modified_nanos);
-    let mut left = max_files;
-    walk(&resolved(path), MAX_DEPTH, &mut left, &mut |file| {
+    let (folder, mut left, mut listing) = (resolved(path), max_files, 0u128);
+    walk(&folder, MAX_DEPTH, &mut left, &mut |file| {
         let is_output =
             outputs.iter().any(|output| file.starts_with(output)) || file.to_string_lossy().ends_with(RECORD_SUFFIX);
         let Ok(one) = InputRecord::of(file) else { return };
@@ -100,8 +100,21 @@ fn counted_record(path: &Path, outputs: &[PathBuf], max_files: usize) -> std::io
         if time(&one) > time(&sum) {
             (sum.modified_unix_secs, sum.modified_nanos) = time(&one);
         }
+        // A sum does not depend on the order in which the files are listed.
+        listing = listing.wrapping_add(entry_hash(file.strip_prefix(&folder).unwrap_or(file), &one));
     })?;
+    sum.sampled_sha256 = Some(format!("{listing:032x}"));
     Ok(sum)
+}
+
+/// Returns a hash of the path of a file in its folder, its size, and the second in which it was modified.
+fn entry_hash(name: &Path, file: &InputRecord) -> u128 {
+    let mut hasher = Sha256::new();
+    hasher.update(name.as_os_str().as_encoded_bytes());
+    hasher.update([0]);
+    hasher.update(file.bytes.to_le_bytes());
+    hasher.update(file.modified_unix_secs.to_le_bytes());
+    hasher.finalize().iter().take(size_of::<u128>()).fold(0, |hash, byte| (hash << 8) | u128::from(*byte))
 }
 
 /// Passes every file below a folder to `visit`, in any order. Links to folders are not followed. Fails after `left`
@@ -190,6 +203,28 @@ mod tests {
         std::fs::write(folder.path().join("inner/b.tif"), "d").unwrap();
         let after = input_record(folder.path(), &[output]).unwrap();
         assert!(before.change(&after).unwrap().contains("and has 4 now"));
+    }
+
+    #[test]
+    fn files_that_exchange_their_names_change_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let [a, b, other] = ["a.tif", "b.tif", "c.tif"].map(|name| folder.path().join(name));
+        for (file, secs) in [(&a, 1000), (&b, 2000)] {
+            std::fs::write(file, "abc").unwrap();
+            let modified = std::time::UNIX_EPOCH + std::time::Duration::from_secs(secs);
+            std::fs::File::options().write(true).open(file).unwrap().set_modified(modified).unwrap();
+        }
+        let record = || input_record(folder.path(), &[]).unwrap();
+        let before = record();
+        assert_eq!(before.change(&record()), None);
+        for (from, to) in [(&a, &other), (&b, &a), (&other, &b)] {
+            std::fs::rename(from, to).unwrap();
+        }
+        let after = record();
+        assert_eq!((before.bytes, before.modified_unix_secs), (after.bytes, after.modified_unix_secs));
+        let change = before.change(&after).unwrap();
+        assert!(change.contains("renamed or replaced"), "{change}");
+        assert_eq!(before.without_sample().change(&after), None, "a record of an earlier version");
     }
 
     #[test]

@@ -9,8 +9,8 @@ use cytoscope_training_data::TrainingTask;
 use std::path::Path;
 
 /// Returns a hash of the pairs that a training run with these settings finds in `data`: their names, and the sizes and samples
-/// of the content of their files and of the table that lists them, if `data` is one. Of OME-Zarr folders, the time of the last
-/// modification counts instead of the content. Data without pairs have a hash, too: a training run reports why there are none.
+/// of the content of their files and of the table that lists them, if `data` is one. Of OME-Zarr folders, the times of
+/// modification count instead of the content. Data without pairs have a hash, too: a training run reports why there are none.
 ///
 /// # Errors
 /// [`JobError`] if the data settings are invalid, or a file of a pair cannot be read.
@@ -32,7 +32,11 @@ pub fn data_fingerprint(data: &Path, task: TrainingTask, config: &TrainConfig) -
 fn content(file: &Path) -> Result<String, JobError> {
     let record = input_record(file, &[]).map_err(io_error(file))?;
     let modified = format!("{}.{:09}", record.modified_unix_secs, record.modified_nanos);
-    let content = record.sampled_sha256.unwrap_or(modified);
+    let content = match record.sampled_sha256 {
+        Some(listing) if file.is_dir() => format!("{modified} {listing}"),
+        Some(sha256) => sha256,
+        None => modified,
+    };
     Ok(format!(" {} {content}", record.bytes))
 }
 

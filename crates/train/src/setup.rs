@@ -44,7 +44,8 @@ pub(crate) fn fingerprint(data: &Data) -> Result<String, JobError> {
         if meta.is_dir() {
             // An OME-Zarr folder changes with the files in it.
             let files = input_record(path, &[]).map_err(io_error(path))?;
-            return Ok(format!("{} {}.{:09}", files.bytes, files.modified_unix_secs, files.modified_nanos));
+            let listing = files.sampled_sha256.unwrap_or_default();
+            return Ok(format!("{} {}.{:09} {listing}", files.bytes, files.modified_unix_secs, files.modified_nanos));
         }
         // On file systems without times, only a change of the size is detected.
         let changed = meta.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();

@@ -27,8 +27,8 @@ pub struct InputRecord {
     /// Nanoseconds of that time beyond the full second.
     #[serde(default)]
     pub modified_nanos: u32,
-    /// SHA-256 of blocks spread over the file, as hex; absent for folders and for files of which many are read. Earlier
-    /// versions do not record it.
+    /// SHA-256 of blocks spread over the file, as hex, or a hash of the names, sizes and times of the files in a folder; absent
+    /// for files of which many are read. Earlier versions do not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampled_sha256: Option<String>,
 }
@@ -99,9 +99,10 @@ impl InputRecord {
             return Some("was modified since it was recorded".to_owned());
         }
         match (&self.sampled_sha256, &now.sampled_sha256) {
-            (Some(then), Some(now)) if then != now => {
-                Some("was replaced by another file of the same size and time since it was recorded".to_owned())
-            }
+            (Some(then), Some(sha256)) if then != sha256 => Some(match now.path.is_dir() {
+                true => "has files that were renamed or replaced by others since it was recorded".to_owned(),
+                false => "was replaced by another file of the same size and time since it was recorded".to_owned(),
+            }),
             _ => None,
         }
     }
