@@ -75,7 +75,8 @@ impl Npy {
     }
 }
 
-fn array_axes(shape: &[usize], axes: Option<&Axes>) -> Result<Vec<Axis>, Fault> {
+/// Returns the axes of an array: the given ones, or else those that its number of axes suggests.
+pub(crate) fn array_axes(shape: &[usize], axes: Option<&Axes>) -> Result<Vec<Axis>, Fault> {
     let default = match shape.len() {
         0 => "",
         1 => "X",

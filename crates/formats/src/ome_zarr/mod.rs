@@ -20,6 +20,7 @@ mod folder;
 mod multiscales;
 mod numcodecs;
 mod pcodec;
+mod plain;
 mod pyramid;
 mod read;
 mod shard;
@@ -54,7 +55,7 @@ pub use zip_write::pack_zarr;
 use zipped::ZipFolder;
 
 /// Names of the metadata files in a Zarr folder.
-const METADATA_NAMES: [&str; 3] = ["zarr.json", ".zattrs", ".zgroup"];
+const METADATA_NAMES: [&str; 4] = ["zarr.json", ".zattrs", ".zgroup", ".zarray"];
 
 /// Whether a path is a Zarr folder, that is, a folder with Zarr metadata. Such a folder is opened like a file.
 pub fn is_zarr_folder(path: &Path) -> bool {
@@ -62,7 +63,7 @@ pub fn is_zarr_folder(path: &Path) -> bool {
 }
 
 /// The Zarr folder that a path stands for: the folder itself, or the folder of a metadata file (`zarr.json`, `.zattrs`,
-/// `.zgroup`), which dialogs for files can choose. `None` for other paths.
+/// `.zgroup`, `.zarray`), which dialogs for files can choose. `None` for other paths.
 pub fn containing_zarr_folder(path: &Path) -> Option<PathBuf> {
     if is_zarr_folder(path) {
         return Some(path.to_owned());
@@ -124,7 +125,7 @@ pub(crate) fn open_zip(
         Ok(Some(zip)) => open_in(Folder::from_zip(zip), path, options).map(Some),
         Ok(None) if is_named_so => Err(FormatError::unsupported(
             path,
-            "the zip file holds no OME-Zarr image: it has no zarr.json, .zattrs or .zgroup",
+            "the zip file holds no OME-Zarr image: it has no zarr.json, .zattrs, .zgroup or .zarray",
             "zip the content of an OME-Zarr folder, without compression",
         )),
         Err(fault) if is_named_so => Err(fault.at(path)),

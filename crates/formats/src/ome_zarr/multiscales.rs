@@ -1,6 +1,7 @@
 //! The metadata of OME-Zarr: which arrays are the levels of an image, their axes, units and scale, and the channels.
 
 use super::folder::{Folder, Group, LABELS, is_label_path, join};
+use super::plain;
 use super::wells::images_of_wells;
 use crate::{
     channels::generic_name,
@@ -23,8 +24,8 @@ const MAX_CHANNELS: usize = 4096;
 pub(crate) struct ImageRef {
     /// Path of the group inside the folder; empty for the folder's own group.
     pub group: String,
-    /// Index in the list `multiscales` of the group.
-    pub multiscale: usize,
+    /// Index in the list `multiscales` of the group; `None` for an array without metadata of OME-Zarr.
+    pub multiscale: Option<usize>,
     /// Path of the group, or for images of the folder's own group the name of the multiscale.
     pub name: String,
 }
@@ -76,7 +77,11 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
     check_image_count(multiscales.len())?;
     let name_of = |node: &Value| node.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let named = multiscales.iter().map(name_of).enumerate();
-    images.extend(named.map(|(multiscale, name)| ImageRef { group: String::new(), multiscale, name }));
+    images.extend(named.map(|(multiscale, name)| ImageRef {
+        group: String::new(),
+        multiscale: Some(multiscale),
+        name,
+    }));
     let mut groups = well_images(root, "")?;
     if let Some(plate) = root.ome("plate") {
         // With a layout of bioformats2raw, its list of series has the same images.
@@ -97,7 +102,10 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
         groups.extend(label_images(&labels, LABELS));
     }
     check_image_count(groups.len())?;
-    images.extend(groups.into_iter().map(|group| ImageRef { name: group.clone(), group, multiscale: 0 }));
+    images.extend(groups.into_iter().map(|group| ImageRef { name: group.clone(), group, multiscale: Some(0) }));
+    if images.is_empty() && plain::is_plain(folder)? {
+        images.push(ImageRef { group: String::new(), multiscale: None, name: String::new() });
+    }
     if images.is_empty() {
         return Err(Fault::unsupported(
             "this Zarr folder is not an OME-Zarr image: it has no multiscales",
@@ -147,10 +155,11 @@ fn plate_images(folder: &Folder, plate: &Value) -> Result<Vec<String>, Fault> {
 
 /// Reads the description of an image of the folder; `axes` replace its own.
 pub(crate) fn read(folder: &Folder, image: &ImageRef, axes: Option<&Axes>) -> Result<Multiscale, Fault> {
+    let Some(multiscale) = image.multiscale else { return plain::read(folder, axes) };
     let Some(group) = folder.group(&image.group)? else {
         return Err(Fault::malformed(format!("its image {:?} is missing", image.group)));
     };
-    let Some(node) = list(group.ome("multiscales")).get(image.multiscale) else {
+    let Some(node) = list(group.ome("multiscales")).get(multiscale) else {
         return Err(Fault::malformed(format!("{:?} has no multiscales", image.group)));
     };
     let (own, units): (Vec<Axis>, Vec<Option<String>>) = match (node.get("axes"), axes) {

@@ -31,3 +31,4 @@ mod slide;
 mod special;
 mod tiff_descriptions;
 mod tiff_tags;
+mod zarr_arrays;
