@@ -26,6 +26,8 @@ pub enum FileFormat {
     ImageJRoi,
     /// NIfTI-1 or NIfTI-2.
     Nifti,
+    /// NRRD.
+    Nrrd,
     /// PNG file.
     Png,
     /// Numbered PNG files, one slice each.
@@ -69,6 +71,7 @@ cytoscope_storage::named! {
         Cellpose => "cellpose",
         ImageJRoi => "imagej roi",
         Nifti => "nifti",
+        Nrrd => "nrrd",
         Png => "png",
         PngSeries => "png series",
         Jpeg => "jpeg",

@@ -10,7 +10,7 @@ use crate::{
     meta::{ByteOrder, Channel, ImageMeta, Level},
     nd2, nifti,
     npy::{self, Npy},
-    numbered,
+    nrrd, numbered,
     ome_zarr::{self, ChunkFiles, OmeZarr},
     raster,
     reader::{Opened, Pixels, check_shape},
@@ -216,6 +216,9 @@ fn open_other(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opti
     }
     if nifti::looks_like_nifti(head) || head.starts_with(nifti::GZIP) {
         return nifti::open(source, head, options).map(Some);
+    }
+    if nrrd::looks_like_nrrd(head) {
+        return nrrd::open(source, options).map(Some);
     }
     if head.starts_with(czi::MAGIC) {
         return czi::open(source, options).map(Some);

@@ -1,6 +1,6 @@
 //! Reading and writing images: TIFF, ImageJ TIFF, OME-TIFF, OME-Zarr, NPY, Cellpose's `_seg.npy`, ImageJ ROI sets;
-//! reading NIfTI, PNG, JPEG, Zeiss CZI and LSM, Nikon ND2, Leica LIF, MetaMorph STK, Olympus FluoView, ScanImage, Aperio
-//! SVS, and Hamamatsu NDPI.
+//! reading NIfTI, NRRD, PNG, JPEG, Zeiss CZI and LSM, Nikon ND2, Leica LIF, MetaMorph STK, Olympus FluoView, ScanImage,
+//! Aperio SVS, and Hamamatsu NDPI.
 //!
 //! This crate owns the formats: metadata (axes, voxel size, channels), the positions of planes in a file, the decoding
 //! of strips and tiles, and writing of stacks so that Fiji, Bio-Formats and Python read the same values back. Values
@@ -48,8 +48,10 @@ mod names;
 mod nd2;
 mod nifti;
 mod npy;
+mod nrrd;
 mod numbered;
 mod ome_zarr;
+mod packed;
 mod preview;
 mod raster;
 mod read_ahead;

@@ -9,22 +9,18 @@ pub use directions::nifti_directions;
 
 use crate::{
     dense::Dense,
-    error::{Fault, FormatError, Remedy},
+    error::{Fault, FormatError},
     fields::Fields,
     file_format::{FileFormat, StoredCompression},
     image::OpenOptions,
-    limits::Limits,
     meta::{ByteOrder, Channel, positive},
+    packed::{Data, MAX_GZIP_RATIO, Packed, gzip_fault},
     reader::{Opened, Pixels, check_shape},
     source::Source,
 };
 use cytoscope_volume::{DType, Region, Samples, VoxelSize, with_samples};
 use flate2::read::MultiGzDecoder;
-use std::{
-    io::Read,
-    path::Path,
-    sync::{Mutex, OnceLock},
-};
+use std::{io::Read, path::Path};
 
 /// Length of the NIfTI-1 header in bytes.
 const HEADER_1: usize = 348;
@@ -277,9 +273,6 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     opened.with_options(options)
 }
 
-/// Largest number of bytes that one byte of a gzip file can expand to.
-const MAX_GZIP_RATIO: u64 = 1032;
-
 fn stored_header(source: &Source) -> Result<Vec<u8>, Fault> {
     source.read_vec(0, source.len().min(HEADER_2 as u64) as usize)
 }
@@ -297,71 +290,6 @@ fn expanded_header(source: &Source) -> Result<Vec<u8>, Fault> {
     Ok(header)
 }
 
-fn gzip_fault(error: std::io::Error) -> Fault {
-    match error.kind() {
-        std::io::ErrorKind::InvalidInput | std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
-            Fault::malformed(format!("its gzip data are invalid ({error})"))
-        }
-        _ => Fault::Io("reading", error),
-    }
-}
-
-/// A gzip file, which cannot be read from the middle: it is decompressed as a whole when pixels are first read.
-#[derive(Debug)]
-struct Packed {
-    source: Source,
-    /// Bytes of header and samples.
-    needed: u64,
-    limits: Limits,
-    expanded: OnceLock<Source>,
-    /// Held while the file is expanded, so that this happens once.
-    expanding: Mutex<()>,
-}
-
-impl Packed {
-    fn new(source: Source, needed: u64, limits: Limits) -> Self {
-        Self { source, needed, limits, expanded: OnceLock::new(), expanding: Mutex::new(()) }
-    }
-
-    fn expanded(&self) -> Result<&Source, Fault> {
-        if let Some(expanded) = self.expanded.get() {
-            return Ok(expanded);
-        }
-        // A panic in another reader does not invalidate the lock, which holds no data.
-        let _guard = self.expanding.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(expanded) = self.expanded.get() {
-            return Ok(expanded);
-        }
-        let limit = self.limits.max_expanded_bytes;
-        if self.needed > limit {
-            return Err(Fault::over(
-                "the expanded size in bytes",
-                self.needed,
-                "max_expanded_bytes",
-                limit,
-                Remedy::Expand,
-            ));
-        }
-        let mut bytes = Vec::new();
-        let stream = MultiGzDecoder::new(self.source.reader());
-        stream.take(self.needed).read_to_end(&mut bytes).map_err(gzip_fault)?;
-        if (bytes.len() as u64) < self.needed {
-            return Err(Fault::malformed(format!(
-                "it expands to {} bytes; {} were expected",
-                bytes.len(),
-                self.needed
-            )));
-        }
-        Ok(self.expanded.get_or_init(|| Source::memory(bytes)))
-    }
-}
-
-#[derive(Debug)]
-enum Data {
-    Plain(Source),
-    Packed(Packed),
-}
-
 /// An open NIfTI image.
 #[derive(Debug)]
 struct Nifti {
@@ -375,11 +303,7 @@ struct Nifti {
 
 impl Nifti {
     fn read_region(&self, region: &Region) -> Result<Samples, Fault> {
-        let source = match &self.data {
-            Data::Plain(source) => source,
-            Data::Packed(packed) => packed.expanded()?,
-        };
-        let stored = self.layout.read(source, region)?;
+        let stored = self.layout.read(self.data.source()?, region)?;
         let Some((slope, intercept)) = self.scaling else { return Ok(stored) };
         let scaled = with_samples!(&stored, v => scale(v, slope, intercept));
         Ok(match self.dtype {

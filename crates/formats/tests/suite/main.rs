@@ -14,6 +14,7 @@ mod lif;
 mod nd2;
 mod nifti;
 mod npy;
+mod nrrd;
 mod ome_sets;
 mod ome_zarr;
 mod ome_zarr_codecs;

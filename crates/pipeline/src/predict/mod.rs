@@ -316,9 +316,9 @@ pub struct PredictOutcome {
 }
 
 /// Extensions of files that are read from folders.
-const STACK_EXTENSIONS: [&str; 17] = [
+const STACK_EXTENSIONS: [&str; 18] = [
     "tif", "tiff", "btf", "tf8", "tf2", "npy", "lsm", "stk", "svs", "ndpi", "czi", "nd2", "lif", "nii", "nii.gz",
-    "zarr.zip", "ozx",
+    "nrrd", "zarr.zip", "ozx",
 ];
 
 /// Extensions of slices, which are read from folders without other stacks.

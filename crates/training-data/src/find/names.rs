@@ -12,10 +12,11 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Extensions of supported image files.
-const IMAGE_EXTENSIONS: [&str; 19] = [
+const IMAGE_EXTENSIONS: [&str; 20] = [
     ".zarr.zip",
     ".ome.tf2",
     ".nii.gz",
+    ".nrrd",
     ".tiff",
     ".tif",
     ".btf",
@@ -35,11 +36,10 @@ const IMAGE_EXTENSIONS: [&str; 19] = [
 ];
 
 /// Extensions of unsupported image files, and a program that converts them to TIFF.
-const UNSUPPORTED_EXTENSIONS: [(&str, &str); 5] = [
+const UNSUPPORTED_EXTENSIONS: [(&str, &str); 4] = [
     (".oib", "Fiji with Bio-Formats"),
     (".ims", "Fiji with Bio-Formats"),
     (".mha", "Fiji or ITK"),
-    (".nrrd", "Fiji"),
     (".h5", "Fiji's HDF5 reader"),
 ];
 

@@ -238,9 +238,9 @@ fn nnunet_datasets_are_found() {
         assert!(error.contains(says), "{error}");
     }
     // An unsupported file format is an error.
-    fs::write(at("dataset.json"), r#"{"file_ending": ".nrrd"}"#).unwrap();
+    fs::write(at("dataset.json"), r#"{"file_ending": ".mha"}"#).unwrap();
     let error = find_pairs(&at("dataset.json"), TrainingTask::Segmentation).unwrap_err().to_string();
-    assert!(error.contains(".nrrd") && error.contains("convert"), "{error}");
+    assert!(error.contains(".mha") && error.contains("convert"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,92 @@
+//! NRRD files that `../data/nrrd/make_nrrd.py` wrote with pynrrd, whose samples count up in the order of the file, and files
+//! made by the tests.
+
+use crate::common::opened;
+use cytoscope_formats::{FormatErrorKind, Limits, OpenOptions, open_bytes};
+use cytoscope_volume::Samples;
+
+macro_rules! seed {
+    ($name:literal) => {
+        include_bytes!(concat!("../../../../fuzz/seeds/read_nrrd/", $name)).to_vec()
+    };
+}
+
+#[test]
+fn files_of_pynrrd_are_read() {
+    let image = opened(seed!("raw"), 0).unwrap();
+    let meta = image.meta();
+    assert_eq!((meta.format.as_str(), meta.compression.as_str()), ("nrrd", "none"));
+    assert_eq!((meta.axes.to_string().as_str(), meta.shape.as_slice()), ("ZYX", &[3, 3, 4][..]));
+    let size = meta.voxel_size_um;
+    assert_eq!((size.z, size.y, size.x), (Some(2.0), Some(0.5), Some(0.25)));
+    assert_eq!(image.read_all().unwrap().into_samples(), Samples::U16((0..36).collect()));
+    let image = opened(seed!("big"), 0).unwrap();
+    assert_eq!(image.meta().voxel_size_um.x, None);
+    assert_eq!(image.read_all().unwrap().into_samples(), Samples::U16((0..36).collect()));
+}
+
+#[test]
+fn a_compressed_time_series_is_expanded() {
+    let image = opened(seed!("gzip"), 0).unwrap();
+    let meta = image.meta();
+    assert_eq!((meta.axes.to_string().as_str(), meta.shape.as_slice()), ("TZYX", &[2, 3, 3, 4][..]));
+    let size = meta.voxel_size_um;
+    assert_eq!((size.z, size.y, size.x, meta.time_interval_secs), (Some(1500.0), Some(500.0), Some(500.0), Some(3.0)));
+    assert_eq!(meta.compression.as_str(), "gzip");
+    assert_eq!(image.read_all().unwrap().into_samples(), Samples::F32((0..72).map(|i| i as f32).collect()));
+    let limits = Limits { max_expanded_bytes: 287, ..Limits::default() };
+    let few = open_bytes(seed!("gzip"), &OpenOptions { limits, ..OpenOptions::default() }).unwrap();
+    assert_eq!(few.read_all().map_err(|error| error.kind()), Err(FormatErrorKind::OverLimit));
+}
+
+#[test]
+fn channels_may_be_the_fastest_axis() {
+    let image = opened(seed!("channels"), 0).unwrap();
+    assert_eq!(image.meta().shape_full, [1, 3, 2, 3, 4, 1]);
+    let planes = (0..6u8).map(|plane| (plane / 2, plane % 2));
+    let expected = planes.flat_map(|(z, c)| (0..12).map(move |i| c + 2 * (i + 12 * z))).collect();
+    assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8(expected));
+}
+
+/// A file of six bytes, 0 to 5, after a header.
+fn made(header: &str) -> Vec<u8> {
+    [format!("NRRD0004\n{header}\n\n").as_bytes(), &[0, 1, 2, 3, 4, 5]].concat()
+}
+
+/// The kind of the error of opening and reading a file.
+fn refused(bytes: Vec<u8>) -> Option<FormatErrorKind> {
+    opened(bytes, 0).and_then(|image| image.read_all().map(|_| ()).map_err(|error| error.kind())).err()
+}
+
+const PLAIN: &str = "type: uchar\ndimension: 2\nsizes: 3 2\nencoding: raw";
+
+#[test]
+fn headers_may_have_comments_pairs_and_other_line_ends() {
+    for header in
+        [PLAIN.to_owned(), format!("# type: float\nkey:=type: float\n{PLAIN}"), PLAIN.replace('\n', "\r\n") + "\r"]
+    {
+        let image = opened(made(&header), 0).unwrap();
+        assert_eq!(image.meta().shape, [2, 3]);
+        assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8((0..6).collect()), "{header:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_refused() {
+    use FormatErrorKind::{Malformed, Unsupported};
+    let changed = |text: &str, other: &str| refused(made(&PLAIN.replace(text, other)));
+    assert_eq!(changed("", ""), None, "unchanged");
+    assert_eq!(changed("raw", "ascii"), Some(Unsupported));
+    assert_eq!(changed("raw", "gzip"), Some(Malformed), "not gzip data");
+    assert_eq!(changed("uchar", "block"), Some(Unsupported));
+    assert_eq!(changed("uchar", "ushort"), Some(Malformed), "no byte order");
+    assert_eq!(changed("3 2", "3 0"), Some(Malformed));
+    assert_eq!(changed("3 2", "4 2"), Some(Malformed), "too few samples");
+    assert_eq!(changed("dimension: 2", "dimension: 3"), Some(Malformed));
+    assert_eq!(changed("dimension: 2\nsizes: 3 2", "dimension: 6\nsizes: 1 1 1 1 3 2"), Some(Unsupported));
+    for line in ["data file: other.raw", "byte skip: 4", "line skip: 1", "kinds: domain list"] {
+        assert_eq!(refused(made(&format!("{PLAIN}\n{line}"))), Some(Unsupported), "{line}");
+    }
+    assert_eq!(refused(made(&format!("{PLAIN}\nline skip: 0\nbyte skip: 0"))), None);
+    assert_eq!(refused(format!("NRRD0004\n{PLAIN}\n").into_bytes()), Some(Malformed), "no end");
+}
