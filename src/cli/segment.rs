@@ -209,7 +209,8 @@ impl Segment {
         let model_um = model.voxel_um.filter(|_| model.object_diameter_um.is_none());
         model_um.and_then(|model_um| {
             // The job states why a map cannot be opened.
-            let map = self.series.clone().unwrap_or_default().open_stack_maps(&self.map, &OpenOptions::default()).ok()?;
+            let map =
+                self.series.clone().unwrap_or_default().open_stack_maps(&self.map, &OpenOptions::default()).ok()?;
             let (stated, slices) = (map.meta().voxel_size_um, Extents::of(map.meta()).zyx[0]);
             let is_incomplete = stated.in_slices(slices).zyx_um().is_none();
             is_incomplete.then(|| completed_voxel_um(stated, slices, Some(model_um)))
