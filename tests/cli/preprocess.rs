@@ -184,6 +184,39 @@ fn a_frame_of_zeros_is_noted_with_the_crop_that_removes_it() {
     assert_eq!(fixture.image("cropped/framed_labels.tif"), fixture.image("whole/whole_labels.tif"));
 }
 
+/// The commands that measure the objects of a map and of its labels in a stack.
+fn measuring<'a>(map: &'a str, labels: &'a str, stack: &'a str) -> [Vec<&'a str>; 2] {
+    let segment = ["segment", map, "--model", "nuclei-dog", "--out", "l.tif", "--table", "t.csv"];
+    let measure = ["measure", labels, "--out", "m.csv"];
+    let intensities = ["--intensities", stack, "--force"];
+    [[&segment[..], &intensities].concat(), [&measure[..], &intensities].concat()]
+}
+
+#[test]
+fn objects_of_a_moved_stack_are_not_measured_in_the_original_one() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,48,48", 1);
+    let steps = [("crop:y=4-40", true), ("affine:matrix=1/0/0/0/0/1/0/3/0/0/1/5", true), ("gaussian:sigma=0.5", false)];
+    for (step, moves) in steps {
+        let predict = ["predict", &raw, "--model", "nuclei-dog", "--device", "cpu", "--out", "o", "--preprocess", step];
+        let outputs = ["--outputs", "maps,labels,table,preprocessed", "--force"];
+        fixture.run(&[&predict[..], &outputs].concat()).ok();
+        let (map, labels) = ("o/nuclei_1_raw_probability.tif", "o/nuclei_1_raw_labels.tif");
+        let expected = fixture.table("o/nuclei_1_raw_objects.csv");
+        assert!(expected.len() > 1, "{step}: there are objects");
+        for command in measuring(map, labels, "o/nuclei_1_raw_preprocessed.ome.tif") {
+            fixture.run(&command).ok();
+        }
+        assert!([fixture.table("t.csv"), fixture.table("m.csv")].iter().all(|table| *table == expected), "{step}");
+        for command in measuring(map, labels, &raw) {
+            match moves {
+                true => fixture.fails(3, &command, &[raw.as_str(), step, "--outputs preprocessed"]),
+                false => fixture.run(&command).ok(),
+            };
+        }
+    }
+}
+
 #[test]
 fn wrong_steps_are_refused_with_their_parameters() {
     let fixture = Fixture::new();

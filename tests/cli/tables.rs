@@ -203,7 +203,7 @@ fn the_record_of_maps_whose_name_was_chosen_is_used_when_they_are_segmented() {
         let predict = ["predict", "t.tif", "--time", "1", "--model", "nuclei-dog", "--out", &out];
         fixture.run(&[&predict[..], &["--voxel-size", "1,0.5,0.5", "--diameter", "7"]].concat()).ok();
         let segment = ["segment", &out, "--model", "nuclei-dog", "--intensities", "t.tif", "--out", "l.tif"];
-        fixture.run(&[&segment[..], &["--table", "t.csv"]].concat()).ok();
+        fixture.run(&[&segment[..], &["--table", "t.csv", "--force"]].concat()).ok();
         let mut expected = fixture.table("o/res_objects.csv");
         // Only a series has a column of the time point.
         expected.iter_mut().for_each(|row| assert!(["time", "1"].contains(&row.remove(0).as_str()), "{name}"));

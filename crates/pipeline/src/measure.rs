@@ -301,6 +301,9 @@ impl MeasureJob {
 
     /// Opens the label image, checks that it has labels of the stack, and returns it with the time point to read.
     fn open_labels(&self, extents: Extents, stack_options: &OpenOptions) -> Result<(Image, usize), JobError> {
+        if let Some(stack) = &self.intensities {
+            provenance::refuse_moved(&self.labels, stack)?;
+        }
         // Regions of interest have no extents of their own.
         let labels_options =
             OpenOptions { shape_zyx: Some(extents.zyx), times: Some(extents.times), ..OpenOptions::default() };

@@ -10,7 +10,7 @@ pub use inputs::{InputRecord, InputTensorRecord};
 pub(crate) use lookup::part_of_file;
 pub(crate) use lookup::{
     find_record, has_prediction_record, is_prediction_result, is_prediction_zip, lists, lists_content, lists_while,
-    map_input, map_time, record_listing, table_of_replaced,
+    map_input, map_time, record_listing, refuse_moved, table_of_replaced,
 };
 pub use lookup::{is_computed_result, map_diameter, other_map_model};
 

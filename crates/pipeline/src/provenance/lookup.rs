@@ -1,11 +1,14 @@
 //! The record of a prediction to which a file belongs, and whether it lists the file.
 
-use super::{Provenance, beside, read};
+use super::{InputRecord, Provenance, beside, read};
 use crate::diameter::ObjectDiameter;
-use crate::job_record::{AnyRecord, JobKind, read_any, record_path};
+use crate::job_record::{AnyRecord, JobKind, absolute, read_any, record_path};
 use crate::results::FileRecord;
-use crate::{ArtifactKind, Model};
+use crate::{ArtifactKind, JobError, Model};
 use cytoscope_formats::{SeriesChoice, is_zarr_name, is_zarr_zip_name, stack_stem};
+use cytoscope_preprocess::PreprocessStep;
+use cytoscope_storage::message;
+use cytoscope_storage::setting::OUTPUT_PREPROCESSED;
 use cytoscope_storage::write::parent_folder;
 use cytoscope_volume::Axes;
 use std::path::{Path, PathBuf};
@@ -151,6 +154,39 @@ pub(crate) fn map_input(map: &Path, file: &Path) -> Option<(Option<SeriesChoice>
     let is_input = record.input.path.file_name() == file.file_name();
     let series = Some(record.job.series).filter(|series| *series != SeriesChoice::All);
     Some((series, record.job.axes)).filter(|_| is_input)
+}
+
+/// Refuses to measure objects of a map or of labels in the stack that these were predicted from, if preprocessing has moved its
+/// voxels, so that the objects are at other places in it.
+///
+/// # Errors
+/// [`JobError::Mismatch`], if the record beside the result lists it unchanged, and the stack is the recorded one.
+pub(crate) fn refuse_moved(result: &Path, stack: &Path) -> Result<(), JobError> {
+    let Some(record) = record_listing(result).and_then(|path| read(&path).ok()) else { return Ok(()) };
+    let steps = &record.job.preprocess;
+    if !steps.iter().any(PreprocessStep::moves_voxels) {
+        return Ok(());
+    }
+    // The preprocessed stack may have the same name.
+    let is_input = match &record.input.sampled_sha256 {
+        Some(known) => InputRecord::sampled(stack).is_ok_and(|now| now.sampled_sha256.as_ref() == Some(known)),
+        None => record.job.inputs.contains(&absolute(stack)),
+    };
+    let mut listed = record.outputs.iter().chain(&record.derived);
+    if !is_input || !listed.any(|known| known.is_named(result) && known.matches(result)) {
+        return Ok(());
+    }
+    let steps: Vec<String> = steps.iter().map(PreprocessStep::to_string).collect();
+    Err(JobError::Mismatch {
+        path: stack.to_owned(),
+        problem: format!(
+            "{} was predicted after the preprocessing {}, which moves voxels, so its objects are at other places in this stack",
+            result.display(),
+            steps.join(", ")
+        )
+        .into(),
+        next_step: message!("give the preprocessed stack, which a prediction with {OUTPUT_PREPROCESSED} writes"),
+    })
 }
 
 /// Returns the name of the model that predicted a map, if the record beside the map lists it unchanged and names another model

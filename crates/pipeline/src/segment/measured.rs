@@ -36,6 +36,7 @@ impl SegmentJob {
         let Some(path) = &self.intensities else {
             return Ok((map.clone(), vec![self.channel], vec![channel_name(meta, self.channel)]));
         };
+        provenance::refuse_moved(&self.map, path)?;
         let chosen = self.series.clone();
         let (recorded_series, axes) = provenance::map_input(&self.map, path).unwrap_or_default();
         let known = chosen.or(recorded_series);
