@@ -367,13 +367,10 @@ impl SegmentJob {
         let extents = Extents::of(&meta);
         let stack = Stack::new(&image, self.time);
         let (measured, channels, names) = self.measured(context, &stack, &meta)?;
-        if let Some(record) = &mut record {
+        if let Some(record) = record.as_deref_mut() {
             [stack.image(), measured.image()].into_iter().for_each(|image| record.add_image_files(image));
         }
         limit_readers(&[stack.image(), measured.image()], None);
-        if let Some(record) = record.as_deref_mut() {
-            [&image, measured.image()].into_iter().for_each(|image| record.add_image_files(image));
-        }
         let zyx = extents.zyx;
         let voxel_um = used_voxel_um(meta.voxel_size_um, zyx[0], self.assumed_voxel_um);
         let (mut labels, values) = self.label(context, stack, voxel_um, parent_folder(path))?;
