@@ -215,6 +215,11 @@ fn objects_of_a_moved_stack_are_not_measured_in_the_original_one() {
             };
         }
     }
+    // Labels inside the OME-Zarr of a prediction.
+    let predict = ["predict", &raw, "--model", "nuclei-dog", "--device", "cpu", "--out", "z.zarr"];
+    fixture.run(&[&predict[..], &["--preprocess", steps[1].0]].concat()).ok();
+    let measure = ["measure", "z.zarr/labels/objects", "--intensities", &raw, "--out", "z.csv"];
+    fixture.fails(3, &measure, &[raw.as_str(), steps[1].0, "--outputs preprocessed"]);
 }
 
 #[test]

@@ -210,7 +210,6 @@ fn the_record_of_maps_whose_name_was_chosen_is_used_when_they_are_segmented() {
         assert!(expected.len() > 1, "there are objects");
         assert_eq!(fixture.table("t.csv"), expected, "{name}");
         std::fs::remove_dir_all(fixture.path("o")).unwrap();
-        let _ = ["l.tif", "t.csv"].map(|file| std::fs::remove_file(fixture.path(file)).unwrap());
     }
 }
 

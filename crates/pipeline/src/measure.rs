@@ -9,7 +9,7 @@ use crate::predict::file_notes::{
     one_of_several_note, reading_notes, regions_note,
 };
 use crate::predict::resolve::{channel_name, check_voxel_size, voxel_size_notes};
-use crate::predict::zarr::labels_path;
+use crate::predict::zarr::{containing_maps, labels_path};
 use crate::predicted_part::PredictedPart;
 use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack, channels_text, limit_readers, slab_slices};
@@ -302,7 +302,7 @@ impl MeasureJob {
     /// Opens the label image, checks that it has labels of the stack, and returns it with the time point to read.
     fn open_labels(&self, extents: Extents, stack_options: &OpenOptions) -> Result<(Image, usize), JobError> {
         if let Some(stack) = &self.intensities {
-            provenance::refuse_moved(&self.labels, stack)?;
+            provenance::refuse_moved(containing_maps(&self.labels), stack)?;
         }
         // Regions of interest have no extents of their own.
         let labels_options =
