@@ -140,10 +140,13 @@ impl ResultsPlace {
 
 /// Whether a folder has correction files of a stem, or of its time points.
 fn has_corrections(folder: &Path, stem: &str) -> bool {
+    let is_digit = |c: char| c.is_ascii_digit();
     let is_of_stem = |name: &str| {
         let Some(rest) = name.strip_prefix(stem) else { return false };
-        let is_part = rest.starts_with("_t") || rest.starts_with("_stack");
-        ENDS.into_iter().any(|end| rest == end || (is_part && rest.ends_with(end)))
+        // What `CorrectionFiles` puts between the stem and the end.
+        let time = rest.strip_prefix("_t").filter(|rest| rest.starts_with(is_digit));
+        let after = [Some(rest), rest.strip_prefix("_stack"), time.map(|rest| rest.trim_start_matches(is_digit))];
+        after.into_iter().flatten().any(|rest| ENDS.contains(&rest))
     };
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).any(|name| is_of_stem(&name))
@@ -234,5 +237,22 @@ mod tests {
         // Files of a stack that has this name.
         std::fs::write(shared.join("cells_2_t1.corrections"), "").unwrap();
         assert_eq!(stems(), ["cells", "cells_3"]);
+    }
+
+    #[test]
+    fn correction_files_of_longer_names_are_those_of_other_stacks() {
+        let home = tempfile::tempdir().unwrap();
+        for name in [
+            "a_t12_corrected_labels.tif",
+            "b.corrections",
+            "c_t3_stack_corrections_base.tif",
+            "d_treated.corrections",
+            "e_stacked_corrected_labels.tif",
+        ] {
+            std::fs::write(home.path().join(name), "").unwrap();
+        }
+        let found = |stems: &[&str]| stems.iter().filter(|stem| has_corrections(home.path(), stem)).count();
+        assert_eq!(found(&["a", "a_t12", "b", "c_t3", "d_treated", "e_stacked"]), 6);
+        assert_eq!(found(&["a_t1", "c", "d", "e", "f"]), 0);
     }
 }

@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 /// Extensions of supported image files.
 const IMAGE_EXTENSIONS: [&str; 20] = [
     ".zarr.zip",
-    ".ome.tf2",
     ".nii.gz",
     ".nrrd",
     ".tiff",
     ".tif",
     ".btf",
     ".tf8",
+    ".tf2",
     ".npy",
     ".nii",
     ".czi",
@@ -176,6 +176,7 @@ mod tests {
         assert_eq!(stem(Path::new("x_masks.tiff")), "x_masks");
         assert_eq!(["x_masks.ome.zarr", "x_masks.ome.ozx"].map(|name| stem(Path::new(name))), ["x_masks"; 2]);
         assert!(!is_image(Path::new("a/.tif")) && !is_image(Path::new("a.txt")));
+        assert!(["a.ome.tf2", "a.tf2", "a.lif", "a.ome.zarr.zip"].iter().all(|name| is_image(Path::new(name))));
         let images = ["a/discover.png", "a/cover.png", "nuclei_cover.png", "day1-cover.png", "cover_1.png"];
         assert_eq!(images.map(|name| is_image(Path::new(name))), [true, false, false, false, true]);
         assert_eq!(strip_suffix_ignoring_case("é_Masks", "_masks"), Some("é"));
