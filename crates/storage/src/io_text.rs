@@ -27,7 +27,7 @@ pub fn io_problem(error: &Error) -> Cow<'static, str> {
         ErrorKind::ReadOnlyFilesystem => "the file system is read-only",
         ErrorKind::StorageFull => "the disk is full",
         ErrorKind::QuotaExceeded => "the disk quota is used up",
-        ErrorKind::FileTooLarge => "the file is larger than the file system allows",
+        ErrorKind::FileTooLarge => "the file is larger than the file system or a limit of the system allows",
         ErrorKind::OutOfMemory => "there is not enough memory",
         ErrorKind::InvalidFilename => "the name is too long, or has characters that the file system does not allow",
         ErrorKind::AlreadyExists => "a file, a folder or a broken link has this name",
@@ -42,6 +42,8 @@ pub fn io_problem(error: &Error) -> Cow<'static, str> {
 pub fn io_advice(error: &Error) -> &'static str {
     match error.kind() {
         _ if crate::read::refusal(error).is_some() => "choose a regular file instead",
+        // More space does not help.
+        ErrorKind::FileTooLarge => "choose a folder on another disk, or raise the limit (ulimit -f), and try again",
         _ if is_exhausted(error) => "free some space, or choose another folder, and try again",
         ErrorKind::NotFound => "check that the path exists",
         ErrorKind::PermissionDenied => "check its permissions, or choose another folder",
@@ -75,6 +77,7 @@ mod tests {
             ErrorKind::ReadOnlyFilesystem,
             ErrorKind::StorageFull,
             ErrorKind::QuotaExceeded,
+            ErrorKind::FileTooLarge,
             ErrorKind::InvalidFilename,
             ErrorKind::AlreadyExists,
         ];
@@ -83,6 +86,8 @@ mod tests {
             let (problem, advice) = (io_problem(&error), io_advice(&error));
             assert_ne!(problem, error.to_string(), "{kind:?}");
             assert!(!advice.starts_with("check the disk"), "{kind:?}: {advice}");
+            let needs_space = matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+            assert_eq!(advice.contains("free some space"), needs_space, "{kind:?}: {advice}");
             assert_eq!(io_message(Path::new("o/a.tif"), &error), format!("o/a.tif: {problem}; {advice}"));
         }
     }
