@@ -34,6 +34,7 @@ mod reporting;
 mod resume;
 mod search;
 mod segment;
+mod simulate;
 mod tables;
 mod train;
 mod train_channels;
