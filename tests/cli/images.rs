@@ -179,6 +179,24 @@ fn regions_outside_of_their_stack_are_left_out_with_a_note() {
 }
 
 #[test]
+fn an_output_whose_name_is_only_an_extension_is_refused() {
+    let fixture = Fixture::new();
+    fixture.write("labels.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
+    for output in [".tif", ".ome.tif", ".zarr", ".ome.zarr", ".ozx", ".npy", ".zip", "_seg.npy"] {
+        let expected = ["only a file extension", &format!("image{output}")];
+        fixture.fails(2, &["convert", "labels.tif", output], &expected);
+        fixture.fails(2, &["convert", "labels.tif", output, "--series", "all"], &expected);
+        fixture.fails(2, &["segment", "labels.tif", "--out", output], &expected);
+        assert!(!fixture.path(output).exists(), "{output}");
+    }
+    fixture.fails(2, &["predict", "labels.tif", "--out", ".ome.zarr"], &["only a file extension"]);
+    assert!(fixture.leftovers().is_empty());
+    // A hidden file with a name of its own is written.
+    fixture.run(&["convert", "labels.tif", ".hidden.tif"]).ok();
+    assert_eq!(fixture.image(".hidden.tif"), fixture.image("labels.tif"));
+}
+
+#[test]
 fn an_array_of_a_stack_with_one_row_or_column_keeps_its_slices() {
     let fixture = Fixture::new();
     for (name, shape) in [("row", [8, 1, 32]), ("column", [8, 32, 1])] {

@@ -80,4 +80,4 @@ pub use ome_zarr::{
 pub use preview::{label_color, preview_png};
 pub use roi::is_roi_name;
 pub use series_choice::{SeriesChoice, any_series, label_series, series_suffix};
-pub use write::{Compression, Container, StackWriter, WriteSpec, container_for_path, write_array};
+pub use write::{Compression, Container, StackWriter, WriteSpec, check_output_name, container_for_path, write_array};

@@ -36,6 +36,13 @@ pub fn stack_stem(path: &Path) -> String {
     without(&name, CELLPOSE_ENDING).map_or_else(|| file_stem(path), str::to_owned)
 }
 
+/// Returns whether the name of a file or folder is nothing but an extension, such as `.tif`, `.ome.zarr` or `_seg.npy`.
+pub(crate) fn is_only_extension(path: &Path) -> bool {
+    let name = name_of(path).to_lowercase();
+    let is_single = name.strip_prefix('.').is_some_and(|extension| !extension.is_empty() && !extension.contains('.'));
+    is_single || name == CELLPOSE_ENDING || JOINT_EXTENSIONS.contains(&name.as_str())
+}
+
 /// Returns the name of a file, which is empty if the path has none.
 fn name_of(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
@@ -74,5 +81,15 @@ mod tests {
         }
         assert_eq!(file_stem(Path::new("x_seg.npy")), "x_seg");
         assert_eq!(file_stem(Path::new("/")), "");
+    }
+
+    #[test]
+    fn a_name_that_is_only_an_extension_is_recognized() {
+        for file in [".tif", "a/.TIF", ".npy", ".zarr", ".ome.tif", ".ome.zarr", ".zarr.zip", ".ozx", "_seg.npy"] {
+            assert!(is_only_extension(Path::new(file)), "{file}");
+        }
+        for file in ["x.tif", ".hidden.tif", "a.zarr", "embryo", "x_seg.npy", ".ome.x.tif", ".", "..", "/"] {
+            assert!(!is_only_extension(Path::new(file)), "{file}");
+        }
     }
 }

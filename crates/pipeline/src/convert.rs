@@ -13,8 +13,8 @@ use crate::sample_type::{stored_type, stored_type_note, with_stored_type};
 use crate::stack::limit_readers;
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
-    Compression, Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, container_for_path,
-    is_zarr_name, is_zarr_zip_name, nifti_directions, open,
+    Compression, Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, check_output_name,
+    container_for_path, is_zarr_name, is_zarr_zip_name, nifti_directions, open,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
@@ -87,6 +87,7 @@ impl ConvertJob {
         record: &mut PendingRecord<Self>,
         is_one_of_all: bool,
     ) -> Result<(), JobError> {
+        check_output_name(&self.output)?;
         if is_zarr_name(&self.output) || is_zarr_zip_name(&self.output) {
             if self.compression != Compression::None {
                 return Err(JobError::wrong_use(message!(

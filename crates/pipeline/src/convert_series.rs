@@ -3,7 +3,7 @@
 use crate::job_record::{AnyRecord, absolute, read_any, record_path, recorded};
 use crate::results::check_file;
 use crate::{Context, ConvertJob, Event, InputFailure, JobError, JobErrorKind};
-use cytoscope_formats::{OpenOptions, SeriesChoice, is_zarr_name, series_suffix, stack_stem};
+use cytoscope_formats::{OpenOptions, SeriesChoice, check_output_name, is_zarr_name, series_suffix, stack_stem};
 use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_storage::setting::{LABELS, SERIES};
 use cytoscope_storage::{Overwrite, StorageError, message};
@@ -35,10 +35,11 @@ impl ConvertJob {
     /// converted does not stop the others.
     ///
     /// # Errors
-    /// [`JobError`] if the series cannot be listed, if labels are given for several series, or if the file of a series may not
-    /// be written: it exists, or a series other than the first would replace what was made from another file;
-    /// [`JobError::Canceled`].
+    /// [`JobError`] if the name of the output is only an extension, if the series cannot be listed, if labels are given for
+    /// several series, or if the file of a series may not be written: it exists, or a series other than the first would replace
+    /// what was made from another file; [`JobError::Canceled`].
     pub fn run_each_series(&self, context: &Context) -> Result<Vec<ConvertedSeries>, JobError> {
+        check_output_name(&self.output)?;
         let options = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
         let chosen = self.series.indices_in(&self.input, &options)?;
         if self.labels.is_some() && chosen.len() > 1 {

@@ -19,8 +19,8 @@ use crate::stack::{Extents, Stack, limit_readers};
 use crate::table::{PARQUET_EXTENSION, TableFormat};
 use crate::{Artifact, ArtifactKind, Context, JobError, Note, provenance, results};
 use cytoscope_formats::{
-    Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, container_for_path, is_zarr_name,
-    is_zarr_zip_name, open,
+    Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, check_output_name, container_for_path,
+    is_zarr_name, is_zarr_zip_name, open,
 };
 use cytoscope_objects::{ObjectTable, SegmentOptions};
 use cytoscope_profile::Stage;
@@ -117,8 +117,10 @@ impl LabelFormat {
     /// Returns the format that the name of a label image states.
     ///
     /// # Errors
-    /// [`JobError::Format`] for a name with another extension; the message lists all extensions.
+    /// [`JobError::Format`] for a name with another extension; the message lists all extensions. Also for a name that is only an
+    /// extension.
     fn from_path(path: &Path) -> Result<Self, JobError> {
+        check_output_name(path)?;
         if is_zarr_name(path) || is_zarr_zip_name(path) {
             return Ok(Self::OmeZarr);
         }

@@ -10,5 +10,5 @@ mod rois;
 mod spec;
 mod stack;
 
-pub use spec::{Compression, Container, WriteSpec, container_for_path};
+pub use spec::{Compression, Container, WriteSpec, check_output_name, container_for_path};
 pub use stack::{StackWriter, write_array};

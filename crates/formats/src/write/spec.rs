@@ -1,6 +1,8 @@
 //! Description of a stack to write, checked before writing begins.
 
-use crate::{error::FormatError, meta::Channel, names::CELLPOSE_ENDING};
+use crate::error::FormatError;
+use crate::meta::Channel;
+use crate::names::{CELLPOSE_ENDING, is_only_extension};
 use cytoscope_volume::{Array, Axes, Axis, DType, VoxelSize, element_count};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -34,11 +36,26 @@ pub enum Compression {
     Zstd,
 }
 
+/// Checks that the name of an output has a part before its extension: `.tif` would be a hidden file without an extension.
+///
+/// # Errors
+/// [`FormatError::Misused`] for such a name.
+pub fn check_output_name(path: &Path) -> Result<(), FormatError> {
+    if !is_only_extension(path) {
+        return Ok(());
+    }
+    let example = path.with_file_name(format!("image{}", path.file_name().unwrap_or_default().display()));
+    let next_step = format!("put a name before it, such as {}", example.display());
+    Err(FormatError::misused(path, "its name is only a file extension", next_step))
+}
+
 /// The file format for the extension of a path.
 ///
 /// # Errors
-/// [`FormatError::Unsupported`] for `.zarr`, `.ozx` and `.zarr.zip`, [`FormatError::Misused`] for any other unknown extension.
+/// [`FormatError::Unsupported`] for `.zarr`, `.ozx` and `.zarr.zip`, [`FormatError::Misused`] for any other unknown extension
+/// and for a name that is only an extension.
 pub fn container_for_path(path: &Path) -> Result<Container, FormatError> {
+    check_output_name(path)?;
     let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
     let ends = |suffixes: &[&str]| suffixes.iter().any(|s| name.ends_with(s));
     if ends(&[".ome.tif", ".ome.tiff", ".ome.tf2", ".ome.tf8", ".ome.btf"]) {

@@ -264,7 +264,9 @@ fn unfinished_and_refused_writes_leave_no_files() {
     for name in ["a.zarr", "a.ozx", "a.zarr.zip"] {
         assert_eq!(container_for_path(Path::new(name)).unwrap_err().kind(), FormatErrorKind::Unsupported, "{name}");
     }
-    assert_eq!(container_for_path(Path::new("a.jpg")).unwrap_err().kind(), FormatErrorKind::Misused);
+    for name in ["a.jpg", ".tif", ".ome.tif", "_seg.npy"] {
+        assert_eq!(container_for_path(Path::new(name)).unwrap_err().kind(), FormatErrorKind::Misused, "{name}");
+    }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
 }
 

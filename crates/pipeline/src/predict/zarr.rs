@@ -5,8 +5,8 @@ use super::PredictJob;
 use super::files::{FinishedResult, map_channels};
 use crate::{Artifact, ArtifactKind, Context, JobError, Model, ModelTask, Output, ProgressStage, ProgressUnit};
 use cytoscope_formats::{
-    ImageMeta, PREDICTION_LABELS as LABELS_PATH, ZarrImageSpec, ZarrWriter, is_zarr_folder, is_zarr_name,
-    is_zarr_zip_name, pack_zarr, stack_stem,
+    ImageMeta, PREDICTION_LABELS as LABELS_PATH, ZarrImageSpec, ZarrWriter, check_output_name, is_zarr_folder,
+    is_zarr_name, is_zarr_zip_name, pack_zarr, stack_stem,
 };
 pub(crate) use cytoscope_formats::{PREDICTION_KIND as FOLDER_KIND, prediction_labels_path as labels_path};
 use cytoscope_storage::folder::{finished_content_while, is_finished};
@@ -74,11 +74,12 @@ impl PredictJob {
     /// Checks that an output with the name of an OME-Zarr agrees with the other options.
     ///
     /// # Errors
-    /// [`JobError::WrongUse`].
+    /// [`JobError::WrongUse`]; [`JobError::Format`] for a name that is only an extension.
     pub(super) fn check_zarr_out(&self, inputs: usize) -> Result<(), JobError> {
         if !is_ome_zarr_name(&self.out) {
             return Ok(());
         }
+        check_output_name(&self.out)?;
         let out = self.out.display();
         let has_image =
             self.outputs.is_empty() || self.outputs.iter().any(|o| matches!(o, Output::Maps | Output::Labels));
