@@ -21,6 +21,7 @@ mod log;
 mod memory;
 mod mesh;
 mod models;
+mod nifti;
 mod null_cuda;
 mod odd_inputs;
 mod predict;

@@ -5,7 +5,7 @@ use crate::Extents;
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
 use crate::predict::file_notes::{
-    FilePart, OtherSeries, SliceAlone, absent_chunks_note, first_series_note, reading_notes,
+    FilePart, OtherSeries, SliceAlone, absent_chunks_note, first_series_note, orientation_note, reading_notes,
 };
 use crate::predict::resolve::check_voxel_size;
 use crate::results::{Publication, check_file, moved_aside_note};
@@ -14,12 +14,13 @@ use crate::stack::limit_readers;
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
     Compression, Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, check_output_name,
-    container_for_path, is_zarr_name, is_zarr_zip_name, nifti_directions, open,
+    container_for_path, is_zarr_name, is_zarr_zip_name, open,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{AXES, CHANNEL, COMPRESSION, LABELS, LIKE, TIME};
 use cytoscope_volume::{Array, Axes, Axis, Region, VoxelSize, with_samples};
 use serde::{Deserialize, Serialize};
@@ -222,13 +223,9 @@ impl ConvertJob {
     }
 
     /// Returns the note that the output does not state the orientation of a NIfTI file; `None` for files without one.
-    fn orientation_note(&self) -> Option<String> {
-        let directions = nifti_directions(&self.input)?;
-        Some(format!(
-            "{}: the directions {directions} of its axes x, y, z are not stated in {}: voxels keep their order",
-            self.input.display(),
-            self.output.display()
-        ))
+    fn orientation_note(&self) -> Option<Message> {
+        let note = orientation_note(&self.input, &self.output.display().to_string())?;
+        Some(message!("{}: {note}", self.input.display()))
     }
 
     /// Returns the number of channels of the stack that the regions of a ROI set are drawn on; 1 if it is not given.

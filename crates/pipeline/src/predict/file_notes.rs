@@ -2,7 +2,9 @@
 
 use super::PredictJob;
 use crate::stack::Extents;
-use cytoscope_formats::{ChunkFiles, FileFormat, Image, ImageMeta, SeriesChoice, count_files_outside_series};
+use cytoscope_formats::{
+    ChunkFiles, FileFormat, Image, ImageMeta, SeriesChoice, count_files_outside_series, nifti_directions,
+};
 use cytoscope_storage::message;
 use cytoscope_storage::message::{Message, TimePoint};
 use cytoscope_storage::setting::{ALL_SERIES, AXES, CHANNEL, SERIES, TIME, VOXEL_SIZE};
@@ -106,6 +108,14 @@ pub(crate) fn slices_as_times_note(job: &PredictJob, meta: &ImageMeta) -> Option
              stack, {advice}"
         )
     })
+}
+
+/// Returns the note that the `output` does not state the orientation of a NIfTI file; `None` for files without one.
+pub(crate) fn orientation_note(input: &Path, output: &str) -> Option<Message> {
+    let directions = nifti_directions(input)?;
+    Some(message!(
+        "the directions {directions} of its axes x, y, z are not stated in {output}: voxels keep their order"
+    ))
 }
 
 /// Regions of interest outside of their stack that a note names.

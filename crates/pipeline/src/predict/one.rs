@@ -1,7 +1,8 @@
 //! Prediction of one input file.
 
 use super::file_notes::{
-    OtherSeries, SliceAlone, absent_chunks_note, first_series_note, reading_notes, slices_as_times_note,
+    OtherSeries, SliceAlone, absent_chunks_note, first_series_note, orientation_note, reading_notes,
+    slices_as_times_note,
 };
 use super::files::ResultFiles;
 use super::input_tensors;
@@ -63,6 +64,7 @@ fn input_notes(run: &InputRun<'_>, image: &Image) -> Vec<Message> {
     let series_note = first_series_note(run.series, image.meta(), "is predicted", OtherSeries::OneOrAll);
     let times_note = slices_as_times_note(run.job, image.meta());
     let reading = reading_notes(image, SliceAlone::ByAxes).into_iter().chain(absent_chunks_note(image));
+    let reading = reading.chain(orientation_note(run.input, "the results"));
     reading.chain(series_note).chain(times_note).chain(normalization_note(run.model)).collect()
 }
 
