@@ -237,7 +237,8 @@ fn all_files_of_a_numbered_series_are_recorded_and_a_changed_one_is_noticed() {
     fixture.run(&["convert", "s_001.tif", "c.npy"]).ok();
     fixture.run(&["segment", "s_001.tif", "--out", "l.tif"]).ok();
     fixture.run(&["mesh", "s_001.tif", "--objects", "9", "--out", "m.stl"]).ok();
-    let results = ["o/s_001_provenance.json", "c.npy", "l.tif", "m.stl"];
+    fixture.run(&["evaluate", "--pred", "l.tif", "--truth", "s_001.tif", "--out", "e.json"]).ok();
+    let results = ["o/s_001_provenance.json", "c.npy", "l.tif", "m.stl", "e.json"];
     let listed = |list: &Value| -> Vec<String> {
         let path = |file: &Value| file["path"].as_str().unwrap().to_owned();
         list.as_array().unwrap().iter().map(path).collect()
@@ -246,10 +247,11 @@ fn all_files_of_a_numbered_series_are_recorded_and_a_changed_one_is_noticed() {
     assert!(shown.iter().all(|shown| shown["differences"] == json!([])), "{shown:#?}");
     let mut lists = vec![listed(&shown[0]["record"]["input_files"])];
     lists.extend(shown[1..].iter().map(|shown| listed(&shown["record"]["inputs"])));
-    assert_eq!(lists.iter().map(Vec::len).collect::<Vec<_>>(), [3, 4, 4, 4], "{lists:?}");
+    assert_eq!(lists.iter().map(Vec::len).collect::<Vec<_>>(), [3, 4, 4, 4, 5], "{lists:?}");
     assert!(lists.iter().all(|list| list.iter().any(|path| path.ends_with("s_003.tif"))), "{lists:?}");
     fixture.write("s_003.tif", "YX", &[24, 24], vec![9u16; 576]);
-    for (result, out) in results.into_iter().zip(["again", "again/c.npy", "again/l.tif", "again/m.stl"]) {
+    let repeated = ["again", "again/c.npy", "again/l.tif", "again/m.stl", "again/e.json"];
+    for (result, out) in results.into_iter().zip(repeated) {
         std::fs::create_dir_all(fixture.path("again")).unwrap();
         let ran = fixture.run(&["provenance", result, "--rerun", "--out", out, "--json"]).json();
         let differences = ran["differences"].to_string();

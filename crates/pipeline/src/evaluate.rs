@@ -6,7 +6,7 @@ pub(crate) use pairing::{looks_like_labels, pair_key};
 
 use crate::evaluation::{Evaluation, ScoredImage};
 use crate::folder_digest::{records_before, refuse_changed};
-use crate::job_record::{DeviceRecord, absolute, recorded};
+use crate::job_record::{DeviceRecord, PendingRecord, absolute, recorded};
 use crate::label_notes::other_orientation_note;
 use crate::predict::file_notes::{OtherSeries, first_series_note, label_series_note, missing_notes, regions_note};
 use crate::predict::is_raster;
@@ -231,19 +231,24 @@ impl EvaluateJob {
     /// [`JobError`] if no files match, a file cannot be read or changes while it is read, the shapes of a pair differ,
     /// or the report cannot be written.
     pub fn run(&self, context: &Context) -> Result<EvaluateReport, JobError> {
-        let Some(out) = &self.out else { return self.evaluate(context) };
+        let Some(out) = &self.out else { return self.evaluate(context, None) };
         check_extension(out, &["json"])?;
         check_json_file(out, &[&self.prediction, &self.truth], self.overwrite)?;
         check_writable(out)?;
-        recorded(self, context, |_| {
-            let report = self.evaluate(context)?;
+        recorded(self, context, |record| {
+            let report = self.evaluate(context, Some(record))?;
             let aside = write_checked_json(out, &report.with_absolute_paths(), self.overwrite)?;
             aside.iter().for_each(|aside| context.note(moved_aside_note(aside)));
             Ok(report)
         })
     }
 
-    fn evaluate(&self, context: &Context) -> Result<EvaluateReport, JobError> {
+    /// Scores all pairs. All files of images that consist of several are added to the `record`.
+    fn evaluate(
+        &self,
+        context: &Context,
+        mut record: Option<&mut PendingRecord<Self>>,
+    ) -> Result<EvaluateReport, JobError> {
         if let Some([z, y, x]) = self.voxel_um {
             check_voxel_size(&self.truth, VoxelSize::new_um(z, y, x), self.voxel_um)?;
         }
@@ -285,10 +290,14 @@ impl EvaluateJob {
             evaluation.add_note(note);
         }
         for (prediction, truth) in pairs {
-            self.score(context, &mut evaluation, &labels_path(&prediction), &truth)?;
+            self.score(context, record.as_deref_mut(), &mut evaluation, &labels_path(&prediction), &truth)?;
             meter.add(1)?;
         }
         refuse_changed(&read)?;
+        // Other files of a folder may change.
+        if let Some(record) = record.filter(|_| is_image(&self.prediction) && is_image(&self.truth)) {
+            record.refuse_changed()?;
+        }
         if self.voxel_um.is_some() && !evaluation.has_labels() {
             evaluation
                 .add_note(message!("no file contains labels: {VOXEL_SIZE} changes only the diameters of objects"));
@@ -313,6 +322,7 @@ impl EvaluateJob {
     fn score(
         &self,
         context: &Context,
+        record: Option<&mut PendingRecord<Self>>,
         evaluation: &mut Evaluation<'_>,
         prediction: &Path,
         truth: &Path,
@@ -325,6 +335,14 @@ impl EvaluateJob {
         }
         let (a, b) = self.labels_in((prediction, a), (truth, b))?;
         opening.finish();
+        if let Some(record) = record {
+            // A folder of images is recorded with all of its files.
+            for (image, given) in [(&a, &self.prediction), (&b, &self.truth)] {
+                if is_image(given) {
+                    record.add_image_files(image);
+                }
+            }
+        }
         limit_readers(&[&a, &b], None);
         for (path, image) in [(prediction, &a), (truth, &b)] {
             let series_note = first_series_note(&self.series, image.meta(), "is scored", OtherSeries::One);
