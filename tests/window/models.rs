@@ -113,6 +113,33 @@ fn a_model_file_is_added_with_the_object_diameter_that_the_user_states() {
     assert_eq!(package.config()["object_diameter_um"], 10.0);
 }
 
+#[test]
+#[cfg_attr(not(unix), ignore = "only Unix can stop a process")]
+fn the_settings_of_a_model_file_say_why_they_are_disabled() {
+    let mut fixture = Fixture::new();
+    let file = fixture.path("net.onnx");
+    network(&file);
+    drop_file(&mut fixture, file);
+    fixture.until("the test", |w| sees(w, "Segments objects"));
+    fixture.until("the end of the test", |w| w.state().active_jobs() == 0);
+    let reason = "Wait until the job of this model has finished";
+    // The job does not end before the reason is shown.
+    fixture.until_enabled("Test");
+    fixture.stop_engine();
+    fixture.click("Test");
+    fixture.until("the job", |w| w.query_by_label("Cancel").is_some());
+    assert!(!fixture.sees(reason), "{}", fixture.on_screen());
+    for name in ["Voxel size", "Manual"] {
+        fixture.window.query_all_by_label(name).last().expect("the control").scroll_to_me();
+        fixture.window.run_steps(30);
+        fixture.window.query_all_by_label(name).last().expect("the control").hover();
+        fixture.until(name, |w| sees(w, reason));
+        assert!(!fixture.sees("State the voxel size first."), "{}", fixture.on_screen());
+    }
+    fixture.resume_engine();
+    fixture.until("the end of the second test", |w| w.state().active_jobs() == 0);
+}
+
 /// The record of the job that wrote a file or folder.
 fn read_record(output: &Path) -> serde_json::Value {
     read_json(&record_path(output))

@@ -78,7 +78,11 @@ impl DiameterChoice<'_> {
         // A diameter that is set can be changed in any case.
         let may_set = is_set || self.reason.is_none();
         let manual = ui.add_enabled(may_set, egui::Button::selectable(is_set, "Manual"));
-        let manual = manual.on_hover_text(self.hint).on_disabled_hover_text(self.reason.unwrap_or_default());
+        let manual = manual.on_hover_text(self.hint);
+        let manual = match self.reason {
+            Some(reason) => manual.on_disabled_hover_text(reason),
+            None => manual,
+        };
         if manual.clicked() && !is_set {
             *diameter = Some(self.first);
         }

@@ -151,11 +151,12 @@ fn model_page(ui: &mut Ui, state: State<'_>, model: &Path, panel: &mut ModelsPan
     let problem = card.and_then(|c| c.problem.as_deref());
     let usable = card.is_some() && problem.is_none();
     if installed.is_none() {
+        let reason = (!is_idle).then(|| why_not(state));
         if is_undescribed(model) {
-            import_settings(ui, state, model, card.and_then(|c| c.voxel_um), is_idle, actions);
+            import_settings(ui, state, model, card.and_then(|c| c.voxel_um), reason, actions);
         }
         let unread = (!usable).then_some(problem.unwrap_or("The file was not read yet: test it first."));
-        add_controls(ui, state, model, (!is_idle).then(|| why_not(state)).or(unread), actions);
+        add_controls(ui, state, model, reason.or(unread), actions);
     }
     ui.horizontal_wrapped(|ui| {
         let problem = problem.unwrap_or_default();
@@ -258,18 +259,18 @@ fn job_panel(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
 }
 
 /// Draws the facts that the user can state about a model file without a description; `known_um` is the voxel size that the
-/// file states.
+/// file states, and `reason` says why nothing can be stated now.
 fn import_settings(
     ui: &mut Ui,
     state: State<'_>,
     model: &Path,
     known_um: Option<[f64; 3]>,
-    enabled: bool,
+    reason: Option<&str>,
     actions: &mut Actions,
 ) {
     let shown = state.models.settings(model);
     let mut settings = shown.clone();
-    ui.add_enabled_ui(enabled, |ui| {
+    let controls = ui.add_enabled_ui(reason.is_none(), |ui| {
         if is_checkpoint(model) {
             let all = Architecture::ALL.map(|architecture| (architecture, architecture.name()));
             let hint = "Architecture of the network that the weights belong to";
@@ -293,6 +294,13 @@ fn import_settings(
         voxel_size_fields(ui, known_um, &mut settings.voxel_um);
         object_diameter_field(ui, known_um.or(settings.voxel_um), &mut settings.object_diameter_um);
     });
+    if let Some(reason) = reason {
+        // At the pointer, because all of the controls together are large.
+        egui::Tooltip::for_disabled(&controls.response).at_pointer().gap(12.0).show(|ui| {
+            ui.set_max_width(ui.spacing().tooltip_width);
+            ui.label(reason);
+        });
+    }
     if settings != shown {
         actions.send(ModelsAction::Describe(settings));
     }
@@ -342,7 +350,8 @@ fn object_diameter_field(ui: &mut Ui, voxel_um: Option<[f64; 3]>, chosen: &mut O
         hint: "Median diameter of the objects in the training data: stacks are rescaled to objects of this size",
         first: FIRST_DIAMETER_UM,
         unit: DiameterUnit::Um,
-        reason: voxel_um.is_none().then_some("State the voxel size first."),
+        // The reason why all of the controls are disabled comes first.
+        reason: (ui.is_enabled() && voxel_um.is_none()).then_some("State the voxel size first."),
     };
     ui.horizontal(|ui| {
         ui.label("Object diameter");
