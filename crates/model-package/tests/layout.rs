@@ -436,7 +436,7 @@ fn lengths_that_are_computed_with_scales_are_exact() {
     let folder = tempfile::tempdir().unwrap();
     let tensor = |v: f32| Tensor::new(vec![1, 1, 24, 24, 24], vec![v; 24 * 24 * 24]).unwrap();
     for (um, is_exact) in [(0.1, false), (0.8, false), (0.5, true), (0.29, true)] {
-        let path = folder.path().join(format!("{}nm", (1000.0 * um).round()));
+        let path = folder.path().join(format!("{}nm", f64::round(1000.0 * um)));
         let mut made = builder(network(), None);
         (made.test_inputs, made.test_outputs) = (vec![tensor(0.5)], vec![tensor(0.25)]);
         let axes = made.inputs.iter_mut().chain(&mut made.outputs).flat_map(|tensor| &mut tensor.axes);
