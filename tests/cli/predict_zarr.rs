@@ -536,6 +536,7 @@ fn objects_of_a_predicted_position_are_measured_in_this_position() {
         let command =
             ["measure", "labels/plate_s1_labels.tif", "--intensities", "plate.zarr", "--out", "m.csv", "--force"];
         let printed = fixture.run(&[&command[..], series].concat()).ok().stdout;
+        assert!(!printed.contains("there are 2 series"), "the position is known: {printed}");
         (fixture.bytes("m.csv"), printed.contains("predicted from series 1, but series 0 is measured"))
     };
     let own = measured(&[]);
@@ -545,6 +546,12 @@ fn objects_of_a_predicted_position_are_measured_in_this_position() {
     let convert = ["convert", "plate.zarr", "one.zarr", "--labels", "labels/plate_s1_labels.tif"];
     fixture.fails(3, &convert, &["predicted from series 1", "--series 1"]);
     fixture.run(&[&convert[..], &["--series", "1"]].concat()).ok();
+    // Nor is a note needed if the first position of a map is given.
+    for (series, is_noted) in [(&[][..], true), (&["--series", "0"], false)] {
+        let segment = ["segment", "plate.zarr", "--out", "p.tif", "--force"];
+        let printed = fixture.run(&[&segment[..], series].concat()).ok().stdout;
+        assert_eq!(printed.contains("there are 2 series"), is_noted, "{printed}");
+    }
 }
 
 #[test]

@@ -245,10 +245,11 @@ impl MeasureJob {
     fn notes_on_files(&self, [stack, labels]: [&Image; 2], slices: usize) -> Vec<Message> {
         let series = self.series_of_stack();
         let absent_chunks = self.intensities.is_some().then(|| absent_chunks_note(stack)).flatten();
+        let first_series = first_series_note(&series, stack.meta(), "is measured", OtherSeries::One);
         reading_notes(stack, SliceAlone::ByAxes)
             .into_iter()
             .chain(absent_chunks)
-            .chain(first_series_note(&series, stack.meta(), "is measured", OtherSeries::One))
+            .chain(first_series.filter(|_| self.series.is_none()))
             .chain(label_series_note(&series, labels.meta(), "is measured"))
             .chain(regions_note(labels.meta()))
             .chain(self.notes_on_labels([stack, labels], slices))

@@ -533,6 +533,7 @@ impl SegmentJob {
     /// Returns the notes about a map of this voxel size and these extents, whose middle slice is read.
     fn notes(&self, context: &Context, map: &Image, size: VoxelSize, extents: Extents) -> Vec<Message> {
         let series_note = first_series_note(&self.series_of_map(), map.meta(), "is segmented", OtherSeries::One);
+        let series_note = series_note.filter(|_| self.series.is_none());
         let reading =
             reading_notes(map, SliceAlone::ByFolder).into_iter().chain(absent_chunks_note(map)).chain(series_note);
         let time = one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is segmented");
