@@ -33,6 +33,9 @@ const Z: u32 = 3;
 const TIME: u32 = 4;
 const TILE: u32 = 10;
 
+/// Largest number of bytes that the number of a tile adds to the name of its image, with a slash.
+const MAX_NUMBER_BYTES: usize = 8;
+
 /// Opens one image of a LIF file.
 pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Fault> {
     let limits = &options.limits;
@@ -75,6 +78,14 @@ fn series_names(project: &Project, limits: &Limits) -> Result<Vec<String>, Fault
     let count = project.images.iter().fold(0usize, |count, image| count.saturating_add(tiles(image))) as u64;
     if count > limits.max_pages {
         return Err(Fault::over("the number of images", count, "max_pages", limits.max_pages, Remedy::Split));
+    }
+    // Each tile has a name that contains the one of its image.
+    let bytes_of =
+        |image: &LifImage| (tiles(image) as u64).saturating_mul((image.name.len() + MAX_NUMBER_BYTES) as u64);
+    let bytes = project.images.iter().fold(0u64, |bytes, image| bytes.saturating_add(bytes_of(image)));
+    if bytes > limits.max_metadata_bytes {
+        let (what, limit) = ("the size of the names of its images", limits.max_metadata_bytes);
+        return Err(Fault::over(what, bytes, "max_metadata_bytes", limit, Remedy::Split));
     }
     let of_image = |image: &LifImage| -> Vec<String> {
         match tiles(image) {

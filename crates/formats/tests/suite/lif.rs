@@ -119,6 +119,48 @@ fn what_cannot_be_read_is_refused() {
     }
 }
 
+/// A file without blocks.
+fn with_xml(xml: &str) -> Vec<u8> {
+    let text: Vec<u8> = xml.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let mut file = vec![0x70, 0, 0, 0];
+    file.extend((text.len() as u32 + 5).to_le_bytes());
+    file.push(0x2A);
+    file.extend((text.len() as u32 / 2).to_le_bytes());
+    file.extend(text);
+    file
+}
+
+#[test]
+fn metadata_with_too_many_parts_are_refused() {
+    use FormatErrorKind::{Malformed, OverLimit, Unsupported};
+    let kind = |inner: &str| {
+        let project = format!("<Element Name=\"p\">{inner}</Element>");
+        refused(with_xml(&format!("<LMSDataContainerHeader Version=\"2\">{project}</LMSDataContainerHeader>")))
+    };
+    let image =
+        |parts: &str| kind(&format!("<Data><Image><ImageDescription>{parts}</ImageDescription></Image></Data>"));
+    let axes = |number: u32, count: &str, times: usize| {
+        let axis = format!("<DimensionDescription DimID=\"{number}\" NumberOfElements=\"{count}\" BytesInc=\"1\"/>");
+        image(&format!("<Dimensions>{}</Dimensions>", axis.repeat(times)))
+    };
+    let channels = |times: usize| {
+        let channel = "<ChannelDescription DataType=\"0\" Resolution=\"8\" BytesInc=\"0\"/>";
+        image(&format!("<Channels>{}</Channels>", channel.repeat(times)))
+    };
+    let nested = |depth: usize| kind(&format!("{}{}", "<Children>".repeat(depth), "</Children>".repeat(depth)));
+    // An image without a block, and a file without images, are not supported.
+    assert_eq!([axes(1, "1", 16), channels(4096), nested(100)], [Some(Unsupported); 3]);
+    assert_eq!([axes(1, "1", 17), channels(4097), nested(300)], [Some(Malformed); 3]);
+    assert_eq!(axes(10, "4000000000", 1), Some(OverLimit), "tiles");
+    assert_eq!(axes(10, "99999999999999999999", 1), Some(Malformed));
+    // The names of the tiles, of which each repeats that of the image, are longer than metadata may be.
+    let tiles =
+        "<Dimensions><DimensionDescription DimID=\"10\" NumberOfElements=\"1500000\" BytesInc=\"1\"/></Dimensions>";
+    let mosaic = format!("<Data><Image><ImageDescription>{tiles}</ImageDescription></Image></Data>");
+    let named = |name: &str| kind(&format!("<Children><Element Name=\"{name}\">{mosaic}</Element></Children>"));
+    assert_eq!([named("m"), named(&"m".repeat(200))], [Some(Unsupported), Some(OverLimit)]);
+}
+
 /// The samples of an image may not be at the same place: a small file could state an image of any size.
 #[test]
 fn steps_that_are_too_short_are_refused() {
