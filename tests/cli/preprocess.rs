@@ -193,7 +193,7 @@ fn measuring<'a>(map: &'a str, labels: &'a str, stack: &'a str) -> [Vec<&'a str>
 }
 
 #[test]
-fn objects_of_a_moved_stack_are_not_measured_in_the_original_one() {
+fn objects_of_a_moved_stack_do_not_belong_to_the_original_one() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("8,48,48", 1);
     let steps = [("crop:y=4-40", true), ("affine:matrix=1/0/0/0/0/1/0/3/0/0/1/5", true), ("gaussian:sigma=0.5", false)];
@@ -219,7 +219,12 @@ fn objects_of_a_moved_stack_are_not_measured_in_the_original_one() {
     let predict = ["predict", &raw, "--model", "nuclei-dog", "--device", "cpu", "--out", "z.zarr"];
     fixture.run(&[&predict[..], &["--preprocess", steps[1].0]].concat()).ok();
     let measure = ["measure", "z.zarr/labels/objects", "--intensities", &raw, "--out", "z.csv"];
-    fixture.fails(3, &measure, &[raw.as_str(), steps[1].0, "--outputs preprocessed"]);
+    let words = [raw.as_str(), steps[1].0, "--outputs preprocessed"];
+    fixture.fails(3, &measure, &words);
+    // Nor are they stored with the original stack.
+    let convert = ["convert", &raw, "c.zarr", "--labels", "z.zarr"];
+    fixture.fails(3, &convert, &words);
+    fixture.run(&[&convert[..], &["--preprocess", steps[1].0]].concat()).ok();
 }
 
 #[test]

@@ -7,11 +7,11 @@ use crate::job_record::PendingRecord;
 use crate::label_check::LabelCheck;
 use crate::measure::numbers;
 use crate::predict::file_notes::{FilePart, regions_note};
-use crate::predict::zarr::{labels_path, pack};
+use crate::predict::zarr::{containing_maps, labels_path, pack};
 use crate::predicted_part::PredictedPart;
 use crate::results::{Publication, check_file, moved_aside_note, refuse_inside_zarr};
 use crate::stack::axis_index::{C, S, T, X, Z};
-use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess};
+use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, provenance};
 use cytoscope_formats::{Image, OpenOptions, SeriesChoice, ZarrImageSpec, ZarrWriter, is_zarr_zip_name, stack_stem};
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
@@ -148,8 +148,8 @@ fn copy(
     Ok(())
 }
 
-/// Refuses labels that were predicted from another series or time point of the stack than the converted one, by the record
-/// beside them.
+/// Refuses labels that were predicted from another series or time point of the stack than the converted one, or after
+/// preprocessing that has moved its voxels, by the record beside them.
 fn check_predicted_part(
     context: &Context,
     job: &ConvertJob,
@@ -157,6 +157,9 @@ fn check_predicted_part(
     stack: &Region,
     times: usize,
 ) -> Result<(), JobError> {
+    if !moves_voxels(job) {
+        provenance::refuse_moved(containing_maps(path), &job.input)?;
+    }
     let Some(part) = PredictedPart::of(context, path, &job.input, Some(&job.series)) else { return Ok(()) };
     let other = |problem, next_step| Err(JobError::Mismatch { path: path.to_owned(), problem, next_step });
     let options = OpenOptions { axes: job.axes.clone(), ..OpenOptions::default() };
