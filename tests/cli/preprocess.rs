@@ -225,6 +225,12 @@ fn objects_of_a_moved_stack_do_not_belong_to_the_original_one() {
     let convert = ["convert", &raw, "c.zarr", "--labels", "z.zarr"];
     fixture.fails(3, &convert, &words);
     fixture.run(&[&convert[..], &["--preprocess", steps[1].0]].concat()).ok();
+    // A stack in OME-Zarr, which is a folder.
+    fixture.run(&["convert", &raw, "raw.zarr"]).ok();
+    let predict = ["predict", "raw.zarr", "--model", "nuclei-dog", "--device", "cpu", "--out", "y.zarr"];
+    fixture.run(&[&predict[..], &["--preprocess", steps[1].0]].concat()).ok();
+    let measure = ["measure", "y.zarr", "--intensities", "raw.zarr", "--out", "y.csv"];
+    fixture.fails(3, &measure, &["raw.zarr", steps[1].0, "--outputs preprocessed"]);
 }
 
 #[test]

@@ -169,8 +169,10 @@ pub(crate) fn refuse_moved(result: &Path, stack: &Path) -> Result<(), JobError> 
     }
     // The preprocessed stack may have the same name.
     let is_input = match &record.input.sampled_sha256 {
-        Some(known) => InputRecord::sampled(stack).is_ok_and(|now| now.sampled_sha256.as_ref() == Some(known)),
-        None => record.job.inputs.contains(&absolute(stack)),
+        Some(known) if !stack.is_dir() => {
+            InputRecord::sampled(stack).is_ok_and(|now| now.sampled_sha256.as_ref() == Some(known))
+        }
+        _ => record.job.inputs.contains(&absolute(stack)),
     };
     let mut listed = record.outputs.iter().chain(&record.derived);
     if !is_input || !listed.any(|known| known.is_named(result) && known.matches(result)) {
