@@ -185,12 +185,13 @@ fn simplified(
     (best, best_scores): (SegmentOptions, Scores),
     mut score: impl FnMut(&SegmentOptions) -> Result<Option<Scores>, JobError>,
 ) -> Result<(SegmentOptions, Scores), JobError> {
-    const RESETS: [fn(&mut SegmentOptions, &SegmentOptions); 6] = [
+    const RESETS: [fn(&mut SegmentOptions, &SegmentOptions); 7] = [
         |now, initial| now.seed_height = initial.seed_height,
         |now, initial| now.height_smooth_um = initial.height_smooth_um,
         |now, initial| now.min_volume_um3 = initial.min_volume_um3,
         |now, initial| now.min_peak = initial.min_peak,
         |now, initial| now.tissue = initial.tissue,
+        |now, initial| now.oversized = initial.oversized,
         |now, initial| now.threshold = initial.threshold,
     ];
     let (mut options, mut scores) = (best, best_scores.clone());
@@ -224,6 +225,10 @@ fn candidates(initial: &SegmentOptions, now: &SegmentOptions, effort: TuneEffort
             let outlines = [None, Some(0.6), Some(0.7), Some(0.8)];
             all.push(outlines.map(|outline| with(&|o| o.tissue = Some(TissueOptions { outline, ..tissue }))).to_vec());
         }
+    }
+    // Objects of very different sizes are better not split again.
+    if let Some(oversized) = now.oversized.or(initial.oversized) {
+        all.push([None, Some(oversized)].map(|rule| with(&|o| o.oversized = rule)).to_vec());
     }
     if effort == TuneEffort::Quick {
         if matches!(now.threshold, Threshold::Fixed(_)) {
@@ -261,6 +266,7 @@ fn score_settings(validator: &Validator, maps: &[Maps], options: &SegmentOptions
 mod tests {
     use super::*;
     use crate::validator::PairScore;
+    use cytoscope_objects::OversizedOptions;
     use std::collections::BTreeMap;
 
     #[test]
@@ -296,16 +302,23 @@ mod tests {
     }
 
     #[test]
-    fn all_settings_are_still_tuned_after_those_for_tissue_were_turned_off() {
+    fn all_settings_are_still_tuned_after_those_for_tissue_and_large_objects_were_turned_off() {
         let tissue =
             TissueOptions { min_fill: 0.5, window_um: 30.0, height_smooth_um: 0.5, seed_height: 0.1, outline: None };
-        let initial = SegmentOptions { tissue: Some(tissue), ..SegmentOptions::default() };
-        let off = SegmentOptions { tissue: None, ..initial.clone() };
+        let oversized = OversizedOptions { min_volume_um3: 900.0, part_share: 0.3, seed_share: 0.6 };
+        let (tissue, oversized) = (Some(tissue), Some(oversized));
+        let initial = SegmentOptions { tissue, oversized, ..SegmentOptions::default() };
         for effort in [TuneEffort::Quick, TuneEffort::Thorough] {
-            let [with, without] = [&initial, &off].map(|now| candidates(&initial, now, effort));
-            assert_eq!(with.len(), without.len(), "{effort:?}");
-            let first_candidates = without.first().unwrap();
-            assert!(first_candidates.contains(&initial), "{effort:?}: they can be turned on again");
+            let with = candidates(&initial, &initial, effort);
+            for off in [
+                SegmentOptions { tissue: None, ..initial.clone() },
+                SegmentOptions { oversized: None, ..initial.clone() },
+            ] {
+                assert!(with.iter().any(|values| values.contains(&off)), "{effort:?}: they can be turned off");
+                let without = candidates(&initial, &off, effort);
+                assert_eq!(with.len(), without.len(), "{effort:?}");
+                assert!(without.iter().any(|values| values.contains(&initial)), "{effort:?}: and on again");
+            }
         }
     }
 }
