@@ -143,6 +143,8 @@ pub struct Document {
     pub selected: Option<u32>,
     /// Table of the measured objects; `None` if there is none.
     pub results: Option<Results>,
+    /// File of the labels whose objects the table lists; `None` if only its name says so.
+    pub table_labels: Option<PathBuf>,
     /// File that the shown labels were saved to, if it differs from the one they were loaded from.
     pub saved_labels: Option<PathBuf>,
     /// Whether the labels were saved after the table was measured.
@@ -199,6 +201,7 @@ impl Document {
             cameras: [None; 3],
             selected: None,
             results: None,
+            table_labels: None,
             saved_labels: None,
             table_old: false,
             axes,

@@ -42,6 +42,12 @@ pub(crate) fn table_name(labels: &Path) -> String {
     ArtifactKind::Table.file_name(stem)
 }
 
+/// Whether a table lists the objects of labels other than the shown ones: those of another name, or the labels of the same name
+/// in another folder. `measured` is the file of its labels, if it is known.
+pub(crate) fn is_of_other_labels(table: &Path, measured: Option<&Path>, shown: &Path) -> bool {
+    file_name(table) != table_name(shown) || measured.is_some_and(|measured| measured != shown)
+}
+
 /// Whether the labels of a table were written after the table.
 pub(crate) fn is_old(table: &Path) -> bool {
     let name = file_name(table);
@@ -122,6 +128,21 @@ mod tests {
         };
         assert!(!is_other(VoxelSize::new_um(2.0, 0.5, 0.5)) && is_other(VoxelSize::new_um(1.0, 0.5, 0.5)));
         assert!(!is_other(VoxelSize::default()), "the voxel size is unknown");
+    }
+
+    #[test]
+    fn a_table_of_labels_of_the_same_name_in_another_folder_is_of_other_labels() {
+        let is_other = |measured: Option<&str>, shown: &str| {
+            is_of_other_labels(Path::new("o/a_objects.csv"), measured.map(Path::new), Path::new(shown))
+        };
+        assert!(!is_other(Some("o/a_labels.tif"), "o/a_labels.tif"));
+        assert!(is_other(Some("o/a_labels.tif"), "elsewhere/a_labels.tif"));
+        assert!(is_other(Some("o/a_labels.tif"), "o/a_labels.ome.tif"));
+        // The table of labels from elsewhere is in the folder of the results.
+        assert!(!is_other(Some("elsewhere/a_labels.tif"), "elsewhere/a_labels.tif"));
+        assert!(!is_other(None, "elsewhere/a_labels.tif") && is_other(None, "o/a_corrected_labels.tif"));
+        // Corrected labels that are shown with the table of the prediction.
+        assert!(is_other(Some("o/a_corrected_labels.tif"), "o/a_corrected_labels.tif"));
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub enum OpenerResult {
         document: u64,
         /// Rows of objects, columns of measurements.
         results: Box<Results>,
+        /// File of the labels that were measured, if it is known.
+        labels: Option<PathBuf>,
         /// Whether the labels were saved again after the table was written, so that the table is outdated.
         old: bool,
     },
@@ -298,10 +300,13 @@ impl Opener {
         });
     }
 
-    /// Reads the table of measured objects of a document on a thread.
-    pub fn table(&mut self, document: u64, path: PathBuf) {
+    /// Reads the table of measured objects of a document on a thread; `labels` is the file of these objects, if it is known.
+    pub fn table(&mut self, document: u64, path: PathBuf, labels: Option<PathBuf>) {
         self.spawn(move || match Results::read(&path) {
-            Ok(results) => OpenerResult::Table { document, results: Box::new(results), old: measure::is_old(&path) },
+            Ok(results) => {
+                let (results, old) = (Box::new(results), measure::is_old(&path));
+                OpenerResult::Table { document, results, labels, old }
+            }
             Err(error) => OpenerResult::Failed {
                 what: format!("Reading {}", file_name(&path)),
                 reason: error.to_string(),

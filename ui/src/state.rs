@@ -5,10 +5,10 @@ use crate::command::Command;
 use crate::correct::tools::EditAction;
 use crate::correct::{Correction, Corrections, reason_against};
 use crate::display::{Display, PanelTask};
-use crate::document::{Document, PREVIEW_NAME, Role, file_name};
+use crate::document::{Document, PREVIEW_NAME, Role};
 use crate::documents::Documents;
 use crate::jobs::Jobs;
-use crate::measure::{TableState, has_other_voxel_size, table_name};
+use crate::measure::{TableState, has_other_voxel_size, is_of_other_labels};
 use crate::models::Models;
 use crate::settings::Settings;
 use crate::training::{Training, Wizard};
@@ -275,7 +275,7 @@ impl<'a> State<'a> {
             (Some(_), None) => TableState::Missing,
             (Some(labels), Some(results)) => {
                 let modified = self.corrections.of(document.id).is_some_and(|c| c.is_modified());
-                let is_other_table = file_name(&results.path) != table_name(labels);
+                let is_other_table = is_of_other_labels(&results.path, document.table_labels.as_deref(), labels);
                 match modified || is_other_table || document.table_old {
                     true => TableState::Old,
                     false if has_other_voxel_size(results, document) => TableState::OtherVoxelSize,

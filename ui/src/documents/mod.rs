@@ -383,13 +383,16 @@ impl Documents {
     }
 
     fn show_files(&mut self, id: u64, outputs: Vec<Artifact>, only_time: Option<usize>) {
+        let labels = outputs.iter().find(|a| a.kind == ArtifactKind::Labels).map(|a| a.path.clone());
         for Artifact { kind, path } in outputs {
             match kind {
                 ArtifactKind::Probability | ArtifactKind::Prediction => {
                     self.open_overlay(id, Role::Map, path, only_time);
                 }
                 ArtifactKind::Labels => self.open_overlay(id, Role::Labels, path, only_time),
-                ArtifactKind::Table if self.get(id).is_some() => self.opener.table(id, path),
+                ArtifactKind::Table if self.get(id).is_some() => {
+                    self.opener.table(id, path, labels.clone());
+                }
                 ArtifactKind::Table | ArtifactKind::Preview | ArtifactKind::Provenance | ArtifactKind::Preprocessed => {
                 }
             }

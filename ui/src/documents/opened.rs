@@ -141,9 +141,10 @@ impl Documents {
                 OpenerResult::Overlay { document, overlay } => self.handle_overlay(document, *overlay, &mut effects),
                 OpenerResult::Table { document, results, .. }
                     if self.is_outdated(document, ArtifactKind::Table, &results.path) => {}
-                OpenerResult::Table { document, results, old } => {
+                OpenerResult::Table { document, results, labels, old } => {
                     if let Some(document) = self.get_mut(document) {
                         document.results = Some(*results);
+                        document.table_labels = labels;
                         document.table_old = old;
                     }
                 }
@@ -385,6 +386,34 @@ mod tests {
         };
         assert!(has_map_after(ArtifactKind::Probability));
         assert!(!has_map_after(ArtifactKind::Labels));
+    }
+
+    #[test]
+    fn a_table_belongs_to_the_labels_that_it_is_shown_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, labels, moved, table] =
+            ["a.tif", "a_labels.tif", "b_labels.tif", "a_objects.csv"].map(|name| folder.path().join(name));
+        let array = Array::new(Axes::zyx(), vec![2, 8, 8], vec![7u16; 128]).unwrap();
+        for image in [&path, &labels] {
+            write_array(image, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+        }
+        std::fs::write(&table, "label,voxels\n7,128\n").unwrap();
+        let document = Document::open(&path, None, 0).unwrap();
+        let id = document.id;
+        let wake: Wake = Arc::new(|| {});
+        let mut documents = Documents::new(&wake, None);
+        documents.all.push(document);
+        let outputs = vec![Artifact::new(ArtifactKind::Table, &table), Artifact::new(ArtifactKind::Labels, &labels)];
+        documents.show_output(id, JobOutput::Files(outputs), &mut Effects::default());
+        let end = Instant::now() + Duration::from_secs(60);
+        while documents.get(id).unwrap().results.is_none() {
+            assert!(Instant::now() < end, "the table was not read in time");
+            let _ = documents.poll();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(documents.get(id).unwrap().table_labels.as_ref(), Some(&labels));
+        documents.labels_moved(id, &labels, &moved);
+        assert_eq!(documents.get(id).unwrap().table_labels.as_ref(), Some(&moved));
     }
 
     #[test]

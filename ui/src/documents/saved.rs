@@ -147,7 +147,7 @@ impl Documents {
         let labels = saved.labels_at(time).map(|(path, is_own)| (path.to_owned(), is_own.then_some(time)));
         let table = saved.table_at(time).map(Path::to_owned);
         if let Some(table) = table {
-            self.opener.table(id, table);
+            self.opener.table(id, table, labels.as_ref().map(|(path, _)| path.clone()));
         } else if let Some(document) = self.get_mut(id).filter(|_| labels.is_some()) {
             // The table of another time point.
             document.results = None;
@@ -209,7 +209,7 @@ impl Documents {
             set.push(Artifact::new(ArtifactKind::Table, &table));
         }
         if self.get(id).and_then(Document::labels_path) == Some(labels) {
-            self.opener.table(id, table);
+            self.opener.table(id, table, Some(labels.to_owned()));
         }
     }
 
@@ -257,8 +257,10 @@ impl Documents {
         let choices = self.label_choices.get_mut(&id).into_iter().flat_map(BTreeMap::values_mut).flatten().flatten();
         choices.filter(|a| a.path == from).for_each(|a| a.path = to.to_owned());
         let Some(document) = self.get_mut(id) else { return };
-        if document.saved_labels.as_deref() == Some(from) {
-            document.saved_labels = Some(to.to_owned());
+        for path in [&mut document.saved_labels, &mut document.table_labels].into_iter().flatten() {
+            if path.as_path() == from {
+                *path = to.to_owned();
+            }
         }
         if let Some(shown) = document.overlay_with_role_mut(Role::Labels).filter(|shown| shown.path == from) {
             shown.path = to.to_owned();
