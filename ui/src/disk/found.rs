@@ -8,6 +8,7 @@ use crate::jobs::SavedOptions;
 use crate::measure::table_name;
 use cytoscope_pipeline::cards::card;
 use cytoscope_pipeline::job_record::{AnyRecord, JobKind, JobRecord, Overwrite, read_any, record_path};
+use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::provenance::{self, Provenance};
 use cytoscope_pipeline::{Artifact, ArtifactKind, JobError, OutputTensor, PARQUET_EXTENSION, SegmentJob};
 use cytoscope_storage::target::extension;
@@ -261,15 +262,37 @@ impl Search<'_> {
         outputs.map(|output| output.path.file_name()).any(|name| name == path.file_name())
     }
 
+    /// Whether labels are those of the latest prediction of the stack, objects of the stack that were saved, or labels that were
+    /// written after the prediction. Others may be those of another stack of the same name, whose prediction had the same folder.
+    fn are_labels_of_latest(&self, labels: &Path) -> bool {
+        let Some(prediction) = &self.prediction else { return false };
+        if self.is_from_latest(containing_maps(labels)) {
+            return true;
+        }
+        let finished = prediction.finished_unix_secs;
+        if let Ok(AnyRecord::Job(record)) = read_any(&record_path(labels)) {
+            let is_later = finished <= record.finished_unix_secs;
+            let reads_maps = || record.inputs.iter().any(|input| self.is_from_latest(&input.path));
+            return self.has_read_stack(&record) || (is_later && reads_maps());
+        }
+        let since_1970 = modified(labels).and_then(|written| written.duration_since(SystemTime::UNIX_EPOCH).ok());
+        since_1970.is_some_and(|since| finished <= since.as_secs())
+    }
+
     /// The results that belong to all time points, and labels other than those to show.
     fn outputs(&self, folder: &Path) -> (Vec<Artifact>, Option<LabelSet>) {
         let stem = self.place.stem.as_str();
         let mut existing = Artifact::existing(folder, stem);
-        // Tables are shown from CSV. Labels are not shown with the map of an earlier prediction, from which other objects
-        // would be saved over them.
+        // Labels are not shown with the map of an earlier prediction, from which other objects would be saved over them.
         existing.retain(|a| match a.kind {
-            ArtifactKind::Table => extension(&a.path).as_deref() != Some(PARQUET_EXTENSION),
+            ArtifactKind::Labels => self.are_labels_of_latest(&a.path),
             kind => !kind.is_maps() || self.is_from_latest(&a.path),
+        });
+        // Tables are shown from CSV, and belong to the labels beside them.
+        let has_labels = existing.iter().any(|a| a.kind == ArtifactKind::Labels);
+        existing.retain(|a| {
+            let is_csv = extension(&a.path).as_deref() != Some(PARQUET_EXTENSION);
+            a.kind != ArtifactKind::Table || (is_csv && (has_labels || self.is_from_latest(&a.path)))
         });
         // If there are several, in other formats or of other versions, the newest are used.
         let newest = |is: &dyn Fn(ArtifactKind) -> bool| {

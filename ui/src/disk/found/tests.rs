@@ -44,6 +44,50 @@ fn maps_are_found_only_if_the_latest_prediction_has_written_them() {
 }
 
 #[test]
+fn labels_of_an_earlier_prediction_are_not_shown_with_the_maps_of_the_latest_one() {
+    let home = tempfile::tempdir().unwrap();
+    let (folder, stack) = (home.path().join("shared"), home.path().join("cells.tif"));
+    let labels = folder.join("cells_labels.tif");
+    // Labels of another stack of the same name, whose record the prediction of this one has replaced.
+    write_prediction(&folder, &stack, 100);
+    set_age(&labels, 1000);
+    for name in ["cells_objects.csv", "cells_probability.tif"] {
+        std::fs::write(folder.join(name), "").unwrap();
+    }
+    let kinds = || {
+        let place = ResultsPlace {
+            stack: stack.clone(),
+            stem: "cells".to_owned(),
+            times: 1,
+            chosen: Some(folder.clone()),
+            earlier: None,
+            known: Vec::new(),
+        };
+        FoundResults::of(&place).outputs.into_iter().map(|a| a.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(), [ArtifactKind::Labels, ArtifactKind::Table], "the record lists them");
+    let record = std::fs::read_to_string(folder.join("cells_provenance.json")).unwrap();
+    let maps_only = record.replace("cells_labels.tif", "cells_probability.tif");
+    std::fs::write(folder.join("cells_provenance.json"), maps_only).unwrap();
+    assert_eq!(kinds(), [ArtifactKind::Probability]);
+    let all = [ArtifactKind::Probability, ArtifactKind::Labels, ArtifactKind::Table];
+    // Objects that were saved belong to the stack that they were measured in.
+    write_objects_record(&labels, &home.path().join("other/cells.tif"), 50);
+    assert_eq!(kinds(), [ArtifactKind::Probability]);
+    write_objects_record(&labels, &stack, 50);
+    assert_eq!(kinds(), all);
+    // Without intensities, only the maps say so.
+    write_objects_record(&labels, &folder.join("cells_probability.tif"), 50);
+    assert_eq!(kinds(), all);
+    write_objects_record(&labels, &folder.join("cells_probability.tif"), 500);
+    assert_eq!(kinds(), [ArtifactKind::Probability], "these were the maps of an earlier prediction");
+    // Labels without a record that were written after the prediction.
+    std::fs::remove_file(record_path(&labels)).unwrap();
+    set_age(&labels, 50);
+    assert_eq!(kinds(), all);
+}
+
+#[test]
 fn journals_of_corrections_are_found_by_time_point() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join("cytoscope");
@@ -232,7 +276,7 @@ fn write_prediction(folder: &Path, stack: &Path, age_secs: u64) {
     let record = serde_json::json!({
         "program": "p", "fingerprint": "f", "job": {"inputs": [stack], "model": "m", "out": folder},
         "model": {"name": "m", "path": "m", "fingerprint": "f"},
-        "input": {"path": stack, "bytes": 1, "modified_unix_secs": 1}, "outputs": [],
+        "input": {"path": stack, "bytes": 1, "modified_unix_secs": 1}, "outputs": ["cells_labels.tif"],
         "device": {}, "plan": {}, "objects": [], "finished_unix_secs": unix_secs_before(age_secs)
     });
     std::fs::write(folder.join("cells_provenance.json"), record.to_string()).unwrap();
