@@ -8,7 +8,7 @@ use crate::effect::Effects;
 use crate::engine_notes::failure_in_window;
 use crate::jobs::JobsAction;
 use crate::opener::FileRequest;
-use crate::panels::{capitalized, heading, list_height, weak, with_stop};
+use crate::panels::{capitalized, heading, list_height, weak, whole_link, with_stop};
 use crate::rerun;
 use crate::state::State;
 use crate::theme;
@@ -253,11 +253,7 @@ pub(crate) fn record_link(ui: &mut Ui, state: State<'_>, name: &str, result: &Pa
         weak(ui, "Reading the record…");
         return;
     }
-    // A link that is wrapped would lie beside other links on both of its lines. It is drawn in the row itself: in a scope, it
-    // would not move to the next line, but widen the panel.
-    let before = ui.style_mut().wrap_mode.replace(egui::TextWrapMode::Extend);
-    let response = ui.link(QUESTION);
-    ui.style_mut().wrap_mode = before;
+    let response = whole_link(ui, QUESTION);
     response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Link, true, format!("{QUESTION} {name}")));
     let hint = "Inputs, model, settings and device, from the provenance record beside the file";
     if response.on_hover_text(hint).clicked() {

@@ -2,7 +2,9 @@
 
 use super::bars::with_reason;
 use super::compare::comparison;
-use super::{capitalized, heading, icon_button, item_text, row_text, scrolled, scrolled_frame, scrolled_in, weak};
+use super::{
+    capitalized, heading, icon_button, item_text, row_text, scrolled, scrolled_frame, scrolled_in, weak, whole_link,
+};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::data::composite::{Blending, ColorMap, Intensity, LabelStyle};
@@ -150,13 +152,14 @@ fn stack_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         if active {
             ui.horizontal_wrapped(|ui| {
                 weak(ui, document.summary());
-                if ui.link("Axes…").on_hover_text("Correct the axes if the file states wrong ones").clicked() {
+                let hint = "Correct the axes if the file states wrong ones";
+                if whole_link(ui, "Axes…").on_hover_text(hint).clicked() {
                     let text = state.settings().axes_for(&document.path).unwrap_or_default().to_owned();
                     let (file, series) = (document.path.clone(), document.series);
                     actions.send(DisplayAction::AskAxes { file, series, text });
                 }
                 let hint = "Set the voxel size if the file states none or a wrong one";
-                if ui.link("Voxel size…").on_hover_text(hint).clicked() {
+                if whole_link(ui, "Voxel size…").on_hover_text(hint).clicked() {
                     actions.send(document.ask_voxel_size());
                 }
                 if document.has_record {
@@ -524,6 +527,27 @@ fn overlay_controls(ui: &mut Ui, overlay: &Overlay, shown: &mut OverlayControls)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use egui_kittest::Harness;
+    use egui_kittest::kittest::Queryable;
+
+    #[test]
+    fn links_beside_a_summary_stay_in_one_piece() {
+        for width in (150..400).step_by(10) {
+            let width = width as f32;
+            let window = Harness::builder().with_size([500.0, 200.0]).build_ui(move |ui| {
+                ui.set_max_width(width);
+                ui.horizontal_wrapped(|ui| {
+                    weak(ui, "30 × 256 × 256, uint16, 0.5 × 0.2 × 0.2 µm");
+                    whole_link(ui, "Axes…");
+                    whole_link(ui, "Voxel size…");
+                });
+            });
+            let [axes, size] = ["Axes…", "Voxel size…"].map(|name| window.get_by_label(name).rect());
+            // A link on two lines is higher than one that has no space to break at.
+            assert!((size.height() - axes.height()).abs() < 1.0, "{width}: {axes} {size}");
+            assert!(size.right() <= width + 20.0, "{width}: {size}");
+        }
+    }
 
     #[test]
     fn a_contrast_limit_that_passes_the_other_one_moves_it_along() {

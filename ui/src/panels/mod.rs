@@ -113,6 +113,16 @@ pub(crate) fn weak(ui: &mut Ui, text: impl Into<String>) -> egui::Response {
     ui.add(egui::Label::new(RichText::new(text).weak().size(12.0)).wrap())
 }
 
+/// Draws a link that stays in one piece: one that is wrapped would lie beside other links on both of its lines. In a row that
+/// wraps, it moves to the next line if it does not fit.
+pub(crate) fn whole_link(ui: &mut Ui, text: &str) -> egui::Response {
+    // The link is drawn in the row itself: in a scope, it would not move to the next line, but widen the panel.
+    let before = ui.style_mut().wrap_mode.replace(egui::TextWrapMode::Extend);
+    let response = ui.link(text);
+    ui.style_mut().wrap_mode = before;
+    response
+}
+
 /// Returns the text with a capital at its start.
 pub(crate) fn capitalized(text: &str) -> String {
     let mut rest = text.chars();
