@@ -303,11 +303,13 @@ fn all_files_of_an_ome_tiff_set_are_recorded_and_a_changed_one_is_noticed() {
     fixture.run(&["segment", "a.ome.tif", "--out", "s.tif"]).ok();
     fixture.run(&["mesh", "a.ome.tif", "--out", "m.stl"]).ok();
     fixture.run(&["convert", "a.ome.tif", "c.npy"]).ok();
+    fixture.run(&["convert", "a.ome.tif", "truth.tif"]).ok();
+    fixture.run(&["evaluate", "--pred", "a.ome.tif", "--truth", "truth.tif", "--out", "e.json"]).ok();
     let differences = || {
-        ["t.csv", "s.tif", "m.stl", "c.npy"]
+        ["t.csv", "s.tif", "m.stl", "c.npy", "e.json"]
             .map(|result| fixture.run(&["provenance", result, "--json"]).json()["differences"].to_string())
     };
-    assert_eq!(differences(), ["[]"; 4]);
+    assert_eq!(differences(), ["[]"; 5]);
     voxels[20] = 200;
     write_slice_of_set(&fixture, "b.ome.tif", &voxels);
     let changed = differences();

@@ -5,7 +5,7 @@ mod pairing;
 pub(crate) use pairing::{looks_like_labels, pair_key};
 
 use crate::evaluation::{Evaluation, ScoredImage};
-use crate::folder_digest::{records_before, refuse_changed};
+use crate::folder_digest::{further_records, records_before, refuse_changed};
 use crate::job_record::{DeviceRecord, PendingRecord, absolute, recorded};
 use crate::label_notes::other_orientation_note;
 use crate::predict::file_notes::{OtherSeries, first_series_note, label_series_note, missing_notes, regions_note};
@@ -243,7 +243,6 @@ impl EvaluateJob {
         })
     }
 
-    /// Scores all pairs. All files of images that consist of several are added to the `record`.
     fn evaluate(
         &self,
         context: &Context,
@@ -282,7 +281,7 @@ impl EvaluateJob {
                 next_step: next_step.into(),
             });
         }
-        let read = records_before(pairs.iter().flat_map(|(prediction, truth)| [prediction, truth]));
+        let mut read = records_before(pairs.iter().flat_map(|(prediction, truth)| [prediction, truth]));
         let mut meter = context.meter(ProgressStage::Evaluate, pairs.len() as u64, ProgressUnit::Files);
         let mut evaluation = Evaluation::new(context, self.ignore_below_voxels).ignoring_label(self.ignore_label);
         notes.into_iter().for_each(|note| evaluation.add_note(note));
@@ -290,7 +289,15 @@ impl EvaluateJob {
             evaluation.add_note(note);
         }
         for (prediction, truth) in pairs {
-            self.score(context, record.as_deref_mut(), &mut evaluation, &labels_path(&prediction), &truth)?;
+            let mut opened = |image: &Image| {
+                read.extend(further_records(image));
+                // A folder of images is recorded with all of its files.
+                if let Some(record) = record.as_deref_mut().filter(|_| is_image(&self.prediction)) {
+                    record.add_image_files(image);
+                }
+            };
+            let prediction = labels_path(&prediction);
+            self.score(context, &mut evaluation, (prediction.as_path(), truth.as_path()), &mut opened)?;
             meter.add(1)?;
         }
         refuse_changed(&read)?;
@@ -318,14 +325,13 @@ impl EvaluateJob {
         )))
     }
 
-    /// Opens and scores a pair.
+    /// Opens and scores a pair. `opened` is called with each image before it is read.
     fn score(
         &self,
         context: &Context,
-        record: Option<&mut PendingRecord<Self>>,
         evaluation: &mut Evaluation<'_>,
-        prediction: &Path,
-        truth: &Path,
+        (prediction, truth): (&Path, &Path),
+        opened: &mut dyn FnMut(&Image),
     ) -> Result<(), JobError> {
         let opening = context.recorder.span(Stage::Read, "open");
         let (mut a, mut b) = self.open_pair(prediction, truth)?;
@@ -335,14 +341,8 @@ impl EvaluateJob {
         }
         let (a, b) = self.labels_in((prediction, a), (truth, b))?;
         opening.finish();
-        if let Some(record) = record {
-            // A folder of images is recorded with all of its files.
-            for (image, given) in [(&a, &self.prediction), (&b, &self.truth)] {
-                if is_image(given) {
-                    record.add_image_files(image);
-                }
-            }
-        }
+        opened(&a);
+        opened(&b);
         limit_readers(&[&a, &b], None);
         for (path, image) in [(prediction, &a), (truth, &b)] {
             let series_note = first_series_note(&self.series, image.meta(), "is scored", OtherSeries::One);

@@ -4,6 +4,7 @@ use crate::JobError;
 use crate::job_record::RECORD_SUFFIX;
 use crate::provenance::InputRecord;
 use crate::results::FileRecord;
+use cytoscope_formats::Image;
 use cytoscope_storage::target::resolved;
 use cytoscope_storage::{MARKER, hexadecimal, io_problem, sha256_of_file};
 use sha2::{Digest, Sha256};
@@ -54,6 +55,13 @@ pub(crate) fn chunks_change(then: &InputRecord) -> Option<String> {
 /// reports why.
 pub fn records_before<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Vec<InputRecord> {
     paths.into_iter().filter_map(|path| chunks_record(path).ok()).collect()
+}
+
+/// Returns the records of the files of an image that is made of several, such as numbered files or those of an OME-TIFF set, as
+/// they are now. None for the files of a folder, which are recorded with it.
+pub(crate) fn further_records(image: &Image) -> Vec<InputRecord> {
+    let files = if image.meta().path.is_dir() { Vec::new() } else { image.files() };
+    if files.len() > 1 { records_before(&files) } else { Vec::new() }
 }
 
 /// Refuses a result if a file or folder of chunks differs from its record.
