@@ -55,7 +55,9 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
     let base = unit("unit");
     // ImageJ keeps the print resolution of an image, such as 300 pixels per inch, as its scale.
     let um = |units: f64, samples: f64, key: &str| {
-        let unit_um = unit(key).or(base)?;
+        // An axis may have a unit of its own that is no length, such as the seconds of a kymograph.
+        let own = pairs.get(key).filter(|text| !text.is_empty()).map(|_| unit(key));
+        let unit_um = own.unwrap_or(base)?;
         positive(units * unit_um / samples).filter(|size| unit_um != INCH_UM || *size < PRINTED_UM)
     };
     let size = |res: u16, key: &str| um(1.0, positive(file.number(ifd, res)?)?, key);

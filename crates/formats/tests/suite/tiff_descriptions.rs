@@ -200,6 +200,21 @@ fn a_print_resolution_that_imagej_kept_is_no_voxel_size() {
     assert_eq!(size("cm", 300), [Some(1.0), Some(33.333), Some(33.333)]);
 }
 
+#[test]
+fn an_axis_whose_own_unit_is_no_length_has_no_voxel_size() {
+    let rational = |tag: u16, value: u32| (tag, 5, 1, [value.to_le_bytes(), 1u32.to_le_bytes()].concat());
+    let size = |units: &str| {
+        let description = format!("ImageJ=1.54f\nimages=2\nslices=2\nunit=micron\nspacing=3.0\n{units}");
+        let tags = [text(270, &description), rational(282, 2), rational(283, 2)];
+        let size = opened(pages(2, &tags, &[])).unwrap().meta().voxel_size_um;
+        [size.z, size.y, size.x]
+    };
+    assert_eq!(size(""), [Some(3.0), Some(0.5), Some(0.5)]);
+    assert_eq!(size("yunit=\nzunit=mm\n"), [Some(3000.0), Some(0.5), Some(0.5)]);
+    assert_eq!(size("zunit=pixel\n"), [None, Some(0.5), Some(0.5)]);
+    assert_eq!(size("yunit=sec\n"), [Some(3.0), None, Some(0.5)]);
+}
+
 /// Pages of 2 x 3 pixels with three samples in separate planes, which count up.
 fn separate_samples(description: &str, count: u8) -> Vec<u8> {
     let mut tiff = Tiff::new();
