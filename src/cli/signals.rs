@@ -1,4 +1,5 @@
-//! Termination signals: Ctrl-C, and on Unix SIGTERM (from a scheduler or a shutdown) and SIGHUP (a closed terminal).
+//! Termination signals: Ctrl-C, and on Unix SIGTERM (from a scheduler or a shutdown), SIGXCPU (the limit of CPU time) and
+//! SIGHUP (a closed terminal).
 
 use std::io;
 #[cfg(unix)]
@@ -25,7 +26,7 @@ pub(crate) fn is_requested_by_system() -> bool {
 pub(crate) enum TerminationRequest {
     /// The user at the terminal (Ctrl-C).
     Interrupt,
-    /// The system (SIGTERM, SIGHUP).
+    /// The system (SIGTERM, SIGXCPU, SIGHUP).
     #[cfg_attr(not(unix), allow(dead_code, reason = "only Unix distinguishes it"))]
     Terminate,
 }
@@ -37,11 +38,11 @@ pub(crate) enum TerminationRequest {
 /// The system's error if a handler cannot be installed.
 #[cfg(unix)]
 pub(crate) fn handle(action: impl Fn(TerminationRequest) + Send + 'static) -> io::Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXCPU};
     let ignored = ignored();
     // Only Linux reports whether SIGHUP is ignored; elsewhere its default action stays in place.
     let hang_up = cfg!(target_os = "linux").then_some(SIGHUP);
-    let wanted = [SIGINT, SIGTERM].into_iter().chain(hang_up).filter(|s| ignored & (1 << (s - 1)) == 0);
+    let wanted = [SIGINT, SIGTERM, SIGXCPU].into_iter().chain(hang_up).filter(|s| ignored & (1 << (s - 1)) == 0);
     let mut signals = signal_hook::iterator::Signals::new(wanted)?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {

@@ -78,7 +78,7 @@ fn package_survives_a_kill_during_its_replacement() {
 #[cfg(unix)]
 #[test]
 fn termination_signals_cancel_and_remains_of_a_kill_are_removed() {
-    for signal in ["-TERM", "-HUP"] {
+    for signal in ["-TERM", "-HUP", "-XCPU"] {
         let fixture = Fixture::new();
         let (mut child, mut lines) = crate::failures::start_prediction(&fixture);
         assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
