@@ -109,33 +109,11 @@ impl PlaneName {
     /// axis.
     pub fn of(path: &Path) -> Option<Self> {
         let extension = slice_extension(path).filter(|_| is_tiff(path))?;
-        let mut rest = path.file_stem()?.to_str()?;
-        // From the end: what follows the numbers, and the numbers.
-        let mut pieces: Vec<String> = Vec::new();
-        let mut numbers = Vec::new();
-        loop {
-            if let Some((before, tokens)) = last_numbers(rest) {
-                for token in tokens {
-                    pieces.push(format!("{}{PLACE}", token.letters));
-                    numbers.push((token.axis, token.number));
-                }
-                rest = before;
-            } else if let Some((before, position)) = last_position(rest).filter(|_| !numbers.is_empty()) {
-                pieces.push(position.to_owned());
-                rest = before;
-            } else {
-                break;
-            }
-            let Some(before) = rest.strip_suffix(SEPARATORS) else { break };
-            pieces.push(rest.get(before.len()..).unwrap_or_default().to_owned());
-            rest = before;
-        }
-        pieces.push(rest.to_owned());
-        pieces.reverse();
-        numbers.reverse();
+        let stem = path.file_stem()?.to_str()?;
+        let (skeleton, numbers) = harmony_numbers(stem).unwrap_or_else(|| final_numbers(stem));
         let is_unique = |(i, (axis, _)): (usize, &(Axis, Number))| !numbers.iter().take(i).any(|(a, _)| a == axis);
         let is_plane = !numbers.is_empty() && numbers.iter().enumerate().all(is_unique);
-        is_plane.then_some(Self { skeleton: pieces.concat(), extension, numbers })
+        is_plane.then_some(Self { skeleton, extension, numbers })
     }
 
     /// What the names of the planes of an image have in common.
@@ -175,6 +153,70 @@ impl PlaneName {
     pub fn padding(&self) -> Vec<Option<usize>> {
         self.numbers.iter().map(|(_, number)| number.padded.then_some(number.digits)).collect()
     }
+}
+
+/// The skeleton of a name, and the numbers with the letters of axes at its end; no numbers if there are none.
+fn final_numbers(stem: &str) -> (String, Vec<(Axis, Number)>) {
+    let mut rest = stem;
+    // From the end: what follows the numbers, and the numbers.
+    let mut pieces: Vec<String> = Vec::new();
+    let mut numbers = Vec::new();
+    loop {
+        if let Some((before, tokens)) = last_numbers(rest) {
+            for token in tokens {
+                pieces.push(format!("{}{PLACE}", token.letters));
+                numbers.push((token.axis, token.number));
+            }
+            rest = before;
+        } else if let Some((before, position)) = last_position(rest).filter(|_| !numbers.is_empty()) {
+            pieces.push(position.to_owned());
+            rest = before;
+        } else {
+            break;
+        }
+        let Some(before) = rest.strip_suffix(SEPARATORS) else { break };
+        pieces.push(rest.get(before.len()..).unwrap_or_default().to_owned());
+        rest = before;
+    }
+    pieces.push(rest.to_owned());
+    pieces.reverse();
+    numbers.reverse();
+    (pieces.concat(), numbers)
+}
+
+/// The parts of a name of Harmony, the program of Opera Phenix and Operetta: row, column, field, plane, channel, time point,
+/// state, and flim state.
+const HARMONY: [(&str, Option<Axis>); 8] = [
+    ("r", None),
+    ("c", None),
+    ("f", None),
+    ("p", Some(Axis::Z)),
+    ("-ch", Some(Axis::C)),
+    ("sk", Some(Axis::T)),
+    ("fk", None),
+    ("fl", None),
+];
+
+/// The same for a name of Harmony, such as `r01c02f03p04-ch1sk1fk1fl1`; `None` for other names.
+fn harmony_numbers(stem: &str) -> Option<(String, Vec<(Axis, Number)>)> {
+    let mut rest = stem;
+    let (mut skeleton, mut numbers) = (String::new(), Vec::new());
+    for (letters, axis) in HARMONY {
+        let tail = rest.strip_prefix(letters)?;
+        let end = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
+        let (digits, after) = tail.split_at_checked(end)?;
+        let number = Number::of(digits)?;
+        skeleton.push_str(letters);
+        match axis {
+            Some(axis) => {
+                skeleton.push(PLACE);
+                numbers.push((axis, number));
+            }
+            None => skeleton.push_str(digits),
+        }
+        rest = after;
+    }
+    rest.is_empty().then_some((skeleton, numbers))
 }
 
 /// A number with the letters of its axis.
@@ -267,6 +309,7 @@ mod tests {
             // Names of Yokogawa and Micro-Manager.
             ("Plate_B03_T0001F002L01A01Z03C02.tif", [0, 3, 2]),
             ("img_channel001_position004_time000000002_z003.tif", [2, 3, 1]),
+            ("r01c02f03p04-ch2sk5fk1fl1.tiff", [5, 4, 2]),
         ] {
             assert_eq!(position(name), Some(expected), "{name}");
         }
@@ -287,6 +330,7 @@ mod tests {
             "plate_r01c02.tif",
             "r01c02z003.tif",
             "a_position001.tif",
+            "r01c02f03p04-ch2sk5fk1fl1x.tiff",
         ] {
             assert_eq!(position(name), None, "{name}");
         }
