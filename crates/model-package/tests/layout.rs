@@ -497,15 +497,16 @@ fn the_scales_of_an_output_have_the_ratio_of_its_lengths() {
         offset: 0.0,
     };
     let free = |_: &str| AxisSize::Free;
-    let cases: [(&str, &dyn Fn(&str) -> AxisSize, Option<f64>); 4] = [
-        ("a reference", &reference, None),
-        ("a reference with a voxel size", &reference, Some(1.0)),
-        ("test tensors", &free, None),
-        ("test tensors with the voxel size of the input", &free, Some(0.5)),
+    let cases = [
+        ("a reference", true, None),
+        ("a reference with a voxel size", true, Some(1.0)),
+        ("test tensors", false, None),
+        ("test tensors with the voxel size of the input", false, Some(0.5)),
     ];
-    for (what, size, output_um) in cases {
+    for (what, is_reference, output_um) in cases {
         let path = folder.path().join(what);
         let mut made = builder(network(), None);
+        let size: &dyn Fn(&str) -> AxisSize = if is_reference { &reference } else { &free };
         made.outputs = vec![spec("95", size, Vec::new())];
         made.test_outputs = vec![Tensor::new(vec![1, 1, 2, 2, 2], vec![0.25f32; 8]).unwrap()];
         for (tensors, um) in [(&mut made.inputs, Some(0.5)), (&mut made.outputs, output_um)] {
