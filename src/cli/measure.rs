@@ -37,7 +37,8 @@ pub(crate) struct Measure {
     /// states it, or the first one.
     #[arg(long)]
     time: Option<usize>,
-    /// Axis order of the stack, such as ZYX or TCYX, to use instead of its own.
+    /// Axis order of the stack, such as ZYX or TCYX, to use instead of its own; by default the one that the labels were
+    /// predicted with, if the record beside them states one.
     #[arg(long)]
     axes: Option<Axes>,
     /// Voxel size Z,Y,X in µm, to use instead of the stack's own.

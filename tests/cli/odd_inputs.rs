@@ -299,7 +299,7 @@ fn objects_of_a_stack_that_was_predicted_with_other_axes_are_measured_with_these
     std::fs::create_dir(fixture.path("other")).unwrap();
     fixture.write("other/mixed.npy", "ZYX", &[8, 48, 48], first);
     let predict = ["predict", "mixed.npy", "--axes", "ZCYX", "--model", "nuclei-dog", "--channel", "0", "--out", "o"];
-    fixture.run(&[&predict[..], &["--outputs", "maps"]].concat()).ok();
+    fixture.run(&predict).ok();
     let map = "o/mixed_probability.tif";
     let table = |stack: &str| {
         let command = ["segment", map, "--intensities", stack, "--out", "l.tif", "--table", "t.csv", "--force"];
@@ -311,6 +311,16 @@ fn objects_of_a_stack_that_was_predicted_with_other_axes_are_measured_with_these
     assert_eq!(table("mixed.npy"), expected);
     // Another file of the same name, which cannot have these axes.
     assert_eq!(table("other/mixed.npy").len(), expected.len());
+    // The labels are measured with them, too, unless others are given.
+    let measure = |stack: &str| {
+        fixture.run(&["measure", "o/mixed_labels.tif", "--intensities", stack, "--out", "m.csv", "--force"]).ok();
+        fixture.table("m.csv")
+    };
+    let measured = measure("mixed.npy");
+    assert!(measured.len() == expected.len() && measured == measure("right.npy"), "{measured:?}");
+    assert_eq!(measure("other/mixed.npy").len(), expected.len());
+    let command = ["measure", "o/mixed_labels.tif", "--intensities", "mixed.npy", "--axes", "CZYX", "--out", "c.csv"];
+    fixture.fails(3, &command, &["[2, 48, 48]"]);
 }
 
 #[test]

@@ -47,7 +47,8 @@ pub struct MeasureJob {
     /// the prediction that the labels are from, or else the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<SeriesChoice>,
-    /// Axis order of the stack, to use instead of its own.
+    /// Axis order of the stack, to use instead of its own. By default, the one in the record of the prediction that the labels
+    /// are from, if it states one.
     #[serde(default)]
     pub axes: Option<Axes>,
     /// Time point of the stack, from 0; also of the label image if it has several.
@@ -99,6 +100,7 @@ impl MeasureJob {
             let (job, note) = self.with_predicted_part(context);
             let kept = record.job_mut();
             kept.series.clone_from(&job.series);
+            kept.axes.clone_from(&job.axes);
             (kept.time, kept.all_times) = (job.time, job.all_times);
             let mut report = job.measure(context, record)?;
             report.notes.extend(note.map(Note::from));
@@ -106,23 +108,31 @@ impl MeasureJob {
         })
     }
 
-    /// Returns the job with the series and the time point of the stack that the labels were predicted from, if the record beside
-    /// them states these and no others are given. If others are given, returns a note.
+    /// Returns the job with the series, the axes and the time point of the stack that the labels were predicted from, if the
+    /// record beside them states these and no others are given. If another series or time point is given, returns a note.
     fn with_predicted_part(&self, context: &Context) -> (Self, Option<Message>) {
         let mut job = self.clone();
         let Some(stack) = &self.intensities else { return (job, None) };
         let Some(part) = PredictedPart::of(context, &self.labels, stack, self.series.as_ref()) else {
             return (job, None);
         };
-        let labels = self.labels.display();
-        let options = OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() };
-        match (&self.series, &part.series) {
-            (None, _) => job.series.clone_from(&part.series),
-            (Some(given), Some(own)) if part.is_other_series(stack, given, &options) => {
-                let note = message!("{labels}: it was predicted from series {own}, but series {given} is measured");
-                return (job, Some(note));
+        if job.series.is_none() {
+            job.series.clone_from(&part.series);
+        }
+        if job.axes.is_none() && part.axes.is_some() {
+            let options = OpenOptions { axes: part.axes.clone(), ..OpenOptions::default() };
+            // Another file of this name may not have these axes.
+            if job.series_of_stack().open(stack, &options).is_ok() {
+                job.axes.clone_from(&part.axes);
             }
-            _ => {}
+        }
+        let labels = self.labels.display();
+        let options = OpenOptions { axes: job.axes.clone(), ..OpenOptions::default() };
+        if let (Some(given), Some(own)) = (&self.series, &part.series)
+            && part.is_other_series(stack, given, &options)
+        {
+            let note = message!("{labels}: it was predicted from series {own}, but series {given} is measured");
+            return (job, Some(note));
         }
         let Some(own) = part.time else { return (job, None) };
         // Another file of this name may have fewer time points. Errors are reported when the stack is opened to be measured.

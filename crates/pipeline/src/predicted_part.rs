@@ -3,29 +3,33 @@
 use crate::predict::containing_maps;
 use crate::{Context, provenance};
 use cytoscope_formats::{OpenOptions, SeriesChoice};
+use cytoscope_volume::Axes;
 use std::path::Path;
 
-/// The series and the time point of a stack that labels were predicted from.
+/// The series and the time point of a stack that labels were predicted from, and how the stack was read.
 pub(crate) struct PredictedPart {
     /// Series of the file.
     pub(crate) series: Option<SeriesChoice>,
     /// Time point, if the prediction was of a single one.
     pub(crate) time: Option<usize>,
+    /// Axis order that replaced that of the file, if any.
+    pub(crate) axes: Option<Axes>,
 }
 
 impl PredictedPart {
     /// Returns the part of the file `stack` that `labels` were predicted from. `None` if no record beside the labels lists them
-    /// unchanged, if it names another file, or if that part and the `given` series are the first series with all time points.
+    /// unchanged, if it names another file, or if that part, read with the file's own axes, and the `given` series are the first
+    /// series with all time points.
     pub(crate) fn of(context: &Context, labels: &Path, stack: &Path, given: Option<&SeriesChoice>) -> Option<Self> {
         let result = containing_maps(labels);
-        let (series, time) = provenance::part_of_file(result, stack)?;
+        let part = provenance::part_of_file(result, stack)?;
         let is_first = |choice: Option<&SeriesChoice>| choice.is_none_or(SeriesChoice::is_first);
-        if time.is_none() && is_first(series.as_ref()) && is_first(given) {
+        if part.time.is_none() && part.axes.is_none() && is_first(part.series.as_ref()) && is_first(given) {
             return None;
         }
         // A large result takes long to read.
         let is_listed = provenance::lists_while(result, &mut || context.check().is_ok());
-        is_listed.then_some(Self { series, time })
+        is_listed.then_some(part)
     }
 
     /// Returns whether a given series of `stack` is another one. If the file cannot be opened, it is not.

@@ -3,6 +3,7 @@
 use super::{InputRecord, Provenance, beside, read};
 use crate::diameter::ObjectDiameter;
 use crate::job_record::{AnyRecord, JobKind, absolute, read_any, record_path};
+use crate::predicted_part::PredictedPart;
 use crate::results::FileRecord;
 use crate::{ArtifactKind, JobError, Model};
 use cytoscope_formats::{SeriesChoice, is_zarr_name, is_zarr_zip_name, stack_stem};
@@ -198,13 +199,13 @@ pub fn other_map_model(map: &Path, model: &Model) -> Option<String> {
     (record.model.fingerprint != model.fingerprint).then_some(record.model.name)
 }
 
-/// Returns the series of a file, and the time point of a prediction of a single one, that a result was predicted from, if the
-/// record of the result names a file of this name. Whether the result is unchanged is not checked.
-pub(crate) fn part_of_file(result: &Path, file: &Path) -> Option<(Option<SeriesChoice>, Option<usize>)> {
+/// Returns the part of a file that a result was predicted from, if the record of the result names a file of this name. Whether
+/// the result is unchanged is not checked.
+pub(crate) fn part_of_file(result: &Path, file: &Path) -> Option<PredictedPart> {
     let record = read(&record_listing(result)?).ok()?;
     let is_input = record.input.path.file_name() == file.file_name();
     let series = Some(record.job.series).filter(|series| *series != SeriesChoice::All);
-    is_input.then_some((series, record.job.time))
+    is_input.then_some(PredictedPart { series, time: record.job.time, axes: record.job.axes })
 }
 
 /// Returns the record beside a map, if it lists the map with its current content. A record that cannot be read lists nothing.
