@@ -41,7 +41,8 @@ pub(crate) struct Measure {
     /// predicted with, if the record beside them states one.
     #[arg(long)]
     axes: Option<Axes>,
-    /// Voxel size Z,Y,X in µm, to use instead of the stack's own.
+    /// Voxel size Z,Y,X in µm, to use instead of the stack's own. If that is unknown, the slice spacing that the prediction of
+    /// the labels assumed is used, if the record beside them states it.
     #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
     voxel_size: Option<[f64; 3]>,
     /// Overwrite an existing file; an input is never overwritten.

@@ -7,6 +7,7 @@ use super::{note_line, print, progress};
 use clap::Args;
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::MeshJob;
+use cytoscope_pipeline::provenance::assumed_voxel;
 use cytoscope_storage::{Overwrite, counted};
 use std::path::PathBuf;
 
@@ -27,7 +28,8 @@ pub(crate) struct MeshCommand {
     /// Time point of the label image, counted from 0.
     #[arg(long, default_value_t = 0)]
     time: usize,
-    /// Voxel size Z,Y,X in µm, to use instead of the label image's own.
+    /// Voxel size Z,Y,X in µm, to use instead of the label image's own. If that is unknown, the slice spacing that the
+    /// prediction of the labels assumed is used, if the record beside them states it.
     #[arg(long, value_name = "Z,Y,X", value_parser = super::parse_um)]
     voxel_size: Option<[f64; 3]>,
     /// Leave the surfaces unsmoothed: they follow the faces of the voxels.
@@ -53,6 +55,8 @@ fn parse_label(text: &str) -> Result<u32, String> {
 
 impl MeshCommand {
     pub(crate) fn run(self) -> Outcome {
+        // Reading large labels takes long.
+        let assumed_voxel_um = if self.voxel_size.is_none() { assumed_voxel(&self.labels) } else { None };
         let job = MeshJob {
             labels: self.labels,
             out: self.out,
@@ -60,7 +64,7 @@ impl MeshCommand {
             series: self.series,
             time: self.time,
             voxel_um: self.voxel_size,
-            assumed_voxel_um: None,
+            assumed_voxel_um,
             unsmoothed: self.unsmoothed,
             memory_budget_bytes: self.memory_budget,
             overwrite: Overwrite::from_force(self.force),

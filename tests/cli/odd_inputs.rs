@@ -260,7 +260,9 @@ fn labels_of_a_predicted_time_point_belong_to_this_time_point() {
     std::fs::copy(fixture.path(labels), fixture.path("alone.tif")).unwrap();
     let table = |labels: &str, time: &[&str]| {
         let command = ["measure", labels, "--intensities", "film.tif", "--out", "t.csv", "--force", "--json"];
-        let notes = fixture.run(&[&command[..], time].concat()).json()["notes"].to_string();
+        // The record also states a slice spacing.
+        let size = ["--voxel-size", "1,1,1"];
+        let notes = fixture.run(&[&command[..], &size, time].concat()).json()["notes"].to_string();
         (fixture.bytes("t.csv"), notes.contains("predicted from time point 2, but time point 1 is measured"))
     };
     let (expected, _) = table("alone.tif", &["--time", "2"]);

@@ -227,6 +227,22 @@ fn the_model_of_a_map_without_a_voxel_size_finds_the_objects_of_its_prediction()
     assert!(report["notes"].to_string().contains("is assumed, as in the prediction"), "{report}");
     assert!(fixture.image("a.tif") == fixture.image("o/plain_labels.tif"), "other objects");
     assert_eq!(fixture.table("a.csv"), fixture.table("o/plain_objects.csv"));
+    // Its labels have the lengths, volumes and surfaces of the prediction, too, unless a size is given.
+    let labels = "o/plain_labels.tif";
+    let measure = ["measure", labels, "--intensities", "plain.tif", "--out", "m.csv", "--force"];
+    fixture.run(&measure).ok();
+    assert_eq!(fixture.table("m.csv"), fixture.table("o/plain_objects.csv"));
+    fixture.run(&[&measure[..], &["--voxel-size", "1,1,1"]].concat()).ok();
+    assert_ne!(fixture.table("m.csv"), fixture.table("o/plain_objects.csv"));
+    let mesh = |labels: &str, more: &[&str]| {
+        fixture.run(&[&["mesh", labels, "--objects", "1", "--out", "m.stl", "--force"][..], more].concat()).ok();
+        fixture.bytes("m.stl")
+    };
+    std::fs::copy(fixture.path(labels), fixture.path("alone.tif")).unwrap();
+    let size = format!("{spacing},1,1");
+    let expected = mesh("alone.tif", &["--voxel-size", &size]);
+    assert!(mesh(labels, &[]) == expected, "other voxels");
+    assert!(mesh("alone.tif", &[]) != expected, "without the record, the spacing is unknown");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::predict::file_notes::{
     FilePart, OtherSeries, SliceAlone, absent_chunks_note, first_series_note, label_series_note, missing_notes,
     one_of_several_note, reading_notes, regions_note,
 };
-use crate::predict::resolve::{channel_name, check_voxel_size, voxel_size_notes};
+use crate::predict::resolve::{channel_name, check_voxel_size, used_voxel_um, voxel_size_notes};
 use crate::predict::zarr::{containing_maps, labels_path};
 use crate::predicted_part::PredictedPart;
 use crate::results::{FileRecord, Publication};
@@ -59,7 +59,7 @@ pub struct MeasureJob {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all_times: bool,
     /// Voxel size Z, Y, X in µm, to use instead of the stack's own. Where the stack's is missing, the label image's is
-    /// used.
+    /// used, and if that is incomplete, the one in the record of the prediction that the labels are from.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
     /// Whether to overwrite a file at the table's path that was not written by the program or was changed since.
@@ -79,7 +79,7 @@ pub struct MeasureReport {
     /// The table's size and hash, by which a later measurement recognizes it as its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<FileRecord>,
-    /// Voxel size Z, Y, X in µm that was used; 1 where it is unknown.
+    /// Voxel size Z, Y, X in µm that was used; where it is unknown, the assumed one, or 1.
     pub voxel_um: [f64; 3],
     /// Notes to the user, such as that the voxel size is unknown.
     #[serde(flatten, with = "crate::note::texts_if_any")]
@@ -177,7 +177,8 @@ impl MeasureJob {
         let stated = image.meta().voxel_size_um.or(labels.meta().voxel_size_um);
         let size = self.voxel_um.map_or(stated, |[z, y, x]| VoxelSize::new_um(z, y, x));
         check_voxel_size(measured, size, self.voxel_um)?;
-        let voxel_um = size.zyx_um_or_one();
+        let assumed_um = self.assumed_voxel_um(context, size, extents.zyx[0]);
+        let voxel_um = used_voxel_um(size, extents.zyx[0], assumed_um);
         let names: Vec<String> = (0..self.channels(extents)).map(|c| channel_name(image.meta(), c)).collect();
         let [depth, ny, nx] = extents.zyx;
         // Each time point of the stack, with that of the label image.
@@ -220,7 +221,7 @@ impl MeasureJob {
                 .chain(check.note())
                 .chain(object_notes)
                 .chain(values_note)
-                .chain(voxel_size_notes(size, depth, None).into_iter().map(Note::from))
+                .chain(voxel_size_notes(size, depth, assumed_um).into_iter().map(Note::from))
                 .chain(
                     one_of_several_note(FilePart::TimePoint, self.time, extents.times, "is measured")
                         .filter(|_| !is_whole_series)
@@ -231,6 +232,15 @@ impl MeasureJob {
                 .collect(),
             seconds: start.elapsed().as_secs_f64(),
         })
+    }
+
+    /// Returns the voxel size Z, Y, X that the prediction of the labels assumed, if the size of an image of these slices is
+    /// incomplete.
+    fn assumed_voxel_um(&self, context: &Context, size: VoxelSize, slices: usize) -> Option<[f64; 3]> {
+        if size.in_slices(slices).zyx_um().is_some() {
+            return None;
+        }
+        provenance::assumed_voxel_while(&self.labels, &mut || context.check().is_ok())
     }
 
     /// Writes the table and gives it its name, unless an input has changed. Returns its record.

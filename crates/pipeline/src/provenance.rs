@@ -7,12 +7,11 @@ mod lookup;
 pub use crate::image_files::{FileSum, ImageFiles};
 pub(crate) use inputs::{CheckedInput, changes_of};
 pub use inputs::{InputRecord, InputTensorRecord};
-pub(crate) use lookup::part_of_file;
+pub use lookup::{assumed_voxel, is_computed_result, map_diameter, other_map_model};
 pub(crate) use lookup::{
-    find_record, has_prediction_record, is_prediction_result, is_prediction_zip, lists, lists_content, lists_while,
-    map_input, map_time, record_listing, refuse_moved, table_of_replaced,
+    assumed_voxel_while, find_record, has_prediction_record, is_prediction_result, is_prediction_zip, lists,
+    lists_content, lists_while, map_input, map_time, part_of_file, record_listing, refuse_moved, table_of_replaced,
 };
-pub use lookup::{is_computed_result, map_diameter, other_map_model};
 
 use crate::devices::DeviceChoice;
 use crate::diameter::ObjectDiameter;

@@ -1,8 +1,9 @@
 //! The record of a prediction to which a file belongs, and whether it lists the file.
 
 use super::{InputRecord, Provenance, beside, read};
-use crate::diameter::ObjectDiameter;
+use crate::diameter::{DiameterUnit, ObjectDiameter};
 use crate::job_record::{AnyRecord, JobKind, absolute, read_any, record_path};
+use crate::predict::containing_maps;
 use crate::predicted_part::PredictedPart;
 use crate::results::FileRecord;
 use crate::{ArtifactKind, JobError, Model};
@@ -11,7 +12,7 @@ use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::OUTPUT_PREPROCESSED;
 use cytoscope_storage::write::parent_folder;
-use cytoscope_volume::Axes;
+use cytoscope_volume::{Axes, VoxelSize};
 use std::path::{Path, PathBuf};
 
 /// Returns the path of the record that belongs to a result of a prediction; `None` if the file's name is not that of a
@@ -140,6 +141,23 @@ pub fn is_computed_result(file: &Path) -> bool {
 pub fn map_diameter(map: &Path, model: &Model) -> Option<ObjectDiameter> {
     let record = unchanged_record(map)?;
     record.diameter.filter(|_| record.model.fingerprint == model.fingerprint)
+}
+
+/// Returns the voxel size Z, Y, X, in voxels along X, that the prediction of labels assumed because their stack states none;
+/// `None` if no record beside the labels lists them unchanged and states a plausible one.
+pub fn assumed_voxel(labels: &Path) -> Option<[f64; 3]> {
+    assumed_voxel_while(labels, &mut || true)
+}
+
+/// Like [`assumed_voxel`]. `goes_on` is called before each block of a file is read. If it returns `false`, nothing more is read and
+/// the result is `None`.
+pub(crate) fn assumed_voxel_while(labels: &Path, goes_on: &mut dyn FnMut() -> bool) -> Option<[f64; 3]> {
+    let result = containing_maps(labels);
+    let diameter = read(&record_listing(result)?).ok()?.diameter?;
+    let [z, y, x] = diameter.voxel;
+    let is_assumed = diameter.unit == DiameterUnit::Voxels && VoxelSize::new_um(z, y, x).check().is_ok();
+    // A large result takes long to read.
+    (is_assumed && lists_while(result, goes_on)).then_some(diameter.voxel)
 }
 
 /// Returns the time point that a map was predicted from, if the record beside the map lists it unchanged and the prediction was
