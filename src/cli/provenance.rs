@@ -6,8 +6,10 @@ use super::simulate::SimulateJob;
 use super::train::resume_command;
 use super::{check_folder, devices, eprint_json, eprint_line, note_line, predict, print, print_json, progress};
 use clap::Args;
+use cytoscope_formats::{is_zarr_name, is_zarr_zip_name};
 use cytoscope_pipeline::job_record::{AnyRecord, JobKind, JobRecord, read_record_of, record_path};
 use cytoscope_pipeline::provenance::Provenance as PredictionRecord;
+use cytoscope_pipeline::results::FileRecord;
 use cytoscope_pipeline::{AS_RECORDED, ArtifactKind, Context, Event, Note, RecordSummary, Rerun as PredictionRerun};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
@@ -18,6 +20,10 @@ use cytoscope_worker::{ComparedOutput, ComparedOutputs, Job, RecordedRun, RerunO
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Why the OME-Zarr of a prediction differs from a recorded one with another name.
+const OTHER_NAME: &str = "an OME-Zarr states its name, so one with another name differs from the recorded one even if its \
+                          values are the same: to compare them, write to the recorded name in another folder";
 
 #[derive(Args)]
 pub(crate) struct Provenance {
@@ -93,7 +99,7 @@ impl Provenance {
     /// Runs a prediction again, and compares its outputs with the recorded ones.
     fn rerun_prediction(&self, record: PredictionRecord) -> Outcome {
         let recorded = record.outputs.clone();
-        let PredictionRerun { mut job, devices, notes: differences } = record.rerun(devices::for_request)?;
+        let PredictionRerun { mut job, devices, notes: mut differences } = record.rerun(devices::for_request)?;
         if let Some(out) = &self.out {
             job.out.clone_from(out);
         }
@@ -106,6 +112,10 @@ impl Provenance {
         let written = outcome.done.iter().flat_map(|report| &report.outputs);
         let records = written.filter(|output| output.kind == ArtifactKind::Provenance);
         let compared = ComparedOutputs::read_all(&recorded, records.map(|record| record.path.as_path()))?;
+        if compared.outputs.iter().any(|output| !output.identical && is_renamed_zarr(&recorded, &output.path)) {
+            context.note(OTHER_NAME);
+            differences.push(OTHER_NAME.to_owned());
+        }
         self.print_rerun(differences, compared)
     }
 
@@ -181,6 +191,13 @@ impl Provenance {
         not_written.for_each(|text| print(&text));
         Ok(())
     }
+}
+
+/// Whether an output is an OME-Zarr, as some of the recorded outputs are, but none of these has its name.
+fn is_renamed_zarr(recorded: &[FileRecord], output: &Path) -> bool {
+    let is_zarr = |path: &Path| is_zarr_name(path) || is_zarr_zip_name(path);
+    let has_name = |known: &FileRecord| known.path.file_name() == output.file_name();
+    is_zarr(output) && recorded.iter().any(|known| is_zarr(&known.path)) && !recorded.iter().any(has_name)
 }
 
 /// Returns a context that keeps notes that name `--resume` instead of showing them, and the kept notes. A training run that

@@ -555,6 +555,20 @@ fn objects_of_a_predicted_position_are_measured_in_this_position() {
 }
 
 #[test]
+fn a_prediction_that_is_made_again_with_another_name_says_why_it_differs() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,40,40", 4);
+    fixture.run(&predict(&raw, "out/seg.ozx", &[])).ok();
+    for (out, is_identical) in [("again/seg.ozx", true), ("again/other.ozx", false), ("folder", false)] {
+        let report = fixture.run(&["provenance", "out/seg.ozx", "--rerun", "--out", out, "--json"]).json();
+        assert_eq!(report["outputs"][0]["identical"], is_identical, "{report:#}");
+        assert_eq!(report["differences"].to_string().contains("states its name"), !is_identical, "{report:#}");
+    }
+    let ran = fixture.run(&["provenance", "out/seg.ozx", "--rerun", "--out", "third.ozx"]).ok();
+    assert!(ran.stderr.contains("states its name"), "{}", ran.stderr);
+}
+
+#[test]
 fn results_of_a_series_and_of_a_file_of_that_name_are_kept_apart() {
     let fixture = Fixture::new();
     let stacks = [1, 2].map(|seed| fixture.nuclei("12,40,50", seed));
