@@ -11,6 +11,7 @@ use cytoscope_pipeline::job_record::{AnyRecord, JobKind, JobRecord, Overwrite, r
 use cytoscope_pipeline::predict::containing_maps;
 use cytoscope_pipeline::provenance::{self, Provenance};
 use cytoscope_pipeline::{Artifact, ArtifactKind, JobError, OutputTensor, PARQUET_EXTENSION, SegmentJob};
+use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::target::extension;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,7 +108,9 @@ impl FolderResults {
             provenance::read(&record).inspect_err(unread).ok()
         };
         let record = Some(record).filter(|record| record.is_file()).and_then(read);
-        let prediction = record.filter(|record| place.is_input_of(record));
+        // Results do not lie on a stack whose voxels its preprocessing has moved.
+        let is_moved = |record: &Provenance| record.job.preprocess.iter().any(PreprocessStep::moves_voxels);
+        let prediction = record.filter(|record| place.is_input_of(record) && !is_moved(record));
         let predicted = prediction.as_ref().map(predicted).unwrap_or_default();
         let corrections = place.correction_stem(folder);
         let search = Search { place, prediction, is_own: place.is_own(folder), corrections };

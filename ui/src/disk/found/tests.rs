@@ -88,6 +88,34 @@ fn labels_of_an_earlier_prediction_are_not_shown_with_the_maps_of_the_latest_one
 }
 
 #[test]
+fn results_of_a_stack_whose_voxels_were_moved_are_not_shown_over_it() {
+    let home = tempfile::tempdir().unwrap();
+    let (folder, stack) = (home.path().join("cytoscope"), home.path().join("cells.tif"));
+    write_prediction(&folder, &stack, 100);
+    let record = folder.join("cells_provenance.json");
+    let unprocessed = std::fs::read_to_string(&record).unwrap();
+    let kinds_after = |steps: &str| {
+        let steps = cytoscope_preprocess::parse_steps(steps).unwrap();
+        let mut changed: serde_json::Value = serde_json::from_str(&unprocessed).unwrap();
+        changed["job"]["preprocess"] = serde_json::to_value(steps).unwrap();
+        std::fs::write(&record, changed.to_string()).unwrap();
+        let place = ResultsPlace {
+            stack: stack.clone(),
+            stem: "cells".to_owned(),
+            times: 1,
+            chosen: None,
+            earlier: None,
+            known: Vec::new(),
+        };
+        FoundResults::of(&place).outputs.into_iter().map(|a| a.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds_after("gaussian:sigma=1"), [ArtifactKind::Labels]);
+    for steps in ["gaussian:sigma=1,crop:y=1-25", "affine:matrix=1/0/0/0/0/1/0/3/0/0/1/5"] {
+        assert!(kinds_after(steps).is_empty(), "{steps}");
+    }
+}
+
+#[test]
 fn journals_of_corrections_are_found_by_time_point() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join("cytoscope");
