@@ -164,6 +164,9 @@ pub(crate) struct SizeEstimate {
     pub estimate: DiameterEstimate,
     /// Voxel size Z, Y, X in the same unit.
     pub voxel: [f64; 3],
+    /// Mean of the objects' largest heights: the higher, the clearer the network sees them. `None` without objects, if the model
+    /// finds no heights, or if it does not matter.
+    peak: Option<f64>,
     /// How bright the objects are in the middle compared to their outlines: a correlation from -1 to 1 with the heights that
     /// the network finds. `None` without objects, or if they are uniform.
     brightness: Option<f64>,
@@ -187,7 +190,7 @@ impl Estimator<'_> {
             }
             (DiameterRequest::Auto, _) => {
                 let SizeEstimate { estimate, voxel, .. } = self.estimate_with_intensities(nominal_um)?;
-                // Only now: while estimates are compared, the certainty is that of their medians.
+                // Only now: most comparisons of estimates use the certainty of their medians.
                 let estimate = estimate.limited_by_range();
                 Ok(ObjectDiameter { diameter: estimate.diameter, unit, voxel, nominal_um, estimate: Some(estimate) })
             }
@@ -306,7 +309,7 @@ impl Estimator<'_> {
             }
         }
         let other = self.estimate_from(&stack, coarser, nominal_um, given, false)?;
-        Ok(if is_texture(&found.estimate, &other.estimate) { other } else { found })
+        Ok(if is_texture(&found, &other) { other } else { found })
     }
 
     /// Estimates the diameter in a part of the stack from a first guess, which is multiplied by a factor. If `stops_if_dark`, the
@@ -356,8 +359,10 @@ impl Estimator<'_> {
             },
             |(measured, change)| measured.estimate(at.diameter, change, at.coarsening),
         );
+        let has_heights = self.model.seed_channel != self.model.segment_channel;
+        let peak = (has_heights && estimate.objects > 0).then_some(appearance.peak);
         let Appearance { brightness, intensity, background, .. } = appearance;
-        Ok(SizeEstimate { estimate, voxel: at.voxel, brightness, intensity, background })
+        Ok(SizeEstimate { estimate, voxel: at.voxel, peak, brightness, intensity, background })
     }
 
     /// Returns the short prediction with which [`Self::estimate_from`] begins: around the blobs, on the coarse grid, or on that of
@@ -493,10 +498,22 @@ fn are_outliers(estimate: &DiameterEstimate, hidden: &DiameterEstimate) -> bool 
 }
 
 /// Returns whether the objects of an estimate are the texture of those of another one, from a larger start. Texture is much
-/// smaller than objects, and a network may find it with high certainty; few or varying larger objects do not justify
-/// rejecting it.
-fn is_texture(estimate: &DiameterEstimate, larger: &DiameterEstimate) -> bool {
-    larger.certainty == Certainty::High && larger.diameter > TEXTURE_RATIO * estimate.diameter
+/// smaller than objects, and a network that finds heights sees it less clearly, but may find it with high certainty. Few or
+/// varying larger objects do not justify rejecting it, unless the estimate is of low certainty, and the largest ones of its objects
+/// have about their size: the others are then fragments.
+fn is_texture(found: &SizeEstimate, larger: &SizeEstimate) -> bool {
+    let (estimate, other) = (found.estimate.limited_by_range(), larger.estimate.limited_by_range());
+    let are_fragments = estimate.certainty == Certainty::Low
+        && other.certainty >= Certainty::Medium
+        && other.diameter < TEXTURE_RATIO * estimate.range[1];
+    // Unknown without heights.
+    let is_clearer = found.peak.zip(larger.peak).map(|(found_peak, larger_peak)| larger_peak > found_peak);
+    let is_reliable = match is_clearer {
+        Some(true) => larger.estimate.certainty == Certainty::High || are_fragments,
+        Some(false) => false,
+        None => larger.estimate.certainty == Certainty::High,
+    };
+    is_reliable && other.diameter > TEXTURE_RATIO * estimate.diameter
 }
 
 #[cfg(test)]

@@ -134,3 +134,45 @@ fn a_stack_without_objects_is_predicted_a_few_times() {
     let predictions = totals.iter().find(|total| total.stage == Stage::Estimate).map_or(0, |total| total.count);
     assert_eq!(predictions, 1 + MAX_PREDICTIONS as u64 + 4 + 1);
 }
+
+/// Returns an estimate of a diameter, with the range and number of the diameters, and the mean peak of the heights.
+fn clear(diameter: f64, range: [f64; 2], objects: usize, certainty: Certainty, peak: f64) -> SizeEstimate {
+    let estimate =
+        DiameterEstimate { diameter, range, objects, certainty, intensity_factor: 1.0, intensity_background: 0.0 };
+    SizeEstimate { estimate, voxel: [1.0; 3], peak: Some(peak), brightness: None, intensity: None, background: None }
+}
+
+#[test]
+fn clusters_of_touching_objects_do_not_make_them_texture() {
+    // Nuclei of an organoid, and what is found at three times their diameter.
+    let nuclei = clear(8.3, [6.9, 9.7], 98, Certainty::High, 0.721);
+    let clusters = |peak| clear(25.9, [18.7, 38.0], 11, Certainty::High, peak);
+    assert!(!is_texture(&nuclei, &clusters(0.631)));
+    // Objects that the network sees more clearly are larger than texture, even if they vary.
+    assert!(is_texture(&nuclei, &clusters(0.8)));
+    let near = clear(12.0, [10.0, 14.0], 11, Certainty::High, 0.8);
+    assert!(!is_texture(&nuclei, &near), "less than 1.5 times as large");
+    // Without objects, there is nothing to keep; without heights, only the certainty counts.
+    let nothing = SizeEstimate { peak: None, ..clear(8.3, [8.3, 8.3], 0, Certainty::None, 0.0) };
+    assert!(is_texture(&nothing, &clusters(0.631)));
+    let without_heights = |of: SizeEstimate| SizeEstimate { peak: None, ..of };
+    assert!(is_texture(&without_heights(nuclei), &without_heights(clusters(0.631))));
+}
+
+#[test]
+fn fragments_of_low_certainty_are_texture_beside_a_few_clearer_objects() {
+    // Chromocenters and whole nuclei, and three nuclei from a larger start.
+    let fragments = clear(2.8, [1.9, 6.5], 10, Certainty::Medium, 0.659);
+    let nuclei = |certainty, peak| clear(7.3, [5.9, 8.0], 3, certainty, peak);
+    assert!(is_texture(&fragments, &nuclei(Certainty::Medium, 0.816)));
+    assert!(!is_texture(&fragments, &nuclei(Certainty::Medium, 0.6)), "less clear");
+    assert!(!is_texture(&fragments, &nuclei(Certainty::Low, 0.816)), "of low certainty, too");
+    let without_heights = |of: SizeEstimate| SizeEstimate { peak: None, ..of };
+    let few = without_heights(nuclei(Certainty::Medium, 0.816));
+    assert!(!is_texture(&without_heights(clear(2.8, [1.9, 6.5], 10, Certainty::Medium, 0.659)), &few));
+    // A group of objects is clear, too, but larger than any of the fragments.
+    assert!(!is_texture(&fragments, &clear(30.0, [25.0, 35.0], 3, Certainty::Medium, 0.9)));
+    // Small objects of one size stay, although a few larger ones are clearer.
+    let small = clear(4.3, [3.3, 6.0], 16, Certainty::Medium, 0.768);
+    assert!(!is_texture(&small, &clear(10.5, [8.0, 12.0], 4, Certainty::Medium, 0.785)));
+}

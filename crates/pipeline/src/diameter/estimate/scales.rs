@@ -101,6 +101,7 @@ impl Estimator<'_> {
             OverScales::Dark(SizeEstimate {
                 estimate,
                 voxel,
+                peak: None,
                 brightness: Some(brightness),
                 intensity: None,
                 background: None,
