@@ -150,28 +150,35 @@ fn stack_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
         response.on_hover_text(format!("{}\n{}", document.path.display(), document.summary()));
         if active {
-            ui.horizontal_wrapped(|ui| {
-                weak(ui, document.summary());
-                let hint = "Correct the axes if the file states wrong ones";
-                if whole_link(ui, "Axes…").on_hover_text(hint).clicked() {
-                    let text = state.settings().axes_for(&document.path).unwrap_or_default().to_owned();
-                    let (file, series) = (document.path.clone(), document.series);
-                    actions.send(DisplayAction::AskAxes { file, series, text });
-                }
-                let hint = "Set the voxel size if the file states none or a wrong one";
-                if whole_link(ui, "Voxel size…").on_hover_text(hint).clicked() {
-                    actions.send(document.ask_voxel_size());
-                }
-                if document.has_record {
-                    record_link(ui, state, &title, &document.path, actions);
-                }
-            });
+            ui.scope(|ui| links(ui, state, document, &title, actions));
             for sentence in &document.image.meta().not_applied {
                 weak(ui, format!("{}  {}", icon::WARNING, capitalized(sentence)));
             }
             series_choice(ui, document, actions);
         }
     }
+}
+
+/// Draws what is known about a stack, and links to correct it.
+fn links(ui: &mut Ui, state: State<'_>, document: &Document, title: &str, actions: &mut Actions) {
+    // The links are text, not as high as buttons.
+    ui.spacing_mut().interact_size.y = ui.text_style_height(&egui::TextStyle::Body);
+    ui.horizontal_wrapped(|ui| {
+        weak(ui, document.summary());
+        let hint = "Correct the axes if the file states wrong ones";
+        if whole_link(ui, "Axes…").on_hover_text(hint).clicked() {
+            let text = state.settings().axes_for(&document.path).unwrap_or_default().to_owned();
+            let (file, series) = (document.path.clone(), document.series);
+            actions.send(DisplayAction::AskAxes { file, series, text });
+        }
+        let hint = "Set the voxel size if the file states none or a wrong one";
+        if whole_link(ui, "Voxel size…").on_hover_text(hint).clicked() {
+            actions.send(document.ask_voxel_size());
+        }
+        if document.has_record {
+            record_link(ui, state, title, &document.path, actions);
+        }
+    });
 }
 
 /// Draws the choice of the series of a file that has several, such as positions, scenes or wells.
