@@ -231,25 +231,30 @@ assert result.wasSuccessful()
 print(result.testsRun)
 ";
 
-/// Runs the tests of a script of the folder `bench`.
-fn script_tests_pass(module: &str) {
+/// Runs the tests of a script of the folder `bench`, if Python has the modules that they import.
+fn script_tests_pass(imports: &str, module: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench");
-    if let Some(printed) = python("unittest", SCRIPT_TESTS, &[folder.as_path(), Path::new(module)]) {
+    if let Some(printed) = python(imports, SCRIPT_TESTS, &[folder.as_path(), Path::new(module)]) {
         assert!(printed.trim().parse::<usize>().unwrap() > 0, "{printed}");
     }
 }
 
 #[test]
 fn baselines_of_the_criterion_suites_are_stored_and_compared() {
-    script_tests_pass("test_baseline");
+    script_tests_pass("unittest", "test_baseline");
 }
 
 #[test]
 fn training_runs_with_and_without_a_trace_are_compared_in_pairs() {
-    script_tests_pass("test_training_spans");
+    script_tests_pass("unittest", "test_training_spans");
 }
 
 #[test]
 fn changes_that_concern_a_stage_are_compared_with_the_same_run_without_them() {
-    script_tests_pass("test_stage_changes");
+    script_tests_pass("unittest", "test_stage_changes");
+}
+
+#[test]
+fn stacks_of_each_kind_of_specimen_are_simulated() {
+    script_tests_pass("numpy, scipy, tifffile", "test_specimen_stacks");
 }
