@@ -65,11 +65,11 @@ class Stack:
     metadata: str = "ome"  # or imagej, none
     radius_um: float = 0.0  # of a typical nucleus
     fill: float = 0.0  # share of the volume
-    count: int = 0
+    count: int = 0  # nuclei of an embryo
     thickness_um: float = 0.0  # of the nuclei of a layer
-    kinds: tuple = ("plain", "nucleoli")
-    elongation: tuple = (1.0, 1.5)
-    axis_spread: float = 0.3
+    kinds: tuple = ()  # of nuclei: plain, nucleoli, chromocenters, hollow, bean, lobed
+    elongation: tuple = (1.0, 1.5)  # smallest and largest ratio of length to width
+    axis_spread: float = 0.3  # of the direction of elongated nuclei
     mitoses: int = 0
     gap_um: float = 0.3
     blur_um: tuple = (0.22, 0.8)  # standard deviations in the plane and along Z
