@@ -162,10 +162,7 @@ fn arrow_keys_move_through_the_items_of_a_menu_and_to_the_menus_beside_it() {
 fn a_disabled_button_says_why_it_is_disabled() {
     let mut fixture = gestures::correcting_sample();
     for (name, reason) in [("Undo", "There is no edit to undo."), ("Redo", "There is no edit to redo.")] {
-        fixture.window.query_all_by_label(name).last().expect("the button").scroll_to_me();
-        fixture.window.run_steps(30);
-        fixture.window.query_all_by_label(name).last().expect("the button").hover();
-        fixture.until(name, |w| sees(w, reason));
+        fixture.until_hover_shows(name, reason);
     }
 }
 
@@ -174,18 +171,14 @@ fn the_preview_of_preprocessing_steps_says_why_it_is_disabled() {
     let mut fixture = Fixture::new();
     fixture.click("Open the sample");
     fixture.settle();
-    fixture.window.query_all_by_label("Preview").last().expect("the checkbox").scroll_to_me();
-    fixture.window.run_steps(30);
-    fixture.window.query_all_by_label("Preview").last().expect("the checkbox").hover();
-    fixture.until("the reason", |w| sees(w, "Add a step first."));
+    fixture.until_hover_shows("Preview", "Add a step first.");
 }
 
 #[test]
 fn the_state_of_the_engine_says_what_it_is() {
     let mut fixture = Fixture::new();
     fixture.until("the engine", |w| sees(w, "engine ready"));
-    fixture.window.get_by_label("engine ready").hover();
-    fixture.until("the tooltip", |w| sees(w, "The engine is the process that runs jobs"));
+    fixture.until_hover_shows("engine ready", "The engine is the process that runs jobs");
 }
 
 #[test]
@@ -198,10 +191,7 @@ fn disabled_buttons_for_converting_and_scoring_say_why_they_are_disabled() {
         [("Add open stacks", "No stack is open."), ("Convert", "Add files first."), ("Evaluate", "Choose predictions.")]
     {
         assert!(!fixture.sees(reason), "{}", fixture.on_screen());
-        fixture.window.query_all_by_label(name).last().expect("the button").scroll_to_me();
-        fixture.window.run_steps(30);
-        fixture.window.query_all_by_label(name).last().expect("the button").hover();
-        fixture.until(name, |w| sees(w, reason));
+        fixture.until_hover_shows(name, reason);
     }
 }
 
@@ -210,9 +200,7 @@ fn a_disabled_command_says_why_it_is_disabled() {
     let mut fixture = Fixture::new();
     fixture.window.run_steps(3);
     let hover = |fixture: &mut Fixture, name: &str, reason: &str| {
-        fixture.window.run_steps(20);
-        fixture.window.query_all_by_label(name).last().expect("the command").hover();
-        fixture.until(name, |w| sees(w, reason));
+        fixture.until_hover_shows(name, reason);
     };
     for (menu, item, reason) in [
         ("File", "Close stack", "No stack is open."),

@@ -92,9 +92,7 @@ fn predictions_are_scored_and_the_scores_are_saved() {
     assert!(fixture.sees("F1 at IoU 0.50") && fixture.sees("1.0000"), "{}", fixture.on_screen());
     accessibility::check(&fixture, "scores");
     fixture.window.get_by_label("PQ").scroll_to_me();
-    fixture.window.run_steps(30);
-    fixture.window.get_by_label("PQ").hover();
-    fixture.until("the tooltip", |w| sees(w, "Panoptic quality: F1 times the mean IoU of the matched objects"));
+    fixture.until_hover_shows("PQ", "Panoptic quality: F1 times the mean IoU of the matched objects");
     let table = saved_scores(&mut fixture, &predicted.join("scores.csv"));
     assert!(table.contains(",0.5,1,1,1,"), "{table}");
 }

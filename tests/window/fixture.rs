@@ -9,6 +9,7 @@ use eframe::egui::{Event, Id, Key, Modifiers, PointerButton, Pos2, Rect, Ui, Wid
 use egui_kittest::kittest::{NodeT, Queryable, by};
 use egui_kittest::{Harness, Node};
 use null_renderer::NullRenderer;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -197,6 +198,22 @@ impl Fixture {
         // The click follows in the next frame: results that arrive between two frames may move the widget away.
         let center = on_widget(&self.window, name, |node| node.rect().center());
         center.unwrap_or_else(|| panic!("{name} disappeared; on screen: {}", self.on_screen()))
+    }
+
+    /// Scrolls the last widget with this name into view, moves the pointer over it and waits until this text is shown. If the
+    /// widget moves meanwhile, because rows above it come or go, the pointer follows.
+    pub fn until_hover_shows(&mut self, name: &str, text: &str) {
+        let place = Cell::new(None);
+        self.until(&format!("{text:?} over {name}"), |w| {
+            if let Some(node) = w.query_all_by_label(name).last() {
+                let rect = Some(node.rect());
+                if place.replace(rect) != rect {
+                    node.scroll_to_me();
+                    node.hover();
+                }
+            }
+            sees(w, text)
+        });
     }
 
     /// Steps the window until a button is enabled: other jobs, such as an estimate, may still be running.

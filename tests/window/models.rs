@@ -130,10 +130,7 @@ fn the_settings_of_a_model_file_say_why_they_are_disabled() {
     fixture.until("the job", |w| w.query_by_label("Cancel").is_some());
     assert!(!fixture.sees(reason), "{}", fixture.on_screen());
     for name in ["Voxel size", "Manual"] {
-        fixture.window.query_all_by_label(name).last().expect("the control").scroll_to_me();
-        fixture.window.run_steps(30);
-        fixture.window.query_all_by_label(name).last().expect("the control").hover();
-        fixture.until(name, |w| sees(w, reason));
+        fixture.until_hover_shows(name, reason);
         assert!(!fixture.sees("State the voxel size first."), "{}", fixture.on_screen());
     }
     fixture.resume_engine();

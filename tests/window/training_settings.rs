@@ -32,9 +32,7 @@ fn a_settings_file_is_loaded_changed_and_saved_for_the_command_line() {
     assert_eq!((plan.batch, plan.options.steps), (Some(1), Some(2)), "they have controls");
     // Single settings are set and removed.
     fixture.window.get_by_label("Set").scroll_to_me();
-    fixture.window.run_steps(30);
-    fixture.window.get_by_label("Set").hover();
-    fixture.until("why it is disabled", |w| sees(w, "Type a setting first, such as schedule.rate=0.001."));
+    fixture.until_hover_shows("Set", "Type a setting first, such as schedule.rate=0.001.");
     fixture.type_into("Single setting", "ema=0.5");
     fixture.window.key_press(Key::Enter);
     let has = |used: &[String], text: &str| used.iter().any(|setting| setting == text);
