@@ -60,7 +60,7 @@ const CHANGES: [(&str, &str, Option<&str>); 75] = [
     ("  - type: batch\n", "  - type: batch\n    concatenable: true\n", Some("inputs[0].axes[0].concatenable")),
     ("    channel_names:\n    - nuclei\n", "    channel_names: []\n", Some("inputs[0].axes[1].channel_names")),
     ("    - nuclei\n", "    - nuclei\n    size: 1\n", Some("inputs[0].axes[1].size")),
-    ("    - nuclei\n", "    - all nuclei\n", Some("inputs[0].axes[1].channel_names[0]")),
+    ("    - nuclei\n", "    - all nuclei\n", None),
     ("    unit: micrometer\n", "    unit: um\n", Some("inputs[0].axes[2].unit")),
     ("    unit: micrometer\n", "", Some("outputs[0].axes[2].unit")),
     ("      step: 1\n", "", Some("inputs[0].axes[2].size.step")),

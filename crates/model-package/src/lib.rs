@@ -15,7 +15,6 @@ pub mod config_key;
 mod error;
 mod files;
 mod format_version;
-mod identifier;
 mod parse;
 mod parse_steps;
 mod spec;
@@ -63,8 +62,6 @@ pub const QUANTIZED_WEIGHTS: &str = "model_int8.onnx";
 const QUANTIZED_KEY: &str = "quantized_weights";
 /// Entry of `config.cytoscope` that named the file of the float network, in older packages that declare int8 weights.
 const OLD_FLOAT_KEY: &str = "float_weights";
-/// Entry of `config.cytoscope` with names of channels that the specification does not allow, by the id of their tensor.
-const CHANNEL_NAMES_KEY: &str = "channel_names";
 /// Entry of `config.cytoscope` with the layout version.
 const LAYOUT_KEY: &str = "layout";
 /// Current layout version: the declared weights are floats, and test outputs were made with pre- and postprocessing.

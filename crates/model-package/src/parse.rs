@@ -1,11 +1,7 @@
 //! Parsing of package descriptions, specifications 0.4 and 0.5.
 
-use super::identifier::identifiers;
 use super::parse_steps::StepsOf;
-use super::{
-    AxisKind, AxisSize, AxisSpec, CHANNEL_NAMES_KEY, FileRef, FormatVersion, PackageError, Processing, TensorSpec,
-    TensorType,
-};
+use super::{AxisKind, AxisSize, AxisSpec, FileRef, FormatVersion, PackageError, Processing, TensorSpec, TensorType};
 use cytoscope_volume::{MAX_PLAUSIBLE_UM, MIN_PLAUSIBLE_UM};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -103,7 +99,6 @@ pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
     let input_ids: Vec<String> = inputs.iter().map(|t| t.spec.id.clone()).collect();
     for tensor in inputs.iter_mut().chain(&mut outputs) {
         reader.check_reference_tensors(&mut tensor.spec, &input_ids)?;
-        restore_channel_names(rdf, &mut tensor.spec);
     }
     Ok(Parsed {
         name: reader.text(rdf, "name")?,
@@ -114,21 +109,6 @@ pub(crate) fn parse(path: &Path, rdf: &Value) -> Result<Parsed, PackageError> {
         outputs: outputs.into_iter().map(|t| t.spec).collect(),
         weights,
     })
-}
-
-/// Replaces the names of a tensor's channels by those that they were made from, which `config.cytoscope` has. Names that were
-/// changed in the description since then stay.
-fn restore_channel_names(rdf: &Value, spec: &mut TensorSpec) {
-    let kept = rdf.pointer("/config/cytoscope").and_then(|config| config.get(CHANNEL_NAMES_KEY));
-    let kept = kept.and_then(|tensors| tensors.get(spec.id.as_str())?.as_array());
-    let names: Option<Vec<String>> =
-        kept.and_then(|names| names.iter().map(|name| name.as_str().map(str::to_owned)).collect());
-    let Some(names) = names else { return };
-    let written = identifiers(&names);
-    let channels = spec.axes.iter_mut().find(|axis| axis.kind == AxisKind::Channel && axis.channel_names == written);
-    if let Some(axis) = channels {
-        axis.channel_names = names;
-    }
 }
 
 /// Returns the decimal number that was rounded to a scale of 32 bits; other scales stay.

@@ -3,8 +3,8 @@
 use super::files::Files;
 use super::write_tensor::{Entry, TensorRole, Tensors};
 use super::{
-    CHANNEL_NAMES_KEY, Citation, LAYOUT, LAYOUT_KEY, MAX_RDF_BYTES, OLD_FLOAT_KEY, Package, PackageError,
-    QUANTIZED_KEY, QUANTIZED_WEIGHTS, TensorSpec, Tolerance, is_package,
+    Citation, LAYOUT, LAYOUT_KEY, MAX_RDF_BYTES, OLD_FLOAT_KEY, Package, PackageError, QUANTIZED_KEY,
+    QUANTIZED_WEIGHTS, TensorSpec, Tolerance, is_package,
 };
 use cytoscope_graph::{Graph, Tensor, npy};
 use cytoscope_storage::folder::{self, Replaced};
@@ -142,12 +142,8 @@ impl PackageBuilder {
                 "is not a valid package name: expected 5 to 128 letters, digits or _+- ()",
             ));
         }
-        let Networks { mut files, mut attachments, weights, mut config } = self.networks(path)?;
+        let Networks { mut files, mut attachments, weights, config } = self.networks(path)?;
         let tensors = Tensors::new(&self.graph, (&self.inputs, &self.test_inputs), (&self.outputs, &self.test_outputs));
-        let names = tensors.changed_names();
-        if !names.is_empty() {
-            config.insert(CHANNEL_NAMES_KEY.to_owned(), Value::Object(names));
-        }
         let mut section = |entries: &[Entry<'_>], role: TensorRole| -> Vec<Value> {
             let mut section = Vec::new();
             for (i, entry) in entries.iter().enumerate() {
@@ -221,8 +217,8 @@ impl PackageBuilder {
             Value::Object(config) => config.clone(),
             other => return Err(PackageError::bad(path, "config.cytoscope", format!("is {other}: expected a map"))),
         };
-        // Entries of an earlier package are about its files and tensors.
-        for key in [CHANNEL_NAMES_KEY, QUANTIZED_KEY, OLD_FLOAT_KEY] {
+        // Entries of an earlier package would refer to files that are not written.
+        for key in [QUANTIZED_KEY, OLD_FLOAT_KEY] {
             config.remove(key);
         }
         config.insert(LAYOUT_KEY.to_owned(), json!(LAYOUT));

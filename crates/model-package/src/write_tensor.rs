@@ -1,6 +1,5 @@
 //! Writing of input and output descriptions, specification 0.5.
 
-use super::identifier::{identifiers, is_identifier, is_keyword};
 use super::{AxisKind, AxisSize, AxisSpec, Processing, StatisticsAxes, TensorSpec, TensorType};
 use cytoscope_graph::{Dim, Graph, Tensor, ValueId};
 use serde_json::{Map, Value, json};
@@ -10,6 +9,12 @@ use std::collections::BTreeSet;
 const MAX_ID: usize = 32;
 /// Maximum length of a tensor description in characters, by the specification.
 const MAX_DESCRIPTION: usize = 128;
+/// Words that the specification does not allow as ids: Python's keywords in lower case.
+const KEYWORDS: [&str; 32] = [
+    "and", "as", "assert", "async", "await", "break", "class", "continue", "def", "del", "elif", "else", "except",
+    "finally", "for", "from", "global", "if", "import", "in", "is", "lambda", "nonlocal", "not", "or", "pass", "raise",
+    "return", "try", "while", "with", "yield",
+];
 
 /// Whether a tensor is an input or an output of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,20 +99,6 @@ impl<'a> Tensors<'a> {
         Self { graph, inputs, outputs }
     }
 
-    /// Returns the names of the channels of tensors some of whose names are not identifiers, by the ids of the tensors. Their
-    /// descriptions state other names.
-    pub(super) fn changed_names(&self) -> Map<String, Value> {
-        let mut changed = Map::new();
-        for entry in self.inputs.iter().chain(&self.outputs) {
-            let channels = entry.spec.axes.iter().find(|axis| axis.kind == AxisKind::Channel);
-            let names = channels.map(|axis| axis.channel_names.as_slice()).unwrap_or_default();
-            if names.iter().any(|name| !is_identifier(name)) {
-                changed.insert(entry.id.clone(), json!(names));
-            }
-        }
-        changed
-    }
-
     /// Finds a tensor by the id in its [`TensorSpec`].
     fn named(&self, id: &str) -> Option<&Entry<'a>> {
         self.inputs.iter().chain(&self.outputs).find(|e| e.spec.id == id)
@@ -164,7 +155,7 @@ impl<'a> Tensors<'a> {
                 let names = if axis.channel_names.is_empty() {
                     (0..self.channels(entry, at, axis)).map(|i| format!("channel{i}")).collect()
                 } else {
-                    identifiers(&axis.channel_names)
+                    axis.channel_names.clone()
                 };
                 out.insert("channel_names".to_owned(), json!(names));
                 return Value::Object(out);
@@ -375,7 +366,7 @@ fn tensor_id(name: &str, used_ids: &mut BTreeSet<String>) -> String {
     if !base.starts_with(|c: char| c.is_ascii_lowercase()) {
         base.insert(0, 't');
     }
-    if is_keyword(&base) {
+    if KEYWORDS.contains(&base.as_str()) {
         base.push('_');
     }
     base.truncate(MAX_ID);

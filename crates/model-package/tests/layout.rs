@@ -456,38 +456,6 @@ fn lengths_that_are_computed_with_scales_are_exact() {
 }
 
 #[test]
-fn names_of_channels_are_identifiers_in_the_description() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("named");
-    let mut made = builder(network(), None);
-    made.inputs[0].axes[1].channel_names = vec!["Membrane protein".to_owned()];
-    made.outputs[0].axes[1].channel_names = vec!["488".to_owned()];
-    // Names of an earlier package do not apply.
-    made.config = json!({"task": "segmentation", "channel_names": {"t95": ["channel 488"]}});
-    let _ = made.save(&path, Overwrite::Refuse).unwrap();
-    let mut description = rdf(&path);
-    for (tensor, written) in [("inputs", "Membrane_protein"), ("outputs", "channel_488")] {
-        assert_eq!(description[tensor][0]["axes"][1]["channel_names"], json!([written]));
-    }
-    let names = |package: &Package| {
-        let of = |tensor: &TensorSpec| tensor.axis(AxisKind::Channel).unwrap().channel_names.clone();
-        [of(&package.inputs[0]), of(&package.outputs[0])]
-    };
-    let read = Package::open(&path).unwrap();
-    assert_eq!(names(&read), [["Membrane protein"], ["488"]]);
-    // A package that is written again keeps them.
-    let (again, config) = (folder.path().join("again"), read.config().clone());
-    let (inputs, outputs) = (read.inputs.clone(), read.outputs.clone());
-    let copy = PackageBuilder { inputs, outputs, config, ..builder(network(), None) };
-    let _ = copy.save(&again, Overwrite::Refuse).unwrap();
-    assert_eq!(names(&Package::open(&again).unwrap()), names(&read));
-    // Names that are changed in the description count.
-    description["inputs"][0]["axes"][1]["channel_names"] = json!(["membrane"]);
-    rewrite(&path, &description);
-    assert_eq!(names(&Package::open(&path).unwrap()), [["membrane"], ["488"]]);
-}
-
-#[test]
 fn the_scales_of_an_output_have_the_ratio_of_its_lengths() {
     let folder = tempfile::tempdir().unwrap();
     let reference = |axis: &str| AxisSize::Reference {

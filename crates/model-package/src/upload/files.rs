@@ -2,7 +2,6 @@
 
 use super::image_size::image_size;
 use super::{Checker, TENSOR_ID_LENGTH, given};
-use crate::identifier::is_keyword;
 use crate::{MAX_FILES, PackageError};
 use cytoscope_storage::sha256_of_bytes;
 use serde_json::Value;
@@ -229,6 +228,13 @@ fn has_cover_proportions(width: u32, height: u32) -> bool {
     [1.0, 2.0].iter().any(|expected| (ratio / expected - 1.0).abs() <= COVER_TOLERANCE)
 }
 
+/// Python's keywords in lower case, which are not identifiers.
+const PYTHON_KEYWORDS: [&str; 32] = [
+    "and", "as", "assert", "async", "await", "break", "class", "continue", "def", "del", "elif", "else", "except",
+    "finally", "for", "from", "global", "if", "import", "in", "is", "lambda", "nonlocal", "not", "or", "pass", "raise",
+    "return", "try", "while", "with", "yield",
+];
+
 /// Whether a text is an identifier of a tensor (`LowerCaseIdentifier` of bioimageio.spec).
 fn is_tensor_id(text: &str) -> bool {
     let begins = |c: char| c == '_' || (c.is_alphabetic() && !c.is_uppercase());
@@ -237,5 +243,5 @@ fn is_tensor_id(text: &str) -> bool {
         && text.chars().all(is_allowed)
         && text.chars().any(char::is_lowercase)
         && text.chars().count() <= TENSOR_ID_LENGTH
-        && !is_keyword(text)
+        && !PYTHON_KEYWORDS.contains(&text)
 }
