@@ -6,7 +6,8 @@ mod scaled;
 use crate::error::{engine_error, model_error};
 use crate::joined::Joined;
 use crate::step_graphs::{
-    HYPER, LOSS_SCALE, NORM_MOMENTUM, ParameterBuffer, SCALE_STATE, STEP_LOSS, TOTALS, batch_buffer, running_buffer,
+    BATCH_SHARE, HYPER, LOSS_SCALE, NORM_MOMENTUM, ParameterBuffer, SCALE_STATE, STEP_LOSS, TOTALS, batch_buffer,
+    batch_sum_buffer, running_buffer,
 };
 use cytoscope_autodiff::{GradientGraph, Parameter, set_constant};
 use cytoscope_engine::{BoundSession, Buffers, TuningListener};
@@ -103,7 +104,7 @@ pub(crate) struct Stepper {
     buffers: Buffers,
     gradients: BoundSession,
     update: BoundSession,
-    /// On devices, adds gradients to accumulated ones. The CPU adds them in its buffers.
+    /// On devices, adds gradients and batch statistics to accumulated ones. The CPU adds them in its buffers.
     sum: Option<BoundSession>,
     /// On devices, updates EMA and running statistics, if there are any.
     averages: Option<BoundSession>,
@@ -113,6 +114,8 @@ pub(crate) struct Stepper {
     host: HostState,
     /// Whether gradients were accumulated since the last optimizer step.
     has_sum: bool,
+    /// Number of batches whose share is in the buffer [`BATCH_SHARE`]; 0 before the first step.
+    share_batches: usize,
     /// Number of batches since the host last read loss and norm from the device.
     unread: usize,
     /// The total of losses that the host read last.
@@ -305,18 +308,20 @@ impl Stepper {
         Ok(true)
     }
 
-    /// Adds the gradients of the last batch to the accumulated ones.
+    /// Adds the gradients and the batch statistics of the last batch to the accumulated ones.
     fn add_gradients(&mut self) -> Result<(), JobError> {
         if let (true, Some(sum)) = (self.has_sum, &mut self.sum) {
             return self.buffers.step(sum, Vec::new()).map(drop).map_err(engine_error);
         }
-        for p in &self.joined.tensors {
-            let (gradient, sum) = (ParameterBuffer::Gradient.name(&p.name), ParameterBuffer::Sum.name(&p.name));
+        let of_parameter =
+            |p: &Parameter| (ParameterBuffer::Gradient.name(&p.name), ParameterBuffer::Sum.name(&p.name));
+        let statistics = (0..2 * self.graph.norms.len()).map(|index| (batch_buffer(index), batch_sum_buffer(index)));
+        for (found, sum) in self.joined.tensors.iter().map(of_parameter).chain(statistics) {
             if self.has_sum {
-                let gradient = self.buffers.take(&gradient).map_err(engine_error)?;
-                blend(self.buffers.host_mut(&sum).map_err(engine_error)?, &gradient, 1.0, 1.0)?;
+                let found = self.buffers.take(&found).map_err(engine_error)?;
+                blend(self.buffers.host_mut(&sum).map_err(engine_error)?, &found, 1.0, 1.0)?;
             } else {
-                self.buffers.rename(&gradient, sum).map_err(engine_error)?;
+                self.buffers.rename(&found, sum).map_err(engine_error)?;
             }
         }
         self.has_sum = true;
@@ -349,14 +354,22 @@ impl Stepper {
         self.buffers.step(&mut self.update, Vec::new()).map_err(engine_error)?;
         state.steady_steps += 1;
         self.zero_grad();
-        match &mut self.averages {
-            Some(averages) => self.buffers.step(averages, Vec::new()).map(drop).map_err(engine_error),
-            None => self.average_on_host(keep),
-        }
+        if self.averages.is_some() { self.average_on_device(batches) } else { self.average_on_host(keep, batches) }
     }
 
-    /// Updates EMA and running statistics in the buffers of the CPU.
-    fn average_on_host(&mut self, keep: f32) -> Result<(), JobError> {
+    /// Updates EMA and running statistics in the buffers of a device, after a step of `batches` batches.
+    fn average_on_device(&mut self, batches: usize) -> Result<(), JobError> {
+        let Some(averages) = &mut self.averages else { return Ok(()) };
+        // The buffer stays on the device: each upload takes time.
+        if self.share_batches != batches {
+            self.buffers.bind(BATCH_SHARE, Tensor::vector(vec![1.0 / batches.max(1) as f32]));
+            self.share_batches = batches;
+        }
+        self.buffers.step(averages, Vec::new()).map(drop).map_err(engine_error)
+    }
+
+    /// Updates EMA and running statistics in the buffers of the CPU, after a step of `batches` batches.
+    fn average_on_host(&mut self, keep: f32, batches: usize) -> Result<(), JobError> {
         let averaged = if self.host.has_average { self.graph.parameters.as_slice() } else { &[] };
         for p in averaged {
             let name = ParameterBuffer::Average.name(&p.name);
@@ -372,9 +385,10 @@ impl Stepper {
                 if !self.host.running_stats.contains(name) {
                     continue;
                 }
-                let found = self.buffers.take(&batch_buffer(2 * index + place)).map_err(engine_error)?;
+                let sum = self.buffers.take(&batch_sum_buffer(2 * index + place)).map_err(engine_error)?;
                 let running = self.buffers.host_mut(&running_buffer(name)).map_err(engine_error)?;
-                blend(running, &found, 1.0 - NORM_MOMENTUM, NORM_MOMENTUM * factor)?;
+                let share = 1.0 / batches.max(1) as f32;
+                blend(running, &sum, 1.0 - NORM_MOMENTUM, NORM_MOMENTUM * factor * share)?;
             }
         }
         Ok(())

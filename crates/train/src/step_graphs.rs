@@ -135,6 +135,14 @@ pub(crate) fn batch_buffer(index: usize) -> String {
     format!("batch/{index}")
 }
 
+/// Returns the name of the buffer of a batch statistic's sum over the batches since the last optimizer step.
+pub(crate) fn batch_sum_buffer(index: usize) -> String {
+    format!("batch_sum/{index}")
+}
+
+/// The buffer of 1 / n for the n batches whose statistics were summed.
+pub(crate) const BATCH_SHARE: &str = "batch_share";
+
 /// A graph with the names of the buffers of all its inputs and outputs, as [`cytoscope_engine::BoundSession::new`] takes them.
 pub(crate) struct BufferGraph {
     /// The computation; its parameters, gradients or moments are inputs and outputs.
@@ -199,8 +207,22 @@ fn add_to_buffer(graph: &mut Graph, name: &str, value: Option<ValueId>) {
     graph.outputs.push(next);
 }
 
-/// Returns the graph that adds the gradients of a batch to the accumulated ones.
-pub(crate) fn sum_graph(parameters: &[Parameter]) -> BufferGraph {
+/// Returns the statistics of batch norms that are in a model: the index of each among the batch statistics, its name, and the
+/// factor from a batch's statistic to the running one.
+fn batch_statistics<'a>(
+    norms: &'a [RunningNorm],
+    running: &'a BTreeMap<String, Tensor>,
+) -> impl Iterator<Item = (usize, &'a str, &'a Tensor, f32)> {
+    let both = norms.iter().flat_map(|norm| [(norm.mean.as_str(), 1.0), (norm.variance.as_str(), norm.unbiased())]);
+    both.enumerate().filter_map(move |(index, (name, factor))| Some((index, name, running.get(name)?, factor)))
+}
+
+/// Returns the graph that adds the gradients and the batch statistics of a batch to those of the batches before it.
+pub(crate) fn sum_graph(
+    parameters: &[Parameter],
+    norms: &[RunningNorm],
+    running: &BTreeMap<String, Tensor>,
+) -> BufferGraph {
     let mut made = BufferGraph::new("sum");
     for p in parameters {
         let sum = made.input(&p.name, ParameterBuffer::Sum.name(&p.name), &p.shape);
@@ -209,12 +231,20 @@ pub(crate) fn sum_graph(parameters: &[Parameter]) -> BufferGraph {
         let sum = made.graph.push(name, Op::Binary(BinaryOp::Add), &[Some(sum), Some(gradient)]);
         made.output(ParameterBuffer::Sum.name(&p.name), sum);
     }
+    for (index, _, tensor, _) in batch_statistics(norms, running) {
+        let sum = made.input(&format!("batch_sum{index}"), batch_sum_buffer(index), tensor.shape());
+        let found = made.input(&format!("batch{index}"), batch_buffer(index), tensor.shape());
+        let sum =
+            made.graph.push(format!("batch_sum{index}.next"), Op::Binary(BinaryOp::Add), &[Some(sum), Some(found)]);
+        made.output(batch_sum_buffer(index), sum);
+    }
     made
 }
 
 /// Returns the graph that updates the EMA of `averaged` parameters, whose two weights are in [`HYPER`], the first input, and
-/// the running statistics of batch norms. `None` if there is nothing to update. If `may_skip`, running statistics stay as they
-/// are in a step that is skipped, whose batch statistics may not be finite.
+/// the running statistics of batch norms, by the mean of the batch statistics over the batches of the step. `None` if there is
+/// nothing to update. If `may_skip`, running statistics stay as they are in a step that is skipped, whose batch statistics may
+/// not be finite.
 pub(crate) fn average_graph(
     averaged: &[Parameter],
     norms: &[RunningNorm],
@@ -237,20 +267,20 @@ pub(crate) fn average_graph(
     // Several norms may share their statistics: the value before the step, and after the norms so far.
     let mut current: BTreeMap<&str, [ValueId; 2]> = BTreeMap::new();
     let old = made.graph.add_initializer("keep.running", Tensor::vector(vec![1.0 - NORM_MOMENTUM]));
-    for (index, norm) in norms.iter().enumerate() {
-        for (place, (name, factor)) in [(&norm.mean, 1.0), (&norm.variance, norm.unbiased())].into_iter().enumerate() {
-            let Some(tensor) = running.get(name) else { continue };
-            let (batch, shape) = (2 * index + place, tensor.shape());
-            let [first, before] = match current.get(name.as_str()) {
-                Some(values) => *values,
-                None => [made.input(name, running_buffer(name), shape); 2],
-            };
-            let found = made.input(&format!("{name}.batch{batch}"), batch_buffer(batch), shape);
-            let new = Tensor::vector(vec![NORM_MOMENTUM * factor]);
-            let new = made.graph.add_initializer(format!("share.running{batch}"), new);
-            let next = made.blend(&format!("{name}.{batch}"), [before, old], [found, new]);
-            current.insert(name, [first, next]);
-        }
+    let batch_share = (!running.is_empty()).then(|| made.input(BATCH_SHARE, BATCH_SHARE.to_owned(), &[1]));
+    for (batch, name, tensor, factor) in batch_statistics(norms, running) {
+        let shape = tensor.shape();
+        let [first, before] = match current.get(name) {
+            Some(values) => *values,
+            None => [made.input(name, running_buffer(name), shape); 2],
+        };
+        let found = made.input(&format!("{name}.batch{batch}"), batch_sum_buffer(batch), shape);
+        let new = Tensor::vector(vec![NORM_MOMENTUM * factor]);
+        let new = made.graph.add_initializer(format!("momentum.running{batch}"), new);
+        let mul = Op::Binary(BinaryOp::Mul);
+        let new = made.graph.push(format!("share.running{batch}"), mul, &[Some(new), batch_share]);
+        let next = made.blend(&format!("{name}.{batch}"), [before, old], [found, new]);
+        current.insert(name, [first, next]);
     }
     let is_made = (may_skip && !current.is_empty()).then(|| {
         let factor = cut(&mut made.graph, "factor", all, FACTOR..FACTOR + 1);
@@ -308,10 +338,14 @@ mod tests {
 
     #[test]
     fn gradients_of_batches_are_added() {
-        let made = sum_graph(&[parameter("a"), parameter("b")]);
+        let norm = RunningNorm { mean: "mean".to_owned(), variance: "of another graph".to_owned(), count: 5 };
+        let running = [("mean".to_owned(), Tensor::vector(vec![0.0f32; 4]))].into();
+        let made = sum_graph(&[parameter("a"), parameter("b")], &[norm], &running);
         let sums = run(&made, |i, _| vec![i as f32; 4]);
         assert_eq!(sums[&ParameterBuffer::Sum.name("a")], [1.0; 4]);
         assert_eq!(sums[&ParameterBuffer::Sum.name("b")], [5.0; 4]);
+        assert_eq!(sums[&batch_sum_buffer(0)], [9.0; 4]);
+        assert_eq!(sums.len(), 3, "a statistic that is not in the model has no sum");
     }
 
     #[test]
@@ -324,10 +358,11 @@ mod tests {
             (_, name) if name == ParameterBuffer::Average.name("a") => vec![4.0; 4],
             (_, name) if name == ParameterBuffer::Value.name("a") => vec![8.0; 4],
             (_, name) if name.starts_with("running/") => vec![10.0; 2],
-            _ => vec![20.0; 2],
+            (_, BATCH_SHARE) => vec![0.25],
+            _ => vec![80.0; 2],
         });
         assert_eq!(found[&ParameterBuffer::Average.name("a")], [5.0; 4]);
-        // Twice 0.9 · x + 0.1 · 20, and for the unbiased variance, 0.1 · 20 · 5 / 4.
+        // The mean of four batches is 20: twice 0.9 · x + 0.1 · 20, and for the unbiased variance, 0.1 · 20 · 5 / 4.
         let close =
             |name: &str, expected: f32| found[&running_buffer(name)].iter().all(|v| (v - expected).abs() < 1e-5);
         assert!(close("mean", 0.9 * 11.0 + 2.0) && close("variance", 0.9 * 11.5 + 2.5), "{found:?}");
@@ -345,6 +380,7 @@ mod tests {
                 (_, name) if name == ParameterBuffer::Average.name("a") => vec![4.0; 4],
                 (_, name) if name == ParameterBuffer::Value.name("a") => vec![8.0; 4],
                 (_, name) if name.starts_with("running/") => vec![10.0; 2],
+                (_, BATCH_SHARE) => vec![1.0],
                 _ => vec![if factor > 0.0 { 20.0 } else { f32::NAN }; 2],
             })
         };

@@ -204,7 +204,7 @@ impl Stepper {
         let (mut sum, mut averages) = (None, None);
         if on_device {
             let averaged = if options.ema > 0.0 { joined.tensors.as_slice() } else { &[] };
-            sum = Some(bound(sum_graph(&joined.tensors))?);
+            sum = Some(bound(sum_graph(&joined.tensors, &graph.norms, &state.running_stats))?);
             let averaging = average_graph(averaged, &graph.norms, &state.running_stats, is_scaled);
             averages = averaging.map(bound).transpose()?;
         }
@@ -225,6 +225,7 @@ impl Stepper {
             ema: options.ema,
             host,
             has_sum: false,
+            share_batches: 0,
             unread: 0,
             read_loss: 0.0,
             last_added: f64::INFINITY,

@@ -59,10 +59,7 @@ impl Stepper {
         // Whether it was skipped was not read yet.
         self.unread += 1;
         self.discard_sums();
-        match &mut self.averages {
-            Some(averages) => self.buffers.step(averages, Vec::new()).map(drop).map_err(engine_error),
-            None => Ok(()),
-        }
+        self.average_on_device(batches)
     }
 }
 

@@ -38,8 +38,13 @@ fn noise(seed: usize) -> Tensor {
 
 /// Computes the gradients of two batches and makes an optimizer step; returns the sum of the losses.
 fn step(stepper: &mut Stepper) -> f64 {
+    step_of(stepper, &[1, 2])
+}
+
+/// Computes the gradients of batches and makes an optimizer step; returns the sum of the losses.
+fn step_of(stepper: &mut Stepper, batches: &[usize]) -> f64 {
     let mut losses = 0.0;
-    for batch in [1, 2] {
+    for batch in batches.iter().copied() {
         let image = noise(batch);
         let bright = image.as_f32().unwrap().iter().map(|v| f32::from(u8::from(*v > 0.2))).collect::<Vec<f32>>();
         let ones = Tensor::new(SHAPE, vec![1.0f32; image.len()]).unwrap();
@@ -48,7 +53,7 @@ fn step(stepper: &mut Stepper) -> f64 {
             other => panic!("{other:?}"),
         }
     }
-    stepper.optimizer_step(0.05, 1.0, 2).unwrap();
+    stepper.optimizer_step(0.05, 1.0, batches.len()).unwrap();
     losses
 }
 
@@ -185,12 +190,16 @@ fn a_step_that_overflows_in_f16_changes_nothing_but_the_loss_scale() {
 
 /// Returns steppers of the same network on a GPU and on the CPU; `None`, with a report of the skip, without a GPU.
 fn on_both(options: &StepperOptions) -> Option<[Stepper; 2]> {
+    both_of(&network(), options)
+}
+
+/// Like [`on_both`], for any network.
+fn both_of(net: &Graph, options: &StepperOptions) -> Option<[Stepper; 2]> {
     let devices = probe::run_with_software(probe::Kind::Wgpu, true);
     let Some(device) = devices.iter().find(|device| device.usable) else {
         cytoscope_testkit::skip("no Vulkan or Metal device");
         return None;
     };
-    let net = network();
     let (gpu, cpu) = (BurnEngine::open(device).unwrap(), Devices::cpu_only().engine(DeviceId::Cpu).unwrap());
     let stepper = |engine: &dyn Engine| Stepper::new(net.clone(), engine, options).unwrap();
     Some([stepper(&gpu), stepper(cpu.as_ref())])
@@ -270,4 +279,37 @@ fn steps_on_joined_parameters_are_those_of_the_cpu() {
     assert_eq!(on_cpu.traffic(), None);
     on_gpu.set_state(want.clone()).unwrap();
     assert_eq!(on_gpu.state().unwrap(), want);
+}
+
+#[test]
+fn running_statistics_are_updated_by_the_mean_over_all_batches_of_a_step() {
+    let net = network_with_batch_norms();
+    let engine = Devices::cpu_only().engine(DeviceId::Cpu).unwrap();
+    let after = |batches: &[usize]| {
+        let mut stepper = Stepper::new(net.clone(), engine.as_ref(), &options()).unwrap();
+        step_of(&mut stepper, batches);
+        stepper.state().unwrap().running_stats
+    };
+    let (first, second, both) = (after(&[1]), after(&[2]), after(&[1, 2]));
+    assert!(!both.is_empty() && first != second, "the batches have different statistics");
+    for (name, found) in &both {
+        let values = [found, &first[name], &second[name]].map(Tensor::to_f64_vec);
+        for ((both, first), second) in values[0].iter().zip(&values[1]).zip(&values[2]) {
+            let mean = (first + second) / 2.0;
+            assert!((both - mean).abs() <= 1e-6 + 1e-5 * mean.abs(), "{name}: {both} instead of {mean}");
+        }
+    }
+}
+
+#[test]
+fn running_statistics_of_several_batches_are_those_of_the_cpu() {
+    let Some([mut on_gpu, mut on_cpu]) = both_of(&network_with_batch_norms(), &options()) else { return };
+    for batches in [&[1, 2][..], &[3], &[4, 5, 6]] {
+        step_of(&mut on_gpu, batches);
+        step_of(&mut on_cpu, batches);
+    }
+    let [got, want] = [on_gpu, on_cpu].map(|stepper| stepper.state().unwrap().running_stats);
+    assert_eq!(got.keys().collect::<Vec<&String>>(), want.keys().collect::<Vec<&String>>());
+    let tensors = |of: &BTreeMap<String, Tensor>| of.values().cloned().collect::<Vec<Tensor>>();
+    assert_close("running statistic", &tensors(&got), &tensors(&want));
 }
