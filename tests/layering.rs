@@ -61,7 +61,18 @@ const CRATES: [(&str, &[&str]); 30] = [
     ),
     (
         "quantize",
-        &["engine", "engine-cpu", "graph", "model-package", "onnx", "graph-passes", "pipeline", "profile", "storage"],
+        &[
+            "engine",
+            "engine-cpu",
+            "graph",
+            "model-package",
+            "objects",
+            "onnx",
+            "graph-passes",
+            "pipeline",
+            "profile",
+            "storage",
+        ],
     ),
     (
         "train",

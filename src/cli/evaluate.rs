@@ -209,7 +209,7 @@ fn print_report(report: &EvaluateReport, run: MeasuredRun, as_json: bool, writte
 /// Returns intensity scores as text.
 fn regression_text(scores: &Regression) -> String {
     let [pearson, psnr, ssim, mse] = scores.texts();
-    format!("Pearson {pearson}  PSNR {psnr} dB  SSIM {ssim}  MSE {mse}")
+    format!("Pearson {pearson}  PSNR {psnr}  SSIM {ssim}  MSE {mse}")
 }
 
 /// Returns the lines that report the error counts, and a table of them by object size.

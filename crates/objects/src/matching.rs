@@ -14,6 +14,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// IoU thresholds at which objects are matched by default.
 pub const THRESHOLDS: [f64; 4] = [0.5, 0.7, 0.75, 0.9];
 
+/// Returns the Dice coefficient of two masks with `shared` common voxels and together `sum` voxels. It is 1 if both are empty, as
+/// in MONAI's `DiceMetric` with `ignore_empty=False`: a prediction of nothing is right where nothing is.
+pub fn dice(shared: u64, sum: u64) -> f64 {
+    if sum == 0 { 1.0 } else { 2.0 * shared as f64 / sum as f64 }
+}
+
 /// Counts and scores at one IoU threshold, with StarDist's names.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Matching {
@@ -280,6 +286,11 @@ mod tests {
             assert!(scores.iter().all(|score| score.is_sign_positive()), "{unmatched:?}");
         }
         assert!(overlaps.add(&[1], &[]).is_err());
+    }
+
+    #[test]
+    fn dice_is_1_for_equal_masks_also_if_they_are_empty() {
+        assert_eq!([dice(3, 8), dice(4, 8), dice(0, 5), dice(0, 0)], [0.75, 1.0, 0.0, 1.0]);
     }
 
     #[test]

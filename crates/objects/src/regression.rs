@@ -22,8 +22,8 @@ pub struct Regression {
 }
 
 impl Regression {
-    /// Returns Pearson's correlation, PSNR, SSIM and the mean squared difference as texts; a score that is missing, NaN or
-    /// infinite is undefined.
+    /// Returns Pearson's correlation, PSNR in dB, SSIM and the mean squared difference as texts; a score that is missing, NaN
+    /// or infinite is undefined, except for the PSNR of equal images, which is infinite.
     pub fn texts(&self) -> [String; 4] {
         let finite = |score: Option<f64>| score.filter(|score| score.is_finite());
         let text = |score: Option<f64>| match finite(score) {
@@ -33,7 +33,12 @@ impl Regression {
             Some(score) => format!("{score:.4}"),
         };
         let mse = finite(Some(self.mse)).map_or_else(|| "undefined".to_owned(), |mse| format!("{mse:.4e}"));
-        [text(self.pearson), text(self.psnr_db), text(self.ssim), mse]
+        let psnr = match finite(self.psnr_db) {
+            None if self.mse == 0.0 => "infinite".to_owned(),
+            None => "undefined".to_owned(),
+            score => format!("{} dB", text(score)),
+        };
+        [text(self.pearson), psnr, text(self.ssim), mse]
     }
 }
 
@@ -151,7 +156,9 @@ mod tests {
             Regression { pearson: Some(-0.0), psnr_db: Some(f64::INFINITY), ssim: Some(-0.000_01), mse: 0.0625 };
         assert_eq!(scores.texts(), ["0.0000", "undefined", "0.0000", "6.2500e-2"]);
         let scores = Regression { pearson: Some(-0.5), psnr_db: None, ssim: Some(0.25), mse: 0.0 };
-        assert_eq!(scores.texts(), ["-0.5000", "undefined", "0.2500", "0.0000e0"]);
+        assert_eq!(scores.texts(), ["-0.5000", "infinite", "0.2500", "0.0000e0"]);
+        let scores = Regression { psnr_db: Some(31.25), mse: 0.5, ..scores };
+        assert_eq!(scores.texts()[1], "31.2500 dB");
     }
 
     /// The expected numbers were computed with NumPy from the same formulas.

@@ -1,5 +1,6 @@
 //! Difference between the outputs of a quantized network and its float network.
 
+use cytoscope_objects::matching::dice;
 use cytoscope_pipeline::{JobError, ModelTask};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -69,8 +70,7 @@ impl Comparison {
         };
         let relative_l2 = if relative_l2.is_nan() { f64::INFINITY } else { relative_l2 };
         let agreement = match task {
-            ModelTask::Segmentation if self.either == 0 => 1.0,
-            ModelTask::Segmentation => 2.0 * self.both as f64 / self.either as f64,
+            ModelTask::Segmentation => dice(self.both, self.either),
             ModelTask::LabelFree => {
                 let [a, b, aa, bb, ab] = self.sums.map(|s| s / self.n.max(1.0));
                 let spread = ((aa - a * a) * (bb - b * b)).sqrt();

@@ -6,7 +6,7 @@ use super::comparison::{
 };
 use crate::score_name::ScoreName;
 use cytoscope_objects::ObjectsError;
-use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
+use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS, dice};
 use cytoscope_objects::regression::{Regression, regression};
 use cytoscope_pipeline::JobError;
 use cytoscope_training_data::TargetKind;
@@ -163,7 +163,7 @@ impl Tally {
                 (pearson, scores)
             }
             TargetKind::Semantic => {
-                let dice = 2.0 * self.voxels[0] as f64 / self.voxels[1].max(1) as f64;
+                let dice = dice(self.voxels[0], self.voxels[1]);
                 (dice, BTreeMap::from([(ScoreName::Dice, dice)]))
             }
             TargetKind::Instances | TargetKind::Boundary { .. } | TargetKind::Distance { .. } | TargetKind::Flow => {
@@ -224,6 +224,16 @@ mod tests {
             }
             assert!(Tally::of(target, &[1.0; 8], &[1.0; 8], [2, 2, 2]).is_ok());
         }
+    }
+
+    #[test]
+    fn a_pair_without_foreground_in_which_none_is_found_has_the_best_dice() {
+        let score = |found: [f32; 8]| {
+            let tally = Tally::of(TargetKind::Semantic, &[0.0; 8], &found, [2, 2, 2]).unwrap();
+            tally.scores(TargetKind::Semantic, &[]).1[&ScoreName::Dice]
+        };
+        assert_eq!(score([0.0; 8]), 1.0);
+        assert_eq!(score([0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]), 0.0);
     }
 
     #[test]

@@ -36,7 +36,7 @@ const INTENSITY_HINT: &str =
 /// Intensity scores in one line.
 fn regression_text(scores: &Regression) -> String {
     let [pearson, psnr, ssim, mse] = scores.texts();
-    format!("Pearson {pearson} · PSNR {psnr} dB · SSIM {ssim} · MSE {mse}")
+    format!("Pearson {pearson} · PSNR {psnr} · SSIM {ssim} · MSE {mse}")
 }
 
 /// Draws the scores of predictions, or of the model with a title.
