@@ -177,7 +177,7 @@ impl Segment {
             ))
             .and_next("leave it out, or give a model that predicts objects"));
         }
-        let recorded = if self.diameter.is_none() { map_diameter(&self.map, &model) } else { None };
+        let recorded = map_diameter(&self.map, &model);
         let scale = match (self.diameter, model.object_diameter_um) {
             (None, _) => recorded.as_ref().map_or(1.0, |diameter| diameter.scale()),
             (Some(diameter), Some(nominal_um)) => diameter / nominal_um,

@@ -51,6 +51,25 @@ fn convert_notes_that_the_orientation_of_a_nifti_file_is_not_kept() {
 }
 
 #[test]
+fn segment_and_mesh_note_that_the_orientation_of_a_nifti_file_is_not_kept() {
+    let fixture = Fixture::new();
+    let labels: Vec<u16> = (0..128).map(|i| u16::from(i % 8 < 3)).collect();
+    write_nifti(&fixture, "left.nii", -1.0, &labels);
+    write_nifti(&fixture, "right.nii", 1.0, &labels);
+    let segment = ["segment", "left.nii", "--threshold", "0.5", "--out", "l.tif", "--force", "--json"];
+    let mesh = ["mesh", "left.nii", "--out", "m.stl", "--json"];
+    let noted = |command: &[&str]| fixture.run(command).json()["notes"].to_string();
+    for (command, output) in [(&segment[..], "the results"), (&mesh[..], "m.stl")] {
+        let notes = noted(command);
+        let expected = format!("the directions LAS of its axes x, y, z are not stated in {output}");
+        assert_eq!(notes.matches(&expected).count(), 1, "{notes}");
+    }
+    let measured = ["--table", "t.csv", "--intensities", "right.nii"];
+    let notes = noted(&[&segment[..], &measured].concat());
+    assert!(notes.contains("orientations are not applied"), "{notes}");
+}
+
+#[test]
 fn predict_notes_once_that_the_orientation_of_a_nifti_file_is_not_kept() {
     let fixture = Fixture::new();
     let image: Vec<u16> = (0..128).collect();

@@ -220,13 +220,19 @@ fn the_model_of_a_map_without_a_voxel_size_finds_the_objects_of_its_prediction()
     fixture.write("plain.tif", "ZYX", &[14, 80, 96], fixture.integers(&raw));
     let predict = ["predict", "plain.tif", "--model", "nuclei", "--device", "cpu", "--out", "o", "--json"];
     let report = fixture.run(&predict).json();
-    let spacing = report["inputs"][0]["diameter"]["voxel"][0].as_f64().unwrap();
+    let recorded = &report["inputs"][0]["diameter"];
+    let spacing = recorded["voxel"][0].as_f64().unwrap();
     assert!(spacing > 1.0, "slices are as far apart as pixels: {spacing}");
     let segment = ["segment", "o/plain_probability.tif", "--model", "nuclei", "--out", "a.tif", "--table", "a.csv"];
     let report = fixture.run(&[&segment[..], &["--intensities", "plain.tif", "--json"]].concat()).json();
     assert!(report["notes"].to_string().contains("is assumed, as in the prediction"), "{report}");
     assert!(fixture.image("a.tif") == fixture.image("o/plain_labels.tif"), "other objects");
     assert_eq!(fixture.table("a.csv"), fixture.table("o/plain_objects.csv"));
+    // A diameter replaces the recorded one, and nothing else.
+    let diameter = recorded["diameter"].as_f64().unwrap().to_string();
+    let report = fixture.run(&[&segment[..], &["--diameter", &diameter, "--force", "--json"]].concat()).json();
+    assert!((report["voxel_um"][0].as_f64().unwrap() - spacing).abs() < 1e-9, "{report}");
+    assert!(fixture.image("a.tif") == fixture.image("o/plain_labels.tif"), "objects of other voxels");
     // Its labels have the lengths, volumes and surfaces of the prediction, too, unless a size is given.
     let labels = "o/plain_labels.tif";
     let measure = ["measure", labels, "--intensities", "plain.tif", "--out", "m.csv", "--force"];

@@ -6,7 +6,8 @@ use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::LabelCheck;
 use crate::measure::numbers;
 use crate::predict::file_notes::{
-    FilePart, OtherSeries, SliceAlone, first_series_note, label_series_note, one_of_several_note, reading_notes,
+    FilePart, OtherSeries, SliceAlone, first_series_note, label_series_note, one_of_several_note, orientation_note,
+    reading_notes,
 };
 use crate::predict::resolve::{check_time, check_voxel_size, used_voxel_um, voxel_size_notes};
 use crate::predict::zarr::labels_path;
@@ -182,7 +183,9 @@ impl MeshJob {
         let labels_note = label_series_note(&self.series, image.meta(), "is written");
         let all_notes = reading_notes(&image, SliceAlone::ByFolder).into_iter().chain(series_note).chain(labels_note);
         let size_notes = voxel_size_notes(size, extents.zyx[0], self.assumed_voxel_um);
-        let notes = all_notes.chain(size_notes).chain(time_point_note).map(Note::from).chain(check.note()).collect();
+        let orientation = orientation_note(&self.labels, &self.out.display().to_string());
+        let all_notes = all_notes.chain(size_notes).chain(orientation).chain(time_point_note);
+        let notes = all_notes.map(Note::from).chain(check.note()).collect();
         Ok(MeshReport { out: self.out.clone(), voxel_um, objects, notes })
     }
 

@@ -4,10 +4,11 @@ mod measured;
 
 use crate::job_record::{PendingRecord, recorded};
 use crate::label_check::label_map_note;
-use crate::label_notes::ValueRange;
+use crate::label_notes::{ValueRange, other_orientation_note};
 use crate::measure::not_finite_note;
 use crate::predict::file_notes::{
-    FilePart, OtherSeries, SliceAlone, absent_chunks_note, first_series_note, one_of_several_note, reading_notes,
+    FilePart, OtherSeries, SliceAlone, absent_chunks_note, first_series_note, one_of_several_note, orientation_note,
+    reading_notes,
 };
 use crate::predict::files::label_writer;
 use crate::predict::label::{self, LabelSettings, Labels, MapSource, MeasuredStack};
@@ -541,8 +542,10 @@ impl SegmentJob {
         let channels = if self.seed_channel.is_some() { 1 } else { extents.channels };
         let channel = one_of_several_note(FilePart::Channel, self.channel, channels, "is segmented");
         let sizes = voxel_size_notes(size, extents.zyx[0], self.assumed_voxel_um);
+        let stack_note = self.intensities.as_deref().and_then(|stack| other_orientation_note(stack, &self.map));
+        let orientation = orientation_note(&self.map, "the results").into_iter().chain(stack_note);
         let labels = label_map_note(context, &Stack::new(map, self.time), self.channel).map(Message::from);
-        reading.chain(sizes).chain(time).chain(channel).chain(labels).collect()
+        reading.chain(sizes).chain(orientation).chain(time).chain(channel).chain(labels).collect()
     }
 
     /// Refuses labels or a table that would replace an input, or a file that Cytoscope did not write.

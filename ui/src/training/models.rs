@@ -7,6 +7,7 @@ use crate::effect::Effects;
 use crate::jobs::{Jobs, JobsAction};
 use crate::opener::FileRequest;
 use cytoscope_model_package::{PACKAGE_KIND, Package, check_destination};
+use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::job_record::remove_record;
 use cytoscope_pipeline::{JobError, packages};
 use cytoscope_storage::folder::{Replaced, remove_finished};
@@ -76,6 +77,14 @@ fn free_name(name: &str, is_taken: impl Fn(&str) -> bool) -> Option<String> {
     (1..1000).map(numbered).find(|free| !is_taken(free))
 }
 
+/// Whether one of these models has the name or is at the path. A model that was saved under another one's alias could not be
+/// chosen by its name.
+fn is_taken(models: &[ModelCard], name: &str, path: &Path) -> bool {
+    models
+        .iter()
+        .any(|model| model.name == name || model.aliases.iter().any(|alias| alias == name) || model.path == path)
+}
+
 /// Saves a replaced model under a free name in `models` and removes it from its training folder.
 fn save_retired_model(from: &Path, name: &str, models: &Path, known: &[String]) -> Result<PathBuf, String> {
     let is_there = |name: &str| {
@@ -108,7 +117,7 @@ impl Training {
     pub(crate) fn model_destination(&self, jobs: &Jobs) -> (PathBuf, bool) {
         let name = plan::clean_name(&self.wizard.plan.name);
         let path = self.wizard.models_folder().join(&name);
-        let exists = jobs.models().iter().any(|m| m.name == name || m.path == path);
+        let exists = is_taken(jobs.models(), &name, &path);
         (path, exists)
     }
 
@@ -195,6 +204,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
     use super::*;
+    use cytoscope_pipeline::cards::card;
 
     #[test]
     fn taken_names_get_a_number() {
@@ -203,6 +213,16 @@ mod tests {
         assert_eq!(free(&["embryos", "embryos 3"]).as_deref(), Some("embryos 2"));
         assert_eq!(free(&["embryos", "embryos 2"]).as_deref(), Some("embryos 3"));
         assert_eq!(free_name("embryos", |_| true), None);
+    }
+
+    #[test]
+    fn the_names_aliases_and_paths_of_models_are_taken() {
+        let path = Path::new("/no/such/models/nuclei");
+        let known = ModelCard { aliases: vec!["best".to_owned()], ..card("nuclei", path) };
+        let taken = |name: &str, path: &str| is_taken(std::slice::from_ref(&known), name, Path::new(path));
+        assert!(taken("nuclei", "/models/nuclei") && taken("best", "/models/best"));
+        assert!(taken("other", "/no/such/models/nuclei"));
+        assert!(!taken("better", "/models/better"));
     }
 
     #[test]
