@@ -1,6 +1,8 @@
 //! The log: a file for each day in the user's folder, and standard error with `--verbose`.
 
 use cytoscope_pipeline::log_folder;
+use cytoscope_volume::printable;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
@@ -25,10 +27,12 @@ pub(super) fn start(verbose: bool) -> Option<WorkerGuard> {
     };
     let (file, guard) = opened.unzip();
     let file = file.map(|writer| {
+        let writer = move || LineWriter(writer.clone());
         fmt::layer().with_ansi(false).log_internal_errors(false).with_writer(writer).with_filter(filter.clone())
     });
     let stderr = verbose.then(|| {
-        fmt::layer().with_ansi(false).log_internal_errors(false).with_writer(std::io::stderr).with_filter(filter)
+        let writer = || LineWriter(std::io::stderr());
+        fmt::layer().with_ansi(false).log_internal_errors(false).with_writer(writer).with_filter(filter)
     });
     // This fails only if a log was started before.
     let _ = tracing_subscriber::registry().with(file).with(stderr).try_init();
@@ -36,6 +40,23 @@ pub(super) fn start(verbose: bool) -> Option<WorkerGuard> {
         tracing::warn!("no log file is written: {problem}");
     }
     guard
+}
+
+/// Writes each event as one line: control characters, which file names may contain, are escaped, also line breaks. An event is
+/// written in a single call.
+struct LineWriter<W>(W);
+
+impl<W: Write> Write for LineWriter<W> {
+    fn write(&mut self, event: &[u8]) -> std::io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        self.0.write_all(format!("{}\n", printable(line)).as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Opens today's log file and starts the thread that writes to it, so that a slow disk never delays the program.
@@ -53,5 +74,21 @@ fn open_file() -> Result<(NonBlocking, WorkerGuard), String> {
         Ok(Ok(writer)) => Ok(writer),
         Ok(Err(error)) => Err(failed(&error)),
         Err(_) => Err(failed(&"the thread that writes the log cannot be started")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line_of_the_log() {
+        let mut written = Vec::new();
+        let mut writer = LineWriter(&mut written);
+        writer.write_all("INFO opened a\nERROR b\u{7}.tif\n".as_bytes()).unwrap();
+        writer.write_all("INFO ended\n".as_bytes()).unwrap();
+        assert_eq!(String::from_utf8(written).unwrap(), "INFO opened a\\u{a}ERROR b\\u{7}.tif\nINFO ended\n");
     }
 }

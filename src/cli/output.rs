@@ -9,14 +9,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Prints a line on stderr, ignoring a closed stderr. Control characters, which file names may contain, are escaped.
+/// Prints a line on stderr, ignoring a closed stderr. Control characters, which file names may contain, are escaped, also line
+/// breaks: a name must not look like a line of its own.
 pub(super) fn eprint_line(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", escape_controls(line));
-}
-
-/// Returns the text with its control characters escaped, except line breaks.
-fn escape_controls(text: &str) -> String {
-    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+    let _ = writeln!(std::io::stderr(), "{}", printable(line));
 }
 
 /// Prints a value on stderr as one line of JSON.
@@ -32,7 +28,7 @@ static STDOUT: Mutex<Option<std::io::Error>> = Mutex::new(None);
 
 /// Prints a line on stdout, with control characters escaped.
 pub(super) fn print(line: &str) {
-    write_stdout(&escape_controls(line));
+    write_stdout(&printable(line));
 }
 
 /// Whether stdout holds JSON, beside which nothing else may be printed.

@@ -70,7 +70,7 @@ pub use file_format::{FileFormat, StoredCompression};
 pub use image::{Image, OpenOptions, image_in_memory, open, open_bytes};
 pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};
-pub use names::{file_stem, stack_stem};
+pub use names::{composed, file_stem, stack_stem};
 pub use nifti::nifti_directions;
 pub use numbered::{count_files_outside_series, first_file_per_series};
 pub use ome_zarr::{

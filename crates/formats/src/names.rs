@@ -1,6 +1,7 @@
 //! Names of stack files without their extension.
 
 use std::path::Path;
+use unicode_normalization::UnicodeNormalization;
 
 /// Extensions of several parts that count as one, in lower case. If one of them ends in another, it comes first.
 const JOINT_EXTENSIONS: [&str; 10] = [
@@ -34,6 +35,12 @@ pub fn stack_stem(path: &Path) -> String {
         return "stack".to_owned();
     }
     without(&name, CELLPOSE_ENDING).map_or_else(|| file_stem(path), str::to_owned)
+}
+
+/// Returns a file name in Unicode's composed form (NFC), in which names of the same text are equal: some programs and systems
+/// write "é" as one character, others as a letter and an accent.
+pub fn composed(name: &str) -> String {
+    name.nfc().collect()
 }
 
 /// Returns whether the name of a file or folder is nothing but an extension, such as `.tif`, `.ome.zarr` or `_seg.npy`.
@@ -81,6 +88,13 @@ mod tests {
         }
         assert_eq!(file_stem(Path::new("x_seg.npy")), "x_seg");
         assert_eq!(file_stem(Path::new("/")), "");
+    }
+
+    #[test]
+    fn names_of_the_same_text_have_the_same_composed_form() {
+        assert_eq!(composed("e\u{301}mb\u{d6}"), "\u{e9}mb\u{d6}");
+        assert_eq!(composed("\u{e9}mbO\u{308}"), "\u{e9}mb\u{d6}");
+        assert_eq!(composed("plain_1.tif"), "plain_1.tif");
     }
 
     #[test]

@@ -54,6 +54,18 @@ fn text_from_files_never_controls_the_terminal() {
     std::fs::write(fixture.path("a\u{1b}[31m.tif"), "no image").unwrap();
     let ran = fixture.run(&["info", "a\u{1b}[31m.tif"]);
     assert!(ran.code == Some(3) && !ran.stderr.contains('\u{1b}'), "{:?}", ran.stderr);
+    // A line break in a name begins no line.
+    std::fs::copy(fixture.path(name), fixture.path("a\nb.ome.tif")).unwrap();
+    for arguments in [&["info", "a\nb.ome.tif"][..], &["convert", "a\nb.ome.tif", "c\nb.npy"]] {
+        let ran = fixture.run(arguments).ok();
+        assert!(
+            [&ran.stdout, &ran.stderr].iter().all(|text| !text.contains("\nb.")),
+            "{:?} {:?}",
+            ran.stdout,
+            ran.stderr
+        );
+        assert!(ran.stdout.contains("\\u{a}b."), "{:?}", ran.stdout);
+    }
 }
 
 #[cfg(target_os = "linux")]

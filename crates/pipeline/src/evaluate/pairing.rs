@@ -4,7 +4,7 @@ use crate::JobError;
 use crate::job_record::absolute;
 use crate::predict::list_inputs;
 use crate::predict::zarr::labels_path;
-use cytoscope_formats::stack_stem;
+use cytoscope_formats::{composed, stack_stem};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,7 @@ fn last_word(path: &Path) -> String {
 
 /// Returns the part of a file name that both files of a pair have in common.
 pub(crate) fn pair_key(path: &Path) -> String {
-    let mut key = stack_stem(path).to_lowercase();
+    let mut key = composed(&stack_stem(path)).to_lowercase();
     while let Some((front, role)) = key.rsplit_once(['_', '-']) {
         if front.is_empty() || !ROLES.contains(&role) {
             break;
@@ -174,5 +174,7 @@ mod tests {
             assert_eq!(pair_key(Path::new(name)), "emb1_t2", "{name}");
         }
         assert_eq!(pair_key(Path::new("raw.tif")), "raw");
+        // The same text in both forms of Unicode.
+        assert_eq!(pair_key(Path::new("e\u{301}mb_raw.tif")), pair_key(Path::new("\u{c9}mb_labels.tif")));
     }
 }

@@ -3,8 +3,7 @@
 use super::SearchResults;
 use crate::error::TrainingDataError;
 use crate::limits::MAX_TABLE_BYTES;
-pub(crate) use cytoscope_formats::file_stem as stem;
-use cytoscope_formats::is_zarr_folder;
+use cytoscope_formats::{composed, file_stem, is_zarr_folder};
 use cytoscope_storage::io_problem;
 use cytoscope_storage::npy;
 use cytoscope_storage::read::open_regular;
@@ -46,6 +45,16 @@ const UNSUPPORTED_EXTENSIONS: [(&str, &str); 4] = [
 /// Returns the file name as text.
 pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Returns the name without its extension, in the form in which equal texts are equal.
+pub(crate) fn stem(path: &Path) -> String {
+    composed(&file_stem(path))
+}
+
+/// Whether two names of files are the same text, ignoring the case of ASCII letters.
+fn is_same_name(a: &str, b: &str) -> bool {
+    composed(a).eq_ignore_ascii_case(&composed(b))
 }
 
 /// Returns the extension in lower case, without its dot.
@@ -132,12 +141,12 @@ impl Listing {
 
     /// Returns the subfolder of this name, ignoring case.
     pub fn folder(&self, name: &str) -> Option<&PathBuf> {
-        self.folders.iter().find(|f| file_name(f).eq_ignore_ascii_case(name))
+        self.folders.iter().find(|f| is_same_name(&file_name(f), name))
     }
 
     /// Returns the file of this name, ignoring case.
     pub fn file(&self, name: &str) -> Option<&PathBuf> {
-        self.files.iter().find(|f| file_name(f).eq_ignore_ascii_case(name))
+        self.files.iter().find(|f| is_same_name(&file_name(f), name))
     }
 }
 

@@ -6,7 +6,7 @@ use super::{FindOptions, Listing, SearchResults, SpacingOrder};
 use crate::dataset::{Convention, ImageRef, Pair, Part, Problem, TrainingTask};
 use crate::error::TrainingDataError;
 use crate::setting::{IMAGE_CHANNEL, IMAGE_CHANNELS, IN_SETTINGS, SPACING_ORDER};
-use cytoscope_formats::ChannelRef;
+use cytoscope_formats::{ChannelRef, file_stem};
 use cytoscope_storage::message;
 use cytoscope_volume::VoxelSize;
 use serde_json::Value;
@@ -218,7 +218,7 @@ impl Subset<'_> {
 
 fn file_extension(path: &Path) -> String {
     let name = file_name(path);
-    name.get(stem(path).len()..).unwrap_or_default().to_owned()
+    name.get(file_stem(path).len()..).unwrap_or_default().to_owned()
 }
 
 /// Reads the voxel size along Z, Y, X in µm from the JSON file of an image.

@@ -25,6 +25,8 @@ fn pairs_are_found_by_suffixes_and_prefixes() {
         ("3d", "img3d.tif", "mask3d.tif"),
         ("X", "X_RAW.TIF", "x_Labels.tif"),
         ("n", "n.npy", "n_masks.npy"),
+        // The same text, composed and decomposed.
+        ("\u{e9}mb", "\u{e9}mb_img.tif", "e\u{301}mb_masks.tif"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         tiny_pair(&folder.path().join(image), &folder.path().join(target), 1);
