@@ -5,7 +5,7 @@ use cytoscope_storage::limited::LimitedReader;
 use cytoscope_storage::read::{open_inside, open_regular, refusal};
 use cytoscope_storage::sha256_of_bytes;
 use cytoscope_storage::write::parent_folder;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -64,17 +64,8 @@ impl Files {
         }
         let archive = open_archive(path)?.ok_or_else(not_a_package)?;
         // Names that are not text are skipped: the description has another name and cannot refer to them.
-        let prefix = archive
-            .file_names()
-            .filter_map(|name| name.ok().map(|n| n.into_owned()))
-            .find_map(|name| {
-                let name = name.as_str();
-                let (folder, file) = name.rsplit_once('/').map_or(("", name), |(f, n)| (f, n));
-                let shallow = !folder.contains('/');
-                (shallow && (DESCRIPTIONS.contains(&file) || file.ends_with(".bioimageio.yaml")))
-                    .then(|| if folder.is_empty() { String::new() } else { format!("{folder}/") })
-            })
-            .ok_or_else(not_a_package)?;
+        let names = archive.file_names().filter_map(|name| name.ok().map(|n| n.into_owned()));
+        let prefix = described_folder(path, names)?.ok_or_else(not_a_package)?;
         Ok(Self::Zip { path: path.to_owned(), prefix })
     }
 
@@ -246,6 +237,36 @@ impl Files {
             expected: expected.clone(),
             got,
         })
+    }
+}
+
+/// Returns the folder in a zip that contains a description, empty or ending in `/`; `None` if none does. A description outside of
+/// all folders is that of the package, whatever the folders contain.
+///
+/// # Errors
+/// [`PackageError::Bad`] if several folders contain one.
+fn described_folder(path: &Path, names: impl Iterator<Item = String>) -> Result<Option<String>, PackageError> {
+    let mut folders = BTreeSet::new();
+    for name in names {
+        let (folder, file) = name.rsplit_once('/').unwrap_or(("", name.as_str()));
+        let is_description = DESCRIPTIONS.contains(&file) || file.ends_with(".bioimageio.yaml");
+        // On macOS, zips have a folder __MACOSX with files of the same names.
+        if is_description && !folder.contains('/') && folder != "__MACOSX" {
+            folders.insert(folder.to_owned());
+        }
+    }
+    if folders.contains("") {
+        return Ok(Some(String::new()));
+    }
+    let mut found = folders.into_iter();
+    match (found.next(), found.next()) {
+        (Some(first), Some(second)) => {
+            let problem = format!(
+                "contains several packages, such as {first} and {second}: unpack it, and give the folder of one of them"
+            );
+            Err(PackageError::bad(path, "zip", problem))
+        }
+        (first, _) => Ok(first.map(|folder| format!("{folder}/"))),
     }
 }
 

@@ -302,6 +302,26 @@ fn a_file_that_is_in_the_zip_but_cannot_be_read_is_not_called_missing() {
 }
 
 #[test]
+fn a_zip_of_several_packages_is_refused_with_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.zip");
+    let (rdf, net) = (rdf_05(Z, STEP), model());
+    let both: [(&str, &[u8]); 3] =
+        [("b/rdf.yaml", rdf.as_bytes()), ("b/model.onnx", &net), ("a/rdf.yaml", rdf.as_bytes())];
+    zip(&path, &both);
+    let text = Package::open(&path).unwrap_err().to_string();
+    assert!(text.contains("several packages, such as a and b"), "{text}");
+    // A description at the top is that of the whole zip, and macOS adds files of its own.
+    for one in [
+        [&both[..], &[("rdf.yaml", rdf.as_bytes()), ("model.onnx", net.as_slice())]].concat(),
+        [&both[..2], &[("__MACOSX/b.bioimageio.yaml", &b"x"[..])]].concat(),
+    ] {
+        zip(&path, &one);
+        Package::open(&path).unwrap();
+    }
+}
+
+#[test]
 fn zips_expand_within_limits() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.zip");

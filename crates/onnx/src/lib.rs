@@ -29,6 +29,7 @@ mod import;
 mod ops;
 mod opset;
 mod proto;
+mod sha1;
 mod table;
 
 pub use export::{OnnxFile, encode, save, to_bytes};

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::proto::{
-    ExternalData, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfo, tensor_from_proto,
+    ExternalData, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfo, file_sha1,
+    tensor_from_proto,
 };
 use cytoscope_graph::infer::Info;
 use cytoscope_graph::{
@@ -207,6 +208,8 @@ pub(crate) struct Importer<'l> {
     external_bytes: u64,
     /// Files of these data.
     external_files: BTreeSet<PathBuf>,
+    /// The SHA-1 of those files whose tensors state one, by location.
+    external_digests: BTreeMap<String, String>,
     /// Number of functions and branches around the node that is imported.
     depth: usize,
     /// Nodes of all functions and branches that were inserted, and these themselves.
@@ -234,6 +237,7 @@ impl<'l> Importer<'l> {
             folder: None,
             external_bytes: 0,
             external_files: BTreeSet::new(),
+            external_digests: BTreeMap::new(),
             depth: 0,
             inlined_nodes: 0,
             inlined_bytes: 0,
@@ -300,7 +304,8 @@ impl Importer<'_> {
 
     fn initializer(&mut self, tensor: TensorProto<'_>) -> Result<()> {
         let (name, is_external) = (tensor.name, tensor.is_external);
-        let location = tensor.external.iter().find(|(key, _)| *key == "location").map(|(_, location)| *location);
+        let [location, checksum] = ["location", "checksum"]
+            .map(|key| tensor.external.iter().find(|(found, _)| *found == key).map(|(_, value)| *value));
         let tensor = Arc::new(tensor_from_proto(tensor, &ExternalData { base: self.folder }, self.limits)?);
         if is_external {
             // Many tensors may state the same part of a file.
@@ -308,11 +313,33 @@ impl Importer<'_> {
             self.external_bytes = self.external_bytes.saturating_add(bytes);
             let (requested, allowed) = (self.external_bytes.into(), self.limits.model_bytes.into());
             check_limit("model_bytes", "the external data of all tensors", requested, allowed)?;
-            self.external_files.extend(self.folder.zip(location).map(|(folder, location)| folder.join(location)));
+            if let (Some(folder), Some(location)) = (self.folder, location) {
+                self.external_files.insert(folder.join(location));
+                checksum.map_or(Ok(()), |checksum| self.check_external_file(name, folder, location, checksum))?;
+            }
         }
         self.define(name, Info::of(&tensor))?;
         self.constant(name, tensor);
         Ok(())
+    }
+
+    /// Compares an external file with the SHA-1 that a tensor states.
+    fn check_external_file(&mut self, tensor: &str, folder: &Path, location: &str, checksum: &str) -> Result<()> {
+        let found = match self.external_digests.get(location) {
+            Some(found) => found.clone(),
+            None => {
+                let found = file_sha1(folder, location)?;
+                self.external_digests.insert(location.to_owned(), found.clone());
+                found
+            }
+        };
+        if checksum.trim().eq_ignore_ascii_case(&found) {
+            return Ok(());
+        }
+        Err(GraphError::malformed(format!(
+            "external file \"{location}\" has the SHA-1 {found}, but tensor \"{tensor}\" expects \"{checksum}\": the file belongs \
+             to another model or was changed; export or download the model again"
+        )))
     }
 
     fn value_named(&self, name: &str) -> Option<ValueId> {

@@ -7,6 +7,7 @@ use half::{bf16, f16};
 
 use super::decode::TensorProto;
 use super::wire::Writer;
+use crate::sha1::Sha1;
 use cytoscope_graph::{
     ElementType, GraphError, GraphLimits, Result, Scalar, Tensor, TensorData, check_limit, checked_elements,
 };
@@ -66,6 +67,15 @@ impl ExternalData<'_> {
         file.read_exact(&mut data).map_err(io)?;
         Ok(data)
     }
+}
+
+/// Returns the SHA-1 of an external file, as hexadecimal digits.
+pub(crate) fn file_sha1(base: &Path, location: &str) -> Result<String> {
+    let io = |source| GraphError::Io { path: base.join(location), source };
+    let mut file = open_inside(base, Path::new(location)).map_err(io)?;
+    let mut digest = Sha1::new();
+    std::io::copy(&mut file, &mut digest).map_err(io)?;
+    Ok(digest.finish())
 }
 
 fn from_bytes<T: Scalar, const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> T) -> TensorData {

@@ -325,6 +325,28 @@ fn external_data_stays_in_the_folder() {
 }
 
 #[test]
+fn external_data_have_the_stated_checksum() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("w.bin"), [0u8; 8]).unwrap();
+    let load = |checksums: [&str; 2]| {
+        let pair = |k: &str, v: &str| field(13, &[field(1, k.as_bytes()), field(2, v.as_bytes())].concat());
+        let tensor = |name: &str, checksum: &str| {
+            let parts = [int(1, 2), int(2, 1), field(8, name.as_bytes()), int(14, 1), pair("location", "w.bin")];
+            field(5, &[parts.concat(), pair("checksum", checksum)].concat())
+        };
+        let tensors = [tensor("v", checksums[0]), tensor("w", checksums[1])];
+        let rest = [value(12, "y"), node("Relu", &["w"], &["y"], &[])];
+        let bytes = model(&[tensors, rest].concat());
+        cytoscope_onnx::from_bytes(&bytes, Some(folder.path()), &GraphLimits::default())
+    };
+    let digest = "05fe405753166f125559e7c9ac558654f107c7e9";
+    load([digest, &digest.to_uppercase()]).unwrap();
+    let error = load([digest, "0000000000000000000000000000000000000000"]).unwrap_err();
+    assert_eq!(error.kind(), GraphErrorKind::Malformed);
+    assert!(error.to_string().contains("tensor \"w\"") && error.to_string().contains(digest), "{error}");
+}
+
+#[test]
 fn tensors_that_share_external_data_are_limited_together() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("w.bin"), [0u8; 400]).unwrap();
