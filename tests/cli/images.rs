@@ -419,8 +419,17 @@ fn intensities_given_as_labels_are_noticed() {
     let ran = fixture.run(&["convert", "wide.npy", "wide.tif"]).ok();
     assert!(ran.stderr.contains("no int64") && ran.stderr.contains("stored as uint32"), "{}", ran.stderr);
     assert_eq!(fixture.image("wide.tif").samples().to_f32(), expected);
-    fixture.write("negative.npy", "ZYX", &[2, 8, 8], vec![-1i64; 128]);
-    let words = ["negative.npy", "the value -1", ".npy or .zarr"];
+    // The last value is in another slice than the first one.
+    let values: Vec<i64> = (0..128).map(|i| 100_000 - i * 1000).collect();
+    fixture.write("signed.npy", "ZYX", &[2, 8, 8], values.clone());
+    for name in ["signed.tif", "signed.ome.tif"] {
+        let ran = fixture.run(&["convert", "signed.npy", name]).ok();
+        assert!(ran.stderr.contains("stored as int32"), "{}", ran.stderr);
+        let expected: Vec<i32> = values.iter().map(|value| *value as i32).collect();
+        assert_eq!(*fixture.image(name).samples(), cytoscope_volume::Samples::I32(expected), "{name}");
+    }
+    fixture.write("negative.npy", "ZYX", &[2, 8, 8], vec![-1i64 << 40; 128]);
+    let words = ["negative.npy", "the value -1099511627776", ".npy or .zarr"];
     let ran = fixture.fails(3, &["convert", "negative.npy", "negative.tif"], &words);
     assert!(!ran.stderr.contains("stored as"), "{}", ran.stderr);
     fixture.run(&["measure", "floats.tif", "--intensities", &stack, "--out", "floats.csv"]).ok();

@@ -9,7 +9,7 @@ use crate::predict::file_notes::{
 };
 use crate::predict::resolve::check_voxel_size;
 use crate::results::{Publication, check_file, moved_aside_note};
-use crate::sample_type::{stored_type, stored_type_note, with_stored_type};
+use crate::sample_type::{depends_on_sign, stored_type, stored_type_note, with_stored_type};
 use crate::stack::limit_readers;
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
@@ -22,7 +22,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{AXES, CHANNEL, COMPRESSION, LABELS, LIKE, TIME};
-use cytoscope_volume::{Array, Axes, Axis, Region, VoxelSize, with_samples};
+use cytoscope_volume::{Array, Axes, Axis, Region, Samples, VoxelSize, with_samples};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -121,7 +121,9 @@ impl ConvertJob {
             ));
         }
         let mut spec = self.spec(container, axes.clone(), shape, &meta);
-        spec.dtype = stored_type(container, meta.dtype);
+        let slabs = || Slabs::new(&whole_region, &retained, &meta);
+        let is_negative = depends_on_sign(container, meta.dtype) && has_negative(context, &image, slabs())?;
+        spec.dtype = stored_type(container, meta.dtype, is_negative);
         spec.stack_channels = self.stack_channels(&spec)?;
         let stored = spec.dtype;
         // These formats hold labels only.
@@ -129,7 +131,7 @@ impl ConvertJob {
         let mut labels = (holds_labels && !image.is_label_image()).then(|| LabelCheck::new(&self.input));
         let mut writer = StackWriter::create(&self.output, &spec)?;
         let width = meta.axes_full.position(Axis::X).and_then(|i| whole_region.size.get(i).copied()).unwrap_or(1);
-        let slabs = Slabs::new(&whole_region, &retained, &meta);
+        let slabs = slabs();
         let mut meter = context.meter(ProgressStage::Convert, slabs.planes(), ProgressUnit::Planes);
         for (region, planes) in slabs {
             let slab = {
@@ -148,7 +150,7 @@ impl ConvertJob {
             meter.add(planes)?;
         }
         // Only now is it known that the values fit the type.
-        let type_note = stored_type_note(&self.output, container, meta.dtype);
+        let type_note = stored_type_note(&self.output, container, meta.dtype, stored);
         type_note.into_iter().for_each(|note| context.note(note));
         let label_note = labels.and_then(|check| check.note());
         label_note.into_iter().for_each(|note| context.note(note));
@@ -302,6 +304,19 @@ impl ConvertJob {
     }
 }
 
+/// Returns whether one of the 64-bit integers in these regions of an image is negative. They are read until one is found.
+fn has_negative(context: &Context, image: &Image, slabs: Slabs) -> Result<bool, JobError> {
+    for (region, _) in slabs {
+        context.check()?;
+        let _span = context.recorder.span(Stage::Read, "signs");
+        let slab = image.read(0, &region).map_err(|error| context.canceled_or(error))?;
+        if matches!(slab.samples(), Samples::I64(values) if values.iter().any(|value| *value < 0)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Returns whether an output is an ImageJ ROI set, or a single region.
 fn writes_regions(output: &Path) -> bool {
     matches!(container_for_path(output), Ok(Container::RoiSet))
@@ -383,7 +398,6 @@ mod tests {
     use crate::{Event, MeshJob, SegmentJob};
     use cytoscope_formats::write_array;
     use cytoscope_storage::StorageError;
-    use cytoscope_volume::Samples;
     use std::io::Write;
     use std::sync::Arc;
 
