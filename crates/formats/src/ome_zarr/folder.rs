@@ -51,9 +51,9 @@ impl Group {
 /// Name of the group that contains the label images of an image.
 pub(crate) const LABELS: &str = "labels";
 
-/// Whether the path of a group is inside [`LABELS`].
+/// Whether the path of a group is inside [`LABELS`] of an image.
 pub(crate) fn is_label_path(path: &str) -> bool {
-    path.strip_prefix(LABELS).is_some_and(|rest| rest.starts_with('/'))
+    path.rsplit_once('/').is_some_and(|(outer, _)| outer.split('/').any(|name| name == LABELS))
 }
 
 /// The path of `name` inside the group `path`.
@@ -164,7 +164,8 @@ mod tests {
     #[test]
     fn label_images_are_inside_their_group() {
         assert!(is_label_path(&join(LABELS, "cells")) && is_label_path(PREDICTION_LABELS));
-        for other in ["", "0", LABELS, "labels.zarr/0", "labels2/0", "0/labels/cells"] {
+        assert!(is_label_path("0/labels/cells") && is_label_path("labels/a/b"));
+        for other in ["", "0", LABELS, "labels.zarr/0", "labels2/0", "0/labels"] {
             assert!(!is_label_path(other), "{other}");
         }
     }

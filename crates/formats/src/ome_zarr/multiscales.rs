@@ -70,7 +70,8 @@ pub(super) fn check_image_count(count: usize) -> Result<(), Fault> {
     check_count("the number of images", count, "MAX_IMAGES", MAX_IMAGES, Remedy::OpenPart)
 }
 
-/// Lists the images of a folder: its own multiscales first, then those of wells or series, then its label images.
+/// Lists the images of a folder: its own multiscales first, then those of wells or series, then its label images, and those of
+/// series.
 pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fault> {
     let mut images = Vec::new();
     let multiscales = list(root.ome("multiscales"));
@@ -82,7 +83,7 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
         multiscale: Some(multiscale),
         name,
     }));
-    let mut groups = well_images(root, "")?;
+    let (mut groups, mut labels_of_series) = (well_images(root, "")?, Vec::new());
     if let Some(plate) = root.ome("plate") {
         // With a layout of bioformats2raw, its list of series has the same images.
         groups.extend(plate_images(folder, plate)?);
@@ -93,6 +94,8 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
         while names.is_empty() && groups.len() <= MAX_IMAGES && folder.group(&groups.len().to_string())?.is_some() {
             groups.push(groups.len().to_string());
         }
+        check_image_count(groups.len())?;
+        labels_of_series = label_images_of(folder, &groups)?;
     }
     if images.is_empty() {
         // The folder `labels` of an image.
@@ -101,6 +104,7 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
     if let Some(labels) = folder.group(LABELS)? {
         groups.extend(label_images(&labels, LABELS));
     }
+    groups.extend(labels_of_series);
     check_image_count(groups.len())?;
     images.extend(groups.into_iter().map(|group| ImageRef { name: group.clone(), group, multiscale: Some(0) }));
     if images.is_empty() && plain::is_plain(folder)? {
@@ -122,6 +126,19 @@ fn label_images(labels: &Group, path: &str) -> Vec<String> {
         path.or_else(|| ignore_entry("labels", &name.to_string(), "the name of a label image"))
     };
     list(labels.ome("labels")).iter().filter_map(known).collect()
+}
+
+/// The paths of the label images of these images.
+fn label_images_of(folder: &Folder, images: &[String]) -> Result<Vec<String>, Fault> {
+    let mut found = Vec::new();
+    for image in images {
+        let path = join(image, LABELS);
+        if let Some(labels) = folder.group(&path)? {
+            found.extend(label_images(&labels, &path));
+            check_image_count(found.len())?;
+        }
+    }
+    Ok(found)
 }
 
 /// The paths that the entries of a list state. Each entry must state one, because images are chosen by their number.

@@ -407,6 +407,31 @@ fn the_images_of_a_plate_are_series_that_are_chosen_by_number_or_name() {
 }
 
 #[test]
+fn label_images_of_the_series_of_bioformats2raw_come_after_the_series() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("several.zarr");
+    let group = |path: &str, ome: Value| {
+        std::fs::create_dir_all(root.join(path)).unwrap();
+        let json = json!({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome}});
+        std::fs::write(root.join(path).join("zarr.json"), json.to_string()).unwrap();
+    };
+    group("", json!({"bioformats2raw.layout": 3}));
+    for (path, value) in [("several.zarr/0", 1u16), ("several.zarr/1", 2), ("cells.zarr", 3)] {
+        let array = Array::new("TZCYX".parse().unwrap(), vec![1, 2, 1, 4, 4], vec![value; 32]).unwrap();
+        write_zarr(&folder.path().join(path), &array, |_| {});
+    }
+    group("1/labels", json!({"labels": ["cells"]}));
+    std::fs::rename(folder.path().join("cells.zarr"), root.join("1/labels/cells")).unwrap();
+    let opened = |series: usize| open(&root, &OpenOptions { series, ..OpenOptions::default() }).unwrap();
+    assert_eq!(opened(0).meta().series_names, ["0", "1", "1/labels/cells"]);
+    let values = [0, 1, 2].map(|series| opened(series).read_all().unwrap().samples().to_f32()[0]);
+    assert_eq!(values, [1.0, 2.0, 3.0]);
+    assert_eq!([0, 1, 2].map(|series| opened(series).is_label_image()), [false, false, true]);
+    // All series are those of stacks.
+    assert_eq!(SeriesChoice::All.indices_in(&root, &OpenOptions::default()).unwrap(), [0, 1]);
+}
+
+#[test]
 fn python_reads_written_folders_and_its_codecs_are_read() {
     let Some(python) = common::python_with("zarr, numcodecs, numpy") else { return };
     let folder = tempfile::tempdir().unwrap();
