@@ -93,6 +93,7 @@ pub(super) fn parse(xml: &str, limits: &Limits) -> Result<Project, Fault> {
                 let name = element.local_name().as_ref().to_owned();
                 parser.begin(&name, &element, limits)?;
                 parser.path.push(name);
+                parser.text.clear();
             }
             Event::Empty(element) => {
                 let name = element.local_name();
@@ -102,15 +103,16 @@ pub(super) fn parse(xml: &str, limits: &Limits) -> Result<Project, Fault> {
                 }
             }
             Event::End(_) => {
+                let text = std::mem::take(&mut parser.text);
+                parser.value(text.trim());
                 let ended = parser.path.pop();
                 if ended.is_some_and(|name| name == "Element") {
                     parser.elements.pop();
                 }
             }
-            Event::Text(text) => {
-                let text: &str = &text;
-                parser.value(text.trim());
-            }
+            // A reference such as &amp; divides a text.
+            Event::Text(text) => parser.text.push_str(&text),
+            Event::GeneralRef(name) => parser.text.push_str(&ome_xml::referenced(&name)),
             _ => {}
         }
     }
@@ -140,6 +142,8 @@ struct Parser {
     elements: Vec<Node>,
     /// Key of the last property of a channel.
     key: String,
+    /// Text of the innermost element since it began, or since the last element in it ended.
+    text: String,
 }
 
 impl Parser {
@@ -220,7 +224,7 @@ impl Parser {
         self.project.images.get_mut(index)
     }
 
-    /// Uses the text of an element.
+    /// Uses the text of the innermost element.
     fn value(&mut self, text: &str) {
         let Some((last, outer)) = self.path.split_last() else { return };
         if !ends(outer, &PROPERTY) {

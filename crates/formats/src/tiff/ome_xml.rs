@@ -118,6 +118,12 @@ pub(crate) fn attributes(element: &BytesStart<'_>) -> Result<Attributes, Fault> 
     Ok(all)
 }
 
+/// The text that a reference such as `amp` or `#177` stands for; an unknown one stays as it is.
+pub(crate) fn referenced(name: &str) -> String {
+    let whole = format!("&{name};");
+    quick_xml::escape::unescape(&whole).map(|text| text.into_owned()).unwrap_or(whole)
+}
+
 fn invalid_xml(error: &dyn std::fmt::Display) -> Fault {
     Fault::Malformed(
         format!("its OME-XML is invalid ({error})").into(),

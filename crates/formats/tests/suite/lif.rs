@@ -57,6 +57,13 @@ fn voxel_size_time_names_and_colors_are_read() {
 }
 
 #[test]
+fn the_name_of_a_dye_may_have_characters_that_xml_escapes() {
+    let image = opened(with_text(seed!("series"), "Leica/ALEXA 488", "a &amp; b&#177;"), 0).unwrap();
+    let names: Vec<&str> = image.meta().channels.iter().map(|channel| channel.name.as_str()).collect();
+    assert_eq!(names, ["a & b±", "DAPI"]);
+}
+
+#[test]
 fn tiles_are_series_whose_colors_are_channels() {
     for tile in 0..2u8 {
         let image = opened(seed!("tiles"), usize::from(tile)).unwrap();
