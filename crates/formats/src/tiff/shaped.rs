@@ -99,7 +99,8 @@ pub(super) fn describe_without_axes(series: &mut Series, layout: &Layout, descri
 const WITHOUT_UNIT: [u64; 2] = [1, 2];
 
 /// Adds the sizes that a description states in the words of ImageJ (`spacing`, `unit`, `finterval`) or OME (`PhysicalSizeZ`),
-/// which scripts give to tifffile, where the tags of the file state none.
+/// which scripts give to tifffile, where the tags of the file state none. A resolution in inches, tifffile's default, may be meant
+/// in the unit of the description.
 pub(super) fn add_sizes(series: &mut Series, file: &TiffFile, description: &str) {
     let Some(json) = parsed(description).filter(|json| parse_shape(json).is_some()) else { return };
     let text = |key: &str| json.get(key).and_then(serde_json::Value::as_str);
@@ -118,8 +119,11 @@ pub(super) fn add_sizes(series: &mut Series, file: &TiffFile, description: &str)
     };
     let size = &mut series.voxel_size_um;
     size.z = size.z.or_else(|| physical("Z")).or_else(|| positive(number("spacing")? * unit_um?));
-    size.y = size.y.or_else(|| physical("Y")).or_else(|| pixel(tag::Y_RESOLUTION));
-    size.x = size.x.or_else(|| physical("X")).or_else(|| pixel(tag::X_RESOLUTION));
+    let by_tags = |size: Option<f64>| size.filter(|_| !has_no_unit);
+    let in_inches = |size: Option<f64>| size.filter(|_| has_no_unit);
+    let (y, x) = (size.y, size.x);
+    size.y = by_tags(y).or_else(|| physical("Y")).or_else(|| pixel(tag::Y_RESOLUTION)).or(in_inches(y));
+    size.x = by_tags(x).or_else(|| physical("X")).or_else(|| pixel(tag::X_RESOLUTION)).or(in_inches(x));
     let increment = || {
         let unit = text("TimeIncrementUnit").unwrap_or("s");
         positive(number("TimeIncrement")? * seconds_per(unit)?)

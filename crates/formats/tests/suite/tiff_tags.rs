@@ -182,6 +182,11 @@ fn sizes_that_scripts_give_to_tifffile_are_read() {
         assert_eq!(sizes("ZYX", imagej, 4, unit), (Some(1.5), Some(0.25), Some(0.25), None));
     }
     assert_eq!(sizes("TYX", imagej, 1, 1), (Some(1.5), None, None, Some(4.0)), "the default resolution");
+    // Many pixels per inch could be the size of the sample, but only without a unit in the description.
+    let millimeters = "\"spacing\": 0.0015, \"unit\": \"mm\"";
+    assert_eq!(sizes("ZYX", millimeters, 4000, 2), (Some(1.5), Some(0.25), Some(0.25), None));
+    let (_, y, x, _) = sizes("ZYX", "\"spacing\": 1.5", 25_400, 2);
+    assert_eq!((y, x), (Some(1.0), Some(1.0)));
     // Pixels per centimeter are what they say.
     assert_eq!(sizes("ZYX", imagej, 20_000, 3), (Some(1.5), Some(0.5), Some(0.5), None));
     let ome = "\"PhysicalSizeX\": 250, \"PhysicalSizeXUnit\": \"nm\", \"PhysicalSizeZ\": 2, \"TimeIncrement\": 3";
