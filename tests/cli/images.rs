@@ -551,3 +551,23 @@ fn convert_extracts_one_channel_and_time_point() {
     fixture.fails(3, &["convert", "all.ome.tif", "x.npy", "--channel", "4"], &["all.ome.tif", "channel 4", "4"]);
     fixture.fails(3, &["convert", "all.ome.tif", "x.npy", "--time", "2"], &["all.ome.tif", "time point 2"]);
 }
+
+#[test]
+fn the_bits_of_a_camera_are_kept_in_ome_tiff() {
+    let fixture = Fixture::new();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/read_lif/series");
+    std::fs::copy(source, fixture.path("camera.lif")).unwrap();
+    let significant = |name: &str| {
+        let text = String::from_utf8_lossy(&fixture.bytes(name)).into_owned();
+        let rest = text.split("SignificantBits=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        rest.to_owned()
+    };
+    fixture.run(&["convert", "camera.lif", "a.ome.tif"]).ok();
+    assert_eq!(significant("a.ome.tif"), "12");
+    assert_eq!(fixture.image("a.ome.tif").dtype(), DType::U16);
+    fixture.run(&["convert", "camera.lif", "b.ome.tif", "--series", "1"]).ok();
+    assert_eq!(significant("b.ome.tif"), "8");
+    // Steps change values.
+    fixture.run(&["convert", "camera.lif", "c.ome.tif", "--preprocess", "invert"]).ok();
+    assert_ne!(significant("c.ome.tif"), "12");
+}

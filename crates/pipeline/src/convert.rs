@@ -22,7 +22,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{AXES, CHANNEL, COMPRESSION, LABELS, LIKE, TIME};
-use cytoscope_volume::{Array, Axes, Axis, Region, Samples, VoxelSize, with_samples};
+use cytoscope_volume::{Array, Axes, Axis, DType, Region, Samples, VoxelSize, with_samples};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -289,6 +289,9 @@ impl ConvertJob {
     fn spec(&self, container: Container, axes: Axes, shape: Vec<usize>, meta: &ImageMeta) -> WriteSpec {
         let mut spec = WriteSpec::new(container, axes, shape, meta.dtype);
         spec.compression = self.compression;
+        // Samples of other types may be stored with another number of bits than they are read with, and steps change values.
+        let has_fewer_bits = meta.dtype == DType::U16 && (9..16).contains(&meta.bits_per_sample);
+        spec.significant_bits = (has_fewer_bits && self.preprocess.is_empty()).then_some(meta.bits_per_sample);
         spec.name = meta.series_names.get(meta.series).cloned().unwrap_or_default();
         spec.voxel_size_um = meta.voxel_size_um;
         spec.origin_um = meta.origin_um;

@@ -92,6 +92,12 @@ fn escape_xml(text: &str) -> String {
     quick_xml::escape::escape(clean.as_str()).into_owned()
 }
 
+/// The bits of a sample that are used.
+fn significant_bits(spec: &WriteSpec) -> u32 {
+    let stored = spec.dtype.size_bytes() as u32 * 8;
+    spec.significant_bits.filter(|bits| (1..stored).contains(bits)).unwrap_or(stored)
+}
+
 /// The OME-XML document.
 fn xml(spec: &WriteSpec) -> String {
     let samples = spec.size(Axis::S);
@@ -127,7 +133,7 @@ fn xml(spec: &WriteSpec) -> String {
         channels * samples,
         spec.size(Axis::T),
         samples > 1,
-        spec.dtype.size_bytes() * 8,
+        significant_bits(spec),
     );
     let v = spec.voxel_size_um;
     for (axis, size) in [("X", v.x), ("Y", v.y), ("Z", v.z)] {

@@ -99,6 +99,8 @@ pub struct WriteSpec {
     pub shape: Vec<usize>,
     /// Type of the written samples.
     pub dtype: DType,
+    /// Bits of a sample that are used, such as 12 of 16, which only OME-TIFF stores; by default all.
+    pub significant_bits: Option<u32>,
     /// Distance between voxel centers along Z, Y, X in µm; unknown axes are not written.
     pub voxel_size_um: VoxelSize,
     /// Position of the center of the first voxel along Z, Y, X in µm, which only OME-TIFF stores.
@@ -131,6 +133,7 @@ impl WriteSpec {
             name: String::new(),
             shape,
             dtype,
+            significant_bits: None,
             voxel_size_um: VoxelSize::default(),
             origin_um: [0.0; 3],
             time_interval_secs: None,
