@@ -16,6 +16,7 @@ use crate::trained_images::digests;
 use crate::tuning;
 use crate::validator::{Diameters, Validator, ValidatorOptions};
 use cytoscope_engine::{DeviceId, Engine, EngineError, Precision, TuningListener};
+use cytoscope_formats::open;
 use cytoscope_graph::{ElementType, Graph};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::{Context, DiameterRequest, JobError, ProgressStage, input_record};
@@ -25,8 +26,8 @@ use cytoscope_storage::setting::{DEVICE, PRECISION, RESTART, RESUME};
 use cytoscope_training_data::{
     IgnoreLabel, ObjectScale, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind,
 };
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::UNIX_EPOCH;
@@ -54,8 +55,8 @@ pub(crate) fn fingerprint(data: &Data) -> Result<String, JobError> {
     let mut text = String::new();
     for pair in &data.dataset.pairs {
         text.push_str(&pair.name);
-        for file in pair_files(pair) {
-            text.push_str(&format!(" {}", state(file)?));
+        for file in image_files(pair) {
+            text.push_str(&format!(" {}", state(&file)?));
         }
         text.push(';');
     }
@@ -69,6 +70,19 @@ pub(crate) fn pair_files(pair: &Pair) -> Vec<&Path> {
         if !files.contains(&more) {
             files.push(more);
         }
+    }
+    files
+}
+
+/// Returns the [`pair_files`], and the other files that their images consist of, such as the other members of an OME-TIFF set.
+/// Those of folders, and of images that cannot be opened, are left out.
+pub(crate) fn image_files(pair: &Pair) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = pair_files(pair).into_iter().map(Path::to_owned).collect();
+    let mut known: BTreeSet<PathBuf> = files.iter().cloned().collect();
+    let images = [&pair.image, &pair.target].into_iter().chain(&pair.more_images).chain(&pair.more_targets);
+    for image in images.filter(|image| !image.path.is_dir()) {
+        let members = open(&image.path, &image.open_options()).map(|opened| opened.files()).unwrap_or_default();
+        files.extend(members.into_iter().filter(|file| file.exists() && known.insert(file.clone())));
     }
     files
 }
