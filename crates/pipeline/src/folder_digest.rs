@@ -6,7 +6,7 @@ use crate::provenance::InputRecord;
 use crate::results::FileRecord;
 use cytoscope_formats::Image;
 use cytoscope_storage::target::resolved;
-use cytoscope_storage::{MARKER, hexadecimal, io_problem, sha256_of_file};
+use cytoscope_storage::{MARKER, hexadecimal, io_problem, is_exhausted, sha256_of_file};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -69,9 +69,24 @@ pub(crate) fn further_records(image: &Image) -> Vec<InputRecord> {
 /// # Errors
 /// [`JobError::Mismatch`] with the first one that does.
 pub fn refuse_changed(records: &[InputRecord]) -> Result<(), JobError> {
-    match records.iter().find_map(|then| Some((then, chunks_change(then)?))) {
-        Some((then, change)) => Err(changed_error(&then.path, &change)),
-        None => Ok(()),
+    for then in records {
+        if let Some(change) = change_since(then, chunks_record(&then.path))? {
+            return Err(changed_error(&then.path, &change));
+        }
+    }
+    Ok(())
+}
+
+/// Returns how a file or folder has changed since it was recorded, as the predicate of a sentence; `None` if it has not. `now` is
+/// its record as it is now.
+///
+/// # Errors
+/// [`JobError::Io`] if it could not be read because too many files are open, or memory is exhausted: it may be unchanged.
+pub(crate) fn change_since(then: &InputRecord, now: std::io::Result<InputRecord>) -> Result<Option<String>, JobError> {
+    match now {
+        Ok(now) => Ok(then.change(&now)),
+        Err(error) if is_exhausted(&error) => Err(JobError::Io { path: then.path.clone(), error }),
+        Err(error) => Ok(Some(format!("can no longer be read ({})", io_problem(&error)))),
     }
 }
 
@@ -211,6 +226,21 @@ mod tests {
         std::fs::write(folder.path().join("inner/b.tif"), "d").unwrap();
         let after = input_record(folder.path(), &[output]).unwrap();
         assert!(before.change(&after).unwrap().contains("and has 4 now"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_cannot_be_read_because_too_many_are_open_has_not_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.tif");
+        std::fs::write(&file, "abc").unwrap();
+        let then = input_record(&file, &[]).unwrap();
+        assert_eq!(change_since(&then, input_record(&file, &[])).unwrap(), None);
+        let failed = |number: i32| change_since(&then, Err(std::io::Error::from_raw_os_error(number)));
+        let error = failed(24).unwrap_err().to_string();
+        assert!(error.contains("a.tif: too many files are open") && !error.contains("changed"), "{error}");
+        // It was removed.
+        assert!(failed(2).unwrap().is_some_and(|change| change.contains("can no longer be read")));
     }
 
     #[test]

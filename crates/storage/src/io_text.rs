@@ -5,12 +5,26 @@ use std::borrow::Cow;
 use std::io::{Error, ErrorKind};
 use std::path::Path;
 
-/// Whether the disk, a quota or the memory is exhausted.
+/// Numbers of the system's errors for too many open files, of a process (EMFILE) or of all (ENFILE).
+const TOO_MANY_FILES: &[i32] = if cfg!(unix) {
+    &[23, 24]
+} else if cfg!(windows) {
+    &[4]
+} else {
+    &[]
+};
+
+/// Whether the disk, a quota, the memory or the number of open files is exhausted.
 pub fn is_exhausted(error: &Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::OutOfMemory | ErrorKind::FileTooLarge
-    )
+    ) || has_too_many_files(error)
+}
+
+/// Whether too many files are open.
+fn has_too_many_files(error: &Error) -> bool {
+    error.raw_os_error().is_some_and(|number| TOO_MANY_FILES.contains(&number))
 }
 
 /// Returns what happened, as a clause. An error that a program has worded keeps its words, and one of a kind that users rarely
@@ -33,6 +47,7 @@ pub fn io_problem(error: &Error) -> Cow<'static, str> {
         ErrorKind::AlreadyExists => "a file, a folder or a broken link has this name",
         ErrorKind::DirectoryNotEmpty => "the folder is not empty",
         ErrorKind::UnexpectedEof => "the file is shorter than it should be",
+        _ if has_too_many_files(error) => "too many files are open",
         _ => return error.to_string().into(),
     };
     problem.into()
@@ -44,6 +59,7 @@ pub fn io_advice(error: &Error) -> &'static str {
         _ if crate::read::refusal(error).is_some() => "choose a regular file instead",
         // More space does not help.
         ErrorKind::FileTooLarge => "choose a folder on another disk, or raise the limit (ulimit -f), and try again",
+        _ if has_too_many_files(error) => "close other programs, or raise the limit (ulimit -n), and try again",
         _ if is_exhausted(error) => "free some space, or choose another folder, and try again",
         ErrorKind::NotFound => "check that the path exists",
         ErrorKind::PermissionDenied => "check its permissions, or choose another folder",
@@ -110,6 +126,15 @@ mod tests {
         ] {
             assert_eq!(problem(&path), Err(expected.to_owned()), "{}", path.display());
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn too_many_open_files_are_named_with_the_limit() {
+        let error = Error::from_raw_os_error(24);
+        assert!(is_exhausted(&error) && !is_exhausted(&Error::from(ErrorKind::NotFound)));
+        assert_eq!(io_problem(&error), "too many files are open");
+        assert!(io_advice(&error).contains("ulimit -n"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{
     AnyRecord, DeviceRecord, JobKind, JobRecord, MAX_RECORD_BYTES, RECORD_SUFFIX, Recordable, absolute, model_record,
     read_any, record_path,
 };
-use crate::folder_digest::{changed_error, file_record, input_record, record_like, unsampled_record};
+use crate::folder_digest::{change_since, changed_error, file_record, input_record, record_like, unsampled_record};
 use crate::installed_models::recorded_model;
 use crate::provenance::{InputRecord, MAX_SAMPLED_FILES, RENAME, program};
 use crate::results::FileRecord;
@@ -13,11 +13,11 @@ use cytoscope_engine::{Device, Precision};
 use cytoscope_formats::Image;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
+use cytoscope_storage::StorageError;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::message;
 use cytoscope_storage::target::{refuse_input, resolved};
 use cytoscope_storage::write::atomic_write;
-use cytoscope_storage::{StorageError, io_problem};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -135,14 +135,10 @@ impl<J: Recordable> PendingRecord<J> {
     /// Refuses a result whose inputs changed while they were read. Call it before the outputs get their names.
     ///
     /// # Errors
-    /// [`JobError::Mismatch`] with the input that changed.
+    /// [`JobError::Mismatch`] with the input that changed; [`JobError::Io`] if too many files are open to read one.
     pub(crate) fn refuse_changed(&self) -> Result<(), JobError> {
         for then in &self.record.inputs {
-            let change = match record_like(then, &self.left_out) {
-                Ok(now) => then.change(&now),
-                Err(error) => Some(format!("can no longer be read ({})", io_problem(&error))),
-            };
-            if let Some(change) = change {
+            if let Some(change) = change_since(then, record_like(then, &self.left_out))? {
                 return Err(changed_error(&then.path, &change));
             }
         }

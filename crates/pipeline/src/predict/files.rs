@@ -5,7 +5,7 @@ use super::prediction::Prediction;
 use super::zarr::{self, ZarrLabels};
 use super::{Output, PredictJob, TileRequest};
 use crate::artifact::{table_name, wide_labels_name};
-use crate::folder_digest::{chunks_change, chunks_record};
+use crate::folder_digest::{change_since, chunks_record};
 use crate::model::ModelTask;
 use crate::provenance::{ImageFiles, InputRecord, MAX_SAMPLED_FILES, Provenance};
 use crate::{ArtifactKind, Context, JobError, Model, ProgressStage, ProgressUnit, TableFormat, provenance, results};
@@ -203,20 +203,21 @@ impl ResultFiles {
 
     /// Refuses a result whose input changed while it was read.
     pub(super) fn refuse_changed(&self) -> Result<(), JobError> {
-        let files = self.read_from.iter().map(|then| (&then.path, then.change_on_disk(&then.path)));
-        let folders = self.chunks.iter().map(|then| (&then.path, chunks_change(then)));
-        let Some((path, change)) = files.chain(folders).find_map(|(path, change)| Some((path, change?))) else {
-            return Ok(());
-        };
-        let what = if path.is_dir() { "folder" } else { "file" };
-        Err(JobError::Mismatch {
-            path: path.clone(),
-            problem: format!(
-                "the {what} {change}: it changed while it was read, so the prediction would match neither version"
-            )
-            .into(),
-            next_step: format!("wait until the {what} is complete, then predict again").into(),
-        })
+        let files = self.read_from.iter().map(|then| (then, then.now(&then.path)));
+        let folders = self.chunks.iter().map(|then| (then, chunks_record(&then.path)));
+        for (then, now) in files.chain(folders) {
+            let Some(change) = change_since(then, now)? else { continue };
+            let what = if then.path.is_dir() { "folder" } else { "file" };
+            return Err(JobError::Mismatch {
+                path: then.path.clone(),
+                problem: format!(
+                    "the {what} {change}: it changed while it was read, so the prediction would match neither version"
+                )
+                .into(),
+                next_step: format!("wait until the {what} is complete, then predict again").into(),
+            });
+        }
+        Ok(())
     }
 }
 

@@ -78,10 +78,17 @@ impl InputRecord {
         format!("read {}{role}: {} bytes{fingerprint}", self.path.display(), self.bytes)
     }
 
+    /// Returns the record of a file as it is now, with a hash of its content if this record has one.
+    ///
+    /// # Errors
+    /// Same as [`InputRecord::sampled`].
+    pub(crate) fn now(&self, file: &Path) -> std::io::Result<Self> {
+        if self.sampled_sha256.is_some() { Self::sampled(file) } else { Self::of(file) }
+    }
+
     /// Returns how a file differs from the record, as the predicate of a sentence; `None` if it does not.
     pub(crate) fn change_on_disk(&self, file: &Path) -> Option<String> {
-        let now = if self.sampled_sha256.is_some() { Self::sampled(file) } else { Self::of(file) };
-        match now {
+        match self.now(file) {
             Ok(now) => self.change(&now),
             Err(error) => Some(format!("can no longer be read ({})", io_problem(&error))),
         }
