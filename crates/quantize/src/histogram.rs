@@ -89,14 +89,15 @@ impl Histogram {
         while self.number(high).saturating_sub(self.number(low)) >= BINS {
             self.coarsen();
         }
-        let step = counting_step(values.len());
+        let step = values.len().div_ceil(MAX_COUNTED).max(1);
         let first = self.number(low);
         let mut counts = vec![0u64; (self.number(high) - first + 1).clamp(1, BINS) as usize];
         let per_width = self.width().recip() as f32;
-        for v in values.iter().step_by(step) {
+        for (number, part) in values.chunks(step).enumerate() {
+            let Some(v) = part.get(counted_place(number, part.len())) else { continue };
             let at = (v * per_width).floor() as i64 - first;
             if let Some(count) = usize::try_from(at).ok().and_then(|i| counts.get_mut(i)) {
-                *count += step as u64;
+                *count += part.len() as u64;
             }
         }
         for (number, count) in (first..).zip(counts).filter(|(_, c)| *c > 0) {
@@ -246,10 +247,12 @@ impl Histogram {
     }
 }
 
-/// Returns the distance of the values that are counted of a tensor of `len` values. It is odd, because rows usually have an even
-/// length: otherwise, the counted values could be those of a few columns, such as the first one, in which padding counts.
-fn counting_step(len: usize) -> usize {
-    len.div_ceil(MAX_COUNTED) | 1
+/// Returns the place of the value that is counted in a part of `len` consecutive values of a tensor; parts are numbered. Places
+/// are spread evenly (Fibonacci hashing): values at equal distances could be those of a few columns, such as the first one, in
+/// which padding counts.
+fn counted_place(part: usize, len: usize) -> usize {
+    let hash = (part as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+    (hash % len.max(1) as u64) as usize
 }
 
 #[cfg(test)]
@@ -259,15 +262,18 @@ mod tests {
     #[test]
     fn values_of_all_columns_of_a_long_tensor_are_counted() {
         // So many rows of a few values that not all values are counted.
-        for columns in [2, 4, 6] {
+        for columns in [2, 3, 4, 6, 7, 9] {
             let values: Vec<f32> = (0..columns * MAX_COUNTED).map(|i| (i % columns) as f32).collect();
             let mut histogram = Histogram::default();
             assert!(histogram.add(&values));
             assert_eq!(histogram.bins.len(), columns);
+            let counts: Vec<u64> = histogram.bins.values().copied().collect();
+            assert_eq!(counts.iter().sum::<u64>(), values.len() as u64);
+            let is_even = |count: &u64| count.abs_diff(MAX_COUNTED as u64) < MAX_COUNTED as u64 / 50;
+            assert!(counts.iter().all(is_even), "{columns} columns: {counts:?}");
             let (_, high) = histogram.range(Method::Percentile(99.0));
             assert!(high >= (columns - 1) as f32, "{columns} columns: {high}");
         }
-        assert_eq!([1, MAX_COUNTED, MAX_COUNTED + 1].map(counting_step), [1, 1, 3]);
     }
 
     fn ramp(from: f32, to: f32, n: usize) -> Vec<f32> {

@@ -8,9 +8,10 @@ use cytoscope_pipeline::{JobError, input_record};
 use cytoscope_training_data::TrainingTask;
 use std::path::Path;
 
-/// Returns a hash of the pairs that a training run with these settings finds in `data`: their names, and the sizes and samples
-/// of the content of all files of their images and of the table that lists them, if `data` is one. Of OME-Zarr folders, the times of
-/// modification count instead of the content. Data without pairs have a hash, too: a training run reports why there are none.
+/// Returns a hash of the pairs that a training run with these settings finds in `data`: their names, and the sizes and
+/// samples of the content of all files of their images and of the table that lists them, if `data` is one. Of OME-Zarr
+/// folders, the times of modification count instead of the content. Data without pairs have a hash, too: a training run
+/// reports why there are none.
 ///
 /// # Errors
 /// [`JobError`] if the data settings are invalid, or a file of a pair cannot be read.
@@ -113,8 +114,8 @@ mod tests {
         let write = |name: &str, value: u8| {
             let description = format!(
                 "<?xml version=\"1.0\"?><OME xmlns=\"http://www.openmicroscopy.org/Schemas/OME/2016-06\" \
-                 UUID=\"urn:uuid:{name}\"><Image ID=\"Image:0\"><Pixels ID=\"Pixels:0\" DimensionOrder=\"XYZCT\" Type=\"uint8\" SizeX=\"8\" \
-                 SizeY=\"8\" SizeZ=\"2\" SizeC=\"1\" SizeT=\"1\">{}{}</Pixels></Image></OME>",
+                 UUID=\"urn:uuid:{name}\"><Image ID=\"Image:0\"><Pixels ID=\"Pixels:0\" DimensionOrder=\"XYZCT\" \
+                 Type=\"uint8\" SizeX=\"8\" SizeY=\"8\" SizeZ=\"2\" SizeC=\"1\" SizeT=\"1\">{}{}</Pixels></Image></OME>",
                 member(0, "a"),
                 member(1, "b")
             );
