@@ -19,15 +19,18 @@ use crate::preprocess::{self, PreprocessRecord};
 use crate::provenance::{InputTensorRecord, NewRecord};
 use crate::results::{FileRecord, moved_aside_note};
 use crate::spool::Scratch;
-use crate::{Artifact, ArtifactKind, Context, Event, JobError, Model, ModelInput, Note, ProgressStage, provenance};
+use crate::{
+    Artifact, ArtifactKind, Certainty, Context, Event, JobError, Model, ModelInput, Note, ObjectDiameter,
+    ProgressStage, provenance,
+};
 use cytoscope_engine::Precision;
 use cytoscope_formats::{Image, SeriesChoice};
 use cytoscope_profile::{Stage, StageTotal};
-use cytoscope_storage::ResultsFolder;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::{DIAMETER, GAUSSIAN_BLEND, OVERLAP};
+use cytoscope_storage::{ResultsFolder, counted};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -340,8 +343,7 @@ fn publish(
     let Written { publication, artifacts, counts } = written;
     report.outputs = artifacts;
     report.objects = counts;
-    let objects_note = no_objects_note(&report);
-    report.notes.extend(objects_note.map(Note::from));
+    report.notes.extend(objects_note(report.diameter.as_ref(), &report.objects));
     let record = NewRecord {
         job,
         model: resolved.model,
@@ -364,18 +366,23 @@ fn publish(
     Ok(report)
 }
 
-/// Returns the note that no objects were found with the diameter that was given, if that is so.
-fn no_objects_note(report: &InputReport) -> Option<Message> {
-    let given = report.diameter.filter(|diameter| diameter.estimate.is_none())?;
-    let is_empty = !report.objects.is_empty() && report.objects.iter().all(|count| *count == 0);
-    is_empty.then(|| {
-        let unit = given.unit.symbol();
-        message!(
-            "no objects were found with the given object diameter of {:.1} {unit}: leave out {DIAMETER} to have it \
-             estimated",
-            given.diameter
-        )
-    })
+/// Returns the note that the number of objects, one for each time point, does not fit how their diameter was determined: none were
+/// found with the one that was given, or some although none were clear enough to estimate it.
+fn objects_note(diameter: Option<&ObjectDiameter>, objects: &[u32]) -> Option<Note> {
+    let ObjectDiameter { diameter, unit, estimate, .. } = diameter?;
+    let (unit, found) = (unit.symbol(), objects.iter().map(|count| u64::from(*count)).sum::<u64>());
+    match estimate {
+        None if found == 0 && !objects.is_empty() => Some(Note::from(message!(
+            "no objects were found with the given object diameter of {diameter:.1} {unit}: leave out {DIAMETER} to have it \
+             estimated"
+        ))),
+        Some(estimate) if found > 0 && estimate.certainty == Certainty::None => Some(Note::warning(message!(
+            "the stack may contain no cells: none were clear enough to estimate the object diameter, and the {} found with the \
+             assumed one of {diameter:.1} {unit} may be debris or background; check them, or give {DIAMETER}",
+            counted(found, "object")
+        ))),
+        _ => None,
+    }
 }
 
 /// Returns the note that results of an earlier prediction stay beside the new ones, which replace none of them.
@@ -415,5 +422,39 @@ fn skipped_report(
         actual_peak_bytes: None,
         notes: Vec::new(),
         profile: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DiameterEstimate, DiameterUnit};
+
+    #[test]
+    fn objects_of_a_stack_in_which_none_were_clear_are_doubted() {
+        let note = |certainty: Option<Certainty>, objects: &[u32]| {
+            let estimate = certainty.map(|certainty| DiameterEstimate {
+                diameter: 9.0,
+                range: [9.0; 2],
+                objects: 0,
+                certainty,
+                intensity_factor: 1.0,
+                intensity_background: 0.0,
+            });
+            let (diameter, unit) = (9.0, DiameterUnit::Um);
+            let assumed = ObjectDiameter { diameter, unit, voxel: [1.0; 3], nominal_um: 9.0, estimate };
+            objects_note(Some(&assumed), objects).map(|note| note.to_string())
+        };
+        let doubt = note(Some(Certainty::None), &[0, 3, 1]).unwrap_or_default();
+        let words = ["warning: ", "may contain no cells", "the 4 objects found", "9.0 µm", "give --diameter"];
+        assert!(words.iter().all(|word| doubt.contains(word)), "{doubt}");
+        for (certainty, objects) in
+            [(Certainty::None, &[0, 0][..]), (Certainty::None, &[][..]), (Certainty::Low, &[5][..])]
+        {
+            assert_eq!(note(Some(certainty), objects), None, "{certainty:?} {objects:?}");
+        }
+        // A given diameter.
+        assert!(note(None, &[0]).is_some_and(|note| note.contains("leave out --diameter")));
+        assert_eq!([note(None, &[2]), note(None, &[])], [None, None]);
     }
 }
