@@ -227,7 +227,7 @@ impl Parser {
     /// Uses the text of the innermost element.
     fn value(&mut self, text: &str) {
         let Some((last, outer)) = self.path.split_last() else { return };
-        if !ends(outer, &PROPERTY) {
+        if text.is_empty() || !ends(outer, &PROPERTY) {
             return;
         }
         if last == "Key" {
