@@ -179,6 +179,17 @@ fn a_value_can_be_both_operands() {
 }
 
 #[test]
+fn a_quotient_can_be_convolved_if_channels_of_a_block_are_unused() {
+    for (channels, outputs) in [(5, 2), (5, 16), (18, 3)] {
+        let (mut graph, x) = new_graph(&[1, 3, 5, 6]);
+        let a = conv(&mut graph, x, 3, channels);
+        let y = binary(&mut graph, BinaryOp::Div, a, a);
+        let z = conv(&mut graph, y, channels, outputs);
+        check_float("a quotient", graph, &[z, y]);
+    }
+}
+
+#[test]
 fn inputs_constants_and_repeated_values_can_be_outputs() {
     let (mut graph, x) = new_graph(&[1, 16, 5, 6]);
     let a = conv(&mut graph, x, 16, 16);
@@ -295,6 +306,27 @@ fn a_float_convolution_can_read_quantized_values_of_few_channels() {
         let b = conv(&mut graph, real, channels, 32);
         check("two convolutions", graph, &[a, b], Precision::Int8, 1e-4);
     }
+}
+
+#[test]
+fn unused_channels_do_not_widen_the_range_of_a_run_time_quantization() {
+    let (mut graph, x) = new_graph(&[1, 3, 5, 6]);
+    let a = conv(&mut graph, x, 3, 5);
+    let shift = graph.add_initializer("shift", Tensor::scalar(-9.0f32));
+    let a = binary(&mut graph, BinaryOp::Add, a, shift);
+    // Small numbers, unlike the sigmoid of 0.
+    let small = act(&mut graph, a, Activation::Sigmoid);
+    let [q, s, z] = ["q", "s", "z"].map(|n| graph.add_value(n, None, None));
+    graph.nodes.push(Node {
+        name: "range".into(),
+        op: Op::DynamicQuantizeLinear,
+        inputs: vec![Some(small)],
+        outputs: vec![Some(q), Some(s), Some(z)],
+    });
+    let dq = Op::DequantizeLinear { axis: 1, block_size: 0 };
+    let real = graph.push("real", dq, &[Some(q), Some(s), Some(z)]);
+    let y = add_int8_conv(&mut graph, real, 5, 16);
+    check("small numbers", graph, &[y], Precision::Int8, 1e-2);
 }
 
 #[test]

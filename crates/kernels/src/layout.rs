@@ -5,8 +5,10 @@ pub const CHANNEL_BLOCK: usize = 16;
 
 /// Layout of one image of an activation tensor: `[ceil(C / block)][D + 2·hd][H + 2·hh][W + 2·hw][block]`.
 ///
-/// `block` is 16, or 1 (floats) or 4 (bytes) for tensors of few channels. The border (`halo`) and the unused channels
-/// of the last block hold zeros (the zero point, in quantized tensors). Every kernel relies on this and preserves it.
+/// `block` is 16, or 1 (floats) or 4 (bytes) for tensors of few channels. The border (`halo`) holds zeros (the zero point, in
+/// quantized tensors), and so do the unused channels of the last block of floats, unless an infinity or NaN at the same voxel made
+/// them NaN. Every kernel relies on this and preserves it. The unused channels of bytes may hold any value: they are multiplied
+/// by integer weights of 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Blocked {
     /// Number of channels.

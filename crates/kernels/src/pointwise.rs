@@ -106,7 +106,7 @@ pub enum Binary {
     Min,
 }
 
-/// Computes `output = f(input)`. Borders are not changed.
+/// Computes `output = f(input)`. Borders are not changed; unused channels are 0, also if `f(0)` is not.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
@@ -121,25 +121,50 @@ pub fn unary(
     check_len("input", input.len(), in_layout.len())?;
     check_len("output", output.len(), out_layout.len())?;
     same_image(in_layout, out_layout)?;
+    let clears = changes_zero(isa, f);
     for_each_row(output, out_layout, |b, d, h, out| {
         let at = in_layout.row_start(b, d, h);
         out.copy_from_slice(&input[at..at + out.len()]);
         unary_row(isa, f, out);
+        if clears {
+            clear_unused(out_layout, b, out);
+        }
     });
     Ok(())
 }
 
-/// Computes `values = f(values)`. The border is not changed.
+/// Computes `values = f(values)`. The border is not changed; unused channels are 0, also if `f(0)` is not.
 ///
 /// # Errors
 /// [`KernelError`] if the buffer does not fit the layout.
 pub fn unary_in_place(isa: Isa, f: Unary, values: &mut [f32], layout: &Blocked) -> Result<(), KernelError> {
     check_len("values", values.len(), layout.len())?;
-    for_each_row(values, layout, |_, _, _, out| unary_row(isa, f, out));
+    let clears = changes_zero(isa, f);
+    for_each_row(values, layout, |b, _, _, out| {
+        unary_row(isa, f, out);
+        if clears {
+            clear_unused(layout, b, out);
+        }
+    });
     Ok(())
 }
 
-/// Computes `output = f(a, b)`. Borders are not changed.
+/// Returns whether a function of 0 is not 0.
+fn changes_zero(isa: Isa, f: Unary) -> bool {
+    let mut value = 0.0f32;
+    unary_row(isa, f, std::slice::from_mut(&mut value));
+    value != 0.0
+}
+
+/// Sets the unused channels in a row of channel block `b` to 0; only the last block can have any.
+fn clear_unused(layout: &Blocked, b: usize, row: &mut [f32]) {
+    let used = layout.channels.saturating_sub(b * layout.block);
+    if used < layout.block {
+        row.chunks_exact_mut(layout.block).for_each(|voxel| voxel[used..].fill(0.0));
+    }
+}
+
+/// Computes `output = f(a, b)`. Borders are not changed; unused channels are 0.
 ///
 /// # Errors
 /// [`KernelError`] if the buffers and layouts do not fit.
@@ -160,6 +185,10 @@ pub fn binary(
         let (at_a, at_b) = (a.1.row_start(block, d, h), b.1.row_start(block, d, h));
         out.copy_from_slice(&a.0[at_a..at_a + out.len()]);
         binary_row(isa, f, out, &b.0[at_b..at_b + out.len()]);
+        // There, 0 was divided by 0.
+        if f == Binary::Div {
+            clear_unused(out_layout, block, out);
+        }
     });
     Ok(())
 }
@@ -184,7 +213,8 @@ pub fn copy<T: Copy + Send + Sync>(
     Ok(())
 }
 
-/// Copies bytes into another layout with the same channels, mapping each through `table`. The border is not changed.
+/// Copies bytes into another layout with the same channels, mapping each through `table`, also those of unused channels. The
+/// border is not changed.
 ///
 /// # Errors
 /// Same as [`copy`].
@@ -381,8 +411,8 @@ multiversion! {
 
 #[cfg(test)]
 mod tests {
-    use super::{Binary, Unary, binary_row, unary_row};
-    use crate::Isa;
+    use super::{Binary, Unary, binary, binary_row, unary, unary_in_place, unary_row};
+    use crate::{Blocked, Isa, KernelError, reorder};
 
     #[test]
     fn exp_is_accurate_over_its_range() {
@@ -496,5 +526,42 @@ mod tests {
         let mut row = [-1.0, 1.5, 3.0];
         unary_row(Isa::detect(), Unary::Clip { min: 2.0, max: 1.0 }, &mut row);
         assert_eq!(row, [1.0; 3]);
+    }
+
+    /// Kernels multiply unused channels by weights of 0, which gives NaN if they hold NaN or infinities.
+    #[test]
+    fn unused_channels_stay_zero() -> Result<(), KernelError> {
+        // The second block has two channels.
+        let (isa, layout) = (Isa::detect(), Blocked::new(18, [1, 2, 3], [0, 1, 0], 16));
+        let packed = |dense: &[f32]| {
+            let mut blocked = vec![0.0; layout.len()];
+            reorder::pack(dense, &layout, 0.0, &mut blocked).map(|()| blocked)
+        };
+        let is_clear = |blocked: &[f32]| {
+            let mut dense = vec![0.0; layout.channels * layout.voxels()];
+            reorder::unpack(blocked, &layout, &mut dense)?;
+            Ok::<bool, KernelError>(packed(&dense)? == blocked)
+        };
+        let x = packed(&[-0.5; 18 * 6])?;
+        let others = [
+            Unary::Sigmoid,
+            Unary::HardSigmoid { alpha: 0.2, beta: 0.5 },
+            Unary::Clip { min: 1.0, max: 2.0 },
+            Unary::Affine { gain: 1.0, offset: f32::INFINITY },
+        ];
+        for f in ACTIVATIONS.map(|(f, _)| f).into_iter().chain(others) {
+            let mut y = packed(&[0.0; 18 * 6])?;
+            unary(isa, f, &x, &layout, &mut y, &layout)?;
+            assert!(is_clear(&y)?, "{f:?}: {y:?}");
+            let mut values = x.clone();
+            unary_in_place(isa, f, &mut values, &layout)?;
+            assert!(values == y, "{f:?} in place");
+        }
+        for f in [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Max, Binary::Min] {
+            let mut y = packed(&[0.0; 18 * 6])?;
+            binary(isa, f, (&x, &layout), (&x, &layout), &mut y, &layout)?;
+            assert!(is_clear(&y)?, "{f:?}: {y:?}");
+        }
+        Ok(())
     }
 }
