@@ -57,10 +57,18 @@ pub(crate) fn input_gradient_border(shape: &ConvShape, dims: [usize; 3], out: [u
     })
 }
 
-/// Returns the table of one axis of cropping or padding with existing voxels, or `None` for padding with a constant.
+/// Longest axis for which there is a table of source positions. A model of a few bytes can ask for axes of any length, whose
+/// table alone would exceed the memory.
+pub(crate) const MAX_TABLE: usize = 1 << 24;
+
+/// Returns the table of one axis of cropping or padding with existing voxels, or `None` for padding with a constant and for axes
+/// that are longer than [`MAX_TABLE`].
 pub(crate) fn pad_table(mode: PadMode, input: usize, before: i64, after: i64) -> Option<Vec<Tap>> {
     let n = i64::try_from(input).ok().filter(|n| *n > 0)?;
     let length = n.checked_add(before)?.checked_add(after)?;
+    if usize::try_from(length).is_ok_and(|length| length > MAX_TABLE) {
+        return None;
+    }
     (0..length.max(0))
         .map(|o| {
             let i = o - before;
@@ -87,6 +95,16 @@ mod tests {
     use super::*;
     use cytoscope_kernels::Isa;
     use cytoscope_kernels::train::InputGradient;
+
+    #[test]
+    fn very_long_axes_have_no_table() {
+        for mode in [PadMode::Edge, PadMode::Reflect, PadMode::Wrap] {
+            let length = |after: i64| pad_table(mode, 5, 0, after).map(|table| table.len());
+            assert_eq!(length(3), Some(8));
+            assert_eq!(length(MAX_TABLE as i64), None);
+            assert_eq!(length(i64::MAX - 5), None);
+        }
+    }
 
     #[test]
     fn input_gradient_border_equals_that_of_packed_weights() -> Result<(), cytoscope_kernels::KernelError> {

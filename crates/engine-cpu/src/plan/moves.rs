@@ -3,7 +3,7 @@
 use super::gradient_kind::GradientKind;
 use super::inference::byte_table;
 use super::{Fused, KernelPlan, PlanKind, Planner};
-use crate::window::pad_table;
+use crate::window::{MAX_TABLE, pad_table};
 use cytoscope_graph::infer::rules::pad_plan;
 use cytoscope_graph::{Node, Op, PadMode, ResizeAttrs, ResizeMode, Tensor, ValueId};
 use cytoscope_graph_passes::channel_parts;
@@ -259,9 +259,11 @@ fn tables_between(
     Some(Box::new(tables))
 }
 
-/// Returns the interpolation table of one axis, from `input` to `output` voxels.
+/// Returns the interpolation table of one axis, from `input` to `output` voxels; `None` if the kernel does not support it, and for
+/// axes that are longer than [`MAX_TABLE`].
 fn axis_table(attrs: &ResizeAttrs, input: usize, output: usize, factor: f64) -> Option<Vec<Tap>> {
     if input == 0
+        || output > MAX_TABLE
         || attrs.antialias
         || attrs.mode == ResizeMode::Cubic
         || (attrs.mode == ResizeMode::Linear && attrs.exclude_outside)

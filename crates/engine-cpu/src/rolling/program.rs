@@ -24,6 +24,12 @@ use cytoscope_profile::OperatorPrecision;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// Largest number of planes of a value. The schedule of a pass has entries for each plane, and a model of a few bytes can ask for
+/// any number of them.
+const MAX_PLANES: usize = 1 << 20;
+/// Largest number of elements of a value with its border, so that sizes of its parts do not overflow.
+const MAX_ELEMENTS: usize = usize::MAX >> 8;
+
 /// A buffer of planes that one or more values share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Buffer {
@@ -333,11 +339,14 @@ impl Lowering<'_> {
         NotRolling::Interface { found }
     }
 
-    /// Returns the layout of a value of shape N, C, Z, Y, X.
+    /// Returns the layout of a value of shape N, C, Z, Y, X, unless it is impossibly large.
     fn layout(&self, id: ValueId) -> Result<(Blocked, usize), NotRolling> {
         let value = self.graph.value(id);
         let is_volume = value.shape.as_ref().is_some_and(|s| s.len() == 5) && self.graph.constant(id).is_none();
-        let layout = if is_volume { self.placement.layout(id) } else { None };
+        let fits = |(layout, images): &(Blocked, usize)| {
+            layout.dims[0] <= MAX_PLANES && layout.len().saturating_mul(*images) <= MAX_ELEMENTS
+        };
+        let layout = if is_volume { self.placement.layout(id).filter(fits) } else { None };
         layout.ok_or_else(|| {
             let shape = value.shape.as_ref().map(|lengths| format!("shape {}", shape_text(lengths)));
             let shape = shape.unwrap_or_else(|| "unknown shape".to_owned());

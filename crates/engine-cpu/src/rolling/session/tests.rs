@@ -6,9 +6,9 @@ use super::*;
 use crate::CpuEngine;
 use crate::program::arena_bytes;
 use cytoscope_builders::{RandomNetwork, UNet3d, Weights, quantized, random_bytes, unet3d};
-use cytoscope_engine::{CompileOptions, Engine, RollingPlan};
+use cytoscope_engine::{CompileOptions, Engine, NotRolling, RollingPlan};
 use cytoscope_graph::{
-    Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, Padding, PoolAttrs, ResizeAttrs, ValueId,
+    Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, Op, PadMode, Padding, PoolAttrs, ResizeAttrs, ValueId,
 };
 
 #[test]
@@ -166,4 +166,36 @@ fn the_result_does_not_depend_on_where_planes_lie() {
             }
         }
     }
+}
+
+/// Returns a network that applies an operator with one constant to its input.
+fn network_of(op: Op, inputs: impl Fn(ValueId, ValueId) -> Vec<Option<ValueId>>, constant: Tensor) -> Graph {
+    let mut graph = Graph::new("long");
+    let free = ["z", "y", "x"].map(|axis| Dim::Free(axis.into()));
+    let dims = [Dim::Fixed(1), Dim::Fixed(1)].into_iter().chain(free).collect();
+    let x = graph.add_input("x", ElementType::F32, dims);
+    let constant = graph.add_initializer("constant", constant);
+    let long = add(&mut graph, op, &inputs(x, constant));
+    let output = add(&mut graph, Op::Activation(Activation::Relu), &[Some(long)]);
+    graph.outputs.push(output);
+    graph
+}
+
+#[test]
+fn networks_of_very_many_planes_are_refused_before_each_plane_takes_memory() {
+    let refusal =
+        |graph: &Graph| crate::rolling::plan(Isa::detect(), graph, &[1, 1, 5, 8, 8], &CompileOptions::default()).err();
+    let padded = |mode: PadMode, after: i64| {
+        let amounts = Tensor::vector(vec![0, 0, 0, 0, 0, 0, 0, after, 0, 0]);
+        refusal(&network_of(Op::Pad { mode }, |x, amounts| vec![Some(x), Some(amounts)], amounts))
+    };
+    assert!(padded(PadMode::Constant, 3).is_none() && padded(PadMode::Edge, 3).is_none());
+    let refused = padded(PadMode::Constant, 10_000_000_000);
+    assert!(matches!(refused, Some(NotRolling::Interface { .. })), "{refused:?}");
+    let refused = padded(PadMode::Edge, 10_000_000_000);
+    assert!(matches!(refused, Some(NotRolling::Operator { .. })), "{refused:?}");
+    let scales = Tensor::vector(vec![1.0f32, 1.0, 1e9, 1.0, 1.0]);
+    let resize = Op::resize(ResizeAttrs::nearest());
+    let refused = refusal(&network_of(resize, |x, scales| vec![Some(x), None, Some(scales)], scales));
+    assert!(matches!(refused, Some(NotRolling::Operator { .. })), "{refused:?}");
 }
