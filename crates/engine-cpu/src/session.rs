@@ -4,7 +4,7 @@ use crate::context::{Context, StepError};
 use crate::program::Program;
 use crate::purpose::is_training_step;
 use cytoscope_engine::{CompileOptions, CompileReport, DeviceId, EngineError, Precision, Session};
-use cytoscope_graph::{ElementType, Graph, Tensor};
+use cytoscope_graph::{ElementType, Graph, Interrupt, Tensor};
 use cytoscope_kernels::{Arena, Isa};
 use cytoscope_profile::{Recorder, Stage};
 use std::borrow::Cow;
@@ -21,6 +21,8 @@ pub(crate) struct CpuSession {
     pool: Arc<rayon::ThreadPool>,
     integers: bool,
     recorder: Recorder,
+    /// Stops a run between two steps.
+    interrupt: Interrupt,
     /// Bytes left for dense values and the reference executor; `None` for that executor's own limit, in training steps.
     dense_bytes: Option<u64>,
 }
@@ -41,7 +43,8 @@ impl CpuSession {
         let pool = pool(options)?;
         let left = available_bytes.min(ASSUMED_MEMORY_BYTES).saturating_sub(needed_bytes);
         let dense_bytes = (!is_training_step(&program.graph)).then_some(left);
-        Ok(Self { program, isa, arena, pool, integers, recorder: options.recorder.clone(), dense_bytes })
+        let (recorder, interrupt) = (options.recorder.clone(), options.interrupt.clone());
+        Ok(Self { program, isa, arena, pool, integers, recorder, interrupt, dense_bytes })
     }
 
     fn check_values(&self, inputs: &[Tensor]) -> Result<(), EngineError> {
@@ -103,15 +106,18 @@ pub(crate) fn pool(options: &CompileOptions) -> Result<Arc<rayon::ThreadPool>, E
     Ok(Arc::new(pool))
 }
 
-/// Runs a range of a program's steps, and frees the dense values that no later step reads.
+/// Runs a range of a program's steps unless `interrupt` is set before one of them, and frees the dense values that no later step
+/// reads.
 fn run_steps(
     program: &Program,
     recorder: &Recorder,
+    interrupt: &Interrupt,
     range: Range<usize>,
     context: &mut Context<'_>,
 ) -> Result<(), EngineError> {
     let steps = program.steps.iter().zip(&program.dead_after);
     for (step, dead) in steps.skip(range.start).take(range.len()) {
+        interrupt.check()?;
         let span = recorder.times_operators().then(|| {
             let span = recorder.span(Stage::Op, step.name.clone()).precision(step.precision);
             span.macs(step.macs).bytes(step.bytes as usize)
@@ -139,16 +145,16 @@ impl Session for CpuSession {
             ranges: vec![None; self.program.ranges],
             dense_bytes: self.dense_bytes,
         };
-        let (program, recorder) = (&self.program, &self.recorder);
+        let (program, recorder, interrupt) = (&self.program, &self.recorder, &self.interrupt);
         self.pool.install(|| -> Result<(), EngineError> {
             let Some(backward_from) = program.backward_from else {
-                return run_steps(program, recorder, 0..program.steps.len(), &mut context);
+                return run_steps(program, recorder, interrupt, 0..program.steps.len(), &mut context);
             };
             let forward = recorder.span(Stage::Forward, "forward");
-            run_steps(program, recorder, 0..backward_from, &mut context)?;
+            run_steps(program, recorder, interrupt, 0..backward_from, &mut context)?;
             forward.finish();
             let _backward = recorder.span(Stage::Backward, "backward");
-            run_steps(program, recorder, backward_from..program.steps.len(), &mut context)
+            run_steps(program, recorder, interrupt, backward_from..program.steps.len(), &mut context)
         })?;
         let dense = context.dense;
         graph

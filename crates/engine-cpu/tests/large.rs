@@ -1,5 +1,5 @@
-//! Graphs of 20,000 nodes compile quickly (a pass of quadratic time would take minutes), compiling can be interrupted,
-//! and the memory limit holds.
+//! Graphs of 20,000 nodes compile quickly (a pass of quadratic time would take minutes), compiling and running can be
+//! interrupted, and the memory limit holds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 use cytoscope_engine::{CompileOptions, Engine, EngineError};
@@ -8,6 +8,8 @@ use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, GraphError, GraphLimits, Interrupt, Node, Op, Tensor,
     Value, ValueId,
 };
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const NODES: usize = 20_000;
 const SHAPE: [usize; 4] = [1, 1, 2, 3];
@@ -124,6 +126,26 @@ fn compiling_can_be_interrupted() {
     let options = CompileOptions { interrupt, ..CompileOptions::default() };
     let stopped = CpuEngine::new().compile(&large.graph, &[SHAPE.to_vec()], &options).err();
     assert!(matches!(stopped, Some(EngineError::Graph(GraphError::Interrupted))), "{stopped:?}");
+}
+
+#[test]
+fn running_can_be_interrupted() {
+    let mut large = Large::new();
+    let y = large.act(large.x, Activation::Sigmoid);
+    large.graph.outputs.push(y);
+    let stops = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stops);
+    let interrupt = Interrupt::new(move || asked.load(Ordering::Relaxed));
+    let options = CompileOptions { interrupt, ..CompileOptions::default() };
+    let mut session = CpuEngine::new().compile(&large.graph, &[SHAPE.to_vec()], &options).unwrap();
+    let x = Tensor::new(SHAPE, vec![1.0f32; 6]).unwrap();
+    let mut run = || session.run(std::slice::from_ref(&x));
+    let made = run().unwrap();
+    stops.store(true, Ordering::Relaxed);
+    let stopped = run().err();
+    assert!(matches!(stopped, Some(EngineError::Graph(GraphError::Interrupted))), "{stopped:?}");
+    stops.store(false, Ordering::Relaxed);
+    assert_eq!(run().unwrap(), made, "the next run starts from the beginning");
 }
 
 #[test]

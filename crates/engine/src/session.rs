@@ -50,7 +50,8 @@ pub struct CompileOptions {
     pub memory_budget_bytes: Option<u64>,
     /// Receives the spans of each run.
     pub recorder: Recorder,
-    /// Cancels compiling, which then fails with [`cytoscope_graph::GraphError::Interrupted`].
+    /// Cancels compiling, and runs on the CPU between two steps; they fail with
+    /// [`cytoscope_graph::GraphError::Interrupted`].
     pub interrupt: Interrupt,
     /// Receives the progress of preparing the device for the first run of the session.
     pub tuning: TuningListener,
@@ -145,7 +146,8 @@ pub trait Session: Send {
     ///
     /// # Errors
     /// [`EngineError::Input`] if an input's type or shape is not the compiled one; [`EngineError::Device`] if the
-    /// device fails.
+    /// device fails; [`cytoscope_graph::GraphError::Interrupted`] if the interrupt of the options is set, after which the
+    /// session can still be used.
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError>;
 
     /// Returns the memory and work of the compiled graph, and its operators without a kernel.

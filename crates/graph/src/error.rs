@@ -86,8 +86,8 @@ pub enum GraphError {
         /// The underlying error.
         source: Box<GraphError>,
     },
-    /// Preparing the graph was stopped by [`crate::Interrupt`].
-    #[error("interrupted while preparing the model")]
+    /// Preparing or running the graph was stopped by [`crate::Interrupt`].
+    #[error("interrupted while the model was prepared or run")]
     Interrupted,
     /// A file could not be read or written.
     #[error("{path}: {}", io_problem(.source))]

@@ -214,7 +214,7 @@ impl Pass<'_> {
 }
 
 /// Returns the error of a job whose network was interrupted, or failed.
-fn canceled(error: EngineError) -> JobError {
+pub(super) fn canceled(error: EngineError) -> JobError {
     match error {
         EngineError::Graph(GraphError::Interrupted) => JobError::Canceled,
         other => other.into(),

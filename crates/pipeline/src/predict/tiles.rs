@@ -1,6 +1,7 @@
 //! Runs the network on tiles of a slab: one after the other, or several in one batch. Sessions that can hold the slab in
 //! device memory cut the tiles there.
 
+use super::pass::canceled;
 use crate::{JobError, Model};
 use cytoscope_engine::{EngineError, Session};
 use cytoscope_graph::Tensor;
@@ -217,7 +218,7 @@ impl<'a> TileRunner<'a> {
     ///
     /// # Errors
     /// [`JobError::Engine`] if the network fails; [`JobError::Model`] if the shape of its output differs from that of its
-    /// input.
+    /// input; [`JobError::Canceled`].
     pub(super) fn run(
         &mut self,
         slab: &Slab<'_>,
@@ -230,7 +231,7 @@ impl<'a> TileRunner<'a> {
             let values = self.gather(slab, starts, size);
             let input = Tensor::new(self.network.input_shape(self.batch, size), values)?;
             let span = self.span(size, macs);
-            let outputs = self.session.run(&[input])?;
+            let outputs = self.session.run(&[input]).map_err(canceled)?;
             drop(span);
             return self.predicted(outputs, voxels, size);
         }
