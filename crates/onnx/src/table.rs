@@ -202,8 +202,10 @@ pub fn operators_markdown() -> String {
          file is read. Any\n\
          other operator is refused with its name, node and opset; so are `Loop`, `Scan`, and sparse or string tensors. The\n\
          nodes of model-local functions are inserted where the functions are called. Of ONNX Runtime's own operators, those\n\
-         that its quantization writes beside `QLinearConv` are read: `QLinearAdd`, `QLinearMul`, `QLinearConcat`,\n\
-         `QLinearLeakyRelu`, `QLinearSigmoid`, `QLinearAveragePool`, `QLinearGlobalAveragePool` and `QGemm`.\n",
+         that its quantization writes beside `QLinearConv` are read (`QLinearAdd`, `QLinearMul`, `QLinearConcat`,\n\
+         `QLinearLeakyRelu`, `QLinearSigmoid`, `QLinearSoftmax`, `QLinearWhere`, `QLinearAveragePool`,\n\
+         `QLinearGlobalAveragePool`, `QGemm`, `QuantizeLinear`, `DequantizeLinear`), and these fused ones of its extended\n\
+         optimizations: `FusedConv`, `FusedGemm`, `FusedMatMul`, `Gelu` and `BiasGelu`.\n",
         supported_operators().count(),
         crate::NEWEST_OPSET
     );

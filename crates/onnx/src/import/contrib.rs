@@ -1,12 +1,15 @@
-//! Import of the operators of ONNX Runtime's own domain that its quantization writes (`QuantFormat.QOperator`). They become
-//! the operator on floats between `DequantizeLinear` and `QuantizeLinear`.
+//! Import of the operators of ONNX Runtime's own domain that its quantization writes (`QuantFormat.QOperator`, and
+//! `QuantizeLinear` and `DequantizeLinear` with 16 bits), and of those that its optimization fuses. The former become the
+//! operator on floats between `DequantizeLinear` and `QuantizeLinear`.
 
-use super::layers::pool;
-use super::{Importer, Pending, UNKNOWN};
+use super::layers::{dequantize, pool, quantize, softmax_of};
+use super::{Importer, Pending, UNKNOWN, fused};
 use cytoscope_graph::{Activation, BinaryOp, ElementType, Op, Result, ValueId};
 
 /// Domain of ONNX Runtime's own operators.
 pub(super) const DOMAIN: &str = "com.microsoft";
+/// Domain of its layers whose channels are in blocks, which its full optimization writes.
+pub(super) const CHANNELS_IN_BLOCKS: &str = "com.microsoft.nchwc";
 
 /// Returns the last operator that `node`, of the domain [`DOMAIN`], becomes.
 pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
@@ -25,7 +28,11 @@ pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<O
             Op::AveragePool(pool(im, node)?)
         }
         "QGemm" => return gemm(im, node),
-        _ => return Err(node.unsupported(UNKNOWN)),
+        "QLinearSoftmax" => return softmax(im, node),
+        "QLinearWhere" => return choice(im, node),
+        "QuantizeLinear" => return quantize(im, node),
+        "DequantizeLinear" => return dequantize(im, node),
+        _ => return fused::convert(im, node)?.ok_or_else(|| node.unsupported(UNKNOWN)),
     };
     let operands = if matches!(op, Op::Binary(_)) { 2 } else { 1 };
     let mut inputs = Vec::new();
@@ -68,6 +75,24 @@ fn concat(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
     }
     let result = im.emit(&format!("{}_float", node.name), Op::concat(axis), &parts)?;
     quantized(im, node, result, 0)
+}
+
+/// `[x, scale, zero point, y scale, y zero point]`; the attribute `opset` says which definition of `Softmax` applies.
+fn softmax(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
+    node.require("opset")?;
+    let opset = node.attributes.int("opset", 13)?;
+    let axis = node.attributes.int("axis", if opset < 13 { 1 } else { -1 })?;
+    let x = dequantized(im, node, 0)?;
+    let (op, inputs) = softmax_of(im, &node.name, Some(x), Op::Softmax { axis }, opset)?;
+    let result = im.emit(&format!("{}_float", node.name), op, &inputs)?;
+    quantized(im, node, result, 3)
+}
+
+/// `[condition, x, scale, zero point, y, scale, zero point, result's scale, result's zero point]`
+fn choice(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
+    let inputs = [node.input(0), Some(dequantized(im, node, 1)?), Some(dequantized(im, node, 4)?)];
+    let result = im.emit(&format!("{}_float", node.name), Op::Where, &inputs)?;
+    quantized(im, node, result, 7)
 }
 
 /// `[a, scale, zero point, b, scale, zero point, c?, y scale?, y zero point?]`, where c is an i32 whose scale is the product of

@@ -4,6 +4,7 @@ use super::operators::onnx_type;
 use super::{Importer, Pending};
 use cytoscope_graph::{
     Activation, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, GraphError, Op, Padding, PoolAttrs, Result, Tensor,
+    ValueId,
 };
 
 /// Returns the operator of `node`, or `None` if it is not handled here.
@@ -107,7 +108,7 @@ fn clip(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
     Ok(Op::Clip)
 }
 
-fn quantize(im: &Importer<'_>, node: &Pending<'_>) -> Result<Op> {
+pub(super) fn quantize(im: &Importer<'_>, node: &Pending<'_>) -> Result<Op> {
     let requested = node.attributes.int("output_dtype", 0)?;
     node.attributes.int("precision", 0)?;
     let zero = im.info(node.input(2)).and_then(|i| i.dtype);
@@ -123,7 +124,7 @@ fn quantize(im: &Importer<'_>, node: &Pending<'_>) -> Result<Op> {
     })
 }
 
-fn dequantize(im: &Importer<'_>, node: &Pending<'_>) -> Result<Op> {
+pub(super) fn dequantize(im: &Importer<'_>, node: &Pending<'_>) -> Result<Op> {
     let requested = node.attributes.int("output_dtype", 0)?;
     let scale = im.info(node.input(1)).and_then(|i| i.dtype);
     if requested != 0 && onnx_type(requested) != scale {
@@ -172,7 +173,7 @@ fn padding(node: &Pending<'_>, axes: usize) -> Result<Padding> {
     })
 }
 
-fn conv(im: &Importer<'_>, node: &Pending<'_>, weight: usize) -> Result<ConvAttrs> {
+pub(super) fn conv(im: &Importer<'_>, node: &Pending<'_>, weight: usize) -> Result<ConvAttrs> {
     let axes = spatial_axes(im, node, Some(weight))?;
     let weight_kernel: Option<Vec<usize>> =
         im.info(node.input(weight)).and_then(|i| i.shape.as_ref()?.iter().skip(2).map(|d| d.fixed()).collect());
@@ -266,22 +267,37 @@ fn prelu_slope(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Before opset 13, softmax ran jointly over all axes from `axis` on.
 fn softmax(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
-    let log = node.op_type == "LogSoftmax";
-    let make = |axis| if log { Op::LogSoftmax { axis } } else { Op::Softmax { axis } };
-    if node.opset >= 13 {
-        return Ok(make(node.attributes.int("axis", -1)?));
+    let axis = node.attributes.int("axis", if node.opset < 13 { 1 } else { -1 })?;
+    let make = |axis| if node.op_type == "LogSoftmax" { Op::LogSoftmax { axis } } else { Op::Softmax { axis } };
+    let (op, inputs) = softmax_of(im, &node.name, node.input(0), make(axis), node.opset)?;
+    node.inputs = inputs;
+    Ok(op)
+}
+
+/// Returns the last operator, with its inputs, that a softmax of x (or its logarithm) with the axis of the file becomes.
+/// Before opset 13, it ran jointly over all axes from that axis on.
+pub(super) fn softmax_of(
+    im: &mut Importer<'_>,
+    name: &str,
+    x: Option<ValueId>,
+    stated: Op,
+    opset: i64,
+) -> Result<(Op, Vec<Option<ValueId>>)> {
+    let (axis, last) = match stated {
+        Op::Softmax { axis } => (axis, Op::Softmax { axis: -1 }),
+        Op::LogSoftmax { axis } => (axis, Op::LogSoftmax { axis: -1 }),
+        other => return Ok((other, vec![x])),
+    };
+    if opset >= 13 {
+        return Ok((stated, vec![x]));
     }
-    let axis = node.attributes.int("axis", 1)?;
-    let rank = im.rank(node.input(0)).map(|r| r as i64);
+    let rank = im.rank(x).map(|r| r as i64);
     if axis == -1 || rank.is_some_and(|r| axis == r - 1) {
-        return Ok(make(-1));
+        return Ok((last, vec![x]));
     }
-    let x = node.input(0);
-    let shape = im.emit(&format!("{}_shape", node.name), Op::Shape { start: 0, end: None }, &[x])?;
-    let flat = im.emit(&format!("{}_flat", node.name), Op::Flatten { axis }, &[x])?;
-    let soft = im.emit(&format!("{}_soft", node.name), make(-1), &[Some(flat)])?;
-    node.inputs = vec![Some(soft), Some(shape)];
-    Ok(Op::Reshape { allow_zero: false })
+    let shape = im.emit(&format!("{name}_shape"), Op::Shape { start: 0, end: None }, &[x])?;
+    let flat = im.emit(&format!("{name}_flat"), Op::Flatten { axis }, &[x])?;
+    let soft = im.emit(&format!("{name}_soft"), last, &[Some(flat)])?;
+    Ok((Op::Reshape { allow_zero: false }, vec![Some(soft), Some(shape)]))
 }

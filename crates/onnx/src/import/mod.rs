@@ -4,6 +4,7 @@
 mod attributes;
 mod composed;
 mod contrib;
+mod fused;
 mod inline;
 mod layers;
 mod operators;
@@ -491,10 +492,17 @@ impl Importer<'_> {
                 op: format!("{}.{}", proto.domain, proto.op_type),
                 node: name.to_owned(),
                 opset: self.domains.get(proto.domain).copied().unwrap_or(1),
-                why: format!(
-                    "operators of domain \"{}\" are not supported; export the model with operators of ONNX's default domain",
-                    proto.domain
-                ),
+                why: match proto.domain {
+                    contrib::CHANNELS_IN_BLOCKS => format!(
+                        "operators of domain \"{}\" are written for one kind of CPU; use the model from which ONNX Runtime made \
+                         this file, or save it with extended optimizations",
+                        proto.domain
+                    ),
+                    domain => format!(
+                        "operators of domain \"{domain}\" are not supported; export the model with operators of ONNX's default \
+                         domain"
+                    ),
+                },
             });
         }
         let mut pending = Pending {

@@ -156,6 +156,16 @@ fn run_contributed(op: &str, inputs: &[&str], attributes: &[Vec<u8>]) -> Vec<f64
         stored("zb", 2, &[], &[4]),
         stored("zw", 3, &[2], &[0, 0]),
         stored("zy", 2, &[], &[3]),
+        stored("z16", 4, &[], &[100, 0]),
+        stored("share", 1, &[], &floats(&[1.0 / 256.0])),
+        stored("z0", 2, &[], &[0]),
+        stored("chosen", 9, &[1, 2], &[1, 0]),
+        stored("row", 1, &[1, 2], &floats(&[1.0, -2.0])),
+        stored("square", 1, &[2, 2], &floats(&[1.0, 2.0, 3.0, 4.0])),
+        stored("bias", 1, &[2], &floats(&[0.5, 1.0])),
+        stored("image", 1, &[1, 1, 1, 2], &floats(&[1.0, -2.0])),
+        stored("kernel", 1, &[1, 1, 1, 1], &floats(&[2.0])),
+        stored("added", 1, &[1, 1, 1, 2], &floats(&[0.5, 0.5])),
     ]
     .concat();
     let extra: Vec<u8> = attributes.iter().flat_map(|a| field(5, a)).chain(field(7, b"com.microsoft")).collect();
@@ -181,4 +191,42 @@ fn quantized_operators_of_onnx_runtime_compute_what_it_does() {
     assert_eq!(run_contributed("QGemm", &layer[..7], &[]), [49.5, 94.5]);
     // The bias is multiplied, too.
     assert_eq!(run_contributed("QGemm", &layer[..7], &[number("alpha", 2.0)]), [99.0, 189.0]);
+    let soft = |axis: u64, opset: u64| {
+        let inputs = ["b", "sb", "zb", "share", "z0"];
+        run_contributed("QLinearSoftmax", &inputs, &[whole("axis", axis), whole("opset", opset)])
+    };
+    assert_eq!(soft(1, 17), [97.0, 159.0]);
+    assert_eq!(soft(0, 17), [255.0, 255.0]);
+    assert_eq!(soft(0, 12), [97.0, 159.0], "before opset 13, all axes from the axis on");
+    let either = ["chosen", "a", "sa", "za", "b", "sb", "zb", "sy", "zy"];
+    assert_eq!(run_contributed("QLinearWhere", &either, &[]), [3.0, 4.0]);
+    assert_eq!(run_contributed("QuantizeLinear", &["row", "sa", "z16"], &[]), [102.0, 96.0]);
+    assert_eq!(run_contributed("DequantizeLinear", &["a", "sa", "za"], &[]), [0.0, 95.0]);
+}
+
+#[test]
+fn fused_operators_of_onnx_runtime_compute_what_it_does() {
+    let text = |name: &str, value: &str| [field(1, name.as_bytes()), field(4, value.as_bytes()), int(20, 3)].concat();
+    let activation = |name: &str, parameters: &[f32]| {
+        let parameters: Vec<u8> = parameters.iter().flat_map(|p| float(7, *p)).collect();
+        [text("activation", name), [field(1, b"activation_params"), parameters, int(20, 6)].concat()]
+    };
+    let conv = ["image", "kernel", "", "added"];
+    assert_eq!(run_contributed("FusedConv", &conv, &activation("LeakyRelu", &[0.5])), [2.5, -1.75]);
+    assert_eq!(run_contributed("FusedConv", &conv[..2], &activation("Clip", &[-1.0, 1.5])), [1.5, -1.0]);
+    let leaky = [whole("transB", 1), text("activation", "LeakyRelu"), number("activation_alpha", 0.1)];
+    let cases = [
+        ("FusedConv", run_contributed("FusedConv", &conv[..2], &activation("HardSigmoid", &[0.1, 0.5])), [0.7, 0.1]),
+        ("FusedGemm", run_contributed("FusedGemm", &["row", "square", "bias"], &leaky), [-0.25, -0.4]),
+        (
+            "FusedMatMul",
+            run_contributed("FusedMatMul", &["row", "square"], &[whole("transB", 1), number("alpha", 0.5)]),
+            [-1.5, -2.5],
+        ),
+        ("Gelu", run_contributed("Gelu", &["row"], &[]), [0.841_344_7, -0.045_500_28]),
+        ("BiasGelu", run_contributed("BiasGelu", &["row", "bias"], &[]), [1.399_789_2, -0.158_655_26]),
+    ];
+    for (name, got, wanted) in cases {
+        assert!(largest_difference(&got, &wanted) < 1e-6, "{name}: {got:?}, expected {wanted:?}");
+    }
 }

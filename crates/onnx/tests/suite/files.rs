@@ -80,6 +80,12 @@ fn unsupported_features_are_named() {
     refused(&unknown, Unsupported, "export the model without it");
     let foreign = node("Gelu", &["x"], &["y"], &field(7, b"com.example"));
     refused(&model(&[x.clone(), y.clone(), foreign]), Unsupported, "com.example.Gelu");
+    let blocked = node("Conv", &["x"], &["y"], &field(7, b"com.microsoft.nchwc"));
+    refused(
+        &model(&[x.clone(), y.clone(), blocked]),
+        Unsupported,
+        "use the model from which ONNX Runtime made this file",
+    );
     let attribute = field(5, &[field(1, b"surprise"), int(3, 1), int(20, 2)].concat());
     refused(&model(&[x, y, node("Relu", &["x"], &["y"], &attribute)]), Unsupported, "surprise");
 }
