@@ -482,12 +482,16 @@ impl Reader<'_> {
             } else if let Some(min) = count(shape, "min", i, &LENGTHS)? {
                 AxisSize::Step { min, step: count(shape, "step", i, &STEPS)?.unwrap_or(0) }
             } else if let Some(reference) = reference.as_deref() {
-                // Either `tensor.axis`, or a tensor alone, which means its axis with the same letter.
-                let (of, axis) = reference.split_once('.').unwrap_or((reference, kind.id()));
+                // Either `tensor.axis`, or a tensor alone (`input.1`), which means its axis with the same letter.
+                let parts = reference.rsplit_once('.').filter(|(_, axis)| AxisKind::of_id(axis).is_some());
+                let (of, axis) = parts.unwrap_or((reference, kind.id()));
+                // A null marks a new axis, which has only an offset.
+                let is_new = shape.pointer(&format!("/scale/{i}")).is_some_and(Value::is_null);
+                let usual = if is_new { 0.0 } else { 1.0 };
                 AxisSize::Reference {
                     tensor: of.to_owned(),
                     axis: canonical_axis_id(axis).to_owned(),
-                    scale: number(shape, "scale", i, &SCALES)?.unwrap_or(1.0),
+                    scale: number(shape, "scale", i, &SCALES)?.unwrap_or(usual),
                     // 0.4 states half the offset.
                     offset: 2.0 * number(shape, "offset", i, &OFFSETS)?.unwrap_or(0.0),
                 }

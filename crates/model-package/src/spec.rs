@@ -1,6 +1,7 @@
 //! Tensor descriptions: axes, sizes, pre- and postprocessing.
 
 use super::TensorType;
+use super::parse::canonical_axis_id;
 use cytoscope_graph::{Dim, Value};
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +45,12 @@ impl AxisKind {
             Self::Y => "y",
             Self::X => "x",
         }
+    }
+
+    /// Returns the kind of an axis with a default id, or with a letter of specification 0.4.
+    pub(crate) fn of_id(id: &str) -> Option<Self> {
+        let all = [Self::Batch, Self::Channel, Self::Time, Self::Index, Self::Z, Self::Y, Self::X];
+        all.into_iter().find(|kind| kind.id() == canonical_axis_id(id))
     }
 
     /// Whether it is a spatial axis.

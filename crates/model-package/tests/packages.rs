@@ -70,6 +70,28 @@ fn ordinary_descriptions_open() {
 }
 
 #[test]
+fn lengths_of_0_4_refer_to_tensors_whose_names_have_dots_and_are_new_where_the_scale_is_null() {
+    let rdf = rdf_04("[1, 1, 4, 4, 4]", "[0, 0, 0, 0, 0]").replace("name: raw", "name: input.1");
+    let with = |reference: &str, scale: &str| {
+        let rdf = rdf.replace("reference_tensor: raw", &format!("reference_tensor: {reference}"));
+        let rdf = rdf.replace("scale: [1.0, 0.0, 1.0, 1.0, 1.0]", &format!("scale: {scale}"));
+        let rdf = rdf.replace("offset: [0.0, 0.5, 0.0, 0.0, 0.0]", "offset: [0, 1.5, 0, 0, 0.5]");
+        Package::open(folder_with(&rdf).path()).unwrap().outputs.remove(0).axes
+    };
+    let refers = |axis: &str, scale: f64, offset: f64| AxisSize::Reference {
+        tensor: "input.1".to_owned(),
+        axis: axis.to_owned(),
+        scale,
+        offset,
+    };
+    let axes = with("input.1", "[1, null, 1, 2, 1]");
+    assert_eq!(axes[1].size, refers("channel", 0.0, 3.0));
+    assert_eq!(axes[3].size, refers("y", 2.0, 0.0));
+    assert_eq!(axes[4].size, refers("x", 1.0, 1.0));
+    assert_eq!(with("input.1.y", "[1, 1, 1, 1, 1]")[2].size, refers("y", 1.0, 0.0));
+}
+
+#[test]
 fn numbers_of_axes_have_ranges() {
     for (z, says) in [
         ("unit: micrometer, scale: 1.0e+300, size: 4", "scale"),
