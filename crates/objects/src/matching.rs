@@ -11,6 +11,9 @@ use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+/// Threshold from which on an object has several pairs only if their IoU is exactly this.
+const HALF: f64 = 0.5;
+
 /// IoU thresholds at which objects are matched by default.
 pub const THRESHOLDS: [f64; 4] = [0.5, 0.7, 0.75, 0.9];
 
@@ -144,11 +147,10 @@ impl Overlaps {
     /// Returns the scores at each threshold.
     pub fn matching(&self, thresholds: &[f64]) -> Vec<Matching> {
         let ious = self.ious();
-        let groups = groups(&ious);
         thresholds
             .par_iter()
             .map(|threshold| {
-                let matched = self.matched_in(&groups, *threshold);
+                let matched = self.matched_in(&ious, *threshold);
                 let score = matched.iter().map(|(_, _, iou)| iou).sum();
                 let (n_true, n_pred) = (self.truth.len() as u64, self.prediction.len() as u64);
                 Matching::new(*threshold, matched.len() as u64, n_true, n_pred, score)
@@ -158,12 +160,18 @@ impl Overlaps {
 
     /// Returns the one-to-one matches at a threshold: (truth, prediction, IoU).
     pub fn matched(&self, threshold: f64) -> Vec<(u32, u32, f64)> {
-        self.matched_in(&groups(&self.ious()), threshold)
+        self.matched_in(&self.ious(), threshold)
     }
 
-    fn matched_in(&self, groups: &[Vec<(u32, u32, f64)>], threshold: f64) -> Vec<(u32, u32, f64)> {
+    /// Returns the one-to-one matches at a threshold of overlapping objects: (truth, prediction, IoU).
+    fn matched_in(&self, ious: &[(u32, u32, f64)], threshold: f64) -> Vec<(u32, u32, f64)> {
         let matched_at_most = self.truth.len().min(self.prediction.len());
-        groups
+        // Two pairs that share an object reach a threshold of one half only if the IoU of both is one half. So the pairs below it
+        // do not change the scores, and without them, nearly all groups are single pairs. With them, all cells of a tissue
+        // without gaps would be one group.
+        let is_relevant = |pair: &&(u32, u32, f64)| threshold < HALF || pair.2 >= threshold;
+        let relevant: Vec<(u32, u32, f64)> = ious.iter().filter(is_relevant).copied().collect();
+        groups(&relevant)
             .iter()
             .filter(|group| group.iter().any(|(_, _, iou)| *iou >= threshold))
             .flat_map(|group| assign(group, threshold, matched_at_most))
@@ -268,6 +276,45 @@ fn assign(group: &[(u32, u32, f64)], threshold: f64, matched_at_most: usize) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pairs_below_a_threshold_of_one_half_do_not_change_the_scores(
+            voxels in prop::collection::vec((0u32..5, 0u32..5), 1..40),
+        ) {
+            let (truth, prediction): (Vec<u32>, Vec<u32>) = voxels.into_iter().unzip();
+            let mut overlaps = Overlaps::new();
+            overlaps.add(&truth, &prediction).unwrap();
+            let ious = overlaps.ious();
+            let at_most = overlaps.truth().len().min(overlaps.prediction().len());
+            for threshold in THRESHOLDS {
+                let of_all: Vec<f64> = groups(&ious)
+                    .iter()
+                    .flat_map(|group| assign(group, threshold, at_most))
+                    .filter_map(|(_, _, iou)| (iou >= threshold).then_some(iou))
+                    .collect();
+                let found: Vec<f64> = overlaps.matched(threshold).into_iter().map(|(_, _, iou)| iou).collect();
+                prop_assert_eq!(found.len(), of_all.len());
+                prop_assert!((found.iter().sum::<f64>() - of_all.iter().sum::<f64>()).abs() < 1e-9);
+            }
+        }
+    }
+
+    #[test]
+    fn all_cells_of_a_large_tissue_without_gaps_are_matched() {
+        // Cells of ten voxels side by side, with predictions shifted by two voxels: each overlaps the next one.
+        let cells = 100_000;
+        let truth: Vec<u32> = (0..10 * cells).map(|i| 1 + i / 10).collect();
+        let prediction: Vec<u32> = (0..10 * cells).map(|i| 1 + (i + 2) / 10).collect();
+        let mut overlaps = Overlaps::new();
+        overlaps.add(&truth, &prediction).unwrap();
+        let found = overlaps.matching(&[0.5, 0.7]);
+        // The first prediction has eight voxels, all in the first cell; the others share eight of twelve.
+        assert_eq!((found[0].tp, found[0].n_pred, found[1].tp), (u64::from(cells), u64::from(cells) + 1, 1));
+        let mean = (0.8 + f64::from(cells - 1) * 8.0 / 12.0) / f64::from(cells);
+        assert!((found[0].mean_matched_score - mean).abs() < 1e-9, "{}", found[0].mean_matched_score);
+    }
 
     #[test]
     fn two_objects_one_split_and_one_missed() {
