@@ -80,7 +80,9 @@ pub fn flood(
             visit(&mut |j| {
                 if labels[j] != 0 {
                     let root = sets.find(labels[j]);
-                    if root != best && peaks[root as usize] - own_height < h {
+                    // A basin whose peak is as high as this voxel is a part of the same plateau.
+                    let peak = peaks[root as usize];
+                    if root != best && (peak <= own_height || peak - own_height < h) {
                         sets.attach(root, best);
                     }
                 }
@@ -163,6 +165,12 @@ mod tests {
     #[test]
     fn a_plateau_is_one_basin() {
         assert_eq!(ridge(&[2.0, 2.0, 2.0, 2.0], 0.1).1, 1);
+        // A plateau in the form of a U, whose ends are visited before what connects them.
+        let rows = [[2.0, 0.0, 2.0], [2.0, 0.0, 2.0], [2.0, 2.0, 2.0]].concat();
+        let inside: Vec<bool> = rows.iter().map(|height| *height > 1.0).collect();
+        for h in [0.0, 0.1] {
+            assert_eq!(flood(&rows, &inside, [1, 3, 3], h, Connectivity::Faces).unwrap().1, 1, "{h}");
+        }
         assert!(flood(&[1.0], &[true], [1, 1, 1], -1.0, Connectivity::Faces).is_err());
     }
 }
