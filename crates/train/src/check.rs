@@ -84,7 +84,8 @@ impl CheckJob {
         let known = self.from.as_ref().and_then(start_images).unwrap_or_default();
         let (mut found, mut no_split) = (None, None);
         if !usable.is_empty() {
-            match split_pairs(&usable, &report, &self.config, self.seed, None, &known) {
+            let known = [&known, &TrainedImages::default()];
+            match split_pairs(&usable, &report, &self.config, self.seed, None, known) {
                 Ok(split) => found = Some(split),
                 Err(error) => no_split = Some(error.to_string()),
             }
@@ -107,8 +108,14 @@ impl CheckJob {
             Some(from) => TrainedImages::from_start(from)?,
             None => TrainedImages::default(),
         };
-        let wanted =
-            DataRequest { path: &self.data, task: self.task, config: &self.config, seed: self.seed, keep: None };
+        let wanted = DataRequest {
+            path: &self.data,
+            task: self.task,
+            config: &self.config,
+            seed: self.seed,
+            keep: None,
+            trained: "",
+        };
         load(context, wanted, known, None)?;
         Ok(())
     }

@@ -62,6 +62,9 @@ pub(crate) struct DataRequest<'a> {
     /// The validation set of an earlier run, as returned by [`Split::validation_names`]: these pairs stay in the validation
     /// set, and all others are used for training.
     pub keep: Option<&'a [String]>,
+    /// List of the images that an earlier part of the run was trained on, as in its checkpoint; empty for a new run. They are
+    /// not moved to the validation set.
+    pub trained: &'a str,
 }
 
 /// Finds, checks and splits the pairs, and reports problems. `known` are the images that the start model was trained on:
@@ -76,7 +79,7 @@ pub(crate) fn load(
     known: TrainedImages,
     started: Option<Instant>,
 ) -> Result<Data, JobError> {
-    let DataRequest { path, task, config, seed, keep } = request;
+    let DataRequest { path, task, config, seed, keep, trained } = request;
     let dataset = find(path, task, config)?.map_err(|error| problems::search_failed(context, path, error))?;
     let report = check_pairs(context, &dataset, config, config.budget.minutes.zip(started))?;
     let usable: Vec<Pair> = report.usable(&dataset);
@@ -92,7 +95,8 @@ pub(crate) fn load(
             next_step: first.map_or_else(|| "check the data".into(), |p| p.next_step.clone()),
         });
     }
-    let mut split = split_pairs(&usable, &report, config, seed, keep, &known).map_err(data_error)?;
+    let trained = TrainedImages::from_list(trained);
+    let mut split = split_pairs(&usable, &report, config, seed, keep, [&known, &trained]).map_err(data_error)?;
     if split.train.is_empty() {
         return Err(wrong_use_with("no training pairs are left after the split", "lower validation.fraction"));
     }
@@ -164,16 +168,18 @@ pub(crate) fn find(
     }))
 }
 
-/// Splits usable pairs; pairs of the same image stay together. `keep` and `known` are as for [`load`].
+/// Splits usable pairs; pairs of the same image stay together. `keep` is as in [`DataRequest`]. The `known` images, those that
+/// the start model and an earlier part of the run were trained on, are not drawn for the validation set if there are others.
 pub(crate) fn split_pairs(
     usable: &[Pair],
     report: &Report,
     config: &TrainConfig,
     seed: u64,
     keep: Option<&[String]>,
-    known: &TrainedImages,
+    known: [&TrainedImages; 2],
 ) -> Result<Split, TrainingDataError> {
-    let avoid = known.among(usable, &digests(report)).into_iter().map(|pair| pair.name.clone()).collect();
+    let digests = digests(report);
+    let avoid = known.iter().flat_map(|images| images.among(usable, &digests)).map(|pair| pair.name.clone()).collect();
     let options = SplitOptions {
         fraction: config.validation.fraction,
         seed,
@@ -389,7 +395,7 @@ mod tests {
             }
         }
         let (config, task) = (TrainConfig::default(), TrainingTask::Segmentation);
-        let request = DataRequest { path: folder.path(), task, config: &config, seed: 1, keep: None };
+        let request = DataRequest { path: folder.path(), task, config: &config, seed: 1, keep: None, trained: "" };
         let data = load(&Context::default(), request, TrainedImages::default(), None).unwrap();
         assert_eq!((data.split.train.len(), data.split.validation.len()), (1, 1));
         assert_eq!(data.voxel_um(), Some([0.5; 3]));
@@ -415,7 +421,7 @@ mod tests {
         };
         let context = Context { sink: Arc::new(sink), ..Context::default() };
         let (config, task) = (TrainConfig::default(), TrainingTask::Segmentation);
-        let request = DataRequest { path: folder.path(), task, config: &config, seed: 1, keep: None };
+        let request = DataRequest { path: folder.path(), task, config: &config, seed: 1, keep: None, trained: "" };
         let failure = || load(&context, request, TrainedImages::default(), None).err().unwrap().to_string();
         write("a_raw.tif", 2);
         write("a_labels.tif", 3);
@@ -468,7 +474,7 @@ mod tests {
         let write = |name: &str, depth: usize, shift: u16| write_size(name, depth, shift, [16, 16]);
         let (config, task) = (TrainConfig::default(), TrainingTask::Segmentation);
         let fitted = |config: &TrainConfig| {
-            let request = DataRequest { path: folder.path(), task, config, seed: 1, keep: None };
+            let request = DataRequest { path: folder.path(), task, config, seed: 1, keep: None, trained: "" };
             let data = load(&Context::default(), request, TrainedImages::default(), None).unwrap();
             with_thickness(&data.report, config.clone())
         };
@@ -493,13 +499,13 @@ mod tests {
         write_time_series(folder.path(), 0..5);
         let context = Context::default();
         let (plain, task) = (TrainConfig::default(), TrainingTask::Segmentation);
-        let request = DataRequest { path: folder.path(), task, config: &plain, seed: 1, keep: None };
+        let request = DataRequest { path: folder.path(), task, config: &plain, seed: 1, keep: None, trained: "" };
         assert!(load(&context, request, TrainedImages::default(), None).is_err());
         let text = "[data]\nsame_file = true\nimage_channel = 0\ntarget_channel = 1\ntime = 1\n";
         let config: TrainConfig = toml::from_str(text).unwrap();
         let load_known = |keep: Option<&[String]>, known: TrainedImages| {
-            load(&context, DataRequest { path: folder.path(), task, config: &config, seed: 1, keep }, known, None)
-                .unwrap()
+            let request = DataRequest { path: folder.path(), task, config: &config, seed: 1, keep, trained: "" };
+            load(&context, request, known, None).unwrap()
         };
         let load = |keep: Option<&[String]>| load_known(keep, TrainedImages::default());
         let first = load(None);
@@ -522,8 +528,15 @@ mod tests {
         write_time_series(folder.path(), 5..12);
         let later = load(Some(&keep));
         assert_eq!((later.split.train.len(), later.split.validation_names()), (11, keep));
-        let none = load(Some(&["other".to_owned()]));
+        let other = ["other".to_owned()];
+        let none = load(Some(&other));
         assert_eq!((none.split.train.len(), none.split.validation.len()), (10, 2));
+        // A resumed run whose validation set is gone is not validated on images that it was trained on.
+        let trained = TrainedImages::default().record_with(&none.split.validation, &digests(&none.report));
+        let request =
+            DataRequest { path: folder.path(), task, config: &config, seed: 1, keep: Some(&other), trained: &trained };
+        let resumed = super::load(&context, request, TrainedImages::default(), None).unwrap();
+        assert!(resumed.split.validation.iter().all(|pair| !none.split.validation.contains(pair)));
         // A start model that was trained on the first training set is validated on images that are new to it.
         let known = |data: &Data| {
             let images = TrainedImages::default().record_with(&data.split.train, &digests(&data.report));

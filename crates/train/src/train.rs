@@ -141,8 +141,14 @@ pub(crate) fn run(
     let validation_names = earlier.as_ref().map(|state| state.validation.as_slice()).filter(|names| !names.is_empty());
     let new = earlier.is_none().then_some(started);
     let known = TrainedImages::from_start(&job.from)?;
-    let wanted =
-        DataRequest { path: &job.data, task: job.task, config: &config, seed: job.seed, keep: validation_names };
+    let wanted = DataRequest {
+        path: &job.data,
+        task: job.task,
+        config: &config,
+        seed: job.seed,
+        keep: validation_names,
+        trained: earlier.as_ref().map_or("", |state| state.images.as_str()),
+    };
     let data = data::load(context, wanted, known, new)?;
     let pairs = &data.dataset.pairs;
     let files: Vec<&Path> = pairs.iter().flat_map(pair_files).collect();

@@ -9,7 +9,7 @@ use cytoscope_model_package::Package;
 use cytoscope_model_package::config_key::TRAINING;
 use cytoscope_pipeline::{JobError, Note};
 use cytoscope_training_data::{Pair, Report, StackWindow};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
@@ -115,6 +115,11 @@ impl TrainedImages {
         Self { images: read.into_iter().flatten().collect(), unreadable }
     }
 
+    /// Reads a list of [`join_lists`]; entries that are not valid are left out.
+    pub(crate) fn from_list(list: &str) -> Self {
+        Self::from_record(&json!({ KEY: list }))
+    }
+
     /// A warning about entries that could not be read, if there are any.
     pub(crate) fn warning(&self) -> Option<Note> {
         let (entries, images) = match self.unreadable {
@@ -167,7 +172,6 @@ mod tests {
     use super::*;
     use cytoscope_pipeline::NoteLevel;
     use cytoscope_training_data::ImageRef;
-    use serde_json::json;
 
     fn pair(name: &str, window: Option<StackWindow>) -> Pair {
         let mut pair: Pair = serde_json::from_value(json!({
@@ -189,6 +193,7 @@ mod tests {
         let list = TrainedImages::default().record_with(&trained, &digests);
         assert_eq!(list, "aaaaaaaaaaaa bbbbbbbbbbbb@0,0,0+4,8,60 012345678901");
         let known = TrainedImages::from_record(&json!({KEY: list}));
+        assert_eq!(known, TrainedImages::from_list(&list));
         assert_eq!(known.warning(), None);
         let names = |pairs: &[Pair]| -> Vec<String> {
             known.among(pairs, &digests).into_iter().map(|p| p.name.clone()).collect()

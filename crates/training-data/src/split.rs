@@ -34,11 +34,12 @@ pub struct SplitOptions {
     pub objects: BTreeMap<String, usize>,
     /// Places at which stacks of labels can be cut, by the name of the pair, as returned by [`crate::Report::cuts`].
     pub cuts: BTreeMap<String, StackCut>,
-    /// Names of pairs that are drawn for the validation set only if there are no others: those that the start model was
-    /// trained on.
+    /// Names of pairs that are drawn for the validation set only if there are no others: those that the start model, or the
+    /// run so far, was trained on.
     pub avoid: BTreeSet<String>,
-    /// Validation set of an earlier split, as returned by [`Split::validation_names`]; it takes precedence. Names that
-    /// do not exist are ignored. If none exists, or no training pair would be left, a new split is made.
+    /// Validation set of an earlier split, as returned by [`Split::validation_names`]; it takes precedence. Pairs of the same
+    /// groups are in the validation set, too, unless they are to be avoided. Names that do not exist are ignored. If none
+    /// exists, or no training pair would be left, a new split is made.
     pub keep: Vec<String>,
 }
 
@@ -195,6 +196,21 @@ fn with_copies<'a>(names: &BTreeSet<&'a str>, together: &'a [Vec<String>]) -> BT
     names.iter().copied().chain(copies).collect()
 }
 
+/// Returns the names of the pairs in the groups of these pairs of the validation set, such as later time points of a sample,
+/// apart from those that are to be avoided; none if all pairs are one group.
+fn with_groups(pairs: &[Pair], validated: &BTreeSet<&str>, options: &SplitOptions) -> BTreeSet<String> {
+    if validated.is_empty() {
+        return BTreeSet::new();
+    }
+    let groups = grouped(pairs, options.group, &options.together);
+    if groups.len() < 2 {
+        return BTreeSet::new();
+    }
+    let is_validated = |group: &Vec<Pair>| group.iter().any(|pair| validated.contains(pair.name.as_str()));
+    let names = groups.into_values().filter(is_validated).flatten().map(|pair| pair.name);
+    names.filter(|name| !options.avoid.contains(name)).collect()
+}
+
 /// Returns the split that keeps an earlier validation set; `None` if there is none.
 fn keep_validation(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Split>, TrainingDataError> {
     let names: BTreeSet<&str> = options.keep.iter().map(String::as_str).collect();
@@ -205,6 +221,7 @@ fn keep_validation(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Spli
     let ends: BTreeSet<&str> = places.keys().copied().collect();
     // Other pairs of an image in the validation set must not be in the training set.
     let (all_whole, all_ends) = (with_copies(&whole, &options.together), with_copies(&ends, &options.together));
+    let of_groups = with_groups(pairs, &whole, options);
     let (mut train, mut validation, mut test) = (Vec::new(), Vec::new(), Vec::new());
     for pair in pairs {
         let name = pair.name.as_str();
@@ -217,6 +234,8 @@ fn keep_validation(pairs: &[Pair], options: &SplitOptions) -> Result<Option<Spli
             let (start, end, _) = split_stack(pair, options, kept_place(name, &places, &options.together))?;
             train.push(start);
             validation.push(end);
+        } else if given.is_none() && of_groups.contains(name) {
+            validation.push(pair.clone());
         } else {
             train.push(pair.clone());
         }
@@ -497,6 +516,24 @@ mod tests {
         let mut marked = more;
         marked.iter_mut().filter(|p| p.name == "f").for_each(|p| p.part = Some(Part::Test));
         assert_eq!(names(&split(&marked, &options).unwrap().test), ["f"]);
+    }
+
+    #[test]
+    fn new_time_points_of_a_sample_in_the_validation_set_are_not_trained_on() {
+        let pairs = named(&["a_t1", "a_t2", "b_t1", "b_t2", "c_t1"]);
+        let validated = |pairs: &[Pair], avoid: &[&str]| {
+            let avoid = avoid.iter().map(|name| (*name).to_owned()).collect();
+            split(pairs, &SplitOptions { keep: vec!["a_t1".to_owned()], avoid, ..SplitOptions::default() })
+                .unwrap()
+                .validation_names()
+        };
+        assert_eq!(validated(&pairs, &["b_t1"]), ["a_t1", "a_t2"]);
+        // The earlier split was that of a single sample.
+        assert_eq!(validated(&pairs, &["a_t2"]), ["a_t1"]);
+        assert_eq!(validated(&pairs[..2], &[]), ["a_t1"]);
+        let mut given = pairs.clone();
+        given[1].part = Some(Part::Train);
+        assert_eq!(validated(&given, &[]), ["a_t1"]);
     }
 
     #[test]
