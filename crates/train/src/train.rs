@@ -107,6 +107,7 @@ pub(crate) fn run(
 ) -> Result<TrainReport, JobError> {
     let started = Instant::now();
     job.config.check()?;
+    job.config.loss.map_or(Ok(()), |loss| loss.check_task(job.task))?;
     check_threads(job.threads)?;
     let folder = RunFolder::for_package(&job.out);
     // A missing start model is reported later, when it is opened.

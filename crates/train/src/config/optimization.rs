@@ -4,7 +4,7 @@ use crate::error::wrong_use;
 use cytoscope_autodiff::{Decay, Schedule};
 use cytoscope_graph::{Loss, LossKind, LossTerm, Optimizer};
 use cytoscope_pipeline::JobError;
-use cytoscope_training_data::TargetKind;
+use cytoscope_training_data::{TargetKind, TrainingTask};
 use serde::{Deserialize, Serialize};
 
 /// Default maximum learning rate of a network that is trained from scratch.
@@ -57,6 +57,32 @@ impl LossConfig {
             Self::L1 => LossKind::MeanAbsolute,
             Self::Huber { delta } => LossKind::Huber { delta },
         }
+    }
+
+    /// Returns the name of the kind in settings.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bce => "bce",
+            Self::Dice => "dice",
+            Self::DiceCe => "dice_ce",
+            Self::Tversky { .. } => "tversky",
+            Self::Focal { .. } => "focal",
+            Self::Mse => "mse",
+            Self::L1 => "l1",
+            Self::Huber { .. } => "huber",
+        }
+    }
+
+    /// Checks whether the loss suits a task: the intensities of stains are no probabilities.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] for a loss that compares probabilities, if the targets are stains.
+    pub(crate) fn check_task(self, task: TrainingTask) -> Result<(), JobError> {
+        if task == TrainingTask::Segmentation || !self.kind().uses_probabilities() {
+            return Ok(());
+        }
+        let problem = format!("loss.kind is {}, which compares probabilities, but stains are intensities", self.name());
+        Err(wrong_use(format!("{problem}: expected mse, l1 or huber")))
     }
 
     /// Checks the parameters of the loss.
@@ -225,6 +251,20 @@ impl ScheduleConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn losses_of_probabilities_are_refused_for_stains() {
+        let tversky = LossConfig::Tversky { alpha: 0.3, beta: 0.7 };
+        let of_probabilities =
+            [LossConfig::Bce, LossConfig::Dice, LossConfig::DiceCe, tversky, LossConfig::Focal { gamma: 2.0 }];
+        let of_intensities = [LossConfig::Mse, LossConfig::L1, LossConfig::Huber { delta: 1.0 }];
+        let all = of_probabilities.map(|loss| (loss, false)).into_iter().chain(of_intensities.map(|loss| (loss, true)));
+        for (loss, is_for_stains) in all {
+            assert!(loss.check_task(TrainingTask::Segmentation).is_ok(), "{loss:?}");
+            assert_eq!(loss.check_task(TrainingTask::LabelFree).is_ok(), is_for_stains, "{loss:?}");
+            assert_eq!(serde_json::json!(loss)["kind"], loss.name());
+        }
+    }
 
     #[test]
     fn a_given_learning_rate_replaces_the_defaults_of_training_from_scratch_and_of_fine_tuning() {
