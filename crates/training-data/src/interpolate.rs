@@ -25,6 +25,48 @@ pub(crate) fn linear(volume: &[f32], size: [usize; 3], at: [&[f32]; 3], out: &mu
     }
 }
 
+/// Interpolates as [`linear`] does, but with a triangle filter of these half widths along Z, Y, X in voxels, at least 1, with which
+/// predictions resample stacks of small voxels: it averages noise and detail that the coarser grid cannot show. Only voxels of the
+/// box count.
+pub(crate) fn filtered(volume: &[f32], size: [usize; 3], half_widths: [f64; 3], at: [&[f32]; 3], out: &mut [f32]) {
+    if half_widths.iter().all(|half| *half <= 1.0) {
+        return linear(volume, size, at, out);
+    }
+    let [_, ny, nx] = size;
+    let half = half_widths.map(|half| half as f32);
+    let mut weights: [Vec<f32>; 3] = Default::default();
+    for (i, o) in out.iter_mut().enumerate() {
+        let mut first = [0; 3];
+        for a in 0..3 {
+            let position = at[a].get(i).copied().unwrap_or(f32::NAN);
+            first[a] = triangle_weights(position, half[a], size[a], &mut weights[a]);
+        }
+        *o = 0.0;
+        for (z, weight_z) in (first[0]..).zip(&weights[0]) {
+            for (y, weight_y) in (first[1]..).zip(&weights[1]) {
+                let start = (z * ny + y) * nx + first[2];
+                let row = volume.get(start..start + weights[2].len()).unwrap_or_default();
+                *o += weight_z * weight_y * row.iter().zip(&weights[2]).map(|(v, w)| v * w).sum::<f32>();
+            }
+        }
+    }
+}
+
+/// Computes the weights of the voxels around a position on an axis of `count` voxels, whose sum is 1, for a triangle filter of this
+/// half width in voxels. Returns the first voxel; there are no weights if the position is outside.
+fn triangle_weights(position: f32, half: f32, count: usize, weights: &mut Vec<f32>) -> usize {
+    weights.clear();
+    // Casts saturate: positions below 0 and NaN give 0.
+    let first = ((position - half).floor() + 1.0) as usize;
+    let end = ((position + half).ceil() as usize).min(count);
+    weights.extend((first..end).map(|i| (1.0 - (position - i as f32).abs() / half).max(0.0)));
+    let sum: f32 = weights.iter().sum();
+    if sum > 0.0 {
+        weights.iter_mut().for_each(|weight| *weight /= sum);
+    }
+    first
+}
+
 /// Returns the nearest voxel of each position in `out`; positions outside the box give `outside`.
 pub(crate) fn nearest<T: Copy>(volume: &[T], size: [usize; 3], at: [&[f32]; 3], outside: T, out: &mut [T]) {
     let [_, ny, nx] = size;
@@ -46,6 +88,32 @@ pub(crate) fn zero_outside(at: [&[f32]; 3], low: [f32; 3], high: [f32; 3], out: 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_filter_has_the_weights_of_predictions() {
+        use cytoscope_volume::resample::{AxisMap, filter_half_width, linear as resampled};
+        let size = [6usize, 24, 35];
+        let volume: Vec<f32> = (0..size.iter().product()).map(|i: usize| ((i * 7919) % 101) as f32).collect();
+        let to = [6usize, 10, 5];
+        let scale: [f64; 3] = std::array::from_fn(|a| size[a] as f64 / to[a] as f64);
+        let maps: [AxisMap; 3] = std::array::from_fn(|a| AxisMap::new(size[a], to[a]));
+        let expected = resampled(&volume, 0, [size[1], size[2]], &maps, 0..to[0]);
+        let place = |a: usize, i: usize| ((i as f64 + 0.5) * scale[a] - 0.5) as f32;
+        let places = (0..to[0]).flat_map(|z| (0..to[1]).flat_map(move |y| (0..to[2]).map(move |x| [z, y, x])));
+        let places: Vec<[usize; 3]> = places.collect();
+        let along = |a: usize| -> Vec<f32> { places.iter().map(|at| place(a, at[a])).collect() };
+        let at = [0, 1, 2].map(along);
+        let mut out = vec![0.0; expected.len()];
+        filtered(&volume, size, scale.map(filter_half_width), [&at[0], &at[1], &at[2]], &mut out);
+        for (i, (found, expected)) in out.iter().zip(&expected).enumerate() {
+            assert!((found - expected).abs() < 1e-3, "{i}: {found}, expected {expected}");
+        }
+        // Without a wider filter, it is linear interpolation.
+        let mut plain = out.clone();
+        linear(&volume, size, [&at[0], &at[1], &at[2]], &mut plain);
+        filtered(&volume, size, [1.0; 3], [&at[0], &at[1], &at[2]], &mut out);
+        assert_eq!(out, plain);
+    }
 
     #[test]
     fn interpolation_of_a_linear_volume_is_exact() {

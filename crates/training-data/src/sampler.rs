@@ -363,7 +363,8 @@ impl Sampler {
         let grids = ready.grids(shape);
         let (inner, outer) = (UnclippedBox { start: [0; 3], size: shape }, grids.with_margin());
         let mirror = self.options.outside == Outside::Mirror;
-        let image_box = plan.transform.reads(&inner);
+        let half_widths = plan.transform.half_widths();
+        let image_box = plan.transform.reads(&inner, half_widths);
         let read = |(stack, scaling): (&usize, &Scaling)| {
             let fill = (!mirror).then_some(scaling.dark);
             self.read_checked_box(entry, *stack, image_box, fill, scaling)
@@ -393,7 +394,7 @@ impl Sampler {
             let images = image_voxels.iter().zip(image.chunks_exact_mut(len));
             for (voxels, out) in images.chain(stain_voxels.iter().zip(stain.chunks_exact_mut(len))) {
                 if let Some(out) = out.get_mut(row * shape[2]..(row + 1) * shape[2]) {
-                    interpolate::linear(voxels, image_box.size, at, out);
+                    interpolate::filtered(voxels, image_box.size, half_widths, at, out);
                 }
             }
         }
@@ -433,7 +434,7 @@ impl Sampler {
         lap: &mut dyn FnMut(&mut f64),
         times: &mut StageTimes,
     ) -> Result<Vec<u32>, TrainingDataError> {
-        let wanted = transform.reads(outer);
+        let wanted = transform.reads(outer, [1.0; 3]);
         let fill = (self.options.outside == Outside::Background).then_some(0u32);
         let voxels = self.read_checked_box(entry, entry.target(), wanted, fill, &ready.code)?;
         let mut labels = vec![0u32; outer.size.iter().product()];

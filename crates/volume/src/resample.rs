@@ -10,6 +10,11 @@ pub fn resampled_extent(extent: usize, from_um: f64, to_um: f64) -> usize {
 /// Up to this many input voxels per output voxel two neighbors are interpolated; above it the filter is widened.
 const SHARP_SCALE: f64 = 1.5;
 
+/// Half width in input voxels of the triangle filter for this many input voxels per output voxel; 1 is linear interpolation.
+pub fn filter_half_width(scale: f64) -> f64 {
+    (scale / SHARP_SCALE).max(1.0)
+}
+
 /// Weights that compute the output voxels of one axis from the input voxels. Both grids cover the same physical length
 /// ("half-pixel" centers, edge values extended).
 ///
@@ -32,7 +37,7 @@ impl AxisMap {
     /// Creates the map from `from` input voxels to `to` output voxels.
     pub fn new(from: usize, to: usize) -> Self {
         let scale = from as f64 / to.max(1) as f64;
-        let half = (scale / SHARP_SCALE).max(1.0);
+        let half = filter_half_width(scale);
         let (from, last) = (from.max(1), from.saturating_sub(1));
         let taps = ((2.0 * half).ceil() as usize).clamp(1, from);
         let mut map = Self { from, taps, first: Vec::new(), weights: Vec::new(), nearest: Vec::new() };

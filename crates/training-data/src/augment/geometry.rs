@@ -3,6 +3,7 @@
 
 use super::AugmentOptions;
 use crate::reader::UnclippedBox;
+use cytoscope_volume::resample::filter_half_width;
 use rand::Rng;
 use std::ops::Range;
 
@@ -165,8 +166,15 @@ impl Transform {
         Self { base, matrix, field: None, grid: grids.with_margin() }
     }
 
-    /// Returns the box of the stack that is needed for `part` of the grid (in voxels of the patch).
-    pub fn reads(&self, part: &UnclippedBox) -> UnclippedBox {
+    /// Returns the half widths along Z, Y, X, in voxels of the stack, of the filter that intensities are interpolated with, as in
+    /// predictions: above 1 if voxels of the patch are clearly larger than those of the stack.
+    pub fn half_widths(&self) -> [f64; 3] {
+        self.matrix.map(|row| filter_half_width(row.iter().map(|v| v * v).sum::<f64>().sqrt()))
+    }
+
+    /// Returns the box of the stack that is needed for `part` of the grid (in voxels of the patch), if it is interpolated with
+    /// a filter of these half widths, at least 1.
+    pub fn reads(&self, part: &UnclippedBox, half_widths: [f64; 3]) -> UnclippedBox {
         let mut low = self.base;
         let mut high = self.base;
         for i in 0..3 {
@@ -176,7 +184,7 @@ impl Transform {
                 low[i] += first.min(last);
                 high[i] += first.max(last);
             }
-            let reach = self.field.as_ref().map_or(0.0, |f| f.max[i]);
+            let reach = self.field.as_ref().map_or(0.0, |f| f.max[i]) + half_widths[i] - 1.0;
             // One additional voxel for interpolation, and one for rounding.
             low[i] = (low[i] - reach).floor() - 1.0;
             high[i] = (high[i] + reach).floor() + 3.0;
@@ -356,9 +364,13 @@ mod tests {
             let moves = GeometricParams::draw(&AugmentOptions::always(), 20.0, &mut rng);
             let transform = Transform::new(&grids, [7.0, -3.0, 100.0], &moves, &mut rng);
             for part in [grids.with_margin(), UnclippedBox { start: [0; 3], size: grids.patch_zyx }] {
-                let wanted = transform.reads(&part);
-                for (a, at) in positions(&transform, &part, wanted.start).iter().enumerate() {
-                    prop_assert!(at.iter().all(|v| *v >= 0.0 && *v as usize + 1 < wanted.size[a]), "axis {}", a);
+                for half_widths in [[1.0; 3], transform.half_widths(), [1.0, 2.5, 4.3]] {
+                    let wanted = transform.reads(&part, half_widths);
+                    for (a, at) in positions(&transform, &part, wanted.start).iter().enumerate() {
+                        let (half, end) = (half_widths[a] as f32, wanted.size[a] as f32);
+                        prop_assert!(at.iter().all(|v| *v - half > -1.0 && (*v + half).ceil() <= end), "axis {}", a);
+                        prop_assert!(at.iter().all(|v| *v >= 0.0 && *v as usize + 1 < wanted.size[a]), "axis {}", a);
+                    }
                 }
             }
         }
@@ -376,6 +388,20 @@ mod tests {
         for (i, (z, y, x)) in (0..4 * 9 * 7).map(|i| (i, (i / 63, i / 7 % 9, i % 7))) {
             let j = ((z + 2) * ny + y + 3) * nx + x + 5;
             assert!((0..3).all(|a| (whole[a][j] - part[a][i]).abs() < 1e-4));
+        }
+    }
+
+    #[test]
+    fn the_filter_is_as_wide_as_in_predictions_for_any_rotation() {
+        let grids =
+            Grids { patch_zyx: [4, 9, 9], margin: [0; 3], patch_um: [1.0, 2.0, 2.0], stack_um: [1.0, 0.5, 0.25] };
+        for angle in [0.0f64, 0.4, std::f64::consts::FRAC_PI_2] {
+            let moves = GeometricParams { turn: angle.sin_cos(), ..GeometricParams::none() };
+            let found = Transform::new(&grids, [9.0; 3], &moves, &mut ChaCha8Rng::seed_from_u64(1)).half_widths();
+            // One, four and eight voxels of the stack per voxel of the patch.
+            for (found, expected) in found.into_iter().zip([1.0, 4.0 / 1.5, 8.0 / 1.5]) {
+                assert!((found - expected).abs() < 1e-9, "{angle}: {found}, expected {expected}");
+            }
         }
     }
 

@@ -11,4 +11,5 @@ mod loader;
 mod real;
 mod sampler;
 mod sampler_channels;
+mod sampler_resampling;
 mod sampler_weights;

@@ -379,11 +379,13 @@ fn patches_are_resampled_to_the_voxel_size_of_the_network() {
     let sampler = sampler(&[pair], options);
     assert_eq!(sampler.patch_voxel_um(0), Some([2.0, 1.0, 1.0]));
     let patch = sampler.sample(2).unwrap();
-    for row in patch.image.chunks_exact(12) {
-        assert!(row.windows(2).all(|w| w[1] - w[0] == 2.0), "{row:?}");
+    // Voxels at the border of the stack are averaged with mirrored ones.
+    let is_step = |from: usize, to: usize, step: f32| (patch.image[to] - patch.image[from] - step).abs() < 0.1;
+    for row in (0..patch.image.len()).step_by(12) {
+        assert!((row + 1..row + 10).all(|at| is_step(at, at + 1, 2.0)), "{:?}", &patch.image[row..row + 12]);
     }
-    assert_eq!(patch.image[12] - patch.image[0], 200.0);
-    assert_eq!(patch.image[144] - patch.image[0], 10_000.0);
+    let inside = 144 + 12 + 1;
+    assert!(is_step(inside, inside + 12, 200.0) && is_step(inside, inside + 144, 10_000.0));
 }
 
 #[test]
