@@ -87,6 +87,23 @@ fn the_palette_runs_no_other_command_than_a_disabled_one_that_is_named() {
 }
 
 #[test]
+fn rows_of_the_task_panel_end_at_its_margin_in_every_tab() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let right = |fixture: &Fixture, name: &str| fixture.window.get_by_label(name).rect().right().round() as i32;
+    let mut edges = vec![right(&fixture, "Predict this stack")];
+    fixture.click("Correct");
+    fixture.window.run_steps(4);
+    edges.push(right(&fixture, "Label this stack"));
+    fixture.click("Train");
+    fixture.window.run_steps(4);
+    edges.push(right(&fixture, "Step 1: Task"));
+    // Ten points from the edge of the window.
+    assert_eq!(edges, [1350; 3]);
+}
+
+#[test]
 fn dialogs_fit_into_the_smallest_window() {
     let mut fixture = Fixture::new();
     fixture.window.state_mut().use_own_file_dialog();

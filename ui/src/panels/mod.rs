@@ -38,7 +38,7 @@ use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{MAX_THREADS, StageProgress};
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 use egui_plot::AxisHints;
-use scrolled::{scrolled, scrolled_frame, scrolled_in};
+use scrolled::{fixed, scrolled, scrolled_frame, scrolled_in};
 use std::cell::Cell;
 
 pub(crate) use legends::legend;
@@ -477,31 +477,18 @@ fn library_in_tasks(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         let scroll = egui::ScrollArea::vertical().id_salt("library in tasks").auto_shrink([false, true]);
         scrolled_in(ui, scroll.max_height(height), |ui| library::library(ui, state, actions));
     });
-    ui.separator();
+    fixed(ui, Ui::separator);
 }
 
 /// Draws the task panel on the right; with the content of the library if `has_library`.
 fn tasks_panel(ui: &mut Ui, state: State<'_>, panels: &mut Panels, has_library: bool, actions: &mut Actions) {
-    let frame = frame(ui);
+    let frame = scrolled_frame(ui);
     egui::Panel::right("tasks").frame(frame).default_size(310.0).size_range(270.0..=520.0).show(ui, |ui| {
         if has_library {
             library_in_tasks(ui, state, actions);
         }
         let shown = state.display.task();
-        ui.horizontal(|ui| {
-            let tasks = [
-                (PanelTask::Predict, "Predict"),
-                (PanelTask::Correct, "Correct"),
-                (PanelTask::Objects, "Objects"),
-                (PanelTask::Train, "Train"),
-            ];
-            for (task, name) in tasks {
-                if ui.selectable_label(shown == task, RichText::new(name).size(15.0)).clicked() {
-                    actions.send(DisplayAction::Task(task));
-                }
-            }
-        });
-        ui.separator();
+        fixed(ui, |ui| task_tabs(ui, shown, actions));
         match shown {
             PanelTask::Predict => {
                 let visible_yx = state.document().and_then(|shown| panels.views.view(Orientation::Xy).visible(shown));
@@ -511,7 +498,7 @@ fn tasks_panel(ui: &mut Ui, state: State<'_>, panels: &mut Panels, has_library: 
             PanelTask::Correct => {
                 scrolled(ui, "correct", |ui| correct::correct_panel(ui, state, actions));
             }
-            PanelTask::Objects => objects::objects_panel(ui, state, &mut panels.objects, actions),
+            PanelTask::Objects => fixed(ui, |ui| objects::objects_panel(ui, state, &mut panels.objects, actions)),
             PanelTask::Train => {
                 scrolled(ui, "train", |ui| train::training_panel(ui, state, actions));
             }
@@ -519,6 +506,24 @@ fn tasks_panel(ui: &mut Ui, state: State<'_>, panels: &mut Panels, has_library: 
             PanelTask::Models | PanelTask::Batch => {}
         }
     });
+}
+
+/// Draws the tabs of the tasks, and a line below them.
+fn task_tabs(ui: &mut Ui, shown: PanelTask, actions: &mut Actions) {
+    ui.horizontal(|ui| {
+        let tasks = [
+            (PanelTask::Predict, "Predict"),
+            (PanelTask::Correct, "Correct"),
+            (PanelTask::Objects, "Objects"),
+            (PanelTask::Train, "Train"),
+        ];
+        for (task, name) in tasks {
+            if ui.selectable_label(shown == task, RichText::new(name).size(15.0)).clicked() {
+                actions.send(DisplayAction::Task(task));
+            }
+        }
+    });
+    ui.separator();
 }
 
 #[cfg(test)]

@@ -28,6 +28,18 @@ pub(super) fn scrolled_in<R>(ui: &mut Ui, area: egui::ScrollArea, add: impl FnOn
     area.show(ui, content).inner
 }
 
+/// Draws content that does not scroll in a panel with [`scrolled_frame`]. It is as wide as content that scrolls.
+pub(super) fn fixed<R>(ui: &mut Ui, add: impl FnOnce(&mut Ui) -> R) -> R {
+    let width = ui.available_width() - ui.spacing().scroll.allocated_width();
+    // Otherwise the panel would become narrower in every frame.
+    ui.set_min_width(ui.available_width());
+    let content = |ui: &mut Ui| {
+        ui.set_max_width(width);
+        add(ui)
+    };
+    ui.scope(content).inner
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +84,31 @@ mod tests {
         let margin = i32::from(theme::PANEL_MARGIN);
         let width = lines[0][1] - lines[0][0];
         assert!(lines[0] == lines[1] && width >= 300 - 5 * margin, "{lines:?}");
+    }
+
+    #[test]
+    fn content_that_does_not_scroll_is_as_wide_as_content_that_does_and_leaves_the_panel_as_wide_as_it_was() {
+        let mut window = Harness::builder().with_size([400.0, 400.0]).build_ui(move |ui| {
+            ui.spacing_mut().scroll.floating_allocated_width = 8.0;
+            let frame = scrolled_frame(ui);
+            egui::Panel::right("panel").frame(frame).default_size(300.0).show(ui, |ui| {
+                fixed(ui, |ui| main_button(ui, true, "+", "Fixed"));
+                scrolled(ui, "panel", |ui| main_button(ui, true, "+", "Scrolled"));
+            });
+            egui::Panel::left("other panel").frame(frame).default_size(80.0).show(ui, |ui| {
+                fixed(ui, |ui| main_button(ui, true, "+", "Alone"));
+            });
+        });
+        let edges = |window: &Harness<'_>, name: &str| {
+            let rect = window.get_by_label(&format!("{name} this stack")).rect();
+            [rect.left(), rect.right()].map(|edge| edge.round() as i32)
+        };
+        window.run_steps(2);
+        let before = ["Fixed", "Scrolled", "Alone"].map(|name| edges(&window, name));
+        window.run_steps(10);
+        assert_eq!(["Fixed", "Scrolled", "Alone"].map(|name| edges(&window, name)), before);
+        assert_eq!(before[0], before[1]);
+        let [left, right] = before[0];
+        assert_eq!(right - left, 300 - 2 * i32::from(theme::PANEL_MARGIN));
     }
 }
