@@ -19,7 +19,7 @@ use crate::number_text::short_number;
 use crate::preprocess::{PreprocessPreview, Preprocessing};
 use crate::results::Results;
 use crate::voxel_size;
-use channel_title::{file_channel, is_rgb};
+use channel_title::{file_channel, is_color_picture, is_rgb};
 use cytoscope_formats::{FormatError, Image, ImageMeta, OpenOptions, series_suffix, stack_stem};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::job_record::has_record;
@@ -358,7 +358,7 @@ fn channel_views(meta: &ImageMeta, extents: Extents) -> Vec<ChannelView> {
             };
             let range = meta.display_range.filter(|_| extents.channels == 1);
             let (low, high) = range.map_or((0.0, 1.0), |(l, h)| (l as f32, h as f32));
-            let byte_rgb = is_rgb && meta.dtype == cytoscope_volume::DType::U8;
+            let byte_rgb = (is_rgb || is_color_picture(meta, extents)) && meta.dtype == cytoscope_volume::DType::U8;
             ChannelView {
                 name,
                 visible: if is_rgb { c % extents.samples < 3 } else { c < SHOWN_CHANNELS },
@@ -375,4 +375,26 @@ fn channel_views(meta: &ImageMeta, extents: Extents) -> Vec<ChannelView> {
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_has_the_colors_of_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.png");
+        image::RgbImage::from_pixel(4, 4, image::Rgb([10, 20, 30])).save(&path).unwrap();
+        let document = Document::open(&path, None, 0).unwrap();
+        let tints = [[255, 0, 0], [0, 255, 0], [0, 0, 255]].map(ColorMap::Tint);
+        assert_eq!(document.channels.len(), 3);
+        for (channel, tint) in document.channels.iter().zip(tints) {
+            // All channels have the same limits: otherwise, gray would be shown in color.
+            let display = &channel.display;
+            assert_eq!((display.low, display.high, channel.wants_limits), (0.0, 255.0, false));
+            assert!(display.map == tint && channel.visible);
+        }
+    }
 }

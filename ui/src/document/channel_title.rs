@@ -1,12 +1,18 @@
 //! Names of channels for display.
 
-use cytoscope_formats::{Channel, ImageMeta};
+use cytoscope_formats::{Channel, FileFormat, ImageMeta};
 use cytoscope_pipeline::Extents;
 use cytoscope_volume::Axis;
 
 /// Whether the samples of an image's pixels are colors.
 pub(super) fn is_rgb(meta: &ImageMeta, extents: Extents) -> bool {
     extents.samples >= 3 && meta.axes_full.contains(Axis::S)
+}
+
+/// Whether the channels of an image are the colors of a picture, as in PNG and JPEG files.
+pub(super) fn is_color_picture(meta: &ImageMeta, extents: Extents) -> bool {
+    use FileFormat::{Jpeg, JpegSeries, Png, PngSeries};
+    extents.channels >= 3 && matches!(meta.format, Png | PngSeries | Jpeg | JpegSeries)
 }
 
 /// The channel that a file describes, of a channel that may be a sample of its pixels.
