@@ -81,7 +81,26 @@ pub(super) fn precision_list(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::theme;
     use cytoscope_engine::DeviceId;
+    use egui_kittest::Harness;
+    use egui_kittest::kittest::Queryable;
+
+    #[test]
+    fn the_label_of_a_list_is_on_one_line_with_it() {
+        let mut window = Harness::builder().with_size([400.0, 300.0]).build_ui(|ui| {
+            theme::install(ui.ctx());
+            _ = device_list(ui, SettingRow::Line, "device", &[], DeviceRequest::Auto);
+            egui::Grid::new("settings").num_columns(2).show(ui, |ui| {
+                _ = precision_list(ui, SettingRow::Grid, "precision", &[], "Auto", None);
+            });
+        });
+        window.run_steps(4);
+        for name in ["Device", "Precision"] {
+            let centers: Vec<f32> = window.query_all_by_label(name).map(|node| node.rect().center().y).collect();
+            assert!(matches!(centers[..], [label, list] if (label - list).abs() <= 1.0), "{name}: {centers:?}");
+        }
+    }
 
     #[test]
     fn only_precisions_of_the_requested_device_or_of_usable_ones_are_offered() {

@@ -271,7 +271,12 @@ impl SettingRow {
         entries: impl FnOnce(&mut Ui),
     ) -> egui::Response {
         let label = |ui: &mut Ui| {
-            ui.label(name);
+            ui.horizontal(|ui| {
+                // As high as the list, so that the texts of both are on one line.
+                let text_height = ui.text_style_height(&egui::TextStyle::Button);
+                ui.set_min_height(text_height.max(ui.spacing().icon_width) + 2.0 * ui.spacing().button_padding.y);
+                ui.label(name);
+            });
         };
         let list = |ui: &mut Ui| {
             let combo = egui::ComboBox::from_id_salt(id).selected_text(selected).truncate();
