@@ -413,4 +413,10 @@ fn the_next_button_is_below_the_page_in_a_wide_window() {
     fixture.window.run_steps(4);
     let next = fixture.window.get_by_label("Next").rect();
     assert!(next.right() < 960.0, "{next:?}");
+    // The tasks are as wide as the page.
+    let tasks = ["Segment objects", "Predict a stain"].map(|name| fixture.window.get_by_label(name).rect());
+    assert!(
+        (tasks[1].right() - next.right()).abs() < 2.0 && (tasks[0].top() - tasks[1].top()).abs() < 1.0,
+        "{tasks:?} {next:?}"
+    );
 }

@@ -194,7 +194,11 @@ fn chosen_device_and_precision_are_those_of_the_run_and_can_be_changed_when_it_i
     };
     let cpu = DeviceRequest::Device(DeviceId::Cpu);
     assert_eq!(chosen(&fixture), (cpu, TrainPrecision::F32));
+    fixture.until("the buttons", |w| w.query_by_label("Stop…").is_some());
+    let top = |fixture: &Fixture| fixture.window.get_by_label("Stop…").rect().top();
+    let top_before = top(&fixture);
     fixture.until("some steps", |w| w.state().wizard().run.step() >= 3);
+    assert!((top(&fixture) - top_before).abs() < 1.0, "figures that appear move no button");
     assert!(!fixture.sees("Precision"), "a running run keeps its device");
     fixture.click("Pause training");
     fixture.until("the pause", |w| w.state().wizard().run.state == RunState::Paused);

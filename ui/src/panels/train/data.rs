@@ -109,7 +109,7 @@ fn choose_data(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 fn type_path(ui: &mut Ui, typed: &str, actions: &mut Actions) {
     let mut text = typed.to_owned();
     let edit = egui::TextEdit::singleline(&mut text)
-        .hint_text("Drop a folder or a table on the window, or choose one")
+        .hint_text("Drop a folder or a table on the window, choose one, or type its path")
         .desired_width(f32::INFINITY);
     let edit = theme::text_field(ui, true, edit);
     edit.widget_info(|| {

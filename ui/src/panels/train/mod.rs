@@ -357,13 +357,14 @@ fn task_page(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             "Predicts a fluorescent stain from an image without it. Pairs are two images of the same field of view.",
         ),
     ];
-    let narrow = ui.available_width() < 560.0;
-    let width = if narrow { ui.available_width() } else { (ui.available_width() - 16.0) / 2.0 };
+    let available = ui.available_width();
+    // Both cards together are as wide as the page, or one is below the other.
+    let width = if available < 560.0 { available.min(420.0) } else { ((available - 16.0) / 2.0).floor() };
     ui.horizontal_wrapped(|ui| {
         ui.spacing_mut().item_spacing = vec2(16.0, 16.0);
         for (task, name, description) in tasks {
             let selected = state.wizard().plan.task == task;
-            if cards::task_card(ui, width.min(420.0), selected, task, name, description).clicked() {
+            if cards::task_card(ui, width, selected, task, name, description).clicked() {
                 actions.send(TrainingAction::Task(task));
             }
         }

@@ -79,8 +79,10 @@ fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, Option<f32>) {
                 _ => ("Preparing the data".to_owned(), None),
             }
         }
-        _ if run.steps == 0 => ("Measuring the time per step".to_owned(), Some(0.0)),
-        _ if run.step() >= run.steps => ("Finishing: tuning segmentation, testing, quantizing".to_owned(), Some(1.0)),
+        _ if run.steps == 0 && run.plan.is_none() => ("Measuring the time per step".to_owned(), Some(0.0)),
+        _ if run.steps > 0 && run.step() >= run.steps => {
+            ("Finishing: tuning segmentation, testing, quantizing".to_owned(), Some(1.0))
+        }
         _ => ("Training".to_owned(), progress),
     }
 }
@@ -117,7 +119,9 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPane
     let reason = reason_against_running(state);
     if matches!(run.state, RunState::Paused | RunState::Failed(_)) {
         // Another device may continue the run.
-        device_and_precision(ui, state, SettingRow::Line, actions);
+        egui::Grid::new("settings of a paused run").num_columns(2).spacing([20.0, 6.0]).show(ui, |ui| {
+            device_and_precision(ui, state, SettingRow::Grid, actions);
+        });
         if let Some(reason) = reason {
             weak(ui, reason);
         }
@@ -155,7 +159,7 @@ fn figures(
     memory: Option<u64>,
     eta_secs: Option<f64>,
 ) {
-    if run.steps == 0 {
+    if run.steps == 0 && run.job().is_none() {
         return;
     }
     ui.horizontal_wrapped(|ui| {
@@ -178,7 +182,12 @@ fn figures(
                 }
             });
         };
-        figure("Step", format!("{} of {}", count_text(run.step()), count_text(run.steps)), "");
+        // Shown before the first step, too, so that no button moves then.
+        let steps = match run.steps {
+            0 => "–".to_owned(),
+            steps => format!("{} of {}", count_text(run.step()), count_text(steps)),
+        };
+        figure("Step", steps, "");
         if let Some(recent) = Recent::of(run) {
             let left = eta_secs.unwrap_or(run.steps.saturating_sub(run.step()) as f64 * recent.step_secs);
             if matches!(run.state, RunState::Running(_)) && left > 0.0 {
@@ -499,6 +508,7 @@ mod tests {
     use super::*;
     use crate::work::Purpose;
     use cytoscope_pipeline::{ProgressUnit, StageProgress};
+    use cytoscope_train::TrainingPlan;
     use cytoscope_worker::JobId;
 
     #[test]
@@ -521,6 +531,17 @@ mod tests {
         run.state = RunState::Running(JobId(1));
         job.progress = Some(progress(ProgressStage::Train, 0));
         assert_eq!(phase(&run, Some(&job)), ("Measuring the time per step".to_owned(), Some(0.0)));
+        // The time per step is known as soon as the steps are planned.
+        run.plan = Some(TrainingPlan {
+            parameters: 1000,
+            step_secs: 2.0,
+            validation_secs: 1.0,
+            steps: 100,
+            epochs: 8.0,
+            minutes: 5.0,
+            activation_bytes: 1 << 20,
+        });
+        assert_eq!(phase(&run, Some(&job)), ("Training".to_owned(), Some(0.0)));
     }
 
     #[test]
