@@ -48,6 +48,10 @@ pub enum FileFormat {
     MetaMorph,
     /// Olympus FluoView TIFF.
     FluoView,
+    /// Olympus OIF: settings, and a folder with the planes.
+    Oif,
+    /// Olympus OIB: the same in one file.
+    Oib,
     /// ScanImage TIFF.
     ScanImage,
     /// Aperio SVS.
@@ -82,6 +86,8 @@ cytoscope_storage::named! {
         Lsm => "lsm",
         MetaMorph => "metamorph",
         FluoView => "fluoview",
+        Oif => "oif",
+        Oib => "oib",
         ScanImage => "scanimage",
         Svs => "svs",
         Ndpi => "ndpi",

@@ -10,7 +10,7 @@ use crate::{
     meta::{ByteOrder, Channel, ImageMeta, Level},
     nd2, nifti,
     npy::{self, Npy},
-    nrrd, numbered,
+    nrrd, numbered, olympus,
     ome_zarr::{self, ChunkFiles, OmeZarr},
     raster,
     reader::{Opened, Pixels, check_shape},
@@ -192,6 +192,9 @@ fn open_source(
     }
     if crate::tiff::ome_xml::is_ome(&String::from_utf8_lossy(head)) {
         return from_tiff(path, ome::open_companion(path, files, options)?, options, counters);
+    }
+    if olympus::looks_like_olympus(head, path) {
+        return from_tiff(path, olympus::open(path, source, head, files, options)?, options, counters);
     }
     if raster::looks_like_raster(head) {
         let opened = raster::open(path, source, options, &counters)?;
@@ -378,7 +381,7 @@ fn from_tiff(
         series: options.series,
         series_count: count,
         series_names: names,
-        bits_per_sample: layout.bits,
+        bits_per_sample: series.valid_bits.map_or(layout.bits, |bits| bits.min(layout.bits)),
         display_range: series.display_range,
         missing_planes: planes.iter().filter(|p| p.is_none()).count(),
         unread_pages: file.pages.iter().filter(|p| p.is_none()).count() + series.unread_pages,
@@ -457,7 +460,7 @@ impl Image {
     /// All files of the image: more than one for a multi-file set.
     pub fn files(&self) -> Vec<PathBuf> {
         match &self.inner.data {
-            Data::Tiff(stack) => stack.files.paths().map(Path::to_owned).collect(),
+            Data::Tiff(stack) => stack.files.paths(),
             Data::Npy(_) => vec![self.meta.path.clone()],
             Data::OmeZarr(_) => ome_zarr::identity_files(&self.meta.path),
             Data::Other(pixels) => pixels.files().unwrap_or_else(|| vec![self.meta.path.clone()]),

@@ -3,6 +3,7 @@
 use crate::error::{Fault, OPENING};
 use cytoscope_storage::read::{self, Refusal, SpecialFile};
 use std::{
+    fmt,
     fs::File,
     io,
     path::Path,
@@ -24,6 +25,12 @@ pub struct Counters {
     pub decoded_bytes: AtomicU64,
 }
 
+/// Bytes inside another source, whose reads count there.
+pub(crate) trait InnerBytes: fmt::Debug + Send + Sync {
+    /// Fills a buffer with the bytes from `offset` on.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault>;
+}
+
 /// Bytes that several threads can read at any position at the same time.
 #[derive(Debug)]
 pub(crate) struct Source {
@@ -41,6 +48,7 @@ pub(crate) struct Source {
 enum Store {
     File(Arc<File>),
     Memory(Arc<Vec<u8>>),
+    Inside(Arc<dyn InnerBytes>),
 }
 
 impl Source {
@@ -73,6 +81,11 @@ impl Source {
             bytes_read: AtomicU64::new(0),
             counters: Arc::default(),
         }
+    }
+
+    /// Creates a source of `len` bytes inside another source; the decoding of its bytes is added to `counters`.
+    pub fn within(bytes: Arc<dyn InnerBytes>, len: u64, counters: Arc<Counters>) -> Self {
+        Self { store: Store::Inside(bytes), start: 0, len, bytes_read: AtomicU64::new(0), counters }
     }
 
     /// Returns a part of the source as a separate source with the same counters.
@@ -119,9 +132,12 @@ impl Source {
             )));
         }
         self.bytes_read.fetch_add(into.len() as u64, Ordering::Relaxed);
-        self.counters.bytes_read.fetch_add(into.len() as u64, Ordering::Relaxed);
+        if !matches!(self.store, Store::Inside(_)) {
+            self.counters.bytes_read.fetch_add(into.len() as u64, Ordering::Relaxed);
+        }
         let at = self.start + offset;
         match &self.store {
+            Store::Inside(bytes) => bytes.read_at(at, into),
             Store::File(file) => read_exact_at(file, at, into).map_err(|e| Fault::Io("reading", e)),
             Store::Memory(bytes) => {
                 let start = usize::try_from(at).unwrap_or(usize::MAX);

@@ -8,6 +8,7 @@ use super::{
 use crate::{
     error::{Fault, FormatError, Remedy},
     limits::Limits,
+    olympus::Stream,
     source::{Counters, Source},
 };
 use std::{
@@ -194,10 +195,31 @@ pub(super) fn check_metadata_reads(container: &Container) -> Result<(), Fault> {
 /// Largest number of files of a set that are kept open.
 const MAX_OPEN_FILES: usize = 128;
 
+/// A file of a set.
+#[derive(Debug)]
+struct Member {
+    /// Path for messages and, unless it is a stream, for opening the file.
+    path: PathBuf,
+    /// The stream of a compound file that holds the file.
+    stream: Option<Stream>,
+    opened: OnceLock<Arc<TiffFile>>,
+}
+
+impl Member {
+    fn open(&self, limits: &Limits, counters: &Arc<Counters>) -> Result<TiffFile, FormatError> {
+        match &self.stream {
+            Some(stream) => TiffFile::walk(&self.path, stream.source(), limits).map_err(|f| f.at(&self.path)),
+            None => TiffFile::open(&self.path, limits, counters),
+        }
+    }
+}
+
 /// The files of an image, opened on first use.
 #[derive(Debug)]
 pub(crate) struct FileSet {
-    files: Vec<(PathBuf, OnceLock<Arc<TiffFile>>)>,
+    files: Vec<Member>,
+    /// A file that describes the image, or contains its files as streams.
+    described_by: Option<PathBuf>,
     /// Layout of the pages if each file is a slice of a numbered series.
     slice: Option<Arc<Layout>>,
     limits: Limits,
@@ -207,7 +229,7 @@ pub(crate) struct FileSet {
 impl FileSet {
     /// An empty set; `limits` apply to each file, and reads are added to `counters`.
     pub fn new(limits: Limits, counters: Arc<Counters>) -> Self {
-        Self { files: Vec::new(), slice: None, limits, counters }
+        Self { files: Vec::new(), described_by: None, slice: None, limits, counters }
     }
 
     /// Limits of each file.
@@ -215,46 +237,65 @@ impl FileSet {
         &self.limits
     }
 
+    /// Counters of the reads of all files.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
     /// States that each file is a slice with a page of this layout. Files that are opened later are checked.
     pub fn are_slices_with(&mut self, layout: Arc<Layout>) {
         self.slice = Some(layout);
     }
 
+    /// States that the image is described by a file that is not one of the set, or that contains all files as streams.
+    pub fn are_described_by(&mut self, path: PathBuf) {
+        self.described_by = Some(path);
+    }
+
     /// Adds an open file and returns its index.
     pub fn add_open(&mut self, file: TiffFile) -> u32 {
         let path = file.path.clone();
-        let slot = OnceLock::new();
+        let opened = OnceLock::new();
         // The slot is new, so it cannot be occupied.
-        let _ = slot.set(Arc::new(file));
-        self.files.push((path, slot));
-        (self.files.len() - 1) as u32
+        let _ = opened.set(Arc::new(file));
+        self.push(Member { path, stream: None, opened })
     }
 
     /// Adds a file by its path and returns its index.
     pub fn add(&mut self, path: PathBuf) -> u32 {
-        self.files.push((path, OnceLock::new()));
+        self.push(Member { path, stream: None, opened: OnceLock::new() })
+    }
+
+    /// Adds a file that is a stream of a compound file, and returns its index; the path is for messages.
+    pub fn add_stream(&mut self, path: PathBuf, stream: Stream) -> u32 {
+        self.push(Member { path, stream: Some(stream), opened: OnceLock::new() })
+    }
+
+    fn push(&mut self, member: Member) -> u32 {
+        self.files.push(member);
         (self.files.len() - 1) as u32
     }
 
-    /// The paths of all files, whether open or not.
-    pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.files.iter().map(|(path, _)| path.as_path())
+    /// The paths of all files of the image, whether open or not.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let members = self.files.iter().filter(|member| member.stream.is_none()).map(|member| member.path.clone());
+        self.described_by.iter().cloned().chain(members).collect()
     }
 
     /// Returns the file with an index, and opens it if necessary.
     pub fn get(&self, index: u32) -> Result<Arc<TiffFile>, FormatError> {
-        let Some((path, slot)) = self.files.get(index as usize) else {
+        let Some(member) = self.files.get(index as usize) else {
             return Err(Fault::malformed("a plane refers to a file that is not part of the set").at(Path::new("")));
         };
-        if let Some(file) = slot.get() {
+        if let Some(file) = member.opened.get() {
             return Ok(Arc::clone(file));
         }
-        let file = Arc::new(TiffFile::open(path, &self.limits, &self.counters)?);
+        let file = Arc::new(member.open(&self.limits, &self.counters)?);
         if let Some(layout) = &self.slice {
-            slices::check_slice(&file, layout).map_err(|f| f.at(path))?;
+            slices::check_slice(&file, layout).map_err(|f| f.at(&member.path))?;
         }
         if self.files.len() <= MAX_OPEN_FILES {
-            return Ok(Arc::clone(slot.get_or_init(|| file)));
+            return Ok(Arc::clone(member.opened.get_or_init(|| file)));
         }
         Ok(file)
     }

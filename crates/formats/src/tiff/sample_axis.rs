@@ -36,6 +36,6 @@ impl Pixels for SamplesAlong {
     }
 
     fn files(&self) -> Option<Vec<PathBuf>> {
-        Some(self.stack.files.paths().map(Path::to_owned).collect())
+        Some(self.stack.files.paths())
     }
 }

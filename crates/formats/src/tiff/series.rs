@@ -52,6 +52,8 @@ pub(crate) struct Series {
     pub channels: Vec<Channel>,
     /// Values shown as black and white.
     pub display_range: Option<(f64, f64)>,
+    /// Bits of a sample that are used, if the file states fewer than are stored.
+    pub valid_bits: Option<u32>,
     /// The axis T, Z or C that the samples of a pixel run along; `None` if they are the parts of a color. It is not one of
     /// `dims`.
     pub samples_axis: Option<Axis>,

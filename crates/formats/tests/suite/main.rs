@@ -15,6 +15,7 @@ mod nd2;
 mod nifti;
 mod npy;
 mod nrrd;
+mod olympus;
 mod ome_sets;
 mod ome_zarr;
 mod ome_zarr_codecs;

@@ -11,7 +11,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Extensions of supported image files.
-const IMAGE_EXTENSIONS: [&str; 20] = [
+const IMAGE_EXTENSIONS: [&str; 22] = [
     ".zarr.zip",
     ".nii.gz",
     ".nrrd",
@@ -25,6 +25,8 @@ const IMAGE_EXTENSIONS: [&str; 20] = [
     ".czi",
     ".nd2",
     ".lif",
+    ".oif",
+    ".oib",
     ".lsm",
     ".stk",
     ".png",
@@ -36,7 +38,7 @@ const IMAGE_EXTENSIONS: [&str; 20] = [
 
 /// Extensions of unsupported image files, and a program that converts them to TIFF.
 const UNSUPPORTED_EXTENSIONS: [(&str, &str); 4] = [
-    (".oib", "Fiji with Bio-Formats"),
+    (".oir", "Fiji with Bio-Formats"),
     (".ims", "Fiji with Bio-Formats"),
     (".mha", "Fiji or ITK"),
     (".h5", "Fiji's HDF5 reader"),

@@ -1,0 +1,138 @@
+//! OLE2 compound files: a file system in a file, whose folders are called storages and whose files are called streams.
+
+use crate::{
+    error::Fault,
+    limits::SHARED_SLACK_BYTES,
+    source::{Counters, InnerBytes, Source},
+};
+use cfb::CompoundFile;
+use std::{
+    collections::HashMap,
+    fmt,
+    io::{self, Read, Seek, SeekFrom},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// First bytes of a compound file.
+pub(crate) const MAGIC: &[u8] = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1";
+
+/// The streams of all storages of a compound file may have this many times the bytes of the file: in a valid file, each byte
+/// belongs to one stream.
+const MAX_SHARING: u64 = 2;
+
+/// An open compound file. Its streams are read one after the other.
+pub(crate) struct Compound {
+    file: Mutex<CompoundFile<Outer>>,
+    /// Path and length of each stream, by its name without storages.
+    streams: HashMap<String, (PathBuf, u64)>,
+    counters: Arc<Counters>,
+}
+
+impl fmt::Debug for Compound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Compound").field("streams", &self.streams.len()).finish_non_exhaustive()
+    }
+}
+
+impl Compound {
+    /// Reads the directory. The decoding of streams is added to `counters`.
+    pub fn open(source: Source, counters: Arc<Counters>) -> Result<Self, Fault> {
+        let length = source.len();
+        // The tables of sectors and streams are parts of the file, each of which is read once.
+        let max_read = Arc::new(AtomicU64::new(length.saturating_add(SHARED_SLACK_BYTES)));
+        let file = CompoundFile::open(Outer { source, at: 0, max_read: Arc::clone(&max_read) }).map_err(fault)?;
+        max_read.store(u64::MAX, Ordering::Relaxed);
+        let (mut streams, mut total) = (HashMap::new(), 0u64);
+        for entry in file.walk().filter(cfb::Entry::is_stream) {
+            total = total.saturating_add(entry.len());
+            streams.insert(entry.name().to_owned(), (entry.path().to_owned(), entry.len()));
+        }
+        if total > length.saturating_mul(MAX_SHARING).saturating_add(SHARED_SLACK_BYTES) {
+            return Err(Fault::malformed(format!("its streams have {total} bytes, but the file has {length}")));
+        }
+        Ok(Self { file: Mutex::new(file), streams, counters })
+    }
+
+    /// Returns the stream of a name in any storage; `None` if there is none.
+    pub fn stream(self: &Arc<Self>, name: &str) -> Option<Stream> {
+        let (path, length) = self.streams.get(name)?;
+        Some(Stream { compound: Arc::clone(self), path: path.clone(), length: *length })
+    }
+}
+
+/// A stream of a compound file.
+#[derive(Debug, Clone)]
+pub(crate) struct Stream {
+    compound: Arc<Compound>,
+    path: PathBuf,
+    length: u64,
+}
+
+impl Stream {
+    /// The bytes of the stream.
+    pub fn source(&self) -> Source {
+        Source::within(Arc::new(self.clone()), self.length, Arc::clone(&self.compound.counters))
+    }
+}
+
+impl InnerBytes for Stream {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
+        // A panic in another reader leaves no half-changed state: every read opens the stream anew.
+        let mut file = self.compound.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stream = file.open_stream(&self.path).map_err(fault)?;
+        stream.seek(SeekFrom::Start(offset)).map_err(fault)?;
+        stream.read_exact(into).map_err(fault)
+    }
+}
+
+/// The file around the streams.
+struct Outer {
+    source: Source,
+    at: u64,
+    /// Largest number of bytes that may be read in total: tables that refer to one sector many times would fill the memory.
+    max_read: Arc<AtomicU64>,
+}
+
+impl Read for Outer {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.source.len().saturating_sub(self.at);
+        let count = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let Some(into) = into.get_mut(..count) else { return Ok(0) };
+        if self.source.bytes_read().saturating_add(count as u64) > self.max_read.load(Ordering::Relaxed) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "its tables overlap"));
+        }
+        match self.source.read_at(self.at, into) {
+            Ok(()) => {}
+            Err(Fault::Io(_, error)) => return Err(error),
+            Err(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+impl Seek for Outer {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.source.len().checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}
+
+/// Separates errors of the operating system from damaged files.
+fn fault(error: io::Error) -> Fault {
+    use io::ErrorKind::{InvalidData, InvalidInput, NotFound, Other, UnexpectedEof};
+    let is_of_file = matches!(error.kind(), InvalidData | InvalidInput | NotFound | Other | UnexpectedEof);
+    if is_of_file && error.raw_os_error().is_none() {
+        return Fault::malformed(format!("the compound file is damaged ({error})"));
+    }
+    Fault::Io("reading", error)
+}

@@ -1,0 +1,10 @@
+//! Olympus OIB: the compound file, its settings, and the planes in it.
+#![no_main]
+
+mod common;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    common::read_all_and_a_part(data);
+});
