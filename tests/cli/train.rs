@@ -307,9 +307,9 @@ fn many_data_problems_are_summarized_and_listed_in_a_file() {
         std::fs::write(fixture.path(&format!("sim/odd{i}_raw.tif")), "x").unwrap();
     }
     for i in 200..300 {
-        std::fs::write(fixture.path(&format!("sim/odd{i}.mha")), "x").unwrap();
+        std::fs::write(fixture.path(&format!("sim/odd{i}.oir")), "x").unwrap();
     }
-    let names = || (0..200).map(|i| format!("odd{i}_raw.tif")).chain((200..300).map(|i| format!("odd{i}.mha")));
+    let names = || (0..200).map(|i| format!("odd{i}_raw.tif")).chain((200..300).map(|i| format!("odd{i}.oir")));
     // None of the files is part of a pair.
     let arguments = [&SMALL[..], &["--steps", "2", "--without-int8", "--out", "m"]].concat();
     let ran = fixture.fails(3, &arguments, &["no pair", "200 files, such as", "no target", "100 files, such as"]);

@@ -206,6 +206,8 @@ pub(crate) enum Remedy {
     Crop,
     /// A compressed file is held in memory.
     Expand,
+    /// A compressed image is held in memory.
+    SaveUncompressed,
     /// The regions of interest are too many or too detailed.
     FewerRegions,
     /// The folder has too many images or too large metadata.
@@ -229,6 +231,7 @@ impl Remedy {
             Self::LargerChunks => "write it again with larger chunks, for example of 1 MB, or fewer of them in a shard",
             Self::Crop => "crop the image with another program, or save it as several smaller ones",
             Self::Expand => "expand it, for example with gunzip, and open the .nii file, which is read in parts",
+            Self::SaveUncompressed => "save it without compression, so that it can be read in parts",
             Self::FewerRegions => "save fewer or simpler regions in one file, or save the objects as a label image",
             Self::OpenPart => "open the folder of one of its images instead; if it is in a zip file, unpack that first",
             Self::Unzip => "unpack the zip file, and open the folder",
@@ -327,10 +330,22 @@ mod tests {
     #[test]
     fn a_limit_that_nothing_raises_is_not_said_to_be_raised() {
         use Remedy::{
-            CopyAgain, Crop, Expand, FewerRegions, LargerChunks, MoveFiles, OpenPart, SmallerChunks, Split, Unzip,
+            CopyAgain, Crop, Expand, FewerRegions, LargerChunks, MoveFiles, OpenPart, SaveUncompressed, SmallerChunks,
+            Split, Unzip,
         };
-        let all =
-            [CopyAgain, Split, MoveFiles, SmallerChunks, LargerChunks, Crop, Expand, FewerRegions, OpenPart, Unzip];
+        let all = [
+            CopyAgain,
+            Split,
+            MoveFiles,
+            SmallerChunks,
+            LargerChunks,
+            Crop,
+            Expand,
+            SaveUncompressed,
+            FewerRegions,
+            OpenPart,
+            Unzip,
+        ];
         for remedy in all {
             let error = Fault::over("the size", 2, "max", 1, remedy).at(Path::new("a.tif")).to_string();
             assert!(error.starts_with("a.tif: the size is 2, more than the limit max = 1; "), "{error}");

@@ -28,6 +28,8 @@ pub enum FileFormat {
     Nifti,
     /// NRRD.
     Nrrd,
+    /// MetaImage of ITK.
+    MetaImage,
     /// PNG file.
     Png,
     /// Numbered PNG files, one slice each.
@@ -76,6 +78,7 @@ cytoscope_storage::named! {
         ImageJRoi => "imagej roi",
         Nifti => "nifti",
         Nrrd => "nrrd",
+        MetaImage => "metaimage",
         Png => "png",
         PngSeries => "png series",
         Jpeg => "jpeg",

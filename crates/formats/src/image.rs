@@ -8,7 +8,7 @@ use crate::{
     lif,
     limits::Limits,
     meta::{ByteOrder, Channel, ImageMeta, Level},
-    nd2, nifti,
+    metaimage, nd2, nifti,
     npy::{self, Npy},
     nrrd, numbered, olympus,
     ome_zarr::{self, ChunkFiles, OmeZarr},
@@ -195,6 +195,10 @@ fn open_source(
     }
     if olympus::looks_like_olympus(head, path) {
         return from_tiff(path, olympus::open(path, source, head, files, options)?, options, counters);
+    }
+    if metaimage::looks_like_metaimage(head) {
+        let opened = metaimage::open(path, source, options, &counters).map_err(|f| f.at(path))?;
+        return Ok(from_opened(path, opened, options, counters));
     }
     if raster::looks_like_raster(head) {
         let opened = raster::open(path, source, options, &counters)?;

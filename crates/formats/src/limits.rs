@@ -18,9 +18,9 @@ pub struct Limits {
     pub max_unstored_bytes: u64,
     /// Size of the array that one read returns, in bytes.
     pub max_read_bytes: u64,
-    /// Number of files of one OME-TIFF set, numbered series or OIF.
+    /// Number of files of one OME-TIFF set, numbered series, OIF or MetaImage.
     pub max_set_files: u64,
-    /// Expanded size of a file that cannot be read in parts and is held in memory (`.nii.gz`), in bytes.
+    /// Expanded size of a file that cannot be read in parts and is held in memory (such as `.nii.gz`), in bytes.
     pub max_expanded_bytes: u64,
 }
 

@@ -1,33 +1,39 @@
-//! Images that are compressed with gzip as a whole.
+//! Images that are compressed with gzip or zlib as a whole.
 
 use crate::{
     error::{Fault, Remedy},
     limits::Limits,
     source::Source,
 };
-use flate2::read::MultiGzDecoder;
+use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use std::{
     io::Read,
     sync::{Mutex, OnceLock},
 };
 
-/// Largest number of bytes that one byte of a gzip file can expand to.
+/// Largest number of bytes that one byte of Deflate, in gzip and zlib, can expand to.
 pub(crate) const MAX_GZIP_RATIO: u64 = 1032;
 
 /// The error of expanding a gzip file.
 pub(crate) fn gzip_fault(error: std::io::Error) -> Fault {
+    expanding_fault("gzip", error)
+}
+
+fn expanding_fault(format: &str, error: std::io::Error) -> Fault {
     match error.kind() {
         std::io::ErrorKind::InvalidInput | std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
-            Fault::malformed(format!("its gzip data are invalid ({error})"))
+            Fault::malformed(format!("its {format} data are invalid ({error})"))
         }
         _ => Fault::Io("reading", error),
     }
 }
 
-/// A gzip file, which cannot be read from the middle: it is decompressed as a whole when pixels are first read.
+/// Compressed bytes, which cannot be read from the middle: they are decompressed as a whole when pixels are first read.
 #[derive(Debug)]
 pub(crate) struct Packed {
     source: Source,
+    /// Whether the bytes are in the zlib format and not in that of gzip.
+    is_zlib: bool,
     /// Bytes to expand.
     needed: u64,
     limits: Limits,
@@ -37,9 +43,14 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// The samples, and the bytes before them that count for `needed`, in a source that is compressed as a whole.
+    /// The samples, and the bytes before them that count for `needed`, in a source that is compressed with gzip as a whole.
     pub fn new(source: Source, needed: u64, limits: Limits) -> Self {
-        Self { source, needed, limits, expanded: OnceLock::new(), expanding: Mutex::new(()) }
+        Self { source, is_zlib: false, needed, limits, expanded: OnceLock::new(), expanding: Mutex::new(()) }
+    }
+
+    /// The same in the zlib format.
+    pub fn zlib(source: Source, needed: u64, limits: Limits) -> Self {
+        Self { is_zlib: true, ..Self::new(source, needed, limits) }
     }
 
     fn expanded(&self) -> Result<&Source, Fault> {
@@ -58,12 +69,17 @@ impl Packed {
                 self.needed,
                 "max_expanded_bytes",
                 limit,
-                Remedy::Expand,
+                if self.is_zlib { Remedy::SaveUncompressed } else { Remedy::Expand },
             ));
         }
         let mut bytes = Vec::new();
-        let stream = MultiGzDecoder::new(self.source.reader());
-        stream.take(self.needed).read_to_end(&mut bytes).map_err(gzip_fault)?;
+        let stream = self.source.reader();
+        let expanded = if self.is_zlib {
+            ZlibDecoder::new(stream).take(self.needed).read_to_end(&mut bytes)
+        } else {
+            MultiGzDecoder::new(stream).take(self.needed).read_to_end(&mut bytes)
+        };
+        expanded.map_err(|error| expanding_fault(if self.is_zlib { "zlib" } else { "gzip" }, error))?;
         if (bytes.len() as u64) < self.needed {
             return Err(Fault::malformed(format!(
                 "it expands to {} bytes; {} were expected",

@@ -11,6 +11,7 @@ mod dialects;
 mod docs;
 mod large_files;
 mod lif;
+mod metaimage;
 mod nd2;
 mod nifti;
 mod npy;

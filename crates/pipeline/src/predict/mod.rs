@@ -316,9 +316,9 @@ pub struct PredictOutcome {
 }
 
 /// Extensions of files that are read from folders.
-const STACK_EXTENSIONS: [&str; 20] = [
+const STACK_EXTENSIONS: [&str; 22] = [
     "tif", "tiff", "btf", "tf8", "tf2", "npy", "lsm", "stk", "svs", "ndpi", "czi", "nd2", "lif", "oif", "oib", "nii",
-    "nii.gz", "nrrd", "zarr.zip", "ozx",
+    "nii.gz", "nrrd", "mha", "mhd", "zarr.zip", "ozx",
 ];
 
 /// Extensions of slices, which are read from folders without other stacks.

@@ -11,10 +11,12 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Extensions of supported image files.
-const IMAGE_EXTENSIONS: [&str; 22] = [
+const IMAGE_EXTENSIONS: [&str; 24] = [
     ".zarr.zip",
     ".nii.gz",
     ".nrrd",
+    ".mha",
+    ".mhd",
     ".tiff",
     ".tif",
     ".btf",
@@ -37,12 +39,8 @@ const IMAGE_EXTENSIONS: [&str; 22] = [
 ];
 
 /// Extensions of unsupported image files, and a program that converts them to TIFF.
-const UNSUPPORTED_EXTENSIONS: [(&str, &str); 4] = [
-    (".oir", "Fiji with Bio-Formats"),
-    (".ims", "Fiji with Bio-Formats"),
-    (".mha", "Fiji or ITK"),
-    (".h5", "Fiji's HDF5 reader"),
-];
+const UNSUPPORTED_EXTENSIONS: [(&str, &str); 3] =
+    [(".oir", "Fiji with Bio-Formats"), (".ims", "Fiji with Bio-Formats"), (".h5", "Fiji's HDF5 reader")];
 
 /// Returns the file name as text.
 pub(crate) fn file_name(path: &Path) -> String {

@@ -68,12 +68,12 @@ fn the_preferred_target_is_used_and_the_other_reported() {
     write(&at("b.tif"), tiny(2).0, tiny(2).1);
     write(&at("c_masks.tif"), tiny(3).0, tiny(3).2);
     fs::write(at("notes.txt"), "hello").unwrap();
-    fs::write(at("d.mha"), "hello").unwrap();
+    fs::write(at("d.oir"), "hello").unwrap();
     let dataset = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap();
     assert_eq!(names(&dataset), one("a", "a_raw.tif", "a_labels_clean.tif"));
     let about: Vec<String> =
         dataset.problems.iter().map(|p| p.file.file_name().unwrap().to_string_lossy().into_owned()).collect();
-    assert_eq!(about, ["a_labels.tif", "b.tif", "c_masks.tif", "d.mha"]);
+    assert_eq!(about, ["a_labels.tif", "b.tif", "c_masks.tif", "d.oir"]);
     assert!(dataset.problems.iter().all(|p| !p.next_step.is_empty() && p.severity == Severity::Warning));
 }
 
@@ -240,9 +240,9 @@ fn nnunet_datasets_are_found() {
         assert!(error.contains(says), "{error}");
     }
     // An unsupported file format is an error.
-    fs::write(at("dataset.json"), r#"{"file_ending": ".mha"}"#).unwrap();
+    fs::write(at("dataset.json"), r#"{"file_ending": ".oir"}"#).unwrap();
     let error = find_pairs(&at("dataset.json"), TrainingTask::Segmentation).unwrap_err().to_string();
-    assert!(error.contains(".mha") && error.contains("convert"), "{error}");
+    assert!(error.contains(".oir") && error.contains("convert"), "{error}");
 }
 
 #[test]
