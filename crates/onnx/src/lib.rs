@@ -29,7 +29,6 @@ mod import;
 mod ops;
 mod opset;
 mod proto;
-mod sha1;
 mod table;
 
 pub use export::{OnnxFile, encode, save, to_bytes};

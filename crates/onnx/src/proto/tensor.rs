@@ -4,10 +4,10 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path};
 
 use half::{bf16, f16};
+use sha1::{Digest, Sha1};
 
 use super::decode::TensorProto;
 use super::wire::Writer;
-use crate::sha1::Sha1;
 use cytoscope_graph::{
     ElementType, GraphError, GraphLimits, Result, Scalar, Tensor, TensorData, check_limit, checked_elements,
 };
@@ -75,7 +75,7 @@ pub(crate) fn file_sha1(base: &Path, location: &str) -> Result<String> {
     let mut file = open_inside(base, Path::new(location)).map_err(io)?;
     let mut digest = Sha1::new();
     std::io::copy(&mut file, &mut digest).map_err(io)?;
-    Ok(digest.finish())
+    Ok(format!("{:x}", digest.finalize()))
 }
 
 fn from_bytes<T: Scalar, const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> T) -> TensorData {
