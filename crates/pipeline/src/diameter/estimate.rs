@@ -101,6 +101,9 @@ const TILE: [usize; 3] = [40, 96, 96];
 const FLAT_TILE: [usize; 3] = [FLAT_SLICES, 320, 320];
 /// Tile size Z, Y, X of a short prediction if [`TILE`] has fewer than [`ENOUGH_OBJECTS`].
 const LARGE_TILE: [usize; 3] = [48, 128, 128];
+/// Elongation along Z (median of the objects) from which on a stack counts as blurred along Z, as one of a widefield microscope
+/// is. On the coarse grid, outlines of such objects are far too wide.
+const BLURRED_ELONGATION: f64 = 1.4;
 /// Number of objects whose median is taken without looking at more of the stack. With a spread of 25 % the standard error
 /// of the median is then 6 %.
 const ENOUGH_OBJECTS: usize = 24;
@@ -331,6 +334,14 @@ impl Estimator<'_> {
         if last.is_none() && !is_flat {
             at = ShortPrediction { coarsening: FINE, ..first };
             last = self.measure_around(stack, &mut at, given)?;
+        } else if last
+            .as_ref()
+            .is_some_and(|(measured, _)| at.coarsening == COARSE && measured.is_blurred() && !at.stops_at(measured))
+        {
+            let mut finer = ShortPrediction { coarsening: FINE, ..at };
+            if let Some(again) = self.measure_around(stack, &mut finer, given)? {
+                (at, last) = (finer, Some(again));
+            }
         }
         if let Some((few, _)) = last.as_ref().filter(|_| given.is_none())
             && few.diameters.len() < ENOUGH_OBJECTS

@@ -111,6 +111,15 @@ impl Estimator<'_> {
         // The first channel, without the slices that only pad the tile.
         let intensities = slab.get(..shape.iter().product::<usize>()).unwrap_or_default();
         let measured = self.measure(values, intensities, [shape, tile], work, at)?;
+        tracing::debug!(
+            at = diameter,
+            coarsening = coarsening.factor,
+            objects = measured.diameters.len(),
+            median = ?measured.at(0.5),
+            elongation = ?measured.elongation,
+            appearance = ?measured.appearance,
+            "short prediction"
+        );
         Ok(Measured { is_complete: shape == grid, ..measured })
     }
 
