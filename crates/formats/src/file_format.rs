@@ -30,6 +30,8 @@ pub enum FileFormat {
     Nrrd,
     /// MetaImage of ITK.
     MetaImage,
+    /// MRC of electron microscopy.
+    Mrc,
     /// PNG file.
     Png,
     /// Numbered PNG files, one slice each.
@@ -79,6 +81,7 @@ cytoscope_storage::named! {
         Nifti => "nifti",
         Nrrd => "nrrd",
         MetaImage => "metaimage",
+        Mrc => "mrc",
         Png => "png",
         PngSeries => "png series",
         Jpeg => "jpeg",

@@ -8,7 +8,7 @@ use crate::{
     lif,
     limits::Limits,
     meta::{ByteOrder, Channel, ImageMeta, Level},
-    metaimage, nd2, nifti,
+    metaimage, mrc, nd2, nifti,
     npy::{self, Npy},
     nrrd, numbered, olympus,
     ome_zarr::{self, ChunkFiles, OmeZarr},
@@ -226,6 +226,9 @@ fn open_other(source: Source, head: &[u8], options: &OpenOptions) -> Result<Opti
     }
     if nrrd::looks_like_nrrd(head) {
         return nrrd::open(source, options).map(Some);
+    }
+    if mrc::looks_like_mrc(head) {
+        return mrc::open(source, options).map(Some);
     }
     if head.starts_with(czi::MAGIC) {
         return czi::open(source, options).map(Some);

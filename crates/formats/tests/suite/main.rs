@@ -12,6 +12,7 @@ mod docs;
 mod large_files;
 mod lif;
 mod metaimage;
+mod mrc;
 mod nd2;
 mod nifti;
 mod npy;

@@ -11,12 +11,14 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Extensions of supported image files.
-const IMAGE_EXTENSIONS: [&str; 24] = [
+const IMAGE_EXTENSIONS: [&str; 26] = [
     ".zarr.zip",
     ".nii.gz",
     ".nrrd",
     ".mha",
     ".mhd",
+    ".mrc",
+    ".rec",
     ".tiff",
     ".tif",
     ".btf",

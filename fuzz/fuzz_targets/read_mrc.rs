@@ -1,0 +1,10 @@
+//! MRC: headers and samples.
+#![no_main]
+
+mod common;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    common::read_all_and_a_part(data);
+});
