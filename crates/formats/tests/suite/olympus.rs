@@ -144,7 +144,7 @@ fn planes_axes_and_metadata_are_read() {
 fn seeds_of_the_fuzz_target_are_read() {
     for seed in [
         &include_bytes!("../../../../fuzz/seeds/read_olympus/small_sectors")[..],
-        include_bytes!("../../../../fuzz/seeds/read_olympus/large_sectors"),
+        &include_bytes!("../../../../fuzz/seeds/read_olympus/large_sectors")[..],
     ] {
         assert_eq!(common::opened(seed.to_vec(), 0).unwrap().read_all().unwrap().into_samples(), samples());
     }
