@@ -36,6 +36,7 @@ mod foreground;
 pub mod matching;
 pub mod measure;
 pub mod mesh;
+mod necks;
 pub mod neighbors;
 mod options;
 mod oversized;

@@ -100,6 +100,11 @@ pub struct OversizedOptions {
     pub part_share: f64,
     /// Minimum rise of a seed as a share (0 to 1) of [`SegmentOptions::seed_height`].
     pub seed_share: f64,
+    /// Maximum area of the contact of two parts as a share of the smaller one of their middle sections across the way to the
+    /// contact; parts with a larger contact stay together. It is 0.3 for two equal spheres whose centers are 1.6 radii apart,
+    /// and about 0.9 in a rod and 1.1 in an ellipsoid that are cut in the middle. `None` does not limit it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_neck: Option<f64>,
 }
 
 /// Settings for turning a probability map into labels.
@@ -158,6 +163,8 @@ impl Default for SegmentOptions {
     }
 }
 
+/// Maximum of the contact of two parts as a share of their sections: far more than in any single body.
+const MAX_NECK: f64 = 100.0;
 /// Maximum of lengths in µm: a meter, which is larger than any object.
 pub(crate) const MAX_SMOOTH_UM: f64 = 1e6;
 /// Maximum magnitude of a map value: maps are 32-bit floats, and products of two values must stay finite.
@@ -239,6 +246,7 @@ impl SegmentOptions {
             within("oversized.min_volume_um3", oversized.min_volume_um3, (0.0, MAX_VOLUME_UM3), " µm³")?;
             within("oversized.part_share", oversized.part_share, (0.0, 1.0), "")?;
             within("oversized.seed_share", oversized.seed_share, (0.0, 1.0), "")?;
+            within("oversized.max_neck", oversized.max_neck.unwrap_or_default(), (0.0, MAX_NECK), "")?;
         }
         if let Threshold::Fixed(level) = self.threshold {
             within("threshold", level, (-MAX_LEVEL, MAX_LEVEL), "")?;

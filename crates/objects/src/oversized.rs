@@ -1,12 +1,14 @@
 //! Splits objects that are larger than usual at lower seeds: they are often several objects that touch.
 
 use crate::components::boxes;
+use crate::necks::join_without_neck;
 use crate::options::SegmentOptions;
 use crate::{ObjectsError, watershed};
 use std::collections::VecDeque;
 
 /// Splits basins that are larger than [`SegmentOptions::oversized`] states into parts with seeds of a lower height. Voxels between
-/// the parts stay in the foreground. Returns the number of basins; new ones have the numbers above `count`.
+/// the parts stay in the foreground; parts without a neck between them stay together, if the options limit it. Returns the number
+/// of basins; new ones have the numbers above `count`.
 ///
 /// # Errors
 /// [`ObjectsError`] if the volumes do not match the shape, or there are too many objects.
@@ -43,25 +45,23 @@ pub(crate) fn split_oversized(
         let part_heights: Vec<f32> = rows().flat_map(|row| heights[row].iter().copied()).collect();
         let (mut parts, part_count) =
             watershed::flood(&part_heights, &mask, part_size, seed_height, options.connectivity)?;
-        // The first part that is large enough keeps the number of the basin; those that are too small have none.
-        let mut numbers = vec![0u32; part_count as usize + 1];
-        let (mut last, mut has_first) = (total, false);
-        for (number, voxels) in numbers.iter_mut().zip(voxel_counts(&parts, part_count)).skip(1) {
-            if (voxels as f64) < min_part_voxels {
-                continue;
+        let mut part_count = drop_small(&mut parts, part_count, min_part_voxels);
+        if part_count > 1 {
+            grow(&mut parts, &mask, part_size);
+            if let Some(max_neck) = oversized.max_neck {
+                part_count = join_without_neck(&mut parts, part_count, part_size, voxel_um, max_neck);
             }
-            if has_first {
-                last = last.checked_add(1).ok_or(ObjectsError::TooManyObjects { limit: u32::MAX })?;
-            }
-            *number = if has_first { last } else { basin };
-            has_first = true;
         }
-        if last == total {
+        if part_count < 2 {
             continue;
         }
+        // The first part keeps the number of the basin.
+        let last = total.checked_add(part_count - 1).ok_or(ObjectsError::TooManyObjects { limit: u32::MAX })?;
+        parts
+            .iter_mut()
+            .filter(|part| **part > 0)
+            .for_each(|part| *part = if *part == 1 { basin } else { total + *part - 1 });
         total = last;
-        parts.iter_mut().for_each(|part| *part = numbers[*part as usize]);
-        grow(&mut parts, &mask, part_size);
         for (row, parts) in rows().zip(parts.chunks_exact(part_size[2])) {
             for (target, part) in basins[row].iter_mut().zip(parts).filter(|(_, part)| **part > 0) {
                 *target = *part;
@@ -69,6 +69,20 @@ pub(crate) fn split_oversized(
         }
     }
     Ok(total)
+}
+
+/// Removes parts of fewer voxels and numbers the others from 1 on, in the same order; returns their number.
+fn drop_small(parts: &mut [u32], count: u32, min_voxels: f64) -> u32 {
+    let mut numbers = vec![0u32; count as usize + 1];
+    let mut last = 0;
+    for (number, voxels) in numbers.iter_mut().zip(voxel_counts(parts, count)).skip(1) {
+        if voxels as f64 >= min_voxels {
+            last += 1;
+            *number = last;
+        }
+    }
+    parts.iter_mut().for_each(|part| *part = numbers[*part as usize]);
+    last
 }
 
 /// Returns the number of voxels of each label from 0 to `count`.
@@ -135,7 +149,7 @@ mod tests {
             min_volume_um3: 0.0,
             ..SegmentOptions::default()
         };
-        let rule = OversizedOptions { min_volume_um3: 200.0, part_share: 0.4, seed_share: 0.6 };
+        let rule = OversizedOptions { min_volume_um3: 200.0, part_share: 0.4, seed_share: 0.6, max_neck: None };
         let with = |rule: OversizedOptions| SegmentOptions { oversized: Some(rule), ..alike.clone() };
         let segmented = |voxel_um: f64, options: &SegmentOptions| {
             let (labels, count) = segment(&map, shape, [voxel_um; 3], options).unwrap_or_default();
@@ -154,6 +168,66 @@ mod tests {
         }
         let wrong = with(OversizedOptions { seed_share: f64::NAN, ..rule });
         assert!(matches!(wrong.validate(), Err(ObjectsError::Option { name: "oversized.seed_share", .. })));
+        let wrong = with(OversizedOptions { max_neck: Some(-0.1), ..rule });
+        assert!(matches!(wrong.validate(), Err(ObjectsError::Option { name: "oversized.max_neck", .. })));
+    }
+
+    /// The number of objects in a body around the origin, from a map that is highest at two points. `is_inside` takes a position
+    /// in µm.
+    fn objects_in(
+        is_inside: &dyn Fn([f64; 3]) -> bool,
+        peaks: [[f64; 3]; 2],
+        (shape, voxel_um): ([usize; 3], [f64; 3]),
+        max_neck: Option<f64>,
+    ) -> u32 {
+        let distance = |a: [f64; 3], b: [f64; 3]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+        let between = distance(peaks[0], peaks[1]);
+        let value = |i: usize| {
+            let voxel = [i / (shape[1] * shape[2]), i / shape[2] % shape[1], i % shape[2]];
+            let at: [f64; 3] = std::array::from_fn(|a| (voxel[a] as f64 - 0.5 * (shape[a] as f64 - 1.0)) * voxel_um[a]);
+            let nearest = peaks.map(|peak| distance(at, peak)).into_iter().fold(f64::INFINITY, f64::min);
+            // The valley between the peaks is 0.2 deep.
+            if is_inside(at) { (0.95 - 0.4 * nearest / between).max(0.55) as f32 } else { 0.0 }
+        };
+        let map: Vec<f32> = (0..shape.iter().product()).map(value).collect();
+        let oversized = OversizedOptions { min_volume_um3: 900.0, part_share: 0.3, seed_share: 0.6, max_neck };
+        let options = SegmentOptions {
+            threshold: Threshold::Fixed(0.5),
+            height: Some(Height::Map),
+            height_smooth_um: 0.0,
+            seed_height: 0.25,
+            oversized: Some(oversized),
+            ..SegmentOptions::default()
+        };
+        segment(&map, shape, voxel_um, &options).unwrap().1
+    }
+
+    #[test]
+    fn bodies_without_a_neck_are_kept() {
+        let ellipsoid = |at: [f64; 3], center_x: f64, half_axes: [f64; 3]| {
+            let [z, y, x] = [at[0], at[1], at[2] - center_x];
+            (z / half_axes[0]).powi(2) + (y / half_axes[1]).powi(2) + (x / half_axes[2]).powi(2) <= 1.0
+        };
+        let two = |at| ellipsoid(at, -10.0, [12.0, 14.0, 12.0]) || ellipsoid(at, 10.0, [12.0, 14.0, 12.0]);
+        let long = |at| ellipsoid(at, 0.0, [10.0, 10.0, 32.0]);
+        // A tube of radius 8 along an arc of radius 30, which is 54 long.
+        let arc = |angle: f64| [0.0, 30.0 * angle.cos() - 25.0, 30.0 * angle.sin()];
+        let bean = |at: [f64; 3]| {
+            let nearest = arc(at[2].atan2(at[1] + 25.0).clamp(-0.9, 0.9));
+            at.iter().zip(nearest).map(|(a, b)| (a - b).powi(2)).sum::<f64>() <= 64.0
+        };
+        let stack = ([20, 60, 80], [2.0, 1.0, 1.0]);
+        let plane = ([1, 60, 80], [2.0, 1.0, 1.0]);
+        let along = |x: f64| [[0.0, 0.0, -x], [0.0, 0.0, x]];
+        let check = |is_inside: &dyn Fn([f64; 3]) -> bool, peaks: [[f64; 3]; 2], expected: u32| {
+            for extents in [stack, plane] {
+                assert_eq!(objects_in(is_inside, peaks, extents, None), 2, "{peaks:?}, {extents:?}");
+                assert_eq!(objects_in(is_inside, peaks, extents, Some(0.75)), expected, "{peaks:?}, {extents:?}");
+            }
+        };
+        check(&two, along(10.0), 2);
+        check(&long, along(15.0), 1);
+        check(&bean, [arc(-0.45), arc(0.45)], 1);
     }
 
     #[test]

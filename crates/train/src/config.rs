@@ -220,8 +220,8 @@ impl TrainConfig {
                 TissueOptions { min_fill: 0.0, window_um: 0.0, height_smooth_um: 0.0, seed_height: 0.0, outline: None };
             segment.tissue.get_or_insert(none).outline.get_or_insert(0.0);
             segment.isolated.get_or_insert(IsolatedOptions { volume_share: 0.0, min_mean: 0.0 });
-            let none = OversizedOptions { min_volume_um3: 0.0, part_share: 0.0, seed_share: 0.0 };
-            segment.oversized.get_or_insert(none);
+            let none = OversizedOptions { min_volume_um3: 0.0, part_share: 0.0, seed_share: 0.0, max_neck: None };
+            segment.oversized.get_or_insert(none).max_neck.get_or_insert(0.0);
         }
         let as_json = |e: serde_json::Error| e.to_string();
         let known = serde_json::to_value(&complete).map_err(as_json)?;
@@ -440,6 +440,7 @@ mod tests {
             ("[segment]\nseed_hight = 0.1\n".to_owned(), "seed_hight"),
             (format!("[segment.tissue]\n{tissue}outlines = 0.7\n"), "outlines"),
             (format!("[segment.oversized]\n{oversized}seed = 0.1\n"), "seed"),
+            (format!("[segment.oversized]\n{oversized}max_necks = 0.7\n"), "max_necks"),
             ("[segment]\nheight = { distance_plus_seeds = { weight_um = 1.0, weight = 2.0 } }\n".to_owned(), "weight"),
             ("[loss]\nkind = \"dice_ce\"\ngamma = 2.0\n".to_owned(), "gamma"),
             ("[target]\nkind = \"instances\"\nwidth_um = 1.0\n".to_owned(), "width_um"),
@@ -452,7 +453,9 @@ mod tests {
         }
         let known = format!("[segment]\nthreshold = {{ fixed = 0.5 }}\n[segment.tissue]\n{tissue}outline = 0.7\n");
         let large = format!("{known}[segment.oversized]\n{oversized}");
-        assert_eq!(read(&large).unwrap().segment.unwrap().oversized.map(|o| o.seed_share), Some(0.6));
+        let read_oversized = |text: &str| read(text).unwrap().segment.unwrap().oversized.unwrap();
+        assert_eq!((read_oversized(&large).seed_share, read_oversized(&large).max_neck), (0.6, None));
+        assert_eq!(read_oversized(&format!("{large}max_neck = 0.75\n")).max_neck, Some(0.75));
         assert_eq!(read(&known).unwrap().segment.unwrap().tissue.unwrap().outline, Some(0.7));
     }
 

@@ -305,7 +305,8 @@ mod tests {
     fn all_settings_are_still_tuned_after_those_for_tissue_and_large_objects_were_turned_off() {
         let tissue =
             TissueOptions { min_fill: 0.5, window_um: 30.0, height_smooth_um: 0.5, seed_height: 0.1, outline: None };
-        let oversized = OversizedOptions { min_volume_um3: 900.0, part_share: 0.3, seed_share: 0.6 };
+        let oversized =
+            OversizedOptions { min_volume_um3: 900.0, part_share: 0.3, seed_share: 0.6, max_neck: Some(0.75) };
         let (tissue, oversized) = (Some(tissue), Some(oversized));
         let initial = SegmentOptions { tissue, oversized, ..SegmentOptions::default() };
         for effort in [TuneEffort::Quick, TuneEffort::Thorough] {

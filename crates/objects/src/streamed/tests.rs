@@ -41,6 +41,7 @@ proptest! {
         min_fill in prop::option::of(0.2f64..0.6),
         min_mean in prop::option::of(0.6f64..0.9),
         seed_share in prop::option::of(0.0f64..0.9),
+        max_neck in prop::option::of(0.1f64..1.2),
     ) {
         let shape = [9, 8, 10];
         let (map, seeds) = values.split_at(9 * 8 * 10);
@@ -66,7 +67,12 @@ proptest! {
             min_peak,
             tissue,
             isolated: min_mean.map(|min_mean| IsolatedOptions { volume_share: 0.2, min_mean }),
-            oversized: seed_share.map(|seed_share| OversizedOptions { min_volume_um3: 4.0, part_share: 0.2, seed_share }),
+            oversized: seed_share.map(|seed_share| OversizedOptions {
+                min_volume_um3: 4.0,
+                part_share: 0.2,
+                seed_share,
+                max_neck,
+            }),
             ..SegmentOptions::default()
         };
         let seeds = has_seeds.then_some(seeds);
