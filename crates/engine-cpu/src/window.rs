@@ -1,5 +1,6 @@
 //! Geometry of convolutions, pooling and padding along the three spatial axes of the kernels.
 
+use cytoscope_graph::infer::rules::wrapped_position;
 use cytoscope_graph::{ConvAttrs, PadMode, Padding, PoolAttrs};
 use cytoscope_kernels::conv::ConvShape;
 use cytoscope_kernels::resize::Tap;
@@ -75,7 +76,7 @@ pub(crate) fn pad_table(mode: PadMode, input: usize, before: i64, after: i64) ->
             let i = match mode {
                 _ if (0..n).contains(&i) => i,
                 PadMode::Edge => i.clamp(0, n - 1),
-                PadMode::Wrap => i.rem_euclid(n),
+                PadMode::Wrap => wrapped_position(i, n, (before, after))?,
                 PadMode::Reflect if n == 1 => 0,
                 PadMode::Reflect => {
                     let period = 2 * (n - 1);
@@ -104,6 +105,17 @@ mod tests {
             assert_eq!(length(MAX_TABLE as i64), None);
             assert_eq!(length(i64::MAX - 5), None);
         }
+    }
+
+    #[test]
+    fn padding_wraps_around_what_cropping_leaves() {
+        let read = |before: i64, after: i64| {
+            let table = pad_table(PadMode::Wrap, 4, before, after);
+            table.map(|taps| taps.iter().map(|tap| tap.low).collect::<Vec<usize>>())
+        };
+        assert_eq!(read(2, -1), Some(vec![1, 2, 0, 1, 2]));
+        assert_eq!(read(-2, 3), Some(vec![2, 3, 2, 3, 2]));
+        assert_eq!(read(-4, 2), None, "nothing remains");
     }
 
     #[test]

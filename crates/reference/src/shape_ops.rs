@@ -2,7 +2,9 @@
 
 use super::{Call, typed};
 use cytoscope_graph::infer::resolve_axis;
-use cytoscope_graph::infer::rules::{pad_plan, permutation, range_length, shape_range, slice_axis, slice_plan};
+use cytoscope_graph::infer::rules::{
+    pad_plan, permutation, range_length, shape_range, slice_axis, slice_plan, wrapped_position,
+};
 use cytoscope_graph::{
     DepthOrder, GraphError, Op, PadMode, Result, Scalar, Tensor, TensorData, op_name, with_tensor_data,
 };
@@ -210,14 +212,14 @@ fn slice(call: &Call<'_>) -> Result<Tensor> {
     })
 }
 
-/// Returns the position in 0..n that padding reads for position `i`, or `None` for the constant.
-fn padded_source(i: i64, n: i64, mode: PadMode) -> Option<usize> {
+/// Returns the position in 0..n that padding by `amounts` reads for position `i`, or `None` for the constant.
+fn padded_source(i: i64, n: i64, mode: PadMode, amounts: (i64, i64)) -> Option<usize> {
     let inside = match mode {
         _ if (0..n).contains(&i) => i,
         PadMode::Constant => return None,
         _ if n == 0 => return None,
         PadMode::Edge => i.clamp(0, n - 1),
-        PadMode::Wrap => i.rem_euclid(n),
+        PadMode::Wrap => wrapped_position(i, n, amounts)?,
         PadMode::Reflect if n == 1 => 0,
         PadMode::Reflect => {
             let period = 2 * (n - 1);
@@ -246,11 +248,35 @@ fn pad(mode: PadMode, call: &Call<'_>) -> Result<Tensor> {
     let x_strides = strides(x.shape());
     let source = |p: &[usize]| {
         let mut at = 0;
-        for (((&p, &n), stride), (before, _)) in p.iter().zip(x.shape()).zip(&x_strides).zip(&plan) {
-            at += padded_source((p as i64).wrapping_sub(*before), n as i64, mode)? * stride;
+        for (((&p, &n), stride), amounts) in p.iter().zip(x.shape()).zip(&x_strides).zip(&plan) {
+            at += padded_source((p as i64).wrapping_sub(amounts.0), n as i64, mode, *amounts)? * stride;
         }
         Some(at)
     };
     let data = with_tensor_data!(x.data(), v => go(v, call.shape(0)?, call.get(2), source))?;
     Tensor::from_data(call.shape(0)?, data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_wraps_around_what_cropping_leaves() -> Result<()> {
+        // As ONNX Runtime pads.
+        let cases: [([i64; 2], &[f32]); 5] = [
+            ([2, 1], &[2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 0.0]),
+            ([2, -1], &[1.0, 2.0, 0.0, 1.0, 2.0]),
+            ([-1, 2], &[1.0, 2.0, 3.0, 1.0, 2.0]),
+            ([-2, 3], &[2.0, 3.0, 2.0, 3.0, 2.0]),
+            ([-1, -1], &[1.0, 2.0]),
+        ];
+        let x = Tensor::vector(vec![0.0f32, 1.0, 2.0, 3.0]);
+        for (amounts, expected) in cases {
+            let pads = Tensor::vector(amounts.to_vec());
+            let made = crate::eval(&Op::Pad { mode: PadMode::Wrap }, &[Some(&x), Some(&pads)], 1)?;
+            assert_eq!(made.first().and_then(Tensor::as_f32), Some(expected), "{amounts:?}");
+        }
+        Ok(())
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::{Cut, Kind, PlanResult, Planner, Source, Tap, TrainKind, unsupported};
 use crate::form::{Form, count, place};
+use cytoscope_graph::infer::rules::wrapped_position;
 use cytoscope_graph::{DepthOrder, Node, Op, PadMode, Tensor, ValueId};
 
 impl Planner<'_> {
@@ -303,7 +304,7 @@ pub(super) fn pad_positions(mode: PadMode, n: i64, before: i64, after: i64) -> O
             let at = match mode {
                 _ if (0..n).contains(&i) => i,
                 PadMode::Edge => i.clamp(0, n - 1),
-                PadMode::Wrap => i.rem_euclid(n),
+                PadMode::Wrap => wrapped_position(i, n, (before, after))?,
                 PadMode::Reflect if n == 1 => 0,
                 PadMode::Reflect => mirrored(i),
                 PadMode::Constant => return None,

@@ -1,7 +1,11 @@
 //! Shape inference of single operators, also from inputs whose shapes are unknown.
 
 use cytoscope_graph::infer::{Info, fixed, node_infos};
-use cytoscope_graph::{Dim, ElementType, GraphErrorKind, GraphLimits, Loss, LossKind, Op, Result};
+use cytoscope_graph::{
+    AspectPolicy, CoordinateMode, Dim, ElementType, GraphErrorKind, GraphLimits, Loss, LossKind, Op, ResizeAttrs,
+    Result, Tensor,
+};
+use std::sync::Arc;
 
 /// Applies the rule of an operator to 32-bit floats of these shapes; `None` is an unknown shape.
 fn infer(op: &Op, shapes: &[Option<Vec<Dim>>], outputs: usize) -> Result<Vec<Info>> {
@@ -61,4 +65,28 @@ fn a_loss_without_terms_is_refused() {
     let one = Op::Loss(Loss::single(LossKind::MeanSquared, 2));
     let outputs = infer(&one, &[image.clone(), image], 1).unwrap();
     assert_eq!(outputs[0].fixed_shape(), Some(Vec::new()));
+}
+
+#[test]
+fn a_resize_that_adapts_its_lengths_to_the_input_has_free_lengths_if_the_input_has() {
+    let shape = vec![Dim::Free("n".to_owned()), Dim::Fixed(2), Dim::Fixed(7), Dim::Fixed(18)];
+    let input = Info::new(Some(ElementType::F32), Some(shape));
+    let sizes = Info::of(&Arc::new(Tensor::vector(vec![5i64, 6])));
+    let scales = Info::of(&Arc::new(Tensor::vector(vec![2.0f32, 3.0])));
+    let lengths = |attrs: ResizeAttrs, inputs: [Option<&Info>; 4]| {
+        let op = Op::resize(ResizeAttrs { axes: Some(vec![2, 3]), ..attrs });
+        let outputs = node_infos(&op, &inputs, 1, &GraphLimits::default()).unwrap();
+        outputs[0].shape.iter().flatten().skip(2).map(Dim::fixed).collect::<Vec<Option<usize>>>()
+    };
+    let by_sizes = |policy: AspectPolicy| {
+        lengths(ResizeAttrs { policy, ..ResizeAttrs::nearest() }, [Some(&input), None, None, Some(&sizes)])
+    };
+    assert_eq!(by_sizes(AspectPolicy::Stretch), [Some(5), Some(6)]);
+    assert_eq!(by_sizes(AspectPolicy::NotLarger), [None, None]);
+    assert_eq!(by_sizes(AspectPolicy::NotSmaller), [None, None]);
+    let by_scales = |coordinates: CoordinateMode| {
+        lengths(ResizeAttrs { coordinates, ..ResizeAttrs::nearest() }, [Some(&input), None, Some(&scales), None])
+    };
+    assert_eq!(by_scales(CoordinateMode::Asymmetric), [Some(14), Some(54)]);
+    assert_eq!(by_scales(CoordinateMode::TfCropAndResize), [None, None]);
 }

@@ -13,7 +13,9 @@ mod window;
 pub mod rules {
     pub use super::data::reduced_axes;
     pub use super::elementwise::broadcast;
-    pub use super::shape_ops::{AxisSlice, pad_plan, permutation, range_length, shape_range, slice_axis, slice_plan};
+    pub use super::shape_ops::{
+        AxisSlice, pad_plan, permutation, range_length, shape_range, slice_axis, slice_plan, wrapped_position,
+    };
 }
 
 use std::sync::Arc;

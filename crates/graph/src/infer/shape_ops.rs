@@ -203,6 +203,15 @@ pub fn pad_plan(rank: usize, pads: &[i64], axes: Option<&[i64]>) -> Result<Vec<(
     Ok(plan)
 }
 
+/// Returns the position along an axis of length `n` that padding with [`crate::PadMode::Wrap`] reads for position `at`, which is
+/// counted from the first element, so that padding before it has negative positions. Negative amounts crop first: what remains is
+/// repeated. `None` if nothing remains.
+pub fn wrapped_position(at: i64, n: i64, (before, after): (i64, i64)) -> Option<i64> {
+    let first = before.min(0).checked_neg()?;
+    let kept = n.checked_sub(first)?.checked_add(after.min(0)).filter(|kept| *kept > 0)?;
+    Some(first + at.wrapping_sub(first).rem_euclid(kept))
+}
+
 fn pad(args: &OpInputs<'_>) -> Result<Info> {
     let x = args.need(0)?;
     args.same_type([0, 2])?;

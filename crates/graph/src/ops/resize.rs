@@ -349,6 +349,9 @@ fn output(a: &ResizeAttrs, args: &OpInputs<'_>) -> Result<Info> {
     for (index, axis) in axes.into_iter().enumerate() {
         let Some(d) = shape.get_mut(axis) else { continue };
         *d = match (values.as_ref().and_then(|v| v.get(index)), lengths.as_ref().and_then(|v| v.get(index))) {
+            // These lengths also depend on those of the other axes, or on the region of interest.
+            (_, Some(_)) if a.policy != AspectPolicy::Stretch => free(format!("resized_{axis}")),
+            (_, None) if a.coordinates == CoordinateMode::TfCropAndResize => free(format!("resized_{axis}")),
             (_, Some(&n)) => Dim::Fixed(
                 usize::try_from(n).map_err(|_| GraphError::misused("resize length", n.to_string(), "0 or more"))?,
             ),
