@@ -187,6 +187,21 @@ fn int8_2d_convolutions_of_signed_bytes_match_the_reference() {
 }
 
 #[test]
+fn a_convolution_whose_integer_sums_could_overflow_is_computed_in_floats() {
+    const CHANNELS: usize = 33_300;
+    let (mut m, x) = GraphBuilder::new(CHANNELS, 2);
+    let x = m.u8(x, 0.013, 113);
+    let w = Tensor::new([2, CHANNELS, 1, 1], vec![127i8; 2 * CHANNELS]).unwrap();
+    let (w, s) = (Some(m.graph.add_initializer("w", w)), m.scalar("ws", 1e-5));
+    let w = m.graph.push("wd", Op::DequantizeLinear { axis: 0, block_size: 0 }, &[w, s]);
+    let y = m.graph.push("conv", Op::Conv(ConvAttrs::same(&[1, 1])), &[Some(x), Some(w)]);
+    // This one is computed in integers.
+    let y = m.u8(y, 0.02, 128);
+    let y = m.conv(y, 2, 16, ConvAttrs::same(&[3, 3]));
+    check("many channels", &m.finish(y), &[1, CHANNELS, 2, 3], 2e-2);
+}
+
+#[test]
 fn quantized_outputs_stay_bytes() {
     let (mut m, x) = GraphBuilder::new(16, 3);
     let x = m.u8(x, 0.013, 113);

@@ -73,6 +73,12 @@ pub enum KernelError {
         /// The actual value.
         got: String,
     },
+    /// The sums of a convolution of bytes with these weights could exceed 32 bits. It can be computed in floats.
+    #[error("sums of a convolution of bytes: expected at most {}, got up to {greatest}", i32::MAX)]
+    SumOverflow {
+        /// Largest magnitude that a sum could have.
+        greatest: i64,
+    },
     /// Weights were packed for another instruction set than the one that was to run them. Each set reads them in an order of
     /// its own.
     #[error("weights packed for {packed} cannot be run by {running}: pack them for {running}")]

@@ -341,7 +341,8 @@ impl PackedConvInt8 {
     /// Packs `weights` for inputs with block size `in_block` (4 or 16) and zero point `zero_point`.
     ///
     /// # Errors
-    /// [`KernelError`] if the weights do not fit, their sums could overflow 32 bits, or for another block size.
+    /// [`KernelError::SumOverflow`] if their sums could overflow 32 bits; other errors if the weights do not fit, or for another
+    /// block size.
     pub fn new(
         isa: Isa,
         weights: &[i8],
@@ -356,7 +357,9 @@ impl PackedConvInt8 {
             .map(|w| w.iter().fold((0, 0), |(s, a), v| (s + i64::from(*v), a + i64::from(*v).abs())))
             .collect();
         let max_sum = sums.iter().map(|(_, a)| a * 2 * 255).max().unwrap_or(0);
-        check_that(max_sum <= i64::from(i32::MAX), "integer sums", "within 32 bits", format!("up to {max_sum}"))?;
+        if max_sum > i64::from(i32::MAX) {
+            return Err(KernelError::SumOverflow { greatest: max_sum });
+        }
         let depthwise = shape.is_depthwise() && in_block == CHANNEL_BLOCK;
         let together = if crate::int8::two_blocks(isa) && !depthwise { 2 } else { 1 };
         let blocks = group_blocks(&shape, together, in_block);

@@ -7,9 +7,9 @@ use crate::prepare::StoredWeight;
 use crate::steps::{Affine, DynamicScale, Epilogue, Term};
 use crate::window::pool_shape;
 use cytoscope_graph::{Activation as Act, ConvAttrs, ConvTransposeAttrs, ElementType, Node, Op, Tensor, ValueId};
-use cytoscope_kernels::CHANNEL_BLOCK;
 use cytoscope_kernels::conv::{Activation, PackedConvInt8, Quantizer, Transposed};
 use cytoscope_kernels::pool::Pool;
+use cytoscope_kernels::{CHANNEL_BLOCK, KernelError};
 
 impl Planner<'_> {
     /// Returns scale and zero point of a per-tensor 8-bit quantize or dequantize node; `dtype` is the 8-bit type.
@@ -216,7 +216,8 @@ impl Planner<'_> {
             let sum = |w: &[i8]| w.iter().map(|v| i32::from(*v)).sum::<i32>() as f32;
             DynamicScale { ranges, weight_sums: weights.chunks_exact(per_output.max(1)).map(sum).collect() }
         });
-        let weights = PackedConvInt8::new(self.isa, &weights, from.zero_point, of, in_block)?;
+        let packed = PackedConvInt8::new(self.isa, &weights, from.zero_point, of, in_block);
+        let Some(weights) = unless_overflow(packed)? else { return Ok(None) };
         let epilogue = Epilogue { scale: Some(scale), bias: bias.map(<[f32]>::to_vec), dynamic, ..epilogue };
         self.integer_convolutions += 1;
         let kind = PlanKind::ConvInt8 { weights, shape, epilogue, post };
@@ -233,13 +234,22 @@ impl Planner<'_> {
         let Some(parts) = self.transposed_parts(node, attrs, from.bytes, &stored.values) else { return Ok(None) };
         let TransposedParts { shape, channels, in_block, bias, borders } = parts;
         let Some(scale) = output_scales(stored, 1, from.scale, channels[1]) else { return Ok(None) };
-        let weights =
-            Transposed::<PackedConvInt8>::new_int8(self.isa, &weights, from.zero_point, channels, &shape, in_block)?;
+        let packed =
+            Transposed::<PackedConvInt8>::new_int8(self.isa, &weights, from.zero_point, channels, &shape, in_block);
+        let Some(weights) = unless_overflow(packed)? else { return Ok(None) };
         let epilogue = Epilogue { scale: Some(scale), bias: bias.map(<[f32]>::to_vec), ..Epilogue::default() };
         let kind = PlanKind::ConvTransposeInt8 { weights, shape, epilogue };
         self.integer_convolutions += 1;
         let planned = KernelPlan::new(node, kind, vec![from.bytes], node.output(0));
         Ok(Some((KernelPlan { borders, ..planned }, Vec::new())))
+    }
+}
+
+/// Returns packed weights, or `None` if their sums could overflow: the convolution is then computed in floats.
+fn unless_overflow<P>(packed: Result<P, KernelError>) -> Result<Option<P>, KernelError> {
+    match packed {
+        Err(KernelError::SumOverflow { .. }) => Ok(None),
+        other => other.map(Some),
     }
 }
 
