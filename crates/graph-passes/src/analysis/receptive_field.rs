@@ -16,7 +16,8 @@ use cytoscope_graph::{
     Op, PadMode, Padding, PoolAttrs, Result, ValueId, gcd,
 };
 
-/// Receptive field of an output voxel along one axis, in input voxels.
+/// Receptive field of an output voxel along one axis, in input voxels. It includes what a tile must contain so that every tensor
+/// between input and output has the positions that are read: one that is cropped begins after the tile, or ends before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AxisReach {
     /// Input voxels before the output voxel's own position; `None`: all.
@@ -123,7 +124,10 @@ pub fn analyze(graph: &Graph) -> Result<Analysis> {
     let infos = all_infos(&shaped, &limits, &Budget::new(&shaped, Interrupt::default()))?;
     let rank = infos.get(&first).and_then(Info::rank).unwrap_or(0);
     let axes = rank.saturating_sub(2);
-    let mut walk = Walk { infos: &infos, axes, seen: BTreeMap::new(), multiples: vec![1; axes], normalizes: false };
+    let lengths = infos.get(&first).and_then(Info::fixed_shape).unwrap_or_default();
+    let lengths = lengths.into_iter().skip(2).collect();
+    let multiples = vec![1; axes];
+    let mut walk = Walk { infos: &infos, axes, lengths, seen: BTreeMap::new(), multiples, normalizes: false };
     for &id in &graph.inputs {
         let has_same_rank = infos.get(&id).and_then(Info::rank) == Some(rank);
         let track = |a: usize| Dependence::Along(Track { axis: a + 2, scale: (1, 1), lo: 0.0, hi: 0.0 });
@@ -169,6 +173,8 @@ pub fn analyze(graph: &Graph) -> Result<Analysis> {
 struct Walk<'g> {
     infos: &'g BTreeMap<ValueId, Info>,
     axes: usize,
+    /// Lengths of the spatial axes of the first input.
+    lengths: Vec<usize>,
     seen: BTreeMap<ValueId, Vec<Dependence>>,
     multiples: Vec<usize>,
     normalizes: bool,
@@ -208,7 +214,10 @@ impl Walk<'_> {
 
     fn node(&mut self, node: &Node) -> Result<()> {
         for axis in 0..self.axes {
-            let result = self.node_dependence(node, axis)?;
+            let result = match self.node_dependence(node, axis)? {
+                Dependence::Along(t) => Dependence::Along(self.within_tile(node, axis, t)),
+                other => other,
+            };
             if let (Dependence::Along(t), Some(m)) = (result, self.multiples.get_mut(axis)) {
                 *m = *m / gcd(*m, t.scale.0).max(1) * t.scale.0;
             }
@@ -220,6 +229,14 @@ impl Walk<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns a track that includes the first position of the tile and the last one that the output of a node has. What reads
+    /// the output beyond its ends reads padding, or nothing, which is right at the ends of the whole image only.
+    fn within_tile(&self, node: &Node, axis: usize, t: Track) -> Track {
+        let output = self.shape(node.output(0)).get(t.axis).copied();
+        let missing = self.lengths.get(axis).zip(output).map_or(0.0, |(input, n)| *input as f64 - n as f64 * t.step());
+        Track { lo: t.lo.min(0.0), hi: t.hi.max(missing), ..t }
     }
 
     /// Merges all inputs, aligned at their last axes as in broadcasting.

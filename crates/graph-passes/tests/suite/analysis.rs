@@ -4,7 +4,8 @@ use cytoscope_builders::{
     DifferenceOfGaussians, DynUNet, UNet3d, Upsampling, Weights, difference_of_gaussians, dynunet, unet3d,
 };
 use cytoscope_graph::{
-    BinaryOp, CoordinateMode, Dim, ElementType, Graph, GraphLimits, Op, ReduceOp, ResizeAttrs, Tensor,
+    BinaryOp, ConvAttrs, CoordinateMode, Dim, ElementType, Graph, GraphLimits, Op, PadMode, ReduceOp, ResizeAttrs,
+    Tensor, ValueId,
 };
 use cytoscope_graph_passes::analysis::{self, ReceptiveField};
 
@@ -93,22 +94,56 @@ fn cropped_tiles_equal_the_whole() {
     })
     .unwrap();
     for graph in [dog, small_net(Upsampling::Transposed)] {
-        let field = analysis::receptive_field(&graph).unwrap();
-        let halo = field.halo().unwrap()[2];
-        let (step, length) = (16, 160);
-        let shape = [1, 1, 4, 4, length];
-        let whole = common::noise_tensor(2, &shape);
-        let expected = run(&graph, &whole);
-        let values = whole.as_f32().unwrap();
-        for start in (0..length).step_by(step) {
-            let (from, to) = (start.saturating_sub(halo), (start + step + halo).min(length));
-            let rows: Vec<f32> = values.chunks(length).flat_map(|row| row[from..to].to_vec()).collect();
-            let tile = run(&graph, &Tensor::new([1, 1, 4, 4, to - from], rows).unwrap());
-            for row in 0..16 {
-                for x in start..start + step {
-                    let (a, b) = (tile[row * (to - from) + x - from], expected[row * length + x]);
-                    assert_eq!(a, b, "row {row}, x {x}");
-                }
+        check_tiles(&graph);
+    }
+}
+
+/// Returns a network that crops along X, convolves, and pads to the original length again.
+fn cropped_and_padded(before: i64, after: i64) -> Graph {
+    let mut graph = Graph::new("cropped");
+    let free = ["z", "y", "x"].map(|axis| Dim::Free(axis.to_owned()));
+    let x = graph.add_input("x", ElementType::F32, [1, 1].map(Dim::Fixed).into_iter().chain(free).collect());
+    let pad = |graph: &mut Graph, x: ValueId, sign: i64| {
+        let amounts = vec![0, 0, 0, 0, sign * before, 0, 0, 0, 0, sign * after];
+        let amounts = graph.add_initializer("amounts", Tensor::vector(amounts));
+        graph.push("pad", Op::Pad { mode: PadMode::Constant }, &[Some(x), Some(amounts)])
+    };
+    let cropped = pad(&mut graph, x, -1);
+    let weights = graph.add_initializer("weights", Tensor::new([1, 1, 1, 1, 3], vec![0.5f32, 1.0, 0.25]).unwrap());
+    let y = graph.push("conv", Op::Conv(ConvAttrs::same(&[1, 1, 3])), &[Some(cropped), Some(weights)]);
+    let y = pad(&mut graph, y, 1);
+    graph.outputs.push(y);
+    graph
+}
+
+#[test]
+fn tiles_contain_what_is_read_next_to_a_crop() {
+    for (before, after, expected) in [(2, 0, [3, 1]), (0, 2, [1, 3]), (2, 2, [3, 3]), (-2, 0, [1, 1]), (0, -2, [1, 1])]
+    {
+        let graph = cropped_and_padded(before, after);
+        let reach = &analysis::receptive_field(&graph).unwrap().axes[2];
+        assert_eq!([reach.before, reach.after], expected.map(Some), "{before} before, {after} after");
+        check_tiles(&graph);
+    }
+}
+
+/// Checks that the middle of tiles along X with the halo that the analysis states equals the untiled result.
+fn check_tiles(graph: &Graph) {
+    let field = analysis::receptive_field(graph).unwrap();
+    let halo = field.halo().unwrap()[2];
+    let (step, length) = (16, 160);
+    let shape = [1, 1, 4, 4, length];
+    let whole = common::noise_tensor(2, &shape);
+    let expected = run(graph, &whole);
+    let values = whole.as_f32().unwrap();
+    for start in (0..length).step_by(step) {
+        let (from, to) = (start.saturating_sub(halo), (start + step + halo).min(length));
+        let rows: Vec<f32> = values.chunks(length).flat_map(|row| row[from..to].to_vec()).collect();
+        let tile = run(graph, &Tensor::new([1, 1, 4, 4, to - from], rows).unwrap());
+        for row in 0..16 {
+            for x in start..start + step {
+                let (a, b) = (tile[row * (to - from) + x - from], expected[row * length + x]);
+                assert_eq!(a, b, "row {row}, x {x}");
             }
         }
     }
