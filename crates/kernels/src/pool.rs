@@ -93,9 +93,11 @@ multiversion! {
 
 /// Returns the input positions along `axis`, inside the image, that the window of output position `at` covers.
 pub(crate) fn taps(shape: &ConvShape, layout: &Blocked, axis: usize, at: usize) -> impl Iterator<Item = usize> {
-    let (first, step, pad, extent) =
-        (at * shape.stride[axis], shape.dilation[axis], shape.pad_before[axis], layout.dims[axis]);
-    (0..shape.kernel[axis]).filter_map(move |k| (first + k * step).checked_sub(pad).filter(|i| *i < extent))
+    let (first, step) = (at * shape.stride[axis], shape.dilation[axis].max(1));
+    let (pad, extent) = (shape.pad_before[axis], layout.dims[axis]);
+    // A window may be much longer than the image: taps outside are not visited. This is the first tap at or after a position.
+    let tap_at = |position: usize| position.saturating_sub(first).div_ceil(step).min(shape.kernel[axis]);
+    (tap_at(pad)..tap_at(pad.saturating_add(extent))).map(move |k| first + k * step - pad)
 }
 
 multiversion! {
@@ -105,5 +107,36 @@ multiversion! {
         } else {
             target.iter_mut().zip(source).for_each(|(t, s)| *t += s);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_taps_of_a_window_are_those_inside_the_image() {
+        let layout = Blocked::new(1, [1, 1, 5], [0; 3], 1);
+        let shape = |kernel: usize, stride: usize, dilation: usize, pad: usize| ConvShape {
+            kernel: [1, 1, kernel],
+            stride: [1, 1, stride],
+            dilation: [1, 1, dilation],
+            pad_before: [0, 0, pad],
+        };
+        for (kernel, stride, dilation) in (1..8).flat_map(|k| (1..3).flat_map(move |s| (1..4).map(move |d| (k, s, d))))
+        {
+            for (pad, at) in (0..7).flat_map(|pad| (0..9).map(move |at| (pad, at))) {
+                let inside =
+                    (0..kernel).filter_map(|k| (at * stride + k * dilation).checked_sub(pad)).filter(|i| *i < 5);
+                let window = shape(kernel, stride, dilation, pad);
+                let found = taps(&window, &layout, 2, at);
+                assert!(
+                    found.eq(inside),
+                    "{kernel} taps, stride {stride}, dilation {dilation}, padding {pad}, at {at}"
+                );
+            }
+        }
+        // A window that would take seconds to visit.
+        assert!(taps(&shape(1 << 31, 1, 1, 1 << 30), &layout, 2, 0).eq(0..5));
     }
 }

@@ -198,7 +198,7 @@ impl ResizeAttrs {
             CoordinateMode::HalfPixelSymmetric => {
                 let adjustment = m as f32 / (scale * length);
                 let center = length / 2.0;
-                center * (1.0 - adjustment) + half()
+                center * (1.0 - adjustment) + (x + 0.5) / scale - 0.5
             }
             CoordinateMode::PytorchHalfPixel if m > 1 => half(),
             CoordinateMode::PytorchHalfPixel => 0.0,
@@ -374,4 +374,20 @@ fn crop_lengths(a: &ResizeAttrs, input: &[usize], factors: &[f64], roi: &[f64], 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_of_symmetric_half_pixels_are_rounded_as_in_onnx_runtime() {
+        // Some outputs lie on an element; in another order of additions, their positions are slightly smaller.
+        let attrs = ResizeAttrs { coordinates: CoordinateMode::HalfPixelSymmetric, ..ResizeAttrs::nearest() };
+        let sources =
+            |n: usize, m: usize| (0..m).map(|o| attrs.nearest_source(o, n, m, 1.5)).collect::<Option<Vec<usize>>>();
+        assert_eq!(sources(3, 4), Some(vec![0, 0, 1, 2]));
+        assert_eq!(sources(5, 7), Some(vec![0, 0, 1, 2, 2, 3, 4]));
+        assert_eq!(sources(7, 10), Some(vec![0, 0, 1, 2, 2, 3, 4, 4, 5, 6]));
+    }
 }
