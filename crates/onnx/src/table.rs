@@ -132,6 +132,7 @@ const OTHERS: &[SupportedOperator] = &{
         op(REDUCE, "ArgMin", ""),
         op(REDUCE, "TopK", "always sorted"),
         op(REDUCE, "CumSum", ""),
+        op(REDUCE, "OneHot", "depth must be constant"),
         op(SHAPE, "Split", ""),
         op(SHAPE, "Slice", ""),
         op(SHAPE, "Pad", "constant, edge, reflect, wrap"),

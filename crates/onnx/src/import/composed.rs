@@ -2,7 +2,8 @@
 
 use super::{Importer, Pending};
 use cytoscope_graph::{
-    BinaryOp, Dim, GraphError, Op, Padding, PoolAttrs, ReduceOp, Result, Tensor, UnaryOp, ValueId, check_limit,
+    BinaryOp, Dim, ElementType, GraphError, Op, Padding, PoolAttrs, ReduceOp, Result, Tensor, UnaryOp, ValueId,
+    check_limit,
 };
 
 /// Returns the last operator that `node` is composed of; `None` for operators that are not composed.
@@ -16,6 +17,7 @@ pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<O
         "LRN" => local_response_normalization(im, node)?,
         "GlobalLpPool" => global_lp_pool(im, node)?,
         "Hardmax" => hardmax(im, node)?,
+        "OneHot" => one_hot(im, node)?,
         _ => return Ok(None),
     }))
 }
@@ -204,4 +206,38 @@ fn hardmax(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
     let found = binary(im, node, BinaryOp::Equal, Some(position), Some(all))?;
     node.inputs = vec![found];
     Ok(Op::Cast { to: dtype })
+}
+
+/// `[indices, depth, [off, on]]`: a new axis of length `depth`, with on at the index, which counts from the end if it is
+/// negative, and off elsewhere.
+fn one_hot(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
+    let rank = rank(im, node)? + 1;
+    let axis = resolve_axis(node, node.attributes.int("axis", -1)?, rank)?;
+    let depth = im.info(node.input(1)).and_then(|info| info.value.as_ref()?.to_f64_vec().first().copied());
+    let depth = depth.ok_or_else(|| node.unsupported("a depth that is not constant"))?;
+    if depth.is_nan() || depth < 1.0 {
+        return Err(GraphError::malformed(format!("node \"{}\": a depth of {depth}", node.name)));
+    }
+    check_limit("folded_elements", "the depth of a OneHot", depth as u128, im.limits.folded_elements as u128)?;
+    let depth = depth as i64;
+    let name = node.name.clone();
+    let indices = im.emit(&format!("{name}_indices"), Op::Cast { to: ElementType::I64 }, &[node.input(0)])?;
+    let zero = im.add_constant(&format!("{name}_zero"), Tensor::scalar(0i64))?;
+    let length = im.add_constant(&format!("{name}_depth"), Tensor::scalar(depth))?;
+    let is_negative = binary(im, node, BinaryOp::Less, Some(indices), Some(zero))?;
+    let raised = binary(im, node, BinaryOp::Add, Some(indices), Some(length))?;
+    let places = im.emit(&format!("{name}_places"), Op::Where, &[is_negative, raised, Some(indices)])?;
+    let axes = im.add_ints(&format!("{name}_axes"), &[axis])?;
+    let places = im.emit(&format!("{name}_wide"), Op::Unsqueeze, &[Some(places), Some(axes)])?;
+    let mut shape = vec![1; rank as usize];
+    if let Some(n) = shape.get_mut(axis as usize) {
+        *n = depth as usize;
+    }
+    let all = im.add_constant(&format!("{name}_all"), Tensor::new(shape, (0..depth).collect::<Vec<i64>>())?)?;
+    let found = binary(im, node, BinaryOp::Equal, Some(places), Some(all))?;
+    let one = im.add_constant(&format!("{name}_one"), Tensor::scalar(1i64))?;
+    let off = im.emit(&format!("{name}_off"), Op::Gather { axis: 0 }, &[node.input(2), Some(zero)])?;
+    let on = im.emit(&format!("{name}_on"), Op::Gather { axis: 0 }, &[node.input(2), Some(one)])?;
+    node.inputs = vec![found, Some(on), Some(off)];
+    Ok(Op::Where)
 }

@@ -85,7 +85,9 @@ fn batch_norm(node: &Pending<'_>, wanted: &[&str]) -> Result<Op> {
     let training = node.attributes.flag("training_mode", false)?;
     let extra = wanted.iter().skip(1).any(|o| !o.is_empty());
     if training || extra {
-        return Err(node.unsupported("training mode"));
+        return Err(
+            node.unsupported("training mode; export the model in evaluation mode (in PyTorch, after model.eval())")
+        );
     }
     if !node.attributes.flag("spatial", true)? {
         return Err(node.unsupported("statistics per element (spatial = 0)"));

@@ -304,10 +304,19 @@ impl Importer<'_> {
     }
 
     fn initializer(&mut self, tensor: TensorProto<'_>) -> Result<()> {
+        let name = tensor.name;
+        let tensor = Arc::new(self.stored(tensor)?);
+        self.define(name, Info::of(&tensor))?;
+        self.constant(name, tensor);
+        Ok(())
+    }
+
+    /// Reads a stored tensor, which may be in another file.
+    fn stored(&mut self, tensor: TensorProto<'_>) -> Result<Tensor> {
         let (name, is_external) = (tensor.name, tensor.is_external);
         let [location, checksum] = ["location", "checksum"]
             .map(|key| tensor.external.iter().find(|(found, _)| *found == key).map(|(_, value)| *value));
-        let tensor = Arc::new(tensor_from_proto(tensor, &ExternalData { base: self.folder }, self.limits)?);
+        let tensor = tensor_from_proto(tensor, &ExternalData { base: self.folder }, self.limits)?;
         if is_external {
             // Many tensors may state the same part of a file.
             let bytes = tensor.len().saturating_mul(tensor.dtype().size_bytes()) as u64;
@@ -319,9 +328,7 @@ impl Importer<'_> {
                 checksum.map_or(Ok(()), |checksum| self.check_external_file(name, folder, location, checksum))?;
             }
         }
-        self.define(name, Info::of(&tensor))?;
-        self.constant(name, tensor);
-        Ok(())
+        Ok(tensor)
     }
 
     /// Compares an external file with the SHA-1 that a tensor states.
@@ -517,8 +524,7 @@ impl Importer<'_> {
             return self.branch(&pending, &proto.outputs, call);
         }
         if proto.op_type == "Constant" && !is_contrib {
-            let tensor = operators::constant(&mut pending, self.limits)?;
-            let tensor = Arc::new(tensor);
+            let tensor = Arc::new(operators::constant(self, &pending)?);
             self.define(first_output, Info::of(&tensor))?;
             self.constant(first_output, tensor);
             return pending.attributes.refuse_unread(&pending);

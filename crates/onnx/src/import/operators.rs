@@ -2,16 +2,14 @@
 
 use super::{Importer, Pending, UNKNOWN};
 use crate::proto::{AttributeValue, ExternalData, TensorProto, tensor_from_proto};
-use cytoscope_graph::{
-    BinaryOp, DepthOrder, ElementType, GraphError, GraphLimits, Op, PadMode, ReduceOp, Result, Tensor, UnaryOp,
-};
+use cytoscope_graph::{BinaryOp, DepthOrder, ElementType, GraphError, Op, PadMode, ReduceOp, Result, Tensor, UnaryOp};
 
 /// Returns the tensor of a `Constant` node.
-pub(super) fn constant(node: &mut Pending<'_>, limits: &GraphLimits) -> Result<Tensor> {
+pub(super) fn constant(im: &mut Importer<'_>, node: &Pending<'_>) -> Result<Tensor> {
     for name in ["value", "value_float", "value_int", "value_floats", "value_ints"] {
         return Ok(match node.attributes.get(name) {
             None => continue,
-            Some(AttributeValue::Tensor(t)) => stored(t, limits)?,
+            Some(AttributeValue::Tensor(t)) => im.stored(copied(t))?,
             Some(AttributeValue::Float(v)) => Tensor::scalar(*v),
             Some(AttributeValue::Int(v)) => Tensor::scalar(*v),
             Some(AttributeValue::Floats(v)) => Tensor::vector(v.clone()),
@@ -22,8 +20,9 @@ pub(super) fn constant(node: &mut Pending<'_>, limits: &GraphLimits) -> Result<T
     Err(node.unsupported("a constant that is not numeric"))
 }
 
-fn stored(proto: &TensorProto<'_>, limits: &GraphLimits) -> Result<Tensor> {
-    let copy = TensorProto {
+/// Copies a tensor of an attribute; its bytes stay borrowed.
+fn copied<'a>(proto: &TensorProto<'a>) -> TensorProto<'a> {
+    TensorProto {
         name: proto.name,
         dims: proto.dims.clone(),
         data_type: proto.data_type,
@@ -35,8 +34,7 @@ fn stored(proto: &TensorProto<'_>, limits: &GraphLimits) -> Result<Tensor> {
         external: proto.external.clone(),
         is_external: proto.is_external,
         has_strings: proto.has_strings,
-    };
-    tensor_from_proto(copy, &ExternalData { base: None }, limits)
+    }
 }
 
 /// ONNX names of the element-wise functions of one element.
@@ -289,7 +287,9 @@ fn indexing(im: &Importer<'_>, node: &Pending<'_>) -> Result<Option<Op>> {
         }
         "ConstantOfShape" => {
             let value = match a.get("value") {
-                Some(AttributeValue::Tensor(t)) => stored(t, im.limits)?,
+                Some(AttributeValue::Tensor(t)) => {
+                    tensor_from_proto(copied(t), &ExternalData { base: None }, im.limits)?
+                }
                 None => Tensor::vector(vec![0.0f32]),
                 Some(_) => return Err(node.unsupported("a value that is not a tensor")),
             };

@@ -140,6 +140,27 @@ fn stored(name: &str, code: u64, lengths: &[u64], raw: &[u8]) -> Vec<u8> {
     field(5, &[lengths, int(2, code), field(8, name.as_bytes()), field(9, raw)].concat())
 }
 
+#[test]
+fn a_one_hot_index_counts_from_the_end_where_it_is_negative() {
+    let whole_numbers = |values: &[i64]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let values: Vec<u8> = [0.5f32, 2.0].into_iter().flat_map(f32::to_le_bytes).collect();
+    let run = |attributes: &[u8]| {
+        let file = model(&[
+            stored("indices", 7, &[3], &whole_numbers(&[1, -1, 5])),
+            stored("depth", 7, &[], &whole_numbers(&[3])),
+            stored("values", 1, &[2], &values),
+            field(12, &field(1, b"y")),
+            node("OneHot", &["indices", "depth", "values"], &["y"], attributes),
+        ]);
+        let graph = cytoscope_onnx::from_bytes(&file, None, &GraphLimits::default()).unwrap();
+        cytoscope_reference::run(&graph, &[]).unwrap().remove(0)
+    };
+    let rows = [0.5f32, 2.0, 0.5, 0.5, 0.5, 2.0, 0.5, 0.5, 0.5];
+    assert_eq!(run(&[]), Tensor::new([3, 3], rows.to_vec()).unwrap());
+    let columns: Vec<f32> = (0..9).map(|i| rows[i % 3 * 3 + i / 3]).collect();
+    assert_eq!(run(&field(5, &whole("axis", 0))), Tensor::new([3, 3], columns).unwrap());
+}
+
 /// Runs one node of ONNX Runtime's domain on constants.
 fn run_contributed(op: &str, inputs: &[&str], attributes: &[Vec<u8>]) -> Vec<f64> {
     let floats = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();

@@ -328,6 +328,14 @@ fn external_data_stays_in_the_folder() {
     }
     let without = cytoscope_onnx::from_bytes(&external("w.bin", "4"), None, &GraphLimits::default());
     assert_eq!(without.unwrap_err().kind(), GraphErrorKind::Misused);
+    // The tensor of a `Constant` may be outside of the file, too.
+    let pair = |k: &str, v: &str| field(13, &[field(1, k.as_bytes()), field(2, v.as_bytes())].concat());
+    let tensor = [int(1, 2), int(2, 1), int(14, 1), pair("location", "w.bin"), pair("offset", "4")].concat();
+    let attribute = field(5, &[field(1, b"value"), field(5, &tensor), int(20, 4)].concat());
+    let file = model(&[value(12, "y"), node("Constant", &[], &["w"], &attribute), node("Relu", &["w"], &["y"], &[])]);
+    let (graph, files) = cytoscope_onnx::from_bytes_with_files(&file, Some(&inside), &GraphLimits::default()).unwrap();
+    assert_eq!(cytoscope_reference::run(&graph, &[]).unwrap(), [Tensor::vector(vec![1.5f32, 0.0])]);
+    assert_eq!(files, [inside.join("w.bin")]);
 }
 
 #[test]
