@@ -403,8 +403,18 @@ fn conv_settings(a: &ConvAttrs) -> Settings {
         ("strides", ints(&a.strides)),
         ("dilations", ints(&a.dilations)),
         ("group", Setting::Int(a.group as i64)),
-        padding_setting(&a.padding),
+        conv_padding_setting(a),
     ]
+}
+
+/// With steps of 1, "same" padding does not depend on the lengths of the image. It is then written as amounts, because ONNX
+/// Runtime refuses it for dilated kernels.
+fn conv_padding_setting(a: &ConvAttrs) -> (&'static str, Setting) {
+    if a.strides.iter().any(|stride| *stride != 1) {
+        return padding_setting(&a.padding);
+    }
+    let (before, after) = a.padding.resolve(&vec![1; a.kernel.len()], &a.kernel, &a.strides, &a.dilations);
+    padding_setting(&Padding::Explicit { before, after })
 }
 
 fn pool_settings(a: &PoolAttrs, max: bool, opset: i64) -> Settings {

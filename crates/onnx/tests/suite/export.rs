@@ -4,8 +4,8 @@ use cytoscope_builders::{
     DifferenceOfGaussians, DynUNet, UNet3d, Upsampling, Weights, difference_of_gaussians, dynunet, unet3d,
 };
 use cytoscope_graph::{
-    Activation, CoordinateMode, Dim, ElementType, Graph, GraphLimits, Node, Op, PadMode, Padding, PoolAttrs, ReduceOp,
-    ResizeAttrs, ResizeMode, Tensor,
+    Activation, ConvAttrs, CoordinateMode, Dim, ElementType, Graph, GraphLimits, Node, Op, PadMode, Padding, PoolAttrs,
+    ReduceOp, ResizeAttrs, ResizeMode, Tensor,
 };
 use cytoscope_graph_passes::quantize::{Activations, Group, QuantRange, prepare, quantize};
 use cytoscope_onnx::OnnxFile;
@@ -154,6 +154,32 @@ fn split(channels: usize) -> Graph {
     });
     graph.outputs = outputs;
     graph
+}
+
+#[test]
+fn same_padding_of_dilated_kernels_is_written_as_amounts() {
+    let x = common::noise_tensor(4, &[1, 4, 6, 6]);
+    for (stride, padding) in [(1, Padding::SameUpper), (1, Padding::SameLower), (2, Padding::SameUpper)] {
+        let attrs = ConvAttrs {
+            kernel: vec![2, 3],
+            strides: vec![stride; 2],
+            dilations: vec![2; 2],
+            padding: padding.clone(),
+            group: 1,
+        };
+        let weight = common::noise_tensor(5, &[3, 4, 2, 3]);
+        let graph = single(Op::Conv(attrs), ElementType::F32, vec![Some(weight)]);
+        let file = cytoscope_onnx::encode(&graph).unwrap();
+        assert_eq!(has_word(&file, "auto_pad"), stride > 1, "{padding:?}");
+        let again = cytoscope_onnx::from_bytes(&file.bytes, None, &GraphLimits::default()).unwrap();
+        let run = |g: &Graph| cytoscope_reference::run(g, &[("x".into(), x.clone())]).unwrap().remove(0);
+        let ours = run(&graph);
+        assert_eq!(common::distance(&ours, &run(&again)), 0.0, "{padding:?}");
+        if let (1, Some(python)) = (stride, python()) {
+            let theirs = onnxruntime(&python, &graph, &x, &ours);
+            assert!(common::distance(&ours, &theirs) < 1e-5, "{padding:?}");
+        }
+    }
 }
 
 /// The opsets are those of ONNX's changelog in which the operator got its attribute, input or type.
