@@ -10,7 +10,8 @@ pub struct EinsumPlan {
     pub lengths: Vec<usize>,
     /// Number of output labels.
     pub output: usize,
-    /// For each operand, the distance in elements between neighbors along each label; 0 for labels that it lacks.
+    /// For each operand, the distance in elements between neighbors along each label; 0 for labels that it lacks, or along
+    /// which it has length 1.
     pub strides: Vec<Vec<usize>>,
 }
 
@@ -62,11 +63,11 @@ pub fn einsum_plan(equation: &str, shapes: &[Vec<usize>]) -> Result<EinsumPlan> 
         let mut step = vec![0; output.len()];
         for (axis, (label, &n)) in labels.iter().zip(shape).enumerate() {
             let at = output.iter().position(|c| c == label).unwrap_or(0);
-            match known.get_mut(at) {
-                Some(length) if length.is_none_or(|length| length == n) => *length = Some(n),
-                _ => return Err(bad("equal lengths for each letter")),
+            if !fits(known.get_mut(at), n) || labels.iter().zip(shape).any(|(l, other)| l == label && *other != n) {
+                return Err(bad("equal lengths for each letter, or 1"));
             }
-            if let Some(slot) = step.get_mut(at) {
+            // An axis of length 1 is repeated where the letter has another length in another operand.
+            if let Some(slot) = step.get_mut(at).filter(|_| n != 1) {
                 *slot += shape.iter().skip(axis + 1).product::<usize>();
             }
         }
@@ -80,6 +81,16 @@ pub fn einsum_plan(equation: &str, shapes: &[Vec<usize>]) -> Result<EinsumPlan> 
     let allowed = GraphLimits::default().tensor_elements;
     checked_elements(&lengths, "tensor_elements", "the products of an Einsum", allowed)?;
     Ok(EinsumPlan { lengths, output: count, strides })
+}
+
+/// Adds the length of an axis to what is known about its letter; returns whether it fits.
+fn fits(known: Option<&mut Option<usize>>, n: usize) -> bool {
+    match known {
+        Some(length) if length.is_none_or(|length| length == n || length == 1) => *length = Some(n),
+        Some(_) if n == 1 => {}
+        _ => return false,
+    }
+    true
 }
 
 impl EinsumPlan {
@@ -102,9 +113,15 @@ mod tests {
         assert_eq!(lengths("ij,jk", &[&[2, 3], &[3, 4]]), Some(vec![2, 4]));
         assert_eq!(lengths("ij,jk", &[&[2, 0], &[0, 4]]), Some(vec![2, 4]));
         // Axes of length 0 have a length, too.
-        for shapes in [[&[0][..], &[5]], [&[5], &[0]], [&[1], &[5]]] {
+        for shapes in [[&[0][..], &[5]], [&[5], &[0]], [&[2], &[5]]] {
             assert_eq!(lengths("i,i->i", &shapes), None, "{shapes:?}");
         }
+        // Axes of length 1 are repeated, as in NumPy and ONNX Runtime, but not within an operand.
+        for shapes in [[&[1][..], &[5]], [&[5], &[1]]] {
+            assert_eq!(lengths("i,i->i", &shapes), Some(vec![5]), "{shapes:?}");
+        }
+        assert_eq!(lengths("bij,bjk->bik", &[&[1, 2, 1], &[5, 3, 4]]), Some(vec![5, 2, 4]));
+        assert_eq!(lengths("ii->i", &[&[1, 5]]), None);
         assert_eq!(lengths("i->ii", &[&[3]]), None);
         assert_eq!(lengths("i->j", &[&[3]]), None);
     }

@@ -225,6 +225,12 @@ impl Backward<'_> {
         let factors = left.split_once(',').filter(|(_, second)| !second.contains(','));
         let (first, second) = factors.ok_or_else(unsupported)?;
         let (a, b) = (need(node, 0)?, need(node, 1)?);
+        // The gradient of an axis of length 1 that is repeated would be a sum over it.
+        let (lengths_of_a, lengths_of_b) = (self.shape(a)?, self.shape(b)?);
+        let differs = |(c, n): (char, &usize)| second.chars().zip(&lengths_of_b).any(|(d, m)| c == d && n != m);
+        if first.chars().zip(&lengths_of_a).any(differs) {
+            return Err(unsupported());
+        }
         let mut found = Vec::with_capacity(2);
         for (i, (own, other, factor)) in [(first, second, b), (second, first, a)].into_iter().enumerate() {
             if wanted.get(i) != Some(&true) {

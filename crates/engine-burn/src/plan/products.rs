@@ -174,8 +174,12 @@ impl Planner<'_> {
         if a_shape.len() != first.len() || b_shape.len() != second.len() {
             return refused();
         }
-        let letters = first.iter().zip(&a_shape).chain(second.iter().zip(&b_shape));
-        let lengths: BTreeMap<char, usize> = letters.map(|(c, length)| (*c, *length)).collect();
+        let letters = || first.iter().zip(&a_shape).chain(second.iter().zip(&b_shape));
+        let lengths: BTreeMap<char, usize> = letters().map(|(c, length)| (*c, *length)).collect();
+        // An axis of length 1 would have to be repeated.
+        if letters().any(|(c, length)| lengths.get(c) != Some(length)) {
+            return refused();
+        }
         let of = |letters: &[char]| letters.iter().filter_map(|c| lengths.get(c)).product::<usize>();
         let all = Lengths { pairs: of(&pairs), rows: of(&rows), summed: of(&summed), columns: of(&columns) };
         check_summed(all.summed)?;
