@@ -289,6 +289,18 @@ fn operators_that_move_elements_have_the_gradients_of_finite_differences() {
 }
 
 #[test]
+fn an_einsum_that_repeats_an_axis_of_length_1_is_not_differentiated() {
+    let (mut graph, id, _) = with_input("einsum", &doubles(1, &[1, 3, 4], 0.0));
+    let other = graph.add_initializer("other", doubles(2, &[2, 5, 4], 0.0));
+    let y = graph.push("y", Op::Einsum { equation: "bic,bjc->bij".to_owned() }, &[Some(id), Some(other)]);
+    add_total(&mut graph, &[y]);
+    infer_shapes::<ValueId>(&mut graph, &[]).unwrap();
+    let total = graph.outputs[0];
+    let error = cytoscope_autodiff::differentiate(&mut graph, total, &[id], None).unwrap_err();
+    assert!(error.to_string().contains("bic,bjc->bij"), "{error}");
+}
+
+#[test]
 fn slopes_have_the_gradients_of_finite_differences() {
     let shape = [2, 3, 2, 3, 4];
     let slopes: [&[usize]; 9] =

@@ -69,6 +69,10 @@ fn einstein_sums_that_are_matrix_products_match_the_reference() {
     let diagonal = one(Op::Einsum { equation: "ii->i".to_owned() }, &[4, 4], vec![]);
     let Some(why) = refusal(&diagonal) else { return };
     assert!(why.contains("Einsum with the equation ii->i"), "{why}");
+    let equation = "bij,bjk->bik";
+    let repeated = one(Op::Einsum { equation: equation.to_owned() }, &[1, 2, 3], vec![Some(tensor(&[5, 3, 4], 3))]);
+    let Some(why) = refusal(&repeated) else { return };
+    assert!(why.contains(equation), "{why}");
 }
 
 #[test]

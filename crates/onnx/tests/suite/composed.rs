@@ -75,6 +75,19 @@ fn composed_operators_compute_what_onnx_runtime_does() {
 }
 
 #[test]
+fn einstein_sums_repeat_axes_of_length_1_as_by_onnx_runtime() {
+    let sum = |equation: &str, a: (&[usize], &[f32]), b: (&[usize], &[f32])| {
+        let [a, b] = [a, b].map(|(shape, values)| Tensor::new(shape, values.to_vec()).unwrap());
+        let op = Op::Einsum { equation: equation.to_owned() };
+        cytoscope_reference::eval(&op, &[Some(&a), Some(&b)], 1).unwrap().remove(0)
+    };
+    let products = sum("bij,bjk->bik", (&[1, 1, 2], &[1.0, 2.0]), (&[2, 2, 1], &[1.0, 2.0, 3.0, 4.0]));
+    assert_eq!(products, Tensor::new([2, 1, 1], vec![5.0f32, 11.0]).unwrap());
+    let products = sum("ij,j->i", (&[2, 1], &[1.0, 2.0]), (&[3], &[1.0, 2.0, 3.0]));
+    assert_eq!(products, Tensor::new([2], vec![6.0f32, 12.0]).unwrap());
+}
+
+#[test]
 fn axes_that_do_not_exist_and_axes_of_extreme_length_are_refused() {
     let output = || field(12, &field(1, b"y"));
     let axis = field(5, &whole("axis", (1u64 << 40).wrapping_neg()));
