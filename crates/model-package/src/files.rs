@@ -271,7 +271,7 @@ fn described_folder(path: &Path, names: impl Iterator<Item = String>) -> Result<
 }
 
 /// Returns the file name inside the package: the last part of a URL, or the name itself.
-fn local_name(name: &str) -> &str {
+pub(crate) fn local_name(name: &str) -> &str {
     if name.contains("://") { name.rsplit('/').next().unwrap_or(name) } else { name }
 }
 

@@ -37,6 +37,7 @@ pub use write::{
     InheritedContent, NamedBytes, PACKAGE_KIND, PackageBuilder, check_destination, is_reserved, refuse_inside_package,
 };
 
+use files::local_name;
 use parse::Weights;
 use spec::has_channels_last;
 
@@ -45,7 +46,10 @@ use cytoscope_graph_passes::analysis::receptive_field;
 use cytoscope_graph_passes::quantize::is_quantized;
 use cytoscope_storage::write::parent_folder;
 use serde_json::Value;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Maximum size of a package's description in bytes.
 pub const MAX_RDF_BYTES: u64 = 4 << 20;
@@ -79,11 +83,46 @@ struct Network {
 }
 
 fn read_network(files: &Files, source: &str, bytes: Vec<u8>) -> Result<Network, PackageError> {
-    let folder = files.folder().map(|f| f.join(source)).and_then(|p| p.parent().map(Path::to_owned));
-    let (graph, external_files) =
-        cytoscope_onnx::from_bytes_with_files(&bytes, folder.as_deref(), &GraphLimits::default())
-            .map_err(|error| PackageError::Graph { path: files.path().to_owned(), error })?;
+    let source = local_name(source);
+    let limits = GraphLimits::default();
+    let read = if let Some(package) = files.folder() {
+        let path = package.join(source);
+        cytoscope_onnx::from_bytes_with_files(&bytes, path.parent(), &limits)
+    } else {
+        let external =
+            ExternalFiles { files, source, left_bytes: Cell::new(MAX_FILE_BYTES), known: RefCell::default() };
+        let graph = cytoscope_onnx::from_bytes_with_reader(&bytes, &|location| external.read(location), &limits);
+        graph.map(|graph| (graph, Vec::new()))
+    };
+    let (graph, external_files) = read.map_err(|error| PackageError::Graph { path: files.path().to_owned(), error })?;
     Ok(Network { graph, bytes, external_files })
+}
+
+/// Files of external data in a zip, each of which is read once for all of its tensors.
+struct ExternalFiles<'a> {
+    files: &'a Files,
+    /// The ONNX file, to whose folder locations are relative.
+    source: &'a str,
+    /// How much may still be read.
+    left_bytes: Cell<u64>,
+    /// Contents by location.
+    known: RefCell<BTreeMap<String, Arc<Vec<u8>>>>,
+}
+
+impl ExternalFiles<'_> {
+    fn read(&self, location: &str) -> Result<Arc<Vec<u8>>, String> {
+        if let Some(known) = self.known.borrow().get(location) {
+            return Ok(Arc::clone(known));
+        }
+        let folder = self.source.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let name = if folder.is_empty() { location.to_owned() } else { format!("{folder}/{location}") };
+        let left = self.left_bytes.get();
+        let bytes = self.files.read_up_to(&name, left).map_err(|error| format!("cannot be read: {error}"))?;
+        self.left_bytes.set(left.saturating_sub(bytes.len() as u64));
+        let bytes = Arc::new(bytes);
+        self.known.borrow_mut().insert(location.to_owned(), Arc::clone(&bytes));
+        Ok(bytes)
+    }
 }
 
 /// Returns the network as an ONNX file.

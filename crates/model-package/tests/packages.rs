@@ -323,6 +323,59 @@ fn a_file_that_is_in_the_zip_but_cannot_be_read_is_not_called_missing() {
     assert!(text.contains("\"model.onnx\" cannot be read from the zip"), "{text}");
 }
 
+/// A protobuf field of bytes.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![number << 3 | 2];
+    let mut n = bytes.len();
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+    out.extend(bytes);
+    out
+}
+
+/// An ONNX file that adds the number in `w.data` to the tensor `raw`.
+fn with_external_data() -> Vec<u8> {
+    let (int, text) =
+        (|number: u8, value: u8| vec![number << 3, value], |number, text: &str| field(number, text.as_bytes()));
+    let node = [text(1, "raw"), text(1, "w"), text(2, "map"), text(4, "Add")].concat();
+    let value = |name: &str| {
+        let axes = field(2, &field(1, &text(2, "n")).repeat(5));
+        [text(1, name), field(2, &field(1, &[int(1, 1), axes].concat()))].concat()
+    };
+    let location = field(13, &[text(1, "location"), text(2, "w.data")].concat());
+    let number = [int(1, 1), int(2, 1), text(8, "w"), location, int(14, 1)].concat();
+    let graph = [field(1, &node), field(5, &number), field(11, &value("raw")), field(12, &value("map"))].concat();
+    [int(1, 8), field(7, &graph), field(8, &int(2, 17))].concat()
+}
+
+#[test]
+fn external_data_of_the_network_are_read_from_a_folder_and_from_a_zip() {
+    let folder = tempfile::tempdir().unwrap();
+    let (rdf, network, number) = (rdf_05(Z, STEP), with_external_data(), 2.5f32.to_le_bytes());
+    let read = |path: &Path| {
+        let package = Package::open(path).unwrap();
+        let constants: Vec<Tensor> = package.graph.initializers.values().map(|tensor| (**tensor).clone()).collect();
+        assert_eq!(constants, [Tensor::vector(vec![2.5f32])]);
+    };
+    let files = [("rdf.yaml", rdf.as_bytes()), ("model.onnx", network.as_slice()), ("w.data", number.as_slice())];
+    std::fs::create_dir(folder.path().join("a")).unwrap();
+    for (name, bytes) in files {
+        std::fs::write(folder.path().join("a").join(name), bytes).unwrap();
+    }
+    read(&folder.path().join("a"));
+    let path = folder.path().join("a.zip");
+    zip(&path, &files);
+    read(&path);
+    zip(&path, &files.map(|(name, bytes)| if name == "w.data" { (name, &bytes[..3]) } else { (name, bytes) }));
+    assert!(Package::open(&path).unwrap_err().to_string().contains("shorter than 4 bytes"));
+    zip(&path, &files[..2]);
+    let error = Package::open(&path).unwrap_err().to_string();
+    assert!(error.contains("w.data") && error.contains("cannot be read"), "{error}");
+}
+
 #[test]
 fn a_zip_of_several_packages_is_refused_with_their_names() {
     let folder = tempfile::tempdir().unwrap();

@@ -32,6 +32,6 @@ mod proto;
 mod table;
 
 pub use export::{OnnxFile, encode, save, to_bytes};
-pub use import::{NEWEST_OPSET, from_bytes, from_bytes_with_files, load};
-pub use proto::parse_tensor;
+pub use import::{NEWEST_OPSET, from_bytes, from_bytes_with_files, from_bytes_with_reader, load};
+pub use proto::{ReadExternal, parse_tensor};
 pub use table::{SupportedOperator, operators_markdown, supported_operators};

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::proto::{
-    ExternalData, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfo, file_sha1,
+    ExternalData, FunctionProto, GraphProto, ModelProto, NodeProto, ReadExternal, TensorProto, ValueInfo,
     tensor_from_proto,
 };
 use cytoscope_graph::infer::Info;
@@ -69,6 +69,18 @@ pub fn from_bytes_with_files(
     folder: Option<&Path>,
     limits: &GraphLimits,
 ) -> Result<(Graph, Vec<PathBuf>)> {
+    read_model(bytes, folder.map_or(ExternalData::Refused, ExternalData::Folder), limits)
+}
+
+/// Like [`from_bytes`], for a model whose external data are not in a folder: `read` returns the files.
+///
+/// # Errors
+/// Same as [`from_bytes`]; malformed with the problem of `read`.
+pub fn from_bytes_with_reader(bytes: &[u8], read: ReadExternal<'_>, limits: &GraphLimits) -> Result<Graph> {
+    read_model(bytes, ExternalData::Files(read), limits).map(|(graph, _)| graph)
+}
+
+fn read_model(bytes: &[u8], external: ExternalData<'_>, limits: &GraphLimits) -> Result<(Graph, Vec<PathBuf>)> {
     check_limit("model_bytes", "the model", bytes.len() as u128, limits.model_bytes.into())?;
     let model = ModelProto::decode(bytes, limits).map_err(|error| match error {
         GraphError::Malformed { what } => {
@@ -100,7 +112,7 @@ pub fn from_bytes_with_files(
         let by_domain = importer.functions.entry(function.name).or_default();
         by_domain.entry(function.domain).or_default().insert(function.overload, function);
     }
-    importer.folder = folder;
+    importer.external = external;
     importer.graph.metadata = model.metadata.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     importer.read(proto)?;
     importer.graph.validate()?;
@@ -203,8 +215,8 @@ pub(crate) struct Importer<'l> {
     /// Version of the operator set of the default domain at the node that is imported.
     opset: i64,
     functions: Functions<'l>,
-    /// Folder of external data.
-    folder: Option<&'l Path>,
+    /// Where external data are.
+    external: ExternalData<'l>,
     /// Bytes of all tensors that were read from external data.
     external_bytes: u64,
     /// Files of these data.
@@ -235,7 +247,7 @@ impl<'l> Importer<'l> {
             domains: BTreeMap::new(),
             opset,
             functions: HashMap::new(),
-            folder: None,
+            external: ExternalData::Refused,
             external_bytes: 0,
             external_files: BTreeSet::new(),
             external_digests: BTreeMap::new(),
@@ -316,27 +328,29 @@ impl Importer<'_> {
         let (name, is_external) = (tensor.name, tensor.is_external);
         let [location, checksum] = ["location", "checksum"]
             .map(|key| tensor.external.iter().find(|(found, _)| *found == key).map(|(_, value)| *value));
-        let tensor = tensor_from_proto(tensor, &ExternalData { base: self.folder }, self.limits)?;
+        let tensor = tensor_from_proto(tensor, &self.external, self.limits)?;
         if is_external {
             // Many tensors may state the same part of a file.
             let bytes = tensor.len().saturating_mul(tensor.dtype().size_bytes()) as u64;
             self.external_bytes = self.external_bytes.saturating_add(bytes);
             let (requested, allowed) = (self.external_bytes.into(), self.limits.model_bytes.into());
             check_limit("model_bytes", "the external data of all tensors", requested, allowed)?;
-            if let (Some(folder), Some(location)) = (self.folder, location) {
+            if let (ExternalData::Folder(folder), Some(location)) = (self.external, location) {
                 self.external_files.insert(folder.join(location));
-                checksum.map_or(Ok(()), |checksum| self.check_external_file(name, folder, location, checksum))?;
+            }
+            if let (Some(location), Some(checksum)) = (location, checksum) {
+                self.check_external_file(name, location, checksum)?;
             }
         }
         Ok(tensor)
     }
 
     /// Compares an external file with the SHA-1 that a tensor states.
-    fn check_external_file(&mut self, tensor: &str, folder: &Path, location: &str, checksum: &str) -> Result<()> {
+    fn check_external_file(&mut self, tensor: &str, location: &str, checksum: &str) -> Result<()> {
         let found = match self.external_digests.get(location) {
             Some(found) => found.clone(),
             None => {
-                let found = file_sha1(folder, location)?;
+                let found = self.external.sha1(location)?;
                 self.external_digests.insert(location.to_owned(), found.clone());
                 found
             }

@@ -287,9 +287,7 @@ fn indexing(im: &Importer<'_>, node: &Pending<'_>) -> Result<Option<Op>> {
         }
         "ConstantOfShape" => {
             let value = match a.get("value") {
-                Some(AttributeValue::Tensor(t)) => {
-                    tensor_from_proto(copied(t), &ExternalData { base: None }, im.limits)?
-                }
+                Some(AttributeValue::Tensor(t)) => tensor_from_proto(copied(t), &ExternalData::Refused, im.limits)?,
                 None => Tensor::vector(vec![0.0f32]),
                 Some(_) => return Err(node.unsupported("a value that is not a tensor")),
             };

@@ -11,6 +11,6 @@ mod wire;
 pub(crate) use decode::{
     Attribute, AttributeValue, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfo,
 };
-pub use tensor::parse_tensor;
-pub(crate) use tensor::{ExternalData, file_sha1, tensor_from_proto, write_tensor};
+pub(crate) use tensor::{ExternalData, tensor_from_proto, write_tensor};
+pub use tensor::{ReadExternal, parse_tensor};
 pub(crate) use wire::Writer;

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path};
+use std::sync::Arc;
 
 use half::{bf16, f16};
 use sha1::{Digest, Sha1};
@@ -13,13 +14,40 @@ use cytoscope_graph::{
 };
 use cytoscope_storage::read::{Refusal, open_inside, refusal};
 
+/// Returns a whole file of external data by its location, which is relative to the model; fails with the problem, such as
+/// "is missing".
+pub type ReadExternal<'a> = &'a dyn Fn(&str) -> std::result::Result<Arc<Vec<u8>>, String>;
+
 /// Location of tensor data outside the model file.
-pub(crate) struct ExternalData<'a> {
-    /// Folder of the model file, to which locations are relative; without it, external data are refused.
-    pub base: Option<&'a Path>,
+#[derive(Clone, Copy)]
+pub(crate) enum ExternalData<'a> {
+    /// Nowhere: external data are refused.
+    Refused,
+    /// Files in the folder of the model file, to which locations are relative.
+    Folder(&'a Path),
+    /// Files that are not on the disk, such as those in a zip.
+    Files(ReadExternal<'a>),
 }
 
 impl ExternalData<'_> {
+    /// Returns the SHA-1 of an external file, as hexadecimal digits; that of no bytes if external data are refused.
+    pub(crate) fn sha1(&self, location: &str) -> Result<String> {
+        let mut digest = Sha1::new();
+        match *self {
+            Self::Refused => {}
+            Self::Files(read) => {
+                let problem = |problem| GraphError::malformed(format!("external file \"{location}\" {problem}"));
+                digest.update(read(location).map_err(problem)?.as_slice());
+            }
+            Self::Folder(base) => {
+                let io = |source| GraphError::Io { path: base.join(location), source };
+                let mut file = open_inside(base, Path::new(location)).map_err(io)?;
+                std::io::copy(&mut file, &mut digest).map_err(io)?;
+            }
+        }
+        Ok(format!("{:x}", digest.finalize()))
+    }
+
     fn read(&self, proto: &TensorProto<'_>, bytes: usize, limits: &GraphLimits) -> Result<Vec<u8>> {
         let name = proto.name;
         let find = |key: &str| proto.external.iter().find(|(k, _)| *k == key).map(|(_, v)| *v);
@@ -41,41 +69,47 @@ impl ExternalData<'_> {
         if location.is_empty() || !relative.components().all(inside) {
             return Err(outside());
         }
-        let base = self.base.ok_or_else(|| {
-            GraphError::misused(format!("tensor \"{name}\""), "external data without a folder", "the model's folder")
-        })?;
-        let path = base.join(relative);
-        let io = |source| GraphError::Io { path: path.clone(), source };
         let offset = number("offset")?.unwrap_or(0);
         if number("length")?.is_some_and(|n| n != bytes as u64) {
             return Err(GraphError::malformed(format!("external data of tensor \"{name}\" is not {bytes} bytes long")));
         }
+        let too_short =
+            || GraphError::malformed(format!("external data of tensor \"{name}\" is shorter than {bytes} bytes"));
+        let check_size = |size: u64| {
+            check_limit("model_bytes", format!("external file \"{location}\""), size.into(), limits.model_bytes.into())
+        };
+        let base = match *self {
+            Self::Refused => {
+                let found = "external data without a folder";
+                return Err(GraphError::misused(format!("tensor \"{name}\""), found, "the model's folder"));
+            }
+            Self::Files(read) => {
+                let file = read(location).map_err(|problem| {
+                    GraphError::malformed(format!("external data of tensor \"{name}\": \"{location}\" {problem}"))
+                })?;
+                check_size(file.len() as u64)?;
+                let part = usize::try_from(offset).ok().and_then(|offset| file.get(offset..)?.get(..bytes));
+                return part.map(<[u8]>::to_vec).ok_or_else(too_short);
+            }
+            Self::Folder(base) => base,
+        };
+        let path = base.join(relative);
+        let io = |source| GraphError::Io { path: path.clone(), source };
         // Links may still lead out of the folder.
         let mut file = open_inside(base, relative).map_err(|e| match refusal(&e) {
             Some(Refusal::Outside(_) | Refusal::NotRelative(_)) => outside(),
             _ => io(e),
         })?;
         let size = file.metadata().map_err(io)?.len();
-        check_limit("model_bytes", format!("external file \"{location}\""), size.into(), limits.model_bytes.into())?;
+        check_size(size)?;
         if offset.checked_add(bytes as u64).is_none_or(|end| end > size) {
-            return Err(GraphError::malformed(format!(
-                "external data of tensor \"{name}\" is shorter than {bytes} bytes"
-            )));
+            return Err(too_short());
         }
         file.seek(SeekFrom::Start(offset)).map_err(io)?;
         let mut data = vec![0; bytes];
         file.read_exact(&mut data).map_err(io)?;
         Ok(data)
     }
-}
-
-/// Returns the SHA-1 of an external file, as hexadecimal digits.
-pub(crate) fn file_sha1(base: &Path, location: &str) -> Result<String> {
-    let io = |source| GraphError::Io { path: base.join(location), source };
-    let mut file = open_inside(base, Path::new(location)).map_err(io)?;
-    let mut digest = Sha1::new();
-    std::io::copy(&mut file, &mut digest).map_err(io)?;
-    Ok(format!("{:x}", digest.finalize()))
 }
 
 fn from_bytes<T: Scalar, const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> T) -> TensorData {
@@ -186,7 +220,7 @@ pub(crate) fn tensor_from_proto(
 pub fn parse_tensor(bytes: &[u8], limits: &GraphLimits) -> Result<(String, Tensor)> {
     let proto = TensorProto::decode(bytes)?;
     let name = proto.name.to_owned();
-    Ok((name, tensor_from_proto(proto, &ExternalData { base: None }, limits)?))
+    Ok((name, tensor_from_proto(proto, &ExternalData::Refused, limits)?))
 }
 
 /// Writes `tensor` as a `TensorProto` with raw data.
