@@ -7,9 +7,12 @@
 //! of the large objects, which its border cuts. If there are few objects in the middle of a large stack, they are looked for
 //! where the contrast is highest.
 //!
+//! Stacks that are blurred along Z are measured on a finer grid (see `blurred`).
+//!
 //! Objects that are darker than their outlines, as in images of membranes, are not blobs, so the first guess says little about
 //! them: their diameter is estimated from short predictions at many scales (see `scales`).
 
+mod blurred;
 mod objects;
 mod scales;
 mod short_prediction;
@@ -78,14 +81,6 @@ const FLAT: Coarsening = Coarsening {
     close_ratio: 1.1,
     certain_ratio: 1.125,
 };
-/// For stacks that are blurred along Z.
-const BLURRED: Coarsening = Coarsening {
-    factor: 1.0,
-    growth: 1.03,
-    seed_height_factor: SEED_HEIGHT_FACTOR,
-    close_ratio: 1.15,
-    certain_ratio: 1.125,
-};
 /// Factor of the first guess on flat stacks, where noise is averaged less and sections are small. A start that is too large is
 /// corrected at once, because objects of half the size are still found; from one that is too small, the texture inside of
 /// objects may be measured.
@@ -109,18 +104,6 @@ const TILE: [usize; 3] = [40, 96, 96];
 const FLAT_TILE: [usize; 3] = [FLAT_SLICES, 320, 320];
 /// Tile size Z, Y, X of a short prediction if [`TILE`] has fewer than [`ENOUGH_OBJECTS`].
 const LARGE_TILE: [usize; 3] = [48, 128, 128];
-/// Elongation along Z (median of the objects) from which on a stack counts as blurred along Z, as that of a widefield microscope
-/// is. On coarse grids, the outlines of such objects are far too wide. In 36 stacks of a confocal microscope, it was at most
-/// 1.29 where at least eight objects were found.
-const BLURRED_ELONGATION: f64 = 1.25;
-/// Minimum number of objects in a tile of a blurred stack.
-const MIN_BLURRED: usize = 3;
-/// Factor of the change of the diameter (its logarithm) of objects in blurred stacks that are smaller than expected: the larger the
-/// voxels, the wider the outlines, so that the diameters found follow the expected one. Their logarithms change by about 0.7 of
-/// its change.
-const BLURRED_STEP: f64 = 2.5;
-/// Ratio of two diameters in blurred stacks below which the second one is not corrected.
-const BLURRED_CLOSE_RATIO: f64 = 1.06;
 /// Number of objects whose median is taken without looking at more of the stack. With a spread of 25 % the standard error
 /// of the median is then 6 %.
 const ENOUGH_OBJECTS: usize = 24;
@@ -352,17 +335,17 @@ impl Estimator<'_> {
             at = ShortPrediction { coarsening: FINE, ..first };
             last = self.measure_around(stack, &mut at, given)?;
         }
-        if !is_flat
-            && self.voxel_um.is_some()
-            && given.is_none()
-            && last.as_ref().is_some_and(|(measured, _)| measured.is_blurred() && !at.stops_at(measured))
-        {
-            let mut finer = ShortPrediction { coarsening: BLURRED, ..at };
-            if let Some(again) = self.measure_blurred(stack, &mut finer)? {
-                (at, last) = (finer, Some(again));
+        let can_be_blurred = !is_flat && self.voxel_um.is_some() && given.is_none();
+        let blurred = match &last {
+            Some((measured, _)) if can_be_blurred && measured.is_blurred() && !at.stops_at(measured) => {
+                self.measure_blurred(stack, at)?
             }
-        }
-        if let Some((few, _)) = last.as_ref().filter(|_| given.is_none())
+            _ => None,
+        };
+        if let Some((measured, change, finer)) = blurred {
+            at = finer;
+            last = Some((measured, change));
+        } else if let Some((few, _)) = last.as_ref().filter(|_| given.is_none())
             && few.diameters.len() < ENOUGH_OBJECTS
             && !(few.is_complete || is_flat || at.stops_at(few))
         {
@@ -474,29 +457,6 @@ impl Estimator<'_> {
             last = Some((measured, change));
             at.diameter = found;
             if is_last {
-                break;
-            }
-        }
-        Ok(last)
-    }
-
-    /// Measures the objects of a small part of a stack that is blurred along Z, beginning at the diameter of `at`. Sets the diameter
-    /// found. Returns the objects with the logarithm of the last change of the diameter; `None` if there are too few.
-    fn measure_blurred(&self, stack: &Stack, at: &mut ShortPrediction) -> Result<Option<(Measured, f64)>, JobError> {
-        let mut session: TileSession = None;
-        let mut last = None;
-        for _ in 0..MAX_PREDICTIONS {
-            self.context.check()?;
-            let measured = self.predict_part(stack, at, &mut session)?;
-            let Some(found) = measured.at(0.5).filter(|_| measured.diameters.len() >= MIN_BLURRED) else { break };
-            let change = (found / at.diameter).ln();
-            let next = if change < 0.0 { at.diameter * (BLURRED_STEP * change).exp() } else { found };
-            if next < MIN_VOXELS * at.voxel[2] {
-                break;
-            }
-            at.diameter = next.clamp(at.diameter / MAX_CORRECTION, at.diameter * MAX_CORRECTION);
-            last = Some((measured, change.abs()));
-            if change.abs() < BLURRED_CLOSE_RATIO.ln() {
                 break;
             }
         }

@@ -1,6 +1,6 @@
 //! The objects of a short prediction: their diameters and elongation, and the estimate that follows from them.
 
-use super::{BLURRED_ELONGATION, Coarsening, ShortPrediction};
+use super::{Coarsening, ShortPrediction};
 use crate::diameter::{Certainty, DiameterEstimate};
 use cytoscope_objects::diameter::{circle_diameter, sphere_diameter, whole};
 
@@ -40,11 +40,6 @@ impl Measured {
     pub(super) fn at(&self, share: f64) -> Option<f64> {
         let last = self.diameters.len().checked_sub(1)?;
         self.diameters.get((share * last as f64).round() as usize).copied()
-    }
-
-    /// Returns whether the objects are so long along Z that the stack is blurred along it.
-    pub(super) fn is_blurred(&self) -> bool {
-        self.elongation.is_some_and(|elongation| elongation >= BLURRED_ELONGATION)
     }
 
     /// Returns the estimate of `diameter`, where `change` is the logarithm of its last change, on a grid with this coarsening.
