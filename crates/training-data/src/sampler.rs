@@ -363,7 +363,7 @@ impl Sampler {
         let grids = ready.grids(shape);
         let (inner, outer) = (UnclippedBox { start: [0; 3], size: shape }, grids.with_margin());
         let mirror = self.options.outside == Outside::Mirror;
-        let half_widths = plan.transform.half_widths();
+        let half_widths = half_widths(&plan.transform, &entry.window);
         let image_box = plan.transform.reads(&inner, half_widths);
         let read = |(stack, scaling): (&usize, &Scaling)| {
             let fill = (!mirror).then_some(scaling.dark);
@@ -480,6 +480,13 @@ fn weights_where(weight: &[f32], known: &[bool]) -> Vec<f32> {
     weight.iter().enumerate().map(|(at, w)| if is_known(at) { *w } else { 0.0 }).collect()
 }
 
+/// Returns the half widths of the filter for intensities, as [`Transform::half_widths`] does. The slice of a plane is not averaged
+/// with others, which would repeat it.
+fn half_widths(transform: &Transform, window: &BoxZyx) -> [f64; 3] {
+    let [z, y, x] = transform.half_widths();
+    [if window[0].len() == 1 { 1.0 } else { z }, y, x]
+}
+
 /// Returns the lowest and the highest position along Z, Y, X that counts in the loss, in voxels of the box that is read:
 /// those of the window. If a single plane is mirrored along Z, all of its slices count: predictions also repeat it, and take
 /// the first one.
@@ -521,5 +528,19 @@ impl Sampler {
             }
         }
         sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::augment::geometry::Grids;
+
+    #[test]
+    fn a_plane_is_averaged_within_its_slice_only() {
+        let grids = Grids { patch_zyx: [1, 9, 9], margin: [0; 3], patch_um: [3.0; 3], stack_um: [1.0; 3] };
+        let transform = Transform::cut(&grids, [0; 3], [3.0; 3], [0; 3]);
+        assert_eq!(half_widths(&transform, &[0..1, 0..27, 0..27]), [1.0, 2.0, 2.0]);
+        assert_eq!(half_widths(&transform, &[4..6, 0..27, 0..27]), [2.0; 3]);
     }
 }
