@@ -107,6 +107,7 @@ impl Sampler {
     /// [`crate::limits::MAX_OBJECTS`].
     pub fn new(sources: Arc<Sources>, options: SamplerOptions) -> Result<Self, TrainingDataError> {
         options.check()?;
+        let options = options.with_flip();
         let mut ready = sources
             .entries
             .par_iter()

@@ -1,7 +1,7 @@
 //! Geometric augmentation: one transform from voxels of a patch to voxels of a stack, which composes mirroring,
 //! rotation, scaling and elastic deformation before any voxel is read.
 
-use super::AugmentOptions;
+use super::{AugmentOptions, FLIP_Z};
 use crate::reader::UnclippedBox;
 use cytoscope_volume::resample::filter_half_width;
 use rand::Rng;
@@ -29,7 +29,7 @@ impl GeometricParams {
     /// Draws the parameters; the number of random numbers does not depend on the options.
     pub fn draw(options: &AugmentOptions, longest_um: f64, rng: &mut impl Rng) -> Self {
         let mut moves = Self::none();
-        let flips = [options.flip.z, options.flip.y, options.flip.x];
+        let flips = [options.flip.z.unwrap_or(FLIP_Z), options.flip.y, options.flip.x];
         for (mirror, p) in moves.mirror.iter_mut().zip(flips) {
             if rng.random::<f64>() < p {
                 *mirror = -1.0;

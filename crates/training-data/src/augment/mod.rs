@@ -22,11 +22,15 @@ macro_rules! augmentation {
     };
 }
 
+/// Default probability of mirroring along Z for labels.
+pub(crate) const FLIP_Z: f64 = 0.5;
+
 augmentation!(
     /// Mirroring of a patch along each axis.
     Flip {
-        /// Probability along Z, 0 to 1.
-        z: f64 = 0.5,
+        /// Probability along Z, 0 to 1; by default 0.5 for labels and 0 for stains: in transmitted light, structures look
+        /// different above and below the focus, and a network that sees both alike cannot tell these sides apart.
+        z: Option<f64> = None,
         /// Probability along Y.
         y: f64 = 0.5,
         /// Probability along X.
@@ -192,7 +196,7 @@ impl AugmentOptions {
     /// Returns options without any augmentation.
     pub fn none() -> Self {
         let mut all = Self {
-            flip: Flip { z: 0.0, y: 0.0, x: 0.0 },
+            flip: Flip { z: Some(0.0), y: 0.0, x: 0.0 },
             rotate: Rotate { quarter_turns: 0.0, any_angle: 0.0 },
             ..Self::default()
         };
@@ -242,7 +246,7 @@ impl AugmentOptions {
     pub fn check(&self) -> Result<(), TrainingDataError> {
         let mut copy = *self;
         let geometric = [
-            self.flip.z,
+            self.flip.z.unwrap_or(FLIP_Z),
             self.flip.y,
             self.flip.x,
             self.rotate.quarter_turns,

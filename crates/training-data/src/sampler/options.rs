@@ -1,6 +1,6 @@
 //! Options of a sampler, and their check.
 
-use crate::augment::AugmentOptions;
+use crate::augment::{AugmentOptions, FLIP_Z};
 use crate::error::{TrainingDataError, check_range};
 use crate::normalize::Normalize;
 use crate::objects::IgnoreLabel;
@@ -83,6 +83,13 @@ impl SamplerOptions {
     /// label, they may be unknown where the first channel is known.
     pub(super) fn has_further_weights(&self) -> bool {
         self.ignore_label.is_some() && self.target.channels() > 1
+    }
+
+    /// Returns the options with the probability of mirroring along Z that suits the target, unless one is given.
+    pub(super) fn with_flip(mut self) -> Self {
+        let by_default = if self.target.is_from_labels() { FLIP_Z } else { 0.0 };
+        self.augment.flip.z.get_or_insert(by_default);
+        self
     }
 
     /// Checks all values.

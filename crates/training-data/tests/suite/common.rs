@@ -110,7 +110,7 @@ pub fn plain(patch_zyx: [usize; 3], target: TargetKind) -> SamplerOptions {
 /// Augmentation by mirroring and quarter turns.
 pub fn right_angles() -> AugmentOptions {
     AugmentOptions {
-        flip: Flip { z: 0.5, y: 0.5, x: 0.5 },
+        flip: Flip { z: Some(0.5), y: 0.5, x: 0.5 },
         rotate: Rotate { quarter_turns: 1.0, any_angle: 0.0 },
         ..AugmentOptions::none()
     }

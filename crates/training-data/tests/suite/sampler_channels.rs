@@ -1,7 +1,7 @@
 //! Several channels and stains of a patch stay aligned, and are normalized and changed one by one.
 
-use crate::common::{balls, places, plain, right_angles, sampler, write};
-use cytoscope_training_data::augment::{Elastic, Rotate, Scale};
+use crate::common::{balls, places, plain, right_angles, sampler, scene, write};
+use cytoscope_training_data::augment::{Elastic, Flip, Rotate, Scale};
 use cytoscope_training_data::{
     AugmentOptions, ImageRef, Normalize, Pair, SamplerOptions, SourceOptions, Sources, TargetKind,
 };
@@ -33,6 +33,28 @@ fn a_stain_stays_aligned_and_keeps_its_intensities() {
         }
     }
     assert!((sampler.target_moments()[0].min - 7.0).abs() < 1e-6);
+}
+
+#[test]
+fn stains_are_mirrored_along_z_on_request_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let shape = [16, 40, 40];
+    let at = |n: &str| folder.path().join(n);
+    write(&at("a_bf.tif"), shape, places(shape));
+    write(&at("a_fluo.tif"), shape, places(shape));
+    let stain = Pair::new("a", at("a_bf.tif"), at("a_fluo.tif"));
+    let (_folder, labels, _) = scene(shape, [1.0; 3]);
+    let mirrored = |pair: &Pair, target: TargetKind, z: Option<f64>| {
+        let augment = AugmentOptions { flip: Flip { z, ..Flip::default() }, ..AugmentOptions::none() };
+        let sampler = sampler(std::slice::from_ref(pair), SamplerOptions { augment, ..plain([8, 24, 24], target) });
+        // The first voxel of the first slice, and that of the second one.
+        let is_mirrored = |image: &Vec<f32>| image[0] > image[24 * 24];
+        (0..40).map(|index| sampler.sample(index).unwrap().image).filter(is_mirrored).count()
+    };
+    let of_stain = [None, Some(0.0), Some(1.0)].map(|z| mirrored(&stain, TargetKind::Regression, z));
+    assert_eq!(of_stain, [0, 0, 40]);
+    let of_labels = mirrored(&labels, TargetKind::Semantic, None);
+    assert!((8..32).contains(&of_labels), "{of_labels}");
 }
 
 /// Writes the channels of the image and those of the target of a pair, each as a file.
