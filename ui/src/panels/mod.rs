@@ -34,6 +34,7 @@ use crate::state::State;
 use crate::theme;
 use crate::views::layout::Layout;
 use crate::work::{JobState, JobView};
+use axis_marks::mark_text;
 use cytoscope_pipeline::cards::ModelCard;
 use cytoscope_pipeline::{MAX_THREADS, StageProgress};
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
@@ -90,17 +91,17 @@ pub(crate) fn heading(ui: &mut Ui, text: &str) {
 /// A horizontal axis whose marks are labeled as soon as there is space for four characters; by default, plots as narrow as
 /// ours label few of them. Labels have the color of text, and do not fade as they get closer.
 pub(crate) fn x_axis<'a>(label: impl Into<egui::WidgetText>) -> Vec<AxisHints<'a>> {
-    vec![AxisHints::new_x().label(label).label_spacing(34.0..=35.0)]
+    vec![AxisHints::new_x().label(label).label_spacing(34.0..=35.0).formatter(mark_text)]
 }
 
 /// A horizontal axis of long numbers, such as those of steps, which do not fade, either.
 pub(crate) fn wide_x_axis<'a>(label: impl Into<egui::WidgetText>) -> Vec<AxisHints<'a>> {
-    vec![AxisHints::new_x().label(label).label_spacing(60.0..=61.0)]
+    vec![AxisHints::new_x().label(label).label_spacing(60.0..=61.0).formatter(mark_text)]
 }
 
 /// A vertical axis whose labels do not fade, either.
 pub(crate) fn y_axis<'a>(label: impl Into<egui::WidgetText>) -> Vec<AxisHints<'a>> {
-    vec![AxisHints::new_y().label(label).label_spacing(20.0..=21.0)]
+    vec![AxisHints::new_y().label(label).label_spacing(20.0..=21.0).formatter(mark_text)]
 }
 
 /// Height in points of the list of a dialog, at most `most`, that leaves `others` points of the window to the rest of the dialog.
