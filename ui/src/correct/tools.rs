@@ -81,8 +81,8 @@ impl Tool {
             Tool::Erase => "Drag in any view to erase to background.",
             Tool::Fill => "Click a region to give it the current label.",
             Tool::Pick => "Click a label to make it the current one.",
-            Tool::Merge => "Click the labels to merge, then apply. The first label keeps its number.",
-            Tool::Split => "Draw a line across a label, or click one seed in each part, then apply.",
+            Tool::Merge => "Click the labels to merge, then press Enter. The first label keeps its number.",
+            Tool::Split => "Draw a line across a label, or click one seed in each part and press Enter.",
         }
     }
 
@@ -346,6 +346,19 @@ impl Tools {
             radius_um: self.radius_um,
             value,
             over: mask.over(first),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_name_the_key_that_applies_a_selection() {
+        let key = EditAction::Apply.shortcut().map(|shortcut| shortcut.logical_key.name());
+        for tool in [Tool::Merge, Tool::Split] {
+            assert!(key.is_some_and(|key| tool.hint().contains(key)), "{}", tool.hint());
         }
     }
 }

@@ -25,7 +25,7 @@ const LONG_LIST: usize = 12;
 /// Least maximum height of a long list of stacks in points; in a high window, it may take half of the panel.
 const LONG_LIST_HEIGHT: f32 = 400.0;
 
-/// Width of the number beside a slider in points.
+/// Width of the number beside a slider in points: up to five characters fit, so that the labels of sliders are below each other.
 const SLIDER_NUMBER: f32 = 56.0;
 
 /// Least width of a slider in points.
@@ -296,12 +296,13 @@ pub(crate) fn labeled_slider(
     let shown = |value: f64, decimals: std::ops::RangeInclusive<usize>| {
         egui::emath::format_with_decimals_in_range(value, (*decimals.start()).min(2)..=(*decimals.end()).min(2))
     };
-    let usual = ui.spacing().slider_width;
+    let usual = (ui.spacing().slider_width, ui.spacing().interact_size.x);
     ui.spacing_mut().slider_width = slider_width(ui, name);
+    ui.spacing_mut().interact_size.x = SLIDER_NUMBER;
     let slider = egui::Slider::new(value, range).logarithmic(logarithmic).custom_formatter(shown).text(name);
     // A value outside of the range, such as one that was set on the command line, is shown, and stays until the slider is moved.
     let response = ui.add(slider.clamping(egui::SliderClamping::Edits));
-    ui.spacing_mut().slider_width = usual;
+    (ui.spacing_mut().slider_width, ui.spacing_mut().interact_size.x) = usual;
     response
 }
 
@@ -554,6 +555,23 @@ mod tests {
             assert!((size.height() - axes.height()).abs() < 1.0, "{width}: {axes} {size}");
             assert!(size.right() <= width + 20.0, "{width}: {size}");
         }
+    }
+
+    #[test]
+    fn labels_of_sliders_are_below_each_other_whatever_their_numbers() {
+        let mut window = Harness::builder().with_size([400.0, 200.0]).build_ui(|ui| {
+            theme::install(ui.ctx());
+            labeled_slider(ui, &mut 0.5, 0.0..=1.0, "Threshold", false);
+            labeled_slider(ui, &mut 27.9, 0.0..=2000.0, "Min. volume", true);
+        });
+        window.run_steps(4);
+        // The label follows the slider and its number.
+        let left = |name: &str| {
+            let lefts = window.query_all_by_label(name).map(|node| node.rect().left());
+            lefts.fold(f32::NEG_INFINITY, f32::max)
+        };
+        let lefts = ["Threshold", "Min. volume"].map(left);
+        assert!(lefts[0] > 100.0 && (lefts[0] - lefts[1]).abs() < 1.0, "{lefts:?}");
     }
 
     #[test]
