@@ -2,7 +2,7 @@
 
 use super::plane::{Plane, Values};
 
-/// Number of bins of a histogram.
+/// Maximum number of bins of a histogram.
 pub const BINS: usize = 256;
 
 /// Fraction of pixels below the automatic limits, and of those above.
@@ -15,7 +15,7 @@ pub struct Histogram {
     pub low: f32,
     /// Largest value that was counted.
     pub high: f32,
-    /// Number of values in each of [`BINS`] equal bins.
+    /// Number of values in each of up to [`BINS`] equal bins.
     pub counts: Vec<u32>,
     /// Index of the slice that was counted.
     pub slice: usize,
@@ -42,10 +42,15 @@ impl Histogram {
         if low > high {
             return None;
         }
-        let mut counts = vec![0; BINS];
-        let scale = if high > low { BINS as f32 / (high - low) } else { 0.0 };
+        // Integers in a narrow range have one bin each: of more bins, some would be empty whatever the values are.
+        let bins = match &plane.values {
+            Values::F32(_) => BINS,
+            Values::U8(_) | Values::U16(_) | Values::Labels(_) => ((high - low) as usize + 1).min(BINS),
+        };
+        let mut counts = vec![0; bins];
+        let scale = if high > low { bins as f32 / (high - low) } else { 0.0 };
         for v in values() {
-            let bin = (((v - low) * scale) as usize).min(BINS - 1);
+            let bin = (((v - low) * scale) as usize).min(bins - 1);
             if let Some(count) = counts.get_mut(bin) {
                 *count += 1;
             }
@@ -65,7 +70,7 @@ impl Histogram {
             return (self.low, self.low + 1.0);
         }
         let total: f64 = self.counts.iter().map(|c| f64::from(*c)).sum();
-        let width = (self.high - self.low) / BINS as f32;
+        let width = (self.high - self.low) / self.counts.len() as f32;
         // The first bin, from one end, that is not clipped.
         let edge = |from_top: bool| {
             let mut seen = 0.0;
@@ -93,10 +98,8 @@ mod tests {
     use super::*;
     use crate::data::plane::{Orientation, PlaneAt};
 
-    #[test]
-    fn limits_ignore_hot_pixels() {
-        let mut values: Vec<u16> = (0..10_000).map(|i| 100 + (i % 200) as u16).collect();
-        values[17] = 60_000;
+    /// A plane of 100 × 100 pixels.
+    fn plane(values: Values) -> Plane {
         let at = PlaneAt {
             orientation: Orientation::Xy,
             index: 0,
@@ -106,7 +109,27 @@ mod tests {
             columns: 0..100,
             steps: [1; 3],
         };
-        let histogram = Histogram::of(&Plane { at, size: [100, 100], values: Values::U16(values) }).unwrap();
+        Plane { at, size: [100, 100], values }
+    }
+
+    #[test]
+    fn integers_in_a_narrow_range_have_one_bin_each() {
+        for range in [1, 2, 10, 100, 250] {
+            let values: Vec<u16> = (0..10_000).map(|i| 700 + (i % range) as u16).collect();
+            let histogram = Histogram::of(&plane(Values::U16(values))).unwrap();
+            assert_eq!(histogram.counts.len(), range);
+            let mean = 10_000 / range as u32;
+            assert!(histogram.counts.iter().all(|count| count.abs_diff(mean) <= 1), "{:?}", histogram.counts);
+            let (low, high) = histogram.limits();
+            assert!(low <= 700.0 && high > (699 + range) as f32 - 0.01, "{range}: {low} {high}");
+        }
+    }
+
+    #[test]
+    fn limits_ignore_hot_pixels() {
+        let mut values: Vec<u16> = (0..10_000).map(|i| 100 + (i % 200) as u16).collect();
+        values[17] = 60_000;
+        let histogram = Histogram::of(&plane(Values::U16(values))).unwrap();
         assert_eq!((histogram.low, histogram.high), (100.0, 60_000.0));
         assert_eq!(histogram.counts.iter().sum::<u32>(), 10_000);
         let (low, high) = histogram.limits();
