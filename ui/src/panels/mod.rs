@@ -199,9 +199,19 @@ pub(crate) fn row_text(ui: &Ui, sign: &str, text: &str) -> String {
 
 /// Returns the text of a button that fills the available width, without its middle if it does not fit beside `used` points.
 pub(crate) fn button_text(ui: &Ui, text: &str, font: &egui::FontId, used: f32) -> String {
-    // One point less, because a text may be wider than its characters.
     let width = ui.available_width() - 2.0 * ui.spacing().button_padding.x - used - 1.0;
-    ui.ctx().fonts_mut(|fonts| without_middle(text, width, |c| fonts.glyph_width(font, c)))
+    ui.ctx().fonts_mut(|fonts| {
+        let mut estimate = width;
+        loop {
+            let shown = without_middle(text, estimate, |c| fonts.glyph_width(font, c));
+            // A text may be wider than its characters, and those that no font has are drawn as boxes, whose width is unknown.
+            let drawn = fonts.layout_no_wrap(shown.clone(), font.clone(), egui::Color32::PLACEHOLDER).size().x;
+            if drawn <= width || estimate <= 0.0 {
+                return shown;
+            }
+            estimate -= (drawn - width).max(1.0);
+        }
+    })
 }
 
 /// Returns the text without its middle if it is wider than `width`; `width_of` returns the width of a character.
@@ -560,6 +570,10 @@ mod tests {
             ui.set_max_width(200.0);
             shown = [1, 2].map(|n| row_text(ui, "+", &format!("{}_pos{n}.tif", "embryo_".repeat(20)))).to_vec();
             shown.push(row_text(ui, "+", "a.tif"));
+            // No font of the test has these characters, which are drawn as boxes.
+            let (boxes, font) = (row_text(ui, "+", &"細胞核".repeat(20)), egui::TextStyle::Button.resolve(ui.style()));
+            let drawn = ui.ctx().fonts_mut(|f| f.layout_no_wrap(boxes, font, egui::Color32::WHITE).size().x);
+            assert!(drawn > 80.0 && drawn <= 200.0 - 2.0 * ui.spacing().button_padding.x, "{drawn}");
         });
         assert!(
             matches!(&shown[..], [one, two, short] if one.ends_with("_pos1.tif") && two.ends_with("_pos2.tif")
