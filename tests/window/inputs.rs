@@ -85,11 +85,13 @@ fn the_chosen_channel_is_predicted_after_the_previewed_steps() {
     let without = picture(&mut fixture, "without.png");
     fixture.click("Preview");
     fixture.settle();
+    assert!(fixture.sees(", preprocessed"), "the views say what they show: {}", fixture.on_screen());
     let with = picture(&mut fixture, "with.png");
     let contrasts = [&without, &with].map(contrast);
     assert!(contrasts[0] > 100 && contrasts[1] < 30, "{contrasts:?}");
     fixture.click("Preview");
     fixture.settle();
+    assert!(!fixture.sees(", preprocessed"), "{}", fixture.on_screen());
     assert!(picture(&mut fixture, "again.png") == without, "the stack is shown as before");
     fixture.click_enabled("Predict this stack");
     fixture.until("the map", |w| w.state().document().is_some_and(|d| d.overlay_with_role(Role::Map).is_some()));

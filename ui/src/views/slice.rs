@@ -162,7 +162,9 @@ impl SliceView {
         let (rect, response) = ui.allocate_exact_size(size, Sense::click_and_drag());
         let [normal_axis, row_axis, column_axis] = orientation.axes();
         let slices = document.extents.zyx[normal_axis];
-        let place = format!("{} view, slice {} of {slices}", orientation.name(), document.cursor[normal_axis] + 1);
+        let shown = if document.preview.is_some() { ", preprocessed" } else { "" };
+        let place =
+            format!("{} view, slice {} of {slices}{shown}", orientation.name(), document.cursor[normal_axis] + 1);
         let name = if self.failed.is_some() { format!("{place}, cannot be read") } else { place };
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
         if self.document != document.id {
@@ -201,7 +203,7 @@ impl SliceView {
             self.drawing = false;
         }
         draw_annotations(ui, target, place, moved.cursor, marks);
-        let caption = caption(orientation, moved.cursor[normal_axis], slices);
+        let caption = caption(orientation, moved.cursor[normal_axis], slices, document.preview.is_some());
         draw_caption(&painter, rect.left_top() + vec2(8.0, 7.0), Align2::LEFT_TOP, &caption);
         if response.has_focus() {
             painter.rect_stroke(rect, 0.0, Stroke::new(1.5, theme::ACCENT), StrokeKind::Inside);
@@ -444,11 +446,12 @@ impl SliceView {
     }
 }
 
-/// Name of a view, with the number of its slice if there are several.
-fn caption(orientation: Orientation, index: usize, slices: usize) -> String {
+/// Name of a view, with the number of its slice if there are several, and a note if it shows the preprocessed stack.
+fn caption(orientation: Orientation, index: usize, slices: usize, is_preprocessed: bool) -> String {
+    let note = if is_preprocessed { "   preprocessed" } else { "" };
     match slices {
-        0 | 1 => orientation.name().to_owned(),
-        _ => format!("{}   {} {} / {slices}", orientation.name(), orientation.scroll_axis(), index + 1),
+        0 | 1 => format!("{}{note}", orientation.name()),
+        _ => format!("{}   {} {} / {slices}{note}", orientation.name(), orientation.scroll_axis(), index + 1),
     }
 }
 
