@@ -78,8 +78,8 @@ fn predictions_are_scored_and_the_scores_are_saved() {
         folder
     });
     open_evaluation(&mut fixture);
-    choose_folder(&mut fixture, "Predictions…", &predicted);
-    choose_folder(&mut fixture, "Ground truth…", &truth);
+    choose_folder(&mut fixture, "Prediction folder…", &predicted);
+    choose_folder(&mut fixture, "Ground truth folder…", &truth);
     // In a low window, the page scrolls to the scores.
     fixture.window.set_size([800.0, 480.0].into());
     fixture.click_enabled("Evaluate");
@@ -122,7 +122,7 @@ fn a_model_has_the_scores_of_the_command_line_on_the_same_pairs() {
     fixture.click("A model");
     fixture.until("the models", |w| sees(w, "Segments objects"));
     assert!(fixture.sees("Evaluate a model") && !fixture.sees("Evaluate predictions"), "{}", fixture.on_screen());
-    choose_folder(&mut fixture, "Pairs…", &pairs);
+    choose_folder(&mut fixture, "Folder of pairs…", &pairs);
     fixture.click_enabled("Evaluate");
     fixture.until("the scores", |w| sees(w, "2 pairs · predicted by nuclei-dog"));
     let found = found_objects_text(score);
@@ -174,7 +174,7 @@ fn a_model_is_scored_on_the_channel_that_its_predictions_read() {
     open_evaluation(&mut fixture);
     fixture.click("A model");
     fixture.until("the models", |w| sees(w, "Segments objects"));
-    choose_folder(&mut fixture, "Pairs…", &pairs);
+    choose_folder(&mut fixture, "Folder of pairs…", &pairs);
     fixture.until("the channels of the pairs", |w| sees(w, "Channel"));
     fixture.click_enabled("Evaluate");
     fixture.until("the scores", |w| sees(w, "1 pair · predicted by nuclei-dog"));

@@ -284,14 +284,14 @@ fn predictions_to_score(ui: &mut Ui, batch: &Batch, actions: &mut Actions) {
     weak(ui, "Files of folders are paired by name.");
     let (prediction, truth) = (PairRole::Prediction, PairRole::Truth);
     let places = [
-        ("Predictions…", FileRequest::Predictions, "Prediction file…", FileRequest::PredictionFile, prediction),
-        ("Ground truth…", FileRequest::Truths, "Ground truth file…", FileRequest::TruthFile, truth),
+        ("Prediction folder…", FileRequest::Predictions, "Prediction file…", FileRequest::PredictionFile, prediction),
+        ("Ground truth folder…", FileRequest::Truths, "Ground truth file…", FileRequest::TruthFile, truth),
     ];
     for (folders, folder_request, file, file_request, role) in places {
         ui.horizontal_wrapped(|ui| {
             let path = &batch.scored(role).path;
             let start = path.as_deref().and_then(start_folder);
-            if named_button(ui, true, icon::FOLDER, folders).on_hover_text("A folder").clicked() {
+            if named_button(ui, true, icon::FOLDER, folders).clicked() {
                 ask(folder_request, start, actions);
             }
             if named_button(ui, true, icon::FILE, file).clicked() {
@@ -329,7 +329,7 @@ fn model_to_score(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.horizontal_wrapped(|ui| {
         let pairs = state.batch.pairs.as_deref();
         let start = pairs.and_then(start_folder);
-        if named_button(ui, true, icon::FOLDER, "Pairs…").on_hover_text("A folder").clicked() {
+        if named_button(ui, true, icon::FOLDER, "Folder of pairs…").clicked() {
             ask(FileRequest::PairsFolder, start, actions);
         }
         if named_button(ui, true, icon::TABLE, "Table of pairs…").on_hover_text("A CSV file").clicked() {
