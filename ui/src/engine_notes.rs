@@ -142,6 +142,7 @@ fn in_place_of_converting(setting: Setting) -> InWindow {
 fn on_data_page(setting: DataSetting) -> Cow<'static, str> {
     Cow::Borrowed(match setting {
         DataSetting::Axes => "\"Axes\"",
+        DataSetting::Foreground => "\"Foreground only\"",
         DataSetting::IgnoreLabel => "\"Ignore label\"",
         DataSetting::ImageChannel => "\"Image channel\"",
         DataSetting::ImageChannels => "\"Input channels\"",
@@ -378,6 +379,10 @@ mod tests {
             message!("set {} {IN_SETTINGS} to one of 0 to 9, or {} to \"ZYX\"", data::IMAGE_CHANNEL, data::AXES);
         let shown = format!("set \"Image channel\" {place} to one of 0 to 9, or \"Axes\" to \"ZYX\"");
         assert_eq!(data_message_in_window(&message), shown);
+        let message = message!("choose a foreground target ({})", data::FOREGROUND);
+        assert_eq!(message.as_str(), "choose a foreground target (target.kind = \"semantic\")");
+        assert_eq!(data_message_in_window(&message), "choose a foreground target (\"Foreground only\")");
+        let message = message!("set {} {IN_SETTINGS}", data::AXES);
         // Elsewhere, the settings are those of a file.
         assert_eq!(message_in_window(&message), message.as_str());
         let [file, channels, target] = [data::SAME_FILE, data::IMAGE_CHANNELS, data::TARGET_CHANNEL];

@@ -194,6 +194,8 @@ pub mod data {
         pub enum DataSetting {
             /// The axes of the files.
             Axes, AXES, "data.axes";
+            /// The target that is foreground, without separate objects.
+            Foreground, FOREGROUND, "target.kind = \"semantic\"";
             /// The voxels that count neither in the loss nor in scores.
             IgnoreLabel, IGNORE_LABEL, "data.ignore_label";
             /// The channel of the images.

@@ -183,12 +183,13 @@ mod tests {
 
     #[test]
     fn settings_that_messages_name_exist() {
-        let refusal = |key: &str| read(&format!("[data]\n{key} = {{}}\n")).err().unwrap();
+        let refusal = |table: &str, key: &str| read(&format!("[{table}]\n{key} = {{}}\n")).err().unwrap();
         for setting in DataSetting::ALL.iter().filter(|setting| **setting != DataSetting::InSettings) {
-            let key = setting.text().strip_prefix("data.").and_then(|text| text.split(' ').next()).unwrap();
-            assert!(!refusal(key).contains("unknown field"), "{setting}");
+            let name = setting.text().split(' ').next().unwrap();
+            let (table, key) = name.split_once('.').unwrap();
+            assert!(!refusal(table, key).contains("unknown field"), "{setting}");
         }
-        assert!(refusal("nothing").contains("unknown field"));
+        assert!(refusal("data", "nothing").contains("unknown field"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::inspect_pair::PairInspection;
 use super::label_fit::find_misfits;
 use crate::dataset::{Dataset, ImageRef, Part, Problem, Severity, TrainingTask};
 use crate::error::TrainingDataError;
-use crate::setting::{IN_SETTINGS, VOXEL_UM};
+use crate::setting::{FOREGROUND, IN_SETTINGS, VOXEL_UM};
 use crate::stack::{Role, Stack, open_image};
 use cytoscope_storage::{hexadecimal, message};
 use cytoscope_volume::number_text;
@@ -32,7 +32,7 @@ pub(crate) fn compare(
     if dataset.task == TrainingTask::Segmentation {
         if dataset.labels_are_classes {
             let problem = "dataset.json declares the labels as classes, so objects of the same class are not separated";
-            let next_step = "choose a foreground target, or give each object its own label";
+            let next_step = message!("choose a foreground target ({FOREGROUND}), or give each object its own label");
             problems.push(Problem::warning(&dataset.root, problem, next_step));
         }
         if !options.semantic {
@@ -200,8 +200,10 @@ fn find_masks(inspections: &mut [PairInspection]) {
     for inspection in inspections.iter_mut() {
         let Some(label) = inspection.only_label.filter(|_| has_pieces) else { continue };
         let file = inspection.summary.target.clone();
-        let next_step = "give each object its own label (in Fiji: MorphoLibJ > Connected Components Labeling), or \
-                    choose a foreground target";
+        let next_step = message!(
+            "give each object its own label (in Fiji: MorphoLibJ > Connected Components Labeling), or choose a foreground \
+             target ({FOREGROUND})"
+        );
         let problem = format!("all of its objects have the label {label}, so they cannot be separated");
         inspection.add(if single == seen && label_is_mask(label) {
             Problem::error(&file, problem, next_step)
