@@ -282,12 +282,7 @@ impl SettingRow {
         entries: impl FnOnce(&mut Ui),
     ) -> egui::Response {
         let label = |ui: &mut Ui| {
-            ui.horizontal(|ui| {
-                // As high as the list, so that the texts of both are on one line.
-                let text_height = ui.text_style_height(&egui::TextStyle::Button);
-                ui.set_min_height(text_height.max(ui.spacing().icon_width) + 2.0 * ui.spacing().button_padding.y);
-                ui.label(name);
-            });
+            ui.label(name);
         };
         let list = |ui: &mut Ui| {
             let combo = egui::ComboBox::from_id_salt(id).selected_text(selected).truncate();
@@ -295,7 +290,12 @@ impl SettingRow {
             response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, name));
             response
         };
-        self.show(ui, label, list)
+        let usual = ui.spacing().interact_size.y;
+        // Labels are placed in the middle of a row of this height. A list is higher, because it contains an icon.
+        ui.spacing_mut().interact_size.y = usual.max(ui.spacing().icon_width + 2.0 * ui.spacing().button_padding.y);
+        let response = self.show(ui, label, list);
+        ui.spacing_mut().interact_size.y = usual;
+        response
     }
 }
 
