@@ -334,3 +334,16 @@ fn devices_are_looked_for_again() {
     assert!(fixture.sees(lacks), "{}", fixture.on_screen());
     accessibility::check(&fixture, "the devices");
 }
+
+#[cfg(unix)]
+#[test]
+fn the_predict_panel_says_below_its_heading_why_it_shows_no_model() {
+    // This engine lists none.
+    let mut fixture = Fixture::with_program(engine_with_a_new_gpu);
+    fixture.click("Open the sample");
+    fixture.until("the stack", |w| w.state().document().is_some());
+    fixture.until("the reason", |w| w.query_by_label("Loading models…").is_some());
+    let top = |name: &str| fixture.window.get_by_label(name).rect().top();
+    let (reason, steps) = (top("Loading models…"), top("Add step"));
+    assert!(reason < steps && steps < top("Predict this stack"), "{reason} {steps}");
+}

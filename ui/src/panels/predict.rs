@@ -71,7 +71,9 @@ pub(super) fn predict_panel(
             if stacks > 1 && queue_button(ui, &format!("Predict all {stacks} stacks"), reason) {
                 actions.command(Command::PredictAll);
             }
-            disabled_reason(ui, state);
+            if state.model().is_some() {
+                disabled_reason(ui, state);
+            }
         }
     }
     last_failure(ui, state, id);
@@ -96,7 +98,7 @@ fn disabled_reason(ui: &mut Ui, state: State<'_>) {
 
 fn model_card(ui: &mut Ui, state: State<'_>, document: &Document, panel: &mut PredictPanel, actions: &mut Actions) {
     ui.label(RichText::new("Model").strong());
-    let Some(card) = state.model() else { return };
+    let Some(card) = state.model() else { return disabled_reason(ui, state) };
     let width = ui.available_width();
     model_list(ui, state, card, width, actions);
     if let Some((name, problem)) = state.jobs.unusable_choice(state.settings()) {
