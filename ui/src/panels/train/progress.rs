@@ -61,6 +61,14 @@ impl Recent {
     }
 }
 
+/// What is done after the last step: the segmentation is tuned, the network is tested and quantized.
+const FINISHING: &str = "Finishing: preparing and testing the best network";
+
+/// Whether no further step is made.
+fn is_finishing(run: &TrainingRun) -> bool {
+    matches!(run.state, RunState::Finishing(_)) || (run.steps > 0 && run.step() >= run.steps)
+}
+
 /// Current phase as text, and progress from 0 to 1, unless it is unknown.
 fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, Option<f32>) {
     let progress = Some(run.step() as f32 / run.steps.max(1) as f32);
@@ -69,7 +77,7 @@ fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, Option<f32>) {
         (RunState::Failed(_), _) => ("Failed".to_owned(), progress),
         (RunState::Pausing(_), _) => ("Pausing: saving a checkpoint".to_owned(), progress),
         // The remaining steps are not made.
-        (RunState::Finishing(_), _) => ("Finishing: writing the best network".to_owned(), None),
+        (RunState::Finishing(_), _) => (FINISHING.to_owned(), None),
         (RunState::Stopping(_), _) => ("Stopping…".to_owned(), progress),
         (_, Some(job)) if job.state == JobState::Queued => ("Waiting for another job".to_owned(), Some(0.0)),
         (_, Some(job)) if job.progress.is_some_and(|progress| progress.stage == ProgressStage::Check) => {
@@ -80,9 +88,7 @@ fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, Option<f32>) {
             }
         }
         _ if run.steps == 0 && run.plan.is_none() => ("Measuring the time per step".to_owned(), Some(0.0)),
-        _ if run.steps > 0 && run.step() >= run.steps => {
-            ("Finishing: tuning segmentation, testing, quantizing".to_owned(), Some(1.0))
-        }
+        _ if is_finishing(run) => (FINISHING.to_owned(), Some(1.0)),
         _ => ("Training".to_owned(), progress),
     }
 }
@@ -139,7 +145,10 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPane
     }
     if let Some(plan) = &run.plan {
         weak(ui, plan.text());
-    } else if let Some(note) = run.notes.last() {
+    }
+    // Before and after the steps, the notes say what is done.
+    let shows_note = run.plan.is_none() || (run.job().is_some() && is_finishing(run));
+    if let Some(note) = run.notes.last().filter(|_| shows_note) {
         note_label(ui, note);
     }
     curves(ui, wizard, panel, true);
@@ -542,6 +551,15 @@ mod tests {
             activation_bytes: 1 << 20,
         });
         assert_eq!(phase(&run, Some(&job)), ("Training".to_owned(), Some(0.0)));
+        run.steps = 1;
+        run.history.steps.push(StepPoint { step: 1, loss: 1.0, rate: 0.1, step_secs: 1.0, stalled_secs: 0.0 });
+        assert_eq!(phase(&run, Some(&job)), (FINISHING.to_owned(), Some(1.0)));
+        // The remaining steps are not made.
+        run.steps = 100;
+        assert!(!is_finishing(&run));
+        run.state = RunState::Finishing(JobId(1));
+        assert_eq!(phase(&run, Some(&job)), (FINISHING.to_owned(), None));
+        assert!(is_finishing(&run));
     }
 
     #[test]
