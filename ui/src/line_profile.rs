@@ -7,6 +7,7 @@ use crate::data::plane::{Orientation, Plane};
 use crate::document::Document;
 use crate::documents::DocumentsAction;
 use crate::opener::FileRequest;
+use crate::panels::axis_marks::low_y_marks;
 use crate::panels::{frame, icon_button, legend, weak, x_axis, y_axis};
 use crate::state::State;
 use crate::theme;
@@ -249,6 +250,7 @@ pub(crate) fn line_profile_panel(ui: &mut Ui, state: State<'_>, views: &Layout, 
             .allow_drag(Vec2b::FALSE)
             .custom_x_axes(x_axis(label))
             .custom_y_axes(y_axis("Value"))
+            .y_grid_spacer(low_y_marks)
             .y_axis_min_width(44.0);
         plot.show(ui, |plot| {
             for (name, curve) in curves {

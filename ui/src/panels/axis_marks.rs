@@ -8,6 +8,9 @@ use std::ops::RangeInclusive;
 /// Maximum number of distances between the marks of a vertical axis.
 const MOST_Y: f64 = 6.0;
 
+/// The same of an axis of about 100 points, where the labels of more marks would not fit below each other.
+const MOST_LOW_Y: f64 = 3.0;
+
 /// Maximum number of distances between the marks of a horizontal axis, whose labels are beside each other.
 const MOST_X: f64 = 4.0;
 
@@ -25,6 +28,11 @@ pub(crate) fn x_marks(input: GridInput) -> Vec<GridMark> {
 /// Marks of a vertical axis.
 pub(crate) fn y_marks(input: GridInput) -> Vec<GridMark> {
     marks(input, MOST_Y, 0.0)
+}
+
+/// Marks of a low vertical axis.
+pub(crate) fn low_y_marks(input: GridInput) -> Vec<GridMark> {
+    marks(input, MOST_LOW_Y, 0.0)
 }
 
 /// Marks of a vertical axis of numbers of objects.
@@ -69,6 +77,8 @@ mod tests {
         assert_eq!(shown(y_marks, -0.1, 2.2), ["0", "0.5", "1", "1.5", "2"]);
         assert_eq!(shown(y_marks, 930.0, 980.0), ["930", "940", "950", "960", "970", "980"]);
         assert_eq!(shown(x_marks, -10.0, 1450.0), ["0", "500", "1000"]);
+        assert_eq!(shown(low_y_marks, 0.654, 0.712), ["0.66", "0.68", "0.7"]);
+        assert_eq!(shown(low_y_marks, -4.0, 88.0), ["0", "50"]);
         assert!(shown(y_marks, 1.0, 1.0).is_empty() && shown(y_marks, 0.0, f64::INFINITY).is_empty());
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A panel reads the states and sends actions. The only data it changes are those that it keeps between frames.
 
-mod axis_marks;
+pub(crate) mod axis_marks;
 pub mod bars;
 mod batch;
 mod channels;

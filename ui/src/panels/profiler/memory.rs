@@ -1,5 +1,6 @@
 //! Memory over time, at named moments, and its growth during single spans.
 
+use crate::panels::axis_marks::low_y_marks;
 use crate::panels::{item_text, legend, weak, x_axis, y_axis};
 use crate::runs::ShownRun;
 use crate::theme;
@@ -87,7 +88,8 @@ fn timeline(ui: &mut Ui, run: ShownRun<'_>, on_device: &[(f64, DeviceMemory)]) {
         .allow_scroll(false)
         .include_y(0.0)
         .custom_x_axes(x_axis("Seconds"))
-        .custom_y_axes(y_axis("MiB"));
+        .custom_y_axes(y_axis("MiB"))
+        .y_grid_spacer(low_y_marks);
     let response = plot.show(ui, |plot| {
         for (number, (name, color, points)) in shown.into_iter().enumerate() {
             let line = Line::new(name, PlotPoints::from(points)).color(color);
