@@ -88,14 +88,14 @@ mod tests {
 
     #[test]
     fn content_that_does_not_scroll_is_as_wide_as_content_that_does_and_leaves_the_panel_as_wide_as_it_was() {
-        let mut window = Harness::builder().with_size([400.0, 400.0]).build_ui(move |ui| {
+        let mut window = Harness::builder().with_size([600.0, 400.0]).build_ui(move |ui| {
             ui.spacing_mut().scroll.floating_allocated_width = 8.0;
             let frame = scrolled_frame(ui);
             egui::Panel::right("panel").frame(frame).default_size(300.0).show(ui, |ui| {
                 fixed(ui, |ui| main_button(ui, true, "+", "Fixed"));
                 scrolled(ui, "panel", |ui| main_button(ui, true, "+", "Scrolled"));
             });
-            egui::Panel::left("other panel").frame(frame).default_size(80.0).show(ui, |ui| {
+            egui::Panel::left("other panel").frame(frame).default_size(160.0).show(ui, |ui| {
                 fixed(ui, |ui| main_button(ui, true, "+", "Alone"));
             });
         });
@@ -103,7 +103,7 @@ mod tests {
             let rect = window.get_by_label(&format!("{name} this stack")).rect();
             [rect.left(), rect.right()].map(|edge| edge.round() as i32)
         };
-        window.run_steps(2);
+        window.run_steps(4);
         let before = ["Fixed", "Scrolled", "Alone"].map(|name| edges(&window, name));
         window.run_steps(10);
         assert_eq!(["Fixed", "Scrolled", "Alone"].map(|name| edges(&window, name)), before);
