@@ -43,7 +43,7 @@ const OTHERS: &[SupportedOperator] = &{
         op(CONV, "GlobalLpPool", "p of 1 or 2"),
         op(NORM, "BatchNormalization", "inference only; folded into the convolution before it"),
         op(NORM, "InstanceNormalization", ""),
-        op(NORM, "GroupNormalization", "opset 18 parameters are expanded to channels"),
+        op(NORM, "GroupNormalization", "before opset 21, scale and bias of a group become those of its channels"),
         op(NORM, "LayerNormalization", "mean and inverse standard deviation outputs supported"),
         op(NORM, "LpNormalization", ""),
         op(NORM, "RMSNormalization", ""),
