@@ -117,6 +117,7 @@ fn wizard_trains_a_model_from_a_folder_that_then_predicts() {
     let report = fixture.window.state().wizard().report.clone().unwrap();
     assert_eq!((report.steps, report.train_pairs, report.validation_pairs), (4, 2, 1));
     fixture.until("the sentence", |w| sees(w, "The model was trained from scratch."));
+    assert!(fixture.sees("anoptic quality at IoU 0.5 by image"), "{}", fixture.on_screen());
     // There are no scores before training to compare with.
     assert!(!fixture.sees("After"), "{}", fixture.on_screen());
     fixture.until("a picture of a validation image", |w| sees(w, "Model output on a validation image"));

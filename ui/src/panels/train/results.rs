@@ -4,7 +4,7 @@ use super::progress::{curves, note_label};
 use super::{TrainPanel, page_header, title};
 use crate::engine_notes::note_in_window;
 use crate::number_text::counted;
-use crate::panels::{seconds, weak};
+use crate::panels::{capitalized, seconds, weak};
 use crate::state::State;
 use crate::theme;
 use crate::training::full_precision::FullPrecision;
@@ -227,7 +227,7 @@ fn pairs(ui: &mut Ui, report: &TrainReport) {
     if rows.is_empty() {
         return;
     }
-    title(ui, "Scores by image");
+    title(ui, &format!("{} by image", capitalized(&report.metric.to_string())));
     let has_before = rows.iter().any(|r| r.before.is_some());
     let (good, bad) = (theme::good(ui.visuals()), theme::bad(ui.visuals()));
     let several = rows.len() > 1;
