@@ -32,6 +32,8 @@
 
 mod cellpose;
 mod channels;
+mod chunk_cache;
+mod chunk_grid;
 mod codec;
 mod czi;
 mod dense;
@@ -67,6 +69,7 @@ mod tiff;
 mod write;
 
 pub use channels::{ChannelRef, find_channels};
+pub use chunk_cache::chunk_cache_bytes;
 pub use derived::{DerivedPixels, DerivedSpec};
 pub use error::{FormatError, FormatErrorKind, OPENING};
 pub use file_format::{FileFormat, StoredCompression};
@@ -77,8 +80,8 @@ pub use names::{composed, file_stem, stack_stem};
 pub use nifti::nifti_directions;
 pub use numbered::{count_files_outside_series, first_file_per_series};
 pub use ome_zarr::{
-    ChunkFiles, PREDICTION_KIND, PREDICTION_LABELS, ZarrImageSpec, ZarrWriter, chunk_cache_bytes,
-    containing_zarr_folder, is_zarr_folder, is_zarr_name, is_zarr_zip_name, pack_zarr, prediction_labels_path,
+    ChunkFiles, PREDICTION_KIND, PREDICTION_LABELS, ZarrImageSpec, ZarrWriter, containing_zarr_folder, is_zarr_folder,
+    is_zarr_name, is_zarr_zip_name, pack_zarr, prediction_labels_path,
 };
 pub use preview::{label_color, preview_png};
 pub use roi::is_roi_name;

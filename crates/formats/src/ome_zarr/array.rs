@@ -1,6 +1,5 @@
 //! Metadata of a Zarr array, version 2 or 3, checked before any chunk is read.
 
-use super::cache::CACHE_BYTES;
 use super::checksums::CHECKSUM_BYTES;
 use super::codec_chain::Chain;
 use super::codecs::{BytesCodec, filtered_bytes};
@@ -8,6 +7,7 @@ use super::fill_value::fill_value;
 use super::filters::{Filter, SampleType, TypeNames, numpy_dtype};
 use super::folder::{Folder, join};
 use crate::{
+    chunk_cache::CACHE_BYTES,
     error::{Fault, Remedy},
     limits::Limits,
     meta::ByteOrder,

@@ -10,7 +10,6 @@
 mod absent;
 mod array;
 mod attributes;
-mod cache;
 mod checksums;
 mod codec_chain;
 mod codecs;
@@ -30,6 +29,7 @@ mod zip_write;
 mod zipped;
 
 use crate::{
+    chunk_cache::Cache,
     error::{Fault, FormatError, Remedy, choose_index},
     file_format::{FileFormat, StoredCompression},
     image::{OpenOptions, squeezed},
@@ -38,8 +38,6 @@ use crate::{
 };
 pub use absent::ChunkFiles;
 use array::ZarrArray;
-use cache::Cache;
-pub use cache::chunk_cache_bytes;
 use cytoscope_storage::folder::is_finished;
 use cytoscope_storage::write::parent_folder;
 use cytoscope_volume::{Axes, Axis};

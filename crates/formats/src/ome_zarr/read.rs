@@ -1,11 +1,12 @@
 //! Reading of regions: the chunks that overlap a region are decoded in parallel and copied into it.
 
 use super::array::{ENTRY_BYTES, Shards, ZarrArray};
-use super::cache::{Cache, Key};
 use super::checksums::CHECKSUM_BYTES;
 use super::codecs::{self, BytesCodec};
 use super::folder::Folder;
 use crate::{
+    chunk_cache::{BATCH_BYTES, Cache, KEPT_WHOLE_BYTES, Key},
+    chunk_grid::{self, Chunk, Part},
     codec,
     error::{Fault, Remedy},
     huge_pages,
@@ -24,15 +25,9 @@ use std::{
     time::Instant,
 };
 
-/// Largest number of chunks that one read may touch.
-pub(crate) const MAX_CHUNKS_PER_READ: usize = 1 << 20;
-/// Largest number of bytes of decoded chunks that are held before they are copied; at least one chunk is.
-const BATCH_BYTES: usize = 256 << 20;
 /// Largest number of bytes that one stored byte can decode to, and bytes that are added to every limit, so that tiny chunks are
 /// not refused.
 const MAX_RATIO: (usize, usize) = (1 << 17, 1 << 16);
-/// Largest level whose chunks stay in the cache after all of it was read at once. Larger ones would be in memory twice.
-const KEPT_WHOLE_BYTES: usize = 16 << 20;
 /// Minimum number of layers of chunks per thread for which whole layers are decoded in parallel. With fewer layers, batches of
 /// chunks are.
 const LAYERS_PER_THREAD: usize = 4;
@@ -54,22 +49,6 @@ pub(crate) struct OmeZarr {
     pub cache: Cache,
 }
 
-/// The part of a read that lies in one chunk: the chunk's position in the grid of chunks, and along each axis the first
-/// sample in the chunk, the first sample in the region, and the extent.
-struct Part {
-    at: Vec<usize>,
-    in_chunk: Vec<usize>,
-    in_region: Vec<usize>,
-    size: Vec<usize>,
-}
-
-impl Part {
-    /// Bytes of the part.
-    fn bytes(&self, array: &ZarrArray) -> usize {
-        self.size.iter().product::<usize>() * array.dtype.size_bytes()
-    }
-}
-
 impl OmeZarr {
     /// Reads a region of a level, axes T, Z, C, Y, X, S, which has been checked against the level's shape.
     pub fn read(&self, level: usize, region: &Region, limits: &Limits) -> Result<Samples, Fault> {
@@ -77,7 +56,7 @@ impl OmeZarr {
         let len = region.len().map_err(|e| Fault::malformed(e.to_string()))?;
         let pick = |of: &[usize]| -> Vec<usize> { self.canonical.iter().filter_map(|i| of.get(*i).copied()).collect() };
         let (start, size) = (pick(&region.start), pick(&region.size));
-        let mut parts = if len == 0 { Vec::new() } else { parts(array, &start, &size)? };
+        let mut parts = if len == 0 { Vec::new() } else { chunk_grid::parts(&array.chunk_shape, &start, &size)? };
         let is_expanded = self.expands_shards(array);
         if is_expanded {
             // Chunk after chunk of a shard, so that each shard is expanded once.
@@ -199,7 +178,7 @@ impl OmeZarr {
                 None => self.folder.holds(&array.file_key(&part.at))?,
                 Some(_) => self.place(level, array, &part.at)?.is_some(),
             };
-            if is_stored { Ok(()) } else { unstored.add(part.bytes(array)) }
+            if is_stored { Ok(()) } else { unstored.add(part.bytes(array.dtype.size_bytes())) }
         };
         if self.expands_shards(array) {
             // One shard after the other, so that each is expanded once.
@@ -319,13 +298,19 @@ impl Reading<'_> {
     /// `layered`.
     fn copy(&self, part: &Part, layered: Option<usize>, chunk: Option<&Vec<u8>>, out: &mut [u8]) -> Result<(), Fault> {
         let Some(chunk) = chunk else {
-            return self.unstored.add(part.bytes(self.array));
+            return self.unstored.add(part.bytes(self.array.dtype.size_bytes()));
         };
         let mut in_region = part.in_region.clone();
         if let Some(at) = layered.and_then(|axis| in_region.get_mut(axis)) {
             *at = 0;
         }
-        copy(self.array, part, &in_region, chunk, &self.strides, out);
+        let chunk = Chunk {
+            samples: chunk,
+            strides: &self.array.chunk_strides,
+            first: &part.in_chunk,
+            sample_bytes: self.array.dtype.size_bytes(),
+        };
+        chunk.copy(&part.size, &in_region, &self.strides, out);
         Ok(())
     }
 }
@@ -402,92 +387,4 @@ fn decode_chunk(array: &ZarrArray, source: &Source, offset: u64, stored: u64) ->
 fn linear(array: &ZarrArray, box_shape: &[usize], at: &[usize]) -> usize {
     let grid = array.shape.iter().zip(box_shape).map(|(n, b)| n.div_ceil(*b));
     at.iter().zip(grid).fold(0usize, |i, (at, n)| i.saturating_mul(n).saturating_add(*at))
-}
-
-/// The parts of a region that lie in each chunk.
-fn parts(array: &ZarrArray, start: &[usize], size: &[usize]) -> Result<Vec<Part>, Fault> {
-    let mut axes = Vec::with_capacity(start.len());
-    let mut count = 1usize;
-    for ((start, size), chunk) in start.iter().zip(size).zip(&array.chunk_shape) {
-        let along = start / chunk..(start + size).div_ceil(*chunk);
-        count = count.saturating_mul(along.len());
-        axes.push((*start, start + size, *chunk, along));
-    }
-    if count > MAX_CHUNKS_PER_READ {
-        let what = "the number of chunks in one read";
-        return Err(Fault::over(
-            what,
-            count as u64,
-            "MAX_CHUNKS_PER_READ",
-            MAX_CHUNKS_PER_READ as u64,
-            Remedy::LargerChunks,
-        ));
-    }
-    let mut at: Vec<usize> = axes.iter().map(|a| a.3.start).collect();
-    let mut parts = Vec::with_capacity(count);
-    for _ in 0..count {
-        let mut part = Part { at: at.clone(), in_chunk: Vec::new(), in_region: Vec::new(), size: Vec::new() };
-        for ((start, end, chunk, _), at) in axes.iter().zip(&at) {
-            let (low, high) = ((at * chunk).max(*start), (at + 1).saturating_mul(*chunk).min(*end));
-            part.in_chunk.push(low - at * chunk);
-            part.in_region.push(low - start);
-            part.size.push(high.saturating_sub(low));
-        }
-        parts.push(part);
-        for (at, axis) in at.iter_mut().zip(&axes).rev() {
-            *at += 1;
-            if *at < axis.3.end {
-                break;
-            }
-            *at = axis.3.start;
-        }
-    }
-    Ok(parts)
-}
-
-/// An axis of a copy: its extent, and the strides in bytes of the chunk and of the region.
-#[derive(Clone, Copy)]
-struct Step {
-    size: usize,
-    from: usize,
-    to: usize,
-}
-
-/// Copies the part of a decoded chunk to the position `in_region` of a region.
-fn copy(array: &ZarrArray, part: &Part, in_region: &[usize], chunk: &[u8], region_strides: &[usize], out: &mut [u8]) {
-    let bytes = array.dtype.size_bytes();
-    let offset = |of: &[usize], strides: &[usize]| of.iter().zip(strides).map(|(i, s)| i * s).sum::<usize>() * bytes;
-    let (from, to) = (offset(&part.in_chunk, &array.chunk_strides), offset(in_region, region_strides));
-    let mut steps: Vec<Step> = part
-        .size
-        .iter()
-        .zip(array.chunk_strides.iter().zip(region_strides))
-        .map(|(size, (from, to))| Step { size: *size, from: from * bytes, to: to * bytes })
-        .filter(|step| step.size != 1)
-        .collect();
-    // The region is written in its own order, so that its innermost axis comes last.
-    steps.sort_by_key(|step| std::cmp::Reverse(step.to));
-    let run = match steps.last() {
-        Some(last) if last.from == bytes && last.to == bytes => {
-            let size = last.size;
-            steps.pop();
-            size * bytes
-        }
-        _ => bytes,
-    };
-    copy_steps(&steps, run, chunk, from, out, to);
-}
-
-/// Copies runs of bytes along the axes of `steps`.
-fn copy_steps(steps: &[Step], run: usize, from: &[u8], at: usize, out: &mut [u8], to: usize) {
-    match steps {
-        [] => {
-            if let (Some(from), Some(out)) = (from.get(at..at + run), out.get_mut(to..to + run)) {
-                out.copy_from_slice(from);
-            }
-        }
-        [step, rest @ ..] => {
-            (0..step.size).for_each(|i| copy_steps(rest, run, from, at + i * step.from, out, to + i * step.to));
-        }
-    }
 }

@@ -8,6 +8,10 @@ use std::{
     },
 };
 
+/// Largest number of bytes of decoded chunks that are held before they are copied; at least one chunk is.
+pub(crate) const BATCH_BYTES: usize = 256 << 20;
+/// Largest level whose chunks stay in the cache after all of it was read at once. Larger ones would be in memory twice.
+pub(crate) const KEPT_WHOLE_BYTES: usize = 16 << 20;
 /// Smallest and largest limit of the cache of an image in bytes.
 pub(crate) const CACHE_BYTES: [usize; 2] = [128 << 20, 512 << 20];
 
