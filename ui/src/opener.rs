@@ -212,9 +212,10 @@ impl ProfileTable {
 }
 
 /// File extensions of stacks.
-pub(crate) const EXTENSIONS: [&str; 30] = [
+pub(crate) const EXTENSIONS: [&str; 33] = [
     "tif", "tiff", "btf", "tf8", "tf2", "npy", "ome", "lsm", "stk", "svs", "ndpi", "czi", "nd2", "lif", "oif", "oib",
-    "nii", "nii.gz", "nrrd", "mha", "mhd", "mrc", "map", "rec", "st", "png", "jpg", "jpeg", "ozx", "zarr.zip",
+    "nii", "nii.gz", "nrrd", "mha", "mhd", "mrc", "map", "rec", "st", "ims", "h5", "hdf5", "png", "jpg", "jpeg", "ozx",
+    "zarr.zip",
 ];
 /// Extensions of regions of interest, which are labels of a stack.
 pub(crate) const ROI_EXTENSIONS: [&str; 2] = ["zip", "roi"];

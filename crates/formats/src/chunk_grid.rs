@@ -63,6 +63,11 @@ pub(crate) fn parts(chunk_shape: &[usize], start: &[usize], size: &[usize]) -> R
     Ok(parts)
 }
 
+/// Strides in samples of an array in C order.
+pub(crate) fn c_strides(shape: &[usize]) -> Vec<usize> {
+    (0..shape.len()).map(|axis| shape.iter().skip(axis + 1).product()).collect()
+}
+
 /// Decoded samples of a chunk, from which a part is copied.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunk<'a> {

@@ -218,7 +218,7 @@ pub(crate) enum Remedy {
 
 impl Remedy {
     /// The next step for the user.
-    fn next_step(self) -> &'static str {
+    pub(crate) fn next_step(self) -> &'static str {
         match self {
             Self::CopyAgain => {
                 "valid files are far below this limit: the file is probably damaged; export or copy it again"

@@ -46,6 +46,12 @@ pub enum FileFormat {
     Nd2,
     /// Leica LIF.
     Lif,
+    /// Imaris.
+    Imaris,
+    /// HDF5 of BigDataViewer.
+    BigDataViewer,
+    /// A dataset of another HDF5 file.
+    Hdf5,
     /// Zeiss LSM.
     Lsm,
     /// MetaMorph STK.
@@ -89,6 +95,9 @@ cytoscope_storage::named! {
         Czi => "czi",
         Nd2 => "nd2",
         Lif => "lif",
+        Imaris => "imaris",
+        BigDataViewer => "bigdataviewer",
+        Hdf5 => "hdf5",
         Lsm => "lsm",
         MetaMorph => "metamorph",
         FluoView => "fluoview",
@@ -142,6 +151,10 @@ pub enum StoredCompression {
     Lzma,
     /// PCodec.
     Pcodec,
+    /// LZF.
+    Lzf,
+    /// Szip.
+    Szip,
 }
 
 cytoscope_storage::named! {
@@ -163,6 +176,8 @@ cytoscope_storage::named! {
         Bz2 => "bz2",
         Lzma => "lzma",
         Pcodec => "pcodec",
+        Lzf => "lzf",
+        Szip => "szip",
     }
 }
 

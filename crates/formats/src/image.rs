@@ -5,7 +5,7 @@ use crate::{
     derived::{Derived, DerivedPixels, DerivedSpec},
     error::{Fault, FormatError, Remedy},
     file_format::{FileFormat, StoredCompression},
-    lif,
+    hdf5, lif,
     limits::Limits,
     meta::{ByteOrder, Channel, ImageMeta, Level},
     metaimage, mrc, nd2, nifti,
@@ -40,7 +40,7 @@ pub struct OpenOptions {
     /// to, followed by the others in their order.
     pub series: usize,
     /// Axes that replace the axes stated in the file: one of T, Z, C for all planes (such as `TYX`), or one letter for
-    /// each leading axis of the series in file order. For `.npy`, one letter for each axis of the array.
+    /// each leading axis of the series in file order. For `.npy` and datasets of HDF5, one letter for each axis of the array.
     pub axes: Option<Axes>,
     /// Whether to open a TIFF, PNG or JPEG file alone, even if it is a slice of a numbered series. It is also opened alone if
     /// `axes` has none of T, Z, C. A folder still stands for the whole series in it.
@@ -200,6 +200,10 @@ fn open_source(
         let opened = metaimage::open(path, source, options, &counters).map_err(|f| f.at(path))?;
         return Ok(from_opened(path, opened, options, counters));
     }
+    if hdf5::looks_like_hdf5(head) {
+        let opened = hdf5::open(path, source, head, options, &counters).map_err(|f| f.at(path))?;
+        return Ok(from_opened(path, opened, options, counters));
+    }
     if raster::looks_like_raster(head) {
         let opened = raster::open(path, source, options, &counters)?;
         return Ok(from_opened(path, opened, options, counters));
@@ -282,7 +286,7 @@ fn from_opened(path: &Path, opened: Opened, options: &OpenOptions, counters: Arc
         missing_planes: opened.missing_planes,
         unread_pages: opened.unread_pages,
         read_as_slices: None,
-        not_applied: Vec::new(),
+        not_applied: opened.not_applied,
         regions_outside: opened.regions_outside,
     };
     let (data, limits) = (Data::Other(opened.pixels), options.limits.clone());

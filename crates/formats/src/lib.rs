@@ -1,6 +1,6 @@
 //! Reading and writing images: TIFF, ImageJ TIFF, OME-TIFF, OME-Zarr, NPY, Cellpose's `_seg.npy`, ImageJ ROI sets;
-//! reading NIfTI, NRRD, MetaImage, MRC, PNG, JPEG, Zeiss CZI and LSM, Nikon ND2, Leica LIF, MetaMorph STK, Olympus FluoView,
-//! OIF and OIB, ScanImage, Aperio SVS, and Hamamatsu NDPI.
+//! reading NIfTI, NRRD, MetaImage, MRC, PNG, JPEG, Zeiss CZI and LSM, Nikon ND2, Leica LIF, Imaris, BigDataViewer and other
+//! HDF5, MetaMorph STK, Olympus FluoView, OIF and OIB, ScanImage, Aperio SVS, and Hamamatsu NDPI.
 //!
 //! This crate owns the formats: metadata (axes, voxel size, channels), the positions of planes in a file, the decoding
 //! of strips and tiles, and writing of stacks so that Fiji, Bio-Formats and Python read the same values back. Values
@@ -41,6 +41,7 @@ mod derived;
 mod error;
 mod fields;
 mod file_format;
+mod hdf5;
 mod huge_pages;
 mod image;
 mod lif;

@@ -84,6 +84,8 @@ pub(crate) struct Opened {
     pub missing_planes: usize,
     /// Parts of the file that are not supported and belong to no image.
     pub unread_pages: usize,
+    /// Same as [`crate::ImageMeta::not_applied`].
+    pub not_applied: Vec<String>,
     /// Same as [`crate::ImageMeta::regions_outside`].
     pub regions_outside: Vec<String>,
     /// Reads regions of the image.
@@ -108,6 +110,7 @@ impl Opened {
             series_names: Vec::new(),
             missing_planes: 0,
             unread_pages: 0,
+            not_applied: Vec::new(),
             regions_outside: Vec::new(),
             pixels,
         }

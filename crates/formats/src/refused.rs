@@ -7,8 +7,6 @@ use crate::{
 };
 use std::path::Path;
 
-/// First bytes of an HDF5 file.
-const HDF5: &[u8] = b"\x89HDF\r\n\x1a\n";
 /// Length in bytes of the header of Analyze 7.5, which is its first value.
 const ANALYZE_HEADER: u32 = 348;
 /// Position of the length of a file's name in its header in a zip, and of the name.
@@ -16,10 +14,6 @@ const ZIP_NAME: (usize, usize) = (26, 30);
 
 /// Returns the error for a file whose first bytes are those of a format that is not read; `None` for other files.
 pub(crate) fn by_content(head: &[u8]) -> Option<Fault> {
-    if head.starts_with(HDF5) {
-        let problem = "HDF5 files, such as those of Imaris (.ims) and ilastik (.h5), are not supported";
-        return Some(Fault::unsupported(problem, "export it as OME-TIFF, for example with Fiji"));
-    }
     if begins_with_array(head) {
         let problem = "NumPy's .npz files, which hold any number of arrays, are not supported";
         let next_step = "save one of its arrays as .npy: numpy.save(\"NAME.npy\", numpy.load(\"NAME.npz\")[\"ARRAY\"])";

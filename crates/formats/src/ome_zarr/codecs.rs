@@ -206,7 +206,8 @@ pub(crate) fn decode(codecs: &[BytesCodec], encoded: Vec<u8>, len: usize) -> Res
 const DAMAGED_CHUNK: &str = "it is damaged, or longer than expected";
 const PART_OF_ELEMENT: &str = "it ends within an element";
 
-fn decode_one(codec: BytesCodec, encoded: Vec<u8>, max_bytes: usize) -> Result<Vec<u8>, Fault> {
+/// Decodes data of one codec to at most `max_bytes`.
+pub(crate) fn decode_one(codec: BytesCodec, encoded: Vec<u8>, max_bytes: usize) -> Result<Vec<u8>, Fault> {
     let invalid = |reason: String| Fault::malformed(format!("a chunk is not valid {} data ({reason})", codec.name()));
     let mut out: Vec<u8>;
     let len = match codec {

@@ -38,6 +38,7 @@ use crate::{
 };
 pub use absent::ChunkFiles;
 use array::ZarrArray;
+pub(crate) use codecs::{BytesCodec, decode_one};
 use cytoscope_storage::folder::is_finished;
 use cytoscope_storage::write::parent_folder;
 use cytoscope_volume::{Axes, Axis};

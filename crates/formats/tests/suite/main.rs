@@ -9,6 +9,7 @@ mod czi;
 mod dialect_seeds;
 mod dialects;
 mod docs;
+mod hdf5;
 mod large_files;
 mod lif;
 mod metaimage;

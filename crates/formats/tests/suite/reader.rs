@@ -368,11 +368,3 @@ fn numpy_archives_and_analyze_files_are_refused_with_a_way_out() {
     let error = open(&samples, &OpenOptions::default()).unwrap_err();
     assert!(error.to_string().contains(".hdr") && error.to_string().contains(".nii"), "{error}");
 }
-
-#[test]
-fn hdf5_files_are_refused_by_their_name() {
-    let bytes = [&b"\x89HDF\r\n\x1a\n"[..], &[0; 100]].concat();
-    let error = open_bytes(bytes, &OpenOptions::default()).unwrap_err();
-    assert_eq!(error.kind(), FormatErrorKind::Unsupported);
-    assert!(error.to_string().contains("HDF5") && error.to_string().contains("OME-TIFF"), "{error}");
-}

@@ -316,9 +316,9 @@ pub struct PredictOutcome {
 }
 
 /// Extensions of files that are read from folders.
-const STACK_EXTENSIONS: [&str; 24] = [
+const STACK_EXTENSIONS: [&str; 27] = [
     "tif", "tiff", "btf", "tf8", "tf2", "npy", "lsm", "stk", "svs", "ndpi", "czi", "nd2", "lif", "oif", "oib", "nii",
-    "nii.gz", "nrrd", "mha", "mhd", "mrc", "rec", "zarr.zip", "ozx",
+    "nii.gz", "nrrd", "mha", "mhd", "mrc", "rec", "ims", "h5", "hdf5", "zarr.zip", "ozx",
 ];
 
 /// Extensions of slices, which are read from folders without other stacks.

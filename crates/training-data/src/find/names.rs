@@ -11,10 +11,11 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Extensions of supported image files.
-const IMAGE_EXTENSIONS: [&str; 26] = [
+const IMAGE_EXTENSIONS: [&str; 29] = [
     ".zarr.zip",
     ".nii.gz",
     ".nrrd",
+    ".hdf5",
     ".mha",
     ".mhd",
     ".mrc",
@@ -31,6 +32,7 @@ const IMAGE_EXTENSIONS: [&str; 26] = [
     ".lif",
     ".oif",
     ".oib",
+    ".ims",
     ".lsm",
     ".stk",
     ".png",
@@ -38,11 +40,11 @@ const IMAGE_EXTENSIONS: [&str; 26] = [
     ".zarr",
     ".jpg",
     ".ozx",
+    ".h5",
 ];
 
 /// Extensions of unsupported image files, and a program that converts them to TIFF.
-const UNSUPPORTED_EXTENSIONS: [(&str, &str); 3] =
-    [(".oir", "Fiji with Bio-Formats"), (".ims", "Fiji with Bio-Formats"), (".h5", "Fiji's HDF5 reader")];
+const UNSUPPORTED_EXTENSIONS: [(&str, &str); 1] = [(".oir", "Fiji with Bio-Formats")];
 
 /// Returns the file name as text.
 pub(crate) fn file_name(path: &Path) -> String {
@@ -187,6 +189,7 @@ mod tests {
         assert_eq!(stem(Path::new("x_masks.tiff")), "x_masks");
         assert_eq!(["x_masks.ome.zarr", "x_masks.ome.ozx"].map(|name| stem(Path::new(name))), ["x_masks"; 2]);
         assert!(!is_image(Path::new("a/.tif")) && !is_image(Path::new("a.txt")));
+        assert!(["a.ims", "a.h5", "a.hdf5"].iter().all(|name| is_image(Path::new(name))));
         assert!(["a.ome.tf2", "a.tf2", "a.lif", "a.ome.zarr.zip"].iter().all(|name| is_image(Path::new(name))));
         let images = ["a/discover.png", "a/cover.png", "nuclei_cover.png", "day1-cover.png", "cover_1.png"];
         assert_eq!(images.map(|name| is_image(Path::new(name))), [true, false, false, false, true]);

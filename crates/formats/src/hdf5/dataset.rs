@@ -1,0 +1,164 @@
+//! Datasets with numbers along two or more axes, as ilastik, Fiji and h5py write them: each is a series.
+
+use super::{
+    check_names, check_series,
+    file::{Attributes, File},
+    pixels::{Image, ImageParts, Places, Stored, extents},
+    samples::type_of,
+};
+use crate::{
+    error::{Fault, Remedy},
+    file_format::FileFormat,
+    image::OpenOptions,
+    limits::Limits,
+    meta::positive,
+    npy,
+    reader::{Opened, check_shape},
+};
+use cytoscope_volume::{Axis, VoxelSize};
+use hdf5_reader::{Dataset, group::Group};
+use serde_json::Value;
+use std::{collections::HashSet, path::Path};
+
+/// Deepest nesting of groups.
+const MAX_DEPTH: usize = 32;
+/// Attributes that name the axes: those of ilastik (JSON), and of HDF5's dimension scales.
+const AXIS_TAGS: &str = "axistags";
+const LABELS: &str = "DIMENSION_LABELS";
+/// Attribute with the voxel size along Z, Y, X in µm, of Fiji's HDF5 plugin and ilastik.
+const ELEMENT_SIZE: &str = "element_size_um";
+
+/// Opens one dataset of a file.
+pub(super) fn open(file: File, path: &Path, options: &OpenOptions) -> Result<Opened, Fault> {
+    let limits = &options.limits;
+    let found = find(&file, limits)?;
+    if found.is_empty() {
+        let next_step = "save it as a dataset of integers or floats with the axes Z, Y, X, or as OME-TIFF";
+        return Err(Fault::unsupported("the HDF5 file has no dataset with numbers along two axes or more", next_step));
+    }
+    check_series(options, found.len(), "dataset")?;
+    let names: Vec<String> = found.iter().map(|found| found.path.trim_start_matches('/').to_owned()).collect();
+    check_names(&names, limits)?;
+    let Some(chosen) = found.get(options.series) else { return Err(Fault::malformed("the file has no dataset")) };
+    let Some(dataset) = file.dataset(&chosen.path)? else {
+        return Err(Fault::malformed(format!("the file has no dataset {:?}", chosen.path)));
+    };
+    let attributes = file.dataset_attributes(&dataset)?;
+    let (named, voxel_size_um) = (named_axes(&attributes, dataset.shape().len()), voxel_size(&attributes));
+    drop(attributes);
+    let stored = Stored::new(&file, dataset, limits)?;
+    let is_guessed = named.is_none() && options.axes.is_none();
+    let axes = match (named, &options.axes) {
+        (Some(named), None) => named,
+        (_, axes) => npy::array_axes(&stored.shape, axes.as_ref())?,
+    };
+    let letters: String = axes.iter().map(|axis| axis.letter()).collect();
+    if !(axes.contains(&Axis::Y) && axes.contains(&Axis::X)) {
+        let next_step = "the axes Y and X are needed, with any of T, C, Z, S";
+        return Err(Fault::unsupported(format!("its axes are {letters}"), next_step));
+    }
+    let canonical: Vec<usize> =
+        axes.iter().filter_map(|axis| Axis::CANONICAL.iter().position(|known| known == axis)).collect();
+    let mut shape_full = [1; 6];
+    for (axis, extent) in canonical.iter().zip(&stored.shape) {
+        if let Some(place) = shape_full.get_mut(*axis) {
+            *place = *extent;
+        }
+    }
+    check_shape(&shape_full, stored.dtype, limits)?;
+    let (places, dtype) = (Places::One(chosen.path.clone()), stored.dtype);
+    let parts = ImageParts { file, places, levels: vec![shape_full], canonical, dtype, paths: vec![path.to_owned()] };
+    let image = Image::new(parts, &stored, limits);
+    let mut opened = Opened::new(FileFormat::Hdf5, shape_full, dtype, Box::new(image));
+    opened.voxel_size_um = voxel_size_um;
+    opened.compression = stored.compression;
+    opened.byte_order = stored.order;
+    opened.series_count = names.len();
+    opened.series_names = names;
+    if is_guessed {
+        let guess = || format!("the dataset does not name its axes: they are read as {letters}");
+        opened.not_applied.push(npy::color_axis_note(&shape_full).unwrap_or_else(guess));
+    }
+    // The given axes are those of the dataset.
+    opened.with_options(&OpenOptions { axes: None, ..options.clone() })
+}
+
+/// A dataset that may be an image.
+struct Found {
+    path: String,
+    /// Number of axes longer than 1.
+    axes: usize,
+}
+
+/// The datasets with numbers along two or more axes: first those along three or more, each in the order of their paths.
+fn find(file: &File, limits: &Limits) -> Result<Vec<Found>, Fault> {
+    let root = file.root()?;
+    let mut all: Vec<Found> = Vec::new();
+    let mut seen: HashSet<u64> = HashSet::from([root.address()]);
+    let mut next: Vec<(Group, String, usize)> = vec![(root, String::new(), 0)];
+    while let Some((group, path, depth)) = next.pop() {
+        let (groups, datasets) = file.members(&group)?;
+        for dataset in &datasets {
+            let axes = axes_of_image(dataset);
+            if axes >= 2 && seen.insert(dataset.address()) {
+                all.push(Found { path: format!("{path}/{}", dataset.name()), axes });
+            }
+        }
+        for group in groups {
+            if depth < MAX_DEPTH && seen.insert(group.address()) {
+                let path = format!("{path}/{}", group.name());
+                next.push((group, path, depth + 1));
+            }
+        }
+        let (count, limit) = (seen.len() as u64, limits.max_pages);
+        if count > limit {
+            return Err(Fault::over("the number of groups and datasets", count, "max_pages", limit, Remedy::Split));
+        }
+    }
+    all.sort_by(|a, b| (a.axes < 3).cmp(&(b.axes < 3)).then_with(|| a.path.cmp(&b.path)));
+    Ok(all)
+}
+
+/// The number of axes longer than 1 of a dataset of numbers; 0 if it has no samples, or others.
+fn axes_of_image(dataset: &Dataset) -> usize {
+    let is_filled = !dataset.shape().contains(&0) && extents(dataset.shape()).is_ok();
+    if is_filled && type_of(dataset.dtype()).is_some() { dataset.shape().iter().filter(|n| **n > 1).count() } else { 0 }
+}
+
+/// The axes that the attributes of a dataset name; `None` if they are not those of an image with `rank` axes, each once.
+fn named_axes(attributes: &Attributes<'_>, rank: usize) -> Option<Vec<Axis>> {
+    let tagged = attributes.long_text(AXIS_TAGS).and_then(|text| tagged(&text));
+    let names = tagged.or_else(|| attributes.list(LABELS))?;
+    let axes: Vec<Axis> = names.iter().map(|name| axis(name)).collect::<Option<_>>()?;
+    let is_unique = axes.iter().enumerate().all(|(i, axis)| !axes.iter().skip(i + 1).any(|other| other == axis));
+    let is_image = axes.contains(&Axis::Y) && axes.contains(&Axis::X);
+    Some(axes).filter(|axes| axes.len() == rank && is_unique && is_image)
+}
+
+/// The keys of the axes of ilastik, in the order of the dataset.
+fn tagged(text: &str) -> Option<Vec<String>> {
+    let tags: Value = serde_json::from_str(text).ok()?;
+    let key = |axis: &Value| Some(axis.get("key")?.as_str()?.to_owned());
+    tags.get("axes")?.as_array()?.iter().map(key).collect()
+}
+
+/// The axis of a name: a letter or a word.
+fn axis(name: &str) -> Option<Axis> {
+    let name = name.trim();
+    let mut letters = name.chars();
+    match (letters.next(), letters.next()) {
+        (Some(letter), None) => Axis::from_letter(letter),
+        _ if name.eq_ignore_ascii_case("time") => Some(Axis::T),
+        _ if name.eq_ignore_ascii_case("channel") => Some(Axis::C),
+        _ => None,
+    }
+}
+
+/// The voxel size that a dataset states along Z, Y, X, or along Y, X.
+fn voxel_size(attributes: &Attributes<'_>) -> VoxelSize {
+    match attributes.numbers(ELEMENT_SIZE).as_deref() {
+        Some(&[z, y, x]) => VoxelSize { z: positive(z), y: positive(y), x: positive(x) },
+        Some(&[y, x]) => VoxelSize { z: None, y: positive(y), x: positive(x) },
+        _ => VoxelSize::default(),
+    }
+}
