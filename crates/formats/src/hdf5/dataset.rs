@@ -40,13 +40,14 @@ pub(super) fn open(file: File, path: &Path, options: &OpenOptions) -> Result<Ope
     let names: Vec<String> = found.iter().map(|found| found.path.trim_start_matches('/').to_owned()).collect();
     check_names(&names, limits)?;
     let Some(chosen) = found.get(options.series) else { return Err(Fault::malformed("the file has no dataset")) };
-    let Some(dataset) = file.dataset(&chosen.path)? else {
+    let Some(chosen_dataset) = file.dataset(&chosen.path)? else {
         return Err(Fault::malformed(format!("the file has no dataset {:?}", chosen.path)));
     };
-    let attributes = file.dataset_attributes(&dataset)?;
-    let (named, voxel_size_um) = (named_axes(&attributes, dataset.shape().len()), voxel_size(&attributes));
+    let attributes = file.dataset_attributes(&chosen_dataset.dataset)?;
+    let rank = chosen_dataset.dataset.shape().len();
+    let (named, voxel_size_um) = (named_axes(&attributes, rank), voxel_size(&attributes));
     drop(attributes);
-    let stored = Stored::new(&file, dataset, limits)?;
+    let stored = Stored::new(&file, chosen_dataset, limits)?;
     let is_guessed = named.is_none() && options.axes.is_none();
     let axes = match (named, &options.axes) {
         (Some(named), None) => named,

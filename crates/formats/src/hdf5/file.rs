@@ -7,11 +7,8 @@ use crate::{
     source::{Counters, Source},
 };
 use hdf5_reader::{
-    Dataset, Datatype, ExternalLinkResolver, H5Type, Hdf5File, OpenOptions, RawAttribute, Storage, StorageBuffer,
-    StringSize, VarLenKind,
-    error::Error,
-    group::Group,
-    messages::{HdfMessage, attribute::AttributeMessage},
+    Dataset, Datatype, ExternalLinkResolver, FilterRegistry, H5Type, Hdf5File, OpenOptions, RawAttribute, Storage,
+    StorageBuffer, StringSize, VarLenKind, error::Error, group::Group, messages::attribute::AttributeMessage,
     object_header::ObjectHeader,
 };
 use std::{
@@ -38,6 +35,15 @@ const MAX_TEXT_CHARS: usize = 255;
 thread_local! {
     /// Bytes that the library may still read for its present call.
     static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
+    /// Whether the library has followed a link to another file in its present call.
+    static IS_LINKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A dataset.
+pub(super) struct Found {
+    pub dataset: Dataset,
+    /// Whether it is in a linked file.
+    pub is_linked: bool,
 }
 
 /// The bytes of a file, for the library.
@@ -70,6 +76,8 @@ impl Storage for Bytes {
 pub(super) struct File {
     hdf5: Hdf5File,
     pub source: Arc<Source>,
+    /// The filters of chunks.
+    pub filters: Arc<FilterRegistry>,
     linked: Arc<Linked>,
 }
 
@@ -98,7 +106,8 @@ impl File {
         if found < stated {
             return Err(Fault::malformed(format!("the HDF5 file has {found} bytes, but states that it has {stated}")));
         }
-        Ok(Self { hdf5, source, linked })
+        let filters = Arc::new(filters::registry(max_chunk_bytes(limits)));
+        Ok(Self { hdf5, source, filters, linked })
     }
 
     /// Length in bytes of the file and of the linked files that have been opened.
@@ -112,6 +121,11 @@ impl File {
         let mut names: Vec<&String> = files.keys().collect();
         names.sort();
         names.into_iter().map(|name| self.linked.folder.join(name)).collect()
+    }
+
+    /// Bytes of an address in the file.
+    pub fn address_bytes(&self) -> usize {
+        usize::from(self.hdf5.superblock().offset_size)
     }
 
     /// Calls the library for metadata. A file whose parts refer to the same bytes many times could make it read, and keep in
@@ -135,8 +149,10 @@ impl File {
     }
 
     /// The dataset at a path; `None` if there is none.
-    pub fn dataset(&self, path: &str) -> Result<Option<Dataset>, Fault> {
-        present(self.metadata(|| self.hdf5.dataset(path)))
+    pub fn dataset(&self, path: &str) -> Result<Option<Found>, Fault> {
+        IS_LINKED.set(false);
+        let found = present(self.metadata(|| self.hdf5.dataset(path)))?;
+        Ok(found.map(|dataset| Found { dataset, is_linked: IS_LINKED.get() }))
     }
 
     /// The groups and datasets in a group.
@@ -150,11 +166,11 @@ impl File {
     }
 
     /// The header of a dataset; `None` if it is in a linked file, to whose bytes its address refers.
-    pub fn header(&self, dataset: &Dataset) -> Option<Arc<ObjectHeader>> {
-        let header = self.metadata(|| self.hdf5.get_or_parse_header(dataset.address())).ok()?;
-        let has_shape =
-            |message: &HdfMessage| matches!(message, HdfMessage::Dataspace(space) if space.dims == dataset.shape());
-        header.messages.iter().any(has_shape).then_some(header)
+    pub fn header(&self, found: &Found) -> Result<Option<Arc<ObjectHeader>>, Fault> {
+        if found.is_linked {
+            return Ok(None);
+        }
+        self.metadata(|| self.hdf5.get_or_parse_header(found.dataset.address())).map(Some).map_err(fault)
     }
 
     /// The attributes of a group.
@@ -183,9 +199,13 @@ fn present<T>(result: Result<T, Error>) -> Result<Option<T>, Fault> {
     }
 }
 
+fn max_chunk_bytes(limits: &Limits) -> usize {
+    usize::try_from(limits.max_chunk_bytes).unwrap_or(usize::MAX)
+}
+
 /// Options of the library. It keeps no decoded chunks: the image has a cache of its own.
 fn options(limits: &Limits) -> OpenOptions {
-    let max_chunk_bytes = usize::try_from(limits.max_chunk_bytes).unwrap_or(usize::MAX);
+    let max_chunk_bytes = max_chunk_bytes(limits);
     let max_read_bytes = usize::try_from(limits.max_read_bytes).unwrap_or(usize::MAX);
     OpenOptions::default()
         .with_chunk_cache_bytes(0)
@@ -207,6 +227,7 @@ struct Linked {
 
 impl ExternalLinkResolver for Linked {
     fn resolve_external_link(&self, name: &str) -> Result<Option<Hdf5File>, Error> {
+        IS_LINKED.set(true);
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files.get(name) {
             return Ok(Some(file.clone()));

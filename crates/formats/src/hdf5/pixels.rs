@@ -1,9 +1,15 @@
 //! Reading of regions: the chunks of datasets that a region touches are decoded in parallel and copied into it.
 
-use super::{EXPORT, file::File, samples};
+use super::{
+    EXPORT,
+    chunk_tree::{ADDRESS_BYTES, ChunkTree},
+    file::{File, Found, fault},
+    samples,
+};
 use crate::{
     chunk_cache::{BATCH_BYTES, Cache, KEPT_WHOLE_BYTES, Key},
     chunk_grid::{self, Chunk, MAX_CHUNKS_PER_READ, Part, c_strides},
+    codec,
     error::{Fault, FormatError, Remedy},
     file_format::StoredCompression,
     huge_pages,
@@ -12,7 +18,10 @@ use crate::{
     reader::{Pixels, no_level},
 };
 use cytoscope_volume::{DType, Region, Samples};
-use hdf5_reader::{Dataset, SliceInfo, SliceInfoElem, messages::HdfMessage};
+use hdf5_reader::{
+    Dataset, SliceInfo, SliceInfoElem, filters,
+    messages::{HdfMessage, filter_pipeline::FilterDescription, layout::DataLayout},
+};
 use rayon::prelude::*;
 use std::{
     collections::HashMap,
@@ -65,14 +74,26 @@ pub(super) struct Stored {
     /// Extents of its chunks, or of what is read at once.
     piece_shape: Vec<usize>,
     is_chunked: bool,
+    /// How its chunks are found and decoded; `None` if the library does so.
+    chunks: Option<Chunks>,
     pub dtype: DType,
     pub order: ByteOrder,
     pub compression: StoredCompression,
 }
 
+/// The index of the chunks of a dataset, and their filters in the order in which they were applied.
+#[derive(Debug)]
+struct Chunks {
+    /// `None` if no chunk is stored.
+    tree: Option<ChunkTree>,
+    filters: Vec<FilterDescription>,
+}
+
 impl Stored {
     /// Checks the type, the layout and the size of the chunks of a dataset.
-    pub fn new(file: &File, dataset: Dataset, limits: &Limits) -> Result<Self, Fault> {
+    pub fn new(file: &File, found: Found, limits: &Limits) -> Result<Self, Fault> {
+        let header = file.header(&found)?;
+        let dataset = found.dataset;
         let unsupported = |problem: String| Fault::unsupported(problem, EXPORT);
         let Some((dtype, order)) = samples::type_of(dataset.dtype()).filter(|_| !samples::is_odd_float(&dataset))
         else {
@@ -81,7 +102,8 @@ impl Stored {
         };
         let shape = extents(dataset.shape())?;
         let mut compression = StoredCompression::None;
-        if let Some(header) = file.header(&dataset) {
+        let (mut tree, mut filters) = (None, Vec::new());
+        if let Some(header) = header {
             for message in &header.messages {
                 match message {
                     HdfMessage::ExternalFiles(_) => {
@@ -90,7 +112,9 @@ impl Stored {
                     HdfMessage::FilterPipeline(pipeline) => {
                         let found = pipeline.filters.iter().find_map(|filter| super::filters::compression(filter.id));
                         compression = found.unwrap_or(compression);
+                        filters.clone_from(&pipeline.filters);
                     }
+                    HdfMessage::DataLayout(message) => tree = tree_of(file, &message.layout, shape.len()),
                     _ => {}
                 }
             }
@@ -115,7 +139,8 @@ impl Stored {
                 Remedy::SmallerChunks,
             ));
         }
-        Ok(Self { dataset, shape, piece_shape, is_chunked, dtype, order, compression })
+        let chunks = tree.map(|tree| Chunks { tree, filters });
+        Ok(Self { dataset, shape, piece_shape, is_chunked, chunks, dtype, order, compression })
     }
 
     /// Bytes of a chunk, or of what is read at once.
@@ -123,7 +148,44 @@ impl Stored {
         self.piece_shape.iter().fold(self.dtype.size_bytes(), |bytes, n| bytes.saturating_mul(*n))
     }
 
-    /// Reads a box.
+    /// Reads a box: a whole chunk, if the dataset has chunks.
+    fn read_box(&self, file: &File, first: &[usize], size: &[usize]) -> Result<Vec<u8>, Fault> {
+        match &self.chunks {
+            Some(chunks) => self.read_chunk(file, chunks, first),
+            None => self.read(first, size),
+        }
+    }
+
+    /// Reads the chunk whose first sample has these indices, as bytes in native order.
+    fn read_chunk(&self, file: &File, chunks: &Chunks, first: &[usize]) -> Result<Vec<u8>, Fault> {
+        let entry = chunks.tree.as_ref().map(|tree| tree.find(&file.source, first)).transpose()?.flatten();
+        let (len, sample_bytes) = (self.piece_bytes(), self.dtype.size_bytes());
+        let mut samples = match entry {
+            Some(entry) => {
+                let encoded = file.source.read_vec(entry.at, entry.bytes as usize)?;
+                let registry = Some(file.filters.as_ref());
+                let (applied, skipped) = (chunks.filters.as_slice(), entry.skipped_filters);
+                // A byte more, so that longer data are not cut off.
+                let max_bytes = Some(len.saturating_add(1));
+                filters::apply_pipeline_with_limit(&encoded, applied, skipped, sample_bytes, registry, max_bytes)
+                    .map_err(fault)?
+            }
+            None => {
+                let fill = self.dataset.fill_value().and_then(|fill| fill.value.as_deref());
+                match fill.filter(|fill| fill.len() == sample_bytes && fill.iter().any(|byte| *byte != 0)) {
+                    Some(fill) => fill.repeat(len / sample_bytes),
+                    None => vec![0; len],
+                }
+            }
+        };
+        if samples.len() != len {
+            return Err(Fault::malformed(format!("a chunk has {} bytes; {len} were expected", samples.len())));
+        }
+        codec::to_native(self.order, sample_bytes, &mut samples);
+        Ok(samples)
+    }
+
+    /// Reads a box with the library.
     fn read(&self, first: &[usize], size: &[usize]) -> Result<Vec<u8>, Fault> {
         let along = |(first, size): (&usize, &usize)| SliceInfoElem::Slice {
             start: *first as u64,
@@ -132,6 +194,17 @@ impl Stored {
         };
         let selection = SliceInfo { selections: first.iter().zip(size).map(along).collect() };
         samples::read(&self.dataset, &selection, self.dtype.size_bytes())
+    }
+}
+
+/// The tree that finds the chunks of a dataset, which is empty if none is stored; `None` if it has another index.
+fn tree_of(file: &File, layout: &DataLayout, rank: usize) -> Option<Option<ChunkTree>> {
+    match layout {
+        DataLayout::Chunked { address: u64::MAX, .. } => Some(None),
+        DataLayout::Chunked { address, chunk_indexing: None, .. } if file.address_bytes() == ADDRESS_BYTES => {
+            Some(Some(ChunkTree { root: *address, rank }))
+        }
+        _ => None,
     }
 }
 
@@ -255,8 +328,8 @@ impl Image {
         }
         let Some(path) = self.places.path(level, t, c) else { return Ok(None) };
         let found = match self.file.dataset(&path)? {
-            Some(dataset) => {
-                let stored = Stored::new(&self.file, dataset, &self.limits)?;
+            Some(found) => {
+                let stored = Stored::new(&self.file, found, &self.limits)?;
                 Some(Arc::new(self.checked(level, &path, stored)?))
             }
             None if matches!(self.places, Places::Views { .. }) => None,
@@ -384,7 +457,7 @@ impl Image {
             return Ok(samples);
         }
         let started = Instant::now();
-        let samples = Arc::new(job.stored.read(&job.first, &job.shape)?);
+        let samples = Arc::new(job.stored.read_box(&self.file, &job.first, &job.shape)?);
         self.file.source.count_decoded(started.elapsed(), samples.len());
         if let Some(key) = job.key {
             self.cache.insert(key, Arc::clone(&samples));
@@ -402,11 +475,12 @@ fn job(level: usize, index: usize, stored: &Arc<Stored>, mut part: Part, offset:
         part.in_chunk.fill(0);
         return Job { stored: Arc::clone(stored), key: None, first, shape: part.size.clone(), part, offset };
     }
-    let shape: Vec<usize> = corner
-        .iter()
-        .zip(stored.shape.iter().zip(&stored.piece_shape))
-        .map(|(corner, (n, piece))| n.saturating_sub(*corner).min(*piece))
-        .collect();
+    // The library does not return the samples of chunks that lie outside of the dataset.
+    let inside = |(corner, (n, piece)): (&usize, (&usize, &usize))| n.saturating_sub(*corner).min(*piece);
+    let shape: Vec<usize> = match &stored.chunks {
+        Some(_) => stored.piece_shape.clone(),
+        None => corner.iter().zip(stored.shape.iter().zip(&stored.piece_shape)).map(inside).collect(),
+    };
     let at = part.at.iter().zip(stored.shape.iter().zip(&stored.piece_shape));
     let at = at.fold(index, |i, (at, (n, piece))| i.saturating_mul(n.div_ceil(*piece)).saturating_add(*at));
     let key = is_kept.then_some(Key::Chunk { level, at });

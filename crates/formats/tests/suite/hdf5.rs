@@ -226,6 +226,16 @@ fn chunks_of_all_filters_and_indices_are_read() {
 }
 
 #[test]
+fn chunks_are_found_in_trees_of_several_levels() {
+    let image = opened(seed!("deep"), 0).unwrap();
+    assert_eq!((image.meta().shape.as_slice(), image.meta().dtype), (&[10, 12][..], DType::U16));
+    // Chunks that are not stored have the fill value.
+    let sample = |y: u16, x: u16| if (x + y) % 11 == 0 { 500 } else { 12 * y + x };
+    let expected = (0..10).flat_map(|y| (0..12).map(move |x| sample(y, x))).collect();
+    assert_eq!(image.read_all().unwrap().into_samples(), Samples::U16(expected));
+}
+
+#[test]
 fn limits_hold_for_what_small_files_state() {
     let image = opened(seed!("huge"), 0).unwrap();
     assert_eq!(image.meta().shape, [20, 10_000, 10_000]);

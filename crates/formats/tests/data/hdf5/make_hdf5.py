@@ -3,7 +3,7 @@
     pip install h5py hdf5plugin npy2bdv numpy
     python make_hdf5.py FOLDER
 
-Files, in the newer form of HDF5, which is smaller, but for `imaris_old` and `plain`:
+Files, in the newer form of HDF5, which is smaller, but for `imaris_old` and `plain`, which are in the oldest one, as most files are:
 - `imaris`: two levels, two time points and two channels of three slices of 5 × 6 samples of 16 bits, padded to chunks of
   2 × 4 × 4 samples, with gzip; `imaris_old`: the first stack of it.
 - `bdv`, with `bdv.xml` beside it: two tiles with two channels, two time points of which one lacks a stack, two levels.
@@ -11,6 +11,8 @@ Files, in the newer form of HDF5, which is smaller, but for `imaris_old` and `pl
 - `ilastik`: 8-bit samples along Z, Y, X and channels, with the axis tags of ilastik and the voxel size.
 - `plain`: a stack of floats without axes, a big-endian slice, Booleans along named axes, and datasets that are no images.
 - `filters`: the same stack of 16 bits with each filter; `indices`: with each index of chunks, and one with few of its chunks.
+- `deep`: big-endian chunks of one sample in a tree of two levels, in the oldest form; where the sum of the indices is a multiple of
+  11, none is stored.
 - `huge`: a dataset of 4 GB of which no chunk is stored.
 
 Sample `i` of a stack is `i`, plus 1000 for each time point, 200 for each channel, 400 for each tile and 10000 for each level.
@@ -164,6 +166,15 @@ def indices(path):
         sparse[2, 4, 5] = 9
 
 
+def deep(path):
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("deep", shape=(10, 12), dtype=">u2", chunks=(1, 1), fillvalue=500)
+        for y in range(10):
+            for x in range(12):
+                if (x + y) % 11:
+                    data[y, x] = 12 * y + x
+
+
 def links(path):
     with h5py.File(path, "w", libver="v110") as file:
         file["s00/resolutions"] = np.array([[1.0, 1, 1]])
@@ -177,7 +188,7 @@ def huge(path):
 
 
 def main(out):
-    for make in [imaris, imaris_old, ilastik, plain, filters, indices, links, huge]:
+    for make in [imaris, imaris_old, ilastik, plain, filters, indices, deep, links, huge]:
         make(out / make.__name__)
     bdv(out)
 
