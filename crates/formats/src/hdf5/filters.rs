@@ -107,7 +107,7 @@ fn lzf(encoded: &[u8], max_bytes: usize) -> Option<Vec<u8>> {
             }
             let (low, after) = rest.split_first()?;
             rest = after;
-            let distance = ((first & 31) << 8 | usize::from(*low)) + 1;
+            let distance = (((first & 31) << 8) | usize::from(*low)) + 1;
             let start = out.len().checked_sub(distance)?;
             // A repetition may overlap itself: its bytes repeat those before it.
             let mut left = count + MIN_REPEATED - 1;
