@@ -222,19 +222,21 @@ fn one_hot(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
     let depth = depth as i64;
     let name = node.name.clone();
     let indices = im.emit(&format!("{name}_indices"), Op::Cast { to: ElementType::I64 }, &[node.input(0)])?;
-    let zero = im.add_constant(&format!("{name}_zero"), Tensor::scalar(0i64))?;
-    let length = im.add_constant(&format!("{name}_depth"), Tensor::scalar(depth))?;
-    let is_negative = binary(im, node, BinaryOp::Less, Some(indices), Some(zero))?;
-    let raised = binary(im, node, BinaryOp::Add, Some(indices), Some(length))?;
-    let places = im.emit(&format!("{name}_places"), Op::Where, &[is_negative, raised, Some(indices)])?;
     let axes = im.add_ints(&format!("{name}_axes"), &[axis])?;
-    let places = im.emit(&format!("{name}_wide"), Op::Unsqueeze, &[Some(places), Some(axes)])?;
+    let places = im.emit(&format!("{name}_wide"), Op::Unsqueeze, &[Some(indices), Some(axes)])?;
     let mut shape = vec![1; rank as usize];
     if let Some(n) = shape.get_mut(axis as usize) {
         *n = depth as usize;
     }
-    let all = im.add_constant(&format!("{name}_all"), Tensor::new(shape, (0..depth).collect::<Vec<i64>>())?)?;
-    let found = binary(im, node, BinaryOp::Equal, Some(places), Some(all))?;
+    // The indices of each position: counted from the start, and from the end.
+    let mut found = Vec::new();
+    for first in [0, -depth] {
+        let own = Tensor::new(shape.clone(), (first..first + depth).collect::<Vec<i64>>())?;
+        let own = im.add_constant(&format!("{name}_own"), own)?;
+        found.push(binary(im, node, BinaryOp::Equal, Some(places), Some(own))?);
+    }
+    let found = binary(im, node, BinaryOp::Or, found.first().copied().flatten(), found.last().copied().flatten())?;
+    let zero = im.add_constant(&format!("{name}_zero"), Tensor::scalar(0i64))?;
     let one = im.add_constant(&format!("{name}_one"), Tensor::scalar(1i64))?;
     let off = im.emit(&format!("{name}_off"), Op::Gather { axis: 0 }, &[node.input(2), Some(zero)])?;
     let on = im.emit(&format!("{name}_on"), Op::Gather { axis: 0 }, &[node.input(2), Some(one)])?;
