@@ -202,6 +202,22 @@ fn a_convolution_whose_integer_sums_could_overflow_is_computed_in_floats() {
 }
 
 #[test]
+fn the_zero_point_is_dequantized_to_exactly_zero() {
+    for channels in [3, 5, 16] {
+        let (mut m, x) = GraphBuilder::new(channels, 2);
+        // The product of scale and zero point is rounded, and many values are 0.
+        let x = m.u8(x, 0.6, 113);
+        // 0.5 for 0 only, and else 0 or 1.
+        let step = Op::Activation(Activation::HardSigmoid { alpha: 1e9, beta: 0.5 });
+        let sign = m.graph.push("sign", step, &[Some(x)]);
+        let a = m.conv(sign, channels, 16, ConvAttrs::same(&[3, 3]));
+        let b = m.conv(x, channels, 16, ConvAttrs::same(&[3, 3]));
+        let y = m.add(a, b);
+        check("signs", &m.finish(y), &[1, channels, 6, 7], 2e-3);
+    }
+}
+
+#[test]
 fn quantized_outputs_stay_bytes() {
     let (mut m, x) = GraphBuilder::new(16, 3);
     let x = m.u8(x, 0.013, 113);

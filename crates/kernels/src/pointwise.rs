@@ -246,6 +246,39 @@ pub fn translate_in_place(table: &[u8; 256], values: &mut [u8], layout: &Blocked
     Ok(())
 }
 
+/// Dequantizes bytes: `(byte − zero_point) · scale`, which is exactly 0 for the zero point, so that comparisons with 0 hold.
+/// Borders are not changed; unused channels are 0.
+///
+/// # Errors
+/// [`KernelError`] if the buffers and layouts do not fit.
+pub fn dequantize(
+    isa: Isa,
+    bytes: (&[u8], &Blocked),
+    scale: f32,
+    zero_point: u8,
+    output: &mut [f32],
+    out_layout: &Blocked,
+) -> Result<(), KernelError> {
+    check_len("bytes", bytes.0.len(), bytes.1.len())?;
+    check_len("output", output.len(), out_layout.len())?;
+    same_image(bytes.1, out_layout)?;
+    let zero = f32::from(zero_point);
+    for_each_row(output, out_layout, |b, d, h, out| {
+        let at = bytes.1.row_start(b, d, h);
+        dequantize_row(isa, &bytes.0[at..at + out.len()], scale, zero, out);
+        clear_unused(out_layout, b, out);
+    });
+    Ok(())
+}
+
+multiversion! {
+    fn dequantize_row(bytes: &[u8], scale: f32, zero: f32, row: &mut [f32]) {
+        for (v, q) in row.iter_mut().zip(bytes) {
+            *v = (f32::from(*q) - zero) * scale;
+        }
+    }
+}
+
 /// Returns `e^x` by range reduction to ±ln 2 / 2 and a polynomial of degree 6; the relative error is below 2e-7.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
@@ -411,7 +444,7 @@ multiversion! {
 
 #[cfg(test)]
 mod tests {
-    use super::{Binary, Unary, binary, binary_row, unary, unary_in_place, unary_row};
+    use super::{Binary, Unary, binary, binary_row, dequantize, unary, unary_in_place, unary_row};
     use crate::{Blocked, Isa, KernelError, reorder};
 
     #[test]
@@ -562,6 +595,24 @@ mod tests {
             binary(isa, f, (&x, &layout), (&x, &layout), &mut y, &layout)?;
             assert!(is_clear(&y)?, "{f:?}: {y:?}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn the_zero_point_is_dequantized_to_exactly_zero() -> Result<(), KernelError> {
+        // The product of this scale and zero point is rounded.
+        let (scale, zero_point) = (0.013f32, 113u8);
+        let layout = Blocked::new(18, [1, 2, 3], [0, 1, 0], 16);
+        let dense: Vec<u8> = (0..18 * 6).map(|i| zero_point + i % 3).collect();
+        // Unused channels may hold any byte.
+        let mut bytes = vec![7u8; layout.len()];
+        reorder::pack(&dense, &layout, 7, &mut bytes)?;
+        let expected: Vec<f32> = dense.iter().map(|q| f32::from(q - zero_point) * scale).collect();
+        let mut blocked = vec![0.0f32; layout.len()];
+        reorder::pack(&expected, &layout, 0.0, &mut blocked)?;
+        let mut found = vec![0.0f32; layout.len()];
+        dequantize(Isa::detect(), (&bytes, &layout), scale, zero_point, &mut found, &layout)?;
+        assert_eq!(found, blocked);
         Ok(())
     }
 }

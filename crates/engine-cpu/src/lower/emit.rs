@@ -5,7 +5,7 @@ use crate::lower::arena::{self, Request};
 use crate::lower::placement::Placement;
 use crate::plan::{Dequantized, DynamicDequantized, KernelPlan, PlanKind};
 use crate::step::{Elem, ProgramStep, Slot, StepOp};
-use crate::steps::{ByteScale, ClearBorder, Copy, Pack, Reference, Unpack, copy_part, dequantize};
+use crate::steps::{ByteScale, ClearBorder, Copy, Dequantize, Pack, Reference, Unpack, copy_part};
 use cytoscope_engine::OpFallback;
 use cytoscope_graph::{Activation, BinaryOp, ElementType, Graph, Op, ValueId, op_name};
 use cytoscope_graph_passes::analysis;
@@ -194,7 +194,7 @@ impl<'a> Emitter<'a> {
         let output = self.slot(value)?;
         self.touch(value)?;
         self.touch(bytes)?;
-        let op = dequantize(input, scale, output, &self.slots[output].layout);
+        let op = Box::new(Dequantize { input, scale, output });
         let moved_bytes = self.blocked_bytes([&value, &bytes]);
         self.push(op, "DequantizeLinear", 0, moved_bytes);
         self.blocked.insert(value);

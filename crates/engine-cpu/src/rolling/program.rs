@@ -12,7 +12,7 @@ use crate::lower::sharing::{self, Sharing};
 use crate::plan::{self, KernelPlan, Plan, PlanKind, Plans};
 use crate::prepare::Prepared;
 use crate::step::{Elem, Slot, StepOp};
-use crate::steps::{Affine, ByteScale, PoolStep, ResizeStep, copy_part, dequantize};
+use crate::steps::{Affine, ByteScale, Dequantize, PoolStep, ResizeStep, copy_part};
 use cytoscope_engine::{EngineError, NotRolling};
 use cytoscope_graph::infer::shape_text;
 use cytoscope_graph::{ElementType, Graph, Interrupt, ValueId, lcm, op_name};
@@ -430,7 +430,7 @@ impl Lowering<'_> {
         let output = self.add(id)?;
         let (read, written) = (self.view(bytes)?, self.view(output)?);
         let scale = ByteScale::Known { scale: from.scale, zero_point: from.zero_point };
-        let op = dequantize(read, scale, written, &self.views[written].layout);
+        let op: Box<dyn StepOp> = Box::new(Dequantize { input: read, scale, output: written });
         let reads = Reads::same(self.extent(output));
         self.flow.node(vec![(bytes, reads)], output);
         self.nodes.push(RollingNode {

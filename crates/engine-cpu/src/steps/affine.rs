@@ -36,13 +36,6 @@ pub(crate) enum Affine {
         /// Number of groups; equals the number of channels in an instance norm.
         groups: usize,
     },
-    /// Dequantization with the scale and zero point of a run-time quantization.
-    Dynamic {
-        /// Index of the run-time quantization.
-        ranges: usize,
-        /// Number of channels.
-        channels: usize,
-    },
     /// A normalized 1×1×1 convolution of one plane; its moments follow from those of the plane.
     PlaneNorm {
         /// Index of the plane's moments.
@@ -108,10 +101,6 @@ impl Affine {
                 .ok_or(StepError::MissingMoments(at))
         };
         match self {
-            Affine::Dynamic { ranges: at, channels } => {
-                let (scale, zero) = context.range(*at)?;
-                Ok((vec![scale; *channels], vec![-scale * f32::from(zero); *channels]))
-            }
             Affine::Fixed { scale, shift } => Ok((scale.clone(), shift.clone())),
             Affine::Norm { moments, gamma, beta, epsilon, factor, groups } => {
                 Ok(group_norm(stored(*moments)?, gamma, beta, *epsilon, factor, *groups))

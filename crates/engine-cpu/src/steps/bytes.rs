@@ -1,11 +1,10 @@
 //! Quantization, dequantization and functions of bytes.
 
-use super::affine::{Affine, Apply, Term};
 use crate::context::{Context, StepError, bytes, bytes_mut, for_each_image};
 use crate::step::StepOp;
 use cytoscope_kernels::apply::{self, Source};
 use cytoscope_kernels::conv::{Activation, Quantizer, Target};
-use cytoscope_kernels::{Blocked, CHANNEL_BLOCK, norm, pointwise, reorder};
+use cytoscope_kernels::{CHANNEL_BLOCK, norm, pointwise, reorder};
 
 /// How bytes are dequantized: (byte − zero point) · scale.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -14,22 +13,6 @@ pub(crate) enum ByteScale {
     Known { scale: f32, zero_point: u8 },
     /// Index of the run-time quantization that computes both.
     AtRunTime(usize),
-}
-
-/// Returns the step that dequantizes the bytes of a slot to floats in `layout`.
-pub(crate) fn dequantize(input: usize, scale: ByteScale, output: usize, layout: &Blocked) -> Box<dyn StepOp> {
-    let channels = layout.channels;
-    if layout.block != CHANNEL_BLOCK {
-        return Box::new(DequantizePlanes { input, scale, output });
-    }
-    let affine = match scale {
-        ByteScale::Known { scale, zero_point } => {
-            Affine::Fixed { scale: vec![scale; channels], shift: vec![-scale * f32::from(zero_point); channels] }
-        }
-        ByteScale::AtRunTime(ranges) => Affine::Dynamic { ranges, channels },
-    };
-    let terms = vec![Term { slot: input, plane: false, affine }];
-    Box::new(Apply { terms, activation: Activation::None, quantizer: None, output })
 }
 
 /// Quantizes floats by their range over the whole batch, as ONNX `DynamicQuantizeLinear` defines.
@@ -96,24 +79,31 @@ impl StepOp for QuantizePlanes {
     }
 }
 
-/// Dequantizes narrow blocks of bytes to planes of floats.
+/// Dequantizes bytes to floats in blocks of the same size, or narrow blocks of bytes to planes of floats.
 #[derive(Debug)]
-struct DequantizePlanes {
-    input: usize,
-    scale: ByteScale,
-    output: usize,
+pub(crate) struct Dequantize {
+    /// Slot that is read.
+    pub input: usize,
+    /// Scale and zero point of the bytes.
+    pub scale: ByteScale,
+    /// Slot that is written.
+    pub output: usize,
 }
 
-impl StepOp for DequantizePlanes {
+impl StepOp for Dequantize {
     fn run(&self, context: &mut Context<'_>) -> Result<(), StepError> {
-        let (from, to) = (context.slot(self.input)?, context.slot(self.output)?);
+        let (isa, from, to) = (context.isa, context.slot(self.input)?, context.slot(self.output)?);
         let (scale, zero_point) = match self.scale {
             ByteScale::Known { scale, zero_point } => (scale, zero_point),
             ByteScale::AtRunTime(at) => context.range(at)?,
         };
         for_each_image(context.arena, &to, |image, target, split| {
             let x = bytes(split.image(&from, image)?, from.layout.len());
-            reorder::dequantize_planes(x, &from.layout, scale, zero_point, target, &to.layout)?;
+            if to.layout.block == CHANNEL_BLOCK {
+                pointwise::dequantize(isa, (x, &from.layout), scale, zero_point, target, &to.layout)?;
+            } else {
+                reorder::dequantize_planes(x, &from.layout, scale, zero_point, target, &to.layout)?;
+            }
             Ok(())
         })
     }

@@ -13,7 +13,7 @@ mod optimizer;
 mod voxels;
 
 pub(crate) use affine::{Affine, AffinePass, Apply, Head, MomentsOf, Norm, PlanarNorm, Term};
-pub(crate) use bytes::{ByteScale, DynamicQuantize, QuantizePlanes, Translate, dequantize};
+pub(crate) use bytes::{ByteScale, Dequantize, DynamicQuantize, QuantizePlanes, Translate};
 pub(crate) use conv::{Conv, ConvInt8, ConvTranspose, ConvTransposeInt8, DynamicScale, Epilogue, FloatWeights};
 pub(crate) use conv_of_tensors::{ConvOfTensors, TransposedOfTensors};
 pub(crate) use dense::{ClearBorder, Pack, Reference, Unpack};
