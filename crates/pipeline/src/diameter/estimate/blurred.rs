@@ -13,7 +13,7 @@ use cytoscope_engine::EngineError;
 /// The grid of the full prediction.
 const GRID: Coarsening = Coarsening {
     factor: 1.0,
-    growth: 1.03,
+    growth: 1.06,
     seed_height_factor: SEED_HEIGHT_FACTOR,
     close_ratio: 1.06,
     certain_ratio: 1.125,
@@ -21,8 +21,11 @@ const GRID: Coarsening = Coarsening {
 /// Elongation along Z (median of the objects of a coarse grid) from which on a stack counts as blurred. In 36 stacks of a confocal
 /// microscope, it was at most 1.29 where at least eight objects were found; the finer grid costs time there, nothing else.
 const MIN_ELONGATION: f64 = 1.25;
-/// Minimum number of objects in a tile. Fewer ones are mainly the small ones, because the border of the tile cuts the others.
-const MIN_OBJECTS: usize = 6;
+/// Minimum number of objects in a tile.
+const MIN_OBJECTS: usize = 3;
+/// Number of objects from which on the diameter is corrected further. Fewer ones are mainly the small ones, because the border of
+/// the tile cuts the others.
+const ENOUGH_OBJECTS: usize = 6;
 /// Factor of the change of the diameter (its logarithm) if objects are smaller than expected: the diameters found follow the
 /// expected one, and their logarithms change by 0.5 to 0.7 of its change.
 const STEP: f64 = 2.0;
@@ -55,13 +58,14 @@ impl Estimator<'_> {
             };
             let Some(found) = measured.at(0.5).filter(|_| measured.diameters.len() >= MIN_OBJECTS) else { break };
             let change = (found / at.diameter).ln();
-            let next = next_diameter(at.diameter, change);
+            let is_last = change.abs() < GRID.close_ratio.ln() || measured.diameters.len() < ENOUGH_OBJECTS;
+            let next = next_diameter(at.diameter, change, if is_last { 1.0 } else { STEP });
             if next < MIN_VOXELS * at.voxel[2] {
                 break;
             }
             at.diameter = next;
             last = Some((measured, change.abs(), at));
-            if change.abs() < GRID.close_ratio.ln() {
+            if is_last {
                 break;
             }
         }
@@ -69,9 +73,10 @@ impl Estimator<'_> {
     }
 }
 
-/// Returns the diameter that follows from that of a short prediction and its change (a logarithm).
-fn next_diameter(diameter: f64, change: f64) -> f64 {
-    let factor = if change < 0.0 { STEP * change } else { change }.exp();
+/// Returns the diameter that follows from that of a short prediction and its change (a logarithm), which counts `step` times if the
+/// objects are smaller than expected.
+fn next_diameter(diameter: f64, change: f64, step: f64) -> f64 {
+    let factor = if change < 0.0 { step * change } else { change }.exp();
     diameter * factor.clamp(1.0 / MAX_CORRECTION, MAX_CORRECTION)
 }
 
@@ -87,10 +92,10 @@ mod tests {
             let mut diameter: f64 = start;
             for _ in 0..MAX_PREDICTIONS {
                 let found = diameter.powf(2.0 / 3.0);
-                diameter = next_diameter(diameter, (found / diameter).ln());
+                diameter = next_diameter(diameter, (found / diameter).ln(), STEP);
             }
             assert!((0.9..1.1).contains(&diameter), "{start}: {diameter}");
         }
-        assert!((next_diameter(10.0, -3.0) - 4.0).abs() < 1e-9);
+        assert!((next_diameter(10.0, -3.0, STEP) - 4.0).abs() < 1e-9);
     }
 }
