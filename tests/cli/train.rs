@@ -420,7 +420,7 @@ fn recipes_of_the_bundled_networks_are_valid_settings() {
 #[test]
 fn recipe_of_the_bundled_nuclei_network_has_the_settings_of_its_package() {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("models");
-    let recipe = TrainConfig::read(&models.join("recipes/nuclei-bodies.toml")).unwrap();
+    let recipe = TrainConfig::read(&models.join("recipes/nuclei-wide.toml")).unwrap();
     let package = Package::open(&models.join("nuclei")).unwrap();
     let config = package.config();
     let (training, settings) = (&config["training"], &config["training"]["settings"]);
@@ -430,7 +430,7 @@ fn recipe_of_the_bundled_nuclei_network_has_the_settings_of_its_package() {
     let validation = &settings["validation"];
     assert_eq!(json!(recipe.validation.times), validation["times"]);
     let make = std::fs::read_to_string(models.join("make")).unwrap();
-    assert!(make.contains(&format!("nuclei-bodies.toml --seed {} ", training["seed"])));
+    assert!(make.contains(&format!("nuclei-wide.toml --seed {} ", training["seed"])));
     assert!(make.contains(&format!("--accuracy-budget {} ", config["quantization"]["accuracy_budget"])));
 }
 

@@ -230,7 +230,7 @@ fn chunks_are_found_in_trees_of_several_levels() {
     let image = opened(seed!("deep"), 0).unwrap();
     assert_eq!((image.meta().shape.as_slice(), image.meta().dtype), (&[10, 12][..], DType::U16));
     // Chunks that are not stored have the fill value.
-    let sample = |y: u16, x: u16| if (x + y) % 11 == 0 { 500 } else { 12 * y + x };
+    let sample = |y: u16, x: u16| if (x + y).is_multiple_of(11) { 500 } else { 12 * y + x };
     let expected = (0..10).flat_map(|y| (0..12).map(move |x| sample(y, x))).collect();
     assert_eq!(image.read_all().unwrap().into_samples(), Samples::U16(expected));
 }
