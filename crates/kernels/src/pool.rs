@@ -127,7 +127,7 @@ mod tests {
         {
             for (pad, at) in (0..7).flat_map(|pad| (0..9).map(move |at| (pad, at))) {
                 let inside =
-                    (0..kernel).filter_map(|k| (at * stride + k * dilation).checked_sub(pad)).filter(|i| *i < 5);
+                    (0..kernel).filter_map(|k: usize| (at * stride + k * dilation).checked_sub(pad)).filter(|i| *i < 5);
                 let window = shape(kernel, stride, dilation, pad);
                 let found = taps(&window, &layout, 2, at);
                 assert!(
