@@ -50,7 +50,7 @@ impl Estimator<'_> {
         let mut at = ShortPrediction { coarsening: GRID, tile: LARGE_TILE, budget_bytes, ..at };
         let mut session: TileSession = None;
         let mut last = None;
-        for _ in 0..MAX_PREDICTIONS {
+        for round in 1..=MAX_PREDICTIONS {
             self.context.check()?;
             let measured = match self.predict_part(stack, &at, &mut session) {
                 Err(JobError::Engine(EngineError::OutOfMemory { .. }) | JobError::Budget { .. }) => break,
@@ -58,19 +58,27 @@ impl Estimator<'_> {
             };
             let Some(found) = measured.at(0.5).filter(|_| measured.diameters.len() >= MIN_OBJECTS) else { break };
             let change = (found / at.diameter).ln();
-            let is_last = change.abs() < GRID.close_ratio.ln() || measured.diameters.len() < ENOUGH_OBJECTS;
-            let next = next_diameter(at.diameter, change, if is_last { 1.0 } else { STEP });
+            let is_close = change.abs() < GRID.close_ratio.ln() || measured.diameters.len() < ENOUGH_OBJECTS;
+            let (kept, next) = kept_and_next(at.diameter, change, is_close, round == MAX_PREDICTIONS);
             if next < MIN_VOXELS * at.voxel[2] {
                 break;
             }
+            last = Some((measured, change.abs(), ShortPrediction { diameter: kept, ..at }));
             at.diameter = next;
-            last = Some((measured, change.abs(), at));
-            if is_last {
+            if is_close {
                 break;
             }
         }
         Ok(last)
     }
+}
+
+/// Returns the diameter that is kept after a short prediction if no later one finds enough objects, and that of the next one. If
+/// there is no next one (`is_last`), its diameter is kept; otherwise the one that was found, which is that of objects.
+fn kept_and_next(diameter: f64, change: f64, is_close: bool, is_last: bool) -> (f64, f64) {
+    let (found, stepped) = (next_diameter(diameter, change, 1.0), next_diameter(diameter, change, STEP));
+    let next = if is_close { found } else { stepped };
+    (if is_last { next } else { found }, next)
 }
 
 /// Returns the diameter that follows from that of a short prediction and its change (a logarithm), which counts `step` times if the
@@ -97,5 +105,24 @@ mod tests {
             assert!((0.9..1.1).contains(&diameter), "{start}: {diameter}");
         }
         assert!((next_diameter(10.0, -3.0, STEP) - 4.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_diameter_at_which_no_objects_may_be_found_is_not_kept() {
+        let close = |found: (f64, f64), expected: [f64; 2]| {
+            (found.0 - expected[0]).abs() < 1e-9 && (found.1 - expected[1]).abs() < 1e-9
+        };
+        let change = 0.8f64.ln();
+        assert!(close(kept_and_next(10.0, change, false, false), [8.0, 6.4]));
+        assert!(close(kept_and_next(10.0, change, false, true), [6.4, 6.4]));
+        for is_last in [false, true] {
+            assert!(close(kept_and_next(10.0, change, true, is_last), [8.0, 8.0]));
+        }
+    }
+
+    #[test]
+    fn stacks_of_long_objects_are_blurred() {
+        let is_blurred = |elongation| Measured { elongation, ..Measured::default() }.is_blurred();
+        assert_eq!([None, Some(1.2), Some(1.3), Some(2.0)].map(is_blurred), [false, false, true, true]);
     }
 }
