@@ -38,8 +38,8 @@ pub struct SplitOptions {
     /// run so far, was trained on.
     pub avoid: BTreeSet<String>,
     /// Validation set of an earlier split, as returned by [`Split::validation_names`]; it takes precedence. Pairs of the same
-    /// groups are in the validation set, too, unless they are to be avoided. Names that do not exist are ignored. If none
-    /// exists, or no training pair would be left, a new split is made.
+    /// groups are in the validation set, too, unless they are to be avoided, or none would be left for training. Names that do
+    /// not exist are ignored. If none exists, or the names leave no training pair, a new split is made.
     pub keep: Vec<String>,
 }
 
@@ -197,7 +197,7 @@ fn with_copies<'a>(names: &BTreeSet<&'a str>, together: &'a [Vec<String>]) -> BT
 }
 
 /// Returns the names of the pairs in the groups of these pairs of the validation set, such as later time points of a sample,
-/// apart from those that are to be avoided; none if all pairs are one group.
+/// apart from those that are to be avoided; none if all pairs are one group, or no pair would be left for training.
 fn with_groups(pairs: &[Pair], validated: &BTreeSet<&str>, options: &SplitOptions) -> BTreeSet<String> {
     if validated.is_empty() {
         return BTreeSet::new();
@@ -208,7 +208,9 @@ fn with_groups(pairs: &[Pair], validated: &BTreeSet<&str>, options: &SplitOption
     }
     let is_validated = |group: &Vec<Pair>| group.iter().any(|pair| validated.contains(pair.name.as_str()));
     let names = groups.into_values().filter(is_validated).flatten().map(|pair| pair.name);
-    names.filter(|name| !options.avoid.contains(name)).collect()
+    let names: BTreeSet<String> = names.filter(|name| !options.avoid.contains(name)).collect();
+    let is_left = |pair: &Pair| !validated.contains(pair.name.as_str()) && !names.contains(&pair.name);
+    if pairs.iter().any(is_left) { names } else { BTreeSet::new() }
 }
 
 /// Returns the split that keeps an earlier validation set; `None` if there is none.
@@ -531,6 +533,9 @@ mod tests {
         // The earlier split was that of a single sample.
         assert_eq!(validated(&pairs, &["a_t2"]), ["a_t1"]);
         assert_eq!(validated(&pairs[..2], &[]), ["a_t1"]);
+        // There is no other sample to train on.
+        let options = SplitOptions { keep: vec!["a_t1".to_owned(), "b_t1".to_owned()], ..SplitOptions::default() };
+        assert_eq!(split(&pairs[..4], &options).unwrap().validation_names(), options.keep);
         let mut given = pairs.clone();
         given[1].part = Some(Part::Train);
         assert_eq!(validated(&given, &[]), ["a_t1"]);
