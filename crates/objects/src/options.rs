@@ -101,7 +101,7 @@ pub struct OversizedOptions {
     /// Minimum rise of a seed as a share (0 to 1) of [`SegmentOptions::seed_height`].
     pub seed_share: f64,
     /// Maximum area of the contact of two parts as a share of the smaller one of their middle sections across the way to the
-    /// contact; parts with a larger contact stay together. It is 0.3 for two equal spheres whose centers are 1.6 radii apart,
+    /// contact; parts with a larger contact stay together. It is about 0.35 for two equal spheres whose centers are 1.6 radii apart,
     /// and about 0.9 in a rod and 1.1 in an ellipsoid that are cut in the middle. `None` does not limit it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_neck: Option<f64>,

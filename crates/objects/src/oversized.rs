@@ -1,6 +1,7 @@
 //! Splits objects that are larger than usual at lower seeds: they are often several objects that touch.
 
 use crate::components::boxes;
+use crate::diameter::min_sphere_voxels;
 use crate::necks::join_without_neck;
 use crate::options::SegmentOptions;
 use crate::{ObjectsError, watershed};
@@ -21,8 +22,13 @@ pub(crate) fn split_oversized(
     options: &SegmentOptions,
 ) -> Result<u32, ObjectsError> {
     let Some(oversized) = options.oversized else { return Ok(count) };
-    let min_voxels = oversized.min_volume_um3 / voxel_um.iter().product::<f64>();
-    let min_part_voxels = oversized.part_share * min_voxels;
+    // Only boxes in a single plane have one slice. It shows a section of each body.
+    let voxels_of = |volume_um3: f64| match size[0] {
+        1 => min_sphere_voxels(volume_um3, 1, voxel_um),
+        _ => volume_um3 / voxel_um.iter().product::<f64>(),
+    };
+    let min_voxels = voxels_of(oversized.min_volume_um3);
+    let min_part_voxels = voxels_of(oversized.part_share * oversized.min_volume_um3);
     let seed_height = (oversized.seed_share * options.seed_height) as f32;
     let voxels = voxel_counts(basins, count);
     if voxels.iter().skip(1).all(|voxels| *voxels as f64 <= min_voxels) {
@@ -178,7 +184,7 @@ mod tests {
         is_inside: &dyn Fn([f64; 3]) -> bool,
         peaks: [[f64; 3]; 2],
         (shape, voxel_um): ([usize; 3], [f64; 3]),
-        max_neck: Option<f64>,
+        oversized: OversizedOptions,
     ) -> u32 {
         let distance = |a: [f64; 3], b: [f64; 3]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
         let between = distance(peaks[0], peaks[1]);
@@ -190,7 +196,6 @@ mod tests {
             if is_inside(at) { (0.95 - 0.4 * nearest / between).max(0.55) as f32 } else { 0.0 }
         };
         let map: Vec<f32> = (0..shape.iter().product()).map(value).collect();
-        let oversized = OversizedOptions { min_volume_um3: 900.0, part_share: 0.3, seed_share: 0.6, max_neck };
         let options = SegmentOptions {
             threshold: Threshold::Fixed(0.5),
             height: Some(Height::Map),
@@ -219,15 +224,23 @@ mod tests {
         let stack = ([20, 60, 80], [2.0, 1.0, 1.0]);
         let plane = ([1, 60, 80], [2.0, 1.0, 1.0]);
         let along = |x: f64| [[0.0, 0.0, -x], [0.0, 0.0, x]];
+        let rule = OversizedOptions { min_volume_um3: 900.0, part_share: 0.3, seed_share: 0.6, max_neck: None };
+        let with_necks = OversizedOptions { max_neck: Some(0.75), ..rule };
         let check = |is_inside: &dyn Fn([f64; 3]) -> bool, peaks: [[f64; 3]; 2], expected: u32| {
             for extents in [stack, plane] {
-                assert_eq!(objects_in(is_inside, peaks, extents, None), 2, "{peaks:?}, {extents:?}");
-                assert_eq!(objects_in(is_inside, peaks, extents, Some(0.75)), expected, "{peaks:?}, {extents:?}");
+                assert_eq!(objects_in(is_inside, peaks, extents, rule), 2, "{peaks:?}, {extents:?}");
+                assert_eq!(objects_in(is_inside, peaks, extents, with_necks), expected, "{peaks:?}, {extents:?}");
             }
         };
         check(&two, along(10.0), 2);
         check(&long, along(15.0), 1);
         check(&bean, [arc(-0.45), arc(0.45)], 1);
+        // Both have about 1000 µm² in the plane. The middle section of a sphere of 4000 µm³ has 305 µm², that of one of
+        // 30,000 µm³ has 1167 µm².
+        for (min_volume_um3, expected) in [(4000.0, 2), (30_000.0, 1)] {
+            let rule = OversizedOptions { min_volume_um3, ..rule };
+            assert_eq!(objects_in(&two, along(10.0), plane, rule), expected, "{min_volume_um3}");
+        }
     }
 
     #[test]
