@@ -96,7 +96,10 @@ fn two_labels_are_merged_by_clicks() {
     let labels = save(&mut fixture);
     assert_eq!((label_at(&labels, [z, 30, 60]), label_at(&labels, [z, 100, 60])), (1, 2));
     fixture.click("Merge labels");
+    let clear = "Clear selection";
+    fixture.until("no selection", |w| w.query_by_label(clear).is_some_and(|b| b.accesskit_node().is_disabled()));
     stroke(&mut fixture, (100.0, 60.0), (100.0, 60.0));
+    fixture.until("a selection", |w| w.query_by_label(clear).is_some_and(|b| !b.accesskit_node().is_disabled()));
     stroke(&mut fixture, (30.0, 60.0), (30.0, 60.0));
     fixture.click("Apply merge or split");
     fixture.settle();

@@ -214,9 +214,10 @@ impl<'a> State<'a> {
 
     /// Why an edit action is disabled now; `None` if it is enabled.
     pub(crate) fn reason_against_editing(self, action: EditAction) -> Option<&'static str> {
-        let points = self.documents.active_id().map_or(0, |id| self.corrections.selected_points(id));
+        let selected = |id| (self.corrections.selected_points(id), self.corrections.has_selection(id));
+        let selected = self.documents.active_id().map_or((0, false), selected);
         let is_shown = self.display.task() == PanelTask::Correct;
-        reason_against(action, self.correction(), self.corrections.tools(), points, is_shown)
+        reason_against(action, self.correction(), self.corrections.tools(), selected, is_shown)
     }
 
     /// Title of a command now; undo and redo name the step they affect, a map is named after what it

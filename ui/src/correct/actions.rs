@@ -74,13 +74,13 @@ pub(crate) enum CorrectionsAction {
     SaveAll,
 }
 
-/// Why an edit action is disabled now; `None` if it is enabled. `points` is the number of selected points, and `is_shown`
-/// says whether the tools are on screen.
+/// Why an edit action is disabled now; `None` if it is enabled. `points` is the number of selected points, `has_selection` says
+/// whether there are some or a line is being drawn, and `is_shown` whether the tools are on screen.
 pub(crate) fn reason_against(
     action: EditAction,
     correction: Option<&Correction>,
     tools: &Tools,
-    points: usize,
+    (points, has_selection): (usize, bool),
     is_shown: bool,
 ) -> Option<&'static str> {
     let Some((correction, state)) = correction.and_then(|c| Some((c, c.state.as_ref()?))) else {
@@ -102,7 +102,7 @@ pub(crate) fn reason_against(
             Tool::Split => (points >= MIN_SELECTED, "Draw a line across a label, or click at least two seeds first."),
             _ => (false, "Choose the tool for merging or for splitting labels first."),
         },
-        EditAction::ClearSelection => (points > 0 || tools.tool != Tool::Navigate, "Nothing is selected."),
+        EditAction::ClearSelection => (has_selection || can_have_stroke(tools.tool), "Nothing is selected."),
         EditAction::EnlargeBrush | EditAction::ShrinkBrush => {
             (tools.tool.has_brush(), "Choose the tool for painting or for erasing first.")
         }
@@ -112,6 +112,11 @@ pub(crate) fn reason_against(
         false => Some("Show the Correct panel first."),
         true => (!is_enabled).then_some(reason),
     }
+}
+
+/// Whether a tool draws strokes that [`EditAction::ClearSelection`] also cancels.
+fn can_have_stroke(tool: Tool) -> bool {
+    !matches!(tool, Tool::Navigate | Tool::Merge | Tool::Split)
 }
 
 impl Corrections {
@@ -303,4 +308,15 @@ pub(super) fn notify_other_time(time: usize, effects: &mut Effects) {
 /// Returns the action that selects a label.
 pub(super) fn select_label_action(document: u64, label: u32) -> DocumentsAction {
     DocumentsAction::Change { document, change: DocumentChange::Select(Some(label)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_that_select_clear_nothing_else() {
+        let found: Vec<Tool> = Tool::ALL.into_iter().filter(|tool| can_have_stroke(*tool)).collect();
+        assert_eq!(found, [Tool::Paint, Tool::Erase, Tool::Fill, Tool::Pick]);
+    }
 }

@@ -169,6 +169,11 @@ impl Corrections {
         self.marks.get(&document).map_or(0, |marks| marks.points.len())
     }
 
+    /// Whether points are selected, or a line is being drawn, in a document.
+    pub(crate) fn has_selection(&self, document: u64) -> bool {
+        self.marks.get(&document).is_some_and(|marks| !(marks.points.is_empty() && marks.line.is_empty()))
+    }
+
     /// Whether a document has unsaved edits, or labels that are being saved.
     pub(crate) fn is_unsaved(&self, document: u64) -> bool {
         self.of(document).is_some_and(|c| c.is_modified() || c.saving)
