@@ -22,9 +22,10 @@ use crate::state::State;
 use crate::theme;
 use crate::training::models::Saving;
 use crate::training::plan::WizardStep;
-use crate::training::run::RunState;
+use crate::training::run::{RunState, TrainingRun};
 use crate::training::thumbs::Thumbs;
 use crate::training::{Check, TrainingAction, Wizard};
+use crate::work::JobState;
 use cytoscope_profile::count_text;
 use cytoscope_train::TrainStart;
 use cytoscope_training_data::TrainingTask;
@@ -172,18 +173,23 @@ fn step_summary(state: State<'_>, step: WizardStep) -> String {
             };
             format!("{from} · {} min", plan.minutes)
         }
-        WizardStep::Train => run_summary(wizard),
+        WizardStep::Train => {
+            let job = wizard.run.job().and_then(|id| state.jobs.get(id));
+            run_summary(&wizard.run, wizard.report.is_some(), job.is_some_and(|job| job.state == JobState::Queued))
+        }
         WizardStep::Results => wizard.report.as_ref().map_or_else(String::new, |r| results::short(r)),
         WizardStep::Use => plan.saved.as_deref().map_or_else(String::new, |p| format!("Saved as {}", file_name(p))),
     }
 }
 
-fn run_summary(wizard: &Wizard) -> String {
-    match &wizard.run.state {
-        RunState::Idle if wizard.report.is_some() => "Done".to_owned(),
+/// Summary of a training run; `is_done` says whether an earlier one has a report, and `is_queued` whether it waits for another job.
+fn run_summary(run: &TrainingRun, is_done: bool, is_queued: bool) -> String {
+    match &run.state {
+        RunState::Idle if is_done => "Done".to_owned(),
         RunState::Idle => String::new(),
-        RunState::Running(_) if wizard.run.steps > 0 => {
-            format!("Step {} of {}", count_text(wizard.run.step()), count_text(wizard.run.steps))
+        RunState::Running(_) | RunState::Finishing(_) if is_queued => "Waiting".to_owned(),
+        RunState::Running(_) if run.steps > 0 => {
+            format!("Step {} of {}", count_text(run.step()), count_text(run.steps))
         }
         RunState::Running(_) => "Preparing".to_owned(),
         RunState::Pausing(_) => "Pausing…".to_owned(),
@@ -426,4 +432,23 @@ fn step_row(
         }
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cytoscope_worker::JobId;
+
+    #[test]
+    fn the_summary_of_a_run_that_waits_for_another_job_says_so() {
+        let mut run = TrainingRun::default();
+        assert_eq!([true, false].map(|is_done| run_summary(&run, is_done, false)), ["Done", ""]);
+        run.state = RunState::Running(JobId(1));
+        assert_eq!([true, false].map(|is_queued| run_summary(&run, false, is_queued)), ["Waiting", "Preparing"]);
+        // A continued run has made steps.
+        run.steps = 10;
+        assert_eq!([true, false].map(|is_queued| run_summary(&run, false, is_queued)), ["Waiting", "Step 0 of 10"]);
+        run.state = RunState::Paused;
+        assert_eq!(run_summary(&run, false, false), "Paused");
+    }
 }
