@@ -70,7 +70,13 @@ pub(crate) fn visit(path: &Path) -> Visited {
     if path.parent().is_some_and(Path::is_dir) {
         return Visited::Nothing(path);
     }
-    Visited::Problem(format!("{} does not exist", path.display()))
+    Visited::Problem(missing(&path, false))
+}
+
+/// The message that a path does not exist, and what to do next.
+fn missing(path: &Path, can_be_created: bool) -> String {
+    let next = if can_be_created { "create it, or check the name" } else { "check the path, or choose from the list" };
+    format!("{} does not exist: {next}", path.display())
 }
 
 /// Creates a folder and looks at it; blocks until the disk has responded.
@@ -374,7 +380,7 @@ impl FileBrowser {
                 return BrowserResult::Closed;
             }
             Visited::Nothing(path) => {
-                self.problem = Some(format!("{} does not exist", path.display()));
+                self.problem = Some(missing(&path, choice == Choice::Folder));
                 self.new_folder = Some(path).filter(|_| choice == Choice::Folder);
             }
             Visited::Problem(problem) => self.problem = Some(problem),

@@ -83,7 +83,7 @@ fn keys_and_typed_paths_reach_a_file() {
     let typed = format!("missing{}a.tif", std::path::MAIN_SEPARATOR);
     assert_eq!(act(&mut browser, BrowserAction::Type(typed)), None);
     assert_eq!(act(&mut browser, BrowserAction::Accept), None);
-    assert!(browser.problem.as_ref().unwrap().contains("does not exist"));
+    assert!(browser.problem.as_ref().unwrap().contains("does not exist: check the path"));
 }
 
 #[test]
@@ -135,6 +135,7 @@ fn a_folder_that_does_not_exist_can_be_created_and_chosen() {
     assert_eq!(act(&mut browser, BrowserAction::Accept), None);
     let new = folder.path().join("pairs");
     assert_eq!((browser.new_folder.as_ref(), new.exists()), (Some(&new), false));
+    assert!(browser.problem.as_ref().unwrap().ends_with("does not exist: create it, or check the name"));
     assert_eq!(act(&mut browser, BrowserAction::CreateFolder), None);
     assert!(new.is_dir() && browser.problem.is_none() && browser.typed.is_empty());
     assert_eq!(act(&mut browser, BrowserAction::ChooseFolder), Some(vec![new]));
