@@ -132,6 +132,14 @@ impl Values {
         self.len() == 0
     }
 
+    /// Whether any value is neither NaN nor infinite.
+    pub fn has_finite(&self) -> bool {
+        match self {
+            Values::F32(v) => v.iter().any(|value| value.is_finite()),
+            Values::U8(_) | Values::U16(_) | Values::Labels(_) => !self.is_empty(),
+        }
+    }
+
     /// The value at an index.
     pub fn get(&self, i: usize) -> Option<f64> {
         match self {

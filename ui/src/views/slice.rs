@@ -8,7 +8,7 @@ use super::pen::{self, Marks, Pen, PointerEvent};
 use super::placement::{Moved, Placement, fit, plane_to_load, zoom_about};
 use crate::data::composite::DisplayedPlane;
 use crate::data::loader::PlaneLoader;
-use crate::data::plane::{Orientation, PlaneAt};
+use crate::data::plane::{Orientation, Plane, PlaneAt};
 use crate::document::{Document, DocumentChange, Role, SliceCamera};
 use crate::theme;
 use eframe::egui::{
@@ -165,7 +165,12 @@ impl SliceView {
         let shown = if document.preview.is_some() { ", preprocessed" } else { "" };
         let place =
             format!("{} view, slice {} of {slices}{shown}", orientation.name(), document.cursor[normal_axis] + 1);
-        let name = if self.failed.is_some() { format!("{place}, cannot be read") } else { place };
+        let shape = orientation.slice_shape(document.extents.zyx);
+        let name = match &self.failed {
+            Some(_) => format!("{place}, cannot be read"),
+            None if self.is_not_finite(shape) => format!("{place}, no finite values"),
+            None => place,
+        };
         response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Image, true, &name));
         if self.document != document.id {
             *self = Self { document: document.id, ..Self::default() };
@@ -176,7 +181,7 @@ impl SliceView {
         let moved = self.moved(ui, target, &mut view_response);
         let pixel_um = [document.voxel_um[row_axis], document.voxel_um[column_axis]];
         let place = Placement { rect, camera: moved.camera, pixel_um };
-        self.visible = place.visible(orientation.slice_shape(document.extents.zyx));
+        self.visible = place.visible(shape);
         if orientation == Orientation::Xy || !options.only_xy {
             let pixels_per_point = f64::from(ui.ctx().pixels_per_point());
             let at = plane_to_load(orientation, document, moved.cursor, place, pixels_per_point);
@@ -187,6 +192,9 @@ impl SliceView {
         if let Some(why) = &self.failed {
             let next = "Check the file and its disk, then show another slice and return to this one.";
             draw_message(&painter, rect, format!("This slice cannot be read: {}. {next}", why.trim_end_matches('.')));
+        } else if self.is_not_finite(shape) {
+            let text = "All values of this slice are NaN or infinite. Show another slice.";
+            draw_message(&painter, rect, text.to_owned());
         }
         if options.pen.is_some() {
             let index = moved.cursor[normal_axis] as f64;
@@ -438,6 +446,15 @@ impl SliceView {
             None => ui.ctx().load_texture("slice without overlays", image, ZOOMED),
         };
         self.plain = Some((texture, covers));
+    }
+
+    /// Whether a slice of `shape` (rows, columns) is black because its visible channels have no finite values. Unknown, and thus
+    /// false, if only a part of it is shown.
+    fn is_not_finite(&self, [rows, columns]: [usize; 2]) -> bool {
+        let channels = self.shown_channels();
+        let is_whole = |at: &PlaneAt| at.rows.len() >= rows && at.columns.len() >= columns;
+        let is_black = |plane: &Plane| is_whole(&plane.at) && !plane.values.has_finite();
+        !channels.is_empty() && channels.iter().all(|shown| is_black(shown.plane()))
     }
 
     /// The displayed planes of the visible channels, for profiles.

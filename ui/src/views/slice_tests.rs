@@ -107,6 +107,23 @@ fn a_slice_that_cannot_be_read_is_named_and_leaves_no_other_picture() {
 }
 
 #[test]
+fn a_slice_without_finite_values_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stack.tif");
+    // The second slice has one finite value.
+    let values: Vec<f32> = (0..192).map(|i| if i == 100 { 1.0 } else { f32::NAN }).collect();
+    let array = Array::new("ZYX".parse().unwrap(), vec![3, 8, 8], values).unwrap();
+    write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+    let mut document = Document::open(&path, None, 0).unwrap();
+    document.cursor = [0; 3];
+    let mut harness = shown(document);
+    let names = |harness: &Harness<'static, Shown>, name: &str| harness.query_by_label(name).is_some();
+    until(&mut harness, "the name", |h| names(h, "XY view, slice 1 of 3, no finite values"));
+    harness.state_mut().document.cursor[0] = 1;
+    until(&mut harness, "the other slice", |h| names(h, "XY view, slice 2 of 3") && h.state().view.has_picture());
+}
+
+#[test]
 fn labels_under_the_pointer_are_not_those_of_the_ground_truth() {
     let folder = tempfile::tempdir().unwrap();
     let [stack, labels, truth] = ["stack.tif", "labels.tif", "truth.tif"].map(|name| folder.path().join(name));
