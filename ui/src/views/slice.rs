@@ -8,7 +8,7 @@ use super::pen::{self, Marks, Pen, PointerEvent};
 use super::placement::{Moved, Placement, fit, plane_to_load, zoom_about};
 use crate::data::composite::DisplayedPlane;
 use crate::data::loader::PlaneLoader;
-use crate::data::plane::{Orientation, Plane, PlaneAt};
+use crate::data::plane::{Orientation, PlaneAt};
 use crate::document::{Document, DocumentChange, Role, SliceCamera};
 use crate::theme;
 use eframe::egui::{
@@ -453,8 +453,8 @@ impl SliceView {
     fn is_not_finite(&self, [rows, columns]: [usize; 2]) -> bool {
         let channels = self.shown_channels();
         let is_whole = |at: &PlaneAt| at.rows.len() >= rows && at.columns.len() >= columns;
-        let is_black = |plane: &Plane| is_whole(&plane.at) && !plane.values.has_finite();
-        !channels.is_empty() && channels.iter().all(|shown| is_black(shown.plane()))
+        let mut planes = channels.iter().map(DisplayedPlane::plane);
+        !channels.is_empty() && planes.all(|plane| is_whole(&plane.at) && !plane.values.has_finite())
     }
 
     /// The displayed planes of the visible channels, for profiles.
