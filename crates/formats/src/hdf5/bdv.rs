@@ -33,7 +33,7 @@ pub(super) struct Views {
 
 /// Returns the time points and view setups of a file; `None` if it has none.
 pub(super) fn stored_views(file: &File, root: &Group) -> Result<Option<Views>, Fault> {
-    let names = file.names_of_groups(root)?;
+    let names = file.names(root)?;
     let numbers = |letter: char, digits: usize| {
         let number = |name: &String| {
             let digits_of = name.strip_prefix(letter).filter(|rest| rest.len() >= digits)?;

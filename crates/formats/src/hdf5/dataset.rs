@@ -2,7 +2,7 @@
 
 use super::{
     check_names, check_series,
-    file::{Attributes, File},
+    file::{Attributes, File, MAX_TEXT_CHARS, Member},
     pixels::{Image, ImageParts, Places, Stored, extents},
     samples::type_of,
 };
@@ -22,6 +22,8 @@ use std::{collections::HashSet, path::Path};
 
 /// Deepest nesting of groups.
 const MAX_DEPTH: usize = 32;
+/// Largest number of groups and datasets that are left out because they cannot be read.
+const MAX_UNREAD: usize = 1024;
 /// Attributes that name the axes: those of ilastik (JSON), and of HDF5's dimension scales.
 const AXIS_TAGS: &str = "axistags";
 const LABELS: &str = "DIMENSION_LABELS";
@@ -31,8 +33,13 @@ const ELEMENT_SIZE: &str = "element_size_um";
 /// Opens one dataset of a file.
 pub(super) fn open(file: File, path: &Path, options: &OpenOptions) -> Result<Opened, Fault> {
     let limits = &options.limits;
-    let found = find(&file, limits)?;
+    let listing = find(&file, limits)?;
+    let note = listing.note();
+    let found = listing.found;
     if found.is_empty() {
+        if let Some((_, fault)) = listing.unread.into_iter().next() {
+            return Err(fault);
+        }
         let next_step = "save it as a dataset of integers or floats with the axes Z, Y, X, or as OME-TIFF";
         return Err(Fault::unsupported("the HDF5 file has no dataset with numbers along two axes or more", next_step));
     }
@@ -76,6 +83,7 @@ pub(super) fn open(file: File, path: &Path, options: &OpenOptions) -> Result<Ope
     opened.byte_order = stored.order;
     opened.series_count = names.len();
     opened.series_names = names;
+    opened.not_applied.extend(note);
     if is_guessed {
         let guess = || format!("the dataset does not name its axes: they are read as {letters}");
         opened.not_applied.push(npy::color_axis_note(&shape_full).unwrap_or_else(guess));
@@ -91,32 +99,74 @@ struct Found {
     axes: usize,
 }
 
-/// The datasets with numbers along two or more axes: first those along three or more, each in the order of their paths.
-fn find(file: &File, limits: &Limits) -> Result<Vec<Found>, Fault> {
-    let root = file.root()?;
-    let mut all: Vec<Found> = Vec::new();
-    let mut seen: HashSet<u64> = HashSet::from([root.address()]);
-    let mut next: Vec<(Group, String, usize)> = vec![(root, String::new(), 0)];
-    while let Some((group, path, depth)) = next.pop() {
-        let (groups, datasets) = file.members(&group)?;
-        for dataset in &datasets {
-            let axes = axes_of_image(dataset);
-            if axes >= 2 && seen.insert(dataset.address()) {
-                all.push(Found { path: format!("{path}/{}", dataset.name()), axes });
+/// What the groups of a file contain.
+#[derive(Default)]
+struct Listing {
+    /// The datasets with numbers along two or more axes: first those along three or more, each in the order of their paths.
+    found: Vec<Found>,
+    /// Paths of what cannot be read, and why.
+    unread: Vec<(String, Fault)>,
+}
+
+impl Listing {
+    /// Returns what was read. Something that is damaged or not supported is left out of the list.
+    fn read<T>(&mut self, path: &str, result: Result<T, Fault>) -> Result<Option<T>, Fault> {
+        match result {
+            Ok(found) => Ok(Some(found)),
+            Err(fault @ (Fault::Malformed(..) | Fault::Unsupported(..))) if self.unread.len() < MAX_UNREAD => {
+                self.unread.push((path.to_owned(), fault));
+                Ok(None)
             }
-        }
-        for group in groups {
-            if depth < MAX_DEPTH && seen.insert(group.address()) {
-                let path = format!("{path}/{}", group.name());
-                next.push((group, path, depth + 1));
-            }
-        }
-        let (count, limit) = (seen.len() as u64, limits.max_pages);
-        if count > limit {
-            return Err(Fault::over("the number of groups and datasets", count, "max_pages", limit, Remedy::Split));
+            Err(fault) => Err(fault),
         }
     }
-    all.sort_by(|a, b| (a.axes < 3).cmp(&(b.axes < 3)).then_with(|| a.path.cmp(&b.path)));
+
+    /// A note on what cannot be read.
+    fn note(&self) -> Option<String> {
+        let (path, Fault::Malformed(problem, _) | Fault::Unsupported(problem, _)) = self.unread.first()? else {
+            return None;
+        };
+        let path: String = path.trim_start_matches('/').chars().take(MAX_TEXT_CHARS).collect();
+        let others = match self.unread.len() - 1 {
+            0 => String::new(),
+            count => format!(" (and {count} more)"),
+        };
+        Some(format!("{path:?}{others} cannot be read, and is not in the list of series: {problem}"))
+    }
+}
+
+/// Looks for the datasets in all groups of a file.
+fn find(file: &File, limits: &Limits) -> Result<Listing, Fault> {
+    let mut all = Listing::default();
+    let root = file.root()?;
+    // Addresses are those in a linked file, or else in the file itself.
+    let mut seen: HashSet<(Option<String>, u64)> = HashSet::from([(None, root.address())]);
+    let mut next: Vec<(Group, Option<String>, String, usize)> = vec![(root, None, String::new(), 0)];
+    while let Some((group, inside, path, depth)) = next.pop() {
+        for name in all.read(&path, file.names(&group))?.unwrap_or_default() {
+            let path = format!("{path}/{name}");
+            let Some((member, linked)) = all.read(&path, file.member(&group, &name))?.flatten() else { continue };
+            let inside = linked.or_else(|| inside.clone());
+            match member {
+                Member::Group(inner) => {
+                    if depth < MAX_DEPTH && seen.insert((inside.clone(), inner.address())) {
+                        next.push((inner, inside, path, depth + 1));
+                    }
+                }
+                Member::Dataset(dataset) => {
+                    let axes = axes_of_image(&dataset);
+                    if axes >= 2 && seen.insert((inside, dataset.address())) {
+                        all.found.push(Found { path, axes });
+                    }
+                }
+            }
+            let (count, limit) = ((seen.len() + all.unread.len()) as u64, limits.max_pages);
+            if count > limit {
+                return Err(Fault::over("the number of groups and datasets", count, "max_pages", limit, Remedy::Split));
+            }
+        }
+    }
+    all.found.sort_by(|a, b| (a.axes < 3).cmp(&(b.axes < 3)).then_with(|| a.path.cmp(&b.path)));
     Ok(all)
 }
 

@@ -1,6 +1,6 @@
 //! Access to HDF5 files: their bytes for the library, its errors, and the texts and numbers of attributes.
 
-use super::{EXPORT, filters};
+use super::{EXPORT, filters, links};
 use crate::{
     error::{Fault, Remedy},
     limits::Limits,
@@ -12,7 +12,7 @@ use hdf5_reader::{
     object_header::ObjectHeader,
 };
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     collections::HashMap,
     path::{Path, PathBuf},
     sync::{
@@ -22,7 +22,7 @@ use std::{
 };
 
 /// Largest object header in bytes: those of valid files have a few thousand.
-const MAX_HEADER_BYTES: usize = 4 << 20;
+pub(super) const MAX_HEADER_BYTES: usize = 4 << 20;
 /// Bytes that one call for metadata may read: a multiple of the file's length, and bytes that are added for small files.
 const METADATA_BYTES: [u64; 2] = [4, 16 << 20];
 /// Bytes of a reference to a text, beside the address.
@@ -30,13 +30,13 @@ const LENGTH_AND_INDEX_BYTES: usize = 8;
 /// Largest number of texts of an attribute; the rest is left out.
 const MAX_TEXTS: usize = 64;
 /// Largest number of characters of a name or text; the rest is left out.
-const MAX_TEXT_CHARS: usize = 255;
+pub(super) const MAX_TEXT_CHARS: usize = 255;
 
 thread_local! {
     /// Bytes that the library may still read for its present call.
     static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
-    /// Whether the library has followed a link to another file in its present call.
-    static IS_LINKED: Cell<bool> = const { Cell::new(false) };
+    /// Name of the file to which the library has followed a link in its present call.
+    static LINKED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// A dataset.
@@ -44,6 +44,12 @@ pub(super) struct Found {
     pub dataset: Dataset,
     /// Whether it is in a linked file.
     pub is_linked: bool,
+}
+
+/// What a group contains.
+pub(super) enum Member {
+    Group(Group),
+    Dataset(Box<Dataset>),
 }
 
 /// The bytes of a file, for the library.
@@ -150,19 +156,27 @@ impl File {
 
     /// The dataset at a path; `None` if there is none.
     pub fn dataset(&self, path: &str) -> Result<Option<Found>, Fault> {
-        IS_LINKED.set(false);
+        LINKED.set(None);
         let found = present(self.metadata(|| self.hdf5.dataset(path)))?;
-        Ok(found.map(|dataset| Found { dataset, is_linked: IS_LINKED.get() }))
+        let is_linked = LINKED.take().is_some();
+        Ok(found.map(|dataset| Found { dataset, is_linked }))
     }
 
-    /// The groups and datasets in a group.
-    pub fn members(&self, group: &Group) -> Result<(Vec<Group>, Vec<Dataset>), Fault> {
-        self.metadata(|| group.members()).map_err(fault)
+    /// The names in a group, in alphabetical order, whether what they stand for can be read or not.
+    pub fn names(&self, group: &Group) -> Result<Vec<String>, Fault> {
+        self.metadata(|| links::names(group)).map_err(fault)
     }
 
-    /// The names of the groups in a group.
-    pub fn names_of_groups(&self, group: &Group) -> Result<Vec<String>, Fault> {
-        self.metadata(|| group.member_names()).map(|(groups, _)| groups).map_err(fault)
+    /// The group or dataset of a name in a group, and the name of the linked file that contains it, if a link was followed; `None`
+    /// if it is neither.
+    pub fn member(&self, group: &Group, name: &str) -> Result<Option<(Member, Option<String>)>, Fault> {
+        LINKED.set(None);
+        let member = match self.group(group, name)? {
+            Some(inner) => Some(Member::Group(inner)),
+            None => present(self.metadata(|| group.dataset(name)))?.map(|found| Member::Dataset(Box::new(found))),
+        };
+        let linked = LINKED.take();
+        Ok(member.map(|member| (member, linked)))
     }
 
     /// The header of a dataset; `None` if it is in a linked file, to whose bytes its address refers.
@@ -227,7 +241,7 @@ struct Linked {
 
 impl ExternalLinkResolver for Linked {
     fn resolve_external_link(&self, name: &str) -> Result<Option<Hdf5File>, Error> {
-        IS_LINKED.set(true);
+        LINKED.set(Some(name.to_owned()));
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files.get(name) {
             return Ok(Some(file.clone()));

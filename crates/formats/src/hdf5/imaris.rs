@@ -120,7 +120,7 @@ pub(super) fn open(file: File, path: &Path, options: &OpenOptions) -> Result<Ope
 
 /// The number of groups in a group whose names are a word and a number, counted from 0 without a gap.
 fn count(file: &File, group: &Group, word: &str) -> Result<usize, Fault> {
-    let names = file.names_of_groups(group)?;
+    let names = file.names(group)?;
     let number = |name: &String| name.strip_prefix(word)?.strip_prefix(' ')?.parse::<usize>().ok();
     let mut numbers: Vec<usize> = names.iter().filter_map(number).collect();
     numbers.sort_unstable();

@@ -9,6 +9,7 @@ mod dataset;
 mod file;
 mod filters;
 mod imaris;
+mod links;
 mod pixels;
 mod samples;
 

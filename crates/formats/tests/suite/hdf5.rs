@@ -181,6 +181,29 @@ fn datasets_of_numbers_are_series() {
 }
 
 #[test]
+fn what_cannot_be_read_is_named_and_the_other_datasets_are_listed() {
+    let (file, linked) = (seed!("partial"), seed!("imaris_old"));
+    let folder = folder(&[("a.h5", file), ("imaris_old", linked.clone()), ("copy", linked)]);
+    let image = |number| series(&folder.path().join("a.h5"), number);
+    // The same position in two linked files is that of two datasets.
+    let mut names: Vec<String> = ["good", "links/copy", "links/imaris_old"].map(str::to_owned).to_vec();
+    names.extend((0..9).map(|i| format!("many/{i}")));
+    let good = image(0);
+    assert_eq!(good.meta().series_names, names);
+    let note = good.meta().not_applied.first().cloned().unwrap_or_default();
+    assert!(note.starts_with("\"virtual\" (and 2 more) cannot be read"), "{note}");
+    assert_eq!(good.read_all().unwrap().into_samples(), stacks(1, 1, |_, _| 0));
+    assert_eq!(image(1).meta().shape_full, [1, 4, 1, 8, 8, 1]);
+    assert_eq!(image(11).read_all().unwrap().into_samples(), Samples::U8(vec![8; 12]));
+    // The oldest form of groups.
+    let old = opened(seed!("partial_old"), 0).unwrap();
+    assert_eq!(old.meta().series_names, ["good", "zero"]);
+    assert!(old.meta().not_applied.iter().any(|note| note.starts_with("\"virtual\" cannot be read")));
+    assert_eq!(old.read_all().unwrap().into_samples(), stacks(1, 1, |_, _| 0));
+    assert_eq!(opened(seed!("virtual"), 0).unwrap_err(), FormatErrorKind::Unsupported);
+}
+
+#[test]
 fn chunks_of_all_filters_and_indices_are_read() {
     let read = |file: Vec<u8>| -> Vec<(String, &'static str, Result<Samples, FormatErrorKind>)> {
         let names = opened(file.clone(), 0).unwrap().meta().series_names.clone();

@@ -3,11 +3,13 @@
     pip install h5py hdf5plugin npy2bdv numpy
     python make_hdf5.py FOLDER
 
-Files, in the newer form of HDF5, which is smaller, but for `imaris_old` and `plain`, which are in the oldest one, as most files are:
+Files, in the newer form of HDF5, which is smaller, but for `imaris_old`, `partial_old` and `plain`, which are in the oldest one, as most files are:
 - `imaris`: two levels, two time points and two channels of three slices of 5 × 6 samples of 16 bits, padded to chunks of
   2 × 4 × 4 samples, with gzip; `imaris_old`: the first stack of it.
 - `bdv`, with `bdv.xml` beside it: two tiles with two channels, two time points of which one lacks a stack, two levels.
 - `links`: a file of BigDataViewer whose only stack is a link to that of `imaris_old`.
+- `partial`: datasets, also in a group of many, beside virtual ones and beside links to the same place in two files and to a file
+  that does not exist; `partial_old`: the same without links; `virtual`: a virtual dataset alone.
 - `ilastik`: 8-bit samples along Z, Y, X and channels, with the axis tags of ilastik and the voxel size.
 - `plain`: a stack of floats without axes, a big-endian slice, Booleans along named axes, and datasets that are no images.
 - `filters`: the same stack of 16 bits with each filter; `indices`: with each index of chunks, and one with few of its chunks.
@@ -182,13 +184,43 @@ def links(path):
         file["t00000/s00/0/cells"] = h5py.ExternalLink("imaris_old", stack)
 
 
+def add_virtual(file, name):
+    layout = h5py.VirtualLayout(shape=SHAPE, dtype="<u2")
+    layout[:] = h5py.VirtualSource("other", "data", shape=SHAPE)
+    file.create_virtual_dataset(name, layout)
+
+
+def partial(path):
+    with h5py.File(path, "w", libver="v110") as file:
+        file["good"] = counting(SHAPE, "<u2")
+        add_virtual(file, "virtual")
+        for i in range(9):
+            file[f"many/{i}"] = np.full((3, 4), i, "u1")
+        add_virtual(file, "many/virtual")
+        stack = "/DataSet/ResolutionLevel 0/TimePoint 0/Channel 0/Data"
+        for name in ["imaris_old", "copy", "nowhere"]:
+            file[f"links/{name}"] = h5py.ExternalLink(name, stack)
+
+
+def partial_old(path):
+    with h5py.File(path, "w", libver="earliest") as file:
+        file["good"] = counting(SHAPE, "<u2")
+        file["zero"] = counting(SHAPE, "<u2") * 0
+        add_virtual(file, "virtual")
+
+
+def virtual(path):
+    with h5py.File(path, "w", libver="v110") as file:
+        add_virtual(file, "virtual")
+
+
 def huge(path):
     with h5py.File(path, "w", libver="v110") as file:
         file.create_dataset("huge", shape=(20, 10000, 10000), dtype="<u2", chunks=(1, 1000, 1000), fillvalue=3)
 
 
 def main(out):
-    for make in [imaris, imaris_old, ilastik, plain, filters, indices, deep, links, huge]:
+    for make in [imaris, imaris_old, ilastik, plain, filters, indices, deep, links, huge, partial, partial_old, virtual]:
         make(out / make.__name__)
     bdv(out)
 
