@@ -110,11 +110,9 @@ fn parse(xml: &str) -> Result<Description, Fault> {
                 parser.text.clear();
                 parser.begin(&attributes)?;
             }
-            Event::Text(text) => {
-                let text: &str = &text;
-                let left = MAX_TEXT_CHARS.saturating_sub(parser.text.len());
-                parser.text.extend(text.chars().take(left));
-            }
+            // A reference such as &amp; divides a text.
+            Event::Text(text) => parser.add(&text),
+            Event::GeneralRef(name) => parser.add(&ome_xml::referenced(&name)),
             Event::End(_) => {
                 parser.end()?;
                 parser.path.pop();
@@ -143,6 +141,12 @@ struct Parser {
 }
 
 impl Parser {
+    /// Adds a part of a text.
+    fn add(&mut self, part: &str) {
+        let left = MAX_TEXT_CHARS.saturating_sub(self.text.len());
+        self.text.extend(part.chars().take(left));
+    }
+
     /// Uses an element that begins.
     fn begin(&mut self, attributes: &ome_xml::Attributes) -> Result<(), Fault> {
         let path = self.path.as_slice();
@@ -228,6 +232,9 @@ mod tests {
         assert_eq!(setup.voxel_size_um, VoxelSize::new_um(2.0, 0.25, 0.5));
         assert_eq!((setup.of.get("channel"), setup.of.get("tile"), setup.of.get("angle")), (Some(&1), Some(&7), None));
         assert_eq!(description.names.get(&("channel".to_owned(), 1)).map(String::as_str), Some("GFP"));
+        // References divide a text.
+        let description = parse(&XML.replace("a.h5", "a &amp; b&#228;.h5")).unwrap();
+        assert_eq!(description.hdf5.as_deref(), Some("a & b\u{e4}.h5"));
     }
 
     #[test]
