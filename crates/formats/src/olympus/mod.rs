@@ -246,7 +246,7 @@ impl Header {
             tzc: [&t, &z, &c].map(|axis| axis.count.max(1)),
             voxel_size_um,
             time_interval_secs: t.step(seconds_per, "ms"),
-            channels: channels(settings),
+            channels: channels(settings, c.count.max(1)),
             bits: settings.number(REFERENCE, "ValidBitCounts").map(|bits| bits as u32).filter(|bits| *bits > 0),
         })
     }
@@ -255,7 +255,9 @@ impl Header {
     fn series(self, format: FileFormat, tzc: [usize; 3], planes: Vec<Option<PlaneRef>>) -> Series {
         let [nt, nz, nc] = tzc;
         let mut channels = self.channels;
-        channels.truncate(nc);
+        if channels.len() != nc {
+            channels.clear();
+        }
         Series {
             format,
             dims: vec![(Axis::T, nt), (Axis::Z, nz), (Axis::C, nc)],
@@ -288,16 +290,20 @@ impl AxisSettings {
     }
 }
 
-/// Returns the channels that were acquired, with the names of their dyes, or else those of their detectors.
-fn channels(settings: &Settings) -> Vec<Channel> {
+/// Returns the `count` channels that were acquired, with the names of their dyes, or else those of their detectors; none if the
+/// settings list another number of channels, whose names could be those of others.
+fn channels(settings: &Settings, count: usize) -> Vec<Channel> {
     let sections = |prefix: &str| -> Vec<String> {
         let sections = (1..=MAX_CHANNELS).map(|number| format!("{prefix}Channel {number} Parameters"));
         sections.take_while(|section| settings.has(section)).collect()
     };
     let mut listed = sections("GUI ");
     listed.retain(|section| settings.text(section, "CH Activate") != Some("0"));
-    if listed.is_empty() {
+    if listed.len() != count {
         listed = sections("");
+    }
+    if listed.len() != count {
+        return Vec::new();
     }
     let name = |section: &String| {
         let dye = settings.text(section, "DyeName").filter(|dye| !dye.eq_ignore_ascii_case("none"));

@@ -141,6 +141,19 @@ fn planes_axes_and_metadata_are_read() {
 }
 
 #[test]
+fn names_of_another_number_of_channels_are_not_used() {
+    let names = |settings: &str| {
+        let image = open_bytes(oib(Version::V3, &utf_16(settings), &members()), &OpenOptions::default()).unwrap();
+        let names: Vec<String> = image.meta().channels.iter().map(|channel| channel.name.clone()).collect();
+        names.join(", ")
+    };
+    let three = SETTINGS.replace("CH Activate=0", "CH Activate=1");
+    assert_eq!(names(&three), ", ");
+    let acquired = "[Channel 1 Parameters]\nDyeName=\"DAPI\"\n[Channel 2 Parameters]\nCH Name=\"CH4\"\n";
+    assert_eq!(names(&format!("{three}{acquired}")), "DAPI, CH4");
+}
+
+#[test]
 fn seeds_of_the_fuzz_target_are_read() {
     for seed in [
         &include_bytes!("../../../../fuzz/seeds/read_olympus/small_sectors")[..],
