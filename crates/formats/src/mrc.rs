@@ -116,12 +116,11 @@ fn layout(fields: &Fields<'_>, dtype: DType) -> Result<Dense, Fault> {
 }
 
 /// The size of a cell in Å, divided by its number of intervals. Columns, rows and slices are along the axes that the header maps
-/// them to.
+/// them to. A size of 1 Å along all axes is what programs such as IMOD's write for images without a size.
 fn voxel_size_um(fields: &Fields<'_>) -> Result<VoxelSize, Fault> {
-    let angstrom_um = micrometers_per("Å").unwrap_or_default();
     let along = |axis: usize| -> Result<Option<f64>, Fault> {
         let (intervals, length) = (fields.i32(28 + 4 * axis)?, f64::from(fields.f32(40 + 4 * axis)?));
-        Ok(positive(length / f64::from(intervals) * angstrom_um))
+        Ok(positive(length / f64::from(intervals)))
     };
     let mapped = [fields.i32(64)?, fields.i32(68)?, fields.i32(72)?];
     let mut sorted = mapped;
@@ -130,7 +129,12 @@ fn voxel_size_um(fields: &Fields<'_>) -> Result<VoxelSize, Fault> {
     // A stack of images has one interval along Z: its slices have no distance.
     let has_distance = fields.i32(36)? > 1 || fields.i32(8)? <= 1;
     let [x, y, z] = axes;
-    Ok(VoxelSize { z: along(z)?.filter(|_| has_distance), y: along(y)?, x: along(x)? })
+    let (x, y, z) = (along(x)?, along(y)?, along(z)?.filter(|_| has_distance));
+    if [x, y, z.or(x)] == [Some(1.0); 3] {
+        return Ok(VoxelSize::default());
+    }
+    let um = |angstroms: Option<f64>| angstroms.and_then(|length| positive(length * micrometers_per("Å")?));
+    Ok(VoxelSize { z: um(z), y: um(y), x: um(x) })
 }
 
 /// An open image.
