@@ -212,6 +212,9 @@ fn levels(
         let [z, y, x] = stored.shape.as_slice() else {
             return Err(Fault::unsupported(format!("its datasets have {} axes", stored.shape.len()), EXPORT));
         };
+        if stored.shape.contains(&0) {
+            return Err(Fault::malformed(format!("level {level} has no samples")));
+        }
         levels.push([times, *z, channels, *y, *x, 1]);
         first = first.or(Some(stored));
     }

@@ -137,7 +137,7 @@ impl Listing {
 
 /// Looks for the datasets in all groups of a file.
 fn find(file: &File, limits: &Limits) -> Result<Listing, Fault> {
-    let mut all = Listing::default();
+    let (mut all, mut path_bytes) = (Listing::default(), 0u64);
     let root = file.root()?;
     // Addresses are those in a linked file, or else in the file itself.
     let mut seen: HashSet<(Option<String>, u64)> = HashSet::from([(None, root.address())]);
@@ -145,6 +145,11 @@ fn find(file: &File, limits: &Limits) -> Result<Listing, Fault> {
     while let Some((group, inside, path, depth)) = next.pop() {
         for name in all.read(&path, file.names(&group))?.unwrap_or_default() {
             let path = format!("{path}/{name}");
+            path_bytes = path_bytes.saturating_add(path.len() as u64);
+            if path_bytes > limits.max_metadata_bytes {
+                let (what, limit) = ("the size of the names of its images", limits.max_metadata_bytes);
+                return Err(Fault::over(what, path_bytes, "max_metadata_bytes", limit, Remedy::Split));
+            }
             let Some((member, linked)) = all.read(&path, file.member(&group, &name))?.flatten() else { continue };
             let inside = linked.or_else(|| inside.clone());
             match member {

@@ -268,6 +268,13 @@ fn limits_hold_for_what_small_files_state() {
     let limited = |limits| open_bytes(seed!("huge"), &OpenOptions { limits, ..OpenOptions::default() });
     let small_chunks = limited(Limits { max_chunk_bytes: 1_999_999, ..Limits::default() });
     assert_eq!(small_chunks.unwrap_err().kind(), FormatErrorKind::OverLimit);
+    // All paths count, not those of images alone.
+    let names = |max_metadata_bytes: u64| {
+        let limits = Limits { max_metadata_bytes, ..Limits::default() };
+        open_bytes(seed!("partial_old"), &OpenOptions { limits, ..OpenOptions::default() }).map(|_| ())
+    };
+    assert_eq!(names(18).map_err(|error| error.kind()), Ok(()));
+    assert_eq!(names(17).map_err(|error| error.kind()), Err(FormatErrorKind::OverLimit));
     let few_planes = limited(Limits { max_pages: 19, ..Limits::default() });
     assert_eq!(few_planes.unwrap_err().kind(), FormatErrorKind::OverLimit);
 }
@@ -280,6 +287,7 @@ fn damaged_files_are_refused() {
         FormatErrorKind::Unsupported,
         "addresses of 0 bytes"
     );
+    assert_eq!(opened(seed!("empty_level"), 0).unwrap_err(), FormatErrorKind::Malformed);
     for file in [seed!("imaris"), seed!("imaris_old"), seed!("bdv"), seed!("ilastik")] {
         for cut in [8, 50, 400, file.len() / 2, file.len() - 1] {
             let kind = opened(file[..cut].to_vec(), 0).unwrap_err();

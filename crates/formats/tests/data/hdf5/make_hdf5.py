@@ -10,6 +10,7 @@ Files, in the newer form of HDF5, which is smaller, but for `imaris_old`, `parti
 - `links`: a file of BigDataViewer whose only stack is a link to that of `imaris_old`.
 - `partial`: datasets, also in a group of many, beside virtual ones and beside links to the same place in two files and to a file
   that does not exist; `partial_old`: the same without links; `virtual`: a virtual dataset alone.
+- `empty_level`: a file of BigDataViewer whose second level has no samples.
 - `ilastik`: 8-bit samples along Z, Y, X and channels, with the axis tags of ilastik and the voxel size.
 - `plain`: a stack of floats without axes, a big-endian slice, Booleans along named axes, and datasets that are no images.
 - `filters`: the same stack of 16 bits with each filter; `indices`: with each index of chunks, and one with few of its chunks.
@@ -214,13 +215,20 @@ def virtual(path):
         add_virtual(file, "virtual")
 
 
+def empty_level(path):
+    with h5py.File(path, "w", libver="v110") as file:
+        file["s00/resolutions"] = np.array([[1.0, 1, 1], [2, 2, 2]])
+        file["t00000/s00/0/cells"] = counting(SHAPE, "<i2")
+        file["t00000/s00/1/cells"] = counting((0, 3, 3), "<i2")
+
+
 def huge(path):
     with h5py.File(path, "w", libver="v110") as file:
         file.create_dataset("huge", shape=(20, 10000, 10000), dtype="<u2", chunks=(1, 1000, 1000), fillvalue=3)
 
 
 def main(out):
-    for make in [imaris, imaris_old, ilastik, plain, filters, indices, deep, links, huge, partial, partial_old, virtual]:
+    for make in [imaris, imaris_old, ilastik, plain, filters, indices, deep, links, huge, partial, partial_old, virtual, empty_level]:
         make(out / make.__name__)
     bdv(out)
 
