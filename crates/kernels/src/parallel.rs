@@ -56,18 +56,23 @@ pub(crate) fn for_each(count: usize, task: impl Fn(usize) + Sync + Send) {
     }
 }
 
-/// Calls `f(block, d, h, row)` for every row of an image, in parallel over slices.
+/// Number of rows per task of [`for_each_row`].
+const ROWS: usize = 32;
+
+/// Calls `f(block, d, h, row)` for every row of an image, in parallel over parts of slices: an image may have one slice only.
 pub(crate) fn for_each_row<T: Send>(
     values: &mut [T],
     layout: &crate::Blocked,
     f: impl Fn(usize, usize, usize, &mut [T]) + Sync + Send,
 ) {
     let [depth, height, _] = layout.dims;
+    let parts = height.div_ceil(ROWS);
     let shared = Shared::new(values);
-    for_each(layout.blocks() * depth, |task| {
-        let (b, d) = (task / depth, task % depth);
-        for h in 0..height {
-            // SAFETY: each task has its own slice and block and so writes its own rows; `Shared::slice` checks the
+    for_each(layout.blocks() * depth * parts, |task| {
+        let (slice, first) = (task / parts, task % parts * ROWS);
+        let (b, d) = (slice / depth, slice % depth);
+        for h in first..(first + ROWS).min(height) {
+            // SAFETY: each task has its own rows of a slice and block and so writes its own part; `Shared::slice` checks the
             // bounds.
             f(b, d, h, unsafe { shared.slice(layout.row_start(b, d, h), layout.row_len()) });
         }
@@ -100,3 +105,25 @@ macro_rules! multiversion {
     };
 }
 pub(crate) use multiversion;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Blocked;
+
+    #[test]
+    fn every_row_is_visited_once() {
+        let height = 2 * ROWS + 3;
+        let layout = Blocked::new(5, [2, height, 2], [0, 1, 1], 4);
+        let number = |b: usize, d: usize, h: usize| (1 + b + 2 * (d + 2 * h)) as u32;
+        let mut values = vec![0u32; layout.len()];
+        for_each_row(&mut values, &layout, |b, d, h, row| row.iter_mut().for_each(|v| *v += number(b, d, h)));
+        let mut expected = vec![0u32; layout.len()];
+        for (b, d) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            for h in 0..height {
+                expected[layout.row_start(b, d, h)..][..layout.row_len()].fill(number(b, d, h));
+            }
+        }
+        assert_eq!(values, expected);
+    }
+}
