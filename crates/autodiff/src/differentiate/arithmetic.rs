@@ -153,7 +153,8 @@ impl Backward<'_> {
         Ok(found)
     }
 
-    /// The gradient `g` of the power `a^b` with respect to its base: `g·b·a^(b - 1)`.
+    /// The gradient `g` of the power `a^b` with respect to its base: `g·b·a^(b - 1)`, and 0 where the exponent is 0, also if the
+    /// base is 0.
     fn base_rule(&mut self, a: ValueId, b: ValueId, g: ValueId, name: &str) -> Result<ValueId> {
         // Exponents may be integers although the base is not.
         let exponent = self.cast_like(name, b, a);
@@ -161,7 +162,16 @@ impl Backward<'_> {
         let lowered = self.binary(name, BinaryOp::Sub, exponent, one);
         let power = self.binary(name, BinaryOp::Pow, a, lowered);
         let slope = self.binary(name, BinaryOp::Mul, exponent, power);
-        Ok(self.binary(name, BinaryOp::Mul, g, slope))
+        let full = self.binary(name, BinaryOp::Mul, g, slope);
+        if self.graph.constant(b).is_some_and(|exponents| !exponents.to_f64_vec().contains(&0.0)) {
+            return Ok(full);
+        }
+        let zero = self.scalar(0.0, a)?;
+        let is_zero = self.graph.push(grad(name), Op::Binary(BinaryOp::Equal), &[Some(exponent), Some(zero)]);
+        let chosen = self.graph.push(grad(name), Op::Where, &[Some(is_zero), Some(zero), Some(full)]);
+        let shape = self.shape(g)?;
+        self.set_shape(chosen, &shape, g);
+        Ok(chosen)
     }
 
     /// The gradient `g` of the power `y = a^b` with respect to its exponent: `g·y·ln a`, and 0 where the base is 0: there

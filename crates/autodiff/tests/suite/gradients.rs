@@ -202,6 +202,8 @@ fn functions_of_two_tensors_have_the_gradients_of_finite_differences() {
     let bases = Tensor::vector(vec![0.0, 0.5, -1.5]);
     check("Pow of 0", Op::Binary(Pow), &[Tensor::vector(vec![0.0, 0.5]), Tensor::vector(vec![2.0, 3.0])], &[]);
     check("Pow by an integer", Op::Binary(Pow), &[bases], &[(1, Tensor::vector(vec![2i64, 3, 2]))]);
+    let constant = Tensor::vector(vec![0i64, 0, 2]);
+    check("Pow by 0", Op::Binary(Pow), &[Tensor::vector(vec![0.0, 0.5, -1.5])], &[(1, constant)]);
     check("MatMul", Op::MatMul, &[doubles(1, &[2, 3, 4], 0.0), doubles(2, &[4, 2], 0.0)], &[]);
     for (trans_a, trans_b) in [(false, false), (true, false), (false, true), (true, true)] {
         let a = if trans_a { [4, 3] } else { [3, 4] };
