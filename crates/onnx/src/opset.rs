@@ -1,7 +1,7 @@
 //! The opset of a file: the oldest one that has all operators of a graph, so that older programs read the file.
 
 use cytoscope_graph::infer::{Info, resolve_axis};
-use cytoscope_graph::{Activation, ElementType, Graph, Node, Op, PadMode, ReduceOp, ValueId};
+use cytoscope_graph::{Activation, ElementType, Graph, Node, Op, PadMode, ReduceOp, ValueId, op_name};
 use std::collections::BTreeMap;
 
 /// Types, shapes and known values of a graph.
@@ -9,6 +9,10 @@ type Infos = BTreeMap<ValueId, Info>;
 
 /// Opset of files without newer operators: that of ONNX 1.12.
 pub(crate) const OLDEST_OPSET: i64 = 17;
+
+/// Opset of files in which convolutions and some other operators compute in bfloat16, the newest one that is written: that of
+/// ONNX 1.17.
+pub(crate) const BF16_OPSET: i64 = 22;
 
 /// Returns the version of the file format for an opset: the newest one that existed when the opset was introduced.
 pub(crate) fn ir_version(opset: i64) -> i64 {
@@ -21,12 +25,25 @@ pub(crate) fn ir_version(opset: i64) -> i64 {
 
 /// Returns the opset that a graph is written in.
 pub(crate) fn graph_opset(graph: &Graph, infos: &Infos) -> i64 {
-    graph.nodes.iter().map(|node| node_opset(node, graph, infos)).fold(OLDEST_OPSET, i64::max)
+    let opset_of = |node: &Node| if is_new_in_bf16(node, infos) { BF16_OPSET } else { node_opset(node, graph, infos) };
+    graph.nodes.iter().map(opset_of).fold(OLDEST_OPSET, i64::max)
+}
+
+/// Whether a node computes in bfloat16, which its operator does from [`BF16_OPSET`] on.
+fn is_new_in_bf16(node: &Node, infos: &Infos) -> bool {
+    let dtype = node.input(0).and_then(|id| infos.get(&id)?.dtype);
+    let names = [
+        &["Conv", "ConvTranspose", "FusedConv", "InstanceNormalization", "LpNormalization", "GridSample"][..],
+        &["AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool", "Round"],
+        &["Elu", "HardSigmoid", "HardSwish", "Mish", "Selu", "Softplus", "Softsign", "ThresholdedRelu"],
+        &["Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"],
+    ];
+    dtype == Some(ElementType::BF16) && names.iter().any(|names| names.contains(&op_name(&node.op)))
 }
 
 /// Returns the oldest opset, from [`OLDEST_OPSET`] on, in which a node can be written. The differences are those of ONNX's
 /// changelog (<https://github.com/onnx/onnx/blob/main/docs/Changelog.md>); operators that are not listed have the same
-/// form, for the types of this program, in all opsets from 17 to 21.
+/// form, for the types of this program, in all opsets from 17 to 22, except for bfloat16.
 fn node_opset(node: &Node, graph: &Graph, infos: &Infos) -> i64 {
     let dtype = |input: usize| infos.get(&node.input(input)?)?.dtype;
     let is_half = |input: usize| dtype(input).is_some_and(ElementType::is_half);

@@ -182,6 +182,17 @@ fn same_padding_of_dilated_kernels_is_written_as_amounts() {
     }
 }
 
+#[test]
+fn convolutions_in_bfloat16_are_written_in_the_opset_that_has_them() {
+    let weight = Tensor::new([4, 4, 1, 1], vec![0.5f32; 16]).unwrap().cast(ElementType::BF16);
+    let relu = single(Op::Activation(Activation::Relu), ElementType::BF16, Vec::new());
+    let conv = single(Op::Conv(ConvAttrs::same(&[1, 1])), ElementType::BF16, vec![Some(weight)]);
+    for (graph, expected) in [(relu, (17, 8)), (conv, (22, 10))] {
+        let (file, version) = encoded(&graph);
+        assert_eq!((file.opset, version), expected);
+    }
+}
+
 /// The opsets are those of ONNX's changelog in which the operator got its attribute, input or type.
 #[test]
 fn files_have_the_oldest_opset_that_has_their_operators() {
