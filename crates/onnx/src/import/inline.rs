@@ -126,7 +126,7 @@ impl Importer<'_> {
         for tensor in body.initializers {
             self.initializer(tensor)?;
         }
-        self.nodes(body.nodes, arguments)?;
+        self.nodes(body.nodes, &body.outputs, arguments)?;
         let found: Vec<Option<ValueId>> = body.outputs.iter().map(|name| self.value_named(name)).collect();
         self.opset = outer_opset;
         self.depth -= 1;

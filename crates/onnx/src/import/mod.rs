@@ -8,8 +8,9 @@ mod fused;
 mod inline;
 mod layers;
 mod operators;
+mod order;
 
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -289,7 +290,8 @@ impl Importer<'_> {
             let id = self.define(info.name, given)?;
             self.graph.inputs.push(id);
         }
-        self.nodes(&proto.nodes, None)?;
+        let needed: Vec<&str> = proto.outputs.iter().map(|info| info.name).collect();
+        self.nodes(&proto.nodes, &needed, None)?;
         for info in &proto.outputs {
             let id = self.value_named(info.name);
             let id = id.ok_or_else(|| GraphError::malformed(format!("output \"{}\" is never produced", info.name)))?;
@@ -299,17 +301,6 @@ impl Importer<'_> {
             if let Some(value) = self.graph.values.get_mut(id.index()) {
                 value.dtype = info.dtype;
                 value.shape = info.shape.clone();
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds nodes in topological order. `call` are the arguments of the function that they belong to.
-    fn nodes(&mut self, nodes: &[NodeProto<'_>], call: Option<&Arguments<'_>>) -> Result<()> {
-        for index in topological_order(nodes, &self.names)? {
-            if let Some(node) = nodes.get(index) {
-                self.node(node, call)?;
-                check_limit("nodes", "the graph", self.graph.nodes.len() as u128, self.limits.nodes as u128)?;
             }
         }
         Ok(())
@@ -594,49 +585,4 @@ fn element_type(info: &ValueInfo<'_>) -> Result<Option<ElementType>> {
         )));
     }
     Ok(dtype)
-}
-
-/// Returns the node indices in topological order, keeping the file's order where possible.
-fn topological_order(nodes: &[NodeProto<'_>], given: &HashMap<String, Option<ValueId>>) -> Result<Vec<usize>> {
-    let mut makers: HashMap<&str, usize> = HashMap::new();
-    for (index, node) in nodes.iter().enumerate() {
-        for &output in node.outputs.iter().filter(|o| !o.is_empty()) {
-            if given.contains_key(output) || makers.insert(output, index).is_some() {
-                return Err(GraphError::malformed(format!("\"{output}\" is produced twice")));
-            }
-        }
-    }
-    let mut waiting: Vec<usize> = vec![0; nodes.len()];
-    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
-    for (index, node) in nodes.iter().enumerate() {
-        let sources: BTreeSet<usize> = node.inputs.iter().filter_map(|i| makers.get(i).copied()).collect();
-        if let Some(w) = waiting.get_mut(index) {
-            *w = sources.len();
-        }
-        for source in sources {
-            if let Some(r) = readers.get_mut(source) {
-                r.push(index);
-            }
-        }
-    }
-    let mut ready: BinaryHeap<std::cmp::Reverse<usize>> =
-        waiting.iter().enumerate().filter(|(_, w)| **w == 0).map(|(i, _)| std::cmp::Reverse(i)).collect();
-    let mut sorted = Vec::with_capacity(nodes.len());
-    while let Some(std::cmp::Reverse(index)) = ready.pop() {
-        sorted.push(index);
-        for &reader in readers.get(index).into_iter().flatten() {
-            if let Some(w) = waiting.get_mut(reader) {
-                *w -= 1;
-                if *w == 0 {
-                    ready.push(std::cmp::Reverse(reader));
-                }
-            }
-        }
-    }
-    if sorted.len() == nodes.len() {
-        return Ok(sorted);
-    }
-    let stuck = waiting.iter().position(|&w| w > 0).and_then(|i| nodes.get(i));
-    let name = stuck.map_or("", |n| if n.name.is_empty() { n.outputs.first().copied().unwrap_or("") } else { n.name });
-    Err(GraphError::malformed(format!("the graph has a cycle through node \"{name}\"")))
 }

@@ -91,6 +91,18 @@ fn unsupported_features_are_named() {
 }
 
 #[test]
+fn unsupported_nodes_on_which_no_output_depends_are_left_out() {
+    let (x, y) = (value(11, "x"), value(12, "y"));
+    let places = node("NonZero", &["x"], &["places"], &[]);
+    let rows = node("Transpose", &["places"], &["rows"], &[]);
+    let relu = node("Relu", &["x"], &["y"], &[]);
+    let mut graph = vec![x, y, places, rows, relu];
+    assert_eq!(run(&model(&graph), Tensor::vector(vec![-1.0f32, 2.0])), Tensor::vector(vec![0.0f32, 2.0]));
+    graph.push(value(12, "rows"));
+    refused(&model(&graph), GraphErrorKind::Unsupported, "NonZero");
+}
+
+#[test]
 fn an_operator_without_a_required_attribute_is_malformed() {
     let required = [
         ("Concat", "axis"),
