@@ -44,6 +44,7 @@ use spec::has_channels_last;
 use cytoscope_graph::{Graph, GraphLimits, Tensor, ValueId, npy};
 use cytoscope_graph_passes::analysis::receptive_field;
 use cytoscope_graph_passes::quantize::is_quantized;
+use cytoscope_storage::sha256_of_bytes;
 use cytoscope_storage::write::parent_folder;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -80,22 +81,25 @@ struct Network {
     bytes: Vec<u8>,
     /// Files of external data.
     external_files: Vec<PathBuf>,
+    /// SHA-256 of external data that are in a zip.
+    external_sha256: Vec<String>,
 }
 
 fn read_network(files: &Files, source: &str, bytes: Vec<u8>) -> Result<Network, PackageError> {
     let source = local_name(source);
     let limits = GraphLimits::default();
-    let read = if let Some(package) = files.folder() {
+    let (read, external_sha256) = if let Some(package) = files.folder() {
         let path = package.join(source);
-        cytoscope_onnx::from_bytes_with_files(&bytes, path.parent(), &limits)
+        (cytoscope_onnx::from_bytes_with_files(&bytes, path.parent(), &limits), Vec::new())
     } else {
         let external =
             ExternalFiles { files, source, left_bytes: Cell::new(MAX_FILE_BYTES), known: RefCell::default() };
         let graph = cytoscope_onnx::from_bytes_with_reader(&bytes, &|location| external.read(location), &limits);
-        graph.map(|graph| (graph, Vec::new()))
+        let sums = external.known.borrow().values().map(|file| sha256_of_bytes(file)).collect();
+        (graph.map(|graph| (graph, Vec::new())), sums)
     };
     let (graph, external_files) = read.map_err(|error| PackageError::Graph { path: files.path().to_owned(), error })?;
-    Ok(Network { graph, bytes, external_files })
+    Ok(Network { graph, bytes, external_files, external_sha256 })
 }
 
 /// Files of external data in a zip, each of which is read once for all of its tensors.
@@ -156,7 +160,7 @@ fn declared_network(
     let graph = convert(&StateDict { bytes, architecture, kwargs })
         .map_err(|problem| PackageError::bad(files.path(), "weights.pytorch_state_dict", problem))?;
     let bytes = onnx_bytes(files.path(), &graph)?;
-    Ok(Network { graph, bytes, external_files: Vec::new() })
+    Ok(Network { graph, bytes, external_files: Vec::new(), external_sha256: Vec::new() })
 }
 
 fn read_second_network(files: &Files, rdf: &Value, key: &str) -> Result<Option<Network>, PackageError> {
@@ -247,8 +251,10 @@ pub struct Package {
     is_rebuilt: bool,
     /// Bytes of the file of [`Package::graph`].
     pub model_bytes: Vec<u8>,
-    /// Files from which ONNX files of the package read external data.
+    /// Files from which ONNX files of the package read external data, unless the package is a zip.
     pub external_files: Vec<PathBuf>,
+    /// SHA-256 of the files in a zip from which ONNX files of the package read external data.
+    pub external_sha256: Vec<String>,
     /// The whole description (`rdf.yaml`) as read.
     pub rdf: Value,
     files: Files,
@@ -295,6 +301,8 @@ impl Package {
         let networks = [Some(&declared), quantized.as_ref(), float.as_ref()];
         let external_files =
             networks.into_iter().flatten().flat_map(|network| network.external_files.iter().cloned()).collect();
+        let external_sha256 =
+            networks.into_iter().flatten().flat_map(|network| network.external_sha256.iter().cloned()).collect();
         let (graph, model_bytes, float_graph) = match (quantized, float) {
             (Some(_), Some(_)) => {
                 let problem = format!("has {QUANTIZED_KEY} and {OLD_FLOAT_KEY}: expected one of them");
@@ -320,6 +328,7 @@ impl Package {
             is_rebuilt,
             model_bytes,
             external_files,
+            external_sha256,
             rdf,
             files,
         };
@@ -398,6 +407,7 @@ impl Package {
             is_rebuilt: false,
             model_bytes,
             external_files: Vec::new(),
+            external_sha256: Vec::new(),
         })
     }
 

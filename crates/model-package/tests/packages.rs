@@ -369,6 +369,9 @@ fn external_data_of_the_network_are_read_from_a_folder_and_from_a_zip() {
     let path = folder.path().join("a.zip");
     zip(&path, &files);
     read(&path);
+    let sums = |path: &Path| Package::open(path).unwrap().external_sha256;
+    assert_eq!(sums(&path), [cytoscope_storage::sha256_of_bytes(&number)]);
+    assert!(sums(&folder.path().join("a")).is_empty(), "the files themselves are known");
     zip(&path, &files.map(|(name, bytes)| if name == "w.data" { (name, &bytes[..3]) } else { (name, bytes) }));
     assert!(Package::open(&path).unwrap_err().to_string().contains("shorter than 4 bytes"));
     zip(&path, &files[..2]);

@@ -467,6 +467,9 @@ fn fingerprint(package: &Package) -> Result<String, JobError> {
         let sha256 = sha256_of_file(file).map_err(|error| JobError::Io { path: file.clone(), error })?;
         text.push_str(&format!(" {sha256}"));
     }
+    for sha256 in &package.external_sha256 {
+        text.push_str(&format!(" {sha256}"));
+    }
     text.push_str(&format!(" {}", package.rdf));
     Ok(select::fingerprint(text.as_bytes()))
 }
@@ -495,7 +498,18 @@ fn on_disk(path: &Path, external: &[PathBuf]) -> std::io::Result<Vec<InputRecord
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+    use cytoscope_builders::{DynUNet, Weights, dynunet};
     use serde_json::json;
+
+    #[test]
+    fn external_data_in_a_zip_are_part_of_the_fingerprint() {
+        let config = DynUNet { filters: vec![1, 2], strides: vec![1, 2], ..DynUNet::default() };
+        let graph = dynunet(&config, &Weights::Random { seed: 0 }).unwrap();
+        let mut package = Package::from_network(Path::new("net.onnx"), graph, String::new(), (&[], &[])).unwrap();
+        let without = fingerprint(&package).unwrap();
+        package.external_sha256.push("05fe4057".to_owned());
+        assert_ne!(fingerprint(&package).unwrap(), without);
+    }
 
     #[test]
     fn a_package_with_an_unknown_task_is_refused() {
