@@ -128,11 +128,12 @@ mod tests {
             dilation: [1, 1, dilation],
             pad_before: [0, 0, pad],
         };
-        for (kernel, stride, dilation) in (1..8).flat_map(|k| (1..3).flat_map(move |s| (1..4).map(move |d| (k, s, d))))
+        for (kernel, stride, dilation) in
+            (1..8usize).flat_map(|k| (1..3usize).flat_map(move |s| (1..4usize).map(move |d| (k, s, d))))
         {
-            for (pad, at) in (0..7).flat_map(|pad| (0..9).map(move |at| (pad, at))) {
+            for (pad, at) in (0..7usize).flat_map(|pad| (0..9usize).map(move |at| (pad, at))) {
                 let inside =
-                    (0..kernel).filter_map(|k: usize| (at * stride + k * dilation).checked_sub(pad)).filter(|i| *i < 5);
+                    (0..kernel).filter_map(|k| (at * stride + k * dilation).checked_sub(pad)).filter(|i| *i < 5);
                 let window = shape(kernel, stride, dilation, pad);
                 let found = taps(&window, &layout, 2, at);
                 assert!(
