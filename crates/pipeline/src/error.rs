@@ -118,7 +118,7 @@ pub enum JobError {
     },
     /// An error of the engine that runs the network.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Engine(EngineError),
     /// An error of segmentation or measurement.
     #[error(transparent)]
     Objects(#[from] ObjectsError),
@@ -424,7 +424,17 @@ fn model_kind(error: &(dyn std::error::Error + 'static)) -> JobErrorKind {
 
 impl From<GraphError> for JobError {
     fn from(error: GraphError) -> Self {
-        Self::Engine(EngineError::Graph(error))
+        Self::from(EngineError::Graph(error))
+    }
+}
+
+impl From<EngineError> for JobError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            // Networks are interrupted by canceling their job.
+            EngineError::Graph(GraphError::Interrupted) => Self::Canceled,
+            other => Self::Engine(other),
+        }
     }
 }
 
@@ -432,6 +442,15 @@ impl From<GraphError> for JobError {
 mod tests {
     use super::*;
     use cytoscope_storage::setting::{FORCE, ON_CPU, TIME};
+
+    #[test]
+    fn a_job_whose_network_is_interrupted_is_canceled() {
+        let interrupted = EngineError::Graph(GraphError::Interrupted);
+        for error in [JobError::from(interrupted), JobError::from(GraphError::Interrupted)] {
+            assert!(matches!(error, JobError::Canceled), "{error}");
+        }
+        assert!(matches!(JobError::from(GraphError::unsupported("x")), JobError::Engine(_)));
+    }
 
     #[test]
     fn a_file_is_named_once_whatever_else_the_message_contains() {
