@@ -4,7 +4,7 @@ use super::{EXPORT, filters, links};
 use crate::{
     error::{Fault, Remedy},
     limits::Limits,
-    source::{Counters, Source},
+    source::{Counters, InnerBytes, Source},
 };
 use hdf5_reader::{
     Dataset, Datatype, ExternalLinkResolver, FilterRegistry, H5Type, Hdf5File, OpenOptions, RawAttribute, Storage,
@@ -27,6 +27,8 @@ pub(super) const MAX_HEADER_BYTES: usize = 4 << 20;
 const METADATA_BYTES: [u64; 2] = [4, 16 << 20];
 /// Bytes of a reference to a text, beside the address.
 const LENGTH_AND_INDEX_BYTES: usize = 8;
+/// Largest number of linked files that stay open.
+const MAX_OPEN_FILES: usize = 128;
 /// Largest number of texts of an attribute; the rest is left out.
 const MAX_TEXTS: usize = 64;
 /// Largest number of characters of a name or text; the rest is left out.
@@ -239,6 +241,31 @@ struct Linked {
     bytes: AtomicU64,
 }
 
+impl Linked {
+    /// The bytes of a file that is opened for each read.
+    fn closed(&self, name: &str, len: u64) -> Source {
+        let (folder, counters) = (self.folder.clone(), Arc::clone(&self.counters));
+        Source::within(Arc::new(Closed { folder, name: name.to_owned(), counters }), len, Arc::clone(&self.counters))
+    }
+}
+
+/// A linked file that does not stay open: an image may have more files than a process may open.
+#[derive(Debug)]
+struct Closed {
+    folder: PathBuf,
+    name: String,
+    counters: Arc<Counters>,
+}
+
+impl InnerBytes for Closed {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
+        match Source::inside(&self.folder, Path::new(&self.name), Arc::clone(&self.counters))? {
+            Some(source) => source.read_at(offset, into),
+            None => Err(Fault::Io("reading", std::io::ErrorKind::NotFound.into())),
+        }
+    }
+}
+
 impl ExternalLinkResolver for Linked {
     fn resolve_external_link(&self, name: &str) -> Result<Option<Hdf5File>, Error> {
         LINKED.set(Some(name.to_owned()));
@@ -256,6 +283,7 @@ impl ExternalLinkResolver for Linked {
             Err(_) => return Err(linked(name, "which is not a file in its folder")),
         };
         self.bytes.fetch_add(source.len(), Ordering::Relaxed);
+        let source = if files.len() < MAX_OPEN_FILES { source } else { self.closed(name, source.len()) };
         let file = Hdf5File::from_storage_with_options(Arc::new(Bytes(Arc::new(source))), options(&self.limits))?;
         files.insert(name.to_owned(), file.clone());
         Ok(Some(file))

@@ -133,6 +133,29 @@ fn stacks_in_linked_files_are_read_from_the_same_folder() {
     assert!(error.to_string().contains("\"imaris_old\""), "{error}");
 }
 
+#[cfg(unix)]
+#[test]
+fn of_many_linked_files_some_do_not_stay_open() {
+    let folder = folder(&[("a.h5", seed!("many_links"))]);
+    let linked = |number: usize| folder.path().join(format!("{number:03}"));
+    (0..130).for_each(|number| std::fs::write(linked(number), seed!("imaris_old")).unwrap());
+    let [first, last] = [0, 129].map(|number| series(&folder.path().join("a.h5"), number));
+    assert_eq!(last.files().len(), 131);
+    let read = |image: &Image, z: usize| {
+        let part = Region { start: vec![0, z, 0, 1, 4, 0], size: vec![1, 1, 1, 1, 3, 1] };
+        image.read(0, &part).map(|array| array.into_samples()).map_err(|error| error.kind())
+    };
+    for image in [&first, &last] {
+        assert_eq!(read(image, 1), Ok(Samples::U16(vec![40, 41, 9999])));
+    }
+    // Files that are open can be read after they were removed.
+    for number in [0, 129] {
+        std::fs::remove_file(linked(number)).unwrap();
+    }
+    assert_eq!(read(&first, 2), Ok(Samples::U16(vec![70, 71, 9999])));
+    assert_eq!(read(&last, 2), Err(FormatErrorKind::Io));
+}
+
 #[test]
 fn the_axes_and_the_voxel_size_of_ilastik_are_read() {
     let image = opened(seed!("ilastik"), 0).unwrap();

@@ -10,6 +10,7 @@ Files, in the newer form of HDF5, which is smaller, but for `imaris_old`, `parti
 - `links`: a file of BigDataViewer whose only stack is a link to that of `imaris_old`.
 - `partial`: datasets, also in a group of many, beside virtual ones and beside links to the same place in two files and to a file
   that does not exist; `partial_old`: the same without links; `virtual`: a virtual dataset alone.
+- `many_links`: links to stacks like that of `imaris_old` in 130 files.
 - `empty_level`: a file of BigDataViewer whose second level has no samples.
 - `ilastik`: 8-bit samples along Z, Y, X and channels, with the axis tags of ilastik and the voxel size.
 - `plain`: a stack of floats without axes, a big-endian slice, Booleans along named axes, and datasets that are no images.
@@ -222,13 +223,19 @@ def empty_level(path):
         file["t00000/s00/1/cells"] = counting((0, 3, 3), "<i2")
 
 
+def many_links(path):
+    with h5py.File(path, "w", libver="v110") as file:
+        for i in range(130):
+            file[f"{i:03}"] = h5py.ExternalLink(f"{i:03}", "/DataSet/ResolutionLevel 0/TimePoint 0/Channel 0/Data")
+
+
 def huge(path):
     with h5py.File(path, "w", libver="v110") as file:
         file.create_dataset("huge", shape=(20, 10000, 10000), dtype="<u2", chunks=(1, 1000, 1000), fillvalue=3)
 
 
 def main(out):
-    for make in [imaris, imaris_old, ilastik, plain, filters, indices, deep, links, huge, partial, partial_old, virtual, empty_level]:
+    for make in [imaris, imaris_old, ilastik, plain, filters, indices, deep, links, huge, partial, partial_old, virtual, empty_level, many_links]:
         make(out / make.__name__)
     bdv(out)
 
