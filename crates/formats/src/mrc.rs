@@ -116,7 +116,7 @@ fn layout(fields: &Fields<'_>, dtype: DType) -> Result<Dense, Fault> {
 }
 
 /// The size of a cell in Å, divided by its number of intervals. Columns, rows and slices are along the axes that the header maps
-/// them to. A size of 1 Å along all axes is what programs such as IMOD's write for images without a size.
+/// them to. A size of 1 Å along all axes, which no image of cells has, stands for none.
 fn voxel_size_um(fields: &Fields<'_>) -> Result<VoxelSize, Fault> {
     let along = |axis: usize| -> Result<Option<f64>, Fault> {
         let (intervals, length) = (fields.i32(28 + 4 * axis)?, f64::from(fields.f32(40 + 4 * axis)?));

@@ -46,7 +46,7 @@ fn volumes_have_the_size_of_their_cell() {
     assert_eq!(size(with_number(seed!("volume"), 64, 7)), [Some(1.0), Some(0.5), Some(0.25)]);
     assert_eq!(size(with_number(seed!("volume"), 28, 0)), [Some(1.0), Some(0.5), None]);
     assert_eq!(size(seed!("float")), [None; 3]);
-    // A cell of 4 × 3 × 3 Å has as many samples along each axis, which is what programs write that know no size.
+    // A cell of 4 × 3 × 3 Å has as many samples along each axis.
     let cell = |z: f32| [4.0, 3.0, z].map(f32::to_le_bytes).concat();
     assert_eq!(size(with(seed!("volume"), 40, &cell(3.0))), [None; 3]);
     assert_eq!(size(with(seed!("volume"), 40, &cell(6.0))), [Some(2e-4), Some(1e-4), Some(1e-4)]);
