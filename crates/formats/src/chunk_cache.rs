@@ -23,7 +23,8 @@ pub fn chunk_cache_bytes() -> u64 {
     LIVE_BYTES.load(Ordering::Relaxed)
 }
 
-/// Key of an entry: a decoded chunk or the index of a shard, by its level and its position in the level's grid.
+/// Key of an entry: a decoded chunk or the index of a shard, by its level (of images whose levels are in several arrays, the number
+/// of the array) and its position in the grid of that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     Chunk { level: usize, at: usize },

@@ -339,13 +339,14 @@ impl Image {
         Ok(found)
     }
 
-    /// Checks that a dataset has the type and at least the extents of its level.
+    /// Checks that a dataset has the type and the extents of its level; those of Imaris may be padded.
     fn checked(&self, level: usize, path: &str, stored: Stored) -> Result<Stored, Fault> {
         let extents = self.levels.get(level).copied().unwrap_or_default();
         let needed = self.canonical.iter().map(|axis| extents.get(*axis).copied().unwrap_or(1));
-        let is_large_enough = stored.shape.len() == self.canonical.len()
-            && stored.shape.iter().zip(needed).all(|(n, needed)| *n >= needed);
-        if !is_large_enough || stored.dtype != self.stored {
+        let may_be_padded = matches!(self.places, Places::Imaris);
+        let fits = stored.shape.len() == self.canonical.len()
+            && stored.shape.iter().zip(needed).all(|(n, needed)| *n == needed || may_be_padded && *n > needed);
+        if !fits || stored.dtype != self.stored {
             return Err(Fault::malformed(format!("the dataset {path:?} differs from the first one of the image")));
         }
         Ok(stored)
@@ -408,9 +409,11 @@ impl Image {
                     in_region * strides.get(axis).copied().unwrap_or(0)
                 };
                 let offset = place(0, t) + place(2, c);
+                // The chunks of datasets may differ, so that each is counted for itself.
                 let index = t.saturating_mul(channels).saturating_add(c);
+                let stack = index.saturating_mul(self.levels.len()).saturating_add(level);
                 let parts = chunk_grid::parts(&stored.piece_shape, &first, &extents)?;
-                jobs.extend(parts.into_iter().map(|part| job(level, index, &stored, part, offset, is_kept)));
+                jobs.extend(parts.into_iter().map(|part| job(stack, &stored, part, offset, is_kept)));
                 if jobs.len() > MAX_CHUNKS_PER_READ {
                     let (what, limit) = ("the number of chunks in one read", MAX_CHUNKS_PER_READ as u64);
                     let count = jobs.len() as u64;
@@ -466,8 +469,9 @@ impl Image {
     }
 }
 
-/// The job that reads a part of a dataset: its whole chunk, or, if there are no chunks, the part alone.
-fn job(level: usize, index: usize, stored: &Arc<Stored>, mut part: Part, offset: usize, is_kept: bool) -> Job {
+/// The job that reads a part of a dataset, which is the one with the number `stack` among those of all levels: its whole chunk, or,
+/// if there are no chunks, the part alone.
+fn job(stack: usize, stored: &Arc<Stored>, mut part: Part, offset: usize, is_kept: bool) -> Job {
     let corner: Vec<usize> =
         part.at.iter().zip(&stored.piece_shape).map(|(at, piece)| at.saturating_mul(*piece)).collect();
     if !stored.is_chunked {
@@ -482,8 +486,8 @@ fn job(level: usize, index: usize, stored: &Arc<Stored>, mut part: Part, offset:
         None => corner.iter().zip(stored.shape.iter().zip(&stored.piece_shape)).map(inside).collect(),
     };
     let at = part.at.iter().zip(stored.shape.iter().zip(&stored.piece_shape));
-    let at = at.fold(index, |i, (at, (n, piece))| i.saturating_mul(n.div_ceil(*piece)).saturating_add(*at));
-    let key = is_kept.then_some(Key::Chunk { level, at });
+    let at = at.fold(0usize, |i, (at, (n, piece))| i.saturating_mul(n.div_ceil(*piece)).saturating_add(*at));
+    let key = is_kept.then_some(Key::Chunk { level: stack, at });
     Job { stored: Arc::clone(stored), key, first: corner, shape, part, offset }
 }
 

@@ -62,6 +62,24 @@ fn levels_of_imaris_are_read() {
 }
 
 #[test]
+fn chunks_of_channels_may_differ() {
+    let image = opened(seed!("chunks_differ"), 0).unwrap();
+    // The second time, all chunks are in the cache.
+    for _ in 0..2 {
+        assert_eq!(image.read_all().unwrap().into_samples(), stacks(1, 2, |_, c| 200 * c));
+    }
+}
+
+#[test]
+fn stacks_of_another_size_are_refused_when_they_are_read() {
+    let image = opened(seed!("sizes_differ"), 0).unwrap();
+    assert_eq!(image.meta().shape_full, [2, 3, 1, 5, 6, 1]);
+    let time = |t: usize| Region { start: vec![t, 0, 0, 0, 0, 0], size: vec![1, 3, 1, 5, 6, 1] };
+    assert_eq!(image.read(0, &time(0)).unwrap().into_samples(), stacks(1, 1, |_, _| 0));
+    assert_eq!(image.read(0, &time(1)).unwrap_err().kind(), FormatErrorKind::Malformed);
+}
+
+#[test]
 fn a_region_reads_only_its_chunks() {
     let folder = folder(&[("a.ims", seed!("imaris_old"))]);
     let image = series(&folder.path().join("a.ims"), 0);

@@ -11,6 +11,8 @@ Files, in the newer form of HDF5, which is smaller, but for `imaris_old`, `parti
 - `partial`: datasets, also in a group of many, beside virtual ones and beside links to the same place in two files and to a file
   that does not exist; `partial_old`: the same without links; `virtual`: a virtual dataset alone.
 - `many_links`: links to stacks like that of `imaris_old` in 130 files.
+- `chunks_differ`: a file of Imaris whose two channels have different chunks; `sizes_differ`: a file of BigDataViewer with another
+  size at the second time point.
 - `empty_level`: a file of BigDataViewer whose second level has no samples.
 - `ilastik`: 8-bit samples along Z, Y, X and channels, with the axis tags of ilastik and the voxel size.
 - `plain`: a stack of floats without axes, a big-endian slice, Booleans along named axes, and datasets that are no images.
@@ -229,13 +231,27 @@ def many_links(path):
             file[f"{i:03}"] = h5py.ExternalLink(f"{i:03}", "/DataSet/ResolutionLevel 0/TimePoint 0/Channel 0/Data")
 
 
+def chunks_differ(path):
+    with h5py.File(path, "w", libver="v110") as file:
+        for c, chunks in enumerate([(1, 2, 2), SHAPE]):
+            name = f"DataSet/ResolutionLevel 0/TimePoint 0/Channel {c}/Data"
+            file.create_dataset(name, data=counting(SHAPE, "<u2", 200 * c), chunks=chunks)
+
+
+def sizes_differ(path):
+    with h5py.File(path, "w", libver="v110") as file:
+        file["s00/resolutions"] = np.array([[1.0, 1, 1]])
+        file["t00000/s00/0/cells"] = counting(SHAPE, "<i2")
+        file["t00001/s00/0/cells"] = counting((4, 5, 6), "<i2")
+
+
 def huge(path):
     with h5py.File(path, "w", libver="v110") as file:
         file.create_dataset("huge", shape=(20, 10000, 10000), dtype="<u2", chunks=(1, 1000, 1000), fillvalue=3)
 
 
 def main(out):
-    for make in [imaris, imaris_old, ilastik, plain, filters, indices, deep, links, huge, partial, partial_old, virtual, empty_level, many_links]:
+    for make in [imaris, imaris_old, ilastik, plain, filters, indices, deep, links, huge, partial, partial_old, virtual, empty_level, many_links, chunks_differ, sizes_differ]:
         make(out / make.__name__)
     bdv(out)
 
