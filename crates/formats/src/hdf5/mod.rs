@@ -70,7 +70,7 @@ fn open_xml(path: &Path, source: &Source, options: &OpenOptions, counters: &Arc<
         return Err(Fault::unsupported(problem, "copy both files into one folder"));
     };
     let pixels = folder.join(&name);
-    let file = File::open(source, folder, &options.limits, counters)?;
+    let file = File::open(source, parent_folder(&pixels), &options.limits, counters)?;
     let root = file.root()?;
     let Some(views) = bdv::stored_views(&file, &root)? else {
         return Err(Fault::malformed(format!("the file {name:?} has no views of BigDataViewer")));

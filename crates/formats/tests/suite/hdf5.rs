@@ -145,6 +145,17 @@ fn stacks_in_linked_files_are_read_from_the_same_folder() {
     let part = Region { start: vec![0, 1, 0, 1, 4, 0], size: vec![1, 1, 1, 1, 3, 1] };
     assert_eq!(image.read(0, &part).unwrap().into_samples(), Samples::U16(vec![40, 41, 9999]));
     assert_eq!(image.files().len(), 2);
+    // That is the folder of the HDF5 file, which may be below that of its XML.
+    let inner = folder.path().join("inner");
+    std::fs::create_dir(&inner).unwrap();
+    for (name, bytes) in [("a.h5", seed!("links")), ("imaris_old", seed!("imaris_old"))] {
+        std::fs::write(inner.join(name), bytes).unwrap();
+    }
+    let xml = folder.path().join("other.xml");
+    std::fs::write(&xml, include_str!("../data/hdf5/bdv.xml").replace("bdv.h5", "inner/a.h5")).unwrap();
+    let below = series(&xml, 0);
+    assert_eq!(below.read(0, &part).unwrap().into_samples(), Samples::U16(vec![40, 41, 9999]));
+    assert_eq!(below.files().len(), 3);
     std::fs::remove_file(folder.path().join("imaris_old")).unwrap();
     let error = open(&folder.path().join("a.h5"), &OpenOptions::default()).unwrap_err();
     assert_eq!(error.kind(), FormatErrorKind::Unsupported);
