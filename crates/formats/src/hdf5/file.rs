@@ -7,8 +7,8 @@ use crate::{
     source::{Counters, InnerBytes, Source},
 };
 use hdf5_reader::{
-    Dataset, Datatype, ExternalLinkResolver, FilterRegistry, H5Type, Hdf5File, OpenOptions, RawAttribute, Storage,
-    StorageBuffer, StringSize, VarLenKind, error::Error, group::Group, messages::attribute::AttributeMessage,
+    Dataset, Datatype, ExternalLinkResolver, H5Type, Hdf5File, OpenOptions, RawAttribute, Storage, StorageBuffer,
+    StringSize, VarLenKind, error::Error, group::Group, messages::attribute::AttributeMessage,
     object_header::ObjectHeader,
 };
 use std::{
@@ -84,8 +84,6 @@ impl Storage for Bytes {
 pub(super) struct File {
     hdf5: Hdf5File,
     pub source: Arc<Source>,
-    /// The filters of chunks.
-    pub filters: Arc<FilterRegistry>,
     linked: Arc<Linked>,
 }
 
@@ -114,8 +112,7 @@ impl File {
         if found < stated {
             return Err(Fault::malformed(format!("the HDF5 file has {found} bytes, but states that it has {stated}")));
         }
-        let filters = Arc::new(filters::registry(max_chunk_bytes(limits)));
-        Ok(Self { hdf5, source, filters, linked })
+        Ok(Self { hdf5, source, linked })
     }
 
     /// Length in bytes of the file and of the linked files that have been opened.

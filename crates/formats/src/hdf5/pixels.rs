@@ -19,7 +19,7 @@ use crate::{
 };
 use cytoscope_volume::{DType, Region, Samples};
 use hdf5_reader::{
-    Dataset, SliceInfo, SliceInfoElem, filters,
+    Dataset, FilterRegistry, SliceInfo, SliceInfoElem, filters,
     messages::{HdfMessage, filter_pipeline::FilterDescription, layout::DataLayout},
 };
 use rayon::prelude::*;
@@ -34,6 +34,9 @@ use std::{
 const PIECE_BYTES: usize = 4 << 20;
 /// Largest number of bytes that one stored byte is expected to decode to.
 const MAX_RATIO: u64 = 4096;
+
+/// Bytes that a filter may return beyond the size of a chunk and an eighth of it.
+const SLACK_BYTES: u64 = 1 << 16;
 
 /// Where the datasets of an image are in its file.
 #[derive(Debug)]
@@ -82,11 +85,12 @@ pub(super) struct Stored {
 }
 
 /// The index of the chunks of a dataset, and their filters in the order in which they were applied.
-#[derive(Debug)]
 struct Chunks {
     /// `None` if no chunk is stored.
     tree: Option<ChunkTree>,
     filters: Vec<FilterDescription>,
+    /// The filters by their numbers. None returns much more than a chunk.
+    registry: FilterRegistry,
 }
 
 impl Stored {
@@ -139,7 +143,10 @@ impl Stored {
                 Remedy::SmallerChunks,
             ));
         }
-        let chunks = tree.map(|tree| Chunks { tree, filters });
+        // Filters such as checksums add some bytes.
+        let most = bytes.saturating_add(bytes / 8).saturating_add(SLACK_BYTES);
+        let registry = super::filters::registry(usize::try_from(most).unwrap_or(usize::MAX));
+        let chunks = tree.map(|tree| Chunks { tree, filters, registry });
         Ok(Self { dataset, shape, piece_shape, is_chunked, chunks, dtype, order, compression })
     }
 
@@ -163,7 +170,7 @@ impl Stored {
         let mut samples = match entry {
             Some(entry) => {
                 let encoded = file.source.read_vec(entry.at, entry.bytes as usize)?;
-                let registry = Some(file.filters.as_ref());
+                let registry = Some(&chunks.registry);
                 let (applied, skipped) = (chunks.filters.as_slice(), entry.skipped_filters);
                 // A byte more, so that longer data are not cut off.
                 let max_bytes = Some(len.saturating_add(1));

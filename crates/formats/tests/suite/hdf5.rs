@@ -317,6 +317,10 @@ fn limits_hold_for_what_small_files_state() {
     let part = |size: usize| Region { start: vec![0, 19, 0, 5, 5, 0], size: vec![1, 1, 1, size, size, 1] };
     assert_eq!(image.read(0, &part(2)).unwrap().into_samples(), Samples::U16(vec![3; 4]));
     assert_eq!(image.read_all().map_err(|error| error.kind()), Err(FormatErrorKind::OverLimit));
+    // Chunks are not expanded to more than their size.
+    let error = opened(seed!("bomb"), 0).unwrap().read_all().unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Malformed);
+    assert!(error.to_string().contains("LZ4"), "{error}");
     let limited = |limits| open_bytes(seed!("huge"), &OpenOptions { limits, ..OpenOptions::default() });
     let small_chunks = limited(Limits { max_chunk_bytes: 1_999_999, ..Limits::default() });
     assert_eq!(small_chunks.unwrap_err().kind(), FormatErrorKind::OverLimit);

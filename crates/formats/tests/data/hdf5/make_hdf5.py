@@ -13,6 +13,7 @@ Files, in the newer form of HDF5, which is smaller, but for `imaris_old`, `parti
 - `many_links`: links to stacks like that of `imaris_old` in 130 files.
 - `chunks_differ`: a file of Imaris whose two channels have different chunks; `sizes_differ`: a file of BigDataViewer with another
   size at the second time point.
+- `bomb`: a chunk of 180 bytes, in the oldest form, whose LZ4 data expand to 1 MiB.
 - `empty_level`: a file of BigDataViewer whose second level has no samples.
 - `ilastik`: 8-bit samples along Z, Y, X and channels, with the axis tags of ilastik and the voxel size.
 - `plain`: a stack of floats without axes, a big-endian slice, Booleans along named axes, and datasets that are no images.
@@ -245,13 +246,25 @@ def sizes_differ(path):
         file["t00001/s00/0/cells"] = counting((4, 5, 6), "<i2")
 
 
+def bomb(path):
+    size = 1 << 20
+    # A zero, repetitions of it, and five zeros at the end.
+    repeated = size - 6 - 19
+    block = b"\x1f\0\1\0" + b"\xff" * (repeated // 255) + bytes([repeated % 255]) + b"\x50" + bytes(5)
+    encoded = size.to_bytes(8, "big") + size.to_bytes(4, "big") + len(block).to_bytes(4, "big") + block
+    with h5py.File(path, "w", libver="earliest") as file:
+        options = {"chunks": SHAPE, "compression": 32004, "allow_unknown_filter": True}
+        data = file.create_dataset("bomb", shape=SHAPE, dtype="<u2", **options)
+        data.id.write_direct_chunk((0, 0, 0), encoded)
+
+
 def huge(path):
     with h5py.File(path, "w", libver="v110") as file:
         file.create_dataset("huge", shape=(20, 10000, 10000), dtype="<u2", chunks=(1, 1000, 1000), fillvalue=3)
 
 
 def main(out):
-    for make in [imaris, imaris_old, ilastik, plain, filters, indices, deep, links, huge, partial, partial_old, virtual, empty_level, many_links, chunks_differ, sizes_differ]:
+    for make in [imaris, imaris_old, ilastik, plain, filters, indices, deep, links, huge, partial, partial_old, virtual, empty_level, many_links, chunks_differ, sizes_differ, bomb]:
         make(out / make.__name__)
     bdv(out)
 
