@@ -141,7 +141,7 @@ pub(super) fn open(
     let Some((time, setup)) = found.first else {
         return Err(Fault::malformed("the file has no stacks of this image"));
     };
-    let (levels, stored) = levels(&file, time, setup, [views.times.len(), ids.len()], options)?;
+    let (levels, stored) = levels(&file, [time, setup], &ids, views.times.len(), options)?;
     let Some(shape_full) = levels.first().copied() else { return Err(Fault::malformed("the file has no levels")) };
     // BigDataViewer stores whole numbers without a sign as those with one.
     let dtype = match stored.dtype {
@@ -197,17 +197,35 @@ fn find_stacks(file: &File, times: &[u32], setups: &[u32]) -> Result<Stacks, Fau
     Ok(found)
 }
 
-/// The extents of the levels, full resolution first, of a view, for a number of time points and channels, and its first dataset.
+/// Whether all setups that have a stack at a time point have a level of these extents.
+fn is_shared(file: &File, time: u32, setups: &[u32], level: usize, shape: &[u64]) -> Result<bool, Fault> {
+    for setup in setups {
+        let is_like = || -> Result<bool, Fault> {
+            let found = file.dataset(&cells(time, *setup, level))?;
+            Ok(found.is_some_and(|found| found.dataset.shape() == shape))
+        };
+        if file.dataset(&cells(time, *setup, 0))?.is_some() && !is_like()? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The extents of the levels that all setups have, full resolution first, for a number of time points, and the first dataset of the
+/// stack at a time point and setup.
 fn levels(
     file: &File,
-    time: u32,
-    setup: u32,
-    [times, channels]: [usize; 2],
+    [time, setup]: [u32; 2],
+    setups: &[u32],
+    times: usize,
     options: &OpenOptions,
 ) -> Result<(Vec<[usize; 6]>, Stored), Fault> {
     let (mut levels, mut first): (Vec<[usize; 6]>, Option<Stored>) = (Vec::new(), None);
     for level in 0..MAX_LEVELS {
         let Some(dataset) = file.dataset(&cells(time, setup, level))? else { break };
+        if level > 0 && !is_shared(file, time, setups, level, dataset.dataset.shape())? {
+            break;
+        }
         let stored = Stored::new(file, dataset, &options.limits)?;
         let [z, y, x] = stored.shape.as_slice() else {
             return Err(Fault::unsupported(format!("its datasets have {} axes", stored.shape.len()), EXPORT));
@@ -215,7 +233,7 @@ fn levels(
         if stored.shape.contains(&0) {
             return Err(Fault::malformed(format!("level {level} has no samples")));
         }
-        levels.push([times, *z, channels, *y, *x, 1]);
+        levels.push([times, *z, setups.len(), *y, *x, 1]);
         first = first.or(Some(stored));
     }
     match first {

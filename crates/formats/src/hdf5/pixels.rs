@@ -339,7 +339,10 @@ impl Image {
                 let stored = Stored::new(&self.file, found, &self.limits)?;
                 Some(Arc::new(self.checked(level, &path, stored)?))
             }
-            None if matches!(self.places, Places::Views { .. }) => None,
+            // A stack is missing as a whole.
+            None if matches!(self.places, Places::Views { .. }) && (level == 0 || self.dataset(0, t, c)?.is_none()) => {
+                None
+            }
             None => return Err(Fault::malformed(format!("the file has no dataset {path:?}"))),
         };
         known().insert((level, t, c), found.clone());

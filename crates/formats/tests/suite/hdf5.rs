@@ -80,6 +80,21 @@ fn stacks_of_another_size_are_refused_when_they_are_read() {
 }
 
 #[test]
+fn levels_that_stacks_lack_are_not_read_as_zeros() {
+    // Setups 0 and 2 are channels.
+    let xml = include_bytes!("../data/hdf5/bdv.xml").to_vec();
+    let folder = folder(&[("bdv.h5", seed!("levels_differ")), ("bdv.xml", xml)]);
+    let image = series(&folder.path().join("bdv.h5"), 0);
+    assert_eq!((image.meta().shape_full.as_slice(), image.meta().levels.len()), (&[2, 3, 2, 5, 6, 1][..], 1));
+    // Alone, the first one has a second level at the first time point.
+    let image = opened(seed!("levels_differ"), 0).unwrap();
+    assert_eq!(image.meta().levels.len(), 2);
+    let time = |t: usize| Region { start: vec![t, 0, 0, 0, 0, 0], size: vec![1, 2, 1, 3, 3, 1] };
+    assert_eq!(image.read(1, &time(0)).unwrap().into_samples(), Samples::U16((0..18).collect()));
+    assert_eq!(image.read(1, &time(1)).unwrap_err().kind(), FormatErrorKind::Malformed);
+}
+
+#[test]
 fn a_region_reads_only_its_chunks() {
     let folder = folder(&[("a.ims", seed!("imaris_old"))]);
     let image = series(&folder.path().join("a.ims"), 0);

@@ -14,6 +14,7 @@ Files, in the newer form of HDF5, which is smaller, but for `imaris_old`, `parti
 - `chunks_differ`: a file of Imaris whose two channels have different chunks; `sizes_differ`: a file of BigDataViewer with another
   size at the second time point.
 - `bomb`: a chunk of 180 bytes, in the oldest form, whose LZ4 data expand to 1 MiB.
+- `levels_differ`: a file of BigDataViewer whose second level has one setup at one time point only.
 - `empty_level`: a file of BigDataViewer whose second level has no samples.
 - `ilastik`: 8-bit samples along Z, Y, X and channels, with the axis tags of ilastik and the voxel size.
 - `plain`: a stack of floats without axes, a big-endian slice, Booleans along named axes, and datasets that are no images.
@@ -258,13 +259,22 @@ def bomb(path):
         data.id.write_direct_chunk((0, 0, 0), encoded)
 
 
+def levels_differ(path):
+    with h5py.File(path, "w", libver="v110") as file:
+        for setup in ["s00", "s02"]:
+            file[f"{setup}/resolutions"] = np.array([[1.0, 1, 1], [2, 2, 2]])
+            for t in range(2):
+                file[f"t{t:05}/{setup}/0/cells"] = counting(SHAPE, "<i2")
+        file["t00000/s00/1/cells"] = counting((2, 3, 3), "<i2")
+
+
 def huge(path):
     with h5py.File(path, "w", libver="v110") as file:
         file.create_dataset("huge", shape=(20, 10000, 10000), dtype="<u2", chunks=(1, 1000, 1000), fillvalue=3)
 
 
 def main(out):
-    for make in [imaris, imaris_old, ilastik, plain, filters, indices, deep, links, huge, partial, partial_old, virtual, empty_level, many_links, chunks_differ, sizes_differ, bomb]:
+    for make in [imaris, imaris_old, ilastik, plain, filters, indices, deep, links, huge, partial, partial_old, virtual, empty_level, many_links, chunks_differ, sizes_differ, bomb, levels_differ]:
         make(out / make.__name__)
     bdv(out)
 
