@@ -176,3 +176,22 @@ fn fragments_of_low_certainty_are_texture_beside_a_few_clearer_objects() {
     let small = clear(4.3, [3.3, 6.0], 16, Certainty::Medium, 0.768);
     assert!(!is_texture(&small, &clear(10.5, [8.0, 12.0], 4, Certainty::Medium, 0.785)));
 }
+
+#[test]
+fn small_objects_that_the_network_does_not_see_clearly_are_noise() {
+    let at = ShortPrediction {
+        voxel: [1.0; 3],
+        diameter: 6.0,
+        nominal_um: 12.0,
+        center: None,
+        tile: TILE,
+        budget_bytes: None,
+        coarsening: FINE,
+        is_flat: false,
+        stops_if_dark: false,
+    };
+    let with_peak = |peak| Measured { appearance: Appearance { peak, ..Appearance::default() }, ..Measured::default() };
+    assert!(is_noise(&with_peak(0.55), &at));
+    assert!(!is_noise(&with_peak(0.7), &at));
+    assert!(!is_noise(&with_peak(0.55), &ShortPrediction { diameter: 20.0, ..at }));
+}
