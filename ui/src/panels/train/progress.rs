@@ -76,10 +76,10 @@ fn phase(run: &TrainingRun, job: Option<&JobView>) -> (String, Option<f32>) {
         (RunState::Paused, _) => ("Paused".to_owned(), progress),
         (RunState::Failed(_), _) => ("Failed".to_owned(), progress),
         (RunState::Pausing(_), _) => ("Pausing: saving a checkpoint".to_owned(), progress),
+        // The remaining steps are not made.
+        (RunState::Finishing(_), _) => (FINISHING.to_owned(), None),
         (RunState::Stopping(_), _) => ("Stopping…".to_owned(), progress),
         (_, Some(job)) if job.state == JobState::Queued => ("Waiting for another job".to_owned(), Some(0.0)),
-        // The remaining steps are not made, so the bar is full, as after the last one.
-        (RunState::Finishing(_), _) => (FINISHING.to_owned(), Some(1.0)),
         (_, Some(job)) if job.progress.is_some_and(|progress| progress.stage == ProgressStage::Check) => {
             match job.share() {
                 share if share < 1.0 => ("Checking the data".to_owned(), Some(share)),
@@ -558,10 +558,8 @@ mod tests {
         run.steps = 100;
         assert!(!is_finishing(&run));
         run.state = RunState::Finishing(JobId(1));
-        assert_eq!(phase(&run, Some(&job)), (FINISHING.to_owned(), Some(1.0)));
+        assert_eq!(phase(&run, Some(&job)), (FINISHING.to_owned(), None));
         assert!(is_finishing(&run));
-        job.state = JobState::Queued;
-        assert_eq!(phase(&run, Some(&job)), ("Waiting for another job".to_owned(), Some(0.0)));
     }
 
     #[test]
