@@ -390,7 +390,7 @@ fn weights_whose_sums_could_overflow_or_for_unknown_blocks_are_errors() {
     let of = WeightShape::dense(16, 65_536, 1);
     let isa = cytoscope_kernels::Isa::detect();
     let refused = PackedConvInt8::new(isa, &vec![127; of.count()], 0, of, 16);
-    assert!(refused.unwrap_err().to_string().contains("32 bits"));
+    assert!(refused.unwrap_err().to_string().contains("expected at most 2147483647"));
     let of = WeightShape::dense(16, 16, 1);
     let refused = PackedConvInt8::new(isa, &vec![1; of.count()], 0, of, 1);
     assert!(refused.unwrap_err().to_string().contains("expected 4 or 16, got 1"));

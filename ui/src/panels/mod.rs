@@ -203,9 +203,16 @@ pub(crate) fn button_text(ui: &Ui, text: &str, font: &egui::FontId, used: f32) -
     ui.ctx().fonts_mut(|fonts| {
         let mut estimate = width;
         loop {
-            let shown = without_middle(text, estimate, |c| fonts.glyph_width(font, c));
-            // A text may be wider than its characters, and those that no font has are drawn as boxes, whose width is unknown.
-            let drawn = fonts.layout_no_wrap(shown.clone(), font.clone(), egui::Color32::PLACEHOLDER).size().x;
+            let drawn_width = |fonts: &mut egui::epaint::text::FontsView<'_>, text: String| {
+                fonts.layout_no_wrap(text, font.clone(), egui::Color32::PLACEHOLDER).size().x
+            };
+            // Characters that no font has are drawn as boxes, whose width is not stated.
+            let shown = without_middle(text, estimate, |c| match fonts.glyph_width(font, c) {
+                width if width > 0.0 => width,
+                _ => drawn_width(fonts, c.to_string()),
+            });
+            // A text may be wider than its characters.
+            let drawn = drawn_width(fonts, shown.clone());
             if drawn <= width || estimate <= 0.0 {
                 return shown;
             }
