@@ -81,7 +81,7 @@ impl Stream {
 
 impl InnerBytes for Stream {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
-        // A panic in another reader leaves no half-changed state: every read opens the stream anew.
+        // A panic in another reader leaves no half-changed state: every read opens the stream again.
         let mut file = self.compound.file.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stream = file.open_stream(&self.path).map_err(fault)?;
         stream.seek(SeekFrom::Start(offset)).map_err(fault)?;

@@ -118,7 +118,7 @@ const MIN_VOXELS: f64 = 3.5;
 /// Diameter in voxels along X below which objects may be the grains of noise.
 const NOISE_VOXELS: f64 = 8.0;
 /// Mean of the largest heights of objects below which they are grains of noise: 0.52 to 0.63 in a stack of noise with hot pixels, at
-/// least 0.68 in five simulated stacks of noisy nuclei, and 0.75 in 25 widefield stacks.
+/// least 0.68 in five simulated stacks of noisy nuclei, and 0.75 in the last one of 25 widefield stacks.
 const NOISE_PEAK: f64 = 0.64;
 /// Ratio of the objects' intensity to the usual one of the model's training data from which on intensities are scaled to it. In
 /// the real stacks that `nuclei` was trained on, it is at most 3.3.

@@ -19,8 +19,7 @@ const GRID: Coarsening = Coarsening {
     certain_ratio: 1.125,
 };
 /// Elongation along Z (median of the objects of a coarse grid) from which on a stack counts as blurred. In 36 of 39 simulated
-/// stacks of confocal and light-sheet microscopes, it was at most 1.27 where at least eight objects were found; above, the finer
-/// grid only costs time.
+/// stacks of confocal and light-sheet microscopes, it was at most 1.27 where at least eight objects were found.
 const MIN_ELONGATION: f64 = 1.25;
 /// Minimum number of objects in a tile.
 const MIN_OBJECTS: usize = 3;
