@@ -200,8 +200,10 @@ pub fn operators_markdown() -> String {
          oldest newer one,\n\
          up to {BF16_OPSET}, that has all operators of the network. Differences between opsets are removed when a \
          file is read. Any\n\
-         other operator is refused with its name, node and opset; so are `Loop`, `Scan`, and sparse or string tensors. The\n\
-         nodes of model-local functions are inserted where the functions are called. Of ONNX Runtime's own operators, those\n\
+         other operator is refused with its name, node and opset; so are `Loop`, `Scan`, and sparse or string tensors. If no\n\
+         output of the network depends on an unsupported node, it is left out instead, unless it calls a model-local function\n\
+         or a node of the same graph, such as `If`, has a subgraph. The nodes of model-local functions are\n\
+         inserted where the functions are called. Of ONNX Runtime's own operators, those\n\
          that its quantization writes beside `QLinearConv` are read (`QLinearAdd`, `QLinearMul`, `QLinearConcat`,\n\
          `QLinearLeakyRelu`, `QLinearSigmoid`, `QLinearSoftmax`, `QLinearWhere`, `QLinearAveragePool`,\n\
          `QLinearGlobalAveragePool`, `QGemm`, `QuantizeLinear`, `DequantizeLinear`), and these fused ones of its extended\n\
