@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
     if image.meta().format != FileFormat::Npy || samples.is_none_or(|n| n > MAX_SAMPLES) {
         return;
     }
-    // A file that opens as an image is also a tensor; the reverse is not true (rank, Fortran order).
+    // A file that opens as an image is also a tensor. The reverse is not true: an image has at most five axes.
     let tensor = tensor.expect("an image that is not a tensor");
     let Ok(array) = image.read_all() else { return };
     let (a, b) = (array.samples().to_f32(), tensor.to_f64_vec());
