@@ -5,7 +5,7 @@ use crate::error::ImportError;
 use crate::tensors::{MAX_AXES, StoredTensor};
 use cytoscope_graph::ElementType;
 use cytoscope_pickle::{Global, Pickle, Value, ValueId};
-use cytoscope_storage::limited::LimitedReader;
+use cytoscope_storage::limited::{DIRECTORY_TOO_LARGE, LimitedReader};
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl<'a> Archive<'a> {
                 next_step: "convert it in Python: torch.save(torch.load(\"old.pt\", map_location=\"cpu\"), \"new.pt\")",
             });
         }
-        let (reader, limit) = LimitedReader::new(Cursor::new(bytes), MAX_DIRECTORY_BYTES);
+        let (reader, limit) = LimitedReader::new(Cursor::new(bytes), MAX_DIRECTORY_BYTES, DIRECTORY_TOO_LARGE);
         let zip = zip::ZipArchive::new(reader).map_err(|error| {
             ImportError::malformed(format!(
                 "it is neither safetensors nor a zip that torch.save wrote ({error}); copy or save it again"

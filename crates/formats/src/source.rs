@@ -3,6 +3,7 @@
 use crate::error::{Fault, OPENING};
 use cytoscope_storage::read::{self, Refusal, SpecialFile};
 use std::{
+    borrow::Borrow,
     fmt,
     fs::File,
     io,
@@ -164,32 +165,52 @@ impl Source {
     }
 }
 
-/// Reads a source from its beginning to its end.
+/// A position in a source, at which it is read: `S` is the source itself or a reference to it.
 #[derive(Debug)]
-pub(crate) struct SourceReader<'a> {
-    source: &'a Source,
+pub(crate) struct SourceReader<S> {
+    source: S,
+    /// Offset of the next byte in the source, possibly past its end.
     at: u64,
 }
 
 impl Source {
-    /// A reader that begins at the first byte.
-    pub fn reader(&self) -> SourceReader<'_> {
+    /// Returns a reader that begins at the first byte.
+    pub fn reader(&self) -> SourceReader<&Source> {
+        SourceReader { source: self, at: 0 }
+    }
+
+    /// Returns a reader that begins at the first byte and owns the source.
+    pub fn into_reader(self) -> SourceReader<Source> {
         SourceReader { source: self, at: 0 }
     }
 }
 
-impl io::Read for SourceReader<'_> {
+impl<S: Borrow<Source>> io::Read for SourceReader<S> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let left = self.source.len.saturating_sub(self.at);
+        let source: &Source = self.source.borrow();
+        let left = source.len.saturating_sub(self.at);
         let count = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let Some(into) = into.get_mut(..count) else { return Ok(0) };
-        match self.source.read_at(self.at, into) {
+        match source.read_at(self.at, into) {
             Ok(()) => {}
             Err(Fault::Io(_, error)) => return Err(error),
             Err(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
         }
         self.at += count as u64;
         Ok(count)
+    }
+}
+
+impl<S: Borrow<Source>> io::Seek for SourceReader<S> {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        let source: &Source = self.source.borrow();
+        let at = match to {
+            io::SeekFrom::Start(at) => Some(at),
+            io::SeekFrom::End(by) => source.len.checked_add_signed(by),
+            io::SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
     }
 }
 
@@ -230,4 +251,29 @@ fn read_exact_at(file: &File, mut offset: u64, mut into: &mut [u8]) -> io::Resul
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, SeekFrom};
+
+    #[test]
+    fn a_reader_follows_its_position_in_the_source() {
+        let mut reader = Source::memory((0..10).collect()).into_reader();
+        let mut bytes = [0; 4];
+        reader.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes, [0, 1, 2, 3]);
+        assert_eq!(reader.seek(SeekFrom::Current(-1)).unwrap(), 3);
+        assert_eq!(reader.read(&mut bytes).unwrap(), 4);
+        assert_eq!(bytes, [3, 4, 5, 6]);
+        assert_eq!(reader.seek(SeekFrom::End(-2)).unwrap(), 8);
+        assert_eq!(reader.read(&mut bytes).unwrap(), 2);
+        assert_eq!(bytes, [8, 9, 5, 6]);
+        assert_eq!(reader.read(&mut bytes).unwrap(), 0);
+        // A position past the end is one at which nothing is read; one before the beginning is an error.
+        assert_eq!(reader.seek(SeekFrom::Start(20)).unwrap(), 20);
+        assert_eq!(reader.read(&mut bytes).unwrap(), 0);
+        assert!(reader.seek(SeekFrom::End(-11)).is_err());
+    }
 }

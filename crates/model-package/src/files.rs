@@ -1,7 +1,7 @@
 //! The files of a package: in a folder, in a zip, a single file, or in memory.
 
 use super::{FileRef, MAX_FILE_BYTES, MAX_FILES, MAX_RDF_BYTES, PackageError};
-use cytoscope_storage::limited::LimitedReader;
+use cytoscope_storage::limited::{DIRECTORY_TOO_LARGE, LimitedReader};
 use cytoscope_storage::read::{open_inside, open_regular, refusal};
 use cytoscope_storage::sha256_of_bytes;
 use cytoscope_storage::write::parent_folder;
@@ -281,7 +281,7 @@ type Archive = zip::ZipArchive<LimitedReader<File>>;
 /// Opens a zip; `None` if the file is not a zip.
 fn open_archive(path: &Path) -> Result<Option<Archive>, PackageError> {
     let file = open_regular(path).map_err(|e| PackageError::io(path, e))?;
-    let (reader, limit) = LimitedReader::new(file, MAX_DIRECTORY_BYTES);
+    let (reader, limit) = LimitedReader::new(file, MAX_DIRECTORY_BYTES, DIRECTORY_TOO_LARGE);
     let archive = match zip::ZipArchive::new(reader) {
         Ok(archive) => archive,
         Err(_) if limit.is_reached() => {

@@ -1,15 +1,20 @@
-//! Readers with a limit on the bytes that are read. Opening a zip reads its whole directory into memory, and its size is
-//! whatever the file claims. A small limit, which is lifted once the zip is open, bounds that memory.
+//! Readers with a limit on the bytes that are read. Opening an archive, such as a zip, reads its whole directory into memory, and
+//! its size is whatever the file claims. A small limit, which is lifted once the archive is open, bounds that memory.
 
 use std::io::{Error, Read, Result, Seek, SeekFrom};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Message for a zip whose directory is larger than the limit.
+pub const DIRECTORY_TOO_LARGE: &str = "the zip directory exceeds its size limit";
 
 /// A reader from which a limited number of bytes can be read; bytes that are read again count again.
 #[derive(Debug)]
 pub struct LimitedReader<R> {
     inner: R,
     limit: ReadLimit,
+    /// Message of the error of a read above the limit.
+    problem: &'static str,
 }
 
 /// The limit of a [`LimitedReader`], which is usually owned by the archive that reads from it.
@@ -20,10 +25,11 @@ pub struct ReadLimit {
 }
 
 impl<R> LimitedReader<R> {
-    /// Limits a reader to `max_bytes` bytes. Returns the limit as well.
-    pub fn new(inner: R, max_bytes: u64) -> (Self, ReadLimit) {
+    /// Limits a reader to `max_bytes` bytes; a read above the limit fails with the message `problem`. Returns the limit as
+    /// well.
+    pub fn new(inner: R, max_bytes: u64, problem: &'static str) -> (Self, ReadLimit) {
         let limit = ReadLimit { left: Arc::new(AtomicU64::new(max_bytes)) };
-        (Self { inner, limit: limit.clone() }, limit)
+        (Self { inner, limit: limit.clone(), problem }, limit)
     }
 }
 
@@ -44,7 +50,7 @@ impl<R: Read> Read for LimitedReader<R> {
         let read = self.inner.read(into)?;
         let left = self.limit.left.load(Ordering::Relaxed).checked_sub(read as u64);
         self.limit.left.store(left.unwrap_or(0), Ordering::Relaxed);
-        left.map(|_| read).ok_or_else(|| Error::other("the zip directory exceeds its size limit"))
+        left.map(|_| read).ok_or_else(|| Error::other(self.problem))
     }
 }
 
@@ -61,13 +67,13 @@ mod tests {
 
     #[test]
     fn reading_fails_beyond_the_limit_until_it_is_lifted() {
-        let (mut reader, limit) = LimitedReader::new(Cursor::new([7u8; 10]), 6);
+        let (mut reader, limit) = LimitedReader::new(Cursor::new([7u8; 10]), 6, "the directory is too large");
         let mut bytes = [0; 4];
         assert_eq!(reader.read(&mut bytes).unwrap(), 4);
         assert!(!limit.is_reached());
         // Bytes that are read again count again.
         reader.rewind().unwrap();
-        assert!(reader.read(&mut bytes).is_err());
+        assert_eq!(reader.read(&mut bytes).unwrap_err().to_string(), "the directory is too large");
         assert!(limit.is_reached());
         limit.lift();
         reader.rewind().unwrap();

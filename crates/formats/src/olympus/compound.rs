@@ -3,18 +3,16 @@
 use crate::{
     error::Fault,
     limits::SHARED_SLACK_BYTES,
-    source::{Counters, InnerBytes, Source},
+    source::{Counters, InnerBytes, Source, SourceReader},
 };
 use cfb::CompoundFile;
+use cytoscope_storage::limited::LimitedReader;
 use std::{
     collections::HashMap,
     fmt,
     io::{self, Read, Seek, SeekFrom},
     path::PathBuf,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
 };
 
 /// First bytes of a compound file.
@@ -26,7 +24,7 @@ const MAX_SHARING: u64 = 2;
 
 /// An open compound file. Its streams are read one after the other.
 pub(crate) struct Compound {
-    file: Mutex<CompoundFile<Outer>>,
+    file: Mutex<CompoundFile<LimitedReader<SourceReader<Source>>>>,
     /// Path and length of each stream, by its name without storages.
     streams: HashMap<String, (PathBuf, u64)>,
     counters: Arc<Counters>,
@@ -42,10 +40,12 @@ impl Compound {
     /// Reads the directory. The decoding of streams is added to `counters`.
     pub fn open(source: Source, counters: Arc<Counters>) -> Result<Self, Fault> {
         let length = source.len();
-        // The tables of sectors and streams are parts of the file, each of which is read once.
-        let max_read = Arc::new(AtomicU64::new(length.saturating_add(SHARED_SLACK_BYTES)));
-        let file = CompoundFile::open(Outer { source, at: 0, max_read: Arc::clone(&max_read) }).map_err(fault)?;
-        max_read.store(u64::MAX, Ordering::Relaxed);
+        // The tables of sectors and streams are parts of the file, each of which is read once. Tables that refer to one sector
+        // many times would fill the memory.
+        let max_bytes = length.saturating_add(SHARED_SLACK_BYTES);
+        let (reader, limit) = LimitedReader::new(source.into_reader(), max_bytes, "its tables overlap");
+        let file = CompoundFile::open(reader).map_err(fault)?;
+        limit.lift();
         let (mut streams, mut total) = (HashMap::new(), 0u64);
         for entry in file.walk().filter(cfb::Entry::is_stream) {
             total = total.saturating_add(entry.len());
@@ -86,44 +86,6 @@ impl InnerBytes for Stream {
         let mut stream = file.open_stream(&self.path).map_err(fault)?;
         stream.seek(SeekFrom::Start(offset)).map_err(fault)?;
         stream.read_exact(into).map_err(fault)
-    }
-}
-
-/// The file around the streams.
-struct Outer {
-    source: Source,
-    at: u64,
-    /// Largest number of bytes that may be read in total: tables that refer to one sector many times would fill the memory.
-    max_read: Arc<AtomicU64>,
-}
-
-impl Read for Outer {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let left = self.source.len().saturating_sub(self.at);
-        let count = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        let Some(into) = into.get_mut(..count) else { return Ok(0) };
-        if self.source.bytes_read().saturating_add(count as u64) > self.max_read.load(Ordering::Relaxed) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "its tables overlap"));
-        }
-        match self.source.read_at(self.at, into) {
-            Ok(()) => {}
-            Err(Fault::Io(_, error)) => return Err(error),
-            Err(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
-        }
-        self.at += count as u64;
-        Ok(count)
-    }
-}
-
-impl Seek for Outer {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let at = match to {
-            SeekFrom::Start(at) => Some(at),
-            SeekFrom::End(by) => self.source.len().checked_add_signed(by),
-            SeekFrom::Current(by) => self.at.checked_add_signed(by),
-        };
-        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.at)
     }
 }
 
