@@ -57,6 +57,7 @@ mod nrrd;
 mod numbered;
 mod olympus;
 mod ome_zarr;
+mod opening;
 mod packed;
 mod preview;
 mod raster;
@@ -74,7 +75,7 @@ pub use chunk_cache::chunk_cache_bytes;
 pub use derived::{DerivedPixels, DerivedSpec};
 pub use error::{FormatError, FormatErrorKind, OPENING};
 pub use file_format::{FileFormat, StoredCompression};
-pub use image::{Image, OpenOptions, image_in_memory, open, open_bytes};
+pub use image::Image;
 pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};
 pub use names::{composed, file_stem, stack_stem};
@@ -84,6 +85,7 @@ pub use ome_zarr::{
     ChunkFiles, PREDICTION_KIND, PREDICTION_LABELS, ZarrImageSpec, ZarrWriter, containing_zarr_folder, is_zarr_folder,
     is_zarr_name, is_zarr_zip_name, pack_zarr, prediction_labels_path,
 };
+pub use opening::{OpenOptions, image_in_memory, open, open_bytes};
 pub use preview::{label_color, preview_png};
 pub use roi::is_roi_name;
 pub use series_choice::{SeriesChoice, any_series, label_series, series_suffix};

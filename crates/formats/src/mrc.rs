@@ -7,8 +7,8 @@ use crate::{
     error::{Fault, FormatError},
     fields::Fields,
     file_format::FileFormat,
-    image::OpenOptions,
     meta::{ByteOrder, micrometers_per, positive},
+    opening::OpenOptions,
     reader::{Opened, Pixels, check_shape},
     source::Source,
 };

@@ -3,9 +3,9 @@
 use crate::{
     error::{Fault, FormatError, Remedy, choose_index},
     file_format::{FileFormat, StoredCompression},
-    image::OpenOptions,
     limits::Limits,
     meta::{ByteOrder, Channel},
+    opening::OpenOptions,
 };
 use cytoscope_volume::{Axes, Axis, DType, Region, Samples, VoxelSize};
 use std::{

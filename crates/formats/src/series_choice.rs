@@ -3,9 +3,10 @@
 use crate::{
     error::{FormatError, FormatErrorKind},
     file_format::FileFormat,
-    image::{Image, OpenOptions, open},
+    image::Image,
     meta::ImageMeta,
     ome_zarr::{PREDICTION_LABELS, is_label_path, is_zarr_folder, is_zarr_zip_name},
+    opening::{OpenOptions, open},
 };
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;

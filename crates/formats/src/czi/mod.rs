@@ -13,9 +13,9 @@ use crate::{
     codec::{Codec, decode_blue_first, decode_jpeg_blue_first, lzw_decode, to_native},
     error::{Fault, FormatError, Remedy, choose_index},
     file_format::{FileFormat, StoredCompression},
-    image::OpenOptions,
     limits::{Limits, SHARED_SLACK_BYTES},
     meta::ByteOrder,
+    opening::OpenOptions,
     reader::{Opened, Pixels, no_level},
     source::Source,
 };

@@ -11,8 +11,8 @@ use super::{
 use crate::{
     error::{Fault, Remedy},
     file_format::FileFormat,
-    image::OpenOptions,
     meta::Channel,
+    opening::OpenOptions,
     reader::{Opened, check_shape},
 };
 use cytoscope_volume::DType;

@@ -9,10 +9,10 @@ use super::{
 use crate::{
     error::{Fault, Remedy},
     file_format::FileFormat,
-    image::OpenOptions,
     limits::Limits,
     meta::positive,
     npy,
+    opening::OpenOptions,
     reader::{Opened, check_shape},
 };
 use cytoscope_volume::{Axis, VoxelSize};

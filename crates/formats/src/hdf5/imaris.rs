@@ -8,8 +8,8 @@ use super::{
 use crate::{
     error::{Fault, Remedy},
     file_format::FileFormat,
-    image::OpenOptions,
     meta::{Channel, micrometers_per, positive, visible_color},
+    opening::OpenOptions,
     reader::{Opened, check_shape},
 };
 use cytoscope_volume::VoxelSize;

@@ -15,8 +15,8 @@ mod samples;
 
 use crate::{
     error::{Fault, Remedy, choose_index},
-    image::OpenOptions,
     limits::Limits,
+    opening::OpenOptions,
     reader::Opened,
     source::{Counters, Source},
 };

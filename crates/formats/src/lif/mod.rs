@@ -11,9 +11,9 @@ use crate::{
     dense::Dense,
     error::{Fault, FormatError, Remedy, choose_index},
     file_format::FileFormat,
-    image::OpenOptions,
     limits::Limits,
     meta::{ByteOrder, micrometers_per, positive, seconds_per},
+    opening::OpenOptions,
     reader::{Opened, Pixels, check_shape},
     source::Source,
 };

@@ -12,9 +12,9 @@ use crate::{
     codec::{inflate, to_native},
     error::{Fault, FormatError, Remedy, choose_index},
     file_format::{FileFormat, StoredCompression},
-    image::OpenOptions,
     limits::{Limits, SHARED_SLACK_BYTES},
     meta::ByteOrder,
+    opening::OpenOptions,
     reader::{Opened, Pixels, check_shape},
     source::Source,
 };

@@ -9,9 +9,9 @@ pub(crate) use compound::Stream;
 use crate::{
     error::{DAMAGED, Fault, FormatError, Remedy},
     file_format::FileFormat,
-    image::OpenOptions,
     limits::Limits,
     meta::{Channel, micrometers_per, positive, seconds_per},
+    opening::OpenOptions,
     source::{Counters, Source},
     tiff::{
         file::FileSet,

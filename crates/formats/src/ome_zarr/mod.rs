@@ -32,8 +32,9 @@ use crate::{
     chunk_cache::Cache,
     error::{Fault, FormatError, Remedy, choose_index},
     file_format::{FileFormat, StoredCompression},
-    image::{OpenOptions, squeezed},
+    image::squeezed,
     meta::{Channel, ImageMeta, Level},
+    opening::OpenOptions,
     source::{Counters, Source},
 };
 pub use absent::ChunkFiles;

@@ -5,10 +5,10 @@ mod decode;
 use crate::{
     error::{Fault, FormatError},
     file_format::{FileFormat, StoredCompression},
-    image::OpenOptions,
     limits::Limits,
     meta::{ByteOrder, Channel},
     numbered::{self, Listings},
+    opening::OpenOptions,
     reader::{Opened, Pixels},
     source::{Counters, Source},
 };

@@ -10,10 +10,10 @@ pub(crate) use trace::{Position, encode, trace};
 use crate::{
     error::{Fault, FormatError, Remedy},
     file_format::FileFormat,
-    image::OpenOptions,
     limits::{Limits, SHARED_SLACK_BYTES},
     meta::{ByteOrder, Channel},
     ome_zarr::is_zarr_zip_name,
+    opening::OpenOptions,
     reader::{Opened, Pixels},
     source::Source,
 };

@@ -8,8 +8,8 @@ use super::{
 use crate::{
     error::{DAMAGED, Fault, FormatError, OPENING, Remedy, choose_index},
     file_format::FileFormat,
-    image::OpenOptions,
     limits::Limits,
+    opening::OpenOptions,
     source::{Counters, open_fault},
 };
 use cytoscope_storage::read::open_regular;

@@ -14,8 +14,8 @@ use crate::{
     codec::Codec,
     error::{Fault, FormatError, RESAVE, Remedy, choose_index},
     file_format::FileFormat,
-    image::OpenOptions,
     meta::{Channel, INCH_UM, PRINTED_UM, positive},
+    opening::OpenOptions,
 };
 use cytoscope_storage::counted;
 use cytoscope_volume::{Axes, Axis, VoxelSize};
