@@ -11,6 +11,7 @@ pub mod correct;
 mod device_lists;
 pub mod dialogs;
 pub mod empty;
+mod fields;
 mod legends;
 pub mod library;
 mod menu_keys;
@@ -23,6 +24,7 @@ pub mod profiler;
 mod queue;
 mod scrolled;
 mod series;
+mod shortened;
 mod status;
 pub mod train;
 
@@ -35,14 +37,15 @@ use crate::theme;
 use crate::views::layout::Layout;
 use crate::work::{JobState, JobView};
 use axis_marks::mark_text;
+use cytoscope_pipeline::StageProgress;
 use cytoscope_pipeline::cards::ModelCard;
-use cytoscope_pipeline::{MAX_THREADS, StageProgress};
 use eframe::egui::{self, Frame, Margin, RichText, Ui};
 use egui_plot::AxisHints;
 use scrolled::{fixed, scrolled, scrolled_frame, scrolled_in};
-use std::cell::Cell;
 
+pub(crate) use fields::{OptionalNumber, SettingRow, labeled_choice, number_field};
 pub(crate) use legends::legend;
+pub(crate) use shortened::{button_text, item_text, row_text};
 
 /// State that the panels keep between frames.
 pub(crate) struct Panels {
@@ -178,214 +181,12 @@ pub(crate) fn named_primary_button(ui: &mut Ui, enabled: bool, sign: &str, name:
     response
 }
 
-/// Longest text of an item in a menu or list, in characters of Latin script: the longest item is as wide as the list.
-const LONGEST_ITEM: f32 = 64.0;
-
-/// Returns the text of an item in a menu or list, without its middle if it is long: names of files often differ at their
-/// ends.
-pub(crate) fn item_text(text: &str) -> String {
-    // Characters of East Asian scripts are twice as wide.
-    without_middle(text, LONGEST_ITEM + 1.0, |c| if c < '\u{1100}' || c == '…' { 1.0 } else { 2.0 })
-}
-
-/// Returns the text of a button that is as wide as its panel: the icon `sign`, and `text`, without its middle if it does not fit.
-pub(crate) fn row_text(ui: &Ui, sign: &str, text: &str) -> String {
-    let font = egui::TextStyle::Button.resolve(ui.style());
-    let start = format!("{sign}  ");
-    let used: f32 = ui.ctx().fonts_mut(|fonts| start.chars().map(|c| fonts.glyph_width(&font, c)).sum());
-    let text = button_text(ui, text, &font, used);
-    start + &text
-}
-
-/// Returns the text of a button that fills the available width, without its middle if it does not fit beside `used` points.
-pub(crate) fn button_text(ui: &Ui, text: &str, font: &egui::FontId, used: f32) -> String {
-    let width = ui.available_width() - 2.0 * ui.spacing().button_padding.x - used - 1.0;
-    ui.ctx().fonts_mut(|fonts| {
-        let mut estimate = width;
-        loop {
-            let drawn_width = |fonts: &mut egui::epaint::text::FontsView<'_>, text: String| {
-                fonts.layout_no_wrap(text, font.clone(), egui::Color32::PLACEHOLDER).size().x
-            };
-            // Characters that no font has are drawn as boxes, whose width is not stated.
-            let shown = without_middle(text, estimate, |c| match fonts.glyph_width(font, c) {
-                width if width > 0.0 => width,
-                _ => drawn_width(fonts, c.to_string()),
-            });
-            // A text may be wider than its characters.
-            let drawn = drawn_width(fonts, shown.clone());
-            if drawn <= width || estimate <= 0.0 {
-                return shown;
-            }
-            estimate -= (drawn - width).max(1.0);
-        }
-    })
-}
-
-/// Returns the text without its middle if it is wider than `width`; `width_of` returns the width of a character.
-fn without_middle(text: &str, width: f32, mut width_of: impl FnMut(char) -> f32) -> String {
-    let widths: Vec<f32> = text.chars().map(&mut width_of).collect();
-    if widths.iter().sum::<f32>() <= width {
-        return text.to_owned();
-    }
-    let half = (width - width_of('…')) / 2.0;
-    let fitting = |widths: &mut dyn Iterator<Item = f32>| {
-        let mut used = 0.0;
-        let fits = |width: &f32| {
-            used += *width;
-            used <= half
-        };
-        widths.take_while(fits).count()
-    };
-    let (start, end) = (fitting(&mut widths.iter().copied()), fitting(&mut widths.iter().rev().copied()));
-    text.chars().take(start).chain(['…']).chain(text.chars().skip(widths.len() - end)).collect()
-}
-
 /// Title of a model, with its name if another one of `all` has the same title.
 fn distinct_title(model: &ModelCard, all: &[ModelCard]) -> String {
     let is_ambiguous = all.iter().any(|other| other.title == model.title && other.name != model.name);
     match &model.title {
         title if is_ambiguous && *title != model.name => format!("{title} ({})", model.name),
         title => title.clone(),
-    }
-}
-
-/// Where the label of a setting is drawn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SettingRow {
-    /// In one line with its field.
-    Line,
-    /// In the first column of a grid, whose second column has the fields.
-    Grid,
-}
-
-impl SettingRow {
-    /// Draws a setting from its label and its field; returns what `field` returns.
-    pub(crate) fn show<R>(self, ui: &mut Ui, label: impl FnOnce(&mut Ui), field: impl FnOnce(&mut Ui) -> R) -> R {
-        match self {
-            Self::Line => {
-                let row = ui.horizontal(|ui| {
-                    label(ui);
-                    field(ui)
-                });
-                row.inner
-            }
-            Self::Grid => {
-                label(ui);
-                let shown = ui.horizontal(field).inner;
-                ui.end_row();
-                shown
-            }
-        }
-    }
-
-    /// Draws a drop-down list and its label, which is also its accessible name; `entries` draws the list. A long `selected`
-    /// text is cut off where the panel ends. Returns the response of the closed list.
-    pub(crate) fn choice(
-        self,
-        ui: &mut Ui,
-        id: &str,
-        name: &str,
-        selected: &str,
-        entries: impl FnOnce(&mut Ui),
-    ) -> egui::Response {
-        let label = |ui: &mut Ui| {
-            ui.label(name);
-        };
-        let list = |ui: &mut Ui| {
-            let combo = egui::ComboBox::from_id_salt(id).selected_text(selected).truncate();
-            let response = combo.show_ui(ui, entries).response;
-            response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, name));
-            response
-        };
-        let usual = ui.spacing().interact_size.y;
-        // Labels are placed in the middle of a row of this height. A list is higher, because it contains an icon.
-        ui.spacing_mut().interact_size.y = usual.max(ui.spacing().icon_width + 2.0 * ui.spacing().button_padding.y);
-        let response = self.show(ui, label, list);
-        ui.spacing_mut().interact_size.y = usual;
-        response
-    }
-}
-
-/// A drop-down list in one line with its label, as [`SettingRow::choice`] draws it.
-pub(crate) fn labeled_choice(
-    ui: &mut Ui,
-    id: &str,
-    name: &str,
-    selected: &str,
-    entries: impl FnOnce(&mut Ui),
-) -> egui::Response {
-    SettingRow::Line.choice(ui, id, name, selected, entries)
-}
-
-/// A number field; returns whether the value changed.
-pub(crate) fn number_field(
-    ui: &mut Ui,
-    value: &mut f64,
-    range: std::ops::RangeInclusive<f64>,
-    speed: f64,
-    name: &str,
-) -> bool {
-    let response = ui.add(egui::DragValue::new(value).range(range).speed(speed));
-    response.widget_info(|| egui::WidgetInfo {
-        value: Some(*value),
-        ..egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, name)
-    });
-    response.changed()
-}
-
-/// A number that is left to the program unless the user sets it.
-pub(crate) struct OptionalNumber<'a> {
-    /// Name of the setting.
-    pub(crate) name: &'a str,
-    /// Unit that is shown after the number.
-    pub(crate) unit: &'a str,
-    /// Tooltip: the meaning of the number.
-    pub(crate) hint: &'a str,
-    /// Text that is shown while no number is set.
-    pub(crate) unset: &'a str,
-    /// The number at first.
-    pub(crate) first: u64,
-    /// The numbers that can be set.
-    pub(crate) range: std::ops::RangeInclusive<u64>,
-}
-
-impl<'a> OptionalNumber<'a> {
-    /// A number of threads, at first the number of cores.
-    pub(crate) fn threads(hint: &'a str) -> Self {
-        let first = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-        Self { name: "Threads", unit: "", hint, unset: "automatic", first, range: 1..=MAX_THREADS as u64 }
-    }
-
-    /// A limit of memory in MiB, at first 8 GiB.
-    pub(crate) fn memory(name: &'a str, hint: &'a str) -> Self {
-        Self { name, unit: "MiB", hint, unset: "automatic", first: 8192, range: 1..=1 << 24 }
-    }
-
-    /// Draws a checkbox, and a field named after the setting and "number" while it is checked. Returns the new value, once
-    /// it has changed.
-    pub(crate) fn show(&self, ui: &mut Ui, row: SettingRow, value: Option<u64>) -> Option<Option<u64>> {
-        let chosen = Cell::new(value);
-        let label = |ui: &mut Ui| {
-            let mut is_set = value.is_some();
-            if theme::checkbox(ui, &mut is_set, self.name).on_hover_text(self.hint).changed() {
-                chosen.set(is_set.then_some(self.first));
-            }
-        };
-        let field = |ui: &mut Ui| match chosen.get() {
-            Some(number) => {
-                let mut shown = number as f64;
-                let name = format!("{} number", self.name);
-                let range = *self.range.start() as f64..=*self.range.end() as f64;
-                if number_field(ui, &mut shown, range, 1.0, &name) {
-                    chosen.set(Some(shown as u64));
-                }
-                ui.label(self.unit);
-            }
-            None => _ = weak(ui, self.unset),
-        };
-        row.show(ui, label, field);
-        let chosen = chosen.get();
-        (chosen != value).then_some(chosen)
     }
 }
 
@@ -554,40 +355,6 @@ mod tests {
     use super::*;
     use cytoscope_pipeline::cards::card;
     use std::path::Path;
-
-    #[test]
-    fn long_items_keep_their_start_and_their_end() {
-        let long = format!("{}_7.tif", "Zähler_".repeat(20));
-        let shown = item_text(&long);
-        assert!(shown.starts_with("Zähler_Zähler_") && shown.ends_with("_7.tif"), "{shown}");
-        assert_eq!((shown.chars().count(), shown.matches('…').count()), (65, 1));
-        let wide = item_text(&"细胞核".repeat(40));
-        assert_eq!(wide.chars().count(), 33, "{wide}");
-        assert_eq!(item_text("nuclei_raw.tif"), "nuclei_raw.tif");
-    }
-
-    #[test]
-    fn long_names_of_rows_keep_the_start_and_the_end_that_fit() {
-        let shown = [12.0, 11.0, 6.0, 0.0].map(|width| without_middle("stack_12.tif", width, |_| 1.0));
-        assert_eq!(shown, ["stack_12.tif", "stack…2.tif", "st…if", "…"]);
-        let ctx = egui::Context::default();
-        theme::install(&ctx);
-        let mut shown = Vec::new();
-        let _ = ctx.run_ui(egui::RawInput::default(), |ui| {
-            ui.set_max_width(200.0);
-            shown = [1, 2].map(|n| row_text(ui, "+", &format!("{}_pos{n}.tif", "embryo_".repeat(20)))).to_vec();
-            shown.push(row_text(ui, "+", "a.tif"));
-            // No font of the test has these characters, which are drawn as boxes.
-            let (boxes, font) = (row_text(ui, "+", &"細胞核".repeat(20)), egui::TextStyle::Button.resolve(ui.style()));
-            let drawn = ui.ctx().fonts_mut(|f| f.layout_no_wrap(boxes, font, egui::Color32::WHITE).size().x);
-            assert!(drawn > 80.0 && drawn <= 200.0 - 2.0 * ui.spacing().button_padding.x, "{drawn}");
-        });
-        assert!(
-            matches!(&shown[..], [one, two, short] if one.ends_with("_pos1.tif") && two.ends_with("_pos2.tif")
-            && one.starts_with("+  embryo_") && one.chars().count() < 40 && short == "+  a.tif"),
-            "{shown:?}"
-        );
-    }
 
     #[test]
     fn models_of_the_same_title_are_listed_with_their_names() {
