@@ -215,6 +215,11 @@ impl Fixture {
     }
 }
 
+/// Returns the arguments with which `predict` runs the model `nuclei-dog` on the CPU, followed by `more`.
+pub fn predict<'a>(input: &'a str, out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["predict", input, "--model", "nuclei-dog", "--device", "cpu", "--out", out][..], more].concat()
+}
+
 /// Parses a C-order little-endian NPY file by its published format: type, shape, bytes.
 pub fn parse_npy(bytes: &[u8]) -> (String, Vec<usize>, Vec<u8>) {
     assert_eq!(&bytes[..6], b"\x93NUMPY");

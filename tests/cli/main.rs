@@ -24,6 +24,7 @@ mod models;
 mod nifti;
 mod null_cuda;
 mod odd_inputs;
+mod positions;
 mod predict;
 mod predict_zarr;
 mod preprocess;
