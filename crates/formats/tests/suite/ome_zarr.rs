@@ -4,7 +4,7 @@ use crate::common;
 use crate::common::zarr::{fixture, made, write_zarr};
 use cytoscope_formats::{
     Channel, Container, DerivedPixels, DerivedSpec, FormatError, FormatErrorKind, Image, Limits, OpenOptions,
-    SeriesChoice, WriteSpec, ZarrImageSpec, ZarrWriter, is_zarr_folder, open, write_array,
+    WriteSpec, ZarrImageSpec, ZarrWriter, is_zarr_folder, open, write_array,
 };
 use cytoscope_volume::{Array, DType, Region, Samples, VoxelSize};
 use serde_json::{Value, json};
@@ -358,80 +358,6 @@ fn unfinished_folders_do_not_appear() {
 }
 
 #[test]
-fn the_images_of_a_plate_are_series_that_are_chosen_by_number_or_name() {
-    let folder = tempfile::tempdir().unwrap();
-    let plate = folder.path().join("plate.zarr");
-    let group = |path: &str, ome: Value| {
-        std::fs::create_dir_all(plate.join(path)).unwrap();
-        let json = json!({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome}});
-        std::fs::write(plate.join(path).join("zarr.json"), json.to_string()).unwrap();
-    };
-    // As bioformats2raw writes plates: the images are listed twice.
-    let wells = json!([{"path": "A/1"}, {"path": "A/2"}, {"path": "B/1"}]);
-    group("", json!({"plate": {"wells": wells}, "bioformats2raw.layout": 3}));
-    group("OME", json!({"series": ["A/1/0.zarr", "A/1/1.zarr", "B/1/0.zarr"]}));
-    group("A/1", json!({"well": {"images": [{"path": "0.zarr"}, {"path": "1.zarr"}]}}));
-    // A well that was not acquired is not stored.
-    group("B/1", json!({"well": {"images": [{"path": "0.zarr"}]}}));
-    for (path, depth) in [("A/1/0.zarr", 2), ("A/1/1.zarr", 3), ("B/1/0.zarr", 4)] {
-        let array =
-            Array::new("TZCYX".parse().unwrap(), vec![1, depth, 1, 5, 6], vec![depth as u16; depth * 30]).unwrap();
-        write_zarr(&plate.join(path), &array, |_| {});
-    }
-    let names = ["A/1/0.zarr", "A/1/1.zarr", "B/1/0.zarr"];
-    let opened = |series: &str| {
-        let choice: SeriesChoice = series.parse().unwrap();
-        choice.open(&plate, &OpenOptions::default())
-    };
-    for (number, name) in names.iter().enumerate() {
-        for chosen in [number.to_string(), name.to_lowercase()] {
-            let image = opened(&chosen).unwrap();
-            assert_eq!((image.meta().series, image.meta().shape[0]), (number, number + 2), "{chosen}");
-            assert_eq!(image.meta().series_names, names);
-        }
-    }
-    let all = SeriesChoice::All.indices_in(&plate, &OpenOptions::default()).unwrap();
-    assert_eq!(all, [0, 1, 2]);
-    let errors = [("C/1", "no series \"C/1\""), ("3", "no series 3"), ("all", "all 3")];
-    for (chosen, words) in errors {
-        let error = opened(chosen).unwrap_err();
-        assert_eq!(error.kind(), FormatErrorKind::Misused);
-        assert!(error.to_string().contains(words), "{error}");
-    }
-    assert!(opened("C/1").unwrap_err().to_string().contains("1 (A/1/1.zarr)"));
-    // A file of one series has it under every choice.
-    let single = plate.join("A/1/1.zarr");
-    let choice = SeriesChoice::Index(2);
-    assert_eq!(choice.open_or_only(&single, &OpenOptions::default()).unwrap().meta().shape[0], 3);
-    assert_eq!(choice.open_or_only(&plate, &OpenOptions::default()).unwrap().meta().shape[0], 4);
-}
-
-#[test]
-fn label_images_of_the_series_of_bioformats2raw_come_after_the_series() {
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().join("several.zarr");
-    let group = |path: &str, ome: Value| {
-        std::fs::create_dir_all(root.join(path)).unwrap();
-        let json = json!({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome}});
-        std::fs::write(root.join(path).join("zarr.json"), json.to_string()).unwrap();
-    };
-    group("", json!({"bioformats2raw.layout": 3}));
-    for (path, value) in [("several.zarr/0", 1u16), ("several.zarr/1", 2), ("cells.zarr", 3)] {
-        let array = Array::new("TZCYX".parse().unwrap(), vec![1, 2, 1, 4, 4], vec![value; 32]).unwrap();
-        write_zarr(&folder.path().join(path), &array, |_| {});
-    }
-    group("1/labels", json!({"labels": ["cells"]}));
-    std::fs::rename(folder.path().join("cells.zarr"), root.join("1/labels/cells")).unwrap();
-    let opened = |series: usize| open(&root, &OpenOptions { series, ..OpenOptions::default() }).unwrap();
-    assert_eq!(opened(0).meta().series_names, ["0", "1", "1/labels/cells"]);
-    let values = [0, 1, 2].map(|series| opened(series).read_all().unwrap().samples().to_f32()[0]);
-    assert_eq!(values, [1.0, 2.0, 3.0]);
-    assert_eq!([0, 1, 2].map(|series| opened(series).is_label_image()), [false, false, true]);
-    // All series are those of stacks.
-    assert_eq!(SeriesChoice::All.indices_in(&root, &OpenOptions::default()).unwrap(), [0, 1]);
-}
-
-#[test]
 fn python_reads_written_folders_and_its_codecs_are_read() {
     let Some(python) = common::python_with("zarr, numcodecs, numpy") else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -542,54 +468,6 @@ fn an_image_says_which_transformations_are_not_applied() {
     ];
     assert_eq!(left_out, expected);
     assert_eq!(with(json!([{"type": "scale", "path": "s"}])).len(), 1);
-}
-
-/// What numcodecs 0.16 writes for 0 to 63 (uint16) with `BZ2(level=1)`.
-const BZ2_CHUNK: &[u8] = &[
-    66, 90, 104, 49, 49, 65, 89, 38, 83, 89, 93, 210, 13, 23, 0, 0, 0, 248, 0, 127, 255, 255, 255, 255, 255, 255, 255,
-    160, 0, 84, 103, 168, 19, 1, 24, 0, 4, 211, 70, 0, 1, 25, 48, 14, 96, 0, 152, 0, 9, 128, 0, 0, 0, 30, 1, 240, 16,
-    131, 16, 81, 135, 32, 146, 139, 51, 241, 167, 30, 130, 41, 38, 162, 171, 46, 195, 45, 55, 253, 199, 94, 126, 8, 98,
-    142, 73, 102, 158, 138, 106, 174, 203, 110, 191, 12, 114, 251, 251, 61, 63, 235, 182, 252, 115, 192, 0, 0, 116, 46,
-    228, 138, 112, 161, 32, 187, 164, 26, 46,
-];
-/// What numcodecs 0.16 writes for 0 to 63 (uint16) with `LZMA()`.
-const LZMA_CHUNK: &[u8] = &[
-    253, 55, 122, 88, 90, 0, 0, 4, 230, 214, 180, 70, 2, 0, 33, 1, 22, 0, 0, 0, 116, 47, 229, 163, 224, 0, 127, 0, 101,
-    93, 0, 0, 96, 2, 127, 243, 226, 115, 50, 63, 254, 237, 29, 229, 141, 222, 198, 199, 159, 55, 165, 218, 200, 222, 8,
-    72, 196, 102, 79, 88, 70, 60, 163, 133, 198, 12, 57, 240, 108, 46, 135, 50, 179, 96, 116, 218, 141, 172, 25, 220,
-    162, 98, 244, 12, 44, 82, 136, 135, 64, 252, 73, 156, 2, 51, 70, 123, 97, 114, 62, 53, 194, 77, 103, 115, 152, 89,
-    8, 225, 67, 147, 71, 150, 253, 58, 128, 132, 3, 131, 136, 20, 137, 68, 14, 159, 7, 167, 68, 140, 202, 124, 106, 0,
-    0, 0, 0, 0, 55, 106, 238, 35, 57, 253, 193, 96, 0, 1, 129, 1, 128, 1, 0, 0, 28, 230, 66, 199, 177, 196, 103, 251,
-    2, 0, 0, 0, 0, 4, 89, 90,
-];
-
-#[test]
-fn chunks_in_bz2_and_lzma_are_read() {
-    let folder = tempfile::tempdir().unwrap();
-    let wanted = Samples::U16((0..64).collect());
-    for (name, chunk) in [("bz2", BZ2_CHUNK), ("lzma", LZMA_CHUNK)] {
-        let codec = format!("numcodecs.{name}");
-        let to_bytes = json!({"name": "bytes", "configuration": {"endian": "little"}});
-        let path = made(folder.path(), |_, array| array["codecs"] = json!([to_bytes, {"name": codec}]));
-        std::fs::create_dir_all(path.join("0/c/0/0")).unwrap();
-        std::fs::write(path.join("0/c/0/0/0"), chunk).unwrap();
-        let image = open(&path, &OpenOptions::default()).unwrap();
-        assert_eq!(image.meta().compression.as_str(), name);
-        assert_eq!(image.read_all().unwrap().samples(), &wanted, "{name}");
-        // Zarr 2 names the same codecs as compressors.
-        let metadata = json!({"zarr_format": 2, "shape": [4, 4, 4], "chunks": [4, 4, 4], "dtype": "<u2", "fill_value": 0,
-            "order": "C", "filters": null, "compressor": {"id": name, "level": 1, "format": 1}});
-        std::fs::remove_file(path.join("0/zarr.json")).unwrap();
-        std::fs::write(path.join("0/.zarray"), metadata.to_string()).unwrap();
-        std::fs::write(path.join("0/0.0.0"), chunk).unwrap();
-        let image = open(&path, &OpenOptions::default()).unwrap();
-        assert_eq!(image.read_all().unwrap().samples(), &wanted, "{name}");
-        // A smaller chunk is expected: the rest is not decoded.
-        std::fs::write(path.join("0/.zarray"), metadata.to_string().replace("[4,4,4]", "[4,4,3]")).unwrap();
-        let refused = open(&path, &OpenOptions::default()).unwrap().read_all().unwrap_err();
-        assert_eq!(refused.kind(), FormatErrorKind::Malformed, "{refused}");
-        assert!(refused.to_string().contains("more than 96 bytes"), "{refused}");
-    }
 }
 
 #[test]

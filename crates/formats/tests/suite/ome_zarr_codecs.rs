@@ -261,3 +261,51 @@ for codec in ["CRC32", "CRC32C", "Adler32", "Fletcher32", "JenkinsLookup3"]:
     }
     assert!(count >= 60, "{count} folders");
 }
+
+/// What numcodecs 0.16 writes for 0 to 63 (uint16) with `BZ2(level=1)`.
+const BZ2_CHUNK: &[u8] = &[
+    66, 90, 104, 49, 49, 65, 89, 38, 83, 89, 93, 210, 13, 23, 0, 0, 0, 248, 0, 127, 255, 255, 255, 255, 255, 255, 255,
+    160, 0, 84, 103, 168, 19, 1, 24, 0, 4, 211, 70, 0, 1, 25, 48, 14, 96, 0, 152, 0, 9, 128, 0, 0, 0, 30, 1, 240, 16,
+    131, 16, 81, 135, 32, 146, 139, 51, 241, 167, 30, 130, 41, 38, 162, 171, 46, 195, 45, 55, 253, 199, 94, 126, 8, 98,
+    142, 73, 102, 158, 138, 106, 174, 203, 110, 191, 12, 114, 251, 251, 61, 63, 235, 182, 252, 115, 192, 0, 0, 116, 46,
+    228, 138, 112, 161, 32, 187, 164, 26, 46,
+];
+/// What numcodecs 0.16 writes for 0 to 63 (uint16) with `LZMA()`.
+const LZMA_CHUNK: &[u8] = &[
+    253, 55, 122, 88, 90, 0, 0, 4, 230, 214, 180, 70, 2, 0, 33, 1, 22, 0, 0, 0, 116, 47, 229, 163, 224, 0, 127, 0, 101,
+    93, 0, 0, 96, 2, 127, 243, 226, 115, 50, 63, 254, 237, 29, 229, 141, 222, 198, 199, 159, 55, 165, 218, 200, 222, 8,
+    72, 196, 102, 79, 88, 70, 60, 163, 133, 198, 12, 57, 240, 108, 46, 135, 50, 179, 96, 116, 218, 141, 172, 25, 220,
+    162, 98, 244, 12, 44, 82, 136, 135, 64, 252, 73, 156, 2, 51, 70, 123, 97, 114, 62, 53, 194, 77, 103, 115, 152, 89,
+    8, 225, 67, 147, 71, 150, 253, 58, 128, 132, 3, 131, 136, 20, 137, 68, 14, 159, 7, 167, 68, 140, 202, 124, 106, 0,
+    0, 0, 0, 0, 55, 106, 238, 35, 57, 253, 193, 96, 0, 1, 129, 1, 128, 1, 0, 0, 28, 230, 66, 199, 177, 196, 103, 251,
+    2, 0, 0, 0, 0, 4, 89, 90,
+];
+
+#[test]
+fn chunks_in_bz2_and_lzma_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let wanted = Samples::U16((0..64).collect());
+    for (name, chunk) in [("bz2", BZ2_CHUNK), ("lzma", LZMA_CHUNK)] {
+        let codec = format!("numcodecs.{name}");
+        let to_bytes = json!({"name": "bytes", "configuration": {"endian": "little"}});
+        let path = made(folder.path(), |_, array| array["codecs"] = json!([to_bytes, {"name": codec}]));
+        std::fs::create_dir_all(path.join("0/c/0/0")).unwrap();
+        std::fs::write(path.join("0/c/0/0/0"), chunk).unwrap();
+        let image = open(&path, &OpenOptions::default()).unwrap();
+        assert_eq!(image.meta().compression.as_str(), name);
+        assert_eq!(image.read_all().unwrap().samples(), &wanted, "{name}");
+        // Zarr 2 names the same codecs as compressors.
+        let metadata = json!({"zarr_format": 2, "shape": [4, 4, 4], "chunks": [4, 4, 4], "dtype": "<u2", "fill_value": 0,
+            "order": "C", "filters": null, "compressor": {"id": name, "level": 1, "format": 1}});
+        std::fs::remove_file(path.join("0/zarr.json")).unwrap();
+        std::fs::write(path.join("0/.zarray"), metadata.to_string()).unwrap();
+        std::fs::write(path.join("0/0.0.0"), chunk).unwrap();
+        let image = open(&path, &OpenOptions::default()).unwrap();
+        assert_eq!(image.read_all().unwrap().samples(), &wanted, "{name}");
+        // A smaller chunk is expected: the rest is not decoded.
+        std::fs::write(path.join("0/.zarray"), metadata.to_string().replace("[4,4,4]", "[4,4,3]")).unwrap();
+        let refused = open(&path, &OpenOptions::default()).unwrap().read_all().unwrap_err();
+        assert_eq!(refused.kind(), FormatErrorKind::Malformed, "{refused}");
+        assert!(refused.to_string().contains("more than 96 bytes"), "{refused}");
+    }
+}

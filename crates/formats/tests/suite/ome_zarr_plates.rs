@@ -1,4 +1,5 @@
-//! OME-Zarr plates with many wells and fields, and what is read of them when they are opened again.
+//! OME-Zarr folders with several series: plates, of which little is read when they are opened again, and the layout of
+//! bioformats2raw.
 
 use crate::common::zarr::{made, write_zarr};
 use cytoscope_formats::{FormatErrorKind, Image, OpenOptions, SeriesChoice, open};
@@ -138,4 +139,78 @@ fn a_well_that_becomes_invalid_is_reported_when_the_plate_is_opened_again() {
     let error = open(&plate, &OpenOptions::default()).unwrap_err();
     assert_eq!(error.kind(), FormatErrorKind::Malformed);
     assert!(error.to_string().contains("A/1/zarr.json is not valid JSON"), "{error}");
+}
+
+#[test]
+fn the_images_of_a_plate_are_series_that_are_chosen_by_number_or_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let plate = folder.path().join("plate.zarr");
+    let group = |path: &str, ome: Value| {
+        std::fs::create_dir_all(plate.join(path)).unwrap();
+        let json = json!({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome}});
+        std::fs::write(plate.join(path).join("zarr.json"), json.to_string()).unwrap();
+    };
+    // As bioformats2raw writes plates: the images are listed twice.
+    let wells = json!([{"path": "A/1"}, {"path": "A/2"}, {"path": "B/1"}]);
+    group("", json!({"plate": {"wells": wells}, "bioformats2raw.layout": 3}));
+    group("OME", json!({"series": ["A/1/0.zarr", "A/1/1.zarr", "B/1/0.zarr"]}));
+    group("A/1", json!({"well": {"images": [{"path": "0.zarr"}, {"path": "1.zarr"}]}}));
+    // A well that was not acquired is not stored.
+    group("B/1", json!({"well": {"images": [{"path": "0.zarr"}]}}));
+    for (path, depth) in [("A/1/0.zarr", 2), ("A/1/1.zarr", 3), ("B/1/0.zarr", 4)] {
+        let array =
+            Array::new("TZCYX".parse().unwrap(), vec![1, depth, 1, 5, 6], vec![depth as u16; depth * 30]).unwrap();
+        write_zarr(&plate.join(path), &array, |_| {});
+    }
+    let names = ["A/1/0.zarr", "A/1/1.zarr", "B/1/0.zarr"];
+    let opened = |series: &str| {
+        let choice: SeriesChoice = series.parse().unwrap();
+        choice.open(&plate, &OpenOptions::default())
+    };
+    for (number, name) in names.iter().enumerate() {
+        for chosen in [number.to_string(), name.to_lowercase()] {
+            let image = opened(&chosen).unwrap();
+            assert_eq!((image.meta().series, image.meta().shape[0]), (number, number + 2), "{chosen}");
+            assert_eq!(image.meta().series_names, names);
+        }
+    }
+    let all = SeriesChoice::All.indices_in(&plate, &OpenOptions::default()).unwrap();
+    assert_eq!(all, [0, 1, 2]);
+    let errors = [("C/1", "no series \"C/1\""), ("3", "no series 3"), ("all", "all 3")];
+    for (chosen, words) in errors {
+        let error = opened(chosen).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Misused);
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    assert!(opened("C/1").unwrap_err().to_string().contains("1 (A/1/1.zarr)"));
+    // A file of one series has it under every choice.
+    let single = plate.join("A/1/1.zarr");
+    let choice = SeriesChoice::Index(2);
+    assert_eq!(choice.open_or_only(&single, &OpenOptions::default()).unwrap().meta().shape[0], 3);
+    assert_eq!(choice.open_or_only(&plate, &OpenOptions::default()).unwrap().meta().shape[0], 4);
+}
+
+#[test]
+fn label_images_of_the_series_of_bioformats2raw_come_after_the_series() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("several.zarr");
+    let group = |path: &str, ome: Value| {
+        std::fs::create_dir_all(root.join(path)).unwrap();
+        let json = json!({"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome}});
+        std::fs::write(root.join(path).join("zarr.json"), json.to_string()).unwrap();
+    };
+    group("", json!({"bioformats2raw.layout": 3}));
+    for (path, value) in [("several.zarr/0", 1u16), ("several.zarr/1", 2), ("cells.zarr", 3)] {
+        let array = Array::new("TZCYX".parse().unwrap(), vec![1, 2, 1, 4, 4], vec![value; 32]).unwrap();
+        write_zarr(&folder.path().join(path), &array, |_| {});
+    }
+    group("1/labels", json!({"labels": ["cells"]}));
+    std::fs::rename(folder.path().join("cells.zarr"), root.join("1/labels/cells")).unwrap();
+    let opened = |series: usize| open(&root, &OpenOptions { series, ..OpenOptions::default() }).unwrap();
+    assert_eq!(opened(0).meta().series_names, ["0", "1", "1/labels/cells"]);
+    let values = [0, 1, 2].map(|series| opened(series).read_all().unwrap().samples().to_f32()[0]);
+    assert_eq!(values, [1.0, 2.0, 3.0]);
+    assert_eq!([0, 1, 2].map(|series| opened(series).is_label_image()), [false, false, true]);
+    // All series are those of stacks.
+    assert_eq!(SeriesChoice::All.indices_in(&root, &OpenOptions::default()).unwrap(), [0, 1]);
 }
