@@ -3,7 +3,8 @@
 use crate::cli::failure::Failure;
 use crate::cli::predict::Predict;
 use crate::cli::train::{Train, TrainPrecisionName};
-use crate::cli::{PrecisionName, unreadable, usage_problem};
+use crate::cli::usage::usage_problem;
+use crate::cli::{PrecisionName, unreadable};
 use clap::{Args, ValueEnum};
 use csv::StringRecord;
 use cytoscope_engine::DeviceRequest;
