@@ -2,10 +2,11 @@
 //!
 //! The crate owns thresholds ([`threshold`]), smoothing, connected components ([`components`]), the exact Euclidean
 //! distance transform ([`distance`]), the h-maxima watershed ([`watershed`]), the segmentation that combines them
-//! ([`segment`], or [`StreamedSegmentation`] slice by slice), stitching of labels across slabs ([`stitch`]), the
-//! measurements ([`measure`]) and their table ([`table`]), surfaces ([`mesh`]), metrics ([`matching`],
-//! [`segmentation_errors`], [`regression`]), predicted objects in partly annotated images ([`rims`]), the object diameter
-//! ([`diameter`]) and the size of blobs in an image ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`; lengths are in µm.
+//! ([`segment`], or [`StreamedSegmentation`] slice by slice; objects that are too large are split again, see
+//! [`OversizedOptions`]), stitching of labels across slabs ([`stitch`]), the measurements ([`measure`]) and their table
+//! ([`table`]), surfaces ([`mesh`]), metrics ([`matching`], [`segmentation_errors`], [`regression`]), predicted objects in
+//! partly annotated images ([`rims`]), the object diameter ([`diameter`]) and the size of blobs in an image ([`blobs`]).
+//! Volumes are slices in C order `[Z][Y][X]`; lengths are in µm.
 //!
 //! Errors are [`ObjectsError`]s: sizes that do not match, or parameters out of range.
 //!

@@ -4,8 +4,8 @@
 //!
 //! - [`read`] opens regular files only, so that a pipe or a device can neither block the program nor send it endless
 //!   data, and opens files of a folder without following links out of it.
-//! - [`limited`] limits the bytes that are read from a zip file while it is opened, since the size of its directory is what
-//!   the file claims.
+//! - [`limited`] limits the bytes that are read from an archive, such as a zip file, while it is opened, since the size of its
+//!   directory is what the file claims.
 //! - [`write`] writes a file under a random name next to its target, syncs it and renames it.
 //! - [`folder`] creates, replaces and removes folders. Only folders with this program's marker file are ever removed; a
 //!   folder with a manifest is removed only if it holds exactly the files of its manifest.
