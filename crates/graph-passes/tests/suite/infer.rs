@@ -90,3 +90,16 @@ fn a_resize_that_adapts_its_lengths_to_the_input_has_free_lengths_if_the_input_h
     assert_eq!(by_scales(CoordinateMode::Asymmetric), [Some(14), Some(54)]);
     assert_eq!(by_scales(CoordinateMode::TfCropAndResize), [None, None]);
 }
+
+#[test]
+fn a_length_after_a_resize_is_the_same_whether_another_one_is_free_or_not() {
+    let scales = Info::of(&Arc::new(Tensor::vector(vec![1.0f32, 1.0, 0.7])));
+    let length = |first: Dim| {
+        let input = Info::new(Some(ElementType::F32), Some(vec![first, Dim::Fixed(2), Dim::Fixed(10)]));
+        let (op, inputs) = (Op::resize(ResizeAttrs::nearest()), [Some(&input), None, Some(&scales), None]);
+        let outputs = node_infos(&op, &inputs, 1, &GraphLimits::default()).unwrap();
+        outputs[0].shape.iter().flatten().nth(2).and_then(Dim::fixed)
+    };
+    // In 32 bits, 0.7 is a little smaller, and the product is rounded to 7.
+    assert_eq!([Dim::Fixed(1), Dim::Free("n".to_owned())].map(length), [Some(7); 2]);
+}

@@ -161,8 +161,7 @@ impl ResizeAttrs {
             (Some(scales), None) => {
                 count(scales.len(), "scales")?;
                 for (&axis, &s) in axes.iter().zip(scales) {
-                    // Scales are f32 in the file: a third times three must give one.
-                    put(axis, (at(axis) as f32 * s as f32).floor().into(), s)?;
+                    put(axis, scaled_length(at(axis), s), s)?;
                 }
             }
             (None, None) => return Err(GraphError::misused("resize", "neither scales nor sizes", "one of them")),
@@ -355,11 +354,17 @@ fn output(a: &ResizeAttrs, args: &OpInputs<'_>) -> Result<Info> {
             (_, Some(&n)) => Dim::Fixed(
                 usize::try_from(n).map_err(|_| GraphError::misused("resize length", n.to_string(), "0 or more"))?,
             ),
-            (Some(&s), None) => map_dim(d, |n| Ok((n as f64 * s).floor() as usize))?,
+            (Some(&s), None) => map_dim(d, |n| Ok(scaled_length(n as f64, s) as usize))?,
             (None, None) => free(format!("resized_{axis}")),
         };
     }
     Ok(Info::new(x.dtype, Some(shape)))
+}
+
+/// Returns the length of an axis of this length after it is resized by a scale. Scales are f32 in the file, and so is the
+/// product: a third times three must give one.
+fn scaled_length(length: f64, scale: f64) -> f64 {
+    f64::from((length as f32 * scale as f32).floor())
 }
 
 /// Sets the output lengths with `tf_crop_and_resize`, whose scales apply to the region of interest.
