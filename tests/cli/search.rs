@@ -258,6 +258,14 @@ fn a_search_that_cannot_start_is_refused() {
     std::fs::write(fixture.path("space.toml"), "ema = { uniform = [2.0, 3.0] }\n").unwrap();
     run(&["--trials", "2", "--steps", "4"], 2, &["ema", "0 to 1"]);
     assert!(!fixture.path("m.search.csv").exists() && !fixture.path("m.search").exists());
+    #[cfg(unix)]
+    {
+        let settings = fixture.path("t.toml");
+        std::fs::rename(&settings, fixture.path("settings.toml")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&settings).status().unwrap().success());
+        run(&["--trials", "2", "--steps", "4"], 3, &["t.toml", "regular file"]);
+        std::fs::rename(fixture.path("settings.toml"), settings).unwrap();
+    }
     // If all trials fail, the exit code is that of the last one.
     std::fs::write(fixture.path("space.toml"), SPACE).unwrap();
     run(&["--trials", "2", "--steps", "4", "--device", "cuda:63"], 2, &["all trials failed", "cuda:63"]);

@@ -9,7 +9,7 @@ use super::{Train, search_plot};
 use crate::cli::child::{self, Scratch};
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::reports::TrainCommandReport;
-use crate::cli::{eprint_json, eprint_line, print, print_json, progress};
+use crate::cli::{eprint_json, eprint_line, print, print_json, progress, read_file};
 use clap::ValueEnum;
 use cytoscope_engine::select::fingerprint;
 use cytoscope_model_package::check_destination;
@@ -124,6 +124,10 @@ fn checked_ranges(options: &Train, space: &Path, trials: usize, steps: usize) ->
     }
     if steps == 0 {
         return Err(Failure::wrong_use("--steps is 0: expected at least 1"));
+    }
+    if let Some(path) = &options.config {
+        // Each trial reads the settings again, which a pipe does not allow.
+        read_file(path)?;
     }
     let ranges = SearchSpace::read(space)?;
     refuse_given(options, &ranges)?;
