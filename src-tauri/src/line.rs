@@ -1,4 +1,4 @@
-//! Messages between shell and window: one JSON object per line.
+//! Messages between supervisor and window: one JSON object per line.
 
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;

@@ -48,6 +48,7 @@ pub(crate) enum Data {
 /// The axes whose extent is not 1, in canonical order, with their extents.
 pub(crate) fn squeezed(shape_full: &[usize]) -> (Axes, Vec<usize>) {
     let kept: Vec<_> = Axes::canonical().iter().zip(shape_full.iter().copied()).filter(|(_, n)| *n != 1).collect();
+    // Axes of the canonical list are distinct, so this does not fail.
     (Axes::new(kept.iter().map(|k| k.0).collect()).unwrap_or_default(), kept.iter().map(|k| k.1).collect())
 }
 

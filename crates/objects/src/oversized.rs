@@ -7,9 +7,10 @@ use crate::options::SegmentOptions;
 use crate::{ObjectsError, watershed};
 use std::collections::VecDeque;
 
-/// Splits basins that are larger than [`SegmentOptions::oversized`] states into parts with seeds of a lower height. Voxels between
-/// the parts stay in the foreground; parts without a neck between them stay together, if the options limit it. Returns the number
-/// of basins; new ones have the numbers above `count`.
+/// Splits basins that are larger than [`SegmentOptions::oversized`] allows into parts with seeds of a lower height. `basins`
+/// (`1..=count`, 0 is background) and `heights` have `size` voxels along Z, Y, X. Voxels between the parts stay in the foreground;
+/// parts without a neck between them stay together if the options state a largest neck. Returns the number of basins; new ones
+/// have the numbers above `count`.
 ///
 /// # Errors
 /// [`ObjectsError`] if the volumes do not match the shape, or there are too many objects.
@@ -22,7 +23,7 @@ pub(crate) fn split_oversized(
     options: &SegmentOptions,
 ) -> Result<u32, ObjectsError> {
     let Some(oversized) = options.oversized else { return Ok(count) };
-    // Only boxes in a single plane have one slice. It shows a section of each body.
+    // A stack of one slice shows a section of each body, whose area is compared with that of a sphere.
     let voxels_of = |volume_um3: f64| match size[0] {
         1 => min_sphere_voxels(volume_um3, 1, voxel_um),
         _ => volume_um3 / voxel_um.iter().product::<f64>(),
@@ -158,7 +159,7 @@ mod tests {
         let rule = OversizedOptions { min_volume_um3: 200.0, part_share: 0.4, seed_share: 0.6, max_neck: None };
         let with = |rule: OversizedOptions| SegmentOptions { oversized: Some(rule), ..alike.clone() };
         let segmented = |voxel_um: f64, options: &SegmentOptions| {
-            let (labels, count) = segment(&map, shape, [voxel_um; 3], options).unwrap_or_default();
+            let (labels, count) = segment(&map, shape, [voxel_um; 3], options).unwrap();
             (count, labels.iter().filter(|label| **label > 0).count())
         };
         assert_eq!(segmented(1.0, &alike), (2, 360));

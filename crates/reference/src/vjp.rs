@@ -106,7 +106,7 @@ impl Channels {
     }
 }
 
-/// Returns the derivative of an activation; at a kink, the derivative from below.
+/// Returns the derivative of an activation; at a kink, the one of its left or its right side.
 pub(crate) fn slope(activation: &Activation, x: f64) -> f64 {
     let f = f64::from;
     match *activation {

@@ -70,7 +70,7 @@ impl Axes {
         Ok(Self(axes))
     }
 
-    /// `T, Z, C, Y, X, S`.
+    /// Returns all axes in the canonical order T, Z, C, Y, X, S.
     pub fn canonical() -> Self {
         Self(Axis::CANONICAL.to_vec())
     }

@@ -405,8 +405,9 @@ impl Tune {
         Ok(Tuned::new(search, |trials| training::presets(trials, devices)))
     }
 
-    /// Returns the lengths of the chosen series of a stack along Z, Y, X in voxels, 1 for a missing axis, after those
-    /// preprocessing steps that can be applied with the voxel size of the file.
+    /// Returns the lengths of the chosen series of a stack along Z, Y, X in voxels, 1 for a missing axis, after the
+    /// preprocessing steps; before them if one cannot be applied with the voxel size of the file. They only decide which tiles
+    /// are tried.
     fn shape_zyx(&self, path: &Path) -> Result<[usize; 3], Failure> {
         let image = self.series.open(path, &OpenOptions { axes: self.axes.clone(), ..OpenOptions::default() })?;
         let image = preprocessed(&Context::default(), &image, &self.preprocess).unwrap_or(image);

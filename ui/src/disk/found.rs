@@ -419,7 +419,7 @@ impl Search<'_> {
 }
 
 /// Labels with their table, if they were measured.
-fn measured(labels: PathBuf) -> Vec<Artifact> {
+fn measured(labels: PathBuf) -> LabelSet {
     let table = labels.with_file_name(table_name(&labels));
     let table = table.is_file().then(|| Artifact::new(ArtifactKind::Table, table));
     table.into_iter().chain([Artifact::new(ArtifactKind::Labels, labels)]).collect()

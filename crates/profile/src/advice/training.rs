@@ -22,12 +22,12 @@ pub(super) fn data_wait(facts: &RunFacts) -> Option<Advice> {
     // 0 stands for an unknown number.
     let workers = training.workers.max(1);
     let prefetch = Some(training.prefetch).filter(|prefetch| *prefetch > 0);
-    // No worker prepares a patch beyond those that may be prepared in advance.
+    // At most as many patches as may be in advance are prepared at a time; other workers are idle.
     let busy = prefetch.map_or(workers, |prefetch| prefetch.min(workers));
     let cores = facts.cores.unwrap_or(usize::MAX);
     let is_prefetch_short = busy < workers.min(cores);
     let more = if is_prefetch_short { workers.min(cores) } else { workers.saturating_mul(2).min(cores) };
-    // A patch that each worker prepares, and one more, but not less than a batch and the next one.
+    // One patch in preparation and one in advance for each worker, and at least two batches.
     let needed_prefetch = workers.max(more).max(training.batch).saturating_mul(2);
     // The remedy if stacks are read and decoded again and again.
     let cache = message!("if the stacks are compressed and fit in memory, a larger cache ({SET} {CACHE_BYTES}=BYTES)");
@@ -191,7 +191,7 @@ mod tests {
         };
         // While half of a step waits, one of two cores is idle: a quarter of all core time.
         assert_eq!(gain("cpu", 2, 2, 0.5, 1), "up to 1.33×");
-        // Then only the second worker is gained, and a tenth of the step remains.
+        // The first worker was nearly alone: the second one halves the wait, beside about a tenth for the computation.
         assert_eq!(gain("cpu", 2, 2, 0.9, 1), "up to 1.82×");
         // The wait ends, and all cores are busy.
         assert_eq!(gain("cpu", 2, 2, 0.25, 1), "up to 1.14×");

@@ -19,11 +19,16 @@ pub(crate) struct IntensityParams {
     blur: Option<[f64; 3]>,
     /// Number of averaged slices, and start of the first group.
     slices: Option<(usize, usize)>,
-    /// Strength of the photon noise; this and the following are in standard deviations of the stack.
+    /// Standard deviation of the photon noise where the intensity is one standard deviation of the stack above its darkest
+    /// values, in standard deviations of the stack.
     photons: Option<f64>,
+    /// Standard deviation of the constant noise, in standard deviations of the stack.
     gaussian: Option<f64>,
+    /// Factor of the differences from the mean of the patch.
     contrast: Option<f64>,
+    /// Added to all values, in standard deviations of the stack.
     brightness: Option<f64>,
+    /// Exponent of the values, relative to the minimum and the maximum of the patch.
     gamma: Option<f64>,
 }
 
