@@ -142,7 +142,7 @@ struct Header {
     fields: HashMap<String, String>,
     /// Position of the byte after the header.
     end: u64,
-    /// The lines after a list of files.
+    /// Names of the files that follow the header, if it ends with `LIST`.
     listed: Vec<String>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::{EXPORT, filters, links};
 use crate::{
-    error::{Fault, Remedy},
+    error::Fault,
     limits::Limits,
     source::{Counters, InnerBytes, Source},
 };
@@ -296,14 +296,15 @@ pub(super) fn fault(error: Error) -> Fault {
     match error {
         Error::Context { source, .. } => fault(*source),
         Error::Io(error) => Fault::Io("reading", error),
-        Error::ResourceLimit(problem) => Fault::OverLimit(
-            format!("the HDF5 file exceeds a limit: {problem}").into(),
-            Remedy::SmallerChunks.next_step().into(),
-        ),
+        // The size of chunks is checked before; this is a limit of metadata or of linked files.
+        Error::ResourceLimit(problem) => {
+            Fault::OverLimit(format!("the HDF5 file exceeds a limit: {problem}").into(), EXPORT.into())
+        }
         Error::UnsupportedEncoding(problem) => {
             Fault::unsupported(format!("the HDF5 file cannot be read: {problem}"), EXPORT)
         }
         other => {
+            // The library has many variants for what it does not support, and texts for the rest of it; all begin in this way.
             let problem = other.to_string();
             if problem.starts_with("unsupported") {
                 Fault::unsupported(format!("the HDF5 file cannot be read: {problem}"), EXPORT)
@@ -389,5 +390,25 @@ fn from_bytes(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
         Err(_) => bytes.iter().map(|byte| char::from(*byte)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_linked_files_does_not_advise_smaller_chunks() {
+        let fault = fault(Error::ResourceLimit("it links to too many files".to_owned()));
+        let Fault::OverLimit(problem, next_step) = fault else { panic!("it is over a limit") };
+        assert!(problem.contains("too many files") && next_step.as_str() == EXPORT, "{problem}");
+    }
+
+    #[test]
+    fn what_the_library_does_not_support_is_not_said_to_be_damaged() {
+        let is_unsupported = |error: Error| matches!(fault(error), Fault::Unsupported(..));
+        assert!(is_unsupported(Error::UnsupportedSuperblockVersion(9)));
+        assert!(is_unsupported(Error::Other("unsupported fixed array header version 7".to_owned())));
+        assert!(!is_unsupported(Error::InvalidMagic));
     }
 }
