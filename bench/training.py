@@ -79,7 +79,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5)
     options = parser.parse_args()
-    # The example computes with all cores of its process; PyTorch is told to use two threads.
+    # The example computes with all cores of its process; PyTorch is limited to two threads.
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     print(f"CPU: {cpu_name()}", flush=True)

@@ -350,7 +350,7 @@ fn is_unchanged(archive: &mut zip::ZipArchive<std::fs::File>, file: &ManifestFil
 }
 
 /// Writes a zip at a path that [`check_destination`] has allowed; `existed` states whether a file existed there then. One that
-/// another program has created since is moved aside, unless `overwrite` allows to replace it.
+/// another program has created since is moved aside, unless `overwrite` allows replacing it.
 fn write_zip(path: &Path, bytes: &[u8], existed: bool, overwrite: Overwrite) -> Result<Replaced, PackageError> {
     let may_replace = if existed { Overwrite::Replace } else { overwrite };
     Ok(match write_checked(path, bytes, may_replace)? {

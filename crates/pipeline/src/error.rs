@@ -1,5 +1,9 @@
 //! The error of a job, and its kind, which determines the exit code of the command line.
 
+mod model;
+
+pub use model::model_error_message;
+
 use crate::misuse::Misuse;
 use cytoscope_engine::EngineError;
 use cytoscope_formats::{FormatError, FormatErrorKind, OPENING};
@@ -13,6 +17,7 @@ use cytoscope_storage::message::Message;
 use cytoscope_storage::read::refusal;
 use cytoscope_storage::{StorageError, io_advice, io_problem, is_exhausted};
 use cytoscope_volume::VolumeError;
+use model::{model_io, model_kind, model_message};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -62,16 +67,6 @@ pub struct ExistingOutput {
 fn is_within(path: &Path, other: &Path) -> bool {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     absolute(path).starts_with(absolute(other))
-}
-
-/// Prefixes the message of a model error with the model's path or name, unless the message names it or a file inside it.
-fn model_message(model: &str, error: &(dyn std::error::Error + 'static)) -> Message {
-    let message = model_error_message(error);
-    match model_error_path(error) {
-        // The model's path is text, in which bytes that are not Unicode are replaced.
-        Some(path) if is_within(Path::new(&*path.to_string_lossy()), Path::new(model)) => message,
-        _ => message!("{model}: {message}"),
-    }
 }
 
 /// Converts bytes to MiB, rounded up.
@@ -368,57 +363,6 @@ fn storage_kind(error: &StorageError) -> JobErrorKind {
         | StorageError::NotReplaceable { can_force: false, .. }
         | StorageError::Extension { .. }
         | StorageError::Busy { .. } => JobErrorKind::WrongUse,
-    }
-}
-
-/// Returns the I/O error that caused a model error, if one did.
-fn model_io<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
-    match (error.downcast_ref(), error.downcast_ref()) {
-        (
-            Some(
-                PackageError::Io { error, .. }
-                | PackageError::Graph { error: GraphError::Io { source: error, .. }, .. },
-            ),
-            _,
-        )
-        | (_, Some(GraphError::Io { source: error, .. })) => Some(error),
-        _ => None,
-    }
-}
-
-/// Returns the path that the message of a model error names, if it names one.
-fn model_error_path<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Path> {
-    if let Some(error) = error.downcast_ref::<PackageError>() {
-        return Some(error.path());
-    }
-    match error.downcast_ref::<GraphError>() {
-        Some(GraphError::Io { path, .. }) => Some(path),
-        _ => None,
-    }
-}
-
-/// Returns the message of a model error with the settings that it names; if an I/O error caused it, advice is appended.
-pub fn model_error_message(error: &(dyn std::error::Error + 'static)) -> Message {
-    match model_io(error) {
-        Some(io) => message!("{error}; {}", io_advice(io)),
-        None => message!("{error}"),
-    }
-}
-
-/// Returns the kind of a model error: a malformed model, or an I/O error while reading or writing it.
-fn model_kind(error: &(dyn std::error::Error + 'static)) -> JobErrorKind {
-    if let Some(EngineError::OutOfMemory { .. }) = error.downcast_ref() {
-        return JobErrorKind::OutOfResources;
-    }
-    if let Some(PackageError::Storage(error)) = error.downcast_ref::<PackageError>() {
-        return storage_kind(error);
-    }
-    let Some(io) = model_io(error) else { return JobErrorKind::BadInput };
-    match io.kind() {
-        _ if refusal(io).is_some() => JobErrorKind::BadInput,
-        _ if is_exhausted(io) => JobErrorKind::OutOfResources,
-        ErrorKind::NotFound | ErrorKind::UnexpectedEof => JobErrorKind::BadInput,
-        _ => JobErrorKind::Other,
     }
 }
 

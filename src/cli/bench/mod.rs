@@ -182,7 +182,7 @@ impl Bench {
         any_success(&done, self.config.is_some())
     }
 
-    /// Runs what is requested, and writes the results to a file that `overwrite` allows to replace.
+    /// Runs what is requested, and writes the results to a file, which is replaced only if `overwrite` allows it.
     fn measure(
         &self,
         repeat: usize,
