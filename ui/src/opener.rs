@@ -500,8 +500,14 @@ fn is_visible_zarr(path: &Path) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_formats::{Container, STACK_EXTENSIONS, WriteSpec, write_array};
     use cytoscope_volume::Array;
+
+    #[test]
+    fn stacks_that_predictions_find_in_folders_are_found_by_the_window() {
+        let missing: Vec<&str> = STACK_EXTENSIONS.into_iter().filter(|known| !EXTENSIONS.contains(known)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
 
     #[test]
     fn a_file_that_is_being_saved_is_written_before_the_window_ends() {

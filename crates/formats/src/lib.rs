@@ -78,7 +78,7 @@ pub use file_format::{FileFormat, StoredCompression};
 pub use image::Image;
 pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};
-pub use names::{composed, file_stem, stack_stem};
+pub use names::{STACK_EXTENSIONS, composed, file_stem, stack_stem};
 pub use nifti::nifti_directions;
 pub use numbered::{count_files_outside_series, first_file_per_series};
 pub use ome_zarr::{

@@ -16,6 +16,12 @@ const JOINT_EXTENSIONS: [&str; 10] = [
     ".ome.ozx",
     ".nii.gz",
 ];
+/// Extensions of the stacks that are looked for in folders, in lower case and without the dot before them. Single files are
+/// recognized by their content.
+pub const STACK_EXTENSIONS: [&str; 27] = [
+    "tif", "tiff", "btf", "tf8", "tf2", "npy", "lsm", "stk", "svs", "ndpi", "czi", "nd2", "lif", "oif", "oib", "nii",
+    "nii.gz", "nrrd", "mha", "mhd", "mrc", "rec", "ims", "h5", "hdf5", "zarr.zip", "ozx",
+];
 /// End of the names of Cellpose's label files.
 pub(crate) const CELLPOSE_ENDING: &str = "_seg.npy";
 

@@ -1,14 +1,15 @@
 //! The images that the input tensors of a model are read from: channels of the stack, or of other files on the same grid.
 
 use super::resolve::channel_name;
-use super::{ChannelRef, PredictJob, PredictOptions, STACK_EXTENSIONS};
+use super::{ChannelRef, PredictJob, PredictOptions};
 use crate::model_inputs::{ModelInput, SAME_VOXEL};
 use crate::provenance::{InputRecord, InputTensorRecord};
 use crate::stack::axis_index::{C, S, T, X, Y, Z};
 use crate::stack::{Extents, channels_text};
 use crate::{JobError, Model};
 use cytoscope_formats::{
-    Channel, DerivedPixels, DerivedSpec, FormatError, Image, OpenOptions, find_channels, is_zarr_folder,
+    Channel, DerivedPixels, DerivedSpec, FormatError, Image, OpenOptions, STACK_EXTENSIONS, find_channels,
+    is_zarr_folder,
 };
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;

@@ -63,7 +63,7 @@ use crate::{
     StatisticsScope, TableFormat, provenance,
 };
 use cytoscope_engine::{DeviceRequest, Precision};
-use cytoscope_formats::{first_file_per_series, is_zarr_folder, stack_stem};
+use cytoscope_formats::{STACK_EXTENSIONS, first_file_per_series, is_zarr_folder, stack_stem};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{DeviceTraffic, StageTotal};
@@ -314,12 +314,6 @@ pub struct PredictOutcome {
     /// The inputs that failed.
     pub failed: Vec<InputFailure>,
 }
-
-/// Extensions of files that are read from folders.
-const STACK_EXTENSIONS: [&str; 27] = [
-    "tif", "tiff", "btf", "tf8", "tf2", "npy", "lsm", "stk", "svs", "ndpi", "czi", "nd2", "lif", "oif", "oib", "nii",
-    "nii.gz", "nrrd", "mha", "mhd", "mrc", "rec", "ims", "h5", "hdf5", "zarr.zip", "ozx",
-];
 
 /// Extensions of slices, which are read from folders without other stacks.
 pub const SLICE_EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];

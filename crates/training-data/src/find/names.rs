@@ -3,45 +3,18 @@
 use super::SearchResults;
 use crate::error::TrainingDataError;
 use crate::limits::MAX_TABLE_BYTES;
-use cytoscope_formats::{composed, file_stem, is_zarr_folder};
+use cytoscope_formats::{STACK_EXTENSIONS, composed, file_stem, is_zarr_folder};
 use cytoscope_storage::io_problem;
 use cytoscope_storage::npy;
 use cytoscope_storage::read::open_regular;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-/// Extensions of supported image files.
-const IMAGE_EXTENSIONS: [&str; 29] = [
-    ".zarr.zip",
-    ".nii.gz",
-    ".nrrd",
-    ".hdf5",
-    ".mha",
-    ".mhd",
-    ".mrc",
-    ".rec",
-    ".tiff",
-    ".tif",
-    ".btf",
-    ".tf8",
-    ".tf2",
-    ".npy",
-    ".nii",
-    ".czi",
-    ".nd2",
-    ".lif",
-    ".oif",
-    ".oib",
-    ".ims",
-    ".lsm",
-    ".stk",
-    ".png",
-    ".jpeg",
-    ".zarr",
-    ".jpg",
-    ".ozx",
-    ".h5",
-];
+/// Extensions of images other than stacks in one file: pictures, which may be slices, and OME-Zarr folders.
+const OTHER_EXTENSIONS: [&str; 4] = ["png", "jpeg", "jpg", "zarr"];
+
+/// Extensions of stacks that are not looked for: slides in color.
+const SLIDE_EXTENSIONS: [&str; 2] = ["svs", "ndpi"];
 
 /// Extensions of unsupported image files, and a program that converts them to TIFF.
 const UNSUPPORTED_EXTENSIONS: [(&str, &str); 1] = [(".oir", "Fiji with Bio-Formats")];
@@ -72,7 +45,12 @@ pub(crate) fn is_image(path: &Path) -> bool {
     // Such as cover.png and nuclei_cover.png, but not discover.png.
     let is_cover = name.strip_suffix("cover.png").is_some_and(|start| !start.ends_with(char::is_alphabetic));
     let lower = name.to_ascii_lowercase();
-    !is_cover && IMAGE_EXTENSIONS.iter().any(|extension| lower.len() > extension.len() && lower.ends_with(extension))
+    let has_extension = |extension: &str| {
+        let stem = lower.strip_suffix(extension).and_then(|start| start.strip_suffix('.'));
+        stem.is_some_and(|stem| !stem.is_empty())
+    };
+    let stacks = STACK_EXTENSIONS.into_iter().filter(|extension| !SLIDE_EXTENSIONS.contains(extension));
+    !is_cover && stacks.chain(OTHER_EXTENSIONS).any(has_extension)
 }
 
 /// Returns a program that converts an image of an unsupported format to TIFF; `None` for other files.
@@ -189,6 +167,7 @@ mod tests {
         assert_eq!(stem(Path::new("x_masks.tiff")), "x_masks");
         assert_eq!(["x_masks.ome.zarr", "x_masks.ome.ozx"].map(|name| stem(Path::new(name))), ["x_masks"; 2]);
         assert!(!is_image(Path::new("a/.tif")) && !is_image(Path::new("a.txt")));
+        assert!(!is_image(Path::new("a.svs")) && !is_image(Path::new("tif")));
         assert!(["a.ims", "a.h5", "a.hdf5"].iter().all(|name| is_image(Path::new(name))));
         assert!(["a.ome.tf2", "a.tf2", "a.lif", "a.ome.zarr.zip"].iter().all(|name| is_image(Path::new(name))));
         let images = ["a/discover.png", "a/cover.png", "nuclei_cover.png", "day1-cover.png", "cover_1.png"];
