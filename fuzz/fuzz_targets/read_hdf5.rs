@@ -1,4 +1,4 @@
-//! HDF5: files of Imaris, BigDataViewer and ilastik, filters and indices of chunks.
+//! HDF5: files of Imaris, BigDataViewer and ilastik, filters and indices of chunks; and the XML of BigDataViewer.
 #![no_main]
 
 mod common;
