@@ -1,5 +1,6 @@
 //! Development tasks. `cargo xtask demo` predicts a bundled sample; `cargo xtask test` runs all tests. On Debian and
-//! Ubuntu, both install the system packages they need; elsewhere, they print what to install.
+//! Ubuntu, both install the system packages they need (`cargo xtask setup`); elsewhere, they print what to install.
+//! `cargo xtask lint` checks formatting and lints only, and `cargo xtask models` writes the package `nuclei-dog` again.
 #![forbid(unsafe_code)]
 
 mod in_memory;
