@@ -177,3 +177,69 @@ fn predicted_stains_of_unseen_simulated_stacks_correlate_with_the_simulated_ones
         assert!(int8 >= minimum && int8 >= float - 0.005, "{folder}: int8 {int8}, float {float}");
     }
 }
+
+/// The decimal numbers in a text, in their order.
+fn decimals(text: &str) -> Vec<f64> {
+    let words = text.split(|c: char| !c.is_ascii_digit() && c != '.');
+    words
+        .map(|word| word.trim_matches('.'))
+        .filter(|word| word.contains('.'))
+        .filter_map(|word| word.parse().ok())
+        .collect()
+}
+
+#[test]
+fn pages_state_the_same_scores_of_the_bundled_models() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // The page, how the line starts, and which of its decimal numbers are F1 at IoU 0.5 and 0.7.
+    let stated = |(page, start, [first, second]): &(&str, &str, [usize; 2])| {
+        let text = std::fs::read_to_string(root.join(page)).unwrap();
+        let line = text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{page}: no {start}"));
+        let numbers = decimals(line.strip_prefix(start).unwrap());
+        [numbers[*first], numbers[*second]]
+    };
+    let accuracy = "docs/accuracy.md";
+    let by_set = [
+        // Embryos 10 and 11 of BBBC050.
+        vec![
+            (accuracy, "| `nuclei`, object diameter estimated |", [0, 1]),
+            (accuracy, "- **Nuclei of real stacks**:", [0, 1]),
+            ("README.md", "| `nuclei` (int8; trained on", [0, 2]),
+            ("models/nuclei/README.md", "| embryos 10 and 11 of BBBC050 (22 stacks), not used", [0, 1]),
+            ("bench/README.md", "| `python bench/accuracy.py ALL --match 'Emb1[01]' --model nuclei", [0, 1]),
+        ],
+        // Stacks of `bench/nuclei_stacks.py`.
+        vec![
+            (accuracy, "| `nuclei`, object diameter estimated |", [2, 3]),
+            (accuracy, "- **Nuclei of simulated stacks**", [0, 1]),
+            ("models/nuclei/README.md", "| 40 simulated stacks of another generator", [0, 1]),
+            ("bench/README.md", "| `python bench/nuclei_stacks.py OWN`", [1, 2]),
+        ],
+        // The same in tissue.
+        vec![
+            (accuracy, "| `nuclei`, object diameter estimated |", [4, 5]),
+            (accuracy, "- **Nuclei of simulated stacks**", [2, 3]),
+            ("models/nuclei/README.md", "| 24 simulated stacks of tissue", [0, 1]),
+            ("bench/README.md", "| `python bench/nuclei_stacks.py TISSUE", [0, 1]),
+        ],
+        // Four stacks of a gland.
+        vec![
+            (accuracy, "- **Cells**:", [0, 1]),
+            ("README.md", "| `cells` (int8; trained on", [0, 2]),
+            ("models/cells/README.md", "| four stacks of a gland", [0, 1]),
+            ("bench/README.md", "| `python bench/accuracy.py GLANDS --model cells`", [0, 1]),
+        ],
+    ];
+    for places in by_set {
+        let expected = stated(&places[0]);
+        for place in &places {
+            let found = stated(place);
+            // Some pages round to two digits.
+            let is_close = found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 0.005 + 1e-9);
+            assert!(is_close, "{place:?} states {found:?}, but {:?} states {expected:?}", places[0]);
+        }
+    }
+    let text = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let [embryos, _] = stated(&(accuracy, "- **Nuclei of real stacks**:", [0, 1]));
+    assert!(text.contains(&format!("reaches an F1 score of {embryos:.2} at IoU 0.5 on 22 stacks")));
+}
