@@ -11,6 +11,7 @@ use cytoscope_pipeline::predict::completed_voxel_um;
 use cytoscope_pipeline::provenance::{map_diameter, other_map_model};
 use cytoscope_pipeline::{DiameterRequest, DiameterUnit, Extents, JobError, Model, ModelTask, SegmentJob, TableFormat};
 use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::DIAMETER;
 use cytoscope_storage::{Overwrite, counted};
 use std::path::PathBuf;
@@ -112,7 +113,7 @@ impl Segment {
             )
             .and_next("leave them out"));
         }
-        let Basis { channel, seed_channel, options, assumed_voxel_um, note } = self.basis()?;
+        let Basis { channel, seed_channel, options, assumed_voxel_um, notes } = self.basis()?;
         let options = self.with_given(options);
         let chosen_format = self.table.as_deref().map(|table| table_format(self.table_format, table)).transpose()?;
         let job = SegmentJob {
@@ -134,7 +135,7 @@ impl Segment {
         };
         let measurement = Measurement::for_job(self.tracing.trace.as_deref(), &job, None)?;
         let context = progress::context(self.report.json_progress, false, measurement.recorder());
-        note.into_iter().for_each(|note| context.note(note));
+        notes.into_iter().for_each(|note| context.note(note));
         let (report, run) = measurement.finish(job.run(&context).map_err(failure), 0)?;
         if self.report.json {
             return run.print_json(&report);
@@ -157,8 +158,8 @@ struct Basis {
     options: SegmentOptions,
     /// Voxel size Z, Y, X that the prediction of the map assumed, because its stack states none.
     assumed_voxel_um: Option<[f64; 3]>,
-    /// States that another model predicted the map.
-    note: Option<String>,
+    /// States that another model predicted the map, and that its object diameter is unknown.
+    notes: Vec<Message>,
 }
 
 impl Segment {
@@ -168,7 +169,7 @@ impl Segment {
         let Some(name) = &self.model else {
             let channel = self.channel.unwrap_or(0);
             let options = SegmentOptions::default();
-            return Ok(Basis { channel, seed_channel: None, options, assumed_voxel_um: None, note: None });
+            return Ok(Basis { channel, seed_channel: None, options, assumed_voxel_um: None, notes: Vec::new() });
         };
         let model = Model::load(name)?;
         if model.task != ModelTask::Segmentation {
@@ -190,8 +191,17 @@ impl Segment {
         };
         // A diameter is recorded for maps of the same model only.
         let other_model = if recorded.is_none() { other_map_model(&self.map, &model) } else { None };
-        let note = other_model.map(|other| {
-            format!("the map was predicted with another model, {other}: the settings of --model {name} may not suit it")
+        let other_note = other_model.map(|other| {
+            message!(
+                "the map was predicted with another model, {other}: the settings of --model {name} may not suit it"
+            )
+        });
+        let is_unscaled = recorded.is_none() && self.diameter.is_none();
+        let unscaled_note = model.object_diameter_um.filter(|_| is_unscaled).map(|nominal_um| {
+            message!(
+                "no record beside the map states the object diameter of a prediction with --model {name}: its settings are those \
+                 for objects of {nominal_um} µm (set the diameter with {DIAMETER})"
+            )
         });
         let (channel, seed_channel) = match self.channel {
             Some(channel) => (channel, None),
@@ -200,7 +210,8 @@ impl Segment {
         // The settings are scaled to voxels of this size.
         let in_voxels = recorded.filter(|diameter| diameter.unit == DiameterUnit::Voxels);
         let assumed_voxel_um = in_voxels.map(|diameter| diameter.voxel).or_else(|| self.voxel_um_with(&model));
-        Ok(Basis { channel, seed_channel, options: model.segment.scaled(scale), assumed_voxel_um, note })
+        let notes = [other_note, unscaled_note].into_iter().flatten().collect();
+        Ok(Basis { channel, seed_channel, options: model.segment.scaled(scale), assumed_voxel_um, notes })
     }
 
     /// Returns the voxel size Z, Y, X that a prediction with the model assumes if that of the map is incomplete; `None` for a

@@ -155,7 +155,12 @@ fn the_model_of_a_map_finds_the_objects_of_its_prediction() {
     assert!(other_stderr.contains("another model, nuclei") && other_stderr.contains("--model cells"), "{other_stderr}");
     let other = ["segment", map, "--model", "cells", "--diameter", "15", "--out", "scaled.tif"];
     assert!(fixture.run(&other).ok().stderr.contains("another model, nuclei"), "also with a given diameter");
-    fixture.run(&["segment", "alone.tif", "--model", "nuclei", "--diameter", "15", "--out", "b.tif"]).ok();
+    let given = ["segment", "alone.tif", "--model", "nuclei", "--diameter", "15", "--out", "b.tif"];
+    let unscaled = "those for objects of 12 µm";
+    assert!(!fixture.run(&given).ok().stderr.contains(unscaled), "the diameter is given");
+    let unknown = fixture.run(&["segment", "alone.tif", "--model", "nuclei", "--out", "u.tif"]).ok().stderr;
+    assert!(unknown.contains(unscaled) && unknown.contains("--diameter"), "{unknown}");
+    assert!(!segment_with("nuclei", "r.tif").contains(unscaled), "the diameter is recorded");
     assert!(fixture.image("a.tif") == expected && fixture.image("b.tif") == expected, "other objects");
     // Options that are given take precedence.
     fixture.run(&["segment", map, "--model", "nuclei", "--threshold", "0.99", "--out", "c.tif"]).ok();
