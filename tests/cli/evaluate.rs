@@ -222,6 +222,13 @@ fn extremes_score_as_expected() {
     assert_eq!(f1("t.tif", "t.tif"), [1.0; 4]);
     assert_eq!(f1("none.tif", "t.tif"), [0.0; 4]);
     assert_eq!(f1("t.tif", "none.tif"), [0.0; 4]);
+    // Without true objects, all scores are 0, and a note says so.
+    for (pred, truth, is_noted) in
+        [("none.tif", "none.tif", true), ("t.tif", "none.tif", true), ("none.tif", "t.tif", false)]
+    {
+        let stderr = fixture.run(&["evaluate", "--pred", pred, "--truth", truth]).ok().stderr;
+        assert_eq!(stderr.contains("the ground truth contains no objects"), is_noted, "{pred}: {stderr}");
+    }
     // Label numbers do not matter.
     let renamed: Vec<u16> = boxes(1, 0.0).iter().map(|l| if *l == 0 { 0 } else { 60_000 - 7 * l }).collect();
     fixture.write("renamed.tif", "ZYX", &SHAPE, renamed);

@@ -224,6 +224,12 @@ impl<'a> Evaluation<'a> {
                      that the scores say nothing about the predictions; ignore only smaller objects"
                 )));
             }
+            _ if !instances.is_empty() && instances.iter().all(|m| m.n_true == 0) => {
+                notes.push(Note::warning(
+                    "the ground truth contains no objects, so F1, AP and PQ are 0 whatever is predicted; compare the numbers of \
+                     false objects",
+                ));
+            }
             _ => {}
         }
         notes.iter().for_each(|note| context.note(note.clone()));

@@ -104,8 +104,12 @@ fn scores(ui: &mut Ui, agreement: &Agreement) {
     if let Some(label) = agreement.absent_label {
         weak(ui, format!("No voxel of the ground truth has the label {label}, so none is left out"));
     }
-    if agreement.ignored_true > 0 && m.n_true == 0 {
-        weak(ui, "Every true object is ignored, so the scores say nothing about the labels");
+    if m.n_true == 0 {
+        let why = match agreement.ignored_true {
+            0 => "The ground truth contains no objects, so F1 is 0 whatever the labels are",
+            _ => "Every true object is ignored, so the scores say nothing about the labels",
+        };
+        weak(ui, why);
     }
     error_counts(ui, &agreement.errors);
     if !agreement.errors.sizes.is_empty() {
