@@ -191,6 +191,8 @@ fn invalid_training_jobs_are_refused_with_a_reason() {
         &[&SMALL[..], &["--minutes", "0.001", "--out", "m"]].concat(),
         &["0.001", "give at least", " min"],
     );
+    let far = [&SMALL[..], &["--minutes", "0.001", "--diameter", "900", "--out", "m"]].concat();
+    fixture.fails(2, &far, &["the given object diameter of 900", "median one of the labels", "check --diameter"]);
     std::fs::create_dir(fixture.path("full")).unwrap();
     std::fs::write(fixture.path("full/mine.txt"), "mine").unwrap();
     let into = ["train", "--task", "segmentation", "--data", "sim", "--out", "full"];

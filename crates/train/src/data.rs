@@ -322,6 +322,14 @@ impl Data {
         all.get(all.len() / 2).copied().filter(|d| *d > 0.0)
     }
 
+    /// Returns the median of the pairs' median object diameters, each in the unit in which diameters are given: in µm, or in voxels
+    /// along X if the pair states no voxel size.
+    pub(crate) fn labeled_diameter(&self) -> Option<f64> {
+        let mut all: Vec<f64> = self.usable().filter_map(|pair| pair.median_diameter_um).collect();
+        all.sort_by(f64::total_cmp);
+        all.get(all.len() / 2).copied().filter(|d| *d > 0.0)
+    }
+
     /// Returns a minimum object volume in µm³: a tenth of the median object volume of the data. `assumed_um` is the
     /// voxel size of files that state none.
     pub(crate) fn small_object_um3(&self, assumed_um: Option<[f64; 3]>) -> Option<f64> {
@@ -401,6 +409,7 @@ mod tests {
         assert_eq!(data.voxel_um(), Some([0.5; 3]));
         let (diameter, small) = (data.median_diameter([0.5; 3]).unwrap(), data.small_object_um3(None).unwrap());
         assert!(diameter < 10.0 && small < 10.0, "{diameter} µm, {small} µm³");
+        assert_eq!(data.labeled_diameter(), Some(diameter));
     }
 
     #[test]

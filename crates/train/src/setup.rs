@@ -19,13 +19,15 @@ use cytoscope_engine::{DeviceId, Engine, EngineError, Precision, TuningListener}
 use cytoscope_formats::open;
 use cytoscope_graph::{ElementType, Graph};
 use cytoscope_objects::SegmentOptions;
-use cytoscope_pipeline::{Context, DiameterRequest, JobError, ProgressStage, input_record};
+use cytoscope_pipeline::{Context, DiameterRequest, JobError, Note, ProgressStage, input_record};
 use cytoscope_profile::{Recorder, Stage};
 use cytoscope_storage::message;
-use cytoscope_storage::setting::{DEVICE, PRECISION, RESTART, RESUME};
+use cytoscope_storage::message::Message;
+use cytoscope_storage::setting::{DEVICE, DIAMETER, PRECISION, RESTART, RESUME};
 use cytoscope_training_data::{
     IgnoreLabel, ObjectScale, Pair, Sampler, SamplerOptions, SourceOptions, Sources, TargetKind,
 };
+use cytoscope_volume::number_text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -202,8 +204,26 @@ fn half(precision: TrainPrecision, engine: &dyn Engine) -> Result<Option<Element
     }
 }
 
+/// Factor between a given object diameter and that of the labels from which on the given one is doubted.
+const DOUBTED_FACTOR: f64 = 2.0;
+
+/// Returns a note if a given object diameter is so far from the median one of the labels, in the same unit, that it is probably
+/// not the one that was meant.
+fn diameter_note(given: f64, labeled: f64) -> Option<Message> {
+    let factor = (given / labeled).max(labeled / given);
+    (factor >= DOUBTED_FACTOR).then(|| {
+        message!(
+            "the given object diameter of {} and the median one of the labels, {labeled:.2}, differ by a factor of {factor:.1}, \
+             so that objects have another size in predictions than in training; check {DIAMETER}, which is in µm (in voxels if \
+             the voxel size is unknown), or leave it out to have the labels measured",
+            number_text(given)
+        )
+    })
+}
+
 /// Sets the object diameter of a new network to that of the data; `given` is the requested diameter, in µm.
 fn set_object_diameter(
+    context: &Context,
     start: &mut StartModel,
     config: &TrainConfig,
     given: Option<f64>,
@@ -220,6 +240,10 @@ fn set_object_diameter(
             "remove the diameter setting",
         ));
     }
+    // Labels of the foreground only have no objects to measure.
+    let labeled = data.labeled_diameter().filter(|_| start.target != TargetKind::Semantic);
+    let note = given.zip(labeled).and_then(|(given, labeled)| diameter_note(given, labeled));
+    note.into_iter().for_each(|note| context.note(Note::warning(note)));
     Ok(())
 }
 
@@ -376,7 +400,7 @@ pub(crate) fn prepare<'a>(
         DiameterRequest::Auto => None,
         DiameterRequest::Given(diameter) => Some(diameter),
     };
-    set_object_diameter(&mut start, &config, given, data)?;
+    set_object_diameter(context, &mut start, &config, given, data)?;
     let request = (job.device, job.another_device_may_continue());
     let chosen = device_choice::choose(context, devices, request, &start, &config, job.threads)?;
     let StepDevice { engine, precision, memory_budget_bytes, failures } = chosen;
@@ -449,6 +473,21 @@ mod tests {
         fn compile(&self, _: &Graph, _: &[Vec<usize>], _: &CompileOptions) -> Result<Box<dyn Session>, EngineError> {
             Err(EngineError::BadDevice { text: "an engine of a test".to_owned() })
         }
+    }
+
+    #[test]
+    fn a_given_diameter_far_from_that_of_the_labels_is_doubted() {
+        for (given, factor) in
+            [(500.0, Some("50.0")), (0.05, Some("200.0")), (20.0, Some("2.0")), (19.0, None), (6.0, None)]
+        {
+            let note = diameter_note(given, 10.0).map(|note| note.to_string());
+            assert_eq!(note.is_some(), factor.is_some(), "{given}: {note:?}");
+            let (note, factor) = (note.unwrap_or_default(), factor.unwrap_or_default());
+            assert!(note.contains(factor), "{given}: {note}");
+        }
+        let note = diameter_note(500.0, 8.25).unwrap();
+        assert!(note.as_str().contains("of 500 and the median one of the labels, 8.25,"), "{note}");
+        assert_eq!(note.settings().count(), 1);
     }
 
     #[test]

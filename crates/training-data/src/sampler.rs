@@ -333,7 +333,8 @@ impl Sampler {
     ) -> Result<Vec<O>, TrainingDataError> {
         let voxels = wanted.size.iter().fold(1u64, |n, s| n.saturating_mul(*s as u64));
         let file = self.sources.reader.stack(stack).map(|s| s.image.path.as_path()).unwrap_or(&entry.pair.image.path);
-        let next_step = "choose a voxel size closer to that of the file, smaller patches, or downsample the file";
+        let next_step = "choose an object diameter and a voxel size closer to those of the file, smaller patches, or downsample \
+                         the file";
         check_limit(
             file,
             "the number of voxels read for one patch",
