@@ -1,6 +1,8 @@
 //! Unusual inputs: each gives a result or a helpful error message.
 
 use crate::common::{Fixture, shared_data};
+use cytoscope_formats::{Container, WriteSpec, write_array};
+use cytoscope_volume::{Array, VoxelSize};
 use serde_json::Value;
 
 fn notes(report: &Value) -> String {
@@ -135,6 +137,18 @@ fn a_voxel_size_in_the_order_of_x_y_z_is_doubted() {
         let more = ["--voxel-size", size, "--outputs", "maps", "--out", "o", "--force"];
         let noted = fixture.run(&[&predict[..], &more].concat()).ok().stdout;
         assert_eq!(noted.contains("check that --voxel-size is in the order Z,Y,X"), is_doubted, "{size}: {noted}");
+    }
+    // The same sizes in a file.
+    let values = fixture.integers(&raw);
+    for (size, is_doubted) in [([0.5, 0.5, 1.0], true), ([1.0, 0.5, 0.5], false)] {
+        let stack = Array::new("ZYX".parse().unwrap(), vec![8, 48, 48], values.clone()).unwrap();
+        let mut spec = WriteSpec::of(&stack, Container::OmeTiff);
+        spec.voxel_size_um = VoxelSize::new_um(size[0], size[1], size[2]);
+        write_array(&fixture.path("sized.ome.tif"), &stack, &spec).unwrap();
+        let predict = ["predict", "sized.ome.tif", "--model", "nuclei-dog", "--diameter", "10", "--device", "cpu"];
+        let more = ["--outputs", "maps", "--out", "o", "--force"];
+        let noted = fixture.run(&[&predict[..], &more].concat()).ok().stdout;
+        assert_eq!(noted.contains("but pixels are usually square; check it"), is_doubted, "{size:?}: {noted}");
     }
 }
 

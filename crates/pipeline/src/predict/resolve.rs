@@ -21,6 +21,7 @@ use cytoscope_formats::{Image, ImageMeta, find_channels};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_storage::message;
 use cytoscope_storage::message::{Message, TimePoint};
+use cytoscope_storage::rounded;
 use cytoscope_storage::setting::{AXES, CHANNEL, CHANNELS, DIAMETER, INPUT, TIME, VOXEL_SIZE};
 use cytoscope_volume::{VoxelSize, number_text};
 use std::collections::BTreeSet;
@@ -431,7 +432,7 @@ pub(crate) fn voxel_size(
         meta.voxel_size_um = VoxelSize::new_um(z, y, x);
     }
     check_voxel_size(input, meta.voxel_size_um, given_um)?;
-    notes.extend(given_um.and_then(order_note));
+    notes.extend(order_note(meta.voxel_size_um, given_um.is_some()));
     notes.extend(slice_distance_note(meta.voxel_size_um, Extents::of(meta).zyx[0]));
     let valid = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
     let size = meta.voxel_size_um;
@@ -454,16 +455,23 @@ pub(crate) fn voxel_size(
     Ok(Voxel { known: known.then_some(assumed), assumed })
 }
 
-/// Ratio of the sizes of pixels along Y and X from which on the order of a given voxel size is doubted.
+/// Ratio of the sizes of pixels along Y and X from which on the order of a voxel size is doubted.
 const DOUBTED_RATIO: f64 = 1.2;
 
-/// Returns a note if the pixels of a given voxel size Z, Y, X are so far from square that its order is probably another one.
-fn order_note([_, y, x]: [f64; 3]) -> Option<Message> {
-    (y.max(x) >= DOUBTED_RATIO * y.min(x)).then(|| {
-        message!(
+/// Returns a note if the pixels of a voxel size, which is given or stated by the file, are so far from square that its order is
+/// probably another one.
+fn order_note(size: VoxelSize, is_given: bool) -> Option<Message> {
+    let valid = |um: Option<f64>| um.filter(|um| um.is_finite() && *um > 0.0);
+    let (y, x) = (rounded(valid(size.y)?), rounded(valid(size.x)?));
+    (y.max(x) >= DOUBTED_RATIO * y.min(x)).then(|| match is_given {
+        true => message!(
             "the given voxel size is {y} µm along Y and {x} µm along X, but pixels are usually square; check that \
              {VOXEL_SIZE} is in the order Z,Y,X"
-        )
+        ),
+        false => message!(
+            "the voxel size in the file is {y} µm along Y and {x} µm along X, but pixels are usually square; check it (set \
+             another with {VOXEL_SIZE})"
+        ),
     })
 }
 
