@@ -332,7 +332,8 @@ unsafe fn load<L: Lanes, const KIND: u8>(from: *const u8, i: usize) -> L {
 struct Affine<L> {
     scale: [L; 2],
     shift: L,
-    slope: L,
+    slope: f32,
+    slopes: L,
 }
 
 // A function, because closures that are used twice are not inlined into code for a target feature.
@@ -345,7 +346,7 @@ unsafe fn value<L: Lanes, const A: u8, const B: u8>(from: [*const u8; 2], affine
         if B != FROM_NONE {
             v = load::<L, B>(from[1], i).fma(affine.scale[1], v);
         }
-        v.leaky(affine.slope)
+        v.activate(affine.slope, affine.slopes)
     }
 }
 
@@ -360,7 +361,8 @@ unsafe fn dispatch_output<L: Lanes, const A: u8, const B: u8>(row: &Row, out: Ro
         let affine = Affine {
             scale: [L::load(row.scale[0]), L::load(row.scale[1])],
             shift: if B == FROM_NONE { shift } else { shift.add(L::load(row.shift[1])) },
-            slope: L::splat(row.slope),
+            slope: row.slope,
+            slopes: L::splat(row.slope),
         };
         match out {
             RowOut::F32(to) => {

@@ -47,6 +47,22 @@ pub(crate) trait Lanes: Copy {
     }
     /// Returns `self` where it is not negative, else `self · slope`.
     unsafe fn leaky(self, slope: Self) -> Self;
+    /// Returns `self` where it is not negative, else 0; NaN stays NaN.
+    unsafe fn relu(self) -> Self;
+    /// Returns [`Lanes::leaky`], and 0 for −∞ if the slope is 0. `slopes` repeats `slope`, which is the same for a whole row.
+    #[inline(always)]
+    unsafe fn activate(self, slope: f32, slopes: Self) -> Self {
+        // SAFETY: the caller guarantees a CPU that supports `Self`.
+        unsafe {
+            if slope == 0.0 {
+                self.relu()
+            } else if slope == 1.0 {
+                self
+            } else {
+                self.leaky(slopes)
+            }
+        }
+    }
     /// Returns `self` where `of` is positive, else `self · slope`.
     unsafe fn where_positive(self, of: Self, slope: Self) -> Self;
     /// Each operand is a value and a payload. Returns the greater value of each lane and its payload; the second
@@ -146,6 +162,10 @@ impl Lanes for Plain {
     #[inline(always)]
     unsafe fn leaky(self, slope: Self) -> Self {
         Self(std::array::from_fn(|i| if self.0[i] < 0.0 { self.0[i] * slope.0[i] } else { self.0[i] }))
+    }
+    #[inline(always)]
+    unsafe fn relu(self) -> Self {
+        Self(self.0.map(|v| if v < 0.0 { 0.0 } else { v }))
     }
     #[inline(always)]
     unsafe fn greater(first: [Self; 2], second: [Self; 2]) -> [Self; 2] {

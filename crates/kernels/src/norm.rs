@@ -1,7 +1,7 @@
 //! Instance normalization on blocked buffers: a statistics pass, and an affine pass with residual and activation.
 
 use crate::apply::Source;
-use crate::conv::{Activation, LaneStats, Residual};
+use crate::conv::{Activation, LaneStats, Residual, leaky};
 use crate::lanes::{Lanes, with_lanes};
 use crate::parallel::{Shared, for_each, for_each_row, multiversion};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that, same_image};
@@ -359,12 +359,12 @@ multiversion! {
                 for voxel in &mut voxels {
                     for i in 0..16 {
                         let v = voxel[i].mul_add(scale[i], shift[i]);
-                        voxel[i] = if v < 0.0 { v * slope } else { v };
+                        voxel[i] = leaky(v, slope);
                     }
                 }
                 for (i, x) in voxels.into_remainder().iter_mut().enumerate() {
                     let v = x.mul_add(scale[i], shift[i]);
-                    *x = if v < 0.0 { v * slope } else { v };
+                    *x = leaky(v, slope);
                 }
             }
             Some(extra) => {
@@ -373,12 +373,12 @@ multiversion! {
                 for (voxel, other) in (&mut voxels).zip(&mut others) {
                     for i in 0..16 {
                         let v = voxel[i].mul_add(scale[i], shift[i]) + other[i];
-                        voxel[i] = if v < 0.0 { v * slope } else { v };
+                        voxel[i] = leaky(v, slope);
                     }
                 }
                 for (i, (x, e)) in voxels.into_remainder().iter_mut().zip(others.remainder()).enumerate() {
                     let v = x.mul_add(scale[i], shift[i]) + e;
-                    *x = if v < 0.0 { v * slope } else { v };
+                    *x = leaky(v, slope);
                 }
             }
         }

@@ -3,10 +3,11 @@
 mod common;
 
 use common::{blocked, close, dense, isas, naive_conv, noise, out_dims, scattered};
+use cytoscope_kernels::apply::{self, Source, Term};
 use cytoscope_kernels::conv::{
-    self, Activation, ConvShape, Finish, PackedConv, Target, Transposed, TransposedShape, WeightShape,
+    self, Activation, ConvShape, Finish, PackedConv, Quantizer, Target, Transposed, TransposedShape, WeightShape,
 };
-use cytoscope_kernels::{Blocked, Isa, norm, pool};
+use cytoscope_kernels::{Blocked, Isa, norm, pool, reorder};
 use proptest::prelude::*;
 
 proptest! {
@@ -280,5 +281,68 @@ fn a_channel_with_an_infinite_value_has_no_variance() {
             let moments = norm::channel_moments(isa, &blocked(&x, &layout), &layout).unwrap();
             assert!(moments[0].1.is_nan() && moments[1].1.is_finite(), "{isa}, blocks of {block}: {moments:?}");
         }
+    }
+}
+
+/// Added to channel `c` is value `c % 4`.
+const ADDED: [f32; 4] = [f32::NEG_INFINITY, f32::NAN, f32::INFINITY, -100.0];
+
+/// Checks a leaky ReLU of finite values to which [`ADDED`] was added.
+fn assert_activated(y: &[f32], layout: &Blocked, slope: f32, what: &str) {
+    let voxels = layout.voxels();
+    for (i, got) in dense(y, layout).into_iter().enumerate() {
+        let fits = match i / voxels % 4 {
+            0 if slope == 0.0 => got == 0.0,
+            0 => got == f32::NEG_INFINITY,
+            1 => got.is_nan(),
+            2 => got == f32::INFINITY,
+            _ => got.is_finite() && got <= 0.0 && (got == 0.0) == (slope == 0.0),
+        };
+        assert!(fits, "{what}, slope {slope}, channel {}: {got}", i / voxels);
+    }
+}
+
+/// ReLU of −∞ is 0, as in ONNX Runtime and PyTorch, and that of NaN is NaN, in all kernels that apply it last.
+#[test]
+fn relu_of_negative_infinity_is_zero_wherever_it_is_fused() {
+    let dims = [1, 2, 21];
+    let added = |channels: usize| -> Vec<f32> { (0..channels).map(|c| ADDED[c % 4]).collect() };
+    for (isa, slope) in isas().into_iter().flat_map(|isa| [(isa, 0.0), (isa, 0.5)]) {
+        let activation = Activation::Leaky { slope };
+        // The kernels for blocks, from blocks to few planes, and for planes.
+        for (ci, co, in_block, out_block) in [(18, 20, 16, 16), (18, 4, 16, 1), (2, 4, 1, 1)] {
+            let (in_layout, out_layout) =
+                (Blocked::new(ci, dims, [0, 1, 1], in_block), Blocked::new(co, dims, [0; 3], out_block));
+            let shape = ConvShape { kernel: [1, 3, 3], stride: [1; 3], dilation: [1; 3], pad_before: [0, 1, 1] };
+            let of = WeightShape::dense(co, ci, 9);
+            let packed = PackedConv::new(isa, &noise(of.count(), 1), Some(&added(co)), of, in_block).unwrap();
+            let (x, mut y) = (blocked(&noise(ci * 42, 2), &in_layout), vec![7.5; out_layout.len()]);
+            let end = Finish { activation, ..Finish::default() };
+            conv::conv(isa, &x, &in_layout, &packed, &shape, &end, Target::F32(&mut y), &out_layout).unwrap();
+            assert_activated(&y, &out_layout, slope, &format!("{isa}, {ci} to {co} channels"));
+        }
+        for block in [1, 16] {
+            let layout = Blocked::new(20, dims, [0, 1, 1], block);
+            let (x, ones, shift) = (blocked(&noise(20 * 42, 3), &layout), [1.0; 20], added(20));
+            for residual in [None, Some((&x[..], &layout))] {
+                let (mut y, mut z) = (vec![7.5; layout.len()], x.clone());
+                norm::affine(isa, &x, &layout, &ones, &shift, residual, activation, &mut y, &layout).unwrap();
+                norm::affine_in_place(isa, &mut z, &layout, &ones, &shift, residual, activation).unwrap();
+                assert_activated(&y, &layout, slope, &format!("{isa}, affine, blocks of {block}"));
+                assert_activated(&z, &layout, slope, &format!("{isa}, affine in place, blocks of {block}"));
+            }
+        }
+        let layout = Blocked::new(20, dims, [0, 1, 1], 16);
+        let (x, ones, shift) = (blocked(&noise(20 * 42, 4), &layout), [1.0; 20], added(20));
+        let terms = [Term { source: Source::F32(&x, &layout), scale: &ones, shift: &shift }];
+        let (mut y, mut bytes) = (vec![7.5; layout.len()], vec![7; layout.len()]);
+        apply::apply(isa, &terms, activation, Target::F32(&mut y), &layout).unwrap();
+        assert_activated(&y, &layout, slope, &format!("{isa}, apply"));
+        let to = Target::U8(&mut bytes, Quantizer { inverse_scale: 1.0, zero_point: 90 });
+        apply::apply(isa, &terms, activation, to, &layout).unwrap();
+        let mut quantized = vec![0; 20 * 42];
+        reorder::unpack(&bytes, &layout, &mut quantized).unwrap();
+        // Of −∞ and NaN.
+        assert_eq!([quantized[0], quantized[42]], [if slope == 0.0 { 90 } else { 0 }, 0], "{isa}, slope {slope}");
     }
 }

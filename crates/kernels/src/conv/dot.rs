@@ -2,6 +2,7 @@
 //! output channel, where a block of 16 output channels would be mostly empty.
 
 use super::drive::Plan;
+use super::leaky;
 use crate::lanes::{Lanes, with_lanes};
 use crate::parallel::{Shared, for_each};
 use crate::{Blocked, CHANNEL_BLOCK, Isa};
@@ -148,12 +149,12 @@ unsafe fn compute_row<L: Lanes, T: Element>(row: &Row<'_>, inputs: *const T) {
                 [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
             });
             let sums = sums.add(lanes[0]).fma(lanes[1], lanes[2]);
-            sums.leaky(lanes[3]).store(row.out.add(at));
+            sums.activate(slope, lanes[3]).store(row.out.add(at));
         }
         for at in aligned_len..row.len {
             let [product] = products::<L, T, 1>(row, inputs, at);
             let sum = (product.sum() + start).mul_add(scale, bias);
-            *row.out.add(at) = if sum < 0.0 { sum * slope } else { sum };
+            *row.out.add(at) = leaky(sum, slope);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Convolution from planes to planes (few input and output channels), vectorized along W.
 
 use super::drive::Plan;
-use super::{Activation, PackedConv, WeightShape};
+use super::{Activation, PackedConv, WeightShape, leaky};
 use crate::parallel::{Shared, for_each, multiversion};
 use crate::{Blocked, Isa};
 
@@ -63,7 +63,7 @@ multiversion! {
                 }
             }
             for (target, s) in row[at..at + len].iter_mut().zip(sums) {
-                *target = if s < 0.0 { s * slope } else { s };
+                *target = leaky(s, slope);
             }
             at += len;
         }

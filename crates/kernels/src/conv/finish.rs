@@ -147,6 +147,6 @@ unsafe fn value<L: Lanes, const INTEGER: bool>(run: &OutputRun<'_>, (scale, bias
         if !run.residual.is_null() {
             v = v.add(L::load(run.residual.add(p * run.residual_step)));
         }
-        if run.slope != 1.0 { v.leaky(slope) } else { v }
+        v.activate(run.slope, slope)
     }
 }

@@ -60,6 +60,13 @@ impl Activation {
     }
 }
 
+/// Returns `x` where it is not negative, else `slope · x`, which is 0 for all `x` if the slope is 0: −∞ · 0 would be NaN.
+#[inline(always)]
+pub(crate) fn leaky(x: f32, slope: f32) -> f32 {
+    let below = if slope == 0.0 { 0.0 } else { x * slope };
+    if x < 0.0 { below } else { x }
+}
+
 /// Geometry of a convolution along D, H, W.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvShape {

@@ -129,6 +129,12 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn relu(self) -> Self {
+        // SAFETY: the caller guarantees AVX2, FMA and F16C; only registers are used. If one operand is NaN, the result is the
+        // second.
+        unsafe { Self(_mm256_max_ps(_mm256_setzero_ps(), self.0), _mm256_max_ps(_mm256_setzero_ps(), self.1)) }
+    }
+    #[inline(always)]
     unsafe fn greater(first: [Self; 2], second: [Self; 2]) -> [Self; 2] {
         // SAFETY: the caller guarantees AVX2, FMA and F16C; only registers are used.
         unsafe {
@@ -321,6 +327,11 @@ impl Lanes for Avx512 {
             let negative = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, _mm512_setzero_ps());
             Self(_mm512_mask_mul_ps(self.0, negative, self.0, slope.0))
         }
+    }
+    #[inline(always)]
+    unsafe fn relu(self) -> Self {
+        // SAFETY: the caller guarantees AVX-512 F; only registers are used. If one operand is NaN, the result is the second.
+        unsafe { Self(_mm512_max_ps(_mm512_setzero_ps(), self.0)) }
     }
     #[inline(always)]
     unsafe fn greater(first: [Self; 2], second: [Self; 2]) -> [Self; 2] {
