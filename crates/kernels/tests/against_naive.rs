@@ -346,3 +346,33 @@ fn relu_of_negative_infinity_is_zero_wherever_it_is_fused() {
         assert_eq!([quantized[0], quantized[42]], [if slope == 0.0 { 90 } else { 0 }, 0], "{isa}, slope {slope}");
     }
 }
+
+/// Channels of several groups share a block, which is multiplied as a whole, with weights of 0 between groups.
+#[test]
+fn infinite_values_of_a_group_do_not_reach_other_groups() {
+    let shape = ConvShape { kernel: [1, 3, 3], stride: [1; 3], dilation: [1; 3], pad_before: [0, 1, 1] };
+    let dims = [2, 4, 19];
+    let voxels: usize = dims.iter().product();
+    for (ci, co, groups, in_block) in
+        [(6, 6, 3, 16), (40, 36, 4, 16), (8, 48, 4, 16), (36, 12, 6, 16), (4, 4, 4, 1), (4, 20, 2, 1), (20, 20, 20, 16)]
+    {
+        let of = WeightShape { out_channels: co, in_channels: ci, taps: 9, groups };
+        let (mut x, weights, bias) = (noise(ci * voxels, 1), noise(of.count(), 2), noise(co, 3));
+        x[7] = f32::INFINITY;
+        x[(ci - 1) * voxels + 30] = f32::NAN;
+        let sums = naive_conv(&x, dims, &weights, of, &shape, dims);
+        let (in_layout, out_layout) = (Blocked::new(ci, dims, [0, 1, 1], in_block), Blocked::new(co, dims, [0; 3], 16));
+        let input = blocked(&x, &in_layout);
+        for isa in isas() {
+            let packed = PackedConv::new(isa, &weights, Some(&bias), of, in_block).unwrap();
+            let mut y = vec![7.5; out_layout.len()];
+            let to = Target::F32(&mut y);
+            conv::conv(isa, &input, &in_layout, &packed, &shape, &Finish::default(), to, &out_layout).unwrap();
+            for (i, (got, sum)) in dense(&y, &out_layout).into_iter().zip(&sums).enumerate() {
+                let want = *sum as f32 + bias[i / voxels];
+                let is_same = got == want || (got.is_nan() && want.is_nan()) || (got - want).abs() < 1e-4;
+                assert!(is_same, "{isa}, {ci} to {co} channels, {groups} groups, value {i}: {got}, expected {want}");
+            }
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::bounds::assert_in_bounds;
 use super::finish::{LaneStats, Out, OutputRun, finish};
+use super::groups::Run;
 use super::micro::{Core, Micro};
 use super::pack::{Group, pad_to_blocks};
 use super::{Finish, Target};
@@ -287,6 +288,15 @@ impl<C: Core> Row<'_, C> {
             // initial sums, which were packed for this instruction set. The scratch holds the run, as the assertion
             // above shows, and whole tiles of 16 voxels. `prepare` was called on this thread.
             unsafe { C::sums(self.isa, group.blocks, len, &micro) };
+            let inputs = Run {
+                input: &self.input[from..],
+                len,
+                in_step: micro.in_step,
+                in_block_stride: micro.in_block_stride,
+                taps: micro.taps,
+                sum_block_stride,
+            };
+            self.core.separate(group, &inputs, &mut scratch.0);
             for b in 0..group.blocks {
                 let sums = scratch.0[b * sum_block_stride..].as_ptr();
                 let place = [group.first_block + b, od, oh, geometry.out_offset[2] + w * geometry.out_stride[2]];

@@ -1,7 +1,7 @@
 //! The arguments of micro-kernels, and which micro-kernels packed weights are multiplied with.
 
 use super::pack::{Group, Packing};
-use super::{PackedConv, PackedConvInt8, WeightShape, portable};
+use super::{PackedConv, PackedConvInt8, WeightShape, groups, portable};
 use crate::Isa;
 use crate::int8::pairs::Excess;
 use crate::isa::Simd;
@@ -135,6 +135,8 @@ pub(crate) trait Core: Sync {
     /// Every pointer of `micro` must reach what its fields say for `len` voxels; `prepare` must have been called on
     /// this thread.
     unsafe fn sums(isa: Isa, blocks: usize, len: usize, micro: &Micro<'_, Self::In, Self::Weight, Self::Sum>);
+    /// Called for the sums of a run, given as bits. Corrects those that infinite inputs of other groups have made NaN.
+    fn separate(&self, _group: &Group, _run: &groups::Run<'_, Self::In>, _sums: &mut [i32]) {}
 }
 
 impl Core for PackedConv {
@@ -187,6 +189,11 @@ impl Core for PackedConv {
                 Simd::Avx2 => micro.in_parts(len, AVX2_VOXELS, |len, part| super::avx2::micro(len, part)),
                 Simd::Portable => portable::micro(blocks, len, micro),
             }
+        }
+    }
+    fn separate(&self, group: &Group, run: &groups::Run<'_, f32>, sums: &mut [i32]) {
+        if self.packing.shape.groups > 1 && !self.packing.depthwise {
+            groups::separate(self, group, run, sums);
         }
     }
 }

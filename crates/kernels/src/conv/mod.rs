@@ -16,6 +16,7 @@ mod dot;
 mod drive;
 mod few;
 mod finish;
+mod groups;
 mod micro;
 mod pack;
 mod portable;
