@@ -3,8 +3,8 @@
 use super::{FileRef, MAX_FILE_BYTES, MAX_FILES, MAX_RDF_BYTES, PackageError};
 use cytoscope_storage::limited::{DIRECTORY_TOO_LARGE, LimitedReader};
 use cytoscope_storage::read::{open_inside, open_regular, refusal};
-use cytoscope_storage::sha256_of_bytes;
 use cytoscope_storage::write::parent_folder;
+use cytoscope_storage::{sha256_of_bytes, sha256_of_file};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::fs::File;
@@ -227,14 +227,30 @@ impl Files {
     /// Checks a file against the SHA-256 in its description, if there is one.
     pub(crate) fn verify(&self, file: &FileRef, bytes: &[u8]) -> Result<(), PackageError> {
         let Some(expected) = &file.sha256 else { return Ok(()) };
-        let got = sha256_of_bytes(bytes);
+        self.compare(file, expected, sha256_of_bytes(bytes))
+    }
+
+    /// Like [`Files::verify`], for a file of any size that may have been read before: `known` are the checksums of such files.
+    pub(crate) fn verify_stored(&self, file: &FileRef, known: &[String]) -> Result<(), PackageError> {
+        let Some(expected) = &file.sha256 else { return Ok(()) };
+        if known.iter().any(|sha256| sha256.eq_ignore_ascii_case(expected)) {
+            return Ok(());
+        }
+        let got = match self.file_path(&file.source) {
+            Some(path) => sha256_of_file(&path).map_err(|error| PackageError::io(&path, error))?,
+            None => sha256_of_bytes(&self.read(&file.source)?),
+        };
+        self.compare(file, expected, got)
+    }
+
+    fn compare(&self, file: &FileRef, expected: &str, got: String) -> Result<(), PackageError> {
         if got.eq_ignore_ascii_case(expected) {
             return Ok(());
         }
         Err(PackageError::Checksum {
             path: self.path().to_owned(),
             name: file.source.clone(),
-            expected: expected.clone(),
+            expected: expected.to_owned(),
             got,
         })
     }

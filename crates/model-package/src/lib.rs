@@ -141,10 +141,16 @@ fn declared_network(
     convert: Option<ConvertStateDict<'_>>,
 ) -> Result<Network, PackageError> {
     let (file, architecture, kwargs) = match weights {
-        Weights::Onnx(file) => {
+        Weights::Onnx { file, external } => {
             let bytes = files.read(&file.source)?;
             files.verify(&file, &bytes)?;
-            return read_network(files, &file.source, bytes);
+            let network = read_network(files, &file.source, bytes)?;
+            // A file that the network does not read may be missing.
+            let reads_external = !network.external_files.is_empty() || !network.external_sha256.is_empty();
+            if let Some(external) = external.filter(|_| reads_external) {
+                files.verify_stored(&external, &network.external_sha256)?;
+            }
+            return Ok(network);
         }
         Weights::StateDict { file, architecture, kwargs } => (file, architecture, kwargs),
     };

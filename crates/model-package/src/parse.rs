@@ -29,7 +29,12 @@ pub(crate) struct Parsed {
 /// The weights that are used.
 pub(crate) enum Weights {
     /// An ONNX file.
-    Onnx(FileRef),
+    Onnx {
+        /// The file.
+        file: FileRef,
+        /// The file of its external data, if the description states one.
+        external: Option<FileRef>,
+    },
     /// A PyTorch state dict, in packages without ONNX weights.
     StateDict {
         /// File that holds the tensors.
@@ -318,7 +323,10 @@ impl Reader<'_> {
         let weights = rdf.get("weights").and_then(Value::as_object).ok_or_else(|| self.bad("weights", "is missing"))?;
         let of = |format: &str| weights.get(format).filter(|entry| !entry.is_null());
         if let Some(onnx) = of("onnx") {
-            return self.file(onnx, "weights.onnx").map(Weights::Onnx);
+            let file = self.file(onnx, "weights.onnx")?;
+            let external = onnx.get("external_data").filter(|entry| !entry.is_null());
+            let external = external.map(|entry| self.file(entry, "weights.onnx.external_data")).transpose()?;
+            return Ok(Weights::Onnx { file, external });
         }
         if let Some(entry) = of("pytorch_state_dict") {
             return self.state_dict(entry);

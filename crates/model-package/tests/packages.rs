@@ -380,6 +380,38 @@ fn external_data_of_the_network_are_read_from_a_folder_and_from_a_zip() {
 }
 
 #[test]
+fn external_data_have_the_checksum_of_the_description() {
+    let folder = tempfile::tempdir().unwrap();
+    let (network, number) = (with_external_data(), 2.5f32.to_le_bytes());
+    let (inside, zipped) = (folder.path().join("a"), folder.path().join("a.zip"));
+    std::fs::create_dir(&inside).unwrap();
+    let open = |sha256: &str| {
+        let stated = format!("{{onnx: {{source: model.onnx, external_data: {{source: w.data, sha256: {sha256}}}}}}}");
+        let rdf = rdf_05(Z, STEP).replace("{onnx: {source: model.onnx}}", &stated);
+        assert!(rdf.contains(sha256));
+        let files = [("rdf.yaml", rdf.as_bytes()), ("model.onnx", network.as_slice()), ("w.data", number.as_slice())];
+        for (name, bytes) in files {
+            std::fs::write(inside.join(name), bytes).unwrap();
+        }
+        zip(&zipped, &files);
+        [&inside, &zipped].map(|path| Package::open(path).map(|_| ()))
+    };
+    // By sha256sum, of the bytes 00 00 20 40.
+    let digest = "072e3304b03423a4767d28c5fed09f81d5190ff60a3d078c6c1350eeb8bee28b";
+    for (sha256, is_right) in [(digest.to_owned(), true), (digest.to_uppercase(), true), ("0".repeat(64), false)] {
+        for opened in open(&format!("\"{sha256}\"")) {
+            match opened {
+                Ok(()) => assert!(is_right, "{sha256}"),
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(!is_right && text.contains("w.data") && text.contains(digest), "{text}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_zip_of_several_packages_is_refused_with_their_names() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.zip");

@@ -10,16 +10,20 @@ type Infos = BTreeMap<ValueId, Info>;
 /// Opset of files without newer operators: that of ONNX 1.12.
 pub(crate) const OLDEST_OPSET: i64 = 17;
 
-/// Opset of files in which convolutions and some other operators compute in bfloat16, the newest one that is written: that of
-/// ONNX 1.17.
-pub(crate) const BF16_OPSET: i64 = 22;
+/// Opset of files in which convolutions and some other operators compute in bfloat16: that of ONNX 1.17.
+const BF16_OPSET: i64 = 22;
+
+/// Opset of files in which `TopK` computes in bfloat16, the newest one that is written: that of ONNX 1.19.
+pub(crate) const NEWEST_WRITTEN_OPSET: i64 = 24;
 
 /// Returns the version of the file format for an opset: the newest one that existed when the opset was introduced.
 pub(crate) fn ir_version(opset: i64) -> i64 {
     match opset {
         ..=18 => 8,
         19 | 20 => 9,
-        _ => 10,
+        21 | 22 => 10,
+        23 => 11,
+        _ => 12,
     }
 }
 
@@ -81,6 +85,7 @@ fn node_opset(node: &Node, graph: &Graph, infos: &Infos) -> i64 {
                 (false, false) => OLDEST_OPSET,
             }
         }
+        Op::TopK { .. } if dtype(0) == Some(ElementType::BF16) => NEWEST_WRITTEN_OPSET,
         Op::QLinearMatMul if [1, 4, 6].into_iter().any(is_half) => 21,
         other => crate::ops::oldest_opset(other).unwrap_or(OLDEST_OPSET),
     }

@@ -1,6 +1,6 @@
 //! The table of supported operators, as shown in the documentation.
 
-use crate::opset::{BF16_OPSET, OLDEST_OPSET};
+use crate::opset::{NEWEST_WRITTEN_OPSET, OLDEST_OPSET};
 
 /// An ONNX operator that the importer accepts, with its restrictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,7 +198,7 @@ pub fn operators_markdown() -> String {
          Written by `cargo run -p cytoscope-onnx --example operators_table`; a test checks that it is up to date.\n\n\
          {} operators of ONNX's default domain, opsets 1 to {}. Files are written in opset {OLDEST_OPSET}, or in the \
          oldest newer one,\n\
-         up to {BF16_OPSET}, that has all operators of the network. Differences between opsets are removed when a \
+         up to {NEWEST_WRITTEN_OPSET}, that has all operators of the network. Differences between opsets are removed when a \
          file is read. Any\n\
          other operator is refused with its name, node and opset; so are `Loop`, `Scan`, and sparse or string tensors. If no\n\
          output of the network depends on an unsupported node, it is left out instead, unless it calls a model-local function\n\

@@ -183,11 +183,14 @@ fn same_padding_of_dilated_kernels_is_written_as_amounts() {
 }
 
 #[test]
-fn convolutions_in_bfloat16_are_written_in_the_opset_that_has_them() {
+fn operators_in_bfloat16_are_written_in_the_opset_that_has_them() {
     let weight = Tensor::new([4, 4, 1, 1], vec![0.5f32; 16]).unwrap().cast(ElementType::BF16);
     let relu = single(Op::Activation(Activation::Relu), ElementType::BF16, Vec::new());
     let conv = single(Op::Conv(ConvAttrs::same(&[1, 1])), ElementType::BF16, vec![Some(weight)]);
-    for (graph, expected) in [(relu, (17, 8)), (conv, (22, 10))] {
+    let greatest = Op::TopK { axis: 1, largest: true };
+    let [greatest_bf16, greatest_f32] = [ElementType::BF16, ElementType::F32]
+        .map(|dtype| single(greatest.clone(), dtype, vec![Some(Tensor::vector(vec![2i64]))]));
+    for (graph, expected) in [(relu, (17, 8)), (conv, (22, 10)), (greatest_bf16, (24, 12)), (greatest_f32, (17, 8))] {
         let (file, version) = encoded(&graph);
         assert_eq!((file.opset, version), expected);
     }
