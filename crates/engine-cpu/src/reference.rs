@@ -1,7 +1,7 @@
 //! The naive reference executor as an engine, so that tests can compare every engine with it.
 
 use cytoscope_engine::{CompileOptions, CompileReport, Device, DeviceId, Engine, EngineError, Precision, Session};
-use cytoscope_graph::{Graph, Tensor};
+use cytoscope_graph::{Graph, Interrupt, Tensor};
 
 /// Runs graphs with the reference executor: slow and simple, the standard that other engines are tested against.
 pub struct ReferenceEngine {
@@ -61,19 +61,21 @@ impl Engine for ReferenceEngine {
             backend: "reference".to_owned(),
             ..CompileReport::default()
         };
-        Ok(Box::new(ReferenceSession { graph: graph.clone(), report }))
+        Ok(Box::new(ReferenceSession { graph: graph.clone(), report, interrupt: options.interrupt.clone() }))
     }
 }
 
 struct ReferenceSession {
     graph: Graph,
     report: CompileReport,
+    /// Stops a run between two nodes.
+    interrupt: Interrupt,
 }
 
 impl Session for ReferenceSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, EngineError> {
         let named = self.graph.inputs.iter().map(|id| self.graph.value(*id).name.clone()).zip(inputs.iter().cloned());
-        Ok(cytoscope_reference::run(&self.graph, &named.collect::<Vec<_>>())?)
+        Ok(cytoscope_reference::run_unless(&self.interrupt, &self.graph, &named.collect::<Vec<_>>())?)
     }
 
     fn report(&self) -> &CompileReport {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 use cytoscope_engine::{CompileOptions, Engine, EngineError};
-use cytoscope_engine_cpu::CpuEngine;
+use cytoscope_engine_cpu::{CpuEngine, ReferenceEngine};
 use cytoscope_graph::{
     Activation, BinaryOp, ConvAttrs, Dim, ElementType, Graph, GraphError, GraphLimits, Interrupt, Node, Op, Tensor,
     Value, ValueId,
@@ -133,19 +133,23 @@ fn running_can_be_interrupted() {
     let mut large = Large::new();
     let y = large.act(large.x, Activation::Sigmoid);
     large.graph.outputs.push(y);
-    let stops = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&stops);
-    let interrupt = Interrupt::new(move || asked.load(Ordering::Relaxed));
-    let options = CompileOptions { interrupt, ..CompileOptions::default() };
-    let mut session = CpuEngine::new().compile(&large.graph, &[SHAPE.to_vec()], &options).unwrap();
-    let x = Tensor::new(SHAPE, vec![1.0f32; 6]).unwrap();
-    let mut run = || session.run(std::slice::from_ref(&x));
-    let made = run().unwrap();
-    stops.store(true, Ordering::Relaxed);
-    let stopped = run().err();
-    assert!(matches!(stopped, Some(EngineError::Graph(GraphError::Interrupted))), "{stopped:?}");
-    stops.store(false, Ordering::Relaxed);
-    assert_eq!(run().unwrap(), made, "the next run starts from the beginning");
+    let engines: [Box<dyn Engine>; 2] = [Box::new(CpuEngine::new()), Box::new(ReferenceEngine::new())];
+    for engine in engines {
+        let name = engine.name();
+        let stops = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&stops);
+        let interrupt = Interrupt::new(move || asked.load(Ordering::Relaxed));
+        let options = CompileOptions { interrupt, ..CompileOptions::default() };
+        let mut session = engine.compile(&large.graph, &[SHAPE.to_vec()], &options).unwrap();
+        let x = Tensor::new(SHAPE, vec![1.0f32; 6]).unwrap();
+        let mut run = || session.run(std::slice::from_ref(&x));
+        let made = run().unwrap();
+        stops.store(true, Ordering::Relaxed);
+        let stopped = run().err();
+        assert!(matches!(stopped, Some(EngineError::Graph(GraphError::Interrupted))), "{name}: {stopped:?}");
+        stops.store(false, Ordering::Relaxed);
+        assert_eq!(run().unwrap(), made, "{name}: the next run starts from the beginning");
+    }
 }
 
 #[test]

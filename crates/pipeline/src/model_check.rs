@@ -95,7 +95,7 @@ impl ModelTestJob {
         loading.finish();
         context.check()?;
         let testing = context.recorder.span(Stage::Verify, "self-test");
-        let run = context.report_alive(ProgressStage::Check, || package_test::run(&package))?;
+        let run = context.report_alive(ProgressStage::Check, || package_test::run(&package, &context.interrupt()))?;
         testing.finish();
         let checking = context.recorder.span(Stage::Verify, "engines");
         let engines = check_engines(context, devices, &package, &run)?;

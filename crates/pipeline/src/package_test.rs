@@ -3,7 +3,7 @@
 
 use crate::tensors::{postprocess, preprocess, run_reference};
 use crate::{JobError, verify};
-use cytoscope_graph::{Dim, Graph, GraphError, Tensor, ValueId};
+use cytoscope_graph::{Dim, Graph, GraphError, Interrupt, Tensor, ValueId};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, TensorSpec, compare};
 use std::fmt;
 
@@ -61,7 +61,7 @@ pub(crate) struct TestRun {
 /// [`JobError::Model`] if a test tensor is malformed, a step is not supported, or the network does not run.
 pub fn test(package: &Package) -> Result<TestResult, JobError> {
     let stored = package.test_tensors().map_err(|e| model_error(package, e))?;
-    if stored.is_none() { Ok(TestResult::None) } else { run(package).map(|run| run.result) }
+    if stored.is_none() { Ok(TestResult::None) } else { run(package, &Interrupt::default()).map(|run| run.result) }
 }
 
 /// Returns the inputs and outputs of the declared network in a package's self-test, computed by the reference executor.
@@ -69,7 +69,7 @@ pub fn test(package: &Package) -> Result<TestResult, JobError> {
 /// # Errors
 /// Same as [`test`].
 pub fn network_test(package: &Package) -> Result<(Vec<Tensor>, Vec<Tensor>), JobError> {
-    run(package).map(|run| (run.network_inputs, run.network_outputs))
+    run(package, &Interrupt::default()).map(|run| (run.network_inputs, run.network_outputs))
 }
 
 /// Returns the inputs of a package's declared network for the package's test inputs: preprocessed and cast to the types
@@ -93,20 +93,41 @@ pub fn test_outputs(
     graph: &Graph,
     test_inputs: &[Tensor],
 ) -> Result<Vec<Tensor>, JobError> {
+    outputs_unless(&Interrupt::default(), name, inputs, outputs, graph, test_inputs)
+}
+
+/// Like [`test_outputs`]. `interrupt` is asked before each node of the network.
+fn outputs_unless(
+    interrupt: &Interrupt,
+    name: &str,
+    inputs: &[TensorSpec],
+    outputs: &[TensorSpec],
+    graph: &Graph,
+    test_inputs: &[Tensor],
+) -> Result<Vec<Tensor>, JobError> {
     let given = preprocess(name, inputs, graph, test_inputs)?;
-    let computed = run_reference(graph, given).map_err(|e| JobError::model(name, e))?;
+    let computed = run_reference(interrupt, graph, given).map_err(|e| run_error(name, e))?;
     postprocess(name, outputs, computed, inputs, test_inputs)
+}
+
+/// Returns the error of a network that did not run, or whose run was canceled.
+fn run_error(name: &str, error: GraphError) -> JobError {
+    match error {
+        GraphError::Interrupted => JobError::Canceled,
+        other => JobError::model(name, other),
+    }
 }
 
 fn model_error(package: &Package, error: impl std::error::Error + Send + Sync + 'static) -> JobError {
     JobError::model(package.path.display().to_string(), error)
 }
 
-/// Like [`test`], with the tensors of all stages; a package without test tensors is run on synthetic inputs.
+/// Like [`test`], with the tensors of all stages; a package without test tensors is run on synthetic inputs. `interrupt` is
+/// asked before each node of the network.
 ///
 /// # Errors
-/// Same as [`test`].
-pub(crate) fn run(package: &Package) -> Result<TestRun, JobError> {
+/// Same as [`test`], and [`JobError::Canceled`].
+pub(crate) fn run(package: &Package, interrupt: &Interrupt) -> Result<TestRun, JobError> {
     let name = package.path.display().to_string();
     let stored = package.test_tensors().map_err(|e| model_error(package, e))?;
     let declared = package.declared_graph();
@@ -115,13 +136,14 @@ pub(crate) fn run(package: &Package) -> Result<TestRun, JobError> {
         None => (synthetic_inputs(package)?, None),
     };
     let network_inputs = preprocess(&name, &package.inputs, declared, &inputs)?;
-    let network_outputs = run_reference(declared, network_inputs.clone()).map_err(|e| model_error(package, e))?;
+    let network_outputs =
+        run_reference(interrupt, declared, network_inputs.clone()).map_err(|e| run_error(&name, e))?;
     let computed = postprocess(&name, &package.outputs, network_outputs.clone(), &package.inputs, &inputs)?;
     let result = match &expected {
         None => TestResult::None,
         Some(expected) => match differs(package, expected, &computed) {
             None => TestResult::Reproduced,
-            Some(_) if is_for_network_alone(package, &inputs, expected) => TestResult::NetworkAlone,
+            Some(_) if is_for_network_alone(package, &inputs, expected, interrupt)? => TestResult::NetworkAlone,
             Some(how) => TestResult::Differs(how),
         },
     };
@@ -129,7 +151,7 @@ pub(crate) fn run(package: &Package) -> Result<TestRun, JobError> {
         (Some(expected), TestResult::Differs(_), _) => expected,
         // The float network becomes the declared one.
         (_, _, Some(float)) if package.declares_quantized() => {
-            test_outputs(&name, &package.inputs, &package.outputs, float, &inputs)?
+            outputs_unless(interrupt, &name, &package.inputs, &package.outputs, float, &inputs)?
         }
         (Some(expected), TestResult::Reproduced, _) => expected,
         _ => computed,
@@ -144,11 +166,21 @@ fn differs(package: &Package, expected: &[Tensor], got: &[Tensor]) -> Option<Str
 }
 
 /// Returns whether a package has pre- or postprocessing, but its test tensors were made without them.
-fn is_for_network_alone(package: &Package, inputs: &[Tensor], expected: &[Tensor]) -> bool {
+fn is_for_network_alone(
+    package: &Package,
+    inputs: &[Tensor],
+    expected: &[Tensor],
+    interrupt: &Interrupt,
+) -> Result<bool, JobError> {
     let processes = package.inputs.iter().chain(&package.outputs).any(|spec| !spec.processing.is_empty());
-    processes
-        && run_reference(package.declared_graph(), inputs.to_vec())
-            .is_ok_and(|computed| differs(package, expected, &computed).is_none())
+    if !processes {
+        return Ok(false);
+    }
+    match run_reference(interrupt, package.declared_graph(), inputs.to_vec()) {
+        Ok(computed) => Ok(differs(package, expected, &computed).is_none()),
+        Err(GraphError::Interrupted) => Err(JobError::Canceled),
+        Err(_) => Ok(false),
+    }
 }
 
 /// Returns a package's test inputs, or synthetic ones if it has none.
@@ -198,4 +230,24 @@ fn synthetic_input(spec: &TensorSpec, graph: &Graph, id: ValueId) -> Result<Tens
     }
     // Values from 20 to about 110 are in the range of every integer type.
     Ok(Tensor::new(shape, values.iter().map(|v| v * 30.0 + 65.0).collect::<Vec<f32>>())?.cast(described))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A stop is noticed before the next node, wherever the reference executor is.
+    #[test]
+    fn a_self_test_can_be_canceled() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nuclei-dog");
+        let package = Package::open(std::path::Path::new(folder)).unwrap();
+        for nodes in [0, 2] {
+            let asked = AtomicUsize::new(0);
+            let stop = Interrupt::new(move || asked.fetch_add(1, Ordering::Relaxed) == nodes);
+            let stopped = run(&package, &stop).map(|run| run.result);
+            assert!(matches!(stopped, Err(JobError::Canceled)), "after {nodes} nodes: {stopped:?}");
+        }
+    }
 }

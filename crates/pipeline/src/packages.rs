@@ -11,7 +11,7 @@ use crate::tensors::run_reference;
 use crate::verify::{self, Verification};
 use crate::{Context, ImportSettings, JobError, ProgressStage};
 use cytoscope_engine::{DeviceId, EngineError, Precision};
-use cytoscope_graph::{ElementType, Graph, Tensor};
+use cytoscope_graph::{ElementType, Graph, Interrupt, Tensor};
 use cytoscope_graph_passes::to_single_precision;
 use cytoscope_model_package::config_key::{QUANTIZATION, TRAINING};
 use cytoscope_model_package::{
@@ -155,7 +155,7 @@ impl ImportJob {
         loading.finish();
         context.check()?;
         let testing = context.recorder.span(Stage::Verify, "self-test");
-        let run = context.report_alive(ProgressStage::Check, || package_test::run(&package))?;
+        let run = context.report_alive(ProgressStage::Check, || package_test::run(&package, &context.interrupt()))?;
         testing.finish();
         if let (true, TestResult::Differs(how)) = (package.is_rebuilt(), &run.result) {
             let problem = format!(
@@ -222,7 +222,7 @@ pub(crate) fn check_engines(
             Ok(run.network_outputs.clone())
         } else {
             context
-                .report_alive(ProgressStage::Check, || run_reference(&graph, inputs.clone()))
+                .report_alive(ProgressStage::Check, || run_reference(&context.interrupt(), &graph, inputs.clone()))
                 .map_err(EngineError::from)
         };
         context.report_tried_device(device.id);
@@ -288,7 +288,7 @@ pub fn save(package: &Package, to: &Path, overwrite: Overwrite) -> Result<Saved,
     let (inputs, outputs) = match known {
         Some(tensors) => tensors,
         None => {
-            let run = package_test::run(package)?;
+            let run = package_test::run(package, &Interrupt::default())?;
             (run.inputs, run.outputs)
         }
     };

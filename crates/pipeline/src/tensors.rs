@@ -3,7 +3,7 @@
 use crate::JobError;
 use crate::ops::{self, Reference, Statistics, Volume};
 use crate::predict::postprocess::softmax_channels;
-use cytoscope_graph::{ElementType, Graph, GraphError, Tensor};
+use cytoscope_graph::{ElementType, Graph, GraphError, Interrupt, Tensor};
 use cytoscope_model_package::{AxisKind, Processing, TensorSpec};
 use cytoscope_volume::Samples;
 use std::convert::Infallible;
@@ -226,11 +226,15 @@ pub(crate) fn postprocess(
     result.collect::<Result<Vec<_>, _>>().map_err(|problem| JobError::model(of, problem))
 }
 
-/// Runs a network on the reference executor, with inputs and outputs in graph order.
-pub(crate) fn run_reference(graph: &Graph, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, GraphError> {
+/// Runs a network on the reference executor, with inputs and outputs in graph order. `interrupt` is asked before each node.
+pub(crate) fn run_reference(
+    interrupt: &Interrupt,
+    graph: &Graph,
+    inputs: Vec<Tensor>,
+) -> Result<Vec<Tensor>, GraphError> {
     let named: Vec<(String, Tensor)> =
         graph.inputs.iter().zip(inputs).map(|(id, t)| (graph.value(*id).name.clone(), t)).collect();
-    cytoscope_reference::run(graph, &named)
+    cytoscope_reference::run_unless(interrupt, graph, &named)
 }
 
 #[cfg(test)]

@@ -174,7 +174,8 @@ fn run(
     let shape = model.batch_shape(batch, edge);
     let input = Tensor::new(shape.clone(), synthetic_values(shape.iter().product()))?;
     let given = [(name, input.clone())];
-    let expected = context.report_alive(ProgressStage::Check, || cytoscope_reference::run(graph, &given))?;
+    let reference = || cytoscope_reference::run_unless(&context.interrupt(), graph, &given);
+    let expected = context.report_alive(ProgressStage::Check, reference)?;
     Ok(Some(compare_with_reference(context, graph, &[input], &expected, engine, precision, threads)?))
 }
 

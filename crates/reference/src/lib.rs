@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use cytoscope_graph::infer::{Info, fixed, node_infos};
 use cytoscope_graph::{
-    ElementType, Graph, GraphError, GraphLimits, Op, Result, Scalar, Tensor, ValueId, check_limit, op_name,
+    ElementType, Graph, GraphError, GraphLimits, Interrupt, Op, Result, Scalar, Tensor, ValueId, check_limit, op_name,
     operator_cost,
 };
 
@@ -202,27 +202,15 @@ fn eval_typed(
 /// If an input is missing, unknown, or does not have the declared type or shape; errors of [`eval`], with the node's
 /// name.
 pub fn run(graph: &Graph, inputs: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
-    let mut given: BTreeMap<ValueId, &Tensor> = BTreeMap::new();
-    for (name, tensor) in inputs {
-        let id = graph.inputs.iter().copied().find(|&id| graph.value(id).name == *name).ok_or_else(|| {
-            let names: Vec<_> = graph.inputs.iter().map(|&i| graph.value(i).name.as_str()).collect();
-            GraphError::misused("input", format!("\"{name}\""), format!("one of {names:?}"))
-        })?;
-        cytoscope_graph::infer::fits(graph, id, tensor.shape())?;
-        if let Some(dtype) = graph.value(id).dtype
-            && dtype != tensor.dtype()
-        {
-            return Err(GraphError::misused(
-                format!("element type of input \"{name}\""),
-                tensor.dtype().name(),
-                dtype.name(),
-            ));
-        }
-        given.insert(id, tensor);
-    }
-    if let Some(&id) = graph.inputs.iter().find(|id| !given.contains_key(id)) {
-        return Err(GraphError::misused("inputs", "incomplete", format!("\"{}\" as well", graph.value(id).name)));
-    }
+    run_unless(&Interrupt::default(), graph, inputs)
+}
+
+/// Like [`run`]. `interrupt` is asked before each node.
+///
+/// # Errors
+/// Same as [`run`], and [`GraphError::Interrupted`].
+pub fn run_unless(interrupt: &Interrupt, graph: &Graph, inputs: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
+    let given = given_inputs(graph, inputs)?;
     let mut last_use: BTreeMap<ValueId, usize> = BTreeMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
         last_use.extend(node.inputs.iter().flatten().map(|&id| (id, index)));
@@ -231,6 +219,7 @@ pub fn run(graph: &Graph, inputs: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
     let mut values: BTreeMap<ValueId, Tensor> = BTreeMap::new();
     let mut held = 0u64;
     for (index, node) in graph.nodes.iter().enumerate() {
+        interrupt.check()?;
         let find = |id: &ValueId| {
             values.get(id).or_else(|| given.get(id).copied()).or_else(|| graph.constant(*id).map(AsRef::as_ref))
         };
@@ -267,4 +256,30 @@ pub fn run(graph: &Graph, inputs: &[(String, Tensor)]) -> Result<Vec<Tensor>> {
                 .ok_or_else(|| GraphError::malformed(format!("output \"{}\" is never produced", graph.value(*id).name)))
         })
         .collect()
+}
+
+/// Returns the inputs of a run by value, after checking that all are given, with the declared types and shapes.
+fn given_inputs<'a>(graph: &Graph, inputs: &'a [(String, Tensor)]) -> Result<BTreeMap<ValueId, &'a Tensor>> {
+    let mut given: BTreeMap<ValueId, &Tensor> = BTreeMap::new();
+    for (name, tensor) in inputs {
+        let id = graph.inputs.iter().copied().find(|&id| graph.value(id).name == *name).ok_or_else(|| {
+            let names: Vec<_> = graph.inputs.iter().map(|&i| graph.value(i).name.as_str()).collect();
+            GraphError::misused("input", format!("\"{name}\""), format!("one of {names:?}"))
+        })?;
+        cytoscope_graph::infer::fits(graph, id, tensor.shape())?;
+        if let Some(dtype) = graph.value(id).dtype
+            && dtype != tensor.dtype()
+        {
+            return Err(GraphError::misused(
+                format!("element type of input \"{name}\""),
+                tensor.dtype().name(),
+                dtype.name(),
+            ));
+        }
+        given.insert(id, tensor);
+    }
+    if let Some(&id) = graph.inputs.iter().find(|id| !given.contains_key(id)) {
+        return Err(GraphError::misused("inputs", "incomplete", format!("\"{}\" as well", graph.value(id).name)));
+    }
+    Ok(given)
 }
