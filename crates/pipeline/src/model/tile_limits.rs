@@ -1,8 +1,10 @@
 //! Which tile sizes a network accepts, and how far around a voxel its outputs depend on the input.
 
+use super::Model;
 use crate::model_inputs;
-use cytoscope_graph::{Graph, lcm};
-use cytoscope_graph_passes::analysis;
+use cytoscope_engine::Precision;
+use cytoscope_graph::{Budget, Graph, GraphLimits, Interrupt, lcm};
+use cytoscope_graph_passes::{analysis, infer_shapes_limited};
 use cytoscope_model_package::{AxisKind, AxisSize, Package, TensorSpec};
 
 /// The tile sizes along Z, Y, X that a network accepts, in voxels.
@@ -38,6 +40,23 @@ impl TileLimits {
         let halo = field.halo().filter(|_| static_norm && !fixed.contains(&true));
         let reach: Option<[usize; 3]> = halo.map(|halo| std::array::from_fn(|a| along(&halo, a, 0)));
         Ok(Self { min_size, step, fixed, reach })
+    }
+}
+
+impl Model {
+    /// Returns the shape of the predicted output for a tile Z, Y, X that the network does not keep the size of, so that it cannot
+    /// be predicted; `None` for other tiles, and if the network does not accept the tile or its output is not known in advance.
+    pub(crate) fn other_output_shape(&self, precision: Precision, tile: [usize; 3]) -> Option<Vec<usize>> {
+        let mut graph = self.network(precision).clone();
+        let (input, output) = (*graph.inputs.first()?, *graph.outputs.get(self.output_index)?);
+        // A pass never has the tensors in memory as a whole.
+        let limits = GraphLimits { tensor_elements: usize::MAX, ..GraphLimits::default() };
+        let budget = Budget::new(&graph, Interrupt::default());
+        let shape = self.tensor_shape(self.input_channels, tile);
+        infer_shapes_limited(&mut graph, &[(input, shape)], &limits, &budget).ok()?;
+        let found = graph.value(output).fixed_shape()?;
+        let values = |shape: &[usize]| shape.iter().fold(1, |count: usize, length| count.saturating_mul(*length));
+        (values(&found) != values(&tile).saturating_mul(self.output_channels)).then_some(found)
     }
 }
 

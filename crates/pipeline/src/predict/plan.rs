@@ -15,6 +15,7 @@ use super::pass_plan::{PassBand, PlannedPass};
 use super::prediction::extra_source_bytes;
 use super::resolve::Resolved;
 use super::session_memory::{SESSION_BYTES, device_session_cap_bytes, memory_cost};
+use super::tiles::not_tileable;
 use crate::{Context, JobError, JobErrorKind, Model, Output, measure};
 use cytoscope_engine::{EngineError, OpFallback, RollingSession, SLAB_COPIES, Session, UNKNOWN_DEVICE_SLAB_BYTES};
 use cytoscope_profile::Stage;
@@ -328,6 +329,22 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Returns the shape of the network's output for a tile that it does not keep the size of; `None` for other tiles.
+    fn other_output_shape(&self, tile: [usize; 3]) -> Option<Vec<usize>> {
+        self.model.other_output_shape(self.resolved.precision(), tile)
+    }
+
+    /// Returns the cheapest of the tiles that the network keeps the size of.
+    fn cheapest_kept(&self, mut tiles: Vec<[usize; 3]>, cost: impl Fn(&[usize; 3]) -> f64) -> Option<[usize; 3]> {
+        loop {
+            let cheapest = self.cheapest(tiles.clone(), &cost)?;
+            if self.other_output_shape(cheapest).is_none() {
+                return Some(cheapest);
+            }
+            tiles.retain(|tile| *tile != cheapest);
+        }
+    }
+
     /// Returns the number of tiles side by side in a slab.
     fn tiles_per_slab(&self, tile: &[usize; 3]) -> Result<usize, JobError> {
         let (shape, halo, step) = (self.volume.shape, self.halo, self.model.step);
@@ -342,6 +359,13 @@ impl<'a> Planner<'a> {
     fn requested(&self, requested: [usize; 3]) -> Result<PlannedTiles, JobError> {
         let tile = self.fit_all(|a| requested[a]);
         if self.is_large_enough(&tile) {
+            if let Some(found) = self.other_output_shape(tile) {
+                let problem = message!(
+                    "{TILE} {requested:?} does not suit {}: for tiles of {tile:?} voxels, its output has shape {found:?}",
+                    self.model.name
+                );
+                return Err(JobError::wrong_use_with(problem, message!("choose another size, or leave out {TILE}")));
+            }
             let planned = self.accept(tile)?;
             self.check(&planned.plan)?;
             return Ok(planned.because(self.why_requested()));
@@ -401,7 +425,7 @@ impl<'a> Planner<'a> {
         let estimate = |tile: &[usize; 3]| (per_voxel * tile.iter().product::<usize>() as f64) as u64 + weights;
         let cost = |tile: &[usize; 3]| self.cost(tile, estimate(tile));
         let fitting = self.candidates().into_iter().filter(|tile| self.fits(tile, estimate(tile))).collect();
-        let best = self.cheapest(fitting, cost);
+        let best = self.cheapest_kept(fitting, cost);
         let tiles_cost = best.as_ref().map_or(f64::INFINITY, cost);
         let reason = match pass {
             Ok(pass) if self.pass_cost(&pass) < tiles_cost => {
@@ -417,7 +441,14 @@ impl<'a> Planner<'a> {
                 drop(smallest);
                 self.accept(tile)?
             }
-            _ => self.batched(smallest)?,
+            Some(_) => self.batched(smallest)?,
+            None => match self.other_output_shape(small) {
+                Some(found) => {
+                    let found = format!("shape {found:?} for tiles of {small:?} voxels");
+                    return Err(not_tileable(&self.model.name, &found));
+                }
+                None => self.batched(smallest)?,
+            },
         };
         self.check(&planned.plan).map_err(|error| reason.or_memory_of_pass(error))?;
         Ok(planned.because(reason))

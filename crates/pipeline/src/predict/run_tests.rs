@@ -12,7 +12,7 @@ use cytoscope_engine::{
 };
 use cytoscope_engine_cpu::CpuEngine;
 use cytoscope_formats::{Container, OpenOptions, WriteSpec, image_in_memory, open, write_array};
-use cytoscope_graph::{Graph, Tensor};
+use cytoscope_graph::{Activation, ConvAttrs, ConvTransposeAttrs, Dim, ElementType, Graph, Op, Padding, Tensor};
 use cytoscope_volume::{Array, Axes, VoxelSize};
 
 /// Bytes that a session takes for each voxel of its tiles.
@@ -511,4 +511,69 @@ fn the_cpu_computes_instead_of_a_device_that_has_failed_in_an_earlier_run() {
     assert_eq!(report.device.why, because);
     let record = crate::provenance::read(&fixture.path("out").join("small_provenance.json")).unwrap();
     assert_eq!((record.job.device, record.job.cpu_because), (job.device, None));
+}
+
+/// A network that keeps its first 64 columns only.
+fn first_columns() -> Graph {
+    let mut graph = Graph::new("first columns");
+    let shape = [1, 1].map(Dim::Fixed).into_iter().chain(["z", "y", "x"].map(|name| Dim::Free(name.into()))).collect();
+    let x = graph.add_input("x", ElementType::F32, shape);
+    let arguments = [0i64, 64, 4].map(|value| graph.add_initializer("c", Tensor::vector(vec![value])));
+    let [start, end, axis] = arguments.map(Some);
+    let cropped = graph.push("cropped", Op::Slice, &[Some(x), start, end, axis]);
+    let y = graph.push("y", Op::Activation(Activation::Relu), &[Some(cropped)]);
+    graph.outputs.push(y);
+    graph
+}
+
+/// Tiles whose size the network does not keep would fail while the stack is predicted.
+#[test]
+fn tiles_have_a_size_that_the_network_keeps() {
+    let fixture = Fixture::new();
+    save_package(&first_columns(), &fixture.path("columns"));
+    let (name, blend) = (fixture.path("columns").to_string_lossy().into_owned(), Some(crate::predict::Blend::Gaussian));
+    let run = |tile: Option<[usize; 3]>, out: &str| {
+        let tiles = TileRequest { tile, blend, ..TileRequest::default() };
+        let job = PredictJob { model: name.clone(), tiles, ..fixture.job(&["large"], out) };
+        job.run(&Context::default(), &Devices::cpu_only()).unwrap()
+    };
+    let chosen = run(None, "chosen");
+    assert!(chosen.failed.is_empty(), "{:?}", chosen.failed);
+    let tile = chosen.done[0].plan.as_ref().unwrap().tile;
+    assert!(tile[2] <= 64, "{tile:?}");
+    let expected: Vec<f32> = noise(1, LARGE.iter().product()).into_iter().map(|v| v.max(0.0)).collect();
+    let distance = relative_distance(&fixture.maps("chosen", "large"), &expected);
+    assert!(distance < 1e-5, "{distance:.1e}");
+    let refused = run(Some([8, 32, 96]), "refused");
+    let message = refused.failed.first().map(|failed| failed.message.as_str()).unwrap_or_default();
+    assert!(message.contains("--tile") && message.contains("[1, 1, 8, 32, 64]"), "{message}");
+    assert!(!fixture.path("refused/large_prediction.tif").exists());
+}
+
+/// Two convolutions without padding, with strides of 2, which keep odd lengths only.
+fn keeps_odd_lengths() -> Graph {
+    let mut graph = Graph::new("odd lengths");
+    let shape = [1, 1].map(Dim::Fixed).into_iter().chain(["z", "y", "x"].map(|name| Dim::Free(name.into()))).collect();
+    let x = graph.add_input("x", ElementType::F32, shape);
+    let weights = graph.add_initializer("w", Tensor::new([1, 1, 3, 3, 3], vec![0.1f32; 27]).unwrap());
+    let padding = Padding::none(3);
+    let half = ConvAttrs { padding: padding.clone(), ..ConvAttrs::same(&[3; 3]).with_strides(&[2; 3]) };
+    let half = graph.push("half", Op::Conv(half), &[Some(x), Some(weights)]);
+    let twice = ConvTransposeAttrs { kernel: vec![3; 3], padding, ..ConvTransposeAttrs::upsample(&[2; 3]) };
+    let y = graph.push("y", Op::ConvTranspose(twice), &[Some(half), Some(weights)]);
+    graph.outputs.push(y);
+    graph
+}
+
+/// Tiles have lengths that are multiples of the stride.
+#[test]
+fn a_network_that_keeps_no_size_of_its_tiles_is_refused_before_the_prediction() {
+    let fixture = Fixture::new();
+    save_package(&keeps_odd_lengths(), &fixture.path("odd"));
+    let job =
+        PredictJob { model: fixture.path("odd").to_string_lossy().into_owned(), ..fixture.job(&["large"], "out") };
+    let outcome = job.run(&Context::default(), &Devices::cpu_only()).unwrap();
+    let message = outcome.failed.first().map(|failed| failed.message.as_str()).unwrap_or_default();
+    assert!(message.contains("the same shape as their input can be tiled"), "{message}");
+    assert!(!fixture.path("out/large_prediction.tif").exists());
 }

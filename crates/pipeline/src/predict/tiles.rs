@@ -294,7 +294,7 @@ fn output_error(name: &str, error: EngineError) -> JobError {
 }
 
 /// Returns the error for a model whose output does not have the size of its input; `found` says what it has.
-fn not_tileable(name: &str, found: &str) -> JobError {
+pub(super) fn not_tileable(name: &str, found: &str) -> JobError {
     JobError::model(
         name.to_owned(),
         format!(

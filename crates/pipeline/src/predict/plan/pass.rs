@@ -32,6 +32,10 @@ impl Planner<'_> {
             return Err(self.why_requested());
         }
         let tile = self.whole();
+        if let Some(found) = self.other_output_shape(tile) {
+            let problem = format!("its output has shape {found:?} for a stack of {tile:?} voxels");
+            return Err(NoPass::Network { problem });
+        }
         let room_bytes = budget_bytes.saturating_sub(self.bytes_around_session(tile, 1, self.smallest_band(tile)));
         let cap_bytes = if is_given { room_bytes } else { self.session_cap_bytes().min(room_bytes) };
         let whole = Span { start: 0, len: tile[2], keep_start: 0, keep_len: self.volume.shape[2] };
@@ -70,6 +74,9 @@ impl Planner<'_> {
         let (halo, step) = (self.halo[2], self.model.step[2].max(1));
         let width = (tile[2].div_ceil(count) + 2 * halo).next_multiple_of(step);
         if width >= tile[2] || width < self.model.min_size[2] {
+            return None;
+        }
+        if self.other_output_shape([tile[0], tile[1], width]).is_some() {
             return None;
         }
         crop_spans(self.volume.shape[2], width, halo, step).ok().filter(|columns| columns.len() > 1)
