@@ -163,7 +163,9 @@ impl Planner<'_> {
         Some(pending(input, moments, own, false, Affine::Norm { moments, gamma, beta, epsilon, factor, groups }))
     }
 
-    /// Returns a value as an unscaled term.
+    /// Returns a value as an unscaled term. Of a dequantized value, the bytes are read: the product of scale and zero point is
+    /// rounded before it is subtracted, so that the term can differ from `(byte - zero point) · scale` by up to 2⁻¹⁶ of a
+    /// quantization step, also where that is 0. What reads the sum rounds it more.
     fn plain_term(&self, value: ValueId) -> PendingTerm {
         let channels = self.layout(value).map_or(0, |(l, _)| l.channels);
         let (input, scale, shift) = match self.dequantized.get(&value) {
