@@ -47,7 +47,7 @@ fn is_new_in_bf16(node: &Node, infos: &Infos) -> bool {
 
 /// Returns the oldest opset, from [`OLDEST_OPSET`] on, in which a node can be written. The differences are those of ONNX's
 /// changelog (<https://github.com/onnx/onnx/blob/main/docs/Changelog.md>); operators that are not listed have the same
-/// form, for the types of this program, in all opsets from 17 to 22, except for bfloat16.
+/// form, for the types of this program, in all opsets from 17 to 24, except for bfloat16.
 fn node_opset(node: &Node, graph: &Graph, infos: &Infos) -> i64 {
     let dtype = |input: usize| infos.get(&node.input(input)?)?.dtype;
     let is_half = |input: usize| dtype(input).is_some_and(ElementType::is_half);
