@@ -188,7 +188,7 @@ impl ResizeAttrs {
     }
 
     /// Returns the input coordinate of output position `o` like [`Self::coordinate`], for any coordinate mode. `start` and `end`
-    /// of the region of interest are parts of the axis. It is computed in f32 like in other executors.
+    /// of the region of interest are parts of the axis. It is rounded like in ONNX Runtime, mostly to f32 after each step.
     pub fn coordinate_in_region(&self, o: usize, n: usize, m: usize, factor: f64, (start, end): (f64, f64)) -> f64 {
         let (x, scale, length) = (o as f32, factor as f32, n as f32);
         let half = || (x + 0.5) / scale - 0.5;
@@ -196,8 +196,9 @@ impl ResizeAttrs {
             CoordinateMode::HalfPixel => half(),
             CoordinateMode::HalfPixelSymmetric => {
                 let adjustment = m as f32 / (scale * length);
-                let center = length / 2.0;
-                center * (1.0 - adjustment) + (x + 0.5) / scale - 0.5
+                let offset = length / 2.0 * (1.0 - adjustment);
+                // ONNX Runtime adds in f64 here.
+                (f64::from(offset) + (f64::from(x) + 0.5) / f64::from(scale) - 0.5) as f32
             }
             CoordinateMode::PytorchHalfPixel if m > 1 => half(),
             CoordinateMode::PytorchHalfPixel => 0.0,
@@ -387,12 +388,18 @@ mod tests {
 
     #[test]
     fn positions_of_symmetric_half_pixels_are_rounded_as_in_onnx_runtime() {
-        // Some outputs lie on an element; in another order of additions, their positions are slightly smaller.
+        // Some outputs lie on an element; if they are rounded in another way, their positions are slightly smaller or larger.
         let attrs = ResizeAttrs { coordinates: CoordinateMode::HalfPixelSymmetric, ..ResizeAttrs::nearest() };
-        let sources =
-            |n: usize, m: usize| (0..m).map(|o| attrs.nearest_source(o, n, m, 1.5)).collect::<Option<Vec<usize>>>();
-        assert_eq!(sources(3, 4), Some(vec![0, 0, 1, 2]));
-        assert_eq!(sources(5, 7), Some(vec![0, 0, 1, 2, 2, 3, 4]));
-        assert_eq!(sources(7, 10), Some(vec![0, 0, 1, 2, 2, 3, 4, 4, 5, 6]));
+        let sources = |n: usize, m: usize, factor: f64| {
+            (0..m).map(|o| attrs.nearest_source(o, n, m, factor)).collect::<Option<Vec<usize>>>()
+        };
+        assert_eq!(sources(3, 4, 1.5), Some(vec![0, 0, 1, 2]));
+        assert_eq!(sources(5, 7, 1.5), Some(vec![0, 0, 1, 2, 2, 3, 4]));
+        assert_eq!(sources(7, 10, 1.5), Some(vec![0, 0, 1, 2, 2, 3, 4, 4, 5, 6]));
+        // With the lengths of the output instead of scales.
+        assert_eq!(sources(5, 3, 3.0 / 5.0), Some(vec![0, 1, 3]));
+        assert_eq!(sources(6, 2, 2.0 / 6.0), Some(vec![0, 3]));
+        let wanted = vec![0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4];
+        assert_eq!(sources(5, 17, 17.0 / 5.0), Some(wanted));
     }
 }
