@@ -247,21 +247,32 @@ impl AppliedProfile {
     }
 
     /// Returns why the settings cannot be used by a job on the device `request`: its GPU cannot be used now, or is not the one
-    /// that was measured. `None` if they can be used.
+    /// that was measured, or the device no longer computes in the precision of the profile. `None` if they can be used.
     pub fn problem(&self, request: DeviceRequest, devices: &[Device]) -> Option<Message> {
         let DeviceRequest::Device(id) = request else { return None };
-        if id == DeviceId::Cpu {
-            return None;
-        }
         let Some(device) = devices.iter().find(|device| device.id == id && device.usable) else {
-            return Some(message!("the machine profile is not used: its device {id} cannot be used now"));
+            let problem = message!("the machine profile is not used: its device {id} cannot be used now");
+            return (id != DeviceId::Cpu).then_some(problem);
         };
-        let measured = self.device_name.as_ref().filter(|measured| **measured != device.name)?;
+        let is_gpu = id != DeviceId::Cpu;
+        if let Some(measured) = self.device_name.as_ref().filter(|measured| is_gpu && **measured != device.name) {
+            return Some(message!(
+                "the machine profile is not used: {id} is {}, and the settings were measured on {measured}; run \
+                 {SAVE_TUNING} again",
+                device.name
+            ));
+        }
+        // A driver or an instruction set may have changed: virtual machines have general names of CPUs.
+        let precision = self.precision().filter(|precision| !device.precisions.contains(precision))?;
         Some(message!(
-            "the machine profile is not used: {id} is {}, and the settings were measured on {measured}; run \
-             {SAVE_TUNING} again",
-            device.name
+            "the machine profile is not used: {id} does not compute in its precision {precision} now; run {SAVE_TUNING} again"
         ))
+    }
+
+    /// Returns the precision that came from the profile; `None` if the job stated one.
+    fn precision(&self) -> Option<Precision> {
+        let (_, name) = self.settings.iter().find(|(setting, _)| *setting == ProfiledSetting::Precision)?;
+        name.parse().ok()
     }
 }
 

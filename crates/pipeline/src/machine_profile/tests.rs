@@ -72,7 +72,8 @@ fn a_profile_fills_only_what_the_user_left_open() {
 
 #[test]
 fn settings_of_a_gpu_are_used_only_on_the_one_that_was_measured() {
-    let gpu = |name: &str, usable| Device { usable, ..Device::named(DeviceId::Cuda(0), name, &[Precision::F32]) };
+    let precisions = [Precision::F32, Precision::F16];
+    let gpu = |name: &str, usable| Device { usable, ..Device::named(DeviceId::Cuda(0), name, &precisions) };
     let measured = measured_gpu_name(DeviceId::Cuda(0), &[gpu("A", true)]);
     assert_eq!(measured.as_deref(), Some("A"));
     assert_eq!(measured_gpu_name(DeviceId::Cpu, &[Device { id: DeviceId::Cpu, ..gpu("A", true) }]), None);
@@ -91,6 +92,27 @@ fn settings_of_a_gpu_are_used_only_on_the_one_that_was_measured() {
     // Profiles of earlier versions name no GPU.
     let earlier = profile("f").applied(Preset::Fastest, None, settings);
     assert_eq!(earlier.unwrap().problem(on_gpu, &[gpu("B", true)]), None);
+}
+
+#[test]
+fn a_precision_that_the_device_has_lost_is_not_used() {
+    let applied = |device: &str, precision: Precision| {
+        let settings =
+            [(ProfiledSetting::Device, device.to_owned()), (ProfiledSetting::Precision, precision.to_string())];
+        profile("f").applied(Preset::Fastest, None, settings.to_vec()).unwrap()
+    };
+    // A virtual machine that moved to a CPU without bf16, and a GPU on which the test of f16 failed.
+    for (id, precision) in [(DeviceId::Cpu, Precision::Bf16), (DeviceId::Cuda(0), Precision::F16)] {
+        let (stored, request) = (applied(&id.to_string(), precision), DeviceRequest::Device(id));
+        let problem = |precisions: &[Precision]| stored.problem(request, &[Device::named(id, "A", precisions)]);
+        assert_eq!(problem(&[Precision::F32, precision]), None);
+        let lost = problem(&[Precision::F32]).unwrap();
+        assert!(lost.contains(&format!("{id} does not compute in its precision {precision} now")), "{lost}");
+    }
+    // The user gave the precision: the job reports that it cannot be used.
+    let given = profile("f").applied(Preset::Fastest, None, vec![(ProfiledSetting::Threads, "2".to_owned())]).unwrap();
+    let cpu = Device::named(DeviceId::Cpu, "A", &[Precision::F32]);
+    assert_eq!(given.problem(DeviceRequest::Device(DeviceId::Cpu), &[cpu]), None);
 }
 
 #[test]
