@@ -23,7 +23,7 @@ import subprocess
 import sys
 
 from machine import cpu_name
-from regression import SUITES, measure, program
+from regression import SUITES, at_least_two, measure, positive, program
 
 FORMAT = 1
 
@@ -173,21 +173,6 @@ def compare(asked):
     lines, slower = table(old, now["round_secs"], asked.limit)
     print("\n".join(lines))
     sys.exit(1 if slower else 0)
-
-
-def at_least_two(text):
-    """A number of rounds: one would have no spread."""
-    value = int(text)
-    if value < 2:
-        raise argparse.ArgumentTypeError(f"{value}: expected at least 2 rounds, because a single one has no spread")
-    return value
-
-
-def positive(text):
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: expected a number above 0")
-    return value
 
 
 def main():

@@ -1,4 +1,7 @@
-"""Tests of bench/baseline.py with programs that write criterion's files at once: python bench/test_baseline.py"""
+"""Tests of bench/baseline.py and bench/regression.py with programs that write criterion's files at once:
+
+    python bench/test_baseline.py
+"""
 
 import contextlib
 import io
@@ -12,6 +15,7 @@ import unittest
 from unittest import mock
 
 import baseline
+import regression
 
 # Writes what a suite would, with one benchmark of the suite's name, whose time is read from a file beside it.
 PROGRAM = """#!{python}
@@ -28,6 +32,30 @@ if len(words) < 3 or words[2] in name:
 """
 
 
+def built(checkout):
+    """Writes the programs of the suites of a checkout, and returns their folder."""
+    programs = checkout / "target" / "release" / "deps"
+    programs.mkdir(parents=True)
+    for suite in baseline.SUITES:
+        path = programs / f"{suite}-0123"
+        path.write_text(PROGRAM.format(python=sys.executable))
+        path.chmod(0o755)
+    (programs / "time.txt").write_text("2000")
+    return programs
+
+
+def run_main(module, *words):
+    """The exit code of a script (or its message), and what it prints."""
+    printed = io.StringIO()
+    with mock.patch.object(sys, "argv", [module.__name__, *map(str, words)]), contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stderr(io.StringIO()):
+            try:
+                module.main()
+            except SystemExit as end:
+                return end.code, printed.getvalue()
+    return 0, printed.getvalue()
+
+
 @unittest.skipIf(os.name == "nt", "the programs of these tests are scripts")
 class Baselines(unittest.TestCase):
     def setUp(self):
@@ -35,13 +63,7 @@ class Baselines(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.root = pathlib.Path(temporary.name)
         self.checkout = self.root / "checkout"
-        self.programs = self.checkout / "target" / "release" / "deps"
-        self.programs.mkdir(parents=True)
-        for suite in baseline.SUITES:
-            path = self.programs / f"{suite}-0123"
-            path.write_text(PROGRAM.format(python=sys.executable))
-            path.chmod(0o755)
-        self.takes(2000)
+        self.programs = built(self.checkout)
         git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
         for words in (["init", "-q"], ["add", "target/release/deps/bench_kernels-0123"], ["commit", "-q", "-m", "first"]):
             subprocess.run(git + words, cwd=self.checkout, check=True)
@@ -52,16 +74,7 @@ class Baselines(unittest.TestCase):
         (self.programs / "time.txt").write_text(str(nanoseconds))
 
     def run_words(self, *words):
-        """The exit code of the program (or its message), and what it prints."""
-        printed = io.StringIO()
-        words = ["baseline.py", *map(str, words), "--checkout", str(self.checkout), "--built"]
-        with mock.patch.object(sys, "argv", words), contextlib.redirect_stdout(printed):
-            with contextlib.redirect_stderr(io.StringIO()):
-                try:
-                    baseline.main()
-                except SystemExit as end:
-                    return end.code, printed.getvalue()
-        return 0, printed.getvalue()
+        return run_main(baseline, *words, "--checkout", self.checkout, "--built")
 
     def stored(self):
         code, printed = self.run_words("store", self.root / "stored", "--rounds", 2)
@@ -132,6 +145,42 @@ class Baselines(unittest.TestCase):
     def test_a_single_round_is_refused(self):
         self.assertEqual(self.run_words("store", self.root / "stored", "--rounds", 1)[0], 2)
         self.assertFalse((self.root / "stored").exists())
+
+
+@unittest.skipIf(os.name == "nt", "the programs of these tests are scripts")
+class Regressions(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.old, self.new = (pathlib.Path(temporary.name) / name for name in ("old", "new"))
+        self.programs = [built(checkout) for checkout in (self.old, self.new)]
+
+    def run_words(self, *words):
+        return run_main(regression, self.old, self.new, "--rounds", 2, *words)
+
+    def test_a_slower_build_fails(self):
+        code, printed = self.run_words()
+        self.assertEqual(code, 0, printed)
+        self.assertIn("1.000 (1.000 to 1.000)", printed)
+        (self.programs[1] / "time.txt").write_text("3000")
+        code, printed = self.run_words()
+        self.assertEqual(code, 1, printed)
+        self.assertIn("1.500 (1.500 to 1.500)  SLOWER", printed)
+        self.assertEqual(self.run_words("--limit", 1.6)[0], 0)
+
+    def test_a_comparison_of_nothing_fails(self):
+        code, printed = self.run_words("--filter", "tiling")
+        self.assertEqual(code, 0, printed)
+        self.assertNotIn("bench_kernels", printed)
+        self.assertIn("matches 'nothing'", str(self.run_words("--filter", "nothing")[0]))
+        for options in (("--rounds", 0), ("--rounds", 1), ("--seconds", 0), ("--limit", "nan")):
+            self.assertEqual(self.run_words(*options)[0], 2, options)
+
+    def test_a_suite_that_fails_says_why(self):
+        (self.programs[1] / "time.txt").unlink()
+        message = str(self.run_words()[0])
+        self.assertIn("bench_kernels-0123", message)
+        self.assertIn("FileNotFoundError", message)
 
 
 class Comparisons(unittest.TestCase):
