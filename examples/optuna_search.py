@@ -3,8 +3,9 @@
     python examples/optuna_search.py --data my-stacks/ --out trials/ --steps 2000 --trials 30
 
 The settings of a trial are passed with --set KEY=VALUE. The validation scores that --json-progress reports during a run go to
-Optuna, which stops trials that fall behind; the score of a trial is the best of its run. The package of each completed trial
-stays in the folder --out. The last line of the output is the result as JSON.
+Optuna, which stops trials that fall behind; the score of a trial is the best of its run. A trial that fails, for example because
+its loss diverges, has no score, and the search goes on. The package of each completed trial stays in the folder --out. The last
+line of the output is the result as JSON.
 """
 
 import argparse
@@ -51,7 +52,8 @@ def train(options, trial):
             if trial.should_prune():
                 # The run saves a checkpoint and ends; its folder trial_N.training can be resumed or deleted.
                 process.terminate()
-                process.wait()
+                # What it still writes is read, so that it does not wait for a full pipe.
+                process.communicate()
                 raise optuna.TrialPruned
         if process.wait() != 0:
             raise RuntimeError("".join(lines))
@@ -79,7 +81,9 @@ def main():
         sampler=optuna.samplers.TPESampler(seed=0),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
     )
-    study.optimize(lambda trial: train(options, trial), n_trials=options.trials)
+    study.optimize(lambda trial: train(options, trial), n_trials=options.trials, catch=(RuntimeError,))
+    if not any(trial.state == optuna.trial.TrialState.COMPLETE for trial in study.trials):
+        sys.exit("no trial was completed; the errors are above")
     best = {"trial": study.best_trial.number, "score": study.best_value, "settings": study.best_params}
     print(json.dumps({"trials": len(study.trials), "best": best}))
 

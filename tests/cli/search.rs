@@ -4,7 +4,7 @@ use crate::common::{Fixture, python};
 use crate::train::{SMALL, simulate_pairs, write_settings};
 use cytoscope_storage::folder::create_working;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const SPACE: &str = "schedule.rate = { log_uniform = [1e-4, 1e-2] }\nema = { values = [0.5, 0.9] }\n";
 
@@ -271,18 +271,37 @@ fn a_search_that_cannot_start_is_refused() {
     run(&["--trials", "2", "--steps", "4", "--device", "cuda:63"], 2, &["all trials failed", "cuda:63"]);
 }
 
+/// Returns a program that fails in the first trial of a search, as if its loss diverged, and runs this one in the others.
+#[cfg(unix)]
+fn failing_first(fixture: &Fixture) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let path = fixture.path("program");
+    let fails = "case \"$*\" in *trial_0*) echo 'the loss is not finite' >&2; exit 1;; esac";
+    let text = format!("#!/bin/sh\n{fails}\nexec '{}' \"$@\"\n", env!("CARGO_BIN_EXE_cytoscope"));
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// Only Unix runs scripts as programs.
+#[cfg(not(unix))]
+fn failing_first(_fixture: &Fixture) -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_cytoscope"))
+}
+
 #[test]
-fn optuna_drives_training() {
+fn optuna_drives_training_and_goes_on_after_a_trial_that_fails() {
     let fixture = prepared();
     write_settings(&fixture, "");
     let script = include_str!("../../examples/optuna_search.py");
     let (data, out, config) = (fixture.path("sim"), fixture.path("trials"), fixture.path("t.toml"));
-    let program = Path::new(env!("CARGO_BIN_EXE_cytoscope"));
+    let program = failing_first(&fixture);
     let options = ["--program", "--data", "--out", "--config", "--steps", "--trials"].map(Path::new);
-    let values = [program, &data, &out, &config, Path::new("3"), Path::new("2")];
+    let values = [program.as_path(), &data, &out, &config, Path::new("3"), Path::new("3")];
     let arguments: Vec<&Path> = options.iter().zip(values).flat_map(|(option, value)| [*option, value]).collect();
     let Some(printed) = python("optuna", script, &arguments) else { return };
     let result: Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
-    assert_eq!(result["trials"], 2);
+    assert_eq!((&result["trials"], out.join("trial_0").exists()), (&json!(3), cfg!(not(unix))));
     assert!(result["best"]["score"].is_f64() && result["best"]["settings"]["schedule.rate"].is_f64(), "{result}");
+    assert!(cfg!(not(unix)) || result["best"]["trial"] != 0, "{result}");
 }
