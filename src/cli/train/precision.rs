@@ -10,7 +10,9 @@ use cytoscope_profile::Recorder;
 use cytoscope_storage::counted;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::PRECISION;
-use cytoscope_train::{PrecisionComparison, TrainConfig, TrainJob, TrainPrecision, TrainReport, TrainSink};
+use cytoscope_train::{
+    PairDifference, PrecisionComparison, TrainConfig, TrainJob, TrainPrecision, TrainReport, TrainSink,
+};
 
 /// Kind of the working folder, as stored in its marker file.
 const FOLDER_KIND: &str = cytoscope_storage::folder_kind::COMPARE_PRECISION;
@@ -64,16 +66,26 @@ pub(super) fn print_comparison(full: &PrecisionComparison, mixed: &TrainReport) 
         let score = full.scores.get(name).copied().unwrap_or(f64::NAN);
         print(&format!("    {name}: {score:.4} in f32, mixed precision differs by {difference:+.4}"));
     }
-    if let Some(pairs) = &full.pairs {
-        let (mean, count) = (pairs.mean, pairs.count);
-        let error = pairs.standard_error.map_or_else(String::new, |e| format!(" ± {e:.4} (standard error)"));
-        print(&format!("    mean over {count} validation pairs: {mean:+.4}{error}"));
-    }
+    full.pairs.iter().for_each(|pairs| print(&pairs_line(pairs)));
+}
+
+/// Returns the line of the differences of the validation pairs.
+fn pairs_line(pairs: &PairDifference) -> String {
+    let (mean, count) = (pairs.mean, counted(pairs.count, "validation pair"));
+    let error = pairs.standard_error.map_or_else(String::new, |e| format!(" ± {e:.4} (standard error)"));
+    format!("    mean over {count}: {mean:+.4}{error}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_difference_of_a_single_pair_has_no_standard_error() {
+        let line = |count, standard_error| pairs_line(&PairDifference { count, mean: 0.01, standard_error });
+        assert_eq!(line(1, None), "    mean over 1 validation pair: +0.0100");
+        assert_eq!(line(2, Some(0.02)), "    mean over 2 validation pairs: +0.0100 ± 0.0200 (standard error)");
+    }
 
     #[test]
     fn only_mixed_precision_is_compared() {
