@@ -100,6 +100,12 @@ fn a_bench_compares_a_model_with_its_quantized_versions() {
         assert!(median(quantized, "full_prediction_secs").is_some_and(|secs| secs > 0.0), "{results:#}");
     }
     assert!(!fixture.path("r.json.runs").exists());
+    // The others would be quantized first.
+    let quantization = ["bench", "--quantization", "net.onnx", "--data", &raw, "--output", "s.json"];
+    for (option, value) in [("--qat-minutes", "0"), ("--accuracy-budget", "0"), ("--accuracy-budget", "nan")] {
+        let ran = fixture.fails(2, &[&quantization[..], &[option, value]].concat(), &[option, "above 0"]);
+        assert!(!ran.stderr.contains("quantizing"), "{}", ran.stderr);
+    }
     fixture.fails(2, &["bench", "--output", "s.json"], &["--config"]);
     fixture.fails(2, &["bench", "--quantization", "net.onnx", "--output", "s.json"], &["--data"]);
     std::fs::write(fixture.path("t.csv"), "name,kind,model,data\na,inference,nuclei,a.tif\n").unwrap();

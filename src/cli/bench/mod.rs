@@ -25,6 +25,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{FORCE, RESUME};
 use cytoscope_storage::target::{check_extension, check_writable, resolved};
+use cytoscope_train::minutes_problem;
 use indicatif::HumanDuration;
 use metrics::{Figures, TaskReport, dataset_info, figures, nested, spreads};
 use quantization::{QatLimits, Quantization};
@@ -146,6 +147,7 @@ impl Bench {
         if repeat == 0 || repeat > MAX_REPEAT {
             return Err(Failure::wrong_use(format!("--repeat is {repeat}: expected 1 to {MAX_REPEAT}")));
         }
+        self.check_quantization()?;
         let stored_path = self.compare.as_ref().and_then(Option::as_deref);
         // A model that does not exist is reported when it is opened.
         let models = [&self.quantization, &self.compare_opts, &self.span_cost];
@@ -180,6 +182,20 @@ impl Bench {
         }
         print(&format!("wrote {}", self.output.display()));
         any_success(&done, self.config.is_some())
+    }
+
+    /// Refuses options of --quantization that its last quantization would refuse, after the others have run.
+    fn check_quantization(&self) -> Outcome {
+        if let Some(problem) = self.qat_minutes.and_then(minutes_problem) {
+            return Err(Failure::wrong_use(format!("--qat-minutes {problem}")));
+        }
+        let budget = self.accuracy_budget;
+        if !(budget.is_finite() && budget > 0.0) {
+            let problem =
+                format!("--accuracy-budget is {budget}: expected a relative error above 0, such as {ACCURACY_BUDGET}");
+            return Err(Failure::wrong_use(problem));
+        }
+        Ok(())
     }
 
     /// Runs what is requested, and writes the results to a file, which is replaced only if `overwrite` allows it.
