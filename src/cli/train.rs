@@ -178,22 +178,7 @@ impl Train {
         if let Some(((space, trials), steps)) = self.search.as_ref().zip(self.trials).zip(self.steps) {
             return search::run(&self, space, trials, steps);
         }
-        let mut config = TrainConfig::read_with(self.config.as_deref(), &self.set)?;
-        config.patch_zyx = self.patch.or(config.patch_zyx);
-        config.batch = self.batch.or(config.batch);
-        config.data.series = self.series.clone().unwrap_or(config.data.series);
-        config.diameter = self.diameter.unwrap_or(config.diameter);
-        config.precision = self.precision.requested().unwrap_or(config.precision);
-        config.performance = self.performance.unwrap_or(config.performance);
-        config.license = self.license.clone().or(config.license);
-        if self.epochs.is_some() || self.minutes.is_some() || self.steps.is_some() {
-            config.budget.epochs = self.epochs;
-            config.budget.minutes = self.minutes;
-            config.budget.steps = self.steps;
-        }
-        if let Some(problem) = self.minutes.and_then(minutes_problem) {
-            return Err(Failure::wrong_use(format!("--minutes {problem}")));
-        }
+        let config = self.settings()?;
         if let Some(path) = &self.tracing.trace {
             self.check_trace(path)?;
         }
@@ -243,6 +228,38 @@ impl Train {
             precision::print_comparison(compared, &report);
         }
         ended
+    }
+
+    /// Returns the settings of the training run: those of the file and of --set, replaced by the other options.
+    ///
+    /// # Errors
+    /// [`Failure`] if the file or a setting cannot be used.
+    fn settings(&self) -> Result<TrainConfig, Failure> {
+        let mut config = TrainConfig::read_with(self.config.as_deref(), &self.set)?;
+        config.patch_zyx = self.patch.or(config.patch_zyx);
+        config.batch = self.batch.or(config.batch);
+        config.data.series = self.series.clone().unwrap_or(config.data.series);
+        config.diameter = self.diameter.unwrap_or(config.diameter);
+        config.precision = self.precision.requested().unwrap_or(config.precision);
+        config.performance = self.performance.unwrap_or(config.performance);
+        config.license = self.license.clone().or(config.license);
+        if self.epochs.is_some() || self.minutes.is_some() || self.steps.is_some() {
+            config.budget.epochs = self.epochs;
+            config.budget.minutes = self.minutes;
+            config.budget.steps = self.steps;
+        }
+        if let Some(problem) = self.minutes.and_then(minutes_problem) {
+            return Err(Failure::wrong_use(format!("--minutes {problem}")));
+        }
+        Ok(config)
+    }
+
+    /// Returns why the settings cannot be used; `None` if they can, or if they come from a pipe, which can be read only once.
+    pub(super) fn settings_failure(&self) -> Option<Failure> {
+        if self.config.as_ref().is_some_and(|path| path.exists() && !path.is_file()) {
+            return None;
+        }
+        self.settings().and_then(|config| Ok(config.check()?)).err()
     }
 
     /// Returns the training job with these settings.

@@ -112,6 +112,7 @@ fn a_bench_compares_a_model_with_its_quantized_versions() {
     let sizes = ["bench", "--config", "t.csv", "--output", "s.json", "--batch-sizes"];
     fixture.fails(2, &[&sizes[..], &["1,2"]].concat(), &["--batch-sizes", "no training task"]);
     fixture.fails(2, &[&sizes[..], &["0,2"]].concat(), &["at least 1"]);
+    fixture.fails(2, &[&sizes[..], &["2,5000"]].concat(), &["5000", "at most 4096"]);
     fixture.fails(2, &[&sizes[..], &["2,4,2"]].concat(), &["2 occurs twice", "--repeat"]);
 }
 

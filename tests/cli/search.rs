@@ -274,13 +274,13 @@ fn a_search_that_cannot_start_is_refused() {
 /// Returns a program that fails in the first trial of a search, as if its loss diverged, and runs this one in the others.
 #[cfg(unix)]
 fn failing_first(fixture: &Fixture) -> PathBuf {
-    use std::os::unix::fs::PermissionsExt;
-    let path = fixture.path("program");
     let fails = "case \"$*\" in *trial_0*) echo 'the loss is not finite' >&2; exit 1;; esac";
     let text = format!("#!/bin/sh\n{fails}\nexec '{}' \"$@\"\n", env!("CARGO_BIN_EXE_cytoscope"));
-    std::fs::write(&path, text).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    path
+    // Written by another process: files that are open for writing, here or in a child process of another test, cannot be
+    // executed.
+    let write = ["-c", "printf '%s' \"$1\" > program && chmod 755 program", "sh", &text];
+    assert!(std::process::Command::new("sh").args(write).current_dir(fixture.path("")).status().unwrap().success());
+    fixture.path("program")
 }
 
 /// Only Unix runs scripts as programs.

@@ -25,7 +25,7 @@ use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{FORCE, RESUME};
 use cytoscope_storage::target::{check_extension, check_writable, resolved};
-use cytoscope_train::minutes_problem;
+use cytoscope_train::{MAX_BATCH, minutes_problem};
 use indicatif::HumanDuration;
 use metrics::{Figures, TaskReport, dataset_info, figures, nested, spreads};
 use quantization::{QatLimits, Quantization};
@@ -276,6 +276,11 @@ impl Bench {
         let Some(path) = &self.config else { return Ok(Vec::new()) };
         if self.batch_sizes.contains(&0) {
             return Err(Failure::wrong_use("--batch-sizes: expected integers of at least 1, such as 1,2,4"));
+        }
+        if let Some(large) = self.batch_sizes.iter().find(|size| **size > MAX_BATCH) {
+            return Err(Failure::wrong_use(format!(
+                "--batch-sizes: {large} is too large; expected at most {MAX_BATCH}"
+            )));
         }
         let mut seen = BTreeSet::new();
         if let Some(repeated) = self.batch_sizes.iter().find(|size| !seen.insert(**size)) {

@@ -5,7 +5,7 @@ use crate::cli::predict::Predict;
 use crate::cli::train::{Train, TrainPrecisionName};
 use crate::cli::usage::usage_problem;
 use crate::cli::{PrecisionName, unreadable};
-use clap::{Args, ValueEnum};
+use clap::{ArgMatches, Args, FromArgMatches, ValueEnum};
 use csv::StringRecord;
 use cytoscope_engine::DeviceRequest;
 use cytoscope_pipeline::{SCRATCH, find_model};
@@ -297,17 +297,27 @@ impl Row<'_> {
             TaskKind::Training => Train::augment_args(clap::Command::new("train")),
             TaskKind::Inference => Predict::augment_args(clap::Command::new("predict")),
         };
-        match command.try_get_matches_from(words) {
-            Ok(_) => Ok(()),
+        let problem = match command.try_get_matches_from(words) {
+            // The program of a branch may know other settings.
+            Ok(matches) if task.kind == TaskKind::Training && task.branch.is_none() => settings_problem(&matches),
+            Ok(_) => None,
             Err(error) => {
-                let problem = usage_problem(&error);
                 let command = match task.kind {
                     TaskKind::Training => "train",
                     TaskKind::Inference => "predict",
                 };
-                Err(self.error("overrides", format!("{problem}; cytoscope {command} --help lists the options")))
+                Some(format!("{}; cytoscope {command} --help lists the options", usage_problem(&error)))
             }
-        }
+        };
+        problem.map_or(Ok(()), |problem| Err(self.error("overrides", problem)))
+    }
+}
+
+/// Returns why the settings of a training run with these options cannot be used; `None` if they can.
+fn settings_problem(matches: &ArgMatches) -> Option<String> {
+    match Train::from_arg_matches(matches) {
+        Ok(train) => train.settings_failure().map(|failure| failure.to_string()),
+        Err(error) => Some(usage_problem(&error)),
     }
 }
 
@@ -485,6 +495,8 @@ mod tests {
         assert_eq!(branches, [None, Some("feature/x")]);
         let all: Vec<Task> = tasks.into_iter().flat_map(|task| task.at_batch_sizes(&[2])).collect();
         assert_eq!(all[1].branch.as_deref(), Some("feature/x"), "at every batch size");
+        let rows = "C,training,m,d,,,,,task=segmentation;set=nosuch=1,feature/x\n";
+        assert!(parse(format!("{header}{rows}").as_bytes()).is_ok(), "the branch may know the setting");
         for branch in ["--upload-pack=x", "two words"] {
             let rows = format!("A,inference,nuclei,a.tif,,,,,,{branch}\n");
             let error = parse(format!("{header}{rows}").as_bytes()).unwrap_err();
@@ -513,6 +525,11 @@ mod tests {
             ("p,inference,m,d,,,,,help\n", 2, "overrides", "cannot be overridden"),
             (",,,,,,,,\n", 2, "name", "no rows"),
             ("p,inference,m,d,,,,,tile=1,2,3\n", 2, "overrides", "quote"),
+            ("t,training,m,d,,,,,task=segmentation;set=nosuch=1\n", 2, "overrides", "nosuch"),
+            ("t,training,m,d,,,,,task=segmentation;set=workers=0\n", 2, "overrides", "workers is 0"),
+            ("t,training,m,d,,,,,task=segmentation;steps=0\n", 2, "overrides", "budget.steps is 0"),
+            ("t,training,m,d,,,,,task=segmentation;minutes=0\n", 2, "overrides", "--minutes is 0"),
+            ("t,training,m,d,,,,,task=segmentation;config=nosuch.toml\n", 2, "overrides", "nosuch.toml"),
             ("", 2, "name", "no rows"),
         ];
         for (rows, line, column, word) in cases {
