@@ -59,6 +59,7 @@ mod olympus;
 mod ome_zarr;
 mod opening;
 mod packed;
+mod parts;
 mod preview;
 mod raster;
 mod read_ahead;
@@ -78,7 +79,7 @@ pub use file_format::{FileFormat, StoredCompression};
 pub use image::Image;
 pub use limits::Limits;
 pub use meta::{ByteOrder, Channel, ImageMeta, Level};
-pub use names::{STACK_EXTENSIONS, composed, file_stem, stack_stem};
+pub use names::{FolderNames, STACK_EXTENSIONS, composed, file_stem, stack_stem};
 pub use nifti::nifti_directions;
 pub use numbered::{count_files_outside_series, first_file_per_series};
 pub use ome_zarr::{
@@ -86,6 +87,7 @@ pub use ome_zarr::{
     is_zarr_name, is_zarr_zip_name, pack_zarr, prediction_labels_path,
 };
 pub use opening::{OpenOptions, image_in_memory, open, open_bytes};
+pub use parts::is_part_of_split_export;
 pub use preview::{label_color, preview_png};
 pub use roi::is_roi_name;
 pub use series_choice::{SeriesChoice, any_series, label_series, series_suffix};

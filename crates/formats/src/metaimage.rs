@@ -9,6 +9,7 @@ use crate::{
     huge_pages,
     limits::Limits,
     meta::{ByteOrder, micrometers_per, positive},
+    names::FolderNames,
     opening::OpenOptions,
     packed::{Data, MAX_GZIP_RATIO, Packed},
     reader::{Opened, Pixels, check_shape},
@@ -65,6 +66,11 @@ pub(crate) fn open(
         return Err(Fault::unsupported("its samples are in other files, but it was opened from memory", RESAVE));
     }
     let folder = parent_folder(path).to_owned();
+    let mut on_disk = FolderNames::default();
+    let mut stored_name = |name: String| {
+        let found = on_disk.find(&folder, Path::new(&name)).and_then(|found| found.into_os_string().into_string().ok());
+        found.unwrap_or(name)
+    };
     let pixels: Box<dyn Pixels> = match places {
         Places::Local => {
             let stored = header.part(&source, header.end, needed, is_compressed)?;
@@ -75,6 +81,7 @@ pub(crate) fn open(
             })
         }
         Places::File(name) => {
+            let name = stored_name(name);
             let file = opened(&folder, &name, counters)?;
             let stored = header.part(&file, 0, needed, is_compressed)?;
             let beside = Some([path.to_owned(), folder.join(name)]);
@@ -85,9 +92,10 @@ pub(crate) fn open(
         }
         Places::Slices(names) => {
             let skipped = header.skipped()?;
+            let names = names.into_iter().map(stored_name).collect();
             let slices = Slices {
                 path: path.to_owned(),
-                folder,
+                folder: folder.clone(),
                 names,
                 layout: layout.clone(),
                 skipped,

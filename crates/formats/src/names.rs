@@ -1,6 +1,10 @@
-//! Names of stack files without their extension.
+//! Names of stack files: without their extension, and in Unicode's composed form.
 
-use std::path::Path;
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    path::{Component, Path, PathBuf},
+};
 use unicode_normalization::UnicodeNormalization;
 
 /// Extensions of several parts that count as one, in lower case. If one of them ends in another, it comes first.
@@ -49,6 +53,51 @@ pub fn composed(name: &str) -> String {
     name.nfc().collect()
 }
 
+/// The names in folders, by which files are found whose names are written in another Unicode form than on the disk: some systems
+/// change the form of names when files are copied. Each folder is listed once.
+#[derive(Debug, Default)]
+pub struct FolderNames(HashMap<PathBuf, HashMap<String, Option<OsString>>>);
+
+impl FolderNames {
+    /// Returns the path, as the disk has it, of a file or folder that `written` names relative to `folder`, if that does not exist
+    /// itself; `None` if no name, or several, have the same text.
+    pub fn find(&mut self, folder: &Path, written: &Path) -> Option<PathBuf> {
+        if written.to_str().is_none_or(str::is_ascii) {
+            return None;
+        }
+        let mut found = PathBuf::new();
+        for part in written.components() {
+            let parent = folder.join(&found);
+            let name = match part {
+                Component::Normal(name) if !parent.join(name).exists() => name,
+                _ => {
+                    found.push(part);
+                    continue;
+                }
+            };
+            let names = self.0.entry(parent).or_insert_with_key(|parent| names_in(parent));
+            found.push(names.get(&composed(&name.to_string_lossy()))?.as_ref()?);
+        }
+        Some(found)
+    }
+}
+
+/// Returns the path of a file that another file names, relative to their folder, as the disk has it, see [`FolderNames::find`].
+pub(crate) fn on_disk(folder: &Path, written: &Path) -> PathBuf {
+    FolderNames::default().find(folder, written).unwrap_or_else(|| written.to_owned())
+}
+
+/// The names in a folder by their composed form, `None` for several of the same text; empty if the folder cannot be listed.
+fn names_in(folder: &Path) -> HashMap<String, Option<OsString>> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let mut names = HashMap::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        names.entry(composed(&name.to_string_lossy())).and_modify(|own| *own = None).or_insert(Some(name));
+    }
+    names
+}
+
 /// Returns whether the name of a file or folder is nothing but an extension, such as `.tif`, `.ome.zarr` or `_seg.npy`.
 pub(crate) fn is_only_extension(path: &Path) -> bool {
     let name = name_of(path).to_lowercase();
@@ -69,6 +118,7 @@ fn without<'a>(name: &'a str, ending: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
 
     #[test]
@@ -101,6 +151,24 @@ mod tests {
         assert_eq!(composed("e\u{301}mb\u{d6}"), "\u{e9}mb\u{d6}");
         assert_eq!(composed("\u{e9}mbO\u{308}"), "\u{e9}mb\u{d6}");
         assert_eq!(composed("plain_1.tif"), "plain_1.tif");
+    }
+
+    #[test]
+    fn files_are_found_by_names_in_another_unicode_form() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir(at("e\u{301}")).unwrap();
+        for name in ["e\u{301}/u\u{308}.tif", "plain.tif"] {
+            std::fs::write(at(name), b"").unwrap();
+        }
+        let mut names = FolderNames::default();
+        let found = names.find(folder.path(), Path::new("\u{e9}/\u{fc}.tif")).unwrap();
+        assert!(folder.path().join(found).is_file());
+        let absolute = names.find(Path::new("elsewhere"), &at("\u{e9}/\u{fc}.tif")).unwrap();
+        assert!(absolute.is_absolute() && absolute.is_file());
+        for other in ["\u{e9}/o\u{308}.tif", "\u{e8}/\u{fc}.tif", "Plain.tif"] {
+            assert_eq!(names.find(folder.path(), Path::new(other)), None, "{other}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Positioned reads of a file or of bytes in memory, with counters.
 
 use crate::error::{Fault, OPENING};
+use crate::names::on_disk;
 use cytoscope_storage::read::{self, Refusal, SpecialFile};
 use std::{
     borrow::Borrow,
@@ -66,6 +67,12 @@ impl Source {
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(e) => Err(open_fault(e)),
         }
+    }
+
+    /// Opens a file that another file names, relative to their folder, as [`Source::inside`]; also if the disk has its name in
+    /// another Unicode form.
+    pub fn named(folder: &Path, name: &str, counters: Arc<Counters>) -> Result<Option<Self>, Fault> {
+        Self::inside(folder, &on_disk(folder, Path::new(name)), counters)
     }
 
     fn from_file(file: File, counters: Arc<Counters>) -> Result<Self, Fault> {

@@ -5,6 +5,7 @@ use crate::{
     error::{Fault, Remedy},
     limits::Limits,
     meta::{micrometers_per, positive},
+    names::composed,
     source::{Counters, Source},
     tiff::ome_xml,
 };
@@ -12,6 +13,7 @@ use cytoscope_volume::VoxelSize;
 use quick_xml::{Reader, events::Event};
 use std::{
     collections::HashMap,
+    ffi::OsStr,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -83,7 +85,9 @@ pub(super) fn beside(
         return Ok(None);
     }
     let description = read(&source, limits)?;
-    let names_it = description.hdf5.as_deref().map(Path::new).and_then(Path::file_name) == path.file_name();
+    let text = |name: Option<&OsStr>| name.map(|name| composed(&name.to_string_lossy()));
+    let named = description.hdf5.as_deref().map(Path::new).and_then(Path::file_name);
+    let names_it = text(named) == text(path.file_name());
     Ok(names_it.then_some((xml, description)))
 }
 

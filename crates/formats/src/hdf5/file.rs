@@ -4,6 +4,7 @@ use super::{EXPORT, filters, links};
 use crate::{
     error::Fault,
     limits::Limits,
+    names::on_disk,
     source::{Counters, InnerBytes, Source},
 };
 use hdf5_reader::{
@@ -125,7 +126,8 @@ impl File {
         let files = self.linked.files.lock().unwrap_or_else(PoisonError::into_inner);
         let mut names: Vec<&String> = files.keys().collect();
         names.sort();
-        names.into_iter().map(|name| self.linked.folder.join(name)).collect()
+        let folder = &self.linked.folder;
+        names.into_iter().map(|name| folder.join(on_disk(folder, Path::new(name)))).collect()
     }
 
     /// Bytes of an address in the file.
@@ -256,7 +258,7 @@ struct Closed {
 
 impl InnerBytes for Closed {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
-        match Source::inside(&self.folder, Path::new(&self.name), Arc::clone(&self.counters))? {
+        match Source::named(&self.folder, &self.name, Arc::clone(&self.counters))? {
             Some(source) => source.read_at(offset, into),
             None => Err(Fault::Io("reading", std::io::ErrorKind::NotFound.into())),
         }
@@ -273,7 +275,7 @@ impl ExternalLinkResolver for Linked {
         if files.len() as u64 >= self.limits.max_set_files {
             return Err(Error::ResourceLimit("it links to too many files".to_owned()));
         }
-        let source = match Source::inside(&self.folder, Path::new(name), Arc::clone(&self.counters)) {
+        let source = match Source::named(&self.folder, name, Arc::clone(&self.counters)) {
             Ok(Some(source)) => source,
             Ok(None) => return Err(linked(name, "which is not in its folder")),
             Err(Fault::Io(_, error)) => return Err(Error::Io(error)),

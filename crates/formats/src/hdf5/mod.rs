@@ -16,6 +16,7 @@ mod samples;
 use crate::{
     error::{Fault, Remedy, choose_index},
     limits::Limits,
+    names::on_disk,
     opening::OpenOptions,
     reader::Opened,
     source::{Counters, Source},
@@ -33,6 +34,11 @@ const EXPORT: &str = "export it as OME-TIFF, for example with Fiji";
 /// Whether the first bytes of a file are those of an HDF5 file, or of the XML of BigDataViewer, which names one.
 pub(crate) fn looks_like_hdf5(head: &[u8]) -> bool {
     head.starts_with(MAGIC) || bdv_xml::is_one(head)
+}
+
+/// Whether an HDF5 file is described by the XML of BigDataViewer beside it.
+pub(crate) fn is_described(path: &Path) -> bool {
+    bdv_xml::beside(path, &Limits::default(), &Arc::default()).is_ok_and(|found| found.is_some())
 }
 
 /// Opens one image of a file with the first bytes `head`; its path names the folder of the files that belong to it.
@@ -65,11 +71,12 @@ fn open_xml(path: &Path, source: &Source, options: &OpenOptions, counters: &Arc<
         return Err(Fault::unsupported(problem, EXPORT));
     };
     let folder = parent_folder(path);
-    let Some(source) = Source::inside(folder, Path::new(&name), Arc::clone(counters))? else {
+    let stored = on_disk(folder, Path::new(&name));
+    let Some(source) = Source::inside(folder, &stored, Arc::clone(counters))? else {
         let problem = format!("the file with the pixels, {name:?}, is not in its folder");
         return Err(Fault::unsupported(problem, "copy both files into one folder"));
     };
-    let pixels = folder.join(&name);
+    let pixels = folder.join(stored);
     let file = File::open(source, parent_folder(&pixels), &options.limits, counters)?;
     let root = file.root()?;
     let Some(views) = bdv::stored_views(&file, &root)? else {

@@ -10,6 +10,7 @@ pub(crate) use planes::PlaneFiles;
 use crate::{
     error::{Fault, FormatError, Remedy},
     limits::Limits,
+    parts::without_parts,
     raster,
     source::Source,
     tiff::{ifd::looks_like_tiff, slices},
@@ -190,10 +191,11 @@ fn name(path: &Path) -> String {
     path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Returns the first file of each numbered series, because opening it opens the whole series, and all other files, in the
-/// same order.
+/// Returns the first file of each numbered series and of each image of an OME-TIFF set, because opening it opens the whole series
+/// or set, and all other files, in the same order. Parts of split exports of BigDataViewer are left out if their main file is in
+/// the list.
 pub fn first_file_per_series(files: &[PathBuf]) -> Vec<PathBuf> {
-    each_with_series(files).into_iter().map(|(file, _)| file).collect()
+    without_parts(each_with_series(files).into_iter().map(|(file, _)| file).collect())
 }
 
 /// Returns the number of files that are named like those of a numbered series but do not belong to it, because a number between

@@ -9,6 +9,7 @@ use crate::{
     error::{DAMAGED, Fault, FormatError, OPENING, Remedy, choose_index},
     file_format::FileFormat,
     limits::Limits,
+    names::{FolderNames, composed},
     opening::OpenOptions,
     source::{Counters, open_fault},
 };
@@ -34,7 +35,7 @@ pub(crate) fn open(
         return build(path, Some(file), document, own, files, options);
     };
     // This file contains only pixels: the metadata are in another file.
-    let holder = sibling(path, &name)?;
+    let holder = sibling(path, &name, &mut FolderNames::default())?;
     if is_text(&holder)? {
         let document = read_companion(&holder, files.limits())?;
         let own = first_image_in(&document, &holder, path, false);
@@ -57,9 +58,16 @@ pub(crate) fn open(
 /// itself if `is_holder`. The first image of all if there is none.
 fn first_image_in(document: &Document, holder: &Path, opened: &Path, is_holder: bool) -> usize {
     let folder = holder.parent().unwrap_or(Path::new(""));
+    // The disk may have the name in another Unicode form than the document.
+    let text = |path: &Path| composed(&path.to_string_lossy());
+    let opened_text = text(opened);
+    let is_opened = |name: &str| {
+        let path = folder.join(name);
+        path == opened || (!name.is_ascii() && text(&path) == opened_text)
+    };
     let is_in = |data: &ome_xml::TiffData| match &data.file_name {
         _ if is_holder && data.uuid.is_some() && data.uuid == document.uuid => true,
-        Some(name) => folder.join(name) == opened,
+        Some(name) => is_opened(name),
         None => is_holder && data.uuid.is_none(),
     };
     let has_planes = |image: &OmeImage| (is_holder && image.tiff_data.is_empty()) || image.tiff_data.iter().any(is_in);
@@ -113,8 +121,9 @@ fn is_text(path: &Path) -> Result<bool, FormatError> {
     Ok(!super::ifd::looks_like_tiff(head.get(..n).unwrap_or_default()))
 }
 
-/// The path of a file that the metadata refer to: in the same folder or below it, never elsewhere.
-fn sibling(path: &Path, name: &str) -> Result<PathBuf, FormatError> {
+/// The path of a file that the metadata refer to: in the same folder or below it, never elsewhere. The disk may have its name in
+/// another Unicode form.
+fn sibling(path: &Path, name: &str, names: &mut FolderNames) -> Result<PathBuf, FormatError> {
     let relative = Path::new(name);
     let inside =
         !name.is_empty() && relative.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
@@ -125,7 +134,8 @@ fn sibling(path: &Path, name: &str) -> Result<PathBuf, FormatError> {
             next_step: "put the files of the set into one folder and export the metadata again".into(),
         });
     }
-    let full = path.parent().unwrap_or(Path::new("")).join(relative);
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let full = folder.join(names.find(folder, relative).as_deref().unwrap_or(relative));
     if !full.is_file() {
         return Err(FormatError::Malformed {
             file: path.to_owned(),
@@ -235,6 +245,8 @@ struct SetFiles<'a> {
     one_name: bool,
     paths: HashMap<PathBuf, u32>,
     names: HashMap<String, u32>,
+    /// Names in the folders of the set.
+    on_disk: FolderNames,
 }
 
 impl<'a> SetFiles<'a> {
@@ -249,6 +261,7 @@ impl<'a> SetFiles<'a> {
             one_name: file_names.all(|name| name == first_name),
             paths: own.map(|own| (path.to_owned(), own)).into_iter().collect(),
             names: HashMap::new(),
+            on_disk: FolderNames::default(),
         }
     }
 
@@ -276,7 +289,7 @@ impl<'a> SetFiles<'a> {
         if let Some(index) = self.names.get(name.as_str()) {
             return Ok(*index);
         }
-        let full = match (sibling(self.path, name), own) {
+        let full = match (sibling(self.path, name, &mut self.on_disk), own) {
             // A set of a single file that was renamed: only this file can be meant.
             (Err(_), Some(own)) if self.one_name => {
                 self.names.insert(name.clone(), own);

@@ -1,7 +1,8 @@
 //! OME-XML: annotations that are not images, and images whose planes are in several files.
 
 use crate::common::tiff_builder::{Tiff, gray};
-use cytoscope_formats::{FormatErrorKind, OpenOptions, open, open_bytes};
+use cytoscope_formats::{FormatErrorKind, OpenOptions, first_file_per_series, open, open_bytes};
+use std::path::Path;
 
 #[test]
 fn annotations_of_other_programs_in_ome_xml_are_no_images() {
@@ -137,4 +138,69 @@ fn an_image_whose_file_is_missing_is_not_read_from_another_file() {
     for series in [0, 1] {
         assert_eq!(open_series("renamed.tif", series).unwrap().read_all().unwrap().samples().as_bytes()[0], 7);
     }
+}
+
+/// Writes a page filled with a value, with OME-XML.
+fn write_page(path: &Path, value: u8, xml: &str) {
+    let mut t = Tiff::new();
+    let at = t.data(&[value; 12]);
+    let mut tags = gray(4, 3, at, 12);
+    tags.push((270, 2, xml.bytes().map(u32::from).chain([0]).collect()));
+    tags.sort_by_key(|tag| tag.0);
+    t.page(&tags);
+    std::fs::write(path, &t.bytes).unwrap();
+}
+
+/// An image of slices, each in a file of its own.
+fn image_of(names: &[&str]) -> String {
+    let plane = |(z, name): (usize, &&str)| {
+        format!("<TiffData FirstZ=\"{z}\" IFD=\"0\"><UUID FileName=\"{name}\">urn:uuid:{z}</UUID></TiffData>")
+    };
+    let (planes, depth): (String, usize) = (names.iter().enumerate().map(plane).collect(), names.len());
+    format!(
+        "<Image Name=\"{}\"><Pixels DimensionOrder=\"XYZCT\" SizeX=\"4\" SizeY=\"3\" SizeZ=\"{depth}\" SizeC=\"1\" \
+         SizeT=\"1\">{planes}</Pixels></Image>",
+        names.join("+")
+    )
+}
+
+/// Systems write accents in names as characters of their own or as parts of letters.
+#[test]
+fn files_of_a_set_are_found_by_names_in_another_unicode_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let xml =
+        format!("<OME>{}{}</OME>", image_of(&["other.ome.tif"]), image_of(&["\u{e9}0.ome.tif", "\u{e9}1.ome.tif"]));
+    let on_disk = ["e\u{301}0.ome.tif", "e\u{301}1.ome.tif"].map(|name| folder.path().join(name));
+    for (value, path) in (1..).zip(&on_disk) {
+        write_page(path, value, &xml);
+    }
+    for path in &on_disk {
+        let image = open(path, &OpenOptions::default()).unwrap();
+        let samples = image.read_all().unwrap().samples().as_bytes().to_vec();
+        assert_eq!(samples, [[1u8; 12], [2; 12]].concat(), "{path:?}");
+        assert!(image.files().iter().all(|file| file.is_file()), "{:?}", image.files());
+    }
+}
+
+#[test]
+fn one_file_of_each_image_of_a_set_stands_for_it_in_a_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let list = |names: &[&str]| names.iter().map(|name| at(name)).collect::<Vec<_>>();
+    // A set with one image, one with two, files that name only themselves, and one that cannot be opened.
+    let (a, b) = (["a0.ome.tif", "a1.ome.tif"], ["b0.ome.tif", "b1.ome.tif", "b2.ome.tif"]);
+    for name in a {
+        write_page(&at(name), 0, &format!("<OME>{}</OME>", image_of(&a)));
+    }
+    for name in b {
+        write_page(&at(name), 0, &format!("<OME>{}{}</OME>", image_of(&b[..1]), image_of(&b[1..])));
+    }
+    for name in ["c0.ome.tif", "c1.ome.tif"] {
+        write_page(&at(name), 0, &format!("<OME>{}</OME>", image_of(&[name])));
+    }
+    std::fs::write(at("d.ome.tif"), b"no image").unwrap();
+    let all = list(&[&a[..], &b[..], &["c0.ome.tif", "c1.ome.tif", "d.ome.tif", "e.npy"][..]].concat());
+    let kept = list(&["a0.ome.tif", "b0.ome.tif", "b1.ome.tif", "c0.ome.tif", "c1.ome.tif", "d.ome.tif", "e.npy"]);
+    assert_eq!(first_file_per_series(&all), kept);
+    assert_eq!(first_file_per_series(&all[1..]), [&all[1..2], &kept[1..]].concat());
 }

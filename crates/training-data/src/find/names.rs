@@ -3,7 +3,7 @@
 use super::SearchResults;
 use crate::error::TrainingDataError;
 use crate::limits::MAX_TABLE_BYTES;
-use cytoscope_formats::{STACK_EXTENSIONS, composed, file_stem, is_zarr_folder};
+use cytoscope_formats::{STACK_EXTENSIONS, composed, file_stem, is_part_of_split_export, is_zarr_folder};
 use cytoscope_storage::io_problem;
 use cytoscope_storage::npy;
 use cytoscope_storage::read::open_regular;
@@ -74,7 +74,8 @@ pub(crate) fn strip_prefix_ignoring_case<'a>(name: &'a str, prefix: &str) -> Opt
 /// Files and subfolders of a folder, sorted, without hidden entries.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// Regular files and OME-Zarr folders whose names end in `.zarr`, links to them included, as paths.
+    /// Regular files and OME-Zarr folders whose names end in `.zarr`, links to them included, as paths. Parts of a split export
+    /// of BigDataViewer are left out: the file that links to them is the image.
     pub files: Vec<PathBuf>,
     /// Other folders, links to folders included, as paths.
     pub folders: Vec<PathBuf>,
@@ -89,7 +90,7 @@ impl Listing {
             let entry = entry.map_err(TrainingDataError::io(folder, "listing the folder"))?;
             found.count_entries(folder, 1)?;
             let path = entry.path();
-            if file_name(&path).starts_with('.') {
+            if file_name(&path).starts_with('.') || is_part_of_split_export(&path) {
                 continue;
             }
             // Links are followed: datasets often consist of them.

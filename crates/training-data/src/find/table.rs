@@ -7,7 +7,9 @@ use crate::error::TrainingDataError;
 use crate::find::suffixes::common_stem;
 use crate::limits::MAX_PAIRS;
 use crate::setting::{IN_SETTINGS, LABELS_CHANNEL, SPLIT_COLUMN};
-use cytoscope_formats::{FormatError, OpenOptions, is_zarr_folder, label_series, open, prediction_labels_path};
+use cytoscope_formats::{
+    FolderNames, FormatError, OpenOptions, is_zarr_folder, label_series, open, prediction_labels_path,
+};
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use std::path::{Path, PathBuf};
@@ -124,6 +126,7 @@ pub(crate) fn read(
     let folder = path.parent().unwrap_or(Path::new("."));
     found.add_convention(Convention::Table);
     let mut rows = 0u64;
+    let mut names = FolderNames::default();
     let mut lines = LineCounter { text: &text, at: 0, line_ends: 0 };
     for record in reader.records() {
         let line = lines.line(match &record {
@@ -143,7 +146,7 @@ pub(crate) fn read(
             }
         };
         let row = Row { path, line, at: &at, record: &record };
-        row.add(folder, task, part, found)?;
+        row.add((folder, &mut names), task, part, found)?;
     }
     if rows == 0 {
         let next_step = "add a line with the paths of an image and its target";
@@ -229,10 +232,10 @@ impl Row<'_> {
         self.record.get(column).map(str::trim).unwrap_or_default()
     }
 
-    /// Adds the pair of the row; a row without one, or with missing files, becomes a problem.
+    /// Adds the pair of the row, whose paths are relative to a folder; a row without one, or with missing files, becomes a problem.
     fn add(
         &self,
-        folder: &Path,
+        (folder, names): (&Path, &mut FolderNames),
         task: TrainingTask,
         part: Option<Part>,
         found: &mut SearchResults,
@@ -247,7 +250,11 @@ impl Row<'_> {
             found.problems.push(Problem::warning(path, problem, "fill in the file name, or remove the line"));
             return Ok(());
         }
-        let (image, target) = (folder.join(image), folder.join(target));
+        // The disk may have a name in another Unicode form than the table.
+        let [image, target] = [image, target].map(Path::new).map(|written| match names.find(folder, written) {
+            Some(stored) => folder.join(stored),
+            None => folder.join(written),
+        });
         for file in [&image, &target] {
             if let Some((problem, next_step)) = self.no_image(file) {
                 found.problems.push(Problem::warning(file, problem, next_step));

@@ -70,6 +70,20 @@ fn tables_are_read() {
     assert_eq!(find_pairs(&at("lf.csv"), TrainingTask::LabelFree).unwrap().pairs.len(), 1);
 }
 
+#[test]
+fn files_are_found_by_names_in_another_unicode_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |n: &str| folder.path().join(n);
+    tiny_pair(&at("e\u{301}/a\u{308}.tif"), &at("e\u{301}/a\u{308}_labels.tif"), 0);
+    let row = "\u{e9}/\u{e4}.tif,\u{e9}/\u{e4}_labels.tif";
+    fs::write(at("pairs.csv"), format!("raw,seg\n{row}\n\u{e9}/\u{f6}.tif,\u{e9}/\u{f6}_labels.tif\n")).unwrap();
+    let dataset = find_pairs(&at("pairs.csv"), TrainingTask::Segmentation).unwrap();
+    let [pair] = dataset.pairs.as_slice() else { panic!("{dataset:?}") };
+    assert!(pair.image.path.is_file() && pair.target.path.is_file(), "{pair:?}");
+    assert_eq!(dataset.problems.len(), 1);
+    assert!(dataset.problems[0].message.contains("line 3"), "{:?}", dataset.problems);
+}
+
 /// Writes a stack as an OME-Zarr folder.
 fn write_zarr(path: &Path, [depth, height, width]: [usize; 3], samples: Vec<u16>) {
     let spec = ZarrImageSpec::new("stack", [1, 1, depth, height, width], DType::U16);
