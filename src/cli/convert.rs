@@ -6,7 +6,7 @@ use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption};
 use super::{eprint_json, eprint_line, parse_um, print, progress};
 use clap::{Args, ValueEnum};
-use cytoscope_formats::{Compression, SeriesChoice};
+use cytoscope_formats::{ChannelRef, Compression, SeriesChoice};
 use cytoscope_pipeline::{ConvertJob, ConvertedSeries, Event, JobError, JobErrorKind};
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_storage::Overwrite;
@@ -35,9 +35,9 @@ pub(crate) struct Convert {
     /// Voxel size Z,Y,X in µm, to use instead of the file's own and to write into the output.
     #[arg(long, value_name = "Z,Y,X", value_parser = parse_um)]
     voxel_size: Option<[f64; 3]>,
-    /// Convert one channel only, counted from 0; by default all.
-    #[arg(long)]
-    channel: Option<usize>,
+    /// Convert one channel only, by its number from 0 or its name; by default all.
+    #[arg(long, value_name = "N|NAME")]
+    channel: Option<ChannelRef>,
     /// Convert one time point only, counted from 0; by default all.
     #[arg(long)]
     time: Option<usize>,

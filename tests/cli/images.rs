@@ -1,7 +1,7 @@
 //! `info` and `convert`.
 
 use crate::common::{Fixture, missing, parse_npy, python};
-use cytoscope_formats::{Container, OpenOptions, WriteSpec, open, write_array};
+use cytoscope_formats::{Channel, Container, OpenOptions, WriteSpec, open, write_array};
 use cytoscope_volume::{Array, DType, Region, Samples, VoxelSize};
 
 #[test]
@@ -532,6 +532,8 @@ fn convert_extracts_one_channel_and_time_point() {
     let array = Array::new("TZCYX".parse().unwrap(), shape.to_vec(), values).unwrap();
     let mut spec = WriteSpec::of(&array, Container::OmeTiff);
     spec.voxel_size_um = VoxelSize::new_um(1.5, 0.25, 0.25);
+    let channel = |name: &str| Channel { name: name.to_owned(), color_rgb: None };
+    spec.channels = ["DAPI", "", "Bright field", "488"].map(channel).to_vec();
     write_array(&fixture.path("all.ome.tif"), &array, &spec).unwrap();
     fixture.run(&["convert", "all.ome.tif", "one.npy", "--channel", "2", "--time", "1"]).ok();
     let (_, shape, data) = parse_npy(&fixture.bytes("one.npy"));
@@ -543,6 +545,16 @@ fn convert_extracts_one_channel_and_time_point() {
         }
     }
     assert_eq!(data, expected);
+    for (name, output) in [("bright FIELD", "named.npy"), ("488", "wavelength.npy")] {
+        fixture.run(&["convert", "all.ome.tif", output, "--channel", name, "--time", "1"]).ok();
+    }
+    assert_eq!(parse_npy(&fixture.bytes("named.npy")).2, expected);
+    let last: Vec<u8> = (0..3)
+        .flat_map(|z| (0..5).flat_map(move |y| (0..6).map(move |x| (z, y, x))))
+        .flat_map(|(z, y, x)| value(1, z, 3, y, x).to_le_bytes())
+        .collect();
+    assert_eq!(parse_npy(&fixture.bytes("wavelength.npy")).2, last);
+    fixture.fails(3, &["convert", "all.ome.tif", "x.npy", "--channel", "GFP"], &["all.ome.tif", "\"GFP\"", "0 (DAPI)"]);
     fixture.run(&["convert", "all.ome.tif", "all.npy"]).ok();
     assert_eq!(parse_npy(&fixture.bytes("all.npy")).1, [2, 3, 4, 5, 6]);
     fixture.run(&["convert", "all.ome.tif", "one.tif", "--channel", "2", "--time", "1"]).ok();

@@ -15,7 +15,7 @@ use crate::jobs::{Jobs, JobsAction};
 use crate::number_text::counted;
 use crate::opener::{Content, Expanded, FileRequest};
 use crate::work::{JobState, JobView, Purpose};
-use cytoscope_formats::{Compression, SeriesChoice, is_roi_name};
+use cytoscope_formats::{ChannelRef, Compression, SeriesChoice, is_roi_name};
 use cytoscope_pipeline::{ConvertJob, DiameterRequest, EvaluateReport, PairRole};
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::target::extension;
@@ -462,7 +462,7 @@ impl Batch {
                 // Those that the user has set for an open stack, and its voxel size.
                 axes: open.and_then(|d| d.axes.clone()),
                 voxel_um: open.and_then(given_um),
-                channel: self.channel,
+                channel: self.channel.map(ChannelRef::Index),
                 time: self.time,
                 like: self.like.clone().filter(|_| self.format.holds_regions() || is_roi_name(input)),
                 compression,

@@ -13,15 +13,15 @@ use crate::sample_type::{depends_on_sign, stored_type, stored_type_note, with_st
 use crate::stack::limit_readers;
 use crate::{Context, JobError, ProgressStage, ProgressUnit, convert_zarr, preprocess};
 use cytoscope_formats::{
-    Compression, Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec, check_output_name,
-    container_for_path, is_zarr_name, is_zarr_zip_name, open,
+    ChannelRef, Compression, Container, Image, ImageMeta, OpenOptions, SeriesChoice, StackWriter, WriteSpec,
+    check_output_name, container_for_path, find_channels, is_zarr_name, is_zarr_zip_name, open,
 };
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
-use cytoscope_storage::setting::{AXES, CHANNEL, COMPRESSION, LABELS, LIKE, TIME};
+use cytoscope_storage::setting::{AXES, CHANNEL, COMPRESSION, LABELS, LIKE, Setting, TIME};
 use cytoscope_volume::{Array, Axes, Axis, DType, Region, Samples, VoxelSize, with_samples};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -43,9 +43,9 @@ pub struct ConvertJob {
     /// Axis order, to use instead of the file's own.
     #[serde(default)]
     pub axes: Option<Axes>,
-    /// Convert one channel only, from 0.
+    /// Convert one channel only, by its number from 0 or its name.
     #[serde(default)]
-    pub channel: Option<usize>,
+    pub channel: Option<ChannelRef>,
     /// Convert one time point only, from 0.
     #[serde(default)]
     pub time: Option<usize>,
@@ -120,7 +120,7 @@ impl ConvertJob {
                 self.output.display()
             ));
         }
-        let mut spec = self.spec(container, axes.clone(), shape, &meta);
+        let mut spec = self.spec(container, axes.clone(), shape, &meta)?;
         let slabs = || Slabs::new(&whole_region, &retained, &meta);
         let is_negative = depends_on_sign(container, meta.dtype) && has_negative(context, &image, slabs())?;
         spec.dtype = stored_type(container, meta.dtype, is_negative);
@@ -256,27 +256,44 @@ impl ConvertJob {
         Ok(channels / samples.max(1))
     }
 
+    /// Returns the number of the channel to convert, `None` if all are. The samples of an RGB pixel count as channels.
+    fn chosen_channel(&self, meta: &ImageMeta) -> Result<Option<usize>, JobError> {
+        let Some(chosen) = &self.channel else { return Ok(None) };
+        let names: Vec<String> = (0..Extents::of(meta).channels).map(|channel| meta.channel_name(channel)).collect();
+        match (find_channels(std::slice::from_ref(chosen), &names), chosen) {
+            (Ok(found), _) => Ok(found.first().copied()),
+            (Err(_), ChannelRef::Index(number)) => {
+                Err(self.no_such_part(FilePart::Channel, CHANNEL, *number, names.len()))
+            }
+            (Err((problem, next_step)), ChannelRef::Name(_)) => Err(JobError::Mismatch {
+                path: self.input.clone(),
+                problem: problem.into(),
+                next_step: next_step.into(),
+            }),
+        }
+    }
+
+    /// The error for a channel or time point beyond those of the file.
+    fn no_such_part(&self, part: FilePart, option: Setting, picked: usize, extent: usize) -> JobError {
+        JobError::Mismatch {
+            path: self.input.clone(),
+            problem: message!("{} does not exist: the file has {extent}", part.named(picked)),
+            next_step: match extent {
+                0 | 1 => message!("leave out {option}"),
+                _ => message!("give {option} {} to {}", part.number(0), part.number(extent - 1)),
+            },
+        }
+    }
+
     /// Returns the region of the image to convert. The samples of an RGB pixel count as channels.
     pub(crate) fn region(&self, meta: &ImageMeta) -> Result<Region, JobError> {
         let extents = Extents::of(meta);
-        for (part, option, picked, extent) in [
-            (FilePart::Channel, CHANNEL, self.channel, extents.channels),
-            (FilePart::TimePoint, TIME, self.time, extents.times),
-        ] {
-            if let Some(picked) = picked.filter(|picked| *picked >= extent) {
-                return Err(JobError::Mismatch {
-                    path: self.input.clone(),
-                    problem: message!("{} does not exist: the file has {extent}", part.named(picked)),
-                    next_step: match extent {
-                        0 | 1 => message!("leave out {option}"),
-                        _ => message!("give {option} {} to {}", part.number(0), part.number(extent - 1)),
-                    },
-                });
-            }
+        let chosen = self.chosen_channel(meta)?;
+        if let Some(time) = self.time.filter(|time| *time >= extents.times) {
+            return Err(self.no_such_part(FilePart::TimePoint, TIME, time, extents.times));
         }
         let samples = extents.samples.max(1);
-        let channel = self.channel.map(|channel| channel / samples);
-        let sample = self.channel.map(|channel| channel % samples);
+        let (channel, sample) = (chosen.map(|channel| channel / samples), chosen.map(|channel| channel % samples));
         let mut region = Region::whole(&meta.shape_full);
         for (axis, picked) in [(Axis::T, self.time), (Axis::C, channel), (Axis::S, sample)] {
             if let (Some(picked), Some(i)) = (picked, meta.axes_full.position(axis)) {
@@ -286,7 +303,13 @@ impl ConvertJob {
         Ok(region)
     }
 
-    fn spec(&self, container: Container, axes: Axes, shape: Vec<usize>, meta: &ImageMeta) -> WriteSpec {
+    fn spec(
+        &self,
+        container: Container,
+        axes: Axes,
+        shape: Vec<usize>,
+        meta: &ImageMeta,
+    ) -> Result<WriteSpec, JobError> {
         let mut spec = WriteSpec::new(container, axes, shape, meta.dtype);
         spec.compression = self.compression;
         // Samples of other types may be stored with another number of bits than they are read with, and steps change values.
@@ -296,14 +319,14 @@ impl ConvertJob {
         spec.voxel_size_um = meta.voxel_size_um;
         spec.origin_um = meta.origin_um;
         spec.time_interval_secs = meta.time_interval_secs;
-        spec.channels = match self.channel {
+        spec.channels = match self.chosen_channel(meta)? {
             // The channel names of the file do not name red, green and blue.
             Some(_) if Extents::of(meta).is_rgb() => Vec::new(),
             Some(c) => meta.channels.get(c).cloned().into_iter().collect(),
             None => meta.channels.clone(),
         };
         spec.display_range = display_range(meta);
-        spec
+        Ok(spec)
     }
 }
 
