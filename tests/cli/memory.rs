@@ -1,6 +1,7 @@
 //! Memory does not grow with the number of slices.
 
 use crate::common::Fixture;
+use cytoscope_builders::{UNet3d, Weights, unet3d};
 use cytoscope_formats::{Container, StackWriter, WriteSpec};
 use cytoscope_volume::{Array, DType, VoxelSize};
 
@@ -81,6 +82,21 @@ fn slices_that_are_resampled_for_tiles_are_part_of_the_stated_memory() {
     // All slices as floats, and those that are kept for the next tiles.
     assert!(held >= 2 * 16 * 768 * 768 * 4, "{held}: the slices are no longer held at once");
     assert!(held <= stated, "more was held than stated: {held} of {stated}");
+}
+
+#[test]
+fn the_weights_of_the_model_are_part_of_the_stated_memory() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("8,64,64", 1);
+    // A convolution of 28 MB, which is computed for few voxels.
+    let config = UNet3d { filters: vec![8, 512], strides: vec![[2, 8, 8]], ..UNet3d::default() };
+    cytoscope_onnx::save(&unet3d(&config, &Weights::Random { seed: 3 }).unwrap(), &fixture.path("net.onnx")).unwrap();
+    let options = ["--model", "net.onnx", "--outputs", "maps", "--device", "cpu"];
+    let (held, stated) = peak(&fixture, &raw, &options);
+    // Those of the model, and the packed ones.
+    assert!(stated >= (48 << 20) + 2 * 512 * 512 * 27 * 4, "{stated} bytes are stated");
+    let ratio = held as f64 / stated as f64;
+    assert!((0.75..1.1).contains(&ratio), "{held} bytes were held, {stated} were stated");
 }
 
 #[test]

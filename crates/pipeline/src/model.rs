@@ -10,7 +10,7 @@ use crate::provenance::InputRecord;
 use cytoscope_engine::{
     CompileOptions, DeviceId, Engine, EngineError, NotRolling, Precision, RollingPlan, Session, select,
 };
-use cytoscope_graph::{Graph, Op};
+use cytoscope_graph::{ElementType, Graph, Op};
 use cytoscope_graph_passes::quantize::{has_quantized_layers, is_quantized};
 use cytoscope_graph_passes::{analysis, over_slices, to_single_precision};
 use cytoscope_model_package::config_key::{
@@ -314,6 +314,25 @@ impl Model {
             rest = later;
             (input, own)
         })
+    }
+
+    /// Returns the bytes of the weights of its networks, which are in memory as long as the model.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        let networks = std::iter::once(&self.graph).chain(&self.float_graph);
+        networks.map(|network| network.initializer_bytes() as u64).sum()
+    }
+
+    /// Returns the bytes that weights take while a network is compiled, besides those of the model: the packed ones, and the
+    /// floats into which batch norms are folded or that 8-bit integers are converted to.
+    pub(crate) fn compiled_weight_bytes(&self, precision: Precision) -> u64 {
+        let network = self.network(precision);
+        let is_folded = network.nodes.iter().any(|node| matches!(node.op, Op::BatchNormalization { .. }));
+        let copied = network.initializers.values().filter(|tensor| match tensor.dtype() {
+            ElementType::I8 | ElementType::U8 => true,
+            other => is_folded && other.is_float(),
+        });
+        let copies: usize = copied.map(|tensor| tensor.len() * size_of::<f32>()).sum();
+        (network.initializer_bytes() + copies) as u64
     }
 
     /// Returns the network for a precision: for float precisions, the float network of a quantized model if it has one.

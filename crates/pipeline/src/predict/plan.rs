@@ -34,8 +34,11 @@ const GAUSSIAN_EDGE: usize = 192;
 const TOLERATED_COST: f64 = 1.1;
 /// Maximum bytes of a session if no memory budget is given.
 const MAX_SESSION_BYTES: u64 = 1 << 30;
-/// Bytes that the process holds before any volume is read.
+/// Bytes that the process holds before any volume is read, besides the weights of the model.
 const BASE_BYTES: u64 = 48 << 20;
+/// Bytes of weights up to which a pass and a session for a tile are held at once while they are compared. Packed weights take
+/// as much memory as those of the model, so with larger ones, the pass is planned again if it is chosen.
+const COMPARED_WEIGHT_BYTES: u64 = 16 << 20;
 
 /// The volume that is cut into tiles, or passed, and the memory that it needs besides them.
 struct TiledVolume {
@@ -134,7 +137,7 @@ pub(super) fn plan(
     finished: usize,
 ) -> Result<PlannedTiles, JobError> {
     let zyx = resolved.extents.zyx;
-    let held_bytes = held_bytes.saturating_add(resolved.reader_bytes);
+    let held_bytes = held_bytes.saturating_add(resolved.reader_bytes).saturating_add(resolved.model.weight_bytes());
     let measured_bytes = match resolved.wants(Output::Table) {
         true => measure::slab_bytes(zyx, resolved.extents.channels, resolved.meta.dtype),
         false => 0,
@@ -162,6 +165,13 @@ pub(super) fn plan(
         let estimate_bytes = BASE_BYTES + held_bytes + resolved.estimate_bytes;
         planned.plan.stated_peak_bytes = planned.plan.stated_peak_bytes.max(estimate_bytes);
     }
+    let compiling_bytes = BASE_BYTES + held_bytes + resolved.model.compiled_weight_bytes(resolved.precision());
+    if compiling_bytes > planned.plan.stated_peak_bytes {
+        planned.plan.stated_peak_bytes = compiling_bytes;
+        planner.check(&planned.plan)?;
+    }
+    // What planning has freed would add to the memory of the prediction, which the plan does not count.
+    cytoscope_engine_cpu::return_free_memory();
     Ok(planned)
 }
 
@@ -415,6 +425,13 @@ impl<'a> Planner<'a> {
     /// Plans the tiles with the least work that fit the memory budget, or else the smallest ones if they fit; or `pass`,
     /// if there is one and it costs less.
     fn best_tiles(&self, pass: Result<PlannedPass, NoPass>) -> Result<PlannedTiles, JobError> {
+        let (pass, pass_cost) = match pass {
+            Ok(pass) => {
+                let cost = self.pass_cost(&pass);
+                (Some(pass).filter(|_| self.model.weight_bytes() <= COMPARED_WEIGHT_BYTES), Ok(cost))
+            }
+            Err(reason) => (None, Err(reason)),
+        };
         // A session for a small tile shows how many bytes each voxel takes.
         let (min_size, halo, step) = (self.model.min_size, self.halo, self.model.step);
         let small = self.fit_all(|a| min_size[a].max(2 * halo[a] + 2 * step[a]).max(32));
@@ -427,15 +444,20 @@ impl<'a> Planner<'a> {
         let fitting = self.candidates().into_iter().filter(|tile| self.fits(tile, estimate(tile))).collect();
         let best = self.cheapest_kept(fitting, cost);
         let tiles_cost = best.as_ref().map_or(f64::INFINITY, cost);
-        let reason = match pass {
-            Ok(pass) if self.pass_cost(&pass) < tiles_cost => {
+        let reason = match pass_cost {
+            Ok(cost) if cost < tiles_cost => {
                 // Two networks are not held at once.
                 drop(smallest);
-                return self.accept_pass(pass);
+                return match pass.map_or_else(|| self.pass(), Ok) {
+                    Ok(pass) => self.accept_pass(pass),
+                    // Less memory is free than when it was planned before.
+                    Err(reason) => self.best_tiles(Err(reason)),
+                };
             }
             Ok(_) => NoPass::NotCheaper,
             Err(reason) => reason,
         };
+        drop(pass);
         let planned = match best {
             Some(tile) if tile != small => {
                 drop(smallest);

@@ -177,7 +177,7 @@ impl<'a> Resolved<'a> {
                     channels: &channels,
                     first_chains: first_chains.as_ref(),
                     voxel_um: voxel.known,
-                    budget_bytes: budget.for_session_bytes(),
+                    budget_bytes: budget.for_session_bytes().saturating_sub(model.weight_bytes()),
                 };
                 let found = estimator.resolve(&times, options.diameter, nominal_um)?;
                 let SeriesDiameter { diameter, first_chains: chains, peak_bytes, note } = found;
