@@ -8,24 +8,40 @@ use cytoscope_storage::space;
 use std::io;
 use std::path::Path;
 
-/// Returns the minimum number of bytes that exist at the same time while the last time point is segmented: those of the
-/// maps, unless they are compressed, the labels of all time points, and the output of the network at `stored_times`
-/// time points.
-fn needed_bytes(resolved: &Resolved<'_>, are_maps_compressed: bool, stored_times: usize) -> u64 {
-    let bytes = |zyx: [usize; 3], values_per_voxel: usize| {
-        zyx.iter().chain([&values_per_voxel]).fold(size_of::<f32>() as u64, |bytes, n| bytes.saturating_mul(*n as u64))
-    };
+/// The output of the network that a job stores on the disk until its results are written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StoredOutput {
+    /// Number of time points that are stored at once.
+    pub times: usize,
+    /// Bytes that are already on the disk.
+    pub present_bytes: u64,
+}
+
+/// Returns the bytes of values of 32 bits on a grid.
+fn bytes(zyx: [usize; 3], values_per_voxel: usize) -> u64 {
+    zyx.iter().chain([&values_per_voxel]).fold(size_of::<f32>() as u64, |bytes, n| bytes.saturating_mul(*n as u64))
+}
+
+impl StoredOutput {
+    /// Returns the bytes that are added to the disk.
+    fn added_bytes(self, grid: [usize; 3], channels: usize) -> u64 {
+        bytes(grid, channels.saturating_mul(self.times)).saturating_sub(self.present_bytes)
+    }
+}
+
+/// Returns the minimum number of bytes that are added while the last time point is segmented: those of the maps, unless they
+/// are compressed, the labels of all time points, and the output of the network.
+fn needed_bytes(resolved: &Resolved<'_>, are_maps_compressed: bool, stored: StoredOutput) -> u64 {
     let (zyx, times, channels) = (resolved.extents.zyx, resolved.times.len(), resolved.model.output_channels);
     let has_maps = resolved.wants(Output::Maps) && !are_maps_compressed;
     let maps = if has_maps { bytes(zyx, channels.saturating_mul(times)) } else { 0 };
     let labels = if resolved.has_objects() { bytes(zyx, times) } else { 0 };
-    bytes(resolved.grid, channels.saturating_mul(stored_times)).saturating_add(maps).saturating_add(labels)
+    stored.added_bytes(resolved.grid, channels).saturating_add(maps).saturating_add(labels)
 }
 
 /// Checks that the results of an input fit the disk of their `folder`, if its free space is known. If the file system
 /// may compress them, a note says that they may not fit. `are_maps_compressed` states whether the maps are compressed,
-/// so that their size is unknown. `stored_times` is the number of time points whose network output this run adds to the
-/// disk, besides the results.
+/// so that their size is unknown. `stored` is the output of the network, which is on the disk besides the results.
 ///
 /// # Errors
 /// [`JobError::Io`] with [`io::ErrorKind::StorageFull`].
@@ -34,9 +50,9 @@ pub(super) fn check(
     folder: &Path,
     resolved: &Resolved<'_>,
     are_maps_compressed: bool,
-    stored_times: usize,
+    stored: StoredOutput,
 ) -> Result<(), JobError> {
-    let needed = needed_bytes(resolved, are_maps_compressed, stored_times);
+    let needed = needed_bytes(resolved, are_maps_compressed, stored);
     match fits(folder, needed, space::free_bytes(folder), space::may_compress(folder))? {
         None => Ok(()),
         Some(note) => {
@@ -82,6 +98,16 @@ mod tests {
         let text = refused.to_string();
         let expected = "out: the results need at least 3.00 GiB of disk space, but 1 MiB are free; free some space";
         assert!(text.starts_with(expected), "{text}");
+    }
+
+    #[test]
+    fn a_run_that_continues_adds_the_rest_of_the_slices() {
+        let added = |times: usize, present_bytes: u64| StoredOutput { times, present_bytes }.added_bytes([4, 5, 6], 2);
+        let slice_bytes = 5 * 6 * 2 * 4;
+        assert_eq!(added(1, 0), 4 * slice_bytes);
+        assert_eq!(added(1, slice_bytes), 3 * slice_bytes, "one of four slices is finished");
+        assert_eq!(added(2, 7 * slice_bytes), slice_bytes);
+        assert_eq!(added(1, 5 * slice_bytes), 0);
     }
 
     #[test]

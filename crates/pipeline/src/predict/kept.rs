@@ -232,6 +232,11 @@ impl KeptSlices {
         self.finished.checked_rem(self.depth).unwrap_or(0)
     }
 
+    /// Returns the bytes of the file of the slices; 0 if that is unknown.
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.file.metadata().map_or(0, |about| about.len())
+    }
+
     /// Begins a time point, given by its index; returns the spool that holds its slices.
     ///
     /// # Errors

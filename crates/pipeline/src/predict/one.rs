@@ -1,5 +1,6 @@
 //! Prediction of one input file.
 
+use super::disk_space::{self, StoredOutput};
 use super::file_notes::{
     OtherSeries, SliceAlone, absent_chunks_note, first_series_note, orientation_note, reading_notes,
     slices_as_times_note,
@@ -12,7 +13,7 @@ use super::maps::Inference;
 use super::outputs::{Outputs, Written};
 use super::plan::{JobMemory, PlannedTiles, plan};
 use super::resolve::{Resolved, Selection, outputs_or_default};
-use super::{InputReport, Output, PredictJob, disk_space, zarr};
+use super::{InputReport, Output, PredictJob, zarr};
 use crate::devices::{DeviceChoice, SelectedEngine};
 use crate::packages::{ASSUMED_NORMALIZATION, is_assumed_normalization, is_undescribed};
 use crate::preprocess::{self, PreprocessRecord};
@@ -208,13 +209,12 @@ fn check_space(
     kept: Option<&KeptSlices>,
 ) -> Result<(), JobError> {
     let folder = run.job.folder();
-    // What an earlier run has kept takes no more space.
-    let stored_times = match (earlier, kept) {
-        (Some(_), _) => 0,
-        (None, Some(_)) => resolved.times.len(),
-        (None, None) => 1,
+    let stored = match kept {
+        // The slices that an earlier run has finished take no more space.
+        Some(kept) => StoredOutput { times: resolved.times.len(), present_bytes: kept.file_bytes() },
+        None => StoredOutput { times: 1, present_bytes: 0 },
     };
-    disk_space::check(context, folder, resolved, files.paths.zarr.is_some(), stored_times).inspect_err(|_| {
+    disk_space::check(context, folder, resolved, files.paths.zarr.is_some(), stored).inspect_err(|_| {
         if earlier.is_none() {
             KeptSlices::remove(folder, run.stem);
         }
