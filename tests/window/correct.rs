@@ -11,8 +11,9 @@ use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_ui::Workbench;
 use cytoscope_ui::command::Command;
 use cytoscope_ui::document::Role;
+use cytoscope_ui::theme;
 use cytoscope_volume::Array;
-use eframe::egui::{Key, Modifiers};
+use eframe::egui::{Key, Modifiers, Shape};
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 use std::path::{Path, PathBuf};
@@ -109,6 +110,31 @@ fn two_labels_are_merged_by_clicks() {
         (2, 2),
         "the first label keeps its number"
     );
+}
+
+/// Number of points that are drawn as selected in the views.
+fn drawn_points(fixture: &Fixture) -> usize {
+    let is_point = |shape: &Shape| matches!(shape, Shape::Circle(point) if point.fill == theme::ON_IMAGE);
+    fixture.window.output().shapes.iter().filter(|clipped| is_point(&clipped.shape)).count()
+}
+
+#[test]
+fn selected_labels_are_marked_only_while_the_tools_are_on_screen() {
+    let mut fixture = correcting_sample();
+    stroke(&mut fixture, (30.0, 40.0), (30.0, 90.0));
+    fixture.settle();
+    fixture.click("Merge labels");
+    stroke(&mut fixture, (30.0, 60.0), (30.0, 60.0));
+    fixture.until("the selected label", |w| sees(w, "1 selected"));
+    fixture.window.run_steps(3);
+    assert!(drawn_points(&fixture) > 0);
+    fixture.click("Objects");
+    fixture.window.run_steps(3);
+    assert_eq!(drawn_points(&fixture), 0);
+    fixture.click("Correct");
+    wait_for_tools(&mut fixture);
+    fixture.window.run_steps(3);
+    assert!(drawn_points(&fixture) > 0, "{}", fixture.on_screen());
 }
 
 #[test]

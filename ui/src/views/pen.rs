@@ -1,9 +1,10 @@
 //! Drawing in a view: pointer events, and the marks and brush cursor that are drawn.
 
+use super::decor::draw_caption;
 use crate::data::plane::Orientation;
 use crate::document::Document;
 use crate::theme;
-use eframe::egui::{self, Align2, Color32, FontId, Painter, PointerButton, Pos2, Response, Stroke, Ui, vec2};
+use eframe::egui::{self, Align2, Color32, Painter, PointerButton, Pos2, Response, Stroke, Ui, vec2};
 
 /// Phases of a pointer gesture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,13 +151,8 @@ pub(super) fn marks(
         }
         let at = place(point);
         painter.circle(at, 4.0, theme::ON_IMAGE, Stroke::new(1.5, theme::ACCENT));
-        painter.text(
-            at + vec2(7.0, -7.0),
-            Align2::LEFT_BOTTOM,
-            (i + 1).to_string(),
-            FontId::proportional(12.0),
-            theme::ON_IMAGE,
-        );
+        // On its shade, because bright objects have the color of the text.
+        draw_caption(painter, at + vec2(10.0, -6.0), Align2::LEFT_BOTTOM, &(i + 1).to_string());
     }
     if let Some(line) = marks.profile_line.filter(|r| r.view == view) {
         let [a, b] = line.ends.map(|p| place(&p));
@@ -169,5 +165,23 @@ pub(super) fn marks(
     if marks.line_view == Some(view) && marks.line.len() > 1 {
         let line: Vec<Pos2> = marks.line.iter().map(place).collect();
         painter.line(line, Stroke::new(2.0, theme::ON_IMAGE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eframe::egui::{RawInput, Shape, pos2};
+
+    #[test]
+    fn numbers_of_selected_points_are_drawn_on_a_shade() {
+        let ctx = egui::Context::default();
+        let points = Marks { points: vec![[0.0; 3]], ..Marks::default() };
+        let output = ctx.run_ui(RawInput::default(), |ui| {
+            let to_screen = |row: f64, column: f64| pos2(column as f32 + 50.0, row as f32 + 50.0);
+            marks(ui.painter(), &points, [0; 3], Orientation::Xy, &to_screen);
+        });
+        let is_shade = |shape: &Shape| matches!(shape, Shape::Rect(rect) if rect.fill == theme::IMAGE_SHADE);
+        assert!(output.shapes.iter().any(|clipped| is_shade(&clipped.shape)));
     }
 }

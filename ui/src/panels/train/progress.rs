@@ -440,6 +440,11 @@ fn loss_plot(ui: &mut Ui, run: &TrainingRun, log: bool) {
     name_plot(&response.response, format!("Loss curve{last}"));
 }
 
+/// The legend of a plot, which hides the lines behind it.
+fn legend() -> Legend {
+    Legend::default().position(egui_plot::Corner::RightBottom).background_alpha(1.0)
+}
+
 fn score_plot(ui: &mut Ui, run: &TrainingRun) {
     let validations = &run.history.validations;
     let mut names: Vec<&ScoreName> = validations.iter().flat_map(|v| v.scores.keys()).collect();
@@ -462,7 +467,7 @@ fn score_plot(ui: &mut Ui, run: &TrainingRun) {
         plot = plot.include_x(run.steps as f64);
     }
     if !single {
-        plot = plot.legend(Legend::default().position(egui_plot::Corner::RightBottom));
+        plot = plot.legend(legend());
     }
     let best = validations.iter().rev().find(|v| v.best).map(|v| [v.step as f64, v.score]);
     let lines: Vec<(String, Vec<[f64; 2]>)> =
@@ -588,6 +593,11 @@ mod tests {
         assert_eq!(smooth.len(), 100);
         assert!(smooth.iter().skip(4).take(90).all(|p| (p[1] - 2.0).abs() < 0.3));
         assert!(smoothed(&[]).is_empty());
+    }
+
+    #[test]
+    fn no_grid_shines_through_a_legend() {
+        assert!(legend().background_alpha >= 1.0);
     }
 
     #[test]
