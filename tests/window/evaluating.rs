@@ -275,3 +275,26 @@ fn a_channel_to_score_is_chosen_and_a_note_says_which_one_was_scored() {
     fixture.until("the scores of equal channels", |w| sees(w, "Pearson 1.0000"));
     assert!(!fixture.sees(note) && !fixture.sees("Ground truth channel"), "{}", fixture.on_screen());
 }
+
+#[test]
+fn ground_truth_says_what_is_compared_while_there_are_no_labels() {
+    let mut fixture = Fixture::with(|folder| {
+        let values: Vec<u16> = (0..8 * 32 * 32).map(|i| (i * 37 % 101) as u16).collect();
+        let array = Array::new("ZYX".parse().unwrap(), vec![8, 32, 32], values).unwrap();
+        let paths = ["small.tif", "truth.tif"].map(|name| folder.join(name));
+        paths.iter().for_each(|path| write_array(path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap());
+        vec![paths[0].clone()]
+    });
+    fixture.settle();
+    let truth = fixture.path("truth.tif");
+    fixture.window.state_mut().compare_with(&truth);
+    fixture.until("what is missing", |w| sees(w, "Predict, or add labels, to compare objects"));
+    fixture.until("the models", |w| sees(w, "made for"));
+    fixture.click("Model");
+    fixture.click("labelfree-nuclei");
+    fixture.until("the model of a stain", |w| sees(w, "Predicts a stain"));
+    fixture.click_enabled("Predict this stack");
+    fixture.until("where stains are scored", |w| sees(w, "A predicted stain is scored on another page"));
+    fixture.click("Evaluate predictions…");
+    fixture.until("the page", |w| sees(w, "Convert and evaluate"));
+}

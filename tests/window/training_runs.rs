@@ -111,7 +111,7 @@ fn paused_or_killed_training_continues() {
         }
     }
     fixture.until("the failure", |w| matches!(w.state().wizard().run.state, RunState::Failed(_)));
-    assert!(fixture.sees("the engine process ended"), "{}", fixture.on_screen());
+    assert!(fixture.sees("The engine process ended"), "{}", fixture.on_screen());
     fixture.click_enabled("Continue training");
     fixture.until("continuing", |w| w.state().wizard().run.step() > at);
     // After stopping, nothing is left.

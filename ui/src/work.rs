@@ -1,6 +1,7 @@
 //! Client of the engine process: jobs and their results.
 
 mod converted;
+mod lost;
 mod refused;
 mod rerun;
 mod reserved;
@@ -28,6 +29,7 @@ use cytoscope_train::{CheckReport, Estimate, TrainEvent, TrainReport};
 use cytoscope_worker::{
     ContinuedJob, Job, JobId, JobResult, LiveRegion, Reply, Request, Worker, WorkerEvent, WorkerState,
 };
+use lost::failure_of_lost_jobs;
 use reserved::JobIds;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -439,7 +441,7 @@ impl Work {
         self.memory = None;
         let lost = lost
             .iter()
-            .filter_map(|id| self.end(*id, JobState::Failed(format!("the engine process ended ({reason})"))))
+            .filter_map(|id| self.end(*id, JobState::Failed(failure_of_lost_jobs(reason))))
             .map(|(title, _)| title)
             .collect();
         Outcome::EngineDied { reason: reason.to_owned(), lost, continued, again }

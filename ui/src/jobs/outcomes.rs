@@ -112,7 +112,7 @@ impl Jobs {
                 let lost = match (lost.as_slice(), continued.as_slice()) {
                     ([], []) => "No job was lost.".to_owned(),
                     ([], continued) => format!("Continued: {}. No job was lost.", continued.join(", ")),
-                    (lost, _) => format!("Lost jobs: {}. Nothing else is affected.", lost.join(", ")),
+                    (lost, _) => format!("Failed jobs: {}. Nothing else is affected.", lost.join(", ")),
                 };
                 let title = if again { "The engine was restarted" } else { "The engine cannot be started" };
                 effects.error(title, format!("Reason: {reason}. {lost}"));

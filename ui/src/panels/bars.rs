@@ -17,7 +17,7 @@ use crate::theme;
 use crate::views::layout::Layout;
 use crate::views::pen::{Marks, note_open_popup};
 use crate::views::slice::{ViewOptions, ViewResponse};
-use eframe::egui::{self, Frame, Id, Margin, Popup, RichText, Ui};
+use eframe::egui::{self, FontId, Frame, Id, Margin, Popup, RichText, Ui};
 use egui_phosphor::regular as icon;
 
 /// Menus with their commands; `None` is a separator.
@@ -287,6 +287,10 @@ fn recent_menu(ui: &mut Ui, state: State<'_>, actions: &mut Actions) -> Vec<Id> 
 pub(super) fn center(ui: &mut Ui, state: State<'_>, views: &mut Layout, actions: &mut Actions) {
     let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(8, 4));
     egui::Panel::top("controls").frame(frame).show(ui, |ui| {
+        // Labels are placed in the middle of a row of this height. Buttons with icons are higher than others.
+        let icon_height = ui.ctx().fonts_mut(|fonts| fonts.row_height(&FontId::proportional(ICON)));
+        let button_height = icon_height + 2.0 * ui.spacing().button_padding.y;
+        ui.spacing_mut().interact_size.y = button_height.max(ui.spacing().interact_size.y);
         ui.horizontal_wrapped(|ui| controls(ui, state, actions));
     });
     line_profile_panel(ui, state, views, actions);

@@ -1,10 +1,11 @@
 //! Comparison of labels with ground truth: scores, kinds of errors and their sizes.
 
 use super::legends::legend_entry;
-use super::{OptionalNumber, SettingRow, heading, weak, x_axis, y_axis};
+use super::{OptionalNumber, SettingRow, heading, named_button, weak, x_axis, y_axis};
 use crate::action::Actions;
+use crate::command::Command;
 use crate::compare::Agreement;
-use crate::document::Role;
+use crate::document::{Document, Overlay, Role};
 use crate::documents::DocumentsAction;
 use crate::state::State;
 use crate::theme;
@@ -26,12 +27,15 @@ const STACKED: [(Outcome, &str, [u8; 3]); 6] = [
     (Outcome::False, "false", theme::FALSE_OBJECT),
 ];
 
-/// Draws the comparison of the active document's labels with ground truth, if it has both.
+/// Draws the comparison of the active document's labels with ground truth, if it has ground truth.
 pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let Some(document) = state.document() else { return };
     let is_shown = |role| document.overlay_with_role(role).is_some_and(|o| o.is_at(document.time));
-    if !is_shown(Role::Labels) || !is_shown(Role::Truth) {
+    if !is_shown(Role::Truth) {
         return;
+    }
+    if !is_shown(Role::Labels) {
+        return without_labels(ui, document, actions);
     }
     let compare = state.documents.compare();
     heading(ui, "Comparison");
@@ -75,6 +79,19 @@ pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let mut colored = compare.colored;
     if theme::checkbox(ui, &mut colored, "Color by match").changed() {
         actions.send(DocumentsAction::ColorByMatch(colored));
+    }
+}
+
+/// Says what is compared with the ground truth of a document that has no labels.
+fn without_labels(ui: &mut Ui, document: &Document, actions: &mut Actions) {
+    heading(ui, "Comparison");
+    if !document.overlay_with_role(Role::Map).is_some_and(Overlay::is_stain) {
+        weak(ui, "Predict, or add labels, to compare objects with the ground truth.");
+        return;
+    }
+    weak(ui, "Objects are compared here. A predicted stain is scored on another page:");
+    if named_button(ui, true, Command::Evaluate.icon(), Command::Evaluate.title()).clicked() {
+        actions.command(Command::Evaluate);
     }
 }
 

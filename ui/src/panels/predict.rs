@@ -354,7 +354,7 @@ fn last_failure(ui: &mut Ui, state: State<'_>, id: u64) {
     }
 }
 
-/// Task, voxel size, object diameter and license of a model in one line.
+/// Task, voxel size, object diameter and license of a model, with separators between them.
 pub(super) fn facts(card: &ModelCard) -> String {
     let mut facts = Vec::new();
     match card.task {
@@ -374,7 +374,8 @@ pub(super) fn facts(card: &ModelCard) -> String {
     if let Some(license) = &card.license {
         facts.push(license.clone());
     }
-    super::capitalized(&facts.join(" · "))
+    // No line begins with a separator.
+    super::capitalized(&facts.join("\u{a0}· "))
 }
 
 /// The text of a model card without image lines, whose files are not shown.

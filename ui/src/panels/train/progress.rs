@@ -137,7 +137,7 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPane
         let color = theme::bad(ui.visuals());
         colored(ui, color, format!("{}  {reason}", icon::WARNING_CIRCLE));
         let text = if run.steps > 0 {
-            "The last checkpoint is kept: continue from it, or stop and start over."
+            "Continue from the last checkpoint, or stop and start over. Without a checkpoint, the run starts again."
         } else {
             "No step was completed: change the settings or the data, or try again."
         };
@@ -147,7 +147,7 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPane
         weak(ui, plan.text());
     }
     // Before and after the steps, the notes say what is done.
-    let shows_note = run.plan.is_none() || (run.job().is_some() && is_finishing(run));
+    let shows_note = run.job().is_some() && (run.plan.is_none() || is_finishing(run));
     if let Some(note) = run.notes.last().filter(|_| shows_note) {
         note_label(ui, note);
     }
