@@ -104,6 +104,15 @@ fn rows_of_the_task_panel_end_at_its_margin_in_every_tab() {
 }
 
 #[test]
+fn the_labels_of_the_toolbar_are_as_high_as_its_numbers_and_buttons() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let middles = ["Z", "Slice number", "Fit views"].map(|name| fixture.window.get_by_label(name).rect().center().y);
+    assert!(middles.iter().all(|middle| (middle - middles[0]).abs() < 0.8), "{middles:?}");
+}
+
+#[test]
 fn dialogs_fit_into_the_smallest_window() {
     let mut fixture = Fixture::new();
     fixture.window.state_mut().use_own_file_dialog();

@@ -127,7 +127,7 @@ pub(crate) enum BrowserAction {
     Visit(PathBuf),
     /// Chooses what is typed or highlighted.
     Accept,
-    /// Chooses the shown folder.
+    /// Chooses the typed folder, or the shown one if nothing is typed.
     ChooseFolder,
     /// Creates the folder whose name was typed, and shows it.
     CreateFolder,
@@ -156,6 +156,8 @@ pub(crate) struct FileBrowser {
     visiting: bool,
     /// The typed text at the time of the last request to the disk.
     typed_at_visit: String,
+    /// Whether the typed folder is chosen once the disk has found it.
+    choose_typed: bool,
     problem: Option<String>,
     /// A folder that was typed and does not exist, and can be created.
     new_folder: Option<PathBuf>,
@@ -187,6 +189,7 @@ impl FileBrowser {
             all_files: false,
             visiting: false,
             typed_at_visit: String::new(),
+            choose_typed: false,
             problem: None,
             new_folder: None,
             replace: None,
@@ -288,9 +291,24 @@ impl FileBrowser {
         BrowserResult::Open
     }
 
-    fn choose_folder(&self, effects: &mut Effects) -> BrowserResult {
-        effects.act(Action::Chosen(self.spec.request, vec![self.folder.clone()]));
-        BrowserResult::Closed
+    fn choose_folder(&mut self, effects: &mut Effects) -> BrowserResult {
+        let typed = self.typed.trim();
+        if typed.is_empty() {
+            effects.act(Action::Chosen(self.spec.request, vec![self.folder.clone()]));
+            return BrowserResult::Closed;
+        }
+        if self.is_path() || self.names().any(|name| name == typed) || self.listed().is_empty() {
+            self.choose_typed = true;
+            self.visit(self.typed_path(), effects);
+            return BrowserResult::Open;
+        }
+        // Part of a name: the folder is opened first.
+        self.accept(effects)
+    }
+
+    /// Whether a folder is the one whose name or path was typed when the disk was asked for it.
+    fn is_typed(&self, folder: &Path) -> bool {
+        self.typed == self.typed_at_visit && std::path::absolute(self.typed_path()).is_ok_and(|typed| typed == folder)
     }
 
     fn accept(&mut self, effects: &mut Effects) -> BrowserResult {
@@ -344,6 +362,7 @@ impl FileBrowser {
     /// Handles what is at a path. Returns whether the dialog stays open.
     pub(crate) fn visited(&mut self, visited: Visited, effects: &mut Effects) -> BrowserResult {
         self.visiting = false;
+        let choose_typed = std::mem::take(&mut self.choose_typed);
         let choice = self.spec.choice;
         // A new file gets its extension unless a folder has the typed name; only the disk knows that.
         if let (Choice::NewFile, Visited::File(path) | Visited::Nothing(path)) = (choice, &visited)
@@ -357,6 +376,7 @@ impl FileBrowser {
                 if entries.len() == MAX_ENTRIES {
                     self.problem = Some(format!("Only {MAX_ENTRIES} entries are listed: type the names of others"));
                 }
+                let is_chosen = choose_typed && self.is_typed(&path);
                 self.folder = path;
                 self.entries = entries;
                 self.cursor = 0;
@@ -365,6 +385,9 @@ impl FileBrowser {
                 let is_unchanged = self.typed == self.typed_at_visit;
                 if is_unchanged && (choice != Choice::NewFile || self.is_path()) {
                     self.typed.clear();
+                }
+                if is_chosen {
+                    return self.choose_folder(effects);
                 }
             }
             Visited::File(path) => match choice {

@@ -87,6 +87,28 @@ fn keys_and_typed_paths_reach_a_file() {
 }
 
 #[test]
+fn the_button_chooses_the_typed_folder_instead_of_the_listed_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let [inner, other] = ["inner", "another"].map(|name| folder.path().join(name));
+    [&inner, &other].into_iter().for_each(|path| std::fs::create_dir(path).unwrap());
+    for typed in [inner.display().to_string(), "inner".to_owned()] {
+        let mut browser = open(FileRequest::ResultsFolder, folder.path(), "");
+        assert_eq!(act(&mut browser, BrowserAction::Type(typed)), None);
+        assert_eq!(act(&mut browser, BrowserAction::ChooseFolder), Some(vec![inner.clone()]));
+    }
+    // Part of a name opens the folder, so that it is seen before it is chosen.
+    let mut browser = open(FileRequest::ResultsFolder, folder.path(), "");
+    assert_eq!(act(&mut browser, BrowserAction::Type("anoth".to_owned())), None);
+    assert_eq!(act(&mut browser, BrowserAction::ChooseFolder), None);
+    assert_eq!(act(&mut browser, BrowserAction::ChooseFolder), Some(vec![other]));
+    // A folder that does not exist is created first.
+    let mut browser = open(FileRequest::ResultsFolder, folder.path(), "");
+    assert_eq!(act(&mut browser, BrowserAction::Type("new".to_owned())), None);
+    assert_eq!(act(&mut browser, BrowserAction::ChooseFolder), None);
+    assert_eq!(browser.new_folder, Some(folder.path().join("new")));
+}
+
+#[test]
 fn only_a_tilde_alone_or_before_a_separator_is_the_home_folder() {
     let folder = tempfile::tempdir().unwrap();
     let stack = folder.path().join("~a.tif");

@@ -44,8 +44,8 @@ pub(super) fn correct_panel(ui: &mut Ui, state: State<'_>, actions: &mut Actions
 fn start_panel(ui: &mut Ui, state: State<'_>, id: u64, actions: &mut Actions) {
     let shown = state.document().and_then(|d| d.overlay_with_role(Role::Labels).filter(|o| o.is_at(d.time)));
     let is_preview = shown.is_some_and(|o| o.name == PREVIEW_NAME);
-    let text = "Paint, merge and split objects by hand. Every stroke is kept, even if the window closes. Save labels writes \
-                a label image.";
+    let text = "Paint, merge and split objects by hand. Every stroke is kept, even if the window closes. \"Save labels\" \
+                writes a label image.";
     ui.add(egui::Label::new(text).wrap());
     ui.add_space(theme::GROUP_GAP);
     match state.documents.labels_to_correct(id).map(|labels| file_name(containing_maps(labels))) {
@@ -197,7 +197,7 @@ fn brush_controls(ui: &mut Ui, tools: &Tools, unit: &str, actions: &mut Actions)
     });
     if tools.tool.has_brush() {
         let erasing = tools.tool == Tool::Erase;
-        weak(ui, "Paint over");
+        weak(ui, if erasing { "Erase" } else { "Paint over" });
         for (mask, name) in StrokeMask::NAMED.into_iter().filter(|(c, _)| !erasing || *c != StrokeMask::Background) {
             let chosen =
                 tools.mask == mask || (erasing && mask == StrokeMask::All && tools.mask == StrokeMask::Background);

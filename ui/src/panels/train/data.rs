@@ -84,7 +84,9 @@ fn choose_data(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         let may = folder.is_some() && plan.task == TrainingTask::Segmentation;
         let button = icon_text_button(ui, may, icon::PENCIL_LINE, "Use my corrections");
         let why = match plan.task {
-            TrainingTask::Segmentation => "First correct the labels of a stack and choose Use as training data there",
+            TrainingTask::Segmentation => {
+                "First correct the labels of a stack and click \"Use as training data\" there"
+            }
             TrainingTask::LabelFree => "Corrected labels can only train segmentation",
         };
         let button = match folder {
