@@ -6,6 +6,7 @@
 
 mod actions;
 mod events;
+mod failure;
 pub mod files;
 pub(crate) mod pointer;
 pub mod session;

@@ -1,5 +1,6 @@
 //! The thread that owns a correction session: requests go in and events come out, so that no edit blocks the window.
 
+use super::failure::failure_text;
 use super::files::CorrectionFiles;
 use cytoscope_corrections::{
     Brush, Change, CorrectionError, Edit, ExportedPair, KnownVoxels, LabelSnapshot, LabelVolume, LoadOptions,
@@ -303,8 +304,8 @@ impl SessionThread {
             }
             Err(e) => {
                 self.emit(match e {
-                    CorrectionError::OtherBase { .. } => SessionEvent::OtherLabels(e.to_string()),
-                    e => SessionEvent::OpenFailed(e.to_string()),
+                    CorrectionError::OtherBase { .. } => SessionEvent::OtherLabels(failure_text(&e)),
+                    e => SessionEvent::OpenFailed(failure_text(&e)),
                 });
                 self.done(1);
                 return;
@@ -334,7 +335,7 @@ impl SessionThread {
             for request in requests {
                 close |= matches!(request, SessionRequest::Close);
                 if let Err((what, error)) = self.handle(&mut session, request) {
-                    self.emit(SessionEvent::Failed(what, error.to_string()));
+                    self.emit(SessionEvent::Failed(what, failure_text(&error)));
                 }
             }
             self.emit(SessionEvent::State(Box::new(state(&session))));
@@ -352,7 +353,7 @@ impl SessionThread {
             if let SessionRequest::Written(..) = request {
                 // The journal still has the edits of labels that were not saved.
                 if let Err((what, error)) = self.handle(&mut session, request) {
-                    self.emit(SessionEvent::Failed(what, error.to_string()));
+                    self.emit(SessionEvent::Failed(what, failure_text(&error)));
                 }
             }
         }
@@ -425,7 +426,7 @@ impl SessionThread {
     /// Like [`Self::end_stroke`], before a request for all other edits, which goes on if the stroke is refused.
     fn end_or_report_stroke(&self, session: &mut Session) {
         if let Err(error) = self.end_stroke(session) {
-            self.emit(SessionEvent::Failed(SessionTask::Stroke, error.to_string()));
+            self.emit(SessionEvent::Failed(SessionTask::Stroke, failure_text(&error)));
         }
     }
 
@@ -462,7 +463,7 @@ impl SessionThread {
             // If the receiver is gone, the window has closed, and the export is on disk.
             let _ = events_out.send(match exported {
                 Ok(exported) => SessionEvent::Exported(Box::new(exported)),
-                Err(e) => SessionEvent::Failed(SessionTask::Export, e.to_string()),
+                Err(e) => SessionEvent::Failed(SessionTask::Export, failure_text(&e)),
             });
             waiting.fetch_sub(1, Ordering::SeqCst);
             wake();
@@ -476,7 +477,7 @@ impl SessionThread {
             Ok(thread) => self.writing.push(thread),
             Err(e) => {
                 self.waiting.fetch_sub(1, Ordering::SeqCst);
-                self.emit(SessionEvent::Failed(what, format!("{e}: close other programs and try again")));
+                self.emit(SessionEvent::Failed(what, format!("{e}.\nClose other programs and try again.")));
             }
         }
     }
