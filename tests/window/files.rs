@@ -235,7 +235,7 @@ fn a_voxel_size_that_the_file_lacks_is_set_and_remembered_for_the_folder() {
     let given = |w: &Harness<'static, Workbench>| w.state().document().and_then(|d| d.given_voxel_um());
     fixture.until("the voxel size", |w| given(w) == Some([2.0, 0.5, 0.25]));
     fixture.settle();
-    assert!(fixture.sees("2 × 0.5 × 0.25 µm (set here)"), "{}", fixture.on_screen());
+    assert!(fixture.sees("2\u{a0}×\u{a0}0.5\u{a0}×\u{a0}0.25\u{a0}µm (set here)"), "{}", fixture.on_screen());
     // Another file of the folder, in the next window.
     let other = stack(&fixture.path("more.tif"), "ZYX", &[5, 16, 24]);
     open_in_next_window(&mut fixture, other);

@@ -389,7 +389,8 @@ mod tests {
         image::RgbImage::from_pixel(4, 4, image::Rgb([10, 20, 30])).save(&path).unwrap();
         let document = Document::open(&path, None, 0).unwrap();
         let tints = [[255, 0, 0], [0, 255, 0], [0, 0, 255]].map(ColorMap::Tint);
-        assert_eq!(document.channels.len(), 3);
+        let names: Vec<&str> = document.channels.iter().map(|channel| channel.name.as_str()).collect();
+        assert_eq!(names, ["Red", "Green", "Blue"], "as those of TIFF");
         for (channel, tint) in document.channels.iter().zip(tints) {
             // All channels have the same limits: otherwise, gray would be shown in color.
             let display = &channel.display;

@@ -1,5 +1,6 @@
 //! Names of channels for display.
 
+use crate::panels::capitalized;
 use cytoscope_formats::{Channel, FileFormat, ImageMeta};
 use cytoscope_pipeline::Extents;
 use cytoscope_volume::Axis;
@@ -26,6 +27,8 @@ pub(crate) fn channel_title(meta: &ImageMeta, extents: Extents, channel: usize) 
         _ if is_rgb(meta, extents) => ["Red", "Green", "Blue", "Alpha"]
             .get(channel % extents.samples)
             .map_or_else(|| format!("Sample {channel}"), |name| (*name).to_owned()),
+        // Readers name the colors of pictures in lower case.
+        Some(name) if !name.is_empty() && is_color_picture(meta, extents) => capitalized(name),
         Some(name) if !name.is_empty() => name.to_owned(),
         _ => format!("Channel {channel}"),
     }

@@ -159,12 +159,17 @@ fn stack_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     }
 }
 
+/// Returns a text whose sizes, such as `1.5 × 0.5 µm`, stay on one line.
+fn with_whole_sizes(text: &str) -> String {
+    text.replace(" × ", "\u{a0}×\u{a0}").replace(" µm", "\u{a0}µm")
+}
+
 /// Draws what is known about a stack, and links to correct it.
 fn links(ui: &mut Ui, state: State<'_>, document: &Document, title: &str, actions: &mut Actions) {
     // The links are text, not as high as buttons.
     ui.spacing_mut().interact_size.y = ui.text_style_height(&egui::TextStyle::Body);
     ui.horizontal_wrapped(|ui| {
-        weak(ui, document.summary());
+        weak(ui, with_whole_sizes(&document.summary()));
         let hint = "Correct the axes if the file states wrong ones";
         if whole_link(ui, "Axes…").on_hover_text(hint).clicked() {
             let text = state.settings().axes_for(&document.path).unwrap_or_default().to_owned();
@@ -537,6 +542,14 @@ mod tests {
     use super::*;
     use egui_kittest::Harness;
     use egui_kittest::kittest::Queryable;
+
+    #[test]
+    fn sizes_stay_on_one_line() {
+        let shown = with_whole_sizes("4 time points, 12 × 96 × 128, uint16, 1.5 × 0.5 × 0.5 µm");
+        let parts: Vec<&str> = shown.split(' ').collect();
+        let expected = ["4", "time", "points,", "12\u{a0}×\u{a0}96\u{a0}×\u{a0}128,", "uint16,"];
+        assert_eq!(parts.split_last(), Some((&"1.5\u{a0}×\u{a0}0.5\u{a0}×\u{a0}0.5\u{a0}µm", expected.as_slice())));
+    }
 
     #[test]
     fn links_beside_a_summary_stay_in_one_piece() {

@@ -386,6 +386,19 @@ fn without_pictures(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_pipeline::cards::card;
+    use std::path::Path;
+
+    #[test]
+    fn no_line_about_a_model_begins_with_a_separator() {
+        let card = ModelCard {
+            task: Some(ModelTask::Segmentation),
+            object_diameter_um: Some(12.0),
+            license: Some("MIT".to_owned()),
+            ..card("own", Path::new("/no/such/model"))
+        };
+        assert_eq!(facts(&card), "Segments objects\u{a0}· rescales objects to 12 µm\u{a0}· MIT");
+    }
 
     #[test]
     fn images_in_model_cards_are_removed() {
