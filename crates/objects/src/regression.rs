@@ -32,7 +32,12 @@ impl Regression {
             Some(score) if score.abs() < 0.000_05 => "0.0000".to_owned(),
             Some(score) => format!("{score:.4}"),
         };
-        let mse = finite(Some(self.mse)).map_or_else(|| "undefined".to_owned(), |mse| format!("{mse:.4e}"));
+        let mse = match finite(Some(self.mse)) {
+            None => "undefined".to_owned(),
+            // Most images need no exponent.
+            Some(mse) if mse == 0.0 || (1e-3..1e6).contains(&mse) => format!("{mse:.4}"),
+            Some(mse) => format!("{mse:.4e}"),
+        };
         let psnr = match finite(self.psnr_db) {
             None if self.mse == 0.0 => "infinite".to_owned(),
             None => "undefined".to_owned(),
@@ -154,11 +159,13 @@ mod tests {
         assert_eq!(nan.texts(), ["0.0000", "undefined", "undefined", "undefined"]);
         let scores =
             Regression { pearson: Some(-0.0), psnr_db: Some(f64::INFINITY), ssim: Some(-0.000_01), mse: 0.0625 };
-        assert_eq!(scores.texts(), ["0.0000", "undefined", "0.0000", "6.2500e-2"]);
+        assert_eq!(scores.texts(), ["0.0000", "undefined", "0.0000", "0.0625"]);
         let scores = Regression { pearson: Some(-0.5), psnr_db: None, ssim: Some(0.25), mse: 0.0 };
-        assert_eq!(scores.texts(), ["-0.5000", "infinite", "0.2500", "0.0000e0"]);
+        assert_eq!(scores.texts(), ["-0.5000", "infinite", "0.2500", "0.0000"]);
         let scores = Regression { psnr_db: Some(31.25), mse: 0.5, ..scores };
         assert_eq!(scores.texts()[1], "31.2500 dB");
+        let exponents = [83.692, 2.5e7, 1.5e-6].map(|mse| Regression { mse, ..scores }.texts()[3].clone());
+        assert_eq!(exponents, ["83.6920", "2.5000e7", "1.5000e-6"]);
     }
 
     /// The expected numbers were computed with NumPy from the same formulas.
