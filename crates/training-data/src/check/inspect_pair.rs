@@ -17,6 +17,7 @@ use cytoscope_storage::message::Message;
 use cytoscope_volume::statistics::Moments;
 use cytoscope_volume::{Element, Samples, VoxelSize, with_samples};
 use sha2::{Digest, Sha256};
+use std::path::Path;
 
 /// Result of the check of a pair.
 #[derive(Debug, Clone)]
@@ -532,6 +533,29 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
         inspection.only_label = Some(only.label);
         inspection.is_one_piece = seen.is_one_piece;
     }
+    if !options.semantic {
+        check_largest_object(inspection, file, index);
+    }
+}
+
+/// An object that is this many times as large as any other one, and fills more than half of its image, is doubted.
+const LARGE_FACTOR: u64 = 5;
+
+/// Adds a warning if one object is so large that it is probably the background, or marks voxels that are not annotated.
+fn check_largest_object(inspection: &mut PairInspection, file: &Path, index: &ObjectIndex) {
+    let mut sizes: Vec<(u64, u32)> = index.objects.iter().map(|object| (object.voxels, object.label)).collect();
+    sizes.sort_unstable();
+    let (Some((largest, label)), Some((second, _))) = (sizes.pop(), sizes.pop()) else { return };
+    if 2 * largest <= index.voxels || largest < LARGE_FACTOR * second {
+        return;
+    }
+    let share = 100.0 * largest as f64 / index.voxels as f64;
+    let problem = format!("the object with the label {label} fills {share:.0} % of it, much more than any other one");
+    let next_step = message!(
+        "if it is the background, set its voxels to 0; if it marks voxels that are not annotated, set {IGNORE_LABEL} \
+         {IN_SETTINGS} to {label}"
+    );
+    inspection.add(Problem::warning(file, problem, next_step));
 }
 
 fn median_extent_um(index: &ObjectIndex, um: [f64; 3]) -> Option<[f64; 3]> {

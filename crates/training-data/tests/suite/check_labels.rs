@@ -2,7 +2,7 @@
 
 use crate::check::{find_and_check, has, with_bad};
 use crate::common::write;
-use cytoscope_training_data::Severity;
+use cytoscope_training_data::{CheckOptions, Report, Severity, check};
 
 #[test]
 fn intensities_in_place_of_labels_are_doubted() {
@@ -14,6 +14,32 @@ fn intensities_in_place_of_labels_are_doubted() {
     let objects = values(&|i| 1 + i % 24 / 4);
     let problems = with_bad(image, shape, objects, shape);
     assert!(!problems.iter().any(|problem| problem.message.contains("intensities")), "{problems:?}");
+}
+
+#[test]
+fn a_label_that_fills_most_of_an_image_is_doubted_unless_it_is_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..2 {
+        let labels = blobs(number);
+        write(&folder.path().join(format!("p{number}_raw.tif")), BLOBS, image_of(&labels, 500, number));
+        // Background has the label 65535 in the first stack.
+        let label_of = |label: &u16| if number == 0 && *label == 0 { u16::MAX } else { *label };
+        let labels: Vec<u16> = labels.iter().map(label_of).collect();
+        write(&folder.path().join(format!("p{number}_labels.tif")), BLOBS, labels);
+    }
+    let (mut dataset, report) = find_and_check(folder.path());
+    let doubted = |report: &Report| -> Vec<String> {
+        let found = report.problems.iter().filter(|problem| problem.message.contains("much more than any other one"));
+        found
+            .map(|problem| format!("{}: {}; {}", problem.pair.as_deref().unwrap(), problem.message, problem.next_step))
+            .collect()
+    };
+    let found = doubted(&report);
+    assert_eq!(found.len(), 1, "{:#?}", report.problems);
+    assert!(found[0].starts_with("p0: ") && found[0].contains("the label 65535 fills "), "{found:?}");
+    assert!(found[0].contains("data.ignore_label in the settings to 65535"), "{found:?}");
+    dataset.ignore_label = Some(65_535);
+    assert_eq!(doubted(&check(&dataset, &CheckOptions::default())), Vec::<String>::new());
 }
 
 /// Shape of the stacks of [`blobs`].
