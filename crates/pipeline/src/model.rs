@@ -188,7 +188,8 @@ fn object_diameter_um(config: &Value) -> Result<Option<f64>, String> {
     match config.get(OBJECT_DIAMETER_UM) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => value.as_f64().filter(|d| OBJECT_DIAMETERS_UM.contains(d)).map(Some).ok_or_else(|| {
-            format!("config.cytoscope.{OBJECT_DIAMETER_UM} is {value}, expected a diameter in µm above 0")
+            let (low, high) = (*OBJECT_DIAMETERS_UM.start(), *OBJECT_DIAMETERS_UM.end());
+            format!("config.cytoscope.{OBJECT_DIAMETER_UM} is {value}, expected a diameter from {low} to {high} µm")
         }),
     }
 }
@@ -519,6 +520,16 @@ mod tests {
     use super::*;
     use cytoscope_builders::{DynUNet, Weights, dynunet};
     use serde_json::json;
+
+    #[test]
+    fn object_diameters_out_of_range_are_refused_with_the_range() {
+        let diameter = |value: Value| object_diameter_um(&json!({ OBJECT_DIAMETER_UM: value }));
+        assert_eq!((diameter(json!(12.5)), diameter(Value::Null)), (Ok(Some(12.5)), Ok(None)));
+        for wrong in [json!(0), json!(1e30), json!("12")] {
+            let refused = diameter(wrong.clone()).unwrap_err();
+            assert!(refused.contains("expected a diameter from 0.001 to 1000000 µm"), "{wrong}: {refused}");
+        }
+    }
 
     #[test]
     fn external_data_in_a_zip_are_part_of_the_fingerprint() {
