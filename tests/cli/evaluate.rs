@@ -277,6 +277,27 @@ fn a_file_that_is_compared_with_itself_is_warned_about() {
 }
 
 #[test]
+fn a_label_that_fills_most_of_the_ground_truth_is_doubted_unless_it_is_ignored() {
+    let fixture = Fixture::new();
+    let labels = boxes(1, 0.0);
+    // All slices but four are not annotated.
+    let plane = SHAPE[1] * SHAPE[2];
+    let truth: Vec<u16> =
+        labels.iter().enumerate().map(|(i, label)| if i / plane < 8 { 9_000 } else { *label }).collect();
+    fixture.write("pred.tif", "ZYX", &SHAPE, labels);
+    fixture.write("part.tif", "ZYX", &SHAPE, truth);
+    let warned = |truth: &str, more: &[&str]| {
+        let stderr =
+            fixture.run(&[&["evaluate", "--pred", "pred.tif", "--truth", truth][..], more].concat()).ok().stderr;
+        stderr.contains("part.tif: the object with the label 9000 fills 67 % of it")
+            && stderr.contains("--ignore-label 9000")
+    };
+    assert!(warned("part.tif", &[]));
+    assert!(!warned("part.tif", &["--ignore-label", "9000"]));
+    assert!(!warned("pred.tif", &[]));
+}
+
+#[test]
 fn labels_that_are_stored_as_floats_are_scored_as_objects() {
     let fixture = Fixture::new();
     let floats = |values: Vec<u16>| values.into_iter().map(f32::from).collect::<Vec<f32>>();

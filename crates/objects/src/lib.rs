@@ -5,8 +5,8 @@
 //! ([`segment`], or [`StreamedSegmentation`] slice by slice; objects that are too large are split again, see
 //! [`OversizedOptions`]), stitching of labels across slabs ([`stitch`]), the measurements ([`measure`]) and their table
 //! ([`table`]), surfaces ([`mesh`]), metrics ([`matching`], [`segmentation_errors`], [`regression`]), predicted objects in
-//! partly annotated images ([`rims`]), the object diameter ([`diameter`]) and the size of blobs in an image ([`blobs`]).
-//! Volumes are slices in C order `[Z][Y][X]`; lengths are in µm.
+//! partly annotated images ([`rims`]), labels that fill most of an image ([`dominant`]), the object diameter ([`diameter`])
+//! and the size of blobs in an image ([`blobs`]). Volumes are slices in C order `[Z][Y][X]`; lengths are in µm.
 //!
 //! Errors are [`ObjectsError`]s: sizes that do not match, or parameters out of range.
 //!
@@ -31,6 +31,7 @@ pub mod components;
 mod crofton;
 pub mod diameter;
 pub mod distance;
+pub mod dominant;
 mod error;
 pub mod filter;
 mod foreground;

@@ -8,6 +8,7 @@ use crate::scored_channels::{ChannelPair, Side, channel_pairs};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Note};
 use cytoscope_formats::{ChannelRef, Image, ImageMeta};
+use cytoscope_objects::dominant::dominant_label;
 use cytoscope_objects::matching::{Matching, Overlaps, THRESHOLDS};
 use cytoscope_objects::regression::{Regression, regression};
 use cytoscope_objects::rims::{Annotation, Rims};
@@ -17,7 +18,7 @@ use cytoscope_storage::by_count;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{IGNORE_LABEL, Setting};
 use cytoscope_volume::{DType, Element, Samples, with_samples};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 /// An image of a pair.
@@ -181,6 +182,13 @@ impl<'a> Evaluation<'a> {
         ] {
             self.notes.extend(numbers.found().notes(context, path, image, channel)?);
         }
+        let voxels = extents.zyx.iter().product::<usize>() as u64;
+        for (path, sizes, numbers) in [
+            (&report.prediction, overlaps.prediction(), &predicted_numbers),
+            (&report.truth, overlaps.truth(), &true_numbers),
+        ] {
+            self.notes.extend(dominant_note(path, sizes, numbers, voxels));
+        }
         let _span = context.recorder.span(Stage::Validate, "match objects");
         let counted = overlaps.ignoring_below(self.ignore_below_voxels);
         let ignored = Ignored {
@@ -327,6 +335,19 @@ fn hold_labels(context: &Context, image: &Image, channel: usize, unknown: Option
     Ok(true)
 }
 
+/// Returns a warning if one label fills so much of an image of `voxels` voxels that it is probably the background, or marks
+/// voxels that are not annotated. `sizes` are the voxels of each object by its number.
+fn dominant_note(path: &Path, sizes: &BTreeMap<u32, u64>, numbers: &ObjectNumbers, voxels: u64) -> Option<Note> {
+    let (number, share) = dominant_label(sizes.iter().map(|(number, size)| (*number, *size)), voxels)?;
+    let label = numbers.label_of(number)?;
+    Some(Note::warning(message!(
+        "{}: the object with the label {label} fills {:.0} % of it, much more than any other one; if it is the background, set \
+         its voxels to 0; if it marks voxels of the ground truth that are not annotated, give {IGNORE_LABEL} {label}",
+        path.display(),
+        100.0 * share
+    )))
+}
+
 /// Returns which voxels have this label.
 fn voxels_with(labels: &Samples, label: f64) -> Vec<bool> {
     with_samples!(labels, values => values.iter().map(|value| value.to_f64() == label).collect())
@@ -467,6 +488,11 @@ impl ObjectNumbers {
             numbers.resize(numbers.len() + run.len(), number);
         }
         Ok(numbers)
+    }
+
+    /// Returns the label of an object with this number.
+    fn label_of(&self, number: u32) -> Option<u64> {
+        self.by_label.iter().find(|(_, other)| **other == number).map(|((_, label), _)| *label)
     }
 
     /// Returns the labels that were numbered.

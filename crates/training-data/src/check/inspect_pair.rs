@@ -10,6 +10,7 @@ use crate::setting::{AXES, IGNORE_LABEL, IN_SETTINGS, TIME, VOXEL_UM};
 use crate::stack::{Role, Stack, channel_count, channel_names, open_image, pair_voxel_um};
 use cytoscope_formats::{Image, nifti_directions};
 use cytoscope_objects::components::{Components, Connectivity};
+use cytoscope_objects::dominant::dominant_label;
 use cytoscope_objects::neighbors::NeighborPairs;
 use cytoscope_storage::by_count;
 use cytoscope_storage::message;
@@ -534,23 +535,17 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
         inspection.is_one_piece = seen.is_one_piece;
     }
     if !options.semantic {
-        check_largest_object(inspection, file, index);
+        check_dominant_label(inspection, file, index);
     }
 }
 
-/// An object that is this many times as large as any other one, and fills more than half of its image, is doubted.
-const LARGE_FACTOR: u64 = 5;
-
-/// Adds a warning if one object is so large that it is probably the background, or marks voxels that are not annotated.
-fn check_largest_object(inspection: &mut PairInspection, file: &Path, index: &ObjectIndex) {
-    let mut sizes: Vec<(u64, u32)> = index.objects.iter().map(|object| (object.voxels, object.label)).collect();
-    sizes.sort_unstable();
-    let (Some((largest, label)), Some((second, _))) = (sizes.pop(), sizes.pop()) else { return };
-    if 2 * largest <= index.voxels || largest < LARGE_FACTOR * second {
-        return;
-    }
-    let share = 100.0 * largest as f64 / index.voxels as f64;
-    let problem = format!("the object with the label {label} fills {share:.0} % of it, much more than any other one");
+/// Adds a warning if one label fills so much of the image that it is probably the background, or marks voxels that are not
+/// annotated.
+fn check_dominant_label(inspection: &mut PairInspection, file: &Path, index: &ObjectIndex) {
+    let sizes = index.objects.iter().map(|object| (object.label, object.voxels));
+    let Some((label, share)) = dominant_label(sizes, index.voxels) else { return };
+    let problem =
+        format!("the object with the label {label} fills {:.0} % of it, much more than any other one", 100.0 * share);
     let next_step = message!(
         "if it is the background, set its voxels to 0; if it marks voxels that are not annotated, set {IGNORE_LABEL} \
          {IN_SETTINGS} to {label}"
