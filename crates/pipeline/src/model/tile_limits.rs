@@ -15,7 +15,7 @@ pub(super) struct TileLimits {
     pub(super) step: [usize; 3],
     /// Whether only the minimum size is accepted.
     pub(super) fixed: [bool; 3],
-    /// Same as [`Model::reach`](super::Model::reach).
+    /// Same as [`Model::reach`].
     pub(super) reach: Option<[usize; 3]>,
 }
 
