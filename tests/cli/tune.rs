@@ -218,6 +218,15 @@ fn training_data_that_cannot_be_used_are_refused_before_predictions_are_tuned() 
     let refused = fixture.run(&[&tune[..], &config].concat());
     assert!(refused.code != Some(0) && refused.stdout.is_empty(), "{}", refused.stdout);
     assert!(refused.stderr.contains("no_such_setting"), "{}", refused.stderr);
+    // So are settings with which no candidate can train: a number out of range, and a loss that does not suit stains.
+    for (setting, task, problem) in [
+        ("workers = 0", "segmentation", "workers is 0"),
+        ("loss = { kind = \"dice\" }", "labelfree", "expected mse, l1 or huber"),
+    ] {
+        std::fs::write(fixture.path("bad.toml"), setting).unwrap();
+        let refused = fixture.fails(2, &[&tune[..], &config, &["--task", task]].concat(), &[problem]);
+        assert!(refused.stdout.is_empty() && !refused.stderr.contains("round 1"), "{}", refused.stderr);
+    }
 }
 
 #[test]

@@ -97,13 +97,15 @@ impl CheckJob {
         Ok(CheckReport { dataset, report, split: found, no_split, details })
     }
 
-    /// Checks the data as the start of a training run does, and reports problems as notes. The file of [`Self::details`] is
-    /// not used.
+    /// Checks the settings and the data as the start of a training run does, and reports problems as notes. The file of
+    /// [`Self::details`] is not used.
     ///
     /// # Errors
     /// The [`JobError`] with which a training run on these data would fail: the start model cannot be read, no pair is usable,
     /// or the settings are invalid.
     pub fn require_usable(&self, context: &Context) -> Result<(), JobError> {
+        self.config.check()?;
+        self.config.loss.map_or(Ok(()), |loss| loss.check_task(self.task))?;
         let known = match &self.from {
             Some(from) => TrainedImages::from_start(from)?,
             None => TrainedImages::default(),
