@@ -392,6 +392,24 @@ mod tests {
         assert!(!job.folder().exists());
     }
 
+    #[test]
+    fn a_precision_that_the_requested_cpu_lacks_is_refused_before_the_data_are_read() {
+        let parent = tempfile::tempdir().unwrap();
+        let job = |precision: &str| -> TrainJob {
+            let (out, config) = (parent.path().join("m"), json!({ "precision": precision }));
+            let data = parent.path().join("no-such-folder");
+            let job = json!({"task": "segmentation", "data": data, "from": "scratch", "out": out, "device": "cpu", "config": config});
+            serde_json::from_value(job).unwrap()
+        };
+        let failed =
+            |job: TrainJob| job.run(&Context::default(), &Devices::cpu_only(), &|_| {}).unwrap_err().to_string();
+        for precision in ["f16", "tf32"] {
+            let error = failed(job(precision));
+            assert!(error.contains(" trains in ") && !error.contains("no-such-folder"), "{error}");
+        }
+        assert!(failed(job("f32")).contains("no-such-folder"));
+    }
+
     /// Otherwise, only the int8 network would be missing, after hours.
     #[cfg(unix)]
     #[test]

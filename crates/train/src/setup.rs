@@ -15,10 +15,11 @@ use crate::train::{TrainRequest, Training};
 use crate::trained_images::digests;
 use crate::tuning;
 use crate::validator::{Diameters, Validator, ValidatorOptions};
-use cytoscope_engine::{DeviceId, Engine, EngineError, Precision, TuningListener};
+use cytoscope_engine::{DeviceId, DeviceRequest, Engine, EngineError, Precision, TuningListener};
 use cytoscope_formats::open;
 use cytoscope_graph::{ElementType, Graph};
 use cytoscope_objects::SegmentOptions;
+use cytoscope_pipeline::devices::Devices;
 use cytoscope_pipeline::{Context, DiameterRequest, JobError, Note, ProgressStage, input_record};
 use cytoscope_profile::{Recorder, Stage};
 use cytoscope_storage::message;
@@ -219,6 +220,24 @@ fn diameter_note(given: f64, labeled: f64) -> Option<Message> {
             number_text(given)
         )
     })
+}
+
+/// Refuses a precision in which the CPU does not train if it is the requested device: computing the statistics of the data, after
+/// which a device is opened, may take minutes.
+///
+/// # Errors
+/// [`JobError::WrongUse`] with the precisions and devices to choose instead.
+pub(crate) fn check_precision(
+    precision: TrainPrecision,
+    request: DeviceRequest,
+    devices: &Devices,
+) -> Result<(), JobError> {
+    if request == DeviceRequest::Device(DeviceId::Cpu)
+        && let Ok(cpu) = devices.engine(DeviceId::Cpu)
+    {
+        half(precision, cpu.as_ref())?;
+    }
+    Ok(())
 }
 
 /// Sets the object diameter of a new network to that of the data; `given` is the requested diameter, in µm.

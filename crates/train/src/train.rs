@@ -18,7 +18,7 @@ use crate::network::StartModel;
 use crate::origin::license;
 use crate::package::Description;
 use crate::previews::Previews;
-use crate::setup::{check_same_run, fingerprint, keeps_layers, pair_files, prepare};
+use crate::setup::{check_precision, check_same_run, fingerprint, keeps_layers, pair_files, prepare};
 use crate::step::{Stepper, StepperOptions};
 use crate::trained_images::TrainedImages;
 use crate::validator::Validator;
@@ -138,6 +138,7 @@ pub(crate) fn run(
             );
         }
     }
+    check_precision(config.precision, job.device, devices)?;
     record.job_mut().config = config.clone();
     let validation_names = earlier.as_ref().map(|state| state.validation.as_slice()).filter(|names| !names.is_empty());
     let new = earlier.is_none().then_some(started);
