@@ -398,8 +398,10 @@ mod tests {
         let job = |precision: &str| -> TrainJob {
             let (out, config) = (parent.path().join("m"), json!({ "precision": precision }));
             let data = parent.path().join("no-such-folder");
-            let job = json!({"task": "segmentation", "data": data, "from": "scratch", "out": out, "device": "cpu", "config": config});
-            serde_json::from_value(job).unwrap()
+            serde_json::from_value(json!({
+                "task": "segmentation", "data": data, "from": "scratch", "out": out, "device": "cpu", "config": config,
+            }))
+            .unwrap()
         };
         let failed =
             |job: TrainJob| job.run(&Context::default(), &Devices::cpu_only(), &|_| {}).unwrap_err().to_string();
