@@ -244,4 +244,12 @@ fn tuning_is_refused_before_the_runs_if_nothing_can_be_tried_or_saved() {
     let saving = ["tune", "--model", "nuclei-dog", "--device", "cpu", "--save", "--profiles", "profiles.json"];
     let refused = fixture.fails(3, &saving, &["profiles.json", "tune --save"]);
     assert!(!refused.stderr.contains("round 1"), "{}", refused.stderr);
+    // In this folder, nobody can create files.
+    if cfg!(target_os = "linux") {
+        let saving =
+            ["tune", "--model", "nuclei-dog", "--device", "cpu", "--save", "--profiles", "/proc/profiles.json"];
+        let refused = fixture.run(&saving);
+        assert!(refused.code != Some(0) && refused.stderr.contains("/proc"), "{}", refused.stderr);
+        assert!(!refused.stderr.contains("round 1"), "{}", refused.stderr);
+    }
 }

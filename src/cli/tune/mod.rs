@@ -196,7 +196,8 @@ impl Tune {
         // What would stop saving is reported before the runs.
         let profiles = self.save.then(|| profiles_path(self.profiles.as_deref())).transpose()?;
         if let Some(path) = &profiles {
-            MachineProfiles::read(path)?;
+            // Its lock is a file in the same folder.
+            MachineProfiles::update(path, |_| ())?;
         }
         let (trace, overwrite) = (self.tracing.trace.as_deref(), Overwrite::from_force(self.force));
         if let Some(trace) = trace {
