@@ -155,6 +155,8 @@ pub enum StoredCompression {
     Lzf,
     /// Szip.
     Szip,
+    /// Bitshuffle, with or without LZ4 or Zstandard.
+    Bitshuffle,
 }
 
 cytoscope_storage::named! {
@@ -178,6 +180,7 @@ cytoscope_storage::named! {
         Pcodec => "pcodec",
         Lzf => "lzf",
         Szip => "szip",
+        Bitshuffle => "bitshuffle",
     }
 }
 

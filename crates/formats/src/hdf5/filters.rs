@@ -1,5 +1,6 @@
 //! Filters of chunks that the library does not have: registered compressions other than deflate and szip.
 
+use super::bitshuffle;
 use crate::{
     error::Fault,
     file_format::StoredCompression,
@@ -8,9 +9,11 @@ use crate::{
 use hdf5_reader::{FilterRegistry, error::Error, filters};
 
 /// Numbers of filters, as registered at the HDF Group.
+const BZIP2: u16 = 307;
 const LZF: u16 = 32_000;
 const BLOSC: u16 = 32_001;
 const LZ4: u16 = 32_004;
+const BITSHUFFLE: u16 = 32_008;
 const ZSTD: u16 = 32_015;
 /// Shortest repetition in LZF in bytes.
 const MIN_REPEATED: usize = 3;
@@ -29,7 +32,11 @@ pub(super) fn registry(max_bytes: usize) -> FilterRegistry {
         }),
     );
     registry.register(LZ4, Box::new(move |_, data, _| lz4(data, max_bytes)));
-    for (number, codec) in [(BLOSC, BytesCodec::Blosc), (ZSTD, BytesCodec::Zstd)] {
+    registry.register(
+        BITSHUFFLE,
+        Box::new(move |filter, data, _| bitshuffle::decode(&filter.client_data, data, max_bytes)),
+    );
+    for (number, codec) in [(BLOSC, BytesCodec::Blosc), (BZIP2, BytesCodec::Bz2), (ZSTD, BytesCodec::Zstd)] {
         registry.register(number, Box::new(move |_, data, _| decoded(codec, data.to_vec(), max_bytes)));
     }
     registry
@@ -41,18 +48,20 @@ pub(super) fn compression(number: u16) -> Option<StoredCompression> {
         filters::FILTER_DEFLATE => Some(StoredCompression::Zlib),
         filters::FILTER_SZIP => Some(StoredCompression::Szip),
         LZF => Some(StoredCompression::Lzf),
+        BITSHUFFLE => Some(StoredCompression::Bitshuffle),
         BLOSC => Some(StoredCompression::Blosc),
+        BZIP2 => Some(StoredCompression::Bz2),
         LZ4 => Some(StoredCompression::Lz4),
         ZSTD => Some(StoredCompression::Zstd),
         _ => None,
     }
 }
 
-fn damaged(what: &str) -> Error {
+pub(super) fn damaged(what: &str) -> Error {
     Error::DecompressionError(format!("a chunk is not valid {what} data"))
 }
 
-fn decoded(codec: BytesCodec, encoded: Vec<u8>, max_bytes: usize) -> Result<Vec<u8>, Error> {
+pub(super) fn decoded(codec: BytesCodec, encoded: Vec<u8>, max_bytes: usize) -> Result<Vec<u8>, Error> {
     decode_one(codec, encoded, max_bytes).map_err(|fault| match fault {
         Fault::Malformed(problem, _) => Error::DecompressionError(problem.into_owned()),
         _ => damaged(codec.name()),

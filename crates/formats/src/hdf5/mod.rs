@@ -4,6 +4,7 @@
 
 mod bdv;
 mod bdv_xml;
+mod bitshuffle;
 mod chunk_tree;
 mod dataset;
 mod file;

@@ -211,6 +211,7 @@ fn build(
         origin_um: image.origin_um,
         time_interval_secs: image.time_interval_secs,
         channels,
+        valid_bits: image.significant_bits,
         display_range: series::stored_range(&first),
         unread_pages: undescribed,
         not_applied: undescribed_note(undescribed).into_iter().collect(),

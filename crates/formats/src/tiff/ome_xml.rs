@@ -59,6 +59,8 @@ pub(crate) struct OmeImage {
     pub size_c: usize,
     /// Number of time points.
     pub size_t: usize,
+    /// Bits of a sample that are used, if stated.
+    pub significant_bits: Option<u32>,
     /// Distance between voxel centers along Z, Y, X in µm.
     pub voxel_size_um: VoxelSize,
     /// Position of the first voxel along Z, Y, X in µm; 0 along axes where the first plane states none.
@@ -238,6 +240,8 @@ fn pixels(image: &mut OmeImage, a: &Attributes) -> Result<(), Fault> {
         return Err(invalid_xml(&format!("DimensionOrder \"{order}\" is not XY and an order of Z, C, T")));
     }
     image.order = leading;
+    let bits = a.get("SignificantBits").and_then(|bits| bits.trim().parse().ok());
+    image.significant_bits = bits.filter(|bits| *bits > 0);
     let length = |axis: &str| {
         let key = format!("PhysicalSize{axis}");
         quantity(a, &key, "µm", micrometers_per).or_else(|| unused(a, &key, "a length above 0 in a known unit"))
@@ -324,6 +328,17 @@ mod tests {
         // White is the default, and a channel in black would not be seen.
         for none in ["-1", "4294967295", "255", "99999999999", "red"] {
             assert_eq!(color(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn the_used_bits_are_a_number_above_0() {
+        for (text, bits) in [("12", Some(12)), (" 8 ", Some(8)), ("0", None), ("-4", None), ("many", None)] {
+            let xml = format!(
+                "<OME><Image><Pixels SizeX=\"4\" SizeY=\"4\" SizeZ=\"1\" SizeC=\"1\" SizeT=\"1\" \
+                 SignificantBits=\"{text}\"/></Image></OME>"
+            );
+            assert_eq!(parse(&xml).unwrap().images[0].significant_bits, bits, "{text}");
         }
     }
 

@@ -147,6 +147,10 @@ def filters(path):
         "zstd": hdf5plugin.Zstd(),
         "blosc": hdf5plugin.Blosc(cname="lz4"),
         "bitshuffle": hdf5plugin.Bitshuffle(),
+        "bitshuffle_blocks": hdf5plugin.Bitshuffle(nelems=8, cname="zstd"),
+        "bitshuffle_plain": hdf5plugin.Bitshuffle(cname="none"),
+        "bzip2": hdf5plugin.BZip2(),
+        "blosc2": hdf5plugin.Blosc2(),
     }
     with h5py.File(path, "w", libver="v110") as file:
         for name, options in compressions.items():
