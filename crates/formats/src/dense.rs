@@ -41,7 +41,8 @@ impl Dense {
             return Ok(samples);
         };
         let bytes = self.dtype.size_bytes();
-        if !self.is_last_axis_contiguous() {
+        // Some of the colors of a voxel are picked, too: reading them one by one would take as many calls as there are voxels.
+        if !self.is_last_axis_contiguous() || size[5] < self.shape_full[5] {
             self.read_strided(source, &start, &size, samples.as_bytes_mut())?;
             codec::to_native(self.order, bytes, samples.as_bytes_mut());
             return Ok(samples);

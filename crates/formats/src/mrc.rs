@@ -7,7 +7,7 @@ use crate::{
     error::{Fault, FormatError},
     fields::Fields,
     file_format::FileFormat,
-    meta::{ByteOrder, micrometers_per, positive},
+    meta::{ByteOrder, positive},
     opening::OpenOptions,
     reader::{Opened, Pixels, check_shape},
     source::Source,
@@ -27,8 +27,11 @@ const BIG: u8 = 0x11;
 const IMOD_AT: usize = 152;
 const IMOD: u32 = 1_146_047_817;
 const SIGNED_BYTES: u32 = 1;
+/// Mode of colors: three unsigned bytes for each voxel.
+const RGB_MODE: i32 = 16;
 /// Space groups of stacks of volumes.
 const VOLUME_STACKS: std::ops::RangeInclusive<i32> = 401..=630;
+const ANGSTROMS_PER_UM: f64 = 1e4;
 /// Advice for files that are not supported.
 const EXPORT: &str = "export it as 8- or 16-bit integers or 32-bit floats, for example with IMOD's newstack";
 
@@ -85,6 +88,7 @@ fn sample_type(fields: &Fields<'_>) -> Result<DType, Fault> {
         2 => DType::F32,
         6 => DType::U16,
         12 => DType::F16,
+        RGB_MODE => DType::U8,
         3 | 4 => return Err(Fault::unsupported("its samples are complex numbers", EXPORT)),
         other => return Err(Fault::unsupported(format!("its samples have the mode {other}"), EXPORT)),
     })
@@ -104,14 +108,16 @@ fn layout(fields: &Fields<'_>, dtype: DType) -> Result<Dense, Fault> {
     let is_stack = VOLUME_STACKS.contains(&fields.i32(88)?) && depth > 0 && nz % depth == 0;
     let (volumes, slices) = if is_stack { (nz / depth, depth) } else { (1, nz) };
     let too_large = || Fault::malformed("the MRC image is too large");
-    let plane = nx.checked_mul(ny).ok_or_else(too_large)?;
+    let colors = if mode(fields)? == RGB_MODE { 3 } else { 1 };
+    let plane = nx.checked_mul(ny).and_then(|plane| plane.checked_mul(colors)).ok_or_else(too_large)?;
+    let row = nx.saturating_mul(colors);
     let volume = plane.checked_mul(slices).ok_or_else(too_large)?;
     Ok(Dense {
         order: fields.order,
         dtype,
         data_at: HEADER_BYTES as u64 + extended as u64,
-        shape_full: [volumes, slices, 1, ny, nx, 1],
-        strides: [volume, plane, 0, nx, 1, 0],
+        shape_full: [volumes, slices, 1, ny, nx, colors],
+        strides: [volume, plane, 0, row, colors, 1],
     })
 }
 
@@ -133,7 +139,7 @@ fn voxel_size_um(fields: &Fields<'_>) -> Result<VoxelSize, Fault> {
     if [x, y, z.or(x)] == [Some(1.0); 3] {
         return Ok(VoxelSize::default());
     }
-    let um = |angstroms: Option<f64>| angstroms.and_then(|length| positive(length * micrometers_per("Å")?));
+    let um = |angstroms: Option<f64>| angstroms.and_then(|length| positive(length / ANGSTROMS_PER_UM));
     Ok(VoxelSize { z: um(z), y: um(y), x: um(x) })
 }
 

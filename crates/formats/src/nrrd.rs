@@ -32,13 +32,14 @@ pub(crate) fn looks_like_nrrd(head: &[u8]) -> bool {
 /// Opens a NRRD file. Only the header is read.
 pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Fault> {
     let (header, data_at) = Header::read(&source)?;
+    // Files as text or in another file need no byte order, whose absence would be reported otherwise.
+    let is_compressed = header.is_compressed()?;
     let axes = header.axes()?;
     let dtype = header.dtype()?;
     let order = header.byte_order(dtype)?;
     let mut layout = layout(&axes, dtype, order)?;
     check_shape(&layout.shape_full, dtype, &options.limits)?;
     let needed = layout.data_bytes().ok_or_else(|| Fault::malformed("the NRRD image is too large"))?;
-    let is_compressed = header.is_compressed()?;
     let stored = source.len().saturating_sub(data_at);
     let available = if is_compressed { stored.saturating_mul(MAX_GZIP_RATIO) } else { stored };
     if needed > available {

@@ -71,6 +71,20 @@ fn sample_types_and_byte_orders_are_read() {
 }
 
 #[test]
+fn colors_are_the_samples_of_a_voxel() {
+    // The header of 3 × 3 × 4 voxels, and three bytes for each of them.
+    let header = with_number(seed!("volume"), 12, 16)[..1024].to_vec();
+    let image = opened([header, (0..108).collect()].concat(), 0).unwrap();
+    assert_eq!((image.meta().axes.to_string().as_str(), image.meta().shape.as_slice()), ("ZYXS", &[3, 3, 4, 3][..]));
+    assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8((0..108).collect()));
+    // Green of two rows.
+    let green = Region { start: vec![0, 2, 0, 1, 0, 1], size: vec![1, 1, 1, 2, 4, 1] };
+    let expected = (28..36).map(|voxel| voxel * 3 + 1).collect();
+    assert_eq!(image.read(0, &green).unwrap().into_samples(), Samples::U8(expected));
+    assert_eq!(refused(with_number(seed!("volume"), 12, 16)), Some(FormatErrorKind::Malformed), "too few bytes");
+}
+
+#[test]
 fn volumes_of_a_stack_are_time_points() {
     let image = opened(seed!("stack"), 0).unwrap();
     assert_eq!(image.meta().shape_full, [2, 3, 1, 3, 4, 1]);

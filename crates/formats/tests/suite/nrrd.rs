@@ -80,6 +80,10 @@ fn what_cannot_be_read_is_refused() {
     assert_eq!(changed("raw", "gzip"), Some(Malformed), "not gzip data");
     assert_eq!(changed("uchar", "block"), Some(Unsupported));
     assert_eq!(changed("uchar", "ushort"), Some(Malformed), "no byte order");
+    // Text has none.
+    let text = made(&PLAIN.replace("uchar", "ushort").replace("raw", "ascii"));
+    let error = open_bytes(text, &OpenOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("encoding \"ascii\""), "{error}");
     assert_eq!(changed("3 2", "3 0"), Some(Malformed));
     assert_eq!(changed("3 2", "4 2"), Some(Malformed), "too few samples");
     assert_eq!(changed("dimension: 2", "dimension: 3"), Some(Malformed));

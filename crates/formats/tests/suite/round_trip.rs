@@ -319,9 +319,9 @@ fn previews_color_labels_and_scale_intensities() {
 #[test]
 fn the_used_bits_of_samples_are_kept_by_ome_tiff() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("bits.ome.tif");
     let array = pattern("ZYX", &[2, 3, 4], DType::U16);
     for (given, read) in [(Some(12), 12), (None, 16), (Some(16), 16)] {
+        let path = folder.path().join(format!("{given:?}.ome.tif"));
         let spec = WriteSpec { significant_bits: given, ..WriteSpec::of(&array, Container::OmeTiff) };
         write_array(&path, &array, &spec).unwrap();
         assert_eq!(open(&path, &OpenOptions::default()).unwrap().meta().bits_per_sample, read, "{given:?}");
