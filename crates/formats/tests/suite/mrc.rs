@@ -72,8 +72,8 @@ fn sample_types_and_byte_orders_are_read() {
 
 #[test]
 fn colors_are_the_samples_of_a_voxel() {
-    // The header of 3 × 3 × 4 voxels, and three bytes for each of them.
-    let header = with_number(seed!("volume"), 12, 16)[..1024].to_vec();
+    // The header of 3 × 3 × 4 voxels without an extended one, and three bytes for each of them.
+    let header = with_number(with_number(seed!("volume"), 12, 16), 92, 0)[..1024].to_vec();
     let image = opened([header, (0..108).collect()].concat(), 0).unwrap();
     assert_eq!((image.meta().axes.to_string().as_str(), image.meta().shape.as_slice()), ("ZYXS", &[3, 3, 4, 3][..]));
     assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8((0..108).collect()));
