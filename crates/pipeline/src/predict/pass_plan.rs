@@ -4,6 +4,7 @@ use super::grid::{CACHED_SLICES, READ_SLICES, maps, sources};
 use super::pass::QUEUED_SLABS;
 use cytoscope_engine::{Band, RollingPlan};
 use cytoscope_storage::counted;
+use cytoscope_volume::resample::AxisMap;
 use cytoscope_volume::tile::Span;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -199,17 +200,22 @@ impl PassSizes {
     /// `own_bytes` are those of the part of one slice that is read.
     fn source_bytes(&self, slices: usize, own_bytes: u64) -> u64 {
         let inputs = self.channels[0] as u64;
-        // The slices that are read, on the input's grid, and those that the reader caches while it replaces the cache.
-        let scale = self.zyx[0].div_ceil(self.shape[0].max(1));
-        let (sources, cached) = if self.is_resampled() {
-            (((slices + 2) * scale).min(self.zyx[0]), 2 * CACHED_SLICES.min(self.zyx[0]))
-        } else {
-            (slices, 0)
-        };
+        let is_resampled = self.is_resampled();
+        let sources = if is_resampled { self.source_slices(slices) } else { slices };
+        // The last slices that are read, which the reader keeps for each channel.
+        let cached = if is_resampled { sources.min(CACHED_SLICES) } else { 0 };
         // A few slices at once are decoded and converted, twice as stored and once as floats; of one channel at a time.
         let decoded = sources.min(READ_SLICES) as u64;
         let fresh = decoded * (2 * self.read_slice_bytes + own_bytes);
-        fresh + sources as u64 * own_bytes + cached as u64 * own_bytes * inputs
+        // The cache of a channel is held while it is replaced.
+        fresh + sources as u64 * own_bytes + cached as u64 * own_bytes * (inputs + 1)
+    }
+
+    /// Returns the most slices of the input that `slices` neighboring slices of the model's grid are computed from.
+    fn source_slices(&self, slices: usize) -> usize {
+        let (depth, map) = (self.shape[0], AxisMap::new(self.zyx[0], self.shape[0]));
+        let sources = |z: usize| map.sources(z..(z + slices).min(depth)).len();
+        (0..depth).map(sources).max().unwrap_or(0)
     }
 
     /// Returns the bytes of the slabs that are read, wait, or are packed for the network.
@@ -264,6 +270,25 @@ mod tests {
         // A band of a quarter of the rows holds a quarter of them.
         let quarter = [128, 512];
         assert_eq!(sizes(64).bytes(16, quarter) - sizes(64).bytes(8, quarter), (3 + 3) * slab_bytes / 4);
+    }
+
+    #[test]
+    fn a_resampled_slab_holds_the_slices_that_it_is_computed_from() {
+        let sizes = |channels: [usize; 2]| PassSizes {
+            tile: [48, 512, 512],
+            shape: [48, 512, 512],
+            zyx: [120, 512, 512],
+            channels,
+            read_slice_bytes: 0,
+            has_softmax: false,
+        };
+        // Two slices are computed from seven at most: those that are decoded, all of them, and the old and the new cache.
+        assert_eq!(sizes([1, 1]).source_slices(2), 7);
+        assert_eq!(sizes([1, 1]).source_bytes(2, 10), 10 * (7 + 7 + 2 * 7));
+        assert_eq!(sizes([2, 1]).source_bytes(2, 10), 10 * (7 + 7 + 3 * 7));
+        // A tile with all slices.
+        let decoded_and_cached = READ_SLICES as u64 + 2 * CACHED_SLICES as u64;
+        assert_eq!(sizes([1, 1]).source_bytes(48, 10), 10 * (120 + decoded_and_cached));
     }
 
     #[test]
