@@ -307,14 +307,17 @@ pub(super) fn center(ui: &mut Ui, state: State<'_>, views: &mut Layout, actions:
         only_xy: false,
     };
     let Some(document) = state.document() else { return };
-    let marks = Marks { profile_line: state.display.profile_line(document.id), ..selected(state, document.id) };
+    let marks = Marks { profile_line: state.display.profile_line(document.id), ..selected(state, document) };
     let view_response = views.show(ui, document, state.documents.loader(), &marks, options);
     send_view_response(document.id, view_response, state, actions);
 }
 
-/// The points that are selected for merging or splitting labels, and the line that is drawn, while the tools are on screen.
-fn selected(state: State<'_>, document: u64) -> Marks {
-    if state.display.task() == PanelTask::Correct { state.corrections.marks(document) } else { Marks::default() }
+/// The points that are selected for merging or splitting labels, and the line that is drawn, while the tools are on screen with
+/// the time point that is corrected.
+fn selected(state: State<'_>, document: &Document) -> Marks {
+    let is_at_time = state.correction().is_some_and(|correction| correction.time == document.time);
+    let has_tools = is_at_time && state.display.task() == PanelTask::Correct;
+    if has_tools { state.corrections.marks(document.id) } else { Marks::default() }
 }
 
 /// The crop of a preprocessed copy, while the panel that sets it is shown.
