@@ -1,7 +1,7 @@
 //! Viewing: slices, keys, layers, commands, themes.
 
 use crate::accessibility;
-use crate::fixture::{Fixture, sees, window};
+use crate::fixture::{Fixture, bundled_sample, sees, window};
 use cytoscope_ui::command::Command;
 use cytoscope_ui::document::{Document, Role};
 use eframe::egui::accesskit::{self, Toggled};
@@ -110,6 +110,21 @@ fn the_labels_of_the_toolbar_are_as_high_as_its_numbers_and_buttons() {
     fixture.settle();
     let middles = ["Z", "Slice number", "Fit views"].map(|name| fixture.window.get_by_label(name).rect().center().y);
     assert!(middles.iter().all(|middle| (middle - middles[0]).abs() < 0.8), "{middles:?}");
+}
+
+#[test]
+fn the_slider_of_the_divider_says_what_it_does() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    // Before there is anything to hide.
+    assert!(fixture.window.query_by_label("Swipe").is_none());
+    fixture.window.state_mut().compare_with(&bundled_sample().with_file_name("nuclei_labels.tif"));
+    let has_truth = |d: &Document| d.overlay_with_role(Role::Truth).is_some();
+    fixture.until("the ground truth", |w| w.state().document().is_some_and(has_truth));
+    fixture.window.state_mut().send(Command::ToggleSwipe);
+    fixture.until("the slider", |w| w.query_by_label("Swipe").is_some());
+    fixture.until_hover_shows("Swipe", "Moves the divider");
 }
 
 #[test]

@@ -394,7 +394,7 @@ fn controls(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         make_room(ui, width);
         let slider = ui.add(egui::Slider::new(&mut share, 0.0..=1.0).show_value(false));
         slider.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::Slider, true, "Swipe"));
-        if slider.changed() {
+        if slider.on_hover_text("Moves the divider; overlays to its right are hidden").changed() {
             actions.send(DisplayAction::Swipe(share));
         }
     }
