@@ -3,7 +3,7 @@
 use super::zarr::is_ome_zarr_name;
 use super::{PredictJob, stems};
 use crate::JobError;
-use cytoscope_formats::{FormatError, Image, OpenOptions, SeriesChoice, any_series, series_suffix};
+use cytoscope_formats::{FileFormat, FormatError, Image, OpenOptions, SeriesChoice, any_series, open, series_suffix};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -60,7 +60,7 @@ impl PredictJob {
                 && files.len() > 1
                 && image.meta().series_count > 1
             {
-                let set = image.files();
+                let set = self.set_files(input, image);
                 members.extend(files.iter().filter(|file| *file != input && set.contains(file)).map(PathBuf::as_path));
             }
             let chosen = image.and_then(|image| self.series.chosen_indices(image.meta()));
@@ -69,6 +69,20 @@ impl PredictJob {
         // An input before the one that opens its set is left out, too.
         let kept = |(input, chosen): (&PathBuf, Option<_>)| chosen.filter(|_| !members.contains(input.as_path()));
         files.iter().zip(all).map(kept).collect()
+    }
+
+    /// Returns the files of all images of an input, of which one is open. Each image of an OME-TIFF set may have its own files.
+    fn set_files(&self, input: &Path, image: &Image) -> BTreeSet<PathBuf> {
+        let mut files: BTreeSet<PathBuf> = image.files().into_iter().collect();
+        if image.meta().format == FileFormat::OmeTiff {
+            for series in 0..image.meta().series_count {
+                // An image that cannot be opened is an error when it is predicted.
+                if let Ok(other) = open(input, &OpenOptions { series, ..self.open_options() }) {
+                    files.extend(other.files());
+                }
+            }
+        }
+        files
     }
 
     /// Returns the chosen series of all inputs. The stems of a series other than the first end in its number, so that the
@@ -110,6 +124,53 @@ mod tests {
     use super::*;
     use cytoscope_formats::{Container, WriteSpec, write_array};
     use cytoscope_volume::{Array, VoxelSize};
+
+    /// Writes a file of an OME-TIFF set of two images, each of which is a slice of 8 × 8 voxels in a file of its own.
+    fn write_image_of_set(folder: &Path, name: &str) {
+        let image = |file: &str| {
+            format!(
+                "<Image><Pixels DimensionOrder=\"XYZCT\" SizeX=\"8\" SizeY=\"8\" SizeZ=\"1\" SizeC=\"1\" SizeT=\"1\">\
+                 <TiffData IFD=\"0\"><UUID FileName=\"{file}\">urn:uuid:{file}</UUID></TiffData></Pixels></Image>"
+            )
+        };
+        let text = format!("<OME UUID=\"urn:uuid:{name}\">{}{}</OME>\0", image("a.ome.tif"), image("b.ome.tif"));
+        let (text_bytes, text_at) = (text.len() as u32, 8 + 2 + 10 * 12 + 4);
+        let entries: [(u16, u16, u32, u32); 10] = [
+            (256, 4, 1, 8),
+            (257, 4, 1, 8),
+            (258, 3, 1, 8),
+            (259, 3, 1, 1),
+            (262, 3, 1, 1),
+            (270, 2, text_bytes, text_at),
+            (273, 4, 1, text_at + text_bytes),
+            (277, 3, 1, 1),
+            (278, 4, 1, 8),
+            (279, 4, 1, 64),
+        ];
+        let mut bytes = [&b"II*\0\x08\0\0\0"[..], &(entries.len() as u16).to_le_bytes()].concat();
+        for (tag, kind, count, value) in entries {
+            bytes.extend(tag.to_le_bytes().into_iter().chain(kind.to_le_bytes()));
+            bytes.extend(count.to_le_bytes().into_iter().chain(value.to_le_bytes()));
+        }
+        bytes.extend([0; 4]);
+        bytes.extend(text.into_bytes());
+        bytes.extend([7; 64]);
+        std::fs::write(folder.join(name), bytes).unwrap();
+    }
+
+    #[test]
+    fn all_series_of_a_set_are_those_of_one_of_its_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["a.ome.tif", "b.ome.tif"];
+        names.into_iter().for_each(|name| write_image_of_set(folder.path(), name));
+        let files = names.map(|name| folder.path().join(name));
+        let chosen = |series: SeriesChoice| -> Vec<Option<Vec<usize>>> {
+            let job = PredictJob { series, ..PredictJob::default() };
+            job.chosen_series(&files).into_iter().map(|one| one.map(|found| found.unwrap())).collect()
+        };
+        assert_eq!(chosen(SeriesChoice::All), [Some(vec![0, 1]), None]);
+        assert_eq!(chosen(SeriesChoice::Index(0)), [Some(vec![0]), Some(vec![0])]);
+    }
 
     #[test]
     fn a_voxel_size_along_single_axes_leaves_each_image_its_own_along_the_others() {
