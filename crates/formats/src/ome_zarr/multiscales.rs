@@ -351,13 +351,14 @@ fn compose_transformations<'a>(transformations: impl Iterator<Item = &'a Value>,
     Ok(grid)
 }
 
-/// Returns the sentence that scales along Z, Y, X are not used, because their axes have no unit; `None` if there are none but 1,
-/// which programs write if they do not know the voxel size.
+/// Returns the sentence that scales along Z, Y, X are not used, because their axes have no unit, or one that is no length; `None` if
+/// there are none but 1, which programs write if they do not know the voxel size.
 fn unit_note(scale: &[f64], axes: &[Axis], units: &[Option<String>]) -> Option<String> {
     let without_unit = |axis: Axis| {
         let i = axes.iter().position(|a| *a == axis)?;
         let factor = scale.get(i).copied().and_then(positive)?;
-        units.get(i)?.is_none().then_some((axis, factor))
+        let is_length = units.get(i)?.as_deref().and_then(um_per).is_some();
+        (!is_length).then_some((axis, factor))
     };
     let found: Vec<(Axis, f64)> = [Axis::Z, Axis::Y, Axis::X].into_iter().filter_map(without_unit).collect();
     if found.iter().all(|(_, factor)| *factor == 1.0) {

@@ -468,6 +468,17 @@ fn an_image_says_which_transformations_are_not_applied() {
     ];
     assert_eq!(left_out, expected);
     assert_eq!(with(json!([{"type": "scale", "path": "s"}])).len(), 1);
+    // A unit that is no length is as good as none.
+    for (unit, expected) in [("pixel", &[no_unit][..]), ("", &[no_unit]), ("nanometer", &[])] {
+        let path = made(folder.path(), |root, _| {
+            let image = &mut root["attributes"]["ome"]["multiscales"][0];
+            image["datasets"][0]["coordinateTransformations"] = json!([scale]);
+            for axis in 0..3usize {
+                image["axes"][axis]["unit"] = json!(unit);
+            }
+        });
+        assert_eq!(open(&path, &OpenOptions::default()).unwrap().meta().not_applied, expected, "{unit:?}");
+    }
 }
 
 #[test]
