@@ -90,7 +90,7 @@ pub(crate) fn on_disk(folder: &Path, written: &Path) -> PathBuf {
 /// The names in a folder by their composed form, `None` for several of the same text; empty if the folder cannot be listed.
 fn names_in(folder: &Path) -> HashMap<String, Option<OsString>> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let mut names = HashMap::new();
+    let mut names: HashMap<String, Option<OsString>> = HashMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         names.entry(composed(&name.to_string_lossy())).and_modify(|own| *own = None).or_insert(Some(name));
