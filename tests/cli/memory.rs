@@ -84,6 +84,24 @@ fn slices_that_are_resampled_for_tiles_are_part_of_the_stated_memory() {
     assert!(held <= stated, "more was held than stated: {held} of {stated}");
 }
 
+/// A file in Fortran order, of which many slices are read at once, is checked before its prediction is planned.
+#[test]
+fn slices_are_read_ahead_within_the_memory_budget_from_the_start() {
+    let fixture = Fixture::new();
+    fixture.unet(8);
+    // 200 time points of 8 slices, which lie between each other.
+    let text = format!("{:<117}\n", "{'descr': '|u1', 'fortran_order': True, 'shape': (200, 8, 256, 256), }");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((text.len() as u16).to_le_bytes());
+    bytes.extend(text.as_bytes());
+    bytes.extend((0..200 * 8 * 256 * 256).map(|i: usize| (i / 200 % 251) as u8));
+    std::fs::write(fixture.path("stack.npy"), bytes).unwrap();
+    let stack = ["--axes", "TZYX", "--time", "0", "--model", "net.onnx", "--outputs", "maps", "--device", "cpu"];
+    let (held, stated) = peak(&fixture, "stack.npy", &[&stack[..], &["--memory-budget", "120M"]].concat());
+    assert!(stated <= 120 << 20, "{stated} bytes are stated");
+    assert!(held as f64 <= 1.1 * stated as f64, "{held} bytes were held, {stated} were stated");
+}
+
 #[test]
 fn the_weights_of_the_model_are_part_of_the_stated_memory() {
     let fixture = Fixture::new();

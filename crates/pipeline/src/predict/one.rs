@@ -20,6 +20,7 @@ use crate::preprocess::{self, PreprocessRecord};
 use crate::provenance::{InputTensorRecord, NewRecord};
 use crate::results::{FileRecord, moved_aside_note};
 use crate::spool::Scratch;
+use crate::stack::limit_readers;
 use crate::{
     Artifact, ArtifactKind, Certainty, Context, Event, JobError, Model, ModelInput, Note, ObjectDiameter,
     ProgressStage, provenance,
@@ -117,6 +118,8 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     cytoscope_profile::restart_peak();
     context.recorder.mark_memory("start");
     let image = open(run)?;
+    // Some notes are about values, which are read before the prediction is planned.
+    limit_readers(&[&image], job.memory_budget_bytes);
     let mut stack_notes = input_notes(run, &image);
     let sources = input_tensors::sources(job, model, input, image)?;
     let (image, preprocessed, steps_bytes) = preprocess::for_prediction(context, job, model, sources.image.clone())?;
