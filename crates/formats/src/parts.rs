@@ -2,7 +2,7 @@
 
 use crate::{
     hdf5,
-    image::{OpenOptions, open},
+    opening::{OpenOptions, open},
 };
 use std::{
     collections::HashSet,

@@ -240,7 +240,7 @@ fn pixels(image: &mut OmeImage, a: &Attributes) -> Result<(), Fault> {
         return Err(invalid_xml(&format!("DimensionOrder \"{order}\" is not XY and an order of Z, C, T")));
     }
     image.order = leading;
-    let bits = a.get("SignificantBits").and_then(|bits| bits.trim().parse().ok());
+    let bits = a.get("SignificantBits").and_then(|bits| bits.trim().parse::<u32>().ok());
     image.significant_bits = bits.filter(|bits| *bits > 0);
     let length = |axis: &str| {
         let key = format!("PhysicalSize{axis}");
