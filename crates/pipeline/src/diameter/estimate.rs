@@ -133,6 +133,11 @@ const DIM_TARGET: f64 = 1.0 / 3.0;
 const HIGH_BACKGROUND: f64 = 0.15;
 /// Background that is not believed: what remains of the range would be multiplied by more than ten.
 const MAX_BACKGROUND: f64 = 0.9;
+/// Minimum contrast of objects, relative to the background, where that is high ([`HIGH_BACKGROUND`]). Below, they are grains of
+/// noise. The intensity 0 is the 1st percentile of the stack, so noise with the background b has a standard deviation of b / 2.33 at
+/// most. On the grids of short predictions, objects of the usual size have about 300 voxels, whose mean stands out by five standard
+/// errors at a contrast of 5 / √300 / 2.33 = 0.12.
+const MIN_CONTRAST: f64 = 0.12;
 /// Diameter in voxels to start with if no blobs are found.
 const DEFAULT_VOXELS: f64 = 20.0;
 
@@ -510,9 +515,21 @@ impl Estimator<'_> {
     }
 }
 
-/// Returns whether objects are the grains of noise: small ones that a network that finds heights does not see clearly.
+/// Returns whether objects are the grains of noise: ones that a network that finds heights does not see clearly, and that are small
+/// or no brighter than a high background.
 fn is_noise(measured: &Measured, at: &ShortPrediction) -> bool {
-    at.diameter < NOISE_VOXELS * at.voxel[2] && measured.appearance.peak < NOISE_PEAK
+    let appearance = measured.appearance;
+    let is_small = at.diameter < NOISE_VOXELS * at.voxel[2];
+    appearance.peak < NOISE_PEAK && (is_small || is_background(appearance))
+}
+
+/// Returns whether objects are no brighter than a high background, and not darker than their outlines either, as cells are in images
+/// of membranes.
+fn is_background(appearance: Appearance) -> bool {
+    let Some((intensity, background)) = appearance.intensity.zip(appearance.background) else { return false };
+    background >= HIGH_BACKGROUND
+        && intensity < (1.0 + MIN_CONTRAST) * background
+        && !appearance.brightness.is_some_and(scales::is_dark)
 }
 
 /// Returns whether the objects of an estimate are bright outliers beside those of another one, which are many and of a certain

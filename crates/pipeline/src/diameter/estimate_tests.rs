@@ -178,7 +178,7 @@ fn fragments_of_low_certainty_are_texture_beside_a_few_clearer_objects() {
 }
 
 #[test]
-fn small_objects_that_the_network_does_not_see_clearly_are_noise() {
+fn unclear_objects_that_are_small_or_as_dark_as_the_background_are_noise() {
     let at = ShortPrediction {
         voxel: [1.0; 3],
         diameter: 6.0,
@@ -194,4 +194,17 @@ fn small_objects_that_the_network_does_not_see_clearly_are_noise() {
     assert!(is_noise(&with_peak(0.55), &at));
     assert!(!is_noise(&with_peak(0.7), &at));
     assert!(!is_noise(&with_peak(0.55), &ShortPrediction { diameter: 20.0, ..at }));
+    // Columns of a camera's fixed pattern are larger, but no brighter than the noise around them.
+    let large = ShortPrediction { diameter: 20.0, ..at };
+    let beside = |intensity, background, brightness, peak| {
+        let (brightness, intensity, background) = (Some(brightness), Some(intensity), Some(background));
+        let appearance = Appearance { peak, brightness, intensity, background };
+        is_noise(&Measured { appearance, ..Measured::default() }, &large)
+    };
+    assert!(beside(0.43, 0.44, 0.2, 0.6));
+    assert!(beside(0.48, 0.44, 0.2, 0.6));
+    assert!(!beside(0.53, 0.41, 0.4, 0.6), "nuclei of a noisy widefield stack are brighter");
+    assert!(!beside(0.43, 0.44, 0.2, 0.67), "the network sees them clearly");
+    assert!(!beside(0.43, 0.44, -0.2, 0.6), "cells between bright membranes");
+    assert!(!beside(0.05, 0.05, 0.2, 0.6), "hardly any noise");
 }
