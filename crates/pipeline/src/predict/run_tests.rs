@@ -518,8 +518,9 @@ fn first_columns() -> Graph {
     let mut graph = Graph::new("first columns");
     let shape = [1, 1].map(Dim::Fixed).into_iter().chain(["z", "y", "x"].map(|name| Dim::Free(name.into()))).collect();
     let x = graph.add_input("x", ElementType::F32, shape);
-    let arguments = [0i64, 64, 4].map(|value| graph.add_initializer("c", Tensor::vector(vec![value])));
-    let [start, end, axis] = arguments.map(Some);
+    let arguments = [("start", 0i64), ("end", 64), ("axis", 4)];
+    let [start, end, axis] =
+        arguments.map(|(name, value)| Some(graph.add_initializer(name, Tensor::vector(vec![value]))));
     let cropped = graph.push("cropped", Op::Slice, &[Some(x), start, end, axis]);
     let y = graph.push("y", Op::Activation(Activation::Relu), &[Some(cropped)]);
     graph.outputs.push(y);
