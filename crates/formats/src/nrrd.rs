@@ -215,8 +215,8 @@ impl Header {
         }
     }
 
-    /// The distance between samples along each axis of the file, in the unit of the space; `None` for axes without one. Empty if
-    /// the header states no directions.
+    /// The distance between samples along each axis of the file, in the unit of the space; `None` for axes without a direction,
+    /// and NaN for a direction that is not a list of numbers. Empty if the header states no directions.
     fn directions(&self) -> Vec<Option<f64>> {
         let Some(text) = self.field("spacedirections") else { return Vec::new() };
         // Vectors may contain spaces: "(1, 0, 0) none".
@@ -228,7 +228,8 @@ impl Header {
                 let (numbers, after) = vector.split_once(')').unwrap_or((vector, ""));
                 let squares: Option<f64> =
                     numbers.split(',').map(|n| n.trim().parse::<f64>().ok().map(|n| n * n)).sum();
-                found.push(squares.map(f64::sqrt).and_then(positive));
+                // An axis with a direction of unknown length is one of the space all the same, and not one of channels.
+                found.push(Some(squares.map_or(f64::NAN, f64::sqrt)));
                 rest = after;
             } else if rest.is_empty() {
                 break;

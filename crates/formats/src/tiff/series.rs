@@ -243,7 +243,8 @@ fn is_color(file: &TiffFile) -> bool {
 
 /// The pixel size from the resolution tags. Inches are used only if they cannot be a print resolution.
 pub(crate) fn plain_resolution(file: &TiffFile) -> VoxelSize {
-    let unit = file.container.integer_or(&file.first, tag::RESOLUTION_UNIT, 2).unwrap_or(2);
+    // A missing unit is the inch. One that cannot be read may be the centimeter, so that the size is unknown.
+    let unit = file.container.integer_or(&file.first, tag::RESOLUTION_UNIT, 2).unwrap_or(0);
     let size = |tag: u16| {
         let per_unit = positive(file.container.number(&file.first, tag)?)?;
         match unit {

@@ -48,6 +48,22 @@ fn channels_may_be_the_fastest_axis() {
     assert_eq!(image.read_all().unwrap().into_samples(), Samples::U8(expected));
 }
 
+#[test]
+fn an_axis_whose_direction_has_no_length_is_no_axis_of_channels() {
+    let units = "space: left-posterior-superior\nspace units: \"um\" \"um\"";
+    for direction in ["(0,x)", "(0,0)", "(0,nan)", "(0, 2"] {
+        let header = format!("{PLAIN}\n{units}\nspace directions: (0.5,0) {direction}");
+        let image = opened(made(&header), 0).unwrap();
+        let (meta, size) = (image.meta(), image.meta().voxel_size_um);
+        assert_eq!(meta.shape_full, [1, 1, 1, 2, 3, 1], "{direction}");
+        let y = if direction == "(0, 2" { Some(2.0) } else { None };
+        assert_eq!((size.y, size.x), (y, Some(0.5)), "{direction}");
+    }
+    // An axis without a direction has channels.
+    let image = opened(made(&format!("{PLAIN}\n{units}\nspace directions: none (0.5,0)")), 0);
+    assert_eq!(image.unwrap_err(), FormatErrorKind::Unsupported);
+}
+
 /// A file of six bytes, 0 to 5, after a header.
 fn made(header: &str) -> Vec<u8> {
     [format!("NRRD0004\n{header}\n\n").as_bytes(), &[0, 1, 2, 3, 4, 5]].concat()

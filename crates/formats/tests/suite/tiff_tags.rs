@@ -168,6 +168,19 @@ fn the_resolution_tags_of_ome_tiff_count_if_its_xml_states_no_pixel_size() {
 }
 
 #[test]
+fn a_resolution_whose_unit_cannot_be_read_is_not_one_in_inches() {
+    let size = |unit: Tags| {
+        let mut tags: Tags = vec![(282, 5, vec![20_000, 1]), (283, 5, vec![20_000, 1])];
+        tags.extend(unit);
+        let size = meta_of(1, tags).voxel_size_um;
+        (size.y, size.x)
+    };
+    assert_eq!(size(vec![(296, 3, vec![3])]), (Some(0.5), Some(0.5)));
+    assert_eq!(size(Vec::new()), (Some(1.27), Some(1.27)), "inches are the default");
+    assert_eq!(size(vec![(296, 5, vec![3, 1])]), (None, None), "a fraction instead of an integer");
+}
+
+#[test]
 fn sizes_that_scripts_give_to_tifffile_are_read() {
     let sizes = |axes: &str, words: &str, per_unit: u32, unit: u32| {
         let mut tags = description(&format!("{{\"shape\": [2, 3, 4], \"axes\": \"{axes}\", {words}}}"));
