@@ -40,7 +40,7 @@ pub(super) fn convert(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<O
         inputs.push(Some(dequantized(im, node, 3 * operand)?));
     }
     let result = im.emit(&format!("{}_float", node.name), op, &inputs)?;
-    quantized(im, node, result, 3 * operands)
+    quantized(im, node, result, 3 * operands, 0)
 }
 
 fn refuse_channels_last(node: &Pending<'_>) -> Result<()> {
@@ -57,10 +57,12 @@ fn dequantized(im: &mut Importer<'_>, node: &Pending<'_>, index: usize) -> Resul
     im.emit(&format!("{}_dequantized", node.name), op, &inputs)
 }
 
-/// Returns the quantization of a result with the scale at input `index` and the zero point after it.
-fn quantized(im: &Importer<'_>, node: &mut Pending<'_>, result: ValueId, index: usize) -> Result<Op> {
+/// Returns the quantization of a result with the scale at input `index` and the zero point after it. Without a zero point, it has
+/// the type of the input `like`, as in ONNX Runtime.
+fn quantized(im: &Importer<'_>, node: &mut Pending<'_>, result: ValueId, index: usize, like: usize) -> Result<Op> {
     let (scale, zero) = (node.input(index), node.input(index + 1));
-    let to = im.info(zero).and_then(|info| info.dtype).unwrap_or(ElementType::U8);
+    let known = im.info(zero.or(node.input(like))).and_then(|info| info.dtype);
+    let to = known.ok_or_else(|| node.unsupported("a result whose type is not known"))?;
     node.inputs = vec![Some(result), scale, zero];
     Ok(Op::QuantizeLinear { axis: 1, block_size: 0, to })
 }
@@ -74,7 +76,7 @@ fn concat(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
         parts.push(Some(dequantized(im, node, index)?));
     }
     let result = im.emit(&format!("{}_float", node.name), Op::concat(axis), &parts)?;
-    quantized(im, node, result, 0)
+    quantized(im, node, result, 0, 2)
 }
 
 /// `[x, scale, zero point, y scale, y zero point]`; the attribute `opset` says which definition of `Softmax` applies.
@@ -85,14 +87,14 @@ fn softmax(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
     let x = dequantized(im, node, 0)?;
     let (op, inputs) = softmax_of(im, &node.name, Some(x), Op::Softmax { axis }, opset)?;
     let result = im.emit(&format!("{}_float", node.name), op, &inputs)?;
-    quantized(im, node, result, 3)
+    quantized(im, node, result, 3, 0)
 }
 
 /// `[condition, x, scale, zero point, y, scale, zero point, result's scale, result's zero point]`
 fn choice(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
     let inputs = [node.input(0), Some(dequantized(im, node, 1)?), Some(dequantized(im, node, 4)?)];
     let result = im.emit(&format!("{}_float", node.name), Op::Where, &inputs)?;
-    quantized(im, node, result, 7)
+    quantized(im, node, result, 7, 1)
 }
 
 /// `[a, scale, zero point, b, scale, zero point, c?, y scale?, y zero point?]`, where c is an i32 whose scale is the product of
@@ -123,5 +125,5 @@ fn gemm(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
         return Ok(gemm);
     }
     let result = im.emit(&format!("{name}_float"), gemm, &inputs)?;
-    quantized(im, node, result, 7)
+    quantized(im, node, result, 7, 0)
 }

@@ -181,6 +181,7 @@ fn run_contributed(op: &str, inputs: &[&str], attributes: &[Vec<u8>]) -> Vec<f64
         stored("a", 2, &[1, 2], &[10, 200]),
         stored("b", 2, &[1, 2], &[4, 6]),
         stored("w", 3, &[2, 2], &[3, 254, 1, 4]),
+        stored("d", 3, &[1, 2], &[252, 6]),
         stored("c", 6, &[2], &[8, 0, 0, 0, 252, 255, 255, 255]),
         stored("sa", 1, &[], &floats(&[0.5])),
         stored("sb", 1, &[], &floats(&[0.25])),
@@ -236,6 +237,17 @@ fn quantized_operators_of_onnx_runtime_compute_what_it_does() {
     assert_eq!(run_contributed("QLinearWhere", &either, &[]), [3.0, 4.0]);
     assert_eq!(run_contributed("QuantizeLinear", &["row", "sa", "z16"], &[]), [102.0, 96.0]);
     assert_eq!(run_contributed("DequantizeLinear", &["a", "sa", "za"], &[]), [0.0, 95.0]);
+}
+
+#[test]
+fn quantized_results_without_a_zero_point_have_the_type_of_the_input() {
+    // Signed bytes: -4 and 6.
+    assert_eq!(run_contributed("QLinearAdd", &["d", "sa", "", "d", "sa", "", "sy"], &[]), [-8.0, 12.0]);
+    let joined = run_contributed("QLinearConcat", &["sy", "", "d", "sa", "", "d", "sa", ""], &[whole("axis", 1)]);
+    assert_eq!(joined, [-4.0, 6.0, -4.0, 6.0]);
+    assert_eq!(run_contributed("QLinearWhere", &["chosen", "d", "sa", "", "d", "sa", "", "sy"], &[]), [-4.0, 6.0]);
+    // Unsigned bytes.
+    assert_eq!(run_contributed("QLinearAdd", &["b", "sa", "", "b", "sa", "", "sy"], &[]), [8.0, 12.0]);
 }
 
 #[test]
