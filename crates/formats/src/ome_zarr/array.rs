@@ -199,12 +199,15 @@ fn array_shape(node: &Map<String, Value>, path: &str) -> Result<Vec<usize>, Faul
     Ok(shape)
 }
 
+/// The error for an entry that is not what was expected.
+fn wrong_entry(key: &str, found: &Value, expected: &str) -> Fault {
+    let shown: String = found.to_string().chars().take(80).collect();
+    Fault::malformed(format!("{key} is {shown}; {expected} was expected"))
+}
+
 /// A list of positive extents.
 pub(super) fn extents(node: &Map<String, Value>, key: &str) -> Result<Vec<usize>, Fault> {
-    let wrong = |found: &Value| {
-        let shown: String = found.to_string().chars().take(80).collect();
-        Fault::malformed(format!("{key} is {shown}; a list of whole numbers above 0 was expected"))
-    };
+    let wrong = |found: &Value| wrong_entry(key, found, "a list of whole numbers above 0");
     let value = node.get(key).unwrap_or(&Value::Null);
     let Some(list) = value.as_array() else { return Err(wrong(value)) };
     let one = |n: &Value| n.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
@@ -219,11 +222,15 @@ fn parse_v2(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
     let (shape, chunk_shape) = (array_shape(node, path)?, extents(node, "chunks")?);
     let (dtype, order) = dtype_v2(text(node, "dtype").unwrap_or("structured or unstated"))?;
     // Filters are applied before the compressor.
-    let filters = node.get("filters").and_then(Value::as_array).into_iter().flatten();
+    let filters: &[Value] = match node.get("filters") {
+        None | Some(Value::Null) => &[],
+        Some(Value::Array(filters)) => filters.as_slice(),
+        Some(other) => return Err(wrong_entry("filters", other, "a list")),
+    };
     let compressor = node.get("compressor").filter(|compressor| !compressor.is_null());
     let mut samples = SampleType { dtype, order };
     let mut codecs = Vec::new();
-    for entry in filters.chain(compressor) {
+    for entry in filters.iter().chain(compressor) {
         let codec = codec_v2(entry, samples, &codecs)?;
         if let BytesCodec::Filter(filter) = codec {
             samples = filter.stored();
@@ -231,10 +238,10 @@ fn parse_v2(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
         codecs.push(codec);
     }
     let mut stored: Vec<usize> = (0..shape.len()).collect();
-    match text(node, "order").unwrap_or("C") {
-        "C" => {}
-        "F" => stored.reverse(),
-        other => return Err(Fault::malformed(format!("order is {other:?}, \"C\" or \"F\" was expected"))),
+    match node.get("order").map(|order| (order, order.as_str())) {
+        None | Some((_, Some("C"))) => {}
+        Some((_, Some("F"))) => stored.reverse(),
+        Some((other, _)) => return Err(wrong_entry("order", other, "\"C\" or \"F\"")),
     }
     let separator = separator(text(node, "dimension_separator").unwrap_or("."))?;
     Ok(ZarrArray {
@@ -298,7 +305,8 @@ fn parse_v3(node: &Map<String, Value>, path: &str) -> Result<ZarrArray, Fault> {
     if text(node, "node_type") != Some("array") {
         return Err(Fault::malformed(format!("{path:?} is not an array (node_type in its zarr.json)")));
     }
-    if node.get("storage_transformers").and_then(Value::as_array).is_some_and(|list| !list.is_empty()) {
+    let is_empty = |list: &Value| list.is_null() || list.as_array().is_some_and(Vec::is_empty);
+    if node.get("storage_transformers").is_some_and(|list| !is_empty(list)) {
         let next_step = "write it again without storage transformers";
         return Err(Fault::unsupported("it uses storage transformers, which are not supported", next_step));
     }

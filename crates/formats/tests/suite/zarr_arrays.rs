@@ -68,6 +68,35 @@ fn an_array_of_version_2_needs_no_attributes() {
 }
 
 #[test]
+fn entries_of_an_array_that_are_not_what_they_should_be_are_refused() {
+    use FormatErrorKind::{Malformed, Unsupported};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("array.zarr");
+    std::fs::create_dir(&path).unwrap();
+    std::fs::write(path.join("0.0.0"), (0..24).collect::<Vec<u8>>()).unwrap();
+    let with = |key: &str, value: Value| {
+        let mut node = json!({"zarr_format": 2, "shape": [2, 3, 4], "chunks": [2, 3, 4], "dtype": "|u1", "order": "C",
+            "fill_value": 0, "compressor": null, "filters": null});
+        node[key] = value;
+        std::fs::write(path.join(".zarray"), node.to_string()).unwrap();
+        opened(&path, None).map(|_| ())
+    };
+    assert_eq!(with("filters", json!([])), Ok(()));
+    assert_eq!(with("filters", json!({"id": "delta", "dtype": "|u1"})), Err(Malformed), "a filter without a list");
+    assert_eq!(with("order", json!("F")), Ok(()));
+    for order in [json!("A"), json!(["F"]), json!(null)] {
+        assert_eq!(with("order", order.clone()), Err(Malformed), "{order}");
+    }
+    for (i, (list, is_read)) in
+        [(json!([]), true), (json!(null), true), (json!({"name": "x"}), false)].iter().enumerate()
+    {
+        let array = version_3(folder.path().join(format!("{i}.zarr")), json!({"storage_transformers": list}));
+        let expected = if *is_read { Ok(()) } else { Err(Unsupported) };
+        assert_eq!(opened(&array, None).map(|_| ()), expected, "{list}");
+    }
+}
+
+#[test]
 fn a_level_of_an_image_is_refused_but_an_array_of_another_group_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let image = made(folder.path(), |_, _| {});
