@@ -85,7 +85,7 @@ pub(super) fn open(file: File, path: &Path, options: &OpenOptions) -> Result<Ope
                 }
             }
         }
-        levels.push(level_extents(&stated, &stored, [times, channels])?);
+        levels.push(level_extents(&stated, &stored.shape, [times, channels])?);
         first_dataset = first_dataset.or(Some(stored));
     }
     let (Some(shape_full), Some(stored)) = (levels.first().copied(), first_dataset) else {
@@ -118,18 +118,24 @@ pub(super) fn open(file: File, path: &Path, options: &OpenOptions) -> Result<Ope
     opened.with_options(options)
 }
 
-/// The number of groups in a group whose names are a word and a number, counted from 0 without a gap.
+/// The number of groups in a group whose names are a word and a number, counted from 0.
 fn count(file: &File, group: &Group, word: &str) -> Result<usize, Fault> {
-    let names = file.names(group)?;
+    count_numbered(&file.names(group)?, word)
+}
+
+/// The number of names that are a word and a number, counted from 0. A missing number is an error: what follows it would be left
+/// out without a word.
+fn count_numbered(names: &[String], word: &str) -> Result<usize, Fault> {
     let number = |name: &String| name.strip_prefix(word)?.strip_prefix(' ')?.parse::<usize>().ok();
     let mut numbers: Vec<usize> = names.iter().filter_map(number).collect();
     numbers.sort_unstable();
     numbers.dedup();
-    let count = numbers.iter().enumerate().take_while(|(i, number)| i == *number).count();
-    if count == 0 {
-        return Err(Fault::malformed(format!("the Imaris file has no group \"{word} 0\"")));
+    let missing = format!("the Imaris file has no group \"{word} ");
+    match numbers.iter().enumerate().find(|(i, number)| i != *number) {
+        Some((i, after)) => Err(Fault::malformed(format!("{missing}{i}\", but \"{word} {after}\""))),
+        None if numbers.is_empty() => Err(Fault::malformed(format!("{missing}0\""))),
+        None => Ok(numbers.len()),
     }
-    Ok(count)
 }
 
 /// The texts of attributes of a group.
@@ -138,18 +144,28 @@ fn texts(file: &File, group: &Group, keys: &[&str]) -> Result<HashMap<String, St
     Ok(keys.iter().filter_map(|key| Some(((*key).to_owned(), attributes.text(key)?))).collect())
 }
 
+/// The error for an extent that is stated as another text than a number.
+fn not_a_count(letter: &str, text: &str) -> Fault {
+    let shown: String = text.chars().take(20).collect();
+    Fault::malformed(format!("the Imaris file states {shown:?} samples along {letter}; a whole number was expected"))
+}
+
 /// The extents of a level: those that are stated, or else those of the dataset.
 fn level_extents(
     stated: &HashMap<String, String>,
-    stored: &Stored,
+    stored_shape: &[usize],
     [times, channels]: [usize; 2],
 ) -> Result<[usize; 6], Fault> {
     let mut extents = [times, 1, channels, 1, 1, 1];
-    let [z, y, x] = stored.shape.as_slice() else {
-        return Err(Fault::unsupported(format!("its datasets have {} axes", stored.shape.len()), EXPORT));
+    let [z, y, x] = stored_shape else {
+        return Err(Fault::unsupported(format!("its datasets have {} axes", stored_shape.len()), EXPORT));
     };
     for (((letter, axis), size), padded) in AXES.into_iter().zip(SIZES).zip([*x, *y, *z]) {
-        let extent = stated.get(size).and_then(|text| text.parse().ok()).unwrap_or(padded);
+        let extent = match stated.get(size) {
+            None => padded,
+            // The padding must not become a part of the image.
+            Some(text) => text.trim().parse::<usize>().map_err(|_| not_a_count(letter, text))?,
+        };
         if extent == 0 || extent > padded {
             let problem =
                 format!("the Imaris file states {extent} samples along {letter}, but its dataset has {padded}");
@@ -206,7 +222,16 @@ fn seconds(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
+
+    /// The problem of a damaged file.
+    fn text_of(fault: &Fault) -> String {
+        match fault {
+            Fault::Malformed(problem, _) => problem.to_string(),
+            other => format!("another error: {other:?}"),
+        }
+    }
 
     #[test]
     fn times_are_counted_across_months_and_leap_days() {
@@ -217,6 +242,35 @@ mod tests {
         for wrong in ["", "2024-02-28", "2024-02 10:00:00", "2024-02-28 10:00", "a-b-c d:e:f", "99999-1-1 1:1:1"] {
             assert_eq!(seconds(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_extent_that_is_no_number_is_refused_and_a_missing_one_is_that_of_the_dataset() {
+        let extents = |stated: &[(&str, &str)]| {
+            let stated: HashMap<String, String> =
+                stated.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            level_extents(&stated, &[4, 8, 16], [2, 3]).map_err(|fault| text_of(&fault))
+        };
+        assert_eq!(extents(&[("ImageSizeX", "15 "), ("ImageSizeZ", "3")]), Ok([2, 3, 3, 8, 15, 1]));
+        for wrong in ["", "15.0", "-3", "fifteen"] {
+            let error = extents(&[("ImageSizeX", wrong)]).unwrap_err();
+            let expected = format!("{wrong:?} samples along X; a whole number was expected");
+            assert!(error.contains(&expected), "{error}");
+        }
+        assert!(extents(&[("ImageSizeX", "17")]).is_err(), "more than the dataset has");
+    }
+
+    #[test]
+    fn a_missing_time_point_is_refused() {
+        let count = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            count_numbered(&names, "TimePoint").map_err(|fault| text_of(&fault))
+        };
+        assert_eq!(count(&["TimePoint 1", "TimePoint 0", "Other 2", "TimePoint 10x"]), Ok(2));
+        let error = count(&["TimePoint 0", "TimePoint 2"]).unwrap_err();
+        assert!(error.contains("no group \"TimePoint 1\", but \"TimePoint 2\""), "{error}");
+        let error = count(&["Channel 0"]).unwrap_err();
+        assert!(error.contains("no group \"TimePoint 0\""), "{error}");
     }
 
     #[test]
