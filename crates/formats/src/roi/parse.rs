@@ -278,7 +278,12 @@ fn second_header(f: &Fields<'_>) -> Result<(String, usize, usize), Fault> {
     let stack_position = f.i32(56)?;
     let at = f.i32(60)?;
     let (mut name, mut z, mut t) = (String::new(), stack_position, 0);
-    if let Some(at) = usize::try_from(at).ok().filter(|at| *at >= HEADER && f.slice(*at, 24).is_ok()) {
+    if at != 0 {
+        // Without its second header, a region would be drawn in another slice, or in all.
+        let is_inside = |at: &usize| *at >= HEADER && f.slice(*at, 24).is_ok();
+        let at = usize::try_from(at).ok().filter(is_inside).ok_or_else(|| {
+            Fault::malformed(format!("the slice and time point of a region are at byte {at}, which it does not have"))
+        })?;
         let hyperstack_position = [f.i32(at + 4)?, f.i32(at + 8)?, f.i32(at + 12)?];
         if hyperstack_position != [0; 3] {
             [_, z, t] = hyperstack_position;

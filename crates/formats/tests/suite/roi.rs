@@ -110,6 +110,16 @@ fn lines_and_damaged_regions_are_refused() {
     assert_eq!(kind(roi(1, [0, 0, 4, 4], &[], &[0.0, 1e30, 0.0], 0)), Err(FormatErrorKind::Malformed));
     assert_eq!(kind(roi(1, [0, 0, 4, 4], &[], &[9.0, 0.0, 0.0], 0)), Err(FormatErrorKind::Malformed));
     assert_eq!(kind(b"PK\x03\x04 not a zip".to_vec()), Err(FormatErrorKind::Malformed));
+    // A region whose second header, with its slice and time point, is cut off.
+    let placed = |at: i32, second: &[u8]| {
+        let mut region = roi(1, [0, 0, 4, 4], &[], &[], 0);
+        region[60..64].copy_from_slice(&at.to_be_bytes());
+        kind([region.as_slice(), second].concat())
+    };
+    assert_eq!(placed(64, &[0; 24]), Ok(()));
+    for (at, bytes) in [(64, 23), (64, 0), (1000, 24), (-1, 24), (8, 24)] {
+        assert_eq!(placed(at, &vec![0; bytes]), Err(FormatErrorKind::Malformed), "{at}, {bytes}");
+    }
 }
 
 #[test]
