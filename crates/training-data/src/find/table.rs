@@ -10,8 +10,8 @@ use crate::setting::{IN_SETTINGS, LABELS_CHANNEL, SPLIT_COLUMN};
 use cytoscope_formats::{
     FolderNames, FormatError, OpenOptions, is_zarr_folder, label_series, open, prediction_labels_path,
 };
-use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
+use cytoscope_storage::{io_problem, message};
 use std::path::{Path, PathBuf};
 
 /// Returns the names of image and target columns, in order of preference.
@@ -295,9 +295,7 @@ impl Row<'_> {
         }
         let why = match open(file, &OpenOptions::default()) {
             Ok(_) => return None,
-            // Several series are in the folder.
-            Err(FormatError::Misused { problem, .. }) => problem,
-            Err(_) => "it contains no numbered slices that can be read as a stack".to_owned(),
+            Err(error) => why_no_stack(error, file),
         };
         let problem = format!("line {line} of {table} names this folder, which is not an OME-Zarr image, and {why}");
         let next_step = "write the name of a file, of an OME-Zarr folder, or of a folder with the slices of one stack";
@@ -348,4 +346,51 @@ fn set_ignore_label(path: &Path, line: usize, word: &str, found: &mut SearchResu
         }
     }
     Ok(())
+}
+
+/// Returns why a folder cannot be opened as a stack, as a clause.
+fn why_no_stack(error: FormatError, folder: &Path) -> String {
+    match error {
+        // Several series are in the folder.
+        FormatError::Misused { problem, .. } => problem,
+        // A folder that may not be listed, or a disk that fails, says nothing about what the folder contains.
+        FormatError::Io { file, source, .. } => {
+            format!("{} cannot be read ({})", file_name(&file), io_problem(&source))
+        }
+        FormatError::Malformed { file, problem, .. }
+        | FormatError::Unsupported { file, problem, .. }
+        | FormatError::OverLimit { file, problem, .. }
+            if file != folder =>
+        {
+            format!("{} in it cannot be used: {problem}", file_name(&file))
+        }
+        _ => "it contains no numbered slices that can be read as a stack".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    #[test]
+    fn the_reason_against_a_folder_is_that_of_reading_it() {
+        let folder = Path::new("data/stack");
+        let unsupported = |file: &Path, problem: &str| FormatError::Unsupported {
+            file: file.to_owned(),
+            problem: problem.to_owned(),
+            next_step: "choose an image file inside it".into(),
+        };
+        let empty = why_no_stack(unsupported(folder, "this is a folder"), folder);
+        assert!(empty.contains("no numbered slices"), "{empty}");
+        let slice = why_no_stack(unsupported(&folder.join("s1.tif"), "its samples are complex"), folder);
+        assert_eq!(slice, "s1.tif in it cannot be used: its samples are complex");
+        let denied = FormatError::Io {
+            file: folder.to_owned(),
+            doing: "listing the folder",
+            source: ErrorKind::PermissionDenied.into(),
+        };
+        let denied = why_no_stack(denied, folder);
+        assert!(denied.starts_with("stack cannot be read (") && !denied.contains("slices"), "{denied}");
+    }
 }
