@@ -214,6 +214,25 @@ fn a_prediction_is_shown_and_made_again() {
 }
 
 #[test]
+fn the_record_of_a_prediction_with_relative_paths_holds_in_every_folder() {
+    let fixture = prepared();
+    fixture.run(&["export", "nuclei-dog", "--out", "pkg"]).ok();
+    fixture.run(&["predict", RAW, "--model", "pkg", "--device", "cpu", "--out", "o"]).ok();
+    let made = record(&fixture, "o/nuclei_1_raw");
+    for (part, path) in [("model", "pkg"), ("input", RAW)] {
+        assert_eq!(made[part]["path"], fixture.path(path).to_str().unwrap(), "{part}");
+    }
+    let shown = fixture
+        .command(&["provenance", "../o/nuclei_1_raw_provenance.json", "--json"])
+        .current_dir(fixture.path("again"))
+        .output()
+        .unwrap();
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(shown["differences"], json!([]), "{shown:#}");
+}
+
+#[test]
 fn every_result_of_a_job_has_its_record() {
     let fixture = Fixture::new();
     fixture.nuclei("6,24,24", 1);

@@ -143,7 +143,7 @@ pub(crate) fn program() -> String {
 
 /// The contents of a new record.
 pub(crate) struct NewRecord<'a> {
-    /// The job, whose paths are made absolute in the record.
+    /// The job. All paths but those of the results, which are beside the record, are made absolute in it.
     pub job: &'a PredictJob,
     /// The model that ran; the record states its name, path and fingerprint.
     pub model: &'a Model,
@@ -196,10 +196,10 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, 
         job: recorded_job(job, &input.path, &input_tensors),
         model: ModelRecord {
             name: model.name.clone(),
-            path: model.path.clone(),
+            path: absolute(&model.path),
             fingerprint: model.fingerprint.clone(),
         },
-        input,
+        input: InputRecord { path: absolute(&input.path), ..input },
         input_files,
         chunks: chunks.into_iter().map(|record| InputRecord { path: absolute(&record.path), ..record }).collect(),
         input_tensors,

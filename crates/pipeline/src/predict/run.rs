@@ -9,6 +9,7 @@ use super::{InputFailure, InputReport, LiveSink, Output, PredictJob, PredictOutc
 use super::{expand_inputs, files, is_raster, one, only_stacks, zarr};
 use crate::devices::{Devices, SelectedEngine};
 use crate::diameter;
+use crate::job_record::absolute;
 use crate::{AppliedProfile, ArtifactKind, Context, Event, JobError, Model, ModelTask, Note, preprocess, results};
 use cytoscope_formats::FormatError;
 use cytoscope_model_package::refuse_inside_package;
@@ -151,7 +152,7 @@ impl PredictJob {
         let tensor_files = self.tensor_files(files);
         let paths: Vec<&Path> = files.iter().chain(&tensor_files).map(PathBuf::as_path).collect();
         results::refuse_inside_zarr(self.folder(), &paths)?;
-        for path in [&model.path, &std::path::absolute(&self.out).unwrap_or_else(|_| self.out.clone())] {
+        for path in [absolute(&model.path), absolute(&self.out)] {
             if path.to_str().is_none() {
                 let what = "the path is not valid Unicode (UTF-8), so the provenance record cannot name it";
                 return Err(JobError::wrong_use_with(format!("{}: {what}", path.display()), "rename it"));
