@@ -30,7 +30,8 @@ const DOCUMENTATION: &str = "README.md";
 
 /// Whether a file name is reserved for a file that every package has or may have.
 pub fn is_reserved(name: &str) -> bool {
-    [WEIGHTS, QUANTIZED_WEIGHTS, DESCRIPTION, DOCUMENTATION, MARKER].contains(&name)
+    // Some file systems are case-insensitive.
+    [WEIGHTS, QUANTIZED_WEIGHTS, DESCRIPTION, DOCUMENTATION, MARKER].iter().any(|own| own.eq_ignore_ascii_case(name))
         || name.starts_with("test_input_")
         || name.starts_with("test_output_")
 }

@@ -78,10 +78,18 @@ fn plain_name(file: &str) -> &str {
     file.rsplit(['/', '\\']).next().unwrap_or(file)
 }
 
-/// Returns the name of an attachment in the new package.
+/// Returns the name of an attachment in the new package, unless another file has it.
 fn free_name(file: &str) -> String {
     let name = plain_name(file);
     if is_reserved(name) { format!("attached_{name}") } else { name.to_owned() }
+}
+
+/// Returns a file name with a number before its extension.
+fn numbered_name(name: &str, number: usize) -> String {
+    match name.rsplit_once('.') {
+        Some((stem, extension)) if !stem.is_empty() => format!("{stem}_{number}.{extension}"),
+        _ => format!("{name}_{number}"),
+    }
 }
 
 /// Returns a reason for each of these keys of a description whose value is something other than a list, so that it is left
@@ -189,6 +197,8 @@ struct Attachments<'a> {
     package: &'a Package,
     /// Number of files requested so far.
     read: usize,
+    /// Files of the package, each with its name in the new one, at most [`MAX_ATTACHMENTS`].
+    names: Vec<(String, String)>,
     files: Vec<(String, Vec<u8>)>,
     bytes: u64,
     left_out: Vec<LeftOut>,
@@ -196,13 +206,34 @@ struct Attachments<'a> {
 
 impl<'a> Attachments<'a> {
     fn new(package: &'a Package) -> Self {
-        Self { package, read: 0, files: Vec::new(), bytes: 0, left_out: Vec::new() }
+        Self { package, read: 0, names: Vec::new(), files: Vec::new(), bytes: 0, left_out: Vec::new() }
     }
 
-    /// Reads a file and returns it with a name that is not reserved in packages.
-    fn read(&mut self, file: &str) -> Option<(String, Vec<u8>)> {
-        let name = free_name(file);
-        let mut leave_out = |reason: String| self.left_out.push(LeftOut::new(name.as_str(), reason));
+    /// Returns the name of a file in the new package. Files of the same name in different folders get different ones, also if
+    /// the names differ in case only, which some file systems ignore. `None` if there are too many files.
+    fn name_for(&mut self, file: &str) -> Option<String> {
+        let path = file.replace('\\', "/");
+        let path = path.trim_start_matches("./");
+        if let Some((_, name)) = self.names.iter().find(|(known, _)| known == path) {
+            return Some(name.clone());
+        }
+        let mut name = free_name(path);
+        if self.names.len() >= MAX_ATTACHMENTS {
+            self.left_out.push(LeftOut::new(name, format!("more than {MAX_ATTACHMENTS} files are attached")));
+            return None;
+        }
+        let mut number = 2;
+        while self.names.iter().any(|(_, taken)| taken.eq_ignore_ascii_case(&name)) {
+            name = numbered_name(&free_name(path), number);
+            number += 1;
+        }
+        self.names.push((path.to_owned(), name.clone()));
+        Some(name)
+    }
+
+    /// Reads a file, which has the given name in the new package.
+    fn read(&mut self, file: &str, name: &str) -> Option<Vec<u8>> {
+        let mut leave_out = |reason: String| self.left_out.push(LeftOut::new(name, reason));
         self.read += 1;
         if self.read > MAX_ATTACHMENTS {
             leave_out(format!("more than {MAX_ATTACHMENTS} files are attached"));
@@ -215,7 +246,7 @@ impl<'a> Attachments<'a> {
             }
             Ok(bytes) => {
                 self.bytes += bytes.len() as u64;
-                Some((name, bytes))
+                Some(bytes)
             }
             Err(error) => {
                 leave_out(error.to_string());
@@ -226,18 +257,20 @@ impl<'a> Attachments<'a> {
 
     /// Attaches a file and returns its entry for the description.
     fn take(&mut self, file: &str) -> Option<Value> {
-        let name = free_name(file);
+        let name = self.name_for(file)?;
         if !self.files.iter().any(|(taken, _)| *taken == name) {
-            let read = self.read(file)?;
-            self.files.push(read);
+            let bytes = self.read(file, &name)?;
+            self.files.push((name.clone(), bytes));
         }
         Some(json!({"source": name}))
     }
 
     /// Reads the file of a sample tensor.
     fn sample(&mut self, entry: Option<&Value>) -> Option<(String, Vec<u8>)> {
-        let name = file_name(entry.filter(|v| !v.is_null()))?.to_owned();
-        self.read(&name)
+        let file = file_name(entry.filter(|v| !v.is_null()))?;
+        let name = self.name_for(file)?;
+        let bytes = self.read(file, &name)?;
+        Some((name, bytes))
     }
 }
 
@@ -281,6 +314,34 @@ mod tests {
     use cytoscope_builders::{DifferenceOfGaussians, difference_of_gaussians};
     use cytoscope_storage::Overwrite;
     use cytoscope_storage::folder::Replaced;
+
+    #[test]
+    fn attached_files_of_the_same_name_in_different_folders_are_all_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("net");
+        let builder = test_common::package(&difference_of_gaussians(&DifferenceOfGaussians::default()).unwrap());
+        assert_eq!(builder.save(&path, Overwrite::Refuse).unwrap(), Replaced::Nothing);
+        for (name, text) in [("a/notes.txt", "first"), ("b/notes.txt", "second"), ("c/Notes.TXT", "third")] {
+            std::fs::create_dir(path.join(name).parent().unwrap()).unwrap();
+            std::fs::write(path.join(name), text).unwrap();
+        }
+        let mut package = Package::open(&path).unwrap();
+        let attached =
+            ["a/notes.txt", "./a/notes.txt", "b/notes.txt", "c/Notes.TXT"].map(|file| json!({"source": file}));
+        package.rdf["attachments"] = json!(attached);
+        package.rdf["license"] = json!({"source": "b/notes.txt"});
+        let Inherited { content, left_out } = inherit(&package);
+        assert!(left_out.is_empty(), "{left_out:?}");
+        let mut files: Vec<(String, String)> = content
+            .attachments
+            .iter()
+            .map(|(name, bytes)| (name.clone(), String::from_utf8_lossy(bytes).into()))
+            .collect();
+        files.sort();
+        let expected = [("Notes_3.TXT", "third"), ("notes.txt", "second"), ("notes_2.txt", "first")];
+        assert_eq!(files, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+        assert_eq!(content.fields["license"], json!({"source": "notes.txt"}), "it is the second file");
+    }
 
     #[test]
     fn covers_that_are_too_large_are_not_read_again_and_again() {
