@@ -59,6 +59,13 @@ fn the_program_of_a_branch_runs_beside_this_one() {
     // The second time, the worktree exists already.
     bench("s.json");
     assert_eq!(fixture.bytes("ran"), b"ran\nran\n");
+    // It is created again if it was removed. Another worktree, which cannot be reached now, stays registered.
+    assert!(git(&["worktree", "add", "--quiet", "--detach", "other"]));
+    std::fs::rename(fixture.path("other"), fixture.path("unplugged")).unwrap();
+    std::fs::remove_dir_all(fixture.path("target/bench-branches")).unwrap();
+    bench("t.json");
+    assert_eq!(fixture.bytes("ran"), b"ran\nran\nran\n");
+    assert!(fixture.path(".git/worktrees/other").is_dir());
 }
 
 #[test]

@@ -76,9 +76,9 @@ fn check_out(root: &Path, folder: &Path, commit: &str) -> Result<(), Failure> {
     let done = if folder.join(".git").exists() {
         git_in(folder, &["checkout", "--quiet", "--detach", commit])
     } else {
-        // A worktree whose folder was removed is still registered.
-        git_in(root, &["worktree", "prune"]);
-        git_in(root, &["worktree", "add", "--quiet", "--detach", &text, commit])
+        // A worktree whose folder was removed is still registered. `git worktree prune` would also remove those of the user
+        // that cannot be reached now, such as on a drive that is not connected.
+        git_in(root, &["worktree", "add", "--quiet", "--force", "--detach", &text, commit])
     };
     done.map(drop).ok_or_else(|| {
         Failure::other(format!("column branch: git cannot check out {commit} in {text}"))
