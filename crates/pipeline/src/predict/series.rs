@@ -61,7 +61,7 @@ impl PredictJob {
                 && image.meta().series_count > 1
             {
                 let set = self.set_files(input, image);
-                members.extend(files.iter().filter(|file| *file != input && set.contains(file)).map(PathBuf::as_path));
+                members.extend(files.iter().filter(|file| *file != input && set.contains(*file)).map(PathBuf::as_path));
             }
             let chosen = image.and_then(|image| self.series.chosen_indices(image.meta()));
             all.push(Some(chosen.map_err(JobError::from)));
