@@ -129,8 +129,10 @@ const MIN_INTENSITY_RATIO: f64 = 1.0 / 9.0;
 /// brighter, more would make outlines too wide.
 const DIM_TARGET: f64 = 1.0 / 3.0;
 /// Preprocessed intensity of the background above which it is subtracted. In 22 stacks of BBBC050, it is at most 0.04; where noise is
-/// about as strong as the objects, the lower percentile is that of the noise, far below the background.
-const HIGH_BACKGROUND: f64 = 0.15;
+/// about as strong as the objects, the lower percentile is that of the noise, far below the background. Two simulated stacks with
+/// noise of six strengths each were predicted with and without subtraction: from 0.24 on, more objects were found with it, at 0.16
+/// fewer (at an IoU of 0.7), and between them about as many.
+const HIGH_BACKGROUND: f64 = 0.2;
 /// Background that is not believed: what remains of the range would be multiplied by more than ten.
 const MAX_BACKGROUND: f64 = 0.9;
 /// Minimum contrast of objects, relative to the background, where that is high ([`HIGH_BACKGROUND`]). Below, they are grains of
