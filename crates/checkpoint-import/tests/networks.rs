@@ -383,14 +383,23 @@ fn plans_of_nnunet_are_read() {
             "3d_cascade": {"inherits_from": "3d_fullres", "spacing": [4.0, 1.0, 1.0]},
             "ct": {"normalization_schemes": ["CTNormalization"]},
             "loop": {"inherits_from": "loop"},
+            "orphan": {"inherits_from": "3d_lowres", "normalization_schemes": ["ZScoreNormalization"]},
+            "masked": {"inherits_from": "3d_fullres", "use_mask_for_norm": [true]},
+            "whole": {"inherits_from": "3d_fullres", "use_mask_for_norm": [false]},
             "text": {"inherits_from": "3d_fullres", "spacing": [2.0, "0.5", 0.5]},
         },
     });
     let read = Plans::read(&plans, "3d_cascade").unwrap();
     assert_eq!(read, Plans { normalization: Normalization::ZScore, spacing: vec![4.0, 1.0, 1.0] });
-    for (configuration, words) in
-        [("ct", "CTNormalization"), ("loop", "one way"), ("text", "expected numbers"), ("2d", "3d_cascade")]
-    {
+    assert_eq!(Plans::read(&plans, "whole").unwrap(), Plans::read(&plans, "3d_fullres").unwrap());
+    for (configuration, words) in [
+        ("ct", "CTNormalization"),
+        ("loop", "inherits from itself"),
+        ("orphan", "\"3d_lowres\", which is not in the plans"),
+        ("masked", "use_mask_for_norm"),
+        ("text", "expected numbers"),
+        ("2d", "3d_cascade"),
+    ] {
         let error = Plans::read(&plans, configuration).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }

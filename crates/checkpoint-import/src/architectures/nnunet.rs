@@ -132,9 +132,13 @@ impl Plans {
         })?;
         // A configuration may inherit from another one.
         let mut sources = vec![chosen];
-        while let Some(parent) = chosen.get("inherits_from").and_then(Json::as_str).and_then(|name| all.get(name)) {
+        while let Some(name) = chosen.get("inherits_from").filter(|name| !name.is_null()) {
+            let parent = name.as_str().and_then(|name| all.get(name));
+            let parent = parent.ok_or_else(|| {
+                refused(format!("a configuration inherits from {name}, which is not in the plans: give all of them"))
+            })?;
             if sources.len() > all.len() {
-                break;
+                return Err(refused(format!("the configuration \"{configuration}\" inherits from itself")));
             }
             sources.push(parent);
             chosen = parent;
@@ -160,6 +164,14 @@ impl Plans {
         let normalization = first.filter(|first| normalizations.iter().all(|n| n == first)).ok_or_else(|| {
             refused(format!("the channels are normalized as {schemes:?}: expected one way for all channels"))
         })?;
+        let is_true = |stated: &Json| stated.as_bool() == Some(true);
+        let is_masked = |stated: &Json| is_true(stated) || stated.as_array().is_some_and(|all| all.iter().any(is_true));
+        if normalization == Normalization::ZScore && get("use_mask_for_norm").is_some_and(is_masked) {
+            return Err(refused(
+                "mean and standard deviation are those of the voxels other than 0 (use_mask_for_norm), which is not supported"
+                    .to_owned(),
+            ));
+        }
         let spacing = match get("spacing").filter(|stated| !stated.is_null()) {
             None => Vec::new(),
             Some(stated) => {
