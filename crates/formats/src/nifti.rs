@@ -188,7 +188,8 @@ impl Header {
         positive(self.pixdim[4] * secs).filter(|_| self.dim[0] >= 4 && self.dim[4] > 1)
     }
 
-    /// Slope and intercept, if they change the values. A slope of 0 means that there is none.
+    /// Slope and intercept, if they change the values. A slope of 0 means that there is none, and so does one that is not a
+    /// finite number, as in nibabel.
     fn scaling(&self) -> Result<Option<(f64, f64)>, Fault> {
         let (slope, intercept) = (self.slope, self.intercept);
         if !slope.is_finite() || slope == 0.0 {

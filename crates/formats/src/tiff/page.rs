@@ -171,7 +171,8 @@ fn layout(file: &Container, ifd: &Ifd) -> Result<Layout, Fault> {
     if samples == 0 || samples > u64::from(u16::MAX) {
         return Err(Fault::malformed(format!("a page has {samples} samples per pixel")));
     }
-    let depth = file.integer_or(ifd, tag::IMAGE_DEPTH, 1).unwrap_or(1);
+    // Of a page whose number of slices is not known, only the first one would be read.
+    let depth = file.integer_or(ifd, tag::IMAGE_DEPTH, 1)?;
     if depth > 1 {
         let problem = format!("a page holds {depth} slices (tag ImageDepth), which is not supported");
         return Err(Fault::unsupported(

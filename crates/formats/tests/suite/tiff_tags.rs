@@ -118,6 +118,9 @@ fn pages_with_several_slices_are_refused() {
     assert_eq!(depth(1).unwrap().shape, [3, 4]);
     let error = depth(8).unwrap_err();
     assert!(error.kind() == FormatErrorKind::Unsupported && error.to_string().contains("8 slices"), "{error}");
+    // A signed number.
+    let error = opened(1, vec![(32997, 9, vec![8])]).unwrap_err();
+    assert!(error.kind() == FormatErrorKind::Malformed && error.to_string().contains("tag 32997"), "{error}");
 }
 
 #[test]
