@@ -85,7 +85,8 @@ fn open_table(
 }
 
 /// Returns a fingerprint of what the scores of a search depend on besides the settings with ranges: the data, the start
-/// model, the seed and the other settings, as they are given; then, after a period, one of the content of the data.
+/// model, the seed and the other settings, as they are given; then, after periods, one of the content of the data and one of
+/// the content of the start model, if there is one.
 fn search_fingerprint(options: &Train, task: TrainingTask) -> Result<String, Failure> {
     let mut words = words(options, &[], 0, Path::new(""));
     words.retain(|word| !HOW_COMPUTED.iter().any(|option| word.starts_with(option)));
@@ -96,7 +97,9 @@ fn search_fingerprint(options: &Train, task: TrainingTask) -> Result<String, Fai
     let mut config = TrainConfig::read_with(options.config.as_deref(), &options.set)?;
     config.data.series = options.series.clone().unwrap_or(config.data.series);
     let data = data_fingerprint(&options.data, task, &config)?;
-    Ok(format!("{}.{data}", fingerprint(words.join("\n").as_bytes())))
+    // The trials report why a start model cannot be opened.
+    let parts = [fingerprint(words.join("\n").as_bytes()), data].into_iter().chain(options.from.fingerprint());
+    Ok(parts.collect::<Vec<String>>().join("."))
 }
 
 /// Returns whether a training run with these settings is one of a trial.

@@ -29,7 +29,7 @@ pub(super) struct ResultsTable {
     pub(super) path: PathBuf,
     pub(super) keys: Vec<String>,
     /// Fingerprint of what the scores of the search depend on besides the settings with ranges; after a period, that of the
-    /// content of the data.
+    /// content of the data; after another one, that of the content of the start model, if there is one.
     fingerprint: String,
     pub(super) rows: Vec<Row>,
 }
@@ -37,8 +37,13 @@ pub(super) struct ResultsTable {
 impl ResultsTable {
     /// Returns what the file holds, or an empty table.
     pub(super) fn open(path: PathBuf, keys: Vec<String>, fingerprint: String, resume: bool) -> Result<Self, Failure> {
-        let rows = if resume && path.is_file() { read_rows(&path, &keys, &fingerprint)? } else { Vec::new() };
-        Ok(Self { path, keys, fingerprint, rows })
+        if !resume || !path.is_file() {
+            return Ok(Self { path, keys, fingerprint, rows: Vec::new() });
+        }
+        let (rows, found) = read_rows(&path, &keys, &fingerprint)?;
+        // What the table states about a start model that cannot be opened now still holds for its scores.
+        let found = found.filter(|found| found.strip_prefix(&fingerprint).is_some_and(|rest| rest.starts_with('.')));
+        Ok(Self { path, keys, fingerprint: found.unwrap_or(fingerprint), rows })
     }
 
     /// Returns the row of an earlier run with the same settings.
@@ -96,8 +101,8 @@ impl ResultsTable {
     }
 }
 
-/// Reads the table of an earlier search with this fingerprint.
-fn read_rows(path: &Path, keys: &[String], fingerprint: &str) -> Result<Vec<Row>, Failure> {
+/// Reads the table of an earlier search with this fingerprint: its rows, and the fingerprint that it states.
+fn read_rows(path: &Path, keys: &[String], fingerprint: &str) -> Result<(Vec<Row>, Option<String>), Failure> {
     let bad = |problem: &dyn Display| {
         Failure::bad_input(format!("{}: {problem}", path.display()))
             .and_next(message!("use {RESTART} instead of {RESUME}"))
@@ -107,7 +112,8 @@ fn read_rows(path: &Path, keys: &[String], fingerprint: &str) -> Result<Vec<Row>
         return Err(bad(&"the columns are not those of this search"));
     }
     if let Some(found) = &table.fingerprint {
-        let ((search, data), (own_search, own_data)) = (fingerprint_parts(found), fingerprint_parts(fingerprint));
+        let [search, data, start] = fingerprint_parts(found);
+        let [own_search, own_data, own_start] = fingerprint_parts(fingerprint);
         if search != own_search {
             return Err(Failure::bad_input(format!(
                 "{}: it is the table of a search with other data, another seed, or other settings of the trials",
@@ -123,16 +129,23 @@ fn read_rows(path: &Path, keys: &[String], fingerprint: &str) -> Result<Vec<Row>
             ))
             .and_next(message!("restore the data, or use {RESTART} instead of {RESUME}")));
         }
+        // That of a model that cannot be opened any more is unknown.
+        if start.zip(own_start).is_some_and(|(start, own_start)| start != own_start) {
+            return Err(Failure::bad_input(format!(
+                "{}: the start model has changed since this search began, so its scores and new ones are not comparable",
+                path.display()
+            ))
+            .and_next(message!("restore the start model, or use {RESTART} instead of {RESUME}")));
+        }
     }
-    Ok(table.trials.into_iter().map(Row::from).collect())
+    Ok((table.trials.into_iter().map(Row::from).collect(), table.fingerprint))
 }
 
-/// Returns the parts of a fingerprint: that of the options of a search, and that of the content of its data if it is stated.
-fn fingerprint_parts(fingerprint: &str) -> (&str, Option<&str>) {
-    match fingerprint.split_once('.') {
-        Some((search, data)) => (search, Some(data)),
-        None => (fingerprint, None),
-    }
+/// Returns the parts of a fingerprint: that of the options of a search, which is always stated, that of the content of its
+/// data, and that of the content of its start model.
+fn fingerprint_parts(fingerprint: &str) -> [Option<&str>; 3] {
+    let mut parts = fingerprint.split('.');
+    std::array::from_fn(|_| parts.next())
 }
 
 impl From<SearchTrial> for Row {
@@ -185,6 +198,16 @@ mod tests {
         let changed = open(&keys, "f.2", true).err().unwrap().to_string();
         assert!(changed.contains("data have changed") && changed.contains("--restart"), "{changed}");
         assert!(open(&keys, "g.1", true).err().unwrap().to_string().contains("another seed"));
+        // The content of the start model, likewise.
+        assert_eq!(open(&keys, "f.1.5", true).unwrap().rows, table.rows);
+        open(&keys, "f.1.5", true).unwrap().write().unwrap();
+        assert_eq!(open(&keys, "f.1.5", true).unwrap().rows, table.rows);
+        let changed = open(&keys, "f.1.6", true).err().unwrap().to_string();
+        assert!(changed.contains("start model has changed") && changed.contains("--restart"), "{changed}");
+        assert!(open(&keys, "f.2.5", true).err().unwrap().to_string().contains("data have changed"));
+        // A start model that cannot be opened now; the table goes on to state the fingerprint of its content.
+        open(&keys, "f.1", true).unwrap().write().unwrap();
+        assert!(open(&keys, "f.1.6", true).is_err());
         // A table of an earlier version.
         let text = std::fs::read_to_string(&path).unwrap();
         let without: Vec<&str> = text.lines().map(|line| line.rsplit_once(',').unwrap().0).collect();
