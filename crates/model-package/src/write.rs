@@ -191,10 +191,12 @@ impl PackageBuilder {
             map.insert("attachments".to_owned(), json!(attachments));
         }
         if let (false, Some(map)) = (self.covers.is_empty(), rdf.as_object_mut()) {
+            let mut names = Vec::with_capacity(self.covers.len());
             for (name, bytes) in &self.covers {
-                add_file(&mut files, path, name, bytes)?;
+                let name = cover_name(&files, name, bytes);
+                add_file(&mut files, path, &name, bytes)?;
+                names.push(name);
             }
-            let names: Vec<&str> = self.covers.iter().map(|(name, _)| name.as_str()).collect();
             map.insert("covers".to_owned(), json!(names));
         }
         let text = serde_yaml_ng::to_string(&rdf).map_err(|e| PackageError::bad(path, DESCRIPTION, e.to_string()))?;
@@ -273,6 +275,19 @@ fn add_samples(
         tensor.insert("sample_tensor".to_owned(), json!({"source": name, "sha256": sha256_of_bytes(bytes)}));
     }
     Ok(())
+}
+
+/// Returns the name of a cover in a package with these files: another one if a file with other content has its name, also if
+/// the names differ in case only, which some file systems ignore.
+fn cover_name(files: &[(String, Vec<u8>)], name: &str, bytes: &[u8]) -> String {
+    let is_other = |(taken, there): &(String, Vec<u8>), name: &str| {
+        taken.eq_ignore_ascii_case(name) && (taken != name || there != bytes)
+    };
+    let mut name = name.to_owned();
+    while files.iter().any(|file| is_other(file, &name)) {
+        name.insert_str(0, "cover_");
+    }
+    name
 }
 
 /// Adds a file. An existing file of the same name must have the same content.

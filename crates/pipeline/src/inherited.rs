@@ -344,6 +344,24 @@ mod tests {
     }
 
     #[test]
+    fn covers_and_attached_files_of_the_same_name_are_all_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("net");
+        let file = |name: &str, text: &str| (name.to_owned(), text.as_bytes().to_vec());
+        let mut builder = test_common::package(&difference_of_gaussians(&DifferenceOfGaussians::default()).unwrap());
+        builder.covers = vec![file("a.png", "cover"), file("B.PNG", "other cover"), file("c.png", "both")];
+        let attachments = vec![file("a.png", "attached"), file("b.png", "attached, too"), file("c.png", "both")];
+        let content = InheritedContent { attachments: attachments.clone(), ..InheritedContent::default() };
+        assert_eq!(builder.save_with(&content, &path, Overwrite::Refuse).unwrap(), Replaced::Nothing);
+        let package = Package::open(&path).unwrap();
+        assert_eq!(package.rdf["covers"], json!(["cover_a.png", "cover_B.PNG", "c.png"]));
+        let covers = [file("cover_a.png", "cover"), file("cover_B.PNG", "other cover")];
+        for (name, bytes) in covers.iter().chain(&attachments) {
+            assert_eq!(std::fs::read(path.join(name)).unwrap(), *bytes, "{name}");
+        }
+    }
+
+    #[test]
     fn covers_that_are_too_large_are_not_read_again_and_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("net");
