@@ -94,6 +94,7 @@ fn parameters(graph: &Graph, node: &Node, rank: usize, bytes: ElementType) -> Re
         ElementType::I8 => (-128.0, 127.0),
         _ => return Err(unsupported("which does not quantize to 8 bits")),
     };
+    // Only several scales have an axis, which shape inference has checked.
     let axis = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).unwrap_or(0);
     Ok(Parameters { scales, axis, zero, low: min - zero, high: max - zero })
 }
