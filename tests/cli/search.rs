@@ -126,6 +126,23 @@ fn a_search_is_not_continued_on_data_whose_content_has_changed() {
 }
 
 #[test]
+fn a_search_whose_package_or_record_cannot_be_written_runs_no_trial() {
+    let fixture = prepared();
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/nuclei-dog");
+    std::fs::create_dir(fixture.path("start")).unwrap();
+    for file in std::fs::read_dir(package).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), fixture.path("start").join(file.file_name())).unwrap();
+    }
+    let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--without-int8", "--out"];
+    let search = [&SMALL[..], &search].concat();
+    fixture.fails(2, &[&search[..], &["start", "--from", "start", "--force"]].concat(), &["start is also an input"]);
+    assert!(!fixture.path("start.search.csv").exists());
+    std::fs::write(fixture.path("m.package_provenance.json"), "notes").unwrap();
+    fixture.fails(2, &[&search[..], &["m"]].concat(), &["m.package_provenance.json already exists"]);
+    assert!(!fixture.path("m.search.csv").exists());
+}
+
+#[test]
 fn a_search_reports_its_trials_as_json_lines() {
     let fixture = prepared();
     let search = ["--search", "space.toml", "--trials", "2", "--steps", "4", "--without-int8", "--out", "m"];

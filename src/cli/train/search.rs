@@ -13,8 +13,10 @@ use crate::cli::{eprint_json, eprint_line, print, print_json, progress, read_fil
 use clap::ValueEnum;
 use cytoscope_engine::select::fingerprint;
 use cytoscope_model_package::check_destination;
-use cytoscope_pipeline::job_record::{AnyRecord, JobKind, read_any, record_path};
-use cytoscope_pipeline::{JobError, JobErrorKind, ProcessEvent, SEARCH_FOLDER_KIND, SearchTrial, is_search_table};
+use cytoscope_pipeline::job_record::{AnyRecord, JobKind, PendingRecord, read_any, record_path};
+use cytoscope_pipeline::{
+    JobError, JobErrorKind, ProcessEvent, SEARCH_FOLDER_KIND, SearchTrial, find_model, is_search_table,
+};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
@@ -51,7 +53,11 @@ fn open_table(
     job: &TrainJob,
     settings: &[Vec<SettingAssignment>],
 ) -> Result<ResultsTable, Failure> {
-    check_destination(&options.out, &[options.data.as_path()], Overwrite::from_force(options.force))?;
+    // As the last run does, which would fail after all others. The trials report why a start model is not found.
+    let start = options.from.model().and_then(|model| find_model(model).ok());
+    let inputs: Vec<&Path> = start.iter().chain([&options.data]).map(PathBuf::as_path).collect();
+    check_destination(&options.out, &inputs, Overwrite::from_force(options.force))?;
+    PendingRecord::check(job)?;
     let unfinished = job.folder();
     if unfinished.exists() && !options.resume && !options.restart {
         let problem = format!("{}: an unfinished training run already exists here", unfinished.display());

@@ -41,6 +41,18 @@ pub struct PendingRecord<J> {
 }
 
 impl<J: Recordable> PendingRecord<J> {
+    /// Checks that the record of a job may be written, without starting it.
+    ///
+    /// # Errors
+    /// Those of [`PendingRecord::begin`] about the path of the record.
+    pub fn check(job: &J) -> Result<(), JobError> {
+        let mut job = job.clone();
+        job.paths_mut().into_iter().for_each(|path| *path = absolute(path));
+        let outputs = job.outputs();
+        let Some(first) = outputs.first() else { return Ok(()) };
+        check_record(&record_path(first), first, &job.inputs(), job.overwrite())
+    }
+
     /// Starts the record of a job: call it before the job reads its inputs. Inputs that cannot be read are left to the
     /// job to report.
     ///
