@@ -32,7 +32,8 @@ fn is_level(folder: &Folder) -> bool {
 pub(super) fn read(folder: &Folder, axes: Option<&Axes>) -> Result<Multiscale, Fault> {
     let node = node(folder)?.unwrap_or_default();
     let shape = extents(&node, "shape")?;
-    let named = named_axes(folder, &node)?.filter(|named| named.len() == shape.len());
+    let names = axis_names(folder, &node)?;
+    let named = names.as_deref().and_then(named_axes).filter(|named| named.len() == shape.len());
     let mut not_applied = Vec::new();
     let axes = match (named, axes) {
         (Some(named), None) => named,
@@ -40,7 +41,11 @@ pub(super) fn read(folder: &Folder, axes: Option<&Axes>) -> Result<Multiscale, F
             let chosen = npy::array_axes(&shape, axes)?;
             if axes.is_none() {
                 let letters: String = chosen.iter().map(|axis| axis.letter()).collect();
-                not_applied.push(format!("the Zarr array does not name its axes: they are read as {letters}"));
+                let why = match names {
+                    None => "does not name its axes".to_owned(),
+                    Some(names) => unusable_names(&names, shape.len()),
+                };
+                not_applied.push(format!("the Zarr array {why}: they are read as {letters}"));
             }
             chosen
         }
@@ -68,16 +73,28 @@ fn is_image(axes: &[Axis]) -> bool {
     axes.contains(&Axis::Y) && axes.contains(&Axis::X) && !axes.contains(&Axis::S)
 }
 
-/// The axes that the array names, in Zarr 3 or by xarray's attribute; `None` if they are not those of an image, each once.
-fn named_axes(folder: &Folder, node: &Map<String, Value>) -> Result<Option<Vec<Axis>>, Fault> {
+/// The names of its axes that the array states, in Zarr 3 or by xarray's attribute; `None` if there are none.
+fn axis_names(folder: &Folder, node: &Map<String, Value>) -> Result<Option<Vec<Value>>, Fault> {
     let group = folder.group("")?.unwrap_or_default();
     let names = node.get("dimension_names").or_else(|| group.attributes.get("_ARRAY_DIMENSIONS"));
+    let are_stated = |names: &&Vec<Value>| names.iter().any(|name| !name.is_null());
+    Ok(names.and_then(Value::as_array).filter(are_stated).cloned())
+}
+
+/// Says that the axes of an array do not have names of axes, as the predicate of a sentence.
+fn unusable_names(names: &[Value], rank: usize) -> String {
+    const SHOWN_CHARS: usize = 80;
+    let shown: String = Value::from(names.to_vec()).to_string().chars().take(SHOWN_CHARS).collect();
+    format!("names its axes {shown}, which is not one of t, c, z, y, x for each of its {rank} axes")
+}
+
+/// The axes with these names; `None` if they are not those of an image, each once.
+fn named_axes(names: &[Value]) -> Option<Vec<Axis>> {
     let axis = |name: &Value| {
         let mut letters = name.as_str()?.chars();
         letters.next().and_then(Axis::from_letter).filter(|_| letters.next().is_none())
     };
-    let axes: Option<Vec<Axis>> = names.and_then(Value::as_array).and_then(|names| names.iter().map(axis).collect());
-    let is_unique =
-        |axes: &[Axis]| axes.iter().enumerate().all(|(i, axis)| !axes.iter().skip(i + 1).any(|a| a == axis));
-    Ok(axes.filter(|axes| is_image(axes) && is_unique(axes)))
+    let axes: Vec<Axis> = names.iter().map(axis).collect::<Option<_>>()?;
+    let is_unique = axes.iter().enumerate().all(|(i, axis)| !axes.iter().skip(i + 1).any(|other| other == axis));
+    Some(axes).filter(|axes| is_image(axes) && is_unique)
 }

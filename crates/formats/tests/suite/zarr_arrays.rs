@@ -47,6 +47,9 @@ fn an_array_is_an_image_whose_axes_are_named_given_or_chosen_by_their_number() {
     {
         let other = version_3(folder.path().join(format!("{i}.zarr")), json!({"dimension_names": names}));
         assert_eq!(axes_of(&other, None), ("ZYX".to_owned(), 1), "{names}");
+        let note = opened(&other, None).unwrap().meta().not_applied[0].clone();
+        let expected = if names.is_null() { "does not name its axes".to_owned() } else { format!("its axes {names},") };
+        assert!(note.contains(&expected) && note.ends_with("read as ZYX"), "{note}");
     }
     assert_eq!(opened(&unnamed, Some("YX")).unwrap_err(), FormatErrorKind::Misused);
     assert_eq!(opened(&unnamed, Some("TZX")).unwrap_err(), FormatErrorKind::Unsupported);
