@@ -215,21 +215,24 @@ impl Header {
         }
     }
 
-    /// The distance between samples along each axis of the file, in the unit of the space; `None` for axes without a direction,
-    /// and NaN for a direction that is not a list of numbers. Empty if the header states no directions.
+    /// The distance between samples along each axis of the file, in the unit of the space; `None` for axes that are not in space,
+    /// and 0 or NaN for an axis whose direction has no length. Empty if the header states no directions.
     fn directions(&self) -> Vec<Option<f64>> {
         let Some(text) = self.field("spacedirections") else { return Vec::new() };
         // Vectors may contain spaces: "(1, 0, 0) none".
         let mut rest = text;
-        let mut found = Vec::new();
+        let mut found: Vec<Option<f64>> = Vec::new();
+        let mut dimensions = 0;
         while found.len() < MAX_AXES {
             rest = rest.trim_start();
             if let Some(vector) = rest.strip_prefix('(') {
                 let (numbers, after) = vector.split_once(')').unwrap_or((vector, ""));
-                let squares: Option<f64> =
-                    numbers.split(',').map(|n| n.trim().parse::<f64>().ok().map(|n| n * n)).sum();
-                // An axis with a direction of unknown length is one of the space all the same, and not one of channels.
-                found.push(Some(squares.map_or(f64::NAN, f64::sqrt)));
+                let numbers: Vec<f64> =
+                    numbers.split(',').map(|n| n.trim().parse::<f64>().unwrap_or(f64::NAN)).collect();
+                dimensions = dimensions.max(numbers.len());
+                // As in Teem, "(nan,nan,nan)" means "none".
+                let is_none = numbers.iter().all(|n| n.is_nan());
+                found.push((!is_none).then(|| numbers.iter().map(|n| n * n).sum::<f64>().sqrt()));
                 rest = after;
             } else if rest.is_empty() {
                 break;
@@ -238,6 +241,11 @@ impl Header {
                 found.push(None);
                 rest = after;
             }
+        }
+        // An axis with a direction of unknown length is one of the space, too, unless others are all of its axes.
+        let known = found.iter().flatten().filter(|length| positive(**length).is_some()).count();
+        if known >= dimensions {
+            found.iter_mut().for_each(|length| *length = length.and_then(positive));
         }
         found
     }

@@ -62,6 +62,13 @@ fn an_axis_whose_direction_has_no_length_is_no_axis_of_channels() {
     // An axis without a direction has channels.
     let image = opened(made(&format!("{PLAIN}\n{units}\nspace directions: none (0.5,0)")), 0);
     assert_eq!(image.unwrap_err(), FormatErrorKind::Unsupported);
+    // So has one without a length beside as many others as the space has dimensions.
+    for direction in ["none", "(nan,nan)", "(0,0)"] {
+        let sizes = "type: uchar\ndimension: 3\nsizes: 2 3 1\nencoding: raw";
+        let header = format!("{sizes}\n{units}\nspace directions: {direction} (0.5,0) (0,2)");
+        let image = opened(made(&header), 0).unwrap();
+        assert_eq!(image.meta().shape_full, [1, 1, 2, 1, 3, 1], "{direction}");
+    }
 }
 
 /// A file of six bytes, 0 to 5, after a header.
