@@ -222,7 +222,7 @@ impl Header {
         // Vectors may contain spaces: "(1, 0, 0) none".
         let mut rest = text;
         let mut found: Vec<Option<f64>> = Vec::new();
-        let mut dimensions = 0;
+        let mut dimensions = 0usize;
         while found.len() < MAX_AXES {
             rest = rest.trim_start();
             if let Some(vector) = rest.strip_prefix('(') {
