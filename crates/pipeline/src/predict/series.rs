@@ -41,7 +41,7 @@ impl PredictJob {
     }
 
     /// Returns the numbers of the chosen series of each input. If all series are chosen, an input is `None` if it belongs to
-    /// a multi-file image whose series another input opens already. Each file is opened at most once.
+    /// a multi-file image whose series another input opens already.
     fn chosen_series(&self, files: &[PathBuf]) -> Vec<Option<Result<Vec<usize>, JobError>>> {
         let mut members: BTreeSet<&Path> = BTreeSet::new();
         let mut all = Vec::with_capacity(files.len());
