@@ -197,7 +197,7 @@ impl<S: Borrow<Source>> io::Read for SourceReader<S> {
         let source: &Source = self.source.borrow();
         let left = source.len.saturating_sub(self.at);
         let count = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        let Some(into) = into.get_mut(..count) else { return Ok(0) };
+        let Some(into) = into.get_mut(..count).filter(|into| !into.is_empty()) else { return Ok(0) };
         match source.read_at(self.at, into) {
             Ok(()) => {}
             Err(Fault::Io(_, error)) => return Err(error),
