@@ -535,11 +535,12 @@ fn is_background(appearance: Appearance) -> bool {
 }
 
 /// Returns whether the objects of an estimate are bright outliers beside those of another one, which are many and of a certain
-/// size.
+/// size. Outliers have another size, unless theirs is hardly known.
 fn are_outliers(estimate: &DiameterEstimate, hidden: &DiameterEstimate) -> bool {
+    let is_unlike = (hidden.diameter / estimate.diameter).ln().abs() > TEXTURE_RATIO.ln();
     hidden.certainty == Certainty::High
         && hidden.objects >= OUTLIER_RATIO * estimate.objects
-        && (hidden.diameter / estimate.diameter).ln().abs() > TEXTURE_RATIO.ln()
+        && (is_unlike || estimate.certainty <= Certainty::Low)
 }
 
 /// Returns whether the objects of an estimate are the texture of those of another one, from a larger start. Texture is much

@@ -178,6 +178,18 @@ fn fragments_of_low_certainty_are_texture_beside_a_few_clearer_objects() {
 }
 
 #[test]
+fn a_few_objects_of_low_certainty_are_outliers_beside_many_of_almost_their_size() {
+    let hidden = clear(5.8, [4.9, 6.9], 18, Certainty::High, 0.68).estimate;
+    let are = |diameter: f64, objects: usize, certainty: Certainty| {
+        are_outliers(&clear(diameter, [diameter; 2], objects, certainty, 0.67).estimate, &hidden)
+    };
+    assert!(are(8.1, 5, Certainty::Low), "two measurements of these disagree");
+    assert!(!are(8.1, 5, Certainty::Medium), "they are almost as large, and two measurements agree");
+    assert!(are(9.0, 5, Certainty::Medium), "they are much larger");
+    assert!(!are(9.0, 7, Certainty::Medium), "the others are not many more");
+}
+
+#[test]
 fn unclear_objects_that_are_small_or_as_dark_as_the_background_are_noise() {
     let at = ShortPrediction {
         voxel: [1.0; 3],
