@@ -47,7 +47,7 @@ pub struct StepOptions {
     /// Training loss, applied to every output with a weight above 0.
     pub loss: Loss,
     /// Loss weight of each output of the model; if empty, only the first output counts. Smaller outputs (deep
-    /// supervision) are compared with the mean-pooled target.
+    /// supervision) are compared with means of the target, in which voxels count by their weights.
     pub outputs: Vec<f32>,
     /// Whether batch norms use the batch's statistics; otherwise their stored ones (frozen).
     pub batch_statistics: bool,
@@ -301,13 +301,15 @@ fn losses(graph: &mut Graph, outputs: &[ValueId], options: &StepOptions) -> Resu
     for (output, factor) in outputs.iter().zip(&factors).filter(|(_, f)| **f > 0.0) {
         let own = shape_of(graph, *output)?;
         let prediction = logits(graph, *output, &options.loss);
-        let resized = |graph: &mut Graph, id: ValueId| match own == shape {
-            true => Ok(id),
-            false => shrink(graph, id, &shape, &own),
-        };
-        let target = resized(graph, target)?;
         for (loss, weight) in &parts {
-            let weight = weight.map(|w| resized(graph, w)).transpose()?;
+            let (target, weight) = match weight {
+                _ if own == shape => (target, *weight),
+                None => (shrink(graph, target, &shape, &own)?, None),
+                Some(weight) => {
+                    let (target, weight) = shrink_weighted(graph, [target, *weight], &shape, &own)?;
+                    (target, Some(weight))
+                }
+            };
             let mut loss = loss.clone();
             loss.terms.iter_mut().for_each(|t| t.factor *= factor);
             let part = graph.push("loss", Op::Loss(loss), &[Some(prediction), Some(target), weight]);
@@ -351,7 +353,26 @@ fn logits(graph: &Graph, output: ValueId, loss: &Loss) -> ValueId {
     }
 }
 
-/// Mean-pools a target to the size of a smaller output.
+/// Lower bound of a mean weight that a target is divided by.
+const LEAST_WEIGHT: f32 = 1e-12;
+
+/// Returns a target and its weights at the size of a smaller output: weighted means of the target, and means of the weights. So
+/// voxels without weight, such as those with the ignore label, do not count as background beside others.
+fn shrink_weighted(
+    graph: &mut Graph,
+    [target, weight]: [ValueId; 2],
+    from: &[usize],
+    to: &[usize],
+) -> Result<(ValueId, ValueId)> {
+    let weighted = graph.push("target.weighted", Op::Binary(BinaryOp::Mul), &[Some(target), Some(weight)]);
+    let (weighted, weight) = (shrink(graph, weighted, from, to)?, shrink(graph, weight, from, to)?);
+    let least = graph.add_initializer("weight.least", Tensor::scalar(LEAST_WEIGHT));
+    let divisor = graph.push("weight.divisor", Op::Binary(BinaryOp::Max), &[Some(weight), Some(least)]);
+    let mean = graph.push("target.mean", Op::Binary(BinaryOp::Div), &[Some(weighted), Some(divisor)]);
+    Ok((mean, weight))
+}
+
+/// Mean-pools values to the size of a smaller output.
 fn shrink(graph: &mut Graph, value: ValueId, from: &[usize], to: &[usize]) -> Result<ValueId> {
     let (from, to) = (from.get(2..).unwrap_or_default(), to.get(2..).unwrap_or_default());
     let factors: Vec<usize> = from.iter().zip(to).map(|(f, t)| f / (*t).max(1)).collect();
@@ -368,7 +389,7 @@ fn shrink(graph: &mut Graph, value: ValueId, from: &[usize], to: &[usize]) -> Re
         count_include_pad: false,
         column_major_indices: false,
     };
-    let pooled = graph.push("target.smaller", Op::AveragePool(pool), &[Some(value)]);
+    let pooled = graph.push("smaller", Op::AveragePool(pool), &[Some(value)]);
     Ok(pooled)
 }
 

@@ -387,6 +387,62 @@ fn deep_supervision_uses_every_output_with_a_weight() {
 }
 
 #[test]
+fn voxels_without_weight_do_not_count_in_the_targets_of_smaller_outputs() {
+    let config = UNet3d {
+        filters: vec![3, 4, 5],
+        strides: vec![[1, 2, 2], [2; 3]],
+        head: Some(Activation::Sigmoid),
+        deep_heads: 1,
+        ..UNet3d::default()
+    };
+    let net = prepare(&unet3d(&config, &Weights::Random { seed: 6 }).unwrap()).unwrap();
+    let options =
+        StepOptions { outputs: vec![0.0, 1.0], ..StepOptions::new(Loss::single(LossKind::BinaryCrossEntropy, 1)) };
+    let made = gradient_graph(&net, &[vec![1, 1, 4, 8, 8]], &options).unwrap();
+    // Every other row is foreground with weight 1; the others have this target and weight. The smaller output has half as many
+    // rows and columns.
+    let loss = |target: f32, weight: f32| {
+        let rows = |other: f32| -> Tensor {
+            let values: Vec<f32> = (0..256).map(|i| if i / 8 % 2 == 0 { 1.0 } else { other }).collect();
+            Tensor::new([1, 1, 4, 8, 8], values).unwrap()
+        };
+        let mut inputs = tensors(&made.graph, 5);
+        for (name, tensor) in &mut inputs {
+            *tensor = match name.as_str() {
+                "target" => rows(target),
+                "weight" => rows(weight),
+                _ => tensor.cast(ElementType::F32),
+            };
+        }
+        let first = inputs.len() - made.parameters.len();
+        inputs.iter_mut().skip(first).zip(made.values(&net).unwrap()).for_each(|((_, t), own)| *t = own);
+        cytoscope_reference::run(&made.graph, &inputs).unwrap()[0].to_f64_vec()[0]
+    };
+    let all_known = loss(1.0, 1.0);
+    assert!((loss(0.0, 1.0) - all_known).abs() > 1e-3, "background rows count");
+    for unknown in [0.0, 1.0] {
+        let found = loss(unknown, 0.0);
+        assert!((found - all_known).abs() < 1e-6, "{unknown}: {found}, expected {all_known}");
+    }
+    // Three quarters of the weight are on the foreground: the target of the smaller output is 3/4.
+    let [part, expected] = [loss(0.0, 1.0 / 3.0), loss(0.5, 1.0)];
+    assert!((part - expected).abs() < 1e-6, "{part}, expected {expected}");
+    // No voxel is known.
+    let mut inputs = tensors(&made.graph, 5);
+    inputs.iter_mut().for_each(|(name, t)| {
+        *t = if name == "weight" {
+            Tensor::new(t.shape(), vec![0.0f32; t.len()]).unwrap()
+        } else {
+            t.cast(ElementType::F32)
+        };
+    });
+    let found = cytoscope_reference::run(&made.graph, &inputs).unwrap();
+    // The loss and the gradients come first.
+    let mut values = found.iter().take(1 + made.parameters.len()).flat_map(Tensor::to_f64_vec);
+    assert!(values.all(|v| v == 0.0), "no loss and no gradients without known voxels");
+}
+
+#[test]
 fn terms_of_further_channels_can_have_weights_of_their_own() {
     let config = UNet3d { filters: vec![3, 4], strides: vec![[1, 2, 2]], out_channels: 2, ..UNet3d::default() };
     let net = prepare(&unet3d(&config, &Weights::Random { seed: 6 }).unwrap()).unwrap();
