@@ -5,12 +5,13 @@ use crate::error::{engine_error, model_error};
 use crate::step::{StepOutput, Stepper, StepperOptions};
 use cytoscope_autodiff::{Decay, FakeQuantized, Schedule, fake_quantized};
 use cytoscope_engine::{CompileOptions, DeviceId, Engine, TuningListener};
-use cytoscope_graph::{Graph, Loss, LossKind, LossTerm, Optimizer, Tensor, gcd};
+use cytoscope_graph::{Graph, Loss, LossKind, LossTerm, Op, Optimizer, Tensor, ValueId, gcd};
 use cytoscope_graph_passes::{input_channels, join_inputs};
 use cytoscope_pipeline::devices::Devices;
-use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit};
+use cytoscope_pipeline::{Context, JobError, ProgressStage, ProgressUnit, join_tensors};
 use cytoscope_profile::Recorder;
 use cytoscope_quantize::{QatOutcome, QatTask, QuantizationAwareTraining, QuantizeMode};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -59,17 +60,79 @@ const EMA: f64 = 0.95;
 /// Maximum gradient norm.
 const CLIP_NORM: f32 = 1.0;
 
-/// Returns the mean squared error divided by the mean square of the target: the square of the relative L2 error.
-fn loss(channels: usize, mean_square: f64) -> Loss {
+/// Returns the mean squared error of an output with these channels, divided by the mean square of its target: the square of the
+/// relative L2 error.
+fn term(channels: Range<usize>, mean_square: f64) -> LossTerm {
     let factor = (1.0 / mean_square.max(1e-12)) as f32;
-    Loss {
-        terms: vec![LossTerm {
-            kind: LossKind::MeanSquared,
-            channels: 0..channels,
-            factor,
-            sigmoid: false,
-            within: None,
-        }],
+    LossTerm { kind: LossKind::MeanSquared, channels, factor, sigmoid: false, within: None }
+}
+
+/// What a quantized network is trained towards.
+struct Targets {
+    /// Indices of the outputs that are trained: the first one, and others of the same lengths.
+    outputs: Vec<usize>,
+    /// These outputs of the float network for each tile, as one tensor with the channels of all.
+    tensors: Vec<Tensor>,
+    /// Compares these outputs; each counts alike.
+    loss: Loss,
+}
+
+impl Targets {
+    /// Returns the targets for the outputs of the float network on each tile.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] if there are no outputs, or they are not 32-bit floats.
+    fn of(tiles: Vec<Vec<Tensor>>) -> Result<Self, JobError> {
+        let first = tiles.first().and_then(|outputs| outputs.first());
+        let first = first.ok_or_else(|| crate::error::wrong_use("the float network has no outputs"))?;
+        let not_floats = || crate::error::wrong_use("the float network's outputs are not 32-bit floats");
+        let all = tiles.first().into_iter().flatten().enumerate();
+        let outputs: Vec<usize> =
+            all.filter(|(index, output)| *index == 0 || are_joinable(first, output)).map(|(index, _)| index).collect();
+        let (mut terms, mut channels) = (Vec::new(), 0);
+        for index in &outputs {
+            let (mut squares, mut count, mut own) = (0.0, 0, 1);
+            for tensor in tiles.iter().filter_map(|outputs| outputs.get(*index)) {
+                let values = tensor.as_f32().ok_or_else(not_floats)?;
+                squares += values.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>();
+                count += values.len();
+                own = tensor.shape().get(1).copied().unwrap_or(1);
+            }
+            terms.push(term(channels..channels + own, squares / count.max(1) as f64));
+            channels += own;
+        }
+        let is_trained = |(index, _): &(usize, Tensor)| outputs.contains(index);
+        let joined = |tile: Vec<Tensor>| {
+            let trained = tile.into_iter().enumerate().filter(is_trained).map(|(_, tensor)| tensor);
+            join_tensors(trained.collect()).ok_or_else(not_floats)
+        };
+        let tensors = tiles.into_iter().map(joined).collect::<Result<_, _>>()?;
+        Ok(Self { outputs, tensors, loss: Loss { terms } })
+    }
+
+    /// Returns the network with the outputs that are trained as its only one.
+    fn joined_outputs(&self, network: &Graph) -> Graph {
+        let mut graph = network.clone();
+        let trained = self.outputs.iter().filter_map(|index| network.outputs.get(*index).copied());
+        let ids: Vec<ValueId> = trained.collect();
+        graph.outputs = match ids.as_slice() {
+            [_, _, ..] => {
+                let inputs: Vec<Option<ValueId>> = ids.iter().copied().map(Some).collect();
+                vec![graph.push("outputs", Op::concat(1), &inputs)]
+            }
+            _ => ids,
+        };
+        graph
+    }
+}
+
+/// Returns whether two outputs are 32-bit floats that differ only in their number of channels.
+fn are_joinable(a: &Tensor, b: &Tensor) -> bool {
+    match (a.shape(), b.shape()) {
+        ([batch, _, space @ ..], [other_batch, _, other_space @ ..]) => {
+            batch == other_batch && space == other_space && a.as_f32().is_some() && b.as_f32().is_some()
+        }
+        _ => false,
     }
 }
 
@@ -141,21 +204,12 @@ impl QuantizationAwareTraining for QatTrainer {
         let mut float = task.float.clone();
         join_inputs(&mut float, &input_channels(task.float)).map_err(&bad)?;
         let mut float_session = on.compile(&float, std::slice::from_ref(&shape), &options).map_err(engine_error)?;
-        let mut output = |tile: &Tensor| -> Result<Tensor, JobError> {
-            let made = float_session.run(std::slice::from_ref(tile)).map_err(engine_error)?.into_iter().next();
-            made.ok_or_else(|| crate::error::wrong_use("the float network has no outputs"))
-        };
-        let expected: Vec<Tensor> = tiles.iter().map(|t| output(t)).collect::<Result<_, _>>()?;
+        let run = |tile: &&Tensor| float_session.run(std::slice::from_ref(*tile)).map_err(engine_error);
+        let targets = Targets::of(tiles.iter().map(run).collect::<Result<_, _>>()?)?;
         drop(float_session);
-        let floats = expected.iter().map(Tensor::as_f32).collect::<Option<Vec<&[f32]>>>();
-        let floats =
-            floats.ok_or_else(|| crate::error::wrong_use("the float network's outputs are not 32-bit floats"))?;
-        let squares: f64 = floats.into_iter().flatten().map(|v| f64::from(*v) * f64::from(*v)).sum();
-        let count: usize = expected.iter().map(Tensor::len).sum();
-        let channels = expected.first().and_then(|t| t.shape().get(1)).copied().unwrap_or(1);
-        let loss = loss(channels, squares / count.max(1) as f64);
-        let mut stepper = self.stepper(fake.graph.clone(), on, loss, shape.clone(), fake.steps())?;
-        let mut one = expected.first().map(|t| t.shape().to_vec()).unwrap_or_default();
+        let network = targets.joined_outputs(&fake.graph);
+        let mut stepper = self.stepper(network, on, targets.loss.clone(), shape.clone(), fake.steps())?;
+        let mut one = targets.tensors.first().map(|t| t.shape().to_vec()).unwrap_or_default();
         if let Some(c) = one.get_mut(1) {
             *c = 1;
         }
@@ -172,7 +226,7 @@ impl QuantizationAwareTraining for QatTrainer {
             let count = tiles.len().max(1) as u64;
             let (epoch, place) = (taken / count, taken % count);
             let at = ((place + epoch) * stride(count) % count) as usize;
-            let (Some(tile), Some(target)) = (tiles.get(at), expected.get(at)) else { break };
+            let (Some(tile), Some(target)) = (tiles.get(at), targets.tensors.get(at)) else { break };
             let output = stepper.forward_backward(vec![(*tile).clone(), target.clone(), weight.clone()])?;
             if !matches!(output, StepOutput::Loss(_)) {
                 context.note("quantization-aware training was stopped: the loss was not finite");
@@ -209,7 +263,88 @@ fn stride(count: u64) -> u64 {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use cytoscope_graph::{Activation, ConvAttrs, Dim, ElementType};
+    use cytoscope_graph_passes::quantize::{Activations, Group, QuantRange, prepare, quantize};
     use std::collections::BTreeSet;
+
+    const SHAPE: [usize; 5] = [1, 1, 4, 8, 12];
+
+    /// Returns pseudo-random numbers in −1..1.
+    fn noise(count: usize, seed: usize) -> Vec<f32> {
+        (0..count).map(|i| ((i + 31 * seed) * 7919 % 1000) as f32 / 500.0 - 1.0).collect()
+    }
+
+    /// Adds a convolution with its own weights from `inputs` to `outputs` channels.
+    fn add_conv(graph: &mut Graph, name: &str, from: ValueId, [inputs, outputs]: [usize; 2], seed: usize) -> ValueId {
+        let weight: Vec<f32> = noise(27 * inputs * outputs, seed).iter().map(|v| 0.3 * v).collect();
+        let weight = Tensor::new([outputs, inputs, 3, 3, 3], weight).unwrap();
+        let weight = graph.add_initializer(format!("{name}.weight"), weight);
+        let bias = graph.add_initializer(format!("{name}.bias"), Tensor::vector(noise(outputs, seed + 1)));
+        graph.push(name, Op::Conv(ConvAttrs::same(&[3; 3])), &[Some(from), Some(weight), Some(bias)])
+    }
+
+    /// Returns a network with two outputs, the second one of which has this many channels, and its int8 form.
+    fn two_outputs(channels: usize) -> [Graph; 2] {
+        let mut graph = Graph::new("two outputs");
+        let x = graph.add_input("x", ElementType::F32, SHAPE.map(Dim::Fixed).to_vec());
+        let hidden = add_conv(&mut graph, "hidden", x, [1, 4], 3);
+        let hidden = graph.push("relu", Op::Activation(Activation::Relu), &[Some(hidden)]);
+        for (name, count, seed) in [("mask", 1, 11), ("flow", channels, 23)] {
+            let output = add_conv(&mut graph, name, hidden, [4, count], seed);
+            graph.outputs.push(output);
+        }
+        let float = prepare(&graph).unwrap();
+        let range = |_: &Group| QuantRange::of(-1.0, 3.0);
+        let int8 = quantize(&float, &Activations::Static(&range), &BTreeSet::new()).unwrap();
+        [float, int8]
+    }
+
+    /// Returns the relative L2 error of an output of the int8 network.
+    fn relative_error([float, int8]: [&Graph; 2], tile: &Tensor, output: usize) -> f64 {
+        let outputs = |graph: &Graph| cytoscope_reference::run(graph, &[("x".to_owned(), tile.clone())]).unwrap();
+        let [expected, found] = [float, int8].map(|graph| outputs(graph)[output].to_f64_vec());
+        let sum = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
+        let squares = sum(&mut expected.iter().zip(&found).map(|(a, b)| a - b));
+        (squares / sum(&mut expected.iter().copied())).sqrt()
+    }
+
+    #[test]
+    fn each_output_is_trained_towards_that_of_the_float_network() {
+        let tile = Tensor::new(SHAPE, noise(SHAPE.iter().product(), 1)).unwrap();
+        for channels in [1, 3] {
+            let [float, int8] = two_outputs(channels);
+            for output in [0, 1] {
+                let error =
+                    |graph: &Graph| -> Result<f64, JobError> { Ok(relative_error([&float, graph], &tile, output)) };
+                let before = relative_error([&float, &int8], &tile, output);
+                let tiles = std::slice::from_ref(&tile);
+                let task = QatTask { float: &float, quantized: &int8, tiles, error: &error, before, budget: 0.0 };
+                let trained = QatTrainer::default().train(&Context::default(), &task).unwrap();
+                assert!(
+                    trained.error < before,
+                    "output {output} of {channels} channels: {} of {before}",
+                    trained.error
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn outputs_of_other_lengths_are_not_trained() {
+        let tensor = |shape: &[usize], value: f32| Tensor::new(shape, vec![value; shape.iter().product()]).unwrap();
+        let tile = |value: f32| {
+            vec![tensor(&[1, 2, 4, 4], value), tensor(&[1, 1, 2, 2], 9.0), tensor(&[1, 1, 4, 4], 2.0 * value)]
+        };
+        let targets = Targets::of(vec![tile(1.0), tile(3.0)]).unwrap();
+        assert_eq!(targets.outputs, [0, 2]);
+        assert_eq!(targets.tensors[1].shape(), [1, 3, 4, 4]);
+        assert_eq!(targets.tensors[1].as_f32().unwrap()[31..33], [3.0, 6.0]);
+        // The means of the squares are 5 and 20.
+        let terms: Vec<(Range<usize>, f32)> =
+            targets.loss.terms.iter().map(|term| (term.channels.clone(), term.factor)).collect();
+        assert_eq!(terms, [(0..2, 0.2), (2..3, 0.05)]);
+        assert!(Targets::of(Vec::new()).is_err() && Targets::of(vec![Vec::new()]).is_err());
+    }
 
     #[test]
     fn an_epoch_visits_all_tiles() {
