@@ -189,32 +189,71 @@ impl DerivedPixels for Joined {
     }
 }
 
-/// Returns the window in the middle of a stack that is too large to be compared as a whole; `None` for smaller stacks.
-pub(crate) fn middle_window(image: &ImageRef) -> Result<Option<StackWindow>, JobError> {
-    let shape = shape_zyx(&open_file(image)?);
+/// Returns the window of a whole stack.
+fn whole_window(image: &ImageRef) -> Result<StackWindow, JobError> {
+    Ok(StackWindow { start_zyx: [0; 3], size_zyx: shape_zyx(&open_file(image)?) })
+}
+
+/// Returns the middle of a part of a stack that is too large to be compared as a whole; `None` for smaller parts.
+fn middle_of(whole: StackWindow) -> Option<StackWindow> {
     let voxels = |s: [usize; 3]| s.iter().fold(1usize, |n, v| n.saturating_mul(*v));
+    let shape = whole.size_zyx;
     if voxels(shape) <= MAX_CASE_VOXELS {
-        return Ok(None);
+        return None;
     }
     let mut size_zyx = [shape[0].min(MAX_CASE_SLICES), shape[1], shape[2]];
     while voxels(size_zyx) > MAX_CASE_VOXELS {
         let longer = if size_zyx[1] >= size_zyx[2] { 1 } else { 2 };
         size_zyx[longer] = size_zyx[longer].div_ceil(2);
     }
-    let start_zyx = std::array::from_fn(|a| (shape[a] - size_zyx[a]) / 2);
-    Ok(Some(StackWindow { start_zyx, size_zyx }))
+    let start_zyx = std::array::from_fn(|a| whole.start_zyx[a] + (shape[a] - size_zyx[a]) / 2);
+    Some(StackWindow { start_zyx, size_zyx })
 }
 
-/// Returns the window of this size that holds the most voxels of objects in a label image; `ignored` is the ignore label.
-/// The labels are read once, slice by slice.
-pub(crate) fn labeled_window(labels: &ImageRef, size_zyx: [usize; 3], ignored: f32) -> Result<StackWindow, JobError> {
+/// Returns the window in the middle of a stack that is too large to be compared as a whole; `None` for smaller stacks.
+fn middle_window(image: &ImageRef) -> Result<Option<StackWindow>, JobError> {
+    Ok(middle_of(whole_window(image)?))
+}
+
+/// Returns the window of this size, inside the part `within` of a label image, that holds the most voxels of objects; `ignored`
+/// is the ignore label, if there is one. The labels are read once, slice by slice.
+fn labeled_window(
+    labels: &ImageRef,
+    within: StackWindow,
+    size_zyx: [usize; 3],
+    ignored: Option<f32>,
+) -> Result<StackWindow, JobError> {
     let file = open_file(labels)?;
-    let [depth, rows, columns] = shape_zyx(&file);
-    fullest_window_of_slices([depth, rows, columns], size_zyx, ignored, |z| {
-        let slice = StackWindow { start_zyx: [z, 0, 0], size_zyx: [1, rows, columns] };
+    // No label equals NaN.
+    let ignored = ignored.unwrap_or(f32::NAN);
+    let read_slice = |z: usize| -> Result<Vec<f32>, JobError> {
+        let mut slice = within;
+        (slice.start_zyx[0], slice.size_zyx[0]) = (within.start_zyx[0] + z, 1);
         let (samples, _) = read_from(&file, labels, Some(slice))?;
         Ok(samples.to_f32())
-    })
+    };
+    let found = fullest_window_of_slices(within.size_zyx, size_zyx, ignored, read_slice)?;
+    let start_zyx = std::array::from_fn(|a| within.start_zyx[a] + found.start_zyx[a]);
+    Ok(StackWindow { start_zyx, ..found })
+}
+
+/// Returns the part of a pair's stack that is validated: that of the pair, or else the whole stack (`None`). If it is too large,
+/// it is its middle. If only a part of the labels may be known, because there is an ignore label, it is where most of them are,
+/// and so it is if the pair is a part of a single stack, which may hold few objects.
+pub(crate) fn validated_part(
+    pair: &Pair,
+    are_labels: bool,
+    ignored: Option<f32>,
+) -> Result<Option<StackWindow>, JobError> {
+    let whole = match pair.window {
+        Some(window) => window,
+        None => whole_window(&pair.image)?,
+    };
+    let Some(middle) = middle_of(whole) else { return Ok(pair.window) };
+    if are_labels && (ignored.is_some() || pair.window.is_some()) {
+        return labeled_window(&pair.target, whole, middle.size_zyx, ignored).map(Some);
+    }
+    Ok(Some(middle))
 }
 
 /// Returns the voxel size along Z, Y, X in µm that a pair states, or else the one that its image file states. A single plane
@@ -355,17 +394,55 @@ mod tests {
     fn the_part_of_a_large_stack_is_where_it_is_annotated() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("labels.tif");
-        // Slice 17 of 20 is annotated: an object of 3 × 4 voxels in a corner.
-        let at = |z: usize, y: usize, x: usize| (z * 12 + y) * 16 + x;
-        let mut labels = vec![u16::MAX; 20 * 192];
-        labels[17 * 192..18 * 192].fill(0);
-        for (y, x) in (8..11).flat_map(|y| (11..15).map(move |x| (y, x))) {
-            labels[at(17, y, x)] = 1;
+        let whole = StackWindow { start_zyx: [0; 3], size_zyx: [20, 12, 16] };
+        let right = StackWindow { start_zyx: [0, 0, 8], size_zyx: [20, 12, 8] };
+        // Slice 17 of 20 is annotated, or all: an object of 3 × 4 voxels in a corner.
+        for (others, ignored) in [(u16::MAX, Some(f32::from(u16::MAX))), (0, None)] {
+            let at = |z: usize, y: usize, x: usize| (z * 12 + y) * 16 + x;
+            let mut labels = vec![others; 20 * 192];
+            labels[17 * 192..18 * 192].fill(0);
+            for (y, x) in (8..11).flat_map(|y| (11..15).map(move |x| (y, x))) {
+                labels[at(17, y, x)] = 1;
+            }
+            let array = Array::new(Axes::zyx(), vec![20, 12, 16], labels).unwrap();
+            write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
+            let window = |within, size| labeled_window(&ImageRef::of(&path), within, size, ignored).unwrap();
+            assert_eq!(window(whole, [4, 6, 16]), StackWindow { start_zyx: [15, 5, 0], size_zyx: [4, 6, 16] });
+            assert_eq!(window(right, [4, 6, 8]), StackWindow { start_zyx: [15, 5, 8], size_zyx: [4, 6, 8] });
+            let below = StackWindow { start_zyx: [16, 2, 0], size_zyx: [4, 10, 16] };
+            assert_eq!(window(below, [1, 10, 16]), StackWindow { start_zyx: [17, 2, 0], size_zyx: [1, 10, 16] });
         }
-        let array = Array::new(Axes::zyx(), vec![20, 12, 16], labels).unwrap();
+    }
+
+    #[test]
+    fn the_middle_of_a_large_part_is_compared() {
+        let part = |start_zyx, size_zyx| StackWindow { start_zyx, size_zyx };
+        assert_eq!(middle_of(part([3, 2, 1], [64, 512, 512])), None);
+        let found = middle_of(part([10, 2000, 100], [100, 1024, 1024]));
+        assert_eq!(found, Some(part([28, 2256, 356], [64, 512, 512])));
+    }
+
+    #[test]
+    fn of_the_end_of_a_large_stack_the_part_with_its_objects_is_validated() {
+        let folder = tempfile::tempdir().unwrap();
+        let (rows, columns) = (4200, 4300);
+        let path = folder.path().join("labels.tif");
+        let mut labels = vec![0u8; rows * columns];
+        (4000..4010).for_each(|y| labels[y * columns + 500..y * columns + 520].fill(1));
+        let array = Array::new(Axes::zyx(), vec![1, rows, columns], labels).unwrap();
         write_array(&path, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
-        let window = labeled_window(&ImageRef::of(path), [4, 6, 16], f32::from(u16::MAX)).unwrap();
-        assert_eq!(window, StackWindow { start_zyx: [15, 5, 0], size_zyx: [4, 6, 16] });
+        let part = |start_zyx, size_zyx| Some(StackWindow { start_zyx, size_zyx });
+        let window = |within: Option<StackWindow>, are_labels: bool| {
+            let pair = Pair { window: within, ..Pair::new("a", path.clone(), path.clone()) };
+            validated_part(&pair, are_labels, None).unwrap()
+        };
+        let end = part([0, 0, 100], [1, rows, columns - 100]);
+        // The rows of the object are in the windows from row 1910 to the last one from row 2100 on.
+        assert_eq!(window(end, true), part([0, 2005, 100], [1, 2100, 4200]));
+        assert_eq!(window(end, false), part([0, 1050, 100], [1, 2100, 4200]), "the middle of a stain");
+        assert_eq!(window(None, true), part([0, 1050, 0], [1, 2100, 4300]));
+        let small = part([0, 10, 100], [1, 100, 100]);
+        assert_eq!(window(small, true), small);
     }
 
     #[test]

@@ -15,8 +15,8 @@ use crate::candidate::Candidate;
 use crate::crop::{crop, crop_window};
 use crate::error::{data_error, problem_without_file};
 use crate::stacks::{
-    Stack, channels_array, is_whole_file, joined_image, labeled_window, middle_window, read_channels, read_labels,
-    read_zyx, replace_non_finite, trained_voxel_um,
+    Stack, channels_array, is_whole_file, joined_image, read_channels, read_labels, read_zyx, replace_non_finite,
+    trained_voxel_um, validated_part,
 };
 use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
 use cytoscope_pipeline::{
@@ -193,10 +193,7 @@ impl Validator {
 
     /// Prepares a pair, cropped to at most `max_voxels` voxels.
     fn case(&self, pair: &Pair, max_voxels: usize) -> Result<Case, JobError> {
-        let mut window = match pair.window {
-            Some(window) => Some(window),
-            None => self.validation_part(pair)?,
-        };
+        let mut window = validated_part(pair, self.target.is_from_labels(), self.ignored)?;
         // The first target decides where the pair is cropped.
         let mut truth = match self.target.is_from_labels() {
             true => read_labels(&pair.target, window, self.ignored)?,
@@ -228,15 +225,6 @@ impl Validator {
         }
         let (name, images) = (pair.name.clone(), pair.images().cloned().collect());
         Ok(Case { name, images, window, truth: Truth(Arc::new(truth)), voxel_um, diameter })
-    }
-
-    /// Returns the part of a stack that is validated if the whole is too large: its middle or, if only a part of the
-    /// labels may be known, the part with most of them.
-    fn validation_part(&self, pair: &Pair) -> Result<Option<StackWindow>, JobError> {
-        match (middle_window(&pair.image)?, self.ignored) {
-            (Some(middle), Some(label)) => labeled_window(&pair.target, middle.size_zyx, label).map(Some),
-            (middle, _) => Ok(middle),
-        }
     }
 
     /// Returns the object diameter of a case: the given one, or else the median of its true labels; `None` without a

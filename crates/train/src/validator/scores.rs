@@ -26,8 +26,8 @@ pub struct PairScore {
 
 /// Version of the definition of [`Scores::score`], for checkpoints: 0 was the mean of F1 at IoU 0.5 and 0.7; in 1, parts of
 /// images were normalized by their own statistics, objects of which only the rim is annotated counted, and different parts of
-/// large stacks were scored.
-pub(crate) const SCORE_VERSION: u32 = 2;
+/// large stacks were scored; in 2, the end of a single stack was scored as a whole, however large it is.
+pub(crate) const SCORE_VERSION: u32 = 3;
 
 /// Scores of a network on the validation pairs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
