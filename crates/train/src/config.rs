@@ -295,6 +295,7 @@ impl TrainConfig {
         if let Some(problem) = self.license.as_deref().and_then(license_problem) {
             return Err(wrong_use_with(format!("license {}", problem.problem), problem.next_step));
         }
+        self.schedule.check()?;
         self.loss.map_or(Ok(()), LossConfig::check)?;
         self.optimizer.check()?;
         self.data.check()?;

@@ -236,6 +236,19 @@ impl Default for ScheduleConfig {
 }
 
 impl ScheduleConfig {
+    /// Checks that the decay can reach the final learning rate; its range was checked before.
+    ///
+    /// # Errors
+    /// [`JobError::WrongUse`] for an exponential decay to 0, whose learning rate would be almost 0 from the start.
+    pub(super) fn check(&self) -> Result<(), JobError> {
+        if self.decay == DecayConfig::Exponential && self.end <= 0.0 {
+            return Err(wrong_use(
+                "schedule.end is 0: expected a number above 0 and at most 1, because exponential decay does not reach 0",
+            ));
+        }
+        Ok(())
+    }
+
     /// Returns the schedule; its default learning rate depends on whether training starts from scratch.
     pub(crate) fn schedule(&self, from_scratch: bool) -> Schedule {
         let peak = self.rate.unwrap_or(if from_scratch { SCRATCH_RATE } else { FINE_TUNING_RATE });
@@ -264,6 +277,17 @@ mod tests {
             assert_eq!(loss.check_task(TrainingTask::LabelFree).is_ok(), is_for_stains, "{loss:?}");
             assert_eq!(serde_json::json!(loss)["kind"], loss.name());
         }
+    }
+
+    #[test]
+    fn an_exponential_decay_to_0_is_refused() {
+        let check = |decay, end| ScheduleConfig { decay, end, ..ScheduleConfig::default() }.check();
+        assert!(check(DecayConfig::Exponential, 0.0).is_err());
+        let usable = [(DecayConfig::Exponential, 1e-3), (DecayConfig::Cosine, 0.0), (DecayConfig::Constant, 0.0)];
+        assert!(usable.into_iter().all(|(decay, end)| check(decay, end).is_ok()));
+        // The learning rate halfway is the geometric mean.
+        let config = ScheduleConfig { rate: Some(1.0), decay: DecayConfig::Exponential, warm_up: 0.0, end: 1e-4 };
+        assert!((config.schedule(true).rate(0.5) - 1e-2).abs() < 1e-9);
     }
 
     #[test]
