@@ -319,9 +319,10 @@ mod tests {
                 let before = relative_error([&float, &int8], &tile, output);
                 let tiles = std::slice::from_ref(&tile);
                 let task = QatTask { float: &float, quantized: &int8, tiles, error: &error, before, budget: 0.0 };
-                let trained = QatTrainer::default().train(&Context::default(), &task).unwrap();
+                let trainer = QatTrainer { steps: 60, ..QatTrainer::default() };
+                let trained = trainer.train(&Context::default(), &task).unwrap();
                 assert!(
-                    trained.error < before,
+                    trained.error < 0.97 * before,
                     "output {output} of {channels} channels: {} of {before}",
                     trained.error
                 );
