@@ -30,6 +30,12 @@ impl Accumulate for i32 {
         self.wrapping_add(a.wrapping_mul(b))
     }
 }
+impl Accumulate for i64 {
+    #[inline(always)]
+    fn add_product(self, a: Self, b: Self) -> Self {
+        self.wrapping_add(a.wrapping_mul(b))
+    }
+}
 
 pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
     Ok(vec![match op {

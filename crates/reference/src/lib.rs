@@ -84,6 +84,23 @@ pub(crate) fn typed<T: Scalar>(tensor: &Tensor) -> Result<&[T]> {
     tensor.as_slice().ok_or_else(|| wrong_type(tensor.dtype()))
 }
 
+/// Returns the smallest and largest value of an element type; infinite for floats, and where `Scalar::from_f64` saturates.
+pub(crate) fn value_range(of: ElementType) -> (f64, f64) {
+    match of {
+        ElementType::I8 => (i8::MIN.into(), i8::MAX.into()),
+        ElementType::U8 => (u8::MIN.into(), u8::MAX.into()),
+        ElementType::I16 => (i16::MIN.into(), i16::MAX.into()),
+        ElementType::U16 => (u16::MIN.into(), u16::MAX.into()),
+        ElementType::I32 => (i32::MIN.into(), i32::MAX.into()),
+        ElementType::U32 => (u32::MIN.into(), u32::MAX.into()),
+        ElementType::U64 => (0.0, f64::INFINITY),
+        ElementType::Bool => (0.0, 1.0),
+        ElementType::F32 | ElementType::F64 | ElementType::F16 | ElementType::BF16 | ElementType::I64 => {
+            (f64::NEG_INFINITY, f64::INFINITY)
+        }
+    }
+}
+
 pub(crate) fn wrong_type(got: ElementType) -> GraphError {
     GraphError::unsupported(format!("this operator for {got} elements"))
 }

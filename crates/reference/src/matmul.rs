@@ -19,7 +19,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
                 ElementType::F64 => Tensor::new(shape, product::<f64>(typed(a)?, a.shape(), typed(b)?, b.shape())?),
                 ElementType::I32 => Tensor::new(shape, product::<i32>(typed(a)?, a.shape(), typed(b)?, b.shape())?),
                 ElementType::I64 | ElementType::U32 | ElementType::U64 => {
-                    let values = product::<f64>(&a.to_f64_vec(), a.shape(), &b.to_f64_vec(), b.shape())?;
+                    let values = product::<i64>(&integers(a)?, a.shape(), &integers(b)?, b.shape())?;
                     Ok(Tensor::new(shape, values)?.cast(a.dtype()))
                 }
                 other => Err(wrong_type(other)),
@@ -43,11 +43,22 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
         Op::Einsum { equation } => {
             let shapes: Vec<Vec<usize>> = call.inputs.iter().flatten().map(|t| t.shape().to_vec()).collect();
             let plan = einsum_plan(equation, &shapes)?;
-            let values: Vec<Vec<f64>> = call.inputs.iter().flatten().map(|t| t.to_f64_vec()).collect();
-            Ok(Tensor::new(shape, einsum(&plan, &values))?.cast(a.dtype()))
+            let sums = if a.dtype().is_float() {
+                let values: Vec<Vec<f64>> = call.inputs.iter().flatten().map(|t| t.to_f64_vec()).collect();
+                Tensor::new(shape, einsum(&plan, &values))?
+            } else {
+                let values: Vec<Vec<i64>> = call.inputs.iter().flatten().map(|t| integers(t)).collect::<Result<_>>()?;
+                Tensor::new(shape, einsum(&plan, &values))?
+            };
+            Ok(sums.cast(a.dtype()))
         }
         other => Err(GraphError::unsupported(op_name(other))),
     }
+}
+
+/// Returns integers in 64 bits; products and sums of unsigned ones have the same bits.
+fn integers(t: &Tensor) -> Result<Vec<i64>> {
+    t.to_i64_vec().ok_or_else(|| wrong_type(t.dtype()))
 }
 
 /// numpy's `matmul`; the shapes have been checked.
@@ -102,17 +113,23 @@ fn gemm(alpha: f32, beta: f32, trans_a: bool, trans_b: bool, call: &Call<'_>) ->
         if factor == 1.0 {
             return Ok(t);
         }
+        if !t.dtype().is_float() {
+            let values = t.to_f64_vec().into_iter().map(|v| v * f64::from(factor)).collect::<Vec<f64>>();
+            return Ok(Tensor::new(t.shape(), values)?.cast(t.dtype()));
+        }
         one(Op::Binary(BinaryOp::Mul), &t, &Tensor::scalar(factor).cast(t.dtype()))
     };
     let y = scaled(one(Op::MatMul, &a, &b)?, alpha)?;
-    match call.get(2) {
+    // As in BLAS, a factor of 0 means that c is not read: NaN in it has no effect.
+    match call.get(2).filter(|_| beta != 0.0) {
         Some(c) => one(Op::Binary(BinaryOp::Add), &y, &scaled(c.clone(), beta)?),
         None => Ok(y),
     }
 }
 
 /// Computes an Einstein sum of operands in C order.
-fn einsum(plan: &EinsumPlan, values: &[Vec<f64>]) -> Vec<f64> {
+fn einsum<T: Accumulate>(plan: &EinsumPlan, values: &[Vec<T>]) -> Vec<T> {
+    let one = T::from_f64(1.0);
     let (kept, summed) = plan.lengths.split_at(plan.output);
     let total: usize = kept.iter().product();
     let inner: usize = summed.iter().product();
@@ -131,10 +148,10 @@ fn einsum(plan: &EinsumPlan, values: &[Vec<f64>]) -> Vec<f64> {
         .into_par_iter()
         .map(|o| {
             let base = offsets(o, kept, 0);
-            inner_offsets
-                .iter()
-                .map(|i| values.iter().zip(base.iter().zip(i)).map(|(v, (a, b))| v[a + b]).product::<f64>())
-                .sum()
+            inner_offsets.iter().fold(T::default(), |sum, i| {
+                let factors = values.iter().zip(base.iter().zip(i)).map(|(v, (a, b))| v[a + b]);
+                sum.add_product(factors.fold(one, |product, factor| T::default().add_product(product, factor)), one)
+            })
         })
         .collect()
 }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::{Call, typed};
+use super::{Call, typed, value_range};
 use cytoscope_graph::{Op, PoolAttrs, Result, Scalar, Tensor, TensorData, with_tensor_data};
 
 pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
@@ -108,7 +108,7 @@ fn max_pool<T: Scalar>(a: &PoolAttrs, x: &[T], input: &[usize], output: &[usize]
                     best = Some((value, (channel + at) as i64));
                 }
             });
-            best.unwrap_or((T::from_f64(f64::NEG_INFINITY), 0))
+            best.unwrap_or((T::from_f64(value_range(T::TYPE).0), 0))
         })
         .collect();
     let (values, indices): (Vec<T>, Vec<i64>) = found.into_iter().unzip();

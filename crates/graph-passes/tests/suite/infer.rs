@@ -88,7 +88,7 @@ fn a_resize_that_adapts_its_lengths_to_the_input_has_free_lengths_if_the_input_h
         lengths(ResizeAttrs { coordinates, ..ResizeAttrs::nearest() }, [Some(&input), None, Some(&scales), None])
     };
     assert_eq!(by_scales(CoordinateMode::Asymmetric), [Some(14), Some(54)]);
-    assert_eq!(by_scales(CoordinateMode::TfCropAndResize), [None, None]);
+    assert_eq!(by_scales(CoordinateMode::TfCropAndResize), [Some(14), Some(54)]);
 }
 
 #[test]

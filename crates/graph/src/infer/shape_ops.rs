@@ -2,6 +2,7 @@
 
 use super::{Info, OpInputs, fixed, map_dim, resolve_axis};
 use crate::error::{GraphError, Result};
+use crate::functions::PadMode;
 use crate::graph::Dim;
 use crate::limits::checked_elements;
 use crate::ops::Op;
@@ -11,7 +12,7 @@ pub(super) fn infer(op: &Op, args: &OpInputs<'_>) -> Result<Option<Vec<Info>>> {
     Ok(Some(match op {
         Op::Split { axis } => split(*axis, args)?,
         Op::Slice => vec![slice(args)?],
-        Op::Pad { .. } => vec![pad(args)?],
+        Op::Pad { mode } => vec![pad(*mode, args)?],
         Op::Reshape { allow_zero } => vec![reshape(*allow_zero, args)?],
         Op::Transpose { perm } => vec![transpose(perm, args)?],
         Op::Squeeze => vec![squeeze(args)?],
@@ -116,7 +117,8 @@ pub struct AxisSlice {
     pub length: usize,
 }
 
-/// Returns start, step and length of a slice of an axis of length `n` (ONNX `Slice`: numpy's rules).
+/// Returns start, step and length of a slice of an axis of length `n` as ONNX defines them: like numpy, except that a backward
+/// slice from before the first element begins at the first.
 ///
 /// # Errors
 /// [`GraphError::Misused`] if `step` is 0.
@@ -124,16 +126,19 @@ pub fn slice_axis(n: usize, start: i64, end: i64, step: i64) -> Result<AxisSlice
     if step == 0 {
         return Err(GraphError::misused("step of a slice", "0", "a step other than 0"));
     }
+    if n == 0 {
+        return Ok(AxisSlice { start: 0, step: step as isize, length: 0 });
+    }
     let n = n as i64;
     let norm = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
     let (start, end) = if step > 0 {
         (norm(start).clamp(0, n), norm(end).clamp(0, n))
     } else {
-        (norm(start).clamp(-1, n - 1), norm(end).clamp(-1, n - 1))
+        (norm(start).clamp(0, n - 1), norm(end).clamp(-1, n - 1))
     };
     let span = if step > 0 { end - start } else { start - end };
     let length = if span > 0 { (span as u64).div_ceil(step.unsigned_abs()) as usize } else { 0 };
-    Ok(AxisSlice { start: start.max(0) as isize, step: step as isize, length })
+    Ok(AxisSlice { start: start as isize, step: step as isize, length })
 }
 
 /// Returns, for each axis of a tensor of `rank` axes, the part that the slice takes; `None` for axes that it does not
@@ -212,7 +217,24 @@ pub fn wrapped_position(at: i64, n: i64, (before, after): (i64, i64)) -> Option<
     Some(first + at.wrapping_sub(first).rem_euclid(kept))
 }
 
-fn pad(args: &OpInputs<'_>) -> Result<Info> {
+/// Refuses padding that copies elements of an axis that has none, or of which none remain.
+fn check_copied(mode: PadMode, n: usize, (before, after): (i64, i64)) -> Result<()> {
+    let added = before.max(after);
+    if mode == PadMode::Constant || added <= 0 {
+        return Ok(());
+    }
+    let kept = n as i128 + i128::from(before.min(0)) + i128::from(after.min(0));
+    let found = || format!("{before} before and {after} after an axis of length {n}");
+    if kept < 1 {
+        return Err(GraphError::misused("pads", found(), "at least one element that remains"));
+    }
+    if mode == PadMode::Reflect && kept < n as i128 && i128::from(added) >= kept {
+        return Err(GraphError::misused("pads", found(), format!("less than the {kept} elements that remain")));
+    }
+    Ok(())
+}
+
+fn pad(mode: PadMode, args: &OpInputs<'_>) -> Result<Info> {
     let x = args.need(0)?;
     args.same_type([0, 2])?;
     if let Some(s) = args.get(2).and_then(Info::fixed_shape)
@@ -231,7 +253,10 @@ fn pad(args: &OpInputs<'_>) -> Result<Info> {
     let dims = shape.iter().zip(plan).map(|(d, (before, after))| {
         map_dim(d, |n| {
             let length = n as i128 + i128::from(before) + i128::from(after);
-            usize::try_from(length).map_err(|_| GraphError::misused("pads", length.to_string(), "no negative length"))
+            let length = usize::try_from(length)
+                .map_err(|_| GraphError::misused("pads", length.to_string(), "no negative length"))?;
+            check_copied(mode, n, (before, after))?;
+            Ok(length)
         })
     });
     let dims: Vec<Dim> = dims.collect::<Result<_>>()?;

@@ -331,16 +331,11 @@ fn output(a: &ResizeAttrs, args: &OpInputs<'_>) -> Result<Info> {
     let values = scales.and_then(|s| s.value.as_ref()).map(|t| t.to_f64_vec());
     let lengths = sizes.and_then(Info::ints);
     if let Some(input) = x.fixed_shape() {
-        let roi = if a.coordinates == CoordinateMode::TfCropAndResize { args.get(1) } else { None };
-        if roi.is_some_and(|r| r.value.is_none()) || (values.is_none() && lengths.is_none()) {
+        if values.is_none() && lengths.is_none() {
             let unknown = (0..input.len()).map(|i| free(format!("resized_{i}"))).collect();
             return Ok(Info::new(x.dtype, Some(unknown)));
         }
-        let roi = roi.and_then(|r| r.value.as_ref()).map(|t| t.to_f64_vec());
-        let (mut output, factors) = a.geometry(&input, values.as_deref(), lengths.as_deref())?;
-        if let (Some(roi), None) = (roi, &lengths) {
-            crop_lengths(a, &input, &factors, &roi, &mut output)?;
-        }
+        let (output, _) = a.geometry(&input, values.as_deref(), lengths.as_deref())?;
         args.check_output_size(&output, "Resize")?;
         return Ok(Info::new(x.dtype, Some(fixed(&output))));
     }
@@ -349,9 +344,8 @@ fn output(a: &ResizeAttrs, args: &OpInputs<'_>) -> Result<Info> {
     for (index, axis) in axes.into_iter().enumerate() {
         let Some(d) = shape.get_mut(axis) else { continue };
         *d = match (values.as_ref().and_then(|v| v.get(index)), lengths.as_ref().and_then(|v| v.get(index))) {
-            // These lengths also depend on those of the other axes, or on the region of interest.
+            // These lengths also depend on those of the other axes.
             (_, Some(_)) if a.policy != AspectPolicy::Stretch => free(format!("resized_{axis}")),
-            (_, None) if a.coordinates == CoordinateMode::TfCropAndResize => free(format!("resized_{axis}")),
             (_, Some(&n)) => Dim::Fixed(
                 usize::try_from(n).map_err(|_| GraphError::misused("resize length", n.to_string(), "0 or more"))?,
             ),
@@ -362,24 +356,11 @@ fn output(a: &ResizeAttrs, args: &OpInputs<'_>) -> Result<Info> {
     Ok(Info::new(x.dtype, Some(shape)))
 }
 
-/// Returns the length of an axis of this length after it is resized by a scale. Scales are f32 in the file, and so is the
+/// Returns the length of an axis of this length after it is resized by a scale, also with `tf_crop_and_resize`: the shape
+/// inference of ONNX, its reference evaluator and ONNX Runtime do not multiply by the extent of the region. Scales are f32 in the file, and so is the
 /// product: a third times three must give one.
 fn scaled_length(length: f64, scale: f64) -> f64 {
     f64::from((length as f32 * scale as f32).floor())
-}
-
-/// Sets the output lengths with `tf_crop_and_resize`, whose scales apply to the region of interest.
-fn crop_lengths(a: &ResizeAttrs, input: &[usize], factors: &[f64], roi: &[f64], output: &mut [usize]) -> Result<()> {
-    let axes = a.resolved_axes(input.len())?;
-    for (index, &axis) in axes.iter().enumerate() {
-        let (Some(start), Some(end)) = (roi.get(index), roi.get(index + axes.len())) else {
-            return Err(GraphError::misused("roi", roi.len().to_string(), (2 * axes.len()).to_string()));
-        };
-        if let (Some(o), Some(&n), Some(f)) = (output.get_mut(axis), input.get(axis), factors.get(axis)) {
-            *o = (n as f64 * (end - start) * f).floor().clamp(0.0, 1e12) as usize;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

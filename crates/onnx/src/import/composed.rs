@@ -82,7 +82,11 @@ fn is_inf(im: &mut Importer<'_>, node: &mut Pending<'_>) -> Result<Op> {
         (true, true) => (unary(im, node, UnaryOp::Abs, x)?, f32::INFINITY),
         (false, true) => (x, f32::INFINITY),
         (true, false) => (x, f32::NEG_INFINITY),
-        (false, false) => return Err(node.unsupported("neither infinity is detected")),
+        // No number is less than itself, and neither is NaN.
+        (false, false) => {
+            node.inputs = vec![x, x];
+            return Ok(Op::Binary(BinaryOp::Less));
+        }
     };
     let infinity = number(im, node, infinity, x)?;
     node.inputs = vec![x, infinity];

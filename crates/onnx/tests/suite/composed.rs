@@ -38,7 +38,8 @@ fn composed_operators_compute_what_onnx_runtime_does() {
     let equation = [field(1, b"equation"), field(4, b"...cd,...ed->...ce"), int(20, 3)].concat();
     let axes = [field(1, b"axes"), int(8, 1), int(20, 7)].concat();
     let response = [whole("size", 3), number("alpha", 0.5), number("beta", 0.75), number("bias", 1.0)];
-    let cases: [(&str, Vec<f64>, Vec<f64>); 8] = [
+    let nothing = [whole("detect_negative", 0), whole("detect_positive", 0)];
+    let cases: [(&str, Vec<f64>, Vec<f64>); 9] = [
         (
             "LRN",
             run("LRN", &["x"], 17, &response),
@@ -54,6 +55,7 @@ fn composed_operators_compute_what_onnx_runtime_does() {
             run("Shrink", &["x"], 17, &[number("lambd", 0.4), number("bias", 0.1)]),
             vec![-1.4, 0.0, 1.9, -0.4, 0.65, -2.9],
         ),
+        ("IsInf", run("IsInf", &["x"], 20, &nothing), vec![0.0; 6]),
         ("GlobalLpPool", run("GlobalLpPool", &["x"], 17, &[whole("p", 1)]), vec![1.75, 2.5, 3.75]),
         ("Hardmax", run("Hardmax", &["x"], 17, &[whole("axis", 1)]), vec![0.0, 1.0, 1.0, 0.0, 0.0, 0.0]),
         (

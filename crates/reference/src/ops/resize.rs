@@ -72,7 +72,9 @@ fn resize(a: &ResizeAttrs, call: &Call<'_>) -> Result<Tensor> {
         }
     }
     if !x.dtype().is_float() && x.dtype() != ElementType::Bool {
-        values.iter_mut().for_each(|v| *v = v.round_ties_even());
+        // A cubic kernel overshoots: results are limited to the values of the type.
+        let (low, high) = crate::value_range(x.dtype());
+        values.iter_mut().for_each(|v| *v = v.round_ties_even().clamp(low, high));
     }
     Ok(Tensor::new(shape, values)?.cast(x.dtype()))
 }
