@@ -4,7 +4,7 @@ mod functions;
 
 use crate::parallel::{for_each_row, multiversion};
 use crate::{Blocked, Isa, KernelError, check_len, same_image};
-use functions::{bounded, erf, exp, exp_m1, mish, softplus, tanh};
+use functions::{bounded, erf, exp, exp_m1, mish, silu, softplus, tanh};
 
 /// An element-wise function of one operand.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -289,7 +289,7 @@ multiversion! {
             Unary::Leaky { slope: 0.0 } => row.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
             Unary::Leaky { slope } => row.iter_mut().for_each(|x| *x = if *x < 0.0 { *x * slope } else { *x }),
             Unary::Sigmoid => row.iter_mut().for_each(|x| *x = 1.0 / (1.0 + exp(-*x))),
-            Unary::Silu => row.iter_mut().for_each(|x| *x /= 1.0 + exp(-*x)),
+            Unary::Silu => row.iter_mut().for_each(|x| *x = silu(*x)),
             Unary::Softsign => row.iter_mut().for_each(|x| *x /= 1.0 + x.abs()),
             Unary::Elu { alpha } => {
                 row.iter_mut().for_each(|x| *x = if *x < 0.0 { alpha * exp_m1(*x) } else { *x });

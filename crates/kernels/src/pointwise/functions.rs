@@ -84,12 +84,23 @@ pub(super) fn softplus(x: f32) -> f32 {
     if x > 0.0 { x + small } else { small }
 }
 
-/// Returns `x · tanh(ln(1 + e^x))`, where the second factor is a ratio of polynomials in e^x; it is 1 from 20 on.
+/// Below this, [`exp`] is constant.
+const VANISHING: f32 = -87.0;
+
+/// Returns `x / (1 + e^-x)`; the second factor of `x · sigmoid(x)` is 0 below [`VANISHING`], so that -∞ becomes NaN.
+#[inline(always)]
+pub(super) fn silu(x: f32) -> f32 {
+    if x < VANISHING { x * 0.0 } else { x / (1.0 + exp(-x)) }
+}
+
+/// Returns `x · tanh(ln(1 + e^x))`, where the second factor is a ratio of polynomials in e^x; it is 1 from 20 on, and 0 below
+/// [`VANISHING`], so that -∞ becomes NaN.
 #[inline(always)]
 pub(super) fn mish(x: f32) -> f32 {
     let e = exp(if x > 20.0 { 20.0 } else { x });
     let n = e * (e + 2.0);
-    x * (n / (n + 2.0))
+    let factor = n / (n + 2.0);
+    x * if x < VANISHING { 0.0 } else { factor }
 }
 
 /// Returns the value, or the limit that it exceeds; `high` if the limits cross. NaN stays NaN.
@@ -101,7 +112,7 @@ pub(super) fn bounded(x: f32, low: f32, high: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::exp;
+    use super::{exp, mish, silu};
 
     #[test]
     fn exp_is_accurate_over_its_range() {
@@ -110,5 +121,19 @@ mod tests {
             let (got, want) = (f64::from(exp(x)), f64::from(x).exp());
             assert!((got - want).abs() <= 3e-7 * want, "exp({x}) = {got}, expected {want}");
         }
+    }
+
+    #[test]
+    fn silu_and_mish_vanish_far_below_zero() {
+        for x in [-80.0f32, -87.0, -88.0, -200.0, -1e30, -1e38, f32::MIN] {
+            let wide = f64::from(x);
+            let (by_sigmoid, by_softplus) = (wide / (1.0 + (-wide).exp()), wide * wide.exp().ln_1p().tanh());
+            for (got, want) in [(silu(x), by_sigmoid), (mish(x), by_softplus)] {
+                assert!((f64::from(got) - want).abs() <= 1e-5 * want.abs() + 2e-36, "{x}: {got}, expected {want}");
+            }
+        }
+        // -∞ · 0
+        assert!(silu(f32::NEG_INFINITY).is_nan() && mish(f32::NEG_INFINITY).is_nan());
+        assert!(silu(f32::NAN).is_nan() && mish(f32::NAN).is_nan());
     }
 }
