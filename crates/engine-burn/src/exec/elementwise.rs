@@ -82,7 +82,10 @@ pub(super) fn unary<B: Backend>(x: Image<B>, op: UnaryOp) -> Option<Image<B>> {
         UnaryOp::Floor => x.floor(),
         UnaryOp::Ceil => x.ceil(),
         UnaryOp::Round => x.round(),
-        UnaryOp::Sign => x.sign(),
+        UnaryOp::Sign => {
+            let is_nan = x.clone().is_nan();
+            x.sign().mask_fill(is_nan, f32::NAN)
+        }
         UnaryOp::Sin => x.sin(),
         UnaryOp::Cos => x.cos(),
         _ => return None,
@@ -145,7 +148,12 @@ pub(super) fn scalar<B: Backend>(x: Image<B>, op: BinaryOp, value: f32, reversed
         (BinaryOp::Max, _) => x.clamp_min(value),
         (BinaryOp::Pow, false) if value == 2.0 => x.clone() * x,
         (BinaryOp::Pow, false) if value == 0.5 => x.sqrt(),
-        (BinaryOp::Pow, false) => x.powf_scalar(value),
+        (BinaryOp::Pow, false) if value == 0.0 => x.powf_scalar(value),
+        (BinaryOp::Pow, false) => {
+            // Some drivers return 0 for NaN.
+            let is_nan = x.clone().is_nan();
+            x.powf_scalar(value).mask_fill(is_nan, f32::NAN)
+        }
         (BinaryOp::Pow, true) => {
             let base = Tensor::full([1; 5], value, &x.device());
             base.powf(x)

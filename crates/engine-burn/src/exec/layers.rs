@@ -100,7 +100,7 @@ pub(super) fn pool<B: Backend>(
     axes: &[PoolAxis],
     constants: &[Image<B>],
 ) -> Option<Image<B>> {
-    let mut x = moves::fill(x, before, after, if max { f32::MIN } else { 0.0 });
+    let mut x = moves::fill(x, before, after, if max { f32::NEG_INFINITY } else { 0.0 });
     for of in axes {
         let tap = |t: usize| {
             let start = t * of.dilation;

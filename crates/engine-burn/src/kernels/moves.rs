@@ -85,6 +85,7 @@ fn pool_windows<FX: Float, FY: Float, N: Size>(
     pitch: u32,
     out_lengths: LengthsZyx,
     factor: f32,
+    start: f32,
     #[comptime] vectors: u32,
     #[comptime] is_max: bool,
     #[comptime] reach: Reach,
@@ -101,10 +102,7 @@ fn pool_windows<FX: Float, FY: Float, N: Size>(
     let depth = lengths.depth as i32;
     let height = lengths.height as i32;
     let width = lengths.width as i32;
-    let mut value = Vector::<f32, N>::new(0.0);
-    if comptime!(is_max) {
-        value = Vector::<f32, N>::new(f32::MIN);
-    }
+    let mut value = Vector::<f32, N>::new(start);
     for kz in 0..kernel_z {
         let iz = read_at(at.z, kz, 0usize, reach);
         for ky in 0..kernel_y {
@@ -143,6 +141,8 @@ pub(super) fn pool<R: CubeRuntime>(
     let types = [x.tensor.dtype.into(), to.into()];
     let padding = by.padding.map(|zeros| zeros as isize);
     let reach = Reach { kernel: by.kernel, stride: by.stride, padding, dilation: by.dilation };
+    // An argument, because shader languages have no infinite literals.
+    let start = if by.max { f32::NEG_INFINITY } else { 0.0 };
     let (client, cubes, dim) =
         per_element(&x.tensor, samples * lengths.iter().product::<usize>() * (channels / vector_len));
     pool_windows::launch::<R>(
@@ -157,6 +157,7 @@ pub(super) fn pool<R: CubeRuntime>(
         length(x.pitch / vector_len),
         lengths_zyx(lengths),
         factor,
+        start,
         length(channels / vector_len),
         by.max,
         reach,

@@ -123,7 +123,8 @@ impl Planner<'_> {
         if !trans_b {
             weights = self.between(turned(), vec![weights], [columns, summed, 1, 1, 1]);
         }
-        let addend = node.input(2);
+        // As in BLAS, a factor of 0 means that the addend is not read: NaN in it has no effect.
+        let addend = node.input(2).filter(|_| beta != 0.0);
         let mut bias = None;
         if let Some(c) = addend.filter(|_| alpha == 1.0 && beta == 1.0) {
             let shape = self.shape(c)?;

@@ -343,6 +343,50 @@ fn minimum_maximum_pooling_and_reductions_of_nan_are_nan() {
     }
 }
 
+/// A window has the maximum −∞ if there is no other number in it, with padding or without.
+#[test]
+fn the_maximum_of_a_window_of_negative_infinity_is_negative_infinity() {
+    let Some(engine) = crate::engine() else { return };
+    let pool = PoolAttrs {
+        kernel: vec![3; 3],
+        strides: vec![2; 3],
+        padding: Padding::symmetric(vec![1; 3]),
+        dilations: vec![1; 3],
+        ceil_mode: false,
+        count_include_pad: false,
+        column_major_indices: false,
+    };
+    for channels in [1, 16] {
+        let shape = [1, channels, 3, 3, 3];
+        let graph = one(Op::MaxPool(pool.clone()), &shape, vec![]);
+        let x = Tensor::new(shape, vec![f32::NEG_INFINITY; channels * 27]).unwrap();
+        let mut session = engine.compile(&graph, &[shape.to_vec()], &CompileOptions::default()).unwrap();
+        let outputs = session.run(&[x]).unwrap();
+        let values = outputs[0].as_f32().unwrap();
+        assert!(values.iter().all(|v| *v == f32::NEG_INFINITY), "{channels} channels: {values:?}");
+    }
+}
+
+#[test]
+fn the_sign_and_powers_of_nan_are_nan() {
+    let Some(engine) = crate::engine() else { return };
+    let shape = [1, 1, 4];
+    let power = |exponent: f32| one(Op::Binary(BinaryOp::Pow), &shape, vec![Some(Tensor::scalar(exponent))]);
+    for (graph, expected) in [
+        (one(Op::Unary(UnaryOp::Sign), &shape, vec![]), [-1.0, f32::NAN, 0.0, 1.0]),
+        (power(3.0), [-8.0, f32::NAN, 0.0, 1.0]),
+        (power(0.0), [1.0; 4]),
+    ] {
+        let x = Tensor::new(shape, vec![-2.0, f32::NAN, 0.0, 1.0]).unwrap();
+        let mut session = engine.compile(&graph, &[shape.to_vec()], &CompileOptions::default()).unwrap();
+        let outputs = session.run(&[x]).unwrap();
+        for (found, expected) in outputs[0].as_f32().unwrap().iter().zip(expected) {
+            let is_equal = (found - expected).abs() < 1e-3 || (found.is_nan() && expected.is_nan());
+            assert!(is_equal, "{:?}: {found}, expected {expected}", graph.nodes[0].op);
+        }
+    }
+}
+
 #[test]
 fn conversions_between_types_match_the_reference() {
     let mut x = tensor(&[1, 2, 32], 3).into_f32().unwrap();
