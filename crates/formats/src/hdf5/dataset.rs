@@ -55,9 +55,8 @@ pub(super) fn open(file: File, path: &Path, options: &OpenOptions) -> Result<Ope
     let (named, voxel_size_um) = (named_axes(&attributes, rank), voxel_size(&attributes));
     drop(attributes);
     let stored = Stored::new(&file, chosen_dataset, limits)?;
-    let is_guessed = named.is_none() && options.axes.is_none();
-    let axes = match (named, &options.axes) {
-        (Some(named), None) => named,
+    let axes = match (&named, &options.axes) {
+        (NamedAxes::Image(named), None) => named.clone(),
         (_, axes) => npy::array_axes(&stored.shape, axes.as_ref())?,
     };
     let letters: String = axes.iter().map(|axis| axis.letter()).collect();
@@ -84,9 +83,8 @@ pub(super) fn open(file: File, path: &Path, options: &OpenOptions) -> Result<Ope
     opened.series_count = names.len();
     opened.series_names = names;
     opened.not_applied.extend(note);
-    if is_guessed {
-        let guess = || format!("the dataset does not name its axes: they are read as {letters}");
-        opened.not_applied.push(npy::color_axis_note(&shape_full).unwrap_or_else(guess));
+    if options.axes.is_none() {
+        opened.not_applied.extend(named.note(&letters, &shape_full));
     }
     // The given axes are those of the dataset.
     opened.with_options(&OpenOptions { axes: None, ..options.clone() })
@@ -181,10 +179,60 @@ fn axes_of_image(dataset: &Dataset) -> usize {
     if is_filled && type_of(dataset.dtype()).is_some() { dataset.shape().iter().filter(|n| **n > 1).count() } else { 0 }
 }
 
-/// The axes that the attributes of a dataset name; `None` if they are not those of an image with `rank` axes, each once.
-fn named_axes(attributes: &Attributes<'_>, rank: usize) -> Option<Vec<Axis>> {
-    let tagged = attributes.long_text(AXIS_TAGS).and_then(|text| tagged(&text));
-    let names = tagged.or_else(|| attributes.list(LABELS))?;
+/// The axes that the attributes of a dataset name.
+#[derive(Debug, PartialEq)]
+enum NamedAxes {
+    /// Those of an image, each once.
+    Image(Vec<Axis>),
+    /// Others, which are not used: the attribute, and the names as text.
+    Unfit(&'static str, String),
+    /// No names.
+    Absent,
+}
+
+impl NamedAxes {
+    /// Returns the note that the axes were chosen by their number, as `letters`; `None` if they are the named ones.
+    fn note(&self, letters: &str, shape_full: &[usize; 6]) -> Option<String> {
+        match self {
+            Self::Image(_) => None,
+            Self::Unfit(attribute, names) => Some(format!(
+                "the axes that the dataset names ({attribute}: {names:?}) are not those of an image of its shape: they are \
+                 read as {letters}"
+            )),
+            Self::Absent => {
+                let guess = || format!("the dataset does not name its axes: they are read as {letters}");
+                Some(npy::color_axis_note(shape_full).unwrap_or_else(guess))
+            }
+        }
+    }
+}
+
+/// The axes that the attributes of a dataset with `rank` axes name.
+fn named_axes(attributes: &Attributes<'_>, rank: usize) -> NamedAxes {
+    let tags = attributes.long_text(AXIS_TAGS).map(|text| tagged(&text).unwrap_or_else(|| vec![text]));
+    axes_of_names(tags, attributes.list(LABELS), rank)
+}
+
+/// The axes of an image with `rank` axes that the tags of ilastik name, or else the labels of HDF5's dimension scales.
+fn axes_of_names(tags: Option<Vec<String>>, labels: Option<Vec<String>>, rank: usize) -> NamedAxes {
+    // A library that labels one axis leaves the labels of the others empty.
+    let labels = labels.filter(|labels| labels.iter().any(|label| !label.is_empty()));
+    let mut unfit = NamedAxes::Absent;
+    for (attribute, names) in [(AXIS_TAGS, tags), (LABELS, labels)] {
+        let Some(names) = names else { continue };
+        match image_axes(&names, rank) {
+            Some(axes) => return NamedAxes::Image(axes),
+            None if unfit == NamedAxes::Absent => {
+                unfit = NamedAxes::Unfit(attribute, names.join(" ").chars().take(MAX_TEXT_CHARS).collect());
+            }
+            None => {}
+        }
+    }
+    unfit
+}
+
+/// The axes of these names; `None` if they are not those of an image with `rank` axes, each once.
+fn image_axes(names: &[String], rank: usize) -> Option<Vec<Axis>> {
     let axes: Vec<Axis> = names.iter().map(|name| axis(name)).collect::<Option<_>>()?;
     let is_unique = axes.iter().enumerate().all(|(i, axis)| !axes.iter().skip(i + 1).any(|other| other == axis));
     let is_image = axes.contains(&Axis::Y) && axes.contains(&Axis::X);
@@ -216,5 +264,34 @@ fn voxel_size(attributes: &Attributes<'_>) -> VoxelSize {
         Some(&[z, y, x]) => VoxelSize { z: positive(z), y: positive(y), x: positive(x) },
         Some(&[y, x]) => VoxelSize { z: None, y: positive(y), x: positive(x) },
         _ => VoxelSize::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_says_whether_a_dataset_names_no_axes_or_others_than_those_of_its_image() {
+        let names = |letters: &str| Some(letters.chars().map(String::from).collect::<Vec<String>>());
+        let zyx = || NamedAxes::Image(vec![Axis::Z, Axis::Y, Axis::X]);
+        let shape = [1, 4, 1, 5, 6, 1];
+        assert_eq!(axes_of_names(names("zyx"), None, 3), zyx());
+        assert_eq!(zyx().note("ZYX", &shape), None);
+        // Tags of another number of axes do not hide labels that fit.
+        assert_eq!(axes_of_names(names("zyxc"), names("zyx"), 3), zyx());
+        for (tags, labels, shown) in [
+            (names("zyxc"), None, "axistags: \"z y x c\""),
+            (names("yx?"), names("zyy"), "axistags: \"y x ?\""),
+            (Some(vec!["{}".to_owned()]), None, "axistags: \"{}\""),
+            (None, names("zzx"), "DIMENSION_LABELS: \"z z x\""),
+        ] {
+            let note = axes_of_names(tags, labels, 3).note("ZYX", &shape).unwrap_or_default();
+            assert!(note.contains(shown) && note.ends_with("read as ZYX"), "{note}");
+        }
+        for labels in [None, Some(vec![String::new(); 3])] {
+            let note = axes_of_names(None, labels, 3).note("ZYX", &shape).unwrap_or_default();
+            assert_eq!(note, "the dataset does not name its axes: they are read as ZYX");
+        }
     }
 }

@@ -32,6 +32,8 @@ const LENGTH_AND_INDEX_BYTES: usize = 8;
 const MAX_OPEN_FILES: usize = 128;
 /// Largest number of texts of an attribute; the rest is left out.
 const MAX_TEXTS: usize = 64;
+/// Largest number of numbers of an attribute; the rest is left out.
+const MAX_NUMBERS: usize = 64;
 /// Largest number of characters of a name or text; the rest is left out.
 pub(super) const MAX_TEXT_CHARS: usize = 255;
 
@@ -370,19 +372,31 @@ impl Attributes<'_> {
         }
     }
 
-    /// The numbers of an attribute of floats.
+    /// The numbers of an attribute of floats, or of integers that are no characters.
     pub fn numbers(&self, name: &str) -> Option<Vec<f64>> {
         let AttributeMessage { datatype, raw_data, .. } = self.find(name)?;
         match datatype {
-            Datatype::FloatingPoint { size: 8, .. } => {
-                raw_data.chunks_exact(8).map(|bytes| f64::from_bytes(bytes, datatype).ok()).collect()
+            Datatype::FloatingPoint { size: 8, .. } => decoded::<f64>(raw_data, datatype, |number| number),
+            Datatype::FloatingPoint { size: 4, .. } => decoded::<f32>(raw_data, datatype, f64::from),
+            Datatype::FixedPoint { size: 2, signed: true, .. } => decoded::<i16>(raw_data, datatype, f64::from),
+            Datatype::FixedPoint { size: 2, signed: false, .. } => decoded::<u16>(raw_data, datatype, f64::from),
+            Datatype::FixedPoint { size: 4, signed: true, .. } => decoded::<i32>(raw_data, datatype, f64::from),
+            Datatype::FixedPoint { size: 4, signed: false, .. } => decoded::<u32>(raw_data, datatype, f64::from),
+            Datatype::FixedPoint { size: 8, signed: true, .. } => {
+                decoded::<i64>(raw_data, datatype, |number| number as f64)
             }
-            Datatype::FloatingPoint { size: 4, .. } => {
-                raw_data.chunks_exact(4).map(|bytes| f32::from_bytes(bytes, datatype).ok().map(f64::from)).collect()
+            Datatype::FixedPoint { size: 8, signed: false, .. } => {
+                decoded::<u64>(raw_data, datatype, |number| number as f64)
             }
             _ => None,
         }
     }
+}
+
+/// The numbers that an attribute of a type holds.
+fn decoded<T: H5Type>(raw_data: &[u8], datatype: &Datatype, to_f64: impl Fn(T) -> f64) -> Option<Vec<f64>> {
+    let each = raw_data.chunks_exact(size_of::<T>().max(1)).take(MAX_NUMBERS);
+    each.map(|bytes| T::from_bytes(bytes, datatype).ok().map(&to_f64)).collect()
 }
 
 /// A text up to its end; bytes that are not UTF-8 are those of Latin-1.

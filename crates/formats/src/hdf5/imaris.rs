@@ -138,10 +138,17 @@ fn count_numbered(names: &[String], word: &str) -> Result<usize, Fault> {
     }
 }
 
-/// The texts of attributes of a group.
+/// The texts of attributes of a group. Imaris writes all of them as characters, other programs also write numbers.
 fn texts(file: &File, group: &Group, keys: &[&str]) -> Result<HashMap<String, String>, Fault> {
     let attributes = file.group_attributes(group)?;
-    Ok(keys.iter().filter_map(|key| Some(((*key).to_owned(), attributes.text(key)?))).collect())
+    let value = |key: &str| attributes.text(key).or_else(|| number_text(&attributes.numbers(key)?));
+    Ok(keys.iter().filter_map(|key| Some(((*key).to_owned(), value(key)?))).collect())
+}
+
+/// Numbers as the text that Imaris would write; `None` without a number.
+fn number_text(numbers: &[f64]) -> Option<String> {
+    let texts: Vec<String> = numbers.iter().map(f64::to_string).collect();
+    (!texts.is_empty()).then(|| texts.join(" "))
 }
 
 /// The error for an extent that is stated as another text than a number.

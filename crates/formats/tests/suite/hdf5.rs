@@ -52,6 +52,18 @@ fn stacks_of_imaris_are_read_without_their_padding() {
 }
 
 #[test]
+fn extents_and_voxel_sizes_of_imaris_may_be_numbers() {
+    let image = opened(seed!("imaris_numbers"), 0).unwrap();
+    let meta = image.meta();
+    let size = meta.voxel_size_um;
+    assert_eq!((meta.shape_full.as_slice(), size.z), (&[1, 3, 1, 5, 6, 1][..], Some(2.0)));
+    assert_eq!((size.y, size.x), (Some(0.5), Some(0.5)));
+    let channels: Vec<_> = meta.channels.iter().map(|c| (c.name.as_str(), c.color_rgb)).collect();
+    assert_eq!(channels, [("DAPI", Some([0, 128, 255]))]);
+    assert_eq!(image.read_all().unwrap().into_samples(), stacks(1, 1, |_, _| 0), "without padding");
+}
+
+#[test]
 fn levels_of_imaris_are_read() {
     let image = opened(seed!("imaris"), 0).unwrap();
     let shapes: Vec<&[usize]> = image.meta().levels.iter().map(|level| level.shape_full.as_slice()).collect();

@@ -5,7 +5,7 @@
 
 Files, in the newer form of HDF5, which is smaller, but for `imaris_old`, `partial_old` and `plain`, which are in the oldest one, as most files are:
 - `imaris`: two levels, two time points and two channels of three slices of 5 × 6 samples of 16 bits, padded to chunks of
-  2 × 4 × 4 samples, with gzip; `imaris_old`: the first stack of it.
+  2 × 4 × 4 samples, with gzip; `imaris_old`: the first stack of it; `imaris_numbers`: the same with numbers instead of texts.
 - `bdv`, with `bdv.xml` beside it: two tiles with two channels, two time points of which one lacks a stack, two levels.
 - `links`: a file of BigDataViewer whose only stack is a link to that of `imaris_old`.
 - `partial`: datasets, also in a group of many, beside virtual ones and beside links to the same place in two files and to a file
@@ -84,6 +84,22 @@ def imaris(path, libver="v110", counts=(2, 2, 2)):
 
 def imaris_old(path):
     imaris(path, "earliest", (1, 1, 1))
+
+
+def imaris_numbers(path):
+    imaris(path, "v110", (1, 1, 1))
+    with h5py.File(path, "r+", libver="v110") as file:
+        channel, image = file["DataSet/ResolutionLevel 0/TimePoint 0/Channel 0"], file["DataSetInfo/Image"]
+        for axis, extent, number in zip("ZYX", SHAPE, [np.int32, np.uint64, np.float64]):
+            for attrs, name in [(channel.attrs, f"ImageSize{axis}"), (image.attrs, axis)]:
+                del attrs[name]
+                attrs[name] = number(extent)
+        ends = {"ExtMin0": -1.5, "ExtMax0": np.float32(1.5), "ExtMin1": np.int16(0), "ExtMax1": 2.5, "ExtMin2": 10, "ExtMax2": [16]}
+        for name, value in ends.items():
+            del image.attrs[name]
+            image.attrs[name] = value
+        del file["DataSetInfo/Channel 0"].attrs["Color"]
+        file["DataSetInfo/Channel 0"].attrs["Color"] = [0.0, 0.5, 1.0]
 
 
 def bdv(folder):
@@ -278,7 +294,7 @@ def huge(path):
 
 
 def main(out):
-    for make in [imaris, imaris_old, ilastik, plain, filters, indices, deep, links, huge, partial, partial_old, virtual, empty_level, many_links, chunks_differ, sizes_differ, bomb, levels_differ]:
+    for make in [imaris, imaris_old, imaris_numbers, ilastik, plain, filters, indices, deep, links, huge, partial, partial_old, virtual, empty_level, many_links, chunks_differ, sizes_differ, bomb, levels_differ]:
         make(out / make.__name__)
     bdv(out)
 
