@@ -46,7 +46,7 @@ pub use advice::{Advice, AdviceRule, AdvisedSetting, advise, smaller_batch};
 pub use compare::{ComparedTime, compare_operators, compare_stages};
 pub use count::count_text;
 pub use device::{OperatorPrecision, RunDevice, RunPrecision};
-pub use duration::{median, time_text};
+pub use duration::{median, rough_time_text, time_text};
 pub use facts::{
     DeviceTime, DeviceTraffic, DiameterCertainty, DiameterFacts, InputFacts, Joining, RunFacts, TileFacts, TileReason,
     TrainingFacts,

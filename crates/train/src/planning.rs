@@ -12,7 +12,7 @@ use crate::train::Training;
 use crate::validator::SCORE_VERSION;
 use cytoscope_graph::{ElementType, Graph};
 use cytoscope_pipeline::{CancelToken, JobError, Note};
-use cytoscope_profile::{bytes_text, count_text, time_text};
+use cytoscope_profile::{bytes_text, count_text, rough_time_text};
 use cytoscope_storage::{by_count, counted};
 use std::time::{Duration, Instant};
 
@@ -142,12 +142,7 @@ impl Training<'_> {
         let start_networks = 1 + usize::from(self.start.int8.is_some());
         let least = self.budget().minutes_needed(costs, spent, start_networks);
         if let (Some(minutes), Some(least)) = (self.config.budget.minutes, least) {
-            let checked = format!("checking the data and timing a few steps took {}", time_text(spent));
-            return Err(budget_too_small(
-                minutes,
-                least,
-                &format!("{checked}, and a step takes {}", time_text(step_secs)),
-            ));
+            return Err(budget_too_small(minutes, least, &times_spent(spent, step_secs)));
         }
         let size = self.budget().fit_validation_size(&cases, voxel_secs);
         if let Some(size) = size {
@@ -353,9 +348,27 @@ fn is_scored(state: &TrainState) -> bool {
     state.history.validations.last().is_some_and(|v| v.step == state.step)
 }
 
+/// Returns what has taken the time before training, and what a step takes.
+fn times_spent(spent_secs: f64, step_secs: f64) -> String {
+    let [spent, step] = [spent_secs, step_secs].map(rough_time_text);
+    format!("checking the data and timing a few steps took {spent}, and a step takes {step}")
+}
+
 /// Returns the error for a time budget of `minutes` if at least `least` are needed.
 pub(crate) fn budget_too_small(minutes: f64, least: f64, why: &str) -> JobError {
     let least = (least * 10.0).round() / 10.0;
     let problem = format!("{minutes} min is too short to train on these data: {why}");
     wrong_use_with(problem, format!("give at least {least} min"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_budget_that_is_too_short_is_explained_with_rounded_times() {
+        let text = budget_too_small(0.5, 1.04, &times_spent(32.809, 0.251_3)).to_string();
+        assert!(text.contains("0.5 min is too short to train on these data: checking the data and timing"), "{text}");
+        assert!(text.contains("took 33 s, and a step takes 251 ms") && text.contains("at least 1 min"), "{text}");
+    }
 }

@@ -6,7 +6,7 @@ use crate::effect::Effects;
 use crate::jobs::{JobFailure, Jobs, JobsAction};
 use crate::number_text::counted;
 use crate::work::Purpose;
-use cytoscope_profile::{bytes_text, count_text, time_text};
+use cytoscope_profile::{bytes_text, count_text, rough_time_text, time_text};
 use cytoscope_train::{Estimate, EstimateJob};
 use cytoscope_worker::{Job, JobId};
 use std::path::PathBuf;
@@ -75,7 +75,8 @@ impl Wizard {
 /// Why a time budget is too small, if `least` minutes are needed because of the time of a step.
 fn budget_problem(minutes: f64, least: f64, step_secs: f64) -> String {
     let [given, least] = [minutes, least].map(minutes_text);
-    format!("{given} is too short for training, because a step takes {}. Set at least {least}.", time_text(step_secs))
+    let step = rough_time_text(step_secs);
+    format!("{given} is too short for training, because a step takes {step}. Set at least {least}.")
 }
 
 /// The number of steps that fit a time budget, or the maximum number that is set, if it is smaller.
