@@ -198,6 +198,24 @@ fn a_search_in_place_of_another_leaves_none_of_its_results() {
 }
 
 #[test]
+fn a_search_tries_no_combination_of_settings_twice() {
+    let fixture = prepared();
+    std::fs::write(fixture.path("space.toml"), "ema = { values = [0.5, 0.9] }\n").unwrap();
+    // All trials fail, because there are no pairs.
+    std::fs::create_dir(fixture.path("empty")).unwrap();
+    let arguments = ["train", "--task", "segmentation", "--data", "empty", "--config", "t.toml", "--device", "cpu"];
+    let search = ["--search", "space.toml", "--trials", "6", "--steps", "4", "--out", "m"];
+    let note = "6 trials were requested, but the ranges have only 2 different combinations of settings";
+    fixture.fails(3, &[&arguments[..], &search].concat(), &[note, "all trials failed"]);
+    let mut rows: Vec<[String; 2]> =
+        fixture.table("m.search.csv")[1..].iter().map(|row| [row[0].clone(), row[6].clone()]).collect();
+    rows.sort();
+    let mut values: Vec<&str> = rows.iter().map(|[_, ema]| ema.as_str()).collect();
+    values.sort_unstable();
+    assert_eq!((rows.len(), values), (2, vec!["0.5", "0.9"]), "{rows:?}");
+}
+
+#[test]
 fn a_search_that_cannot_continue_another_says_what_to_do_next() {
     let fixture = prepared();
     let header = "trial,rung,steps,score,seconds,error,ema,schedule.rate,search\n";

@@ -6,7 +6,7 @@ use crate::toml_text::toml_text;
 use cytoscope_pipeline::JobError;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::rounded;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use toml::{Table, Value};
 
@@ -25,6 +25,9 @@ enum SettingRange {
     /// A list of values, all equally likely.
     Values(Vec<Value>),
 }
+
+/// Number of draws for each trial after which combinations that were not drawn are listed instead.
+const DRAWS_PER_TRIAL: u64 = 16;
 
 /// Names of the ranges in the file.
 const RANGES: [&str; 4] = ["uniform", "log_uniform", "integers", "values"];
@@ -79,6 +82,26 @@ impl SettingRange {
             Self::Values(values) => values.get((position * values.len() as f64) as usize).cloned(),
         }
     }
+
+    /// Returns the first different values, at most `limit`; `None` if they are all numbers between two bounds.
+    fn first_values(&self, limit: usize) -> Option<Vec<Value>> {
+        match self {
+            Self::Uniform(bounds) | Self::LogUniform(bounds) => {
+                let [low, high] = *bounds;
+                (low == high).then(|| vec![readable(low, *bounds)])
+            }
+            Self::Integers([low, high]) => Some((*low..=*high).take(limit).map(Value::Integer).collect()),
+            Self::Values(values) => {
+                let mut distinct: Vec<Value> = Vec::new();
+                for value in values {
+                    if distinct.len() < limit && !distinct.contains(value) {
+                        distinct.push(value.clone());
+                    }
+                }
+                Some(distinct)
+            }
+        }
+    }
 }
 
 /// Returns a number rounded, so that tables are readable and repeat the trial exactly, but not beyond the bounds of its range:
@@ -125,12 +148,47 @@ impl SearchSpace {
         self.ranges.keys().map(String::as_str)
     }
 
-    /// Returns the settings of a trial, in the order of [`SearchSpace::keys`]; they depend on the seed and the number of
-    /// the trial only.
-    pub fn trial(&self, seed: u64, trial: u64) -> Vec<SettingAssignment> {
+    /// Returns the settings of `count` trials, each in the order of [`SearchSpace::keys`] and different from the others. There
+    /// are fewer if the ranges have no further combination. The settings of a trial depend on the seed and on its number only.
+    pub fn trials(&self, seed: u64, count: usize) -> Vec<Vec<SettingAssignment>> {
+        let (mut trials, mut known) = (Vec::new(), BTreeSet::new());
+        let mut add = |settings: Vec<SettingAssignment>| {
+            let values: Vec<String> = settings.iter().map(SettingAssignment::value).collect();
+            if trials.len() < count && known.insert(values) {
+                trials.push(settings);
+            }
+            trials.len() >= count
+        };
+        let draws = (count as u64).saturating_mul(DRAWS_PER_TRIAL);
+        let mut drawn = (0..draws).map(|draw| self.draw(seed, draw));
+        if !drawn.any(&mut add) {
+            // Fewer than `count` of these are known.
+            let _ = self.combinations(count.saturating_mul(2)).into_iter().any(&mut add);
+        }
+        trials
+    }
+
+    /// Returns the first combinations of the values of all ranges, at most `limit`; none if a range has too many values.
+    fn combinations(&self, limit: usize) -> Vec<Vec<SettingAssignment>> {
+        let mut combinations = vec![Vec::new()];
+        for (key, range) in &self.ranges {
+            let Some(values) = range.first_values(limit) else { return Vec::new() };
+            let assignments: Vec<SettingAssignment> =
+                values.into_iter().map(|value| SettingAssignment::new(key, value)).collect();
+            let extended = combinations.iter().flat_map(|first: &Vec<SettingAssignment>| {
+                assignments.iter().map(move |last| [first.as_slice(), std::slice::from_ref(last)].concat())
+            });
+            combinations = extended.take(limit).collect();
+        }
+        combinations
+    }
+
+    /// Returns a combination of settings, in the order of [`SearchSpace::keys`]; it depends on the seed and the number of the
+    /// draw only.
+    pub fn draw(&self, seed: u64, draw: u64) -> Vec<SettingAssignment> {
         let settings = self.ranges.iter().enumerate().filter_map(|(place, (key, range))| {
             let mut state = seed;
-            for part in [trial, place as u64] {
+            for part in [draw, place as u64] {
                 state = mixed(state ^ mixed(part));
             }
             let position = (state >> 11) as f64 / (1u64 << 53) as f64;
@@ -206,7 +264,7 @@ mod tests {
         let keys: Vec<&str> = space.keys().collect();
         assert_eq!(keys, ["ema", "network.convs_per_block", "network.filters", "schedule.rate"]);
         let configs: Vec<TrainConfig> =
-            (0..200).map(|trial| TrainConfig::read_with(None, &space.trial(3, trial)).unwrap()).collect();
+            (0..200).map(|trial| TrainConfig::read_with(None, &space.draw(3, trial)).unwrap()).collect();
         assert!(configs.iter().all(|c| (0.5..=0.9).contains(&c.ema)));
         let rates: Vec<f64> = configs.iter().map(|c| c.schedule.rate.unwrap()).collect();
         assert!(rates.iter().all(|rate| (0.99e-4..=1.01e-2).contains(rate)));
@@ -218,8 +276,35 @@ mod tests {
             assert!((40..95).contains(&count), "{convs}: {count}");
         }
         assert!([vec![4], vec![4, 8]].iter().all(|f| configs.iter().any(|c| c.network.filters == *f)));
-        assert_eq!(space.trial(3, 5), space.trial(3, 5));
-        assert_ne!(space.trial(3, 5), space.trial(4, 5));
+        assert_eq!(space.draw(3, 5), space.draw(3, 5));
+        assert_ne!(space.draw(3, 5), space.draw(4, 5));
+    }
+
+    #[test]
+    fn no_two_trials_have_the_same_settings() {
+        let text = |space: &SearchSpace, seed, count| -> Vec<String> {
+            let trials = space.trials(seed, count);
+            trials.iter().map(|trial| trial.iter().map(|one| format!("{one};")).collect()).collect()
+        };
+        let discrete = SearchSpace::parse(
+            "batch = { integers = [1, 2] }\nema = { values = [0.5, 0.9, 0.5] }\nvalidation.times = { uniform = [3.0, 3.0] }",
+        )
+        .unwrap();
+        for count in 1..=9 {
+            let trials = text(&discrete, 7, count);
+            assert_eq!(trials.len(), count.min(4), "{trials:?}");
+            assert_eq!(trials.iter().collect::<BTreeSet<_>>().len(), trials.len(), "{trials:?}");
+            assert_eq!(trials[..], text(&discrete, 7, 9)[..trials.len()], "the number of trials changes none of them");
+        }
+        // The last of many values is hardly ever drawn, but listed.
+        let many: Vec<String> = (0..500).map(|i| if i == 250 { "2".to_owned() } else { "1".to_owned() }).collect();
+        let rare = SearchSpace::parse(&format!("batch = {{ values = [{}] }}", many.join(", "))).unwrap();
+        assert_eq!(rare.trials(3, 5).len(), 2);
+        let integers = SearchSpace::parse("batch = { integers = [1, 100] }").unwrap();
+        assert_eq!(integers.trials(3, 100).len(), 100);
+        assert_eq!(SearchSpace::parse(SPACE).unwrap().trials(3, 100).len(), 100);
+        let whole = SearchSpace::parse("batch = { integers = [-9223372036854775808, 9223372036854775807] }").unwrap();
+        assert_eq!(whole.trials(3, 10).len(), 10);
     }
 
     #[test]
@@ -228,7 +313,7 @@ mod tests {
         let space = SearchSpace::parse("ema = { uniform = [0.99, 0.9999999] }\n").unwrap();
         let near_one = SearchSpace::parse("ema = { log_uniform = [0.9999996, 0.9999999] }\n").unwrap();
         for trial in 0..20 {
-            for settings in [space.trial(1, trial), near_one.trial(1, trial)] {
+            for settings in [space.draw(1, trial), near_one.draw(1, trial)] {
                 let config = TrainConfig::read_with(None, &settings).unwrap();
                 assert!((0.99..=0.999_999_9).contains(&config.ema), "{}", config.ema);
             }

@@ -9,13 +9,13 @@ use super::{Train, search_plot};
 use crate::cli::child::{self, Scratch};
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::reports::TrainCommandReport;
-use crate::cli::{eprint_json, eprint_line, print, print_json, progress, read_file};
+use crate::cli::{eprint_json, eprint_line, note_line, print, print_json, progress, read_file};
 use clap::ValueEnum;
 use cytoscope_engine::select::fingerprint;
 use cytoscope_model_package::check_destination;
 use cytoscope_pipeline::job_record::{AnyRecord, JobKind, PendingRecord, read_any, record_path};
 use cytoscope_pipeline::{
-    JobError, JobErrorKind, ProcessEvent, SEARCH_FOLDER_KIND, SearchTrial, find_model, is_search_table,
+    Event, JobError, JobErrorKind, Note, ProcessEvent, SEARCH_FOLDER_KIND, SearchTrial, find_model, is_search_table,
 };
 use cytoscope_profile::Recorder;
 use cytoscope_storage::message;
@@ -171,7 +171,8 @@ fn refuse_given(options: &Train, ranges: &SearchSpace) -> Outcome {
     Ok(())
 }
 
-/// Returns the settings of each trial, all of which can be used together with the other settings.
+/// Returns the settings of each trial, all of which can be used together with the other settings. There are fewer than
+/// `trials` if the ranges have fewer combinations.
 ///
 /// # Errors
 /// The first trial whose settings cannot be used.
@@ -181,8 +182,7 @@ fn trial_settings(
     ranges: &SearchSpace,
     trials: usize,
 ) -> Result<Vec<Vec<SettingAssignment>>, Failure> {
-    let settings: Vec<Vec<SettingAssignment>> =
-        (0..trials).map(|trial| ranges.trial(options.seed, trial as u64)).collect();
+    let settings = ranges.trials(options.seed, trials);
     // What is wrong with the other settings is not reported as the problem of a trial.
     TrainConfig::read_with(options.config.as_deref(), &options.set)?;
     for (number, trial) in settings.iter().enumerate() {
@@ -200,6 +200,7 @@ fn trial_settings(
 pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) -> Outcome {
     let ranges = checked_ranges(options, space, trials, steps)?;
     let settings = trial_settings(options, space, &ranges, trials)?;
+    let trials = note_fewer(options, trials, settings.len());
     let job = options.job(TrainConfig::default());
     let mut table = open_table(options, space, &ranges, &job, &settings)?;
     let context = progress::context(false, true, Recorder::totals_only());
@@ -273,6 +274,21 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
         }
     }
     finish(options, &table, last_report.as_ref())
+}
+
+/// Returns the number of trials that are run, and notes if it is less than requested.
+fn note_fewer(options: &Train, requested: usize, found: usize) -> usize {
+    if found < requested {
+        let combinations = counted(found, "different combination");
+        let note = Note::info(format!(
+            "{requested} trials were requested, but the ranges have only {combinations} of settings, each of which is tried"
+        ));
+        match options.report.json_progress {
+            true => eprint_json(&Event::Note(note)),
+            false => eprint_line(&note_line(&note)),
+        }
+    }
+    found
 }
 
 /// Empties the table of an earlier search that this one replaces, and removes its plots: if this one is interrupted before its

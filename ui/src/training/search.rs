@@ -254,15 +254,17 @@ impl SearchSetup {
     /// # Errors
     /// Why the ranges cannot be used or a file cannot be written.
     pub(crate) fn write(&self, out: PathBuf) -> Result<Box<SearchJob>, String> {
-        let ranges = match &self.ranges {
-            None => DEFAULT_RANGES.to_owned(),
+        let (ranges, trials) = match &self.ranges {
+            None => (DEFAULT_RANGES.to_owned(), self.job.trials),
             Some(path) => {
-                SearchSpace::read(path).map_err(|error| error_text(&error))?;
-                std::fs::read_to_string(path).map_err(|error| io_message(path, &error))?
+                let space = SearchSpace::read(path).map_err(|error| error_text(&error))?;
+                let text = std::fs::read_to_string(path).map_err(|error| io_message(path, &error))?;
+                // The ranges may have fewer combinations.
+                (text, space.trials(self.job.seed, self.job.trials).len())
             }
         };
         let settings = self.config.to_toml().map_err(|error| error.to_string())?;
-        let job = SearchJob { out, ..self.job.clone() };
+        let job = SearchJob { out, trials, ..self.job.clone() };
         for (extension, text) in [("space.toml", &ranges), ("settings.toml", &settings)] {
             atomic_write(&job.file(extension), text.as_bytes()).map_err(|error| error.to_string())?;
         }

@@ -217,6 +217,11 @@ fn a_search_runs_with_the_settings_and_ranges_beside_its_package() {
     for word in options {
         assert!(words.iter().any(|one| one == word), "{word} in {words:?}");
     }
+    // No combination of settings is tried twice.
+    std::fs::write(folder.path().join("few.toml"), "ema = { values = [0.5, 0.9, 0.5] }\n").unwrap();
+    let many = SearchJob { trials: 8, ..setup.job.clone() };
+    let few = SearchSetup { job: many, ranges: Some(folder.path().join("few.toml")), config: config.clone() };
+    assert_eq!(few.write(folder.path().join("pairs 3")).unwrap().trials, 2);
     // Ranges that cannot be used are refused before a process is started.
     std::fs::write(folder.path().join("mine.toml"), "ema = 0.5\n").unwrap();
     let invalid = SearchSetup { ranges: Some(folder.path().join("mine.toml")), ..setup };
