@@ -91,4 +91,5 @@ pub use parts::is_part_of_split_export;
 pub use preview::{label_color, preview_png};
 pub use roi::is_roi_name;
 pub use series_choice::{SeriesChoice, any_series, label_series, series_suffix};
+pub use tiff::ome::ome_tiff_files;
 pub use write::{Compression, Container, StackWriter, WriteSpec, check_output_name, container_for_path, write_array};

@@ -17,7 +17,7 @@ use cytoscope_storage::read::open_regular;
 use cytoscope_storage::{by_count, counted};
 use cytoscope_volume::{Axis, VoxelSize};
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
@@ -36,22 +36,52 @@ pub(crate) fn open(
     };
     // This file contains only pixels: the metadata are in another file.
     let holder = sibling(path, &name, &mut FolderNames::default())?;
-    if is_text(&holder)? {
-        let document = read_companion(&holder, files.limits())?;
-        let own = first_image_in(&document, &holder, path, false);
-        return build(&holder, None, document, own, files, options);
+    let (master, document) = read_holder(&holder, files.limits())?;
+    let own = first_image_in(&document, &holder, path, false);
+    build(&holder, master, document, own, files, options)
+}
+
+/// Reads the metadata of a set from the file that holds them: a TIFF file, which is returned, or a text.
+fn read_holder(holder: &Path, limits: &Limits) -> Result<(Option<TiffFile>, Document), FormatError> {
+    if is_text(holder)? {
+        return Ok((None, read_companion(holder, limits)?));
     }
-    let counters = Arc::<Counters>::default();
-    let master = TiffFile::open(&holder, files.limits(), &counters)?;
-    let description = master.description().map_err(|f| f.at(&holder))?.unwrap_or_default();
-    let document = ome_xml::parse(&description).map_err(|f| f.at(&holder))?;
+    let master = TiffFile::open(holder, limits, &Arc::<Counters>::default())?;
+    let description = master.description().map_err(|f| f.at(holder))?.unwrap_or_default();
+    let document = ome_xml::parse(&description).map_err(|f| f.at(holder))?;
     if document.metadata_file.is_some() || document.images.is_empty() {
         return Err(
-            Fault::malformed("another file refers to it for the metadata of the set, but it has none").at(&holder)
+            Fault::malformed("another file refers to it for the metadata of the set, but it has none").at(holder)
         );
     }
-    let own = first_image_in(&document, &holder, path, false);
-    build(&holder, Some(master), document, own, files, options)
+    Ok((Some(master), document))
+}
+
+/// Returns the files of all images of an OME-TIFF set, of which one file is given; only the one that holds the metadata is
+/// opened. Files that the metadata name but that are missing are left out.
+///
+/// # Errors
+/// [`FormatError`] if the metadata cannot be read.
+pub fn ome_tiff_files(path: &Path, limits: &Limits) -> Result<BTreeSet<PathBuf>, FormatError> {
+    let (mut holder, mut names) = (path.to_owned(), FolderNames::default());
+    let (mut file, mut document) = if is_text(path)? {
+        (None, read_companion(path, limits)?)
+    } else {
+        let file = TiffFile::open(path, limits, &Arc::<Counters>::default())?;
+        let description = file.description().map_err(|f| f.at(path))?.unwrap_or_default();
+        (Some(file), ome_xml::parse(&description).map_err(|f| f.at(path))?)
+    };
+    if let Some(name) = &document.metadata_file {
+        holder = sibling(path, name, &mut names)?;
+        (file, document) = read_holder(&holder, limits)?;
+    }
+    let is_in_holder = |data: &ome_xml::TiffData| file.is_some() && data.uuid.is_some() && data.uuid == document.uuid;
+    let planes = document.images.iter().flat_map(|image| &image.tiff_data).filter(|data| !is_in_holder(data));
+    let named: BTreeSet<&str> = planes.filter_map(|data| data.file_name.as_deref()).collect();
+    let mut found: BTreeSet<PathBuf> =
+        named.into_iter().filter_map(|name| sibling(&holder, name, &mut names).ok()).collect();
+    found.extend([path.to_owned(), holder]);
+    Ok(found)
 }
 
 /// Returns the first image with planes in the file that was opened: its metadata are in the file `holder`, which is the file

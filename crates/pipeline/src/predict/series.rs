@@ -3,7 +3,9 @@
 use super::zarr::is_ome_zarr_name;
 use super::{PredictJob, stems};
 use crate::JobError;
-use cytoscope_formats::{FileFormat, FormatError, Image, OpenOptions, SeriesChoice, any_series, open, series_suffix};
+use cytoscope_formats::{
+    FileFormat, FormatError, Image, OpenOptions, SeriesChoice, any_series, ome_tiff_files, series_suffix,
+};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -75,12 +77,7 @@ impl PredictJob {
     fn set_files(&self, input: &Path, image: &Image) -> BTreeSet<PathBuf> {
         let mut files: BTreeSet<PathBuf> = image.files().into_iter().collect();
         if image.meta().format == FileFormat::OmeTiff {
-            for series in 0..image.meta().series_count {
-                // An image that cannot be opened is an error when it is predicted.
-                if let Ok(other) = open(input, &OpenOptions { series, ..self.open_options() }) {
-                    files.extend(other.files());
-                }
-            }
+            files.extend(ome_tiff_files(input, &self.open_options().limits).unwrap_or_default());
         }
         files
     }
@@ -125,15 +122,16 @@ mod tests {
     use cytoscope_formats::{Container, WriteSpec, write_array};
     use cytoscope_volume::{Array, VoxelSize};
 
-    /// Writes a file of an OME-TIFF set of two images, each of which is a slice of 8 × 8 voxels in a file of its own.
-    fn write_image_of_set(folder: &Path, name: &str) {
+    /// Writes a file with the metadata of an OME-TIFF set of two images, each of which is a slice of 8 × 8 voxels in the file of
+    /// this name. `own` is the name that the metadata state of the file.
+    fn write_image_of_set(path: &Path, own: &str, files: [&str; 2]) {
         let image = |file: &str| {
             format!(
                 "<Image><Pixels DimensionOrder=\"XYZCT\" SizeX=\"8\" SizeY=\"8\" SizeZ=\"1\" SizeC=\"1\" SizeT=\"1\">\
                  <TiffData IFD=\"0\"><UUID FileName=\"{file}\">urn:uuid:{file}</UUID></TiffData></Pixels></Image>"
             )
         };
-        let text = format!("<OME UUID=\"urn:uuid:{name}\">{}{}</OME>\0", image("a.ome.tif"), image("b.ome.tif"));
+        let text = format!("<OME UUID=\"urn:uuid:{own}\">{}</OME>\0", files.map(image).concat());
         let (text_bytes, text_at) = (text.len() as u32, 8 + 2 + 10 * 12 + 4);
         let entries: [(u16, u16, u32, u32); 10] = [
             (256, 4, 1, 8),
@@ -155,14 +153,14 @@ mod tests {
         bytes.extend([0; 4]);
         bytes.extend(text.into_bytes());
         bytes.extend([7; 64]);
-        std::fs::write(folder.join(name), bytes).unwrap();
+        std::fs::write(path, bytes).unwrap();
     }
 
     #[test]
     fn all_series_of_a_set_are_those_of_one_of_its_files() {
         let folder = tempfile::tempdir().unwrap();
         let names = ["a.ome.tif", "b.ome.tif"];
-        names.into_iter().for_each(|name| write_image_of_set(folder.path(), name));
+        names.into_iter().for_each(|name| write_image_of_set(&folder.path().join(name), name, names));
         let files = names.map(|name| folder.path().join(name));
         let chosen = |series: SeriesChoice| -> Vec<Option<Vec<usize>>> {
             let job = PredictJob { series, ..PredictJob::default() };
@@ -170,6 +168,20 @@ mod tests {
         };
         assert_eq!(chosen(SeriesChoice::All), [Some(vec![0, 1]), None]);
         assert_eq!(chosen(SeriesChoice::Index(0)), [Some(vec![0]), Some(vec![0])]);
+        // The files of the other images are not opened to find out that they belong to the set.
+        std::fs::write(&files[1], "no TIFF").unwrap();
+        assert_eq!(chosen(SeriesChoice::All), [Some(vec![0, 1]), None]);
+    }
+
+    #[test]
+    fn a_copy_of_a_file_with_several_images_is_no_part_of_its_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = ["a.ome.tif", "copy.ome.tif"].map(|name| folder.path().join(name));
+        files.iter().for_each(|file| write_image_of_set(file, "a.ome.tif", ["a.ome.tif"; 2]));
+        let job = PredictJob { series: SeriesChoice::All, ..PredictJob::default() };
+        let chosen: Vec<Option<Vec<usize>>> =
+            job.chosen_series(&files).into_iter().map(|one| one.map(|found| found.unwrap())).collect();
+        assert_eq!(chosen, [Some(vec![0, 1]), Some(vec![0, 1])]);
     }
 
     #[test]
