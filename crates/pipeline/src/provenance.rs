@@ -24,6 +24,7 @@ use crate::results::FileRecord;
 use crate::{AppliedProfile, Artifact, ArtifactKind, Context, JobError, Model, PROGRAM, StatisticsScope};
 use cytoscope_engine::Precision;
 use cytoscope_formats::is_zarr_zip_name;
+use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::read::open_regular;
 use cytoscope_storage::target::resolved;
 use cytoscope_storage::{Overwrite, StorageError};
@@ -171,7 +172,7 @@ pub(crate) struct NewRecord<'a> {
 /// predictions that these do not replace, because they have other names, and objects that were saved from these results.
 ///
 /// # Errors
-/// [`JobError::Storage`] if it cannot be written.
+/// [`JobError::Storage`] if it cannot be written, or another process takes long to change it.
 pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, JobError> {
     let NewRecord {
         job,
@@ -189,6 +190,7 @@ pub(crate) fn write(path: &Path, record: NewRecord<'_>) -> Result<Vec<PathBuf>, 
     let unwritable = |e: serde_json::Error| JobError::Internal(format!("provenance: {e}"));
     let plan = report.plan.as_ref();
     let plan = plan.ok_or_else(|| JobError::Internal("provenance: the prediction has no plan".to_owned()))?;
+    let _lock = ResultsLock::for_update(path)?;
     let earlier = earlier(path);
     let record = Provenance {
         program: program(),
@@ -387,10 +389,12 @@ pub(crate) fn refuse_record_of_another_file(path: &Path, input: &Path) -> Result
 /// names.
 ///
 /// # Errors
-/// [`JobError::Storage`] if the record cannot be written.
+/// [`JobError::Storage`] if the record cannot be written, or another process takes long to change it.
 pub(crate) fn update(files: &[FileRecord]) -> Result<(), JobError> {
     for file in files {
         let Some(path) = record_listing(&file.path) else { continue };
+        // Another process may be adding the table of these labels, or labels of another name.
+        let _lock = ResultsLock::for_update(&path)?;
         let Some(mut record) = earlier(&path) else { continue };
         // Unchanged files of earlier results. The outputs stay listed as such.
         let is_left = |known: &&FileRecord| *known != file && known.matches(&beside(&path, &known.path));
@@ -497,6 +501,28 @@ mod tests {
         assert_eq!((record.outputs, record.replaced), (vec![new], vec![old]));
         assert_eq!(record.fingerprint, "", "it is no longer the result of the recorded job");
         assert_eq!(read(&path("y_provenance.json")).unwrap().fingerprint, "f");
+    }
+
+    #[test]
+    fn files_that_are_added_to_a_record_at_the_same_time_are_all_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        write_record(&path("x_provenance.json"), &[], 7);
+        std::thread::scope(|scope| {
+            for name in ["x_labels.tif", "x_objects.csv"] {
+                let path = &path;
+                scope.spawn(move || {
+                    for bytes in 0..30 {
+                        let file = FileRecord { path: path(name), bytes, sha256: String::new() };
+                        update(std::slice::from_ref(&file)).unwrap();
+                        // The other thread writes the record, too.
+                        let record = read(&path("x_provenance.json")).unwrap();
+                        assert!(record.derived.contains(&file), "{name}: {bytes} bytes: {:?}", record.derived);
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no lock remains");
     }
 
     #[test]
