@@ -408,6 +408,12 @@ fn tensor_names(graph: &Graph, ids: &[ValueId], specs: &[TensorSpec]) -> Vec<Ten
     names.collect()
 }
 
+/// Whether a text with "=" is the path of a file that exists, or of one in a folder that exists.
+fn is_path(text: &str) -> bool {
+    let path = Path::new(text);
+    path.exists() || path.parent().is_some_and(|folder| !folder.as_os_str().is_empty() && folder.is_dir())
+}
+
 /// Returns the file for each tensor: named files by the tensor's name in the network, or else its id, the others in order for
 /// the remaining tensors.
 fn assign(tensors: &[TensorNames], given: &[String], what: &str) -> Result<Vec<Option<PathBuf>>, Failure> {
@@ -419,7 +425,11 @@ fn assign(tensors: &[TensorNames], given: &[String], what: &str) -> Result<Vec<O
     };
     let mut unnamed = Vec::new();
     for text in given {
-        let named = text.split_once('=').and_then(|(name, file)| Some((position(name)?, file)));
+        // Names and paths may contain "=", too.
+        let named = text.match_indices('=').find_map(|(at, _)| {
+            let (name, file) = (text.get(..at)?, text.get(at + 1..)?);
+            Some((position(name)?, file))
+        });
         match named {
             Some((at, file)) => {
                 let earlier = files.get_mut(at).and_then(|slot| slot.replace(PathBuf::from(file)));
@@ -431,11 +441,12 @@ fn assign(tensors: &[TensorNames], given: &[String], what: &str) -> Result<Vec<O
                     .and_next("give it one file"));
                 }
             }
-            None if text.contains('=') && !Path::new(text).exists() => {
+            None if text.contains('=') && !is_path(text) => {
                 return Err(Failure::wrong_use(format!(
                     "--{what} {text}: the model has no {what} of that name; its {what}s are {}",
                     known()
-                )));
+                ))
+                .and_next("give one of these names, or a file name with \"=\" after its folder, such as ./a=1.npy"));
             }
             None => unnamed.push(text),
         }
@@ -481,4 +492,33 @@ fn spread(mut values: Vec<f64>) -> Spread {
     let n = values.len();
     let median = if n % 2 == 1 { at(n / 2) } else { (at((n / 2).wrapping_sub(1)) + at(n / 2)) / 2.0 };
     Spread { min: at(0), median, max: at(n.wrapping_sub(1)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_tensors_and_paths_may_contain_an_equals_sign() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = folder.path().join("dir=1");
+        std::fs::create_dir(&inside).unwrap();
+        let path = |name: &str| inside.join(name).to_str().unwrap().to_owned();
+        let tensor = |name: &str| TensorNames { name: name.to_owned(), id: None };
+        let tensors = [tensor("y"), tensor("a=b"), tensor("/conv/out")];
+        let assigned =
+            |given: &[String]| assign(&tensors, given, "output").map_err(|error| error.message().to_string());
+        let files = |files: [&str; 3]| Ok(files.map(|file| Some(PathBuf::from(file))).to_vec());
+        // The path of a file that does not exist yet, in a folder that does.
+        let (first, second) = (path("1.npy"), path("k=2.npy"));
+        let given = [first.clone(), format!("a=b={second}"), "/conv/out=z.npy".to_owned()];
+        assert_eq!(assigned(&given), files([&first, &second, "z.npy"]));
+        let given = [format!("y={first}"), "./k=2.npy".to_owned(), "z.npy".to_owned()];
+        assert_eq!(assigned(&given), files([&first, "./k=2.npy", "z.npy"]));
+        for wrong in ["x=1.npy", "x=missing/1.npy", "/conv/x=1.npy", "missing=1/out.npy"] {
+            let error = assigned(&[wrong.to_owned()]).unwrap_err();
+            assert!(error.contains(&format!("--output {wrong}: the model has no output of that name")), "{error}");
+            assert!(error.contains("its outputs are y, a=b, /conv/out; give one of these"), "{error}");
+        }
+    }
 }
