@@ -18,7 +18,7 @@ use cytoscope_storage::by_count;
 use cytoscope_storage::message;
 use cytoscope_storage::setting::{IGNORE_LABEL, Setting};
 use cytoscope_volume::{DType, Element, Samples, with_samples};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 /// An image of a pair.
@@ -203,7 +203,7 @@ impl<'a> Evaluation<'a> {
         Ok((PairReport { instances, errors, ignored: Some(ignored), ..report }, Some((found, grid))))
     }
 
-    /// Returns the scores of all pairs and reports the notes; `unpaired` are files without a matching file.
+    /// Returns the scores of all pairs and reports the notes, each once; `unpaired` are files without a matching file.
     pub fn finish(self, unpaired: Vec<PathBuf>) -> EvaluateReport {
         let Self { context, ignore_below_voxels, unknown, reports, errors, mut notes, traffic } = self;
         if let Some((label, false)) = unknown {
@@ -240,6 +240,9 @@ impl<'a> Evaluation<'a> {
             }
             _ => {}
         }
+        let mut known = HashSet::new();
+        // Several pairs may be parts or channels of the same files.
+        notes.retain(|note| known.insert(note.to_string()));
         notes.iter().for_each(|note| context.note(note.clone()));
         let errors = (!errors.is_empty()).then(|| ErrorSummary::pooled(&errors));
         EvaluateReport {

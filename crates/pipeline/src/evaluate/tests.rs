@@ -169,3 +169,26 @@ fn a_voxel_size_along_z_alone_completes_that_of_the_files() {
     let wrong = EvaluateJob { voxel_axes_um: VoxelSize { z: Some(-2.0), ..VoxelSize::default() }, ..along_z };
     assert!(matches!(errors(&wrong), Err(JobError::WrongUse(_))));
 }
+
+#[test]
+fn a_note_on_the_stack_of_several_pairs_is_reported_once() {
+    use crate::{Evaluation, Event};
+    use std::sync::{Arc, Mutex};
+    let shown = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&shown);
+    let context = Context {
+        sink: Arc::new(move |event: &Event| {
+            if let Event::Note(note) = event {
+                sink.lock().unwrap().push(note.clone());
+            }
+        }),
+        ..Context::default()
+    };
+    let mut evaluation = Evaluation::new(&context, 0);
+    let notes = [Note::info("a.tif: the file has 2 channels"), Note::warning("a.tif: the file has 2 channels")];
+    for _ in 0..2 {
+        notes.iter().for_each(|note| evaluation.add_note(note.clone()));
+    }
+    assert_eq!(evaluation.finish(Vec::new()).notes, notes);
+    assert_eq!(*shown.lock().unwrap(), notes);
+}
