@@ -37,6 +37,7 @@ mod resume;
 mod search;
 mod segment;
 mod simulate;
+mod stains;
 mod tables;
 mod train;
 mod train_channels;

@@ -10,8 +10,8 @@ use cytoscope_training_data::{TrainingTask, find_pairs};
 use std::path::Path;
 
 /// Numbers of the channels for each input of a model, in the model's order: those remembered for it by name, or else those
-/// whose names are the model's, or else the first free ones. Shorter than the model's inputs if the stack has too few
-/// channels.
+/// whose names are the model's, or else that of nuclei for a model of nuclei, or else the first free ones. Shorter than the
+/// model's inputs if the stack has too few channels.
 pub(crate) fn input_channels(card: &ModelCard, document: &Document, settings: &Settings) -> Vec<usize> {
     let names: Vec<&str> = document.channels.iter().map(|c| c.name.as_str()).collect();
     input_channels_among(card, &names, settings)
@@ -29,7 +29,7 @@ pub(crate) fn channels_of_inputs(
     names: &[&str],
     settings: &Settings,
 ) -> Vec<usize> {
-    choose(inputs, &card.input_channel_names, remembered(card, settings), names)
+    choose(inputs, &card.input_channel_names, remembered(card, settings), (names, card.nuclear_channel(names)))
 }
 
 /// The names to remember for all inputs of a model, after channels were chosen for some of them: pairs of the number of an
@@ -135,18 +135,19 @@ fn channels_in_pairs(data: &Path, task: TrainingTask) -> Option<Vec<PairChannel>
     Some((0..extents.channels).map(channel).collect())
 }
 
+/// Chooses among channels with these names. `stained` is the one with the stain that the model was made for, judging by its name.
 fn choose(
     inputs: impl Iterator<Item = usize>,
     model_names: &[String],
     remembered: &[String],
-    names: &[&str],
+    (names, stained): (&[&str], Option<usize>),
 ) -> Vec<usize> {
     let find = |wanted: Option<&String>| {
         let wanted = wanted?;
         names.iter().position(|name| is_same_name(name, wanted))
     };
     let known: Vec<Option<usize>> =
-        inputs.map(|i| find(remembered.get(i)).or_else(|| find(model_names.get(i)))).collect();
+        inputs.map(|i| find(remembered.get(i)).or_else(|| find(model_names.get(i))).or(stained)).collect();
     let mut free = (0..names.len()).filter(|c| !known.contains(&Some(*c)));
     known.iter().map_while(|channel| channel.or_else(|| free.next())).collect()
 }
@@ -203,7 +204,7 @@ mod tests {
 
     fn chosen(model_names: &[&str], remembered: &[&str], names: &[&str]) -> Vec<usize> {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
-        choose(0..2, &owned(model_names), &owned(remembered), names)
+        choose(0..2, &owned(model_names), &owned(remembered), (names, None))
     }
 
     #[test]
@@ -214,6 +215,22 @@ mod tests {
         assert_eq!(chosen(&["membrane", "nuclei"], &["gone", "actin"], &names), [2, 1]);
         assert_eq!(chosen(&[], &[], &names), [0, 1]);
         assert_eq!(chosen(&["membrane", "nuclei"], &[], &["Membrane"]), [0], "the second channel is missing");
+    }
+
+    #[test]
+    fn a_model_of_nuclei_reads_the_channel_of_nuclei_unless_another_is_remembered() {
+        let title = "nuclei".to_owned();
+        let model = ModelCard {
+            input_channels: 1,
+            task: Some(ModelTask::Segmentation),
+            title,
+            ..card("nuclei", Path::new("/no/such/model"))
+        };
+        let mut settings = Settings::default();
+        assert_eq!(input_channels_among(&model, &["membrane", "DAPI"], &settings), [1]);
+        assert_eq!(input_channels_among(&model, &["membrane", "DAPI", "Hoechst"], &settings), [0]);
+        settings.channels_of_model.insert("nuclei".to_owned(), vec!["Membrane".to_owned()]);
+        assert_eq!(input_channels_among(&model, &["membrane", "DAPI"], &settings), [0]);
     }
 
     #[test]

@@ -75,6 +75,7 @@ mod segment;
 mod slice_statistics;
 mod spool;
 mod stack;
+mod stain;
 mod table;
 mod tensors;
 mod verify;

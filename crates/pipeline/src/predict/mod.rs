@@ -12,6 +12,7 @@ pub(crate) mod grid;
 mod image_preprocessing;
 mod in_memory;
 mod infer;
+pub(crate) mod input_channels;
 pub(crate) mod input_tensors;
 mod kept;
 mod kept_bands;

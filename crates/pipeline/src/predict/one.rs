@@ -126,6 +126,10 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let before = context.recorder.totals();
     let options = sources.options(preprocess::options_after(job));
     let selection = Selection::new(context, &image, input, model, &options)?;
+    // The record names the channel, and results of another channel are not continued.
+    let by_name = selection.channel_by_name(model, &options);
+    let with_channel = by_name.map(|channel| PredictJob { channel: Some(channel), ..job.clone() });
+    let job = with_channel.as_ref().unwrap_or(job);
     let wanted = outputs_or_default(&job.outputs, model.task);
     let named = || ResultFiles::new(job, model, input, stem, (&image, &sources), &wanted);
     let listing = context.recorder.span(Stage::Read, "inputs of the record");

@@ -1,10 +1,10 @@
 //! A prediction's settings, resolved and checked before it starts: from the options, the model and the image's metadata.
 
-use super::colors;
 use super::file_notes::unused_voxel_size_note;
 use super::grid::model_shape;
+use super::input_channels::channels;
 use super::plan::Budget;
-use super::{ChannelRef, Output, PredictOptions, TileRequest};
+use super::{Output, PredictOptions, TileRequest};
 use crate::background_check::bright_background_note;
 use crate::devices::SelectedEngine;
 use crate::diameter::{DiameterUnit, ObjectDiameter, SeriesDiameter, SeriesEstimator};
@@ -14,15 +14,16 @@ use crate::middle_slice::MiddleSlice;
 use crate::model::ModelTask;
 use crate::saturation_check::saturation_note;
 use crate::slice_statistics::Chains;
-use crate::stack::{Extents, Stack, channels_text};
+use crate::stack::{Extents, Stack};
+use crate::stain::stained_channel;
 use crate::{Context, JobError, Misuse, Model};
 use cytoscope_engine::{CompileOptions, Precision};
-use cytoscope_formats::{Image, ImageMeta, find_channels};
+use cytoscope_formats::{Image, ImageMeta};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_storage::message;
 use cytoscope_storage::message::{Message, TimePoint};
 use cytoscope_storage::rounded;
-use cytoscope_storage::setting::{AXES, CHANNEL, CHANNELS, DIAMETER, INPUT, TIME, VOXEL_SIZE};
+use cytoscope_storage::setting::{DIAMETER, TIME, VOXEL_SIZE};
 use cytoscope_volume::{VoxelSize, number_text};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -78,6 +79,16 @@ impl<'a> Selection<'a> {
         let background = (task == ModelTask::Segmentation).then(|| bright_background_note(&slice.part)).flatten();
         let saturated = (!self.meta.dtype.is_float()).then(|| saturation_note(&slice.part)).flatten();
         [labels, background, saturated, frame_note(context, &stack, channel, &slice)].into_iter().flatten().collect()
+    }
+
+    /// Returns the channel that the model reads because of its name, although no channel was requested; `None` if it reads
+    /// others.
+    pub(super) fn channel_by_name(&self, model: &Model, options: &PredictOptions) -> Option<usize> {
+        let is_chosen = options.channel.is_some() || !options.channels.is_empty();
+        match self.channels.as_slice() {
+            &[channel] if !is_chosen => stained_channel(model, &self.meta).filter(|found| *found == channel),
+            _ => None,
+        }
     }
 
     /// Returns the time point of a selection of a single one.
@@ -478,115 +489,4 @@ fn order_note(size: VoxelSize, is_given: bool) -> Option<Message> {
 /// Returns the name of a channel, or one made of its number if the image states none.
 pub(crate) fn channel_name(meta: &ImageMeta, channel: usize) -> String {
     meta.channel_name(channel)
-}
-
-/// If a single-slice image has more channels than this, they are probably slices that a program saved as channels.
-const MAX_LIKELY_CHANNELS: usize = 4;
-
-/// Returns the channels whose names are those of a model's several inputs, unless a channel is requested.
-fn model_channels(requested: Option<usize>, model: &Model, meta: &ImageMeta, available: usize) -> Option<Vec<usize>> {
-    let wanted = &model.input_channel_names;
-    if requested.is_some() || model.input_channels < 2 || wanted.len() != model.input_channels {
-        return None;
-    }
-    let wanted: Vec<ChannelRef> = wanted.iter().map(|name| ChannelRef::Name(name.clone())).collect();
-    let names: Vec<String> = (0..available).map(|c| channel_name(meta, c)).collect();
-    find_channels(&wanted, &names).ok()
-}
-
-/// Returns notes that the model reads the first channels of a file that has more, or channels with other names.
-fn first_channels_notes(model: &Model, meta: &ImageMeta, extents: Extents) -> Vec<Message> {
-    let (needed, available) = (model.input_channels, extents.channels);
-    if model.inputs.len() > 1 && available >= needed {
-        let names: Vec<String> = (0..needed).map(|c| channel_name(meta, c)).collect();
-        return vec![message!(
-            "no channels have the names of the model's inputs ({}): {} are used in this order (choose others with {INPUT} or \
-             {CHANNELS})",
-            model.input_channel_names.join(", "),
-            names.join(", ")
-        )];
-    }
-    let mut notes = Vec::new();
-    if available > needed {
-        notes.push(message!(
-            "the file has {available} channels; {} is used (choose another with {CHANNEL})",
-            channel_name(meta, 0)
-        ));
-        if extents.zyx[0] == 1 && available > MAX_LIKELY_CHANNELS {
-            notes.push(message!("if these channels are the slices of a stack, use {AXES} ZYX"));
-        }
-    }
-    notes
-}
-
-/// Returns the channels to use as the model's inputs: the chosen ones, or consecutive ones from the `requested` one on. Of
-/// an RGB image, a model with one channel gets the only color that shows something.
-///
-/// # Errors
-/// [`JobError::Mismatch`] if the stack does not have them; [`JobError`] if it cannot be read.
-pub(crate) fn channels(
-    context: &Context,
-    (requested, chosen): (Option<usize>, &[ChannelRef]),
-    model: &Model,
-    meta: &ImageMeta,
-    stack: &Stack,
-    input: &Path,
-    notes: &mut Vec<Message>,
-) -> Result<Vec<usize>, JobError> {
-    let available = stack.extents.channels;
-    let needed = model.input_channels;
-    let mismatch = |problem: String, next_step: Message| JobError::Mismatch {
-        path: input.to_owned(),
-        problem: problem.into(),
-        next_step,
-    };
-    if !chosen.is_empty() {
-        let names: Vec<String> = (0..available).map(|c| channel_name(meta, c)).collect();
-        let found =
-            find_channels(chosen, &names).map_err(|(problem, next_step)| mismatch(problem, next_step.into()))?;
-        if found.len() != needed {
-            let problem = format!("the model requires {}, not {}", channels_text(needed), found.len());
-            let next_step = message!("give {needed} with {CHANNELS}, in the order of the model's inputs");
-            return Err(mismatch(problem, next_step));
-        }
-        return Ok(found);
-    }
-    if let Some(found) = model_channels(requested, model, meta, available) {
-        let names: Vec<String> = found.iter().map(|c| channel_name(meta, *c)).collect();
-        notes.push(message!(
-            "the model's inputs are read from the channels of their names: {} (choose others with {CHANNELS})",
-            names.join(", ")
-        ));
-        return Ok(found);
-    }
-    let first = match requested {
-        Some(c) => c,
-        None if needed == 1 && colors::is_rgb(meta, &stack.extents) => {
-            let (channel, note) = colors::only_channel(context, stack, input)?;
-            notes.push(note);
-            channel
-        }
-        None => {
-            notes.extend(first_channels_notes(model, meta, stack.extents));
-            0
-        }
-    };
-    if first.checked_add(needed).is_none_or(|end| end > available) {
-        return Err(mismatch(
-            format!(
-                "the model requires {} from channel {first} on, but the file has {available}",
-                channels_text(needed)
-            ),
-            match available.checked_sub(needed) {
-                Some(0) => message!("leave out {CHANNEL}, or give the channels by name with {CHANNELS}"),
-                Some(last) => message!("give a {CHANNEL} from 0 to {last}, or the channels by name with {CHANNELS}"),
-                None if model.inputs.len() > 1 => {
-                    let first = Message::from("give a file for each of the model's inputs:");
-                    model.inputs.iter().fold(first, |advice, input| message!("{advice} {INPUT} {}=FILE", input.id))
-                }
-                None => "use a file with all channels of the model".into(),
-            },
-        ));
-    }
-    Ok((first..first + needed).collect())
 }

@@ -1,0 +1,133 @@
+//! The channels of an image that a model's inputs are read from.
+
+use super::resolve::channel_name;
+use super::{ChannelRef, colors};
+use crate::stack::{Extents, Stack, channels_text};
+use crate::stain::stained_channel;
+use crate::{Context, JobError, Model};
+use cytoscope_formats::{ImageMeta, find_channels};
+use cytoscope_storage::message;
+use cytoscope_storage::message::Message;
+use cytoscope_storage::setting::{AXES, CHANNEL, CHANNELS, INPUT};
+use std::path::Path;
+
+/// If a single-slice image has more channels than this, they are probably slices that a program saved as channels.
+const MAX_LIKELY_CHANNELS: usize = 4;
+
+/// Returns the channels whose names are those of a model's several inputs, unless a channel is requested.
+fn model_channels(requested: Option<usize>, model: &Model, meta: &ImageMeta, available: usize) -> Option<Vec<usize>> {
+    let wanted = &model.input_channel_names;
+    if requested.is_some() || model.input_channels < 2 || wanted.len() != model.input_channels {
+        return None;
+    }
+    let wanted: Vec<ChannelRef> = wanted.iter().map(|name| ChannelRef::Name(name.clone())).collect();
+    let names: Vec<String> = (0..available).map(|c| channel_name(meta, c)).collect();
+    find_channels(&wanted, &names).ok()
+}
+
+/// Returns notes that the model reads the first channels of a file that has more, or channels with other names.
+fn first_channels_notes(model: &Model, meta: &ImageMeta, extents: Extents) -> Vec<Message> {
+    let (needed, available) = (model.input_channels, extents.channels);
+    if model.inputs.len() > 1 && available >= needed {
+        let names: Vec<String> = (0..needed).map(|c| channel_name(meta, c)).collect();
+        return vec![message!(
+            "no channels have the names of the model's inputs ({}): {} are used in this order (choose others with {INPUT} or \
+             {CHANNELS})",
+            model.input_channel_names.join(", "),
+            names.join(", ")
+        )];
+    }
+    let mut notes = Vec::new();
+    if available > needed {
+        notes.push(message!(
+            "the file has {available} channels; {} is used (choose another with {CHANNEL})",
+            channel_name(meta, 0)
+        ));
+        if extents.zyx[0] == 1 && available > MAX_LIKELY_CHANNELS {
+            notes.push(message!("if these channels are the slices of a stack, use {AXES} ZYX"));
+        }
+    }
+    notes
+}
+
+/// Returns the channels to use as the model's inputs: the chosen ones, or consecutive ones from the `requested` one on. Of
+/// an RGB image, a model with one channel gets the only color that shows something; of other images, the channel with the
+/// stain that the model was made for, if the names of the channels say which one that is.
+///
+/// # Errors
+/// [`JobError::Mismatch`] if the stack does not have them; [`JobError`] if it cannot be read.
+pub(crate) fn channels(
+    context: &Context,
+    (requested, chosen): (Option<usize>, &[ChannelRef]),
+    model: &Model,
+    meta: &ImageMeta,
+    stack: &Stack,
+    input: &Path,
+    notes: &mut Vec<Message>,
+) -> Result<Vec<usize>, JobError> {
+    let available = stack.extents.channels;
+    let needed = model.input_channels;
+    let mismatch = |problem: String, next_step: Message| JobError::Mismatch {
+        path: input.to_owned(),
+        problem: problem.into(),
+        next_step,
+    };
+    if !chosen.is_empty() {
+        let names: Vec<String> = (0..available).map(|c| channel_name(meta, c)).collect();
+        let found =
+            find_channels(chosen, &names).map_err(|(problem, next_step)| mismatch(problem, next_step.into()))?;
+        if found.len() != needed {
+            let problem = format!("the model requires {}, not {}", channels_text(needed), found.len());
+            let next_step = message!("give {needed} with {CHANNELS}, in the order of the model's inputs");
+            return Err(mismatch(problem, next_step));
+        }
+        return Ok(found);
+    }
+    if let Some(found) = model_channels(requested, model, meta, available) {
+        let names: Vec<String> = found.iter().map(|c| channel_name(meta, *c)).collect();
+        notes.push(message!(
+            "the model's inputs are read from the channels of their names: {} (choose others with {CHANNELS})",
+            names.join(", ")
+        ));
+        return Ok(found);
+    }
+    let first = match requested {
+        Some(c) => c,
+        None if needed == 1 && colors::is_rgb(meta, &stack.extents) => {
+            let (channel, note) = colors::only_channel(context, stack, input)?;
+            notes.push(note);
+            channel
+        }
+        None => match stained_channel(model, meta).filter(|channel| *channel < available) {
+            Some(channel) => {
+                notes.push(message!(
+                    "the file has {available} channels; {} is used because of its name (choose another with {CHANNEL})",
+                    channel_name(meta, channel)
+                ));
+                channel
+            }
+            None => {
+                notes.extend(first_channels_notes(model, meta, stack.extents));
+                0
+            }
+        },
+    };
+    if first.checked_add(needed).is_none_or(|end| end > available) {
+        return Err(mismatch(
+            format!(
+                "the model requires {} from channel {first} on, but the file has {available}",
+                channels_text(needed)
+            ),
+            match available.checked_sub(needed) {
+                Some(0) => message!("leave out {CHANNEL}, or give the channels by name with {CHANNELS}"),
+                Some(last) => message!("give a {CHANNEL} from 0 to {last}, or the channels by name with {CHANNELS}"),
+                None if model.inputs.len() > 1 => {
+                    let first = Message::from("give a file for each of the model's inputs:");
+                    model.inputs.iter().fold(first, |advice, input| message!("{advice} {INPUT} {}=FILE", input.id))
+                }
+                None => "use a file with all channels of the model".into(),
+            },
+        ));
+    }
+    Ok((first..first + needed).collect())
+}

@@ -1,0 +1,136 @@
+//! The channel of a stack that a model with one input reads because of its name: the one with the stain that the model was made
+//! for.
+
+use crate::cards::ModelCard;
+use crate::{Model, ModelTask};
+use cytoscope_formats::ImageMeta;
+
+/// Words for nuclei in names and keywords of models, and in names of channels.
+const NUCLEI: [&str; 3] = ["nuclei", "nucleus", "nuclear"];
+/// Words of models that (also) segment something else.
+const OTHER_OBJECTS: [&str; 6] = ["cell", "cells", "cytoplasm", "membrane", "membranes", "boundaries"];
+/// Beginnings of words in names of channels that show nuclei: dyes and labels of DNA and of histones.
+const NUCLEAR_STAINS: [&str; 10] =
+    ["dapi", "hoechst", "draq", "h2a", "h2b", "histone", "nucblue", "nucred", "sytox", "topro"];
+/// Words of channels that show a part of nuclei only.
+const PARTS: [&str; 5] = ["envelope", "lamina", "membrane", "pore", "pores"];
+
+/// Returns the words of a text in lower case.
+fn words(text: &str) -> Vec<String> {
+    let parts = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    parts.map(str::to_lowercase).collect()
+}
+
+/// Returns whether the name of a channel says that it shows nuclei.
+fn shows_nuclei(name: &str) -> bool {
+    let words = words(name);
+    let is_stain = |word: &String| {
+        let word = word.as_str();
+        word == "dna" || NUCLEI.contains(&word) || NUCLEAR_STAINS.iter().any(|stain| word.starts_with(stain))
+    };
+    words.iter().any(is_stain) && !words.iter().any(|word| PARTS.contains(&word.as_str()))
+}
+
+/// Returns the position of the only name with a property.
+fn only_position(names: &[&str], has_property: impl Fn(&str) -> bool) -> Option<usize> {
+    let mut found = names.iter().enumerate().filter(|(_, name)| has_property(name)).map(|(position, _)| position);
+    let only = found.next()?;
+    found.next().is_none().then_some(only)
+}
+
+/// Returns whether a model segments nuclei and nothing else, judging by its name, its keywords and the names of its input
+/// channels.
+fn segments_nuclei(task: Option<ModelTask>, name: &str, tags: &[String], channel_names: &[String]) -> bool {
+    let texts = std::iter::once(name).chain(tags.iter().chain(channel_names).map(String::as_str));
+    let words: Vec<String> = texts.flat_map(words).collect();
+    let has_one_of = |known: &[&str]| words.iter().any(|word| known.contains(&word.as_str()));
+    task == Some(ModelTask::Segmentation) && has_one_of(&NUCLEI) && !has_one_of(&OTHER_OBJECTS)
+}
+
+/// Returns the channel, from 1, that a model with one input channel reads instead of the first one: the only one with the name
+/// that the model declares, or for a model of nuclei the only one that shows nuclei by its name. `None` for other models and
+/// stacks.
+pub(crate) fn stained_channel(model: &Model, meta: &ImageMeta) -> Option<usize> {
+    if model.input_channels != 1 {
+        return None;
+    }
+    let names: Vec<&str> = meta.channels.iter().map(|channel| channel.name.as_str()).collect();
+    let declared = model.input_channel_names.first().map(|name| name.trim().to_lowercase());
+    let with_name = |declared: String| only_position(&names, |name| name.trim().to_lowercase() == declared);
+    let is_of_nuclei = || segments_nuclei(Some(model.task), &model.name, &model.tags, &model.input_channel_names);
+    let nuclear = || only_position(&names, shows_nuclei).filter(|_| is_of_nuclei());
+    declared.filter(|name| !name.is_empty()).and_then(with_name).or_else(nuclear).filter(|channel| *channel > 0)
+}
+
+impl ModelCard {
+    /// Returns the only one of these channels that shows nuclei by its name, if the model has one input channel and segments
+    /// nuclei: a prediction reads it by default.
+    pub fn nuclear_channel(&self, names: &[&str]) -> Option<usize> {
+        let is_of_nuclei = || segments_nuclei(self.task, &self.title, &self.tags, &self.input_channel_names);
+        (self.input_channels == 1 && is_of_nuclei()).then(|| only_position(names, shows_nuclei)).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_of_nuclei_are_recognized_by_their_names() {
+        let nuclear = [
+            "DAPI",
+            "dapi_1",
+            "405 DAPI",
+            "Hoechst 33342",
+            "DRAQ5",
+            "nuclei",
+            "Nucleus",
+            "Nuclear stain",
+            "H2B-GFP",
+            "mCherry:H2B",
+            "DNA",
+            "SYTOX Green",
+            "NucBlue",
+        ];
+        let others = [
+            "",
+            "channel0",
+            "membrane",
+            "actin",
+            "GFP",
+            "nucleoli",
+            "perinuclear",
+            "nuclear pore complex",
+            "Nuclear envelope",
+            "cdna",
+            "488",
+        ];
+        assert_eq!(nuclear.map(shows_nuclei), [true; 13], "{nuclear:?}");
+        assert_eq!(others.map(shows_nuclei), [false; 11], "{others:?}");
+    }
+
+    #[test]
+    fn one_channel_of_nuclei_is_chosen_and_several_leave_the_choice_to_the_user() {
+        let chosen = |names: &[&str]| only_position(names, shows_nuclei);
+        assert_eq!(chosen(&["membrane", "DAPI"]), Some(1));
+        assert_eq!(chosen(&["DAPI", "membrane"]), Some(0));
+        assert_eq!(chosen(&["membrane", "DAPI", "H2B"]), None);
+        assert_eq!(chosen(&["membrane", "actin"]), None);
+    }
+
+    #[test]
+    fn models_of_nuclei_are_those_that_segment_nothing_else() {
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<String>>();
+        let segments = |name: &str, tags: &[&str], channels: &[&str]| {
+            segments_nuclei(Some(ModelTask::Segmentation), name, &owned(tags), &owned(channels))
+        };
+        assert!(segments("nuclei", &["3d", "cytoscope"], &["image"]));
+        assert!(segments("my model", &["nucleus-segmentation"], &[]));
+        assert!(segments("my model", &[], &["nuclei"]));
+        assert!(!segments("cells", &["cells", "membrane"], &["image"]));
+        assert!(!segments("cells and nuclei", &["nuclei"], &[]));
+        assert!(!segments("my model", &["3d"], &["image"]));
+        let stain = segments_nuclei(Some(ModelTask::LabelFree), "labelfree-nuclei", &[], &[]);
+        assert!(!stain, "it reads transmitted light");
+    }
+}
