@@ -5,7 +5,7 @@ use crate::devices::{Devices, SelectedEngine};
 use crate::predict::attempts::on_devices;
 use crate::predict::file_notes::{OtherSeries, first_series_note};
 use crate::predict::input_channels::channels;
-use crate::predict::resolve::{check_time, voxel_size};
+use crate::predict::resolve::{check_time, estimate_budget_bytes, voxel_size};
 use crate::predict::{PredictJob, input_tensors};
 use crate::stack::{Extents, Stack};
 use crate::{Context, JobError, Model, preprocess};
@@ -91,7 +91,7 @@ fn object_diameter(
         channels: &channels,
         first_chains: None,
         voxel_um: voxel.known,
-        budget_bytes: job.memory_budget_bytes.unwrap_or(u64::MAX),
+        budget_bytes: estimate_budget_bytes(job.memory_budget_bytes, model, &image),
     };
     let SeriesDiameter { diameter, note, .. } = estimator.resolve(&times, job.diameter, nominal_um)?;
     // Another device may have failed before, so they are only given now.

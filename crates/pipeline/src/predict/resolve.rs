@@ -188,7 +188,7 @@ impl<'a> Resolved<'a> {
                     channels: &channels,
                     first_chains: first_chains.as_ref(),
                     voxel_um: voxel.known,
-                    budget_bytes: budget.for_session_bytes().saturating_sub(model.weight_bytes()),
+                    budget_bytes: for_estimate_bytes(budget, model),
                 };
                 let found = estimator.resolve(&times, options.diameter, nominal_um)?;
                 let SeriesDiameter { diameter, first_chains: chains, peak_bytes, note } = found;
@@ -486,7 +486,42 @@ fn order_note(size: VoxelSize, is_given: bool) -> Option<Message> {
     })
 }
 
+/// Returns the memory in bytes that an estimate of the object diameter may use for a larger part of the stack.
+fn for_estimate_bytes(budget: Budget, model: &Model) -> u64 {
+    budget.for_session_bytes().saturating_sub(model.weight_bytes())
+}
+
+/// Limits what the reader of an image keeps, and returns the memory in bytes that an estimate of the object diameter may use for a
+/// larger part of the stack, both as a prediction with this memory budget does, so that its estimate is the same.
+pub(crate) fn estimate_budget_bytes(given_bytes: Option<u64>, model: &Model, image: &Image) -> u64 {
+    let budget = Budget::new(given_bytes);
+    budget.limit_reader(image);
+    for_estimate_bytes(budget, model)
+}
+
 /// Returns the name of a channel, or one made of its number if the image states none.
 pub(crate) fn channel_name(meta: &ImageMeta, channel: usize) -> String {
     meta.channel_name(channel)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use cytoscope_formats::image_in_memory;
+    use cytoscope_volume::Array;
+
+    #[test]
+    fn an_estimate_alone_has_the_memory_of_one_before_a_prediction() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei-dog");
+        let model = Model::load(model.to_str().unwrap()).unwrap();
+        let array = Array::new("ZYX".parse().unwrap(), vec![1, 1, 1], vec![0u8]).unwrap();
+        let image = image_in_memory(Path::new("stack"), array, VoxelSize::default()).unwrap();
+        let alone = |given_bytes| estimate_budget_bytes(given_bytes, &model, &image);
+        let in_prediction = for_estimate_bytes(Budget::new(Some(1 << 30)), &model);
+        assert_eq!(alone(Some(1 << 30)), in_prediction);
+        assert!(in_prediction < 1 << 30 && alone(Some(1)) == 0);
+        // Without a budget, the free memory limits both.
+        assert!(alone(None) < 1 << 50, "{}", alone(None));
+    }
 }

@@ -2,12 +2,12 @@
 
 use super::objects::{Measured, appearance, measured};
 use super::{Coarsening, Estimator, scales};
-use crate::JobError;
 use crate::ops::{self, Statistics};
 use crate::predict::grid::{ModelView, model_shape};
 use crate::predict::output_check::OutputCheck;
 use crate::predict::postprocess::{softmax_channels, split_softmax, unsupported_step};
 use crate::stack::{Stack, references};
+use crate::{Context, JobError};
 use cytoscope_engine::{CompileOptions, Session};
 use cytoscope_graph::Tensor;
 use cytoscope_objects::segment_in_place;
@@ -81,25 +81,23 @@ impl Estimator<'_> {
         let part = stack.windowed(&window);
         let shape = std::array::from_fn(|a| tile[a].min(grid[a]));
         let mut view = ModelView::new(&part, self.channels, self.chains.clone(), shape);
-        let slab = view.read(self.context, 0..tile[0])?;
+        let read = SlabReading::new(&part, shape);
+        let slab = read.all(self.context, &mut view, self.channels.len(), tile[0])?;
         let input = padded(&slab, self.channels.len(), [tile[0], shape[1], shape[2]], tile);
         if session.as_ref().is_none_or(|(of, _)| *of != tile) {
             let _span = self.context.recorder.span(Stage::Compile, "estimate");
             let shape = model.tensor_shape(self.channels.len(), tile);
             // Two networks are not kept in memory at once.
             *session = None;
-            // The input as read and padded, and the maps before and after cropping, with labels.
-            let values = self.channels.len() * 2 + model.output_channels * 2 + 2;
-            let held_bytes = (tile.iter().product::<usize>() * values * size_of::<f32>()) as u64;
-            let memory_budget_bytes = budget_bytes.map(|bytes| bytes.saturating_sub(held_bytes));
+            let memory_budget_bytes = budget_bytes.map(|bytes| bytes.saturating_sub(self.held_bytes(tile)));
             let options = CompileOptions { memory_budget_bytes, ..self.options.clone() };
-            let compiled = model.compile(self.engine, &shape, &options)?;
-            let report = compiled.report();
-            let bytes = report.arena_bytes + report.weight_bytes + held_bytes;
-            self.peak_bytes.set(self.peak_bytes.get().max(bytes));
-            *session = Some((tile, compiled));
+            *session = Some((tile, model.compile(self.engine, &shape, &options)?));
         }
         let Some((_, session)) = session else { return Ok(Measured::default()) };
+        let report = session.report();
+        // The part is read before the network runs, whose memory is kept from one short prediction to the next.
+        let around_bytes = self.held_bytes(tile).max(read.bytes());
+        self.peak_bytes.set(self.peak_bytes.get().max(report.arena_bytes + report.weight_bytes + around_bytes));
         let _span = self.context.recorder.span(Stage::Estimate, "tile").voxels(tile.iter().product());
         let outputs = session.run(&[Tensor::new(model.tensor_shape(self.channels.len(), tile), input)?])?;
         let values = outputs.into_iter().nth(model.output_index).and_then(Tensor::into_f32).unwrap_or_default();
@@ -121,6 +119,13 @@ impl Estimator<'_> {
             "short prediction"
         );
         Ok(Measured { is_complete: shape == grid, ..measured })
+    }
+
+    /// Returns the bytes around a network that predicts a tile: the input as read and padded, and the maps before and after
+    /// cropping, with labels.
+    fn held_bytes(&self, tile: [usize; 3]) -> u64 {
+        let values = self.channels.len() * 2 + self.model.output_channels * 2 + 2;
+        (tile.iter().product::<usize>() * values * size_of::<f32>()) as u64
     }
 
     /// Segments a network's output on a tile, of which the first voxels (`shape`) are those of the stack, and measures the
@@ -169,6 +174,60 @@ impl Estimator<'_> {
         let heights = seeds.as_deref().unwrap_or(&foreground);
         let appearance = appearance(&labels, count, heights, intensities);
         Ok(Measured { appearance, ..measured(&labels, count, shape, work, at) })
+    }
+}
+
+/// How a part of a stack is read: a coarse grid has few slices, each of which is computed from many voxels of the stack.
+struct SlabReading {
+    /// Shape Z, Y, X of the part in voxels of the stack.
+    part: [usize; 3],
+    /// Its shape on the model's grid.
+    shape: [usize; 3],
+    /// Slices of the grid that are read at once.
+    step: usize,
+}
+
+impl SlabReading {
+    fn new(part: &Stack, shape: [usize; 3]) -> Self {
+        let zyx = part.extents.zyx;
+        let step = (part.slab_slices() * shape[0] / zyx[0].max(1)).clamp(1, shape[0].max(1));
+        Self { part: zyx, shape, step }
+    }
+
+    /// Returns the bytes of the slices of the stack that are held at once: those that are read, and a copy for the next slab.
+    fn bytes(&self) -> u64 {
+        let [depth, rows, columns] = self.part;
+        let slices = ((self.step * depth).div_ceil(self.shape[0].max(1)) + 2).min(depth);
+        (slices * rows * columns * 2 * size_of::<f32>()) as u64
+    }
+
+    /// Reads all slices of a view of the part as `[C][z][Y][X]`; the last slice is repeated up to `depth` slices.
+    fn all(
+        &self,
+        context: &Context,
+        view: &mut ModelView<'_>,
+        channel_count: usize,
+        depth: usize,
+    ) -> Result<Vec<f32>, JobError> {
+        let plane = self.shape[1] * self.shape[2];
+        let mut channels: Vec<Vec<f32>> = (0..channel_count).map(|_| Vec::with_capacity(depth * plane)).collect();
+        for z in (0..self.shape[0]).step_by(self.step) {
+            let slab = view.read(context, z..(z + self.step).min(self.shape[0]))?;
+            let voxels = slab.len() / channel_count.max(1);
+            for (channel, values) in channels.iter_mut().zip(slab.chunks_exact(voxels.max(1))) {
+                channel.extend_from_slice(values);
+            }
+        }
+        for channel in &mut channels {
+            let Some(last) = channel.len().checked_sub(plane) else { continue };
+            for _ in self.shape[0]..depth {
+                channel.extend_from_within(last..);
+            }
+        }
+        match channels.len() {
+            1 => Ok(channels.swap_remove(0)),
+            _ => Ok(channels.concat()),
+        }
     }
 }
 
@@ -222,4 +281,44 @@ fn cut(values: &[f32], tile: [usize; 3], shape: [usize; 3]) -> Vec<f32> {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use crate::Model;
+    use cytoscope_formats::image_in_memory;
+    use cytoscope_volume::{Array, VoxelSize};
+    use std::path::Path;
+
+    #[test]
+    fn a_part_that_is_read_a_few_slices_at_a_time_has_the_same_values() {
+        let zyx = [12, 10, 9];
+        let values: Vec<u16> = (0..zyx.iter().product::<usize>()).map(|i| (i * 7919 % 1009) as u16).collect();
+        let array = Array::new("ZYX".parse().unwrap(), zyx.to_vec(), values).unwrap();
+        let image = image_in_memory(Path::new("stack"), array, VoxelSize::default()).unwrap();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei-dog");
+        let (context, model) = (Context::default(), Model::load(path.to_str().unwrap()).unwrap());
+        let stack = Stack::new(&image, 0);
+        let chains = stack.preprocessing(&context, &model, &[0]).unwrap();
+        for shape in [[7, 5, 5], [12, 10, 9], [30, 20, 9]] {
+            let view = || ModelView::new(&stack, &[0], chains.clone(), shape);
+            let depth = shape[0] + 2;
+            let expected = view().read(&context, 0..depth).unwrap();
+            for step in [1, 3, 100] {
+                let reading = SlabReading { part: zyx, shape, step };
+                assert!(reading.all(&context, &mut view(), 1, depth).unwrap() == expected, "{shape:?}, {step} slices");
+            }
+        }
+    }
+
+    /// The values of the largest part would take 400 MB.
+    #[test]
+    fn a_large_part_on_a_coarse_grid_is_read_in_slabs() {
+        let array = Array::new("ZYX".parse().unwrap(), vec![96, 512, 512], vec![0u8; 96 * 512 * 512]).unwrap();
+        let image = image_in_memory(Path::new("stack"), array, VoxelSize::default()).unwrap();
+        let reading = SlabReading::new(&Stack::new(&image, 0), [40, 96, 96]);
+        assert!(reading.step > 1 && reading.bytes() < 50_000_000, "{} slices, {} bytes", reading.step, reading.bytes());
+    }
 }
