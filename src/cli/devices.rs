@@ -4,7 +4,7 @@ use super::failure::Outcome;
 use super::{print, print_json};
 use clap::Args;
 use cytoscope_engine::{DeviceId, DeviceRequest};
-use cytoscope_pipeline::devices::{Devices, ProbeRequest};
+use cytoscope_pipeline::devices::{Devices, ProbeRequest, forget_hung_probes};
 use cytoscope_pipeline::own_program;
 use cytoscope_profile::{Recorder, Stage, bytes_text};
 
@@ -35,6 +35,7 @@ pub(crate) fn discover() -> Devices {
 
 impl DevicesCommand {
     pub(crate) fn run(self) -> Outcome {
+        forget_hung_probes();
         let devices = discover();
         if self.json {
             return print_json(&devices.list());

@@ -55,7 +55,7 @@ mod transfer;
 mod tuning;
 
 pub use memory_use::device_memory;
-pub use tuning::{KERNELS, set_known_devices, tuning_folder};
+pub use tuning::{KERNELS, cache_folder, set_known_devices, tuning_folder};
 
 use burn_cuda::{Cuda, CudaDevice};
 use burn_tensor::DType;

@@ -42,9 +42,15 @@ static KNOWN: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 /// and versions. The first run of a shape measures; later processes read the timings. The folder may be deleted at any
 /// time.
 pub fn tuning_folder() -> PathBuf {
+    cache_folder().join("gpu-tuning")
+}
+
+/// Returns the folder of what is known about devices: the one named by `CYTOSCOPE_CACHE`, or `cytoscope` in the user's cache
+/// folder.
+pub fn cache_folder() -> PathBuf {
     let named = std::env::var_os("CYTOSCOPE_CACHE").filter(|v| !v.is_empty()).map(PathBuf::from);
     let base = named.or_else(|| Some(BaseDirs::new()?.cache_dir().join("cytoscope")));
-    base.unwrap_or_else(|| std::env::temp_dir().join("cytoscope")).join("gpu-tuning")
+    base.unwrap_or_else(|| std::env::temp_dir().join("cytoscope"))
 }
 
 /// States the GPUs of this machine, usable or not. Burn has one cache for all devices of a process and numbers them, so

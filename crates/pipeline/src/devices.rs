@@ -17,7 +17,7 @@ use cytoscope_graph::Tensor;
 use cytoscope_profile::Recorder;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
-pub use failed::FailedDevice;
+pub use failed::{FailedDevice, forget_hung_probes};
 use serde::{Deserialize, Serialize};
 use session_memory::SessionMemory;
 use std::sync::Arc;
@@ -215,9 +215,10 @@ impl Devices {
     }
 
     /// Returns the CPU and the GPUs of this machine, which are probed in child processes by `program probe-device
-    /// KIND`.
+    /// KIND`. Probes that hung are not repeated at each start.
     pub fn discover(program: &std::path::Path) -> Self {
-        Self::with_gpus(cytoscope_engine_burn::probe::discover(program, &["probe-device"]))
+        let folder = cytoscope_engine_burn::cache_folder();
+        Self::with_gpus(cytoscope_engine_burn::probe::discover_remembering(program, &["probe-device"], &folder))
     }
 
     /// Returns every device, usable or not.

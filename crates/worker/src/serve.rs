@@ -10,7 +10,7 @@ use super::{
     Job, JobId, JobResult, MAX_QUEUED_JOBS, MAX_REQUEST_BYTES, PROTOCOL_VERSION, ProtocolError, Reply, Request,
 };
 use cytoscope_engine::{Device, DeviceId, DeviceRequest};
-use cytoscope_pipeline::devices::{Devices, FailedDevice};
+use cytoscope_pipeline::devices::{Devices, FailedDevice, forget_hung_probes};
 use cytoscope_pipeline::predict::LiveSink;
 use cytoscope_pipeline::{
     AppliedProfile, CancelToken, Context, Event, JobError, JobErrorKind, MachineProfiles, PerformanceRequest, cards,
@@ -461,6 +461,7 @@ impl ServeShared {
     /// Discovers the devices again; returns all of them, and whether they have changed.
     fn devices_found_again(&self) -> (Devices, bool) {
         self.failed().clear();
+        forget_hung_probes();
         let found = (self.options.discover)();
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
         let before = devices.replace(found.clone());

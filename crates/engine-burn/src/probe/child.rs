@@ -1,9 +1,11 @@
 //! Probes devices in child processes, which may crash, hang or print garbage.
 
+use super::hung::{self, HungProbe, NO_ANSWER};
 use super::precisions::failures;
 use super::{CUDA_WORKS, Kind, ProbePart, ProbeRequest};
 use crate::explain::explained;
 use cytoscope_engine::{Device, DeviceId, Precision, Shortcoming};
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Time limit of a child process, or of two one after the other if the first one does not survive the test of a precision.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit of a child process that lists devices without a test.
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that a child process may take to end after it was killed.
 const KILL_WAIT: Duration = Duration::from_secs(1);
 /// Largest number of bytes read from a child process.
@@ -19,9 +23,25 @@ const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 
 /// Probes the devices of all kinds in parallel, each as [`discover_all`] does.
 pub fn discover(program: &Path, args: &[&str]) -> Vec<Device> {
+    of_all_kinds(|kind| discover_all(kind, program, args, TIMEOUT))
+}
+
+/// Probes the devices of all kinds in parallel, each as [`discover_unless_hung`] does.
+pub fn discover_remembering(program: &Path, args: &[&str], folder: &Path) -> Vec<Device> {
+    of_all_kinds(|kind| discover_unless_hung(kind, program, args, TIMEOUT, folder))
+}
+
+/// Lets devices whose probe hung be tested again, see [`discover_unless_hung`].
+pub fn forget_hung(folder: &Path) {
+    Kind::ALL.into_iter().for_each(|kind| hung::forget(folder, kind));
+}
+
+/// Returns the devices of all kinds, which are probed in parallel.
+fn of_all_kinds(probe: impl Fn(Kind) -> Vec<Device> + Sync) -> Vec<Device> {
     let mut found = Vec::new();
     std::thread::scope(|scope| {
-        let probes = Kind::ALL.map(|kind| (kind, scope.spawn(move || discover_all(kind, program, args, TIMEOUT))));
+        let probe = &probe;
+        let probes = Kind::ALL.map(|kind| (kind, scope.spawn(move || probe(kind))));
         for (kind, probe) in probes {
             let devices = probe.join();
             found.extend(devices.unwrap_or_else(|_| vec![kind.unusable("the probe thread failed")]));
@@ -35,28 +55,33 @@ pub fn discover(program: &Path, args: &[&str]) -> Vec<Device> {
 /// crashes does not hide the others. A precision whose test crashes or hangs does not hide those that were tested before; those
 /// after it are tested in separate processes.
 pub fn discover_all(kind: Kind, program: &Path, args: &[&str], timeout: Duration) -> Vec<Device> {
-    let prober = Prober { kind, program, args, timeout };
-    let failed = match prober.ask(ProbePart::All, prober.first_timeout()) {
-        Ok(devices) => return or_none_found(kind, devices),
-        Err(failed) => failed,
-    };
-    let Failed { reason: failed, so_far, .. } = failed;
-    if so_far.len() > 1 && so_far.iter().any(|device| !untested(device).is_empty()) {
-        return so_far.into_iter().map(|device| prober.completed(device)).collect();
+    Prober::new(kind, program, args, timeout).discover()
+}
+
+/// Probes the devices of a kind as [`discover_all`] does, and remembers in a file in `folder` if a test hangs. While it is known,
+/// devices are only listed, and those that worked are tested in their first precision: they are tested completely again if the
+/// list or their driver changes, after a restart of the system, and after a day.
+pub fn discover_unless_hung(
+    kind: Kind,
+    program: &Path,
+    args: &[&str],
+    timeout: Duration,
+    folder: &Path,
+) -> Vec<Device> {
+    let prober = Prober::new(kind, program, args, timeout);
+    if let Some(known) = HungProbe::read(folder, kind)
+        && let Some(devices) = prober.known_again(known)
+    {
+        return devices;
     }
-    if let Some(only) = so_far.into_iter().find(is_partly_tested) {
-        return vec![prober.settled(only, failed)];
+    let devices = prober.discover();
+    if prober.has_hung.get() {
+        let listed = prober.ask(ProbePart::List, LIST_TIMEOUT).ok();
+        HungProbe { devices: devices.clone(), listed }.write(folder, kind);
+    } else {
+        hung::forget(folder, kind);
     }
-    let listed = match prober.ask(ProbePart::List, timeout) {
-        Ok(devices) if devices.len() > 1 => devices,
-        // The only device is the one that failed.
-        Ok(devices) => {
-            let only = devices.into_iter().next().unwrap_or_else(|| kind.unusable(""));
-            return vec![unusable(only, failed)];
-        }
-        Err(_) => return vec![kind.unusable(failed)],
-    };
-    listed.into_iter().map(|device| prober.test_alone(device)).collect()
+    devices
 }
 
 /// Asks child processes about the devices of a kind.
@@ -65,9 +90,61 @@ struct Prober<'a> {
     program: &'a Path,
     args: &'a [&'a str],
     timeout: Duration,
+    /// Whether a test did not end in time.
+    has_hung: Cell<bool>,
 }
 
-impl Prober<'_> {
+impl<'a> Prober<'a> {
+    fn new(kind: Kind, program: &'a Path, args: &'a [&'a str], timeout: Duration) -> Self {
+        Self { kind, program, args, timeout, has_hung: Cell::new(false) }
+    }
+
+    /// Finds and tests the devices, see [`discover_all`].
+    fn discover(&self) -> Vec<Device> {
+        let kind = self.kind;
+        let failed = match self.ask(ProbePart::All, self.first_timeout()) {
+            Ok(devices) => return or_none_found(kind, devices),
+            Err(failed) => failed,
+        };
+        let Failed { reason: failed, so_far, is_late } = failed;
+        self.has_hung.set(is_late);
+        if so_far.len() > 1 && so_far.iter().any(|device| !untested(device).is_empty()) {
+            return so_far.into_iter().map(|device| self.completed(device)).collect();
+        }
+        if let Some(only) = so_far.into_iter().find(is_partly_tested) {
+            return vec![self.settled(only, failed)];
+        }
+        let listed = match self.ask(ProbePart::List, self.timeout) {
+            Ok(devices) if devices.len() > 1 => devices,
+            // The only device is the one that failed.
+            Ok(devices) => {
+                let only = devices.into_iter().next().unwrap_or_else(|| kind.unusable(""));
+                return vec![unusable(only, failed)];
+            }
+            Err(_) => return vec![kind.unusable(failed)],
+        };
+        listed.into_iter().map(|device| self.test_alone(device)).collect()
+    }
+
+    /// Returns the devices of a probe that hung at an earlier start, if they are still the same.
+    fn known_again(&self, known: HungProbe) -> Option<Vec<Device>> {
+        if known.listed.is_none() {
+            // Listing the devices would fail again.
+            return Some(known.devices.into_iter().map(hung::known_earlier).collect());
+        }
+        let listed = self.ask(ProbePart::List, LIST_TIMEOUT).ok().filter(|listed| known.is_of(listed))?;
+        let again = |device: Device| {
+            let now = listed.iter().find(|now| now.id == device.id);
+            let device = Device { free_bytes: now.and_then(|now| now.free_bytes), ..hung::known_earlier(device) };
+            let first = device.precisions.first().copied().filter(|_| device.usable);
+            match first.map(|precision| self.test_precision(device.id, precision, self.first_timeout())) {
+                Some(Err(failed)) => unusable(device, failed.reason),
+                Some(Ok(())) | None => device,
+            }
+        };
+        Some(known.devices.into_iter().map(again).collect())
+    }
+
     /// Returns the time limit of a child process that tests several precisions. The rest of the time is for those that it could
     /// not test.
     fn first_timeout(&self) -> Duration {
@@ -98,7 +175,8 @@ impl Prober<'_> {
                 let gone = unusable(device, other.to_owned());
                 tested.into_iter().find(|d| d.id == gone.id).unwrap_or(gone)
             }
-            Err(Failed { reason, so_far, .. }) => {
+            Err(Failed { reason, so_far, is_late }) => {
+                self.has_hung.set(self.has_hung.get() || is_late);
                 match so_far.into_iter().find(|d| d.id == device.id && is_partly_tested(d)) {
                     Some(tested) => self.settled(tested, reason),
                     None => unusable(device, reason),
@@ -213,9 +291,7 @@ fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Dev
     let devices: Option<Vec<Device>> = output.iter().rev().find_map(|line| serde_json::from_str(line).ok());
     let Some(status) = status else {
         let seconds = timeout.as_secs_f32();
-        let reason = format!(
-            "the driver did not answer within {seconds} s: restart the computer; if it happens again, update the driver"
-        );
+        let reason = format!("{NO_ANSWER} {seconds} s: restart the computer; if it happens again, update the driver");
         return Err(Failed { reason, is_late: true, so_far: devices.unwrap_or_default() });
     };
     if !status.success() {

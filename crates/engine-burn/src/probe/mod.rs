@@ -7,11 +7,14 @@ mod child;
 mod cuda;
 mod driver;
 mod graphics;
+mod hung;
 mod listing;
 mod precisions;
 mod toolkit;
 
-pub use child::{TIMEOUT, discover, discover_all, discover_kind};
+pub use child::{
+    TIMEOUT, discover, discover_all, discover_kind, discover_remembering, discover_unless_hung, forget_hung,
+};
 
 use cytoscope_engine::{CompileOptions, Device, DeviceId, Engine, EngineError, Precision, Shortcoming};
 use cytoscope_graph::{ConvAttrs, Dim, ElementType, Graph, GraphError, Op, Tensor, ValueId};

@@ -3,6 +3,8 @@
 use cytoscope_engine::{Device, DeviceId, EngineError, Precision, Shortcoming};
 use cytoscope_engine_burn::BurnEngine;
 use cytoscope_engine_burn::probe::{Kind, ProbePart, ProbeRequest, child_main, discover, discover_all, discover_kind};
+#[cfg(unix)]
+use cytoscope_engine_burn::probe::{discover_unless_hung, forget_hung};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -170,6 +172,43 @@ fn devices_after_one_that_crashes_are_tested_alone() {
     assert_eq!(found, [0, 1, 2].map(|index| (DeviceId::Cuda(index), true, f32_only)));
     assert_eq!(devices[1].shortcomings, [failed(Precision::F16, "the driver crashed (signal 11); update the driver")]);
     assert!(devices[0].shortcomings.is_empty() && devices[2].shortcomings.is_empty(), "{devices:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_probe_that_hung_is_repeated_if_the_driver_changes_or_on_request_only() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hung-probe-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (log, list) = (folder.join("requests"), folder.join("list"));
+    let script = format!(
+        r#"echo "$0" >> '{}'; case "$0" in cuda:list) cat '{}' ;; *) exec sleep 100 ;; esac"#,
+        log.display(),
+        list.display()
+    );
+    let set_driver = |driver: &str| {
+        let device = r#"{"id":"cuda:0","name":"G","memory_bytes":null,"usable":false,"reason":"R","precisions":[]"#;
+        std::fs::write(&list, format!(r#"[{device},"driver":"{driver}"}}]"#)).unwrap();
+    };
+    // Returns the reason of the only device, and whether it was tested.
+    let find = || {
+        let _ = std::fs::remove_file(&log);
+        let (program, args) = (Path::new("/bin/sh"), ["-c", script.as_str()]);
+        let devices = discover_unless_hung(Kind::Cuda, program, &args, Duration::from_secs(3), &folder);
+        assert_eq!(devices.iter().map(|d| (d.id, d.usable)).collect::<Vec<_>>(), [(DeviceId::Cuda(0), false)]);
+        let requests = std::fs::read_to_string(&log).unwrap();
+        (devices[0].reason.clone(), requests.lines().any(|request| request != "cuda:list"))
+    };
+    set_driver("570");
+    let (reason, is_tested) = find();
+    assert!(is_tested && reason.contains("did not answer within 2.5 s") && !reason.contains("earlier"), "{reason}");
+    let (reason, is_tested) = find();
+    assert!(!is_tested && reason.contains("did not answer within 2.5 s") && reason.contains("earlier"), "{reason}");
+    set_driver("571");
+    assert!(find().1, "another driver");
+    assert!(!find().1);
+    forget_hung(&folder);
+    assert!(find().1, "requested");
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -58,6 +58,11 @@ impl FailedDevice {
     }
 }
 
+/// Lets [`Devices::discover`] test GPUs again whose probe hung at an earlier start.
+pub fn forget_hung_probes() {
+    cytoscope_engine_burn::probe::forget_hung(&cytoscope_engine_burn::cache_folder());
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
