@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf, is_separator};
 /// Maximum number of entries of a folder that are listed.
 const MAX_ENTRIES: usize = 20_000;
 /// Height of a row in points.
-const ROW_HEIGHT: f32 = 24.0;
+const ROW_HEIGHT: f32 = theme::BUTTON_HEIGHT;
 /// Maximum height of the list in points.
 const LIST_HEIGHT: f32 = 320.0;
 /// Height of the dialog above and below its list, in points.
@@ -421,7 +421,7 @@ pub(crate) fn browser_dialog(ctx: &egui::Context, browser: Option<&FileBrowser>,
     }
     let field = egui::Id::new("file browser path");
     let pressed = keys(ctx, browser, field);
-    let response = egui::Modal::new(egui::Id::new("file browser")).show(ctx, |ui| {
+    let response = theme::dialog(ctx, "file browser").show(ctx, |ui| {
         ui.set_width(600.0);
         ui.heading(browser.spec.title);
         folder_row(ui, browser, &mut send);
@@ -557,7 +557,7 @@ fn buttons(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(Brows
 }
 
 fn replace_question(ctx: &egui::Context, path: &Path, send: &mut impl FnMut(BrowserAction)) {
-    let response = egui::Modal::new(egui::Id::new("replace file")).show(ctx, |ui| {
+    let response = theme::dialog(ctx, "replace file").show(ctx, |ui| {
         ui.set_width(420.0);
         ui.heading("Replace the file?");
         weak(ui, path.display().to_string());

@@ -205,6 +205,26 @@ fn accepting_nothing_says_what_to_choose() {
     }
 }
 
+#[test]
+fn rows_of_a_folder_are_as_high_as_the_list_expects_so_that_the_last_one_is_reached() {
+    let folder = tempfile::tempdir().unwrap();
+    for number in 10..50 {
+        std::fs::write(folder.path().join(format!("{number}.tif")), "").unwrap();
+    }
+    let browser = open(FileRequest::Stacks, folder.path(), "");
+    let mut harness = Harness::builder().with_size([800.0, 700.0]).build_ui_state(
+        |ui, browser: &mut FileBrowser| {
+            let ctx = ui.ctx().clone();
+            theme::install(&ctx);
+            browser_dialog(&ctx, Some(&*browser), &mut Actions::default());
+        },
+        browser,
+    );
+    harness.run_steps(5);
+    let [first, second] = ["10.tif", "11.tif"].map(|name| harness.get_by_label(name).rect().top());
+    assert!((second - first - ROW_HEIGHT - theme::GAP).abs() < 0.5, "{first} {second}");
+}
+
 /// Whether the button with this name is drawn in the color of main buttons.
 fn is_main_button(browser: FileBrowser, name: &str) -> bool {
     let mut harness = Harness::builder().with_size([800.0, 700.0]).build_ui_state(

@@ -49,7 +49,7 @@ pub(crate) fn overwrite_dialog(
         RepeatableJob::Predict { job, .. } => Some(&job.out),
         RepeatableJob::Measure { .. } | RepeatableJob::Segment { .. } => None,
     };
-    let response = egui::Modal::new(egui::Id::new("overwrite")).show(ctx, |ui| {
+    let response = theme::dialog(ctx, "overwrite").show(ctx, |ui| {
         ui.set_width(440.0);
         ui.heading("Replace existing files?");
         ui.add_space(theme::GAP);

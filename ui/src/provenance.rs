@@ -264,7 +264,7 @@ pub(crate) fn record_link(ui: &mut Ui, state: State<'_>, name: &str, result: &Pa
 /// Draws the record that is shown, if there is one.
 pub(crate) fn record_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
     let [record, others @ ..] = state.display.records().open() else { return };
-    let response = egui::Modal::new(egui::Id::new("provenance record")).show(ctx, |ui| {
+    let response = theme::dialog(ctx, "provenance record").show(ctx, |ui| {
         ui.set_width(DIALOG_WIDTH.min(ctx.content_rect().width() - BESIDE_DIALOG));
         ui.heading(QUESTION);
         weak(ui, file_name(&record.path)).on_hover_text(record.path.display().to_string());

@@ -145,7 +145,7 @@ pub(crate) fn quit_dialog(ctx: &egui::Context, state: State<'_>) -> Option<QuitC
     let (names, objects, jobs) = (state.unsaved(), state.unsaved_objects(), state.lost_with_window());
     let continued = state.jobs.continued_without_window();
     let fresh = quit == QuitState::Asked;
-    let response = egui::Modal::new(egui::Id::new("quitting")).show(ctx, |ui| {
+    let response = theme::dialog(ctx, "quitting").show(ctx, |ui| {
         ui.set_width(420.0);
         ui.heading(match (names.is_empty(), objects.is_empty(), jobs.is_empty()) {
             (false, _, _) => "Unsaved corrections",
@@ -215,7 +215,7 @@ fn unsaved_text(ui: &mut Ui, failure: Option<&str>) {
 
 /// Shows that a checkpoint is being saved.
 fn pausing_dialog(ctx: &egui::Context) {
-    egui::Modal::new(egui::Id::new("quitting")).show(ctx, |ui| {
+    theme::dialog(ctx, "quitting").show(ctx, |ui| {
         ui.set_width(320.0);
         ui.horizontal(|ui| {
             ui.spinner();

@@ -274,7 +274,7 @@ pub(crate) fn screenshot_dialog(ctx: &egui::Context, state: State<'_>, actions: 
     let mut subject =
         screenshots.subject.filter(|subject| can(*subject)).unwrap_or(ScreenshotSubject::Slice(Orientation::Xy));
     let mut bar = screenshots.with_bar();
-    let response = egui::Modal::new(egui::Id::new("picture")).show(ctx, |ui| {
+    let response = theme::dialog(ctx, "picture").show(ctx, |ui| {
         ui.set_width(300.0);
         ui.heading("Save picture");
         ui.add_space(6.0);

@@ -48,6 +48,10 @@ pub const GAP: f32 = 6.0;
 pub const GROUP_GAP: f32 = 14.0;
 /// Margin of a panel, in points.
 pub const PANEL_MARGIN: i8 = 10;
+/// Margin of a dialog, in points.
+const DIALOG_MARGIN: i8 = 12;
+/// Height of buttons, and of the rows that labels share with them, in points: that of their text and its padding.
+pub const BUTTON_HEIGHT: f32 = 26.0;
 /// Radius of the corners of buttons and fields, in points.
 const CORNER_RADIUS: u8 = 6;
 /// Margin of the text in a field.
@@ -238,6 +242,13 @@ pub(crate) fn text_field(ui: &mut egui::Ui, enabled: bool, field: egui::TextEdit
     response
 }
 
+/// A dialog that the rest of the window waits for; by default, its margin would be that of menus.
+pub(crate) fn dialog(ctx: &egui::Context, name: &str) -> egui::Modal {
+    let style = ctx.global_style();
+    let frame = egui::Frame::popup(&style).inner_margin(style.spacing.window_margin);
+    egui::Modal::new(egui::Id::new(name)).frame(frame)
+}
+
 fn style(visuals: Visuals) -> Style {
     let mut style = Style { visuals, ..Style::default() };
     let font = |size| FontId::new(size, FontFamily::Proportional);
@@ -251,13 +262,14 @@ fn style(visuals: Visuals) -> Style {
     .into();
     style.spacing.item_spacing = egui::vec2(8.0, GAP);
     style.spacing.button_padding = egui::vec2(10.0, 5.0);
-    style.spacing.interact_size.y = 24.0;
+    // Labels are placed in the middle of a row of this height.
+    style.spacing.interact_size.y = BUTTON_HEIGHT;
     // Scroll bars do not cover the content at the right edge of a panel.
     style.spacing.scroll.floating_allocated_width = 8.0;
     style.spacing.slider_width = 128.0;
     // Larger than the default, so that the round corners of a checkbox do not make it look like a radio button.
     style.spacing.icon_width = 18.0;
-    style.spacing.window_margin = Margin::same(14);
+    style.spacing.window_margin = Margin::same(DIALOG_MARGIN);
     style.spacing.menu_margin = Margin::same(8);
     style.interaction.selectable_labels = false;
     style
@@ -381,6 +393,42 @@ mod tests {
             assert_eq!(ui.visuals().widgets, before);
         });
         assert!(matches!(heights[..], [field, button] if (field - button).abs() <= 1.0), "{heights:?}");
+    }
+
+    #[test]
+    fn labels_are_in_the_middle_of_the_buttons_and_numbers_beside_them() {
+        let ctx = egui::Context::default();
+        install(&ctx);
+        let (mut middles, mut height) = (Vec::new(), 0.0);
+        let _ = ctx.run_ui(egui::RawInput::default(), |ui| {
+            ui.horizontal(|ui| {
+                let label = ui.label("Memory budget");
+                let button = ui.button("Automatic");
+                let number = ui.add(egui::DragValue::new(&mut 8192));
+                height = button.rect.height();
+                middles = [label, button, number].iter().map(|widget| widget.rect.center().y).collect();
+            });
+        });
+        assert!((height - BUTTON_HEIGHT).abs() < 0.5, "{height}");
+        let first = middles.first().copied().unwrap_or(f32::NAN);
+        assert!(middles.len() == 3 && middles.iter().all(|middle| (middle - first).abs() < 0.6), "{middles:?}");
+    }
+
+    #[test]
+    fn the_content_of_dialogs_keeps_a_distance_from_their_edges() {
+        let ctx = egui::Context::default();
+        install(&ctx);
+        let mut margin = 0.0;
+        // The first pass measures the dialog.
+        for _ in 0..2 {
+            let _ = ctx.run_ui(egui::RawInput::default(), |ui| {
+                let shown = dialog(ui.ctx(), "question").show(ui.ctx(), |ui| ui.label("Close the stack?").rect.left());
+                margin = shown.inner - shown.response.rect.left();
+            });
+        }
+        // The frame has a line of one point.
+        let expected = f32::from(DIALOG_MARGIN);
+        assert!((expected..=expected + 1.5).contains(&margin), "{margin}");
     }
 
     #[test]

@@ -113,7 +113,7 @@ pub(crate) fn voxel_size_dialog(ctx: &egui::Context, state: State<'_>, actions: 
     let (file_um, slices) = (document.file_voxel_size_um, document.extents.zyx[0]);
     let mut zyx = dialog.zyx.clone();
     let (mut apply, mut forget) = (false, false);
-    let response = egui::Modal::new(egui::Id::new("voxel size")).show(ctx, |ui| {
+    let response = theme::dialog(ctx, "voxel size").show(ctx, |ui| {
         ui.set_width(380.0);
         ui.heading("Voxel size of the file");
         weak(ui, file_name(&document.path));

@@ -142,7 +142,8 @@ fn buttons_that_fit(ui: &Ui, reserved: f32) -> usize {
 
 /// The commands of the toolbar that do not fit into it, as a menu.
 fn more_menu(ui: &mut Ui, state: State<'_>, commands: &[Command], actions: &mut Actions) {
-    let button = egui::Button::new(RichText::new(icon::DOTS_THREE).size(ICON)).min_size(egui::vec2(28.0, 26.0));
+    let button =
+        egui::Button::new(RichText::new(icon::DOTS_THREE).size(ICON)).min_size(egui::vec2(28.0, theme::BUTTON_HEIGHT));
     let (response, menu) = egui::containers::menu::MenuButton::from_button(button).ui(ui, |ui| {
         ui.set_min_width(220.0);
         commands.iter().filter_map(|command| command_button(ui, state, *command, actions)).collect::<Vec<Id>>()

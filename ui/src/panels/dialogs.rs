@@ -50,7 +50,7 @@ fn close_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
     let Some(document) = state.predicted_document() else {
         return actions.send(DisplayAction::Close(Dialog::CloseStack));
     };
-    let response = egui::Modal::new(egui::Id::new("close stack")).show(ctx, |ui| {
+    let response = theme::dialog(ctx, "close stack").show(ctx, |ui| {
         ui.set_width(420.0);
         ui.add(egui::Label::new(RichText::new(format!("Close {}?", state.documents.title(document))).heading()).wrap());
         ui.add_space(8.0);
@@ -72,7 +72,7 @@ fn close_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
 
 /// Lists the keyboard shortcuts; returns whether to close the dialog.
 fn shortcuts_dialog(ctx: &egui::Context) -> bool {
-    let response = egui::Modal::new(egui::Id::new("shortcuts")).show(ctx, |ui| {
+    let response = theme::dialog(ctx, "shortcuts").show(ctx, |ui| {
         ui.heading("Keyboard shortcuts");
         ui.add_space(8.0);
         // Small windows cannot show all rows.
@@ -112,7 +112,7 @@ fn shortcut_grid(ui: &mut egui::Ui, columns: usize) {
 
 /// Shows version and license; returns whether to close the dialog.
 fn about_dialog(ctx: &egui::Context) -> bool {
-    let response = egui::Modal::new(egui::Id::new("about")).show(ctx, |ui| {
+    let response = theme::dialog(ctx, "about").show(ctx, |ui| {
         ui.set_width(420.0);
         ui.heading("Cytoscope");
         ui.label(format!("Version {}", env!("CARGO_PKG_VERSION")));
@@ -129,7 +129,7 @@ fn about_dialog(ctx: &egui::Context) -> bool {
 
 /// Asks whether to restore the default layout and settings; returns the answer, if there is one.
 fn reset_dialog(ctx: &egui::Context) -> Option<bool> {
-    let response = egui::Modal::new(egui::Id::new("reset")).show(ctx, |ui| {
+    let response = theme::dialog(ctx, "reset").show(ctx, |ui| {
         ui.set_width(420.0);
         ui.heading("Reset layout and settings?");
         ui.add_space(8.0);
@@ -153,7 +153,7 @@ fn axes_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
     let mut text = typed.clone();
     let (mut apply, mut forget) = (false, false);
     let shown = state.documents.all().iter().find(|d| d.path == *path && d.series == *series);
-    let response = egui::Modal::new(egui::Id::new("axes")).show(ctx, |ui| {
+    let response = theme::dialog(ctx, "axes").show(ctx, |ui| {
         ui.set_width(380.0);
         ui.heading("Axes of the file");
         weak(ui, file_name(path));

@@ -142,7 +142,9 @@ fn stack_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         };
         let title = state.documents.title(document);
         let text = row_text(ui, sign, &title);
-        let button = egui::Button::selectable(active, text).truncate().min_size(vec2(ui.available_width(), 26.0));
+        let button = egui::Button::selectable(active, text)
+            .truncate()
+            .min_size(vec2(ui.available_width(), theme::BUTTON_HEIGHT));
         let response = ui.add(button);
         response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, active, &title));
         if response.clicked() {

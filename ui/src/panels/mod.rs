@@ -161,7 +161,8 @@ pub(crate) fn main_button(ui: &mut Ui, enabled: bool, icon: &str, name: &str) ->
 
 /// An icon button whose name is its tooltip, also while it is disabled, and its accessible name.
 pub(crate) fn icon_button(ui: &mut Ui, icon: &str, name: &str, enabled: bool, on: bool) -> egui::Response {
-    let button = egui::Button::new(RichText::new(icon).size(16.0)).selected(on).min_size(egui::vec2(28.0, 26.0));
+    let button =
+        egui::Button::new(RichText::new(icon).size(16.0)).selected(on).min_size(egui::vec2(28.0, theme::BUTTON_HEIGHT));
     let response = ui.add_enabled(enabled, button);
     response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::Button, enabled, on, name));
     response.on_hover_text(name).on_disabled_hover_text(name)

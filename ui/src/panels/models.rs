@@ -88,7 +88,7 @@ fn model_row(ui: &mut Ui, state: State<'_>, path: &Path, name: &str, broken: boo
         (false, false) => icon::PACKAGE,
     };
     let button = egui::Button::selectable(shown, row_text(ui, sign, name)).truncate();
-    let response = ui.add(button.min_size(vec2(ui.available_width(), 26.0)));
+    let response = ui.add(button.min_size(vec2(ui.available_width(), theme::BUTTON_HEIGHT)));
     let label = format!("Model {name}");
     response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, shown, &label));
     if response.clicked() {
@@ -495,7 +495,7 @@ fn export_controls(ui: &mut Ui, state: State<'_>, is_idle: bool, actions: &mut A
 
 fn removal_dialog(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
     let Some(model) = state.models.removal() else { return };
-    let response = egui::Modal::new(egui::Id::new("remove model")).show(ctx, |ui| {
+    let response = theme::dialog(ctx, "remove model").show(ctx, |ui| {
         ui.set_width(420.0);
         ui.heading(format!("Remove {}?", stem(model)));
         ui.add_space(theme::GAP);

@@ -109,7 +109,7 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, panel: &mut Palette
         panel.chosen = panel.chosen.saturating_sub(1);
     }
     let mut run = enter.then(|| found.get(panel.chosen).map(|f| f.1)).flatten();
-    let modal = egui::Modal::new(egui::Id::new("palette"))
+    let modal = theme::dialog(ctx, "palette")
         .area(egui::Modal::default_area(egui::Id::new("palette")).anchor(Align2::CENTER_TOP, vec2(0.0, 80.0)));
     let response = modal.show(ctx, |ui| {
         ui.set_width(440.0);
