@@ -113,6 +113,25 @@ fn the_labels_of_the_toolbar_are_as_high_as_its_numbers_and_buttons() {
 }
 
 #[test]
+fn labels_beside_icon_buttons_are_in_the_middle_of_their_row() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    fixture.window.state_mut().send(Command::ToggleLineProfile);
+    fixture.window.run_steps(4);
+    for (label, button) in [("Stacks", "Close stack"), ("Line profile", "Close line profile")] {
+        // A button of the toolbar has the name of the line profile, too.
+        let labels = fixture.window.query_all_by_label(label);
+        let middles: Vec<f32> = labels
+            .filter(|node| node.accesskit_node().role() == accesskit::Role::Label)
+            .map(|node| node.rect().center().y)
+            .collect();
+        let middle = fixture.window.get_by_label(button).rect().center().y;
+        assert!(middles.iter().any(|label| (label - middle).abs() < 0.8), "{label}: {middles:?} {middle}");
+    }
+}
+
+#[test]
 fn the_slider_of_the_divider_says_what_it_does() {
     let mut fixture = Fixture::new();
     fixture.click("Open the sample");

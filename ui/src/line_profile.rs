@@ -8,7 +8,7 @@ use crate::document::Document;
 use crate::documents::DocumentsAction;
 use crate::opener::FileRequest;
 use crate::panels::axis_marks::low_y_marks;
-use crate::panels::{frame, icon_button, legend, weak, x_axis, y_axis};
+use crate::panels::{frame, icon_button, icon_row, legend, weak, x_axis, y_axis};
 use crate::state::State;
 use crate::theme;
 use crate::views::layout::Layout;
@@ -219,7 +219,7 @@ pub(crate) fn line_profile_panel(ui: &mut Ui, state: State<'_>, views: &Layout, 
     let default_height = (ui.available_height() * 0.3).clamp(MIN_HEIGHT, 190.0);
     let most_height = (ui.available_height() * 0.5).clamp(MIN_HEIGHT, 420.0);
     panel.default_size(default_height).size_range(MIN_HEIGHT..=most_height).show(ui, |ui| {
-        ui.horizontal(|ui| {
+        icon_row(ui, |ui| {
             ui.label(RichText::new("Line profile").strong());
             match &profile {
                 Some((_, length, unit)) => ui.label(format!("{length:.2} {}", unit.name())),

@@ -1,7 +1,7 @@
 //! Menu bar, and the toolbar of the views.
 
 use super::menu_keys::{DrawnMenu, is_opened_by_keys, move_with_arrows};
-use super::{icon_button, item_text, list_height};
+use super::{ICON, icon_button, icon_button_height, item_text, list_height};
 use crate::action::Actions;
 use crate::command::{Command, keys_text};
 use crate::correct::CorrectionsAction;
@@ -17,7 +17,7 @@ use crate::theme;
 use crate::views::layout::Layout;
 use crate::views::pen::{Marks, note_open_popup};
 use crate::views::slice::{ViewOptions, ViewResponse};
-use eframe::egui::{self, FontId, Frame, Id, Margin, Popup, RichText, Ui};
+use eframe::egui::{self, Frame, Id, Margin, Popup, RichText, Ui};
 use egui_phosphor::regular as icon;
 
 /// Menus with their commands; `None` is a separator.
@@ -119,9 +119,6 @@ const LEAST_SLIDER: f32 = 16.0;
 
 /// Width of a slider's label and number, with the gaps beside them.
 const SLIDER_LABELS: f32 = 82.0;
-
-/// Size of the icons of buttons.
-const ICON: f32 = 16.0;
 
 /// Starts the next row if this one is too narrow for a width. Sliders and combo boxes do not move to it by themselves.
 pub(super) fn make_room(ui: &mut Ui, width: f32) {
@@ -288,10 +285,8 @@ fn recent_menu(ui: &mut Ui, state: State<'_>, actions: &mut Actions) -> Vec<Id> 
 pub(super) fn center(ui: &mut Ui, state: State<'_>, views: &mut Layout, actions: &mut Actions) {
     let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(8, 4));
     egui::Panel::top("controls").frame(frame).show(ui, |ui| {
-        // Labels are placed in the middle of a row of this height. Buttons with icons are higher than others.
-        let icon_height = ui.ctx().fonts_mut(|fonts| fonts.row_height(&FontId::proportional(ICON)));
-        let button_height = icon_height + 2.0 * ui.spacing().button_padding.y;
-        ui.spacing_mut().interact_size.y = button_height.max(ui.spacing().interact_size.y);
+        // Labels are placed in the middle of a row of this height.
+        ui.spacing_mut().interact_size.y = icon_button_height(ui);
         ui.horizontal_wrapped(|ui| controls(ui, state, actions));
     });
     line_profile_panel(ui, state, views, actions);

@@ -3,7 +3,8 @@
 use super::bars::with_reason;
 use super::compare::comparison;
 use super::{
-    capitalized, heading, icon_button, item_text, row_text, scrolled, scrolled_frame, scrolled_in, weak, whole_link,
+    capitalized, heading, icon_button, icon_row, item_text, row_text, scrolled, scrolled_frame, scrolled_in, weak,
+    whole_link,
 };
 use crate::action::Actions;
 use crate::command::Command;
@@ -106,7 +107,7 @@ fn other_labels(ui: &mut Ui, state: State<'_>, document: &Document, actions: &mu
 }
 
 fn stacks(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
-    ui.horizontal(|ui| {
+    icon_row(ui, |ui| {
         ui.label(RichText::new("Stacks").strong());
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             for command in [Command::Close, Command::Open] {

@@ -39,7 +39,7 @@ use crate::work::{JobState, JobView};
 use axis_marks::mark_text;
 use cytoscope_pipeline::StageProgress;
 use cytoscope_pipeline::cards::ModelCard;
-use eframe::egui::{self, Frame, Margin, RichText, Ui};
+use eframe::egui::{self, FontId, Frame, Margin, RichText, Ui};
 use egui_plot::AxisHints;
 use scrolled::{fixed, scrolled, scrolled_frame, scrolled_in};
 
@@ -117,6 +117,12 @@ pub(crate) fn weak(ui: &mut Ui, text: impl Into<String>) -> egui::Response {
     ui.add(egui::Label::new(RichText::new(text).weak().size(12.0)).wrap())
 }
 
+/// Draws a text in a row that is filled from its end. By default, it would be aligned to the end of the row, and its rounded
+/// position could be one point beyond it.
+pub(crate) fn end_text(ui: &mut Ui, text: impl Into<egui::WidgetText>) -> egui::Response {
+    ui.add(egui::Label::new(text).halign(egui::Align::LEFT))
+}
+
 /// Draws a link that stays in one piece: one that is wrapped would lie beside other links on both of its lines. In a row that
 /// wraps, it moves to the next line if it does not fit.
 pub(crate) fn whole_link(ui: &mut Ui, text: &str) -> egui::Response {
@@ -159,10 +165,28 @@ pub(crate) fn main_button(ui: &mut Ui, enabled: bool, icon: &str, name: &str) ->
     response
 }
 
+/// Size of the icons of icon buttons, in points.
+pub(crate) const ICON: f32 = 16.0;
+
+/// Height of icon buttons in points: their icons are larger than the text of others.
+pub(crate) fn icon_button_height(ui: &Ui) -> f32 {
+    let icon_height = ui.ctx().fonts_mut(|fonts| fonts.row_height(&FontId::proportional(ICON)));
+    (icon_height + 2.0 * ui.spacing().button_padding.y).max(ui.spacing().interact_size.y)
+}
+
+/// Draws a row with icon buttons. Labels are placed in the middle of a row of this height.
+pub(crate) fn icon_row<R>(ui: &mut Ui, add: impl FnOnce(&mut Ui) -> R) -> R {
+    let usual = ui.spacing().interact_size.y;
+    ui.spacing_mut().interact_size.y = icon_button_height(ui);
+    let added = ui.horizontal(add).inner;
+    ui.spacing_mut().interact_size.y = usual;
+    added
+}
+
 /// An icon button whose name is its tooltip, also while it is disabled, and its accessible name.
 pub(crate) fn icon_button(ui: &mut Ui, icon: &str, name: &str, enabled: bool, on: bool) -> egui::Response {
     let button =
-        egui::Button::new(RichText::new(icon).size(16.0)).selected(on).min_size(egui::vec2(28.0, theme::BUTTON_HEIGHT));
+        egui::Button::new(RichText::new(icon).size(ICON)).selected(on).min_size(egui::vec2(28.0, theme::BUTTON_HEIGHT));
     let response = ui.add_enabled(enabled, button);
     response.widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::Button, enabled, on, name));
     response.on_hover_text(name).on_disabled_hover_text(name)
@@ -363,6 +387,21 @@ mod tests {
             .map(|(name, title)| ModelCard { title: title.to_owned(), ..card(name, Path::new("/no/such/model")) });
         let shown = models.each_ref().map(|model| distinct_title(model, &models));
         assert_eq!(shown, ["train (mine)", "train", "Nuclei"]);
+    }
+
+    #[test]
+    fn a_text_at_the_end_of_a_row_begins_where_its_place_does() {
+        let ctx = egui::Context::default();
+        theme::install(&ctx);
+        let mut left = f32::NAN;
+        let output = ctx.run_ui(egui::RawInput::default(), |ui| {
+            ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+                left = end_text(ui, "0 %").rect.left()
+            });
+        });
+        let is_there =
+            |shape: &egui::Shape| matches!(shape, egui::Shape::Text(text) if (text.pos.x - left).abs() < 0.1);
+        assert!(output.shapes.iter().any(|clipped| is_there(&clipped.shape)));
     }
 
     #[test]

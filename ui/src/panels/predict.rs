@@ -326,7 +326,7 @@ fn job_progress(ui: &mut Ui, job: &JobView, actions: &mut Actions) {
     };
     ui.horizontal(|ui| {
         ui.label(RichText::new(title).strong());
-        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| ui.label(done));
+        ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| super::end_text(ui, done));
     });
     ui.add(egui::ProgressBar::new(share).desired_height(10.0));
     let mut facts = Vec::new();

@@ -1,7 +1,7 @@
 //! The status bar: what is under the pointer, the running job, and the engine.
 
 use super::train::job_share;
-use super::{icon_button, remaining_text};
+use super::{icon_button, icon_row, remaining_text};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::document::{Document, Role};
@@ -30,7 +30,7 @@ const JOB_TITLE_WIDTH: f32 = 30.0;
 pub(super) fn status_bar(ui: &mut Ui, state: State<'_>, hover: Option<&Hover>, actions: &mut Actions) {
     let frame = Frame::new().fill(ui.visuals().panel_fill).inner_margin(Margin::symmetric(10, 4));
     egui::Panel::bottom("status").frame(frame).show(ui, |ui| {
-        ui.horizontal(|ui| {
+        icon_row(ui, |ui| {
             let text = state.document().zip(hover).map(|(document, hover)| {
                 // A table of other labels has other objects.
                 under_pointer(document, hover, state.table_state(document) == TableState::Current)

@@ -9,7 +9,7 @@ mod timeline;
 mod training;
 
 use super::bars::make_room;
-use super::{button_text, frame, icon_button, seconds, weak};
+use super::{button_text, end_text, frame, icon_button, icon_row, seconds, weak};
 use crate::action::Actions;
 use crate::command::Command;
 use crate::documents::DocumentsAction;
@@ -298,7 +298,7 @@ fn contents(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, actions
 
 /// Draws the list of runs, newest first.
 fn run_list(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, shown: Option<RunId>, actions: &mut Actions) {
-    ui.horizontal(|ui| {
+    icon_row(ui, |ui| {
         ui.label(RichText::new("Runs").strong());
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             let command = Command::OpenRun;
@@ -339,7 +339,7 @@ fn run_row(ui: &mut Ui, profiler: &mut ProfilerPanel, run: ShownRun<'_>, shown: 
             }
             // Runs of the same stack have the same title, and a long title leaves no room for more in its button.
             let time = seconds(run.wall_secs());
-            ui.label(RichText::new(&time).weak().size(12.0));
+            end_text(ui, RichText::new(&time).weak().size(12.0));
             ui.with_layout(egui::Layout::left_to_right(egui::Align::Center), |ui| {
                 let is_shown = Some(run.id()) == shown;
                 let font = egui::FontId::proportional(12.5);
@@ -456,7 +456,7 @@ fn views(run: ShownRun<'_>, derived: Option<&Derived>) -> Vec<(ProfileView, Stri
 
 /// Draws title, search and the buttons that save.
 fn header(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, run: ShownRun<'_>, actions: &mut Actions) {
-    ui.horizontal(|ui| {
+    icon_row(ui, |ui| {
         ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
             if icon_button(ui, icon::CAMERA, "Save profile as picture", true, false).clicked() {
                 choose_screenshot_file(ScreenshotSubject::Profile, state, actions);
