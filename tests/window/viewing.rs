@@ -147,6 +147,32 @@ fn the_slider_of_the_divider_says_what_it_does() {
 }
 
 #[test]
+fn keys_that_are_pressed_on_a_page_do_not_change_the_views_behind_it() {
+    let mut fixture = Fixture::new();
+    fixture.click("Open the sample");
+    fixture.settle();
+    let has_crosshair = |fixture: &Fixture| fixture.window.state().settings().show_crosshair;
+    assert!(has_crosshair(&fixture));
+    fixture.window.state_mut().send(Command::Train);
+    fixture.until("the page", |w| sees(w, "Choose a task"));
+    fixture.window.run_steps(4);
+    // The crosshair, and the brush.
+    for key in [Key::X, Key::D] {
+        fixture.window.key_press(key);
+        fixture.window.run_steps(3);
+    }
+    assert!(has_crosshair(&fixture));
+    assert!(!fixture.sees("is not available"), "{}", fixture.on_screen());
+    fixture.window.key_press_modifiers(Modifiers::COMMAND, Key::Num4);
+    fixture.until("the reason", |w| sees(w, "Show 3-D view is not available") && sees(w, "Close the page first"));
+    fixture.window.state_mut().send(Command::Close);
+    fixture.until("the views", |w| sees(w, "XY view"));
+    fixture.window.run_steps(4);
+    fixture.window.key_press(Key::X);
+    fixture.until("no crosshair", |w| !w.state().settings().show_crosshair);
+}
+
+#[test]
 fn dialogs_fit_into_the_smallest_window() {
     let mut fixture = Fixture::new();
     fixture.window.state_mut().use_own_file_dialog();

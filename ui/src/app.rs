@@ -382,6 +382,7 @@ impl Workbench {
         let focused = ctx.memory(|m| m.focused());
         let has_menu = egui::Popup::is_any_open(ctx);
         let drawing = pen(state, None).is_some();
+        let has_page = state.display.task().is_page();
         let all = Command::ALL.into_iter();
         let keyed = all.flat_map(|c| c.shortcut().into_iter().chain(c.other_shortcut()).map(move |s| (c, s)));
         // Shortcuts with Shift first: those without it would consume them.
@@ -391,6 +392,11 @@ impl Workbench {
             // While a text field has the focus, plain letters and undo belong to it.
             let undoes = matches!(command, Command::Correct(EditAction::Undo | EditAction::Redo));
             if typing && (shortcut.modifiers.is_none() || undoes) {
+                continue;
+            }
+            // Letters that are typed on a page, beside its fields, are not meant for the views behind it.
+            let is_for_views = command.changes_views() || matches!(command, Command::Tool(_) | Command::Correct(_));
+            if has_page && is_for_views && shortcut.modifiers.is_none() {
                 continue;
             }
             // While drawing, holding the space bar pans the view.

@@ -302,6 +302,30 @@ impl Command {
         }
     }
 
+    /// Whether the command only changes what the views and the panels beside them show. Pages hide them.
+    pub(crate) fn changes_views(self) -> bool {
+        matches!(
+            self,
+            Command::NextSlice
+                | Command::PreviousSlice
+                | Command::NextTime
+                | Command::PreviousTime
+                | Command::Play
+                | Command::Fit
+                | Command::AutoContrast
+                | Command::ToggleLabels
+                | Command::NextLabelStyle
+                | Command::ToggleMap
+                | Command::ToggleCrosshair
+                | Command::ToggleScaleBar
+                | Command::ToggleSwipe
+                | Command::ToggleLineProfile
+                | Command::ToggleLibrary
+                | Command::ToggleTasks
+                | Command::Toggle3d
+        )
+    }
+
     /// Alternative shortcut for the same command.
     pub fn other_shortcut(self) -> Option<KeyboardShortcut> {
         match self {

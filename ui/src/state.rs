@@ -25,6 +25,9 @@ const UNSAVED_PREVIEW: &str = "These objects are a preview: save them in Predict
 /// Why a command on saved labels is disabled: corrected ones are being saved.
 const WHILE_SAVING: &str = "Wait until the corrected labels have been saved.";
 
+/// Why a command on the views is disabled: a page is shown instead of them.
+const BEHIND_PAGE: &str = "Close the page first: the views are behind it.";
+
 /// Shared references to all states.
 #[derive(Clone, Copy)]
 pub(crate) struct State<'a> {
@@ -77,6 +80,9 @@ impl<'a> State<'a> {
 
     /// Whether a command is enabled now.
     pub(crate) fn is_enabled(self, command: Command) -> bool {
+        if command.changes_views() && self.display.task().is_page() {
+            return false;
+        }
         let document = self.document();
         let has = |role| document.is_some_and(|d| d.overlay_with_role(role).is_some());
         match command {
@@ -151,6 +157,7 @@ impl<'a> State<'a> {
         }
         let document = self.document();
         match command {
+            _ if command.changes_views() && self.display.task().is_page() => Some(BEHIND_PAGE),
             Command::OpenSample => Some("The sample is not installed."),
             Command::Models | Command::Convert | Command::Evaluate => self.reason_against_jobs(),
             Command::ShowLogFolder => Some("No log is written."),
