@@ -129,6 +129,26 @@ fn slice_subsampled_on_screen_is_saved_in_full() {
 }
 
 #[test]
+fn enter_presses_the_focused_button_of_the_picture_dialog() {
+    let mut fixture = Fixture::with(|folder| vec![ramp(&folder.join("ramp.tif"))]);
+    fixture.settle();
+    fixture.window.state_mut().use_own_file_dialog();
+    let press_enter_on = |fixture: &mut Fixture, button: &str| {
+        fixture.window.state_mut().send(cytoscope_ui::command::Command::Screenshot);
+        fixture.until("the choice", |w| sees(w, "XZ slice, full resolution"));
+        fixture.window.get_by_label(button).focus();
+        fixture.window.run_steps(3);
+        fixture.window.key_press(Key::Enter);
+        fixture.until("the end of the choice", |w| !sees(w, "XZ slice, full resolution"));
+        fixture.window.run_steps(6);
+    };
+    press_enter_on(&mut fixture, "Cancel");
+    assert!(!fixture.sees("Save the picture"), "{}", fixture.on_screen());
+    press_enter_on(&mut fixture, "Save…");
+    fixture.until("the file dialog", |w| sees(w, "Save the picture"));
+}
+
+#[test]
 fn a_picture_is_of_the_stack_that_was_shown_when_it_was_asked_for() {
     let mut fixture = Fixture::with(|folder| vec![ramp(&folder.join("ramp.tif"))]);
     fixture.settle();

@@ -294,15 +294,19 @@ pub(crate) fn screenshot_dialog(ctx: &egui::Context, state: State<'_>, actions: 
         }
         ui.add_space(10.0);
         let mut choice = None;
+        // Enter presses this button while it has the focus.
+        let mut is_canceling = false;
         ui.horizontal(|ui| {
             if named_primary_button(ui, true, icon::CHECK, "Save…").clicked() {
                 choice = Some(true);
             }
-            if ui.button("Cancel").clicked() {
+            let cancel = ui.button("Cancel");
+            is_canceling = cancel.has_focus();
+            if cancel.clicked() {
                 choice = Some(false);
             }
         });
-        if ui.input(|i| i.key_pressed(egui::Key::Enter)) {
+        if !is_canceling && ui.input(|i| i.key_pressed(egui::Key::Enter)) {
             choice = Some(true);
         }
         choice
