@@ -190,6 +190,7 @@ fn dialogs_fit_into_the_smallest_window() {
     fixture.window.state_mut().send(Command::Shortcuts);
     fixture.until("the shortcuts", |w| sees(w, "Keyboard shortcuts"));
     fixture.window.run_steps(10);
+    assert!(fixture.sees("the wheel changes the slice") && fixture.sees("+wheel changes the brush"));
     assert!(is_inside(&fixture, "Close"));
     let labels = fixture.window.query_all(by()).filter(|node| node.accesskit_node().role() == accesskit::Role::Label);
     let widest = labels.map(|node| node.rect().right()).fold(0.0, f32::max);

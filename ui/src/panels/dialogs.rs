@@ -6,12 +6,12 @@ use crate::display::{AxesDialog, Dialog, DisplayAction};
 use crate::document::{GivenMetadata, file_name};
 use crate::documents::DocumentsAction;
 use crate::number_text::counted;
-use crate::panels::{filled_button, weak};
+use crate::panels::{filled_button, list_height, weak};
 use crate::state::State;
 use crate::theme;
 use crate::voxel_size::voxel_size_dialog;
 use cytoscope_volume::Axes;
-use eframe::egui::{self, RichText};
+use eframe::egui::{self, Modifiers, RichText};
 
 /// Main third-party software and its licenses.
 const MADE_BY_OTHERS: &str = "egui and eframe (MIT or Apache-2.0), wgpu (MIT or Apache-2.0), Burn (MIT or \
@@ -20,6 +20,9 @@ const MADE_BY_OTHERS: &str = "egui and eframe (MIT or Apache-2.0), wgpu (MIT or 
 
 /// Width of the window in points from which the list of shortcuts has two columns of commands.
 const TWO_COLUMNS_FROM: f32 = 760.0;
+
+/// Height of the dialog of shortcuts around their list, and of the window around the dialog, in points.
+const AROUND_SHORTCUTS: f32 = 260.0;
 
 /// Draws the open dialogs.
 pub(crate) fn dialogs(ctx: &egui::Context, state: State<'_>, actions: &mut Actions) {
@@ -76,20 +79,30 @@ fn shortcuts_dialog(ctx: &egui::Context) -> bool {
         ui.heading("Keyboard shortcuts");
         ui.add_space(8.0);
         // Small windows cannot show all rows.
-        let height = (ctx.content_rect().height() - 180.0).max(100.0);
+        let height = list_height(ctx, f32::INFINITY, AROUND_SHORTCUTS);
         let columns = if ctx.content_rect().width() < TWO_COLUMNS_FROM { 1 } else { 2 };
         let list = egui::ScrollArea::vertical().max_height(height).min_scrolled_height(height);
         list.show(ui, |ui| shortcut_grid(ui, columns));
         ui.add_space(8.0);
-        weak(
-            ui,
-            "In a view: arrow keys move the crosshair (Shift: ten voxels), wheel scrolls, Ctrl+wheel zooms, drag pans, \
-             double-click fits.",
-        );
+        for text in gestures(ctx) {
+            weak(ui, text);
+        }
         ui.add_space(8.0);
         ui.button("Close").clicked()
     });
     response.inner || response.should_close()
+}
+
+/// What pointer and keys do in a slice view, besides commands.
+fn gestures(ctx: &egui::Context) -> [String; 2] {
+    let [command, alt] = [Modifiers::COMMAND, Modifiers::ALT].map(|modifiers| ctx.format_modifiers(modifiers));
+    [
+        format!(
+            "In a slice view, a click or the arrow keys (Shift: ten voxels) move the crosshair, the wheel changes the \
+             slice, {command}+wheel and the keys + and - zoom, dragging pans, and a double-click fits the slice."
+        ),
+        format!("While drawing, {alt}+wheel changes the brush, and dragging with Space held pans."),
+    ]
 }
 
 /// Draws the commands with their keys, in this number of columns.
