@@ -83,7 +83,7 @@ fn a_model_file_is_added_with_the_task_and_voxel_size_that_the_user_states() {
     // The card shows the stated voxel size although the file is not tested again.
     assert!(!fixture.sees("made for"), "{}", fixture.on_screen());
     fixture.click("Voxel size");
-    assert!(fixture.sees("made for 1 × 1 × 1 µm voxels"), "{}", fixture.on_screen());
+    assert!(fixture.sees("made for 1\u{a0}×\u{a0}1\u{a0}×\u{a0}1\u{a0}µm voxels"), "{}", fixture.on_screen());
     fixture.click("Voxel size");
     assert!(!fixture.sees("made for"), "{}", fixture.on_screen());
     fixture.click("Voxel size");
@@ -105,7 +105,7 @@ fn a_model_file_is_added_with_the_object_diameter_that_the_user_states() {
     fixture.until("the end of the test", |w| w.state().active_jobs() == 0);
     fixture.click("Voxel size");
     fixture.click_enabled("Manual");
-    assert!(fixture.sees("rescales objects to 10 µm"), "{}", fixture.on_screen());
+    assert!(fixture.sees("rescales objects to 10\u{a0}µm"), "{}", fixture.on_screen());
     accessibility::check(&fixture, "the object diameter of a model file");
     fixture.click_enabled("Add to my models");
     fixture.until("the model", |w| sees(w, "net was added to your models"));

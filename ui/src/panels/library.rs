@@ -163,7 +163,7 @@ fn stack_list(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
 }
 
 /// Returns a text whose sizes, such as `1.5 × 0.5 µm`, stay on one line.
-fn with_whole_sizes(text: &str) -> String {
+pub(super) fn with_whole_sizes(text: &str) -> String {
     text.replace(" × ", "\u{a0}×\u{a0}").replace(" µm", "\u{a0}µm")
 }
 

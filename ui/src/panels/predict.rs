@@ -5,6 +5,7 @@ mod options;
 mod refine;
 
 use super::device_lists::{device_list, offered_precisions, precision_list};
+use super::library::with_whole_sizes;
 use super::performance::{inference_text, performance_choice, tune_button};
 use super::{SettingRow, heading, labeled_choice, main_button, weak};
 use crate::action::Actions;
@@ -374,8 +375,8 @@ pub(super) fn facts(card: &ModelCard) -> String {
     if let Some(license) = &card.license {
         facts.push(license.clone());
     }
-    // No line begins with a separator.
-    super::capitalized(&facts.join("\u{a0}· "))
+    // No line begins with a separator or a unit.
+    with_whole_sizes(&super::capitalized(&facts.join("\u{a0}· ")))
 }
 
 /// The text of a model card without image lines, whose files are not shown.
@@ -390,14 +391,14 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn no_line_about_a_model_begins_with_a_separator() {
+    fn no_line_about_a_model_begins_with_a_separator_or_a_unit() {
         let card = ModelCard {
             task: Some(ModelTask::Segmentation),
             object_diameter_um: Some(12.0),
             license: Some("MIT".to_owned()),
             ..card("own", Path::new("/no/such/model"))
         };
-        assert_eq!(facts(&card), "Segments objects\u{a0}· rescales objects to 12 µm\u{a0}· MIT");
+        assert_eq!(facts(&card), "Segments objects\u{a0}· rescales objects to 12\u{a0}µm\u{a0}· MIT");
     }
 
     #[test]
