@@ -38,6 +38,19 @@ fn assert_round(fixture: &Fixture, labels: &[u32], label: u32, center: [f64; 3],
 }
 
 #[test]
+fn a_tool_that_is_chosen_takes_the_pointer_from_the_line_profile() {
+    let mut fixture = correcting_sample();
+    let z = current_slice(&fixture);
+    fixture.window.state_mut().send(cytoscope_ui::command::Command::ToggleLineProfile);
+    fixture.until("the line profile", |w| sees(w, "Choose a tool to close the line profile."));
+    fixture.click("Paint");
+    fixture.until("no line profile", |w| !sees(w, "Drag a line across a slice."));
+    fixture.settle();
+    stroke(&mut fixture, (40.0, 40.0), (40.0, 90.0));
+    assert_eq!(label_at(&save(&mut fixture), [z, 40, 60]), 1);
+}
+
+#[test]
 fn eraser_removes_labels_under_the_pointer() {
     let mut fixture = correcting_sample();
     let z = current_slice(&fixture);

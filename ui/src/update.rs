@@ -319,7 +319,13 @@ impl Workbench {
                 }
             }
             Command::About => self.apply(DisplayAction::Open(Dialog::About)),
-            Command::Tool(tool) => self.apply(CorrectionsAction::Tool(tool)),
+            Command::Tool(tool) => {
+                // The line profile takes the pointer as well.
+                if self.display.shows_line_profile() {
+                    self.apply(DisplayAction::ToggleLineProfile);
+                }
+                self.apply(CorrectionsAction::Tool(tool));
+            }
             Command::Correct(action) => self.apply(CorrectionsAction::Edit(action)),
             Command::Quit => ctx.send_viewport_cmd(egui::ViewportCommand::Close),
         }

@@ -87,7 +87,7 @@ fn other_labels_panel(ui: &mut Ui, id: u64, why: &str, actions: &mut Actions) {
 fn correction_tools(ui: &mut Ui, state: State<'_>, id: u64, correction: &Correction, actions: &mut Actions) {
     let tools = state.corrections.tools();
     other_time(ui, state, id, correction.time, actions);
-    tool_buttons(ui, tools.tool, actions);
+    tool_buttons(ui, tools.tool, state.display.shows_line_profile(), actions);
     current_label(ui, state, id, correction, actions);
     let unit = state.document().map_or(DiameterUnit::Um, Document::length_unit).symbol();
     brush_controls(ui, tools, unit, actions);
@@ -130,18 +130,19 @@ fn action_button(ui: &mut Ui, state: State<'_>, action: EditAction, text: &str, 
     }
 }
 
-fn tool_buttons(ui: &mut Ui, tool: Tool, actions: &mut Actions) {
+/// Draws the tools and what the selected one does. None is in use while the line profile takes the pointer.
+fn tool_buttons(ui: &mut Ui, tool: Tool, has_line_profile: bool, actions: &mut Actions) {
     ui.horizontal_wrapped(|ui| {
         ui.spacing_mut().item_spacing.x = 4.0;
         for t in Tool::ALL {
             let keys = keys_text(ui.ctx(), &egui::KeyboardShortcut::new(egui::Modifiers::NONE, t.key()));
-            let response = icon_button(ui, t.icon(), t.title(), true, tool == t);
+            let response = icon_button(ui, t.icon(), t.title(), true, tool == t && !has_line_profile);
             if response.on_hover_text(format!("{}  ({keys})", t.hint())).clicked() {
                 actions.command(Command::Tool(t));
             }
         }
     });
-    weak(ui, tool.hint());
+    weak(ui, if has_line_profile { "Choose a tool to close the line profile." } else { tool.hint() });
 }
 
 fn current_label(ui: &mut Ui, state: State<'_>, id: u64, correction: &Correction, actions: &mut Actions) {
