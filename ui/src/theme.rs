@@ -106,17 +106,17 @@ pub const BRIGHT_RIM: Color32 = Color32::from_rgb(206, 208, 210);
 pub const BRIGHT_EDGE: Color32 = Color32::from_rgb(96, 98, 102);
 /// The drawn stain.
 pub const STAIN: Color32 = Color32::from_rgb(60, 220, 130);
-/// The best point of a curve.
-pub const BEST: Color32 = Color32::from_rgb(236, 160, 50);
+/// The best point of a curve, and the selected point of a plot.
+pub const BEST: Color32 = Color32::from_rgb(178, 126, 0);
 
-/// Color of the n-th curve of a plot.
+/// Color of the n-th curve of a plot, which has enough contrast in both themes.
 pub fn series_color(n: usize) -> Color32 {
     const ALL: [Color32; 5] = [
-        Color32::from_rgb(226, 136, 76),
-        Color32::from_rgb(130, 170, 80),
-        Color32::from_rgb(170, 130, 210),
-        Color32::from_rgb(200, 120, 160),
-        Color32::from_rgb(140, 140, 150),
+        Color32::from_rgb(208, 94, 62),
+        Color32::from_rgb(98, 140, 50),
+        Color32::from_rgb(158, 116, 202),
+        Color32::from_rgb(196, 100, 150),
+        Color32::from_rgb(128, 128, 140),
     ];
     ALL[n % ALL.len()]
 }
@@ -481,6 +481,19 @@ mod tests {
             assert_readable(visuals.selection.stroke.color, visuals.selection.bg_fill, SMALL_TEXT, "selection");
         }
         assert_readable(ON_ACCENT, ACCENT, SMALL_TEXT, "main button");
+    }
+
+    #[test]
+    fn curves_and_points_of_plots_have_the_contrast_of_wcag_aa_in_both_themes() {
+        let colors: Vec<Color32> = (0..5).map(series_color).chain([BEST, ACCENT]).collect();
+        for visuals in [dark(), light()] {
+            // Plots have the background of fields; their legends are on panels and dialogs.
+            for ground in [visuals.extreme_bg_color, visuals.panel_fill, visuals.window_fill] {
+                for color in &colors {
+                    assert_readable(*color, ground, GRAPHICS, "curve");
+                }
+            }
+        }
     }
 
     #[test]

@@ -432,9 +432,7 @@ fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, panel: &mu
             let finite: Vec<[f64; 2]> = points.iter().copied().filter(|p| p.iter().all(|v| v.is_finite())).collect();
             plot.points(Points::new("objects", PlotPoints::from(finite)).radius(2.5).color(crate::theme::ACCENT));
             if let Some(at) = selected.and_then(|row| points.get(row)) {
-                plot.points(
-                    Points::new("selected", PlotPoints::from(vec![*at])).radius(6.0).color(egui::Color32::ORANGE),
-                );
+                plot.points(Points::new("selected", PlotPoints::from(vec![*at])).radius(6.0).color(crate::theme::BEST));
             }
         });
     weak(ui, "Click a point to show its object.");
