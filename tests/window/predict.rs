@@ -61,7 +61,7 @@ fn objects_are_measured_and_linked_to_the_image() {
     fixture.click("Objects");
     assert!(fixture.sees(&format!("{objects} objects")), "{}", fixture.on_screen());
     // The largest object comes first.
-    fixture.click("Sort by Volume µm³");
+    fixture.click("Sort by Volume (µm³)");
     let document = fixture.window.state().document().unwrap();
     let results = document.results.as_ref().unwrap();
     let volume = results.column("volume_um3").unwrap();

@@ -66,7 +66,7 @@ fn title(column: &str) -> String {
     match ObjectColumn::from_name(column) {
         Some(ObjectColumn::BoxStart(axis)) => format!("First {}", axis.letter()),
         Some(ObjectColumn::BoxEnd(axis)) => format!("Last {}", axis.letter()),
-        Some(_) => super::capitalized(&column.replace("_um3", " µm³").replace("_um", " µm").replace('_', " ")),
+        Some(_) => super::capitalized(&column.replace("_um3", " (µm³)").replace("_um", " (µm)").replace('_', " ")),
         None => super::capitalized(&column.replace('_', " ")),
     }
 }
@@ -75,7 +75,7 @@ fn title(column: &str) -> String {
 /// title.
 fn short_title(column: &str) -> String {
     match ObjectColumn::from_name(column) {
-        Some(ObjectColumn::EquivalentDiameterUm) => "Diameter µm".to_owned(),
+        Some(ObjectColumn::EquivalentDiameterUm) => "Diameter (µm)".to_owned(),
         _ => title(column),
     }
 }
@@ -473,7 +473,7 @@ mod tests {
         assert_eq!(cells, ["3", "1234", "33,500", "5", "7", "12,345.7"]);
         assert_eq!(cell(&results, 1, 5), "250.0");
         let titles: Vec<String> = results.columns.iter().map(|column| title(column)).collect();
-        assert_eq!(titles, ["Time", "Label", "Voxels", "First z", "Last z", "Volume µm³"]);
+        assert_eq!(titles, ["Time", "Label", "Voxels", "First z", "Last z", "Volume (µm³)"]);
         assert_eq!(title("mean_my_umbrella"), "Mean my umbrella", "the name of a channel has no unit");
         assert_eq!([-0.25, -1234.0, f64::NAN].map(number), ["-0.250", "-1,234", "–"]);
         assert_eq!([0.000_123_46, -0.004, 0.0].map(number), ["0.0001235", "-0.004", "0"]);
@@ -525,7 +525,7 @@ mod tests {
             }
         });
         let hint = column_hint(ObjectColumn::EquivalentDiameterUm.name());
-        assert!(hint.starts_with("Equivalent diameter µm: of the sphere with the same volume"), "{hint}");
+        assert!(hint.starts_with("Equivalent diameter (µm): of the sphere with the same volume"), "{hint}");
     }
 
     #[test]
@@ -538,7 +538,7 @@ mod tests {
             "Area of another program",
         ];
         assert_eq!(hints, expected);
-        assert!(column_hint("axis_2_um").starts_with("Axis 2 µm: length of an axis of the ellipsoid"));
+        assert!(column_hint("axis_2_um").starts_with("Axis 2 (µm): length of an axis of the ellipsoid"));
     }
 
     #[test]
