@@ -93,7 +93,7 @@ fn interpolate(plane: &Plane, row: f64, column: f64) -> Option<f64> {
 enum LengthUnit {
     Micrometers,
     /// The voxel size is unknown.
-    Pixels,
+    Voxels,
 }
 
 impl LengthUnit {
@@ -101,7 +101,7 @@ impl LengthUnit {
     fn name(self) -> &'static str {
         match self {
             Self::Micrometers => "µm",
-            Self::Pixels => "pixels",
+            Self::Voxels => "voxels",
         }
     }
 
@@ -109,7 +109,7 @@ impl LengthUnit {
     fn in_column(self) -> &'static str {
         match self {
             Self::Micrometers => "um",
-            Self::Pixels => "px",
+            Self::Voxels => "px",
         }
     }
 }
@@ -188,7 +188,7 @@ fn profile_along(document: &Document, state: State<'_>, views: &Layout) -> Optio
     let (voxel, unit) = if document.voxel_known {
         (document.voxel_um, LengthUnit::Micrometers)
     } else {
-        ([1.0; 3], LengthUnit::Pixels)
+        ([1.0; 3], LengthUnit::Voxels)
     };
     let curves = line.curves(views.view(line.view).shown_channels(), voxel);
     let named = curves.into_iter().map(|curve| {
@@ -318,6 +318,8 @@ mod tests {
         let text = csv(&[("a \"b\"".to_owned(), curves[0].clone())], LengthUnit::Micrometers);
         assert_eq!(text.lines().take(2).collect::<Vec<_>>(), ["distance_um,\"a \"\"b\"\"\"", "0.0000,12"]);
         assert_eq!(text.lines().count(), 38);
+        // Without a voxel size, the window counts voxels as everywhere; the column keeps its name.
+        assert_eq!((LengthUnit::Voxels.name(), LengthUnit::Voxels.in_column()), ("voxels", "px"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::display::DisplayAction;
 use crate::document::{Document, DocumentChange, Role};
 use crate::documents::DocumentsAction;
 use crate::measure::{TableState, has_other_voxel_size, table_hint};
-use crate::number_text::{counted, measurement, short_number, with_commas};
+use crate::number_text::{column_decimals, counted, measurement};
 use crate::panels::predict::unknown_voxel_size;
 use crate::results::Results;
 use crate::state::State;
@@ -143,21 +143,6 @@ fn cell(results: &Results, row: usize, column: usize) -> String {
             measurement(results.value(row, column) + added(results, column), decimals)
         }
     }
-}
-
-/// A measurement outside of the table, with as many decimals as it needs and commas between the thousands.
-fn number(v: f64) -> String {
-    if !v.is_finite() {
-        return "–".to_owned();
-    }
-    let text = match v.abs() {
-        size if size.fract() == 0.0 && size < 1e9 => format!("{size:.0}"),
-        size if size >= 100.0 => format!("{size:.1}"),
-        size if size >= 0.01 => format!("{size:.3}"),
-        // Such as volumes of organelles in µm³.
-        size => short_number(size),
-    };
-    with_commas(&text, v < 0.0)
 }
 
 /// Column indices in display order.
@@ -405,13 +390,15 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, panel: &mu
     weak(ui, summary(values));
 }
 
-/// Mean, median and range of values in one line.
+/// Mean, median and range of values in one line. Numbers that are compared have the same number of decimals.
 fn summary(mut values: Vec<f64>) -> String {
     values.sort_by(f64::total_cmp);
     let mean = values.iter().sum::<f64>() / values.len() as f64;
-    let of = |value: Option<f64>| number(value.unwrap_or(f64::NAN));
-    let [low, high] = [values.first(), values.last()].map(|value| of(value.copied()));
-    format!("Mean {}, median {}, {low} to {high}", number(mean), of(median(&values)))
+    let centers = [mean, median(&values).unwrap_or(f64::NAN)];
+    let range = [values.first(), values.last()].map(|value| value.copied().unwrap_or(f64::NAN));
+    let [mean, median] = centers.map(|value| measurement(value, column_decimals(centers.into_iter())));
+    let [low, high] = range.map(|value| measurement(value, column_decimals(values.iter().copied())));
+    format!("Mean {mean}, median {median}, {low} to {high}")
 }
 
 fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, panel: &mut ObjectsPanel, actions: &mut Actions) {
@@ -475,8 +462,6 @@ mod tests {
         let titles: Vec<String> = results.columns.iter().map(|column| title(column)).collect();
         assert_eq!(titles, ["Time", "Label", "Voxels", "First z", "Last z", "Volume (µm³)"]);
         assert_eq!(title("mean_my_umbrella"), "Mean my umbrella", "the name of a channel has no unit");
-        assert_eq!([-0.25, -1234.0, f64::NAN].map(number), ["-0.250", "-1,234", "–"]);
-        assert_eq!([0.000_123_46, -0.004, 0.0].map(number), ["0.0001235", "-0.004", "0"]);
     }
 
     #[test]
@@ -545,6 +530,9 @@ mod tests {
     fn the_median_of_an_even_number_of_objects_is_between_both_middle_ones() {
         assert_eq!(summary(vec![40.0, 10.0, 20.0, 30.0]), "Mean 25, median 25, 10 to 40");
         assert_eq!(summary(vec![7.5]), "Mean 7.500, median 7.500, 7.500 to 7.500");
+        // Whole numbers have no decimals, but their mean may have some.
+        assert_eq!(summary(vec![1.0, 2.0]), "Mean 1.500, median 1.500, 1 to 2");
+        assert_eq!(summary(vec![74.78, 624.25, 1905.5]), "Mean 868.2, median 624.2, 74.8 to 1,905.5");
     }
 
     #[test]
