@@ -479,11 +479,15 @@ fn layer_names(text: &str) -> BTreeSet<String> {
     text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// Name of a model file or folder, without the extension of a file.
+/// Name of a model file or folder, without the extension of a file. The description of a package, which is always named
+/// `rdf.yaml` or similar, has the name of its folder.
 pub(crate) fn stem(path: &Path) -> String {
-    match cytoscope_storage::target::extension(path) {
-        Some(_) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
-        None => file_name(path),
+    let extension = cytoscope_storage::target::extension(path);
+    let folder = path.parent().and_then(Path::file_name);
+    match (extension.as_deref(), folder) {
+        (Some("yaml" | "yml"), Some(folder)) => folder.to_string_lossy().into_owned(),
+        (Some(_), _) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        (None, _) => file_name(path),
     }
 }
 
@@ -554,5 +558,7 @@ mod tests {
     fn names_of_models_have_no_extensions() {
         let names = ["/m/net.onnx", "/m/net-1.2", "/m/net.v2", "/m/a.b.zip"].map(|p| stem(Path::new(p)));
         assert_eq!(names, ["net", "net-1.2", "net.v2", "a.b"]);
+        let descriptions = ["/m/mine/rdf.yaml", "/m/net-1.2/v0_4.bioimageio.yaml", "rdf.yaml"];
+        assert_eq!(descriptions.map(|p| stem(Path::new(p))), ["mine", "net-1.2", "rdf"]);
     }
 }
