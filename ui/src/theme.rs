@@ -184,6 +184,8 @@ pub fn install(ctx: &egui::Context) {
 /// white on white in the light theme.
 pub(crate) fn frame_focused_field(ctx: &egui::Context) {
     let id = ctx.memory(|memory| memory.focused()).filter(|_| ctx.text_edit_focused());
+    // The field of a dialog that was closed keeps the focus until the end of the frame.
+    let id = id.filter(|id| ctx.viewport(|viewport| viewport.this_pass.widgets.contains(*id)));
     let Some(field) = id.and_then(|id| ctx.read_response(id)) else { return };
     // The part of the field that is in sight.
     let rect = field.interact_rect;
@@ -393,6 +395,25 @@ mod tests {
             assert_eq!(ui.visuals().widgets, before);
         });
         assert!(matches!(heights[..], [field, button] if (field - button).abs() <= 1.0), "{heights:?}");
+    }
+
+    #[test]
+    fn a_focused_field_has_a_frame_until_its_dialog_is_closed() {
+        let ctx = egui::Context::default();
+        install(&ctx);
+        let mut text = "name".to_owned();
+        let mut is_framed = |is_open: bool| {
+            let output = ctx.run_ui(egui::RawInput::default(), |ui| {
+                if is_open {
+                    text_field(ui, true, egui::TextEdit::singleline(&mut text)).request_focus();
+                }
+                frame_focused_field(ui.ctx());
+            });
+            let is_frame =
+                |shape: &egui::Shape| matches!(shape, egui::Shape::Rect(rect) if rect.stroke.color == ACCENT);
+            output.shapes.iter().any(|clipped| is_frame(&clipped.shape))
+        };
+        assert_eq!([true, true, false].map(&mut is_framed), [true, true, false]);
     }
 
     #[test]
