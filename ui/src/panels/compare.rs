@@ -1,6 +1,6 @@
 //! Comparison of labels with ground truth: scores, kinds of errors and their sizes.
 
-use super::legends::legend_entry;
+use super::legends::outline_entry;
 use super::{OptionalNumber, SettingRow, heading, named_button, weak, x_axis, y_axis};
 use crate::action::Actions;
 use crate::command::Command;
@@ -97,7 +97,7 @@ fn without_labels(ui: &mut Ui, document: &Document, actions: &mut Actions) {
 
 /// A legend entry for objects of a color.
 fn object_entry(ui: &mut Ui, [r, g, b]: [u8; 3], text: &str) -> egui::Response {
-    legend_entry(ui, Color32::from_rgb(r, g, b), text)
+    outline_entry(ui, Color32::from_rgb(r, g, b), text)
 }
 
 fn scores(ui: &mut Ui, agreement: &Agreement) {

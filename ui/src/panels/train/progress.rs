@@ -5,6 +5,7 @@ use super::{TrainPanel, button_row, colored, icon_text_button, page_header, prim
 use crate::action::Actions;
 use crate::number_text::{counted, short_number};
 use crate::panels::axis_marks::{round_distance, y_marks};
+use crate::panels::legends::outline_entry;
 use crate::panels::{SettingRow, capitalized, seconds, weak, wide_x_axis, y_axis};
 use crate::runs::{ShownRun, TrainingFigures, rate_text};
 use crate::state::State;
@@ -374,23 +375,12 @@ fn validation_picture(ui: &mut Ui, shown: &ValidationPicture, texture: &egui::Te
     let response = ui
         .add(egui::Image::new((texture.id(), vec2(width, height) * scale)).corner_radius(egui::CornerRadius::same(4)));
     name_plot(&response, format!("Network output on a validation image: {}", shown.caption));
-    ui.horizontal_wrapped(|ui| {
-        ui.spacing_mut().item_spacing = vec2(6.0, 2.0);
-        let mut key = |color: egui::Color32, name: &str| {
-            let (place, _) = ui.allocate_exact_size(vec2(10.0, 10.0), egui::Sense::hover());
-            ui.painter().rect_filled(place, 2.0, color);
-            ui.label(RichText::new(name).size(12.0));
-            ui.add_space(4.0);
-        };
-        match task {
-            TrainingTask::Segmentation => {
-                key(theme::TRUE_OUTLINE, "True");
-                key(theme::FOUND_OUTLINE, "Predicted");
-            }
-            TrainingTask::LabelFree => {
-                _ = ui.label(RichText::new("Left: true stain, right: predicted stain").size(12.0))
-            }
+    ui.horizontal_wrapped(|ui| match task {
+        TrainingTask::Segmentation => {
+            outline_entry(ui, theme::TRUE_OUTLINE, "True");
+            outline_entry(ui, theme::FOUND_OUTLINE, "Predicted");
         }
+        TrainingTask::LabelFree => _ = ui.label(RichText::new("Left: true stain, right: predicted stain").size(12.0)),
     });
     let step = shown.step.map(|step| format!("after step {step}"));
     let parts: Vec<String> = Some(shown.caption.clone()).filter(|c| !c.is_empty()).into_iter().chain(step).collect();
