@@ -72,7 +72,8 @@ pub struct Notifications {
 
 impl Notifications {
     /// Adds a notification; `about` is the job whose failure it reports. One with the same text that is on screen already is
-    /// replaced, so that repeating what fails does not fill the window.
+    /// replaced, so that repeating what fails does not fill the window, and so is information with the same details, such as that
+    /// on another command which is disabled for the same reason.
     pub fn push(&mut self, level: Level, title: String, details: String, about: Option<JobSubject>) {
         match level {
             Level::Error => tracing::error!("{title}: {details}"),
@@ -80,7 +81,10 @@ impl Notifications {
         }
         self.count += 1;
         let is_same = |n: &Notification| (n.level, &n.title, &n.details, &n.about) == (level, &title, &details, &about);
-        self.shown.retain(|n| !is_same(n));
+        let is_repeated = |n: &Notification| {
+            level == Level::Info && n.level == Level::Info && !details.is_empty() && n.details == details
+        };
+        self.shown.retain(|n| !is_same(n) && !is_repeated(n));
         self.shown.push(Notification { level, title, details, age: Duration::ZERO, number: self.count, about });
         // Errors are not removed in favor of other messages.
         self.limit(|n| n.level == Level::Error, MAX_ERRORS);
@@ -248,6 +252,22 @@ mod tests {
         }
         let details: Vec<&str> = notifications.shown().iter().map(|n| n.details.as_str()).collect();
         assert_eq!(details, ["the disk is full", "label 9 does not exist"]);
+    }
+
+    #[test]
+    fn commands_that_are_disabled_for_the_same_reason_share_a_notification() {
+        let mut notifications = Notifications::default();
+        let pushed = [
+            (Level::Info, "Paint is not available", "Start correcting labels first."),
+            (Level::Error, "Saving a failed", "The disk is full."),
+            (Level::Info, "Erase is not available", "Start correcting labels first."),
+            (Level::Error, "Saving b failed", "The disk is full."),
+        ];
+        for (level, title, details) in pushed {
+            notifications.push(level, title.to_owned(), details.to_owned(), None);
+        }
+        let titles: Vec<&str> = notifications.shown().iter().map(|n| n.title.as_str()).collect();
+        assert_eq!(titles, ["Saving a failed", "Erase is not available", "Saving b failed"]);
     }
 
     #[test]
