@@ -11,7 +11,7 @@ use crate::effect::Effects;
 use crate::engine_notes::all_in_window;
 use crate::models::ModelsAction;
 use crate::number_text::counted;
-use crate::panels::capitalized;
+use crate::panels::{capitalized, seconds};
 use crate::training::TrainingAction;
 use crate::work::{JobState, JobView, Outcome, Purpose};
 use cytoscope_pipeline::predict::containing_maps;
@@ -163,14 +163,14 @@ impl Jobs {
         effects.act(DocumentsAction::Show { document, output: Box::new(JobOutput::NotLive) });
         let has_one = outcome.done.len() == 1;
         for report in outcome.done {
-            let objects: u64 = report.objects.iter().map(|n| u64::from(*n)).sum();
-            let what = if report.objects.is_empty() { "Predicted".to_owned() } else { counted(objects, "object") };
+            let objects =
+                (!report.objects.is_empty()).then(|| report.objects.iter().map(|n| u64::from(*n)).sum::<u64>());
             if let Some(folder) = report.outputs.first().and_then(|output| containing_maps(&output.path).parent()) {
                 self.remember_folder((report.input.clone(), report.series), folder);
             }
             let stack = (report.input.clone(), report.series);
             self.remove_replaced_layers(&stack, &report.outputs, documents, effects);
-            let mut title = format!("{what} in {:.1} s", report.seconds);
+            let mut title = outcome_title(objects, report.seconds);
             if has_one && self.batch_done.is_empty() && !self.awaits_predictions() {
                 effects.success(title, self.prediction_details(&report));
             } else {
@@ -267,6 +267,12 @@ fn saved_details(path: &Path, notes: &[String]) -> String {
     details
 }
 
+/// Title of a finished prediction: the number of objects, unless the model predicts a stain, and how long it took.
+fn outcome_title(objects: Option<u64>, secs: f64) -> String {
+    let what = objects.map_or_else(|| "Predicted".to_owned(), |objects| counted(objects, "object"));
+    format!("{what} in {}", seconds(secs))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,6 +280,12 @@ mod tests {
     use cytoscope_objects::SegmentOptions;
     use cytoscope_pipeline::LabelFormat;
     use std::sync::Arc;
+
+    #[test]
+    fn times_of_long_predictions_are_in_minutes_and_hours() {
+        let titles = [(Some(1), 53.04), (Some(1234), 5400.0), (None, 130.0)].map(|(n, secs)| outcome_title(n, secs));
+        assert_eq!(titles, ["1 object in 53.0 s", "1,234 objects in 1 h 30 min", "Predicted in 2 min 10 s"]);
+    }
 
     #[test]
     fn a_preview_of_discarded_options_is_not_shown() {
