@@ -265,3 +265,8 @@ fn changes_that_concern_a_stage_are_compared_with_the_same_run_without_them() {
 fn stacks_of_each_kind_of_specimen_are_simulated() {
     script_tests_pass("numpy, scipy, tifffile", "test_specimen_stacks");
 }
+
+#[test]
+fn stacks_after_published_data_sets_are_simulated() {
+    script_tests_pass("numpy, scipy, tifffile", "test_microscope_stacks");
+}
