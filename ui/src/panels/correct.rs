@@ -1,6 +1,6 @@
 //! The Correct panel: tools, current label, history, and saving.
 
-use super::library::named_slider;
+use super::sliders::named_slider;
 use super::{heading, icon_button, labeled_choice, main_button, weak};
 use crate::action::Actions;
 use crate::command::{Command, keys_text};

@@ -7,6 +7,7 @@ pub mod bars;
 mod batch;
 mod channels;
 mod compare;
+mod contrast;
 pub mod correct;
 mod device_lists;
 pub mod dialogs;
@@ -25,6 +26,7 @@ mod queue;
 mod scrolled;
 mod series;
 mod shortened;
+mod sliders;
 mod status;
 pub mod train;
 

@@ -4,7 +4,7 @@ use crate::action::Actions;
 use crate::document::{Document, Role};
 use crate::jobs::JobsAction;
 use crate::number_text::counted;
-use crate::panels::library::{labeled_slider, with_aligned_sliders};
+use crate::panels::sliders::{labeled_slider, with_aligned_sliders};
 use crate::panels::{heading, weak};
 use crate::state::State;
 use crate::theme;
