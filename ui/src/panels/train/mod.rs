@@ -1,6 +1,7 @@
 //! The training wizard: the list of steps on the right, the current page in the center.
 
 mod cards;
+mod curves;
 mod data;
 mod files;
 mod further;

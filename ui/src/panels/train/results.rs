@@ -1,6 +1,7 @@
 //! The Results page: scores before and after training, for all pairs and each pair.
 
-use super::progress::{curves, note_label};
+use super::curves::curves;
+use super::progress::note_label;
 use super::{TrainPanel, page_header, title};
 use crate::engine_notes::note_in_window;
 use crate::number_text::counted;

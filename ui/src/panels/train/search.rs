@@ -1,6 +1,6 @@
 //! The search for training settings on the Settings page: its choices, its trials and their scores.
 
-use super::progress::{fixed_plot, name_plot};
+use super::curves::{fixed_plot, name_plot};
 use super::{button_row, icon_text_button, reason_against_training};
 use crate::action::Actions;
 use crate::document::file_name;
