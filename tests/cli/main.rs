@@ -9,6 +9,7 @@ mod bench;
 mod bench_branches;
 mod bench_resume;
 mod bioimageio;
+mod colors;
 mod common;
 mod diameter;
 mod evaluate;
