@@ -41,7 +41,8 @@ pub enum WorkerEvent {
     /// The process ended unexpectedly. Its private folder and partly written results were removed; waiting jobs are
     /// passed to the next process.
     Died {
-        /// How it ended (exit status or signal), and the last line of its log; or why the client ended it.
+        /// How it ended (exit status or signal), and the last line of its log; or why the client ended it. A clause that
+        /// names its subject, without a capital and a full stop.
         reason: String,
         /// The jobs that were running (at most one) and are lost.
         lost: Vec<JobId>,
@@ -53,7 +54,7 @@ pub enum WorkerEvent {
     /// The process died three times within a minute, or cannot be started. No new process is started until
     /// [`Worker::restart`].
     GaveUp {
-        /// Why the last process ended or could not be started.
+        /// Why the last process ended or could not be started; a clause as in [`WorkerEvent::Died`].
         reason: String,
         /// The jobs and queries that were waiting.
         lost: Vec<JobId>,
@@ -344,7 +345,8 @@ impl ClientShared {
             }
             self.changed.notify_all();
             if watch.join().unwrap_or(false) && !ending.is_final {
-                ending.reason = format!("it did not respond within {} s", self.timeouts.ready.as_secs_f64().ceil());
+                let seconds = self.timeouts.ready.as_secs_f64().ceil();
+                ending.reason = format!("the engine process did not respond within {seconds} s");
             }
             if let Some(reason) = hang.join().ok().flatten().filter(|_| !ending.is_final) {
                 ending.reason = reason;

@@ -4,10 +4,7 @@ use crate::panels::{capitalized, with_stop};
 
 /// Returns why jobs failed whose process ended for this reason, as a sentence.
 pub(super) fn failure_of_lost_jobs(reason: &str) -> String {
-    if reason.starts_with("the engine process") {
-        return with_stop(&capitalized(reason));
-    }
-    with_stop(&format!("The engine process ended: {reason}"))
+    with_stop(&capitalized(reason))
 }
 
 #[cfg(test)]
@@ -15,10 +12,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_the_process_is_stated_once() {
+    fn the_reason_is_a_sentence() {
         let killed = failure_of_lost_jobs("the engine process ended by signal 9 (kill)");
         assert_eq!(killed, "The engine process ended by signal 9 (kill).");
-        let hung = failure_of_lost_jobs("it did not respond within 30 s");
-        assert_eq!(hung, "The engine process ended: it did not respond within 30 s.");
+        let hung = failure_of_lost_jobs("the job on cuda:0 showed no progress for 600 s");
+        assert_eq!(hung, "The job on cuda:0 showed no progress for 600 s.");
     }
 }
