@@ -220,6 +220,9 @@ fn card_details(ui: &mut Ui, card: &ModelCard, panel: &mut ModelsPanel) {
     }
     weak(ui, facts(card));
     let names = |names: &[String]| if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
+    // Models that cannot be read have no channels.
+    let channels =
+        |count: usize, all: &[String]| if count == 0 { String::new() } else { format!("{count}{}", names(all)) };
     let output = |output: &OutputCard| match output.channels {
         1 => output.id.clone(),
         count => format!("{}: {count} channels{}", output.id, names(&output.channel_names)),
@@ -227,13 +230,13 @@ fn card_details(ui: &mut Ui, card: &ModelCard, panel: &mut ModelsPanel) {
     let outputs: Vec<String> = card.outputs.iter().filter(|_| card.outputs.len() > 1).map(output).collect();
     egui::Grid::new("model facts").num_columns(2).spacing([28.0, 4.0]).show(ui, |ui| {
         let rows = [
-            ("Input channels", format!("{}{}", card.input_channels, names(&card.input_channel_names))),
-            ("Output channels", format!("{}{}", card.output_channels, names(&card.output_channel_names))),
+            ("Input channels", channels(card.input_channels, &card.input_channel_names)),
+            ("Output channels", channels(card.output_channels, &card.output_channel_names)),
             ("Outputs", outputs.join("; ")),
             ("Authors", card.authors.join(", ")),
             ("Tags", card.tags.join(", ")),
         ];
-        for (name, value) in rows.into_iter().filter(|(_, value)| !value.is_empty() && value != "0") {
+        for (name, value) in rows.into_iter().filter(|(_, value)| !value.is_empty()) {
             ui.label(RichText::new(name).weak());
             ui.add(egui::Label::new(value).truncate());
             ui.end_row();

@@ -13,14 +13,14 @@ use std::path::Path;
 /// The content of a tensor file: parameters, optimizer state, EMA and batch norm statistics by name.
 pub(super) fn tensor_file(names: &[String], model: &ModelState) -> Result<Vec<u8>, JobError> {
     let mut tensors: Vec<(String, &Tensor)> = Vec::new();
-    for (part, list) in [
-        ("value", &model.values),
-        ("first", &model.first_moment),
-        ("second", &model.second_moment),
-        ("average", &model.average),
+    // Some optimizers have no second moments, and the EMA is optional; any other length would drop tensors.
+    for (part, list, is_optional) in [
+        ("value", &model.values, false),
+        ("first", &model.first_moment, false),
+        ("second", &model.second_moment, true),
+        ("average", &model.average, true),
     ] {
-        // Some optimizers have no second moments, and the EMA is optional; any other length would drop tensors.
-        let is_absent = list.is_empty() && matches!(part, "second" | "average");
+        let is_absent = is_optional && list.is_empty();
         if !is_absent && list.len() != names.len() {
             let problem = format!("checkpoint: {} tensors \"{part}\" for {} parameters", list.len(), names.len());
             return Err(JobError::Internal(problem));

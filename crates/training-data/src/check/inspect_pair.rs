@@ -137,7 +137,7 @@ pub(crate) fn inspect(pair: &Pair, task: TrainingTask, options: &CheckOptions) -
         Ok((about, hash, non_finite)) => {
             inspection.image_hash = Some(hash);
             inspection.summary.intensities = Some(about);
-            add_intensity_problems(&mut inspection, &image, &about, non_finite, "image");
+            add_intensity_problems(&mut inspection, &image, &about, non_finite);
         }
         Err(e) => return with_error(inspection, e, &image),
     }
@@ -175,7 +175,7 @@ fn measure_target(
             let (about, hash, non_finite) = measure_intensities(target, file)?;
             inspection.target_hash = Some(hash);
             inspection.summary.target_intensities = Some(about);
-            add_intensity_problems(inspection, target, &about, non_finite, "target");
+            add_intensity_problems(inspection, target, &about, non_finite);
         }
         TrainingTask::Segmentation => {
             let seen = measure_labels(target, file, options)?;
@@ -208,15 +208,15 @@ fn inspect_channel(inspection: &mut PairInspection, reference: &ImageRef, role: 
         ));
     }
     let (about, hash, non_finite) = measure_intensities(&stack, &file)?;
-    let (all, what) = match role {
-        Role::Image => (&mut inspection.image_hash, "image"),
-        Role::Target | Role::Labels => (&mut inspection.target_hash, "target"),
+    let all = match role {
+        Role::Image => &mut inspection.image_hash,
+        Role::Target | Role::Labels => &mut inspection.target_hash,
     };
     let mut joined = Sha256::new();
     joined.update(all.unwrap_or_default());
     joined.update(hash);
     *all = Some(joined.finalize().into());
-    add_intensity_problems(inspection, &stack, &about, non_finite, what);
+    add_intensity_problems(inspection, &stack, &about, non_finite);
     Ok(())
 }
 
@@ -358,21 +358,19 @@ fn hasher(stack: &Stack) -> Sha256 {
     hash
 }
 
-fn add_intensity_problems(
-    inspection: &mut PairInspection,
-    stack: &Stack,
-    about: &Intensities,
-    non_finite: u64,
-    what: &str,
-) {
+/// Adds the problems of the values of an image or a stain, of which `non_finite` are NaN or infinite.
+fn add_intensity_problems(inspection: &mut PairInspection, stack: &Stack, about: &Intensities, non_finite: u64) {
     let file = &stack.image.path;
     if non_finite > 0 {
         let are = by_count(non_finite, "is", "are");
         let problem = format!("{non_finite} of its {} voxels {are} NaN or infinite", stack.voxels());
-        let next_step = if what == "image" {
-            "they are 0 after normalization, as in predictions; export the file again if they are unexpected"
-        } else {
-            "they are replaced by the darkest value; export the file again if they are unexpected"
+        let next_step = match stack.role {
+            Role::Image => {
+                "they are 0 after normalization, as in predictions; export the file again if they are unexpected"
+            }
+            Role::Target | Role::Labels => {
+                "they are replaced by the darkest value; export the file again if they are unexpected"
+            }
         };
         if non_finite == stack.voxels() {
             inspection.add(Problem::error(file, "none of its voxels is finite", "export the file again"));
@@ -381,6 +379,10 @@ fn add_intensity_problems(
         inspection.add(Problem::warning(file, problem, next_step));
     }
     if about.max <= about.min {
+        let what = match stack.role {
+            Role::Image => "image",
+            Role::Target | Role::Labels => "target",
+        };
         let problem = format!("all voxels of this {what} are {}", about.min);
         let channel = stack.role.channel_setting();
         let next_step =
