@@ -84,7 +84,7 @@ pub enum BinaryOp {
     Add,
     Sub,
     Mul,
-    /// Integer division truncates towards zero.
+    /// Integer division truncates toward zero.
     Div,
     /// Result has the type of the base.
     Pow,

@@ -178,7 +178,7 @@ struct Downsampled {
 }
 
 impl Downsampled {
-    /// Continues averaging towards `factors`, by integer factors from the current ones.
+    /// Continues averaging toward `factors`, by integer factors from the current ones.
     fn downsample_to(&mut self, factors: [usize; 3]) {
         let steps = [0, 1, 2].map(|a| (factors[a] / self.factors[a]).max(1));
         if steps == [1; 3] {

@@ -19,7 +19,7 @@ pub(crate) enum Elementwise {
     Binarize {
         threshold: f64,
     },
-    /// Truncated towards zero and clamped to a range; 0 for NaN.
+    /// Truncated toward zero and clamped to a range; 0 for NaN.
     Integer {
         min: f64,
         max: f64,

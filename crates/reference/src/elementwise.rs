@@ -221,7 +221,7 @@ fn clip(x: &Tensor, min: Option<&Tensor>, max: Option<&Tensor>) -> Result<Tensor
     Tensor::from_data(x.shape(), data)
 }
 
-/// Arithmetic of one element type: integers wrap, division truncates towards zero and returns zero for a zero divisor.
+/// Arithmetic of one element type: integers wrap, division truncates toward zero and returns zero for a zero divisor.
 trait Arithmetic: Scalar {
     fn apply(kind: BinaryOp, a: Self, b: Self) -> Self;
 }

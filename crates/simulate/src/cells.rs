@@ -4,7 +4,7 @@
 //! `|p - s_i| - w_i`, so every cell is star-shaped about its seed. Points are first displaced by a smooth field, so
 //! that walls are curved. Seeds lie on a jittered lattice; the tissue consists of the fraction of seeds with the
 //! highest values of a smooth, dome-like score, so its border follows cell walls. The distance to a wall between the
-//! nearest seed 1 and another seed i is `(d_i - d_1) / |u_i - u_1|`, with u the unit vectors towards the seeds: exact
+//! nearest seed 1 and another seed i is `(d_i - d_1) / |u_i - u_1|`, with u the unit vectors toward the seeds: exact
 //! to first order at the wall.
 
 use crate::{
@@ -310,12 +310,12 @@ impl<'a> Painter<'a> {
             }
         }
         let seed = &seeds[own as usize];
-        let towards = |s: &Seed| {
+        let toward = |s: &Seed| {
             let offset = [0, 1, 2].map(|a| s.position_um[a] - warped[a]);
             let l = length(offset).max(1e-9);
             offset.map(|o| o / l)
         };
-        let own_direction = towards(seed);
+        let own_direction = toward(seed);
         let mut membrane = 0.0f32;
         for ((_, i), d) in candidates.iter().zip(distances.iter()) {
             let other = &seeds[*i as usize];
@@ -324,7 +324,7 @@ impl<'a> Painter<'a> {
             if *i == own || excess > horizon || !(seed.tissue || other.tissue) {
                 continue;
             }
-            let direction = towards(other);
+            let direction = toward(other);
             let turn = length([0, 1, 2].map(|a| direction[a] - own_direction[a])).max(0.05);
             let t = excess / (turn * self.sigma_um);
             let brightness = match (seed.tissue, other.tissue) {

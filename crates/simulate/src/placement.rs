@@ -77,7 +77,7 @@ fn gap_um(a: &Blob, b: &Blob) -> f64 {
         return -a.radius_um - b.radius_um;
     }
     let direction = offset.map(|o| o / distance);
-    distance - a.radius_towards_um(direction) - b.radius_towards_um(direction.map(|d| -d))
+    distance - a.radius_toward_um(direction) - b.radius_toward_um(direction.map(|d| -d))
 }
 
 /// Places bodies according to the settings.
@@ -124,8 +124,8 @@ pub(crate) fn place(
                 let direction = random::unit_vector(&mut rng);
                 let closeness = rng.random_range(0.86..0.97);
                 let touching_center = |blob: &Blob| {
-                    let distance = closeness
-                        * (other.radius_towards_um(direction) + blob.radius_towards_um(direction.map(|d| -d)));
+                    let distance =
+                        closeness * (other.radius_toward_um(direction) + blob.radius_toward_um(direction.map(|d| -d)));
                     [0, 1, 2].map(|a| other.center_um[a] + distance * direction[a])
                 };
                 blob.center_um = touching_center(&blob);

@@ -142,7 +142,7 @@ impl Blob {
     }
 
     /// Distance from the center to the surface along a unit direction in µm.
-    pub(crate) fn radius_towards_um(&self, direction: [f64; 3]) -> f64 {
+    pub(crate) fn radius_toward_um(&self, direction: [f64; 3]) -> f64 {
         let own = apply(&self.to_unit, direction);
         let length = dot(own, own).sqrt();
         self.surface(own.map(|c| c / length)) / length
@@ -245,7 +245,7 @@ mod tests {
             blob.center_um = [3.0, -2.0, 5.0];
             for _ in 0..50 {
                 let direction = random::unit_vector(&mut rng);
-                let radius = blob.radius_towards_um(direction);
+                let radius = blob.radius_toward_um(direction);
                 assert!((2.0..7.0).contains(&radius) && radius <= blob.reach_um());
                 let surface = [0, 1, 2].map(|a| blob.center_um[a] + radius * direction[a]);
                 assert!((blob.relative_radius(surface) - 1.0).abs() < 1e-9);
@@ -282,7 +282,7 @@ mod tests {
                 assert!((now[a] / extent[a] / expected - 1.0).abs() < 0.02, "{axis}: {now:?} from {extent:?}");
             }
             let direction = random::unit_vector(&mut stream(1, Purpose::Appearance, 0));
-            let radius = changed.radius_towards_um(direction);
+            let radius = changed.radius_toward_um(direction);
             let surface = [0, 1, 2].map(|a| 12.0 + radius * direction[a]);
             assert!((changed.relative_radius(surface) - 1.0).abs() < 1e-9);
             assert!((0..3).all(|a| (radius * direction[a]).abs() <= changed.half_um[a]));
@@ -314,7 +314,7 @@ mod tests {
         assert!(line(&whole).iter().all(|o| *o > 0));
         let dark = line(&divided).iter().filter(|o| **o == 0).count() as f64 * 0.25;
         // Half a gap of 0.2 radii on either side of the face.
-        let expected = 0.2 * bodies[0].radius_towards_um([0.0, 0.0, 1.0]);
+        let expected = 0.2 * bodies[0].radius_toward_um([0.0, 0.0, 1.0]);
         assert!((dark - expected).abs() < 0.6, "{dark} for {expected}");
         assert!(whole.iter().zip(&divided).all(|(w, d)| d == w || *d == 0));
     }

@@ -1,4 +1,4 @@
-//! Quantization-aware training (QAT) of a network towards the outputs of its float version.
+//! Quantization-aware training (QAT) of a network toward the outputs of its float version.
 
 use crate::config::minutes_problem;
 use crate::error::{engine_error, model_error};
@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Quantization-aware training towards the float network's outputs on tiles, so that no labels are needed. The weights of
+/// Quantization-aware training toward the float network's outputs on tiles, so that no labels are needed. The weights of
 /// int8 convolutions, in units of quantization steps and with a straight-through estimator for rounding, and their biases
 /// are trained; scales stay as calibrated.
 #[derive(Debug, Clone, PartialEq)]

@@ -230,7 +230,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Plans the steps that round floats towards zero, to integers of a type. What floats beyond its range become is not
+    /// Plans the steps that round floats toward zero, to integers of a type. What floats beyond its range become is not
     /// defined by ONNX; here, they are limited to it.
     fn truncate(&mut self, x: Source, form: Form, to: ElementType, output: ValueId) -> PlanResult {
         let (min, max) = range(to);

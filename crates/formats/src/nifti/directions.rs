@@ -7,7 +7,7 @@ use flate2::read::MultiGzDecoder;
 use std::io::Read;
 use std::path::Path;
 
-/// Letters of the directions along the axes of the scanner, towards larger and smaller positions: right and left, anterior and
+/// Letters of the directions along the axes of the scanner, toward larger and smaller positions: right and left, anterior and
 /// posterior, superior and inferior.
 const LETTERS: [[char; 2]; 3] = [['R', 'L'], ['A', 'P'], ['S', 'I']];
 

@@ -150,7 +150,7 @@ augmentation!(
     }
 );
 augmentation!(
-    /// Attenuation with depth: intensities decrease towards one end of Z.
+    /// Attenuation with depth: intensities decrease toward one end of Z.
     Attenuation {
         /// Probability, 0 to 1.
         probability: f64 = 0.15,
