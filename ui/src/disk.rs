@@ -245,7 +245,7 @@ pub(crate) enum DiskEvent {
     PairChannelsRead {
         /// Folder or table of the pairs.
         data: PathBuf,
-        /// The channels.
+        /// The channels of the first image, for each task.
         channels: PairChannels,
     },
     /// Result of work for a document.

@@ -140,12 +140,12 @@ impl Results {
         Some(self.value(0, volume) / self.value(0, voxels)).filter(|um3| um3.is_finite() && *um3 > 0.0)
     }
 
-    /// Index of a column.
+    /// Index of the column with a measurement; `None` if the table lacks it.
     pub fn column_index(&self, column: ObjectColumn) -> Option<usize> {
         self.column(column.name())
     }
 
-    /// Index of a column by its name.
+    /// Index of the column with a name; `None` if the table lacks it.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|c| c == name)
     }

@@ -11,12 +11,12 @@ pub enum LossKind {
     BinaryCrossEntropy,
     /// 1 − (2Σwpt + s)/(Σwp + Σwt + s), averaged over channels; sums run over batch and space.
     Dice {
-        /// s
+        /// Smoothing term s.
         smooth: f32,
     },
     /// The sum of binary cross entropy and Dice.
     DiceCrossEntropy {
-        /// s
+        /// Smoothing term s.
         smooth: f32,
     },
     /// 1 − (Σwpt + s)/(Σwpt + αΣwp(1 − t) + βΣw(1 − p)t + s), averaged over channels (Salehi et al. 2017).
@@ -25,12 +25,12 @@ pub enum LossKind {
         alpha: f32,
         /// β, weight of false negatives.
         beta: f32,
-        /// s
+        /// Smoothing term s.
         smooth: f32,
     },
     /// Cross entropy times (1 − q)^γ, with q the probability of the true class (Lin et al. 2017); targets are 0 or 1.
     Focal {
-        /// γ
+        /// Focusing exponent γ: the larger it is, the less voxels that are classified well count.
         gamma: f32,
     },
     /// Σw(p − t)² / Σw
@@ -39,7 +39,7 @@ pub enum LossKind {
     MeanAbsolute,
     /// Σw·h(p − t) / Σw with h(d) = d²/2 for |d| ≤ δ, δ(|d| − δ/2) beyond.
     Huber {
-        /// δ
+        /// Absolute difference δ above which the loss grows linearly.
         delta: f32,
     },
 }

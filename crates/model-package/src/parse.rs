@@ -30,7 +30,7 @@ pub(crate) struct Parsed {
 pub(crate) enum Weights {
     /// An ONNX file.
     Onnx {
-        /// The file.
+        /// The file of the network.
         file: FileRef,
         /// The file of its external data, if the description states one.
         external: Option<FileRef>,

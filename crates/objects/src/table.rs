@@ -14,7 +14,7 @@ pub struct ObjectTable {
     columns: Vec<TableColumn>,
 }
 
-/// A column of a table.
+/// A named column of an [`ObjectTable`], with cells of one type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableColumn {
     /// Name, with the unit.

@@ -166,7 +166,7 @@ fn cut_stack_tiles(
     if cut.not_finite { Err(without_range(file)) } else { Ok(cut.tiles) }
 }
 
-/// The tiles of an image.
+/// What was cut from an image for calibration.
 struct ImageTiles {
     tiles: Vec<CalibrationTile>,
     /// Whether values of the image are NaN or infinite. In the tiles, they are 0, as in predictions.

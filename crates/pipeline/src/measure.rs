@@ -38,9 +38,9 @@ pub struct MeasureJob {
     /// The labeled stack, whose channels are measured; `None` to measure only shapes, without columns of intensities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intensities: Option<PathBuf>,
-    /// Table of measurements to write: Parquet if its name ends in `.parquet`, else CSV.
+    /// Table of measurements to write.
     pub table: PathBuf,
-    /// Format of the table.
+    /// Format of the table; with [`TableFormat::Csv`], a name that ends in `.parquet` gives Parquet.
     #[serde(default, skip_serializing_if = "TableFormat::is_csv")]
     pub table_format: TableFormat,
     /// Series of the stack, by number or name; also of the label image if it has several. By default, the one in the record of

@@ -16,7 +16,7 @@ pub enum CandidateOutcome {
     },
     /// It was ended, because it took many times as long as the fastest candidate.
     TooSlow,
-    /// It failed.
+    /// It ended with an error.
     Failed {
         /// The error message.
         error: String,

@@ -17,7 +17,7 @@ pub const SEARCH_FINGERPRINT: &str = "search";
 /// `search`.
 pub const SEARCH_FOLDER_KIND: &str = cytoscope_storage::folder_kind::SEARCH;
 
-/// The table of a search.
+/// The table of a search for training settings, with one row for each run of a trial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchTable {
     /// The settings that have ranges, in the order of their columns.

@@ -53,10 +53,10 @@ pub struct SegmentJob {
     /// prediction of one time point.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replace_labels_of_map: bool,
-    /// Table of measurements to write: Parquet if its name ends in `.parquet`, else CSV.
+    /// Table of measurements to write.
     #[serde(default)]
     pub table: Option<PathBuf>,
-    /// Format of the table.
+    /// Format of the table; with [`TableFormat::Csv`], a name that ends in `.parquet` gives Parquet.
     #[serde(default)]
     pub table_format: TableFormat,
     /// Series of the map and of the measured image, by number or name; ignored for files with a single series. By default, that

@@ -214,7 +214,7 @@ pub mod data {
             SpacingOrder, SPACING_ORDER, "data.spacing_order";
             /// The column of a table that assigns rows to training, validation and test.
             SplitColumn, SPLIT_COLUMN, "data.split_column";
-            /// The channel of the targets.
+            /// The channel to use if targets have several.
             TargetChannel, TARGET_CHANNEL, "data.target_channel";
             /// The channels of the targets.
             Targets, TARGETS, "data.targets";

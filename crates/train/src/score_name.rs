@@ -12,7 +12,7 @@ pub enum ScoreName {
     Dice,
     /// F1 of objects that are matched at an IoU: `f1@0.5`.
     F1 {
-        /// The IoU in percent.
+        /// Minimum IoU of a match in percent.
         iou_percent: u8,
     },
     /// A score that this version of the program does not compute.
@@ -21,7 +21,7 @@ pub enum ScoreName {
     Pearson(Option<String>),
     /// Panoptic quality of objects that are matched at an IoU: `pq@0.5`.
     PanopticQuality {
-        /// The IoU in percent.
+        /// Minimum IoU of a match in percent.
         iou_percent: u8,
     },
     /// Peak signal-to-noise ratio in dB, the mean over all stains: `psnr_db`.

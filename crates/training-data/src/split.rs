@@ -78,7 +78,7 @@ const END_SUFFIX: &str = " (its end";
 /// Where the part of a stack that is in the validation set begins; it extends to the end of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EndPlace {
-    /// At the last quarter.
+    /// At the first voxel of the last quarter along the longer one of Y and X.
     LastQuarter,
     /// At this voxel along an axis.
     At(CutAxis, usize),

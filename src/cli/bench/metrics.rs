@@ -97,7 +97,7 @@ metrics! {
     DataLoadingFirstBatchSecs, "data_loading_first_batch_secs", Seconds;
     /// Forward pass of the first batch.
     ForwardFirstBatchSecs, "forward_first_batch_secs", Seconds;
-    /// The first epoch.
+    /// From the first step to the end of the first epoch, with the validations in between.
     FirstEpochSecs, "first_epoch_secs", Seconds;
     /// A run of the network.
     RunSecs, "run_secs", Seconds;

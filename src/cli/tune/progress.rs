@@ -8,9 +8,9 @@ use std::time::Duration;
 /// How the progress of `tune` is written to standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TuneProgress {
-    /// As text.
+    /// A line of text for each event.
     Lines,
-    /// As JSON lines.
+    /// A JSON object for each event, on a line of its own.
     JsonLines,
 }
 

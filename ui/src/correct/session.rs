@@ -77,7 +77,7 @@ pub struct PairToExport {
     pub base: Option<PathBuf>,
 }
 
-/// A request to the session.
+/// What the window asks the thread of a session to do.
 #[derive(Debug)]
 pub enum SessionRequest {
     /// Starts a stroke at a point (voxel coordinates Z, Y, X).
@@ -158,7 +158,7 @@ impl fmt::Display for SessionTask {
     }
 }
 
-/// An event of the session.
+/// What the thread of a session reports to the window.
 #[derive(Debug)]
 pub enum SessionEvent {
     /// The session is open; what was recovered from its journal.

@@ -44,26 +44,26 @@ pub enum Op {
     },
     /// `[x, scale, bias, mean, variance]`, inference form: (x − mean) / √(variance + ε) · scale + bias.
     BatchNormalization {
-        /// ε
+        /// ε, which is added to the variance.
         epsilon: f32,
     },
     /// `[x, scale, bias]`: per sample and channel over the spatial axes, variance divided by N.
     InstanceNormalization {
-        /// ε
+        /// ε, which is added to the variance.
         epsilon: f32,
     },
     /// `[x, scale, bias]`, scale and bias per channel: per sample and group of channels.
     GroupNormalization {
         /// Number of groups of consecutive channels, which are normalized together.
         groups: usize,
-        /// ε
+        /// ε, which is added to the variance.
         epsilon: f32,
     },
     /// `[x, scale, bias?]` -> `[y, mean?, inverse standard deviation?]`: over the axes from `axis` on.
     LayerNormalization {
         /// First normalized axis; negative counts from the end.
         axis: i64,
-        /// ε
+        /// ε, which is added to the variance.
         epsilon: f32,
     },
     /// `[x]`: x / ‖x‖ₚ along `axis`.
@@ -282,7 +282,7 @@ pub enum Op {
     /// Training only, never in a file: `[x, scale, bias]` -> `[y, mean?, variance?]`, normalized with the statistics of
     /// the batch per channel (variance divided by N).
     BatchNormalizationTraining {
-        /// ε
+        /// ε, which is added to the variance.
         epsilon: f32,
     },
     /// Training only, never in a file: `[x]` -> clamp(round half to even(x / scale), low, high)·scale, the composition

@@ -159,7 +159,7 @@ pub struct InputTensorRecord {
     pub file: InputRecord,
     /// Numbers of the channels in the file, from 0, in the order of the tensor's channels.
     pub channels: Vec<usize>,
-    /// Names of the channels.
+    /// Names of these channels, in the same order.
     pub channel_names: Vec<String>,
 }
 

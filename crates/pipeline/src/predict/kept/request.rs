@@ -40,7 +40,7 @@ pub enum KeepSlices {
     /// only if maps are written, which take as much space.
     #[default]
     Auto,
-    /// Always.
+    /// Whatever the size of the prediction.
     Always,
     /// Only if the job resumes.
     Never,
