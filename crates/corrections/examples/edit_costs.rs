@@ -127,9 +127,9 @@ fn reads(session: &Session, size: usize) -> Result<(), CorrectionError> {
 fn strokes(session: &mut Session, size: usize) -> Result<(), CorrectionError> {
     let (middle, place) = (size / 2, |n: usize| place(size, n));
     for (what, shape, radius_um) in [
-        ("dab, disc of 5 µm in Z (20 voxels)", BrushShape::Disc(SliceAxis::Z), 5.0),
-        ("dab, disc of 5 µm in Y", BrushShape::Disc(SliceAxis::Y), 5.0),
-        ("dab, disc of 5 µm in X", BrushShape::Disc(SliceAxis::X), 5.0),
+        ("dab, disk of 5 µm in Z (20 voxels)", BrushShape::Disk(SliceAxis::Z), 5.0),
+        ("dab, disk of 5 µm in Y", BrushShape::Disk(SliceAxis::Y), 5.0),
+        ("dab, disk of 5 µm in X", BrushShape::Disk(SliceAxis::X), 5.0),
         ("dab, ball of 5 µm", BrushShape::Ball, 5.0),
     ] {
         let brush = Brush { shape, radius_um, value: 60_000, over: DrawOver::Any };
@@ -142,7 +142,7 @@ fn strokes(session: &mut Session, size: usize) -> Result<(), CorrectionError> {
         session.apply(&Edit::Fill { seed: [0, 0, 0], value: 60_005, scope: Scope::Volume })
     })?;
     measure("undo that", 1, |_| session.undo())?;
-    let brush = Brush { shape: BrushShape::Disc(SliceAxis::Z), radius_um: 5.0, value: 60_001, over: DrawOver::Any };
+    let brush = Brush { shape: BrushShape::Disk(SliceAxis::Z), radius_um: 5.0, value: 60_001, over: DrawOver::Any };
     measure("stroke of 200 voxels in Z, at once", 20, |n| {
         let [z, y, x] = place(n).map(|c| c as f64);
         session.apply(&Edit::Paint { brush, points: vec![[z, y, x], [z, y + 30.0, (x + 200.0).min(size as f64)]] })

@@ -23,7 +23,7 @@
 //! let base = LabelVolume::new([20, 100, 100], VoxelSize::new_um(1.0, 0.25, 0.25))?;
 //! let (mut session, _) = Session::open(base.clone(), None, &journal, SessionOptions::default())?;
 //! let label = session.new_label()?;
-//! let shape = BrushShape::Disc(SliceAxis::Z);
+//! let shape = BrushShape::Disk(SliceAxis::Z);
 //! let brush = Brush { shape, radius_um: 2.0, value: label, over: DrawOver::Background };
 //! session.begin_stroke(brush, [10.0, 50.0, 20.0])?;
 //! session.extend_stroke([10.0, 50.0, 60.0])?;

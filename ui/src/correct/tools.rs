@@ -123,7 +123,7 @@ pub enum EditAction {
     EnlargeBrush,
     /// Shrink the brush.
     ShrinkBrush,
-    /// Switch between disc and ball brush.
+    /// Switch between disk and ball brush.
     ToggleBall,
 }
 
@@ -280,7 +280,7 @@ pub struct Tools {
     pub radius_um: f64,
     /// Minimum and maximum of the radius slider in µm.
     pub radii_um: [f64; 2],
-    /// Whether brush and fill work in 3-D (ball) or in one slice (disc).
+    /// Whether brush and fill work in 3-D (ball) or in one slice (disk).
     pub ball: bool,
     /// Which voxels strokes may change.
     pub mask: StrokeMask,
@@ -342,7 +342,7 @@ impl Tools {
         // Erasing only background would have no effect.
         let mask = if value == 0 && self.mask == StrokeMask::Background { StrokeMask::All } else { self.mask };
         Brush {
-            shape: if self.ball { BrushShape::Ball } else { BrushShape::Disc(super::source::axis(view)) },
+            shape: if self.ball { BrushShape::Ball } else { BrushShape::Disk(super::source::axis(view)) },
             radius_um: self.radius_um,
             value,
             over: mask.over(first),

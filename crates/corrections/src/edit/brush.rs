@@ -1,4 +1,4 @@
-//! Painting and erasing with discs and balls, whose radius is in µm, along lines without gaps.
+//! Painting and erasing with disks and balls, whose radius is in µm, along lines without gaps.
 
 use super::DrawOver;
 use crate::chunks::CHUNK_ZYX;
@@ -16,8 +16,8 @@ const MAX_COORDINATE: f64 = 1e9;
 /// Region that a brush paints around its center.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BrushShape {
-    /// A disc in the slice of the stroke's first point.
-    Disc(SliceAxis),
+    /// A disk in the slice of the stroke's first point.
+    Disk(SliceAxis),
     /// A ball, which paints several slices at once; its radius is in µm.
     Ball,
 }
@@ -77,13 +77,13 @@ pub(crate) fn paint(writer: &mut LabelWriter, brush: &Brush, points: &[[f64; 3]]
 
 /// Projects a point into the slice of a stroke that begins at `first`; for balls, the point is unchanged.
 pub(crate) fn flatten(brush: &Brush, first: [f64; 3], mut point: [f64; 3]) -> [f64; 3] {
-    if let BrushShape::Disc(axis) = brush.shape {
+    if let BrushShape::Disk(axis) = brush.shape {
         point[axis.index()] = first[axis.index()].round();
     }
     point
 }
 
-/// Paints all voxels within the brush's radius of the line from `a` to `b`. A disc paints in the slice of `a`.
+/// Paints all voxels within the brush's radius of the line from `a` to `b`. A disk paints in the slice of `a`.
 pub(crate) fn segment(
     writer: &mut LabelWriter,
     brush: &Brush,
@@ -125,7 +125,7 @@ fn check_work(bounds: &BoundsZyx) -> Result<(), CorrectionError> {
 /// The part of the volume that a stroke starting at `a` can paint.
 fn drawable(volume: &LabelVolume, brush: &Brush, a: [f64; 3]) -> Option<BoundsZyx> {
     let mut within = BoundsZyx::whole(volume.shape_zyx());
-    if let BrushShape::Disc(axis) = brush.shape {
+    if let BrushShape::Disk(axis) = brush.shape {
         let i = axis.index();
         let at = a[i];
         if at < 0.0 || at >= within.end[i] as f64 {

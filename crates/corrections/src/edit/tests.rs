@@ -221,10 +221,10 @@ proptest! {
         }
         // At least half a voxel diagonal; thinner strokes are tested separately.
         let radius_um = before.um.iter().map(|u| u * u).sum::<f64>().sqrt() / 2.0 + 0.01 + extra_radius_um;
-        let shape = SliceAxis::ALL.get(shape).map_or(BrushShape::Ball, |a| BrushShape::Disc(*a));
+        let shape = SliceAxis::ALL.get(shape).map_or(BrushShape::Ball, |a| BrushShape::Disk(*a));
         let mut projected = points.clone();
         let mut only = None;
-        if let BrushShape::Disc(axis) = shape {
+        if let BrushShape::Disk(axis) = shape {
             let index = points[0][axis.index()].round();
             projected.iter_mut().for_each(|p| p[axis.index()] = index);
             only = Some((axis.index(), index));
@@ -259,7 +259,7 @@ proptest! {
         let mut b = b;
         let shape = SliceAxis::ALL.get(axis_choice).map_or(BrushShape::Ball, |axis| {
             b[axis.index()] = a[axis.index()];
-            BrushShape::Disc(*axis)
+            BrushShape::Disk(*axis)
         });
         let points = [a, b].map(|p| p.map(|c| c as f64)).to_vec();
         let brush = Brush { shape, radius_um, value: 1, over: DrawOver::Any };
@@ -499,7 +499,7 @@ fn fragments_of_an_unsteady_line_get_no_labels() {
 
 #[test]
 fn oblique_objects_stay_connected() {
-    let disc = |d: Dense, z: usize, x: f64| {
+    let disk = |d: Dense, z: usize, x: f64| {
         let mut d = d;
         for i in 0..d.labels.len() {
             let at = d.coords(i);
@@ -509,11 +509,11 @@ fn oblique_objects_stay_connected() {
         }
         d
     };
-    let before = disc(disc(Dense::new([12, 40, 60], [1.0; 3]), 1, 10.0), 9, 42.0);
+    let before = disk(disk(Dense::new([12, 40, 60], [1.0; 3]), 1, 10.0), 9, 42.0);
     let edit = Edit::Interpolate { label: 4, axis: SliceAxis::Z, at: None, over: DrawOver::Background };
     let (after, _) = apply_and_check(&before, &edit);
     for z in 1..10 {
-        let want = disc(Dense::new([12, 40, 60], [1.0; 3]), z, 10.0 + 4.0 * (z - 1) as f64);
+        let want = disk(Dense::new([12, 40, 60], [1.0; 3]), z, 10.0 + 4.0 * (z - 1) as f64);
         let range = z * 2400..(z + 1) * 2400;
         assert!(after.labels[range.clone()] == want.labels[range], "slice {z}");
     }

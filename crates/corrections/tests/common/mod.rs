@@ -39,7 +39,7 @@ pub fn edit(n: u64) -> Edit {
     let points = vec![at(), at()];
     let label = 1 + pick(5) as u32;
     let axis = SliceAxis::ALL[pick(3)];
-    let shape = if pick(4) == 0 { BrushShape::Ball } else { BrushShape::Disc(axis) };
+    let shape = if pick(4) == 0 { BrushShape::Ball } else { BrushShape::Disk(axis) };
     let over = [DrawOver::Any, DrawOver::Background, DrawOver::Inside(label)][pick(3)];
     let scope = Scope::Slice(Plane::new(axis, points[0][axis.index()] as usize));
     match pick(8) {
