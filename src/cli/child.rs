@@ -146,11 +146,11 @@ impl FinishedProcess {
 /// # Errors
 /// The failure of the process, with its exit code and its last error message.
 pub(crate) fn run<R: DeserializeOwned>(
-    words: &[String],
+    arguments: &[String],
     trace: &Path,
     limit: Option<Duration>,
 ) -> Result<Option<ChildRun<R>>, Failure> {
-    let Some(finished) = finish(&this_program()?, &with_json_error(words), limit)? else { return Ok(None) };
+    let Some(finished) = finish(&this_program()?, &with_json_error(arguments), limit)? else { return Ok(None) };
     finished.run(trace).map(Some)
 }
 
@@ -160,11 +160,11 @@ pub(crate) fn run<R: DeserializeOwned>(
 /// Same as [`run`].
 pub(crate) fn run_program<R: DeserializeOwned>(
     program: &Path,
-    words: &[String],
+    arguments: &[String],
     trace: &Path,
     limit: Option<Duration>,
 ) -> Result<Option<ChildRun<R>>, Failure> {
-    let Some(finished) = finish(program, words, limit)? else { return Ok(None) };
+    let Some(finished) = finish(program, arguments, limit)? else { return Ok(None) };
     finished.run(trace).map(Some)
 }
 
@@ -172,16 +172,16 @@ pub(crate) fn run_program<R: DeserializeOwned>(
 ///
 /// # Errors
 /// Same as [`run`].
-pub(crate) fn report<R: DeserializeOwned>(words: &[String]) -> Result<R, Failure> {
-    finish(&this_program()?, &with_json_error(words), None)?
+pub(crate) fn report<R: DeserializeOwned>(arguments: &[String]) -> Result<R, Failure> {
+    finish(&this_program()?, &with_json_error(arguments), None)?
         .ok_or_else(|| Failure::other("the run was ended"))?
         .report()
 }
 
 /// Returns the arguments with the request to report an error as a [`ProcessEvent`]. It follows the command: what comes after
 /// `--` is a file.
-fn with_json_error(words: &[String]) -> Vec<String> {
-    let (command, options) = words.split_at(words.len().min(1));
+fn with_json_error(arguments: &[String]) -> Vec<String> {
+    let (command, options) = arguments.split_at(arguments.len().min(1));
     command.iter().cloned().chain(["--json-error".to_owned()]).chain(options.iter().cloned()).collect()
 }
 
@@ -191,10 +191,10 @@ fn this_program() -> Result<PathBuf, Failure> {
 }
 
 /// Runs a program with these arguments until it ends, or until the limit: then `None`.
-fn finish(program: &Path, words: &[String], limit: Option<Duration>) -> Result<Option<FinishedProcess>, Failure> {
+fn finish(program: &Path, arguments: &[String], limit: Option<Duration>) -> Result<Option<FinishedProcess>, Failure> {
     let start = Instant::now();
     let mut command = Command::new(program);
-    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let unstarted = |error: io::Error| Failure::other(format!("the run cannot be started: {}", io_problem(&error)));
     let mut child = command.spawn().map_err(unstarted)?;
     // Both pipes are read while the process runs: it would wait for a full one.
@@ -432,8 +432,8 @@ mod tests {
         let pid = folder.path().join("pid");
         // `sleep` outlives the shell, and its pipes stay open.
         let script = format!("sleep 600 & echo $! > '{}'; wait", pid.display());
-        let words = ["-c".to_owned(), script];
-        let done = finish(Path::new("/bin/sh"), &words, Some(Duration::from_secs(3))).unwrap();
+        let arguments = ["-c".to_owned(), script];
+        let done = finish(Path::new("/bin/sh"), &arguments, Some(Duration::from_secs(3))).unwrap();
         assert!(done.is_none());
         let end = format!("kill {}", std::fs::read_to_string(&pid).unwrap().trim());
         assert!(Command::new("/bin/sh").args(["-c", &end]).status().unwrap().success(), "it had ended");

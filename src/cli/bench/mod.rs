@@ -388,14 +388,14 @@ fn run_once(
     quantization: Option<&mut Quantization>,
 ) -> Result<TaskRun, Failure> {
     let trace = scratch.join("trace.json");
-    let words = task.words(&scratch.join("out"), &trace);
+    let arguments = task.arguments(&scratch.join("out"), &trace);
     let (report, run, total_secs) = match task.kind {
         TaskKind::Inference => {
-            let ChildRun { report, run, total_secs } = run_child(program, &words, &trace)?;
+            let ChildRun { report, run, total_secs } = run_child(program, &arguments, &trace)?;
             (TaskReport::Inference(report), run, total_secs)
         }
         TaskKind::Training => {
-            let ChildRun { report, run, total_secs } = run_child(program, &words, &trace)?;
+            let ChildRun { report, run, total_secs } = run_child(program, &arguments, &trace)?;
             (TaskReport::Training(report), run, total_secs)
         }
     };
@@ -409,12 +409,12 @@ fn run_once(
 /// Runs this program, or the program of a branch, until it ends.
 fn run_child<R: DeserializeOwned>(
     program: Option<&Path>,
-    words: &[String],
+    arguments: &[String],
     trace: &Path,
 ) -> Result<ChildRun<R>, Failure> {
     let done = match program {
-        Some(program) => child::run_program(program, words, trace, None)?,
-        None => child::run(words, trace, None)?,
+        Some(program) => child::run_program(program, arguments, trace, None)?,
+        None => child::run(arguments, trace, None)?,
     };
     done.ok_or_else(|| Failure::other("the task was ended"))
 }

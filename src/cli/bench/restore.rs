@@ -18,9 +18,9 @@ use std::time::UNIX_EPOCH;
 /// Returns a fingerprint of what the figures of a task depend on: its command line, and the program that runs it, which is
 /// this one or that of a commit.
 pub(super) fn task_fingerprint(task: &Task, branch: Option<&GitInfo>) -> String {
-    let mut words = task.words(Path::new("out"), Path::new("trace.json"));
-    words.push(branch.map_or_else(this_build, |git_info| git_info.commit_hash.clone()));
-    fingerprint(words.join("\n").as_bytes())
+    let mut arguments = task.arguments(Path::new("out"), Path::new("trace.json"));
+    arguments.push(branch.map_or_else(this_build, |git_info| git_info.commit_hash.clone()));
+    fingerprint(arguments.join("\n").as_bytes())
 }
 
 /// Returns the records of the files and folders that a task reads, as they are now. Files in folders do not count if

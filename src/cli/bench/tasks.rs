@@ -292,12 +292,12 @@ impl Row<'_> {
 
     /// Checks the options as the command will.
     fn check(&self, task: &Task) -> Result<(), CellError> {
-        let words = task.words(Path::new("out"), Path::new("trace.json"));
+        let arguments = task.arguments(Path::new("out"), Path::new("trace.json"));
         let command = match task.kind {
             TaskKind::Training => Train::augment_args(clap::Command::new("train")),
             TaskKind::Inference => Predict::augment_args(clap::Command::new("predict")),
         };
-        let problem = match command.try_get_matches_from(words) {
+        let problem = match command.try_get_matches_from(arguments) {
             // The program of a branch may know other settings.
             Ok(matches) if task.kind == TaskKind::Training && task.branch.is_none() => settings_problem(&matches),
             Ok(_) => None,
@@ -369,16 +369,16 @@ impl Task {
         model.into_iter().chain(data).collect()
     }
 
-    /// Returns the words of the command line after the program's name.
-    pub(super) fn words(&self, out: &Path, trace: &Path) -> Vec<String> {
+    /// Returns the arguments of the program.
+    pub(super) fn arguments(&self, out: &Path, trace: &Path) -> Vec<String> {
         let (out, trace) = (out.display().to_string(), trace.display().to_string());
-        let mut words: Vec<String> = match self.kind {
+        let mut arguments: Vec<String> = match self.kind {
             TaskKind::Training => {
                 vec!["train".to_owned(), format!("--data={}", self.data), format!("--from={}", self.model)]
             }
             TaskKind::Inference => vec!["predict".to_owned(), format!("--model={}", self.model)],
         };
-        words.extend([
+        arguments.extend([
             format!("--out={out}"),
             format!("--trace={trace}"),
             "--stages-only".to_owned(),
@@ -386,13 +386,13 @@ impl Task {
         ]);
         // A machine profile that is stored between two benches must not change what is measured.
         if !self.options.iter().any(|option| option.starts_with("--performance")) {
-            words.push("--performance=off".to_owned());
+            arguments.push("--performance=off".to_owned());
         }
-        words.extend(self.options.iter().cloned());
+        arguments.extend(self.options.iter().cloned());
         if self.kind == TaskKind::Inference {
-            words.extend(["--".to_owned(), self.data.clone()]);
+            arguments.extend(["--".to_owned(), self.data.clone()]);
         }
-        words
+        arguments
     }
 }
 
@@ -411,14 +411,14 @@ mod tests {
         let first = "# two tasks\np, inference,nuclei,a.tif,cpu,int8,1,,\"threads=2; tile=8,16,16\"\n";
         let second = "t,training,scratch,sim,,,2,3,task=segmentation;without_int8\n";
         let tasks = parse(format!("{HEADER}{first}{second}").as_bytes()).unwrap();
-        let words = |i: usize| tasks[i].words(Path::new("o"), Path::new("t.json")).join(" ");
+        let arguments = |i: usize| tasks[i].arguments(Path::new("o"), Path::new("t.json")).join(" ");
         assert_eq!(
-            words(0),
+            arguments(0),
             "predict --model=nuclei --out=o --trace=t.json --stages-only --json --performance=off --device=cpu \
              --precision=int8 --threads=2 --tile=8,16,16 -- a.tif"
         );
         assert_eq!(
-            words(1),
+            arguments(1),
             "train --data=sim --from=scratch --out=o --trace=t.json --stages-only --json --performance=off --batch=2 \
              --epochs=3 --task=segmentation --without-int8"
         );
@@ -428,8 +428,8 @@ mod tests {
     fn a_machine_profile_is_used_only_on_request() {
         let rows = "p,inference,nuclei,a.tif,,,,,performance=fastest\n";
         let tasks = parse(format!("{HEADER}{rows}").as_bytes()).unwrap();
-        let words = tasks[0].words(Path::new("o"), Path::new("t.json"));
-        let given: Vec<&String> = words.iter().filter(|word| word.starts_with("--performance")).collect();
+        let arguments = tasks[0].arguments(Path::new("o"), Path::new("t.json"));
+        let given: Vec<&String> = arguments.iter().filter(|word| word.starts_with("--performance")).collect();
         assert_eq!(given, ["--performance=fastest"]);
     }
 
@@ -440,9 +440,9 @@ mod tests {
         let all: Vec<Task> = tasks.into_iter().flat_map(|task| task.at_batch_sizes(&[1, 4])).collect();
         let names: Vec<&str> = all.iter().map(|task| task.name.as_str()).collect();
         assert_eq!(names, ["p", "t, batch 1", "t, batch 4"]);
-        let words = all[2].words(Path::new("o"), Path::new("t.json"));
-        let batches: Vec<&String> = words.iter().filter(|word| word.starts_with("--batch")).collect();
-        assert_eq!((batches, words.contains(&"--epochs=3".to_owned())), (vec![&"--batch=4".to_owned()], true));
+        let arguments = all[2].arguments(Path::new("o"), Path::new("t.json"));
+        let batches: Vec<&String> = arguments.iter().filter(|word| word.starts_with("--batch")).collect();
+        assert_eq!((batches, arguments.contains(&"--epochs=3".to_owned())), (vec![&"--batch=4".to_owned()], true));
     }
 
     #[test]

@@ -94,17 +94,17 @@ fn open_table(
 /// model, the seed and the other settings, as they are given; then, after periods, one of the content of the data and one of
 /// the content of the start model, if there is one.
 fn search_fingerprint(options: &Train, task: TrainingTask) -> Result<String, Failure> {
-    let mut words = words(options, &[], 0, Path::new(""));
-    words.retain(|word| !HOW_COMPUTED.iter().any(|option| word.starts_with(option)));
+    let mut arguments = arguments(options, &[], 0, Path::new(""));
+    arguments.retain(|word| !HOW_COMPUTED.iter().any(|option| word.starts_with(option)));
     if let Some(path) = &options.config {
         let text = std::fs::read_to_string(path).map_err(|error| JobError::unreadable(path, error))?;
-        words.push(text);
+        arguments.push(text);
     }
     let mut config = TrainConfig::read_with(options.config.as_deref(), &options.set)?;
     config.data.series = options.series.clone().unwrap_or(config.data.series);
     let data = data_fingerprint(&options.data, task, &config)?;
     // The trials report why a start model cannot be opened.
-    let parts = [fingerprint(words.join("\n").as_bytes()), data].into_iter().chain(options.from.fingerprint());
+    let parts = [fingerprint(arguments.join("\n").as_bytes()), data].into_iter().chain(options.from.fingerprint());
     Ok(parts.collect::<Vec<String>>().join("."))
 }
 
@@ -235,9 +235,9 @@ pub(super) fn run(options: &Train, space: &Path, trials: usize, steps: usize) ->
                     context.check()?;
                     scratch.clear(&[])?;
                     let out = if is_last { options.out.clone() } else { scratch.path().join("out") };
-                    let mut words = words(options, assigned, rung.steps, &out);
-                    words.extend(switches(options, is_last.then_some(&job), assigned).map(str::to_owned));
-                    let (row, ended) = run_trial(trial, number, rung.steps, values, &words)?;
+                    let mut arguments = arguments(options, assigned, rung.steps, &out);
+                    arguments.extend(switches(options, is_last.then_some(&job), assigned).map(str::to_owned));
+                    let (row, ended) = run_trial(trial, number, rung.steps, values, &arguments)?;
                     let report = match ended {
                         Ok(report) => {
                             last_error = row.error.as_str().into();
@@ -366,10 +366,10 @@ fn run_trial(
     rung: usize,
     steps: usize,
     values: Vec<String>,
-    words: &[String],
+    arguments: &[String],
 ) -> Result<(Row, Result<TrainCommandReport, Failure>), Failure> {
     let row = |score, seconds, error| Row { trial, rung, steps, score, seconds, error, values };
-    match child::report::<TrainCommandReport>(words) {
+    match child::report::<TrainCommandReport>(arguments) {
         Ok(report) => {
             let score = best_trained_score(&report.report.history.validations);
             let seconds = report.report.seconds;
@@ -395,10 +395,10 @@ fn best_trained_score(validations: &[ValidationPoint]) -> Option<f64> {
     trained.filter(|score| score.is_finite()).max_by(f64::total_cmp)
 }
 
-/// Returns the words of the command line after the program's name, without the switches.
-fn words(options: &Train, assigned: &[SettingAssignment], steps: usize, out: &Path) -> Vec<String> {
+/// Returns the arguments of the program, without the switches.
+fn arguments(options: &Train, assigned: &[SettingAssignment], steps: usize, out: &Path) -> Vec<String> {
     let precision = options.precision.to_possible_value();
-    let mut words = vec![
+    let mut arguments = vec![
         "train".to_owned(),
         "--json".to_owned(),
         format!("--task={}", options.task.task().name()),
@@ -410,16 +410,16 @@ fn words(options: &Train, assigned: &[SettingAssignment], steps: usize, out: &Pa
         format!("--seed={}", options.seed),
         format!("--threads={}", options.threading.threads),
     ];
-    words.extend(precision.map(|value| format!("--precision={}", value.get_name())));
-    words.extend(options.config.as_ref().map(|path| format!("--config={}", path.display())));
-    words.extend(options.series.as_ref().map(|series| format!("--series={series}")));
-    words.extend(options.patch.map(|[z, y, x]| format!("--patch={z},{y},{x}")));
-    words.extend(options.diameter.map(|diameter| format!("--diameter={diameter}")));
-    words.extend(options.batch.map(|batch| format!("--batch={batch}")));
-    words.extend(options.performance.map(|request| format!("--performance={request}")));
-    words.extend(options.license.as_ref().map(|license| format!("--license={license}")));
-    words.extend(options.set.iter().chain(assigned).map(|assignment| format!("--set={assignment}")));
-    words
+    arguments.extend(precision.map(|value| format!("--precision={}", value.get_name())));
+    arguments.extend(options.config.as_ref().map(|path| format!("--config={}", path.display())));
+    arguments.extend(options.series.as_ref().map(|series| format!("--series={series}")));
+    arguments.extend(options.patch.map(|[z, y, x]| format!("--patch={z},{y},{x}")));
+    arguments.extend(options.diameter.map(|diameter| format!("--diameter={diameter}")));
+    arguments.extend(options.batch.map(|batch| format!("--batch={batch}")));
+    arguments.extend(options.performance.map(|request| format!("--performance={request}")));
+    arguments.extend(options.license.as_ref().map(|license| format!("--license={license}")));
+    arguments.extend(options.set.iter().chain(assigned).map(|assignment| format!("--set={assignment}")));
+    arguments
 }
 
 /// Returns the switches of a run with these settings; `last` is the job of the last run, if it is that one.

@@ -72,9 +72,9 @@ pub(super) struct InferenceWorkload<'a> {
 }
 
 impl InferenceWorkload<'_> {
-    /// Returns the words of the command line after the program's name.
-    fn words(&self, candidate: &InferenceCandidate, out: &Path, trace: &Path) -> Vec<String> {
-        let mut words = vec![
+    /// Returns the arguments of the program.
+    fn arguments(&self, candidate: &InferenceCandidate, out: &Path, trace: &Path) -> Vec<String> {
+        let mut arguments = vec![
             "predict".to_owned(),
             format!("--model={}", self.model),
             format!("--out={}", out.display()),
@@ -83,13 +83,13 @@ impl InferenceWorkload<'_> {
             format!("--precision={}", candidate.precision),
             format!("--threads={}", candidate.threads),
         ];
-        words.extend(["--stages-only", "--json", "--outputs=maps", "--performance=off"].map(str::to_owned));
+        arguments.extend(["--stages-only", "--json", "--outputs=maps", "--performance=off"].map(str::to_owned));
         if let Some([z, y, x]) = candidate.tile_zyx {
-            words.push(format!("--tile={z},{y},{x}"));
+            arguments.push(format!("--tile={z},{y},{x}"));
         }
-        words.extend(self.options.iter().cloned());
-        words.extend(["--".to_owned(), self.data.display().to_string()]);
-        words
+        arguments.extend(self.options.iter().cloned());
+        arguments.extend(["--".to_owned(), self.data.display().to_string()]);
+        arguments
     }
 }
 
@@ -293,9 +293,9 @@ fn run_once(
     limit: Option<Duration>,
 ) -> Result<Option<InferenceRun>, Failure> {
     let trace = scratch.join("trace.json");
-    let words = workload.words(candidate, &scratch.join("out"), &trace);
+    let arguments = workload.arguments(candidate, &scratch.join("out"), &trace);
     let span = workload.recorder.span(Stage::Run, format!("predict on {}", candidate.label()));
-    let done: Option<ChildRun<PredictCommandReport>> = child::run(&words, &trace, limit)?;
+    let done: Option<ChildRun<PredictCommandReport>> = child::run(&arguments, &trace, limit)?;
     span.finish();
     let Some(ChildRun { report, run, total_secs }) = done else { return Ok(None) };
     let first = report.inputs.first().map(|input| &input.0);

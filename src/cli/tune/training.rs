@@ -74,9 +74,9 @@ pub(super) struct TrainingWorkload<'a> {
 }
 
 impl TrainingWorkload<'_> {
-    /// Returns the words of the command line after the program's name.
-    fn words(&self, candidate: &TrainingCandidate, out: &Path, trace: &Path) -> Vec<String> {
-        let mut words = vec![
+    /// Returns the arguments of the program.
+    fn arguments(&self, candidate: &TrainingCandidate, out: &Path, trace: &Path) -> Vec<String> {
+        let mut arguments = vec![
             "train".to_owned(),
             format!("--task={}", self.task.name()),
             format!("--data={}", self.data.display()),
@@ -92,11 +92,11 @@ impl TrainingWorkload<'_> {
         let switches = ["--stages-only", "--json", "--without-int8", "--performance=off"];
         // Only the steps are measured.
         let short = ["--set=validation.times=1", "--set=validation.max_files=1"];
-        words.extend(switches.into_iter().chain(short).map(str::to_owned));
-        words.extend(self.config.map(|path| format!("--config={}", path.display())));
-        words.extend(candidate.batch.map(|batch| format!("--batch={batch}")));
-        words.extend(candidate.prefetch.map(|prefetch| format!("--set=prefetch={prefetch}")));
-        words
+        arguments.extend(switches.into_iter().chain(short).map(str::to_owned));
+        arguments.extend(self.config.map(|path| format!("--config={}", path.display())));
+        arguments.extend(candidate.batch.map(|batch| format!("--batch={batch}")));
+        arguments.extend(candidate.prefetch.map(|prefetch| format!("--set=prefetch={prefetch}")));
+        arguments
     }
 }
 
@@ -162,9 +162,9 @@ pub(super) fn run(
     search(candidates, workload.progress, |candidate, limit| {
         check_canceled(cancel)?;
         scratch.clear(keep)?;
-        let words = workload.words(candidate, &out, &trace);
+        let arguments = workload.arguments(candidate, &out, &trace);
         let span = workload.recorder.span(Stage::Run, format!("train on {}", candidate.label()));
-        let done: Option<ChildRun<TrainCommandReport>> = child::run(&words, &trace, limit)?;
+        let done: Option<ChildRun<TrainCommandReport>> = child::run(&arguments, &trace, limit)?;
         span.finish();
         let Some(ChildRun { report: TrainCommandReport { report, .. }, run, total_secs }) = done else {
             return Ok(None);
