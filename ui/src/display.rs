@@ -252,8 +252,8 @@ impl Display {
     }
 
     /// Removes notifications about earlier failures of a job that is run again.
-    pub(crate) fn settle(&mut self, job: &JobSubject) {
-        self.notifications.settle(job);
+    pub(crate) fn remove_failures_of(&mut self, job: &JobSubject) {
+        self.notifications.remove_failures_of(job);
     }
 
     /// Applies an action. Returns what other states and the disk have to do for it.

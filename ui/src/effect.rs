@@ -26,7 +26,7 @@ pub(crate) enum Effect {
         about: Option<JobSubject>,
     },
     /// A job is run again, so that notifications about its earlier failures are outdated.
-    Settled(JobSubject),
+    RunsAgain(JobSubject),
     /// A change of what the views keep between frames.
     Views(ViewsEffect),
     /// Work that touches a disk.
@@ -90,8 +90,8 @@ impl Effects {
     }
 
     /// States that a job is run again.
-    pub(crate) fn settled(&mut self, job: JobSubject) {
-        self.0.push(Effect::Settled(job));
+    pub(crate) fn runs_again(&mut self, job: JobSubject) {
+        self.0.push(Effect::RunsAgain(job));
     }
 
     fn notify(&mut self, level: Level, title: String, details: String) {

@@ -106,7 +106,7 @@ impl Notifications {
     }
 
     /// Removes notifications about earlier failures of a job that is run again.
-    pub fn settle(&mut self, job: &JobSubject) {
+    pub fn remove_failures_of(&mut self, job: &JobSubject) {
         self.shown.retain(|n| n.about.as_ref().is_none_or(|about| !about.is_same_work(job)));
     }
 

@@ -53,7 +53,7 @@ impl Workbench {
             match effect {
                 Effect::Act(action) => self.apply(action),
                 Effect::Notify { level, title, details, about } => self.display.notify(level, title, details, about),
-                Effect::Settled(job) => self.display.settle(&job),
+                Effect::RunsAgain(job) => self.display.remove_failures_of(&job),
                 Effect::Views(ViewsEffect::Forget(sources)) => self.panels.views.forget(sources),
                 Effect::Views(ViewsEffect::ResetVolume) => self.panels.views.reset_volume(),
                 Effect::Views(ViewsEffect::ResetLayout) => self.panels.views = Layout::default(),

@@ -304,9 +304,9 @@ fn losses(graph: &mut Graph, outputs: &[ValueId], options: &StepOptions) -> Resu
         for (loss, weight) in &parts {
             let (target, weight) = match weight {
                 _ if own == shape => (target, *weight),
-                None => (shrink(graph, target, &shape, &own)?, None),
+                None => (mean_pool(graph, target, &shape, &own)?, None),
                 Some(weight) => {
-                    let (target, weight) = shrink_weighted(graph, [target, *weight], &shape, &own)?;
+                    let (target, weight) = mean_pool_weighted(graph, [target, *weight], &shape, &own)?;
                     (target, Some(weight))
                 }
             };
@@ -358,14 +358,14 @@ const LEAST_WEIGHT: f32 = 1e-12;
 
 /// Returns a target and its weights at the size of a smaller output: weighted means of the target, and means of the weights. So
 /// voxels without weight, such as those with the ignore label, do not count as background beside others.
-fn shrink_weighted(
+fn mean_pool_weighted(
     graph: &mut Graph,
     [target, weight]: [ValueId; 2],
     from: &[usize],
     to: &[usize],
 ) -> Result<(ValueId, ValueId)> {
     let weighted = graph.push("target.weighted", Op::Binary(BinaryOp::Mul), &[Some(target), Some(weight)]);
-    let (weighted, weight) = (shrink(graph, weighted, from, to)?, shrink(graph, weight, from, to)?);
+    let (weighted, weight) = (mean_pool(graph, weighted, from, to)?, mean_pool(graph, weight, from, to)?);
     let least = graph.add_initializer("weight.least", Tensor::scalar(LEAST_WEIGHT));
     let divisor = graph.push("weight.divisor", Op::Binary(BinaryOp::Max), &[Some(weight), Some(least)]);
     let mean = graph.push("target.mean", Op::Binary(BinaryOp::Div), &[Some(weighted), Some(divisor)]);
@@ -373,7 +373,7 @@ fn shrink_weighted(
 }
 
 /// Mean-pools values to the size of a smaller output.
-fn shrink(graph: &mut Graph, value: ValueId, from: &[usize], to: &[usize]) -> Result<ValueId> {
+fn mean_pool(graph: &mut Graph, value: ValueId, from: &[usize], to: &[usize]) -> Result<ValueId> {
     let (from, to) = (from.get(2..).unwrap_or_default(), to.get(2..).unwrap_or_default());
     let factors: Vec<usize> = from.iter().zip(to).map(|(f, t)| f / (*t).max(1)).collect();
     if from.len() != to.len() || from.iter().zip(to).zip(&factors).any(|((f, t), k)| t * k != *f) {

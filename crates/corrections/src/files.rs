@@ -205,10 +205,10 @@ impl Stack {
 
 /// Converts samples to labels; an error for values that are not exact 32-bit labels.
 fn to_labels(path: &Path, samples: Samples, start: [usize; 3], size: [usize; 3]) -> Result<Vec<u32>, CorrectionError> {
-    fn whole<T: Copy + TryInto<u32> + std::fmt::Display>(values: &[T]) -> Result<Vec<u32>, (usize, String)> {
+    fn from_integers<T: Copy + TryInto<u32> + std::fmt::Display>(values: &[T]) -> Result<Vec<u32>, (usize, String)> {
         values.iter().enumerate().map(|(i, v)| (*v).try_into().map_err(|_| (i, v.to_string()))).collect()
     }
-    fn float<E: Element>(values: &[E]) -> Result<Vec<u32>, (usize, String)> {
+    fn from_floats<E: Element>(values: &[E]) -> Result<Vec<u32>, (usize, String)> {
         let one = |(i, v): (usize, &E)| {
             let v = v.to_f64();
             let fits = v.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&v);
@@ -218,14 +218,14 @@ fn to_labels(path: &Path, samples: Samples, start: [usize; 3], size: [usize; 3])
     }
     let labels = match samples {
         Samples::U32(values) => Ok(values),
-        Samples::U8(v) => whole(&v),
-        Samples::U16(v) => whole(&v),
-        Samples::U64(v) => whole(&v),
-        Samples::I8(v) => whole(&v),
-        Samples::I16(v) => whole(&v),
-        Samples::I32(v) => whole(&v),
-        Samples::I64(v) => whole(&v),
-        floats => with_samples!(&floats, v => float(v)),
+        Samples::U8(v) => from_integers(&v),
+        Samples::U16(v) => from_integers(&v),
+        Samples::U64(v) => from_integers(&v),
+        Samples::I8(v) => from_integers(&v),
+        Samples::I16(v) => from_integers(&v),
+        Samples::I32(v) => from_integers(&v),
+        Samples::I64(v) => from_integers(&v),
+        floats => with_samples!(&floats, v => from_floats(v)),
     };
     labels.map_err(|(i, value)| {
         let [_, ny, nx] = size;

@@ -76,7 +76,7 @@ pub fn max_bytes(
                 for ih in taps(shape, in_layout, 1, h) {
                     let row = in_layout.row_start(b, id, ih);
                     for iw in taps(shape, in_layout, 2, w) {
-                        greater(isa, target, &input[row + iw * block..row + (iw + 1) * block]);
+                        keep_maximum(isa, target, &input[row + iw * block..row + (iw + 1) * block]);
                     }
                 }
             }
@@ -86,7 +86,7 @@ pub fn max_bytes(
 }
 
 multiversion! {
-    fn greater(target: &mut [u8], source: &[u8]) {
+    fn keep_maximum(target: &mut [u8], source: &[u8]) {
         target.iter_mut().zip(source).for_each(|(t, s)| *t = (*t).max(*s));
     }
 }

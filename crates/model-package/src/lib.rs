@@ -352,7 +352,8 @@ impl Package {
             cytoscope_onnx::from_bytes_with_files(&model_bytes, Some(parent_folder(path)), &GraphLimits::default())
                 .map_err(|error| PackageError::Graph { path: path.to_owned(), error })?;
         let steps = [Processing::ZeroMeanUnitVariance { eps: 1e-6, axes: StatisticsAxes::default() }];
-        let package = Self::undescribed(path, (graph, model_bytes), "a bare ONNX file".to_owned(), (&steps, &[]))?;
+        let package =
+            Self::without_description(path, (graph, model_bytes), "a bare ONNX file".to_owned(), (&steps, &[]))?;
         Ok(Self { external_files, ..package })
     }
 
@@ -368,10 +369,15 @@ impl Package {
         steps: (&[Processing], &[Processing]),
     ) -> Result<Self, PackageError> {
         let model_bytes = onnx_bytes(path, &graph)?;
-        Self::undescribed(path, (graph, model_bytes), description, steps)
+        Self::without_description(path, (graph, model_bytes), description, steps)
     }
 
-    fn undescribed(
+    /// Returns a package of a network, with its bytes as ONNX, that has no description other than this one. Axes are assigned by
+    /// rank, and the name is that of the file.
+    ///
+    /// # Errors
+    /// [`PackageError`] if an input or output has no shape of rank 4 or 5.
+    fn without_description(
         path: &Path,
         (graph, model_bytes): (Graph, Vec<u8>),
         description: String,

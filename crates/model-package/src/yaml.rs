@@ -89,6 +89,10 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
+    /// Returns the builder of a value one level further down.
+    ///
+    /// # Errors
+    /// If there are more than [`MAX_DEPTH`] levels.
     fn deeper<E: Error>(self) -> Result<Self, E> {
         if self.depth >= MAX_DEPTH {
             return Err(E::custom(format_args!("more than {MAX_DEPTH} levels of nesting")));

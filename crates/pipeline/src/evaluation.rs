@@ -320,7 +320,7 @@ fn check_shapes((prediction, a): (&Path, &Image), (truth, b): (&Path, &Image)) -
 
 /// Returns whether all values of a channel are those of a label image, or `unknown`.
 fn hold_labels(context: &Context, image: &Image, channel: usize, unknown: Option<f64>) -> Result<bool, JobError> {
-    fn all<E: Element>(values: &[E], unknown: Option<f64>) -> bool {
+    fn are_labels<E: Element>(values: &[E], unknown: Option<f64>) -> bool {
         let is_label = |value: f64| value.fract() == 0.0 && (0.0..=MAX_LABEL).contains(&value);
         values.iter().map(|value| value.to_f64()).all(|value| is_label(value) || unknown == Some(value))
     }
@@ -330,7 +330,7 @@ fn hold_labels(context: &Context, image: &Image, channel: usize, unknown: Option
         let step = stack.slab_slices();
         for z in (0..depth).step_by(step) {
             let samples = stack.read(context, channel, z..(z + step).min(depth))?;
-            if !with_samples!(&samples, values => all(values, unknown)) {
+            if !with_samples!(&samples, values => are_labels(values, unknown)) {
                 return Ok(false);
             }
         }

@@ -170,7 +170,7 @@ fn scale_range<E>(
     };
     let scale = |[low, high]: [f64; 2]| affine(1.0 / (high - low + eps), low, 0.0);
     let found = for_channels(&found, volume.channels());
-    Ok(found.map(|all| all.into_iter().map(scale).collect()).ok_or_else(|| uneven("scale_range")))
+    Ok(found.map(|all| all.into_iter().map(scale).collect()).ok_or_else(|| channel_count_problem("scale_range")))
 }
 
 fn scale_mean_variance<E>(
@@ -185,7 +185,7 @@ fn scale_mean_variance<E>(
     let raw = vec![Vec::new(); of.channels()];
     let wanted = moments(of, &raw, axes.channel)?;
     let Some(wanted) = for_channels(&wanted, volume.channels()) else {
-        return Ok(Err(uneven("scale_mean_variance")));
+        return Ok(Err(channel_count_problem("scale_mean_variance")));
     };
     let own = moments(volume, seen, axes.channel)?;
     let scale = |(own, wanted): (Moments, Moments)| {
@@ -262,11 +262,13 @@ fn find<'r, E>(references: &'r mut [Reference<'_, E>], id: &str) -> Option<&'r m
     Some(&mut *found.volume)
 }
 
+/// Returns what is wrong with a step that refers to a tensor that is not there.
 fn unknown(step: &str, id: &str) -> String {
     format!("{step}, which refers to the tensor \"{id}\"")
 }
 
-fn uneven(step: &str) -> String {
+/// Returns what is wrong with a step whose statistics are by channel of a tensor with another number of channels.
+fn channel_count_problem(step: &str) -> String {
     format!("{step} with statistics by channel of a tensor with a different number of channels")
 }
 
@@ -303,7 +305,7 @@ fn moments<E>(volume: &mut dyn Volume<Error = E>, chains: &[Vec<Elementwise>], j
     by_channel(volume.channels(), joint, |group| {
         let mut moments = Moments::default();
         for (channel, chain) in group.clone().zip(chains.iter().skip(group.start)) {
-            volume.each(channel, &mut |samples| moments.add(&through(chain, samples)))?;
+            volume.each(channel, &mut |samples| moments.add(&with_applied(chain, samples)))?;
         }
         Ok(moments)
     })
@@ -325,7 +327,7 @@ fn percentiles<E>(
                 quantiles.refine(&wanted);
             }
             for (channel, chain) in group.clone().zip(chains.iter().skip(group.start)) {
-                volume.each(channel, &mut |samples| quantiles.add(&through(chain, samples)))?;
+                volume.each(channel, &mut |samples| quantiles.add(&with_applied(chain, samples)))?;
             }
         }
         let at = |p| if interpolate { quantiles.percentile(p) } else { quantiles.percentile_sample(p) };
@@ -334,7 +336,8 @@ fn percentiles<E>(
     })
 }
 
-fn through(chain: &[Elementwise], samples: Samples) -> Samples {
+/// Returns the samples after a chain of steps; the samples themselves if it is empty.
+fn with_applied(chain: &[Elementwise], samples: Samples) -> Samples {
     if chain.is_empty() {
         return samples;
     }

@@ -75,14 +75,14 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
 }
 
 fn float_conv(a: &ConvAttrs, call: &Call<'_>) -> Result<Tensor> {
-    fn go<T: Accumulate>(a: &ConvAttrs, call: &Call<'_>) -> Result<Tensor> {
+    fn compute<T: Accumulate>(a: &ConvAttrs, call: &Call<'_>) -> Result<Tensor> {
         let geometry = Geometry::new(a, call.need(0)?.shape(), call.shape(0)?);
         let values = convolve(&geometry, typed::<T>(call.need(0)?)?, typed::<T>(call.need(1)?)?, call.slice::<T>(2)?);
         Tensor::new(call.shape(0)?, values)
     }
     match call.need(0)?.dtype() {
-        ElementType::F32 => go::<f32>(a, call),
-        ElementType::F64 => go::<f64>(a, call),
+        ElementType::F32 => compute::<f32>(a, call),
+        ElementType::F64 => compute::<f64>(a, call),
         other => Err(wrong_type(other)),
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
 const CHUNK: usize = 1 << 14;
 
 fn map_float(x: &Tensor, f: impl Fn(f64) -> f64 + Sync) -> Result<Tensor> {
-    fn go<T: Scalar>(v: &[T], f: impl Fn(f64) -> f64 + Sync) -> TensorData {
+    fn compute<T: Scalar>(v: &[T], f: impl Fn(f64) -> f64 + Sync) -> TensorData {
         let mut out = vec![T::default(); v.len()];
         out.par_chunks_mut(CHUNK).zip(v.par_chunks(CHUNK)).for_each(|(o, v)| {
             for (o, v) in o.iter_mut().zip(v) {
@@ -61,8 +61,8 @@ fn map_float(x: &Tensor, f: impl Fn(f64) -> f64 + Sync) -> Result<Tensor> {
         T::wrap(out)
     }
     let data = match x.data() {
-        TensorData::F32(v) => go(v, f),
-        TensorData::F64(v) => go(v, f),
+        TensorData::F32(v) => compute(v, f),
+        TensorData::F64(v) => compute(v, f),
         _ => return Err(wrong_type(x.dtype())),
     };
     Tensor::from_data(x.shape(), data)
@@ -203,7 +203,7 @@ fn unary(kind: UnaryOp, x: &Tensor) -> Result<Tensor> {
 }
 
 fn clip(x: &Tensor, min: Option<&Tensor>, max: Option<&Tensor>) -> Result<Tensor> {
-    fn go<T: Scalar>(v: &[T], min: Option<&Tensor>, max: Option<&Tensor>) -> Result<TensorData> {
+    fn compute<T: Scalar>(v: &[T], min: Option<&Tensor>, max: Option<&Tensor>) -> Result<TensorData> {
         let bound = |t: Option<&Tensor>| -> Result<Option<T>> {
             Ok(match t {
                 Some(t) => typed::<T>(t)?.first().copied(),
@@ -217,7 +217,7 @@ fn clip(x: &Tensor, min: Option<&Tensor>, max: Option<&Tensor>) -> Result<Tensor
         };
         Ok(T::wrap(v.iter().map(|&v| one(v)).collect()))
     }
-    let data = with_tensor_data!(x.data(), v => go(v, min, max))?;
+    let data = with_tensor_data!(x.data(), v => compute(v, min, max))?;
     Tensor::from_data(x.shape(), data)
 }
 

@@ -64,7 +64,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
             })
         }
         Op::ScatterNd => {
-            fn go<T: Scalar>(v: &[T], updates: &Tensor, at: &[usize], each: usize) -> Result<TensorData> {
+            fn compute<T: Scalar>(v: &[T], updates: &Tensor, at: &[usize], each: usize) -> Result<TensorData> {
                 let mut out = v.to_vec();
                 for (&start, block) in at.iter().zip(typed::<T>(updates)?.chunks(each.max(1))) {
                     if let Some(target) = out.get_mut(start..start + block.len()) {
@@ -83,7 +83,7 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Tensor> {
                 }
                 at.push(offset);
             }
-            let data = with_tensor_data!(x.data(), v => go(v, call.need(2)?, &at, each))?;
+            let data = with_tensor_data!(x.data(), v => compute(v, call.need(2)?, &at, each))?;
             Tensor::from_data(shape, data)
         }
         other => Err(GraphError::unsupported(op_name(other))),

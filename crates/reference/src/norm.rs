@@ -8,13 +8,13 @@ use cytoscope_graph::{ElementType, GraphError, Op, Result, Scalar, Tensor, op_na
 
 pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
     match call.need(0)?.dtype() {
-        ElementType::F32 => go::<f32>(op, call),
-        ElementType::F64 => go::<f64>(op, call),
+        ElementType::F32 => compute::<f32>(op, call),
+        ElementType::F64 => compute::<f64>(op, call),
         other => Err(wrong_type(other)),
     }
 }
 
-fn go<T: Scalar>(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
+fn compute<T: Scalar>(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
     let x = call.need(0)?;
     let shape = x.shape();
     let values = typed::<T>(x)?;

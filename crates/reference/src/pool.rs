@@ -116,7 +116,7 @@ fn max_pool<T: Scalar>(a: &PoolAttrs, x: &[T], input: &[usize], output: &[usize]
 }
 
 fn average(a: &PoolAttrs, x: &Tensor, output: &[usize]) -> Result<Tensor> {
-    fn go<T: Scalar>(a: &PoolAttrs, x: &[T], input: &[usize], output: &[usize]) -> TensorData {
+    fn compute<T: Scalar>(a: &PoolAttrs, x: &[T], input: &[usize], output: &[usize]) -> TensorData {
         let (spatial_in, spatial_out) = (&input[2..], &output[2..]);
         let (per_in, per_out): (usize, usize) = (spatial_in.iter().product(), spatial_out.iter().product());
         let windows = Windows::new(a, spatial_in, spatial_out);
@@ -134,8 +134,8 @@ fn average(a: &PoolAttrs, x: &Tensor, output: &[usize]) -> Result<Tensor> {
         T::wrap(values.collect())
     }
     let data = match x.data() {
-        TensorData::F64(_) => go::<f64>(a, typed(x)?, x.shape(), output),
-        _ => go::<f32>(a, typed(x)?, x.shape(), output),
+        TensorData::F64(_) => compute::<f64>(a, typed(x)?, x.shape(), output),
+        _ => compute::<f32>(a, typed(x)?, x.shape(), output),
     };
     Tensor::from_data(output, data)
 }

@@ -150,7 +150,7 @@ fn repeat<T: Scalar>(value: &[T], shape: &[usize]) -> Result<Tensor> {
 }
 
 fn concat(axis: i64, call: &Call<'_>) -> Result<Tensor> {
-    fn go<T: Scalar>(_: &[T], axis: usize, call: &Call<'_>) -> Result<TensorData> {
+    fn compute<T: Scalar>(_: &[T], axis: usize, call: &Call<'_>) -> Result<TensorData> {
         let shape = call.shape(0)?;
         let outer: usize = shape[..axis].iter().product();
         let mut parts = Vec::with_capacity(call.inputs.len());
@@ -168,7 +168,7 @@ fn concat(axis: i64, call: &Call<'_>) -> Result<Tensor> {
     }
     let x = call.need(0)?;
     let axis = resolve_axis(axis, x.rank())?;
-    let data = with_tensor_data!(x.data(), v => go(v, axis, call))?;
+    let data = with_tensor_data!(x.data(), v => compute(v, axis, call))?;
     Tensor::from_data(call.shape(0)?, data)
 }
 
@@ -231,7 +231,7 @@ fn padded_source(i: i64, n: i64, mode: PadMode, amounts: (i64, i64)) -> Option<u
 }
 
 fn pad(mode: PadMode, call: &Call<'_>) -> Result<Tensor> {
-    fn go<T: Scalar>(
+    fn compute<T: Scalar>(
         v: &[T],
         shape: &[usize],
         fill: Option<&Tensor>,
@@ -253,7 +253,7 @@ fn pad(mode: PadMode, call: &Call<'_>) -> Result<Tensor> {
         }
         Some(at)
     };
-    let data = with_tensor_data!(x.data(), v => go(v, call.shape(0)?, call.get(2), source))?;
+    let data = with_tensor_data!(x.data(), v => compute(v, call.shape(0)?, call.get(2), source))?;
     Tensor::from_data(call.shape(0)?, data)
 }
 

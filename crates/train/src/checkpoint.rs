@@ -153,7 +153,7 @@ pub(crate) struct TrainState {
     #[serde(default)]
     pub validating_secs: f64,
     /// Duration of a step, measured at the start of the run, in seconds.
-    #[serde(default = "second")]
+    #[serde(default = "one_second")]
     pub first_step_secs: f64,
     /// Step after which the next validation follows, if there is a time budget.
     #[serde(default)]
@@ -172,7 +172,8 @@ fn one() -> f32 {
     1.0
 }
 
-fn second() -> f64 {
+/// Duration of a step in checkpoints of earlier versions, which do not state one.
+fn one_second() -> f64 {
     1.0
 }
 

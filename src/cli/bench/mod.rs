@@ -239,7 +239,7 @@ impl Bench {
             let note = |problem: &String| eprint_line(&format!("note: task {}: {problem}", task.name));
             task.missing().iter().for_each(note);
         }
-        let origin = Origin::here(earlier.first().map_or(timestamp, |first| first.timestamp.as_str()));
+        let origin = Origin::of_this_bench(earlier.first().map_or(timestamp, |first| first.timestamp.as_str()));
         let mut all = Vec::new();
         let outcome = self.run_all(context, table, (earlier, &origin), &mut all, file);
         let done = finished(&all, &origin);

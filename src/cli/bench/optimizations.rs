@@ -99,7 +99,7 @@ pub(super) fn run(
             Err((row, error)) => eprint_line(&format!("note: the row \"{}\" is left out: {error}", row.name)),
         }
     }
-    let (origin, rounds) = (Origin::here(timestamp), repeat.max(MIN_RUNS));
+    let (origin, rounds) = (Origin::of_this_bench(timestamp), repeat.max(MIN_RUNS));
     for round in 1..=rounds {
         eprint_line(&format!("[round {round} of {rounds}]"));
         for one in &mut measured {

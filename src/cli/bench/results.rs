@@ -146,8 +146,8 @@ pub(super) struct Origin {
 
 impl Origin {
     /// Returns the origin of results measured here, by a bench that started at `timestamp` (ISO 8601 in UTC).
-    pub(super) fn here(timestamp: &str) -> Self {
-        Self { timestamp: timestamp.to_owned(), git_info: GitInfo::here(), machine: Machine::this() }
+    pub(super) fn of_this_bench(timestamp: &str) -> Self {
+        Self { timestamp: timestamp.to_owned(), git_info: GitInfo::of_current_folder(), machine: Machine::current() }
     }
 
     /// Returns the result of a task without errors, measured with the program of this source tree.
@@ -178,7 +178,7 @@ impl Origin {
 
 impl GitInfo {
     /// Returns the state of the source tree in the current folder; `None` outside a repository.
-    fn here() -> Option<Self> {
+    fn of_current_folder() -> Option<Self> {
         let git = |arguments: &[&str]| git_in(Path::new("."), arguments);
         Some(Self {
             branch: git(&["rev-parse", "--abbrev-ref", "HEAD"])?,
@@ -195,7 +195,8 @@ pub(super) fn git_in(folder: &Path, arguments: &[&str]) -> Option<String> {
 }
 
 impl Machine {
-    fn this() -> Self {
+    /// Returns the machine that this program runs on.
+    fn current() -> Self {
         Self {
             program: PROGRAM.to_owned(),
             cpu: cytoscope_profile::cpu_name().map(str::to_owned),

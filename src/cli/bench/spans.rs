@@ -108,7 +108,7 @@ pub(super) fn run(
     for (mode, spans) in MODES.iter().zip(&mut spans) {
         *spans = workload.predict(mode)?.1;
     }
-    let origin = Origin::here(timestamp);
+    let origin = Origin::of_this_bench(timestamp);
     let mut pairs = Pairs::default();
     let measured = workload.measure(extent, &mut pairs, &mut |pairs| store(&results(pairs, spans, &origin).0));
     let (results, lines) = results(&pairs, spans, &origin);

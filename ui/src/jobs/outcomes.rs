@@ -33,7 +33,7 @@ impl Jobs {
         // Failures of jobs that have started are notified after this.
         let has_started =
             |job: &&JobView| queued.contains(&job.id) && !matches!(job.state, JobState::Queued | JobState::Canceled);
-        self.work.jobs.iter().filter(has_started).for_each(|job| effects.settled(job.subject()));
+        self.work.jobs.iter().filter(has_started).for_each(|job| effects.runs_again(job.subject()));
         for outcome in outcomes {
             self.handle_outcome(outcome, documents, &mut effects);
         }

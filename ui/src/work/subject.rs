@@ -65,9 +65,9 @@ mod tests {
         let [failed, other, again] = &subjects[..] else { panic!("{subjects:?}") };
         let mut notifications = Notifications::default();
         notifications.push(Level::Error, "Prediction failed".to_owned(), String::new(), Some(failed.clone()));
-        notifications.settle(other);
+        notifications.remove_failures_of(other);
         assert_eq!(notifications.shown().len(), 1);
-        notifications.settle(again);
+        notifications.remove_failures_of(again);
         assert!(notifications.shown().is_empty());
     }
 
@@ -86,9 +86,9 @@ mod tests {
         for about in [Some(first.clone()), None] {
             notifications.push(Level::Error, "cells · measure failed".to_owned(), String::new(), about);
         }
-        notifications.settle(other);
+        notifications.remove_failures_of(other);
         assert_eq!(notifications.shown().len(), 2);
-        notifications.settle(again);
+        notifications.remove_failures_of(again);
         assert_eq!(notifications.shown().len(), 1, "an error that is not about a job stays");
     }
 }

@@ -119,7 +119,7 @@ impl Backward<'_> {
             group: a.group,
         };
         let w = need(node, 1)?;
-        let dx = self.want(wanted, 0, name, Op::Conv(conv.clone()), &[Some(g), Some(w)]);
+        let dx = self.push_if_wanted(wanted, 0, name, Op::Conv(conv.clone()), &[Some(g), Some(w)]);
         let dw = if wanted.get(1) == Some(&true) {
             let found = self.vjp(name, Op::Conv(conv), &[Some(g), Some(w)], x, &[false, true]);
             found.get(1).copied().flatten()
@@ -274,7 +274,15 @@ impl Backward<'_> {
         found
     }
 
-    fn want(&mut self, wanted: &[bool], i: usize, name: &str, op: Op, inputs: &[Option<ValueId>]) -> Option<ValueId> {
+    /// Adds an operator that computes the gradient of input `i`, if that is wanted.
+    fn push_if_wanted(
+        &mut self,
+        wanted: &[bool],
+        i: usize,
+        name: &str,
+        op: Op,
+        inputs: &[Option<ValueId>],
+    ) -> Option<ValueId> {
         (wanted.get(i) == Some(&true)).then(|| self.graph.push(grad(name), op, inputs))
     }
 

@@ -106,13 +106,13 @@ impl<'a> Prober<'a> {
             Ok(devices) => return or_none_found(kind, devices),
             Err(failed) => failed,
         };
-        let Failed { reason: failed, so_far, is_late } = failed;
-        self.has_hung.set(is_late);
+        let ProbeFailure { reason: failed, so_far, timed_out } = failed;
+        self.has_hung.set(timed_out);
         if so_far.len() > 1 && so_far.iter().any(|device| !untested(device).is_empty()) {
-            return so_far.into_iter().map(|device| self.completed(device)).collect();
+            return so_far.into_iter().map(|device| self.test_if_untested(device)).collect();
         }
         if let Some(only) = so_far.into_iter().find(is_partly_tested) {
-            return vec![self.settled(only, failed)];
+            return vec![self.test_later_precisions(only, failed)];
         }
         let listed = match self.ask(ProbePart::List, self.timeout) {
             Ok(devices) if devices.len() > 1 => devices,
@@ -151,14 +151,15 @@ impl<'a> Prober<'a> {
         self.timeout * 5 / 6
     }
 
-    fn ask(&self, part: ProbePart, timeout: Duration) -> Result<Vec<Device>, Failed> {
+    fn ask(&self, part: ProbePart, timeout: Duration) -> Result<Vec<Device>, ProbeFailure> {
         let request = ProbeRequest { kind: self.kind, part }.to_string();
         let args: Vec<&str> = self.args.iter().copied().chain([request.as_str()]).collect();
         run_probe(self.program, &args, timeout)
     }
 
-    /// Tests a device in a separate process if its test had not ended when the process of all devices failed.
-    fn completed(&self, device: Device) -> Device {
+    /// Returns a device with the results of its test, which is made in a separate process if it had not ended when the process of
+    /// all devices failed.
+    fn test_if_untested(&self, device: Device) -> Device {
         if untested(&device).is_empty() { device } else { self.test_alone(device) }
     }
 
@@ -175,10 +176,10 @@ impl<'a> Prober<'a> {
                 let gone = unusable(device, other.to_owned());
                 tested.into_iter().find(|d| d.id == gone.id).unwrap_or(gone)
             }
-            Err(Failed { reason, so_far, is_late }) => {
-                self.has_hung.set(self.has_hung.get() || is_late);
+            Err(ProbeFailure { reason, so_far, timed_out }) => {
+                self.has_hung.set(self.has_hung.get() || timed_out);
                 match so_far.into_iter().find(|d| d.id == device.id && is_partly_tested(d)) {
-                    Some(tested) => self.settled(tested, reason),
+                    Some(tested) => self.test_later_precisions(tested, reason),
                     None => unusable(device, reason),
                 }
             }
@@ -187,31 +188,31 @@ impl<'a> Prober<'a> {
 
     /// Returns a device that works in a precision, but whose test has ended with `reason` in a later one. Tests the precisions
     /// after that one in separate processes.
-    fn settled(&self, mut device: Device, reason: String) -> Device {
+    fn test_later_precisions(&self, mut device: Device, reason: String) -> Device {
         let end = Instant::now() + self.timeout / 6;
         let mut precisions = untested(&device).to_vec().into_iter();
         device.shortcomings.retain(|of| !matches!(of, Shortcoming::UntestedPrecisions { .. }));
         let mut failed: Vec<(Precision, String)> =
             precisions.next().map(|culprit| (culprit, reason)).into_iter().collect();
-        let mut late = Vec::new();
+        let mut timed_out = Vec::new();
         for precision in precisions {
             let left = end.saturating_duration_since(Instant::now());
             match self.test_precision(device.id, precision, left) {
                 Ok(()) => device.precisions.push(precision),
-                Err(Failed { is_late: true, .. }) => late.push(precision),
-                Err(Failed { reason, .. }) => failed.push((precision, reason)),
+                Err(ProbeFailure { timed_out: true, .. }) => timed_out.push(precision),
+                Err(ProbeFailure { reason, .. }) => failed.push((precision, reason)),
             }
         }
         device.shortcomings.extend(failures(failed));
-        if !late.is_empty() {
-            device.shortcomings.push(Shortcoming::UntestedPrecisions { precisions: late });
+        if !timed_out.is_empty() {
+            device.shortcomings.push(Shortcoming::UntestedPrecisions { precisions: timed_out });
         }
         device.reason = super::reason(CUDA_WORKS, &device);
         device
     }
 
     /// Tests a precision of a device in a separate process.
-    fn test_precision(&self, id: DeviceId, precision: Precision, timeout: Duration) -> Result<(), Failed> {
+    fn test_precision(&self, id: DeviceId, precision: Precision, timeout: Duration) -> Result<(), ProbeFailure> {
         let index = match id {
             DeviceId::Cuda(index) | DeviceId::Wgpu(index) => index,
             DeviceId::Cpu => 0,
@@ -219,24 +220,24 @@ impl<'a> Prober<'a> {
         let found = self.ask(ProbePart::Precision(index, precision), timeout)?;
         match found.into_iter().find(|device| device.id == id) {
             Some(device) if device.usable && device.precisions.contains(&precision) => Ok(()),
-            Some(device) => Err(Failed::because(device.reason)),
-            None => Err(Failed::because("the probe did not find the device again".to_owned())),
+            Some(device) => Err(ProbeFailure::because(device.reason)),
+            None => Err(ProbeFailure::because("the probe did not find the device again".to_owned())),
         }
     }
 }
 
 /// Why a child process has not answered.
-struct Failed {
+struct ProbeFailure {
     reason: String,
     /// Whether it was ended because it took too long.
-    is_late: bool,
+    timed_out: bool,
     /// The devices as they were before the test in which it ended; empty if it had not begun to test.
     so_far: Vec<Device>,
 }
 
-impl Failed {
+impl ProbeFailure {
     fn because(reason: String) -> Self {
-        Self { reason, is_late: false, so_far: Vec::new() }
+        Self { reason, timed_out: false, so_far: Vec::new() }
     }
 }
 
@@ -272,14 +273,14 @@ fn or_none_found(kind: Kind, devices: Vec<Device>) -> Vec<Device> {
     if devices.is_empty() { vec![kind.unusable("the probe found no devices")] } else { devices }
 }
 
-fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Device>, Failed> {
+fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Device>, ProbeFailure> {
     let mut child = Command::new(program)
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|e| Failed::because(format!("cannot start the probe: {e}")))?;
+        .map_err(|e| ProbeFailure::because(format!("cannot start the probe: {e}")))?;
     let output = read_lines(child.stdout.take());
     let errors = read_all(child.stderr.take());
     let status = wait(&mut child, timeout);
@@ -292,7 +293,7 @@ fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Dev
     let Some(status) = status else {
         let seconds = timeout.as_secs_f32();
         let reason = format!("{NO_ANSWER} {seconds} s: restart the computer; if it happens again, update the driver");
-        return Err(Failed { reason, is_late: true, so_far: devices.unwrap_or_default() });
+        return Err(ProbeFailure { reason, timed_out: true, so_far: devices.unwrap_or_default() });
     };
     if !status.success() {
         // A process that the child started may keep the pipe open.
@@ -305,11 +306,11 @@ fn run_probe(program: &Path, args: &[&str], timeout: Duration) -> Result<Vec<Dev
         // An explanation says what to do.
         let advice = if explanation.as_str() == message { "; update the driver" } else { "" };
         let reason = format!("the driver crashed ({}){colon}{explanation}{advice}", describe_status(status));
-        return Err(Failed { reason, is_late: false, so_far: devices.unwrap_or_default() });
+        return Err(ProbeFailure { reason, timed_out: false, so_far: devices.unwrap_or_default() });
     }
     devices.ok_or_else(|| {
         let message: String = output.join("\n").trim().chars().take(80).collect();
-        Failed::because(format!("the probe printed \"{message}\" instead of devices"))
+        ProbeFailure::because(format!("the probe printed \"{message}\" instead of devices"))
     })
 }
 

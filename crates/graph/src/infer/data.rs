@@ -122,7 +122,7 @@ fn arg_reduce(axis: i64, keep_dims: bool, args: &OpInputs<'_>) -> Result<Info> {
         if s.get(axis) == Some(&Dim::Fixed(0)) {
             return Err(GraphError::misused("length of the searched axis", "0", "at least 1"));
         }
-        Ok(without(s, &[axis], keep_dims))
+        Ok(without_axes(s, &[axis], keep_dims))
     });
     Ok(Info::new(Some(ElementType::I64), shape.transpose()?))
 }
@@ -170,7 +170,8 @@ fn einsum(equation: &str, args: &OpInputs<'_>) -> Result<Info> {
     Ok(Info::new(dtype, shape))
 }
 
-fn without(shape: &[Dim], axes: &[usize], keep: bool) -> Vec<Dim> {
+/// Returns a shape without these axes or, if they are kept, with the length 1 in their place.
+fn without_axes(shape: &[Dim], axes: &[usize], keep: bool) -> Vec<Dim> {
     let mut out = Vec::new();
     for (i, d) in shape.iter().enumerate() {
         if !axes.contains(&i) {
@@ -208,7 +209,7 @@ fn reduce(keep: bool, noop: bool, args: &OpInputs<'_>) -> Result<Info> {
             None => return Ok(Info::new(x.dtype, None)),
         },
     };
-    Ok(Info::new(x.dtype, Some(without(shape, &axes, keep))))
+    Ok(Info::new(x.dtype, Some(without_axes(shape, &axes, keep))))
 }
 
 fn top_k(axis: i64, args: &OpInputs<'_>) -> Result<Vec<Info>> {
