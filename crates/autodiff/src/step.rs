@@ -443,8 +443,12 @@ impl GradientGraph {
     /// Writes the parameters' values into a prepared model.
     ///
     /// # Errors
-    /// [`GraphError::Misused`] if a parameter is missing or has a different shape.
+    /// [`GraphError::Misused`] if a parameter is missing or has a different shape, or there is not one value for each.
     pub fn set_parameters(&self, model: &mut Graph, values: &[Tensor]) -> Result<()> {
+        if values.len() != self.parameters.len() {
+            let (got, expected) = (values.len().to_string(), self.parameters.len().to_string());
+            return Err(GraphError::misused("number of parameters", got, expected));
+        }
         for (parameter, value) in self.parameters.iter().zip(values) {
             set_constant(model, &parameter.name, value.clone())?;
         }

@@ -35,6 +35,7 @@ pub enum Reach {
     Moved,
 }
 
+/// The computation of a step, with its lengths in voxels.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Operation {
     Gaussian([Vec<f32>; 3]),
@@ -63,9 +64,9 @@ impl Operation {
 /// A step for a stack of a certain shape.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Stage {
-    /// The computation, with all lengths in voxels.
+    /// The computation.
     pub operation: Operation,
-    /// Shape Z, Y, X of the input and of the output.
+    /// Shape Z, Y, X of the input.
     pub from: [usize; 3],
     /// Shape Z, Y, X of the output.
     pub to: [usize; 3],

@@ -225,6 +225,18 @@ fn slopes_per_channel_are_trained_and_scalar_slopes_are_not() {
 }
 
 #[test]
+fn parameters_are_set_only_if_there_is_a_value_for_each() {
+    let net = prepare(&sloped()).unwrap();
+    let options = StepOptions::new(Loss::single(LossKind::MeanSquared, 2));
+    let made = gradient_graph(&net, &[vec![1, 1, 2, 4, 4]], &options).unwrap();
+    let values = made.values(&net).unwrap();
+    let mut changed = net.clone();
+    made.set_parameters(&mut changed, &values).unwrap();
+    let refused = made.set_parameters(&mut changed, &values[1..]).unwrap_err();
+    assert!(refused.to_string().contains("number of parameters"), "{refused}");
+}
+
+#[test]
 fn a_whole_network_has_the_gradient_of_finite_differences() {
     let nets = [
         unet3d(

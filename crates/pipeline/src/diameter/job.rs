@@ -14,7 +14,7 @@ use cytoscope_storage::message::Message;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Returns the object diameter that a prediction would use for its first input: the given one, or an estimate.
+/// Determines the object diameter that a prediction would use for its first input: the given one, or an estimate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DiameterJob {
     /// The prediction; it is not run.
