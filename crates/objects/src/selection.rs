@@ -6,9 +6,11 @@ use crate::components::Bounds;
 /// What decides whether an object is kept.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ObjectFacts {
+    /// Number of voxels.
     pub voxels: u64,
-    /// Sum and maximum of the map in the object.
+    /// Sum of the map over the object.
     pub sum: f64,
+    /// Maximum of the map in the object.
     pub peak: f32,
 }
 

@@ -84,7 +84,7 @@ pub struct InputFacts {
     pub measured: Vec<DeviceTime>,
     /// How the input was tiled.
     pub tiles: Option<TileFacts>,
-    /// Visibility of tile seams, 0 for none.
+    /// Visibility of tile seams: how much more neighboring voxels differ across borders of tiles than beside them, as a share.
     pub seam_energy: Option<f64>,
     /// The object diameter, for models with a nominal one.
     pub diameter: Option<DiameterFacts>,

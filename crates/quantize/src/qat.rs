@@ -25,7 +25,7 @@ pub struct QatTask<'a> {
 pub struct QatOutcome {
     /// The quantized network with the weights that had the smallest error on the held-out tiles.
     pub graph: Graph,
-    /// Error of this network on the held-out tiles.
+    /// Error of this network, as [`QatTask::error`] computes it.
     pub error: f64,
     /// Number of training steps.
     pub steps: u64,

@@ -69,7 +69,8 @@ pub struct QuantizeReport {
     /// Tensors whose ranges are computed by another method, which is sought if the accuracy budget is not met with one for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_methods: Vec<TensorMethod>,
-    /// Strength of the chosen channel equalization; absent if channels were not equalized.
+    /// Strength of the chosen channel equalization, 0 (by the weights alone) to 1 (by the activations alone); absent if channels
+    /// were not equalized.
     pub equalized: Option<f64>,
     /// All settings that were tried.
     pub candidates: Vec<Candidate>,

@@ -42,7 +42,7 @@ pub struct FloatLayer {
     pub share_of_work: f64,
 }
 
-/// A quantized graph, the layers whose bias was corrected, and its error.
+/// A quantized graph, the layers whose bias was corrected, and the relative L2 error of its worst output.
 struct Corrected {
     graph: Graph,
     names: Vec<String>,

@@ -46,7 +46,7 @@ type Ranges = Vec<(f32, f32)>;
 pub(crate) struct Variant {
     /// The float network.
     pub graph: Graph,
-    /// Strength of channel equalization; `None` without.
+    /// Strength of channel equalization, 0 to 1; `None` without.
     pub strength: Option<f64>,
     /// Groups of tensors that share a range.
     pub groups: Vec<(Group, Histogram)>,

@@ -74,7 +74,8 @@ pub struct PredictedVolume {
     pub plan: TilePlan,
     /// Operators that the reference executor ran.
     pub fallbacks: Vec<OpFallback>,
-    /// Visibility of tile seams along X, 0 for none; `None` if there is a single tile.
+    /// Visibility of tile seams along X: how much more neighboring voxels differ across borders of tiles than beside them, as a
+    /// share; at least 0. `None` if there is a single tile.
     pub seam_energy: Option<f64>,
     /// Traffic between the host and the device; `None` on the CPU.
     pub traffic: Option<DeviceTraffic>,

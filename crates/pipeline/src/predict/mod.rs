@@ -259,7 +259,8 @@ pub struct InputReport {
     /// Operators that the reference executor ran.
     #[serde(deserialize_with = "deserialize::fallbacks")]
     pub fallbacks: Vec<cytoscope_engine::OpFallback>,
-    /// Visibility of tile seams along X, 0 for none; absent if there is a single tile.
+    /// Visibility of tile seams along X: how much more neighboring voxels differ across borders of tiles than beside them, as a
+    /// share; at least 0. Absent if there is a single tile.
     pub seam_energy: Option<f64>,
     /// Time, bytes and voxels by stage.
     pub stages: Vec<StageTotal>,
