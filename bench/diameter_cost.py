@@ -25,7 +25,8 @@ def predict(options, file, diameter):
         command = [str(options.binary), "predict", file, "--model", options.model, "--device", "cpu", "--outputs", "labels"]
         command += ["--diameter", str(diameter), "--out", out, "--json"]
         began = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, CYTOSCOPE_MODELS=str(ROOT / "models")))
+        env = dict(os.environ, CYTOSCOPE_MODELS=str(ROOT / "models"))
+        done = subprocess.run(command, capture_output=True, text=True, env=env)
         secs = time.perf_counter() - began
         if done.returncode:
             raise SystemExit(done.stderr)
@@ -53,8 +54,10 @@ def main():
         auto, given = (min(secs) for _, secs in fastest)
         totals = [totals[0] + auto, totals[1] + given]
         ratios.append(auto / given)
-        print(f"{Path(file).name}: {estimated:.2f}, estimated {auto:.2f} s, given {given:.2f} s, ratio {auto / given:.2f}", flush=True)
-    print(f"all: {totals[0]:.2f} s / {totals[1]:.2f} s = {totals[0] / totals[1]:.2f}; median ratio {statistics.median(ratios):.2f}")
+        times = f"estimated {auto:.2f} s, given {given:.2f} s, ratio {auto / given:.2f}"
+        print(f"{Path(file).name}: {estimated:.2f}, {times}", flush=True)
+    ratio = f"{totals[0]:.2f} s / {totals[1]:.2f} s = {totals[0] / totals[1]:.2f}"
+    print(f"all: {ratio}; median ratio {statistics.median(ratios):.2f}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
 int8: OpenVINO's model is quantized by NNCF (mixed preset, 8 volumes), ours by `cytoscope quantize` with the same volumes,
 unless one is given. --accuracy compares both with f32 on a held-out volume instead of timing them. --isa limits the
 instruction set of both (avx512-vnni: no matrix unit). --hint is the precision in which OpenVINO computes layers in
-floats: by default bf16 for bf16 and f32 otherwise; on CPUs with bf16, our int8 networks compute theirs in bf16. Needs numpy, scipy, openvino, nncf and target/release/cytoscope.
+floats: by default bf16 for bf16 and f32 otherwise; on CPUs with bf16, our int8 networks compute theirs in bf16. Needs
+numpy, scipy, openvino, nncf and target/release/cytoscope.
 """
 import argparse
 import json
@@ -109,7 +110,8 @@ def main():
     p.add_argument("--repeat", type=int, default=5)
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--quantized")
-    p.add_argument("--budget", type=float, default=0.05, help="accuracy budget of our quantization (random weights need a large one)")
+    budget_help = "accuracy budget of our quantization (random weights need a large one)"
+    p.add_argument("--budget", type=float, default=0.05, help=budget_help)
     p.add_argument("--isa")
     p.add_argument("--hint", choices=["f32", "bf16"])
     p.add_argument("--accuracy", action="store_true")

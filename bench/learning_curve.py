@@ -109,7 +109,8 @@ def main():
             files = [f for e in range(1, embryos + 1) for f in sorted(options.data.glob(f"Emb{e:02}_t*.tif"))]
             folder = links(options.work / f"data-{embryos}", files)
             name = f"embryos{embryos}-{length}{'steps' if options.steps else ''}"
-            print(f"{embryos} embryos, {length} {unit}:", train(options, name, folder, [f"--{unit}", length], None), end="", flush=True)
+            trained = train(options, name, folder, [f"--{unit}", length], None)
+            print(f"{embryos} embryos, {length} {unit}:", trained, end="", flush=True)
 
 
 if __name__ == "__main__":

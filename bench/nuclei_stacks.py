@@ -1,4 +1,4 @@
-"""Stacks of nuclei with ground truth from a generator independent of `cytoscope simulate` (numpy and scipy only).
+"""Stacks of nuclei with ground truth from a generator independent of `cytoscope simulate`.
 
     python bench/nuclei_stacks.py OUT [--count 40] [--seed 1] [--dense] [--crop]
 
@@ -6,9 +6,9 @@ For each stack a nuclear diameter of 4 to 30 µm, a voxel size of 0.1 to 5 µm (
 and a scene are drawn: blobs with random radial functions, packed by relaxation of random points, unevenly illuminated,
 blurred by an anisotropic Gaussian and sampled with Poisson and Gaussian noise. The ground truth is the objects before
 blurring. With --dense, the stacks show tissue: nuclei fill the Voronoi cells of their centers except for narrow gaps, so
-that they touch on most sides. With --crop, a random part of 2 × 2.6 × 2.6 diameters (Z, Y, X) is written, whose sides cut nearly all
-nuclei; NAME.json then states the median diameter of the nuclei that are whole before cropping. Files are NAME_raw.tif and NAME_labels.tif with the voxel size in ImageJ's tags. Needs numpy,
-scipy and tifffile.
+that they touch on most sides. With --crop, a random part of 2 × 2.6 × 2.6 diameters (Z, Y, X) is written, whose sides
+cut nearly all nuclei; NAME.json then states the median diameter of the nuclei that are whole before cropping. Files are
+NAME_raw.tif and NAME_labels.tif with the voxel size in ImageJ's tags. Needs numpy, scipy and tifffile.
 """
 import argparse
 import json

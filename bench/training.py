@@ -91,7 +91,9 @@ def main():
         for kind in ("eager", "compiled"):
             rows[kind].append(rival(shape, options.steps, kind))
         now = {k: v[-1] for k, v in rows.items()}
-        text = ", ".join(f"{k} {v['cpu_ms']:.0f} ms ({v['wall_ms']:.0f} on the clock, {v['peak_mib']:.0f} MiB)" for k, v in now.items())
+        text = ", ".join(
+            f"{k} {v['cpu_ms']:.0f} ms ({v['wall_ms']:.0f} on the clock, {v['peak_mib']:.0f} MiB)" for k, v in now.items()
+        )
         ratios = ", ".join(f"{now[k]['cpu_ms'] / now['ours']['cpu_ms']:.2f}x {k}" for k in ("eager", "compiled"))
         print(f"round {round_ + 1}: {text}: {ratios}", flush=True)
     for kind in ("eager", "compiled"):

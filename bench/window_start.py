@@ -37,11 +37,13 @@ def main() -> None:
             window = subprocess.Popen([args.binary, args.file], env=env, stderr=subprocess.DEVNULL)
             shown = None
             while True:
-                found = subprocess.run(["xdotool", "search", "--onlyvisible", "--name", "Cytoscope$"], env=env, capture_output=True, text=True)
+                search = ["xdotool", "search", "--onlyvisible", "--name", "Cytoscope$"]
+                found = subprocess.run(search, env=env, capture_output=True, text=True)
                 now = time.perf_counter() - began
                 if found.stdout.strip():
                     shown = shown or now
-                    title = subprocess.run(["xdotool", "getwindowname", found.stdout.split()[0]], env=env, capture_output=True, text=True).stdout
+                    ask = ["xdotool", "getwindowname", found.stdout.split()[0]]
+                    title = subprocess.run(ask, env=env, capture_output=True, text=True).stdout
                     if Path(args.file).name in title:
                         break
                 if now > 60:
