@@ -92,7 +92,8 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// Links are followed if their targets are inside the folder; the folder itself may be a link.
 ///
 /// # Errors
-/// Same as [`open_regular`]; [`Refusal::NotRelative`] or [`Refusal::Outside`] if the path leaves the folder.
+/// Same as [`open_regular`]; [`Refusal::NotRelative`] or [`Refusal::Outside`] if the path leaves the folder. A name that no
+/// file can have, such as one that contains a zero, is [`io::ErrorKind::NotFound`].
 pub fn open_inside(folder: &Path, relative: &Path) -> io::Result<File> {
     let plain = relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     if !plain || relative.file_name().is_none() {
@@ -101,7 +102,11 @@ pub fn open_inside(folder: &Path, relative: &Path) -> io::Result<File> {
     // The folder of a path without one is the current folder.
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let folder = std::fs::canonicalize(folder)?;
-    let target = std::fs::canonicalize(folder.join(relative))?;
+    let target = std::fs::canonicalize(folder.join(relative)).map_err(|error| match error.kind() {
+        // No file can have such a name: it contains a zero, or it is too long.
+        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename => io::ErrorKind::NotFound.into(),
+        _ => error,
+    })?;
     if !target.starts_with(&folder) {
         return Err(Refusal::Outside(target).into());
     }
@@ -192,6 +197,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(open_regular(&folder.path().join("no")).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(open_inside(folder.path(), Path::new("no")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_name_that_no_file_can_have_is_not_found() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a\0b", &"x".repeat(300)] {
+            assert_eq!(
+                open_inside(folder.path(), Path::new(name)).unwrap_err().kind(),
+                io::ErrorKind::NotFound,
+                "{name:?}"
+            );
+        }
     }
 
     #[test]

@@ -184,6 +184,7 @@ fn files_that_are_missing_outside_or_named_twice_are_refused() {
     let kind = |header: &str, data_file: &str| beside(&inner, header, data_file).err();
     for (data_file, expected) in [
         ("none.raw", Malformed),
+        ("no\0ne.raw", Malformed),
         ("../all.raw", Unsupported),
         ("LIST\na.raw", Unsupported),
         ("LIST\na.raw\n./a.raw", Malformed),
