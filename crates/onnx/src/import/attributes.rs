@@ -66,8 +66,13 @@ impl<'a> Attributes<'a> {
         }
     }
 
+    /// Returns an integer that is 0 or 1; other programs differ in what they make of any other value.
     pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool> {
-        Ok(self.int(name, i64::from(default))? != 0)
+        match self.int(name, i64::from(default))? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Self::wrong(name, "0 or 1"),
+        }
     }
 
     pub(crate) fn float(&self, name: &str, default: f32) -> Result<f32> {

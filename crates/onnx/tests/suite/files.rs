@@ -118,6 +118,21 @@ fn an_operator_without_a_required_attribute_is_malformed() {
     }
 }
 
+#[test]
+fn an_attribute_that_is_neither_0_nor_1_where_a_choice_was_expected_is_malformed() {
+    let read = |choice: u64| {
+        let attribute = field(5, &[field(1, b"keepdims"), int(3, choice), int(20, 2)].concat());
+        let bytes = model(&[value(11, "x"), value(12, "y"), node("ReduceMax", &["x"], &["y"], &attribute)]);
+        cytoscope_onnx::from_bytes(&bytes, None, &GraphLimits::default())
+    };
+    assert!([0, 1].into_iter().all(|choice| read(choice).is_ok()));
+    for choice in [2, (-1i64).cast_unsigned()] {
+        let error = read(choice).unwrap_err();
+        assert_eq!(error.kind(), GraphErrorKind::Malformed);
+        assert!(error.to_string().contains("attribute \"keepdims\" is not 0 or 1"), "{error}");
+    }
+}
+
 pub fn float(number: u8, value: f32) -> Vec<u8> {
     [&[number << 3 | 5][..], &value.to_le_bytes()].concat()
 }
