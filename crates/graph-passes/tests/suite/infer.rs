@@ -2,8 +2,8 @@
 
 use cytoscope_graph::infer::{Info, fixed, node_infos};
 use cytoscope_graph::{
-    AspectPolicy, CoordinateMode, Dim, ElementType, GraphErrorKind, GraphLimits, Loss, LossKind, Op, ResizeAttrs,
-    Result, Tensor,
+    AspectPolicy, CoordinateMode, Dim, ElementType, GraphErrorKind, GraphLimits, Loss, LossKind, Op, PadMode,
+    ResizeAttrs, Result, Tensor,
 };
 use std::sync::Arc;
 
@@ -53,6 +53,27 @@ fn batch_normalization_refuses_parameters_that_cannot_fit() {
         assert_eq!(error.kind(), GraphErrorKind::Misused);
         let text = error.to_string();
         assert!(text.contains("scale or bias") && text.contains(expected), "{text}");
+    }
+}
+
+#[test]
+fn an_axis_that_is_listed_twice_is_refused() {
+    let list = |values: &[i64]| Info::of(&Arc::new(Tensor::vector(values.to_vec())));
+    let x = Info::new(Some(ElementType::F32), known(&[2, 3]));
+    let (zeros, ones, amounts) = (list(&[0, 0]), list(&[1, 1]), list(&[1, 1, 1, 1]));
+    for (axes, is_refused) in [(list(&[0, 1]), false), (list(&[1, 1]), true)] {
+        let cases: [(Op, Vec<Option<&Info>>); 3] = [
+            (Op::Unsqueeze, vec![Some(&x), Some(&axes)]),
+            (Op::Slice, vec![Some(&x), Some(&zeros), Some(&ones), Some(&axes)]),
+            (Op::Pad { mode: PadMode::Constant }, vec![Some(&x), Some(&amounts), None, Some(&axes)]),
+        ];
+        for (op, inputs) in cases {
+            let found = node_infos(&op, &inputs, 1, &GraphLimits::default());
+            assert_eq!(found.is_err(), is_refused, "{op:?}");
+            if let Err(error) = found {
+                assert!(error.to_string().contains("each axis once"), "{op:?}: {error}");
+            }
+        }
     }
 }
 

@@ -60,6 +60,19 @@ fn lengths(values: &[i64]) -> Result<Vec<usize>> {
         .collect()
 }
 
+/// Resolves axes of which each must occur once.
+fn distinct_axes(axes: &[i64], rank: usize) -> Result<Vec<usize>> {
+    let resolved: Vec<usize> = axes.iter().map(|&axis| resolve_axis(axis, rank)).collect::<Result<_>>()?;
+    let mut sorted = resolved.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    if sorted.len() == resolved.len() {
+        Ok(resolved)
+    } else {
+        Err(GraphError::misused("axes", format!("{axes:?}"), "each axis once"))
+    }
+}
+
 /// Checks the size limit of tensors expanded from few elements.
 fn check_expanded(shape: Option<&[usize]>, what: &str, args: &OpInputs<'_>) -> Result<()> {
     let Some(shape) = shape else { return Ok(()) };
@@ -145,7 +158,7 @@ pub fn slice_axis(n: usize, start: i64, end: i64, step: i64) -> Result<AxisSlice
 /// slice.
 ///
 /// # Errors
-/// [`GraphError::Misused`] if the lists differ in length, or an axis does not exist.
+/// [`GraphError::Misused`] if the lists differ in length, or an axis does not exist or occurs twice.
 pub fn slice_plan(
     rank: usize,
     starts: &[i64],
@@ -157,11 +170,12 @@ pub fn slice_plan(
     if ends.len() != count || axes.is_some_and(|a| a.len() != count) || steps.is_some_and(|s| s.len() != count) {
         return Err(GraphError::misused("slice", "lists of different lengths", format!("{count} of each")));
     }
+    let first_axes: Vec<i64> = (0..count as i64).collect();
+    let axes = distinct_axes(axes.unwrap_or(&first_axes), rank)?;
     let mut plan = vec![None; rank];
-    for (i, (&start, &end)) in starts.iter().zip(ends).enumerate() {
-        let axis = axes.and_then(|a| a.get(i)).copied().unwrap_or(i as i64);
+    for (i, ((&start, &end), axis)) in starts.iter().zip(ends).zip(axes).enumerate() {
         let step = steps.and_then(|s| s.get(i)).copied().unwrap_or(1);
-        if let Some(slot) = plan.get_mut(resolve_axis(axis, rank)?) {
+        if let Some(slot) = plan.get_mut(axis) {
             *slot = Some((start, end, step));
         }
     }
@@ -191,7 +205,7 @@ fn slice(args: &OpInputs<'_>) -> Result<Info> {
 /// Returns the numbers of elements added before and after each of `rank` axes.
 ///
 /// # Errors
-/// [`GraphError::Misused`] if `pads` does not have two entries per axis, or an axis does not exist.
+/// [`GraphError::Misused`] if `pads` does not have two entries per axis, or an axis does not exist or occurs twice.
 pub fn pad_plan(rank: usize, pads: &[i64], axes: Option<&[i64]>) -> Result<Vec<(i64, i64)>> {
     let all: Vec<i64> = (0..rank as i64).collect();
     let axes = axes.unwrap_or(&all);
@@ -200,8 +214,8 @@ pub fn pad_plan(rank: usize, pads: &[i64], axes: Option<&[i64]>) -> Result<Vec<(
     }
     let (before, after) = pads.split_at(axes.len());
     let mut plan = vec![(0, 0); rank];
-    for ((&axis, &b), &a) in axes.iter().zip(before).zip(after) {
-        if let Some(slot) = plan.get_mut(resolve_axis(axis, rank)?) {
+    for ((axis, &b), &a) in distinct_axes(axes, rank)?.into_iter().zip(before).zip(after) {
+        if let Some(slot) = plan.get_mut(axis) {
             *slot = (b, a);
         }
     }
@@ -372,14 +386,11 @@ fn unsqueeze(args: &OpInputs<'_>) -> Result<Info> {
     let (Some(shape), Some(axes)) = (&x.shape, args.need(1)?.ints()) else { return Ok(Info::new(x.dtype, None)) };
     let rank = shape.len() + axes.len();
     crate::limits::check_limit("rank", "Unsqueeze", rank as u128, args.limits.rank as u128)?;
-    let axes: Vec<usize> = axes.iter().map(|&a| resolve_axis(a, rank)).collect::<Result<_>>()?;
+    let axes = distinct_axes(&axes, rank)?;
     let mut old = shape.iter();
     let mut dims = Vec::with_capacity(rank);
     for i in 0..rank {
         dims.push(if axes.contains(&i) { Dim::Fixed(1) } else { old.next().cloned().unwrap_or(Dim::Fixed(1)) });
-    }
-    if old.next().is_some() {
-        return Err(GraphError::misused("axes", format!("{axes:?}"), "each axis once"));
     }
     Ok(Info::new(x.dtype, Some(dims)))
 }
