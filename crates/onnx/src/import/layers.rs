@@ -180,6 +180,12 @@ pub(super) fn conv(im: &Importer<'_>, node: &Pending<'_>, weight: usize) -> Resu
     let weight_kernel: Option<Vec<usize>> =
         im.info(node.input(weight)).and_then(|i| i.shape.as_ref()?.iter().skip(2).map(|d| d.fixed()).collect());
     let declared = node.attributes.sizes("kernel_shape")?;
+    if let (Some(stored), Some(declared)) = (&weight_kernel, &declared)
+        && stored != declared
+    {
+        let problem = format!("kernel_shape is {declared:?}, but the kernel of the weight is {stored:?}");
+        return Err(GraphError::malformed(format!("node \"{}\": {problem}", node.name)));
+    }
     let kernel = weight_kernel.or(declared).ok_or_else(|| node.unsupported("an undetermined kernel size"))?;
     let ones = || vec![1; axes];
     Ok(ConvAttrs {

@@ -176,6 +176,24 @@ fn a_one_hot_index_counts_from_the_end_where_it_is_negative() {
     assert_eq!(run(&field(5, &whole("axis", 0))), Tensor::new([3, 3], columns).unwrap());
 }
 
+#[test]
+fn a_kernel_other_than_that_of_the_weight_is_refused() {
+    let read = |edge: u64| {
+        let kernel = field(5, &[field(1, b"kernel_shape"), int(8, edge), int(8, edge), int(20, 7)].concat());
+        let file = model(&[
+            stored("x", 1, &[1, 1, 3, 3], &[0; 36]),
+            stored("w", 1, &[1, 1, 2, 2], &[0; 16]),
+            field(12, &field(1, b"y")),
+            node("Conv", &["x", "w"], &["y"], &kernel),
+        ]);
+        cytoscope_onnx::from_bytes(&file, None, &GraphLimits::default())
+    };
+    assert!(read(2).is_ok());
+    let error = read(3).unwrap_err();
+    assert_eq!(error.kind(), GraphErrorKind::Malformed);
+    assert!(error.to_string().contains("the kernel of the weight is [2, 2]"), "{error}");
+}
+
 /// Runs one node of ONNX Runtime's domain on constants.
 fn run_contributed(op: &str, inputs: &[&str], attributes: &[Vec<u8>]) -> Vec<f64> {
     let floats = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
