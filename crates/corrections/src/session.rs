@@ -41,6 +41,8 @@ impl Default for SessionOptions {
 
 /// Advice for an edit with which the labels would exceed the limits.
 const CORRECT_A_CROP: &str = "correct a smaller crop of the stack";
+/// Why edits are not found again that were written to a journal which is no longer at its path.
+const DETACHED: &str = "it was removed, renamed or replaced";
 
 /// A stroke in progress.
 #[derive(Debug)]
@@ -251,10 +253,13 @@ impl Session {
         self.journal.as_ref().map_or(0, |j| lock(j).len())
     }
 
-    /// The error of the last background sync of the journal that failed, until the journal is compacted. The edits have then
-    /// been passed to the operating system, so they survive a crash of the program but possibly not of the machine.
+    /// Why unsaved edits may be lost although they were written to the journal, until it is compacted: the error of the last
+    /// background sync that failed, after which they survive a crash of the program but possibly not of the machine; or that
+    /// the journal is no longer at its path.
     pub fn sync_failure(&self) -> Option<String> {
-        self.journal.as_ref().and_then(|j| lock(j).sync_failure())
+        let journal = lock(self.journal.as_ref()?);
+        let is_lost = || self.is_modified() && journal.is_detached();
+        journal.sync_failure().or_else(|| is_lost().then(|| DETACHED.to_owned()))
     }
 
     /// Returns the current labels for saving on another thread with [`SaveTicket::save`] while editing continues.
@@ -292,14 +297,13 @@ impl Session {
     }
 
     /// Whether the journal is longer than [`SessionOptions::compact_above_bytes`] and compacting would make it much
-    /// shorter, or could not be synced, so that it must be written again.
+    /// shorter, or must be written again because of [`Session::sync_failure`].
     pub fn needs_compaction(&self) -> bool {
-        let is_needed = |j: &Arc<Mutex<JournalFile>>| {
+        let is_long = |j: &Arc<Mutex<JournalFile>>| {
             let journal = lock(j);
-            let is_long = journal.len() > self.options.compact_above_bytes && journal.len() > 2 * journal.compact_len();
-            is_long || journal.sync_failure().is_some()
+            journal.len() > self.options.compact_above_bytes && journal.len() > 2 * journal.compact_len()
         };
-        self.journal.as_ref().is_some_and(is_needed)
+        self.journal.as_ref().is_some_and(is_long) || self.sync_failure().is_some()
     }
 
     /// Rewrites the journal as a snapshot of the labels before the oldest step that can be undone, followed by the

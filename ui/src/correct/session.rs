@@ -357,6 +357,10 @@ impl SessionThread {
                 }
             }
         }
+        // Edits that may not be on the disk are written once more; if that fails, the last state has the reason.
+        if session.sync_failure().is_some() {
+            let _ = session.compact();
+        }
         self.emit(SessionEvent::State(Box::new(state(&session))));
         // A journal that cannot be closed is recovered when the stack is opened again.
         let _ = session.close();

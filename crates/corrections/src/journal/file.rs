@@ -183,6 +183,11 @@ impl JournalFile {
         self.syncer.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether the path no longer leads to the file that edits are written to, because the file was removed, renamed or replaced.
+    pub fn is_detached(&self) -> bool {
+        !self.replaced && !is_linked_at(&self.file, &self.path)
+    }
+
     /// Returns a function that syncs the file; the journal can be written to while it runs.
     pub fn sync_task(&self) -> Result<impl FnOnce() -> Result<(), CorrectionError> + use<>, CorrectionError> {
         let file = self.file.try_clone().map_err(CorrectionError::io(&self.path, "syncing the journal"))?;

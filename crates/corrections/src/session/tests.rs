@@ -194,6 +194,27 @@ fn a_journal_that_could_not_be_synced_is_written_again() {
     assert!(session.volume().labels().to_dense() == state);
 }
 
+// Elsewhere, a file that is open cannot be removed.
+#[cfg(unix)]
+#[test]
+fn a_journal_that_was_removed_is_reported_and_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.journal");
+    let base = LabelVolume::new([9, 9, 90], VoxelSize::default()).unwrap();
+    let (mut session, _) = Session::open(base.clone(), None, &path, SessionOptions::default()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(session.sync_failure().is_none() && !session.needs_compaction(), "there are no edits to lose");
+    session.apply(&dab(1, 10.0)).unwrap();
+    assert!(session.sync_failure().is_some_and(|why| why.contains("removed")) && session.needs_compaction());
+    session.compact().unwrap();
+    assert!(session.sync_failure().is_none() && !session.needs_compaction());
+    session.apply(&dab(2, 30.0)).unwrap();
+    drop(session);
+    let (session, replay) = Session::open(base, None, &path, SessionOptions::default()).unwrap();
+    assert_eq!((replay.entries, replay.dropped), (2, None));
+    assert_eq!(session.undo_names().collect::<Vec<_>>(), ["Paint 2", "Paint 1"]);
+}
+
 #[test]
 fn a_stroke_goes_on_while_labels_are_reported_as_saved() {
     let folder = tempfile::tempdir().unwrap();

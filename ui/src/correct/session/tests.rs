@@ -71,6 +71,27 @@ fn labels_are_reported_as_saved_even_if_the_journal_cannot_record_it() {
     assert!(!session.is_modified());
 }
 
+// Elsewhere, a file that is open cannot be removed.
+#[cfg(unix)]
+#[test]
+fn edits_whose_journal_was_removed_are_kept_when_corrections_are_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = CorrectionFiles::of(folder.path(), "cells", None);
+    let (shape_zyx, voxel_um) = ([2, 9, 9], VoxelSize::default());
+    let start = SessionStart { bases: vec![Base::Empty], shape_zyx, voxel_um, time: None, files: files.clone() };
+    let corrector = Corrector::open(start.clone(), None, Arc::new(|| {})).unwrap();
+    let brush = Brush { shape: BrushShape::Ball, radius_um: 2.0, value: 1, over: DrawOver::Any };
+    corrector.send(SessionRequest::Apply(Edit::Paint { brush, points: vec![[0.0, 4.0, 4.0]] }));
+    while corrector.is_busy() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::fs::remove_file(&files.journal).unwrap();
+    drop(corrector);
+    let (session, replay) = open(&start).unwrap();
+    assert_eq!(replay.entries, 1);
+    assert!(session.volume().voxel_count(1) > 0);
+}
+
 #[test]
 fn corrections_continue_from_the_copy_of_their_labels_if_the_saved_ones_cannot_be_read() {
     let folder = tempfile::tempdir().unwrap();
