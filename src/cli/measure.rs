@@ -27,9 +27,9 @@ pub(crate) struct Measure {
     #[arg(long, value_name = "FORMAT",
           value_parser = one_of::<TableFormat>(TableFormat::ALL.map(TableFormat::name)), hide_possible_values = true)]
     table_format: Option<TableFormat>,
-    /// Series of the stack, by number from 0 or by name; also of the label image if it has several. By default and with 0, the
-    /// labels are the label image of an OME-Zarr that has one beside its image. By default, the stack's series is the one that
-    /// the labels were predicted from, if the record beside them states it, else the first one.
+    /// Series of the stack, by number from 0 or by name; also of the label image if it has several, or if no stack is given.
+    /// By default and with 0, the labels are the label image of an OME-Zarr that has one beside its image. By default, the
+    /// stack's series is the one that the labels were predicted from, if the record beside them states it, else the first one.
     #[arg(long, value_name = "N|NAME")]
     series: Option<SeriesChoice>,
     /// Time point of the stack, counted from 0; also of the label image if it has several. By default, all are measured if

@@ -139,6 +139,22 @@ fn measuring_a_time_series_of_labels_in_one_stack_says_what_is_measured() {
 }
 
 #[test]
+fn a_series_that_the_measured_label_image_does_not_have_is_refused() {
+    let fixture = Fixture::new();
+    let labels = fixture.write("labels.tif", "ZYX", &[2, 8, 8], vec![1u16; 128]);
+    for series in ["2", "left"] {
+        fixture.fails(2, &["measure", &labels, "--series", series, "--out", "t.csv"], &["labels.tif", "no series"]);
+    }
+    assert!(!fixture.path("t.csv").exists());
+    fixture.run(&["measure", &labels, "--series", "0", "--out", "t.csv"]).ok();
+    // Of a file with several, the label image is one.
+    let stack = fixture.write("stack.tif", "ZYX", &[2, 8, 8], vec![9u16; 128]);
+    fixture.run(&["convert", &stack, "both.zarr", "--labels", &labels]).ok();
+    fixture.run(&["measure", "both.zarr", "--series", "1", "--out", "of_both.csv"]).ok();
+    assert_eq!(fixture.table("of_both.csv").len(), 2);
+}
+
+#[test]
 fn the_model_of_a_map_finds_the_objects_of_its_prediction() {
     let fixture = Fixture::new();
     let raw = fixture.nuclei("14,80,96", 1);

@@ -15,7 +15,7 @@ use crate::results::{FileRecord, Publication};
 use crate::stack::{Extents, Stack, channels_text, limit_readers, slab_slices};
 use crate::table::TableFormat;
 use crate::{Context, JobError, Meter, Note, ProgressStage, ProgressUnit, provenance, results};
-use cytoscope_formats::{Image, OpenOptions, SeriesChoice};
+use cytoscope_formats::{FormatError, Image, OpenOptions, SeriesChoice};
 use cytoscope_objects::ObjectTable;
 use cytoscope_objects::measure::{Measurer, ObjectRow};
 use cytoscope_profile::Stage;
@@ -166,7 +166,7 @@ impl MeasureJob {
         let opening = context.recorder.span(Stage::Read, "open");
         let image = match &self.intensities {
             Some(stack) => self.series_of_stack().open(stack, &stack_options)?,
-            None => self.series_of_stack().open_labels(&labels_path(&self.labels), &stack_options)?,
+            None => self.open_labels_alone(&stack_options)?,
         };
         let extents = Extents::of(image.meta());
         let (labels, label_time) = self.open_labels(extents, &stack_options)?;
@@ -320,6 +320,16 @@ impl MeasureJob {
         if self.intensities.is_some() { stack_options.channels } else { 0 }
     }
 
+    /// Opens the label image if no stack is measured: the chosen series is then one of its file.
+    fn open_labels_alone(&self, options: &OpenOptions) -> Result<Image, FormatError> {
+        let series = self.series_of_stack();
+        match series.is_first() {
+            // The image of a prediction is its maps.
+            true => series.open_labels(&labels_path(&self.labels), options),
+            false => series.open(&self.labels, options),
+        }
+    }
+
     /// Opens the label image, checks that it has labels of the stack, and returns it with the time point to read.
     fn open_labels(&self, extents: Extents, stack_options: &OpenOptions) -> Result<(Image, usize), JobError> {
         if let Some(stack) = &self.intensities {
@@ -332,7 +342,7 @@ impl MeasureJob {
         let (path, series) = (labels_path(&self.labels), self.series_of_stack());
         let open = |options: &OpenOptions| match self.intensities {
             Some(_) => series.open_stack_labels(&path, options),
-            None => series.open_labels(&path, options),
+            None => self.open_labels_alone(options),
         };
         let mut labels = open(&labels_options)?;
         // The label image may have the same wrong axes as its stack.
