@@ -3,7 +3,7 @@
 use crate::data::composite::Intensity;
 use crate::data::histogram::Histogram;
 use crate::theme;
-use eframe::egui::{self, Key, Sense, Stroke, StrokeKind, Ui, pos2, vec2};
+use eframe::egui::{self, Color32, Key, Sense, Stroke, StrokeKind, Ui, pos2, vec2};
 
 /// Draws a histogram with draggable contrast limits, and fields for their numbers; `name` is that of the channel or layer.
 pub(super) fn contrast(ui: &mut Ui, histogram: &Histogram, display: &mut Intensity, name: &str) {
