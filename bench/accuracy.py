@@ -167,15 +167,16 @@ def main():
                     ratios.append(used / true_diameter(f) if used else np.nan)
                     secs += report["seconds"]
                     if options.each:
-                        print(f"    {f.name}: diameter x{ratios[-1]:.2f}  tp/found/true {scores[0].tolist()} {scores[1].tolist()}")
+                        numbers = f"{scores[0].tolist()} {scores[1].tolist()}"
+                        print(f"    {f.name}: diameter x{ratios[-1]:.2f}  tp/found/true {numbers}")
                 objects = sums[:, 1] + sums[:, 2]
                 f1 = np.where(objects > 0, 2 * sums[:, 0] / np.maximum(objects, 1), 1.0)
                 kind = "planes" if options.planes else "stacks"
                 known = np.array(ratios)[np.isfinite(ratios)]
                 near = np.mean(np.abs(np.log(known)) < np.log(1.15)) if len(known) else np.nan
                 print(
-                    f"{folder.name} ({len(files)} {kind}) {Path(model).name}: F1 {f1[0]:.3f} / {f1[1]:.3f}, all objects {f1[2]:.3f} /"
-                    f" {f1[3]:.3f}, found {sums[0, 1]:.0f} of {sums[0, 2]:.0f}, diameter within 15 % on {near:.2f}, {secs:.1f} s"
+                    f"{folder.name} ({len(files)} {kind}) {Path(model).name}: F1 {f1[0]:.3f} / {f1[1]:.3f}, all objects"
+                    f" {f1[2]:.3f} / {f1[3]:.3f}, found {sums[0, 1]:.0f} of {sums[0, 2]:.0f}, diameter within 15 % on {near:.2f}, {secs:.1f} s"
                 )
 
 

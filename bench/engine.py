@@ -88,8 +88,8 @@ def quantize(model, volumes, folder, ours, budget):
 
 def run_ours(model, x, out, a, precision):
     env = dict(os.environ, **({"CYTOSCOPE_ISA": a.isa} if a.isa else {}))
-    run = subprocess.run([PROGRAM, "run", model, "--force", "--input", x, "--output", out, "--engine", "cpu", "--precision", precision,
-                          "--threads", str(a.threads), "--repeat", str(a.repeat), "--json"],
+    run = subprocess.run([PROGRAM, "run", model, "--force", "--input", x, "--output", out, "--engine", "cpu",
+                          "--precision", precision, "--threads", str(a.threads), "--repeat", str(a.repeat), "--json"],
                          check=True, capture_output=True, text=True, env=env)
     return json.loads(run.stdout)
 

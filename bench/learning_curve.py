@@ -101,7 +101,8 @@ def main():
     print("start:", start.read_text(), end="", flush=True)
     if options.partial:
         folder, config = partial(options)
-        print("every fourth slice of one stack, 5 minutes:", train(options, "partial-5", folder, ["--minutes", 5], config), end="")
+        scores = train(options, "partial-5", folder, ["--minutes", 5], config)
+        print("every fourth slice of one stack, 5 minutes:", scores, end="")
         return
     unit = "steps" if options.steps else "minutes"
     for length in (options.steps or options.minutes).split(","):

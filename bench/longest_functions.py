@@ -11,7 +11,9 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FUNCTION = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?(?:default )?(?:const )?(?:async )?(?:unsafe )?(?:extern \"[^\"]*\" )?fn (\w+)")
+FUNCTION = re.compile(
+    r"^\s*(?:pub(?:\([^)]*\))? )?(?:default )?(?:const )?(?:async )?(?:unsafe )?(?:extern \"[^\"]*\" )?fn (\w+)"
+)
 RAW = re.compile(r"b?r(#*)\"")
 CHARACTER = re.compile(r"'(?:\\(?:u\{[0-9a-fA-F_]+\}|x[0-9a-fA-F]{2}|.)|[^\\'\n])'")
 

@@ -2,9 +2,9 @@
 
     python bench/mirrored.py models/nuclei OUT --copies none y x yx [z zy zx zyx]
 
-A network with mirrored kernels returns the mirrored output of the original network on the mirrored stack, if the lengths of
-the axes are multiples of the strides. Supports convolutions (kernels of length 3 where strides are 2), transposed convolutions and
-element-wise operators. Needs numpy and onnx.
+A network with mirrored kernels returns the mirrored output of the original network on the mirrored stack, if the lengths
+of the axes are multiples of the strides. Supports convolutions (kernels of length 3 where strides are 2), transposed
+convolutions and element-wise operators. Needs numpy and onnx.
 """
 import argparse
 import hashlib

@@ -96,7 +96,8 @@ def main(words=None):
         data = asked.data or f"{folder}/data"
         if not asked.data:
             output([asked.program, "simulate", "--kind", "nuclei", "--count", 3, "--shape", "32,96,96", "--out", data, "--json"])
-        text = f"patch_zyx = [{asked.patch}]\nbatch = {asked.batch}\n[network]\nfilters = [{asked.filters}]\n[validation]\ntimes = 1\n"
+        text = (f"patch_zyx = [{asked.patch}]\nbatch = {asked.batch}\n[network]\nfilters = [{asked.filters}]\n"
+                "[validation]\ntimes = 1\n")
         Path(f"{folder}/settings.toml").write_text(text)
         limits = {name: limit for name, (_, limit) in ROWS.items()}
         rows = {name: (lambda name=name: train(asked, data, name, folder), lambda: train(asked, data, "default", folder))

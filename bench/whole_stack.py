@@ -97,8 +97,9 @@ def main():
         ours, rivals = [], {k: [] for k in kinds}
         for i in range(a.rounds):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            run = subprocess.run([PROGRAM, "predict", stack, "--model", a.ours, "--device", "cpu", "--outputs", "maps", "--out",
-                                  f"{tmp}/out{i}", "--threads", str(a.threads), "--json"], check=True, capture_output=True, text=True)
+            run = subprocess.run([PROGRAM, "predict", stack, "--model", a.ours, "--device", "cpu", "--outputs", "maps",
+                                  "--out", f"{tmp}/out{i}", "--threads", str(a.threads), "--json"],
+                                 check=True, capture_output=True, text=True)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             one = json.loads(run.stdout)["inputs"][0]
