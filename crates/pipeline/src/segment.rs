@@ -76,8 +76,8 @@ pub struct SegmentJob {
     /// Voxel size Z, Y, X in µm, to use instead of the map's own.
     #[serde(default)]
     pub voxel_um: Option<[f64; 3]>,
-    /// Voxel size Z, Y, X to use if neither the map nor `voxel_um` states a complete one: the one that the prediction
-    /// assumed. The labels do not state it.
+    /// Voxel size Z, Y, X in µm to use if neither the map nor `voxel_um` states a complete one: the one that the
+    /// prediction assumed. The labels do not state it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assumed_voxel_um: Option<[f64; 3]>,
     /// Image of the map's shape whose channels are measured for the table; by default the map's channel itself. It is read with
