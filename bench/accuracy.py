@@ -54,9 +54,10 @@ def notes(file):
 
 def voxel(path):
     """Voxel size Z, Y, X in um; relative to that along X if the file states none."""
-    if size := notes(path).get("voxel_um"):
-        return np.array(size) / size[2]
     with tifffile.TiffFile(path) as tiff:
+        is_stated = tiff.is_ome or "unit" in (tiff.imagej_metadata or {})
+        if not is_stated and (size := notes(path).get("voxel_um")):
+            return np.array(size) / size[2]
         if tiff.is_ome:
             pixels = ElementTree.fromstring(tiff.ome_metadata).find("{*}Image/{*}Pixels")
             return np.array([float(pixels.get(f"PhysicalSize{axis}", 1)) for axis in "ZYX"])
