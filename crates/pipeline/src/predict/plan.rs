@@ -41,6 +41,7 @@ const BASE_BYTES: u64 = 48 << 20;
 const COMPARED_WEIGHT_BYTES: u64 = 16 << 20;
 
 /// The volume that is cut into tiles, or passed, and the memory that it needs besides them.
+#[derive(Clone, Copy)]
 struct TiledVolume {
     /// Shape Z, Y, X on the model's grid.
     shape: [usize; 3],
@@ -138,17 +139,10 @@ pub(super) fn plan(
 ) -> Result<PlannedTiles, JobError> {
     let zyx = resolved.extents.zyx;
     let held_bytes = held_bytes.saturating_add(resolved.reader_bytes).saturating_add(resolved.model.weight_bytes());
-    let measured_bytes = match resolved.wants(Output::Table) {
-        true => measure::slab_bytes(zyx, resolved.extents.channels, resolved.meta.dtype),
-        false => 0,
-    };
     let volume = TiledVolume {
         shape: resolved.grid,
         read_slice_bytes: (zyx[1] * zyx[2] * resolved.meta.dtype.size_bytes()) as u64,
-        later_bytes: match resolved.has_objects() {
-            true => label::peak_bytes(zyx, resolved.budget.for_labels_bytes(), measured_bytes),
-            false => 0,
-        },
+        later_bytes: labeling_bytes(resolved, resolved.budget),
         held_bytes,
         // Results are read on the input's grid when they are written, and before objects are found.
         writing_bytes: writing_bytes.saturating_add(extra_source_bytes(resolved.grid, zyx)),
@@ -175,6 +169,19 @@ pub(super) fn plan(
     Ok(planned)
 }
 
+/// Returns the bytes that finding and measuring objects takes after a prediction with this memory budget.
+fn labeling_bytes(resolved: &Resolved<'_>, budget: Budget) -> u64 {
+    let zyx = resolved.extents.zyx;
+    let measured_bytes = match resolved.wants(Output::Table) {
+        true => measure::slab_bytes(zyx, resolved.extents.channels, resolved.meta.dtype),
+        false => 0,
+    };
+    match resolved.has_objects() {
+        true => label::peak_bytes(zyx, budget.for_labels_bytes(), measured_bytes),
+        false => 0,
+    }
+}
+
 /// Returns whether the network accepts inputs of one size only, and this covers the volume, or each of its slices if the
 /// network takes single slices.
 fn is_one_tile(model: &Model, shape: [usize; 3]) -> bool {
@@ -186,6 +193,8 @@ struct Planner<'a> {
     context: &'a Context,
     resolved: &'a Resolved<'a>,
     model: &'a Model,
+    /// Memory that the job may use.
+    budget: Budget,
     volume: TiledVolume,
     blend: Blend,
     overlap: f64,
@@ -217,7 +226,7 @@ impl<'a> Planner<'a> {
                 return Err(JobError::wrong_use_with(problem, message!("use {GAUSSIAN_BLEND}")));
             }
         };
-        Ok(Self { context, resolved, model, volume, blend, overlap, halo })
+        Ok(Self { context, resolved, model, budget: resolved.budget, volume, blend, overlap, halo })
     }
 
     /// Returns the length of a tile along an axis that is closest to `edge` and fits the network and the volume.
@@ -322,7 +331,7 @@ impl<'a> Planner<'a> {
         let fits = |batch: usize| {
             let session_bytes = arena_bytes.saturating_mul(batch as u64).saturating_add(weight_bytes);
             session_bytes <= engine.session_limit()
-                && self.peak(tile, batch, self.host_bytes(arena_bytes + weight_bytes)) <= self.resolved.budget.bytes
+                && self.peak(tile, batch, self.host_bytes(arena_bytes + weight_bytes)) <= self.budget.bytes
         };
         let batch = batch_size(self.tiles_per_slab(&tile)?, fits);
         if batch == 1 || !self.model.has_independent_samples(self.resolved.precision(), batch, tile) {
@@ -472,7 +481,7 @@ impl<'a> Planner<'a> {
                 None => self.batched(smallest)?,
             },
         };
-        self.check(&planned.plan).map_err(|error| reason.or_memory_of_pass(error))?;
+        self.check(&planned.plan).map_err(|error| self.with_least_memory(error, &reason))?;
         Ok(planned.because(reason))
     }
 
@@ -489,7 +498,7 @@ impl<'a> Planner<'a> {
 
     /// Returns whether tiles whose session needs `session_bytes` fit the memory budget.
     fn fits(&self, tile: &[usize; 3], session_bytes: u64) -> bool {
-        let budget_bytes = self.resolved.budget.bytes;
+        let budget_bytes = self.budget.bytes;
         session_bytes <= self.session_cap_bytes() && self.peak(*tile, 1, self.host_bytes(session_bytes)) <= budget_bytes
     }
 
@@ -501,7 +510,7 @@ impl<'a> Planner<'a> {
     /// Returns the work of a plan, increased for a session of many bytes in the host's memory if no memory budget is
     /// given.
     fn cost(&self, tile: &[usize; 3], session_bytes: u64) -> f64 {
-        let is_free = self.resolved.budget.is_given || self.resolved.engine.has_own_memory();
+        let is_free = self.budget.is_given || self.resolved.engine.has_own_memory();
         let factor = if is_free { 1.0 } else { memory_cost(session_bytes) };
         self.work(tile) * factor
     }
@@ -513,7 +522,7 @@ impl<'a> Planner<'a> {
         if engine.has_own_memory() {
             return device_session_cap_bytes(limit_bytes, engine.has_run_out());
         }
-        let Budget { bytes, is_given } = self.resolved.budget;
+        let Budget { bytes, is_given } = self.budget;
         let cap_bytes = if is_given { bytes / 2 } else { (bytes / 2).min(MAX_SESSION_BYTES) };
         cap_bytes.min(limit_bytes)
     }
@@ -566,7 +575,7 @@ impl<'a> Planner<'a> {
 
     /// Refuses a plan that needs more memory than the budget.
     fn check(&self, plan: &TilePlan) -> Result<(), JobError> {
-        let budget_bytes = self.resolved.budget.bytes;
+        let budget_bytes = self.budget.bytes;
         if plan.stated_peak_bytes <= budget_bytes {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! Why a volume is predicted in tiles instead of one pass.
 
-use super::{Planner, TileRequest, is_one_tile};
+use super::{BASE_BYTES, Budget, Planner, TileRequest, TiledVolume, is_one_tile, labeling_bytes};
 use crate::{JobError, Model};
 use cytoscope_engine::{DeviceId, NotRolling};
 use cytoscope_graph_passes::analysis;
@@ -9,6 +9,11 @@ use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::MEMORY_BUDGET;
 use serde::{Deserialize, Serialize};
+
+/// Memory is stated in whole MiB.
+const MIB: u64 = 1 << 20;
+/// Steps in which the least memory of a pass is looked for: this fraction of the smallest pass.
+const LEAST_PARTS: u64 = 16;
 
 /// Why a volume does not pass through the network once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,6 +164,30 @@ impl Planner<'_> {
         })
     }
 
+    /// Returns the error of tiles that exceed the memory budget, with the memory of a pass if that exceeds it by less: the least
+    /// with which one can be planned, or else that with which it is expected to fit.
+    pub(super) fn with_least_memory(&self, error: JobError, reason: &NoPass) -> JobError {
+        let stated = reason.or_memory_of_pass(error);
+        // With more memory, a reader may keep more.
+        let NoPass::Memory { needed_bytes: least_bytes, .. } = *reason else { return stated };
+        let (needed_bytes, budget_bytes, next_step) = match stated {
+            JobError::Budget { needed_bytes, budget_bytes, next_step } if self.resolved.reader_bytes == 0 => {
+                (needed_bytes, budget_bytes, next_step)
+            }
+            other => return other,
+        };
+        let compiled_bytes = self.model.compiled_weight_bytes(self.resolved.precision());
+        let compiling_bytes = BASE_BYTES + self.volume.held_bytes + compiled_bytes;
+        let tried = (0..LEAST_PARTS / 4).map(|parts| least_bytes + least_bytes / LEAST_PARTS * parts);
+        let tried = tried.map(|bytes| bytes.max(compiling_bytes).next_multiple_of(MIB));
+        let least = tried.filter(|bytes| (budget_bytes..needed_bytes).contains(bytes)).find(|bytes| {
+            let budget = Budget { bytes: *bytes, ..self.budget };
+            let volume = TiledVolume { later_bytes: labeling_bytes(self.resolved, budget), ..self.volume };
+            Planner { budget, volume, ..*self }.pass().is_ok()
+        });
+        JobError::Budget { needed_bytes: least.unwrap_or(needed_bytes), budget_bytes, next_step }
+    }
+
     /// Returns why the engine passes no volume that is extended to `tile`.
     pub(super) fn refused(&self, refusal: NotRolling, tile: [usize; 3]) -> NoPass {
         match refusal {
@@ -171,7 +200,7 @@ impl Planner<'_> {
                 let around_bytes = self.bytes_around_session(tile, 1, self.smallest_band(tile));
                 NoPass::Memory {
                     needed_bytes: needed_bytes.saturating_add(around_bytes).max(self.bytes_after_pass(0)),
-                    budget_bytes: budget_bytes.saturating_add(around_bytes).min(self.resolved.budget.bytes),
+                    budget_bytes: budget_bytes.saturating_add(around_bytes).min(self.budget.bytes),
                 }
             }
             other => NoPass::Network { problem: other.to_string() },

@@ -24,7 +24,7 @@ impl Planner<'_> {
     /// Plans one pass over the whole volume, which computes no voxel twice unless it passes in bands, or returns why a pass is
     /// not possible.
     pub(super) fn pass(&self) -> Result<PlannedPass, NoPass> {
-        let Budget { bytes: budget_bytes, is_given } = self.resolved.budget;
+        let Budget { bytes: budget_bytes, is_given } = self.budget;
         if let Some(reason) = self.never_passes() {
             return Err(reason);
         }
@@ -89,7 +89,7 @@ impl Planner<'_> {
 
     /// Plans a pass in these bands of columns, with a session of at most `cap_bytes`.
     fn pass_in_columns(&self, tile: [usize; 3], columns: Vec<Span>, mut cap_bytes: u64) -> Result<PlannedPass, NoPass> {
-        let (model, budget_bytes) = (self.model, self.resolved.budget.bytes);
+        let (model, budget_bytes) = (self.model, self.budget.bytes);
         let first_z = self.first_slice(tile);
         let width = columns.first().map_or(tile[2], |columns| columns.len);
         let shape = [1, model.input_channels, tile[0] - first_z, tile[1], width];
@@ -197,7 +197,7 @@ impl Planner<'_> {
 
     /// Returns the memory in bytes that finding objects during a pass may take, if the budget allows it.
     fn objects_bytes(&self) -> u64 {
-        let streamed_bytes = self.resolved.budget.for_labels_bytes();
+        let streamed_bytes = self.budget.for_labels_bytes();
         if self.resolved.has_objects() {
             label::bytes_during_pass(self.resolved.extents.zyx, streamed_bytes)
         } else {
