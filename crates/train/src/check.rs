@@ -4,6 +4,7 @@ use crate::config::TrainConfig;
 use crate::data::{DataRequest, check_pairs, find, load, split_pairs, typical_voxel_um, with_thickness};
 use crate::error::data_error;
 use crate::problems;
+use crate::stained_channel::with_stained_channel;
 use crate::start::TrainStart;
 use crate::trained_images::TrainedImages;
 use cytoscope_pipeline::{Context, JobError};
@@ -71,12 +72,13 @@ impl CheckJob {
     /// [`JobError`] if the folder or table does not exist or cannot be read, the data settings are invalid, or the job
     /// was canceled.
     pub fn run(&self, context: &Context) -> Result<CheckReport, JobError> {
-        let dataset = match find(&self.data, self.task, &self.config)? {
+        let (config, _) = with_stained_channel(self.from.as_ref(), &self.data, self.task, &self.config);
+        let dataset = match find(&self.data, self.task, &config)? {
             Ok(dataset) => dataset,
             Err(TrainingDataError::NoPairs { dataset, .. }) => *dataset,
             Err(error) => return Err(data_error(error)),
         };
-        let report = check_pairs(context, &dataset, &self.config, None)?;
+        let report = check_pairs(context, &dataset, &config, None)?;
         let usable = report.usable(&dataset);
         // The data can be checked without the start model; its problems are reported when training starts.
         let log = |error: &JobError| tracing::warn!("the images of the start model are not known: {error}");
@@ -85,7 +87,7 @@ impl CheckJob {
         let (mut found, mut no_split) = (None, None);
         if !usable.is_empty() {
             let known = [&known, &TrainedImages::default()];
-            match split_pairs(&usable, &report, &self.config, self.seed, None, known) {
+            match split_pairs(&usable, &report, &config, self.seed, None, known) {
                 Ok(split) => found = Some(split),
                 Err(error) => no_split = Some(error.to_string()),
             }
@@ -110,10 +112,11 @@ impl CheckJob {
             Some(from) => TrainedImages::from_start(from)?,
             None => TrainedImages::default(),
         };
+        let (config, _) = with_stained_channel(self.from.as_ref(), &self.data, self.task, &self.config);
         let wanted = DataRequest {
             path: &self.data,
             task: self.task,
-            config: &self.config,
+            config: &config,
             seed: self.seed,
             keep: None,
             trained: "",

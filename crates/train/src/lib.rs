@@ -53,6 +53,7 @@ mod scoring;
 mod search;
 mod setup;
 mod stacks;
+mod stained_channel;
 mod start;
 mod step;
 mod step_graphs;

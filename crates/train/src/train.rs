@@ -19,6 +19,7 @@ use crate::origin::license;
 use crate::package::Description;
 use crate::previews::Previews;
 use crate::setup::{check_precision, check_same_run, fingerprint, keeps_layers, pair_files, prepare};
+use crate::stained_channel::with_stained_channel;
 use crate::step::{Stepper, StepperOptions};
 use crate::trained_images::TrainedImages;
 use crate::validator::Validator;
@@ -126,7 +127,7 @@ pub(crate) fn run(
         (false, _) => None,
     };
     let config = match &earlier {
-        None => job.config.clone(),
+        None => start_config(job, context),
         Some(state) => resumed(&state.config, &job.config),
     };
     if let Some(state) = &earlier {
@@ -177,6 +178,13 @@ pub(crate) fn run(
         folder.clean_up(context);
     }
     outcome
+}
+
+/// Returns the settings of a new run: those of the job, with the channel that the start model reads because of its name.
+fn start_config(job: &TrainJob, context: &Context) -> TrainConfig {
+    let (config, note) = with_stained_channel(Some(&job.from), &job.data, job.task, &job.config);
+    note.into_iter().for_each(|note| context.note(note));
+    config
 }
 
 /// Runs a job whose folder is locked; `config` holds its settings, or the settings of the checkpoint that it resumes.

@@ -29,6 +29,9 @@ pub(super) fn has_settings(resumed: &TrainConfig, given: &TrainConfig) -> bool {
     let object_diameter_um = given.object_diameter_um.or(resumed.object_diameter_um);
     let mut given =
         TrainConfig { budget, precision, license, patch_zyx, voxel_um, object_diameter_um, ..given.clone() };
+    if given.data.channels.is_empty() {
+        given.data.image_channel = given.data.image_channel.or(resumed.data.image_channel);
+    }
     if given.network.strides.is_empty() {
         given.network.strides.clone_from(&resumed.network.strides);
     }
