@@ -256,13 +256,14 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// Calls outside `storage` that can destroy a file or folder: source file, call, number of calls, and why they are
 /// safe.
-const DESTRUCTIVE: [(&str, &str, usize, &str); 15] = [
+const DESTRUCTIVE: [(&str, &str, usize, &str); 16] = [
     (
         "crates/corrections/src/export.rs",
         "remove_file",
         3,
         "files that it has newly created itself, if a pair is not finished",
     ),
+    ("crates/engine-burn/src/probe/hung.rs", "remove_file", 1, "its own file in the cache folder, by its name"),
     ("crates/engine-burn/src/tuning.rs", "remove_file", 1, "an empty file that it has newly created itself"),
     (
         "crates/pipeline/src/job_record/removal.rs",
