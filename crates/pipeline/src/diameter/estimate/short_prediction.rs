@@ -221,7 +221,7 @@ impl SlabReading {
         for channel in &mut channels {
             let Some(last) = channel.len().checked_sub(plane) else { continue };
             for _ in self.shape[0]..depth {
-                channel.extend_from_within(last..);
+                channel.extend_from_within(last..last + plane);
             }
         }
         match channels.len() {
