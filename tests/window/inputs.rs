@@ -243,6 +243,7 @@ fn the_object_diameter_is_given_with_a_ring_or_estimated() {
     assert_ring(&fixture, found.diameter);
     let text = format!("Estimated {:.1} µm from {} objects", found.diameter, found.estimate.unwrap().objects);
     assert!(fixture.sees(&text), "{text}: {}", fixture.on_screen());
+    assert!(fixture.sees("the ring on the image shows it"), "{}", fixture.on_screen());
     fixture.click("Automatic");
     assert_eq!(fixture.window.state().document().unwrap().object_size.request, DiameterRequest::Auto);
     // A stack without objects.

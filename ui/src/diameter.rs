@@ -134,7 +134,11 @@ pub(crate) fn diameter_control(ui: &mut Ui, state: State<'_>, card: &ModelCard, 
         }
         Some(ObjectDiameter { diameter, estimate: Some(e), .. }) => {
             let objects = counted(e.objects as u64, "object");
-            format!("Estimated {diameter:.1} {unit} from {objects} ({})", e.certainty.words())
+            let certainty = e.certainty.words();
+            // Another diameter may have been set since.
+            let has_ring = size.shown().is_some_and(|shown| (shown - diameter).abs() < 0.005);
+            let ring = if has_ring { "; the ring on the image shows it" } else { "" };
+            format!("Estimated {diameter:.1} {unit} from {objects} ({certainty}){ring}")
         }
         Some(ObjectDiameter { diameter, .. }) if size.request == DiameterRequest::Auto => {
             format!("Estimated when the stack is predicted; {diameter:.1} {unit} last time")
