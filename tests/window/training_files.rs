@@ -97,7 +97,7 @@ fn axes_input_channels_and_label_image_are_checked_and_trained() {
     fixture.until("the chosen channels", |w| checked_channels(w) == expected);
     assert!(fixture.sees("3 usable pairs"), "{}", fixture.on_screen());
     for objects in 3..6 {
-        let facts = format!("8 × 48 × 48 voxels  ·  voxel size unknown  ·  {objects} objects");
+        let facts = format!("8 × 48 × 48 voxels · voxel size unknown · {objects} objects");
         assert!(fixture.sees(&facts), "{facts}: {}", fixture.on_screen());
     }
     let chosen = DataConfig {

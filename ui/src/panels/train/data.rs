@@ -332,7 +332,7 @@ fn facts(summary: &PairSummary) -> String {
     if let Some(objects) = summary.objects {
         parts.push(counted(objects as u64, "object"));
     }
-    parts.join("  ·  ")
+    parts.join(" · ")
 }
 
 fn show_pair(
