@@ -4,6 +4,7 @@ use super::options::options_section;
 use super::search::search_section;
 use super::{cards, colored, icon_text_button, name_field, page_header, title};
 use crate::action::Actions;
+use crate::number_text::short_number;
 use crate::opener::FileRequest;
 use crate::panels::device_lists::{device_list, offered_training_precisions, precision_list};
 use crate::panels::performance::{performance_choice, training_text, tune_button};
@@ -114,9 +115,7 @@ fn time_budget(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
     });
     ui.horizontal(|ui| {
         let mut minutes = wizard.plan.minutes;
-        let value =
-            egui::DragValue::new(&mut minutes).range(0.5..=2880.0).speed(0.5).max_decimals(1).suffix(" minutes");
-        let number = ui.add(value);
+        let number = ui.add(minutes_field(&mut minutes));
         number.widget_info(|| egui::WidgetInfo {
             value: Some(minutes),
             ..egui::WidgetInfo::labeled(egui::WidgetType::DragValue, true, "Minutes")
@@ -133,6 +132,13 @@ fn time_budget(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
         }
         None => _ = weak(ui, wizard.cost_text()),
     }
+}
+
+/// A field for a time budget in minutes.
+fn minutes_field(minutes: &mut f64) -> egui::DragValue<'_> {
+    let unit = if (*minutes - 1.0).abs() < 0.05 { " minute" } else { " minutes" };
+    let field = egui::DragValue::new(minutes).range(0.5..=2880.0).speed(0.5).max_decimals(1);
+    field.custom_formatter(|minutes, _| short_number(minutes)).suffix(unit)
 }
 
 /// Choice among the presets that were tuned for training from the start model on this machine, if there are any.
@@ -241,4 +247,27 @@ fn data_workers(ui: &mut Ui, wizard: &Wizard, actions: &mut Actions) {
         }
     };
     SettingRow::Grid.show(ui, label, field);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use egui_kittest::Harness;
+
+    #[test]
+    fn a_time_budget_has_only_the_decimals_that_it_needs() {
+        let shown = |minutes: f64| -> String {
+            let mut budget = minutes;
+            let mut window = Harness::builder().with_size([300.0, 100.0]).build_ui(move |ui| {
+                ui.add(minutes_field(&mut budget));
+            });
+            window.run_steps(2);
+            let texts = window.output().shapes.iter().filter_map(|clipped| match &clipped.shape {
+                egui::Shape::Text(text) => Some(text.galley.text().to_owned()),
+                _ => None,
+            });
+            texts.collect()
+        };
+        assert_eq!([1.0, 20.0, 2.5].map(shown), ["1 minute", "20 minutes", "2.5 minutes"]);
+    }
 }
