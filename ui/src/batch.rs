@@ -403,7 +403,7 @@ impl Batch {
             let details = format!("A folder has more than {MAX_CONVERTED} stacks; the others are not in the list.");
             effects.info(format!("{} added", counted(added as u64, "file")), details);
         } else if added >= MANY_FILES {
-            effects.info(format!("{added} files added"), "\"Clear list\" removes them.");
+            effects.info(format!("{} added", counted(added as u64, "file")), "\"Clear list\" removes them.");
         }
         effects
     }
@@ -520,7 +520,7 @@ impl Batch {
         let written = std::mem::take(&mut self.written);
         let n = written.len();
         if n > 0 {
-            let title = if n == 1 { "1 file converted".to_owned() } else { format!("{n} files converted") };
+            let title = format!("{} converted", counted(n as u64, "file"));
             let names = written.iter().map(|path| path.display().to_string());
             let lines: Vec<String> = names.chain(listed_notes(&notes)).collect();
             effects.success(title, lines.join("\n"));

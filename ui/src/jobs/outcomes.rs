@@ -148,9 +148,7 @@ impl Jobs {
             return;
         }
         let done = std::mem::take(&mut self.batch_done);
-        let title =
-            if done.len() == 1 { "1 stack predicted".to_owned() } else { format!("{} stacks predicted", done.len()) };
-        effects.success(title, done.join("\n"));
+        effects.success(format!("{} predicted", counted(done.len() as u64, "stack")), done.join("\n"));
     }
 
     fn handle_prediction(

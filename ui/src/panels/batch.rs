@@ -15,6 +15,7 @@ use crate::diameter::{DiameterChoice, given_diameter};
 use crate::display::DisplayAction;
 use crate::document::file_name;
 use crate::documents::{DocumentsAction, distinct_name, namesakes};
+use crate::number_text::counted;
 use crate::opener::FileRequest;
 use crate::state::State;
 use crate::theme;
@@ -92,7 +93,7 @@ fn convert(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     });
     if batch.files.len() > 1 {
         ui.horizontal(|ui| {
-            weak(ui, format!("{} files", batch.files.len()));
+            weak(ui, counted(batch.files.len() as u64, "file"));
             if named_button(ui, true, icon::X, "Clear list").on_hover_text("The files are kept").clicked() {
                 actions.send(BatchAction::ForgetAll);
             }
