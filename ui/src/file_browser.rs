@@ -494,7 +494,8 @@ fn folder_row(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(Br
             ui.spinner();
         }
         let text = browser.folder.display().to_string();
-        ui.add(egui::Label::new(RichText::new(&text).strong()).truncate()).on_hover_text(text);
+        // If it is cut off, its tooltip is the whole path.
+        ui.add(egui::Label::new(RichText::new(text).strong()).truncate());
     });
 }
 
@@ -513,10 +514,13 @@ fn rows(ui: &mut egui::Ui, browser: &FileBrowser, send: &mut impl FnMut(BrowserA
         for entry in listed.get(range).unwrap_or_default() {
             let sign = if entry.is_folder { icon::FOLDER } else { icon::FILE };
             let on = browser.highlighted.contains(&entry.name);
-            let button = egui::Button::selectable(on, row_text(ui, sign, &entry.name)).truncate();
-            let response = ui.add(button.min_size(vec2(ui.available_width(), ROW_HEIGHT))).on_hover_text(&entry.name);
+            let text = row_text(ui, sign, &entry.name);
+            let is_whole = text.ends_with(&entry.name);
+            let button = egui::Button::selectable(on, text).truncate();
+            let response = ui.add(button.min_size(vec2(ui.available_width(), ROW_HEIGHT)));
             response
                 .widget_info(|| egui::WidgetInfo::selected(egui::WidgetType::SelectableLabel, true, on, &entry.name));
+            let response = if is_whole { response } else { response.on_hover_text(&entry.name) };
             if response.double_clicked() || (response.clicked() && entry.is_folder) {
                 send(BrowserAction::Visit(browser.folder.join(&entry.name)));
             } else if response.clicked() {

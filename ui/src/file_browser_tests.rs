@@ -225,6 +225,31 @@ fn rows_of_a_folder_are_as_high_as_the_list_expects_so_that_the_last_one_is_reac
     assert!((second - first - ROW_HEIGHT - theme::GAP).abs() < 0.5, "{first} {second}");
 }
 
+#[test]
+fn only_names_that_are_cut_off_have_a_tooltip() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["short.tif".to_owned(), format!("{}.tif", "a long name ".repeat(12))];
+    for name in &names {
+        std::fs::write(folder.path().join(name), "").unwrap();
+    }
+    let browser = open(FileRequest::Stacks, folder.path(), "");
+    let mut harness = Harness::builder().with_size([800.0, 700.0]).build_ui_state(
+        |ui, browser: &mut FileBrowser| {
+            let ctx = ui.ctx().clone();
+            browser_dialog(&ctx, Some(&*browser), &mut Actions::default());
+        },
+        browser,
+    );
+    harness.run_steps(5);
+    // The tooltip has the text of the row.
+    let counts = names.map(|name| {
+        harness.get_by_label(&name).hover();
+        harness.run_steps(20);
+        harness.query_all_by_label(&name).count()
+    });
+    assert_eq!(counts, [1, 2]);
+}
+
 /// Whether the button with this name is drawn in the color of main buttons.
 fn is_main_button(browser: FileBrowser, name: &str) -> bool {
     let mut harness = Harness::builder().with_size([800.0, 700.0]).build_ui_state(

@@ -315,7 +315,8 @@ fn saving_controls(ui: &mut Ui, state: State<'_>, correction: &Correction, actio
             actions.send(DocumentsAction::Ask { request, folder: folder.clone(), name: String::new() });
         }
         let text = folder.as_ref().map_or_else(|| "No dataset folder".to_owned(), |f| f.display().to_string());
-        ui.add(egui::Label::new(RichText::new(&text).weak().size(12.0)).truncate()).on_hover_text(text);
+        // If it is cut off, its tooltip is the whole text.
+        ui.add(egui::Label::new(RichText::new(text).weak().size(12.0)).truncate());
     });
     // Last, because it comes and goes after each saving: the buttons stay where they are.
     table_hint(ui, state, actions);

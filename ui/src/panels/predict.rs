@@ -153,8 +153,14 @@ pub(super) fn model_list(ui: &mut Ui, state: State<'_>, card: &ModelCard, width:
         }
     });
     response.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Model"));
-    // A long title is cut off in the closed list.
-    response.response.on_hover_text(title);
+    let (spacing, font) = (ui.spacing(), egui::TextStyle::Button.resolve(ui.style()));
+    let room = width - 2.0 * spacing.button_padding.x - spacing.icon_width - spacing.icon_spacing;
+    let title_width =
+        ui.ctx().fonts_mut(|fonts| fonts.layout_no_wrap(title.clone(), font, egui::Color32::PLACEHOLDER).size().x);
+    if title_width > room {
+        // It is cut off in the closed list.
+        response.response.on_hover_text(title);
+    }
 }
 
 fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard, actions: &mut Actions) {

@@ -114,7 +114,8 @@ pub(super) fn results_folder(ui: &mut Ui, state: State<'_>, document: &Document,
             }
         }
         let text = RichText::new(folder.display().to_string()).weak().size(12.0);
-        ui.add(egui::Label::new(text).truncate()).on_hover_text(folder.display().to_string());
+        // If it is cut off, its tooltip is the whole path.
+        ui.add(egui::Label::new(text).truncate());
     });
 }
 
