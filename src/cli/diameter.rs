@@ -6,7 +6,7 @@ use super::options::{ImageOptions, ThreadsOption, TraceOptions};
 use super::predict::{check_prediction_trace, command_stacks};
 use super::reports::FailedInput;
 use super::values::parse_channel;
-use super::{devices, eprint_line, failed_inputs, note_line, print, progress};
+use super::{devices, eprint_line, failed_inputs, print, progress};
 use clap::Args;
 use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
 use cytoscope_pipeline::devices::Devices;
@@ -136,6 +136,7 @@ pub(super) fn comparison_diameter(
     model: &Model,
     prediction: PredictJob,
     context: &Context,
+    note: impl FnOnce(Note),
 ) -> Result<Option<f64>, Failure> {
     if model.object_diameter_um.is_none() || prediction.stacks(context)?.len() != 1 {
         return Ok(None);
@@ -146,9 +147,9 @@ pub(super) fn comparison_diameter(
     let found = DiameterJob { prediction }.run(context, &Devices::cpu_only())?;
     if is_assumed(&found) {
         let (diameter, unit) = (found.diameter, found.unit.symbol());
-        eprint_line(&note_line(&Note::info(format!(
+        note(Note::info(format!(
             "no objects were found to estimate the object diameter: {diameter:.1} {unit} is assumed in all runs"
-        ))));
+        )));
     }
     Ok(Some(found.diameter))
 }

@@ -81,6 +81,18 @@ fn tuned_settings_are_used_by_later_predictions_that_leave_them_open() {
 }
 
 #[test]
+fn notes_of_tuning_are_json_lines_with_json_progress() {
+    let fixture = Fixture::new();
+    let empty = fixture.write("empty.tif", "ZYX", &[8, 48, 48], vec![0u16; 8 * 48 * 48]);
+    let tune = ["tune", "--model", "nuclei-dog", "--data", &empty, "--device", "cpu", "--json"];
+    let ran = fixture.run(&[&tune[..], &["--json-progress"]].concat()).ok();
+    let events: Vec<Value> = ran.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let is_assumed = |event: &Value| event["event"] == "note" && event["message"].to_string().contains("is assumed");
+    assert_eq!(events.iter().filter(|event| is_assumed(event)).count(), 1, "{events:#?}");
+    assert!(fixture.run(&tune).ok().stderr.contains("note: no objects were found"));
+}
+
+#[test]
 fn tuned_training_settings_are_used_by_later_training_runs() {
     let fixture = Fixture::new();
     simulate_pairs(&fixture, 2);

@@ -4,10 +4,10 @@ use super::metrics::{Figures, Metric};
 use super::tasks::Task;
 use crate::cli::child::{self, Scratch};
 use crate::cli::diameter::comparison_diameter;
-use crate::cli::eprint_line;
 use crate::cli::failure::Failure;
 use crate::cli::maps::{read_maps, relative_l2};
 use crate::cli::reports::PredictCommandReport;
+use crate::cli::{eprint_line, note_line};
 use cytoscope_engine::Precision;
 use cytoscope_pipeline::{Context, Model, PredictJob};
 use cytoscope_quantize::{QuantizeMode, QuantizeReport};
@@ -64,7 +64,8 @@ impl Quantization {
         scratch: &Scratch,
     ) -> Result<(Self, Vec<Task>), Failure> {
         let prediction = PredictJob::new(vec![data.to_owned()], model.to_owned(), PathBuf::new());
-        let diameter = comparison_diameter(&Model::load(model)?, prediction, context)?;
+        let diameter =
+            comparison_diameter(&Model::load(model)?, prediction, context, |note| eprint_line(&note_line(&note)))?;
         let options = |precision: Precision| prediction_options(precision, diameter);
         let data = data.display().to_string();
         let mut tasks = vec![Task::inference(FLOAT, model, &data, options(Precision::F32))];

@@ -318,7 +318,10 @@ impl Tune {
                 (path, diameter)
             }
             // On the model's own grid: nothing is resampled or estimated.
-            None => (simulated_stack(model, scratch.path(), &context.cancel)?, model.object_diameter_um),
+            None => {
+                let data = simulated_stack(model, scratch.path(), &context.cancel, |note| self.progress().note(note))?;
+                (data, model.object_diameter_um)
+            }
         };
         if !self.series.is_first() {
             options.push(format!("--series={}", self.series));
@@ -360,7 +363,7 @@ impl Tune {
             preprocess: self.preprocess.clone(),
             ..PredictJob::new(vec![stack.to_owned()], self.model.as_str().to_owned(), PathBuf::new())
         };
-        comparison_diameter(model, prediction, context)
+        comparison_diameter(model, prediction, context, |note| self.progress().note(note))
     }
 
     /// Returns what is tried for training runs on these data, after checking them.

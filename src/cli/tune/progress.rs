@@ -1,7 +1,7 @@
 //! How the progress of `tune` is shown.
 
-use crate::cli::{eprint_json, eprint_line};
-use cytoscope_pipeline::ProcessEvent;
+use crate::cli::{eprint_json, eprint_line, note_line};
+use cytoscope_pipeline::{Event, Note, ProcessEvent};
 use indicatif::HumanDuration;
 use std::time::Duration;
 
@@ -20,6 +20,14 @@ impl TuneProgress {
         match self {
             Self::JsonLines => eprint_json(event),
             Self::Lines => event_line(event).iter().for_each(|line| eprint_line(line)),
+        }
+    }
+
+    /// Writes a note.
+    pub(super) fn note(self, note: Note) {
+        match self {
+            Self::JsonLines => eprint_json(&Event::Note(note)),
+            Self::Lines => eprint_line(&note_line(&note)),
         }
     }
 

@@ -1,7 +1,6 @@
 //! The stack that is predicted if none is given: a simulated one on the model's own grid.
 
 use crate::cli::failure::Failure;
-use crate::cli::{eprint_line, note_line};
 use cytoscope_formats::{Container, WriteSpec, write_array};
 use cytoscope_pipeline::{CancelToken, JobError, Model, ModelTask, Note};
 use cytoscope_simulate::{Kind, Settings, SimulateError, simulate};
@@ -23,14 +22,19 @@ const NUCLEI_TAGS: [&str; 3] = ["nuclei", "nucleus", "dapi"];
 ///
 /// # Errors
 /// [`Failure`] if the file cannot be written, or after cancellation.
-pub(super) fn simulated_stack(model: &Model, folder: &Path, cancel: &CancelToken) -> Result<PathBuf, Failure> {
+pub(super) fn simulated_stack(
+    model: &Model,
+    folder: &Path,
+    cancel: &CancelToken,
+    note: impl FnOnce(Note),
+) -> Result<PathBuf, Failure> {
     let [depth, height, width] = SHAPE_ZYX;
     let channels = model.input_channels.max(1);
     let kind = simulated_kind(model).unwrap_or_else(|| {
-        eprint_line(&note_line(&Note::info(format!(
+        note(Note::info(format!(
             "the tags of the model {} name neither nuclei nor cells: nuclei are simulated; give a stack with --data",
             model.name
-        ))));
+        )));
         Kind::Nuclei
     });
     let mut channel_values: Vec<Vec<u16>> = Vec::with_capacity(channels);
@@ -130,7 +134,7 @@ mod tests {
         let settings = settings(&odd, Kind::Nuclei, 0);
         assert_eq!((settings.voxel_size_um.zyx_um(), settings.objects.diameter_um), (Some([50.0, 1.0, 1.0]), 100.0));
         let folder = tempfile::tempdir().unwrap();
-        let path = simulated_stack(&odd, folder.path(), &CancelToken::default()).unwrap();
+        let path = simulated_stack(&odd, folder.path(), &CancelToken::default(), drop).unwrap();
         assert!(path.is_file());
     }
 }
