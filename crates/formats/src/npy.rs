@@ -112,6 +112,19 @@ pub(crate) fn color_axis_note(&[_, z, _, y, x, _]: &[usize; 6]) -> Option<String
     })
 }
 
+/// Returns the note that axes before Z, Y and X were chosen by the rank of an array of the shape T, Z, C, Y, X, S; `None` for a
+/// stack without such axes.
+pub(crate) fn guessed_axes_note(&[t, _, c, ..]: &[usize; 6]) -> Option<String> {
+    let order = match (t, c) {
+        (0..=1, 0..=1) => return None,
+        (0..=1, _) => "CZYX",
+        _ => "TCZYX",
+    };
+    Some(format!(
+        "the array states no axes, so they are read in the order {order}: if theirs is another one, give the axes"
+    ))
+}
+
 impl From<HeaderError> for Fault {
     fn from(error: HeaderError) -> Self {
         let next_step = match error {

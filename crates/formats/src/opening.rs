@@ -274,7 +274,11 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
     }
     let shape_full = npy.layout.shape_full.to_vec();
     let (axes, shape) = squeezed(&shape_full);
-    let read_as_slices = if options.axes.is_none() { npy::color_axis_note(&npy.layout.shape_full) } else { None };
+    let guess = || {
+        let shape_full = &npy.layout.shape_full;
+        npy::color_axis_note(shape_full).or_else(|| npy::guessed_axes_note(shape_full))
+    };
+    let read_as_slices = if options.axes.is_none() { guess() } else { None };
     let meta = ImageMeta {
         path: path.to_owned(),
         format: FileFormat::Npy,

@@ -200,14 +200,28 @@ fn arrays_without_samples_and_with_too_many_planes_are_refused() {
     assert_eq!(open("(1000, 1, 1)", 1000), Ok(()));
 }
 
+/// The note on the axes of an array of zeros with `count` values.
+fn reason(shape: &str, count: usize, axes: Option<&str>) -> Option<String> {
+    let header = format!("{{'descr': '<i2', 'fortran_order': False, 'shape': {shape}}}");
+    let options = OpenOptions { axes: axes.map(|axes| axes.parse().unwrap()), ..OpenOptions::default() };
+    let image = open_bytes(file(1, &header, &vec![0; count]), &options).unwrap();
+    image.meta().read_as_slices.clone()
+}
+
+#[test]
+fn an_array_whose_axes_may_be_channels_or_time_points_says_how_they_are_read() {
+    for (shape, count, order) in [("(8, 2, 5, 6)", 480, "CZYX"), ("(2, 1, 3, 5, 6)", 180, "TCZYX")] {
+        let note = reason(shape, count, None).unwrap();
+        assert!(note.contains(&format!("in the order {order}:")), "{note}");
+    }
+    assert_eq!(reason("(8, 2, 5, 6)", 480, Some("ZCYX")), None);
+    for (stack, count) in [("(8, 5, 6)", 240), ("(1, 8, 5, 6)", 240), ("(1, 1, 8, 5, 6)", 240)] {
+        assert_eq!(reason(stack, count, None), None, "{stack}");
+    }
+}
+
 #[test]
 fn an_array_whose_last_axis_may_be_a_color_says_so() {
-    let reason = |shape: &str, count: usize, axes: Option<&str>| {
-        let header = format!("{{'descr': '<i2', 'fortran_order': False, 'shape': {shape}}}");
-        let options = OpenOptions { axes: axes.map(|axes| axes.parse().unwrap()), ..OpenOptions::default() };
-        let image = open_bytes(file(1, &header, &vec![0; count]), &options).unwrap();
-        image.meta().read_as_slices.clone()
-    };
     let picture = reason("(20, 30, 3)", 1800, None).unwrap();
     assert!(picture.contains("length 3 is read as X") && picture.contains("YXC"), "{picture}");
     assert!(reason("(2, 20, 30, 4)", 4800, None).is_some());
