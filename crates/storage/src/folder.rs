@@ -6,7 +6,7 @@
 //! run wrote ([`remove_own`]). A folder without a marker is never removed or emptied.
 
 use crate::manifest::{MARKER, Manifest, SYSTEM_FILES, folders_on_the_way};
-use crate::target::{Overwrite, check_folder_name, refuse_home, refuse_input};
+use crate::target::{Overwrite, check_folder_name, is_top_level, refuse_input, refuse_needed};
 use crate::write::{
     RANDOM_CHARS, hidden_prefix, is_unfinished_name, parent_folder, partial_suffix, rename_new, sweep_once,
     sync_folder, without_hidden_name,
@@ -223,14 +223,15 @@ pub fn check_finished_while(
 ) -> Result<(), StorageError> {
     check_folder_name(path)?;
     refuse_input(path, inputs)?;
-    refuse_home(path)?;
+    refuse_needed(path)?;
     recover(path);
-    if overwrite == Overwrite::Replace {
+    let is_top_level = is_top_level(path);
+    if overwrite == Overwrite::Replace && !is_top_level {
         // Whatever exists there is replaced or moved aside.
         return Ok(());
     }
     match difference_while(path, kind, goes_on)? {
-        Some(problem) => Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: true }),
+        Some(problem) => Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: !is_top_level }),
         None => Ok(()),
     }
 }

@@ -7,7 +7,7 @@ mod unfinished;
 
 use crate::folder::{Found, Replaced, find, move_aside, move_into_place, remove_marked};
 use crate::manifest::{MARKER, Manifest, ManifestFile, folders_on_the_way, sha256_of_bytes};
-use crate::target::{Overwrite, check_folder_name, check_parent, refuse_home, refuse_input};
+use crate::target::{Overwrite, check_folder_name, check_parent, refuse_input, refuse_needed};
 use crate::write::{
     RANDOM_CHARS, hidden_prefix, parent_folder, partial_suffix, sweep_once, sync_folder, without_hidden_name,
 };
@@ -30,7 +30,7 @@ const KIND: &str = crate::folder_kind::UNFINISHED;
 pub fn check_new_folder(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result<(), StorageError> {
     check_folder_name(path)?;
     refuse_input(path, inputs)?;
-    refuse_home(path)?;
+    refuse_needed(path)?;
     check_parent(path)?;
     if overwrite == Overwrite::Refuse && occupied(path)? {
         let problem = "already exists".to_owned();

@@ -135,24 +135,32 @@ pub fn refuse_input(path: &Path, inputs: &[&Path]) -> Result<(), StorageError> {
     }
 }
 
-/// Checks that a folder is not the user's home folder, nor one that contains it: moved aside, the user's settings and documents
-/// would not be found.
+/// Checks that a folder is not, and does not contain, the user's home folder, the current folder, or the folder of temporary
+/// files: moved aside, documents, relative paths, or the files of running programs would not be found.
 ///
 /// # Errors
 /// [`StorageError::NotReplaceable`].
-pub(crate) fn refuse_home(path: &Path) -> Result<(), StorageError> {
-    refuse_home_in(path, std::env::home_dir())
+pub(crate) fn refuse_needed(path: &Path) -> Result<(), StorageError> {
+    refuse_containing(path, std::env::home_dir(), "your home folder")?;
+    refuse_containing(path, std::env::current_dir().ok(), "the current folder")?;
+    refuse_containing(path, Some(std::env::temp_dir()), "the folder of temporary files")
 }
 
-fn refuse_home_in(path: &Path, home: Option<PathBuf>) -> Result<(), StorageError> {
-    let home = home.filter(|home| !home.as_os_str().is_empty());
-    match home.is_some_and(|home| resolved(&home).starts_with(resolved(path))) {
+/// Refuses a folder that is `needed`, or contains it; `what` describes it in messages.
+fn refuse_containing(path: &Path, needed: Option<PathBuf>, what: &str) -> Result<(), StorageError> {
+    let needed = needed.filter(|needed| !needed.as_os_str().is_empty());
+    match needed.is_some_and(|needed| resolved(&needed).starts_with(resolved(path))) {
         true => {
-            let problem = "is your home folder, or contains it, so it is not replaced".to_owned();
+            let problem = format!("is {what}, or contains it, so it is not replaced");
             Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false })
         }
         false => Ok(()),
     }
+}
+
+/// Whether a path is directly below the root of the file system, where the folders of the system are.
+pub(crate) fn is_top_level(path: &Path) -> bool {
+    resolved(path).parent().is_some_and(|parent| parent.parent().is_none())
 }
 
 /// Returns the absolute path with links resolved in the part that exists; the rest is unchanged.
@@ -218,12 +226,40 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let home = parent.path().join("home/me");
         std::fs::create_dir_all(home.join("out")).unwrap();
-        let is_refused = |path: &Path| refuse_home_in(path, Some(home.clone())).is_err();
+        let refuse = |path: &Path, home: Option<PathBuf>| refuse_containing(path, home, "your home folder");
+        let is_refused = |path: &Path| refuse(path, Some(home.clone())).is_err();
         assert!(is_refused(&home) && is_refused(&home.join("out/..")) && is_refused(parent.path()));
         assert!(!is_refused(&home.join("out")) && !is_refused(&parent.path().join("home/you")));
-        assert!(refuse_home_in(&home, None).is_ok() && refuse_home_in(&home, Some(PathBuf::new())).is_ok());
-        let text = refuse_home_in(&home, Some(home.clone())).unwrap_err().to_string();
+        assert!(refuse(&home, None).is_ok() && refuse(&home, Some(PathBuf::new())).is_ok());
+        let text = refuse(&home, Some(home.clone())).unwrap_err().to_string();
         assert!(text.contains("home folder") && text.ends_with("choose another path"), "{text}");
+    }
+
+    #[test]
+    fn the_current_folder_and_that_of_temporary_files_are_never_replaced() {
+        let current = std::env::current_dir().unwrap();
+        for path in [current.as_path(), current.parent().unwrap()] {
+            let text = refuse_needed(path).unwrap_err().to_string();
+            assert!(text.contains("current folder") && text.ends_with("choose another path"), "{text}");
+        }
+        assert!(refuse_needed(&std::env::temp_dir()).is_err());
+        let folder = tempfile::tempdir().unwrap();
+        assert!(refuse_needed(folder.path()).is_ok() && refuse_needed(&folder.path().join("new")).is_ok());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn folders_of_the_system_are_never_moved_aside() {
+        assert!(is_top_level(Path::new("/usr")) && !is_top_level(Path::new("/usr/bin")));
+        for overwrite in [Overwrite::Refuse, Overwrite::Replace] {
+            let refused = crate::folder::check_finished(Path::new("/usr"), "package", &[], overwrite);
+            assert!(
+                matches!(refused, Err(StorageError::NotReplaceable { can_force: false, .. })),
+                "{overwrite:?}: {refused:?}"
+            );
+        }
+        let new = Path::new("/a-folder-that-does-not-exist");
+        assert!(crate::folder::check_finished(new, "package", &[], Overwrite::Replace).is_ok());
     }
 
     #[test]

@@ -87,6 +87,25 @@ fn the_home_folder_is_never_moved_aside() {
     refused("home.zarr", &["convert", &raw, "home.zarr"]);
 }
 
+#[cfg(unix)]
+#[test]
+fn the_current_folder_and_that_of_temporary_files_are_never_moved_aside() {
+    let fixture = Fixture::new();
+    std::fs::create_dir_all(fixture.path("mine/sub")).unwrap();
+    std::fs::create_dir(fixture.path("scratch")).unwrap();
+    for (out, words) in
+        [("..", "does not end in the name"), ("../../mine", "current folder"), ("../../scratch", "temporary files")]
+    {
+        let mut command = fixture.command(&["export", "nuclei-dog", "--out", out, "--force"]);
+        let ran =
+            command.current_dir(fixture.path("mine/sub")).env("TMPDIR", fixture.path("scratch")).output().unwrap();
+        let text = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.code() == Some(2) && text.contains(words), "{out}: {text}");
+    }
+    assert_eq!(fixture.names("."), ["mine", "scratch"]);
+    assert_eq!(fixture.names("mine"), ["sub"]);
+}
+
 #[test]
 fn package_is_never_written_over_its_source() {
     let fixture = Fixture::new();
