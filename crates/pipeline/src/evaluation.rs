@@ -205,9 +205,13 @@ impl<'a> Evaluation<'a> {
 
     /// Returns the scores of all pairs and reports the notes, each once; `unpaired` are files without a matching file.
     pub fn finish(self, unpaired: Vec<PathBuf>) -> EvaluateReport {
+        let has_labels = self.has_labels();
         let Self { context, ignore_below_voxels, unknown, reports, errors, mut notes, traffic } = self;
         if let Some((label, false)) = unknown {
-            notes.push(Note::info(format!("no voxel of the ground truth has the label {label}, so none is left out")));
+            notes.push(Note::info(match has_labels {
+                true => format!("no voxel of the ground truth has the label {label}, so none is left out"),
+                false => format!("no file contains labels: no voxels are left out for having the label {label}"),
+            }));
         }
         let columns: Vec<Vec<Matching>> = (0..THRESHOLDS.len())
             .map(|i| reports.iter().filter_map(|r: &PairReport| r.instances.get(i).cloned()).collect())

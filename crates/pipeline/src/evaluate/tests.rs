@@ -33,6 +33,11 @@ fn voxels_with_the_ignore_label_count_neither_as_hits_nor_as_errors() {
     let report = with(9);
     assert_eq!(report.instances[0].tp, 1, "object 4 has three voxels more");
     assert_eq!(report.notes, [Note::info("no voxel of the ground truth has the label 9, so none is left out")]);
+    // The values of stains are not labels.
+    let stain = Array::new("ZYX".parse().unwrap(), vec![1, 2, 3], vec![1.0f32, 0.5, 1.0, 0.0, 0.25, 1.0]).unwrap();
+    write_array(&truth, &stain, &WriteSpec::of(&stain, Container::Npy)).unwrap();
+    let notes = with(1).notes;
+    assert!(notes.iter().any(|note| note.message.to_string().contains("no file contains labels")), "{notes:?}");
 }
 
 #[test]
