@@ -23,7 +23,7 @@ use std::{
     sync::Arc,
 };
 
-/// Largest header in bytes, without and with the names of all files.
+/// Largest header in bytes, without and with the names of all files. The names that a pattern stands for are not longer, either.
 const MAX_HEADER_BYTES: u64 = 1 << 16;
 const MAX_LIST_BYTES: u64 = 16 << 20;
 /// Largest number of axes.
@@ -54,7 +54,7 @@ pub(crate) fn open(
     options: &OpenOptions,
     counters: &Arc<Counters>,
 ) -> Result<Opened, Fault> {
-    let header = Header::read(&source)?;
+    let header = Header::read(&source, &options.limits)?;
     let dtype = header.dtype()?;
     let order = header.byte_order();
     let layout = header.layout(dtype, order)?;
@@ -156,7 +156,7 @@ struct Header {
 
 impl Header {
     /// Reads the header, which ends with the line of its data file, or with the names of several.
-    fn read(source: &Source) -> Result<Self, Fault> {
+    fn read(source: &Source, limits: &Limits) -> Result<Self, Fault> {
         let head = source.read_vec(0, source.len().min(MAX_HEADER_BYTES) as usize)?;
         let (mut fields, mut at) = (HashMap::new(), 0);
         loop {
@@ -176,7 +176,7 @@ impl Header {
         }
         let end = at as u64;
         let is_list = fields.get(DATA_KEY).is_some_and(|value: &String| value.starts_with("LIST"));
-        let listed = if is_list { listed(source, end)? } else { Vec::new() };
+        let listed = if is_list { listed(source, end, limits)? } else { Vec::new() };
         Ok(Self { fields, end, listed })
     }
 
@@ -273,10 +273,6 @@ impl Header {
         };
         let [nt, nz, ..] = layout.shape_full;
         let slices = nt.saturating_mul(nz);
-        if names.len() as u64 > limits.max_set_files {
-            let (count, limit) = (names.len() as u64, limits.max_set_files);
-            return Err(Fault::over("the number of files of the set", count, "max_set_files", limit, Remedy::Split));
-        }
         if names.len() != slices {
             let problem = format!("its header names {} files for {slices} slices", names.len());
             return Err(Fault::unsupported(problem, RESAVE));
@@ -330,15 +326,26 @@ impl Header {
     }
 }
 
+/// Refuses too many files before their names are stored.
+fn check_count(count: usize, limits: &Limits) -> Result<(), Fault> {
+    let (count, limit) = (count as u64, limits.max_set_files);
+    if count <= limit {
+        return Ok(());
+    }
+    Err(Fault::over("the number of files of the set", count, "max_set_files", limit, Remedy::Split))
+}
+
 /// Returns the names of the files that follow a header which ends before the byte `end`.
-fn listed(source: &Source, end: u64) -> Result<Vec<String>, Fault> {
+fn listed(source: &Source, end: u64, limits: &Limits) -> Result<Vec<String>, Fault> {
     if source.len() > MAX_LIST_BYTES {
         let (what, limit) = ("the size of the header in bytes", MAX_LIST_BYTES);
         return Err(Fault::over(what, source.len(), "MAX_LIST_BYTES", limit, Remedy::CopyAgain));
     }
     let bytes = source.read_vec(end, source.len().saturating_sub(end) as usize)?;
     let text = String::from_utf8_lossy(&bytes);
-    Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
+    let names = || text.lines().map(str::trim).filter(|line| !line.is_empty());
+    check_count(names().count(), limits)?;
+    Ok(names().map(str::to_owned).collect())
 }
 
 /// Whether the names, apart from parts without a meaning (`./`), are those of different files.
@@ -369,9 +376,11 @@ fn numbered(pattern: &str, numbers: &str, limits: &Limits) -> Result<Vec<String>
         return Err(bad());
     }
     let count = (last.saturating_sub(first) / step).saturating_add(1);
-    if count as u64 > limits.max_set_files {
-        let limit = limits.max_set_files;
-        return Err(Fault::over("the number of files of the set", count as u64, "max_set_files", limit, Remedy::Split));
+    check_count(count, limits)?;
+    let bytes = (pattern.len() as u64).saturating_mul(count as u64);
+    if bytes > MAX_LIST_BYTES {
+        let (what, limit) = ("the size of the names of its files in bytes", MAX_LIST_BYTES);
+        return Err(Fault::over(what, bytes, "MAX_LIST_BYTES", limit, Remedy::CopyAgain));
     }
     Ok((0..count).map(|i| format!("{before}{:0digits$}{after}", first + i * step)).collect())
 }

@@ -209,6 +209,18 @@ fn files_that_are_missing_outside_or_named_twice_are_refused() {
 }
 
 #[test]
+fn names_of_files_are_limited() {
+    let folder = slices();
+    let kind = |data_file: &str| beside(folder.path(), HEADER, data_file).err();
+    let long = format!("{}%05d.raw 0 65535 1", "a".repeat(1000));
+    let many = format!("LIST\n{}", "a.raw\n".repeat(65_537));
+    for (data_file, name) in [(&long, "a pattern"), (&many, "a list")] {
+        assert_eq!(kind(data_file), Some(FormatErrorKind::OverLimit), "{name}");
+    }
+    assert_eq!(kind(&many.replacen("a.raw\n", "", 1)), Some(FormatErrorKind::Unsupported), "as many as are allowed");
+}
+
+#[test]
 fn limits_hold() {
     let read = |bytes: Vec<u8>, limits: Limits| {
         let options = OpenOptions { limits, ..OpenOptions::default() };
