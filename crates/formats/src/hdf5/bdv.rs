@@ -15,10 +15,10 @@ use crate::{
     opening::OpenOptions,
     reader::{Opened, check_shape},
 };
-use cytoscope_volume::DType;
+use cytoscope_volume::{DType, VoxelSize};
 use hdf5_reader::group::Group;
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     path::{Path, PathBuf},
 };
 
@@ -56,31 +56,38 @@ struct Series {
     setups: Vec<Setup>,
 }
 
-impl Series {
-    /// Whether a setup is another channel of the same image.
-    fn takes(&self, setup: &Setup) -> bool {
-        let channel = |setup: &Setup| setup.of.get(CHANNEL).copied();
-        let is_like = |other: &Setup| {
-            channel(other).is_some()
-                && other.size == setup.size
-                && other.voxel_size_um == setup.voxel_size_um
-                && KINDS.iter().all(|kind| other.of.get(*kind) == setup.of.get(*kind))
-        };
-        channel(setup).is_some()
-            && self.setups.first().is_some_and(is_like)
-            && self.setups.iter().all(|other| channel(other) != channel(setup))
-    }
+/// What setups that are the channels of one image have in common: extents, voxel size, and what they show apart from the channel.
+type Common<'a> = (&'a str, [Option<u64>; 3], [Option<u32>; 3]);
+
+fn common(setup: &Setup) -> Common<'_> {
+    let VoxelSize { z, y, x } = setup.voxel_size_um;
+    let kinds = KINDS.map(|kind| setup.of.get(kind).copied());
+    (setup.size.as_str(), [z, y, x].map(|um| um.map(f64::to_bits)), kinds)
 }
 
 /// The images of a file. Without a description, each view setup is one.
 fn series(views: &Views, description: Option<&Description>) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     let stored: HashSet<u32> = views.setups.iter().copied().collect();
+    let mut images: HashMap<Common<'_>, Vec<usize>> = HashMap::new();
+    let mut earlier: HashMap<(Common<'_>, u32), usize> = HashMap::new();
     for setup in description.into_iter().flat_map(|description| &description.setups) {
         if !stored.contains(&setup.id) {
             continue;
         }
-        match all.iter_mut().find(|series| series.takes(setup)) {
+        let mut place = all.len();
+        // A setup without a channel is an image of its own.
+        if let Some(channel) = setup.of.get(CHANNEL) {
+            let alike = images.entry(common(setup)).or_default();
+            // An image has a channel once: earlier setups of the channel are in the first images, one in each.
+            let count = earlier.entry((common(setup), *channel)).or_default();
+            match alike.get(*count) {
+                Some(known) => place = *known,
+                None => alike.push(place),
+            }
+            *count += 1;
+        }
+        match all.get_mut(place) {
             Some(series) => series.setups.push(setup.clone()),
             None => all.push(Series { setups: vec![setup.clone()] }),
         }
@@ -239,5 +246,50 @@ fn levels(
     match first {
         Some(first) => Ok((levels, first)),
         None => Err(Fault::malformed("the file has no levels")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup(id: u32, tile: u32, channel: Option<u32>) -> Setup {
+        let mut of = HashMap::from([("tile".to_owned(), tile)]);
+        of.extend(channel.map(|channel| (CHANNEL.to_owned(), channel)));
+        Setup { id, of, ..Setup::default() }
+    }
+
+    /// The numbers of the setups of each image, if the file has stacks of the first `stored` setups.
+    fn images(setups: Vec<Setup>, stored: u32) -> Vec<Vec<u32>> {
+        let views = Views { times: vec![0], setups: (0..stored).collect() };
+        let description = Description { setups, ..Description::default() };
+        let ids = |image: Series| -> Vec<u32> { image.setups.iter().map(|setup| setup.id).collect() };
+        series(&views, Some(&description)).into_iter().map(ids).collect()
+    }
+
+    #[test]
+    fn setups_that_differ_in_their_channel_only_are_one_image() {
+        let setups = vec![
+            setup(0, 0, Some(1)),
+            setup(1, 0, Some(0)),
+            setup(2, 1, Some(0)),
+            setup(3, 0, Some(1)),
+            setup(4, 0, None),
+            setup(5, 0, Some(2)),
+            setup(6, 0, Some(3)),
+        ];
+        assert_eq!(images(setups, 6), [vec![1, 0, 5], vec![2], vec![3], vec![4]]);
+    }
+
+    /// The number is such that work growing with its square would take minutes.
+    #[test]
+    fn many_setups_are_sorted_into_images_in_linear_time() {
+        const SETUPS: u32 = 1 << 16;
+        let channels = images((0..SETUPS).map(|id| setup(id, 0, Some(id))).collect(), SETUPS);
+        assert_eq!(channels, [(0..SETUPS).collect::<Vec<u32>>()]);
+        let tiles = images((0..SETUPS).map(|id| setup(id, id, Some(0))).collect(), SETUPS);
+        assert_eq!(tiles.len(), SETUPS as usize);
+        let repeated = images((0..SETUPS).map(|id| setup(id, 0, Some(0))).collect(), SETUPS);
+        assert_eq!(repeated.len(), SETUPS as usize);
     }
 }

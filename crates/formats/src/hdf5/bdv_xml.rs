@@ -12,7 +12,7 @@ use crate::{
 use cytoscope_volume::VoxelSize;
 use quick_xml::{Reader, events::Event};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     ffi::OsStr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -127,6 +127,11 @@ fn parse(xml: &str) -> Result<Description, Fault> {
     }
     if parser.description.setups.is_empty() {
         return Err(Fault::unsupported("the XML of BigDataViewer has no view setups", EXPORT));
+    }
+    // A small file could otherwise declare an image of any size, all of whose channels are one stack.
+    let mut ids = HashSet::new();
+    if let Some(again) = parser.description.setups.iter().find(|setup| !ids.insert(setup.id)) {
+        return Err(damaged(format!("two view setups have the number {}", again.id)));
     }
     Ok(parser.description)
 }
@@ -247,6 +252,9 @@ mod tests {
             assert!(parse(&XML.replace(text, other)).is_err(), "{other}");
         }
         assert!(parse(&"<a>".repeat(MAX_DEPTH + 1)).is_err());
+        let other = |id: u32| format!("</ViewSetup><ViewSetup><id>{id}</id></ViewSetup>");
+        assert_eq!(parse(&XML.replace("</ViewSetup>", &other(4))).unwrap().setups.len(), 2);
+        assert!(parse(&XML.replace("</ViewSetup>", &other(3))).is_err(), "two setups of one number");
         let in_pixels = parse(&XML.replace("nm", "pixel")).unwrap();
         assert_eq!(in_pixels.setups.first().unwrap().voxel_size_um, VoxelSize::default());
     }
