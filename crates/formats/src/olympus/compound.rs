@@ -1,7 +1,7 @@
 //! OLE2 compound files: a file system in a file, whose folders are called storages and whose files are called streams.
 
 use crate::{
-    error::Fault,
+    error::{Fault, Remedy},
     limits::SHARED_SLACK_BYTES,
     source::{Counters, InnerBytes, Source, SourceReader},
 };
@@ -21,6 +21,9 @@ pub(crate) const MAGIC: &[u8] = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1";
 /// The streams of all storages of a compound file may have this many times the bytes of the file: in a valid file, each byte
 /// belongs to one stream.
 const MAX_SHARING: u64 = 2;
+/// Longest path of a storage or stream in bytes; those of an OIB have two names of at most 31 characters. The paths of storages deep
+/// inside each other would together be far longer than the file.
+const MAX_PATH_BYTES: usize = 1024;
 
 /// An open compound file. Its streams are read one after the other.
 pub(crate) struct Compound {
@@ -47,9 +50,16 @@ impl Compound {
         let file = CompoundFile::open(reader).map_err(fault)?;
         limit.lift();
         let (mut streams, mut total) = (HashMap::new(), 0u64);
-        for entry in file.walk().filter(cfb::Entry::is_stream) {
-            total = total.saturating_add(entry.len());
-            streams.insert(entry.name().to_owned(), (entry.path().to_owned(), entry.len()));
+        for entry in file.walk() {
+            let path_bytes = entry.path().as_os_str().len();
+            if path_bytes > MAX_PATH_BYTES {
+                let (what, limit) = ("the length of a path in the compound file in bytes", MAX_PATH_BYTES as u64);
+                return Err(Fault::over(what, path_bytes as u64, "MAX_PATH_BYTES", limit, Remedy::CopyAgain));
+            }
+            if entry.is_stream() {
+                total = total.saturating_add(entry.len());
+                streams.insert(entry.name().to_owned(), (entry.path().to_owned(), entry.len()));
+            }
         }
         if total > length.saturating_mul(MAX_SHARING).saturating_add(SHARED_SLACK_BYTES) {
             return Err(Fault::malformed(format!("its streams have {total} bytes, but the file has {length}")));
@@ -97,4 +107,24 @@ fn fault(error: io::Error) -> Fault {
         return Fault::malformed(format!("the compound file is damaged ({error})"));
     }
     Fault::Io("reading", error)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn storages_deep_inside_each_other_are_refused() {
+        let open = |depth: usize| {
+            let storage = format!("/{}", "a".repeat(31)).repeat(depth);
+            let mut file = CompoundFile::create(io::Cursor::new(Vec::new())).unwrap();
+            file.create_storage_all(&storage).unwrap();
+            file.create_stream(format!("{storage}/s")).unwrap();
+            file.flush().unwrap();
+            Compound::open(Source::memory(file.into_inner().into_inner()), Arc::default())
+        };
+        assert!(open(31).is_ok_and(|file| file.streams.contains_key("s")));
+        assert!(matches!(open(33), Err(Fault::OverLimit(problem, _)) if problem.contains("MAX_PATH_BYTES")));
+    }
 }
