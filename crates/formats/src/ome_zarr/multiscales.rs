@@ -14,6 +14,8 @@ use serde_json::Value;
 /// Largest number of images of one folder: multiscales, label images and the images of a series. A plate of 1536 wells with 25
 /// fields each has 38 400.
 const MAX_IMAGES: usize = 1 << 16;
+/// Longest path of an image inside the folder in bytes. A small zip could otherwise state many images in a group with a long path.
+const MAX_PATH_BYTES: usize = 1024;
 /// Largest number of levels of an image.
 const MAX_LEVELS: usize = 64;
 /// Largest number of channels whose names are read.
@@ -99,10 +101,10 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
     }
     if images.is_empty() {
         // The folder `labels` of an image.
-        groups.extend(label_images(root, ""));
+        groups.extend(label_images(root, "")?);
     }
     if let Some(labels) = folder.group(LABELS)? {
-        groups.extend(label_images(&labels, LABELS));
+        groups.extend(label_images(&labels, LABELS)?);
     }
     groups.extend(labels_of_series);
     check_image_count(groups.len())?;
@@ -119,13 +121,24 @@ pub(crate) fn images(folder: &Folder, root: &Group) -> Result<Vec<ImageRef>, Fau
     Ok(images)
 }
 
+/// The paths of the images of these names in a group.
+fn images_in(path: &str, names: &[&str]) -> Result<Vec<String>, Fault> {
+    check_image_count(names.len())?;
+    let longest = names.iter().map(|name| path.len().saturating_add(name.len())).max().unwrap_or(0);
+    let what = "the length of the path of an image in bytes";
+    check_count(what, longest, "MAX_PATH_BYTES", MAX_PATH_BYTES, Remedy::OpenPart)?;
+    Ok(names.iter().map(|name| join(path, name)).collect())
+}
+
 /// The paths of the label images that a group lists; `path` is that of the group.
-fn label_images(labels: &Group, path: &str) -> Vec<String> {
-    let known = |name: &Value| {
-        let path = name.as_str().map(|name| join(path, name));
-        path.or_else(|| ignore_entry("labels", &name.to_string(), "the name of a label image"))
-    };
-    list(labels.ome("labels")).iter().filter_map(known).collect()
+fn label_images(labels: &Group, path: &str) -> Result<Vec<String>, Fault> {
+    let entries = list(labels.ome("labels")).iter();
+    let names: Vec<&str> = entries
+        .filter_map(|name| {
+            name.as_str().or_else(|| ignore_entry("labels", &name.to_string(), "the name of a label image"))
+        })
+        .collect();
+    images_in(path, &names)
 }
 
 /// The paths of the label images of these images.
@@ -134,7 +147,7 @@ fn label_images_of(folder: &Folder, images: &[String]) -> Result<Vec<String>, Fa
     for image in images {
         let path = join(image, LABELS);
         if let Some(labels) = folder.group(&path)? {
-            found.extend(label_images(&labels, &path));
+            found.extend(label_images(&labels, &path)?);
             check_image_count(found.len())?;
         }
     }
@@ -150,8 +163,7 @@ fn paths<'v>(what: &str, entries: impl Iterator<Item = Option<&'v str>>) -> Resu
 /// The paths of a well's images.
 pub(super) fn well_images(well: &Group, path: &str) -> Result<Vec<String>, Fault> {
     let images = list(well.ome("well").and_then(|well| well.get("images")));
-    let stated = paths("the images of its wells", images.iter().map(entry_path))?;
-    Ok(stated.into_iter().map(|image| join(path, image)).collect())
+    images_in(path, &paths("the images of its wells", images.iter().map(entry_path))?)
 }
 
 /// The path that an entry of a list states.
@@ -411,4 +423,28 @@ fn parse_hex_color(text: &str) -> Option<[u8; 3]> {
     let value = u32::from_str_radix(digits.get(..6)?, 16).ok()?;
     let [_, red, green, blue] = value.to_be_bytes();
     visible_color([red, green, blue])
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use serde_json::json;
+
+    /// The images of a well, of which there are as many as `count`.
+    fn images_of_well(count: usize, path: &str) -> Result<Vec<String>, Fault> {
+        let images = vec![json!({"path": "0"}); count];
+        let attributes = json!({"well": {"images": images}}).as_object().unwrap().clone();
+        well_images(&Group { attributes }, path)
+    }
+
+    #[test]
+    fn the_number_and_the_length_of_the_paths_of_images_are_limited() {
+        assert_eq!(images_of_well(2, "A/1").unwrap(), ["A/1/0", "A/1/0"]);
+        let long = "a".repeat(MAX_PATH_BYTES);
+        for (count, path, limit) in [(1, long.as_str(), "MAX_PATH_BYTES"), (MAX_IMAGES + 1, "A/1", "MAX_IMAGES")] {
+            let found = images_of_well(count, path);
+            assert!(matches!(found, Err(Fault::OverLimit(problem, _)) if problem.contains(limit)), "{limit}");
+        }
+    }
 }
