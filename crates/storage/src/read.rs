@@ -202,7 +202,8 @@ mod tests {
     #[test]
     fn a_name_that_no_file_can_have_is_not_found() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["a\0b", &"x".repeat(300)] {
+        let long = "x".repeat(300);
+        for name in ["a\0b", long.as_str()] {
             assert_eq!(
                 open_inside(folder.path(), Path::new(name)).unwrap_err().kind(),
                 io::ErrorKind::NotFound,
