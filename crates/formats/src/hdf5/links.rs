@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn names_that_together_are_longer_than_the_file_are_refused() {
         let mut names = Names { all: Vec::new(), left: 5 };
-        let mut is_added = |name: &str| names.add(name.to_owned()).is_ok();
-        assert_eq!(["abc", "", "de", "f"].map(&mut is_added), [true, true, true, false]);
+        let is_added = |name: &str| names.add(name.to_owned()).is_ok();
+        assert_eq!(["abc", "", "de", "f"].map(is_added), [true, true, true, false]);
         assert_eq!(names.all, ["abc", "", "de"]);
     }
 }
