@@ -518,7 +518,7 @@ impl Importer<'_> {
             });
         }
         let mut pending = Pending {
-            name: name.to_owned(),
+            name: shortened(name).to_owned(),
             op_type: proto.op_type,
             opset: self.opset,
             attributes: Attributes::new(&proto.attributes, call)?,
@@ -554,8 +554,18 @@ impl Importer<'_> {
                 pending.outputs.pop();
             }
         }
-        self.finish(Node { name: pending.name, op, inputs: pending.inputs, outputs: pending.outputs })
+        self.finish(Node { name: name.to_owned(), op, inputs: pending.inputs, outputs: pending.outputs })
     }
+}
+
+/// Largest number of bytes of a node's name that the names of emitted nodes begin with. A node with very many inputs and a long name
+/// could otherwise make the names of the nodes that it becomes take far more memory than the file.
+const MAX_NAME_BYTES: usize = 256;
+
+/// Returns the beginning of a name.
+fn shortened(name: &str) -> &str {
+    let end = (0..=MAX_NAME_BYTES.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
+    name.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
 /// Returns the operator of `node`; the conversion may emit further nodes. `wanted` are the names of the outputs, empty

@@ -119,6 +119,17 @@ fn an_operator_without_a_required_attribute_is_malformed() {
 }
 
 #[test]
+fn the_nodes_that_a_node_becomes_do_not_repeat_its_long_name() {
+    let name = "\u{e9}".repeat(50_000);
+    let inputs = field(1, b"x").repeat(100);
+    let sum = field(1, &[inputs, field(2, b"y"), field(3, name.as_bytes()), field(4, b"Sum")].concat());
+    let bytes = model(&[value(11, "x"), value(12, "y"), sum]);
+    let graph = cytoscope_onnx::from_bytes(&bytes, None, &GraphLimits::default()).unwrap();
+    assert_eq!((graph.nodes.len(), graph.nodes.last().map(|node| node.name == name)), (99, Some(true)));
+    assert!(graph.nodes.iter().map(|node| node.name.len()).sum::<usize>() < 2 * name.len());
+}
+
+#[test]
 fn an_attribute_that_is_neither_0_nor_1_where_a_choice_was_expected_is_malformed() {
     let read = |choice: u64| {
         let attribute = field(5, &[field(1, b"keepdims"), int(3, choice), int(20, 2)].concat());
