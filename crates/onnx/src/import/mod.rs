@@ -415,6 +415,7 @@ impl Importer<'_> {
 
     /// Adds a node that the file does not have, with one output.
     pub(crate) fn emit(&mut self, base: &str, op: Op, inputs: &[Option<ValueId>]) -> Result<ValueId> {
+        check_limit("nodes", "the graph", self.graph.nodes.len() as u128, self.limits.nodes as u128)?;
         let name = self.unique_name(base);
         let id = self.define(&name, Info::default())?;
         self.finish(Node { name, op, inputs: inputs.to_vec(), outputs: vec![Some(id)] })?;

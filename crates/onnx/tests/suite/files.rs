@@ -119,7 +119,7 @@ fn an_operator_without_a_required_attribute_is_malformed() {
 }
 
 #[test]
-fn the_nodes_that_a_node_becomes_do_not_repeat_its_long_name() {
+fn the_nodes_that_a_node_becomes_are_limited_and_do_not_repeat_its_long_name() {
     let name = "\u{e9}".repeat(50_000);
     let inputs = field(1, b"x").repeat(100);
     let sum = field(1, &[inputs, field(2, b"y"), field(3, name.as_bytes()), field(4, b"Sum")].concat());
@@ -127,6 +127,9 @@ fn the_nodes_that_a_node_becomes_do_not_repeat_its_long_name() {
     let graph = cytoscope_onnx::from_bytes(&bytes, None, &GraphLimits::default()).unwrap();
     assert_eq!((graph.nodes.len(), graph.nodes.last().map(|node| node.name == name)), (99, Some(true)));
     assert!(graph.nodes.iter().map(|node| node.name.len()).sum::<usize>() < 2 * name.len());
+    let limits = GraphLimits { nodes: 90, ..GraphLimits::default() };
+    let error = cytoscope_onnx::from_bytes(&bytes, None, &limits).unwrap_err();
+    assert_eq!(error.kind(), GraphErrorKind::OverLimit, "{error}");
 }
 
 #[test]
