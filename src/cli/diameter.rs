@@ -5,7 +5,7 @@ use super::measured::Measurement;
 use super::options::{ImageOptions, ThreadsOption, TraceOptions};
 use super::predict::{check_prediction_trace, command_stacks};
 use super::reports::FailedInput;
-use super::values::parse_channel;
+use super::values::chosen_channels;
 use super::{devices, eprint_line, failed_inputs, print, progress};
 use clap::Args;
 use cytoscope_engine::{DeviceId, DeviceRequest, Precision};
@@ -30,9 +30,10 @@ pub(crate) struct Diameter {
     /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
-    /// Channel to use as the model's input, counted from 0; a model with several input channels uses this and the next ones.
-    #[arg(long, value_parser = parse_channel)]
-    channel: Option<usize>,
+    /// Channel to use as the model's input, by its number from 0 or its name; a model with several input channels uses the one of
+    /// this number and the next ones.
+    #[arg(long, value_name = "NAME|N")]
+    channel: Option<ChannelRef>,
     /// Channels to use as the model's inputs, in their order, by name or number, such as membrane,nuclei.
     #[arg(long, value_delimiter = ',', value_name = "NAME|N", conflicts_with = "channel")]
     channels: Vec<ChannelRef>,
@@ -63,10 +64,11 @@ pub(crate) struct Diameter {
 
 impl Diameter {
     pub(crate) fn run(self) -> Outcome {
+        let (channel, channels) = chosen_channels(self.channel, self.channels);
         let prediction = PredictJob {
             device: self.device,
-            channel: self.channel,
-            channels: self.channels,
+            channel,
+            channels,
             input_tensors: self.input_tensors.clone(),
             time: self.time,
             series: self.image.series,

@@ -3,7 +3,7 @@
 use super::failure::Outcome;
 use super::measured::{MeasuredRun, Measurement};
 use super::options::StageTraceOption;
-use super::values::parse_channel;
+use super::values::chosen_channels;
 use super::{PrecisionName, devices, parse_um, print, progress};
 use clap::{ArgGroup, Args};
 use cytoscope_engine::DeviceRequest;
@@ -46,10 +46,10 @@ pub(crate) struct Evaluate {
     /// each stack; by default auto.
     #[arg(long, value_name = "UM|auto", requires = "model", conflicts_with_all = ["pred", "truth"])]
     diameter: Option<DiameterRequest>,
-    /// Channel of the images of --data to predict, counted from 0; a model with several input channels uses this and the next
-    /// ones. If the data specify a single channel for an image, that channel is used.
-    #[arg(long, requires = "model", conflicts_with_all = ["pred", "truth"], value_parser = parse_channel)]
-    channel: Option<usize>,
+    /// Channel of the images of --data to predict, by its number from 0 or its name; a model with several input channels uses
+    /// the one of this number and the next ones. If the data specify a single channel for an image, that channel is used.
+    #[arg(long, requires = "model", conflicts_with_all = ["pred", "truth"], value_name = "NAME|N")]
+    channel: Option<ChannelRef>,
     /// Channels of the images of --data to predict, in the order of the model's inputs, by name or number, such as
     /// membrane,nuclei. If the data specify a single channel for an image, that channel is used.
     #[arg(long, value_delimiter = ',', value_name = "NAME|N", requires = "model",
@@ -126,6 +126,7 @@ impl Evaluate {
 
     /// Scores a model on pairs of images and ground truth.
     fn score_model(self) -> Outcome {
+        let (channel, channels) = chosen_channels(self.channel, self.channels);
         let job = EvaluateModelJob {
             model: self.model.unwrap_or_default(),
             data: self.data.unwrap_or_default(),
@@ -133,8 +134,8 @@ impl Evaluate {
             cpu_because: None,
             precision: self.precision.and_then(PrecisionName::precision),
             diameter: self.diameter.unwrap_or_default(),
-            channel: self.channel,
-            channels: self.channels,
+            channel,
+            channels,
             input_tensors: self.input_tensors,
             ignore_below_voxels: self.ignore_below,
             ignore_label: self.ignore_label,

@@ -5,7 +5,7 @@ use super::measured::{MeasuredRun, RunClock, memory_sampler, recorder};
 use super::options::{ImageOptions, TraceOptions, one_of};
 use super::reports::{FailedInput, PredictCommandReport, PrintedInput};
 use super::trace_path::check_trace;
-use super::values::parse_channel;
+use super::values::chosen_channels;
 use super::{
     PrecisionName, devices, failed_inputs, machine_profile, note_line, parse_bytes, parse_threads, parse_zyx, print,
     print_json, progress,
@@ -132,9 +132,10 @@ pub(crate) struct Predict {
     /// --preprocess); by default all that the model provides except the preview and the preprocessed stack.
     #[arg(long, value_delimiter = ',', value_parser = outputs(), hide_possible_values = true)]
     outputs: Vec<Output>,
-    /// Channel to use as the model's input, counted from 0; a model with several input channels uses this and the next ones.
-    #[arg(long, value_parser = parse_channel)]
-    channel: Option<usize>,
+    /// Channel to use as the model's input, by its number from 0 or its name; a model with several input channels uses the one of
+    /// this number and the next ones.
+    #[arg(long, value_name = "NAME|N")]
+    channel: Option<ChannelRef>,
     /// Channels to use as the model's inputs, in their order, by name or number, such as membrane,nuclei.
     #[arg(long, value_delimiter = ',', value_name = "NAME|N", conflicts_with = "channel")]
     channels: Vec<ChannelRef>,
@@ -269,6 +270,7 @@ impl Predict {
             return Err(Failure::wrong_use("--table-format applies to the table, which --outputs does not contain")
                 .and_next("add table to it, or leave --table-format out"));
         }
+        let (channel, channels) = chosen_channels(self.channel.clone(), self.channels.clone());
         let job = PredictJob {
             inputs: command_stacks(&self.inputs, &self.input_tensors)?,
             model: self.model.clone(),
@@ -285,8 +287,8 @@ impl Predict {
                 ..TileRequest::default()
             },
             outputs: self.outputs.iter().copied().collect(),
-            channel: self.channel,
-            channels: self.channels.clone(),
+            channel,
+            channels,
             input_tensors: self.input_tensors.clone(),
             output_tensor: self.output_tensor.clone(),
             time: self.time,

@@ -4,7 +4,7 @@ use super::failure::{Failure, Outcome};
 use super::measured::Measurement;
 use super::options::{ReportOptions, StageTraceOption};
 use super::trace_path::check_trace;
-use super::values::parse_channel;
+use super::values::chosen_channels;
 use super::{note_line, parse_um, print, progress};
 use clap::{Args, ValueEnum};
 use cytoscope_formats::ChannelRef;
@@ -30,10 +30,10 @@ pub(crate) struct Quantize {
     /// default the package's test tensor.
     #[arg(long, num_args = 1.., value_name = "DIR|FILE")]
     calibrate: Vec<PathBuf>,
-    /// Channel of the --calibrate stacks that is the model's input, counted from 0; a model with several input channels uses
-    /// this and the next ones.
-    #[arg(long, requires = "calibrate", value_parser = parse_channel)]
-    channel: Option<usize>,
+    /// Channel of the --calibrate stacks that is the model's input, by its number from 0 or its name; a model with several input
+    /// channels uses the one of this number and the next ones.
+    #[arg(long, requires = "calibrate", value_name = "NAME|N")]
+    channel: Option<ChannelRef>,
     /// Channels of the --calibrate stacks by name or number, one for each input channel of the model (membrane,nuclei or 2,0).
     #[arg(long, value_delimiter = ',', value_name = "NAME|N", conflicts_with = "channel", requires = "calibrate")]
     channels: Vec<ChannelRef>,
@@ -122,9 +122,10 @@ impl Quantize {
         let measurement = Measurement::start("quantize", self.tracing.trace.as_deref(), overwrite, true);
         let context = progress::context(self.report.json_progress, false, measurement.recorder());
         let plain = PredictJob::new(self.calibrate, self.package.clone(), PathBuf::new());
+        let (channel, channels) = chosen_channels(self.channel, self.channels);
         let stacks = PredictJob {
-            channel: self.channel,
-            channels: self.channels,
+            channel,
+            channels,
             input_tensors: self.input_tensors,
             voxel_um: self.voxel_size,
             diameter: self.diameter.unwrap_or_default(),

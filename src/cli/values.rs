@@ -2,9 +2,9 @@
 
 use clap::ValueEnum;
 use cytoscope_engine::Precision;
+use cytoscope_formats::ChannelRef;
 use cytoscope_pipeline::{DiameterRequest, MAX_THREADS};
 use cytoscope_storage::counted;
-use cytoscope_storage::setting::CHANNELS;
 use cytoscope_volume::VoxelSize;
 
 /// A precision on the command line.
@@ -65,9 +65,17 @@ pub(super) fn parse_threads(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Parses the number of a channel, of commands that take names with another option.
-pub(super) fn parse_channel(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| format!("expected the number of a channel, counted from 0; give names with {CHANNELS}"))
+/// Returns the number of the first input channel and the channels that are chosen one by one, of the options `--channel` (a number
+/// or a name) and `--channels`, which exclude each other.
+pub(super) fn chosen_channels(
+    channel: Option<ChannelRef>,
+    channels: Vec<ChannelRef>,
+) -> (Option<usize>, Vec<ChannelRef>) {
+    match channel {
+        Some(ChannelRef::Index(number)) => (Some(number), channels),
+        Some(name) => (None, vec![name]),
+        None => (None, channels),
+    }
 }
 
 /// Parses `Z,Y,X` as three positive lengths in voxels.
@@ -120,12 +128,11 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_channel_is_refused_with_the_option_that_takes_it() {
-        assert_eq!(parse_channel("2"), Ok(2));
-        for text in ["DAPI", "-1", "1st", "99999999999999999999999"] {
-            let refused = parse_channel(text).unwrap_err();
-            assert!(refused.contains("counted from 0") && refused.contains("--channels"), "{text}: {refused}");
-        }
+    fn a_single_channel_is_chosen_by_number_or_by_name() {
+        let dapi = ChannelRef::Name("DAPI".to_owned());
+        assert_eq!(chosen_channels(Some(ChannelRef::Index(2)), Vec::new()), (Some(2), Vec::new()));
+        assert_eq!(chosen_channels(Some(dapi.clone()), Vec::new()), (None, vec![dapi.clone()]));
+        assert_eq!(chosen_channels(None, vec![dapi.clone()]), (None, vec![dapi]));
     }
 
     #[test]

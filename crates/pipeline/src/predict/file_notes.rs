@@ -3,7 +3,7 @@
 use super::PredictJob;
 use crate::stack::Extents;
 use cytoscope_formats::{
-    ChunkFiles, FileFormat, Image, ImageMeta, SeriesChoice, count_files_outside_series, nifti_directions,
+    Channel, ChunkFiles, FileFormat, Image, ImageMeta, SeriesChoice, count_files_outside_series, nifti_directions,
 };
 use cytoscope_storage::message;
 use cytoscope_storage::message::{Message, TimePoint};
@@ -189,6 +189,16 @@ pub(crate) fn one_of_several_note(part: FilePart, index: usize, count: usize, us
     (count > 1).then(|| message!("there are {count} {what}s: only {one} {used} (choose another with {option})"))
 }
 
+/// Maximum number of channels whose names a note lists.
+const MAX_LISTED_CHANNELS: usize = 8;
+
+/// Returns the names of the channels in parentheses, after a space; nothing if one has no name, or if they are many.
+pub(super) fn listed_channels(channels: &[Channel]) -> String {
+    let names: Vec<&str> = channels.iter().map(|channel| channel.name.trim()).filter(|name| !name.is_empty()).collect();
+    let is_listed = !names.is_empty() && names.len() == channels.len() && names.len() <= MAX_LISTED_CHANNELS;
+    if is_listed { format!(" ({})", names.join(", ")) } else { String::new() }
+}
+
 /// Which other series of a file a job can use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OtherSeries {
@@ -277,6 +287,18 @@ mod tests {
         assert!(!is_on_absent_chunks("1 plane is not in the file and is read as zeros"));
         let part = note(65_536, 256, 64).unwrap_or_default();
         assert!(part.contains("about 25 % of the 65536 files of its chunks are absent"), "{part}");
+    }
+
+    #[test]
+    fn channels_are_listed_if_all_have_names_and_they_are_few() {
+        let listed = |names: &[&str]| {
+            let channel = |name: &&str| Channel { name: (*name).to_owned(), color_rgb: None };
+            listed_channels(&names.iter().map(channel).collect::<Vec<_>>())
+        };
+        assert_eq!(listed(&["membrane", "DAPI "]), " (membrane, DAPI)");
+        for names in [&[][..], &["DAPI", ""], &["a"; MAX_LISTED_CHANNELS + 1]] {
+            assert_eq!(listed(names), "", "{names:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The channels of an image that a model's inputs are read from.
 
+use super::file_notes::listed_channels;
 use super::resolve::channel_name;
 use super::{ChannelRef, colors};
 use crate::stack::{Extents, Stack, channels_text};
@@ -40,7 +41,8 @@ fn first_channels_notes(model: &Model, meta: &ImageMeta, extents: Extents) -> Ve
     let mut notes = Vec::new();
     if available > needed {
         notes.push(message!(
-            "the file has {available} channels; {} is used (choose another with {CHANNEL})",
+            "the file has {available} channels{}; {} is used (choose another with {CHANNEL})",
+            listed_channels(&meta.channels),
             channel_name(meta, 0)
         ));
         if extents.zyx[0] == 1 && available > MAX_LIKELY_CHANNELS {
@@ -101,7 +103,8 @@ pub(crate) fn channels(
         None => match stained_channel(model, meta).filter(|channel| *channel < available) {
             Some(channel) => {
                 notes.push(message!(
-                    "the file has {available} channels; {} is used because of its name (choose another with {CHANNEL})",
+                    "the file has {available} channels{}; {} is used because of its name (choose another with {CHANNEL})",
+                    listed_channels(&meta.channels),
                     channel_name(meta, channel)
                 ));
                 channel
