@@ -27,7 +27,7 @@ use cytoscope_storage::message;
 use cytoscope_storage::setting::{PRED_CHANNEL, TRUTH_CHANNEL, VOXEL_SIZE};
 use cytoscope_storage::target::{check_extension, check_writable, resolved};
 use cytoscope_volume::VoxelSize;
-use pairing::files_by_key;
+use pairing::{files_by_key, truths_by_key};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -256,8 +256,8 @@ impl EvaluateJob {
         let pairs: Vec<(PathBuf, PathBuf)> = if is_image(&self.prediction) && is_image(&self.truth) {
             vec![(self.prediction.clone(), self.truth.clone())]
         } else {
-            let ((predictions, prediction_notes), (mut truths, truth_notes)) =
-                (files_by_key(&self.prediction)?, files_by_key(&self.truth)?);
+            let (predictions, prediction_notes) = files_by_key(&self.prediction)?;
+            let (mut truths, truth_notes) = truths_by_key(&self.truth, &predictions)?;
             notes.extend(prediction_notes.into_iter().chain(truth_notes));
             let mut pairs = Vec::new();
             for (key, prediction) in predictions {

@@ -35,6 +35,9 @@ const INPUT_ROLES: [&str; 4] = ["raw", "img", "image", "signal"];
 /// The [`ROLES`] of ground truth that need not be labels.
 const TRUTH_ROLES: [&str; 2] = ["truth", "target"];
 
+/// The one of [`ROLES`] that names the results of models that predict a stain.
+const STAIN_ROLE: &str = "prediction";
+
 /// Role of a file in a folder, by its name; of several files with the same key, the one with the greatest role is scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum FileRole {
@@ -89,17 +92,37 @@ pub(crate) fn looks_like_labels(path: &Path) -> bool {
 /// Returns the files to score by pair key: of several with the same key, the one with the greatest [`FileRole`]. Also returns
 /// notes on files that are left out although they have that role, too, or are ground truth by their name.
 pub(super) fn files_by_key(path: &Path) -> Result<(BTreeMap<String, PathBuf>, Vec<String>), JobError> {
+    scored_files(path, &|_| false)
+}
+
+/// Like [`files_by_key`], for the ground truth of these predictions: a predicted stain is compared with a target of its pair, if
+/// there is one, and not with labels.
+pub(super) fn truths_by_key(
+    path: &Path,
+    predictions: &BTreeMap<String, PathBuf>,
+) -> Result<(BTreeMap<String, PathBuf>, Vec<String>), JobError> {
+    scored_files(path, &|key| predictions.get(key).is_some_and(|file| last_word(file) == STAIN_ROLE))
+}
+
+/// Returns the files to score by pair key, and the notes of [`files_by_key`]; `is_stain` says whether a key is that of a predicted
+/// stain.
+fn scored_files(
+    path: &Path,
+    is_stain: &dyn Fn(&str) -> bool,
+) -> Result<(BTreeMap<String, PathBuf>, Vec<String>), JobError> {
+    let is_truth = |file: &Path| TRUTH_ROLES.contains(&last_word(file).as_str());
     let mut all: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for file in list_inputs(&[path.to_owned()])? {
         all.entry(pair_key(&file)).or_default().push(file);
     }
     let (mut found, mut notes) = (BTreeMap::new(), Vec::new());
     for (key, files) in all {
-        let role = files.iter().map(|file| FileRole::of(file)).max();
+        let greatest = files.iter().map(|file| FileRole::of(file)).max();
+        let has_target = is_stain(&key) && files.iter().any(|file| is_truth(file));
+        let role = if has_target { Some(FileRole::Intensities) } else { greatest };
         let has_role = |file: &PathBuf| Some(FileRole::of(file)) == role;
         let Some(kept) = files.iter().find(|file| has_role(file)) else { continue };
-        let is_noted =
-            |file: &&PathBuf| *file != kept && (has_role(file) || TRUTH_ROLES.contains(&last_word(file).as_str()));
+        let is_noted = |file: &&PathBuf| *file != kept && (has_role(file) || is_truth(file));
         notes.extend(files.iter().filter(is_noted).map(|left_out| {
             format!(
                 "{} is not scored, because {} belongs to the same pair by its name: move one of them to another folder",
@@ -155,6 +178,24 @@ mod tests {
         let [note] = notes.as_slice() else { panic!("{notes:?}") };
         let (left_out, reason) = note.split_once(" is not scored, because ").unwrap();
         assert!(left_out.ends_with("a_truth.tif") && reason.contains("a_masks.tif belongs to the same pair"), "{note}");
+    }
+
+    #[test]
+    fn a_predicted_stain_is_compared_with_the_target_and_not_with_labels() {
+        let (predictions, truths) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for name in ["a_raw_prediction.tif", "b_raw_labels.tif", "c_raw_prediction.tif"] {
+            std::fs::write(predictions.path().join(name), "").unwrap();
+        }
+        for name in ["a_raw.tif", "a_target.tif", "a_labels.tif", "b_target.tif", "b_labels.tif", "c_labels.tif"] {
+            std::fs::write(truths.path().join(name), "").unwrap();
+        }
+        let (predictions, _) = files_by_key(predictions.path()).unwrap();
+        let (found, notes) = truths_by_key(truths.path(), &predictions).unwrap();
+        let names: Vec<&str> =
+            found.values().filter_map(|path| path.file_name().and_then(|name| name.to_str())).collect();
+        assert_eq!(names, ["a_target.tif", "b_labels.tif", "c_labels.tif"]);
+        let [note] = notes.as_slice() else { panic!("{notes:?}") };
+        assert!(note.contains("b_target.tif is not scored"), "{note}");
     }
 
     #[test]
