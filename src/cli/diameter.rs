@@ -118,8 +118,8 @@ impl Diameter {
         }
         match failed.first() {
             Some((_, first)) => {
-                let message = format!("{} of {} inputs failed", failed.len(), inputs.len());
-                Err(Failure::new(first.kind(), message))
+                let names = failed.iter().map(|(input, _)| input.as_path());
+                Err(Failure::new(first.kind(), failed_inputs::failed_text(names, inputs.len())))
             }
             None => Ok(()),
         }

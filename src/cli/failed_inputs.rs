@@ -2,6 +2,7 @@
 
 use super::eprint_line;
 use cytoscope_pipeline::{Event, Note};
+use cytoscope_storage::counted;
 use cytoscope_storage::message::Message;
 use cytoscope_train::{PROBLEM_LINES, list_failed_inputs};
 use cytoscope_training_data::{Problem, Severity, summary};
@@ -46,6 +47,17 @@ impl InputEvents {
             _ => (self.started.take(), true),
         }
     }
+}
+
+/// Returns the error message of a command of which these of `count` inputs failed.
+pub(super) fn failed_text<'a>(failed: impl ExactSizeIterator<Item = &'a Path>, count: usize) -> String {
+    let failures = failed.len();
+    let names: Vec<String> = failed.take(SHOWN_FAILURES).map(|input| input.display().to_string()).collect();
+    let others = match failures.saturating_sub(SHOWN_FAILURES) {
+        0 => String::new(),
+        others => format!(" and {}", counted(others, "other")),
+    };
+    format!("{failures} of {count} inputs failed ({}{others})", names.join(", "))
 }
 
 /// Returns whether failure number `number` (from 1) of `count` inputs is shown when it occurs.
@@ -99,6 +111,14 @@ mod tests {
 
     fn failed() -> Event {
         Event::Failed { input: PathBuf::from("a.tif"), reason: "it is no image".to_owned(), names_input: false }
+    }
+
+    #[test]
+    fn the_error_of_several_inputs_names_the_first_ones_that_failed() {
+        let text = |failed: &[&str]| failed_text(failed.iter().map(Path::new), 13);
+        assert_eq!(text(&["a.tif"]), "1 of 13 inputs failed (a.tif)");
+        assert_eq!(text(&["a.tif", "b.tif", "c.tif"]), "3 of 13 inputs failed (a.tif, b.tif, c.tif)");
+        assert_eq!(text(&["a", "b", "c", "d", "e"]), "5 of 13 inputs failed (a, b, c and 2 others)");
     }
 
     #[test]

@@ -26,7 +26,7 @@ use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::{RunFacts, bytes_text};
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
-use cytoscope_storage::setting::{GAUSSIAN_BLEND, INPUT, OVERLAP};
+use cytoscope_storage::setting::{GAUSSIAN_BLEND, INPUT, OVERLAP, RESUME};
 use cytoscope_storage::target::check_extension;
 use cytoscope_storage::{Overwrite, counted};
 use cytoscope_training_data::Problem;
@@ -247,7 +247,11 @@ impl Predict {
         if let Some(first) = job.inputs.first().filter(|_| !self.json_progress) {
             report_failures(first, &outcome);
         }
-        finish(&outcome)
+        let is_resumable = !outcome.done.is_empty() && !self.resume && self.rerun.is_none();
+        finish(&outcome).map_err(|failure| {
+            let next_step = message!("predict again with {RESUME}, which skips the inputs that are finished");
+            if is_resumable { failure.and_next(next_step) } else { failure }
+        })
     }
 
     /// Returns the job of the options, or the recorded one for `--rerun`.
@@ -406,8 +410,7 @@ pub(super) fn finish(outcome: &PredictOutcome) -> Outcome {
     } else {
         first.kind
     };
-    Err(Failure::new(
-        kind,
-        format!("{} of {} inputs failed", outcome.failed.len(), outcome.failed.len() + outcome.done.len()),
-    ))
+    let failed = outcome.failed.iter().map(|failure| failure.input.as_path());
+    let count = outcome.failed.len() + outcome.done.len();
+    Err(Failure::new(kind, failed_inputs::failed_text(failed, count)))
 }

@@ -302,7 +302,8 @@ fn batch_continues_after_a_bad_file() {
     let second = fixture.nuclei("6,40,40", 2);
     std::fs::write(fixture.path("bad.tif"), "this is a letter, not a picture").unwrap();
     let arguments = ["predict", &first, "bad.tif", &second, "--out", "o", "--json"];
-    let ran = fixture.fails(3, &arguments, &["bad.tif", "not an image of a known format", "1 of 3"]);
+    let ran = fixture.fails(3, &arguments, &["not an image of a known format", "1 of 3 inputs failed (bad.tif)"]);
+    assert!(ran.stderr.contains("predict again with --resume, which skips"), "{}", ran.stderr);
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(report["inputs"].as_array().unwrap().len(), 2);
     assert_eq!(report["failed"][0]["input"], "bad.tif");
