@@ -190,7 +190,28 @@ fn format_text(format: FileFormat, compression: StoredCompression, order: ByteOr
         FileFormat::OmeTiff => "OME-TIFF",
         FileFormat::OmeZarr => "OME-Zarr",
         FileFormat::Npy => "NPY",
+        FileFormat::Cellpose => "Cellpose",
         FileFormat::ImageJRoi => "ImageJ regions of interest",
+        FileFormat::Nifti => "NIfTI",
+        FileFormat::Nrrd => "NRRD",
+        FileFormat::MetaImage => "MetaImage",
+        FileFormat::Mrc => "MRC",
+        FileFormat::Png => "PNG",
+        FileFormat::Jpeg => "JPEG",
+        FileFormat::Czi => "Zeiss CZI",
+        FileFormat::Nd2 => "Nikon ND2",
+        FileFormat::Lif => "Leica LIF",
+        FileFormat::Imaris => "Imaris",
+        FileFormat::BigDataViewer => "BigDataViewer",
+        FileFormat::Hdf5 => "HDF5",
+        FileFormat::Lsm => "Zeiss LSM",
+        FileFormat::MetaMorph => "MetaMorph STK",
+        FileFormat::FluoView => "Olympus FluoView",
+        FileFormat::Oif => "Olympus OIF",
+        FileFormat::Oib => "Olympus OIB",
+        FileFormat::ScanImage => "ScanImage",
+        FileFormat::Svs => "Aperio SVS",
+        FileFormat::Ndpi => "Hamamatsu NDPI",
         other => other.as_str(),
     };
     let compression = match compression {
@@ -207,6 +228,14 @@ fn format_text(format: FileFormat, compression: StoredCompression, order: ByteOr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn formats_have_the_names_that_they_are_known_by() {
+        let text = |format| format_text(format, StoredCompression::Zlib, ByteOrder::Little);
+        assert_eq!(text(FileFormat::Hdf5), "HDF5, zlib, little-endian");
+        assert_eq!(text(FileFormat::Czi), "Zeiss CZI, zlib, little-endian");
+        assert_eq!(text(FileFormat::PngSeries), "png series, zlib, little-endian");
+    }
 
     #[test]
     fn small_lengths_are_not_shown_as_zero() {

@@ -175,7 +175,7 @@ impl StorageError {
 
 /// Returns what to do if a file exists.
 fn exists_advice() -> Message {
-    message!("choose another name, or replace it with {FORCE}")
+    message!("choose another name or folder, or replace it with {FORCE}")
 }
 
 /// Returns what to do if a file or folder is not replaced.
