@@ -41,8 +41,8 @@ pub(crate) struct Convert {
     /// Convert one time point only, counted from 0; by default all.
     #[arg(long)]
     time: Option<usize>,
-    /// Stack that the regions of an ImageJ ROI set (.zip, .roi) are drawn on. Labels made from a set get its shape; a set
-    /// made from labels gets positions that Fiji shows in a stack of several channels.
+    /// Stack that the regions of an ImageJ ROI set (.zip, .roi) are drawn on. Labels made from a set get its shape and voxel
+    /// size; a set made from labels gets positions that Fiji shows in a stack of several channels.
     #[arg(long, value_name = "STACK")]
     like: Option<PathBuf>,
     /// Steps that are applied to the image first, in order, such as gaussian:sigma=1um,tophat:radius=15um; can be

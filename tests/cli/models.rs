@@ -196,6 +196,10 @@ fn a_bare_network_becomes_a_package() {
     // Neither the file nor the user states the normalization.
     let assumed = "images are normalized to mean 0 and variance 1";
     assert!(report["assumptions"].to_string().contains(assumed), "{report:#}");
+    let task = "the network is for segmentation";
+    assert!(report["assumptions"].to_string().contains(task), "{report:#}");
+    let stated = fixture.run(&["import", "m.onnx", "--out", "stain", "--task", "labelfree", "--json"]).json();
+    assert!(!stated["assumptions"].to_string().contains(task), "{stated:#}");
     let is_noted = ["m.onnx", "mine"].map(|model| {
         let out = if model == "mine" { "b" } else { "a" };
         let report = fixture.run(&["predict", &raw, "--model", model, "--out", out, "--json"]).json();

@@ -67,9 +67,11 @@ pub(crate) fn open(file: &Path, settings: &ImportSettings) -> Result<Opened, Job
             "do not give an architecture",
         )),
         None => {
+            let is_bare = !package.is_described();
             let mut steps = package.inputs.iter().flat_map(|input| &input.processing);
-            let is_assumed = !package.is_described() && steps.any(is_assumed_normalization);
-            let assumptions = is_assumed.then(|| ASSUMED_NORMALIZATION.to_owned()).into_iter().collect();
+            let normalization = (is_bare && steps.any(is_assumed_normalization)).then_some(ASSUMED_NORMALIZATION);
+            let task = (is_bare && settings.task.is_none()).then_some(ASSUMED_TASK);
+            let assumptions = normalization.into_iter().chain(task).map(str::to_owned).collect();
             Ok(Opened { package, architecture: None, assumptions })
         }
     }
@@ -80,6 +82,9 @@ fn convert(state: &StateDict, requested: Option<Architecture>) -> Result<Importe
     let kwargs = if state.kwargs.is_null() { json!({}) } else { state.kwargs.clone() };
     Checkpoint::from_bytes(&state.bytes)?.network(requested, &kwargs)
 }
+
+/// The assumption about a model whose task neither its file nor the user states.
+const ASSUMED_TASK: &str = "the network is for segmentation";
 
 /// What a checkpoint states about how its network is used.
 struct CheckpointUse {
@@ -101,7 +106,7 @@ impl CheckpointUse {
         let found = self.final_activation.filter(|_| task == self.task);
         let final_activation = stated.final_activation.or(found);
         if task.is_none() {
-            self.assumptions.push("the network is for segmentation".to_owned());
+            self.assumptions.push(ASSUMED_TASK.to_owned());
         }
         if final_activation.is_none() && task != Some(ModelTask::LabelFree) {
             self.assumptions.push("outputs are used as they are".to_owned());

@@ -181,7 +181,7 @@ impl ConvertJob {
         Ok(container)
     }
 
-    /// Opens the image with the given voxel size, and returns it with all files that are read: its own, and those of the
+    /// Opens the image with the given voxel size, or a ROI set with that of the stack that gives its extents, and returns it with all files that are read: its own, and those of the
     /// stack whose extents it gets. Notes say if it has several numbered files, or is the first of several series, unless it
     /// is one of all.
     ///
@@ -204,6 +204,8 @@ impl ConvertJob {
             let given = VoxelSize::new_um(z, y, x);
             check_voxel_size(&self.input, given, self.voxel_um)?;
             image = image.with_voxel_size(given);
+        } else if let Some(stack) = stack.as_ref().filter(|_| image.is_without_extents()) {
+            image = image.with_voxel_size(stack.meta().voxel_size_um);
         }
         let series_note = first_series_note(&self.series, image.meta(), "is converted", OtherSeries::OneOrAll);
         let series_note = series_note.filter(|_| !is_one_of_all);
@@ -518,6 +520,30 @@ mod tests {
         // Files of other formats have their own extents.
         let error = convert("copy.tif", Some("two.tif")).unwrap_err();
         assert!(matches!(error, JobError::WrongUse(_)), "{error}");
+    }
+
+    #[test]
+    fn labels_of_a_roi_set_have_the_voxel_size_of_their_stack() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mut samples = vec![0; 60];
+        samples[27] = 1;
+        let array = Array::new(Axes::zyx(), vec![3, 4, 5], Samples::U8(samples)).unwrap();
+        let mut spec = WriteSpec::of(&array, Container::ImageJ);
+        spec.voxel_size_um = VoxelSize::new_um(2.0, 0.5, 0.25);
+        write_array(&at("stack.tif"), &array, &spec).unwrap();
+        let convert = |job: serde_json::Value| {
+            serde_json::from_value::<ConvertJob>(job).unwrap().run(&Context::default()).unwrap();
+        };
+        convert(serde_json::json!({"input": at("stack.tif"), "output": at("rois.zip")}));
+        convert(serde_json::json!({"input": at("rois.zip"), "output": at("labels.tif"), "like": at("stack.tif")}));
+        let labels = open(&at("labels.tif"), &OpenOptions::default()).unwrap();
+        assert_eq!(labels.meta().voxel_size_um, VoxelSize::new_um(2.0, 0.5, 0.25));
+        // A given voxel size takes precedence.
+        let (input, output, like) = (at("rois.zip"), at("given.tif"), at("stack.tif"));
+        convert(serde_json::json!({"input": input, "output": output, "like": like, "voxel_um": [3.0, 0.5, 0.5]}));
+        let given = open(&at("given.tif"), &OpenOptions::default()).unwrap();
+        assert_eq!(given.meta().voxel_size_um, VoxelSize::new_um(3.0, 0.5, 0.5));
     }
 
     #[test]
