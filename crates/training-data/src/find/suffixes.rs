@@ -8,7 +8,7 @@ use crate::setting::{IN_SETTINGS, LABELS_CHANNEL};
 use cytoscope_formats::{OpenOptions, open};
 use cytoscope_storage::message;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Suffixes and prefixes of file names, in order of preference.
 struct NamePatterns {
@@ -193,7 +193,7 @@ pub(crate) fn search(
     }
     pickles.retain(|file| !names.contains(common_stem(&stem(file), task)));
     note_pickles(task, &pickles, &mut unpaired_images, found);
-    note_unpaired(task, &unpaired_images, &unpaired_targets, found);
+    note_unpaired(task, listing, (&unpaired_images, &unpaired_targets), found);
     count
 }
 
@@ -354,20 +354,48 @@ fn in_own_case<'a>(stem: &'a str, key: &str, patterns: &NamePatterns) -> &'a str
     rest.filter(|rest| rest.to_lowercase() == key).unwrap_or(stem)
 }
 
-/// Adds a problem for each file without a counterpart.
-fn note_unpaired(task: TrainingTask, images: &[PathBuf], targets: &[PathBuf], found: &mut SearchResults) {
+/// Adds a problem for each of these images and targets of a folder, which have no counterpart.
+fn note_unpaired(
+    task: TrainingTask,
+    listing: &Listing,
+    (images, targets): (&[PathBuf], &[PathBuf]),
+    found: &mut SearchResults,
+) {
+    let roi_sets: Vec<&PathBuf> = match task {
+        TrainingTask::Segmentation => listing.files.iter().filter(|file| is_roi_set(file)).collect(),
+        TrainingTask::LabelFree => Vec::new(),
+    };
     let (image_word, target_word) = match task {
         TrainingTask::Segmentation => ("_raw (or nothing)", "_masks or _labels"),
         TrainingTask::LabelFree => ("_bf", "_fluo"),
     };
     for file in images {
-        let next_step = format!("add its target, named with {target_word}, or remove the image");
+        let image_stem = stem(file);
+        let name = common_stem(&image_stem, task);
+        let next_step = if roi_sets.iter().any(|set| is_named_after(set, name)) {
+            "to use the ImageJ ROI set beside it as labels, name both in a table with the columns raw,seg".to_owned()
+        } else {
+            format!("add its target, named with {target_word}, or remove the image")
+        };
         found.problems.push(Problem::warning(file, "this image has no target", next_step));
     }
     for file in targets {
         let next_step = format!("add its image, named with {image_word}, or remove the target");
         found.problems.push(Problem::warning(file, "this target has no image", next_step));
     }
+}
+
+/// Whether the name of a file is that of an ImageJ ROI set.
+fn is_roi_set(file: &Path) -> bool {
+    let name = file_name(file);
+    let ends_in = |suffix: &str| strip_suffix_ignoring_case(&name, suffix).is_some();
+    ends_in(".roi") || (ends_in(".zip") && !ends_in(".zarr.zip"))
+}
+
+/// Whether the name of a file begins with `name`, as a word.
+fn is_named_after(file: &Path, name: &str) -> bool {
+    let rest_follows = |rest: &str| !rest.starts_with(char::is_alphanumeric);
+    strip_prefix_ignoring_case(&file_name(file), name).is_some_and(rest_follows)
 }
 
 /// Pairs the remaining files by prefix: `img3d` and `mask3d`.
@@ -398,5 +426,27 @@ fn pair_by_prefixes(
         }
         unpaired_images.retain(|file| !used.contains(file));
         unpaired_targets.retain(|file| !used.contains(file));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_beside_roi_sets_are_reported_with_the_way_to_use_the_sets() {
+        let names = ["a_raw.tif", "a.zip", "ab.tif", "c.tif", "c_RoiSet.zip", "d.tif", "d.zarr.zip"];
+        let listing = Listing { files: names.map(PathBuf::from).to_vec(), folders: Vec::new() };
+        let images = ["a_raw.tif", "ab.tif", "c.tif", "d.tif"].map(PathBuf::from);
+        let next_steps = |task| {
+            let mut found = SearchResults::default();
+            note_unpaired(task, &listing, (&images, &[]), &mut found);
+            found.problems.iter().map(|problem| problem.next_step.to_string()).collect::<Vec<_>>()
+        };
+        let steps = next_steps(TrainingTask::Segmentation);
+        let names_sets: Vec<bool> = steps.iter().map(|step| step.contains("in a table")).collect();
+        assert_eq!(names_sets, [true, false, true, false], "{steps:?}");
+        let steps = next_steps(TrainingTask::LabelFree);
+        assert!(steps.iter().all(|step| step.contains("_fluo")), "{steps:?}");
     }
 }
