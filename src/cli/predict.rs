@@ -360,11 +360,7 @@ fn print_report(report: &InputReport) {
         return;
     }
     let [z, y, x] = report.shape_zyx;
-    let objects = match report.objects.as_slice() {
-        [] => String::new(),
-        [n] => format!(", {}", counted(n, "object")),
-        many => format!(", {} at {} time points", counted(many.iter().sum::<u32>(), "object"), many.len()),
-    };
+    let objects = objects_text(&report.objects);
     let series = if report.series > 0 { format!(", series {}", report.series) } else { String::new() };
     print(&format!("{}{series}: {z}×{y}×{x} voxels{objects}, {:.1} s", report.input.display(), report.seconds));
     let DeviceChoice { id, name, why, .. } = &report.device;
@@ -384,6 +380,23 @@ fn print_report(report: &InputReport) {
     }
     report.notes.iter().for_each(|note| print(&format!("  {}", note_line(note))));
     report.outputs.iter().for_each(|o| print(&format!("  wrote {}", o.path.display())));
+}
+
+/// Number of time points whose numbers of objects are printed.
+const LISTED_TIMES: usize = 12;
+
+/// Returns the number of objects, after a comma, from that of each time point; nothing without time points, as of a stain.
+fn objects_text(objects: &[u32]) -> String {
+    match objects {
+        [] => String::new(),
+        [n] => format!(", {}", counted(n, "object")),
+        many => {
+            let listed = many.iter().take(LISTED_TIMES).map(u32::to_string).collect::<Vec<_>>().join(", ");
+            let more = if many.len() > LISTED_TIMES { ", …" } else { "" };
+            let sum = counted(many.iter().sum::<u32>(), "object");
+            format!(", {sum} at {} time points ({listed}{more})", many.len())
+        }
+    }
 }
 
 /// Reports the inputs that failed, if there are many; `first` is the first input of the command.
@@ -413,4 +426,18 @@ pub(super) fn finish(outcome: &PredictOutcome) -> Outcome {
     let failed = outcome.failed.iter().map(|failure| failure.input.as_path());
     let count = outcome.failed.len() + outcome.done.len();
     Err(Failure::new(kind, failed_inputs::failed_text(failed, count)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_objects_of_each_time_point_are_listed_if_they_are_few() {
+        assert_eq!(objects_text(&[]), "");
+        assert_eq!(objects_text(&[1]), ", 1 object");
+        assert_eq!(objects_text(&[2, 0, 3]), ", 5 objects at 3 time points (2, 0, 3)");
+        let many = objects_text(&[1; LISTED_TIMES + 1]);
+        assert!(many.starts_with(", 13 objects at 13 time points (1, 1,") && many.ends_with("1, …)"), "{many}");
+    }
 }
