@@ -189,6 +189,10 @@ fn a_package_survives_export_and_import() {
 fn a_bare_network_becomes_a_package() {
     let fixture = Fixture::new();
     network(&fixture);
+    // A folder without a description is not a package, and the error names the file to give.
+    std::fs::create_dir(fixture.path("folder")).unwrap();
+    std::fs::copy(fixture.path("m.onnx"), fixture.path("folder/weights.onnx")).unwrap();
+    fixture.fails(3, &["import", "folder", "--out", "x"], &["folder is not a model package", "in it, weights.onnx"]);
     let raw = fixture.nuclei("8,48,48", 1);
     let report = fixture.run(&["import", "m.onnx", "--out", "mine", "--json"]).json();
     assert!(report["nodes"].as_u64().unwrap() > 5 && report["weight_bytes"].as_u64().unwrap() > 0);

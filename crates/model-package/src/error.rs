@@ -20,6 +20,14 @@ pub enum PackageError {
         /// Path that was opened as a package.
         path: PathBuf,
     },
+    /// A folder with an ONNX file, but without a description.
+    #[error("{} is not a model package, because it lacks rdf.yaml: give the ONNX file in it, {}", shown(.path), printable(.name))]
+    NoDescription {
+        /// Path of the folder.
+        path: PathBuf,
+        /// Name of the ONNX file.
+        name: String,
+    },
     /// A file that the description names is missing.
     #[error("{} lacks the file \"{}\": download the package again", shown(.path), printable(.name))]
     Missing {
@@ -98,6 +106,7 @@ impl PackageError {
     pub fn path(&self) -> &Path {
         match self {
             Self::NotAPackage { path }
+            | Self::NoDescription { path, .. }
             | Self::Missing { path, .. }
             | Self::Bad { path, .. }
             | Self::NoOnnxWeights { path, .. }

@@ -89,11 +89,16 @@ impl Files {
                 other => return other.map(|bytes| (name.to_owned(), bytes)),
             }
         }
-        let named = self.names()?.into_iter().find(|n| n.ends_with(".bioimageio.yaml") && !n.contains('/'));
-        match named {
-            Some(name) => self.read_up_to(&name, MAX_RDF_BYTES).map(|bytes| (name, bytes)),
-            None => Err(PackageError::NotAPackage { path: self.path().to_owned() }),
+        let names = self.names()?;
+        if let Some(name) = names.iter().find(|n| n.ends_with(".bioimageio.yaml") && !n.contains('/')) {
+            return self.read_up_to(name, MAX_RDF_BYTES).map(|bytes| (name.clone(), bytes));
         }
+        let is_onnx = |name: &&String| Path::new(name).extension().is_some_and(|extension| extension == "onnx");
+        let path = self.path().to_owned();
+        Err(match (self.folder(), names.iter().find(is_onnx)) {
+            (Some(_), Some(name)) => PackageError::NoDescription { path, name: name.clone() },
+            _ => PackageError::NotAPackage { path },
+        })
     }
 
     /// Returns the names of all files, sorted. In a folder, entries that [`Files::read`] refuses are left out: pipes,
