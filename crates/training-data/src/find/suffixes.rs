@@ -113,6 +113,16 @@ struct SortedFiles {
     pickles: Vec<PathBuf>,
 }
 
+/// Whether a name is that of the labels of a pair that has a stain, which label-free training does not read: `x_labels` beside
+/// `x_target`. `stems` are those of all files, in lower case.
+fn are_labels_beside_stain(stem: &str, stems: &BTreeSet<String>) -> bool {
+    if strip_suffix(stem, LABEL_FREE.target).is_some() {
+        return false;
+    }
+    let Some(name) = strip_target_suffix(stem).map(str::to_lowercase) else { return false };
+    LABEL_FREE.target.iter().any(|suffix| stems.contains(&format!("{name}{suffix}")))
+}
+
 /// Sorts the files of a folder by their names; `chosen` is the name of the label images that the user chose.
 fn sort_files(listing: &Listing, task: TrainingTask, chosen: Option<&str>) -> SortedFiles {
     let patterns = name_patterns(task);
@@ -123,7 +133,8 @@ fn sort_files(listing: &Listing, task: TrainingTask, chosen: Option<&str>) -> So
     let mut segmentations: Vec<(String, usize, PathBuf)> = Vec::new();
     for file in listing.files.iter().filter(|f| is_image(f)) {
         let stem = stem(file);
-        if DERIVED_FILES.iter().any(|e| strip_suffix_ignoring_case(&stem, e).is_some()) {
+        let is_derived = DERIVED_FILES.iter().any(|e| strip_suffix_ignoring_case(&stem, e).is_some());
+        if is_derived || (task == TrainingTask::LabelFree && are_labels_beside_stain(&stem, &stems)) {
             continue;
         }
         // Labels of an image whose own name ends in the chosen one, such as x_nuclei_labels of x_nuclei.

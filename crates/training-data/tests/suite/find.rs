@@ -280,6 +280,23 @@ fn label_free_layouts_are_found() {
 }
 
 #[test]
+fn labels_beside_the_stain_of_a_pair_are_not_reported_in_label_free_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shape, raw, labels) = tiny(1);
+    for name in ["x_raw.tif", "y_bf.tif"] {
+        write(&folder.path().join(name), shape, raw.clone());
+    }
+    for name in ["x_target.tif", "x_labels.tif", "y_fluo.tif", "y_Masks.tif", "z_labels.tif"] {
+        write(&folder.path().join(name), shape, labels.clone());
+    }
+    let dataset = find_pairs(folder.path(), TrainingTask::LabelFree).unwrap();
+    assert_eq!(dataset.pairs.len(), 2);
+    // Without a stain, it may be an image.
+    let files: Vec<_> = dataset.problems.iter().map(|problem| problem.file.clone()).collect();
+    assert_eq!(files, [folder.path().join("z_labels.tif")]);
+}
+
+#[test]
 fn errors_of_empty_and_missing_folders_have_a_next_step() {
     let folder = tempfile::tempdir().unwrap();
     let error = find_pairs(folder.path(), TrainingTask::Segmentation).unwrap_err().to_string();
