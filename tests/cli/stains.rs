@@ -37,7 +37,8 @@ fn a_model_of_nuclei_reads_the_channel_that_shows_nuclei_by_its_name() {
         serde_json::from_slice::<Value>(&record).unwrap()["job"]["channel"].clone()
     };
     write_pair(&fixture, ["membrane", "DAPI"]);
-    let note = "the file has 2 channels; DAPI is used because of its name (choose another with --channel)";
+    let note =
+        "the file has 2 channels (membrane, DAPI); DAPI is used because of its name (choose another with --channel)";
     let printed = predict("found", &[]);
     assert!(printed.contains(note), "{printed}");
     assert!(!predict("given", &["--channel", "1"]).contains("is used"));
@@ -58,7 +59,10 @@ fn a_model_of_nuclei_reads_the_channel_that_shows_nuclei_by_its_name() {
     // If several channels show nuclei, the user has to choose.
     write_pair(&fixture, ["H2B-GFP", "DAPI"]);
     let printed = predict("first", &[]);
-    assert!(printed.contains("the file has 2 channels; H2B-GFP is used (choose another with --channel)"), "{printed}");
+    assert!(
+        printed.contains("the file has 2 channels (H2B-GFP, DAPI); H2B-GFP is used (choose another with --channel)"),
+        "{printed}"
+    );
     assert!(labels("first") == labels("noise"));
     assert_eq!(recorded("first"), Value::Null);
 }
