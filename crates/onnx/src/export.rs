@@ -40,13 +40,17 @@ pub fn to_bytes(graph: &Graph) -> Result<Vec<u8>> {
 /// Returns the graph as an ONNX file, in the oldest opset from 17 on that has all of its operators.
 ///
 /// # Errors
-/// If the graph is invalid, an input or output has no known type, or the file is larger than protobuf's limit of 2 GiB.
+/// If the graph is invalid, ONNX lacks an operator for the type of its input, an input or output has no known type, or the file is larger than protobuf's limit of 2 GiB.
 pub fn encode(graph: &Graph) -> Result<OnnxFile> {
     if let Some(node) = graph.nodes.iter().find(|n| n.op.is_training_only()) {
         return Err(GraphError::unsupported(format!("writing the training operator {} to a file", op_name(&node.op))));
     }
     graph.validate()?;
     let infos = all_infos(graph, &GraphLimits::default(), &Budget::new(graph, Interrupt::default()))?;
+    if let Some((node, dtype)) = graph.nodes.iter().find_map(|n| Some((n, opset::missing_type(n, &infos)?))) {
+        let what = format!("writing {} of {dtype} elements to a file, which ONNX does not have", op_name(&node.op));
+        return Err(GraphError::unsupported(what));
+    }
     let opset = opset::graph_opset(graph, &infos);
     let mut writer = Writer::default();
     writer.int(1, ir_version(opset));

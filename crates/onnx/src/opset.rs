@@ -45,6 +45,22 @@ fn is_new_in_bf16(node: &Node, infos: &Infos) -> bool {
     dtype == Some(ElementType::BF16) && names.iter().any(|names| names.contains(&op_name(&node.op)))
 }
 
+/// Returns the element type of a node's first input, if ONNX's operator has it in no opset. Files of other programs with such
+/// nodes are read nevertheless.
+pub(crate) fn missing_type(node: &Node, infos: &Infos) -> Option<ElementType> {
+    use ElementType::{BF16, F32, F64, I16, I32, I64};
+    let dtype = node.input(0).and_then(|id| infos.get(&id)?.dtype)?;
+    let is_missing = match &node.op {
+        Op::Activation(Activation::Celu { .. }) | Op::FusedConv { activation: Some(Activation::Celu { .. }), .. } => {
+            dtype != F32
+        }
+        Op::Range => !matches!(dtype, F32 | F64 | I16 | I32 | I64),
+        Op::Einsum { .. } => dtype == BF16,
+        _ => false,
+    };
+    is_missing.then_some(dtype)
+}
+
 /// Returns the oldest opset, from [`OLDEST_OPSET`] on, in which a node can be written. The differences are those of ONNX's
 /// changelog (<https://github.com/onnx/onnx/blob/main/docs/Changelog.md>); operators that are not listed have the same
 /// form, for the types of this program, in all opsets from 17 to 24, except for bfloat16.

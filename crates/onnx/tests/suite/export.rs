@@ -196,6 +196,16 @@ fn operators_in_bfloat16_are_written_in_the_opset_that_has_them() {
     }
 }
 
+#[test]
+fn operators_of_types_that_onnx_lacks_are_not_written() {
+    let celu = Op::Activation(Activation::Celu { alpha: 1.0 });
+    for dtype in [ElementType::F16, ElementType::BF16, ElementType::F64] {
+        let error = cytoscope_onnx::encode(&single(celu.clone(), dtype, Vec::new())).unwrap_err().to_string();
+        assert!(error.contains("Celu") && error.contains(dtype.name()), "{error}");
+    }
+    assert_eq!(encoded(&single(celu, ElementType::F32, Vec::new())).0.opset, 17);
+}
+
 /// The opsets are those of ONNX's changelog in which the operator got its attribute, input or type.
 #[test]
 fn files_have_the_oldest_opset_that_has_their_operators() {
