@@ -1,4 +1,5 @@
 //! Corner cases of operators. The expected values are those that ONNX Runtime 1.32 computes, or its refusals.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use cytoscope_graph::{
     AspectPolicy, CoordinateMode, NearestMode, Op, PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode,
