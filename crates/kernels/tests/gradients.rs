@@ -273,6 +273,23 @@ proptest! {
 }
 
 #[test]
+fn an_infinite_gradient_ends_where_the_activation_is_constant() {
+    let layout = Blocked::new(16, [1, 1, 5], [0; 3], 16);
+    let (all, none) = (f32::INFINITY, 0.0);
+    let repeated = |values: [f32; 5]| blocked(&values.repeat(16), &layout);
+    let (x, gradient) = (repeated([-1.0, 2.0, 0.5, -3.0, 4.0]), repeated([all, all, -all, all, -all]));
+    let relu = (train::Derivative::Leaky { slope: 0.0 }, [none, all, -all, none, -all]);
+    let clip = (train::Derivative::Within { min: -2.0, max: 3.0 }, [all, all, -all, none, none]);
+    for isa in isas() {
+        for (of, expected) in [relu, clip] {
+            let mut found = vec![0.0; layout.len()];
+            train::activation_gradient(isa, of, &x, &layout, &gradient, &layout, false, &mut found, &layout).unwrap();
+            assert_eq!(dense(&found, &layout), expected.repeat(16), "{isa}, {of:?}");
+        }
+    }
+}
+
+#[test]
 fn sums_do_not_depend_on_the_number_of_threads() {
     let shape = ConvShape { kernel: [3; 3], stride: [1; 3], dilation: [1; 3], pad_before: [1; 3] };
     let layout = Blocked::new(16, [20, 30, 41], [1; 3], 16);

@@ -32,7 +32,19 @@ pub(super) fn eval(op: &Op, call: &Call<'_>) -> Result<Vec<Tensor>> {
             vec![dx, dw, Channels::of(dy.shape()).sums(&g)]
         }
         Op::Activation(a) => {
-            vec![x.to_f64_vec().iter().zip(&g).map(|(v, g)| g * slope(a, *v)).collect()]
+            // Where one of these is constant, the gradient is 0, even if that of the output is infinite.
+            let has_constant_parts = matches!(
+                a,
+                Activation::Relu
+                    | Activation::HardSigmoid { .. }
+                    | Activation::ThresholdedRelu { .. }
+                    | Activation::Clip { .. }
+            );
+            let product = |v: f64, g: f64| {
+                let slope = slope(a, v);
+                if has_constant_parts && slope == 0.0 { 0.0 } else { g * slope }
+            };
+            vec![x.to_f64_vec().iter().zip(&g).map(|(v, g)| product(*v, *g)).collect()]
         }
         Op::FakeQuantize { scales, axis, low, high } => {
             let (low, high) = (f64::from(*low) - 0.5, f64::from(*high) + 0.5);

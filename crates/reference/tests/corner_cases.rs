@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use cytoscope_graph::{
-    AspectPolicy, CoordinateMode, NearestMode, Op, PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs, ResizeMode,
-    Scalar, Tensor,
+    Activation, AspectPolicy, CoordinateMode, NearestMode, Op, PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs,
+    ResizeMode, Scalar, Tensor,
 };
 use cytoscope_reference::eval;
 
@@ -195,4 +195,12 @@ fn a_factor_of_zero_removes_the_addend_of_a_matrix_product() {
     let gemm = Op::Gemm { alpha: 1.0, beta: 0.0, trans_a: false, trans_b: false };
     let (a, b) = (Tensor::new([1, 2], vec![2.0f32, 3.0]).unwrap(), Tensor::new([2, 1], vec![4.0f32, 5.0]).unwrap());
     assert_eq!(values::<f32>(&gemm, &[&a, &b, &Tensor::vector(vec![f32::NAN])]), [23.0]);
+}
+
+/// As in PyTorch.
+#[test]
+fn an_infinite_gradient_ends_where_relu_is_constant() {
+    let gradient = Op::Vjp(Box::new(Op::Activation(Activation::Relu)));
+    let (x, dy) = (Tensor::vector(vec![-1.0f32, 2.0]), Tensor::vector(vec![f32::INFINITY; 2]));
+    assert_eq!(values::<f32>(&gradient, &[&x, &dy]), [0.0, f32::INFINITY]);
 }

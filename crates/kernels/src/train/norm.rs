@@ -1,6 +1,7 @@
 //! Gradients of normalizations (instance norm, training-mode batch norm) fused with the activation that follows: a pass
 //! that computes sums, and a pass that applies them.
 
+use super::pointwise::kept_where_positive;
 use crate::conv::Activation;
 use crate::lanes::{Lanes, with_lanes};
 use crate::parallel::{Shared, for_each};
@@ -244,7 +245,9 @@ unsafe fn before<L: Lanes>(from: &Sources<'_>, (scale, shift, slope): (L, L, L),
         let left = from.len - at;
         let x = load::<L>(from.input.add(at), left);
         let z = x.mul_then_add(scale, shift);
-        (x, load::<L>(from.gradient.add(at), left).where_positive(z, slope))
+        let gradient = load::<L>(from.gradient.add(at), left);
+        let is_relu = from.slope == 0.0;
+        (x, if is_relu { kept_where_positive(gradient, z) } else { gradient.where_positive(z, slope) })
     }
 }
 

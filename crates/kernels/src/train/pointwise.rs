@@ -1,7 +1,7 @@
 //! Element-wise gradients, sums of images, and sums by channel.
 
 use super::norm::{load, store};
-use crate::lanes::with_lanes;
+use crate::lanes::{Lanes, with_lanes};
 use crate::parallel::{Shared, for_each, for_each_row};
 use crate::{Blocked, CHANNEL_BLOCK, Isa, KernelError, check_len, check_that, same_image};
 
@@ -54,6 +54,19 @@ pub fn activation_gradient(
     Ok(())
 }
 
+/// Returns the gradient where `of` is positive, else 0, which the product of an infinite gradient and 0 would not be.
+///
+/// # Safety
+/// The CPU must support `L`.
+#[inline(always)]
+pub(super) unsafe fn kept_where_positive<L: Lanes>(gradient: L, of: L) -> L {
+    // SAFETY: the caller guarantees a CPU that supports `L`; only registers are used.
+    unsafe {
+        let one = L::splat(1.0);
+        gradient.where_equal(one.where_positive(of, L::splat(0.0)), one)
+    }
+}
+
 with_lanes! {
     /// Multiplies a row of the gradient by the derivative.
     unsafe fn derivative_row<L>(derivative: Derivative, y: &[f32], gradient: &[f32], accumulate: bool, to: &mut [f32]) {
@@ -62,6 +75,13 @@ with_lanes! {
         // checked the CPU.
         unsafe {
             match derivative {
+                Derivative::Leaky { slope: 0.0 } => {
+                    for at in (0..len).step_by(CHANNEL_BLOCK) {
+                        let g = load::<L>(gradient.as_ptr().add(at), len - at);
+                        let v = kept_where_positive(g, load::<L>(y.as_ptr().add(at), len - at));
+                        store(v, to.as_mut_ptr().add(at), len - at, accumulate);
+                    }
+                }
                 Derivative::Leaky { slope } => {
                     let slope = L::splat(slope);
                     for at in (0..len).step_by(CHANNEL_BLOCK) {
@@ -71,13 +91,14 @@ with_lanes! {
                     }
                 }
                 Derivative::Within { min, max } => {
-                    let (zero, min, max) = (L::splat(0.0), L::splat(min), L::splat(max));
+                    let (zero, one, min, max) = (L::splat(0.0), L::splat(1.0), L::splat(min), L::splat(max));
                     for at in (0..len).step_by(CHANNEL_BLOCK) {
                         let g = load::<L>(gradient.as_ptr().add(at), len - at);
                         let x = load::<L>(y.as_ptr().add(at), len - at);
-                        // Subtracted where a value is beyond an end, so that the ends count as inside.
-                        let v = g.sub(g.where_positive(min.sub(x), zero)).sub(g.where_positive(x.sub(max), zero));
-                        store(v, to.as_mut_ptr().add(at), len - at, accumulate);
+                        // Only values beyond an end are outside, so that the ends count as inside.
+                        let below = one.where_positive(min.sub(x), zero);
+                        let outside = below.add(one.where_positive(x.sub(max), zero));
+                        store(g.where_equal(outside, zero), to.as_mut_ptr().add(at), len - at, accumulate);
                     }
                 }
             }
