@@ -1,5 +1,5 @@
 //! Corner cases of operators. The expected values are those that ONNX Runtime 1.32 computes, or its refusals.
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 use cytoscope_graph::{
     Activation, AspectPolicy, CoordinateMode, NearestMode, Op, PadMode, Padding, PoolAttrs, ReduceOp, ResizeAttrs,
