@@ -30,8 +30,8 @@ pub(crate) struct Diameter {
     /// Device: auto (the fastest one, by measurement), cpu, cuda[:i] or wgpu[:i].
     #[arg(long, default_value = "auto")]
     device: DeviceRequest,
-    /// Channel to use as the model's input, by its number from 0 or its name; a model with several input channels uses the one of
-    /// this number and the next ones.
+    /// Channel to use as the model's input, by its number from 0 or its name; a model with several input channels uses
+    /// the one of this number and the next ones.
     #[arg(long, value_name = "NAME|N")]
     channel: Option<ChannelRef>,
     /// Channels to use as the model's inputs, in their order, by name or number, such as membrane,nuclei.

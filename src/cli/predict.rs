@@ -132,8 +132,8 @@ pub(crate) struct Predict {
     /// --preprocess); by default all that the model provides except the preview and the preprocessed stack.
     #[arg(long, value_delimiter = ',', value_parser = outputs(), hide_possible_values = true)]
     outputs: Vec<Output>,
-    /// Channel to use as the model's input, by its number from 0 or its name; a model with several input channels uses the one of
-    /// this number and the next ones.
+    /// Channel to use as the model's input, by its number from 0 or its name; a model with several input channels uses
+    /// the one of this number and the next ones.
     #[arg(long, value_name = "NAME|N")]
     channel: Option<ChannelRef>,
     /// Channels to use as the model's inputs, in their order, by name or number, such as membrane,nuclei.

@@ -30,8 +30,8 @@ pub(crate) struct Quantize {
     /// default the package's test tensor.
     #[arg(long, num_args = 1.., value_name = "DIR|FILE")]
     calibrate: Vec<PathBuf>,
-    /// Channel of the --calibrate stacks that is the model's input, by its number from 0 or its name; a model with several input
-    /// channels uses the one of this number and the next ones.
+    /// Channel of the --calibrate stacks that is the model's input, by its number from 0 or its name; a model with several
+    /// input channels uses the one of this number and the next ones.
     #[arg(long, requires = "calibrate", value_name = "NAME|N")]
     channel: Option<ChannelRef>,
     /// Channels of the --calibrate stacks by name or number, one for each input channel of the model (membrane,nuclei or 2,0).

@@ -65,8 +65,8 @@ pub(super) fn parse_threads(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Returns the number of the first input channel and the channels that are chosen one by one, of the options `--channel` (a number
-/// or a name) and `--channels`, which exclude each other.
+/// Returns the number of the first input channel and the channels that are chosen one by one, of the options `--channel` (a
+/// number or a name) and `--channels`, which exclude each other.
 pub(super) fn chosen_channels(
     channel: Option<ChannelRef>,
     channels: Vec<ChannelRef>,

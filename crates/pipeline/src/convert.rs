@@ -181,8 +181,8 @@ impl ConvertJob {
         Ok(container)
     }
 
-    /// Opens the image with the given voxel size, or a ROI set with that of the stack that gives its extents, and returns it with all files that are read: its own, and those of the
-    /// stack whose extents it gets. Notes say if it has several numbered files, or is the first of several series, unless it
+    /// Opens the image with the given voxel size, or a ROI set with that of the stack that gives its extents, and returns it
+    /// with all files that are read: its own, and those of the stack whose extents it gets. Notes say if it has several numbered files, or is the first of several series, unless it
     /// is one of all.
     ///
     /// # Errors
