@@ -182,8 +182,8 @@ impl ConvertJob {
     }
 
     /// Opens the image with the given voxel size, or a ROI set with that of the stack that gives its extents, and returns it
-    /// with all files that are read: its own, and those of the stack whose extents it gets. Notes say if it has several numbered files, or is the first of several series, unless it
-    /// is one of all.
+    /// with all files that are read: its own, and those of the stack whose extents it gets. Notes say if it has several
+    /// numbered files, or is the first of several series, unless it is one of all.
     ///
     /// # Errors
     /// [`JobError`] if a file cannot be read; [`JobError::WrongUse`] for `like` with an image that has its own extents and
