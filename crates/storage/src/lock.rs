@@ -1,7 +1,7 @@
 //! Locks on the name of results in a folder, on a file and on a folder, so that only one process at a time writes there.
 
 use crate::write::{LOCK, machine_id, machine_name, parent_folder, register_unfinished, unregister_unfinished};
-use crate::{Holder, Locked, StorageError};
+use crate::{Holder, Locked, StorageError, sha256_of_bytes};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::ops::{Deref, DerefMut};
@@ -14,6 +14,8 @@ const UPDATE_LIMIT: Duration = Duration::from_secs(10);
 const UPDATE_POLL: Duration = Duration::from_millis(5);
 /// Number of times a lock file that was deleted between opening and locking is opened again.
 const ATTEMPTS: usize = 16;
+/// Largest number of bytes of a name that is part of the name of its lock file; file systems allow 255 in all.
+const MAX_NAME_BYTES: usize = 200;
 /// Maximum number of bytes that are read from a lock file; the name of a machine has at most 255.
 const MAX_HOLDER_BYTES: u64 = 512;
 
@@ -95,9 +97,9 @@ impl ResultsLock {
     pub fn for_update(path: &Path) -> Result<Self, StorageError> {
         let folder = path.parent().unwrap_or(Path::new(""));
         std::fs::create_dir_all(folder).map_err(StorageError::io(folder, "creating the folder"))?;
-        let (name, start) = (name_text(path), Instant::now());
+        let (name, start) = (short_name(name_text(path)), Instant::now());
         loop {
-            match Self::hidden(folder, &name, Locked::File) {
+            match Self::lock_file(folder.join(format!(".{name}{LOCK}")), path, Locked::File, false) {
                 Err(StorageError::Busy { .. }) if start.elapsed() < UPDATE_LIMIT => std::thread::sleep(UPDATE_POLL),
                 result => return result,
             }
@@ -202,6 +204,11 @@ fn name_text(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
+/// Returns a name, or its hash if a hidden file could not have it as a part of its name.
+fn short_name(name: String) -> String {
+    if name.len() <= MAX_NAME_BYTES { name } else { sha256_of_bytes(name.as_bytes()) }
+}
+
 #[cfg(unix)]
 pub(crate) fn refuse_links(options: &mut OpenOptions) {
     use rustix::fs::OFlags;
@@ -266,6 +273,15 @@ mod tests {
         });
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "40");
         assert_eq!(std::fs::read_dir(folder.path().join("new")).unwrap().count(), 1, "no lock remains");
+    }
+
+    #[test]
+    fn a_file_with_the_longest_name_can_be_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |last: &str| folder.path().join("x".repeat(254) + last);
+        let _held = [path("a"), path("b")].map(|path| ResultsLock::for_update(&path).unwrap());
+        let locks = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(locks.filter(|name| name.to_str().unwrap().ends_with(LOCK)).count(), 2);
     }
 
     #[test]
