@@ -13,9 +13,9 @@ use cytoscope_training_data::setting::IMAGE_CHANNEL;
 use cytoscope_training_data::{ImageRef, TrainingTask};
 use std::path::Path;
 
-/// Returns the settings with the channel of nuclei as that of the images, and a note, if training starts from a model of nuclei, no
-/// channel is chosen, and the same one of several channels shows nuclei by its name in all images. Otherwise, and if the data cannot
-/// be read, which is reported later, the settings stay as they are.
+/// Returns the settings with the channel of nuclei as that of the images, and a note, if segmentation is trained from a model of
+/// nuclei, no channel is chosen, and the same one of several channels shows nuclei by its name in all images. Otherwise, and if
+/// the data cannot be read, which is reported later, the settings stay as they are.
 pub(crate) fn with_stained_channel(
     from: Option<&TrainStart>,
     data: &Path,
@@ -24,7 +24,9 @@ pub(crate) fn with_stained_channel(
 ) -> (TrainConfig, Option<Message>) {
     let mut config = config.clone();
     let is_chosen = config.data.image_channel.is_some() || !config.data.channels.is_empty();
-    let found = from.filter(|_| !is_chosen).and_then(|from| common_channel(from, data, task, &config));
+    // A stain is predicted from transmitted light.
+    let is_open = task == TrainingTask::Segmentation && !is_chosen;
+    let found = from.filter(|_| is_open).and_then(|from| common_channel(from, data, task, &config));
     let Some((channel, name)) = found else { return (config, None) };
     config.data.image_channel = Some(channel);
     let note = message!(
@@ -107,5 +109,20 @@ mod tests {
         // In one image, it is another channel.
         write_pair(folder.path(), "c", &["DAPI", "membrane"]);
         assert_eq!(found(&start("nuclei"), DataConfig::default()), (None, None));
+    }
+
+    #[test]
+    fn a_stain_is_not_predicted_from_the_channel_of_nuclei() {
+        let folder = tempfile::tempdir().unwrap();
+        write_pair(folder.path(), "a", &["transmitted light", "DAPI"]);
+        let labels = folder.path().join("a_labels.tif");
+        std::fs::rename(labels, folder.path().join("a_target.tif")).unwrap();
+        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei");
+        let from = TrainStart::Model(package.to_str().unwrap().to_owned());
+        let config = TrainConfig::default();
+        let dataset = find(folder.path(), TrainingTask::LabelFree, &config).unwrap().unwrap();
+        assert_eq!(dataset.pairs.len(), 1);
+        let (found, note) = with_stained_channel(Some(&from), folder.path(), TrainingTask::LabelFree, &config);
+        assert_eq!((found.data.image_channel, note), (None, None));
     }
 }
