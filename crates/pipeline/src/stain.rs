@@ -8,12 +8,47 @@ use cytoscope_formats::ImageMeta;
 /// Words for nuclei in names and keywords of models, and in names of channels.
 const NUCLEI: [&str; 3] = ["nuclei", "nucleus", "nuclear"];
 /// Words of models that (also) segment something else.
-const OTHER_OBJECTS: [&str; 6] = ["cell", "cells", "cytoplasm", "membrane", "membranes", "boundaries"];
+const OTHER_OBJECTS: [&str; 8] =
+    ["cell", "cells", "cytoplasm", "membranes", "boundaries", "nucleoli", "nucleolus", "spots"];
+/// Words of models of images without a stain of nuclei.
+const OTHER_IMAGES: [&str; 7] = ["bright", "brightfield", "dic", "histology", "histopathology", "phase", "transmitted"];
 /// Beginnings of words in names of channels that show nuclei: dyes and labels of DNA and of histones.
-const NUCLEAR_STAINS: [&str; 10] =
-    ["dapi", "hoechst", "draq", "h2a", "h2b", "histone", "nucblue", "nucred", "sytox", "topro"];
-/// Words of channels that show a part of nuclei only.
-const PARTS: [&str; 5] = ["envelope", "lamina", "membrane", "pore", "pores"];
+const NUCLEAR_STAINS: [&str; 11] =
+    ["dapi", "hoechst", "draq", "h2a", "h2b", "histone", "nucblue", "nucred", "propidium", "sytox", "topro"];
+/// Words of channels that show a part of nuclei, or only some of them: such as those with damaged DNA, or that divide.
+const PARTS: [&str; 14] = [
+    "bodies",
+    "damage",
+    "envelope",
+    "fish",
+    "foci",
+    "h2ax",
+    "lamina",
+    "membrane",
+    "mitochondrial",
+    "phospho",
+    "pore",
+    "pores",
+    "receptor",
+    "speckles",
+];
+/// Words of channels without the stain that they name, or with what was computed from it.
+const ABSENT: [&str; 14] = [
+    "background",
+    "free",
+    "labels",
+    "mask",
+    "masks",
+    "neg",
+    "negative",
+    "no",
+    "non",
+    "not",
+    "prediction",
+    "probability",
+    "segmentation",
+    "without",
+];
 
 /// Returns the words of a text in lower case.
 fn words(text: &str) -> Vec<String> {
@@ -21,14 +56,20 @@ fn words(text: &str) -> Vec<String> {
     parts.map(str::to_lowercase).collect()
 }
 
+/// Returns whether one of the words is known.
+fn has_one_of(words: &[String], known: &[&str]) -> bool {
+    words.iter().any(|word| known.contains(&word.as_str()))
+}
+
 /// Returns whether the name of a channel says that it shows nuclei.
 fn shows_nuclei(name: &str) -> bool {
-    let words = words(name);
+    // The hyphen of this dye would separate words.
+    let words = words(&name.to_lowercase().replace("to-pro", "topro"));
     let is_stain = |word: &String| {
         let word = word.as_str();
         word == "dna" || NUCLEI.contains(&word) || NUCLEAR_STAINS.iter().any(|stain| word.starts_with(stain))
     };
-    words.iter().any(is_stain) && !words.iter().any(|word| PARTS.contains(&word.as_str()))
+    words.iter().any(is_stain) && !has_one_of(&words, &PARTS) && !has_one_of(&words, &ABSENT)
 }
 
 /// Returns the position of the only name with a property.
@@ -43,8 +84,8 @@ fn only_position(names: &[&str], has_property: impl Fn(&str) -> bool) -> Option<
 fn segments_nuclei(task: Option<ModelTask>, name: &str, tags: &[String], channel_names: &[String]) -> bool {
     let texts = std::iter::once(name).chain(tags.iter().chain(channel_names).map(String::as_str));
     let words: Vec<String> = texts.flat_map(words).collect();
-    let has_one_of = |known: &[&str]| words.iter().any(|word| known.contains(&word.as_str()));
-    task == Some(ModelTask::Segmentation) && has_one_of(&NUCLEI) && !has_one_of(&OTHER_OBJECTS)
+    let is_other = || [&OTHER_OBJECTS[..], &OTHER_IMAGES, &PARTS].into_iter().any(|known| has_one_of(&words, known));
+    task == Some(ModelTask::Segmentation) && has_one_of(&words, &NUCLEI) && !is_other()
 }
 
 /// Returns the channel, from 1, that a model with one input channel reads instead of the first one: the only one with the name
@@ -91,6 +132,8 @@ mod tests {
             "DNA",
             "SYTOX Green",
             "NucBlue",
+            "TO-PRO-3",
+            "anti-H2B",
         ];
         let others = [
             "",
@@ -104,9 +147,19 @@ mod tests {
             "Nuclear envelope",
             "cdna",
             "488",
+            "cytonuclear",
+            "No DAPI",
+            "H2B-free control",
+            "non-nuclear",
+            "DAPI mask",
+            "gamma-H2AX",
+            "phospho-histone H3",
+            "DNA FISH",
+            "nuclear receptor",
+            "photoproduct",
         ];
-        assert_eq!(nuclear.map(shows_nuclei), [true; 13], "{nuclear:?}");
-        assert_eq!(others.map(shows_nuclei), [false; 11], "{others:?}");
+        assert_eq!(nuclear.map(shows_nuclei), [true; 15], "{nuclear:?}");
+        assert_eq!(others.map(shows_nuclei), [false; 21], "{others:?}");
     }
 
     #[test]
@@ -115,6 +168,7 @@ mod tests {
         assert_eq!(chosen(&["membrane", "DAPI"]), Some(1));
         assert_eq!(chosen(&["DAPI", "membrane"]), Some(0));
         assert_eq!(chosen(&["membrane", "DAPI", "H2B"]), None);
+        assert_eq!(chosen(&["DAPI mask", "DAPI"]), Some(1));
         assert_eq!(chosen(&["membrane", "actin"]), None);
     }
 
@@ -130,6 +184,8 @@ mod tests {
         assert!(!segments("cells", &["cells", "membrane"], &["image"]));
         assert!(!segments("cells and nuclei", &["nuclei"], &[]));
         assert!(!segments("my model", &["3d"], &["image"]));
+        assert!(!segments("nuclear envelope", &["3d"], &["image"]));
+        assert!(!segments("nuclei", &["bright-field-microscopy"], &["image"]));
         let stain = segments_nuclei(Some(ModelTask::LabelFree), "labelfree-nuclei", &[], &[]);
         assert!(!stain, "it reads transmitted light");
     }
