@@ -46,6 +46,14 @@ fn a_model_of_nuclei_reads_the_channel_that_shows_nuclei_by_its_name() {
     assert_eq!(recorded("found"), 1, "the record names the channel");
     assert!(!predict("noise", &["--channel", "0"]).contains("is used"));
     assert!(labels("found") != labels("noise"));
+    // Earlier versions read the first channel, and their records name none.
+    let old = "noise/nuclei_3_raw_provenance.json";
+    let mut record: Value = serde_json::from_slice(&fixture.bytes(old)).unwrap();
+    record["job"]["channel"] = Value::Null;
+    std::fs::write(fixture.path(old), record.to_string()).unwrap();
+    fixture.run(&["predict", "--rerun", old, "--out", "again"]).ok();
+    assert!(labels("again") == labels("noise"), "a rerun reads the channel that was read");
+    assert_eq!(recorded("again"), 0);
     let diameter = ["diameter", STACK, "--model", "nuclei-dog", "--device", "cpu"];
     let printed = fixture.run(&diameter).ok().stderr;
     assert!(printed.contains(note), "{printed}");

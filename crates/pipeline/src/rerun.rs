@@ -2,6 +2,7 @@
 
 use crate::devices::{DeviceChoice, Devices};
 use crate::folder_digest::chunks_change;
+use crate::predict::input_channels::has_read_first_channel;
 use crate::predict::zarr::is_ome_zarr_name;
 use crate::predict::{PredictJob, ResultFormat, TilePlan, TileRequest};
 use crate::provenance::{CheckedInput, Provenance, changes_of, program};
@@ -68,6 +69,9 @@ impl Provenance {
         // Earlier versions wrote TIFF for every input.
         if wrote_tiff && job.format.is_auto() && job.inputs.iter().any(|input| is_zarr_folder(input)) {
             job.format = ResultFormat::Tiff;
+        }
+        if is_same_model && has_read_first_channel(&job, &model) {
+            job.channel = Some(0);
         }
         // The folder of the new results may have another name.
         if job.format.is_auto() && is_ome_zarr_name(&job.out) {

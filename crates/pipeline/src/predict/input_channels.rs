@@ -2,7 +2,7 @@
 
 use super::file_notes::listed_channels;
 use super::resolve::channel_name;
-use super::{ChannelRef, colors};
+use super::{ChannelRef, PredictJob, colors};
 use crate::stack::{Extents, Stack, channels_text};
 use crate::stain::stained_channel;
 use crate::{Context, JobError, Model};
@@ -50,6 +50,18 @@ fn first_channels_notes(model: &Model, meta: &ImageMeta, extents: Extents) -> Ve
         }
     }
     notes
+}
+
+/// Returns whether a recorded job has read the first channel of its stack although the model would read another one because of
+/// its name: newer records name that one, and earlier versions always read the first one.
+pub(crate) fn has_read_first_channel(job: &PredictJob, model: &Model) -> bool {
+    if job.channel.is_some() || !job.channels.is_empty() || !job.input_tensors.is_empty() {
+        return false;
+    }
+    // That it cannot be opened is reported when the job runs.
+    let Some(image) = job.inputs.first().and_then(|input| job.open(input).ok()) else { return false };
+    let (meta, extents) = (image.meta(), Extents::of(image.meta()));
+    !colors::is_rgb(meta, &extents) && stained_channel(model, meta).is_some_and(|channel| channel < extents.channels)
 }
 
 /// Returns the channels to use as the model's inputs: the chosen ones, or consecutive ones from the `requested` one on. Of
