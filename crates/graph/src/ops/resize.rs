@@ -357,8 +357,8 @@ fn output(a: &ResizeAttrs, args: &OpInputs<'_>) -> Result<Info> {
 }
 
 /// Returns the length of an axis of this length after it is resized by a scale, also with `tf_crop_and_resize`: the shape
-/// inference of ONNX, its reference evaluator and ONNX Runtime do not multiply by the extent of the region. Scales are f32 in the file, and so is the
-/// product: a third times three must give one.
+/// inference of ONNX, its reference evaluator and ONNX Runtime do not multiply by the extent of the region. Scales are f32 in
+/// the file, and so is the product: a third times three must give one.
 fn scaled_length(length: f64, scale: f64) -> f64 {
     f64::from((length as f32 * scale as f32).floor())
 }
