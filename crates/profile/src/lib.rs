@@ -51,7 +51,7 @@ pub use facts::{
     DeviceTime, DeviceTraffic, DiameterCertainty, DiameterFacts, InputFacts, Joining, RunFacts, TileFacts, TileReason,
     TrainingFacts,
 };
-pub use machine::{available_bytes, cpu_name, default_budget_bytes, total_bytes};
+pub use machine::{available_bytes, cpu_name, default_budget_bytes, system_start_secs, total_bytes};
 pub use memory::{MemoryMark, bytes_text, peak_resident_bytes, recent_peak_bytes, resident_bytes, restart_peak};
 pub use roofline::{Bound, MachinePeak, RooflinePoint, roofline, share_of_peak};
 pub use run::{

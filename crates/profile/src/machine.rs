@@ -48,9 +48,22 @@ pub fn cpu_name() -> Option<&'static str> {
     (!name.is_empty()).then_some(name.as_str())
 }
 
+/// Returns when the system was started, in seconds since 1970. On some systems, this differs by seconds from call to call.
+pub fn system_start_secs() -> u64 {
+    System::boot_time()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_system_was_started_in_the_past() {
+        let now_secs =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        assert!(system_start_secs() <= now_secs + 1);
+        assert!(system_start_secs().abs_diff(system_start_secs()) <= 2);
+    }
 
     #[test]
     fn every_supported_system_reports_its_memory() {

@@ -59,8 +59,9 @@ pub fn discover_all(kind: Kind, program: &Path, args: &[&str], timeout: Duration
 }
 
 /// Probes the devices of a kind as [`discover_all`] does, and remembers in a file in `folder` if a test hangs. While it is known,
-/// devices are only listed, and those that worked are tested in their first precision: they are tested completely again if the
-/// list or their driver changes, after a restart of the system, and after a day.
+/// devices are only listed, unless that failed, and those that worked are tested in their first precision: they are tested
+/// completely again if the list or their driver changes, by another version of the program, after a restart of the system, and
+/// after a day.
 pub fn discover_unless_hung(
     kind: Kind,
     program: &Path,
