@@ -174,8 +174,9 @@ impl<'a> Checker<'a> {
         if is_number || (self.is_05() && !is_05_with_patch(version)) {
             self.refuse("format_version", "is not given in full: write it as text with three numbers, such as 0.5.3");
         } else if !self.is_05() {
-            let message =
-                format!("is {version:?}, but new models need 0.5: cytoscope import writes packages of version 0.5");
+            let message = format!(
+                "is {version:?}, but new models need 0.5: import the model, which writes a package of version 0.5"
+            );
             self.warn("format_version", message);
         }
         if let Some(version) = given(self.rdf, "version")

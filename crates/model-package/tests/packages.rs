@@ -471,6 +471,17 @@ fn a_file_that_is_named_often_is_checked_once_and_not_arbitrarily_many_are() {
 }
 
 #[test]
+fn older_descriptions_need_a_newer_version_and_the_advice_names_no_command() {
+    let shape = "{min: [1, 1, 4.0, 4, 4], step: [0, 0, 2, 2, 2]}";
+    let folder = folder_with(&rdf_04(shape, "[0, 0, 2, 2, 2]"));
+    let findings = Package::open(folder.path()).unwrap().upload_findings();
+    let of_version = findings.iter().find(|finding| finding.part == "format_version").unwrap();
+    let expected = "is \"0.4.10\", but new models need 0.5: import the model, which writes a package of version 0.5";
+    assert_eq!(of_version.message, expected);
+    assert!(findings.iter().all(|finding| !finding.message.contains("cytoscope ")), "{findings:?}");
+}
+
+#[test]
 fn the_size_of_all_test_tensors_is_limited() {
     let test = "  test_tensor: {source: t.npy}\n";
     let rdf = rdf_05(Z, STEP);

@@ -11,7 +11,8 @@ use cytoscope_pipeline::{ModelSpeedReport, ModelTestReport};
 use cytoscope_profile::bytes_text;
 use cytoscope_quantize::QuantizeReport;
 use cytoscope_worker::JobId;
-use eframe::egui::{self, RichText, Ui};
+use eframe::egui::text::{LayoutJob, TextFormat};
+use eframe::egui::{self, Color32, FontId, RichText, Ui};
 use egui_phosphor::regular as icon;
 
 /// Draws the results; those of a measurement or a quantization that has just ended are scrolled to, because they may lie
@@ -77,9 +78,9 @@ fn upload_findings(ui: &mut Ui, findings: &[UploadFinding]) {
         weak(ui, "The metadata would be accepted.");
     }
     for finding in findings.iter().filter(is_refused) {
-        let text = format!("{}  {} {}", icon::X_CIRCLE, finding.part, finding.message);
-        let color = theme::bad(ui.visuals());
-        ui.add(egui::Label::new(RichText::new(text).color(color)).wrap().selectable(true));
+        let size = egui::TextStyle::Body.resolve(ui.style()).size;
+        let text = finding_text(icon::X_CIRCLE, finding, theme::bad(ui.visuals()), size);
+        ui.add(egui::Label::new(text).wrap().selectable(true));
     }
     let warnings: Vec<&UploadFinding> =
         findings.iter().filter(|finding| finding.severity == UploadSeverity::Warning).collect();
@@ -87,8 +88,20 @@ fn upload_findings(ui: &mut Ui, findings: &[UploadFinding]) {
         weak(ui, "Recommended, but not required:");
     }
     for finding in warnings {
-        weak(ui, format!("{}  {} {}", icon::WARNING, finding.part, finding.message));
+        let text = finding_text(icon::WARNING, finding, ui.visuals().weak_text_color(), 12.0);
+        ui.add(egui::Label::new(text).wrap());
     }
+}
+
+/// A finding after a sign. Its field is in the font of code: it is written as in the file, also at the start of a sentence.
+fn finding_text(sign: &str, finding: &UploadFinding, color: Color32, size: f32) -> LayoutJob {
+    let [text, code] =
+        [FontId::proportional(size), FontId::monospace(size)].map(|font| TextFormat::simple(font, color));
+    let mut job = LayoutJob::default();
+    job.append(&format!("{sign}  "), 0.0, text.clone());
+    job.append(&finding.part, 0.0, code);
+    job.append(&format!(" {}", finding.message), 0.0, text);
+    job
 }
 
 fn speed_table(ui: &mut Ui, speed: &ModelSpeedReport) {
@@ -165,4 +178,20 @@ fn quantize_table(ui: &mut Ui, report: &QuantizeReport) {
     });
     report.left_float.iter().for_each(|l| _ = weak(ui, format!("{} in float: {}", l.name, l.why)));
     report.notes.iter().for_each(|note| _ = weak(ui, capitalized(&note_in_window(note).to_string())));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eframe::egui::FontFamily::{Monospace, Proportional};
+
+    #[test]
+    fn the_field_of_a_finding_is_in_the_font_of_code() {
+        let severity = UploadSeverity::Refused;
+        let finding = UploadFinding { part: "name".to_owned(), message: "is missing".to_owned(), severity };
+        let job = finding_text("!", &finding, Color32::RED, 12.0);
+        assert_eq!(job.text, "!  name is missing");
+        let families: Vec<_> = job.sections.iter().map(|section| section.format.font_id.family.clone()).collect();
+        assert_eq!(families, [Proportional, Monospace, Proportional]);
+    }
 }
