@@ -12,6 +12,7 @@ use crate::document::{Document, PREVIEW_NAME, Role, file_name};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::{Jobs, JobsAction};
+use crate::notifications::first_lines;
 use crate::number_text::counted;
 use crate::opener::{Content, Expanded, FileRequest};
 use crate::work::{JobState, JobView, Purpose};
@@ -30,6 +31,8 @@ use std::path::{Path, PathBuf};
 const MANY_FILES: usize = 100;
 /// Maximum number of notes of conversions that a notification lists.
 const LISTED_NOTES: usize = 10;
+/// Maximum number of converted files that a notification lists.
+const LISTED_FILES: usize = 20;
 /// Maximum number of files that are converted together, and that one folder adds to the list: half as many as the engine
 /// can queue.
 pub(crate) const MAX_CONVERTED: usize = 2_000;
@@ -521,12 +524,10 @@ impl Batch {
         let n = written.len();
         if n > 0 {
             let title = format!("{} converted", counted(n as u64, "file"));
-            let names = written.iter().map(|path| path.display().to_string());
-            let lines: Vec<String> = names.chain(listed_notes(&notes)).collect();
-            effects.success(title, lines.join("\n"));
+            effects.success(title, converted_details(&written, &notes));
         } else if has_failed && !notes.is_empty() {
             // They say why further series failed.
-            effects.info("Nothing was converted", listed_notes(&notes).join("\n"));
+            effects.info("Nothing was converted", first_lines(&notes, LISTED_NOTES, "further note").join("\n"));
         }
         effects
     }
@@ -537,13 +538,11 @@ fn job_notes(job: &JobView) -> impl Iterator<Item = String> {
     job.notes.iter().map(move |note| format!("{}: {note}", job.title))
 }
 
-/// The first notes, and the number of the others.
-fn listed_notes(notes: &[String]) -> Vec<String> {
-    let mut lines: Vec<String> = notes.iter().take(LISTED_NOTES).cloned().collect();
-    if notes.len() > LISTED_NOTES {
-        lines.push(counted((notes.len() - LISTED_NOTES) as u64, "further note"));
-    }
-    lines
+/// The text of the notification about converted files: the first of them, and the first notes.
+fn converted_details(written: &[PathBuf], notes: &[String]) -> String {
+    let files: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
+    let files = first_lines(&files, LISTED_FILES, "further file");
+    [files, first_lines(notes, LISTED_NOTES, "further note")].concat().join("\n")
 }
 
 /// File of the labels that a document shows, unless they are a preview.

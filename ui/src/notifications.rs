@@ -3,6 +3,7 @@
 
 use crate::action::Actions;
 use crate::display::DisplayAction;
+use crate::number_text::counted;
 use crate::theme;
 use crate::work::JobSubject;
 use eframe::egui::{self, Align2, Color32, Frame, Margin, Rect, RichText, Stroke, vec2};
@@ -193,6 +194,15 @@ impl Notifications {
             }
         }
     }
+}
+
+/// The first `most` lines, and how many others there are, such as "5 further notes" for the noun "further note".
+pub(crate) fn first_lines(lines: &[String], most: usize, noun: &str) -> Vec<String> {
+    let mut shown: Vec<String> = lines.iter().take(most).cloned().collect();
+    if lines.len() > most {
+        shown.push(counted((lines.len() - most) as u64, noun));
+    }
+    shown
 }
 
 /// Draws the content of a notification and returns whether it was closed. With `opens_errors`, the details of an error are

@@ -136,13 +136,14 @@ fn the_stack_of_regions_matters_for_roi_sets_only() {
 }
 
 #[test]
-fn the_first_notes_of_conversions_are_listed_and_the_others_counted() {
-    let notes = |n: usize| (0..n).map(|i| format!("note {i}")).collect::<Vec<_>>();
-    assert_eq!(listed_notes(&notes(2)), ["note 0", "note 1"]);
-    for (further, shown) in [(1, "1 further note"), (5, "5 further notes")] {
-        let many = listed_notes(&notes(LISTED_NOTES + further));
-        assert_eq!((many.len(), many.last().map(String::as_str)), (LISTED_NOTES + 1, Some(shown)));
-    }
+fn the_first_files_and_notes_of_conversions_are_listed_and_the_others_counted() {
+    let notes = ["a note".to_owned(), "another note".to_owned()];
+    assert_eq!(converted_details(&[PathBuf::from("/a.ome.tif")], &notes), "/a.ome.tif\na note\nanother note");
+    let many: Vec<PathBuf> = (0..MAX_CONVERTED).map(|i| PathBuf::from(format!("/{i}.ome.tif"))).collect();
+    let notes: Vec<String> = (0..=LISTED_NOTES).map(|i| format!("note {i}")).collect();
+    let details = converted_details(&many, &notes);
+    assert_eq!(details.lines().count(), LISTED_FILES + 1 + LISTED_NOTES + 1);
+    assert!(details.contains("\n1,980 further files\nnote 0\n") && details.ends_with("\n1 further note"), "{details}");
 }
 
 #[test]

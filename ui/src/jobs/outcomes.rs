@@ -10,6 +10,7 @@ use crate::documents::{Documents, DocumentsAction, JobOutput, LiveOutput, Predic
 use crate::effect::Effects;
 use crate::engine_notes::all_in_window;
 use crate::models::ModelsAction;
+use crate::notifications::first_lines;
 use crate::number_text::counted;
 use crate::panels::{capitalized, seconds};
 use crate::training::TrainingAction;
@@ -22,6 +23,8 @@ use std::path::Path;
 
 /// Maximum number of series that a notification lists.
 const LISTED_SERIES: usize = 8;
+/// Maximum number of predicted stacks that a notification lists.
+const LISTED_STACKS: usize = 20;
 
 impl Jobs {
     /// Handles the events of the engine since the last call.
@@ -148,7 +151,8 @@ impl Jobs {
             return;
         }
         let done = std::mem::take(&mut self.batch_done);
-        effects.success(format!("{} predicted", counted(done.len() as u64, "stack")), done.join("\n"));
+        let details = first_lines(&done, LISTED_STACKS, "further stack").join("\n");
+        effects.success(format!("{} predicted", counted(done.len() as u64, "stack")), details);
     }
 
     fn handle_prediction(
@@ -274,7 +278,7 @@ fn outcome_title(objects: Option<u64>, secs: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::effect::Wake;
+    use crate::effect::{Effect, Wake};
     use cytoscope_objects::SegmentOptions;
     use cytoscope_pipeline::LabelFormat;
     use std::sync::Arc;
@@ -283,6 +287,25 @@ mod tests {
     fn times_of_long_predictions_are_in_minutes_and_hours() {
         let titles = [(Some(1), 53.04), (Some(1234), 5400.0), (None, 130.0)].map(|(n, secs)| outcome_title(n, secs));
         assert_eq!(titles, ["1 object in 53.0 s", "1,234 objects in 1 h 30 min", "Predicted in 2 min 10 s"]);
+    }
+
+    #[test]
+    fn the_first_stacks_of_a_batch_are_listed_and_the_others_counted() {
+        let wake: Wake = Arc::new(|| {});
+        let mut jobs = Jobs::new(None, None, None, &wake);
+        jobs.batch_done = (0..1500).map(|i| format!("1 object in 2.0 s: {i}.tif")).collect();
+        let mut effects = Effects::default();
+        jobs.notify_batch(&mut effects);
+        let notices: Vec<(String, String)> = effects
+            .into_iter()
+            .filter_map(|effect| match effect {
+                Effect::Notify { title, details, .. } => Some((title, details)),
+                _ => None,
+            })
+            .collect();
+        let [(title, details)] = &notices[..] else { panic!("{notices:?}") };
+        assert_eq!((title.as_str(), details.lines().count()), ("1,500 stacks predicted", LISTED_STACKS + 1));
+        assert!(details.ends_with("\n1,480 further stacks"), "{details}");
     }
 
     #[test]
