@@ -26,7 +26,7 @@ use crate::settings::{Settings, SettingsFile};
 use crate::training::search::{SearchJob, SearchSetup};
 use crate::work::ModelWork;
 use cytoscope_formats::SeriesChoice;
-use cytoscope_model_package::PACKAGE_KIND;
+use cytoscope_model_package::{PACKAGE_KIND, package_folder};
 use cytoscope_pipeline::job_record::{record_lists_result, remove_record};
 use cytoscope_pipeline::packages::is_model;
 use cytoscope_pipeline::predict::containing_maps;
@@ -358,7 +358,9 @@ impl DiskEffect {
         match self {
             Self::List { paths } => {
                 let (records, others) = split_records(paths);
-                let (models, others): (Vec<PathBuf>, Vec<PathBuf>) = others.into_iter().partition(|p| is_model(p));
+                // Dialogs for files do not choose folders, but the description of a package in its folder.
+                let others = others.iter().map(|path| package_folder(path).to_owned());
+                let (models, others): (Vec<PathBuf>, Vec<PathBuf>) = others.partition(|p| is_model(p));
                 DiskEvent::Listed { stacks: Ok(expand(&others)), models, records }
             }
             Self::ListForBatch { paths } => DiskEvent::ListedForBatch(expand_for_list(paths)),
@@ -554,4 +556,23 @@ pub(crate) fn may_write(folder: &Path) -> bool {
             && tempfile::Builder::new().prefix(".cytoscope-").tempfile_in(p).is_ok()
     };
     if folder.exists() { is_writable(folder) } else { folder.parent().is_some_and(is_writable) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+    use super::*;
+
+    #[test]
+    fn the_description_of_a_package_opens_the_package() {
+        let folder = tempfile::tempdir().unwrap();
+        let package = folder.path().join("mine");
+        std::fs::create_dir(&package).unwrap();
+        let description = package.join("rdf.yaml");
+        std::fs::write(&description, "type: model\n").unwrap();
+        let listed = DiskEffect::List { paths: vec![description] }.run();
+        let DiskEvent::Listed { stacks, models, .. } = listed else { panic!("another event") };
+        assert_eq!(models, [package]);
+        assert!(stacks.is_ok_and(|stacks| stacks.files.is_empty()));
+    }
 }

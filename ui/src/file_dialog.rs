@@ -58,7 +58,7 @@ impl DialogSpec {
         let models = || [MODEL_EXTENSIONS.as_slice(), &DESCRIPTION_EXTENSIONS].concat();
         let (choice, kind, extensions) = match request {
             FileRequest::Stacks => {
-                let all = [stacks(), MODEL_EXTENSIONS.to_vec()].concat();
+                let all = [stacks(), models()].concat();
                 (Choice::Files, "Stacks and models", all)
             }
             FileRequest::InputFile(_) | FileRequest::RegionsStack => (Choice::File, "Stacks", stacks()),
@@ -239,6 +239,8 @@ mod tests {
         assert!(spec.fits("A.TIF") && spec.fits("b.nii.gz") && spec.fits("net.onnx") && spec.fits("c.Zarr"));
         assert!(!spec.fits("notes.txt") && !spec.fits("tif"));
         assert!(spec.fits("zarr.json") && spec.fits("cells_provenance.json") && !spec.fits("cells.json"));
+        // The description of a package stands for its folder, which is entered.
+        assert!(spec.fits("rdf.yaml") && spec.fits("RDF.YML"));
         let spec = DialogSpec::new(FileRequest::ConvertFiles, None, String::new());
         assert!(spec.fits("zarr.json") && !spec.fits("cells_provenance.json"));
         let spec = DialogSpec::new(FileRequest::Run, None, String::new());
