@@ -146,8 +146,13 @@ fn choose(
         let wanted = wanted?;
         names.iter().position(|name| is_same_name(name, wanted))
     };
+    // As in jobs, none of several channels with the name of an input is the one.
+    let find_only = |wanted: Option<&String>| {
+        let has_name = |name: &&&str| wanted.is_some_and(|wanted| is_same_name(name, wanted));
+        find(wanted).filter(|_| names.iter().filter(has_name).count() == 1)
+    };
     let known: Vec<Option<usize>> =
-        inputs.map(|i| find(remembered.get(i)).or_else(|| find(model_names.get(i))).or(stained)).collect();
+        inputs.map(|i| find(remembered.get(i)).or_else(|| find_only(model_names.get(i))).or(stained)).collect();
     let mut free = (0..names.len()).filter(|c| !known.contains(&Some(*c)));
     known.iter().map_while(|channel| channel.or_else(|| free.next())).collect()
 }
@@ -215,6 +220,7 @@ mod tests {
         assert_eq!(chosen(&["membrane", "nuclei"], &["gone", "actin"], &names), [2, 1]);
         assert_eq!(chosen(&[], &[], &names), [0, 1]);
         assert_eq!(chosen(&["membrane", "nuclei"], &[], &["Membrane"]), [0], "the second channel is missing");
+        assert_eq!(chosen(&["nuclei"], &[], &["actin", "nuclei", "Nuclei"]), [0, 1], "two have its name");
     }
 
     #[test]
