@@ -139,6 +139,13 @@ impl NoPass {
     }
 }
 
+/// Returns memory budgets in ascending order, in whole MiB, with which a pass may be possible: from the estimate of its least
+/// memory on, but at least `compiling_bytes`.
+fn tried_budgets(least_bytes: u64, compiling_bytes: u64) -> impl Iterator<Item = u64> {
+    let tried = (0..LEAST_PARTS / 4).map(move |parts| least_bytes.saturating_add(least_bytes / LEAST_PARTS * parts));
+    tried.filter_map(move |bytes| bytes.max(compiling_bytes).checked_next_multiple_of(MIB))
+}
+
 impl Planner<'_> {
     /// Returns why the network never passes over a volume; `None` if the device and the memory decide that.
     pub(super) fn never_passes(&self) -> Option<NoPass> {
@@ -177,9 +184,8 @@ impl Planner<'_> {
             other => return other,
         };
         let compiled_bytes = self.model.compiled_weight_bytes(self.resolved.precision());
-        let compiling_bytes = BASE_BYTES + self.volume.held_bytes + compiled_bytes;
-        let tried = (0..LEAST_PARTS / 4).map(|parts| least_bytes + least_bytes / LEAST_PARTS * parts);
-        let tried = tried.map(|bytes| bytes.max(compiling_bytes).next_multiple_of(MIB));
+        let compiling_bytes = BASE_BYTES.saturating_add(self.volume.held_bytes).saturating_add(compiled_bytes);
+        let tried = tried_budgets(least_bytes, compiling_bytes);
         let least = tried.filter(|bytes| (budget_bytes..needed_bytes).contains(bytes)).find(|bytes| {
             let budget = Budget { bytes: *bytes, ..self.budget };
             let volume = TiledVolume { later_bytes: labeling_bytes(self.resolved, budget), ..self.volume };
@@ -240,6 +246,14 @@ mod tests {
         assert_eq!(stated(memory(8 << 30)), 10 << 30);
         assert_eq!(stated(memory(80 << 30)), needed_bytes);
         assert_eq!(stated(NoPass::NotCheaper), needed_bytes);
+    }
+
+    #[test]
+    fn the_budgets_that_are_tried_are_whole_mebibytes_from_the_estimate_on() {
+        let tried = |least_bytes, compiling_bytes| tried_budgets(least_bytes, compiling_bytes).collect::<Vec<u64>>();
+        assert_eq!(tried((160 << 20) - 5, 0), [160 << 20, 170 << 20, 180 << 20, 190 << 20]);
+        assert_eq!(tried(16 << 20, 18 << 20), [18 << 20, 18 << 20, 18 << 20, 19 << 20]);
+        assert!(tried(u64::MAX, 0).is_empty(), "no memory suffices");
     }
 
     #[test]
