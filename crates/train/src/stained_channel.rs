@@ -3,6 +3,7 @@
 
 use crate::config::TrainConfig;
 use crate::data::find;
+use crate::job::TrainJob;
 use crate::network::start_model_path;
 use crate::start::TrainStart;
 use cytoscope_formats::open;
@@ -35,7 +36,19 @@ pub(crate) fn with_stained_channel(
     (config, Some(note))
 }
 
-/// Returns the channel, from 1, that shows nuclei in all images whose channel the data do not state, with its name in the first one.
+impl TrainJob {
+    /// Chooses the first channel for a recorded job that would read another one because of its name: newer records name that
+    /// one, and earlier versions always read the first one.
+    pub fn keep_recorded_channel(&mut self) {
+        let (_, note) = with_stained_channel(Some(&self.from), &self.data, self.task, &self.config);
+        if note.is_some() {
+            self.config.data.image_channel = Some(0);
+        }
+    }
+}
+
+/// Returns the channel, from 1, that shows nuclei in all images whose channel the data do not state, with its name in the first
+/// one.
 fn common_channel(from: &TrainStart, data: &Path, task: TrainingTask, config: &TrainConfig) -> Option<(usize, String)> {
     let path = start_model_path(from.model()?).ok()?;
     let card = card("start", &path);
@@ -109,6 +122,25 @@ mod tests {
         // In one image, it is another channel.
         write_pair(folder.path(), "c", &["DAPI", "membrane"]);
         assert_eq!(found(&start("nuclei"), DataConfig::default()), (None, None));
+    }
+
+    #[test]
+    fn a_training_run_of_an_earlier_version_is_repeated_with_the_first_channel() {
+        let folder = tempfile::tempdir().unwrap();
+        write_pair(folder.path(), "a", &["membrane", "DAPI"]);
+        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei");
+        let json = serde_json::json!({"task": "segmentation", "data": folder.path(), "from": package, "out": "m"});
+        let recorded: TrainJob = serde_json::from_value(json).unwrap();
+        let kept = |image_channel: Option<usize>| {
+            let mut job = recorded.clone();
+            job.config.data.image_channel = image_channel;
+            job.keep_recorded_channel();
+            job.config.data.image_channel
+        };
+        assert_eq!((kept(None), kept(Some(1))), (Some(0), Some(1)));
+        // It has no other channel.
+        write_pair(folder.path(), "a", &["DAPI"]);
+        assert_eq!(kept(None), None);
     }
 
     #[test]

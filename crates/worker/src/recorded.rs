@@ -123,6 +123,7 @@ impl RecordedRun {
                 replay_device(&mut job.device, record, devices_for, &mut differences, || job.precision = None)
             }
             Job::Train(job) => {
+                job.keep_recorded_channel();
                 job.config.performance = PerformanceRequest::Off;
                 let config = &mut job.config;
                 replay_device(&mut job.device, record, devices_for, &mut differences, || {
