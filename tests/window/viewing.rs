@@ -5,7 +5,7 @@ use crate::fixture::{Fixture, bundled_sample, sees, window};
 use cytoscope_ui::command::Command;
 use cytoscope_ui::document::{Document, Role};
 use eframe::egui::accesskit::{self, Toggled};
-use eframe::egui::{Key, Modifiers};
+use eframe::egui::{Event, Key, Modifiers};
 use egui_kittest::kittest::{NodeT, Queryable, by};
 
 #[test]
@@ -170,6 +170,28 @@ fn keys_that_are_pressed_on_a_page_do_not_change_the_views_behind_it() {
     fixture.window.run_steps(4);
     fixture.window.key_press(Key::X);
     fixture.until("no crosshair", |w| !w.state().settings().show_crosshair);
+}
+
+#[test]
+fn letters_that_are_typed_before_the_field_of_a_dialog_is_drawn_are_not_lost() {
+    let mut fixture = Fixture::new();
+    fixture.window.state_mut().use_own_file_dialog();
+    fixture.window.run_steps(3);
+    for (key, field) in [(Key::P, "Command"), (Key::O, "File name")] {
+        let modifiers = Modifiers::COMMAND;
+        let shortcut = Event::Key { key, physical_key: None, pressed: true, repeat: false, modifiers };
+        // The first letters are in the frame of the shortcut, the next ones in the first frame of the dialog.
+        fixture.window.input_mut().events.extend([shortcut, Event::Text("one ".to_owned())]);
+        for letters in ["two ", "three ", "four"] {
+            fixture.window.step();
+            fixture.window.input_mut().events.push(Event::Text(letters.to_owned()));
+        }
+        fixture.window.run_steps(4);
+        let typed = fixture.window.get_by_label(field).accesskit_node().value();
+        assert_eq!(typed.as_deref(), Some("one two three four"), "{field}");
+        fixture.window.key_press(Key::Escape);
+        fixture.until("no dialog", |w| w.query_by_label(field).is_none());
+    }
 }
 
 #[test]

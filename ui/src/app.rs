@@ -30,6 +30,7 @@ use crate::state::State;
 use crate::theme;
 use crate::training::models::TrainedModelFormat;
 use crate::training::{Training, TrainingAction, Wizard};
+use crate::typed_ahead::{put_back, take_after};
 use crate::work::JobView;
 use cytoscope_pipeline::user_folder;
 use cytoscope_train::TrainConfig;
@@ -305,6 +306,7 @@ impl Workbench {
 
     /// Collects what files, jobs, sessions and the shell have reported since the last frame.
     fn poll_all(&mut self, ctx: &egui::Context) {
+        put_back(ctx, std::mem::take(&mut self.panels.typed_ahead));
         let dropped: Vec<PathBuf> = ctx.input(|i| i.raw.dropped_files.iter().filter_map(|f| f.path.clone()).collect());
         self.handle_dropped(dropped);
         self.disk.poll().into_iter().for_each(|event| self.handle_disk(event));
@@ -408,6 +410,14 @@ impl Workbench {
                 continue;
             }
             let is_enabled = state.is_enabled(command);
+            if is_enabled
+                && command.opens_field()
+                && let Some(typed) = take_after(ctx, &shortcut)
+            {
+                panels.typed_ahead.extend(typed);
+                // A field behind the dialog would take what is typed until the dialog is drawn.
+                ctx.memory_mut(|memory| focused.into_iter().for_each(|id| memory.surrender_focus(id)));
+            }
             if (!is_enabled && is_shared_key(&shortcut)) || !ctx.input_mut(|i| i.consume_shortcut(&shortcut)) {
                 continue;
             }

@@ -326,6 +326,12 @@ impl Command {
         )
     }
 
+    /// Whether the command opens a dialog with a field that takes what is typed next: the palette, or the window's own file
+    /// dialog.
+    pub(crate) fn opens_field(self) -> bool {
+        matches!(self, Command::Palette | Command::Open | Command::OpenLabels | Command::OpenTruth | Command::SaveTable)
+    }
+
     /// Alternative shortcut for the same command.
     pub fn other_shortcut(self) -> Option<KeyboardShortcut> {
         match self {

@@ -9,6 +9,7 @@ use crate::effect::Effects;
 use crate::file_dialog::{Choice, DialogSpec};
 use crate::panels::{list_height, named_button, named_primary_button, row_text, weak};
 use crate::theme;
+use crate::typed_ahead::take_text;
 use cytoscope_formats::is_zarr_folder;
 use cytoscope_storage::{io_advice, io_message, io_problem};
 use eframe::egui::{self, Key, RichText, vec2};
@@ -420,12 +421,17 @@ pub(crate) fn browser_dialog(ctx: &egui::Context, browser: Option<&FileBrowser>,
         return replace_question(ctx, path, &mut send);
     }
     let field = egui::Id::new("file browser path");
-    let pressed = keys(ctx, browser, field);
+    // In its first frame, what is behind the dialog may still have the focus.
+    let is_new = ctx.read_response(field).is_none();
+    let focused = ctx.memory(|memory| memory.focused()).filter(|_| !is_new);
+    let ahead = if focused.is_none() { take_text(ctx, field) } else { String::new() };
+    let takes_keys = focused.is_none_or(|id| id == field);
+    let pressed = if takes_keys { keys(ctx, browser, &ahead) } else { Vec::new() };
     let response = theme::dialog(ctx, "file browser").show(ctx, |ui| {
         ui.set_width(600.0);
         ui.heading(browser.spec.title);
         folder_row(ui, browser, &mut send);
-        let mut typed = browser.typed.clone();
+        let mut typed = browser.typed.clone() + &ahead;
         let hint =
             if browser.spec.choice == Choice::NewFile { "Name or path" } else { "Name, path, or part of a name" };
         let edit = egui::TextEdit::singleline(&mut typed).id(field).hint_text(hint).desired_width(f32::INFINITY);
@@ -435,7 +441,7 @@ pub(crate) fn browser_dialog(ctx: &egui::Context, browser: Option<&FileBrowser>,
             info.current_text_value = Some(typed.clone());
             info
         });
-        if ui.memory(|m| m.focused()).is_none() {
+        if is_new || ui.memory(|m| m.focused()).is_none() {
             edit.request_focus();
         }
         if typed != browser.typed {
@@ -459,12 +465,10 @@ pub(crate) fn browser_dialog(ctx: &egui::Context, browser: Option<&FileBrowser>,
     }
 }
 
-/// Takes the arrow keys, Enter and Backspace while no button has the focus, and returns what they do.
-fn keys(ctx: &egui::Context, browser: &FileBrowser, field: egui::Id) -> Vec<BrowserAction> {
-    if ctx.memory(|m| m.focused()).is_some_and(|id| id != field) {
-        return Vec::new();
-    }
-    let is_empty = browser.typed.is_empty();
+/// Takes the arrow keys, Enter and Backspace, which no button has the focus for, and returns what they do; `ahead` was typed in
+/// this frame.
+fn keys(ctx: &egui::Context, browser: &FileBrowser, ahead: &str) -> Vec<BrowserAction> {
+    let is_empty = browser.typed.is_empty() && ahead.is_empty();
     let (up, down, enter, back) = ctx.input_mut(|i| {
         let mut take = |key| i.consume_key(egui::Modifiers::NONE, key);
         (take(Key::ArrowUp), take(Key::ArrowDown), take(Key::Enter), is_empty && take(Key::Backspace))

@@ -56,6 +56,7 @@ mod state;
 mod stored;
 pub mod theme;
 pub mod training;
+mod typed_ahead;
 mod update;
 pub mod views;
 mod voxel_size;

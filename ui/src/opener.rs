@@ -361,12 +361,14 @@ impl Opener {
             true => OpenerResult::Browse(Box::new(spec)),
             false => OpenerResult::Chosen(ask, spec.ask_desktop()),
         };
-        if cfg!(target_os = "macos") {
-            // macOS requires dialogs on the main thread.
+        // macOS requires dialogs on the main thread. The window's own dialog is open in the next frame, so that it takes what is
+        // typed until then.
+        if cfg!(target_os = "macos") || is_own {
             let result = choose();
             self.in_progress += 1;
             // The receiver is in the same struct, so it exists.
             let _ = self.sender.send(result);
+            (self.wake)();
         } else {
             self.spawn(choose);
         }
@@ -380,6 +382,8 @@ impl Opener {
     /// Results since the last call.
     pub fn poll(&mut self) -> Vec<OpenerResult> {
         let results: Vec<OpenerResult> = self.receiver.try_iter().collect();
+        // The desktop has no dialogs, so the disk is not asked again.
+        self.own_dialogs |= results.iter().any(|result| matches!(result, OpenerResult::Browse(_)));
         self.in_progress = self.in_progress.saturating_sub(results.len());
         results
     }

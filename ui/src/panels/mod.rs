@@ -55,6 +55,8 @@ pub(crate) struct Panels {
     pub(crate) views: Layout,
     /// Query and selected row of the command palette.
     pub(crate) palette: palette::Palette,
+    /// What was typed after the shortcut that has opened a dialog in the last frame.
+    pub(crate) typed_ahead: Vec<egui::Event>,
     /// Parsed Markdown of the model's card.
     pub(crate) predict: predict::PredictPanel,
     /// View of the objects and measurements on the axes of its plots.
@@ -73,6 +75,7 @@ impl Panels {
         Self {
             views: Layout::default(),
             palette: palette::Palette::default(),
+            typed_ahead: Vec::new(),
             predict: predict::PredictPanel::default(),
             objects: objects::ObjectsPanel::default(),
             models: models::ModelsPanel::default(),

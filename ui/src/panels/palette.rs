@@ -6,6 +6,7 @@ use crate::display::{Dialog, DisplayAction};
 use crate::panels::{list_height, weak};
 use crate::state::State;
 use crate::theme;
+use crate::typed_ahead::take_text;
 use eframe::egui::{self, Align2, Key, RichText, Ui, vec2};
 
 /// Maximum height of the list of commands in points.
@@ -83,6 +84,10 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, panel: &mut Palette
         *panel = Palette::default();
         return;
     }
+    let field = egui::Id::new("palette query");
+    if !ctx.memory(|memory| memory.has_focus(field)) {
+        panel.query.push_str(&take_text(ctx, field));
+    }
     let query = panel.query.clone();
     let mut found: Vec<(usize, Command, String)> = Command::ALL
         .into_iter()
@@ -114,12 +119,18 @@ pub(crate) fn palette(ctx: &egui::Context, state: State<'_>, panel: &mut Palette
     let response = modal.show(ctx, |ui| {
         ui.set_width(440.0);
         let edit = egui::TextEdit::singleline(&mut panel.query)
+            .id(field)
             .hint_text("Search commands")
             .desired_width(f32::INFINITY)
             .font(egui::FontId::proportional(16.0));
         let response = theme::text_field(ui, true, edit);
-        response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Command"));
-        response.request_focus();
+        response.widget_info(|| egui::WidgetInfo {
+            current_text_value: Some(panel.query.clone()),
+            ..egui::WidgetInfo::labeled(egui::WidgetType::TextEdit, true, "Command")
+        });
+        if !response.has_focus() {
+            response.request_focus();
+        }
         if response.changed() {
             panel.chosen = 0;
         }
