@@ -8,6 +8,7 @@ use crate::document::{Document, Role};
 use crate::jobs::JobsAction;
 use crate::measure::TableState;
 use crate::number_text::short_number;
+use crate::runs::{ShownRun, TrainingFigures};
 use crate::state::State;
 use crate::theme;
 use crate::views::slice::Hover;
@@ -142,7 +143,8 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     let planned = job.plan.as_ref().map(|plan| format!(" · {}", plan.memory_text())).unwrap_or_default();
     // Last, because it is the longest part, which is cut off where it does not fit.
     let status = job.training.as_ref().and_then(|times| times.status.as_ref());
-    let status = status.map_or_else(String::new, |status| format!(" · {}", status_text(status)));
+    let status = status.map(|status| status_text(&with_means(status, ShownRun::Job(job).training())));
+    let status = status.map_or_else(String::new, |status| format!(" · {status}"));
     let text = format!("{}{tuning}{left}{planned}{more}{status}", job.title);
     if ui.available_width() < JOB_TITLE_WIDTH {
         return;
@@ -151,6 +153,14 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     if let Some(plan) = &job.plan {
         label.on_hover_text(format!("Planned: {}", plan.text()));
     }
+}
+
+/// The status of a training run with the `means` of the latest steps, which the Training page shows, in place of the figures of
+/// the last step.
+fn with_means(status: &TrainStatus, means: Option<TrainingFigures>) -> TrainStatus {
+    let samples_per_sec = means.and_then(|means| means.samples_per_sec).unwrap_or(status.samples_per_sec);
+    let data_wait_share = means.map_or(status.data_wait_share, |means| means.data_wait_share);
+    TrainStatus { samples_per_sec, data_wait_share, ..status.clone() }
 }
 
 /// The status of a training run in one line, with the advice on its batch.
@@ -188,6 +198,22 @@ mod tests {
         let shown = [true, false].map(|is_measured| under_pointer(&document, &hover, is_measured));
         let place = "x 3  y 2  z 1   value 0.5   label 7";
         assert_eq!(shown, [format!("{place} (1,234 voxels)"), place.to_owned()]);
+    }
+
+    #[test]
+    fn the_speed_of_training_is_the_mean_that_its_page_shows() {
+        let means = TrainingFigures {
+            samples_per_sec: Some(0.52),
+            step_secs: 3.831,
+            data_wait_share: 0.05,
+            device_share: None,
+            device_memory: None,
+            workers: 1,
+        };
+        let status = sample_status(DeviceId::Cpu, 4);
+        let text = status_text(&with_means(&status, Some(means)));
+        assert!(text.starts_with("0.5 samples/s, 5 % of the time waiting"), "{text}");
+        assert_eq!(with_means(&status, None), status);
     }
 
     #[test]

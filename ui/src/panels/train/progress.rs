@@ -14,7 +14,7 @@ use crate::training::run::{RunState, TrainingRun};
 use crate::work::{JobState, JobView};
 use cytoscope_pipeline::{Note, NoteLevel, ProgressStage};
 use cytoscope_profile::{bytes_text, count_text, time_text};
-use cytoscope_train::StepPoint;
+use cytoscope_train::{StepPoint, TrainingPlan};
 use eframe::egui::{self, RichText, Ui, vec2};
 use egui_phosphor::regular as icon;
 
@@ -135,7 +135,8 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPane
         weak(ui, text);
     }
     if let Some(plan) = &run.plan {
-        weak(ui, plan.text());
+        weak(ui, planned_text(plan))
+            .on_hover_text("Timed before the first step; the figures above are those of the latest steps");
     }
     // Before and after the steps, the notes say what is done.
     let shows_note = run.job().is_some() && (run.plan.is_none() || is_finishing(run));
@@ -148,6 +149,11 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPane
         // Keeps the times up to date between events.
         ui.ctx().request_repaint_after(std::time::Duration::from_millis(500));
     }
+}
+
+/// The plan of a run, labeled, because the run may be faster or slower than planned.
+fn planned_text(plan: &TrainingPlan) -> String {
+    format!("Planned: {}", plan.text())
 }
 
 /// Draws the figures of a run; `memory` is the resident memory of the engine in bytes, and `eta_secs` the remaining time
@@ -308,7 +314,6 @@ mod tests {
     use super::*;
     use crate::work::Purpose;
     use cytoscope_pipeline::{ProgressUnit, StageProgress};
-    use cytoscope_train::TrainingPlan;
     use cytoscope_worker::JobId;
 
     #[test]
@@ -342,6 +347,8 @@ mod tests {
             activation_bytes: 1 << 20,
         });
         assert_eq!(phase(&run, Some(&job)), ("Training".to_owned(), Some(0.0)));
+        let planned = run.plan.as_ref().map(planned_text).unwrap_or_default();
+        assert!(planned.starts_with("Planned: 1,000 trainable parameters; a step takes 2.000 s"), "{planned}");
         run.steps = 1;
         run.history.steps.push(StepPoint { step: 1, loss: 1.0, rate: 0.1, step_secs: 1.0, stalled_secs: 0.0 });
         assert_eq!(phase(&run, Some(&job)), (FINISHING.to_owned(), Some(1.0)));
