@@ -427,7 +427,7 @@ impl Workbench {
                 actions.command(command);
             } else if let Some(reason) = state.reason_against_command(command) {
                 let title = state.current_title(command);
-                refused.info(format!("{} is not available", title.trim_end_matches('…')), reason);
+                refused.disabled(format!("{} is not available", title.trim_end_matches('…')), reason);
             }
         }
         self.carry_out(refused);

@@ -79,6 +79,11 @@ impl Effects {
         self.notify(Level::Info, title.into(), details.into());
     }
 
+    /// Asks for a notification about a command that is disabled for a reason.
+    pub(crate) fn disabled(&mut self, title: impl Into<String>, reason: impl Into<String>) {
+        self.notify(Level::Disabled, title.into(), reason.into());
+    }
+
     /// Asks for a notification about an error.
     pub(crate) fn error(&mut self, title: impl Into<String>, details: impl Into<String>) {
         self.notify(Level::Error, title.into(), details.into());

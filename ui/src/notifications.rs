@@ -42,6 +42,8 @@ pub enum Level {
     Success,
     /// Something that the user should know.
     Info,
+    /// Why a command is disabled.
+    Disabled,
     /// Something failed; it stays until it is closed, or until the job that failed is run again.
     Error,
 }
@@ -73,18 +75,16 @@ pub struct Notifications {
 
 impl Notifications {
     /// Adds a notification; `about` is the job whose failure it reports. One with the same text that is on screen already is
-    /// replaced, so that repeating what fails does not fill the window, and so is information with the same details, such as that
-    /// on another command which is disabled for the same reason.
+    /// replaced, so that repeating what fails does not fill the window, and so is one on another command that is disabled for the
+    /// same reason.
     pub fn push(&mut self, level: Level, title: String, details: String, about: Option<JobSubject>) {
         match level {
             Level::Error => tracing::error!("{title}: {details}"),
-            Level::Success | Level::Info => tracing::info!("{title}: {details}"),
+            Level::Success | Level::Info | Level::Disabled => tracing::info!("{title}: {details}"),
         }
         self.count += 1;
         let is_same = |n: &Notification| (n.level, &n.title, &n.details, &n.about) == (level, &title, &details, &about);
-        let is_repeated = |n: &Notification| {
-            level == Level::Info && n.level == Level::Info && !details.is_empty() && n.details == details
-        };
+        let is_repeated = |n: &Notification| [level, n.level] == [Level::Disabled; 2] && n.details == details;
         self.shown.retain(|n| !is_same(n) && !is_repeated(n));
         self.shown.push(Notification { level, title, details, age: Duration::ZERO, number: self.count, about });
         // Errors are not removed in favor of other messages.
@@ -144,7 +144,7 @@ impl Notifications {
                     let visuals = ui.visuals().clone();
                     let (color, sign) = match notice.level {
                         Level::Success => (theme::good(&visuals), icon::CHECK_CIRCLE),
-                        Level::Info => (visuals.hyperlink_color, icon::INFO),
+                        Level::Info | Level::Disabled => (visuals.hyperlink_color, icon::INFO),
                         Level::Error => (theme::bad(&visuals), icon::WARNING_CIRCLE),
                     };
                     Frame::new()
@@ -268,16 +268,17 @@ mod tests {
     fn commands_that_are_disabled_for_the_same_reason_share_a_notification() {
         let mut notifications = Notifications::default();
         let pushed = [
-            (Level::Info, "Paint is not available", "Start correcting labels first."),
-            (Level::Error, "Saving a failed", "The disk is full."),
-            (Level::Info, "Erase is not available", "Start correcting labels first."),
-            (Level::Error, "Saving b failed", "The disk is full."),
+            (Level::Disabled, "Paint is not available", "Start correcting labels first."),
+            (Level::Info, "a.tif was made again: different", "The model differs."),
+            (Level::Disabled, "Erase is not available", "Start correcting labels first."),
+            (Level::Info, "b.tif was made again: different", "The model differs."),
         ];
         for (level, title, details) in pushed {
             notifications.push(level, title.to_owned(), details.to_owned(), None);
         }
         let titles: Vec<&str> = notifications.shown().iter().map(|n| n.title.as_str()).collect();
-        assert_eq!(titles, ["Saving a failed", "Erase is not available", "Saving b failed"]);
+        let different = ["a.tif was made again: different", "b.tif was made again: different"];
+        assert_eq!(titles, [different[0], "Erase is not available", different[1]]);
     }
 
     #[test]
