@@ -375,7 +375,7 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, panel: &mu
     let bars = counts.iter().enumerate().map(|(i, n)| {
         let at = from + (i as f64 + 0.5) * width;
         let has = selected_value.is_some_and(|v| ((((v - from) / width) as usize).min(BARS - 1)) == i);
-        let color = if has { crate::theme::ACCENT } else { crate::theme::ACCENT.gamma_multiply(0.55) };
+        let color = if has { theme::BEST } else { theme::ACCENT };
         Bar::new(at, f64::from(*n)).width(width * 0.94).fill(color)
     });
     let bars: Vec<Bar> = bars.collect();
@@ -417,9 +417,9 @@ fn scatter(ui: &mut Ui, document: &Document, selected: Option<usize>, panel: &mu
         .y_grid_spacer(y_marks)
         .show(ui, |plot| {
             let finite: Vec<[f64; 2]> = points.iter().copied().filter(|p| p.iter().all(|v| v.is_finite())).collect();
-            plot.points(Points::new("objects", PlotPoints::from(finite)).radius(2.5).color(crate::theme::ACCENT));
+            plot.points(Points::new("objects", PlotPoints::from(finite)).radius(2.5).color(theme::ACCENT));
             if let Some(at) = selected.and_then(|row| points.get(row)) {
-                plot.points(Points::new("selected", PlotPoints::from(vec![*at])).radius(6.0).color(crate::theme::BEST));
+                plot.points(Points::new("selected", PlotPoints::from(vec![*at])).radius(6.0).color(theme::BEST));
             }
         });
     weak(ui, "Click a point to show its object.");
@@ -448,6 +448,7 @@ mod tests {
     use crate::action::Action;
     use cytoscope_formats::{Container, WriteSpec, write_array};
     use cytoscope_volume::{Array, VoxelSize};
+    use egui_kittest::Harness;
     use std::path::Path;
 
     #[test]
@@ -462,6 +463,24 @@ mod tests {
         let titles: Vec<String> = results.columns.iter().map(|column| title(column)).collect();
         assert_eq!(titles, ["Time", "Label", "Voxels", "First z", "Last z", "Volume (µm³)"]);
         assert_eq!(title("mean_my_umbrella"), "Mean my umbrella", "the name of a channel has no unit");
+    }
+
+    #[test]
+    fn the_bar_of_the_selected_object_has_the_color_of_its_point_and_others_that_of_points() {
+        let results = Results::parse(Path::new("x.csv"), "label,volume_um3\n1,10\n2,20\n3,20\n").unwrap();
+        let mut panel = ObjectsPanel::default();
+        let mut window = Harness::builder().with_size([400.0, 500.0]).build_ui(|ui| {
+            theme::install(ui.ctx());
+            histogram(ui, &results, Some(0), &mut panel);
+        });
+        window.run_steps(3);
+        let fills = window.output().shapes.iter().filter_map(|clipped| match &clipped.shape {
+            egui::Shape::Rect(rect) => Some(rect.fill),
+            _ => None,
+        });
+        let fills: Vec<egui::Color32> = fills.collect();
+        let count = |color: egui::Color32| fills.iter().filter(|fill| **fill == color).count();
+        assert_eq!((count(theme::BEST), count(theme::ACCENT)), (1, BARS - 1));
     }
 
     #[test]
