@@ -93,6 +93,15 @@ pub const SPLIT: [u8; 3] = [70, 160, 235];
 /// See [`MERGED`].
 pub const INEXACT: [u8; 3] = [190, 190, 150];
 
+/// How much darker bars for objects are in the light theme than the objects on images, 0 to 1.
+const DARKER_BARS: f32 = 0.28;
+
+/// Returns the color of bars for objects that have a color on images. Such colors are too bright for the light theme.
+pub(crate) fn bar_color([r, g, b]: [u8; 3], visuals: &Visuals) -> Color32 {
+    let color = Color32::from_rgb(r, g, b);
+    if visuals.dark_mode { color } else { color.lerp_to_gamma(Color32::BLACK, DARKER_BARS) }
+}
+
 /// Outlines of true objects in validation pictures.
 pub const TRUE_OUTLINE: Color32 = Color32::from_rgb(255, 190, 60);
 /// Outlines of predicted objects in validation pictures.
@@ -513,6 +522,15 @@ mod tests {
                 for color in &colors {
                     assert_readable(*color, ground, GRAPHICS, "curve");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn bars_for_objects_have_the_contrast_of_wcag_aa_in_both_themes() {
+        for visuals in [dark(), light()] {
+            for color in [MATCHED, INEXACT, MERGED, SPLIT, MISSED, FALSE_OBJECT] {
+                assert_readable(bar_color(color, &visuals), visuals.extreme_bg_color, GRAPHICS, "bar");
             }
         }
     }
