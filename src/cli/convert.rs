@@ -63,8 +63,17 @@ pub(crate) struct Convert {
 
 /// Report of `convert --json` besides the measurements.
 #[derive(Serialize)]
+struct ConvertReport {
+    #[serde(flatten)]
+    outputs: ConvertedFiles,
+    /// Texts of the notes, such as those on metadata that the output cannot state.
+    notes: Vec<String>,
+}
+
+/// The output files in the report of `convert --json`.
+#[derive(Serialize)]
 #[serde(untagged)]
-enum ConvertReport {
+enum ConvertedFiles {
     /// Of one series.
     One { output: PathBuf },
     /// Of all series.
@@ -109,12 +118,14 @@ impl Convert {
         };
         let measurement = Measurement::for_job(self.tracing.trace.as_deref(), &job, None)?;
         let context = progress::context(self.report.json_progress, self.report.json, measurement.recorder());
+        let (context, notes) = progress::with_notes(context);
         if job.series == SeriesChoice::All {
             let (all, run) = measurement.finish(job.run_each_series(&context), 0)?;
             let written = || all.iter().filter(|one| one.result.is_ok()).map(|one| one.output.as_path());
             let run = run.with_results(written());
             if self.report.json {
-                run.print_json(&convert_report(&all))?;
+                let outputs = converted_files(&all);
+                run.print_json(&ConvertReport { outputs, notes: progress::taken(&notes) })?;
             } else {
                 written().for_each(|output| print(&format!("wrote {}", output.display())));
                 run.print_records();
@@ -123,7 +134,8 @@ impl Convert {
         }
         let ((), run) = measurement.finish(job.run(&context), 0)?;
         if self.report.json {
-            return run.print_json(&ConvertReport::One { output: job.output });
+            let outputs = ConvertedFiles::One { output: job.output };
+            return run.print_json(&ConvertReport { outputs, notes: progress::taken(&notes) });
         }
         print(&format!("wrote {}", job.output.display()));
         run.print_records();
@@ -131,8 +143,8 @@ impl Convert {
     }
 }
 
-/// Returns the report of all series.
-fn convert_report(all: &[ConvertedSeries]) -> ConvertReport {
+/// Returns the outputs of all series, and those that failed.
+fn converted_files(all: &[ConvertedSeries]) -> ConvertedFiles {
     let (mut outputs, mut failed) = (Vec::new(), Vec::new());
     for ConvertedSeries { series, output, result } in all {
         match result {
@@ -145,7 +157,7 @@ fn convert_report(all: &[ConvertedSeries]) -> ConvertReport {
             }),
         }
     }
-    ConvertReport::All { outputs, failed }
+    ConvertedFiles::All { outputs, failed }
 }
 
 /// Fails if any series could not be converted, with the kind of the first failure, or lack of resources if there is any. With

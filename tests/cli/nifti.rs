@@ -46,6 +46,11 @@ fn convert_notes_that_the_orientation_of_a_nifti_file_is_not_kept() {
         let stderr = fixture.run(&["convert", "left.nii", output]).ok().stderr;
         assert!(stderr.contains("left.nii: the directions LAS of its axes"), "{output}: {stderr}");
     }
+    for series in ["0", "all"] {
+        let convert = ["convert", "left.nii", "report.npy", "--series", series, "--force", "--json"];
+        let notes = fixture.run(&convert).json()["notes"].to_string();
+        assert!(notes.contains("left.nii: the directions LAS of its axes"), "{series}: {notes}");
+    }
     let stderr = fixture.run(&["convert", "left.ome.tif", "again.tif"]).ok().stderr;
     assert!(!stderr.contains("directions"), "{stderr}");
 }
