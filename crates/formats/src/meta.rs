@@ -1,7 +1,8 @@
 //! Metadata of an image.
 
 use crate::file_format::{FileFormat, StoredCompression};
-use cytoscope_volume::{Axes, DType, VoxelSize};
+use cytoscope_storage::rounded;
+use cytoscope_volume::{Axes, Axis, DType, VoxelSize};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -185,6 +186,19 @@ fn known_length_um(unit: &str) -> Option<f64> {
         "inch" | "in" | "\"" | "inches" => INCH_UM,
         _ => return None,
     })
+}
+
+/// Returns the sentence that lengths of a voxel, which the format calls `name`, are not used, because the file states no unit of
+/// length for them; `None` if there are none but 1, which programs write if they do not know the voxel size.
+pub(crate) fn without_unit_note(name: &str, lengths: &[(Axis, f64)]) -> Option<String> {
+    if lengths.iter().all(|(_, length)| *length == 1.0) {
+        return None;
+    }
+    let along = |(axis, length): &(Axis, f64)| format!("{} along {}", rounded(*length), axis.letter());
+    let lengths = lengths.iter().map(along).collect::<Vec<String>>().join(", ");
+    Some(format!(
+        "the {name} {lengths} is not used as the voxel size, because the file states no unit of length for it"
+    ))
 }
 
 /// Seconds per unit of time; `None` for unknown units.

@@ -12,13 +12,13 @@ use crate::{
     error::{Fault, FormatError},
     fields::Fields,
     file_format::{FileFormat, StoredCompression},
-    meta::{ByteOrder, Channel, positive},
+    meta::{ByteOrder, Channel, positive, without_unit_note},
     opening::OpenOptions,
     packed::{Data, MAX_GZIP_RATIO, Packed, gzip_fault},
     reader::{Opened, Pixels, check_shape},
     source::Source,
 };
-use cytoscope_volume::{DType, Region, Samples, VoxelSize, with_samples};
+use cytoscope_volume::{Axis, DType, Region, Samples, VoxelSize, with_samples};
 use flate2::read::MultiGzDecoder;
 use std::{io::Read, path::Path};
 
@@ -165,17 +165,35 @@ impl Header {
 
     /// Voxel size in µm, unknown if the header states no unit.
     fn voxel_size_um(&self) -> VoxelSize {
-        let um = match self.units & 7 {
-            1 => 1e6,
-            2 => 1e3,
-            3 => 1.0,
-            _ => return VoxelSize::default(),
-        };
-        let size = |axis: usize| {
-            let there = self.dim[0] >= axis as i64;
-            positive(self.pixdim.get(axis)?.abs() * um).filter(|_| there)
-        };
+        let Some(um) = self.unit_um() else { return VoxelSize::default() };
+        let size = |axis: usize| positive(self.step(axis)? * um);
         VoxelSize { z: size(3), y: size(2), x: size(1) }
+    }
+
+    /// Micrometers per unit of length; `None` if the header states no unit.
+    fn unit_um(&self) -> Option<f64> {
+        match self.units & 7 {
+            1 => Some(1e6),
+            2 => Some(1e3),
+            3 => Some(1.0),
+            _ => None,
+        }
+    }
+
+    /// Size of a step along an axis from 1 (x) to 3 (z), in the unit of the header.
+    fn step(&self, axis: usize) -> Option<f64> {
+        let there = self.dim[0] >= axis as i64;
+        positive(self.pixdim.get(axis)?.abs()).filter(|_| there)
+    }
+
+    /// A note on a voxel size without a unit.
+    fn unit_note(&self) -> Option<String> {
+        if self.unit_um().is_some() {
+            return None;
+        }
+        let steps = [(Axis::Z, 3), (Axis::Y, 2), (Axis::X, 1)].into_iter();
+        let steps: Vec<(Axis, f64)> = steps.filter_map(|(axis, i)| Some((axis, self.step(i)?))).collect();
+        without_unit_note("spacing", &steps)
     }
 
     fn time_interval_secs(&self) -> Option<f64> {
@@ -269,6 +287,7 @@ pub(crate) fn open(source: Source, head: &[u8], options: &OpenOptions) -> Result
     opened.byte_order = header.order;
     opened.voxel_size_um = header.voxel_size_um();
     opened.time_interval_secs = header.time_interval_secs();
+    opened.not_applied.extend(header.unit_note());
     opened.channels = vec![Channel::default(); shape_full[2]];
     opened.compression = if compressed { StoredCompression::Gzip } else { StoredCompression::None };
     opened.with_options(options)

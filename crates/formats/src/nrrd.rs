@@ -6,13 +6,13 @@ use crate::{
     dense::Dense,
     error::{Fault, FormatError},
     file_format::{FileFormat, StoredCompression},
-    meta::{ByteOrder, micrometers_per, positive, seconds_per},
+    meta::{ByteOrder, micrometers_per, positive, seconds_per, without_unit_note},
     opening::OpenOptions,
     packed::{Data, MAX_GZIP_RATIO, Packed},
     reader::{Opened, Pixels, check_shape},
     source::Source,
 };
-use cytoscope_volume::{DType, Region, Samples, VoxelSize};
+use cytoscope_volume::{Axis, DType, Region, Samples, VoxelSize};
 use std::{collections::HashMap, path::Path};
 
 /// First bytes of a file; the version, 1 to 5, follows.
@@ -56,6 +56,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     opened.byte_order = order;
     opened.voxel_size_um = header.voxel_size_um(&axes);
     opened.time_interval_secs = header.time_interval_secs(&axes).filter(|_| shape_full[0] > 1);
+    opened.not_applied.extend(header.unit_note(&axes));
     opened.compression = if is_compressed { StoredCompression::Gzip } else { StoredCompression::None };
     opened.with_options(options)
 }
@@ -255,9 +256,30 @@ impl Header {
         if let Some(distance) = self.directions().get(axis).copied().flatten() {
             return Some((distance, self.quoted("spaceunits").get(in_space).copied()?));
         }
-        let spacing = self.words("spacings").get(axis).and_then(|n| n.parse::<f64>().ok()).and_then(positive)?;
+        let spacing = self.spacing(axis)?;
         let unit = self.quoted("units").get(axis).copied().filter(|unit| !unit.is_empty());
         Some((spacing, unit.or_else(|| self.quoted("spaceunits").get(in_space).copied())?))
+    }
+
+    /// The distance between samples along an axis of the file, for headers without directions.
+    fn spacing(&self, axis: usize) -> Option<f64> {
+        self.words("spacings").get(axis).and_then(|n| n.parse::<f64>().ok()).and_then(positive)
+    }
+
+    /// A note on distances between samples without a unit of length.
+    fn unit_note(&self, axes: &[FileAxis]) -> Option<String> {
+        let size = self.voxel_size_um(axes);
+        let distance = |in_space: usize| {
+            let place = SPACE.get(in_space)?;
+            let axis = axes.iter().position(|axis| axis.place == *place)?;
+            let direction = self.directions().get(axis).copied().flatten();
+            direction.or_else(|| self.spacing(axis)).and_then(positive)
+        };
+        let places = [(Axis::Z, 2, size.z), (Axis::Y, 1, size.y), (Axis::X, 0, size.x)];
+        let unknown = places.into_iter().filter(|(_, _, size)| size.is_none());
+        let found: Vec<(Axis, f64)> =
+            unknown.filter_map(|(axis, in_space, _)| Some((axis, distance(in_space)?))).collect();
+        without_unit_note("spacing", &found)
     }
 
     /// Voxel size in µm; unknown along axes without a unit.

@@ -6,7 +6,7 @@ use super::wells::images_of_wells;
 use crate::{
     channels::generic_name,
     error::{Fault, Remedy},
-    meta::{Channel, ignore_entry, micrometers_per, positive, seconds_per, visible_color},
+    meta::{Channel, ignore_entry, micrometers_per, positive, seconds_per, visible_color, without_unit_note},
 };
 use cytoscope_volume::{Axes, Axis, VoxelSize};
 use serde_json::Value;
@@ -373,12 +373,7 @@ fn unit_note(scale: &[f64], axes: &[Axis], units: &[Option<String>]) -> Option<S
         (!is_length).then_some((axis, factor))
     };
     let found: Vec<(Axis, f64)> = [Axis::Z, Axis::Y, Axis::X].into_iter().filter_map(without_unit).collect();
-    if found.iter().all(|(_, factor)| *factor == 1.0) {
-        return None;
-    }
-    let factors: Vec<String> = found.iter().map(|(axis, factor)| format!("{factor} along {}", axis.letter())).collect();
-    let factors = factors.join(", ");
-    Some(format!("the scale {factors} is not used as the voxel size, because the file states no unit of length for it"))
+    without_unit_note("scale", &found)
 }
 
 /// Micrometers per unit of length of OME-Zarr (names of UDUNITS-2).

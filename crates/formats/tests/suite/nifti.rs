@@ -131,6 +131,16 @@ fn a_voxel_size_without_a_unit_is_unknown() {
     let made = Made { units: 0, ..Made::default() };
     let image = open_bytes(made.file(&numbers(24, false)), &OpenOptions::default()).unwrap();
     assert_eq!(image.meta().voxel_size_um, VoxelSize::default());
+    // The header has 32-bit floats, whose exact values have more digits.
+    let note = "the spacing 0.001 along Z, 0.0003 along Y, 0.0002 along X is not used as the voxel size, because the file states \
+                no unit of length for it";
+    assert_eq!(image.meta().not_applied, [note]);
+    let notes = |made: Made| {
+        open_bytes(made.file(&numbers(24, false)), &OpenOptions::default()).unwrap().meta().not_applied.len()
+    };
+    // Programs write 1 if they do not know the size.
+    assert_eq!(notes(Made { units: 0, pixdim: [1.0; 4], ..Made::default() }), 0);
+    assert_eq!(notes(Made::default()), 0);
 }
 
 /// Samples never begin within the header, which is longer in the second version.

@@ -71,6 +71,24 @@ fn an_axis_whose_direction_has_no_length_is_no_axis_of_channels() {
     }
 }
 
+#[test]
+fn a_note_names_a_spacing_without_a_unit_of_length() {
+    let notes = |lines: &str| opened(made(&format!("{PLAIN}\n{lines}")), 0).unwrap().meta().not_applied.clone();
+    let note = "the spacing 0.5 along Y, 0.25 along X is not used as the voxel size, because the file states no unit of length \
+                for it";
+    // The first one is how SimpleITK writes a spacing.
+    for lines in [
+        "space dimension: 2\nspace directions: (0.25,0) (0,0.5)",
+        "spacings: 0.25 0.5",
+        "spacings: 0.25 0.5\nunits: \"pixel\" \"pixel\"",
+    ] {
+        assert_eq!(notes(lines), [note], "{lines}");
+    }
+    for lines in ["spacings: 1 1", "spacings: nan nan", "spacings: 0.25 0.5\nunits: \"um\" \"um\""] {
+        assert_eq!(notes(lines), [""; 0], "{lines}");
+    }
+}
+
 /// A file of six bytes, 0 to 5, after a header.
 fn made(header: &str) -> Vec<u8> {
     [format!("NRRD0004\n{header}\n\n").as_bytes(), &[0, 1, 2, 3, 4, 5]].concat()
