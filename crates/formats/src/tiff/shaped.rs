@@ -124,12 +124,13 @@ pub(super) fn add_sizes(series: &mut Series, file: &TiffFile, description: &str)
     let (y, x) = (size.y, size.x);
     size.y = by_tags(y).or_else(|| physical("Y")).or_else(|| pixel(tag::Y_RESOLUTION)).or(in_inches(y));
     size.x = by_tags(x).or_else(|| physical("X")).or_else(|| pixel(tag::X_RESOLUTION)).or(in_inches(x));
+    let interval = || positive(number("finterval")? * seconds_per(text("tunit").unwrap_or("s"))?);
     let increment = || {
         let unit = text("TimeIncrementUnit").unwrap_or("s");
         positive(number("TimeIncrement")? * seconds_per(unit)?)
     };
     if series.tzc()[0] > 1 {
-        series.time_interval_secs = number("finterval").or_else(increment);
+        series.time_interval_secs = interval().or_else(increment);
     }
 }
 

@@ -198,6 +198,9 @@ fn sizes_that_scripts_give_to_tifffile_are_read() {
         assert_eq!(sizes("ZYX", imagej, 4, unit), (Some(1.5), Some(0.25), Some(0.25), None));
     }
     assert_eq!(sizes("TYX", imagej, 1, 1), (Some(1.5), None, None, Some(4.0)), "the default resolution");
+    let interval = |words: &str| sizes("TYX", words, 1, 1).3;
+    assert_eq!(interval("\"finterval\": 500, \"tunit\": \"ms\""), Some(0.5));
+    assert_eq!(interval("\"finterval\": 5, \"tunit\": \"frame\""), None, "no unit of time");
     // Many pixels per inch could be the size of the sample, but only without a unit in the description.
     let millimeters = "\"spacing\": 0.0015, \"unit\": \"mm\"";
     assert_eq!(sizes("ZYX", millimeters, 4000, 2), (Some(1.5), Some(0.25), Some(0.25), None));
