@@ -3,8 +3,9 @@
 use super::ifd::{Container, Ifd, tag};
 use crate::meta::{
     ByteOrder, INCH_UM, PRINTED_UM, ignore_entry, micrometers_per, positive, seconds_per, visible_color,
+    without_unit_note,
 };
-use cytoscope_volume::VoxelSize;
+use cytoscope_volume::{Axis, VoxelSize};
 use std::collections::HashMap;
 
 /// Content of an ImageJ description.
@@ -26,6 +27,8 @@ pub(crate) struct ImageJ {
     pub display_range: Option<(f64, f64)>,
     /// Sentence saying that ImageJ shows values other than the stored ones; `None` if it shows these.
     pub calibration: Option<String>,
+    /// Sentence that names the sizes of a voxel that are not used because they have no unit of length.
+    pub unit_note: Option<String>,
 }
 
 /// Whether a description was written by ImageJ.
@@ -54,14 +57,29 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
     };
     let base = unit("unit");
     // ImageJ keeps the print resolution of an image, such as 300 pixels per inch, as its scale.
+    // An axis may have a unit of its own that is no length, such as the seconds of a kymograph.
+    let unit_of = |key: &str| pairs.get(key).filter(|text| !text.is_empty()).map_or(base, |_| unit(key));
     let um = |units: f64, samples: f64, key: &str| {
-        // An axis may have a unit of its own that is no length, such as the seconds of a kymograph.
-        let own = pairs.get(key).filter(|text| !text.is_empty()).map(|_| unit(key));
-        let unit_um = own.unwrap_or(base)?;
+        let unit_um = unit_of(key)?;
         positive(units * unit_um / samples).filter(|size| unit_um != INCH_UM || *size < PRINTED_UM)
     };
-    let size = |res: u16, key: &str| um(1.0, positive(file.number(ifd, res)?)?, key);
-    let z = number("spacing").map(f64::abs).and_then(|spacing| um(spacing, 1.0, "zunit"));
+    let per_unit = |res: u16| positive(file.number(ifd, res)?);
+    let size = |res: u16, key: &str| um(1.0, per_unit(res)?, key);
+    let spacing = number("spacing").map(f64::abs).and_then(positive);
+    let z = spacing.and_then(|spacing| um(spacing, 1.0, "zunit"));
+    // A resolution per inch or centimeter that the description does not mention may be a print setting.
+    let has_no_unit = file.integer_or(ifd, tag::RESOLUTION_UNIT, 2).is_ok_and(|value| value == 1);
+    let pixel = |res: u16| per_unit(res).filter(|_| has_no_unit).and_then(|n| positive(1.0 / n));
+    let stated = [
+        (Axis::Z, spacing, "zunit"),
+        (Axis::Y, pixel(tag::Y_RESOLUTION), "yunit"),
+        (Axis::X, pixel(tag::X_RESOLUTION), "xunit"),
+    ];
+    let without_unit = |(axis, size, key): (Axis, Option<f64>, &str)| match unit_of(key) {
+        None => Some((axis, size?)),
+        Some(_) => None,
+    };
+    let without_unit: Vec<(Axis, f64)> = stated.into_iter().filter_map(without_unit).collect();
     let seconds = pairs.get("tunit").map_or(Some(1.0), |u| seconds_per(u));
     let channels = count("channels").unwrap_or(1);
     let slices = count("slices").unwrap_or(1);
@@ -80,6 +98,7 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
         time_interval_secs: number("finterval").and_then(positive).and_then(|v| Some(v * seconds?)),
         display_range,
         calibration: calibration(&pairs),
+        unit_note: without_unit_note("spacing", &without_unit),
     }
 }
 

@@ -343,7 +343,7 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
         channels,
         display_range: ij.display_range,
         read_as_slices,
-        not_applied: ij.calibration.into_iter().collect(),
+        not_applied: ij.calibration.into_iter().chain(ij.unit_note).collect(),
         ..Series::default()
     }];
     all.extend(plain_series(file, "")?.into_iter().skip(1));

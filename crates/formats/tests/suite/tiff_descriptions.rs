@@ -215,6 +215,30 @@ fn an_axis_whose_own_unit_is_no_length_has_no_voxel_size() {
     assert_eq!(size("yunit=sec\n"), [Some(3.0), None, Some(0.5)]);
 }
 
+/// Scripts often give tifffile a resolution and a spacing without a unit.
+#[test]
+fn a_note_names_the_sizes_that_imagej_states_without_a_unit_of_length() {
+    let rational = |tag: u16, value: u32| (tag, 5, 1, [value.to_le_bytes(), 1u32.to_le_bytes()].concat());
+    let notes = |lines: &str, per_unit: u32, unit: u16| {
+        let description = format!("ImageJ=1.54f\nimages=2\nslices=2\n{lines}");
+        let sizes = [rational(282, per_unit), rational(283, per_unit), short(296, &[unit])];
+        let tags = [&[text(270, &description)][..], &sizes].concat();
+        opened(pages(2, &tags, &[])).unwrap().meta().not_applied.clone()
+    };
+    let note = |sizes: &str| {
+        format!("the spacing {sizes} is not used as the voxel size, because the file states no unit of length for it")
+    };
+    let all = note("0.5 along Z, 0.1 along Y, 0.1 along X");
+    for unit in ["", "unit=pixel\n", "unit=sec\n"] {
+        assert_eq!(notes(&format!("{unit}spacing=0.5\n"), 10, 1), [all.as_str()], "{unit}");
+    }
+    assert_eq!(notes("unit=micron\nzunit=sec\nspacing=0.5\n", 10, 1), [note("0.5 along Z")]);
+    // Sizes with a unit, those of voxels that are not calibrated, and a print resolution.
+    for (lines, per_unit, unit) in [("unit=micron\nspacing=0.5\n", 10, 1), ("spacing=1.0\n", 1, 1), ("", 300, 2)] {
+        assert_eq!(notes(lines, per_unit, unit), [""; 0], "{lines}");
+    }
+}
+
 /// Pages of 2 x 3 pixels with three samples in separate planes, which count up.
 fn separate_samples(description: &str, count: u8) -> Vec<u8> {
     let mut tiff = Tiff::new();
