@@ -239,7 +239,7 @@ fn build(
         planes,
         voxel_size_um: voxel_size(image, &first, first_ifd),
         origin_um: image.origin_um,
-        time_interval_secs: image.time_interval_secs,
+        time_interval_secs: image.time_interval_secs(),
         channels,
         valid_bits: image.significant_bits,
         display_range: series::stored_range(&first),

@@ -65,12 +65,27 @@ pub(crate) struct OmeImage {
     pub voxel_size_um: VoxelSize,
     /// Position of the first voxel along Z, Y, X in µm; 0 along axes where the first plane states none.
     pub origin_um: [f64; 3],
-    /// Time between time points in seconds.
-    pub time_interval_secs: Option<f64>,
+    /// Time between time points in seconds, if stated.
+    time_increment_secs: Option<f64>,
+    /// Time of the first plane in seconds.
+    first_time_secs: Option<f64>,
+    /// The last time point whose first plane states a time, and this time in seconds.
+    last_time: Option<(usize, f64)>,
     /// Names and colors; one with several samples per pixel counts once.
     pub channels: Vec<Channel>,
     /// Where the planes are; without any element, they are the pages of the files in their order.
     pub tiff_data: Vec<TiffData>,
+}
+
+impl OmeImage {
+    /// Time between time points in seconds: as stated, or else the mean from the first to the last time point.
+    pub fn time_interval_secs(&self) -> Option<f64> {
+        let mean = || {
+            let (last, secs) = self.last_time?;
+            positive((secs - self.first_time_secs?) / last as f64)
+        };
+        self.time_increment_secs.or_else(mean)
+    }
 }
 
 /// One `TiffData` element: consecutive planes, from a directory of a file on.
@@ -166,9 +181,10 @@ fn element(document: &mut Document, e: &BytesStart<'_>) -> Result<(), Fault> {
     let name = e.local_name();
     let wanted: [&str; 7] = ["OME", "BinaryOnly", "Image", "Pixels", "Channel", "TiffData", "UUID"];
     if name.as_ref() == "Plane" {
-        // Only positions are read from it: a file whose planes are described wrongly is read without them.
+        // Only positions and times are read from it: a file whose planes are described wrongly is read without them.
         if let (Some(image), Ok(a)) = (document.images.last_mut(), attributes(e)) {
             plane(image, &a);
+            plane_time(image, &a);
         }
         return Ok(());
     }
@@ -248,7 +264,7 @@ fn pixels(image: &mut OmeImage, a: &Attributes) -> Result<(), Fault> {
     };
     image.voxel_size_um = VoxelSize { z: length("Z"), y: length("Y"), x: length("X") };
     let key = "TimeIncrement";
-    image.time_interval_secs =
+    image.time_increment_secs =
         quantity(a, key, "s", seconds_per).or_else(|| unused(a, key, "a time above 0 in a known unit"));
     Ok(())
 }
@@ -266,6 +282,24 @@ fn plane(image: &mut OmeImage, a: &Attributes) {
         um.or_else(|| unused(a, &key, "a number in a known unit"))
     };
     image.origin_um = ["Z", "Y", "X"].map(|axis| position(axis).unwrap_or(0.0));
+}
+
+/// Reads the time of a plane of the first slice and channel, which many microscopes state instead of an interval.
+fn plane_time(image: &mut OmeImage, a: &Attributes) {
+    let index = |key: &str| a.get(key).and_then(|at| at.trim().parse::<usize>().ok());
+    let Some(time) = index("TheT").filter(|time| *time < image.size_t) else { return };
+    if (index("TheZ"), index("TheC")) != (Some(0), Some(0)) {
+        return;
+    }
+    let unit_secs = seconds_per(a.get("DeltaTUnit").map_or("s", String::as_str));
+    let value = a.get("DeltaT").and_then(|value| value.trim().parse::<f64>().ok());
+    let secs = value.zip(unit_secs).map(|(value, unit_secs)| value * unit_secs).filter(|secs| secs.is_finite());
+    let Some(secs) = secs else { return };
+    if time == 0 {
+        image.first_time_secs = Some(secs);
+    } else if image.last_time.is_none_or(|(last, _)| time > last) {
+        image.last_time = Some((time, secs));
+    }
 }
 
 /// Returns the value of an attribute times its unit, which the attribute `KEYUnit` states.
@@ -340,6 +374,34 @@ mod tests {
             );
             assert_eq!(parse(&xml).unwrap().images[0].significant_bits, bits, "{text}");
         }
+    }
+
+    #[test]
+    fn the_time_interval_is_the_stated_one_or_the_mean_of_the_planes() {
+        let interval = |increment: &str, planes: &str| {
+            let size = "SizeX=\"4\" SizeY=\"4\" SizeZ=\"2\" SizeC=\"2\" SizeT=\"4\"";
+            let xml = format!("<OME><Image><Pixels {size} {increment}><TiffData/>{planes}</Pixels></Image></OME>");
+            parse(&xml).unwrap().images[0].time_interval_secs()
+        };
+        let plane = |z: usize, c: usize, t: &str, delta: &str, unit: &str| {
+            format!("<Plane TheZ=\"{z}\" TheC=\"{c}\" TheT=\"{t}\" DeltaT=\"{delta}\" {unit}/>")
+        };
+        let series = |unit: &str| -> String {
+            let times = [("0", "1"), ("1", "3"), ("3", "10"), ("2", "6")];
+            let first = times.map(|(t, delta)| plane(0, 0, t, delta, unit));
+            // Other slices and channels are acquired later, and there are four time points only.
+            [&first[..], &[plane(1, 0, "3", "90", unit), plane(0, 1, "3", "95", unit), plane(0, 0, "4", "99", unit)]]
+                .concat()
+                .concat()
+        };
+        assert_eq!(interval("", &series("")), Some(3.0));
+        assert_eq!(interval("", &series("DeltaTUnit=\"min\"")), Some(180.0));
+        assert_eq!(interval("TimeIncrement=\"2\"", &series("")), Some(2.0));
+        // No unit of time, a single time, and times that do not increase.
+        assert_eq!(interval("", &series("DeltaTUnit=\"frame\"")), None);
+        assert_eq!(interval("", &plane(0, 0, "0", "5", "")), None);
+        let same = [plane(0, 0, "0", "5", ""), plane(0, 0, "3", "5", "")].concat();
+        assert_eq!(interval("", &same), None);
     }
 
     #[test]
