@@ -440,7 +440,7 @@ mod tests {
         // The rows of the object are in the windows from row 1910 to the last one from row 2100 on.
         assert_eq!(window(end, true), part([0, 2005, 100], [1, 2100, 4200]));
         assert_eq!(window(end, false), part([0, 1050, 100], [1, 2100, 4200]), "the middle of a stain");
-        assert_eq!(window(None, true), part([0, 1050, 0], [1, 2100, 4300]));
+        assert_eq!(window(None, true), part([0, 0, 1075], [1, 4200, 2150]), "the middle along the longer axis");
         let small = part([0, 10, 100], [1, 100, 100]);
         assert_eq!(window(small, true), small);
     }
