@@ -90,7 +90,7 @@ impl Header {
         let (mut dim, mut pixdim) = ([0; 8], [0.0; 8]);
         for i in 0..8 {
             (dim[i], pixdim[i]) = match version {
-                Version::One => (i64::from(f.i16(40 + 2 * i)?), f64::from(f.f32(76 + 4 * i)?)),
+                Version::One => (i64::from(f.i16(40 + 2 * i)?), decimal(f.f32(76 + 4 * i)?)),
                 Version::Two => (f.i64(16 + 8 * i)?, f.f64(104 + 8 * i)?),
             };
         }
@@ -220,6 +220,12 @@ impl Header {
         }
         Ok(((slope, intercept) != (1.0, 0.0)).then_some((slope, intercept)))
     }
+}
+
+/// The shortest decimal number that a 32-bit float stands for: 0.01, which has no exact binary form, would otherwise appear as
+/// 0.009999999776.
+fn decimal(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
 }
 
 /// Sample type and number of samples of a pixel, for a `datatype` code.

@@ -143,6 +143,14 @@ fn a_voxel_size_without_a_unit_is_unknown() {
     assert_eq!(notes(Made::default()), 0);
 }
 
+#[test]
+fn sizes_of_32_bits_are_the_decimal_numbers_that_were_written() {
+    let made = Made { pixdim: [0.01, 0.3, 0.1, 2.0], ..Made::default() };
+    let image = open_bytes(made.file(&numbers(24, false)), &OpenOptions::default()).unwrap();
+    let size = image.meta().voxel_size_um;
+    assert_eq!((size.x, size.y, size.z), (Some(10.0), Some(300.0), Some(100.0)));
+}
+
 /// Samples never begin within the header, which is longer in the second version.
 #[test]
 fn samples_without_a_position_follow_the_header() {
