@@ -201,6 +201,14 @@ pub(crate) fn without_unit_note(name: &str, lengths: &[(Axis, f64)]) -> Option<S
     ))
 }
 
+/// Largest difference of a direction from an axis of the space, as a share of its length.
+pub(crate) const DIRECTION_TOLERANCE: f64 = 1e-6;
+
+/// Returns the sentence that the directions of the axes, which a field of the header states, are not applied.
+pub(crate) fn directions_note(field: &str) -> String {
+    format!("the directions of the axes ({field}) are not applied: voxels are read in the order of the file")
+}
+
 /// Seconds per unit of time; `None` for unknown units.
 pub(crate) fn seconds_per(unit: &str) -> Option<f64> {
     let unit = unit.trim().replace("\\u00B5", "µ").replace("\\u00b5", "µ").replace('\u{3bc}', "µ");

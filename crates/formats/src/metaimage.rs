@@ -8,7 +8,7 @@ use crate::{
     file_format::{FileFormat, StoredCompression},
     huge_pages,
     limits::Limits,
-    meta::{ByteOrder, micrometers_per, positive},
+    meta::{ByteOrder, DIRECTION_TOLERANCE, directions_note, micrometers_per, positive},
     names::FolderNames,
     opening::OpenOptions,
     packed::{Data, MAX_GZIP_RATIO, Packed},
@@ -109,6 +109,7 @@ pub(crate) fn open(
     let mut opened = Opened::new(FileFormat::MetaImage, layout.shape_full, dtype, pixels);
     opened.byte_order = order;
     opened.voxel_size_um = header.voxel_size_um();
+    opened.not_applied.extend(header.direction_note());
     opened.compression = if is_compressed { StoredCompression::Zlib } else { StoredCompression::None };
     opened.with_options(options)
 }
@@ -309,6 +310,19 @@ impl Header {
             return Err(Fault::malformed(problem));
         }
         file.part(start.min(file.len()), if is_compressed { available } else { needed })
+    }
+
+    /// A note on axes that do not point along those of the space.
+    fn direction_note(&self) -> Option<String> {
+        let (key, matrix) = ["TransformMatrix", "Rotation", "Orientation"]
+            .into_iter()
+            .find_map(|key| self.field(key).map(|matrix| (key, matrix)))?;
+        let rank = usize::try_from(self.number("NDims").ok()??).ok()?;
+        let is_identity = matrix.split_whitespace().enumerate().all(|(i, number)| {
+            let expected = if i % (rank + 1) == 0 { 1.0 } else { 0.0 };
+            number.parse::<f64>().is_ok_and(|number| (number - expected).abs() < DIRECTION_TOLERANCE)
+        });
+        (!is_identity).then(|| directions_note(key))
     }
 
     /// Voxel size in µm. The unit of ITK is mm, unless the header states another one. A spacing of 1 along all axes is what ITK

@@ -6,7 +6,9 @@ use crate::{
     dense::Dense,
     error::{Fault, FormatError},
     file_format::{FileFormat, StoredCompression},
-    meta::{ByteOrder, micrometers_per, positive, seconds_per, without_unit_note},
+    meta::{
+        ByteOrder, DIRECTION_TOLERANCE, directions_note, micrometers_per, positive, seconds_per, without_unit_note,
+    },
     opening::OpenOptions,
     packed::{Data, MAX_GZIP_RATIO, Packed},
     reader::{Opened, Pixels, check_shape},
@@ -57,6 +59,7 @@ pub(crate) fn open(source: Source, options: &OpenOptions) -> Result<Opened, Faul
     opened.voxel_size_um = header.voxel_size_um(&axes);
     opened.time_interval_secs = header.time_interval_secs(&axes).filter(|_| shape_full[0] > 1);
     opened.not_applied.extend(header.unit_note(&axes));
+    opened.not_applied.extend(header.direction_note());
     opened.compression = if is_compressed { StoredCompression::Gzip } else { StoredCompression::None };
     opened.with_options(options)
 }
@@ -280,6 +283,23 @@ impl Header {
         let found: Vec<(Axis, f64)> =
             unknown.filter_map(|(axis, in_space, _)| Some((axis, distance(in_space)?))).collect();
         without_unit_note("spacing", &found)
+    }
+
+    /// A note on axes that do not point along those of the space.
+    fn direction_note(&self) -> Option<String> {
+        let text = self.field("spacedirections")?;
+        let numbers = |vector: &str| -> Vec<f64> {
+            vector.split(',').map(|number| number.trim().parse().unwrap_or(f64::NAN)).collect()
+        };
+        let vectors = text.split('(').skip(1).map(|rest| numbers(rest.split(')').next().unwrap_or_default()));
+        // A vector of NaN is that of channels.
+        let of_space = vectors.filter(|vector| !vector.iter().all(|number| number.is_nan()));
+        let is_along = |(axis, vector): (usize, Vec<f64>)| {
+            let length = vector.get(axis).copied().unwrap_or(0.0);
+            let aside = |(i, number): (usize, &f64)| i != axis && number.abs() > length * DIRECTION_TOLERANCE;
+            length > 0.0 && !vector.iter().enumerate().any(aside)
+        };
+        (!of_space.enumerate().all(is_along)).then(|| directions_note("space directions"))
     }
 
     /// Voxel size in µm; unknown along axes without a unit.

@@ -67,6 +67,23 @@ fn files_of_simpleitk_are_read() {
 }
 
 #[test]
+fn a_note_says_that_directions_are_not_applied() {
+    let notes = |key: &str, matrix: &str| {
+        let header = HEADER.replace("ElementSpacing", &format!("{key} = {matrix}\nElementSpacing"));
+        opened(made(&header), 0).unwrap().meta().not_applied.clone()
+    };
+    for key in ["TransformMatrix", "Rotation", "Orientation"] {
+        for matrix in ["-1 0 0 0 -1 0 0 0 1", "0 1 0 1 0 0 0 0 1", "0.6 0.8 0 -0.8 0.6 0 0 0 1"] {
+            let [note] = &notes(key, matrix)[..] else { panic!("{key} {matrix}") };
+            assert!(note.starts_with(&format!("the directions of the axes ({key}) are not applied")), "{note}");
+        }
+        for identity in ["1 0 0 0 1 0 0 0 1", "1 -0 0 1e-17 1 0 0 0 1"] {
+            assert_eq!(notes(key, identity), [""; 0], "{key} {identity}");
+        }
+    }
+}
+
+#[test]
 fn channels_are_the_fastest_axis() {
     let image = opened(seed!("channels"), 0).unwrap();
     assert_eq!(image.meta().shape_full, [1, 3, 2, 3, 4, 1]);

@@ -89,6 +89,22 @@ fn a_note_names_a_spacing_without_a_unit_of_length() {
     }
 }
 
+#[test]
+fn a_note_says_that_directions_are_not_applied() {
+    let notes = |directions: &str| {
+        let header = format!("{PLAIN}\nspace dimension: 2\nspace units: \"um\" \"um\"\nspace directions: {directions}");
+        opened(made(&header), 0).unwrap().meta().not_applied.clone()
+    };
+    let note =
+        "the directions of the axes (space directions) are not applied: voxels are read in the order of the file";
+    for other in ["(-0.5,0) (0,0.25)", "(0,0.5) (0.25,0)", "(0.4,0.3) (-0.3,0.4)"] {
+        assert_eq!(notes(other), [note], "{other}");
+    }
+    for along in ["(0.5,0) (0,0.25)", "(0.5, -0) (1e-17, 0.25)"] {
+        assert_eq!(notes(along), [""; 0], "{along}");
+    }
+}
+
 /// A file of six bytes, 0 to 5, after a header.
 fn made(header: &str) -> Vec<u8> {
     [format!("NRRD0004\n{header}\n\n").as_bytes(), &[0, 1, 2, 3, 4, 5]].concat()
