@@ -27,6 +27,8 @@ pub(crate) struct ImageJ {
     pub display_range: Option<(f64, f64)>,
     /// Sentence saying that ImageJ shows values other than the stored ones; `None` if it shows these.
     pub calibration: Option<String>,
+    /// Whether a unit of the pixel size is stated, a length or not.
+    pub states_unit: bool,
     /// Sentence that names the sizes of a voxel that are not used because they have no unit of length.
     pub unit_note: Option<String>,
 }
@@ -98,6 +100,7 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
         time_interval_secs: number("finterval").and_then(positive).and_then(|v| Some(v * seconds?)),
         display_range,
         calibration: calibration(&pairs),
+        states_unit: ["unit", "xunit", "yunit"].iter().any(|key| pairs.get(key).is_some_and(|text| !text.is_empty())),
         unit_note: without_unit_note("spacing", &without_unit),
     }
 }

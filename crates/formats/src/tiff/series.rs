@@ -322,6 +322,12 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
         (vec![(Axis::Z, total)], why)
     };
     let channel_count = dims.iter().find(|d| d.0 == Axis::C).map_or(1, |d| d.1);
+    // As in ImageJ, the unit of the resolution tags is that of the pixel size if the description states none.
+    let tag_unit = file.container.integer_or(&file.first, tag::RESOLUTION_UNIT, 2);
+    let by_tags = match tag_unit {
+        Ok(3..=5) if !ij.states_unit => plain_resolution(file),
+        _ => ij.voxel_size_um,
+    };
     let extras = imagej::extras(&file.container, &file.first);
     let names = imagej::channel_names(&extras.labels, channel_count);
     let channels = (0..channel_count)
@@ -338,7 +344,7 @@ fn imagej_series(file: &TiffFile, description: &str) -> Result<Vec<Series>, Faul
         format: FileFormat::ImageJ,
         dims,
         planes,
-        voxel_size_um: ij.voxel_size_um,
+        voxel_size_um: VoxelSize { z: ij.voxel_size_um.z, ..by_tags },
         time_interval_secs: ij.time_interval_secs,
         channels,
         display_range: ij.display_range,

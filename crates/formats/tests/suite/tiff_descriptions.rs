@@ -215,6 +215,25 @@ fn an_axis_whose_own_unit_is_no_length_has_no_voxel_size() {
     assert_eq!(size("yunit=sec\n"), [Some(3.0), None, Some(0.5)]);
 }
 
+#[test]
+fn the_pixel_size_of_imagej_without_a_unit_has_that_of_the_resolution_tags() {
+    let rational = |tag: u16, value: u32| (tag, 5, 1, [value.to_le_bytes(), 1u32.to_le_bytes()].concat());
+    let size = |lines: &str, unit: u16| {
+        let description = format!("ImageJ=1.54f\nimages=2\nslices=2\nspacing=1.5\n{lines}");
+        let sizes = [rational(282, 20_000), rational(283, 40_000), short(296, &[unit])];
+        let tags = [&[text(270, &description)][..], &sizes].concat();
+        let size = opened(pages(2, &tags, &[])).unwrap().meta().voxel_size_um;
+        [size.z, size.y, size.x]
+    };
+    let centimeters = 3;
+    assert_eq!(size("", centimeters), [None, Some(0.25), Some(0.5)]);
+    assert_eq!(size("unit=pixel\n", centimeters), [None; 3]);
+    assert_eq!(size("xunit=sec\n", centimeters), [None; 3]);
+    assert_eq!(size("unit=mm\n", centimeters), [Some(1500.0), Some(0.025), Some(0.05)]);
+    let no_unit = 1;
+    assert_eq!(size("", no_unit), [None; 3]);
+}
+
 /// Scripts often give tifffile a resolution and a spacing without a unit.
 #[test]
 fn a_note_names_the_sizes_that_imagej_states_without_a_unit_of_length() {
