@@ -58,9 +58,9 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
         micrometers_per(text.trim_matches(|c| "()',\" ".contains(c)))
     };
     let base = unit("unit");
-    // ImageJ keeps the print resolution of an image, such as 300 pixels per inch, as its scale.
     // An axis may have a unit of its own that is no length, such as the seconds of a kymograph.
     let unit_of = |key: &str| pairs.get(key).filter(|text| !text.is_empty()).map_or(base, |_| unit(key));
+    // ImageJ keeps the print resolution of an image, such as 300 pixels per inch, as its scale.
     let um = |units: f64, samples: f64, key: &str| {
         let unit_um = unit_of(key)?;
         positive(units * unit_um / samples).filter(|size| unit_um != INCH_UM || *size < PRINTED_UM)
@@ -77,11 +77,8 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
         (Axis::Y, pixel(tag::Y_RESOLUTION), "yunit"),
         (Axis::X, pixel(tag::X_RESOLUTION), "xunit"),
     ];
-    let without_unit = |(axis, size, key): (Axis, Option<f64>, &str)| match unit_of(key) {
-        None => Some((axis, size?)),
-        Some(_) => None,
-    };
-    let without_unit: Vec<(Axis, f64)> = stated.into_iter().filter_map(without_unit).collect();
+    let without_unit = stated.into_iter().filter(|(_, _, key)| unit_of(key).is_none());
+    let without_unit: Vec<(Axis, f64)> = without_unit.filter_map(|(axis, size, _)| Some((axis, size?))).collect();
     let seconds = pairs.get("tunit").map_or(Some(1.0), |u| seconds_per(u));
     let channels = count("channels").unwrap_or(1);
     let slices = count("slices").unwrap_or(1);
@@ -100,7 +97,9 @@ pub(crate) fn parse(description: &str, file: &Container, ifd: &Ifd) -> ImageJ {
         time_interval_secs: number("finterval").and_then(positive).and_then(|v| Some(v * seconds?)),
         display_range,
         calibration: calibration(&pairs),
-        states_unit: ["unit", "xunit", "yunit"].iter().any(|key| pairs.get(key).is_some_and(|text| !text.is_empty())),
+        states_unit: ["unit", "xunit", "yunit"]
+            .into_iter()
+            .any(|key| pairs.get(key).is_some_and(|text| !text.is_empty())),
         unit_note: without_unit_note("spacing", &without_unit),
     }
 }

@@ -74,7 +74,8 @@ fn a_note_says_that_directions_are_not_applied() {
     };
     for key in ["TransformMatrix", "Rotation", "Orientation"] {
         for matrix in ["-1 0 0 0 -1 0 0 0 1", "0 1 0 1 0 0 0 0 1", "0.6 0.8 0 -0.8 0.6 0 0 0 1"] {
-            let [note] = &notes(key, matrix)[..] else { panic!("{key} {matrix}") };
+            let found = notes(key, matrix);
+            let [note] = found.as_slice() else { panic!("{key} {matrix}: {found:?}") };
             assert!(note.starts_with(&format!("the directions of the axes ({key}) are not applied")), "{note}");
         }
         for identity in ["1 0 0 0 1 0 0 0 1", "1 -0 0 1e-17 1 0 0 0 1"] {
