@@ -21,6 +21,8 @@ pub(crate) struct Npy {
     source: Source,
     /// Type of the samples, and their positions along T, Z, C, Y, X, S.
     pub layout: Dense,
+    /// Number of axes of the array.
+    pub rank: usize,
     ahead: ReadAhead,
 }
 
@@ -56,7 +58,7 @@ impl Npy {
         }
         check_shape(&shape_full, dtype, limits)?;
         let layout = Dense { order, dtype, data_at, shape_full, strides };
-        Ok(Self { source, layout, ahead: ReadAhead::default() })
+        Ok(Self { source, layout, rank: shape.len(), ahead: ReadAhead::default() })
     }
 
     /// Reads a region, axes T, Z, C, Y, X, S, which has been checked against the shape.
@@ -113,13 +115,12 @@ pub(crate) fn color_axis_note(&[_, z, _, y, x, _]: &[usize; 6]) -> Option<String
 }
 
 /// Returns the note that axes before Z, Y and X were chosen by the rank of an array of the shape T, Z, C, Y, X, S; `None` for a
-/// stack without such axes.
-pub(crate) fn guessed_axes_note(&[t, _, c, ..]: &[usize; 6]) -> Option<String> {
-    let order = match (t, c) {
-        (0..=1, 0..=1) => return None,
-        (0..=1, _) => "CZYX",
-        _ => "TCZYX",
-    };
+/// stack of one channel and one time point.
+pub(crate) fn guessed_axes_note(rank: usize, &[t, _, c, ..]: &[usize; 6]) -> Option<String> {
+    if t <= 1 && c <= 1 {
+        return None;
+    }
+    let order = if rank > 4 { "TCZYX" } else { "CZYX" };
     Some(format!(
         "the array states no axes, so they are read in the order {order}: if theirs is another one, give the axes"
     ))

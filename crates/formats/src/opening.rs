@@ -276,7 +276,7 @@ fn open_npy(path: &Path, source: Source, options: &OpenOptions, counters: Arc<Co
     let (axes, shape) = squeezed(&shape_full);
     let guess = || {
         let shape_full = &npy.layout.shape_full;
-        npy::color_axis_note(shape_full).or_else(|| npy::guessed_axes_note(shape_full))
+        npy::color_axis_note(shape_full).or_else(|| npy::guessed_axes_note(npy.rank, shape_full))
     };
     let read_as_slices = if options.axes.is_none() { guess() } else { None };
     let meta = ImageMeta {

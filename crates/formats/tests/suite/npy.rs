@@ -210,7 +210,8 @@ fn reason(shape: &str, count: usize, axes: Option<&str>) -> Option<String> {
 
 #[test]
 fn an_array_whose_axes_may_be_channels_or_time_points_says_how_they_are_read() {
-    for (shape, count, order) in [("(8, 2, 5, 6)", 480, "CZYX"), ("(2, 1, 3, 5, 6)", 180, "TCZYX")] {
+    let arrays = [("(8, 2, 5, 6)", 480, "CZYX"), ("(2, 1, 3, 5, 6)", 180, "TCZYX"), ("(1, 2, 3, 5, 6)", 180, "TCZYX")];
+    for (shape, count, order) in arrays {
         let note = reason(shape, count, None).unwrap();
         assert!(note.contains(&format!("in the order {order}:")), "{note}");
     }

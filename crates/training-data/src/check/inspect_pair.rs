@@ -275,7 +275,7 @@ fn check_reading(inspection: &mut PairInspection, file: &Image) {
         inspection.add(Problem::warning(&meta.path, sentence.as_str(), next_step));
     }
     if let Some(why) = &meta.read_as_slices {
-        let next_step = message!("if they are not slices, set {AXES} {IN_SETTINGS}");
+        let next_step = message!("if this is wrong, set {AXES} {IN_SETTINGS}");
         inspection.add(Problem::warning(&meta.path, why.as_str(), next_step));
     }
     if meta.missing_planes > 0 {
