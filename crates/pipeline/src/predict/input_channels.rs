@@ -64,6 +64,14 @@ pub(crate) fn has_read_first_channel(job: &PredictJob, model: &Model) -> bool {
     !colors::is_rgb(meta, &extents) && stained_channel(model, meta).is_some_and(|channel| channel < extents.channels)
 }
 
+/// Returns the channel with a number, or the one whose name is that number, such as the wavelength 488, if the image has fewer
+/// channels; otherwise the number.
+fn numbered_channel(number: usize, meta: &ImageMeta, available: usize) -> usize {
+    let names: Vec<String> = (0..available).map(|c| channel_name(meta, c)).collect();
+    let found = find_channels(&[ChannelRef::Index(number)], &names).unwrap_or_default();
+    found.first().copied().unwrap_or(number)
+}
+
 /// Returns the channels to use as the model's inputs: the chosen ones, or consecutive ones from the `requested` one on. Of
 /// an RGB image, a model with one channel gets the only color that shows something; of other images, the channel with the
 /// stain that the model was made for, if the names of the channels say which one that is.
@@ -106,7 +114,7 @@ pub(crate) fn channels(
         return Ok(found);
     }
     let first = match requested {
-        Some(c) => c,
+        Some(number) => numbered_channel(number, meta, available),
         None if needed == 1 && colors::is_rgb(meta, &stack.extents) => {
             let (channel, note) = colors::only_channel(context, stack, input)?;
             notes.push(note);
@@ -145,4 +153,33 @@ pub(crate) fn channels(
         ));
     }
     Ok((first..first + needed).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+    use super::*;
+    use cytoscope_formats::image_in_memory;
+    use cytoscope_volume::{Array, VoxelSize};
+
+    #[test]
+    fn a_single_channel_is_chosen_by_its_wavelength() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei-dog");
+        let model = Model::load(model.to_str().unwrap()).unwrap();
+        let array = Array::new("CZYX".parse().unwrap(), vec![2, 1, 1, 1], vec![0u8; 2]).unwrap();
+        let image = image_in_memory(Path::new("stack"), array, VoxelSize::default()).unwrap();
+        let mut meta = image.meta().clone();
+        for (channel, name) in meta.channels.iter_mut().zip(["561", "488"]) {
+            channel.name = name.to_owned();
+        }
+        let stack = Stack::new(&image, 0);
+        let chosen = |number: usize| {
+            let given: (Option<usize>, &[ChannelRef]) = (Some(number), &[]);
+            channels(&Context::default(), given, &model, &meta, &stack, Path::new("stack"), &mut Vec::new())
+        };
+        for (number, channel) in [(0, 0), (1, 1), (488, 1), (561, 0)] {
+            assert_eq!(chosen(number).unwrap(), [channel], "{number}");
+        }
+        assert!(chosen(2).is_err() && chosen(405).is_err());
+    }
 }
