@@ -111,6 +111,7 @@ fn scored_files(
     is_stain: &dyn Fn(&str) -> bool,
 ) -> Result<(BTreeMap<String, PathBuf>, Vec<String>), JobError> {
     let is_truth = |file: &Path| TRUTH_ROLES.contains(&last_word(file).as_str());
+    let is_target = |file: &Path| is_truth(file) && FileRole::of(file) == FileRole::Intensities;
     let mut all: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for file in list_inputs(&[path.to_owned()])? {
         all.entry(pair_key(&file)).or_default().push(file);
@@ -118,11 +119,11 @@ fn scored_files(
     let (mut found, mut notes) = (BTreeMap::new(), Vec::new());
     for (key, files) in all {
         let greatest = files.iter().map(|file| FileRole::of(file)).max();
-        let has_target = is_stain(&key) && files.iter().any(|file| is_truth(file));
-        let role = if has_target { Some(FileRole::Intensities) } else { greatest };
-        let has_role = |file: &PathBuf| Some(FileRole::of(file)) == role;
-        let Some(kept) = files.iter().find(|file| has_role(file)) else { continue };
-        let is_noted = |file: &&PathBuf| *file != kept && (has_role(file) || is_truth(file));
+        let has_target = is_stain(&key) && files.iter().any(|file| is_target(file));
+        let is_scored =
+            |file: &PathBuf| if has_target { is_target(file) } else { Some(FileRole::of(file)) == greatest };
+        let Some(kept) = files.iter().find(|file| is_scored(file)) else { continue };
+        let is_noted = |file: &&PathBuf| *file != kept && (is_scored(file) || is_truth(file));
         notes.extend(files.iter().filter(is_noted).map(|left_out| {
             format!(
                 "{} is not scored, because {} belongs to the same pair by its name: move one of them to another folder",
@@ -183,17 +184,21 @@ mod tests {
     #[test]
     fn a_predicted_stain_is_compared_with_the_target_and_not_with_labels() {
         let (predictions, truths) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        for name in ["a_raw_prediction.tif", "b_raw_labels.tif", "c_raw_prediction.tif"] {
+        let predicted = ["a_raw_prediction", "b_raw_labels", "c_raw_prediction", "d_prediction", "e_prediction"];
+        for name in predicted.map(|name| format!("{name}.tif")) {
             std::fs::write(predictions.path().join(name), "").unwrap();
         }
-        for name in ["a_raw.tif", "a_target.tif", "a_labels.tif", "b_target.tif", "b_labels.tif", "c_labels.tif"] {
+        // Ground truth of d is labels, and the prediction of e is beside its target.
+        let beside = ["d_seg_truth.tif", "e_prediction.tif", "e_target.tif"];
+        let first = ["a_raw.tif", "a_target.tif", "a_labels.tif", "b_target.tif", "b_labels.tif", "c_labels.tif"];
+        for name in first.into_iter().chain(beside) {
             std::fs::write(truths.path().join(name), "").unwrap();
         }
         let (predictions, _) = files_by_key(predictions.path()).unwrap();
         let (found, notes) = truths_by_key(truths.path(), &predictions).unwrap();
         let names: Vec<&str> =
             found.values().filter_map(|path| path.file_name().and_then(|name| name.to_str())).collect();
-        assert_eq!(names, ["a_target.tif", "b_labels.tif", "c_labels.tif"]);
+        assert_eq!(names, ["a_target.tif", "b_labels.tif", "c_labels.tif", "d_seg_truth.tif", "e_target.tif"]);
         let [note] = notes.as_slice() else { panic!("{notes:?}") };
         assert!(note.contains("b_target.tif is not scored"), "{note}");
     }
