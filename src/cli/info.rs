@@ -186,6 +186,7 @@ fn format_text(format: FileFormat, compression: StoredCompression, order: ByteOr
     let name = match format {
         FileFormat::Tiff => "TIFF",
         FileFormat::BigTiff => "BigTIFF",
+        FileFormat::TiffSeries => "TIFF series",
         FileFormat::ImageJ => "ImageJ TIFF",
         FileFormat::OmeTiff => "OME-TIFF",
         FileFormat::OmeZarr => "OME-Zarr",
@@ -197,7 +198,9 @@ fn format_text(format: FileFormat, compression: StoredCompression, order: ByteOr
         FileFormat::MetaImage => "MetaImage",
         FileFormat::Mrc => "MRC",
         FileFormat::Png => "PNG",
+        FileFormat::PngSeries => "PNG series",
         FileFormat::Jpeg => "JPEG",
+        FileFormat::JpegSeries => "JPEG series",
         FileFormat::Czi => "Zeiss CZI",
         FileFormat::Nd2 => "Nikon ND2",
         FileFormat::Lif => "Leica LIF",
@@ -212,7 +215,7 @@ fn format_text(format: FileFormat, compression: StoredCompression, order: ByteOr
         FileFormat::ScanImage => "ScanImage",
         FileFormat::Svs => "Aperio SVS",
         FileFormat::Ndpi => "Hamamatsu NDPI",
-        other => other.as_str(),
+        FileFormat::Memory => "memory",
     };
     let compression = match compression {
         StoredCompression::None => "uncompressed",
@@ -234,7 +237,7 @@ mod tests {
         let text = |format| format_text(format, StoredCompression::Zlib, ByteOrder::Little);
         assert_eq!(text(FileFormat::Hdf5), "HDF5, zlib, little-endian");
         assert_eq!(text(FileFormat::Czi), "Zeiss CZI, zlib, little-endian");
-        assert_eq!(text(FileFormat::PngSeries), "png series, zlib, little-endian");
+        assert_eq!(text(FileFormat::PngSeries), "PNG series, zlib, little-endian");
     }
 
     #[test]

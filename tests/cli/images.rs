@@ -218,7 +218,7 @@ fn a_folder_of_numbered_slices_is_one_stack() {
         slice.save(fixture.path(&format!("slices/z_{z:03}.png"))).unwrap();
     }
     let text = fixture.run(&["info", "slices"]).ok().stdout;
-    assert!(text.contains("png series") && text.contains("5, z_000.png to z_004.png"), "{text}");
+    assert!(text.contains("PNG series") && text.contains("5, z_000.png to z_004.png"), "{text}");
     fixture.run(&["convert", "slices/z_002.png", "a.npy"]).ok();
     let (dtype, shape, data) = parse_npy(&fixture.bytes("a.npy"));
     assert_eq!((dtype.as_str(), shape.as_slice()), ("|u1", &[5, 20, 24][..]));
@@ -257,7 +257,7 @@ fn tiff_files_of_one_slice_each_are_one_stack() {
         fixture.write(&format!("slices/img_T{t}_Z{z:03}.tif"), "YX", &[4, 5], vec![t * 10 + z; 20]);
     }
     let text = fixture.run(&["info", "slices"]).ok().stdout;
-    assert!(text.contains("tiff series") && text.contains("6, img_T1_Z000.tif to img_T2_Z002.tif"), "{text}");
+    assert!(text.contains("TIFF series") && text.contains("6, img_T1_Z000.tif to img_T2_Z002.tif"), "{text}");
     fixture.run(&["convert", "slices/img_T2_Z001.tif", "a.npy"]).ok();
     let (dtype, shape, data) = parse_npy(&fixture.bytes("a.npy"));
     assert_eq!((dtype.as_str(), shape.as_slice()), ("<u2", &[2, 3, 4, 5][..]));
