@@ -143,6 +143,7 @@ pub(crate) fn channels(
             ),
             match available.checked_sub(needed) {
                 Some(0) => message!("leave out {CHANNEL}, or give the channels by name with {CHANNELS}"),
+                Some(last) if needed == 1 => message!("give a {CHANNEL} from 0 to {last}, or its name"),
                 Some(last) => message!("give a {CHANNEL} from 0 to {last}, or the channels by name with {CHANNELS}"),
                 None if model.inputs.len() > 1 => {
                     let first = Message::from("give a file for each of the model's inputs:");
@@ -180,6 +181,9 @@ mod tests {
         for (number, channel) in [(0, 0), (1, 1), (488, 1), (561, 0)] {
             assert_eq!(chosen(number).unwrap(), [channel], "{number}");
         }
-        assert!(chosen(2).is_err() && chosen(405).is_err());
+        for missing in [2, 405] {
+            let error = chosen(missing).unwrap_err().to_string();
+            assert!(error.ends_with("give a --channel from 0 to 1, or its name"), "{error}");
+        }
     }
 }
