@@ -36,6 +36,10 @@ pub(crate) struct Provenance {
     /// files are written beside it.
     #[arg(long, requires = "rerun", value_name = "PATH")]
     out: Option<PathBuf>,
+    /// Folder that --rerun reads the inputs from, if they were moved: they are found by their names in it. A model that was
+    /// moved is looked for in it, too.
+    #[arg(long, requires = "rerun", value_name = "FOLDER")]
+    inputs_in: Option<PathBuf>,
     /// Overwrite existing files; an input is never overwritten.
     #[arg(long, requires = "rerun")]
     force: bool,
@@ -65,9 +69,27 @@ impl Provenance {
         if !self.rerun {
             return self.show(&path, &record);
         }
-        match record {
+        match self.with_inputs_found(record)? {
             AnyRecord::Prediction(record) => self.rerun_prediction(*record),
             AnyRecord::Job(record) => self.rerun_job(&path, &record),
+        }
+    }
+
+    /// Returns the record with the inputs at their new place, if one is given.
+    ///
+    /// # Errors
+    /// The failure of a folder without the inputs, or of an input that no longer exists.
+    fn with_inputs_found(&self, mut record: AnyRecord) -> Result<AnyRecord, Failure> {
+        if let Some(folder) = &self.inputs_in {
+            record = record.with_inputs_in(folder)?.ok_or_else(|| {
+                Failure::bad_input(format!("{}: no recorded input is in this folder", folder.display()))
+                    .and_next("give the folder that contains them")
+            })?;
+        }
+        match record.missing_inputs()?.first() {
+            Some(path) => Err(Failure::bad_input(format!("the input {} no longer exists", path.display()))
+                .and_next("restore it, or give the folder that contains it now with --inputs-in")),
+            None => Ok(record),
         }
     }
 

@@ -390,6 +390,25 @@ fn a_rerun_says_what_differs_from_the_record() {
 }
 
 #[test]
+fn a_rerun_reads_inputs_that_were_moved_from_the_given_folder() {
+    let fixture = prepared();
+    fixture.run(&["convert", RAW, "c.npy"]).ok();
+    fixture.run(&["predict", RAW, "--model", "nuclei-dog", "--device", "cpu", "--out", "o"]).ok();
+    std::fs::rename(fixture.path("sim"), fixture.path("archive")).unwrap();
+    for (result, out) in [("c.npy", "again/c.npy"), ("o/nuclei_1_raw_provenance.json", "again/o")] {
+        let rerun = ["provenance", result, "--rerun", "--out", out];
+        fixture.fails(3, &rerun, &[RAW, "no longer exists", "--inputs-in"]);
+        fixture.fails(3, &[&rerun[..], &["--inputs-in", "again"]].concat(), &["again: no recorded input"]);
+        let report = fixture.run(&[&rerun[..], &["--inputs-in", "archive", "--json"]].concat()).json();
+        let outputs = report["outputs"].as_array().unwrap();
+        assert_eq!(report["differences"], json!([]), "{report:#}");
+        assert!(outputs.iter().all(|output| output["identical"] == true), "{report:#}");
+    }
+    let record = record(&fixture, "again/c.npy");
+    assert_eq!(record["job"]["input"], fixture.path("archive/nuclei_1_raw.tif").to_str().unwrap());
+}
+
+#[test]
 fn records_are_not_written_over_files_of_others_and_other_files_are_no_records() {
     let fixture = prepared();
     std::fs::write(fixture.path("c.npy_provenance.json"), "{\"made by\": \"another program\"}").unwrap();

@@ -6,6 +6,7 @@
 //! package, has the record `NAME.package_provenance.json`, because `NAME_provenance.json` may belong to a prediction of
 //! `NAME.tif`. The record is beside the folder, not in it: the folder's marker lists exactly the files in the folder.
 
+mod moved;
 mod pending;
 mod removal;
 
