@@ -10,7 +10,9 @@ use cytoscope_formats::{is_zarr_name, is_zarr_zip_name};
 use cytoscope_pipeline::job_record::{AnyRecord, JobKind, JobRecord, read_record_of, record_path};
 use cytoscope_pipeline::provenance::Provenance as PredictionRecord;
 use cytoscope_pipeline::results::FileRecord;
-use cytoscope_pipeline::{AS_RECORDED, ArtifactKind, Context, Event, Note, RecordSummary, Rerun as PredictionRerun};
+use cytoscope_pipeline::{
+    AS_RECORDED, ArtifactKind, Context, Event, JobErrorKind, Note, RecordSummary, Rerun as PredictionRerun,
+};
 use cytoscope_profile::Recorder;
 use cytoscope_storage::Overwrite;
 use cytoscope_storage::message;
@@ -69,6 +71,7 @@ impl Provenance {
         if !self.rerun {
             return self.show(&path, &record);
         }
+        self.refuse_changed(&path, &record)?;
         match self.with_inputs_found(record)? {
             AnyRecord::Prediction(record) => self.rerun_prediction(*record),
             AnyRecord::Job(record) => self.rerun_job(&path, &record),
@@ -90,6 +93,25 @@ impl Provenance {
             Some(path) => Err(Failure::bad_input(format!("the input {} no longer exists", path.display()))
                 .and_next("restore it, or give the folder that contains it now with --inputs-in")),
             None => Ok(record),
+        }
+    }
+
+    /// Refuses to replace results that have changed since they were recorded, such as labels that were edited; `path` is that of
+    /// the record.
+    fn refuse_changed(&self, path: &Path, record: &AnyRecord) -> Outcome {
+        let first = match record {
+            AnyRecord::Prediction(record) => record.outputs.first(),
+            AnyRecord::Job(record) => record.outputs.first(),
+        };
+        // In a folder that was moved, the results are not those that would be replaced.
+        let is_in_place = first.is_some_and(|first| first.path.exists());
+        if self.out.is_some() || self.force || !is_in_place {
+            return Ok(());
+        }
+        match record.changed_outputs(path).into_iter().next() {
+            Some(change) => Err(Failure::new(JobErrorKind::WouldOverwrite, change)
+                .and_next(message!("write to another path with {OUT}, or replace it with {FORCE}"))),
+            None => Ok(()),
         }
     }
 
@@ -206,8 +228,12 @@ impl Provenance {
             differences.extend(not_written);
             return print_json(&Rerun { differences, outputs });
         }
-        for ComparedOutput { path, identical } in &outputs {
-            let how = if *identical { "identical to" } else { "different from" };
+        for ComparedOutput { path, identical, other_format } in &outputs {
+            let how = match (*identical, *other_format) {
+                (true, _) => "identical to",
+                (false, true) => "in another format than",
+                (false, false) => "different from",
+            };
             print(&format!("wrote {}: {how} the recorded result", path.display()));
         }
         not_written.for_each(|text| print(&text));

@@ -209,6 +209,8 @@ fn a_prediction_is_shown_and_made_again() {
     let differences = fixture.run(&["provenance", &format!("o/{labels}"), "--json"]).json()["differences"].clone();
     assert!(differences[0].as_str().unwrap().contains(labels), "{differences}");
     assert_eq!(differences.as_array().unwrap().len(), 1, "{differences}");
+    let rerun = ["provenance", "o/nuclei_1_raw_provenance.json", "--rerun"];
+    fixture.fails(2, &rerun, &[labels, "has changed since it was recorded", "--out", "--force"]);
     let text = fixture.run(&["provenance", &format!("o/{labels}")]).ok().stdout;
     assert!(text.contains("note: the result ") && text.contains("has changed since it was recorded"), "{text}");
 }
@@ -363,6 +365,9 @@ fn a_rerun_says_what_differs_from_the_record() {
     assert_eq!(ran["outputs"][0]["identical"], false);
     let text = fixture.run(&["provenance", "c.npy", "--rerun", "--out", "again/d.npy"]).ok();
     assert!(text.stderr.contains("restore it") && text.stdout.contains("different from"), "{}", text.stdout);
+    // Another format has other bytes, whether or not the values differ.
+    let text = fixture.run(&["provenance", "c.npy", "--rerun", "--out", "again/c.tif"]).ok().stdout;
+    assert!(text.contains("c.tif: in another format than the recorded result"), "{text}");
     // An output that is not written again.
     let mut extended = record(&fixture, "c.npy");
     extended["outputs"].as_array_mut().unwrap().push(json!({"path": "c.csv", "bytes": 1, "sha256": ""}));

@@ -8,6 +8,7 @@ use cytoscope_pipeline::provenance::Provenance;
 use cytoscope_pipeline::results::FileRecord;
 use cytoscope_pipeline::{JobError, PerformanceRequest, SegmentJob};
 use cytoscope_storage::setting::OUT;
+use cytoscope_storage::target::extension;
 use cytoscope_storage::{Overwrite, message};
 use cytoscope_train::{LimitedQuantization, TrainPrecision};
 use serde::Serialize;
@@ -218,6 +219,9 @@ pub struct ComparedOutput {
     /// Whether it has the same bytes as the recorded one. Packages state when and how fast they were made, so they
     /// usually differ.
     pub identical: bool,
+    /// Whether its name has another extension than the recorded one: files of other formats have other bytes even if their
+    /// values are the same.
+    pub other_format: bool,
 }
 
 /// Outputs of a job that was run again, beside the recorded ones.
@@ -243,6 +247,7 @@ impl ComparedOutputs {
         let is_same = |a: &FileRecord, b: &FileRecord| (a.bytes, &a.sha256) == (b.bytes, &b.sha256);
         let compared = |(i, new): (usize, FileRecord)| ComparedOutput {
             identical: recorded.get(i).is_some_and(|old| is_same(old, &new)),
+            other_format: recorded.get(i).is_some_and(|old| extension(&old.path) != extension(&new.path)),
             path: new.path,
         };
         Ok(Self { outputs: new.into_iter().enumerate().map(compared).collect(), missing })
@@ -336,8 +341,10 @@ mod tests {
         let output = |name: &str, sha256: &str| FileRecord { path: name.into(), bytes: 1, sha256: sha256.to_owned() };
         let new = JobRecord { outputs: vec![output("/s/c.npy", "a"), output("/s/d.npy", "c")], ..conversion() };
         std::fs::write(&path, serde_json::to_string(&new).unwrap()).unwrap();
-        let recorded = [output("/r/c.npy", "a"), output("/r/d.npy", "b"), output("/r/e.npy", "c")];
+        let recorded = [output("/r/c.npy", "a"), output("/r/d.tif", "b"), output("/r/e.npy", "c")];
         let compared = ComparedOutputs::read(&recorded, &path).unwrap();
+        let other_format: Vec<bool> = compared.outputs.iter().map(|output| output.other_format).collect();
+        assert_eq!(other_format, [false, true]);
         let identical: Vec<bool> = compared.outputs.iter().map(|output| output.identical).collect();
         assert_eq!((identical, compared.missing), (vec![true, false], vec![PathBuf::from("/r/e.npy")]));
         assert!(ComparedOutputs::read(&recorded, &folder.path().join("none.json")).is_err());

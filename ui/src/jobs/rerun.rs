@@ -112,7 +112,10 @@ mod tests {
     #[test]
     fn results_count_as_identical_only_if_all_are_and_none_is_missing() {
         let reported = |identical: &[bool], missing: &[&str]| {
-            let output = |identical: &bool| ComparedOutput { path: "again/c.npy".into(), identical: *identical };
+            let output = |identical: &bool| {
+                let path = "again/c.npy".into();
+                ComparedOutput { path, identical: *identical, other_format: false }
+            };
             let outputs = ComparedOutputs {
                 outputs: identical.iter().map(output).collect(),
                 missing: missing.iter().map(PathBuf::from).collect(),
