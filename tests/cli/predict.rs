@@ -188,6 +188,11 @@ fn resume_keeps_only_results_of_the_same_job() {
         report["inputs"].as_array().unwrap().iter().map(input_summary).collect()
     };
     assert_eq!(run(&[&raw], &[]), [false]);
+    let record: Value = serde_json::from_slice(&fixture.bytes("o/nuclei_1_raw_provenance.json")).unwrap();
+    let skipped = fixture.run(&[&["predict", &raw][..], &common].concat()).json();
+    assert_eq!(skipped["inputs"][0]["resumed"], true);
+    assert_eq!(skipped["inputs"][0]["objects"], record["objects"], "the counts are those of the earlier run");
+    assert!(record["objects"][0].is_u64(), "{record:#}");
     let before = fixture.bytes("o/nuclei_1_raw_labels.tif");
     let map = || std::fs::File::options().write(true).open(fixture.path("o/nuclei_1_raw_probability.tif")).unwrap();
     map().set_modified(std::time::UNIX_EPOCH).unwrap();

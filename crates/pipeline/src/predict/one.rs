@@ -136,11 +136,11 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     let files = context.report_alive(ProgressStage::Check, named)?;
     listing.finish();
     if job.resume
-        && let Some(outputs) = finished_outputs(run, &files, &wanted)?
+        && let Some(finished) = finished_outputs(run, &files, &wanted)?
     {
         context.note(format!("{}: skipped, because its results already exist", input.display()));
         let precision = engine.precision(model, job.precision);
-        return Ok(skipped_report(outputs, &selection, &engine.choice, precision));
+        return Ok(skipped_report(finished, &selection, &engine.choice, precision));
     }
     let _locked = lock_results(job.folder(), stem)?;
     refuse_foreign(run, &files, &wanted)?;
@@ -192,17 +192,26 @@ pub(super) fn predict(run: &InputRun<'_>, engine: &SelectedEngine) -> Result<Inp
     published
 }
 
-/// Returns the files of an earlier run of the job, if it has finished and they are unchanged.
+/// The results of an earlier run.
+struct Finished {
+    outputs: Vec<Artifact>,
+    /// Number of objects at each time point.
+    objects: Vec<u32>,
+}
+
+/// Returns the results of an earlier run of the job, if it has finished and they are unchanged.
 fn finished_outputs(
     run: &InputRun<'_>,
     files: &ResultFiles,
     wanted: &BTreeSet<Output>,
-) -> Result<Option<Vec<Artifact>>, JobError> {
+) -> Result<Option<Finished>, JobError> {
     let maps = wanted.contains(&Output::Maps).then(|| ArtifactKind::for_maps(run.model.task));
     let has_labels = wanted.contains(&Output::Labels);
     let is_of_job = |record: &provenance::Provenance| files.is_recorded_in(record);
     let finished = || provenance::finished(run.context, &files.paths.provenance, is_of_job, maps, has_labels);
-    run.context.report_alive(ProgressStage::Check, finished)
+    let Some(outputs) = run.context.report_alive(ProgressStage::Check, finished)? else { return Ok(None) };
+    let objects = provenance::read(&files.paths.provenance)?.objects;
+    Ok(Some(Finished { outputs, objects }))
 }
 
 /// Checks that the results and the slices that are kept fit the disk. If they do not, the slices are removed, unless an
@@ -400,7 +409,7 @@ fn kept_results_note(files: &[PathBuf]) -> Option<String> {
 
 /// Returns the report of an input whose results exist.
 fn skipped_report(
-    outputs: Vec<Artifact>,
+    Finished { outputs, objects }: Finished,
     selection: &Selection<'_>,
     engine: &DeviceChoice,
     precision: Precision,
@@ -412,7 +421,7 @@ fn skipped_report(
         resumed: true,
         shape_zyx: selection.extents.zyx,
         times: selection.times.len(),
-        objects: Vec::new(),
+        objects,
         device: engine.clone(),
         precision,
         parts: Vec::new(),
