@@ -139,6 +139,8 @@ fn a_bench_compares_the_optimizations_of_the_engine_with_none() {
         assert!(result["runs"].as_u64() >= Some(5));
     }
     fixture.fails(2, &["bench", "--compare-opts", "net.onnx", "--output", "s.json"], &["--data"]);
+    let fewer = ["bench", "--compare-opts", "net.onnx", "--data", &raw, "--output", "s.json", "--repeat", "4"];
+    fixture.fails(2, &fewer, &["--repeat is 4", "at least 5 times"]);
 }
 
 #[test]
@@ -160,6 +162,8 @@ fn a_bench_measures_what_recording_costs() {
     assert!((1..4).all(|row| median(row, "spans") > 0.0 && median(row, "cost_ratio") > 0.0), "{results:#}");
     assert!(median(3, "spans") > median(2, "spans"), "operators are recorded, too: {results:#}");
     assert_eq!(results[3]["runs"], json!(2));
+    let none = ["bench", "--span-cost", "nuclei-dog", "--data", &raw, "--output", "s.json", "--seconds", "0"];
+    fixture.fails(2, &none, &["--seconds is 0", "at least 1"]);
 }
 
 #[test]

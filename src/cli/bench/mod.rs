@@ -147,6 +147,16 @@ impl Bench {
         if repeat == 0 || repeat > MAX_REPEAT {
             return Err(Failure::wrong_use(format!("--repeat is {repeat}: expected 1 to {MAX_REPEAT}")));
         }
+        if self.compare_opts.is_some() && self.repeat.is_some_and(|repeat| repeat < optimizations::MIN_RUNS) {
+            let problem = format!(
+                "--repeat is {repeat}: --compare-opts runs each row at least {} times",
+                optimizations::MIN_RUNS
+            );
+            return Err(Failure::wrong_use(problem).and_next("give a larger number, or leave --repeat out"));
+        }
+        if self.seconds == Some(0) {
+            return Err(Failure::wrong_use("--seconds is 0: expected at least 1"));
+        }
         self.check_quantization()?;
         let stored_path = self.compare.as_ref().and_then(Option::as_deref);
         // A model that does not exist is reported when it is opened.

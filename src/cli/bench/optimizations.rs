@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Least number of timed runs of each row; single runs of a tile are too short to be compared.
-const MIN_RUNS: usize = 5;
+pub(super) const MIN_RUNS: usize = 5;
 /// Relative L2 difference up to which the output counts as unchanged: other orders of sums round differently.
 const ROUNDING: f64 = 1e-4;
 /// Instruction set of the row without SIMD kernels.
