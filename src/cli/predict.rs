@@ -219,6 +219,9 @@ impl Predict {
         let recorder = recorder(self.tracing.trace.as_deref(), self.tracing.stages_only);
         let _sampler = memory_sampler(&recorder, self.tracing.trace.as_deref());
         let context = progress::context(self.json_progress, false, recorder.clone());
+        if self.resume && self.keep_slices == KeepSlices::Never {
+            context.note("--keep-slices never has no effect: with --resume, the finished slices are always kept");
+        }
         if let Some(path) = &self.tracing.trace {
             let outputs: Vec<&Path> =
                 Some(job.out.as_path()).filter(|out| is_zarr_name(out) || is_zarr_zip_name(out)).into_iter().collect();

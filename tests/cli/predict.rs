@@ -191,6 +191,8 @@ fn resume_keeps_only_results_of_the_same_job() {
     let record: Value = serde_json::from_slice(&fixture.bytes("o/nuclei_1_raw_provenance.json")).unwrap();
     let skipped = fixture.run(&[&["predict", &raw][..], &common].concat()).json();
     assert_eq!(skipped["inputs"][0]["resumed"], true);
+    let never = fixture.run(&[&["predict", &raw][..], &common, &["--keep-slices", "never"]].concat()).ok();
+    assert!(never.stderr.contains("--keep-slices never has no effect"), "{}", never.stderr);
     assert_eq!(skipped["inputs"][0]["objects"], record["objects"], "the counts are those of the earlier run");
     assert!(record["objects"][0].is_u64(), "{record:#}");
     let before = fixture.bytes("o/nuclei_1_raw_labels.tif");

@@ -45,7 +45,15 @@ pub enum Files {
 }
 
 /// File names that a description may have.
-pub(crate) const DESCRIPTIONS: [&str; 4] = ["rdf.yaml", "bioimageio.yaml", "rdf.yml", "model.yaml"];
+const DESCRIPTIONS: [&str; 4] = ["rdf.yaml", "bioimageio.yaml", "rdf.yml", "model.yaml"];
+
+/// End of the names that bioimage.io gives descriptions, after the name of the model.
+const DESCRIPTION_SUFFIX: &str = ".bioimageio.yaml";
+
+/// Whether a file with this name may be a description.
+pub(crate) fn is_description_name(name: &str) -> bool {
+    DESCRIPTIONS.contains(&name) || name.ends_with(DESCRIPTION_SUFFIX)
+}
 
 impl Files {
     pub(crate) fn single(path: &Path) -> Self {
@@ -90,7 +98,7 @@ impl Files {
             }
         }
         let names = self.names()?;
-        if let Some(name) = names.iter().find(|n| n.ends_with(".bioimageio.yaml") && !n.contains('/')) {
+        if let Some(name) = names.iter().find(|n| n.ends_with(DESCRIPTION_SUFFIX) && !n.contains('/')) {
             return self.read_up_to(name, MAX_RDF_BYTES).map(|bytes| (name.clone(), bytes));
         }
         let is_onnx = |name: &&String| Path::new(name).extension().is_some_and(|extension| extension == "onnx");
@@ -270,7 +278,7 @@ fn described_folder(path: &Path, names: impl Iterator<Item = String>) -> Result<
     let mut folders = BTreeSet::new();
     for name in names {
         let (folder, file) = name.rsplit_once('/').unwrap_or(("", name.as_str()));
-        let is_description = DESCRIPTIONS.contains(&file) || file.ends_with(".bioimageio.yaml");
+        let is_description = is_description_name(file);
         // On macOS, zips have a folder __MACOSX with files of the same names.
         if is_description && !folder.contains('/') && folder != "__MACOSX" {
             folders.insert(folder.to_owned());

@@ -200,7 +200,13 @@ fn without_defaults(inputs: Vec<TensorSpec>, optional: &[String], graph: &Graph)
 /// Whether a path looks like a package: a folder or a zip with a description. The description is not read.
 pub fn is_package(path: &Path) -> bool {
     if path.is_dir() {
-        return files::DESCRIPTIONS.iter().any(|name| path.join(name).is_file());
+        let is_description = |path: &Path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(files::is_description_name) && path.is_file()
+        };
+        // A folder that cannot be listed is not a package.
+        let mut entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        return entries.any(|entry| is_description(&entry.path()));
     }
     path.extension().is_some_and(|e| e.eq_ignore_ascii_case("zip")) && Files::open(path).is_ok()
 }
@@ -209,7 +215,7 @@ pub fn is_package(path: &Path) -> bool {
 /// package in a dialog for files choose its description.
 pub fn package_folder(path: &Path) -> &Path {
     let name = path.file_name().and_then(|name| name.to_str());
-    let is_description = name.is_some_and(|name| files::DESCRIPTIONS.contains(&name));
+    let is_description = name.is_some_and(files::is_description_name);
     path.parent().filter(|folder| is_description && !folder.as_os_str().is_empty()).unwrap_or(path)
 }
 

@@ -7,7 +7,7 @@ use cytoscope_graph_passes::infer_shapes;
 use cytoscope_graph_passes::quantize::{Activations, is_quantized, prepare, quantize};
 use cytoscope_model_package::{
     AxisKind, AxisSize, AxisSpec, Citation, Package, PackageBuilder, PackageError, Processing, StatisticsAxes,
-    TensorSpec, TensorType, Tolerance, package_folder,
+    TensorSpec, TensorType, Tolerance, is_package, package_folder,
 };
 use cytoscope_storage::Overwrite;
 use serde_json::{Value, json};
@@ -128,11 +128,23 @@ fn a_description_stands_for_its_package() {
     for (path, package) in [
         ("/models/net/rdf.yaml", "/models/net"),
         ("/models/net/bioimageio.yaml", "/models/net"),
+        ("/models/net/net.bioimageio.yaml", "/models/net"),
         ("/models/net/other.yaml", "/models/net/other.yaml"),
         ("/models/net", "/models/net"),
         ("rdf.yaml", "rdf.yaml"),
     ] {
         assert_eq!(package_folder(Path::new(path)), Path::new(package));
+    }
+}
+
+#[test]
+fn a_folder_with_a_description_of_any_of_its_names_is_a_package() {
+    for (name, expected) in
+        [("rdf.yaml", true), ("model.yaml", true), ("net.bioimageio.yaml", true), ("other.yaml", false)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(name), "type: model").unwrap();
+        assert_eq!(is_package(folder.path()), expected, "{name}");
     }
 }
 
