@@ -401,6 +401,10 @@ fn checkpoints_become_packages_of_the_same_network() {
     std::fs::write(fixture.path("no.pt"), b"no checkpoint").unwrap();
     fixture.fails(3, &["import", "no.pt", "--out", "q"], &["no.pt", "torch.save"]);
     fixture.fails(3, &["import", "nosuch.pt", "--out", "q"], &["nosuch.pt"]);
+    // Whatever the extension of its name, a file of torch.save is read as one.
+    let old = [0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, b'.'];
+    std::fs::write(fixture.path("old.nn"), old).unwrap();
+    fixture.fails(3, &["import", "old.nn", "--out", "q"], &["old.nn", "from before version 1.6", "torch.save"]);
     assert!(!fixture.path("q").exists());
 }
 

@@ -20,6 +20,21 @@ const MAX_NESTING: usize = 4;
 /// First bytes of the format of PyTorch before version 1.6: a pickled number.
 const LEGACY: [u8; 15] = [0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, b'.'];
 
+/// Signature of a file in a zip.
+const ZIP_ENTRY: &[u8] = b"PK\x03\x04";
+/// Where a file in a zip states the length of its name, two bytes, and where the name begins.
+const ZIP_NAME: (usize, usize) = (26, 30);
+
+/// Whether a file that begins with these bytes was written by `torch.save`: its zips begin with the pickle.
+pub(crate) fn is_torch_save(start: &[u8]) -> bool {
+    let first_name = || {
+        let length = start.get(ZIP_NAME.0..)?.first_chunk::<2>()?;
+        start.get(ZIP_NAME.1..)?.get(..usize::from(u16::from_le_bytes(*length)))
+    };
+    let is_zip = start.starts_with(ZIP_ENTRY) && first_name().is_some_and(|name| name.ends_with(b"/data.pkl"));
+    is_zip || start.starts_with(&LEGACY)
+}
+
 /// An open checkpoint in PyTorch's zip format.
 pub(crate) struct Archive<'a> {
     entries: Entries<'a>,

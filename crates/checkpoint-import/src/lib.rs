@@ -34,6 +34,9 @@ use std::sync::Arc;
 
 /// Maximum size of a weight file in bytes.
 pub const MAX_CHECKPOINT_BYTES: u64 = 4 << 30;
+/// Maximum ratio of the bytes of all tensors to those of the file. Tensors may share a storage, as tied weights do, so that a
+/// small file can hold large tensors.
+const MAX_SHARING: u64 = 16;
 /// Extensions of the names of weight files; `.p` is that of pytorch_fnet.
 pub const EXTENSIONS: [&str; 5] = ["pt", "pth", "ckpt", "p", "safetensors"];
 
@@ -43,6 +46,15 @@ pub struct Checkpoint {
     tensors: BTreeMap<String, StoredTensor>,
     arguments: Option<Json>,
     head: Option<CytoDlHead>,
+}
+
+/// Number of bytes that [`is_torch_save`] needs.
+pub const START_BYTES: usize = 512;
+
+/// Returns whether a file that begins with these bytes, up to [`START_BYTES`], was written by `torch.save`, in its zip format
+/// or in the one from before version 1.6.
+pub fn is_torch_save(start: &[u8]) -> bool {
+    archive::is_torch_save(start)
 }
 
 impl Checkpoint {
@@ -62,6 +74,12 @@ impl Checkpoint {
         }
         let mut archive = Archive::open(bytes)?;
         let tensors = state::weights(&mut archive)?;
+        let tensor_bytes = tensors.values().fold(0u64, |sum, tensor| sum.saturating_add(tensor.bytes()));
+        let limit = MAX_SHARING.saturating_mul(bytes.len() as u64);
+        if tensor_bytes > limit {
+            let what = format!("tensors of {tensor_bytes} bytes in a file of {} bytes", bytes.len());
+            return Err(ImportError::OverLimit { what, limit });
+        }
         let settings = state::entry(archive.pickle(), "hyper_parameters");
         Ok(Self {
             tensors,

@@ -61,6 +61,12 @@ impl StoredTensor {
         self.dtype
     }
 
+    /// Returns the size of the elements in bytes, without regard to other tensors with the same storage.
+    pub(crate) fn bytes(&self) -> u64 {
+        let elements = self.shape.iter().fold(1u64, |n, length| n.saturating_mul(*length as u64));
+        elements.saturating_mul(self.dtype.size_bytes() as u64)
+    }
+
     /// Copies the elements in C order.
     ///
     /// # Errors

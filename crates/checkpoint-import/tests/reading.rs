@@ -4,7 +4,7 @@
 mod common;
 
 use common::{View, archive, checkpoint, dict, int, python, text, view};
-use cytoscope_checkpoint_import::{Checkpoint, CytoDlHead};
+use cytoscope_checkpoint_import::{Checkpoint, CytoDlHead, START_BYTES, is_torch_save};
 use cytoscope_graph::ElementType;
 use cytoscope_testkit::shared_data;
 use std::collections::BTreeMap;
@@ -85,6 +85,32 @@ fn strides_and_offset_select_elements_and_stay_in_the_storage() {
     }
     let of = View { class: "FloatStorage", bytes: &bytes, elements: 9, shape: &[8], strides: &[1], offset: 0 };
     assert!(refused(&one(&of)).contains("shorter than declared"));
+}
+
+#[test]
+fn tensors_that_share_a_storage_are_limited_by_the_size_of_the_file() {
+    let bytes = vec![0; 1 << 16];
+    let of =
+        View { class: "ByteStorage", bytes: &bytes, elements: 1 << 16, shape: &[1 << 16], strides: &[1], offset: 0 };
+    let shared = |count: usize| {
+        let names: Vec<String> = (0..count).map(|i| format!("w{i}")).collect();
+        let entries: Vec<(&str, Vec<u8>)> = names.iter().map(|name| (name.as_str(), view(0, &of))).collect();
+        archive(&dict(&entries), &[of.bytes], &[])
+    };
+    assert_eq!(names(&Checkpoint::from_bytes(&shared(8)).unwrap()).len(), 8);
+    let message = refused(&shared(64));
+    assert!(message.contains("tensors of 4194304 bytes in a file of"), "{message}");
+}
+
+#[test]
+fn files_of_torch_save_are_recognized_from_their_start() {
+    let of = View { class: "ByteStorage", bytes: &[7], elements: 1, shape: &[1], strides: &[1], offset: 0 };
+    let start = |bytes: &[u8]| is_torch_save(&bytes[..bytes.len().min(START_BYTES)]);
+    assert!(start(&one(&of)));
+    assert!(start(&[0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, b'.']));
+    for other in [&b""[..], b"PK\x03\x04", b"PK\x05\x06", &[0x80, 2, b'}', b'.'], &one(&of)[..40]] {
+        assert!(!start(other), "{other:?}");
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@ use crate::model_outputs::output_channels;
 use crate::packages::{ASSUMED_NORMALIZATION, is_assumed_normalization};
 use crate::{FinalActivation, ImportSettings, JobError};
 use cytoscope_checkpoint_import::{
-    Architecture, Checkpoint, CytoDlHead, EXTENSIONS, ImportError, Imported, MAX_CHECKPOINT_BYTES, Normalization, Plans,
+    Architecture, Checkpoint, CytoDlHead, EXTENSIONS, ImportError, Imported, MAX_CHECKPOINT_BYTES, Normalization,
+    Plans, START_BYTES, is_torch_save,
 };
 use cytoscope_graph::Graph;
 use cytoscope_model_package::{AxisKind, AxisSize, Package, Processing, StateDict, StatisticsAxes, TensorSpec};
@@ -42,8 +43,8 @@ pub(crate) struct Opened {
 pub(crate) fn open(file: &Path, settings: &ImportSettings) -> Result<Opened, JobError> {
     settings.check()?;
     let requested = settings.architecture;
-    let is_checkpoint = extension(file).is_some_and(|extension| EXTENSIONS.contains(&extension.as_str()));
-    if is_checkpoint && !file.is_dir() {
+    let is_named = extension(file).is_some_and(|extension| EXTENSIONS.contains(&extension.as_str()));
+    if (is_named && !file.is_dir()) || has_checkpoint(file) {
         return open_checkpoint(file, settings);
     }
     let built = RefCell::new(None);
@@ -75,6 +76,13 @@ pub(crate) fn open(file: &Path, settings: &ImportSettings) -> Result<Opened, Job
             Ok(Opened { package, architecture: None, assumptions })
         }
     }
+}
+
+/// Whether a file has the content of a checkpoint of `torch.save`, whatever its name. Opening it reports why it cannot be read.
+fn has_checkpoint(file: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = open_regular(file).and_then(|file| file.take(START_BYTES as u64).read_to_end(&mut start));
+    read.is_ok() && is_torch_save(&start)
 }
 
 /// Builds the network of a package's state dict.
