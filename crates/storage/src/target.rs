@@ -47,6 +47,11 @@ pub fn check_file(path: &Path, inputs: &[&Path], overwrite: Overwrite) -> Result
         let problem = "is a folder, but the output is a file".to_owned();
         return Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false });
     }
+    // Other programs wait at a pipe, and a device is not restored by anyone; a link stands for its target.
+    if std::fs::metadata(path).is_ok_and(|target| !target.is_file() && !target.is_dir()) {
+        let problem = "is a pipe, a socket or a device, but the output is a regular file".to_owned();
+        return Err(StorageError::NotReplaceable { path: path.to_owned(), problem, can_force: false });
+    }
     match overwrite {
         Overwrite::Replace => Ok(()),
         Overwrite::Refuse => Err(StorageError::Exists { path: path.to_owned() }),
@@ -219,6 +224,19 @@ mod tests {
             matches!(refuse_input(folder.path(), &[&input]), Err(StorageError::IsInput { .. })),
             "a folder that contains the input"
         );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn pipes_and_devices_are_never_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let [pipe, link] = ["pipe.tif", "link.tif"].map(|name| folder.path().join(name));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        for path in [pipe.as_path(), link.as_path(), Path::new("/dev/null")] {
+            let refused = check_file(path, &[], Overwrite::Replace).unwrap_err();
+            assert!(refused.to_string().contains("is a pipe, a socket or a device"), "{refused}");
+        }
     }
 
     #[test]
