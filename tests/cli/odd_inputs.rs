@@ -91,6 +91,17 @@ fn a_broken_link_in_a_folder_of_stacks_fails_alone() {
 }
 
 #[test]
+fn a_stack_whose_results_would_have_too_long_names_is_refused_before_it_is_predicted() {
+    let fixture = Fixture::new();
+    let raw = fixture.nuclei("6,48,48", 1);
+    let name = format!("{}.tif", "a".repeat(236));
+    std::fs::copy(fixture.path(&raw), fixture.path(&name)).unwrap();
+    let command = ["predict", &name, "--model", "nuclei-dog", "--device", "cpu", "--out", "o"];
+    fixture.fails(2, &command, &["too long", "shorter name"]);
+    assert!(!fixture.path("o").exists());
+}
+
+#[test]
 fn values_that_are_not_finite_are_noted_where_they_are_measured() {
     let fixture = Fixture::new();
     let mut labels = vec![0u16; 2 * 8 * 8];

@@ -86,9 +86,27 @@ fn normalization_note(model: &Model) -> Option<Message> {
     })
 }
 
+/// Maximum length of a stem in bytes: file systems allow 255 bytes for a name, and the longest one, of the preprocessed stack, has
+/// 21 more than the stem.
+const MAX_STEM_BYTES: usize = 234;
+
+/// Refuses a stem with which the names of the results and of the hidden files beside them would be too long.
+fn check_stem(stem: &str) -> Result<(), JobError> {
+    if stem.len() <= MAX_STEM_BYTES {
+        return Ok(());
+    }
+    let problem = format!(
+        "the results \"{stem}_…\" would have names that are too long: that of the stack may have {MAX_STEM_BYTES} bytes \
+         without its extension, and has {}",
+        stem.len()
+    );
+    Err(JobError::wrong_use_with(problem, "give the stack a shorter name"))
+}
+
 /// Locks the results `folder/stem_*`. Another process may have created the folder, and removed it because its own prediction
 /// was refused; with the lock file in it, it stays.
 fn lock_results(folder: &Path, stem: &str) -> Result<(ResultsLock, ResultsFolder), JobError> {
+    check_stem(stem)?;
     let created = ResultsFolder::create(folder).map_err(JobError::results_folder(folder))?;
     Ok((ResultsLock::acquire(folder, stem)?, created))
 }
@@ -445,6 +463,15 @@ fn skipped_report(
 mod tests {
     use super::*;
     use crate::{DiameterEstimate, DiameterUnit};
+
+    #[test]
+    fn the_results_of_the_longest_stem_have_names_that_file_systems_allow() {
+        let stem = "a".repeat(MAX_STEM_BYTES);
+        let results = ArtifactKind::Preprocessed.file_name(&stem);
+        let lock = format!(".{stem}.cytoscope-lock");
+        assert!(results.len() == 255 && lock.len() <= 255, "{} and {} bytes", results.len(), lock.len());
+        assert!(check_stem(&stem).is_ok() && check_stem(&format!("{stem}a")).is_err());
+    }
 
     #[test]
     fn objects_of_a_stack_in_which_none_were_clear_are_doubted() {
