@@ -152,7 +152,8 @@ fn is_text(path: &Path) -> Result<bool, FormatError> {
 }
 
 /// The path of a file that the metadata refer to: in the same folder or below it, never elsewhere. The disk may have its name in
-/// another Unicode form.
+/// another Unicode form. It may be a link to a file elsewhere, as the stack that the user opens may: programs that manage data
+/// keep the files of a set in a store and link to them, each under its own name.
 fn sibling(path: &Path, name: &str, names: &mut FolderNames) -> Result<PathBuf, FormatError> {
     let relative = Path::new(name);
     let inside =

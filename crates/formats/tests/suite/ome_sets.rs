@@ -164,6 +164,26 @@ fn image_of(names: &[&str]) -> String {
     )
 }
 
+/// Programs that manage data keep files in a store, and link to them.
+#[cfg(unix)]
+#[test]
+fn the_files_of_a_set_may_be_links_to_files_elsewhere_but_are_named_in_its_folder() {
+    let [folder, store] = [(), ()].map(|()| tempfile::tempdir().unwrap());
+    let names = ["a.ome.tif", "b.ome.tif"];
+    for (value, name) in (1..).zip(names) {
+        let stored = store.path().join(format!("{value}.bin"));
+        write_page(&stored, value, &format!("<OME>{}</OME>", image_of(&names)));
+        std::os::unix::fs::symlink(&stored, folder.path().join(name)).unwrap();
+    }
+    let image = open(&folder.path().join("a.ome.tif"), &OpenOptions::default()).unwrap();
+    assert_eq!(image.read_all().unwrap().samples().as_bytes(), [[1u8; 12], [2; 12]].concat());
+    let outside = store.path().join("1.bin").display().to_string();
+    let named = folder.path().join("c.ome.tif");
+    write_page(&named, 1, &format!("<OME>{}</OME>", image_of(&["c.ome.tif", &outside])));
+    let refused = open(&named, &OpenOptions::default()).and_then(|image| image.read_all()).unwrap_err().to_string();
+    assert!(refused.contains("which is not in the same folder"), "{refused}");
+}
+
 /// Systems write accents in names as characters of their own or as parts of letters.
 #[test]
 fn files_of_a_set_are_found_by_names_in_another_unicode_form() {
