@@ -136,6 +136,7 @@ impl Evaluate {
             diameter: self.diameter.unwrap_or_default(),
             channel,
             channels,
+            channel_by_name: None,
             input_tensors: self.input_tensors,
             ignore_below_voxels: self.ignore_below,
             ignore_label: self.ignore_label,

@@ -8,7 +8,7 @@ use cytoscope_formats::{ChannelRef, Image, OpenOptions, image_in_memory, open};
 use cytoscope_model_package::refuse_inside_package;
 use cytoscope_pipeline::devices::{Devices, SelectedEngine};
 use cytoscope_pipeline::job_record::{DeviceRecord, JobKind, PendingRecord, Recordable, recorded};
-use cytoscope_pipeline::predict::{InputTensor, TensorImage};
+use cytoscope_pipeline::predict::{InputTensor, TensorImage, channel_by_name};
 use cytoscope_pipeline::results::check_json_file;
 use cytoscope_pipeline::{
     Context, DiameterRequest, EvaluateReport, Evaluation, Event, Extents, JobError, Model, ModelTask, Note, PredictJob,
@@ -52,6 +52,10 @@ pub struct EvaluateModelJob {
     /// Channels of the images to predict, as [`PredictOptions::channels`], unless the data specify a single channel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<ChannelRef>,
+    /// Channel that a recorded run has read because of its name, although none was chosen. A rerun reads it, even if another one
+    /// would be chosen by name. Only records state it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel_by_name: Option<usize>,
     /// Images of the model's input tensors, as [`PredictJob::input_tensors`], unless the data specify a single channel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_tensors: Vec<InputTensor>,
@@ -138,6 +142,7 @@ impl EvaluateModelJob {
         let files: BTreeSet<&PathBuf> = files.map(|image| &image.path).collect();
         let mut read = records_before(files.iter().copied());
         let mut tensor_files: BTreeSet<PathBuf> = BTreeSet::new();
+        let mut by_name: BTreeSet<usize> = BTreeSet::new();
         let mut evaluation = Evaluation::new(context, self.ignore_below_voxels)
             .ignoring_label(self.ignore_label.or(dataset.ignore_label));
         if let Some(because) = &self.cpu_because {
@@ -156,7 +161,8 @@ impl EvaluateModelJob {
             context.check()?;
             let input = pair.image.path.clone();
             context.emit(&Event::Started { input: input.clone(), index, count });
-            let opened = self.open_image(&model, pair)?;
+            let opened = self.with_recorded_channel(&model, self.open_image(&model, pair)?);
+            by_name.extend(chosen_by_name(&model, &opened));
             read.extend(records_before(&opened.files));
             tensor_files.extend(opened.files.iter().cloned());
             precision = Some(self.score(context, devices, (&model, &mut engine), (pair, opened), &mut evaluation)?);
@@ -172,6 +178,7 @@ impl EvaluateModelJob {
             let job = record.job_mut();
             (job.device, job.precision) = (DeviceRequest::Device(engine.engine().device().id), precision);
             job.cpu_because = None;
+            job.channel_by_name = common_channel(&by_name).or(job.channel_by_name);
         }
         let device = engine.engine().device();
         let device = precision.map(|_| DeviceRecord { id: device.id, name: device.name.clone() });
@@ -248,6 +255,19 @@ impl EvaluateModelJob {
         Ok(TensorImage { image, options, files: Vec::new() })
     }
 
+    /// Chooses the channel that the recorded run has read because of its name, if another one would be read now.
+    fn with_recorded_channel(&self, model: &Model, mut opened: TensorImage) -> TensorImage {
+        let Some(recorded) = self.channel_by_name else { return opened };
+        let (meta, options) = (opened.image.meta(), &opened.options);
+        let is_open = options.channel.is_none() && options.channels.is_empty();
+        let has_it = Extents::of(meta).channels > recorded;
+        // The note that it was chosen by name is a part of the report.
+        if is_open && has_it && channel_by_name(model, meta, options) != Some(recorded) {
+            opened.options.channel = Some(recorded);
+        }
+        opened
+    }
+
     /// Returns the ground truth of a pair whose image has this shape.
     fn open_truth(&self, pair: &Pair, shape_zyx: [usize; 3]) -> Result<Image, JobError> {
         let path = &pair.target.path;
@@ -281,6 +301,17 @@ fn size_of([z, y, x]: [f64; 3]) -> VoxelSize {
 /// Returns whether the data state a single channel of a pair's image.
 fn has_only_channel(pair: &Pair) -> bool {
     pair.image.channel.is_some() && pair.more_images.is_empty()
+}
+
+/// Returns the channel that the model reads because of its name, 0 for any other; `None` if the image has a single one.
+fn chosen_by_name(model: &Model, opened: &TensorImage) -> Option<usize> {
+    let meta = opened.image.meta();
+    (Extents::of(meta).channels > 1).then(|| channel_by_name(model, meta, &opened.options).unwrap_or(0))
+}
+
+/// Returns the channel that was read of all images because of its name, if it is the same one.
+fn common_channel(by_name: &BTreeSet<usize>) -> Option<usize> {
+    by_name.first().copied().filter(|channel| by_name.len() == 1 && *channel > 0)
 }
 
 /// Returns the image of a pair, whose channel the data do not state, with all channels of its file.
@@ -344,7 +375,7 @@ impl Recordable for EvaluateModelJob {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
     use super::*;
-    use cytoscope_formats::{Container, WriteSpec, write_array};
+    use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
     use cytoscope_training_data::StackWindow;
     use cytoscope_volume::{Region, Samples};
     use serde_json::json;
@@ -382,6 +413,41 @@ mod tests {
             assert!(refused.contains(&name) && refused.contains("changed while it was read"), "{refused}");
         }
         assert_eq!(job.run(&Context::default(), &Devices::cpu_only()).unwrap().pairs.len(), 1);
+    }
+
+    #[test]
+    fn the_channel_that_was_read_because_of_its_name_is_recorded_and_read_again() {
+        let (data, results) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let is_inside = |i: usize| (8..16).contains(&(i % 24)) && (8..16).contains(&(i / 24 % 24));
+        let voxels = |inside: u16| (0..6 * 24 * 24).map(move |i| if is_inside(i) { inside } else { 0 });
+        let labels = Array::new(Axes::zyx(), vec![6, 24, 24], Samples::U16(voxels(1).collect())).unwrap();
+        write_array(&data.path().join("a_masks.tif"), &labels, &WriteSpec::of(&labels, Container::ImageJ)).unwrap();
+        let both = Samples::U16(voxels(5).chain(voxels(900)).collect());
+        let image = Array::new("CZYX".parse().unwrap(), vec![2, 6, 24, 24], both).unwrap();
+        let path = data.path().join("a.ome.tif");
+        let write = |names: [&str; 2]| {
+            let channels = names.map(|name| Channel { name: name.to_owned(), color_rgb: None }).to_vec();
+            write_array(&path, &image, &WriteSpec { channels, ..WriteSpec::of(&image, Container::OmeTiff) }).unwrap();
+        };
+        write(["light", "DAPI"]);
+        let out = results.path().join("s.json");
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/nuclei-dog");
+        let voxel_um = [1.0, 0.5, 0.5];
+        let job = json!({"model": model, "data": data.path(), "voxel_um": voxel_um, "diameter": 4.0, "out": out});
+        let job: EvaluateModelJob = serde_json::from_value(job).unwrap();
+        job.run(&Context::default(), &Devices::cpu_only()).unwrap();
+        let record = std::fs::read(results.path().join("s.json_provenance.json")).unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+        let again: EvaluateModelJob = serde_json::from_value(record["job"].clone()).unwrap();
+        assert_eq!((again.channel_by_name, again.channel), (Some(1), None));
+        // The same choice is made by name; otherwise the recorded channel is read.
+        let model = Model::load(&job.model).unwrap();
+        let pair = Pair::new("a", &path, data.path().join("a_masks.tif"));
+        for (names, chosen) in [(["light", "DAPI"], None), (["DAPI", "light"], Some(1)), (["x", "y"], Some(1))] {
+            write(names);
+            let opened = again.with_recorded_channel(&model, again.open_image(&model, &pair).unwrap());
+            assert_eq!(opened.options.channel, chosen, "{names:?}");
+        }
     }
 
     #[test]

@@ -172,6 +172,7 @@ impl Batch {
             diameter: if model.rescales { self.diameter } else { DiameterRequest::Auto },
             channel: None,
             channels: model.channels.clone(),
+            channel_by_name: None,
             input_tensors: Vec::new(),
             ignore_below_voxels: self.ignore_below,
             ignore_label: self.ignore_label,

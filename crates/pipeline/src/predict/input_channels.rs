@@ -2,7 +2,7 @@
 
 use super::file_notes::listed_channels;
 use super::resolve::channel_name;
-use super::{ChannelRef, PredictJob, colors};
+use super::{ChannelRef, PredictJob, PredictOptions, colors};
 use crate::stack::{Extents, Stack, channels_text};
 use crate::stain::stained_channel;
 use crate::{Context, JobError, Model};
@@ -70,6 +70,15 @@ fn numbered_channel(number: usize, meta: &ImageMeta, available: usize) -> usize 
     let names: Vec<String> = (0..available).map(|c| channel_name(meta, c)).collect();
     let found = find_channels(&[ChannelRef::Index(number)], &names).unwrap_or_default();
     found.first().copied().unwrap_or(number)
+}
+
+/// Returns the channel, from 1, that a model reads because of its name of an image with several, although the options choose
+/// none; `None` if it reads others.
+pub fn channel_by_name(model: &Model, meta: &ImageMeta, options: &PredictOptions) -> Option<usize> {
+    let is_chosen = options.channel.is_some() || !options.channels.is_empty();
+    let extents = Extents::of(meta);
+    let is_open = !is_chosen && !colors::is_rgb(meta, &extents);
+    stained_channel(model, meta).filter(|channel| is_open && *channel < extents.channels)
 }
 
 /// Returns the channels to use as the model's inputs: the chosen ones, or consecutive ones from the `requested` one on. Of

@@ -46,6 +46,7 @@ pub use facts::input_facts;
 pub use file_notes::is_on_absent_chunks;
 pub use image_preprocessing::ImagePreprocessing;
 pub use in_memory::{PredictedVolume, VolumeOutputs, predict_part, predict_volume, predict_volume_on_devices};
+pub use input_channels::channel_by_name;
 pub use input_tensors::{InputTensor, TensorImage, check_input_files};
 pub use kept::{KeepSlices, PredictedSlices};
 pub use live::{LiveSink, LiveVolume};
