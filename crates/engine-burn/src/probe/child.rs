@@ -16,6 +16,11 @@ use std::time::{Duration, Instant};
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit of a child process that lists devices without a test.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit of a child process that lists devices if that failed at an earlier start: each start waits for it.
+const LIST_AGAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Number of starts in a row in which a test hung, before later starts do not repeat it: a single one may have been slow, such as
+/// while kernels were compiled under load.
+const MIN_HANGS: u32 = 2;
 /// Time that a child process may take to end after it was killed.
 const KILL_WAIT: Duration = Duration::from_secs(1);
 /// Largest number of bytes read from a child process.
@@ -58,10 +63,10 @@ pub fn discover_all(kind: Kind, program: &Path, args: &[&str], timeout: Duration
     Prober::new(kind, program, args, timeout).discover()
 }
 
-/// Probes the devices of a kind as [`discover_all`] does, and remembers in a file in `folder` if a test hangs. While it is known,
-/// devices are only listed, unless that failed, and those that worked are tested in their first precision: they are tested
-/// completely again if the list or their driver changes, by another version of the program, after a restart of the system, and
-/// after a day.
+/// Probes the devices of a kind as [`discover_all`] does, and remembers in a file in `folder` if a test hangs. If one hung in
+/// two starts in a row, devices are only listed, and those that worked are tested in their first precision: they are
+/// tested completely again if the list or their driver changes or such a test hangs, by another version of the program, after a
+/// restart of the system, and after a day.
 pub fn discover_unless_hung(
     kind: Kind,
     program: &Path,
@@ -70,15 +75,21 @@ pub fn discover_unless_hung(
     folder: &Path,
 ) -> Vec<Device> {
     let prober = Prober::new(kind, program, args, timeout);
-    if let Some(known) = HungProbe::read(folder, kind)
+    let earlier = HungProbe::read(folder, kind);
+    if let Some(known) = earlier.as_ref().filter(|earlier| earlier.hangs >= MIN_HANGS)
         && let Some(devices) = prober.known_again(known)
     {
+        if prober.has_hung.get() {
+            // A device that worked hangs: the next start tests all of them, and remembers that if it hangs again.
+            HungProbe { hangs: 1, ..known.clone() }.write(folder, kind);
+        }
         return devices;
     }
     let devices = prober.discover();
     if prober.has_hung.get() {
         let listed = prober.ask(ProbePart::List, LIST_TIMEOUT).ok();
-        HungProbe { devices: devices.clone(), listed }.write(folder, kind);
+        let before = earlier.filter(|earlier| earlier.is_of(listed.as_deref())).map_or(0, |earlier| earlier.hangs);
+        HungProbe { devices: devices.clone(), listed, hangs: before.saturating_add(1) }.write(folder, kind);
     } else {
         hung::forget(folder, kind);
     }
@@ -127,23 +138,26 @@ impl<'a> Prober<'a> {
         listed.into_iter().map(|device| self.test_alone(device)).collect()
     }
 
-    /// Returns the devices of a probe that hung at an earlier start, if they are still the same.
-    fn known_again(&self, known: HungProbe) -> Option<Vec<Device>> {
-        if known.listed.is_none() {
-            // Listing the devices would fail again.
-            return Some(known.devices.into_iter().map(hung::known_earlier).collect());
+    /// Returns the devices of a probe that hung at earlier starts, if they are still the same.
+    fn known_again(&self, known: &HungProbe) -> Option<Vec<Device>> {
+        let limit = if known.listed.is_some() { LIST_TIMEOUT } else { LIST_AGAIN_TIMEOUT };
+        let listed = self.ask(ProbePart::List, limit).ok();
+        if !known.is_of(listed.as_deref()) {
+            return None;
         }
-        let listed = self.ask(ProbePart::List, LIST_TIMEOUT).ok().filter(|listed| known.is_of(listed))?;
         let again = |device: Device| {
-            let now = listed.iter().find(|now| now.id == device.id);
+            let now = listed.iter().flatten().find(|now| now.id == device.id);
             let device = Device { free_bytes: now.and_then(|now| now.free_bytes), ..hung::known_earlier(device) };
             let first = device.precisions.first().copied().filter(|_| device.usable);
             match first.map(|precision| self.test_precision(device.id, precision, self.first_timeout())) {
-                Some(Err(failed)) => unusable(device, failed.reason),
+                Some(Err(failed)) => {
+                    self.has_hung.set(self.has_hung.get() || failed.timed_out);
+                    unusable(device, failed.reason)
+                }
                 Some(Ok(())) | None => device,
             }
         };
-        Some(known.devices.into_iter().map(again).collect())
+        Some(known.devices.iter().cloned().map(again).collect())
     }
 
     /// Returns the time limit of a child process that tests several precisions. The rest of the time is for those that it could

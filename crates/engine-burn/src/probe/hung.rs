@@ -1,9 +1,9 @@
-//! Probes that hung, so that they are not waited for again at each start: a file for each kind of devices with what was found, for
-//! this start of the system and at most a day. Another driver has another list of devices, which is compared; another version of
+//! Probes that hung, so that they are not waited for again at each start: a file for each kind of devices with what was found and
+//! at how many starts in a row, for this start of the system and at most a day. Another driver has another list of devices, which is compared; another version of
 //! the program tests all of them.
 
 use super::Kind;
-use cytoscope_engine::Device;
+use cytoscope_engine::{Device, DeviceId};
 use cytoscope_profile::system_start_secs;
 use cytoscope_storage::json::{read_json, write_json};
 use std::io::ErrorKind;
@@ -26,11 +26,13 @@ pub(super) struct HungProbe {
     pub(super) devices: Vec<Device>,
     /// The devices as they are listed without a test; `None` if listing them failed.
     pub(super) listed: Option<Vec<Device>>,
+    /// Number of starts of the program in a row in which a test hung, with the same list.
+    pub(super) hangs: u32,
 }
 
-/// The form in a file: version of the program, identifier of the start of the system, time in seconds since 1970, devices, and
-/// their list.
-type Stored = (String, String, u64, Vec<Device>, Option<Vec<Device>>);
+/// The form in a file: version of the program, identifier of the start of the system, time in seconds since 1970, devices,
+/// their list, and the number of starts in which a test hung.
+type Stored = (String, String, u64, Vec<Device>, Option<Vec<Device>>, u32);
 /// The version of the program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -41,25 +43,27 @@ impl HungProbe {
         let stored: Option<Stored> = read_json(&path, MAX_BYTES)
             .inspect_err(|error| tracing::warn!("{}: the last probe is not known: {error}", path.display()))
             .ok()?;
-        let (version, start, at_secs, devices, listed) = stored?;
+        let (version, start, at_secs, devices, listed, hangs) = stored?;
         let age_secs = now_secs().checked_sub(at_secs)?;
         let is_known = version == VERSION && is_same_start(&start, &system_start()) && age_secs < MAX_AGE_SECS;
-        is_known.then_some(Self { devices, listed })
+        is_known.then_some(Self { devices, listed, hangs })
     }
 
     /// Writes the file, which a later start reads.
     pub(super) fn write(self, folder: &Path, kind: Kind) {
         let path = file(folder, kind);
-        let stored: Stored = (VERSION.to_owned(), system_start(), now_secs(), self.devices, self.listed);
+        let stored: Stored = (VERSION.to_owned(), system_start(), now_secs(), self.devices, self.listed, self.hangs);
         if let Err(error) = write_json(&path, &stored) {
             tracing::warn!("that a probe hung is not stored, so it is repeated at the next start: {error}");
         }
     }
 
-    /// Returns whether the devices are listed as they were.
-    pub(super) fn is_of(&self, listed: &[Device]) -> bool {
-        let identity = |device: &Device| (device.id, device.name.clone(), device.driver.clone());
-        self.listed.as_ref().is_some_and(|known| known.iter().map(identity).eq(listed.iter().map(identity)))
+    /// Returns whether the devices are listed as they were; `None` stands for a list that failed.
+    pub(super) fn is_of(&self, listed: Option<&[Device]>) -> bool {
+        let identities = |devices: &[Device]| -> Vec<(DeviceId, String, String)> {
+            devices.iter().map(|device| (device.id, device.name.clone(), device.driver.clone())).collect()
+        };
+        self.listed.as_deref().map(identities) == listed.map(identities)
     }
 }
 
@@ -113,12 +117,12 @@ mod tests {
     #[test]
     fn a_hung_probe_is_known_to_the_same_version_until_the_system_is_restarted() {
         let folder = std::env::temp_dir().join(format!("cytoscope-hung-{}", std::process::id()));
-        let probe = HungProbe { devices: Vec::new(), listed: None };
+        let probe = HungProbe { devices: Vec::new(), listed: None, hangs: 2 };
         probe.clone().write(&folder, Kind::Cuda);
         assert_eq!(HungProbe::read(&folder, Kind::Cuda), Some(probe));
         let path = file(&folder, Kind::Cuda);
         let known = |version: &str, start: &str, at_secs: u64| {
-            let stored: Stored = (version.to_owned(), start.to_owned(), at_secs, Vec::new(), None);
+            let stored: Stored = (version.to_owned(), start.to_owned(), at_secs, Vec::new(), None, 2);
             write_json(&path, &stored).unwrap();
             HungProbe::read(&folder, Kind::Cuda).is_some()
         };

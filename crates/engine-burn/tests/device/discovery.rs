@@ -174,40 +174,93 @@ fn devices_after_one_that_crashes_are_tested_alone() {
     assert!(devices[0].shortcomings.is_empty() && devices[2].shortcomings.is_empty(), "{devices:?}");
 }
 
+/// Looks for CUDA devices as a start of the program does, with a script whose argument is the request. Returns them, and the
+/// requests.
+#[cfg(unix)]
+fn start_by_script(script: &str, folder: &Path) -> (Vec<Device>, Vec<String>) {
+    let log = folder.join("requests");
+    let _ = std::fs::remove_file(&log);
+    let script = format!("echo \"$0\" >> '{}'; {DEVICE}{script}", log.display());
+    let args = ["-c", script.as_str()];
+    let timeout = Duration::from_millis(1800);
+    let devices = discover_unless_hung(Kind::Cuda, Path::new("/bin/sh"), &args, timeout, folder);
+    let requests = std::fs::read_to_string(&log).unwrap();
+    (devices, requests.lines().map(str::to_owned).collect())
+}
+
+#[cfg(unix)]
+fn scratch_folder(name: &str) -> std::path::PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
 #[cfg(unix)]
 #[test]
 fn a_probe_that_hung_is_repeated_if_the_driver_changes_or_on_request_only() {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hung-probe-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let (log, list) = (folder.join("requests"), folder.join("list"));
-    let script = format!(
-        r#"echo "$0" >> '{}'; case "$0" in cuda:list) cat '{}' ;; *) exec sleep 100 ;; esac"#,
-        log.display(),
-        list.display()
-    );
+    let folder = scratch_folder("hung-probe");
+    let list = folder.join("list");
+    let script = format!(r#"case "$0" in cuda:list) cat '{}' ;; *) exec sleep 100 ;; esac"#, list.display());
     let set_driver = |driver: &str| {
         let device = r#"{"id":"cuda:0","name":"G","memory_bytes":null,"usable":false,"reason":"R","precisions":[]"#;
         std::fs::write(&list, format!(r#"[{device},"driver":"{driver}"}}]"#)).unwrap();
     };
     // Returns the reason of the only device, and whether it was tested.
     let find = || {
-        let _ = std::fs::remove_file(&log);
-        let (program, args) = (Path::new("/bin/sh"), ["-c", script.as_str()]);
-        let devices = discover_unless_hung(Kind::Cuda, program, &args, Duration::from_secs(3), &folder);
+        let (devices, requests) = start_by_script(&script, &folder);
         assert_eq!(devices.iter().map(|d| (d.id, d.usable)).collect::<Vec<_>>(), [(DeviceId::Cuda(0), false)]);
-        let requests = std::fs::read_to_string(&log).unwrap();
-        (devices[0].reason.clone(), requests.lines().any(|request| request != "cuda:list"))
+        (devices[0].reason.clone(), requests.iter().any(|request| request != "cuda:list"))
     };
-    set_driver("570");
+    // A single slow test hides no device at the next start.
+    for start in 0..2 {
+        let (reason, is_tested) = find();
+        let is_now = reason.contains("did not answer within 1.5 s") && !reason.contains("earlier");
+        assert!(is_tested && is_now, "{start}: {reason}");
+    }
+    // No list before, and a list after that, as if the driver was changed.
     let (reason, is_tested) = find();
-    assert!(is_tested && reason.contains("did not answer within 2.5 s") && !reason.contains("earlier"), "{reason}");
-    let (reason, is_tested) = find();
-    assert!(!is_tested && reason.contains("did not answer within 2.5 s") && reason.contains("earlier"), "{reason}");
-    set_driver("571");
-    assert!(find().1, "another driver");
-    assert!(!find().1);
+    assert!(!is_tested && reason.contains("did not answer within 1.5 s") && reason.contains("earlier"), "{reason}");
+    for driver in ["570", "571"] {
+        set_driver(driver);
+        assert!(find().1 && find().1, "{driver}: another driver");
+        assert!(!find().1, "{driver}");
+    }
     forget_hung(&folder);
     assert!(find().1, "requested");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_device_that_hangs_after_it_worked_beside_a_hung_one_is_not_waited_for_at_each_start() {
+    let folder = scratch_folder("hung-later");
+    let hangs = folder.join("hangs");
+    let script = format!(
+        r#"case "$0" in
+            cuda:list) echo "[$(device 0 false '' ''),$(device 1 false '' '')]" ;;
+            cuda:0 | cuda:0:f32)
+                [ ! -e '{}' ] || exec sleep 100
+                echo "[$(device 0 true '"f32"' '')]" ;;
+            *) exec sleep 100 ;;
+        esac"#,
+        hangs.display()
+    );
+    let find = || {
+        let (devices, requests) = start_by_script(&script, &folder);
+        (devices.iter().map(|d| d.usable).collect::<Vec<_>>(), requests)
+    };
+    for _ in 0..2 {
+        assert_eq!(find().0, [true, false]);
+    }
+    let (usable, requests) = find();
+    assert!(usable == [true, false] && requests == ["cuda:list", "cuda:0:f32"], "{usable:?} {requests:?}");
+    std::fs::write(&hangs, "").unwrap();
+    let (usable, requests) = find();
+    assert!(usable == [false, false] && requests == ["cuda:list", "cuda:0:f32"], "{usable:?} {requests:?}");
+    let (usable, requests) = find();
+    assert!(usable == [false, false] && requests.contains(&"cuda:1".to_owned()), "{usable:?} {requests:?}");
+    let (usable, requests) = find();
+    assert!(usable == [false, false] && requests == ["cuda:list"], "{usable:?} {requests:?}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
