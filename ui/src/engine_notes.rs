@@ -76,6 +76,9 @@ fn in_place_of(setting: Setting) -> InWindow {
         Setting::VoxelSize => Control("\"Voxel size…\""),
         Setting::ListDevices => Control("the devices under Predict > Models…"),
         Setting::SaveTuning => Control("\"Tune settings\""),
+        Setting::Import => Control("\"Open model file…\" under Predict > Models…"),
+        Setting::Provenance => Control("\"How was this made?\""),
+        Setting::Quantize => Control("\"Quantize\" under Predict > Models…"),
         Setting::WithoutBlend => Control("set \"Blending\" to Auto"),
         Setting::SetAccumulate => Control("and \"Batches per step\" "),
         Setting::SetMemoryLimit => Control("\"Memory limit\" "),
@@ -92,6 +95,7 @@ fn in_place_of(setting: Setting) -> InWindow {
         | Setting::Objects
         | Setting::Out
         | Setting::OutputPreprocessed
+        | Setting::Segment
         | Setting::Table
         | Setting::Time
         | Setting::Trace => Nothing,
@@ -273,6 +277,8 @@ fn parentheses_around(text: &str, name: &Range<usize>) -> Option<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cytoscope_engine::EngineError;
+    use cytoscope_model_package::PackageError;
     use cytoscope_storage::message;
     use cytoscope_storage::message::TimePoint;
     use cytoscope_storage::setting::data::{self, IN_SETTINGS};
@@ -462,6 +468,20 @@ mod tests {
             in_window("see `cytoscope devices`, or run cytoscope tune --save again"),
             "see the devices under Predict > Models…, or run \"Tune settings\" again"
         );
+        assert_eq!(
+            in_window("quantize with cytoscope quantize, or train with quantization (--mode qat)"),
+            "quantize with \"Quantize\" under Predict > Models…, or train with quantization"
+        );
+        assert_eq!(
+            in_window("convert a probability map to labels (cytoscope segment); see cytoscope provenance"),
+            "convert a probability map to labels; see \"How was this made?\""
+        );
+        let error = PackageError::NotAPackage { path: "a.txt".into() };
+        let shown = message_in_window(&Message::of(&error));
+        assert!(shown.contains("; \"Open model file…\" under Predict > Models… converts PyTorch"), "{shown}");
+        let error = EngineError::NotQuantized { engine: "cpu" };
+        let shown = message_in_window(&Message::of(&error));
+        assert!(shown.ends_with("with \"Quantize\" under Predict > Models…, or choose f32"), "{shown}");
         // Options of other programs and names of files.
         for other in [
             "a time point — no number (a--b); kept",

@@ -5,6 +5,7 @@ use cytoscope_graph::GraphError;
 use cytoscope_profile::bytes_text;
 use cytoscope_storage::by_count;
 use cytoscope_storage::message::Message;
+use cytoscope_storage::setting::QUANTIZE;
 
 /// Advice at the end of [`EngineError::OutOfMemory`].
 const MEMORY_ADVICE: &str = "use smaller tiles, or in training a smaller batch";
@@ -46,7 +47,8 @@ pub enum EngineError {
     /// Int8 was requested for a model that is not quantized.
     #[error(
         "int8 was requested, but the model is not quantized for the {engine} engine: it has no convolution between \
-         QuantizeLinear and DequantizeLinear nodes; quantize the model with `cytoscope quantize`, or choose f32"
+         QuantizeLinear and DequantizeLinear nodes; quantize the model with {}, or choose f32",
+        QUANTIZE
     )]
     NotQuantized {
         /// Name of the engine.

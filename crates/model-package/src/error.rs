@@ -1,6 +1,8 @@
 //! Errors of reading and writing packages.
 
 use cytoscope_graph::GraphError;
+use cytoscope_storage::message::Message;
+use cytoscope_storage::setting::IMPORT;
 use cytoscope_storage::{StorageError, io_problem};
 use cytoscope_volume::printable;
 use std::path::{Path, PathBuf};
@@ -15,7 +17,7 @@ fn shown(path: &Path) -> String {
 #[non_exhaustive]
 pub enum PackageError {
     /// Not a folder with a description, a zip or an ONNX file.
-    #[error("{} is not a model package: expected a bioimage.io folder or zip with rdf.yaml, or an .onnx file; cytoscope import converts PyTorch checkpoints (.pt, .pth, .ckpt, .p, .safetensors), and the Python package tf2onnx converts models of TensorFlow and Keras to ONNX", shown(.path))]
+    #[error("{} is not a model package: expected a bioimage.io folder or zip with rdf.yaml, or an .onnx file; {} converts PyTorch checkpoints (.pt, .pth, .ckpt, .p, .safetensors), and the Python package tf2onnx converts models of TensorFlow and Keras to ONNX", shown(.path), IMPORT)]
     NotAPackage {
         /// Path that was opened as a package.
         path: PathBuf,
@@ -54,7 +56,7 @@ pub enum PackageError {
         /// Weight formats that the package has.
         has: String,
         /// How to get ONNX weights.
-        advice: &'static str,
+        advice: Message,
     },
     /// The content of a file differs from its checksum.
     #[error("{}: \"{}\" has checksum {got}, expected {}: download the package again", shown(.path), printable(.name), printable(.expected))]

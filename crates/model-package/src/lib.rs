@@ -44,8 +44,9 @@ use spec::has_channels_last;
 use cytoscope_graph::{Graph, GraphLimits, Tensor, ValueId, npy};
 use cytoscope_graph_passes::analysis::receptive_field;
 use cytoscope_graph_passes::quantize::is_quantized;
-use cytoscope_storage::sha256_of_bytes;
+use cytoscope_storage::setting::IMPORT;
 use cytoscope_storage::write::parent_folder;
+use cytoscope_storage::{message, sha256_of_bytes};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -158,7 +159,7 @@ fn declared_network(
         return Err(PackageError::NoOnnxWeights {
             path: files.path().to_owned(),
             has: "pytorch_state_dict".to_owned(),
-            advice: "convert the package with cytoscope import, or export the model with torch.onnx.export",
+            advice: message!("convert the package with {IMPORT}, or export the model with torch.onnx.export"),
         });
     };
     let bytes = files.read(&file.source)?;

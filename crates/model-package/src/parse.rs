@@ -334,7 +334,7 @@ impl Reader<'_> {
         let has: Vec<&str> = weights.iter().filter(|(_, v)| !v.is_null()).map(|(k, _)| k.as_str()).collect();
         let Some(&first) = has.first() else { return Err(self.bad("weights", "is empty")) };
         let advice = export_advice(if has.contains(&"torchscript") { "torchscript" } else { first });
-        Err(PackageError::NoOnnxWeights { path: self.path.to_owned(), has: has.join(", "), advice })
+        Err(PackageError::NoOnnxWeights { path: self.path.to_owned(), has: has.join(", "), advice: advice.into() })
     }
 
     /// Reads an entry of a PyTorch state dict: in 0.4, the architecture is a text `FILE:CLASS` or a path of modules; in

@@ -26,8 +26,9 @@ use cytoscope_engine::Precision;
 use cytoscope_formats::is_zarr_zip_name;
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::read::open_regular;
+use cytoscope_storage::setting::PROVENANCE;
 use cytoscope_storage::target::resolved;
-use cytoscope_storage::{Overwrite, StorageError};
+use cytoscope_storage::{Overwrite, StorageError, message};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -318,8 +319,9 @@ pub fn read(path: &Path) -> Result<Provenance, JobError> {
     serde_json::from_slice(&bytes).map_err(|error| JobError::Mismatch {
         path: path.to_owned(),
         problem: format!("not a provenance record of a prediction ({error})").into(),
-        next_step: "give a _provenance.json that a prediction wrote; for those of other jobs, use cytoscope provenance"
-            .into(),
+        next_step: message!(
+            "give a _provenance.json that a prediction wrote; for those of other jobs, use {PROVENANCE}"
+        ),
     })
 }
 

@@ -16,7 +16,7 @@ use crate::device::RunDevice;
 use crate::facts::{InputFacts, RunFacts};
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
-use cytoscope_storage::setting::{ACCURACY_BUDGET, CALIBRATE, DEVICE, MODE};
+use cytoscope_storage::setting::{ACCURACY_BUDGET, CALIBRATE, DEVICE, MODE, QUANTIZE};
 use serde::{Deserialize, Serialize};
 
 /// Share of the operators' time above which float operators of an int8 network are worth a change.
@@ -183,7 +183,7 @@ fn float_operators(inputs: &[InputFacts], operators: &[OperatorTotal]) -> Option
     );
     let gain = format!("{} faster inference", at_most_faster(share));
     let change = message!(
-        "quantize again: cytoscope quantize {MODE} static {CALIBRATE} with stacks like these, {MODE} qat, or a larger \
+        "quantize again with {QUANTIZE}: with stacks like these ({CALIBRATE}), with training ({MODE} qat), or with a larger \
          {ACCURACY_BUDGET}"
     );
     Some(Advice::new(AdviceRule::FloatOperators, evidence, gain, change))
@@ -411,6 +411,11 @@ mod tests {
         let facts = |precision: &str| input_facts(InputFacts { precision: precision.into(), ..InputFacts::default() });
         let mixed = [int8, operator("Conv b", 1.0, 9), operator("Resize c", 1.0, 0)];
         assert_eq!(rules(&facts("int8"), &mixed), [AdviceRule::FloatOperators]);
+        // An interface has its own words for commands and options, and leaves out those in parentheses that it lacks.
+        let change = advise(&facts("int8"), &mixed).remove(0).change;
+        let named: Vec<_> = change.settings().map(|(_, setting)| setting).collect();
+        assert_eq!(named, [QUANTIZE, CALIBRATE, MODE, ACCURACY_BUDGET]);
+        assert!(change.contains("(--mode qat)"), "{change}");
         assert_eq!(rules(&facts("f32"), &mixed), NONE);
         assert_eq!(rules(&facts("int8"), &[mixed[0].clone(), mixed[2].clone()]), NONE);
     }

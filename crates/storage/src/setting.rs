@@ -183,6 +183,14 @@ message_settings! {
         ListDevices, LIST_DEVICES, "`cytoscope devices`";
         /// The command that measures and stores the fastest settings.
         SaveTuning, SAVE_TUNING, "cytoscope tune --save";
+        /// The command that converts models and checkpoints to packages.
+        Import, IMPORT, "cytoscope import";
+        /// The command that shows how a result was made.
+        Provenance, PROVENANCE, "cytoscope provenance";
+        /// The command that quantizes a network.
+        Quantize, QUANTIZE, "cytoscope quantize";
+        /// The command that turns a probability map into labels.
+        Segment, SEGMENT, "cytoscope segment";
     }
 }
 

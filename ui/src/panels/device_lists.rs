@@ -1,6 +1,7 @@
 //! The lists of devices and precisions, for predictions and for training.
 
 use super::SettingRow;
+use crate::engine_notes::message_in_window;
 use cytoscope_engine::{Device, DeviceRequest, Precision};
 use eframe::egui::{self, Ui};
 
@@ -24,7 +25,8 @@ pub(super) fn device_list(
             let choice = DeviceRequest::Device(d.id);
             let button = egui::Button::selectable(device == choice, format!("{}  {}", d.id, d.name));
             let response = ui.add_enabled(d.usable, button);
-            if response.on_hover_text(&d.reason).on_disabled_hover_text(&d.reason).clicked() {
+            let reason = message_in_window(&d.reason_message());
+            if response.on_hover_text(&reason).on_disabled_hover_text(&reason).clicked() {
                 device = choice;
             }
         }

@@ -9,6 +9,7 @@ use super::{
 use crate::action::Actions;
 use crate::diameter::{DiameterChoice, FIRST_DIAMETER_UM};
 use crate::documents::DocumentsAction;
+use crate::engine_notes::message_in_window;
 use crate::jobs::JobsAction;
 use crate::models::{ModelsAction, stem};
 use crate::opener::FileRequest;
@@ -111,9 +112,9 @@ fn devices(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
             weak(ui, precisions.join(", "));
         }
         if !device.usable {
-            weak(ui, super::capitalized(&device.reason));
+            weak(ui, super::capitalized(&message_in_window(&device.reason_message())));
         } else if let Some(lacks) = device.shortcoming() {
-            weak(ui, format!("Slower than it could be: {lacks}"));
+            weak(ui, format!("Slower than it could be: {}", message_in_window(&lacks)));
         }
     }
     ui.add_space(theme::GAP);

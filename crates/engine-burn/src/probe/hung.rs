@@ -6,6 +6,8 @@ use super::Kind;
 use cytoscope_engine::{Device, DeviceId};
 use cytoscope_profile::system_start_secs;
 use cytoscope_storage::json::{read_json, write_json};
+use cytoscope_storage::message;
+use cytoscope_storage::setting::LIST_DEVICES;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -83,8 +85,8 @@ pub(super) fn known_earlier(device: Device) -> Device {
     if !device.reason.contains(NO_ANSWER) {
         return device;
     }
-    let reason = format!("{} (found at an earlier start; cytoscope devices tests it again)", device.reason);
-    Device { reason, ..device }
+    let reason = message!("{} (found at an earlier start; see {LIST_DEVICES} to test it again)", device.reason);
+    Device { reason: reason.into(), ..device }
 }
 
 fn file(folder: &Path, kind: Kind) -> PathBuf {

@@ -72,7 +72,7 @@ pub fn container_for_path(path: &Path) -> Result<Container, FormatError> {
         Err(FormatError::unsupported(
             path,
             "this result is not written as OME-Zarr",
-            "use a name that ends in .ome.tif, and convert the file with cytoscope convert",
+            "use a name that ends in .ome.tif, and convert that file to OME-Zarr",
         ))
     } else {
         Err(FormatError::misused(

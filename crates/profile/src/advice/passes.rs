@@ -19,9 +19,7 @@ pub(super) fn tile_normalization(input: &InputFacts) -> Option<(f64, Advice)> {
         percent(share)
     );
     let gain = format!("{} faster inference, and no tiles", at_most_faster(share));
-    let change =
-        "a model that is trained with batch norms (cytoscope train), which are folded into its convolutions: its \
-                  stacks pass through the network once"
-            .to_owned();
+    let change = "a model that is trained with batch norms, which are folded into its convolutions: its stacks pass through \
+                  the network once";
     Some((share, Advice::new(AdviceRule::TileNormalization, evidence, gain, change)))
 }

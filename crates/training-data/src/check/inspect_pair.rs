@@ -15,6 +15,7 @@ use cytoscope_objects::neighbors::NeighborPairs;
 use cytoscope_storage::by_count;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
+use cytoscope_storage::setting::SEGMENT;
 use cytoscope_volume::statistics::Moments;
 use cytoscope_volume::{Element, Samples, VoxelSize, with_samples};
 use sha2::{Digest, Sha256};
@@ -482,7 +483,7 @@ fn add_label_problems(inspection: &mut PairInspection, stack: &Stack, seen: &Lab
     if seen.fractional > 0 {
         let are = by_count(seen.fractional, "is not an integer", "are not integers");
         let problem = format!("{} of its voxels {are}, so it is not a label image", seen.fractional);
-        let next_step = "choose the label image, or convert a probability map to labels first (cytoscope segment)";
+        let next_step = message!("choose the label image, or convert a probability map to labels first ({SEGMENT})");
         inspection.add(Problem::error(file, problem, next_step));
         return;
     }

@@ -124,8 +124,7 @@ impl NoPass {
             | Self::Device { .. }
             | Self::NotCheaper => return None,
             Self::NormalizesOverTile => {
-                ": a network with batch norms, which cytoscope train folds into the convolutions, passes over a stack once"
-                    .into()
+                ": a network with batch norms, which are folded into the convolutions, passes over a stack once".into()
             }
             Self::FixedSize => {
                 ": if it is exported to ONNX with dynamic axes, the results do not depend on tiles".into()
@@ -133,7 +132,9 @@ impl NoPass {
             Self::Memory { .. } => self.sufficient_budget_bytes().map_or_else(Message::default, |bytes| {
                 message!(": give {MEMORY_BUDGET} {}M or more for one pass over the stack", bytes.div_ceil(1 << 20))
             }),
-            Self::WholeTile | Self::Operator { .. } | Self::Interface { .. } | Self::Network { .. } => Message::default(),
+            Self::WholeTile | Self::Operator { .. } | Self::Interface { .. } | Self::Network { .. } => {
+                Message::default()
+            }
         };
         Some(message!("predicted in tiles, because {}{change}", self.clause()))
     }
