@@ -29,7 +29,7 @@ pub(crate) fn channels_of_inputs(
     names: &[&str],
     settings: &Settings,
 ) -> Vec<usize> {
-    choose(inputs, &card.input_channel_names, remembered(card, settings), (names, card.nuclear_channel(names)))
+    choose(inputs, card.stated_channel_names(), remembered(card, settings), (names, card.nuclear_channel(names)))
 }
 
 /// The names to remember for all inputs of a model, after channels were chosen for some of them: pairs of the number of an
@@ -105,9 +105,15 @@ impl PairChannels {
     }
 
     /// The channels of a model's inputs for a job, in the model's order; empty if there is no choice. A channel that has the
-    /// name of an input, or is remembered for it, has this name in all images; any other one has its number.
+    /// name of an input, or is remembered for it, has this name in all images; any other one has its number. Also empty for a
+    /// model with one input for which none of them is remembered: the job then chooses in each image, as for nuclei by their
+    /// name, and images may have their channels in another order than the first one.
     pub(crate) fn inputs(&self, card: &ModelCard, settings: &Settings) -> Vec<ChannelRef> {
         let (channels, names) = (self.of(card), self.names(card));
+        let is_remembered = |name: &&str| remembered(card, settings).first().is_some_and(|old| is_same_name(name, old));
+        if card.input_channels == 1 && !names.iter().any(is_remembered) {
+            return Vec::new();
+        }
         let chosen = input_channels_among(card, &names, settings);
         let refer_to = |(input, channel): (usize, usize)| {
             let wanted = [remembered(card, settings).get(input), card.input_channel_names.get(input)];
@@ -235,6 +241,8 @@ mod tests {
         let mut settings = Settings::default();
         assert_eq!(input_channels_among(&model, &["membrane", "DAPI"], &settings), [1]);
         assert_eq!(input_channels_among(&model, &["membrane", "DAPI", "Hoechst"], &settings), [0]);
+        let unnamed = ModelCard { input_channel_names: vec!["raw".to_owned()], ..model.clone() };
+        assert_eq!(input_channels_among(&unnamed, &["raw", "DAPI"], &settings), [1], "any channel may be raw");
         settings.channels_of_model.insert("nuclei".to_owned(), vec!["Membrane".to_owned()]);
         assert_eq!(input_channels_among(&model, &["membrane", "DAPI"], &settings), [0]);
     }
@@ -286,7 +294,12 @@ mod tests {
         let model = ModelCard { task, input_channels: 1, ..card("nuclei", Path::new("/no/such/model")) };
         let mut settings = Settings::default();
         assert_eq!(two.names(&model), ["noise", "DAPI"]);
-        assert_eq!(two.inputs(&model, &settings), [ChannelRef::Index(0)], "nothing was chosen");
+        assert!(two.inputs(&model, &settings).is_empty(), "nothing was chosen");
+        let nuclear = ModelCard { title: "nuclei".to_owned(), ..model.clone() };
+        assert_eq!(input_channels_among(&nuclear, &two.names(&nuclear), &settings), [1], "as shown");
+        assert!(two.inputs(&nuclear, &settings).is_empty(), "chosen in each image");
+        settings.channels_of_model.insert("nuclei".to_owned(), vec!["noise".to_owned()]);
+        assert_eq!(two.inputs(&nuclear, &settings), [ChannelRef::Name("noise".to_owned())]);
         settings.channels_of_model.insert("nuclei".to_owned(), vec!["dapi".to_owned()]);
         assert_eq!(two.inputs(&model, &settings), [ChannelRef::Name("DAPI".to_owned())]);
         assert!(one.names(&model).is_empty() && one.inputs(&model, &settings).is_empty(), "there is no choice");

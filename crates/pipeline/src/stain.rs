@@ -32,6 +32,8 @@ const PARTS: [&str; 14] = [
     "receptor",
     "speckles",
 ];
+/// Words of names that packages declare for any channel; a number may follow.
+const PLACEHOLDERS: [&str; 7] = ["ch", "channel", "data", "image", "img", "input", "raw"];
 /// Words of channels without the stain that they name, or with what was computed from it.
 const ABSENT: [&str; 14] = [
     "background",
@@ -72,6 +74,14 @@ fn shows_nuclei(name: &str) -> bool {
     words.iter().any(is_stain) && !has_one_of(&words, &PARTS) && !has_one_of(&words, &ABSENT)
 }
 
+/// Returns whether a name that a model declares for its input says nothing about what the channel shows, as "image" or "channel0".
+fn is_placeholder(name: &str) -> bool {
+    let words = words(name);
+    let stems = words.iter().map(|word| word.trim_end_matches(char::is_numeric)).filter(|stem| !stem.is_empty());
+    let stems: Vec<&str> = stems.collect();
+    !stems.is_empty() && stems.iter().all(|stem| PLACEHOLDERS.contains(stem))
+}
+
 /// Returns the position of the only name with a property.
 fn only_position(names: &[&str], has_property: impl Fn(&str) -> bool) -> Option<usize> {
     let mut found = names.iter().enumerate().filter(|(_, name)| has_property(name)).map(|(position, _)| position);
@@ -96,14 +106,30 @@ pub(crate) fn stained_channel(model: &Model, meta: &ImageMeta) -> Option<usize> 
         return None;
     }
     let names: Vec<&str> = meta.channels.iter().map(|channel| channel.name.as_str()).collect();
-    let declared = model.input_channel_names.first().map(|name| name.trim().to_lowercase());
-    let with_name = |declared: String| only_position(&names, |name| name.trim().to_lowercase() == declared);
     let is_of_nuclei = || segments_nuclei(Some(model.task), &model.name, &model.tags, &model.input_channel_names);
-    let nuclear = || only_position(&names, shows_nuclei).filter(|_| is_of_nuclei());
-    declared.filter(|name| !name.is_empty()).and_then(with_name).or_else(nuclear).filter(|channel| *channel > 0)
+    let declared = model.input_channel_names.first().map_or("", String::as_str);
+    channel_by_name(&names, declared, is_of_nuclei).filter(|channel| *channel > 0)
+}
+
+/// Returns the position of the only channel with the declared name, or else, for a model of nuclei, of the only one that shows
+/// nuclei by its name.
+fn channel_by_name(names: &[&str], declared: &str, is_of_nuclei: impl Fn() -> bool) -> Option<usize> {
+    let declared = declared.trim().to_lowercase();
+    let is_name = !declared.is_empty() && !is_placeholder(&declared);
+    let with_name = is_name.then(|| only_position(names, |name| name.trim().to_lowercase() == declared)).flatten();
+    with_name.or_else(|| only_position(names, shows_nuclei).filter(|_| is_of_nuclei()))
 }
 
 impl ModelCard {
+    /// Returns the names of the input channels by which channels of stacks are chosen: none for a model with one input channel
+    /// whose name could be that of any.
+    pub fn stated_channel_names(&self) -> &[String] {
+        match self.input_channel_names.as_slice() {
+            [only] if self.input_channels == 1 && is_placeholder(only) => &[],
+            names => names,
+        }
+    }
+
     /// Returns the only one of these channels that shows nuclei by its name, if the model has one input channel and segments
     /// nuclei: a prediction reads it by default.
     pub fn nuclear_channel(&self, names: &[&str]) -> Option<usize> {
@@ -170,6 +196,27 @@ mod tests {
         assert_eq!(chosen(&["membrane", "DAPI", "H2B"]), None);
         assert_eq!(chosen(&["DAPI mask", "DAPI"]), Some(1));
         assert_eq!(chosen(&["membrane", "actin"]), None);
+    }
+
+    #[test]
+    fn a_declared_name_that_could_be_that_of_any_channel_does_not_count() {
+        let placeholders = ["image", "input", "raw", "channel0", "Channel 1", "input_0", "raw_image", "ch01"];
+        let others = ["", "488", "DAPI", "brightfield", "raw DAPI", "membrane", "channel"];
+        assert_eq!(placeholders.map(is_placeholder), [true; 8], "{placeholders:?}");
+        assert_eq!(others.map(is_placeholder), [false, false, false, false, false, false, true], "{others:?}");
+        let names = ["membrane", "raw", "DAPI"];
+        assert_eq!(channel_by_name(&names, "membrane", || true), Some(0));
+        assert_eq!(channel_by_name(&names, " DAPI", || false), Some(2));
+        assert_eq!(channel_by_name(&names, "raw", || true), Some(2));
+        assert_eq!(channel_by_name(&names, "raw", || false), None);
+        let card = |input_channels: usize, names: &[&str]| ModelCard {
+            input_channels,
+            input_channel_names: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..crate::cards::card("m", std::path::Path::new("/no/such/model"))
+        };
+        assert!(card(1, &["image"]).stated_channel_names().is_empty());
+        assert_eq!(card(1, &["DAPI"]).stated_channel_names(), ["DAPI"]);
+        assert_eq!(card(2, &["channel0", "channel1"]).stated_channel_names().len(), 2);
     }
 
     #[test]
