@@ -308,7 +308,7 @@ pub(crate) fn calibration_image(pair: &Pair, diameter: DiameterRequest) -> Resul
     Ok(CalibrationImage { image, window, voxel_um: trained_voxel_um(pair)?, diameter })
 }
 
-/// Replaces values that are not finite by the smallest finite value, as in training.
+/// Replaces values that are not finite by the smallest finite value, for scores. In training, they do not count.
 pub(crate) fn replace_non_finite(values: &mut [f32]) {
     let darkest = values.iter().copied().filter(|v| v.is_finite()).fold(f32::INFINITY, f32::min);
     let darkest = if darkest.is_finite() { darkest } else { 0.0 };

@@ -54,8 +54,8 @@ pub struct Patch {
     pub image: Vec<f32>,
     /// Target, `[channel][Z][Y][X]`.
     pub target: Vec<f32>,
-    /// Weight of each voxel in the loss, `[Z][Y][X]`: 0 outside the stack and for the ignore label, otherwise 1 or
-    /// more. A single plane that is mirrored along Z is not outside.
+    /// Weight of each voxel in the loss, `[Z][Y][X]`: 0 outside the stack, for the ignore label and where a stain is not
+    /// finite, otherwise 1 or more. A single plane that is mirrored along Z is not outside.
     pub weight: Vec<f32>,
     /// Weight of each voxel in the loss of the channels after the first, `[Z][Y][X]`: as `weight`, and 0 where they are
     /// unknown. Empty if all channels have the weights of the first ([`Sampler::has_further_weights`]).
@@ -377,13 +377,9 @@ impl Sampler {
         let (mut image, mut weight) = (vec![0.0f32; len * image_voxels.len()], vec![1.0f32; len]);
         let [low, high] = counted(&entry.window, &image_box, mirror);
         // Empty for labels.
-        let raw = |moments: &Moments| {
-            let dark = moments.min as f32;
-            Scaling { gain: 1.0, offset: 0.0, std: 1.0, dark, missing: dark }
-        };
         let stains = entry.targets.iter().zip(&ready.target_moments);
         let stain_voxels =
-            stains.map(|(stack, moments)| read((stack, &raw(moments)))).collect::<Result<Vec<_>, _>>()?;
+            stains.map(|(stack, moments)| read((stack, &stain_scaling(moments)))).collect::<Result<Vec<_>, _>>()?;
         let mut stain = vec![0.0f32; len * stain_voxels.len()];
         lap(&mut times.read_secs);
         let mut rows = plan.transform.rows(&inner, image_box.start);
@@ -409,6 +405,7 @@ impl Sampler {
             self.apply_label_weights(&labels, outer.size, part, ready.network_um, &mut weight);
             (target.values, target.known)
         } else {
+            leave_out_missing(&mut stain, &mut weight, &ready.target_moments);
             (stain, Vec::new())
         };
         zero_seen_weights(&mut weight, shape, plan.seen);
@@ -500,6 +497,20 @@ fn counted(window: &BoxZyx, read: &UnclippedBox, mirror: bool) -> [[f32; 3]; 2] 
         (low[0], high[0]) = (f32::NEG_INFINITY, f32::INFINITY);
     }
     [low, high]
+}
+
+/// Returns the scaling of a stain, which keeps its values; those that are not finite become NaN.
+fn stain_scaling(moments: &Moments) -> Scaling {
+    Scaling { gain: 1.0, offset: 0.0, std: 1.0, dark: moments.min as f32, missing: f32::NAN }
+}
+
+/// Replaces the values of stains that are not finite, or are interpolated from such values, by the minimum of their stain, and
+/// sets the weights of these voxels to 0.
+fn leave_out_missing(stains: &mut [f32], weight: &mut [f32], moments: &[Moments]) {
+    for (values, moments) in stains.chunks_exact_mut(weight.len().max(1)).zip(moments) {
+        let missing = values.iter_mut().zip(weight.iter_mut()).filter(|(value, _)| !value.is_finite());
+        missing.for_each(|(value, weight)| (*value, *weight) = (moments.min as f32, 0.0));
+    }
 }
 
 /// Sets the weights of the first `seen` voxels along each axis to 0.

@@ -370,7 +370,8 @@ fn add_intensity_problems(inspection: &mut PairInspection, stack: &Stack, about:
                 "they are 0 after normalization, as in predictions; export the file again if they are unexpected"
             }
             Role::Target | Role::Labels => {
-                "they are replaced by the darkest value; export the file again if they are unexpected"
+                "they do not count in the loss, and count as the darkest value in scores; export the file again if they are \
+                 unexpected"
             }
         };
         if non_finite == stack.voxels() {

@@ -1,6 +1,6 @@
 //! Several channels and stains of a patch stay aligned, and are normalized and changed one by one.
 
-use crate::common::{balls, places, plain, right_angles, sampler, scene, write};
+use crate::common::{balls, place, places, plain, right_angles, sampler, scene, write};
 use cytoscope_training_data::augment::{Elastic, Flip, Rotate, Scale};
 use cytoscope_training_data::{
     AugmentOptions, ImageRef, Normalize, Pair, SamplerOptions, SourceOptions, Sources, TargetKind,
@@ -109,6 +109,32 @@ fn channels_of_a_patch_are_aligned_and_normalized_one_by_one() {
     let moments = raw.target_moments();
     assert!(moments.len() == 2 && (moments[0].min - 7.0).abs() < 1e-6 && moments[1].min.abs() < 1e-6);
     assert!(raw.tile(0).unwrap().image_channels == 2);
+}
+
+#[test]
+fn voxels_where_a_stain_is_not_finite_have_weight_zero() {
+    let folder = tempfile::tempdir().unwrap();
+    let shape = [16, 40, 40];
+    let image = places(shape);
+    let stain: Vec<f32> = image.iter().map(|v| if place(*v)[2] < 20 { v + 7.0 } else { f32::NAN }).collect();
+    let pair = write_channel_pair(folder.path(), shape, std::slice::from_ref(&image), &[stain, image.clone()]);
+    let sampler = sampler(&[pair], plain([8, 24, 24], TargetKind::Regression));
+    let n = 8 * 24 * 24;
+    let mut counts = [0; 2];
+    for index in 0..8 {
+        let patch = sampler.sample(index).unwrap();
+        for i in 0..n {
+            let (v, found) = (patch.image[i], (patch.target[i], patch.target[n + i], patch.weight[i]));
+            match place(v)[2] {
+                20.. => assert_eq!(found, (7.0, v, 0.0), "missing"),
+                // The next voxel is missing, from which this one may be interpolated.
+                x if x == 19 || patch.weight[i] == 0.0 => continue,
+                _ => assert_eq!(found, (v + 7.0, v, 1.0), "known"),
+            }
+            counts[usize::from(found.2 > 0.0)] += 1;
+        }
+    }
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
 }
 
 /// Intensities of each channel change by themselves, and the first channel is that of a pair without further channels
