@@ -31,7 +31,7 @@ fn negative_part<B: Backend>(x: Image<B>, alpha: f32) -> Image<B> {
     x.clamp_max(0.0).exp().sub_scalar(1.0).mul_scalar(alpha)
 }
 
-/// Applies an activation to each element; NaN stays NaN.
+/// Applies an activation to each element; NaN stays NaN, except for `ThresholdedRelu`, which is 0 there, as in ONNX.
 pub(super) fn activate<B: Backend>(x: Image<B>, activation: Activation) -> Image<B> {
     let above = |x: &Image<B>| x.clone().clamp_min(0.0);
     match activation {
@@ -58,8 +58,8 @@ pub(super) fn activate<B: Backend>(x: Image<B>, activation: Activation) -> Image
         Activation::Softplus => softplus(x),
         Activation::Softsign => x.clone() / x.abs().add_scalar(1.0),
         Activation::ThresholdedRelu { alpha } => {
-            let below_threshold = x.clone().lower_equal_elem(alpha);
-            x.mask_fill(below_threshold, 0.0)
+            let is_above = x.clone().greater_elem(alpha);
+            x.mask_fill(is_above.bool_not(), 0.0)
         }
         Activation::Clip { min, max } => {
             // Shader languages have no infinite literals.
@@ -185,16 +185,28 @@ pub(super) fn reduce<B: Backend>(x: Image<B>, kind: ReduceOp, runs: &[[usize; 3]
         let line: Tensor<B, 3> = x.reshape([outer, length, inner]);
         let y = match fold {
             Fold::Sum => folded(line, fold),
-            Fold::Max | Fold::Min => {
-                // Burn's reductions ignore NaN.
-                let has_nan = folded(line.clone().is_nan().float(), Fold::Max).greater_elem(0.5);
-                folded(line, fold).mask_fill(has_nan, f32::NAN)
-            }
+            Fold::Max | Fold::Min => extreme_of_lines(line, matches!(fold, Fold::Max)),
         };
         let y = if kind == ReduceOp::Mean { y.div_scalar(length as f32) } else { y };
         x = y.reshape([outer, inner, 1, 1, 1]);
     }
     Some(if kind == ReduceOp::L2 { x.sqrt() } else { x })
+}
+
+/// Returns the maximum (or minimum) of the middle axis of `[outer, length, inner]`: NaN if an element is NaN, and −∞ (or ∞) if all
+/// elements are. Burn's reductions ignore NaN, and begin with the lowest (or greatest) finite number.
+fn extreme_of_lines<B: Backend>(line: Tensor<B, 3>, max: bool) -> Tensor<B, 3> {
+    let (is_number, empty) = if max {
+        (line.clone().greater_equal_elem(f32::MIN), f32::NEG_INFINITY)
+    } else {
+        (line.clone().lower_equal_elem(f32::MAX), f32::INFINITY)
+    };
+    // 2 where an element is NaN, otherwise 1 where one is a number, otherwise 0.
+    let kind = is_number.float() + line.clone().is_nan().float().mul_scalar(2.0);
+    let kind = folded(kind, Fold::Max);
+    let found = folded(line, if max { Fold::Max } else { Fold::Min });
+    let found = found.mask_fill(kind.clone().lower_elem(0.5), empty);
+    found.mask_fill(kind.greater_elem(1.5), f32::NAN)
 }
 
 /// Bound for the numbers that a search does not look for, such as −∞ in a search for the maximum: with them, the sum by which NaN

@@ -368,6 +368,35 @@ fn the_maximum_of_a_window_of_negative_infinity_is_negative_infinity() {
 }
 
 #[test]
+fn the_extremes_of_infinite_elements_are_infinite() {
+    let Some(engine) = crate::engine() else { return };
+    let shape = [1, 2, 7];
+    let reduce = |kind| Op::Reduce { kind, keep_dims: true, noop_with_empty_axes: false };
+    for (op, axes, infinite) in [
+        (Op::GlobalMaxPool, vec![], f32::NEG_INFINITY),
+        (reduce(ReduceOp::Max), vec![ints(&[2])], f32::NEG_INFINITY),
+        (reduce(ReduceOp::Min), vec![ints(&[2])], f32::INFINITY),
+    ] {
+        let mut x = vec![infinite; 14];
+        x[9] = 0.5;
+        let mut session =
+            engine.compile(&one(op.clone(), &shape, axes), &[shape.to_vec()], &CompileOptions::default()).unwrap();
+        let outputs = session.run(&[Tensor::new(shape, x).unwrap()]).unwrap();
+        assert_eq!(outputs[0].as_f32().unwrap(), [infinite, 0.5], "{op:?}");
+    }
+}
+
+#[test]
+fn a_thresholded_relu_of_nan_is_zero_as_in_onnx_runtime() {
+    let Some(engine) = crate::engine() else { return };
+    let shape = [1, 1, 3];
+    let graph = one(Op::Activation(Activation::ThresholdedRelu { alpha: 0.5 }), &shape, vec![]);
+    let mut session = engine.compile(&graph, &[shape.to_vec()], &CompileOptions::default()).unwrap();
+    let outputs = session.run(&[Tensor::new(shape, vec![f32::NAN, 1.0, -1.0]).unwrap()]).unwrap();
+    assert_eq!(outputs[0].as_f32().unwrap(), [0.0, 1.0, 0.0]);
+}
+
+#[test]
 fn the_sign_and_powers_of_nan_are_nan() {
     let Some(engine) = crate::engine() else { return };
     let shape = [1, 1, 4];

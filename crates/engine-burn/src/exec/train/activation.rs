@@ -79,7 +79,7 @@ pub(super) fn gradient<B: DeviceBackend>(x: Image<B>, dy: Image<B>, activation: 
             let root = x.abs().add_scalar(1.0);
             dy / (root.clone() * root)
         }
-        Activation::ThresholdedRelu { alpha } => dy.mask_fill(x.lower_equal_elem(alpha), 0.0),
+        Activation::ThresholdedRelu { alpha } => dy.mask_fill(x.greater_elem(alpha).bool_not(), 0.0),
         Activation::Clip { min, max } => {
             // Shader languages have no infinite literals.
             let g = if min > f32::MIN { dy.mask_fill(x.clone().lower_equal_elem(min), 0.0) } else { dy };

@@ -68,7 +68,7 @@ pub(super) fn max_gradient<B: Backend>(
     axes: &[PoolAxis],
 ) -> Option<Image<B>> {
     let form = x.dims();
-    let mut value = moves::fill(x, before, after, f32::MIN);
+    let mut value = moves::fill(x, before, after, f32::NEG_INFINITY);
     let mut inputs_by_axis = Vec::with_capacity(axes.len());
     for of in axes.iter().rev() {
         let largest = (0..of.kernel).map(|t| tap(&value, of, t)).reduce(|a, b| a.max_pair(b))?;

@@ -123,6 +123,9 @@ fn activation_gradients_match_the_reference() {
     for activation in all {
         same(&format!("{activation:?}"), Op::Activation(activation), std::slice::from_ref(&x), &[], 1);
     }
+    // It is constant there.
+    let with_nan = Tensor::new([1, 2, 2], vec![f32::NAN, 1.0, -1.0, 2.0]).unwrap();
+    same("NaN", Op::Activation(ThresholdedRelu { alpha: 0.5 }), &[with_nan], &[], 1);
 }
 
 #[test]
@@ -352,6 +355,9 @@ fn pooling_gradients_match_the_reference() {
     for x in [&x, &equal] {
         same("maximum of cubes", Op::MaxPool(cube.clone()), std::slice::from_ref(x), &[], 1);
     }
+    // The padding is less than the lowest number.
+    let lowest = Tensor::new(x.shape(), vec![f32::MIN; x.len()]).unwrap();
+    same("maximum of the lowest number", Op::MaxPool(pool(3, 2, 1)), &[lowest], &[], 1);
 }
 
 #[test]
