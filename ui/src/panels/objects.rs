@@ -273,7 +273,7 @@ fn table(ui: &mut Ui, document: &Document, selected: Option<usize>, reveal: bool
             actions.send(DisplayAction::RevealObject(false));
         }
         table
-            .header(24.0, |mut header| {
+            .header(theme::BUTTON_HEIGHT, |mut header| {
                 for column in &columns {
                     header.col(|ui| {
                         let arrow = match results.sorted {

@@ -133,6 +133,7 @@ pub(super) fn about_model(ui: &mut Ui, card: &ModelCard, commonmark: &mut Common
 pub(super) fn model_list(ui: &mut Ui, state: State<'_>, card: &ModelCard, width: f32, actions: &mut Actions) {
     let all = state.jobs.models();
     let title = super::distinct_title(card, all);
+    let available_width = ui.available_width();
     let combo = egui::ComboBox::from_id_salt("model").selected_text(&title).width(width).truncate();
     let response = combo.show_ui(ui, |ui| {
         for model in all {
@@ -153,14 +154,17 @@ pub(super) fn model_list(ui: &mut Ui, state: State<'_>, card: &ModelCard, width:
         }
     });
     response.response.widget_info(|| egui::WidgetInfo::labeled(egui::WidgetType::ComboBox, true, "Model"));
-    let (spacing, font) = (ui.spacing(), egui::TextStyle::Button.resolve(ui.style()));
-    let room = width - 2.0 * spacing.button_padding.x - spacing.icon_width - spacing.icon_spacing;
-    let title_width =
-        ui.ctx().fonts_mut(|fonts| fonts.layout_no_wrap(title.clone(), font, egui::Color32::PLACEHOLDER).size().x);
-    if title_width > room {
-        // It is cut off in the closed list.
+    if is_cut_in_list(ui, &title, available_width) {
         response.response.on_hover_text(title);
     }
+}
+
+/// Returns whether a closed list cuts off its text, for which it was given this width: it grows before it does.
+fn is_cut_in_list(ui: &Ui, text: &str, available_width: f32) -> bool {
+    let (spacing, font) = (ui.spacing(), egui::TextStyle::Button.resolve(ui.style()));
+    let room = available_width - 2.0 * spacing.button_padding.x - spacing.icon_width - spacing.icon_spacing;
+    let text = text.to_owned();
+    ui.ctx().fonts_mut(|fonts| fonts.layout_no_wrap(text, font, egui::Color32::PLACEHOLDER).size().x) > room
 }
 
 fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard, actions: &mut Actions) {
@@ -395,6 +399,31 @@ mod tests {
     use super::*;
     use cytoscope_pipeline::cards::card;
     use std::path::Path;
+
+    #[test]
+    fn a_list_shows_its_text_in_a_tooltip_only_if_it_cuts_it_off() {
+        let ctx = egui::Context::default();
+        crate::theme::install(&ctx);
+        let title = "A model with a long title";
+        let mut found = Vec::new();
+        let _ = ctx.run_ui(egui::RawInput::default(), |ui| {
+            found.clear();
+            for (index, width) in [600.0, 90.0].into_iter().enumerate() {
+                ui.scope(|ui| {
+                    ui.set_max_width(width);
+                    let is_cut = is_cut_in_list(ui, title, ui.available_width());
+                    let mut drawn_width = |mode: egui::TextWrapMode| {
+                        let is_whole = mode == egui::TextWrapMode::Extend;
+                        let list = egui::ComboBox::from_id_salt((index, is_whole)).selected_text(title).width(40.0);
+                        list.wrap_mode(mode).show_ui(ui, |_| {}).response.rect.width()
+                    };
+                    let truncated = drawn_width(egui::TextWrapMode::Truncate);
+                    found.push((is_cut, truncated < drawn_width(egui::TextWrapMode::Extend)));
+                });
+            }
+        });
+        assert_eq!(found, [(false, false), (true, true)]);
+    }
 
     #[test]
     fn no_line_about_a_model_begins_with_a_separator_or_a_unit() {
