@@ -64,6 +64,8 @@ pub(crate) enum DiskEffect {
         path: PathBuf,
         /// Whether they are predictions or the ground truth.
         role: PairRole,
+        /// The predictions, if they are chosen.
+        predictions: Option<PathBuf>,
         /// The series that is scored.
         series: SeriesChoice,
     },
@@ -364,8 +366,8 @@ impl DiskEffect {
                 DiskEvent::Listed { stacks: Ok(expand(&others)), models, records }
             }
             Self::ListForBatch { paths } => DiskEvent::ListedForBatch(expand_for_list(paths)),
-            Self::ReadChannels { path, role, series } => {
-                let names = channels_to_score(path, *role, series);
+            Self::ReadChannels { path, role, predictions, series } => {
+                let names = channels_to_score(path, *role, predictions.as_deref(), series);
                 DiskEvent::ChannelsRead { path: path.clone(), role: *role, names }
             }
             Self::ReadPairChannels { data } => {

@@ -177,9 +177,20 @@ impl EvaluateReport {
 }
 
 /// Returns the names of the channels that an [`EvaluateJob`] of a series can choose from in an image, or in the first one of a
-/// folder; none if it cannot be read. Channels without a name are named by their number.
-pub fn channels_to_score(path: &Path, role: PairRole, series: &SeriesChoice) -> Vec<String> {
-    let file = match files_by_key(path).ok().and_then(|(files, _)| files.into_values().next()) {
+/// folder; none if it cannot be read. Channels without a name are named by their number. `predictions`, if they are chosen, decide
+/// whether a folder of ground truth with labels and targets is scored by its targets.
+pub fn channels_to_score(
+    path: &Path,
+    role: PairRole,
+    predictions: Option<&Path>,
+    series: &SeriesChoice,
+) -> Vec<String> {
+    let predicted = predictions.filter(|_| role == PairRole::Truth).and_then(|path| files_by_key(path).ok());
+    let files = match predicted {
+        Some((predictions, _)) => truths_by_key(path, &predictions),
+        None => files_by_key(path),
+    };
+    let file = match files.ok().and_then(|(files, _)| files.into_values().next()) {
         _ if is_image(path) => path.to_owned(),
         Some(first) => first,
         None => return Vec::new(),

@@ -95,6 +95,10 @@ impl Batch {
     pub(crate) fn channels_read(&mut self, path: &Path, role: PairRole, names: Vec<String>) {
         let files = self.scored_mut(role);
         if files.path.as_deref() == Some(path) {
+            if !files.channels.is_empty() && files.channels != names {
+                // They are those of another file of the folder.
+                files.channel = None;
+            }
             files.channels = names;
         }
     }
@@ -120,7 +124,8 @@ impl Batch {
     /// Asks for the names of the channels of predictions or ground truth.
     pub(super) fn read_channels(&self, role: PairRole, effects: &mut Effects) {
         let Some(path) = self.scored(role).path.clone() else { return };
-        effects.disk(DiskEffect::ReadChannels { path, role, series: self.scored_series.clone() });
+        let predictions = self.prediction.path.clone();
+        effects.disk(DiskEffect::ReadChannels { path, role, predictions, series: self.scored_series.clone() });
     }
 
     /// Forgets the scores of other settings, and those that a running job would report.
@@ -244,9 +249,31 @@ pub(crate) fn scores_csv(report: &EvaluateReport) -> String {
 #[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
     use super::*;
+    use crate::effect::Effect;
     use cytoscope_engine::DeviceId;
     use cytoscope_objects::regression::Regression;
     use cytoscope_pipeline::{ChannelScores, PairReport};
+
+    #[test]
+    fn a_chosen_channel_is_kept_while_the_scored_file_has_the_same_channels() {
+        let names = |names: [&str; 2]| names.map(str::to_owned).to_vec();
+        let mut batch = Batch::default();
+        batch.truth.path = Some(PathBuf::from("t"));
+        let read = |batch: &mut Batch, found: [&str; 2]| {
+            batch.channels_read(Path::new("t"), PairRole::Truth, names(found));
+            (batch.truth.channels.len(), batch.truth.channel)
+        };
+        assert_eq!(read(&mut batch, ["dna", "actin"]), (2, None));
+        batch.truth.channel = Some(1);
+        assert_eq!(read(&mut batch, ["dna", "actin"]), (2, Some(1)));
+        assert_eq!(read(&mut batch, ["labels", "other"]), (2, None), "another file");
+        // The predictions decide which file of the ground truth is scored.
+        batch.prediction.path = Some(PathBuf::from("p"));
+        let mut effects = Effects::default();
+        batch.read_channels(PairRole::Truth, &mut effects);
+        let names_predictions = |effect: &Effect| matches!(effect, Effect::Disk(DiskEffect::ReadChannels { predictions: Some(path), .. }) if path == Path::new("p"));
+        assert!(effects.into_iter().any(|effect| names_predictions(&effect)));
+    }
 
     #[test]
     fn every_row_of_scores_has_every_column() {

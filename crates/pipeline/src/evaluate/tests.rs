@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 use super::*;
 use crate::NoteLevel;
-use cytoscope_formats::{Container, WriteSpec, write_array};
+use cytoscope_formats::{Channel, Container, WriteSpec, write_array};
 use cytoscope_objects::segmentation_errors::SizeUnit;
 use cytoscope_volume::Array;
 
@@ -86,6 +86,20 @@ fn images_beside_the_ground_truth_are_not_taken_for_it_and_files_that_are_left_o
         report.notes.iter().map(|note| note.message.clone()).find(|note| note.contains("is not scored"))
     };
     assert!(report.pairs[0].regression.unwrap().mse == 0.0 && left_out(&report).is_none(), "{report:?}");
+    // With labels beside it, the channels to choose from are those of the target, too.
+    let labels = Array::new("YX".parse().unwrap(), vec![4, 4], vec![1u16; 16]).unwrap();
+    let mut spec = WriteSpec::of(&labels, Container::OmeTiff);
+    let named = |name: &str| vec![Channel { name: name.to_owned(), color_rgb: None }];
+    spec.channels = named("labels");
+    write_array(&truths.join("a_labels.ome.tif"), &labels, &spec).unwrap();
+    spec.channels = named("stain");
+    write_array(&truths.join("a_target.ome.tif"), &labels, &spec).unwrap();
+    let channels =
+        |predictions: Option<&Path>| channels_to_score(&truths, PairRole::Truth, predictions, &SeriesChoice::default());
+    assert_eq!(channels(Some(&predictions)), ["stain"]);
+    assert_eq!(channels(None), ["labels"]);
+    std::fs::remove_file(truths.join("a_labels.ome.tif")).unwrap();
+    write(&truths, "a_target.ome.tif", 2.0);
     write(&truths, "a_truth.ome.tif", 3.0);
     let report = job(predictions, truths).run(&Context::default()).unwrap();
     let note = left_out(&report).unwrap();
