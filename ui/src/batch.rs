@@ -342,13 +342,7 @@ impl Batch {
                 self.evaluating.into_iter().for_each(|id| effects.act(JobsAction::Cancel(id)));
             }
             BatchAction::Compare(role, path) => {
-                *self.scored_mut(role) = ScoredFiles { path: Some(path), ..ScoredFiles::default() };
-                self.forget_scores();
-                self.read_channels(role, &mut effects);
-                if role == PairRole::Prediction {
-                    // Which files of the ground truth are scored depends on the predictions.
-                    self.read_channels(PairRole::Truth, &mut effects);
-                }
+                self.compare(role, path, &mut effects);
             }
             BatchAction::Channel(role, channel) => {
                 self.scored_mut(role).channel = channel;

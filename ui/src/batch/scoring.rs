@@ -121,6 +121,16 @@ impl Batch {
         }
     }
 
+    /// Sets predictions or ground truth to score. Which files of the ground truth are scored depends on the predictions.
+    pub(super) fn compare(&mut self, role: PairRole, path: PathBuf, effects: &mut Effects) {
+        *self.scored_mut(role) = ScoredFiles { path: Some(path), ..ScoredFiles::default() };
+        self.forget_scores();
+        self.read_channels(role, effects);
+        if role == PairRole::Prediction {
+            self.read_channels(PairRole::Truth, effects);
+        }
+    }
+
     /// Asks for the names of the channels of predictions or ground truth.
     pub(super) fn read_channels(&self, role: PairRole, effects: &mut Effects) {
         let Some(path) = self.scored(role).path.clone() else { return };
@@ -268,11 +278,15 @@ mod tests {
         assert_eq!(read(&mut batch, ["dna", "actin"]), (2, Some(1)));
         assert_eq!(read(&mut batch, ["labels", "other"]), (2, None), "another file");
         // The predictions decide which file of the ground truth is scored.
-        batch.prediction.path = Some(PathBuf::from("p"));
         let mut effects = Effects::default();
-        batch.read_channels(PairRole::Truth, &mut effects);
-        let names_predictions = |effect: &Effect| matches!(effect, Effect::Disk(DiskEffect::ReadChannels { predictions: Some(path), .. }) if path == Path::new("p"));
-        assert!(effects.into_iter().any(|effect| names_predictions(&effect)));
+        batch.compare(PairRole::Prediction, PathBuf::from("p"), &mut effects);
+        let asks = |effect: Effect| match effect {
+            Effect::Disk(DiskEffect::ReadChannels { role, predictions, .. }) => {
+                role == PairRole::Truth && predictions.as_deref() == Some(Path::new("p"))
+            }
+            _ => false,
+        };
+        assert!(effects.into_iter().any(asks));
     }
 
     #[test]
