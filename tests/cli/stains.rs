@@ -29,7 +29,7 @@ fn a_model_of_nuclei_reads_the_channel_that_shows_nuclei_by_its_name() {
     let predict = |out: &str, more: &[&str]| {
         let command =
             ["predict", STACK, "--model", "nuclei-dog", "--device", "cpu", "--outputs", "labels", "--out", out];
-        fixture.run(&[&command[..], more].concat()).ok().stderr
+        fixture.run(&[&command[..], more].concat()).ok().stdout
     };
     let labels = |folder: &str| fixture.image(&format!("{folder}/nuclei_3_raw_labels.tif"));
     let recorded = |folder: &str| -> Value {
