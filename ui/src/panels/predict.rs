@@ -159,12 +159,12 @@ pub(super) fn model_list(ui: &mut Ui, state: State<'_>, card: &ModelCard, width:
     }
 }
 
-/// Returns whether a closed list cuts off its text, for which it was given this width: it grows before it does.
+/// Returns whether a closed list, which grows with its text up to this width, cuts it off.
 fn is_cut_in_list(ui: &Ui, text: &str, available_width: f32) -> bool {
     let (spacing, font) = (ui.spacing(), egui::TextStyle::Button.resolve(ui.style()));
-    let room = available_width - 2.0 * spacing.button_padding.x - spacing.icon_width - spacing.icon_spacing;
+    let limit = available_width - 2.0 * spacing.button_padding.x - spacing.icon_width - spacing.icon_spacing;
     let text = text.to_owned();
-    ui.ctx().fonts_mut(|fonts| fonts.layout_no_wrap(text, font, egui::Color32::PLACEHOLDER).size().x) > room
+    ui.ctx().fonts_mut(|fonts| fonts.layout_no_wrap(text, font, egui::Color32::PLACEHOLDER).size().x) > limit
 }
 
 fn voxel_warning(ui: &mut Ui, document: &Document, card: &ModelCard, actions: &mut Actions) {

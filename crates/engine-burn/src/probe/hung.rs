@@ -1,6 +1,6 @@
-//! Probes that hung, so that they are not waited for again at each start: a file for each kind of devices with what was found and
-//! at how many starts in a row, for this start of the system and at most a day. Another driver has another list of devices, which is compared; another version of
-//! the program tests all of them.
+//! Probes that hung, so that they are not waited for again at each start. A file for each kind of devices states what was found
+//! and at how many starts of the program in a row it hung. It counts until the system is started again, and for a day at most. A
+//! change of the driver changes the list of devices, which is compared; another version of the program tests all of them.
 
 use super::Kind;
 use cytoscope_engine::{Device, DeviceId};
