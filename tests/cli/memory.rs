@@ -54,7 +54,7 @@ fn compare(fixture: &Fixture, short: usize, long: usize, edge: usize, options: &
 #[test]
 fn ten_times_the_slices_need_the_same_memory() {
     let options = ["--model", "nuclei-dog", "--diameter", "12", "--tile", "28,128,128", "--outputs", "maps"];
-    compare(&Fixture::new(), 32, 320, 256, &options);
+    compare(&Fixture::new(), 32, 320, 192, &options);
 }
 
 #[test]

@@ -541,7 +541,7 @@ fn a_training_step_needs_few_launches_and_uploads() {
         simulate_pairs(&fixture, 3);
         let task = ["train", "--task", "segmentation", "--data", "sim", "--from", "nuclei", "--out", "m"];
         let size = ["--patch", "16,32,32", "--batch", "2", "--steps", "3", "--diameter", "12", "--set", "ema=0.9"];
-        let device = ["--device", "cuda:0", "--precision", precision, "--json"];
+        let device = ["--device", "cuda:0", "--precision", precision, "--without-int8", "--json"];
         let ran = null.output(&fixture, &[&task[..], &size, &device].concat(), &[]);
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
         let [launches, uploads, _] = *null.training_steps().last().unwrap();

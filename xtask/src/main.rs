@@ -153,9 +153,12 @@ const UNOPTIMIZED_FOR_TESTS: [&str; 4] = ["cytoscope", "cytoscope-worker", "cyto
 /// Crates that leave loops over voxels to other crates. For the tests, they are optimized little (level 1). Compiling
 /// them with their tests takes more than a third of the time for all crates of the workspace, but they take less than
 /// one hundredth of the time of a prediction by a network.
-const LITTLE_OPTIMIZED_FOR_TESTS: [&str; 9] = [
+const LITTLE_OPTIMIZED_FOR_TESTS: [&str; 12] = [
     "cytoscope-ui",
     "cytoscope-pipeline",
+    "cytoscope-formats",
+    "cytoscope-training-data",
+    "cytoscope-corrections",
     "cytoscope-model-package",
     "cytoscope-onnx",
     "cytoscope-graph-passes",
