@@ -107,11 +107,14 @@ fn a_trained_network_replaces_the_start_model_only_if_it_scores_clearly_better()
     assert_eq!((&report["verdict"], report.get("kept")), (&"trained".into(), None), "{report:#}\n{notes}");
     assert!(report["after"]["pq@0.5"].as_f64() > report["before"]["pq@0.5"].as_f64(), "{report:#}");
     assert!(states_intensity(&fixture, "better"), "the objects of the pairs are about as bright");
+    let unused = "the settings in [network] are not used, because the network is that of the start model";
+    assert!(notes.contains(unused), "{notes}");
     // A network that training hardly changes scores the same, which is not a gain.
     let text = SPOILING.replace("rate = 5.0", "rate = 1e-12");
     std::fs::write(fixture.path("t.toml"), text).unwrap();
     let (report, notes) = train_from(&fixture, "m", "8", "same");
     assert_eq!(report["verdict"], "start", "{report:#}");
+    assert!(!notes.contains(unused), "the settings have no such section: {notes}");
     let kept = |which: &str| report["kept"][which].as_f64().unwrap();
     assert!((kept("after") - kept("before")).abs() < 0.05, "{report:#}");
     assert!(notes.contains("no trained network scored clearly better than the start model, which is kept"), "{notes}");

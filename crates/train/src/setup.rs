@@ -2,7 +2,7 @@
 
 use crate::budget;
 use crate::checkpoint::{RunFolder, TrainState};
-use crate::config::{self, TrainConfig, TrainPrecision};
+use crate::config::{self, NetworkConfig, TrainConfig, TrainPrecision};
 use crate::data::Data;
 use crate::device_choice::{self, StepDevice};
 use crate::error::{data_error, io_error, wrong_use, wrong_use_with};
@@ -281,6 +281,11 @@ fn load_start_model(
             start.other_outputs.len() + 1,
             start.other_outputs.join(", ")
         ));
+    }
+    // The strides of single planes are derived from the data.
+    let network = NetworkConfig { strides: Vec::new(), ..config.network.clone() };
+    if !start.from_scratch && network != NetworkConfig::default() {
+        context.note("the settings in [network] are not used, because the network is that of the start model");
     }
     let patch = config.patch_zyx.unwrap_or(PATCH);
     if start.lengths.iter().zip(patch).any(|(only, length)| only.is_some_and(|only| only != length)) {
