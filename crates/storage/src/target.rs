@@ -82,7 +82,11 @@ pub fn check_extension(path: &Path, known: &[&str]) -> Result<(), StorageError> 
         "" => "no file extension (for a folder)".to_owned(),
         extension => format!(".{extension}"),
     });
-    let expected = named.collect::<Vec<_>>().join(" or ");
+    let named: Vec<String> = named.collect();
+    let expected = match named.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => named.join(", "),
+    };
     Err(StorageError::Extension { path: path.to_owned(), found, expected })
 }
 
@@ -319,6 +323,8 @@ mod tests {
             refused,
             "net.pth ends in .pth; expected no file extension (for a folder) or .zip: choose another name"
         );
+        let refused = check_extension(Path::new("out.tif"), &["", "zarr", "ozx"]).unwrap_err().to_string();
+        assert!(refused.contains("expected no file extension (for a folder), .zarr or .ozx: "), "{refused}");
         let refused = check_extension(Path::new("net"), &["onnx"]).unwrap_err().to_string();
         assert_eq!(refused, "net has no file extension; expected .onnx: choose another name");
     }

@@ -146,11 +146,12 @@ pub(crate) fn channels(
     };
     if first.checked_add(needed).is_none_or(|end| end > available) {
         return Err(mismatch(
-            format!(
-                "the model requires {} from channel {first} on, but the file has {available}",
-                channels_text(needed)
-            ),
+            match needed {
+                1 => format!("channel {first} does not exist, because the file has {}", channels_text(available)),
+                _ => format!("the model requires {needed} channels from {first} on, but the file has {available}"),
+            },
             match available.checked_sub(needed) {
+                Some(0) if needed == 1 => message!("leave out {CHANNEL}"),
                 Some(0) => message!("leave out {CHANNEL}, or give the channels by name with {CHANNELS}"),
                 Some(last) if needed == 1 => message!("give a {CHANNEL} from 0 to {last}, or its name"),
                 Some(last) => message!("give a {CHANNEL} from 0 to {last}, or the channels by name with {CHANNELS}"),
@@ -192,6 +193,8 @@ mod tests {
         }
         for missing in [2, 405] {
             let error = chosen(missing).unwrap_err().to_string();
+            let problem = format!("channel {missing} does not exist, because the file has 2 channels");
+            assert!(error.contains(&problem), "{error}");
             assert!(error.ends_with("give a --channel from 0 to 1, or its name"), "{error}");
         }
     }
