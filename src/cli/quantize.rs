@@ -18,7 +18,9 @@ use cytoscope_storage::{Overwrite, counted};
 use cytoscope_train::{LimitedQuantization, QatLimitError, QatTrainer, minutes_problem};
 use std::path::{Path, PathBuf};
 
+// In the usage that clap writes, the package follows --calibrate, which would take it as one more stack.
 #[derive(Args)]
+#[command(override_usage = "cytoscope quantize <PACKAGE> --mode <MODE> --out <OUT> [OPTIONS]")]
 pub(crate) struct Quantize {
     /// Model package (folder, .zip or .onnx) or name of an installed model.
     package: String,
@@ -26,8 +28,8 @@ pub(crate) struct Quantize {
     /// static and followed by training if that loses too much accuracy (qat).
     #[arg(long, value_enum)]
     mode: Mode,
-    /// Calibration data for the modes static and qat: stacks like those the model will be used on, or folders of them; by
-    /// default the package's test tensor.
+    /// Calibration data for the modes static and qat: stacks like those the model will be used on, or folders of them, all
+    /// after this option; by default the package's test tensor.
     #[arg(long, num_args = 1.., value_name = "DIR|FILE")]
     calibrate: Vec<PathBuf>,
     /// Channel of the --calibrate stacks that is the model's input, by its number from 0 or its name; a model with several

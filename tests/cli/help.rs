@@ -115,6 +115,9 @@ fn wrong_usage_exits_with_code_2() {
     fixture.fails(2, &["info", "a.tif", "--frobnicate"], &["--frobnicate"]);
     fixture.fails(2, &["predict", "a.tif"], &["--out"]);
     fixture.fails(2, &["predict", "--out", "o"], &["INPUTS"]);
+    // The package is taken as one of the stacks.
+    let swallowed = ["quantize", "--mode", "static", "--calibrate", "a.tif", "package", "--out", "o"];
+    fixture.fails(2, &swallowed, &["<PACKAGE>", "Usage: cytoscope quantize <PACKAGE> --mode"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--tile", "3,4"], &["Z,Y,X"]);
     fixture.fails(2, &["predict", "a.tif", "--out", "o", "--tile", "0,4,4"], &["positive"]);
     fixture.fails(
