@@ -77,8 +77,8 @@ pub(crate) struct ThreadsOption {
 // How the images of several files are read.
 #[derive(Args)]
 pub(crate) struct ImageOptions {
-    /// Series (position, scene, well) to read from multi-series files, by number from 0 or by name; for predict, all
-    /// selects every series.
+    /// Series (position, scene, well) to read from multi-series files, by number from 0 or by name; predict also takes
+    /// all, which selects every series.
     #[arg(long, default_value = "0", value_name = "N|NAME")]
     pub(crate) series: SeriesChoice,
     /// Axis order, such as ZYX or TCYX, to use instead of the files' own.
