@@ -278,9 +278,17 @@ fn chosen_outputs_channels_and_times_are_written() {
     assert_eq!(fixture.labels("c/channels_labels.tif"), expected);
     fixture.run(&[&["predict", "channels.tif", "--channel", "channel1"], &base[..], &["--force"][..]].concat()).ok();
     assert_eq!(fixture.labels("c/channels_labels.tif"), expected, "a channel by its name");
-    fixture.fails(3, &["predict", "channels.tif", "--out", "w", "--channel", "DAPI"], &["no channel \"DAPI\"", "0 ("]);
+    fixture.fails(
+        3,
+        &["predict", "channels.tif", "--out", "w", "--channel", "DAPI"],
+        &["no channel \"DAPI\"", "no names"],
+    );
     let wrong = ["predict", "channels.tif", "--out", "w", "--channels"];
-    fixture.fails(3, &[&wrong[..], &["membrane"][..]].concat(), &["channels.tif", "no channel \"membrane\"", "0 ("]);
+    fixture.fails(
+        3,
+        &[&wrong[..], &["membrane"][..]].concat(),
+        &["channels.tif", "no channel \"membrane\"", "no names"],
+    );
     fixture.fails(
         3,
         &[&wrong[..], &["0,1"][..]].concat(),

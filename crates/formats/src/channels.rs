@@ -64,7 +64,12 @@ pub fn find_channels(chosen: &[ChannelRef], names: &[String]) -> Result<Vec<usiz
 
 fn find_channel(channel: &ChannelRef, names: &[String]) -> Result<usize, (String, String)> {
     let numbered: Vec<String> = names.iter().enumerate().map(|(i, name)| format!("{i} ({name})")).collect();
-    let advice = || format!("its channels are {}", numbered.join(", "));
+    let is_unnamed = names.iter().enumerate().all(|(i, name)| *name == generic_name(i));
+    let advice = || match names.len() {
+        1 if is_unnamed => "its only channel, 0, has no name".to_owned(),
+        count if is_unnamed && count > 1 => format!("its {count} channels have numbers from 0, but no names"),
+        _ => format!("its channels are {}", numbered.join(", ")),
+    };
     let with_name = |wanted: &str| -> Vec<usize> {
         let wanted_lower = wanted.trim().to_lowercase();
         let has_name = |i: &usize| names.get(*i).is_some_and(|name| name.trim().to_lowercase() == wanted_lower);
@@ -106,6 +111,9 @@ mod tests {
         assert!(find(&["membrane"], &names).unwrap_err().0.contains("2 of its channels"));
         assert!(find(&["4"], &names).unwrap_err().1.contains("3 (bright field)"));
         assert!(find(&["actin"], &names).unwrap_err().1.contains("0 (Nuclei)"));
+        assert_eq!(find(&["actin"], &["channel0"]).unwrap_err().1, "its only channel, 0, has no name");
+        let unnamed = find(&["actin"], &["channel0", "channel1"]).unwrap_err().1;
+        assert_eq!(unnamed, "its 2 channels have numbers from 0, but no names");
     }
 
     #[test]

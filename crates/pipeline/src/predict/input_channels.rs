@@ -147,7 +147,7 @@ pub(crate) fn channels(
     if first.checked_add(needed).is_none_or(|end| end > available) {
         return Err(mismatch(
             match needed {
-                1 => format!("channel {first} does not exist, because the file has {}", channels_text(available)),
+                1 => format!("channel {first} does not exist: the file has {available}"),
                 _ => format!("the model requires {needed} channels from {first} on, but the file has {available}"),
             },
             match available.checked_sub(needed) {
@@ -193,7 +193,7 @@ mod tests {
         }
         for missing in [2, 405] {
             let error = chosen(missing).unwrap_err().to_string();
-            let problem = format!("channel {missing} does not exist, because the file has 2 channels");
+            let problem = format!("channel {missing} does not exist: the file has 2; ");
             assert!(error.contains(&problem), "{error}");
             assert!(error.ends_with("give a --channel from 0 to 1, or its name"), "{error}");
         }
