@@ -226,7 +226,7 @@ pub(crate) enum DiskEvent {
     /// The stacks and models among files and folders.
     Listed {
         /// Stacks, or files that may be ones.
-        stacks: Result<Expanded, String>,
+        stacks: Expanded,
         /// Packages, zips and networks that may be imported as models.
         models: Vec<PathBuf>,
         /// Provenance records.
@@ -363,7 +363,7 @@ impl DiskEffect {
                 // Dialogs for files do not choose folders, but the description of a package in its folder.
                 let others = others.iter().map(|path| package_folder(path).to_owned());
                 let (models, others): (Vec<PathBuf>, Vec<PathBuf>) = others.partition(|p| is_model(p));
-                DiskEvent::Listed { stacks: Ok(expand(&others)), models, records }
+                DiskEvent::Listed { stacks: expand(&others), models, records }
             }
             Self::ListForBatch { paths } => DiskEvent::ListedForBatch(expand_for_list(paths)),
             Self::ReadChannels { path, role, predictions, series } => {
@@ -575,6 +575,6 @@ mod tests {
         let listed = DiskEffect::List { paths: vec![description] }.run();
         let DiskEvent::Listed { stacks, models, .. } = listed else { panic!("another event") };
         assert_eq!(models, [package]);
-        assert!(stacks.is_ok_and(|stacks| stacks.files.is_empty()));
+        assert!(stacks.files.is_empty());
     }
 }

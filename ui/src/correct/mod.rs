@@ -452,7 +452,7 @@ mod tests {
         let wake: Wake = Arc::new(|| {});
         let mut documents = Documents::new(&wake, None);
         let files = Expanded { files: vec![stack], ..Expanded::default() };
-        let _ = documents.listed(Ok(files), &Settings::default());
+        let _ = documents.listed(files, &Settings::default());
         let end = Instant::now() + Duration::from_secs(60);
         while documents.all().is_empty() {
             assert!(Instant::now() < end, "the stack was not opened in time");

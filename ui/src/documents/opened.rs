@@ -62,16 +62,10 @@ fn take_over_view(document: &mut Document, mut old: Document) {
 
 impl Documents {
     /// Opens files; one that is already open becomes the active document.
-    pub(crate) fn listed(&mut self, files: Result<Expanded, String>, settings: &Settings) -> Effects {
+    pub(crate) fn listed(&mut self, listed: Expanded, settings: &Settings) -> Effects {
         let mut effects = Effects::default();
         self.listing = self.listing.saturating_sub(1);
-        let Expanded { files, truncated, has_empty, unreadable } = match files {
-            Ok(expanded) => expanded,
-            Err(reason) => {
-                effects.error("Opening failed", reason);
-                return effects;
-            }
-        };
+        let Expanded { files, truncated, has_empty, unreadable } = listed;
         if !unreadable.is_empty() {
             effects.error("Folder not opened", unreadable.join("\n"));
         } else if has_empty && files.is_empty() {
@@ -322,7 +316,7 @@ mod tests {
         let mut documents = Documents::new(&wake, None);
         let mut settings = Settings::default();
         settings.remember_series(path.clone(), 3);
-        let _ = documents.listed(Ok(Expanded { files: vec![path], ..Expanded::default() }), &settings);
+        let _ = documents.listed(Expanded { files: vec![path], ..Expanded::default() }, &settings);
         let end = Instant::now() + Duration::from_secs(60);
         let mut notes: Vec<String> = Vec::new();
         while documents.all().is_empty() {
@@ -350,7 +344,7 @@ mod tests {
         let [a, b, c, later] = &paths;
         let ask = |documents: &mut Documents, files: &[&PathBuf]| {
             let files = files.iter().map(|path| (*path).clone()).collect();
-            let _ = documents.listed(Ok(Expanded { files, ..Expanded::default() }), &Settings::default());
+            let _ = documents.listed(Expanded { files, ..Expanded::default() }, &Settings::default());
         };
         let arrive = |documents: &mut Documents, path: &Path| {
             let document = Document::open(path, None, 0).unwrap();

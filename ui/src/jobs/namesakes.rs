@@ -93,7 +93,7 @@ mod tests {
         let wake: Wake = Arc::new(|| {});
         let mut documents = Documents::new(&wake, None);
         let files = Expanded { files: stacks.to_vec(), ..Expanded::default() };
-        let _ = documents.listed(Ok(files), &Settings::default());
+        let _ = documents.listed(files, &Settings::default());
         wait(&mut documents, |documents| documents.all().len() == 2);
         let [first, second] =
             stacks.each_ref().map(|stack| documents.all().iter().find(|d| d.path == *stack).map(|d| d.id).unwrap());

@@ -416,7 +416,7 @@ mod tests {
         write_array(&stack, &array, &WriteSpec::of(&array, Container::ImageJ)).unwrap();
         let mut documents = Documents::new(&no_wake(), None);
         let files = Expanded { files: vec![stack], ..Expanded::default() };
-        let _ = documents.listed(Ok(files), settings);
+        let _ = documents.listed(files, settings);
         let end = Instant::now() + Duration::from_secs(60);
         while documents.all().is_empty() {
             assert!(Instant::now() < end, "the stack was not opened in time");
