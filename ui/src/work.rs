@@ -26,9 +26,7 @@ use cytoscope_pipeline::{
 use cytoscope_profile::SpanRecord;
 use cytoscope_storage::message::Message;
 use cytoscope_train::{CheckReport, Estimate, TrainEvent, TrainReport};
-use cytoscope_worker::{
-    ContinuedJob, Job, JobId, JobResult, LiveRegion, Reply, Request, Worker, WorkerEvent, WorkerState,
-};
+use cytoscope_worker::{ContinuedJob, Job, JobId, JobResult, Reply, Request, Worker, WorkerEvent, WorkerState};
 use lost::failure_of_lost_jobs;
 use reserved::JobIds;
 use std::collections::BTreeMap;
@@ -89,8 +87,6 @@ pub enum Outcome {
         shape_zyx: [usize; 3],
         /// Time point that is being predicted.
         time: usize,
-        /// Regions that are new.
-        regions: Vec<LiveRegion>,
     },
     /// A prediction is done.
     Predicted {
@@ -184,8 +180,6 @@ pub enum Outcome {
         /// Whether it is restarted.
         again: bool,
     },
-    /// The list of models was updated.
-    Models,
 }
 
 /// The engine process and its jobs.
@@ -461,7 +455,7 @@ impl Work {
             }
             Reply::Models { models, .. } => {
                 self.models = models;
-                Some(Outcome::Models)
+                None
             }
             Reply::Started { id } => {
                 let job = self.job(id)?;
@@ -478,9 +472,9 @@ impl Work {
                 job.record_training(&event);
                 Some(Outcome::TrainingEvent { id, event })
             }
-            Reply::Live { id, path, channels, shape_zyx, time, regions, .. } => {
+            Reply::Live { id, path, channels, shape_zyx, time, .. } => {
                 let document = self.job(id)?.purpose.document()?;
-                Some(Outcome::Live { document, path, channels, shape_zyx, time, regions })
+                Some(Outcome::Live { document, path, channels, shape_zyx, time })
             }
             Reply::Stages { id, totals } => {
                 self.job(id)?.totals = totals;

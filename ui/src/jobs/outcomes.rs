@@ -49,8 +49,7 @@ impl Jobs {
     fn handle_outcome(&mut self, outcome: Outcome, documents: &Documents, effects: &mut Effects) {
         let show = |document, output| DocumentsAction::Show { document, output: Box::new(output) };
         match outcome {
-            Outcome::Models => {}
-            Outcome::Live { document, path, channels, shape_zyx, time, .. } => {
+            Outcome::Live { document, path, channels, shape_zyx, time } => {
                 effects.act(show(document, JobOutput::Live(LiveOutput { path, channels, shape_zyx, time })));
             }
             Outcome::Predicted { document, outcome, refused } => {
