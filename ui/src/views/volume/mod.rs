@@ -106,17 +106,6 @@ impl VolumeView {
         }
     }
 
-    /// Sets the projection mode.
-    pub fn set_mode(&mut self, mode: Mode) {
-        self.chosen = Some(mode);
-    }
-
-    /// Sets the camera of a document.
-    pub fn set_camera(&mut self, document: SourceId, camera: Camera) {
-        self.perspective = camera.perspective;
-        self.cameras.insert(document, camera);
-    }
-
     /// Resets the cameras of all documents.
     pub fn reset(&mut self) {
         self.cameras.clear();

@@ -168,7 +168,9 @@ fn the_ball_appears_at_its_projection_from_every_side() {
     let eye = Camera { perspective: true, ..aside };
     for (name, camera) in [("front", Camera::front()), ("home", Camera::default()), ("aside", aside), ("eye", eye)] {
         let id = harness.state().document.id;
-        harness.state_mut().view.set_camera(id, camera);
+        let view = &mut harness.state_mut().view;
+        view.perspective = camera.perspective;
+        view.cameras.insert(id, camera);
         let (at, size) = white(&settled(&mut harness));
         let projection = projection(harness.state());
         let expected = projection.to_screen(BALL_UM).0;
@@ -179,7 +181,7 @@ fn the_ball_appears_at_its_projection_from_every_side() {
         }
     }
     assert_eq!(harness.state().counting.reads.load(Ordering::SeqCst), SHAPE[0], "each slice was read once");
-    harness.state_mut().view.set_mode(Mode::Attenuated);
+    harness.state_mut().view.chosen = Some(Mode::Attenuated);
     let (at, _) = white(&settled(&mut harness));
     let expected = projection(harness.state()).to_screen(BALL_UM).0;
     assert!((at - expected).length() < 4.0, "attenuated: {at:?}, not {expected:?}");
