@@ -8,7 +8,7 @@ pub(crate) use scoring::{ScoreSubject, ScoredFiles, ScoredModel};
 use crate::channels::PairChannels;
 use crate::disk::DiskEffect;
 use crate::display::{DisplayAction, PanelTask};
-use crate::document::{Document, PREVIEW_NAME, Role, file_name};
+use crate::document::{Document, Role, file_name};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::jobs::{Jobs, JobsAction};
@@ -545,8 +545,7 @@ fn converted_details(written: &[PathBuf], notes: &[String]) -> String {
 
 /// File of the labels that a document shows, unless they are a preview.
 fn saved_labels(document: &Document) -> Option<PathBuf> {
-    let is_preview = document.overlay_with_role(Role::Labels).is_some_and(|labels| labels.name == PREVIEW_NAME);
-    document.labels_path().filter(|_| !is_preview).map(Path::to_owned)
+    document.labels_path().filter(|_| !document.has_label_preview()).map(Path::to_owned)
 }
 
 /// Folder in which a dialog starts after a path was chosen: the folder of the file, or the chosen folder itself. Paths

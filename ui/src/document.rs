@@ -49,9 +49,6 @@ const CHANNEL_MAPS: [ColorMap; 6] = [
 /// Number of channels that are visible initially.
 const SHOWN_CHANNELS: usize = 3;
 
-/// Name of the label overlay of a segmentation preview.
-pub(crate) const PREVIEW_NAME: &str = "Preview, not saved yet";
-
 /// A channel with its display settings.
 #[derive(Debug, Clone)]
 pub struct ChannelView {
@@ -244,6 +241,11 @@ impl Document {
     /// The overlay with this role; `None` if the document has none.
     pub fn overlay_with_role_mut(&mut self, role: Role) -> Option<&mut Overlay> {
         self.overlays.iter_mut().find(|o| o.role == role)
+    }
+
+    /// Whether the labels are those of a segmentation preview.
+    pub(crate) fn has_label_preview(&self) -> bool {
+        self.overlay_with_role(Role::Labels).is_some_and(|labels| labels.is_preview)
     }
 
     /// Whether the stack has more than one slice.

@@ -3,7 +3,7 @@
 use crate::action::Actions;
 use crate::command::Command;
 use crate::display::PanelTask;
-use crate::document::{Document, PREVIEW_NAME, Role, file_name};
+use crate::document::{Document, file_name};
 use crate::panels::weak;
 use crate::results::Results;
 use crate::state::State;
@@ -95,10 +95,9 @@ pub(crate) fn table_hint(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         actions.command(Command::Measure);
     }
     if table == TableState::Old {
-        let shown = state.document().and_then(|document| document.overlay_with_role(Role::Labels));
         weak(
             ui,
-            match shown.is_some_and(|labels| labels.name == PREVIEW_NAME) {
+            match state.document().is_some_and(Document::has_label_preview) {
                 true => "Objects are measured when they are saved (Save objects in Predict).",
                 false => "Corrected labels are measured when they are saved.",
             },

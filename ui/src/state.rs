@@ -5,7 +5,7 @@ use crate::command::Command;
 use crate::correct::tools::EditAction;
 use crate::correct::{Correction, Corrections, reason_against};
 use crate::display::{Display, PanelTask};
-use crate::document::{Document, PREVIEW_NAME, Role};
+use crate::document::{Document, Role};
 use crate::documents::Documents;
 use crate::jobs::Jobs;
 use crate::measure::{TableState, has_other_voxel_size, is_of_other_labels};
@@ -343,5 +343,5 @@ fn has_labels(document: &Document) -> bool {
 
 /// Whether a document has labels that are more than a preview.
 fn has_saved_labels(document: &Document) -> bool {
-    document.overlay_with_role(Role::Labels).is_some_and(|labels| labels.name != PREVIEW_NAME)
+    document.overlay_with_role(Role::Labels).is_some_and(|labels| !labels.is_preview)
 }

@@ -40,6 +40,8 @@ pub struct Overlay {
     pub path: PathBuf,
     /// Whether a provenance record lay beside the file when it was opened.
     pub has_record: bool,
+    /// Whether it is a segmentation preview, whose file the next preview replaces.
+    pub is_preview: bool,
     /// Whether views draw the overlay.
     pub visible: bool,
     /// Source that its planes are read from.
@@ -61,6 +63,26 @@ pub struct Overlay {
 }
 
 impl Overlay {
+    /// A visible overlay with a single channel and a single time point, whose planes do not come from an image file.
+    pub(crate) fn from_source(role: Role, name: String, path: PathBuf, source: Arc<dyn PlaneSource>) -> Self {
+        Self {
+            role,
+            name,
+            path,
+            has_record: false,
+            is_preview: false,
+            visible: true,
+            source,
+            source_id: fresh_id(),
+            labels: LabelDisplay::default(),
+            display: Self::map_display(),
+            histogram: None,
+            channels: 1,
+            times: 1,
+            only_time: None,
+        }
+    }
+
     /// Whether the overlay belongs to a time point of the stack. One with a single time point belongs to all, unless its only one
     /// is known; one with several may have fewer than the stack.
     pub fn is_at(&self, time: usize) -> bool {
@@ -179,6 +201,7 @@ impl Document {
             name: file_name(containing_maps(path)),
             path: path.to_owned(),
             has_record: has_record(containing_maps(path)),
+            is_preview: false,
             // A stain is the result itself, a probability only leads to the labels.
             visible: role != Role::Map || is_stain,
             source: Arc::new(source),

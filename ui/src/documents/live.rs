@@ -1,10 +1,9 @@
 //! Results that are shown while their job runs: growing predictions and segmentation previews.
 
 use super::Documents;
-use crate::data::composite::LabelDisplay;
 use crate::data::live::{LiveSource, PreviewSource};
 use crate::disk::DocumentEffect;
-use crate::document::{Overlay, PREVIEW_NAME, Role, fresh_id};
+use crate::document::{Overlay, Role, fresh_id};
 use crate::effect::Effects;
 use cytoscope_pipeline::SegmentReport;
 use cytoscope_worker::{LabelArray, LiveArray};
@@ -49,21 +48,9 @@ impl Documents {
         let zyx = document.extents.zyx;
         let only_time = (document.extents.times > 1).then_some(time);
         document.overlays.iter_mut().filter(|o| o.role == Role::Map).for_each(|o| o.visible = false);
-        document.put(Overlay {
-            role: Role::Live,
-            name: "Prediction in progress".to_owned(),
-            path,
-            has_record: false,
-            visible: true,
-            source: Arc::new(LiveSource::new(array, zyx)),
-            source_id: fresh_id(),
-            labels: LabelDisplay::default(),
-            display: Overlay::map_display(),
-            histogram: None,
-            channels,
-            times: 1,
-            only_time,
-        });
+        let source = Arc::new(LiveSource::new(array, zyx));
+        let overlay = Overlay::from_source(Role::Live, "Prediction in progress".to_owned(), path, source);
+        document.put(Overlay { channels, only_time, ..overlay });
     }
 
     /// Removes the growing output of a document, even if it is still being opened.
@@ -106,24 +93,13 @@ impl Documents {
             return;
         }
         let only_time = (document.extents.times > 1).then_some(time);
-        let before = document.overlay_with_role(Role::Labels);
-        let (visible, labels) =
-            before.map_or_else(|| (true, LabelDisplay::default()), |o| (o.visible, o.labels.clone()));
-        document.put(Overlay {
-            role: Role::Labels,
-            name: PREVIEW_NAME.to_owned(),
-            path: report.labels.clone(),
-            has_record: false,
-            visible,
-            source: Arc::new(PreviewSource::new(array)),
-            source_id: fresh_id(),
-            labels,
-            display: Overlay::map_display(),
-            histogram: None,
-            channels: 1,
-            times: 1,
-            only_time,
-        });
+        let (name, source) = ("Preview, not saved yet".to_owned(), Arc::new(PreviewSource::new(array)));
+        let overlay = Overlay::from_source(Role::Labels, name, report.labels.clone(), source);
+        let mut preview = Overlay { is_preview: true, only_time, ..overlay };
+        if let Some(before) = document.overlay_with_role(Role::Labels) {
+            (preview.visible, preview.labels) = (before.visible, before.labels.clone());
+        }
+        document.put(preview);
     }
 }
 

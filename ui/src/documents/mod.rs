@@ -12,7 +12,6 @@ pub(crate) use names::{distinct_name, namesakes};
 
 use crate::compare::LabelComparisons;
 use crate::correct::CorrectionsAction;
-use crate::data::composite::LabelDisplay;
 use crate::data::loader::{CACHE_BYTES, PlaneLoader};
 use crate::disk::DiskEffect;
 use crate::document::{Document, DocumentChange, Overlay, Role, fresh_id};
@@ -419,25 +418,12 @@ impl Documents {
                 overlay.only_time = only_time;
                 if is_other_time && overlay.times == 1 {
                     (overlay.path, overlay.name) = (labels.path, labels.name);
-                    overlay.has_record = false;
+                    (overlay.has_record, overlay.is_preview) = (false, false);
                 }
             }
             None => {
-                document.put(Overlay {
-                    role: Role::Labels,
-                    name: labels.name,
-                    path: labels.path,
-                    has_record: false,
-                    visible: true,
-                    source,
-                    source_id: fresh_id(),
-                    labels: LabelDisplay::default(),
-                    display: Overlay::map_display(),
-                    histogram: None,
-                    channels: 1,
-                    times: 1,
-                    only_time,
-                });
+                let overlay = Overlay::from_source(Role::Labels, labels.name, labels.path, source);
+                document.put(Overlay { only_time, ..overlay });
                 document.select(Some(labels.label));
             }
         }

@@ -4,7 +4,7 @@ use super::Documents;
 use crate::action::Action;
 use crate::correct::CorrectionsAction;
 use crate::display::DisplayAction;
-use crate::document::{Document, DocumentChange, GivenMetadata, Overlay, PREVIEW_NAME, Role, file_name};
+use crate::document::{Document, DocumentChange, GivenMetadata, Overlay, Role, file_name};
 use crate::effect::Effects;
 use crate::jobs::JobsAction;
 use crate::opener::{Expanded, MAX_FILES_OF_FOLDER, OpenerResult};
@@ -37,7 +37,7 @@ fn has_same_voxels(document: &Document, old: &Document) -> bool {
 
 /// The file of the labels that a document shows, unless they are a preview, or were corrected and saved to another file.
 fn shown_file(document: &Document) -> Option<PathBuf> {
-    let labels = document.overlay_with_role(Role::Labels).filter(|labels| labels.name != PREVIEW_NAME)?;
+    let labels = document.overlay_with_role(Role::Labels).filter(|labels| !labels.is_preview)?;
     document.saved_labels.is_none().then(|| labels.path.clone())
 }
 

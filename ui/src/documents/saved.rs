@@ -2,7 +2,7 @@
 //! labels of all time points are shown at the others.
 
 use super::Documents;
-use crate::document::{Document, Overlay, PREVIEW_NAME, Role, file_name};
+use crate::document::{Document, Overlay, Role, file_name};
 use crate::effect::Effects;
 use crate::jobs::JobsAction;
 use cytoscope_pipeline::{Artifact, ArtifactKind};
@@ -129,7 +129,7 @@ impl Documents {
         let Some(document) = self.get(id).filter(|document| document.time != before) else { return };
         let time = document.time;
         let shown = document.overlay_with_role(Role::Labels);
-        let is_preview = shown.is_some_and(|labels| labels.name == PREVIEW_NAME && !labels.is_at(time));
+        let is_preview = shown.is_some_and(|labels| labels.is_preview && !labels.is_at(time));
         let had_preview = is_preview || self.opening_preview.get(&id).is_some_and(|(_, of)| *of != time);
         if let Some(saved) = self.saved.get_mut(&id) {
             saved.is_shown |= had_preview;
@@ -162,10 +162,10 @@ impl Documents {
     pub(crate) fn labels_to_correct(&self, id: u64) -> Option<&Path> {
         let document = self.get(id)?;
         let (shown, saved) = (document.overlay_with_role(Role::Labels)?, self.saved.get(&id));
-        let (is_at, is_preview) = (shown.is_at(document.time), shown.name == PREVIEW_NAME);
+        let is_at = shown.is_at(document.time);
         let is_saved = saved.is_some_and(|saved| saved.has_labels(&shown.path));
         let has_time = shown.times > 1 && document.time < shown.times;
-        if (is_at && !is_preview) || (has_time && !is_saved) {
+        if (is_at && !shown.is_preview) || (has_time && !is_saved) {
             return Some(&shown.path);
         }
         let saved = saved.and_then(|saved| saved.labels_at(document.time));
@@ -193,7 +193,7 @@ impl Documents {
     fn has_preview(&self, id: u64) -> bool {
         let is_shown = |document: &Document| {
             let labels = document.overlay_with_role(Role::Labels);
-            labels.is_some_and(|labels| labels.name == PREVIEW_NAME && labels.is_at(document.time))
+            labels.is_some_and(|labels| labels.is_preview && labels.is_at(document.time))
         };
         self.opening_preview.contains_key(&id) || self.get(id).is_some_and(is_shown)
     }

@@ -17,7 +17,7 @@ mod unsaved;
 use crate::correct::tools::EditAction;
 use crate::correct::{Corrections, CorrectionsAction};
 use crate::disk::{DocumentEffect, FoundResults, ResultsPlace};
-use crate::document::{Document, PREVIEW_NAME, Role};
+use crate::document::{Document, Role};
 use crate::documents::{Documents, DocumentsAction, JobOutput};
 use crate::effect::{Effects, Wake};
 use crate::engine_notes::message_in_window;
@@ -410,9 +410,7 @@ impl Jobs {
     fn forget_refined(&mut self, documents: &Documents, effects: &mut Effects) {
         for id in self.objects.unsaved_documents() {
             self.discard_unsaved(id, "the model or its output was changed", effects);
-            let is_preview =
-                |d: &&Document| d.overlay_with_role(Role::Labels).is_some_and(|labels| labels.name == PREVIEW_NAME);
-            if let Some(document) = documents.get(id).filter(is_preview) {
+            if let Some(document) = documents.get(id).filter(|document| document.has_label_preview()) {
                 effects.disk_for(id, DocumentEffect::FindResults(self.place(document)));
             }
         }

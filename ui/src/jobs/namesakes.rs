@@ -1,7 +1,7 @@
 //! Stacks with the same file name, which have the same result files in a folder that is chosen for both.
 
 use super::Jobs;
-use crate::document::{Document, PREVIEW_NAME, Role};
+use crate::document::{Document, Role};
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use cytoscope_formats::{series_suffix, stack_stem};
@@ -48,8 +48,7 @@ fn replaced_layers(document: &Document, outputs: &[Artifact]) -> Vec<Role> {
     let is_output = |path: &Path| outputs.iter().any(|output| containing_maps(&output.path) == containing_maps(path));
     let of = |role: Role| document.overlay_with_role(role);
     let is_map = of(Role::Map).is_some_and(|map| is_output(&map.path));
-    let is_labels =
-        of(Role::Labels).is_some_and(|labels| is_output(&labels.path) || (is_map && labels.name == PREVIEW_NAME));
+    let is_labels = of(Role::Labels).is_some_and(|labels| is_output(&labels.path) || (is_map && labels.is_preview));
     let roles = [(Role::Map, is_map), (Role::Labels, is_labels)];
     roles.into_iter().filter(|(_, is_replaced)| *is_replaced).map(|(role, _)| role).collect()
 }

@@ -6,7 +6,7 @@ use crate::action::Actions;
 use crate::command::{Command, keys_text};
 use crate::correct::tools::{EditAction, StrokeMask, Tool, Tools};
 use crate::correct::{Correction, CorrectionsAction, Phase};
-use crate::document::{Document, DocumentChange, PREVIEW_NAME, Role, file_name};
+use crate::document::{Document, DocumentChange, Role, file_name};
 use crate::documents::DocumentsAction;
 use crate::measure::table_hint;
 use crate::number_text::counted;
@@ -43,7 +43,7 @@ pub(super) fn correct_panel(ui: &mut Ui, state: State<'_>, actions: &mut Actions
 
 fn start_panel(ui: &mut Ui, state: State<'_>, id: u64, actions: &mut Actions) {
     let shown = state.document().and_then(|d| d.overlay_with_role(Role::Labels).filter(|o| o.is_at(d.time)));
-    let is_preview = shown.is_some_and(|o| o.name == PREVIEW_NAME);
+    let is_preview = shown.is_some_and(|o| o.is_preview);
     let text = "Paint, merge and split objects by hand. Every stroke is kept, even if the window closes. \"Save labels\" \
                 writes a label image.";
     ui.add(egui::Label::new(text).wrap());
