@@ -216,7 +216,11 @@ impl FileBrowser {
             Choice::Folder => false,
             _ => self.all_files || self.spec.fits(&e.name),
         };
-        self.entries.iter().filter(fits).filter(|e| e.name.to_lowercase().contains(&filter)).collect()
+        self.entries
+            .iter()
+            .filter(fits)
+            .filter(|e| filter.is_empty() || e.name.to_lowercase().contains(&filter))
+            .collect()
     }
 
     /// Whether a path is typed, not a name.

@@ -1,6 +1,6 @@
 //! Purposes of file dialogs, and whether the desktop offers one.
 
-use crate::opener::{EXTENSIONS, FileRequest, ProfileFormat, ROI_EXTENSIONS, ZARR_EXTENSIONS};
+use crate::opener::{EXTENSIONS, FileRequest, ProfileFormat, ROI_EXTENSIONS, ZARR_EXTENSIONS, has_extension};
 use crate::training::models::TrainedModelFormat;
 use cytoscope_pipeline::ExportFormat;
 use cytoscope_pipeline::job_record::is_record_name;
@@ -44,6 +44,8 @@ pub struct DialogSpec {
     pub(crate) kind: &'static str,
     /// Extensions of the files, without their dot; empty for folders.
     pub(crate) extensions: Vec<&'static str>,
+    /// Whether stacks are among the files.
+    takes_stacks: bool,
     /// Folder to start in.
     pub(crate) folder: Option<PathBuf>,
     /// Suggested name of a new file.
@@ -99,7 +101,8 @@ impl DialogSpec {
             | FileRequest::Profile(ProfileFormat::Csv(_), _) => (Choice::NewFile, "CSV", vec!["csv"]),
             FileRequest::Profile(ProfileFormat::Trace, _) => (Choice::NewFile, "Chrome trace", vec!["json"]),
         };
-        Self { request, title: title(request), choice, kind, extensions, folder, suggested }
+        let takes_stacks = EXTENSIONS.iter().all(|extension| extensions.contains(extension));
+        Self { request, title: title(request), choice, kind, extensions, takes_stacks, folder, suggested }
     }
 
     /// Shows the dialog of the desktop and returns the chosen files; none if it was canceled.
@@ -124,13 +127,12 @@ impl DialogSpec {
     /// descriptions of such folders; those to be opened also include provenance records.
     pub(crate) fn fits(&self, name: &str) -> bool {
         let name = name.to_lowercase();
-        let takes_stacks = EXTENSIONS.iter().all(|extension| self.extensions.contains(extension));
-        (takes_stacks && name.ends_with(".zarr"))
-            || self.extensions.iter().any(|extension| match takes_stacks && ZARR_EXTENSIONS.contains(extension) {
+        (self.takes_stacks && name.ends_with(".zarr"))
+            || self.extensions.iter().any(|extension| match self.takes_stacks && ZARR_EXTENSIONS.contains(extension) {
                 true => {
                     name == ZARR_METADATA || (self.request == FileRequest::Stacks && is_record_name(Path::new(&name)))
                 }
-                false => name.ends_with(&format!(".{extension}")),
+                false => has_extension(&name, extension),
             })
     }
 }

@@ -487,11 +487,15 @@ fn stacks_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(entries.into_iter().filter(is_stack).collect())
 }
 
+/// Whether a name in lower case ends in an extension, which has no dot in front.
+pub(crate) fn has_extension(name: &str, extension: &str) -> bool {
+    name.strip_suffix(extension).is_some_and(|stem| stem.ends_with('.'))
+}
+
 /// Whether a path is a visible file with one of the extensions.
 fn ends_in(path: &Path, extensions: &[&str]) -> bool {
     let name = path.file_name().map(|n| n.to_string_lossy().to_lowercase()).unwrap_or_default();
-    let has_extension = extensions.iter().any(|e| name.ends_with(&format!(".{e}")));
-    has_extension && !name.starts_with('.') && path.is_file()
+    extensions.iter().any(|extension| has_extension(&name, extension)) && !name.starts_with('.') && path.is_file()
 }
 
 /// Whether a path is an OME-Zarr folder that is not hidden.
