@@ -185,8 +185,8 @@ fn reason_against_converting(state: State<'_>) -> Option<&'static str> {
         Some("Wait until the files are converted, or cancel the conversions.")
     } else {
         // The files of the labels lack them.
-        let mut open = state.documents.all().iter().filter(|d| state.batch.files.contains(&d.path));
-        let is_unsaved = state.batch.stores_labels() && open.any(|d| state.corrections.is_unsaved(d.id));
+        let mut unsaved = state.documents.all().iter().filter(|d| state.corrections.is_unsaved(d.id));
+        let is_unsaved = state.batch.stores_labels() && unsaved.any(|d| state.batch.files.contains(&d.path));
         is_unsaved.then_some("Save the corrected labels first, or turn off \"With labels of open stacks\".")
     }
 }
