@@ -17,6 +17,7 @@ use cytoscope_training_data::summary::ProblemKind;
 use cytoscope_training_data::{Pair, PairSummary, Part, Problem, Severity, TrainingTask};
 use eframe::egui::{self, RichText, Sense, Ui, vec2};
 use egui_phosphor::regular as icon;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 /// Edge length of a thumbnail in points.
@@ -33,6 +34,7 @@ pub(super) fn data_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPanel, a
     if panel.checks != state.training.checks() {
         panel.checks = state.training.checks();
         panel.thumbs.clear();
+        panel.details = None;
     }
     panel.thumbs.poll(ui.ctx());
     let wizard = state.wizard();
@@ -60,8 +62,47 @@ pub(super) fn data_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPanel, a
             ui.add_space(theme::GAP);
             check_again(ui, actions);
         }
-        Check::Done(report) => check_result(ui, wizard, report, &mut panel.thumbs, actions),
+        Check::Done(report) => {
+            let details = panel.details.get_or_insert_with(|| CheckDetails::of(report));
+            check_result(ui, wizard, report, details, &mut panel.thumbs, actions);
+        }
     }
+}
+
+/// What the page shows of a check besides its report; too slow to compute in every frame.
+pub(super) struct CheckDetails {
+    /// The problems by kind.
+    kinds: Vec<ProblemKind>,
+    /// Of each checked pair, its index in the dataset, and the part of the split that contains it.
+    pairs: Vec<(Option<usize>, Option<Part>)>,
+}
+
+impl CheckDetails {
+    fn of(report: &CheckReport) -> Self {
+        // Of several pairs with the same name, the first.
+        let all = report.dataset.pairs.iter().enumerate().rev();
+        let indices: HashMap<&str, usize> = all.map(|(index, pair)| (pair.name.as_str(), index)).collect();
+        let parts = report.split.as_ref().map(|split| [&split.train, &split.validation, &split.test].map(|p| names(p)));
+        let part = |name: &str| {
+            let [train, validation, test] = parts.as_ref()?.each_ref().map(|names| names.contains(name));
+            match (train, validation, test) {
+                (true, false, _) => Some(Part::Train),
+                (false, true, _) => Some(Part::Validation),
+                (_, _, true) => Some(Part::Test),
+                _ => None,
+            }
+        };
+        let found = |name: &str| (indices.get(name).copied(), part(name));
+        Self {
+            kinds: cytoscope_training_data::summary::kinds(&report.report.problems),
+            pairs: report.report.pairs.iter().map(|pair| found(&pair.name)).collect(),
+        }
+    }
+}
+
+/// The names of pairs.
+fn names(pairs: &[Pair]) -> HashSet<&str> {
+    pairs.iter().map(|pair| pair.name.as_str()).collect()
 }
 
 fn check_again(ui: &mut Ui, actions: &mut Actions) {
@@ -145,7 +186,14 @@ fn no_data(ui: &mut Ui) {
 }
 
 /// Draws the result of the data check.
-fn check_result(ui: &mut Ui, wizard: &Wizard, report: &CheckReport, thumbs: &mut Thumbs, actions: &mut Actions) {
+fn check_result(
+    ui: &mut Ui,
+    wizard: &Wizard,
+    report: &CheckReport,
+    details: &CheckDetails,
+    thumbs: &mut Thumbs,
+    actions: &mut Actions,
+) {
     let pairs = &report.report.pairs;
     let usable = pairs.iter().filter(|p| p.usable).count();
     let errors = report.report.of(Severity::Error).count();
@@ -172,14 +220,14 @@ fn check_result(ui: &mut Ui, wizard: &Wizard, report: &CheckReport, thumbs: &mut
     let [listed_problems, listed_pairs] = wizard.listed;
     if errors + warnings > 0 {
         title(ui, &problems_title(errors, warnings));
-        show_problems(ui, report, listed_problems, actions);
+        show_problems(ui, report, &details.kinds, listed_problems, actions);
     }
     if !pairs.is_empty() {
         title(ui, "Pairs");
         let style = ThumbStyle::for_target(report.report.task);
-        for summary in pairs.iter().take(listed_pairs) {
-            let pair = report.dataset.pairs.iter().find(|p| p.name == summary.name);
-            show_pair(ui, thumbs, style, summary, pair, split_part(report, &summary.name));
+        for (summary, (index, part)) in pairs.iter().zip(&details.pairs).take(listed_pairs) {
+            let pair = index.and_then(|index| report.dataset.pairs.get(index));
+            show_pair(ui, thumbs, style, summary, pair, *part);
         }
         more(ui, pairs.len(), listed_pairs, "pairs", TrainingAction::ListMore(1), actions);
     } else {
@@ -191,13 +239,12 @@ fn check_result(ui: &mut Ui, wizard: &Wizard, report: &CheckReport, thumbs: &mut
 }
 
 /// Lists the problems of the data; many are grouped by kind.
-fn show_problems(ui: &mut Ui, report: &CheckReport, listed: usize, actions: &mut Actions) {
+fn show_problems(ui: &mut Ui, report: &CheckReport, kinds: &[ProblemKind], listed: usize, actions: &mut Actions) {
     let problems = &report.report.problems;
     if problems.len() <= ONE_BY_ONE {
         problems.iter().for_each(|problem| show_problem(ui, problem));
         return;
     }
-    let kinds = cytoscope_training_data::summary::kinds(problems);
     for kind in kinds.iter().take(listed) {
         show_kind(ui, kind, problems);
     }
@@ -222,18 +269,6 @@ fn problems_title(errors: usize, warnings: usize) -> String {
         (0, w) => n(w, "warning"),
         (e, 0) => n(e, "problem"),
         (e, w) => format!("{}, {}", n(e, "problem"), n(w, "warning")),
-    }
-}
-
-/// The part of the split that contains a pair.
-fn split_part(report: &CheckReport, name: &str) -> Option<Part> {
-    let split = report.split.as_ref()?;
-    let has = |pairs: &[Pair]| pairs.iter().any(|p| p.name == name);
-    match (has(&split.train), has(&split.validation), has(&split.test)) {
-        (true, false, _) => Some(Part::Train),
-        (false, true, _) => Some(Part::Validation),
-        (_, _, true) => Some(Part::Test),
-        _ => None,
     }
 }
 

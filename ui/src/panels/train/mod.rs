@@ -46,8 +46,10 @@ const SAVE_BUTTON_WIDTH: f32 = 200.0;
 pub(crate) struct TrainPanel {
     /// Thumbnails of the training pairs.
     thumbs: Thumbs,
-    /// Number of the data check that the thumbnails belong to.
+    /// Number of the data check that thumbnails and details belong to.
     checks: u64,
+    /// Details of this check; `None` until its report is shown.
+    details: Option<data::CheckDetails>,
     /// Whether the loss axis is logarithmic.
     log_loss: bool,
 }
@@ -55,7 +57,7 @@ pub(crate) struct TrainPanel {
 impl TrainPanel {
     /// Pages that call `wake` when a thumbnail is ready.
     pub(super) fn new(wake: &Wake) -> Self {
-        Self { thumbs: Thumbs::new(Arc::clone(wake)), checks: 0, log_loss: false }
+        Self { thumbs: Thumbs::new(Arc::clone(wake)), checks: 0, details: None, log_loss: false }
     }
 }
 
